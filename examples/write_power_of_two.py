@@ -19,7 +19,7 @@ import numpy as np
 
 from sterna import SternaError
 from sterna.checkpoints.directory import Checkpoint
-from sterna.checkpoints.packed_writer import COMPANIONS
+from sterna.checkpoints.packed_writer import ASSET_FILES
 from sterna.checkpoints.safetensors import write_safetensors
 from sterna.formats.pot_methods import METHODS, quantizer
 from sterna.formats.power_of_two import error
@@ -74,9 +74,9 @@ def write(args: argparse.Namespace) -> None:
     write_safetensors(args.dst / "model.safetensors", out, {"format": "pt"})
     config = checkpoint.config | {"quantization_config": stored.config()}
     (args.dst / "config.json").write_text(json.dumps(config, indent=2))
-    for companion in COMPANIONS:
-        if (args.src / companion).is_file():
-            shutil.copyfile(args.src / companion, args.dst / companion)
+    for name in ASSET_FILES:
+        if (args.src / name).is_file():
+            shutil.copyfile(args.src / name, args.dst / name)
 
 
 if __name__ == "__main__":

@@ -185,7 +185,7 @@ def test_any_mix_of_modules_and_tensors(
         assert model.tensors[key].shape == array.shape
 
 
-def test_companions_are_copied(tmp_path: Path) -> None:
+def test_assets_are_copied(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     copied = ("tokenizer.json", "generation_config.json", "chat_template.jinja", "LICENSE")

@@ -153,7 +153,7 @@ def test_a_packed_model_is_converted_without_loss(tmp_path: Path, format: str) -
     # and back: the same bytes of every tensor
     convert(tmp_path / "m", tmp_path / "back", "i2")
     back = loading.load(tmp_path / "back").weights
-    assert_same(back, loading.load(Path(loading.__file__).parent / "data" / "nano").weights)
+    assert_same(back, loading.load(Path(loading.__file__).parent.parent / "data" / "nano").weights)
 
 
 def test_ternary_in_blocks_rounds_its_scale_alone(tmp_path: Path) -> None:

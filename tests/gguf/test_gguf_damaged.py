@@ -105,8 +105,8 @@ def load(path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = loading.load(path, cached=False, threads=1)
-    assert model.companions is not None
-    tokenizer = model.companions.tokenizer()
+    assert model.assets is not None
+    tokenizer = model.assets.tokenizer()
     tokenizer.check(model.config.vocab_size)
     tokenizer.decode(tokenizer.encode("abc a<s>é\n"))
 

@@ -237,8 +237,8 @@ def test_the_tokenizer_of_its_files_keeps_marks_with_their_words(tmp_path: Path)
             keys["tokenizer.ggml.pre"] = pre
 
         model = loading.load(write_gguf(tmp_path / f"{pre}.gguf", QWEN3_5, change))
-        assert model.companions is not None
-        cutter = model.companions.tokenizer()._backend.pre_tokenizer
+        assert model.assets is not None
+        cutter = model.assets.tokenizer()._backend.pre_tokenizer
         return [text[slice(*span)] for _, span in cutter.pre_tokenize_str(text)]
 
     text = "कि it's 12"

@@ -11,7 +11,7 @@ import pytest
 from helpers import assert_same_bits, failure
 
 from sterna import _native, loading, ops
-from sterna.checkpoints.companions import FolderCompanions
+from sterna.checkpoints.assets import FolderAssets
 from sterna.checkpoints.directory import Checkpoint
 from sterna.engine import Engine
 from sterna.errors import ModelFormatError, UnsupportedModelError
@@ -128,7 +128,7 @@ def apart(folder: Path, of: dict[str, str]) -> loading.Model:
         folder / "config.json",
         lambda _: Apart(checkpoint, None, "int8", 2, False, of=of),
     )
-    model.path, model.companions = folder, FolderCompanions.of(folder, checkpoint.config)
+    model.path, model.assets = folder, FolderAssets.of(folder, checkpoint.config)
     return model
 
 

@@ -32,12 +32,12 @@ from sterna.files.writing import copy_file, replacing_directory, synced
 from sterna.formats import Format, PackedWeight
 from sterna.tokenizer import MAX_TOKENIZER_BYTES
 
-__all__ = ["COMPANIONS", "PackedWriter", "packing", "write_packed"]
+__all__ = ["ASSET_FILES", "PackedWriter", "packing", "write_packed"]
 
 MAX_LICENSE_BYTES = 1 << 20
 #: What travels with the weights: all that generation needs besides them, and their licence. Each
 #: with the bytes it may have: what is too large to be read is too large to be copied.
-COMPANIONS = {
+ASSET_FILES = {
     "generation_config.json": MAX_CONFIG_BYTES,
     "tokenizer.json": MAX_TOKENIZER_BYTES,
     "tokenizer_config.json": MAX_CONFIG_BYTES,
@@ -98,7 +98,7 @@ def packing(
     else the commonest; `force`: replace a folder with files. Raises RequestError (a full disk).
     """
     dst = Path(dst)
-    companions = _companions(source)  # first: what cannot be copied would be found out at the end
+    assets = _asset_files(source)  # first: what cannot be copied would be found out at the end
     room = header_room(n_tensors, name_bytes)
     with replacing_directory(dst, nbytes, force) as folder:
         with synced(folder / WEIGHTS) as file:
@@ -111,11 +111,11 @@ def packing(
             tensors.finish({CONFIG_HASH: config_hash(json.loads(text))})
         with synced(folder / CONFIG) as file:
             file.write(text)
-        for file_of, most in companions:
+        for file_of, most in assets:
             copy_file(file_of, folder / file_of.name, most)
 
 
-def _companions(source: str | os.PathLike[str] | None) -> list[tuple[Path, int]]:
+def _asset_files(source: str | os.PathLike[str] | None) -> list[tuple[Path, int]]:
     """The files to copy, and the bytes that each may have; ModelFormatError for one with more."""
     if source is None:
         return []
@@ -123,7 +123,7 @@ def _companions(source: str | os.PathLike[str] | None) -> list[tuple[Path, int]]
         present = set(os.listdir(source))
     except OSError as error:  # it has gone: half a model is none
         raise unreadable(Path(source), error) from None
-    files = [(Path(source) / name, most) for name, most in COMPANIONS.items() if name in present]
+    files = [(Path(source) / name, most) for name, most in ASSET_FILES.items() if name in present]
     for file, most in files:
         require_size(file, most)
     return files

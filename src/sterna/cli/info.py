@@ -41,7 +41,7 @@ def command(
 ) -> None:
     """Show the CPU, the chosen kernels and threads, the memory's speed and the cache.
 
-    With MODEL, show what that model's files say besides its weights: its architecture, tokenizer,
+    With MODEL, show what that model's files say assetss its weights: its architecture, tokenizer,
     chat template and ends of an answer, and the defaults of sampling.
     """
     if model is not None:
@@ -102,17 +102,17 @@ def _tell_model(model: str, as_json: bool) -> None:
     from sterna.llm.generation_config import sampling_of
 
     fetch_model(model)
-    beside = loading.companions(resolve(model, inspect=models.require_architecture))
-    tokenizer = beside.tokenizer()
+    assets = loading.load_assets(resolve(model, inspect=models.require_architecture))
+    tokenizer = assets.tokenizer()
     row = {
         "model": model,
-        "path": str(beside.path),
-        "architecture": (beside.config.get("architectures") or [None])[0],
+        "path": str(assets.path),
+        "architecture": (assets.config.get("architectures") or [None])[0],
         "vocab_size": tokenizer.vocab_size,
         "around": _spelt(tokenizer, tokenizer.encode("")),
         "ends": _spelt(tokenizer, tokenizer.eos_ids),
-        "chat_template": beside.template() is not None,
-        "sampling": sampling_of(beside.generation_config, beside.generation_file),
+        "chat_template": assets.template() is not None,
+        "sampling": sampling_of(assets.generation_config, assets.generation_file),
     }
     if as_json:
         print_json([row])

@@ -23,7 +23,7 @@ from sterna import formats, loading, models
 from sterna.chat import ChatTemplate
 from sterna.chat.documents import Document, documents
 from sterna.checkpoints.resolve import resolve
-from sterna.convert.plan import companions_of, plan
+from sterna.convert.plan import assets_of, plan
 from sterna.engine import Engine
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import RequestError
@@ -56,7 +56,7 @@ def parts_of(file: Path, source: str | Path) -> Parts:
     pieces, or messages without a template, ModelFormatError for a line that is neither.
     """
     if file.suffix == ".jsonl":
-        template = companions_of(plan(resolve(source))[0]).template()
+        template = assets_of(plan(resolve(source))[0]).template()
         pieces = [_text(file, document, template) for document in documents(file)]
     else:
         try:
@@ -125,8 +125,8 @@ def calibrate(
     found = _Named.load(source, threads, i2s)
     model = replace(found.model, graph=found.model.graph.observed())
     engine = Engine(model, threads=threads, deterministic=True, skip_zeros=False)
-    companions = companions_of(found.model)
-    tokenizer = companions.tokenizer()
+    assets = assets_of(found.model)
+    tokenizer = assets.tokenizer()
     done = 0
     for window in _windows((tokenizer.encode(text) for text in spread(texts)), engine.context):
         sequence = EngineSequence()

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from sterna import formats, loading
 from sterna.checkpoints.directory import GENERATION_CONFIG
 from sterna.convert.packing import Progress, Squares, default_name
-from sterna.convert.plan import Item, Plan, check_companions, companions_of, plan
+from sterna.convert.plan import Item, Plan, assets_of, check_assets, plan
 from sterna.convert.targets import check_places
 from sterna.convert.worth import warn_if_useless
 from sterna.errors import RequestError, UnsupportedModelError, shown
@@ -121,7 +121,7 @@ def to_gguf(
         raise RequestError(f"gguf: must be one of {', '.join(TYPES)}, but got {shown(type)}")
     check_places(src, dst, force, file=True)
     model, planned = plan(src, threads, i2s)
-    check_companions(model, required=False)
+    check_assets(model, required=False)
     name, architecture = name or str(src), model.config.architecture
     if architecture not in _ARCHITECTURES:
         raise UnsupportedModelError(
@@ -147,7 +147,7 @@ def to_gguf(
     kind = getattr(gguf.LlamaFileType, _FILE_TYPE.get(type, f"MOSTLY_{type}"))
     add_sizes(writer, model.config, default_name(name), int(kind))
     factors = rope_factors(gguf, writer, model.config)
-    beside = companions_of(model)
+    beside = assets_of(model)
     with beside.as_folder() as folder:
         add_tokenizer(gguf, writer, folder, beside.tokenizer(), model.config.vocab_size)
     generation = beside.generation_config

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from sterna import formats
 from sterna.checkpoints.packed import CODES
 from sterna.checkpoints.packed_writer import packing
-from sterna.convert.plan import Item, Plan, check_companions, companions_of, plan
+from sterna.convert.plan import Item, Plan, assets_of, check_assets, plan
 from sterna.convert.targets import check_places
 from sterna.convert.worth import warn_if_useless
 from sterna.errors import RequestError
@@ -58,13 +58,13 @@ def to_directory(
     if layers is not None and method is not None:
         layers = formats.with_method(layers, method)
     model, planned = plan(src, threads, i2s)
-    check_companions(model, required=False)  # else broken ones would travel
+    check_assets(model, required=False)  # else broken ones would travel
     warn_if_useless(planned, layers, default_name(src))
     writing = _Writing(planned, layers, head, resolve_threads(threads), squares or {})
     longest = max(len(name.encode("utf-8", "replace")) for name in planned.items)
     longest = max(longest, *(len(p.name) for i in planned.items.values() for p in i.parts))
     done = 0
-    with companions_of(model).as_folder() as source, packing(
+    with assets_of(model).as_folder() as source, packing(
         dst, model.json, nbytes=writing.nbytes(), name_bytes=longest + len(CODES) + 4,
         n_tensors=2 * sum(len(item.parts) for item in planned.items.values()),
         source=source, default_format=format, force=force,

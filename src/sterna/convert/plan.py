@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import formats, loading
-from sterna.checkpoints.companions import Companions
+from sterna.checkpoints.assets import Assets
 from sterna.formats import Experts, PackedWeight, Shadow
 from sterna.models import module_of
 from sterna.weights.sources import (
@@ -24,7 +24,7 @@ from sterna.weights.sources import (
     WeightSource,
 )
 
-__all__ = ["Item", "Plan", "check_companions", "companions_of", "plan"]
+__all__ = ["Item", "Plan", "assets_of", "check_assets", "plan"]
 
 F32 = npt.NDArray[np.float32]
 
@@ -169,21 +169,21 @@ def plan(
     return loading.load(path, threads=threads, i2s=i2s, wrap=wrap), made[-1]
 
 
-def check_companions(model: loading.Model, required: bool = True) -> None:
+def check_assets(model: loading.Model, required: bool = True) -> None:
     """Reads what a model has besides its weights, as a start does; raises ModelFormatError.
 
     required: whether there must be a tokenizer.
     """
-    beside = companions_of(model)
+    beside = assets_of(model)
     if required or beside.has_tokenizer:
         beside.tokenizer().check(model.config.vocab_size)
     beside.template()
 
 
-def companions_of(model: loading.Model) -> Companions:
-    """The companions of a model of `plan`, which was loaded from a path and so has them."""
-    assert model.companions is not None
-    return model.companions
+def assets_of(model: loading.Model) -> Assets:
+    """The assets of a model of `plan`; it was loaded from a path, so it has them."""
+    assert model.assets is not None
+    return model.assets
 
 
 def _hollow(M: int, K: int) -> PackedWeight:

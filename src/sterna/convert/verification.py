@@ -15,7 +15,7 @@ from sterna.checkpoints.packed import check_config, open_packed
 from sterna.checkpoints.resolve import resolve
 from sterna.checkpoints.safetensors import recorded_hash
 from sterna.checkpoints.tensor_file import TensorFile, check_hash
-from sterna.convert.plan import check_companions, plan
+from sterna.convert.plan import check_assets, plan
 from sterna.errors import (
     ModelFormatError,
     NonFiniteError,
@@ -167,7 +167,7 @@ def _check_whole(
             for module in (modules := open_packed(path).modules):
                 modules[module]
         model, planned = plan(path)
-        check_companions(model)
+        check_assets(model)
         for item in planned.items.values():
             for _ in planned.read(item):
                 pass

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sterna.checkpoints.companions import FileCompanions
+from sterna.checkpoints.assets import FileAssets
 from sterna.errors import ModelFormatError, UnsupportedModelError, shown
 from sterna.gguf.architectures import (
     ARCHITECTURES_OF,
@@ -34,7 +34,7 @@ from sterna.gguf.vocabulary import Vocabulary
 
 __all__ = [
     "GGUF_POOLINGS",
-    "companions_of",
+    "assets_of",
     "config_of",
     "gguf_name",
     "has_module",
@@ -301,7 +301,7 @@ def _check_names(model: GgufModel, kind: Kind, layers: int, reads_mtp: bool) -> 
 # --------------------------------------------------------------------- tokenizer and settings
 
 
-def companions_of(model: GgufModel, config: dict[str, Any]) -> FileCompanions:
+def assets_of(model: GgufModel, config: dict[str, Any]) -> FileAssets:
     """What the metadata holds besides `config`: tokenizer, chat template and settings."""
     m = model.metadata
     vocabulary = Vocabulary(m)
@@ -323,7 +323,7 @@ def companions_of(model: GgufModel, config: dict[str, Any]) -> FileCompanions:
             raise m.error(key, "token ids", "other numbers")
         generation["suppress_tokens"] = ids[ids >= 0].tolist()
     _warn_of_floats(model)
-    return FileCompanions(model.path, config, settings, generation, vocabulary.backend)
+    return FileAssets(model.path, config, settings, generation, vocabulary.backend)
 
 
 def _chat_template(m: Metadata, has_eot: bool) -> str | list[dict[str, str]] | None:

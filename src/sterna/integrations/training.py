@@ -15,7 +15,7 @@ from transformers.utils import logging
 
 import sterna.integrations.transformers  # noqa: F401  (registers packed folders)
 from sterna import train
-from sterna.checkpoints.companions import FolderCompanions
+from sterna.checkpoints.assets import FolderAssets
 from sterna.checkpoints.directory import Checkpoint
 from sterna.errors import RequestError, shown
 from sterna.torch import Exported, SternaLinear, accelerate
@@ -117,8 +117,8 @@ def fine_tune(
         raise RequestError(f"{source}: must be a model's folder to be trained, but is a file")
     if threads:
         torch.set_num_threads(threads)
-    companions = FolderCompanions.of(source, Checkpoint.open(source).config)
-    found = examples(chats, companions.tokenizer(), companions.template())
+    assets = FolderAssets.of(source, Checkpoint.open(source).config)
+    found = examples(chats, assets.tokenizer(), assets.template())
     rows = rows_of(found, length)
     steps = -(-len(rows.tokens) * epochs // batch)
     settings = loop.Settings(
@@ -131,6 +131,6 @@ def fine_tune(
         model, rows, settings, state, save_every, lambda step, _: progress(step, steps)
     )
     seconds = time.monotonic() - begin
-    dtype = companions.config.get("dtype") or companions.config.get("torch_dtype")
+    dtype = assets.config.get("dtype") or assets.config.get("torch_dtype")
     head = {"bfloat16": "bf16", "float16": "f16"}.get(str(dtype))  # tables are frozen
     return FineTuned(len(found), rows.cut, losses, seconds, train.export(model, out, source, head))

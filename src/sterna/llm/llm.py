@@ -160,7 +160,7 @@ class LLM:
             self.model, threads=team, isa=isa, kv_dtype=kv_dtype, context=context,
             deterministic=deterministic, kv_bytes=kv_bytes, activations=activations,
         )  # fmt: skip
-        files, vocab = self.model.companions, self.model.config.vocab_size
+        files, vocab = self.model.assets, self.model.config.vocab_size
         assert files is not None  # every model that is loaded from a path has them
         self.tokenizer, settings = files.tokenizer(), files.tokenizer_config
         template = (

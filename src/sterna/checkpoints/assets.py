@@ -1,4 +1,4 @@
-"""What a model has besides its weights: tokenizer, chat template and settings, read once."""
+"""`Assets`: what belongs to a model and is no weight: tokenizer, chat template, settings."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from sterna.checkpoints.directory import GENERATION_CONFIG
 from sterna.files.jsonfile import load_settings
 from sterna.tokenizer import Tokenizer, read_backend
 
-__all__ = ["Companions", "FileCompanions", "FolderCompanions"]
+__all__ = ["Assets", "FileAssets", "FolderAssets"]
 
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 
 
 @dataclass(frozen=True)
-class Companions(ABC):
-    """Settings of a model, as the files of these names say; tokenizer and template on request.
+class Assets(ABC):
+    """Tokenizer, chat template and settings of a model.
 
-    path: the folder or the file that has them all.
+    path: the folder or file that has them. config, tokenizer_config, generation_config: the JSON
+    files of these names.
     """
 
     path: Path
@@ -41,7 +42,7 @@ class Companions(ABC):
     @property
     @abstractmethod
     def generation_file(self) -> Path:
-        """The file that says how to generate, for errors."""
+        """The file of `generation_config`, for errors."""
 
     @property
     @abstractmethod
@@ -62,12 +63,12 @@ class Companions(ABC):
 
 
 @dataclass(frozen=True)
-class FolderCompanions(Companions):
-    """The companions of a folder in the Hugging Face layout."""
+class FolderAssets(Assets):
+    """Assets of a folder in the Hugging Face layout."""
 
     @classmethod
-    def of(cls, folder: Path, config: dict[str, Any]) -> FolderCompanions:
-        """Reads the small files beside config.json, which was read; ModelFormatError."""
+    def of(cls, folder: Path, config: dict[str, Any]) -> FolderAssets:
+        """Reads the small JSON files of a folder. config: its config.json. ModelFormatError."""
         settings = (load_settings(folder / name) for name in (TOKENIZER_CONFIG, GENERATION_CONFIG))
         return cls(folder, config, *settings)
 
@@ -96,8 +97,8 @@ class FolderCompanions(Companions):
 
 
 @dataclass(frozen=True)
-class FileCompanions(Companions):
-    """The companions that a single file holds: GGUF."""
+class FileAssets(Assets):
+    """Assets within a single file: GGUF."""
 
     backend: tokenizers.Tokenizer
 

@@ -11,7 +11,7 @@ from helpers import command, failed, failure
 
 from sterna import LLM
 from sterna.checkpoints import cache
-from sterna.checkpoints.packed_writer import COMPANIONS
+from sterna.checkpoints.packed_writer import ASSET_FILES
 from sterna.errors import ModelFormatError
 
 HUGE = 300 << 20  # of a sparse file: no blocks of its own, but its copy would have them
@@ -68,7 +68,7 @@ def test_what_is_not_read_is_not_copied_either(folder: Path, root: Path, name: s
         assert store.wait(60) is None
     (said,) = [str(w.message) for w in caught if w.category is RuntimeWarning]
     assert said.startswith("cache not written: ")
-    assert f"{name}: size: expected at most {COMPANIONS[name]} bytes" in said
+    assert f"{name}: size: expected at most {ASSET_FILES[name]} bytes" in said
     assert [p for p in root.rglob("*") if p.is_file()] == []
 
 
@@ -81,6 +81,6 @@ def test_a_model_is_not_converted_without_its_licence(folder: Path, tmp_path: Pa
 
 
 def test_what_the_limits_allow_is_copied(folder: Path, tmp_path: Path) -> None:
-    (folder / "LICENSE").write_bytes(b"x" * COMPANIONS["LICENSE"])
+    (folder / "LICENSE").write_bytes(b"x" * ASSET_FILES["LICENSE"])
     assert command("convert", str(folder), str(tmp_path / "packed")).exit_code == 0
-    assert (tmp_path / "packed" / "LICENSE").stat().st_size == COMPANIONS["LICENSE"]
+    assert (tmp_path / "packed" / "LICENSE").stat().st_size == ASSET_FILES["LICENSE"]

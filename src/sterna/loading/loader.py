@@ -1,0 +1,248 @@
+"""Opens a published checkpoint, a packed directory or a GGUF file as a `Model`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from sterna.checkpoints import cache
+from sterna.checkpoints.assets import Assets, FolderAssets
+from sterna.checkpoints.directory import Checkpoint
+from sterna.checkpoints.packed import open_packed, read_packed
+from sterna.checkpoints.sentence_transformers import pooling_of
+from sterna.checkpoints.tensor_file import reading
+from sterna.errors import SternaError
+from sterna.gguf.file import GgufModel, is_gguf, parts_of
+from sterna.gguf.hf_config import assets_of, config_of
+from sterna.gguf.weight_source import GgufWeights, i2s_layout, warn_of_i2s
+from sterna.loading.model import Model
+from sterna.loading.tracing import STORED_NORM, from_weights, model_name_of
+from sterna.models import module_of
+from sterna.models.longer import AS_IT_IS, Longer
+from sterna.models.pooling import POOLING
+from sterna.runtime import resolve_threads
+from sterna.weights.replaced import warn_of_replaced
+from sterna.weights.sources import CheckpointWeights, PackedWeights, WeightSource
+
+__all__ = ["load", "load_assets"]
+
+Wrap = Callable[[WeightSource], WeightSource]
+#: Is told the bytes read so far, and those of all tensors.
+Progress = Callable[[int, int], None]
+
+
+def load(
+    path: str | Path,
+    *,
+    format: str | None = None,
+    head: str | None = None,
+    cached: bool = True,
+    threads: int | None = None,
+    i2s: str | None = None,
+    wrap: Wrap | None = None,
+    progress: Progress | None = None,
+    mmap: bool = False,
+    longer: Longer = AS_IT_IS,
+) -> Model:
+    """Opens a model folder (a published checkpoint or a packed directory) or a GGUF file.
+
+    A checkpoint is packed as it is read. `Model.keep` then writes the packed form to the cache,
+    which the next start reads. Matrices whose rows do not fill the blocks of `format` or `head` get
+    what `formats.fitting` has for them, with a warning.
+
+    Args:
+        path: The folder or file.
+        format, head, i2s, progress, mmap: As in `LLM`.
+        cached: Read a packed form from the cache, and note where `Model.keep` writes one.
+        threads: Threads that pack. Default: as in `LLM`.
+        wrap: Makes the source of weights that the architecture reads from the model's own one.
+            Disables the cache; packed weights are then read one by one, when they are asked for.
+        longer: A longer context, from `context` and `rope_scaling` of `LLM`.
+
+    Raises ModelFormatError, UnsupportedModelError, RequestError or NonFiniteError.
+    """
+    options = _Options(format, head, resolve_threads(threads), wrap, progress, mmap, longer)
+    model = _open(Path(path), options, i2s, cached)
+    if wrap is None:
+        warn_of_replaced(model.weights.modules, format, head)
+    return model
+
+
+def load_assets(path: str | Path) -> Assets:
+    """The tokenizer, template and settings of a model, without its weights; raises as `load`."""
+    source = Path(path)
+    if is_gguf(source):
+        file = GgufModel(source)
+        return assets_of(file, config_of(file))
+    checkpoint = Checkpoint.open(source)
+    return FolderAssets.of(checkpoint.path, checkpoint.config)
+
+
+@dataclass(frozen=True)
+class _Options:
+    """Arguments of `load` for all kinds of files; threads: a resolved team."""
+
+    format: str | None
+    head: str | None
+    threads: int
+    wrap: Wrap | None
+    progress: Progress | None
+    mmap: bool
+    longer: Longer
+
+    def wrapped(self, source: WeightSource) -> WeightSource:
+        return source if self.wrap is None else self.wrap(source)
+
+
+def _open(source: Path, options: _Options, i2s: str | None, cached: bool) -> Model:
+    """Reads a model from the cache if it is there, else from its files."""
+    parts, stored = list[Path](), options.format
+    assets: Assets | None = None  # of a single file, the packed form has them
+    read: Callable[[], Model]
+    if is_gguf(source):
+        layout, parts = i2s_layout(i2s), [file for file in parts_of(source) if file.is_file()]
+        stored = f"{options.format}-{layout}"
+        read = partial(_read_gguf, source, layout, options)
+    else:
+        checkpoint = Checkpoint.open(source)
+        assets = FolderAssets.of(checkpoint.path, checkpoint.config)
+        if checkpoint.is_packed:
+            return _read_packed(checkpoint, assets, options)
+        read = partial(_read_checkpoint, checkpoint, assets, options)
+    if not cached or options.wrap is not None or cache.cache_dir() is None:
+        return read()
+    # An exact head is stored as the checkpoint's own, and so is the default.
+    key = cache.cache_key(source, stored, None if options.head == "exact" else options.head, parts)
+    return _from_cache(key, assets, options) or _to_cache(key, read())
+
+
+def _from_cache(key: str, assets: Assets | None, options: _Options) -> Model | None:
+    """The packed form of a model, None if it is not there or cannot be used."""
+    folder = cache.lookup(key)
+    if folder is None:
+        return None
+    if assets is None and not (folder / "tokenizer.json").is_file():
+        cache.discard(key)
+        return None
+    try:
+        packed = Checkpoint.open(folder)
+        assets = assets or FolderAssets.of(folder, packed.config)
+        return _read_packed(packed, assets, replace(options, format=None))
+    except SternaError:  # damaged, of another version, gone or unreadable: make it again
+        cache.discard(key)
+        return None
+
+
+def _to_cache(key: str, model: Model) -> Model:
+    """Notes where `Model.keep` writes the packed form."""
+    model.cache_key = key
+    return model
+
+
+def _read_checkpoint(checkpoint: Checkpoint, assets: Assets, options: _Options) -> Model:
+    """Reads a published checkpoint in safetensors, and packs it."""
+    checkpoint = _with_own_norms(checkpoint)
+    sources: list[CheckpointWeights] = []
+
+    def weights(module: ModuleType) -> WeightSource:
+        renamed = checkpoint.renamed(partial(model_name_of, module))
+        sources.append(
+            CheckpointWeights(
+                renamed, options.format, options.head, options.threads, module.TERNARY
+            )
+        )
+        return options.wrapped(sources[0])
+
+    def own_head(vocab: int, hidden: int) -> bool:
+        return sources[0].has_own_head(vocab, hidden)
+
+    config = _with_pooling(checkpoint.config, checkpoint.path)
+    if POOLING in config and "lm_head.weight" not in checkpoint.tensors:
+        config["tie_word_embeddings"] = True  # it was saved without a head, and none is needed
+    file = checkpoint.path / "config.json"
+    with reading(checkpoint.files, options.progress):
+        model = from_weights(config, file, weights, own_head, options.longer)
+    model.path, model.assets = checkpoint.path, assets
+    _warn_of_skipped(checkpoint, reads_mtp=model.mtp is not None)
+    return model
+
+
+def _with_pooling(config: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """config.json with what other files of its folder say about pooling."""
+    pooling = pooling_of(folder)
+    return {**config, POOLING: pooling} if pooling else dict(config)
+
+
+def _with_own_norms(checkpoint: Checkpoint) -> Checkpoint:
+    """BitNet's embeddings with a complete quantization_config.
+
+    Their config.json leaves to the names of tensors that layers are BitNet's master weights, each
+    with a norm of its input.
+    """
+    if not any(name.endswith(STORED_NORM) for name in checkpoint.tensors):
+        return checkpoint
+    unsaid = {
+        "quant_method": "bitnet", "quantization_mode": "online",
+        "rms_norm_eps": checkpoint.config.get("rms_norm_eps", 1e-6),
+    }  # fmt: skip
+    said = checkpoint.config.get("quantization_config")
+    said = said if isinstance(said, dict) else {}
+    other = copy(checkpoint)
+    other.config = checkpoint.config | {
+        "quantization_config": {**unsaid, **said, "use_rms_norm": True}
+    }
+    return other
+
+
+def _warn_of_skipped(checkpoint: Checkpoint, reads_mtp: bool) -> None:
+    """Warns once for each kind of tensors that the architecture has and Sterna does not run."""
+    module = module_of(checkpoint.config, checkpoint.path / "config.json")
+    for prefix, what in getattr(module, "SKIPPED", {}).items():
+        found = [info for name, info in checkpoint.tensors.items() if name.startswith(prefix)]
+        if found and not (reads_mtp and prefix == "mtp."):
+            size = sum(info.nbytes for info in found) / 1e6
+            warnings.warn(
+                f"{checkpoint.path}: {len(found)} tensors {prefix}* ({size:.0f} MB) are skipped, "
+                f"{what}",
+                RuntimeWarning, stacklevel=2,
+            )  # fmt: skip
+
+
+def _read_gguf(path: Path, layout: str | None, options: _Options) -> Model:
+    """Reads a GGUF file, and packs it. layout: of I2_S tensors, None for the usual one."""
+    file = GgufModel(path)
+    warn_of_i2s(file, layout)
+    config = config_of(file)
+    assets = assets_of(file, config)
+    source = GgufWeights(
+        file, options.format, options.head, config["head_dim"], options.threads, layout or "128"
+    )
+    with reading(file.files.values(), options.progress):
+        model = from_weights(config, path, lambda _: options.wrapped(source), longer=options.longer)
+    model.path, model.assets = path, assets
+    return model
+
+
+def _read_packed(folder: Checkpoint, assets: Assets, options: _Options) -> Model:
+    """Reads or maps a packed directory."""
+    if options.wrap:
+        packed = open_packed(folder, options.threads)
+    else:
+        packed = read_packed(folder, options.threads, options.progress, options.mmap)
+    weights = PackedWeights(
+        packed.modules, packed.tensors, str(folder.path), options.head, options.threads,
+        options.format,
+    )  # fmt: skip
+    model = from_weights(
+        _with_pooling(packed.config, assets.path), folder.path / "config.json",
+        lambda _: options.wrapped(weights), longer=options.longer,
+    )  # fmt: skip
+    model.path, model.assets = assets.path, assets
+    model.mapped = packed.mapped is not None
+    return model

@@ -1,0 +1,106 @@
+"""`Model`: a graph and the weights that it runs with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from sterna.checkpoints import cache
+from sterna.checkpoints.assets import Assets
+from sterna.checkpoints.packed_writer import write_packed
+from sterna.errors import RequestError
+from sterna.graph import Graph, identity
+from sterna.models.config import TransformerConfig
+from sterna.weights.sources import WeightSource
+
+__all__ = ["Model", "save"]
+
+
+@dataclass(eq=False)
+class Model:
+    """A model traced into a graph: what an engine runs.
+
+    A model made in memory has neither a path nor assets.
+
+    Attributes:
+        path: Folder or file that it was read from.
+        json: config.json as it was read, or what GGUF metadata says in its terms.
+        config: The fields that matter, checked.
+        format: Format of most bytes of the linear layers, the head left out.
+        head: Format of the output head, or "exact".
+        kv_dtype: Type of keys and values, unless another one is asked for.
+        mtp: Its MTP layer, of the same weights.
+        store: The cache entry that is being written.
+        cache_key: Where `keep` writes it.
+        mapped: Whether weights are those of a mapped file.
+        name: What messages call it.
+    """
+
+    path: Path | None
+    json: dict[str, Any]
+    config: TransformerConfig
+    graph: Graph
+    weights: WeightSource = field(repr=False)
+    format: str
+    head: str
+    kv_dtype: str = "i16"
+    assets: Assets | None = None
+    mtp: Model | None = field(default=None, repr=False)
+    store: cache.Store | None = field(default=None, repr=False)
+    cache_key: str | None = field(default=None, repr=False)
+    mapped: bool = False
+    name: str = "model"
+
+    def keep(self) -> None:
+        """Writes the packed form to the cache in the background, unless `load` found it there.
+
+        Call it once all of the model is open: a model whose tokenizer is refused is not worth the
+        disk space.
+        """
+        if self.cache_key is not None and self.store is None:
+            self.store = cache.store_behind(self.cache_key, lambda dst: save(self, dst), self.path)
+
+    @property
+    def n_params(self) -> int:
+        """Weights of all matrices, all experts included; a tied embedding counts once."""
+        ops = {id(op.weight): op for op in self.graph.ops if op.weight is not None}
+        return sum(op.n_weights for op in ops.values())
+
+    @property
+    def n_active_params(self) -> int:
+        """Weights that one token uses: of the experts, only its own."""
+        ops = {id(op.weight): op for op in self.graph.ops if op.weight is not None}
+        return round(sum(op.n_weights * op.active for op in ops.values()))
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256, in hex, of the operations and of every weight as they run.
+
+        Equal on all machines, whatever file they were read from. Takes about a second for 1.5 GB.
+        """
+        return identity.digest(self.graph)
+
+    @property
+    def weight_bytes_per_token(self) -> int:
+        """Bytes of weights and scales that one decode step of one token reads.
+
+        Of an exact head they are those of the screen; the rows rescored after it vary by step.
+        """
+        linears = [op for op in self.graph.ops if op.kind == "linear"]
+        return round(
+            sum((op.shadow or op.weight).nbytes * op.active for op in linears if op.weight)
+        )
+
+
+def save(model: Model, dst: str | Path) -> None:
+    """Write a model as a packed directory; `dst` must be absent or empty.
+
+    Raises RequestError for a model that has no folder (made in memory) or where disk is short.
+    """
+    if model.assets is None:
+        raise RequestError("save: a model made in memory has no tokenizer to save it with")
+    weights = model.weights
+    with model.assets.as_folder() as source:
+        write_packed(dst, model.json, weights.modules, weights.tensors, source, model.format)

@@ -1,0 +1,108 @@
+"""From a configuration and a source of weights to a traced `Model`."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from sterna.gguf.weight_source import GgufWeights
+from sterna.graph import Graph
+from sterna.loading.model import Model
+from sterna.models import module_of
+from sterna.models.config import LINEAR_NORM, TransformerConfig
+from sterna.models.longer import AS_IT_IS, Longer
+from sterna.weights import storages
+from sterna.weights.sources import CheckpointWeights, WeightSource
+
+__all__ = ["STORED_NORM", "from_weights", "layer_names", "model_name_of", "refuse_unread"]
+
+#: Prefixes of tensor names in a checkpoint saved without its head, and in one with it.
+BASE_MODEL = {name: f"model.{name}" for name in ("embed_tokens.", "layers.", "norm.")}
+#: How BitNet's embeddings name a linear layer's own input norm, and how transformers names it.
+STORED_NORM, _INPUT_NORM = "_proj.norm.weight", "_proj.rms_norm.weight"
+
+T = TypeVar("T")
+
+
+def from_weights(
+    json: dict[str, Any], file: Path, weights: Callable[[ModuleType], WeightSource],
+    own_head: Callable[[int, int], bool] = lambda *_: False, longer: Longer = AS_IT_IS,
+) -> Model:  # fmt: skip
+    """Traces a model from its config.json and a source of weights; errors name `file`.
+
+    own_head: tells whether a head [vocab, hidden] is stored although config.json ties it to the
+    embedding.
+    """
+    module = module_of(json, file)
+    quantization = json.get("quantization_config")
+    if isinstance(quantization, dict) and quantization.get("use_rms_norm"):
+        json = {**json, LINEAR_NORM: storages.quantization(json, file).norm_eps}
+    config, source = TransformerConfig.of(module, json, file, longer), weights(module)
+    if config.tied and own_head(config.vocab_size, config.hidden_size):
+        json, config = _untied(json, file), replace(config, tied=False)
+    graph = Graph(config.heads)
+    module.build(graph, config, source)
+    predictor = getattr(module, "predictor", lambda *_: None)(graph, config, source)
+    refuse_unread(source, module, config)
+    kv_dtype = getattr(module, "KV_DTYPE", "i16")
+    models = [
+        Model(None, json, config, one, source, *_formats(one), kv_dtype)
+        for one in (graph, predictor) if one is not None
+    ]  # fmt: skip
+    models[0].mtp = models[1] if predictor is not None else None
+    return models[0]
+
+
+def _untied(json: dict[str, Any], file: Path) -> dict[str, Any]:
+    """config.json with the stored head in place of the tied embedding, and a warning."""
+    warnings.warn(
+        f"{file}: tie_word_embeddings is true, but lm_head.weight is there and is not the "
+        "embedding: it is used, as in transformers",
+        RuntimeWarning, stacklevel=2,
+    )  # fmt: skip
+    untied = {**json, "tie_word_embeddings": False}
+    untied.pop("share_embedding", None)
+    if isinstance(json.get("text_config"), dict):
+        untied["text_config"] = {**json["text_config"], "tie_word_embeddings": False}
+    return untied
+
+
+def refuse_unread(source: WeightSource, module: ModuleType, config: TransformerConfig) -> None:
+    """UnsupportedModelError for a tensor of a published file that the architecture did not read.
+
+    Tensors that it skips, or that have no effect on it, may be there.
+    """
+    if isinstance(source, CheckpointWeights | GgufWeights):
+        unread = getattr(module, "unread", lambda _: ())(config)
+        source.refuse_unread(unread, getattr(module, "SKIPPED", ()))
+
+
+def _formats(graph: Graph) -> tuple[str, str]:
+    """The format of most bytes of the linear layers, and that of the head."""
+    *layers, (last, shadow) = [
+        (op.weight, op.shadow) for op in graph.ops if op.kind == "linear" and op.weight
+    ]
+    nbytes: Counter[str] = Counter()
+    for weight, _ in layers:
+        nbytes[weight.format.name] += weight.nbytes
+    stored = "int8" if last.format == "i8" else last.format.name
+    return nbytes.most_common(1)[0][0], "exact" if shadow is not None else stored
+
+
+def layer_names(model: Model, of_files: Mapping[str, T]) -> dict[str, tuple[str, T]]:
+    """Maps the model's name of each tensor to the checkpoint's name and the value."""
+    module = module_of(model.json, model.path or Path("config.json"))
+    return {model_name_of(module, stored): (stored, value) for stored, value in of_files.items()}
+
+
+def model_name_of(module: ModuleType, stored: str) -> str:
+    """An architecture's name of the tensor that a checkpoint calls `stored`."""
+    prefixes = BASE_MODEL | getattr(module, "PREFIXES", {})
+    old = next((p for p in prefixes if stored.startswith(p)), "")
+    name: str = prefixes.get(old, "") + stored[len(old) :]
+    return name.removesuffix(STORED_NORM) + _INPUT_NORM if name.endswith(STORED_NORM) else name
