@@ -16,7 +16,7 @@ from test_files import measured
 from sterna import formats
 from sterna.convert import convert
 from sterna.errors import RequestError
-from sterna.formats.ggml_encode import ENCODERS
+from sterna.gguf.block_encoding import ENCODERS
 
 # What rounding may raise the perplexity to: about one and a half times what was measured. The file
 # of the wheel holds the levels of q4_1. A format that is missing here is for models that were

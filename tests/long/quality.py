@@ -33,9 +33,9 @@ import assets  # noqa: E402
 import measuring  # noqa: E402
 import numpy as np  # noqa: E402
 import references  # noqa: E402
+import rounding  # noqa: E402
 
 from sterna import LLM, formats  # noqa: E402
-from sterna.convert import convert  # noqa: E402
 from sterna.engine import KV_DTYPES  # noqa: E402
 from sterna.errors import SternaError  # noqa: E402
 
@@ -296,10 +296,7 @@ def main() -> None:
         for name in NAMES:
 
             def floats(name: str = name) -> Path:
-                path = Path(work) / f"{name}.gguf"
-                if not path.exists():
-                    convert(assets.model(name), path, "gguf:F16")
-                return path
+                return rounding.as_floats(assets.model(name), Path(work) / f"{name}.gguf")
 
             results.setdefault(name, {})
             for kind, row, measure in rows(name, floats):
