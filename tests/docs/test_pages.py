@@ -190,3 +190,21 @@ def test_formats() -> None:
         told.update(re.findall(r"`([^`]+)`", row.split("|")[1]))
     for name in formats.names():
         assert any(re.fullmatch(pattern.replace("*", ".*"), name) for pattern in told), name
+
+
+def test_activations() -> None:
+    """The table of activations' scales in the page about numerics is that of the formats."""
+    from sterna import formats
+
+    page = (ROOT / "docs/explanation/numerics.md").read_text(encoding="utf-8")
+    table = page[page.index("| scales of the weight format") :].split("\n\n")[0]
+    told = {}
+    for row in table.splitlines()[2:]:
+        for name in re.findall(r"`([^`]+)`", row.split("|")[1]):
+            told[name] = row.split("|")[2].strip()
+    all_of_a_token = {0: "all of a token"}
+    for name, inputs in told.items():
+        group = formats.get(name).scales.x_group
+        assert inputs == all_of_a_token.get(group, str(group)), name
+    known = {formats.get(name).scales.x_group for name in (*formats.names(), *told)}
+    assert known == {formats.get(name).scales.x_group for name in told}
