@@ -1,4 +1,4 @@
-"""Checks of arguments: a value of the kind and range that is wanted, or RequestError names it."""
+"""Checks of arguments: return the value, or raise a RequestError that names the argument."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["checked_flag", "checked_items", "checked_name", "checked_real", "che
 
 
 def checked_whole(name: str, value: object, low: int, high: int, of: str = "") -> int:
-    """A whole number of low..high, numpy's too; RequestError names it. of: whose limits these are.
+    """Check a whole number in low..high, numpy's included, but no bool.
 
-    True is no number here, though Python counts it as one.
+    of: whose limits these are, for the error.
     """
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
         whole = int(value)
@@ -29,9 +29,9 @@ def checked_whole(name: str, value: object, low: int, high: int, of: str = "") -
 def checked_real(
     name: str, value: object, low: float, high: float, open_low: bool = False
 ) -> float:
-    """A number of [low, high], or of (low, high]; RequestError names it. NaN is in no interval."""
+    """Check a number in [low, high], or (low, high] if `open_low`; NaN fails."""
     if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
-        # A huge int compares where it would not convert.
+        # Compare before converting: a huge int has no float.
         above = value > low if open_low else value >= low
         if above and value <= high:
             return float(value)
@@ -41,14 +41,14 @@ def checked_real(
 
 
 def checked_flag(name: str, value: object) -> bool:
-    """True or False, numpy's too; RequestError names what is something else."""
+    """Check a bool, numpy's included."""
     if not isinstance(value, (bool, np.bool_)):
         raise RequestError(f"{name}: must be True or False, but got {shown(value)}")
     return bool(value)
 
 
 def checked_name(name: str, value: object, known: Iterable[str], remedy: str = "") -> str:
-    """One of the names that are known; RequestError lists them. An array is none of them."""
+    """Check that a value is one of the known names; the error lists them."""
     if isinstance(value, str) and value in (names := tuple(known)):
         return value
     names = tuple(known)
@@ -59,9 +59,9 @@ def checked_name(name: str, value: object, known: Iterable[str], remedy: str = "
 
 
 def checked_items(name: str, value: Any, what: str) -> Iterator[Any]:
-    """Iterates over a value; RequestError says `what` it must be where that cannot be.
+    """Return an iterator over a value, or raise an error that says `what` it must be.
 
-    Having `__iter__` is not enough: an array without dimensions has it.
+    An attribute `__iter__` is not enough: an array without dimensions has one.
     """
     try:
         if not isinstance(value, (bytes, bytearray)):

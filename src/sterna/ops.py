@@ -35,7 +35,7 @@ MAX_ROWS = 1 << 31  # of activations: kernels count them in int32
 
 
 def _as_array(x: Any, what: str) -> npt.NDArray[Any]:
-    """A numpy view of an array-like or DLPack object (bfloat16 has no numpy type)."""
+    """Return a numpy view of an array-like or DLPack object (bfloat16 has no numpy type)."""
     if isinstance(x, np.ndarray):
         return x
     if hasattr(x, "__dlpack__"):
@@ -53,8 +53,10 @@ def _as_array(x: Any, what: str) -> npt.NDArray[Any]:
 
 
 def _float32(a: npt.NDArray[Any]) -> F32:
-    """An array as float32, row-major and aligned, as C++ reads it; what is too large becomes
-    infinity: the caller checks."""
+    """Return an array as float32, row-major and aligned, as C++ reads it.
+
+    Values beyond float32 become infinity: the caller checks.
+    """
     with np.errstate(over="ignore"):
         return np.require(a, np.float32, ("C", "A"))
 
@@ -69,7 +71,7 @@ def _matrix(x: Any, what: str) -> npt.NDArray[Any]:
 
 
 def _finite(weights: npt.NDArray[Any], format: str) -> F32:
-    """Weights as float32; NonFiniteError where one is not finite, or too large for it."""
+    """Return weights as float32; raises NonFiniteError if any is not finite there."""
     values = _float32(weights)
     if not np.isfinite(values).all():
         at = first_index(~np.isfinite(values))
@@ -100,12 +102,13 @@ def pack(
 ) -> PackedWeight:
     """Pack integer levels [M, K] (or float values, for f32, f16, bf16, pot8, pot16) into tiles.
 
-    scale: float, () or [M]; default 1. A format with groups takes () or [M, K / group], and with
-    minima [M, K / group, 2], a scale and a minimum each; those of K-quants are in
-    formats.scales.superblocks. Levels are -1..1 for i2, {-3, -1, 1, 3} for i2p (times scale / 4),
-    -128..127 for i8; `sterna formats` lists the others. Raises RequestError for a level the format
-    lacks, a wrong shape or an unknown format, NonFiniteError for a scale or value that is not
-    finite.
+    scale: float, shape () or [M]; default 1. Formats with groups take () or [M, K / group], with
+    minima [M, K / group, 2]: a scale and a minimum each. K-quants: formats.scales.superblocks.
+    Levels are -1..1 for i2, {-3, -1, 1, 3} for i2p (times scale / 4), -128..127 for i8; `sterna
+    formats` lists the others.
+
+    Raises RequestError for a level that the format lacks, a wrong shape or an unknown format,
+    NonFiniteError for a scale or value that is not finite.
     """
     f = formats.get(format)
     format = f.name
@@ -132,8 +135,8 @@ def quantize(
 ) -> PackedWeight:
     """Round real weights [M, K] to a format and pack them.
 
-    scale: "tensor" or "row"; default the format's own, which may be in groups. method: of rounding
-    to powers of two, one of formats.pot_methods. Raises as `pack` does.
+    scale: "tensor" or "row"; default the format's own, which may be in groups. method: how to round
+    to powers of two, one of formats.pot_methods. Raises as `pack`.
     """
     f = formats.get(format)
     if method is not None:
@@ -159,15 +162,14 @@ def quantize(
 
 
 def unpack(packed: PackedWeight, *, threads: int | None = None) -> tuple[npt.NDArray[Any], F32]:
-    """Tiles -> (levels int8 [M, K] or float32 values, scale as `pack` takes it)."""
+    """Unpack tiles into (levels int8 [M, K] or float32 values, scale as `pack` takes it)."""
     _opened(packed)
     return packed.unpacked(resolve_isa(), resolve_threads(threads)), packed.scales
 
 
 def _opened(packed: object) -> _native.Weight:
-    """The kernels' view of a packed weight; RequestError unless `pack` or a model's file could have
-    made it.
-    """
+    """Return the kernels' view of a packed weight; raises RequestError unless `pack` or a model's
+    file could have made it."""
     if not isinstance(packed, PackedWeight):
         raise RequestError(
             f"packed: must be a PackedWeight, but got {type(packed).__name__}; "
@@ -175,12 +177,12 @@ def _opened(packed: object) -> _native.Weight:
         )
     try:
         return packed.native()
-    except (AttributeError, TypeError, ValueError):  # fields that somebody else has filled in
+    except (AttributeError, TypeError, ValueError):  # fields that others have filled in
         raise packed.refused() from None
 
 
 def dequantize(packed: PackedWeight, *, threads: int | None = None) -> F32:
-    """The real weights float32 [M, K] that a packed weight stands for."""
+    """Return the real weights float32 [M, K] that a packed weight stands for."""
     values, scale = unpack(packed, threads=threads)
     return codec.real_values(packed.format, values, scale)
 
@@ -193,40 +195,42 @@ def linear(
     threads: int | None = None,
     deterministic: bool = True,
 ) -> F32:
-    """y [..., M] = x [..., K] W^T in float32.
+    """Return y [..., M] = x [..., K] W^T in float32, with the same bits for every `isa`, number of
+    threads and number of rows.
 
-    Integer formats quantise each row of x to int8 (symmetric, half to even) and sum exactly; where
-    weights have scales in groups, each 32 values of it, or each 256 for tq1_0 and tq2_0, and the
-    sums of groups are added as floats. Float formats add over K in ascending order, one fused
-    multiply-add each. The result has the same bits for every `isa`, thread count
-    and N. deterministic=False lets float formats use a unit's bf16 products where it has them
-    (`amx`): the same bits for every thread count and N, but not for every unit. x is then rounded
-    to bf16 for bf16 weights, values from about 3.39e38 up to infinity; f16 and f32 weights keep
-    about the error of a sum in float32. Values and products below 2^-126 count as 0 there.
+    Integer formats quantise each row of x to int8 (symmetric, half to even) and sum exactly. If
+    weights have scales in groups, each 32 values of a row are quantised by themselves (256 for
+    tq1_0 and tq2_0), and the sums of groups are added as floats. Float formats add over K in
+    ascending order, one fused multiply-add each.
 
-    Raises RequestError for a wrong shape. With an integer format, NonFiniteError if x holds NaN or
-    an infinity, or if a sum or a step towards it is beyond float32 (K-quants have such steps from
-    about 1e34 in x on, where weights are of size 1).
+    deterministic=False lets float formats use a unit's bf16 products if it has them (`amx`): the
+    bits then depend on the unit. For bf16 weights x is rounded to bf16, values from about 3.39e38
+    up to infinity; f16 and f32 weights keep about the error of a float32 sum. Values and products
+    below 2^-126 count as 0.
+
+    Raises RequestError for a wrong shape. Integer formats raise NonFiniteError if x has a NaN or an
+    infinity, or if a sum or intermediate is beyond float32 (for K-quants with weights of size 1,
+    from about 1e34 in x on).
     """
     weight = _opened(packed)
     a = _as_array(x, "x")
     if a.dtype.kind not in "iubf":
         raise RequestError(f"x: must be numeric, but got dtype {a.dtype}")
     check_rows(a.shape, packed.K)
-    rows = _float32(a)  # after the checks of its size: a broadcast view takes memory here
+    rows = _float32(a)  # after the checks of size: here a broadcast view takes memory
     isa, threads = resolve_isa(isa), resolve_threads(threads)
     deterministic = checked_flag("deterministic", deterministic)
     return product(weight, packed.format, rows, isa, threads, deterministic, given=a)
 
 
 def check_width(shape: Sequence[int], K: int) -> None:
-    """RequestError unless activations of this shape are [..., K]."""
+    """Raise RequestError unless activations of this shape are [..., K]."""
     if not shape or shape[-1] != K:
         raise RequestError(f"x: the last dimension must be K={K}, but got shape {tuple(shape)}")
 
 
 def check_rows(shape: Sequence[int], K: int) -> None:
-    """RequestError unless activations of this shape are [..., K], in fewer than 2^31 rows."""
+    """Raise RequestError unless activations are [..., K], with fewer than 2^31 rows."""
     check_width(shape, K)
     if prod(shape[:-1]) >= MAX_ROWS:
         raise RequestError(f"x: takes fewer than 2^31 rows, but got shape {tuple(shape)}")
@@ -242,9 +246,9 @@ def product(
     *,
     given: npt.NDArray[Any] | None = None,
 ) -> F32:
-    """What `linear` computes, of arguments that were checked; for Sterna itself.
+    """Compute `linear` with checked arguments; for Sterna itself.
 
-    x: float32 [..., K], row-major; given: x before it was float32, whose values a message shows.
+    x: float32 [..., K], row-major; given: x before its conversion, whose values errors show.
     """
     shape = x.shape
     rows = x if len(shape) == 2 else x.reshape(prod(shape[:-1]), shape[-1])
@@ -267,8 +271,8 @@ def product(
 def is_fast(format: Format, isa: str, deterministic: bool | None) -> bool:
     """Whether a unit sums a float format by bf16 products; for Sterna itself, unchecked.
 
-    deterministic: True, never; False, wherever it can; None, where weights are
-    bf16 numbers: planes of f16 and f32 make prompts faster and single tokens slower.
+    deterministic: True: never; False: if the unit can; None: only for bf16 weights, since planes of
+    f16 and f32 make prompts faster but single tokens slower.
     """
     products = _native.fast_layouts(isa).get(format.layout.name, 0)
     return products == 1 if deterministic is None else bool(products) and not deterministic

@@ -1,4 +1,4 @@
-"""Which kernel unit, how many threads and where: the argument, the environment, or the machine."""
+"""Kernel unit, threads and their CPUs: from arguments, the environment, or the machine."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ __all__ = [
 ]
 
 MAX_THREADS = 1024
-#: Where weights lie on a machine of several memory nodes: each node has the part that its threads
-#: read, or all of them, or they lie where they were read to.
+#: Where weights lie on a machine of several NUMA nodes: each node has the part that its threads
+#: read, or all weights, or they stay where they were read to.
 NUMA = ("split", "replicas", "off")
 _MEMORY = "proc/meminfo"
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _NODES = Path("/sys/devices/system/node/online")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-#: Where the system does not tell: what is common for a core, and for a machine.
+#: If the system does not say: common sizes of a core's cache and of a machine's.
 _DEFAULT_CACHES = {2: 1 << 20, 3: 64 << 20}
 
 
 def is_inside(owner: object, method: CodeType) -> bool:
-    """Whether this thread is in the middle of this method of the owner, but for the one that asks.
+    """Whether this thread is inside another call of the owner's method than the caller's.
 
-    A signal handler runs between any two instructions of a thread. What a frame has left is no
-    matter, so an interrupt cannot leave a mark behind that lasts.
+    A signal handler runs between any two instructions of a thread. The stack is asked, not a flag,
+    which an interrupt could leave set.
     """
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
@@ -58,7 +58,7 @@ def is_inside(owner: object, method: CodeType) -> bool:
 
 
 def resolve_isa(isa: str | None = None) -> str:
-    """Name of the kernel unit to use: `isa`, else `STERNA_ISA`, else the best one that runs here.
+    """Return the kernel unit to use: `isa`, else `STERNA_ISA`, else the best one that runs here.
 
     Raises RequestError for an unknown name, UnsupportedCPUError for one this machine cannot run.
     """
@@ -84,27 +84,27 @@ def resolve_isa(isa: str | None = None) -> str:
 
 
 def available_bytes(root: Path = Path("/")) -> int:
-    """Bytes of memory this process may still take: the system's, or its control groups'.
+    """Return bytes of memory that this process may still take, by the system and its cgroups.
 
-    root: in the place of /, for tests on a made-up file tree.
+    root: in place of /, for tests with a made-up file tree.
     """
     try:
         found = re.search(r"^MemAvailable: *(\d+) kB$", (root / _MEMORY).read_text(), re.MULTILINE)
     except OSError:
         found = None
-    # What is free at once is less than that, but known where the file is not to be had.
+    # Without the file, count free pages, which are fewer.
     available = int(found[1]) << 10 if found else _pages("SC_AVPHYS_PAGES")
     left = _native.cgroup_memory_left("" if root == Path("/") else str(root))
     return available if left is None else min(available, int(left))
 
 
 def memory_bytes() -> int:
-    """Bytes of the machine's memory."""
+    """Return bytes of the machine's memory."""
     return _pages("SC_PHYS_PAGES")
 
 
 def resident_bytes(process: int | None = None) -> int:
-    """Bytes of memory that a process has now, by default this one; OSError where it is gone."""
+    """Return resident bytes of a process, default this one; raises OSError if it is gone."""
     pages = Path(f"/proc/{process or os.getpid()}/statm").read_text().split()[1]
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
@@ -114,7 +114,7 @@ def _pages(name: str) -> int:
 
 
 def cache_bytes(folder: Path = _CACHES) -> dict[int, int]:
-    """Bytes of CPU 0's data caches by level; usual sizes where the system does not tell."""
+    """Return bytes of CPU 0's data caches by level; usual sizes if the system does not say."""
     sizes: dict[int, int] = {}
     for index in folder.glob("index*"):
         try:
@@ -124,25 +124,25 @@ def cache_bytes(folder: Path = _CACHES) -> dict[int, int]:
             number, unit = (text[:-1], _UNITS[text[-1]]) if text[-1:] in _UNITS else (text, 1)
             if kind != "Instruction":
                 sizes[level] = int(number) * unit
-        except (OSError, ValueError):  # a CPU taken offline meanwhile, a field left empty
+        except (OSError, ValueError):  # a CPU taken offline meanwhile, or an empty field
             continue
     return sizes or dict(_DEFAULT_CACHES)
 
 
 class NodeThreads(NamedTuple):
-    """Threads of one memory node, and the logical CPUs that they may use; none in a rehearsal."""
+    """Threads of one NUMA node, and the logical CPUs that they may use; none in a rehearsal."""
 
     threads: int
     cpus: tuple[int, ...] = ()
 
 
 class Threads(int):
-    """A number of threads that knows where they run; the native core reads it from there.
+    """A number of threads, and where they run; the native core reads its attributes.
 
-    cpus: logical CPUs that the threads may use, empty for no restriction; pinned: thread i runs on
-    cpus[i] alone, otherwise each on any of them. nodes: the memory nodes of the threads, in their
-    order, where these belong to several; each thread then runs on CPUs of its node. replicas:
-    whether each node has all weights, or only the part that its threads read.
+    cpus: logical CPUs that the threads may use; empty: any. pinned: thread i runs on cpus[i] only,
+    else each on any of them. nodes: the NUMA nodes of the threads, in their order, if there are
+    several; each thread runs on CPUs of its node. replicas: whether each node has all weights, not
+    only the part that its threads read.
     """
 
     cpus: tuple[int, ...]
@@ -158,7 +158,7 @@ class Threads(int):
         nodes: Iterable[NodeThreads] = (),
         replicas: bool = False,
     ) -> Threads:
-        """`count` threads on `cpus`."""
+        """Make a team of `count` threads on `cpus`."""
         self = super().__new__(cls, count)
         self.cpus = tuple(cpus)
         self.pinned = pinned
@@ -168,7 +168,7 @@ class Threads(int):
 
 
 class _Team(NamedTuple):
-    """What a setting of `cores` allows: the default, and the most threads it has room for."""
+    """What a setting of `cores` allows: the default number of threads, and the most."""
 
     default: int
     most: int
@@ -177,23 +177,22 @@ class _Team(NamedTuple):
 
 
 def resolve_threads(threads: int | None = None, cores: str | None = None) -> Threads:
-    """How many threads, and on which CPUs.
+    """Return how many threads to use, and on which CPUs.
 
-    threads: else `STERNA_THREADS`, else one for each physical core of the set, at most the cgroup's
-    quota of CPU time. cores: else `STERNA_CORES`, else all.
+    threads: default `STERNA_THREADS`, else one for each physical core of the set, within the
+    cgroup's CPU quota. cores: the set, default `STERNA_CORES`, else "all":
 
-    - "all": every core that the affinity mask allows; the system places the threads.
-    - "performance": those of them that are not efficiency cores; the threads stay on these, and
-      the system places them there.
-    - a list such as "0-3,8": these logical CPUs, one thread pinned to each, whatever the quota;
-      with fewer threads the first ones.
+    - "all": every core in the affinity mask; the system places the threads.
+    - "performance": those that are no efficiency cores; the system places the threads on them.
+    - a list such as "0-3,8": these logical CPUs, one thread pinned to each, whatever the quota; the
+      first ones if there are fewer threads.
 
-    Where their CPUs belong to several memory nodes, each thread keeps to one of these, in
-    proportion to their cores, unless `STERNA_NUMA` is "off" (`Threads.nodes`).
+    If the CPUs belong to several NUMA nodes, each thread keeps to one of them, in proportion to the
+    nodes' cores, unless `STERNA_NUMA` is "off" (`Threads.nodes`).
 
-    A `Threads` passes unchanged unless `cores` is given. Raises RequestError for a number outside
-    1..1024, for more threads than the set that was asked for has CPUs, for CPUs that the process
-    may not use, or for another word in `STERNA_NUMA`.
+    A `Threads` is returned unchanged unless `cores` is given. Raises RequestError for a number
+    outside 1..1024, more threads than the set has CPUs, CPUs that the process may not use, or an
+    unknown word in `STERNA_NUMA`.
     """
     if isinstance(threads, Threads) and cores is None:
         return threads
@@ -205,11 +204,10 @@ def resolve_threads(threads: int | None = None, cores: str | None = None) -> Thr
 
 
 def on_nodes(team: Threads, topology: Mapping[str, Any], replicas: bool = False) -> Threads:
-    """The threads, each of them on one of the memory nodes that have CPUs of theirs.
+    """Return the team with each thread on one of the NUMA nodes of its CPUs.
 
-    topology: as `_native.topology` has it, of this machine or of one made up. Nodes have threads in
-    proportion to the cores that they have of the team's, and none where that is less than half a
-    one. A team of a single node passes unchanged.
+    topology: as `_native.topology` returns it. Nodes get threads in proportion to their cores in
+    the team's set, rounded. A team of a single node is returned unchanged.
     """
     cpus = set(team.cpus or topology["cpus"])
     per_node = [[cpu for cpu in node["cpus"] if cpu in cpus] for node in topology["nodes"]]
@@ -233,13 +231,13 @@ def on_nodes(team: Threads, topology: Mapping[str, Any], replicas: bool = False)
 
 
 def _has_nodes() -> bool:
-    """Whether the machine has several memory nodes, which few have: a look at one file."""
+    """Whether the machine has several NUMA nodes; reads one file."""
     return len(_nodes_online()) > 1
 
 
 @lru_cache(maxsize=1)
 def _nodes_online() -> str:
-    """The kernel's list of memory nodes, "0" of one alone; empty where it does not tell."""
+    """Return the kernel's list of NUMA nodes: "0" for a single one, empty if it does not say."""
     try:
         return _NODES.read_text().strip()
     except OSError:
@@ -247,7 +245,7 @@ def _nodes_online() -> str:
 
 
 def _resolved(threads: int | None, cores: str | None) -> Threads:
-    """`resolve_threads`, of whatever memory nodes."""
+    """As `resolve_threads`, without regard to NUMA nodes."""
     count, source = _count(threads)
     name = "cores" if cores is not None else "STERNA_CORES"
     value = cores if cores is not None else os.environ.get("STERNA_CORES") or None
@@ -270,14 +268,13 @@ def _allowed_cpus() -> frozenset[int]:
 
 @lru_cache(maxsize=16)
 def _topology(allowed: frozenset[int]) -> Mapping[str, Any]:
-    """The topology of the CPUs that this thread may use, read once: it takes a file or more a CPU,
-    longer than a layer.
-    """
+    """Return the topology of the allowed CPUs, read once: files of each CPU take longer than a
+    layer."""
     return _native.topology()
 
 
 def _count(threads: int | None) -> tuple[int | None, str]:
-    """Number of threads that was asked for, None if none was, and where."""
+    """Return the number of threads asked for, or None, and the name of its source."""
     source, value = "threads", threads
     if threads is None:
         text = os.environ.get("STERNA_THREADS", "")
@@ -303,7 +300,7 @@ def _team(source: str, value: str | None, topology: Mapping[str, Any]) -> _Team:
                 f"{source}: performance needs a performance core, but this process may use "
                 f"efficiency cores only ({cpu_list(allowed)}); choose all"
             )
-        # Where all cores are alike there is nothing to keep the threads from.
+        # If all cores are alike, there are none to avoid.
         return _Team(
             _within_quota(len(cores), topology), len(cpus), cpus if len(cpus) < len(allowed) else ()
         )
@@ -328,8 +325,9 @@ def _within_quota(n_cores: int, topology: Mapping[str, Any]) -> int:
 
 
 def _parse_cpus(source: str, value: object) -> tuple[int, ...]:
-    """The CPUs of a list such as "0-3,8", ascending. Strict, where the kernel's are read leniently:
-    a slip must not silently run elsewhere.
+    """Return the CPUs of a list such as "0-3,8", ascending.
+
+    Stricter than the kernel's reading, so that a typo does not silently run elsewhere.
     """
     number = "[0-9]{1,4}"  # the kernel has at most 8,192 CPUs
     if isinstance(value, str) and re.fullmatch(
@@ -346,7 +344,7 @@ def _parse_cpus(source: str, value: object) -> tuple[int, ...]:
 
 
 def cpu_list(cpus: Iterable[int]) -> str:
-    """CPUs in the kernel's short form: [0, 1, 2, 8] is "0-2,8"."""
+    """Return CPUs in the kernel's short form: [0, 1, 2, 8] is "0-2,8"."""
     spans: list[list[int]] = []
     for cpu in sorted(cpus):
         if spans and cpu == spans[-1][1] + 1:

@@ -18,7 +18,7 @@ import tokenizers
 from sterna.errors import ModelFormatError, RequestError, SternaError, shown
 from sterna.files.jsonfile import load_settings
 from sterna.files.reading import read_file
-from sterna.spelling import spelling_of
+from sterna.token_bytes import token_bytes_of
 
 __all__ = ["MAX_VOCAB", "Detokenizer", "Tokenizer", "checked_backend", "read_backend"]
 
@@ -28,10 +28,10 @@ _REPLACEMENT = "\ufffd"
 
 
 class Tokenizer:
-    """The tokenizer of a model folder; ModelFormatError if its files are missing or damaged.
+    """The tokenizer of a model folder; raises ModelFormatError for missing or damaged files.
 
-    `eos_ids`: every id that ends a text, from tokenizer_config.json, config.json and
-    generation_config.json, ascending; `bos_id`: the id that opens one, or None.
+    eos_ids: all ids that end a text, by tokenizer_config.json, config.json and
+    generation_config.json, ascending; bos_id: the id that begins a text, or None.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -50,10 +50,10 @@ class Tokenizer:
         settings: dict[str, Any],
         configs: Sequence[dict[str, Any]],
     ) -> Tokenizer:
-        """The same of what was read already; `file` is named in errors, `backend` comes from
-        `read_backend` or `checked_backend`.
+        """Make a tokenizer from parts that were read already.
 
-        settings: as tokenizer_config.json; configs: as generation_config.json and config.json.
+        file: named in errors; backend: from `read_backend` or `checked_backend`; settings: as
+        tokenizer_config.json; configs: as generation_config.json and config.json.
         """
         self = cls.__new__(cls)
         self._set(file, backend, settings, configs)
@@ -69,16 +69,16 @@ class Tokenizer:
         self.path, self._backend, self._settings = file, backend, settings
         added = self._backend.get_added_tokens_decoder()
         self._special = frozenset(id for id, token in added.items() if token.special)
-        self._spelling = spelling_of(self._backend)
+        self._decoder = token_bytes_of(self._backend)
         self._limit = 1 << 32
         self.bos_id: int | None = next(iter(self._ids("bos", configs[::-1])), None)
         self.eos_ids: tuple[int, ...] = tuple(sorted(set(self._ids("eos", configs))))
 
     def _ids(self, kind: str, configs: Sequence[dict[str, Any]]) -> list[int]:
-        """The ids named "bos" or "eos", those of tokenizer_config.json first."""
+        """Return the ids named as "bos" or "eos", those of tokenizer_config.json first."""
         token = self._settings.get(f"{kind}_token")
         text = token.get("content") if isinstance(token, dict) else token
-        with _library_errors(self.path):  # a lone surrogate in the name, for one
+        with _library_errors(self.path):  # for example, a lone surrogate in the name
             named = self._backend.token_to_id(text) if isinstance(text, str) else None
         ids = [] if named is None else [named]
         for config in configs:
@@ -95,13 +95,13 @@ class Tokenizer:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256, in hex, of what decides ids: the tokenizer's own JSON, and the ids that open and
+        """SHA-256, in hex, of all that decides ids: the tokenizer's JSON, and the ids that open and
         end a text."""
         text = f"{self._backend.to_str()}\n{self._settings.get('add_bos_token')}"
         return hashlib.sha256(f"{text} {self.bos_id} {self.eos_ids}".encode()).hexdigest()
 
     def to_json(self) -> str:
-        """As tokenizer.json has it, without added tokens beyond the model that `check` was told."""
+        """Return tokenizer.json, without added tokens beyond the vocabulary given to `check`."""
         text = str(self._backend.to_str())
         if self._last_added() < self._limit:
             return text
@@ -116,19 +116,19 @@ class Tokenizer:
         return {token.content: id for id, token in added if token.content}
 
     def same_ids(self, other: Tokenizer) -> bool:
-        """Whether both mean the same tokens by the same ids."""
+        """Whether two tokenizers have the same ids for the same tokens."""
         mine, theirs = (t._backend.get_vocab(with_added_tokens=True) for t in (self, other))
         return bool(mine == theirs)
 
     def check(self, vocab_size: int) -> None:
-        """Raises ModelFormatError unless the ids fit a model of `vocab_size` embeddings.
+        """Raise ModelFormatError unless the ids fit a model of `vocab_size` embeddings.
 
-        Afterwards `encode` refuses an id beyond them. Added tokens may lie there, such as those of
-        images for a model of text (Gemma 3 1B), and one of a vocabulary with gaps: listing 128k
-        tokens here would cost more than all the rest of loading.
+        Afterwards `encode` refuses ids beyond them. Added tokens may lie there, such as image
+        tokens of a text-only model (Gemma 3 1B), and tokens of a vocabulary with gaps. These are
+        not looked for here: listing 128k tokens would take longer than the rest of loading.
         """
         self._check_id(self._backend.get_vocab_size(with_added_tokens=False) - 1, vocab_size)
-        # These may come from another file, but are of no use to a model that cannot draw them.
+        # They may come from another file, but a model that cannot draw them has no use for them.
         self._check_id(self.bos_id or 0, vocab_size, "bos_token_id")
         self._check_id(max(self.eos_ids, default=0), vocab_size, "eos_token_id")
         self._limit = vocab_size
@@ -147,10 +147,10 @@ class Tokenizer:
             )
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
-        """Ids of `text`; `add_special` adds what the model expects around it, such as BOS.
+        """Return the ids of a text; special tokens that it spells out become their ids.
 
-        Special tokens spelt out in the text become their ids. RequestError if `text` is not a
-        string of whole characters, or has tokens that the model has not (`check`).
+        add_special: add what the model expects around a text, such as BOS. Raises RequestError if
+        `text` is no string of whole characters, or has tokens beyond the model's (`check`).
         """
         if not isinstance(text, str):
             raise RequestError(
@@ -176,9 +176,9 @@ class Tokenizer:
         return [*opening, *ids]
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
-        """Text of `ids`, invalid UTF-8 as U+FFFD; RequestError for what is no id.
+        """Return the text of ids, with U+FFFD for invalid UTF-8; raises RequestError for non-ids.
 
-        It equals the pieces of a `Detokenizer` joined, by construction.
+        It is the pieces of a `Detokenizer`, joined.
         """
         try:
             each = iter(ids)
@@ -189,22 +189,25 @@ class Tokenizer:
         stream = Detokenizer(self, skip_special=skip_special)
         return "".join([*map(stream.push, each), stream.flush()])
 
-    def spelling(self, id: int) -> bytes:
-        """The bytes that a token adds in the middle of a text, special tokens as they are spelt;
-        perhaps part of a character. RequestError for what is no id; empty where none has it."""
+    def token_bytes(self, id: int) -> bytes:
+        """Return the bytes that a token adds within a text, special tokens included.
+
+        They may be part of a character, and are empty for an id without a token. Raises
+        RequestError for non-ids.
+        """
         token = self._token(id)
-        if token is None or self._spelling is None:
+        if token is None or self._decoder is None:
             return (token or "").encode()
-        return self._spelling.spell(token, False)
+        return self._decoder.decode(token, False)
 
     def token_id(self, text: str) -> int | None:
-        """The id that is spelt so in the vocabulary, such as <|fim_prefix|>; None without one."""
+        """Return the id of a token by its text, such as <|fim_prefix|>, or None."""
         with _library_errors(self.path):
             id: int | None = self._backend.token_to_id(text)
         return id
 
     def added_at(self, text: str) -> int | None:
-        """The id of the longest added token, such as <|im_end|>, that `text` begins with."""
+        """Return the id of the longest added token, such as <|im_end|>, that begins `text`."""
         matches = [(len(t), id) for t, id in self.added.items() if text.startswith(t)]
         return max(matches)[1] if matches else None
 
@@ -225,10 +228,10 @@ class Tokenizer:
 class Detokenizer:
     """Turns a stream of ids into text, holding back the bytes of an unfinished character.
 
-    `prompt`: the ids that come before; their text is not repeated, but they decide whether a
-    leading space belongs to the text, and a character split between prompt and stream completes.
-    The library's `DecodeStream` would repeat such a character's beginning, never gives the end of a
-    text that ends inside one, and fails after bytes that are no character (test_tokenizer.py).
+    prompt: the ids before the stream. Their text is not repeated, but decides whether a leading
+    space belongs to the text, and a character may begin there. The library's `DecodeStream` would
+    repeat the begin of such a character, drops the end of a text that ends inside one, and fails
+    after bytes that are no character (test_tokenizer.py).
     """
 
     def __init__(
@@ -236,45 +239,45 @@ class Detokenizer:
     ) -> None:
         self._tokenizer = tokenizer
         self._skip = tokenizer._special if skip_special else frozenset[int]()
-        self._spelling = tokenizer._spelling
+        self._decoder = tokenizer._decoder
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._first = True
-        self._strip = self._spelling.strip if self._spelling else 0
-        self._ids: list[int] = []  # only for a decoder whose spelling is unknown
+        self._strip = self._decoder.strip if self._decoder else 0
+        self._ids: list[int] = []  # only for a decoder of unknown rules
         self._emitted = ""
         for id in prompt:
             self.push(id)
         self._pushed = False
 
     def push(self, id: int) -> str:
-        """The text that `id` completes, possibly empty; RequestError for what is no id."""
+        """Return the text that an id completes, possibly empty; raises RequestError for non-ids."""
         token = self._tokenizer._token(id)
         if token is None or id in self._skip:
             return ""
         self._pushed = True
-        if self._spelling is None:
+        if self._decoder is None:
             self._ids.append(id)
             return self._decode_all(final=False)
-        data = self._spelling.spell(token, self._first)
+        data = self._decoder.decode(token, self._first)
         self._first = False
         return self._stripped(self._utf8.decode(data))
 
     def flush(self, *, cut: bool = False) -> str:
-        """The rest at the end of the stream: U+FFFD for a character that never completed.
+        """Return the rest of the stream at its end: U+FFFD for an unfinished character.
 
-        cut: whether the stream was stopped before its own end, whose last character is left out
-        where it is unfinished.
+        cut: whether the stream was stopped before its own end; an unfinished character is left out
+        then.
         """
         if not self._pushed:
-            return ""  # what is unfinished belongs to the prompt
-        if self._spelling is None:
+            return ""  # an unfinished character belongs to the prompt
+        if self._decoder is None:
             rest = self._decode_all(final=True)
             return rest.rstrip(_REPLACEMENT) if cut else rest
         return "" if cut else self._stripped(self._utf8.decode(b"", final=True))
 
     def _stripped(self, text: str) -> str:
         while self._strip and text:
-            if not text.startswith(self._spelling.strip_char if self._spelling else " "):
+            if not text.startswith(self._decoder.strip_char if self._decoder else " "):
                 self._strip = 0
                 break
             self._strip -= 1
@@ -295,7 +298,7 @@ class Detokenizer:
 
 
 def read_backend(path: Path) -> tokenizers.Tokenizer:
-    """A tokenizer of the library from a tokenizer.json; ModelFormatError if it is none."""
+    """Read a tokenizer.json by the library; raises ModelFormatError if it is none."""
     if not os.path.exists(path):
         sentencepiece = path.with_name("tokenizer.model").exists()
         raise ModelFormatError(
@@ -309,11 +312,14 @@ def read_backend(path: Path) -> tokenizers.Tokenizer:
 
 
 def checked_backend(path: Path, make: Callable[[], tokenizers.Tokenizer]) -> tokenizers.Tokenizer:
-    """A tokenizer of the library, made by `make`; the library's errors and panics and too large a
-    vocabulary are a ModelFormatError that names `path`."""
+    """Return the library's tokenizer that `make` makes.
+
+    The library's errors and panics, and a vocabulary that is too large, raise a ModelFormatError
+    that names `path`.
+    """
     with _library_errors(path):
         backend = make()
-        backend.no_truncation()  # what training cut off or padded, a prompt keeps
+        backend.no_truncation()  # training may have truncated and padded; prompts must not be
         backend.no_padding()
         vocab = backend.get_vocab_size(with_added_tokens=True)
     if vocab > MAX_VOCAB:

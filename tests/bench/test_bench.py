@@ -436,22 +436,24 @@ def test_e2e_at_a_depth() -> None:
 def test_a_depth_repeats_what_was_computed() -> None:
     """The pages of a repeated sequence are copies, in turn, and are free again afterwards."""
     engine = Engine(random_model("tiny"), threads=1)
-    free = engine.pool.free
+    free = engine.kv_cache.pool.free
     source = EngineSequence()
     tokens = [(i * 31) % 4096 for i in range(128)]
     engine.prefill(source, tokens)
-    same, longer = engine.repeated(source, 128), engine.repeated(source, 320)
+    same, longer = engine.kv_cache.repeated(source, 128), engine.kv_cache.repeated(source, 320)
     assert (same.length, len(same.pages), longer.length, len(longer.pages)) == (128, 2, 320, 5)
     expected = engine.prefill(source, [5, 6, 7])
     assert (engine.prefill(same, [5, 6, 7]) == expected).all()
     for sequence in (source, same, longer):
-        engine.release(sequence)
-    assert engine.pool.free == free
+        engine.kv_cache.release(sequence)
+    assert engine.kv_cache.pool.free == free
     for length, used in ((100, 128), (128, 0), (128, 100)):
-        engine.release(source)
+        engine.kv_cache.release(source)
         if used:
             engine.prefill(source, tokens[:used])
-        failure(lambda n=length: engine.repeated(source, n), RequestError, "multiples of 64")
+        failure(
+            lambda n=length: engine.kv_cache.repeated(source, n), RequestError, "multiples of 64"
+        )
 
 
 def test_e2e_bad_requests() -> None:

@@ -55,7 +55,7 @@ def feed(engine: Engine, *counts: int, wanted: int | None = None, states: object
     count = taken(engine, inputs)
     if states is None:
         for s in sequences:
-            engine.release(s)
+            engine.kv_cache.release(s)
     return count
 
 

@@ -35,7 +35,7 @@ def run(llm: LLM, work: Callable[[AsyncLLM], Coroutine[Any, Any, None]]) -> None
 
     before = threading.active_count()
     asyncio.run(main())
-    assert llm.engine.pool.free == llm.engine.pool.count
+    assert llm.engine.kv_cache.pool.free == llm.engine.kv_cache.pool.count
     assert not llm.engine_loop.listeners
     assert [t for t in threading.enumerate() if t.name == "sterna-engine"] == []
     assert threading.active_count() <= before + 1

@@ -149,7 +149,7 @@ def test_streams_side_by_side(llm: LLM) -> None:
     alone = [read(i) for i in range(4)]
     assert all(len(tokens) == 5 + i for i, tokens in enumerate(alone))
     assert together([lambda i=i: read(i) for i in range(4)] * 2) == alone * 2
-    assert llm.engine.pool.free == llm.engine.pool.count
+    assert llm.engine.kv_cache.pool.free == llm.engine.kv_cache.pool.count
 
 
 def test_conversations_side_by_side(llm: LLM) -> None:
@@ -171,18 +171,20 @@ def test_batches_and_shared_pages(llm: LLM) -> None:
         found, tokens = [], [(7 * k + i) % 4096 for k in range(PAGE + 20)]
         base = EngineSequence()
         engine.step([(base, tokens, 0)])
-        fork = engine.pool.share(base, PAGE + 3)  # in the middle of a page, which both write
+        fork = engine.kv_cache.pool.fork(
+            base, PAGE + 3
+        )  # in the middle of a page, which both write
         for step in range(4):
             rows = engine.step([(base, [i, step], 1), (fork, [step], 1)])
             found += [row.tobytes() for row in rows]
-        engine.rewind(base, PAGE - 1)
+        engine.kv_cache.rewind(base, PAGE - 1)
         params, history = SamplingParams(seed=i, temperature=1.0), np.array(tokens[:PAGE], np.int32)
         (given,) = engine.run([StepInput(base, history[-1:], 1, draw=Draw(params.native, history))])
         return [*found, bytes(str(given.drawn[0].token), "ascii")]
 
     alone = [work(i) for i in range(3)]
     assert together([lambda i=i: work(i) for i in range(3)] * 2) == alone * 2
-    assert engine.pool.free == engine.pool.count
+    assert engine.kv_cache.pool.free == engine.kv_cache.pool.count
 
 
 def test_errors_end_one_run_alone() -> None:

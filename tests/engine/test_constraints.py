@@ -21,9 +21,9 @@ from helpers import add_token_beyond, failure
 
 from sterna import LLM
 from sterna.cli import main
-from sterna.engine import constraints, schemas
-from sterna.engine.constraints import Constraint, ToolCall
-from sterna.engine.costs import Costs
+from sterna.engine.decoding import constraints, json_schemas
+from sterna.engine.decoding.constraints import Constraint, ToolCall
+from sterna.engine.scheduling.step_costs import StepCosts
 from sterna.errors import RequestError
 
 PERSON = {
@@ -45,25 +45,25 @@ def llm() -> LLM:
 
 def accepts(llm: LLM, constraint: Constraint, text: str) -> bool:
     """Whether a text may be the whole answer, token by token as masks have it."""
-    guide, tokens = constraint.guide(), llm.tokenizer.encode(text, add_special=False)
+    matcher, tokens = constraint.matcher(), llm.tokenizer.encode(text, add_special=False)
     for i in range(len(tokens)):
-        guide.follow(np.array(tokens[:i], np.int32))
-        if not guide.valid(tokens[i : i + 1]):
+        matcher.follow(np.array(tokens[:i], np.int32))
+        if not matcher.valid(tokens[i : i + 1]):
             return False
-    guide.follow(np.array(tokens, np.int32))
-    (mask,) = guide.masks([], llm.tokenizer.eos_ids)
+    matcher.follow(np.array(tokens, np.int32))
+    (mask,) = matcher.masks([], llm.tokenizer.eos_ids)
     return all(mask[end // 32] >> end % 32 & 1 for end in llm.tokenizer.eos_ids)
 
 
 def walk(llm: LLM, constraint: Constraint, rng: random.Random) -> str | None:
     """A text at random that the constraint allows; None where it has not ended in time."""
-    guide, tokens = constraint.guide(), list[int]()
+    matcher, tokens = constraint.matcher(), list[int]()
     (end,) = llm.tokenizer.eos_ids
     for i in range(60):
-        guide.follow(np.array(tokens, np.int32))
-        if guide.ended:
+        matcher.follow(np.array(tokens, np.int32))
+        if matcher.ended:
             break
-        (mask,) = guide.masks([], [end])
+        (mask,) = matcher.masks([], [end])
         flags = np.unpackbits(mask.view(np.uint8), bitorder="little")
         ids = np.flatnonzero(flags).tolist()
         if end in ids and (i > 20 or rng.random() < 0.3 or len(ids) == 1):
@@ -104,7 +104,7 @@ def test_answers_keep_to_them(llm: LLM) -> None:
 
 def test_drafts_change_nothing(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor an exact head. What the grammar forces comes several tokens a step."""
-    monkeypatch.setattr(Costs, "knows", lambda self, tokens: False)  # the usual, by no clock
+    monkeypatch.setattr(StepCosts, "knows", lambda self, tokens: False)  # the usual, by no clock
     plain = LLM("nano", threads=1, speculate="off", head="bf16")
     exact = LLM("nano", threads=1, head="exact")
     text = '{"name":"abc","age":17,"of":"red"}'
@@ -361,7 +361,7 @@ def test_what_is_enforced(llm: LLM, schema: Any, valid: list[str], invalid: list
         ([1], ["object or a boolean"]),
         ({"a": {1, 2}}, ["JSON"]),
         ("[" * 100_000, ["JSON"]),
-        ({"enum": ["x" * (schemas.MAX_BYTES + 1)]}, ["bytes"]),
+        ({"enum": ["x" * (json_schemas.MAX_BYTES + 1)]}, ["bytes"]),
     ],
     ids=lambda s: str(s)[:30],
 )

@@ -17,18 +17,16 @@ from test_requests import PARAMS, params_of, prompt
 
 from sterna import LLM, Completion
 from sterna.engine import Engine, Request
-from sterna.engine.costs import Costs
-from sterna.engine.drafts import (
+from sterna.engine.decoding.draft_sources import (
     LONG,
-    MOST_DRAFTS,
     SHORT,
     DraftModel,
-    Prediction,
+    PredictedOutput,
     PromptLookup,
-    Source,
-    Speculation,
 )
-from sterna.engine.sequence import PAGE
+from sterna.engine.decoding.speculation import MOST_DRAFTS, DraftSource, Speculation
+from sterna.engine.kv_cache.sequence import PAGE
+from sterna.engine.scheduling.step_costs import StepCosts
 from sterna.errors import RequestError
 from sterna.sampling_params import SamplingParams
 
@@ -73,7 +71,7 @@ def run(engine: Engine, request: Request, cut: int = 512) -> Completion:
         request.take(output.drawn)
         assert request.sequence.length <= len(request.tokens)
     list(request.pieces())
-    engine.release(request.sequence)
+    engine.kv_cache.release(request.sequence)
     return request.completion
 
 
@@ -93,8 +91,8 @@ def test_any_drafts_give_the_same(llm: LLM, data: st.DataObject) -> None:
         params = SamplingParams(**MORE[i - len(PARAMS)], seed=i, max_tokens=max(6, n), choice=1)
     start = prompt(i % len(PARAMS))
 
-    def request(*sources: Source) -> Request:
-        speculation = Speculation(sources, llm.engine)
+    def request(*sources: DraftSource) -> Request:
+        speculation = Speculation(sources, llm.engine.kv_cache)
         return Request(
             start, params, llm.tokenizer, context=llm.context, speculation=speculation, ends=ends
         )
@@ -107,12 +105,12 @@ def test_any_drafts_give_the_same(llm: LLM, data: st.DataObject) -> None:
     for sources in (
         (guesser,),
         (PromptLookup(LONG), PromptLookup(SHORT)),
-        (Prediction(len(start), plain.tokens), guesser),
+        (PredictedOutput(len(start), plain.tokens), guesser),
     ):
         done = run(llm.engine, request(*sources), data.draw(st.sampled_from([3, 512])))
         assert facts(done) == facts(plain)
         assert 0 <= done.stats.n_accepted <= done.stats.n_drafted
-    assert llm.engine.pool.free == llm.engine.pool.count
+    assert llm.engine.kv_cache.pool.free == llm.engine.kv_cache.pool.count
 
 
 def test_right_drafts_save_steps(llm: LLM) -> None:
@@ -120,10 +118,10 @@ def test_right_drafts_save_steps(llm: LLM) -> None:
     options = {"max_tokens": 96, "seed": 3, "temperature": 1.0, "ignore_eos": True}
     plain = llm.generate([5, 6], **options)
     params = SamplingParams(**options)
-    sources = [Prediction(2, plain.tokens)]
+    sources = [PredictedOutput(2, plain.tokens)]
     request = Request(
         [5, 6], params, llm.tokenizer, context=llm.context,
-        speculation=Speculation(sources, llm.engine),
+        speculation=Speculation(sources, llm.engine.kv_cache),
     )  # fmt: skip
     steps = 0
     while not request.ended:
@@ -141,7 +139,9 @@ def test_a_step_may_be_lost(llm: LLM) -> None:
     plain = llm.generate([5, 6], max_tokens=20, ignore_eos=True)
     request = Request(
         [5, 6], SamplingParams(max_tokens=20), llm.tokenizer, context=llm.context,
-        speculation=Speculation([Prediction(2, [*plain.tokens[:9], 1, 2, 3])], llm.engine),
+        speculation=Speculation(
+            [PredictedOutput(2, [*plain.tokens[:9], 1, 2, 3])], llm.engine.kv_cache
+        ),
     )  # fmt: skip
     for lost in (False, False, True, True, False, False):
         (output,) = llm.engine.run([request.step_input(512, 5, free)])
@@ -180,7 +180,7 @@ def test_lookup_against_a_search(tokens: list[int], more: int, k: int) -> None:
 
 def test_a_prediction_is_followed_and_found_again() -> None:
     text = list(range(100, 130))
-    prediction = Prediction(2, text)
+    prediction = PredictedOutput(2, text)
 
     def after(*answer: int) -> list[int]:
         return prediction.propose(np.array([1, 2, *answer], np.int32), 3)
@@ -216,7 +216,7 @@ def test_what_does_not_pay_is_left() -> None:
     # Beside others a draft must gain more than it costs them.
     made = []
     for cost, others in ((1.0, 0), (1.0, 20), (0.1, 20)):
-        speculation = Speculation([Prediction(0, [1] * 99)])
+        speculation = Speculation([PredictedOutput(0, [1] * 99)])
         costs = functools.partial(lambda slope, n: 10.0 + slope * n, cost)
         made.append(len(speculation.propose(np.zeros(0, np.int32), 5, costs, others)))
     assert made == [5, 0, 5]
@@ -231,7 +231,7 @@ def test_an_llm_drafts_by_itself(
     name: str, checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same text, in fewer steps where it repeats."""
-    monkeypatch.setattr(Costs, "knows", lambda self, tokens: False)  # the usual, by no clock
+    monkeypatch.setattr(StepCosts, "knows", lambda self, tokens: False)  # the usual, by no clock
     folder = checkpoint(name)
     plain, drafting = LLM(folder, threads=2, speculate="off"), LLM(folder, threads=2)
     options = {"max_tokens": 2 * PAGE, "ignore_eos": True}

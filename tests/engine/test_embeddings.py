@@ -140,10 +140,10 @@ def test_many_texts_in_a_small_pool(tmp_path: Path) -> None:
     folder = embedder(tmp_path / "m")
     llm = LLM(folder, context=64)
     texts = [f"{i} birds" for i in range(150)]
-    small = LLM(folder, context=64, kv_bytes=3 * 64 * llm.engine.kv_bytes_per_position)
-    assert small.engine.pool.count == 3
+    small = LLM(folder, context=64, kv_bytes=3 * 64 * llm.engine.kv_cache.bytes_per_position)
+    assert small.engine.kv_cache.pool.count == 3
     assert_same_bits(small.embed(texts), llm.embed(texts))
-    assert small.engine.pool.free == 3
+    assert small.engine.kv_cache.pool.free == 3
     assert llm.embed([]).shape == (0, QWEN3.hidden)
 
 

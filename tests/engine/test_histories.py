@@ -14,11 +14,11 @@ from sterna import LLM
 @pytest.mark.parametrize("name", ["bitnet-multiply", "qwen3_5", "mistral-window", "qwen2-windows"])
 def test_histories(checkpoint: Callable[[str], Path], tmp_path: Path, name: str) -> None:
     llm = LLM(checkpoint(name), threads=1)
-    pages = 6 + 7 * llm.engine.pool.state_pages
+    pages = 6 + 7 * llm.engine.kv_cache.pool.state_pages
     histories = Histories(llm, pages, tmp_path / "disk")
     for seed in range(20):
         histories.run(seed)
     assert histories.answers > 50
-    assert histories.preempted > 0 or llm.engine.forgets
+    assert histories.preempted > 0 or llm.engine.kv_cache.needs_snapshots
     assert histories.cached > 500
     assert histories.accepted > 0

@@ -27,11 +27,11 @@ from sterna.engine import PAGE, Engine
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import RequestError
 
-POOL = (
-    "engine/engine.py", "engine/memory.py", "engine/pages.py", "engine/prefix.py",
-    "engine/sequence.py", "engine/windows.py",
-)  # fmt: skip
-REQUESTS = ("engine/request.py", "engine/scheduler.py", "engine/engine_loop.py")
+KV_CACHE = ("manager", "page_pool", "prefix_cache", "sequence", "sliding_windows")
+POOL = ("engine/engine.py", *(f"engine/kv_cache/{name}.py" for name in KV_CACHE))
+SCHEDULING = ("engine/scheduling/scheduler.py", "engine/scheduling/engine_loop.py")
+DECODING = ("engine/decoding/answer_text.py", "engine/decoding/token_rules.py")
+REQUESTS = ("engine/request.py", *SCHEDULING, *DECODING)
 LLM_PARTS = ("llm/llm.py", "llm/request_factory.py", "llm/chat_renderer.py")
 MODULES = (*POOL, *REQUESTS, "llm/conversation.py", *LLM_PARTS)
 
@@ -89,16 +89,15 @@ def unlocked(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the locks of pool and engine loop: a trace function raises also where the interpreter
     takes no signal, between the end of a `with` block and its `__exit__`.
     """
-    monkeypatch.setattr(llm.engine.pool, "_lock", contextlib.nullcontext())
+    monkeypatch.setattr(llm.engine.kv_cache.pool, "lock", contextlib.nullcontext())
     monkeypatch.setattr(llm.engine_loop._steps, "_lock", contextlib.nullcontext())
 
 
 @pytest.fixture(scope="module")
 def llm(checkpoint: Callable[[str], Path]) -> LLM:
-    small = LLM(checkpoint("bitnet-multiply"), threads=1, context=4 * PAGE)
-    pages = small.engine.kv_bytes_per_position * PAGE * 32
-    small.engine = Engine(small.engine.model, threads=1, context=4 * PAGE, kv_bytes=pages)
-    return small
+    folder = checkpoint("bitnet-multiply")
+    kv_cache = LLM(folder, threads=1, context=4 * PAGE).engine.kv_cache
+    return LLM(folder, threads=1, context=4 * PAGE, kv_bytes=32 * kv_cache.page_bytes)
 
 
 def forget(llm: LLM) -> None:
@@ -110,7 +109,7 @@ def forget(llm: LLM) -> None:
 
 def fill(engine: Engine) -> list[EngineSequence]:
     """Sequences that have all free pages, one each: there are as many as pages are free."""
-    return [_of_a_page(engine) for _ in range(engine.pool.free)]
+    return [_of_a_page(engine) for _ in range(engine.kv_cache.pool.free)]
 
 
 def _of_a_page(engine: Engine) -> EngineSequence:
@@ -121,10 +120,11 @@ def _of_a_page(engine: Engine) -> EngineSequence:
 
 def assert_sound(engine: Engine, *alive: EngineSequence) -> None:
     """Each page is free, or held by those that have it, and free pages can be had."""
-    if engine.pool.free != engine.pool.count - len({int(p) for s in alive for p in s.pages}):
+    pool = engine.kv_cache.pool
+    if pool.free != pool.count - len({int(p) for s in alive for p in s.pages}):
         gc.collect()  # an interrupt's frames may be a cycle, which has sequences until then
-    held = np.bincount([int(p) for s in alive for p in s.pages], minlength=engine.pool.count)
-    assert engine.pool.holders().tolist() == held.tolist()
+    held = np.bincount([int(p) for s in alive for p in s.pages], minlength=pool.count)
+    assert pool.ref_counts().tolist() == held.tolist()
     others = fill(engine)
     taken = [int(page) for s in others for page in s.pages]
     assert sorted(taken) == np.flatnonzero(held == 0).tolist()
@@ -139,12 +139,12 @@ def test_each_instruction_of_growing_and_cutting(llm: LLM) -> None:
         short = EngineSequence()
         try:
             engine.step([(short, [1] * 5, 1), (sequence, [2] * (PAGE + 1), 0)])
-            engine.rewind(sequence, 3)
-            fork = engine.pool.share(sequence, 2)  # which then both write
+            engine.kv_cache.rewind(sequence, 3)
+            fork = engine.kv_cache.pool.fork(sequence, 2)  # which then both write
             engine.step([(sequence, [3] * (2 * PAGE), 0), (fork, [1], 1)])
-            engine.repeated(_prefix(engine), 2 * PAGE)
+            engine.kv_cache.repeated(_prefix(engine), 2 * PAGE)
         finally:
-            engine.release(short)
+            engine.kv_cache.release(short)
 
     at = 0
     while True:
@@ -192,7 +192,7 @@ def test_pages_of_the_forgotten_are_free(llm: LLM) -> None:
     """A full pool refuses a page, and what is forgotten makes room, in a cycle as well."""
     engine = llm.engine
     held = fill(engine)
-    assert engine.pool.free == 0
+    assert engine.kv_cache.pool.free == 0
     with pytest.raises(RequestError, match="1 are missing"):
         _of_a_page(engine)
     held.append(held)  # type: ignore[arg-type]
@@ -208,7 +208,7 @@ def test_no_instruction_keeps_a_conversation_or_a_stream_locked(
     without = SimpleNamespace(get_ident=threading.get_ident, RLock=contextlib.nullcontext)
     monkeypatch.setattr(one_at_a_time, "threading", without)  # as in `unlocked`
     monkeypatch.setattr(llm.engine_loop._steps, "_lock", contextlib.nullcontext())
-    modules = ("sterna/one_at_a_time.py", "llm/conversation.py", "engine/engine_loop.py")
+    modules = ("sterna/one_at_a_time.py", "llm/conversation.py", "engine/scheduling/engine_loop.py")
     options: dict[str, Any] = {"max_tokens": 2, "ignore_eos": True, "temperature": 0}
     talk, at, more = Conversation(llm), 0, True
     with ThreadPoolExecutor(1) as other:

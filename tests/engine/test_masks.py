@@ -16,8 +16,8 @@ import pytest
 
 from sterna import LLM, _native
 from sterna.engine import Draw, Engine, Sequence, StepInput
-from sterna.engine.allowed import mask_words
-from sterna.engine.masks import Masks, made_beside
+from sterna.engine.decoding.allowed_tokens import mask_words
+from sterna.engine.decoding.token_masks import TokenMasks, make_in_background
 from sterna.engine.request import Request
 from sterna.errors import RequestError
 from sterna.sampling_params import SamplingParams
@@ -30,14 +30,14 @@ def llm(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> LL
     return LLM(checkpoint("bitnet-multiply"), threads=2, head=request.param, prefix_cache=False)
 
 
-def drawn(engine: Engine, masks: Masks, params: SamplingParams) -> list[Any]:
+def drawn(engine: Engine, masks: TokenMasks, params: SamplingParams) -> list[Any]:
     """What two rows draw with these masks."""
     sequence = Sequence()
     draw = Draw(params.native, np.array(PROMPT, np.int32), 5, masks.words, masks)
     try:
         (output,) = engine.run([StepInput(sequence, PROMPT, 2, draw=draw)])
     finally:
-        engine.release(sequence)
+        engine.kv_cache.release(sequence)
     return [(one.token, one.logprob) for one in output.drawn]
 
 
@@ -56,8 +56,8 @@ def test_a_step_waits_for_its_masks(llm: LLM, allowed: int, temperature: float) 
 
     results = []
     for beside in (False, True):
-        engine.masks_beside = beside
-        masks = Masks(2, words.shape[1], slowly)
+        engine.background_masks = beside
+        masks = TokenMasks(2, words.shape[1], slowly)
         results.append(drawn(engine, masks, params))
     assert results[0] == results[1]
     assert all(words[i, token // 32] >> token % 32 & 1 for i, (token, _) in enumerate(results[0]))
@@ -69,7 +69,7 @@ def test_answers_are_the_same(llm: LLM) -> None:
     options = {"max_tokens": 20, "temperature": 1.0, "seed": 5, "logprobs": 1}
     answers = []
     for beside in (False, True):
-        llm.engine.masks_beside = beside
+        llm.engine.background_masks = beside
         none = llm.requests.make_several(
             PROMPT,
             1,
@@ -92,13 +92,13 @@ def test_masks_of_a_step_that_never_came(llm: LLM) -> None:
     """Neither the request nor a thread waits for them."""
     request = _request(llm)
     request.step_input()
-    llm.engine.masks_beside = True
+    llm.engine.background_masks = True
     (output,) = llm.engine.run([request.step_input()])
     request.take(output.drawn)
     assert request.generated == 1
-    llm.engine.release(request.sequence)
+    llm.engine.kv_cache.release(request.sequence)
     again = _request(llm)
-    made_beside([again.step_input().draw.late], True)  # type: ignore[union-attr,list-item]
+    make_in_background([again.step_input().draw.pending_masks], True)  # type: ignore[union-attr,list-item]
     again.step_input()
     again.draw(np.zeros(llm.engine.model.config.vocab_size, np.float32))
 
@@ -111,22 +111,22 @@ def _request(llm: LLM) -> Request:
 
 
 def test_a_gate_is_open_for_good() -> None:
-    masks = Masks(1, 2, lambda to: to.fill(3))
-    gate = made_beside([masks], True)
+    masks = TokenMasks(1, 2, lambda to: to.fill(3))
+    gate = make_in_background([masks], True)
     assert isinstance(gate, _native.Gate)
     masks.check()
     assert masks.words.tolist() == [[3, 3]]
     gate.open()
-    assert made_beside([], True) is None
-    broken = Masks(1, 2, lambda to: to[5])
-    assert made_beside([broken], False) is None
+    assert make_in_background([], True) is None
+    broken = TokenMasks(1, 2, lambda to: to[5])
+    assert make_in_background([broken], False) is None
     with pytest.raises(IndexError):
         broken.check()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX's fork")
 def test_a_child_has_threads_of_its_own(llm: LLM) -> None:
-    llm.engine.masks_beside = True
+    llm.engine.background_masks = True
     options: dict[str, Any] = {"max_tokens": 5, "constraint": llm.constraints.regex("[a-z ]{3,20}")}
     expected = llm.generate(PROMPT, **options).tokens
     child = os.fork()

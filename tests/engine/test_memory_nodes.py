@@ -14,7 +14,7 @@ from sysfs_tree import Tree
 from test_pool import SHAPES, tiles_of
 
 from sterna import _native, _testing, loading, runtime
-from sterna.engine import Engine, memory_nodes
+from sterna.engine import Engine, numa
 from sterna.errors import RequestError
 from sterna.runtime import NodeThreads, Threads, on_nodes, resolve_threads
 
@@ -220,7 +220,7 @@ def test_no_memory_for_it(
     checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = loading.load(checkpoint("bitnet-multiply"))
-    monkeypatch.setattr(memory_nodes, "available_bytes", lambda: 1000)
+    monkeypatch.setattr(numa, "available_bytes", lambda: 1000)
     words = ("STERNA_NUMA", "2 memory nodes", "0.00 GB are available", "off")
     failure(lambda: Engine(model, threads=rehearsed(1, 1)), RequestError, *words)
     with pytest.raises(ValueError, match="several nodes"):

@@ -26,11 +26,11 @@ from transformers import AutoModelForCausalLM
 from sterna import LLM, loading
 from sterna.convert import to_directory
 from sterna.engine import PAGE, Engine, Request, Sequence
-from sterna.engine import mtp as mtp_module
-from sterna.engine.costs import Costs
-from sterna.engine.drafts import MOST_DRAFTS, Speculation
+from sterna.engine.decoding import mtp_drafts as mtp_module
+from sterna.engine.decoding.mtp_drafts import MtpDrafts
+from sterna.engine.decoding.speculation import MOST_DRAFTS, Speculation
 from sterna.engine.engine import StepInput
-from sterna.engine.mtp import MtpLayer
+from sterna.engine.scheduling.step_costs import StepCosts
 from sterna.errors import ModelFormatError
 from sterna.sampling_params import SamplingParams
 
@@ -142,7 +142,7 @@ def test_against_the_formula(random: Path) -> None:
     got = predicted(e, PROMPT)
     assert np.abs(got - logits).max() <= 1e-4 * np.abs(logits).max()
     history, first = np.array(PROMPT[:50], np.int32), 7
-    layer = MtpLayer(e, GREEDY.native, 50)
+    layer = MtpDrafts(e, GREEDY.native, 50)
     layer.observe(history, first, rows[first:30])
     layer.observe(history, 28, rows[28:49])
     drafts, tokens, told_rows = layer.propose(history, 5), PROMPT[first + 1 : 50], rows[first:49]
@@ -246,16 +246,16 @@ def test_drafts_change_no_token(
 
     def run(i: int, cut: int, drafting: bool) -> Any:
         params, start = replace(params_of(i), max_tokens=30), [*prompt(i), *PROMPT[: 9 * i]]
-        sources = [MtpLayer(llm.engine, params.native, len(start))] if drafting else []
+        sources = [MtpDrafts(llm.engine, params.native, len(start))] if drafting else []
         asked = Request(
             start, params, llm.tokenizer, context=llm.context,
-            speculation=Speculation(sources, llm.engine),
+            speculation=Speculation(sources, llm.engine.kv_cache),
         )  # fmt: skip
         while not asked.ended:
             (output,) = llm.engine.run([asked.step_input(cut, MOST_DRAFTS, free)])
             asked.receive(output)
         list(asked.pieces())
-        llm.engine.release(asked.sequence)
+        llm.engine.kv_cache.release(asked.sequence)
         return asked.completion
 
     accepted = 0
@@ -274,7 +274,7 @@ def test_an_llm_has_it_by_itself(
     agreeing: Path, random: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where it agrees, most drafts are right, also behind what a cache has; else there are few."""
-    monkeypatch.setattr(Costs, "knows", lambda self, tokens: False)  # the usual, by no clock
+    monkeypatch.setattr(StepCosts, "knows", lambda self, tokens: False)  # the usual, by no clock
     for folder, agrees in ((agreeing, True), (random, False)):
         plain, llm = (LLM(folder, threads=1, speculate=s) for s in ("off", "auto"))
         for _ in range(2):
@@ -294,13 +294,14 @@ def test_an_llm_has_it_by_itself(
 
 def test_where_its_pages_are_few(agreeing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It begins anew; the answer is the same."""
-    monkeypatch.setattr(Costs, "knows", lambda self, tokens: False)  # the usual, by no clock
+    monkeypatch.setattr(StepCosts, "knows", lambda self, tokens: False)  # the usual, by no clock
     llm = LLM(agreeing, threads=1)
-    nbytes = llm.engine.kv_bytes_per_position * PAGE * (5 + 3 * llm.engine.pool.state_pages)
+    kv_cache = llm.engine.kv_cache
+    nbytes = kv_cache.bytes_per_position * PAGE * (5 + 3 * kv_cache.pool.state_pages)
     expected = llm.generate(PROMPT[:40], **OPTIONS)
-    llm.engine = Engine(llm.engine.model, threads=1, kv_bytes=nbytes)
+    llm._attach(Engine(llm.engine.model, threads=1, kv_bytes=nbytes), None)
     assert llm.engine.mtp is not None
-    held = [Sequence() for _ in range(llm.engine.mtp.pool.count)]
+    held = [Sequence() for _ in range(llm.engine.mtp.kv_cache.pool.count)]
     row = np.ones((1, QWEN3_5.hidden), np.float32)
     llm.engine.mtp.run([StepInput(one, [1], previous_hidden_states=row) for one in held])
     done = llm.generate(PROMPT[:40], **OPTIONS)
@@ -312,7 +313,7 @@ def test_where_its_pages_are_few(agreeing: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_numbers_that_are_not_finite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Are no error of the answer: there are no drafts."""
-    monkeypatch.setattr(Costs, "knows", lambda self, tokens: False)  # the usual, by no clock
+    monkeypatch.setattr(StepCosts, "knows", lambda self, tokens: False)  # the usual, by no clock
     mtp = mtp_tensors(QWEN3_5)
     mtp["mtp.norm.weight"] = torch.full((QWEN3_5.hidden,), 3e38)
     mtp["mtp.layers.0.mlp.down_proj.weight"] *= 1e9
@@ -327,7 +328,7 @@ def test_numbers_that_are_not_finite(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_of_a_model_of_experts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its layer has experts, too; the answer is that without drafts."""
-    monkeypatch.setattr(Costs, "knows", lambda self, tokens: False)  # the usual, by no clock
+    monkeypatch.setattr(StepCosts, "knows", lambda self, tokens: False)  # the usual, by no clock
     recipe = RECIPES["qwen3_5_moe"]
     folder = write_mtp(tmp_path / "m", recipe)
     llm = LLM(folder, threads=1)
@@ -345,7 +346,7 @@ def test_histories(random: Path, agreeing: Path) -> None:
     accepted = 0
     for folder, seeds in ((random, range(2)), (agreeing, range(9, 14))):
         llm = LLM(folder, threads=1)
-        histories = Histories(llm, 6 + 7 * llm.engine.pool.state_pages)
+        histories = Histories(llm, 6 + 7 * llm.engine.kv_cache.pool.state_pages)
         for seed in seeds:
             histories.run(seed)
         accepted += histories.accepted

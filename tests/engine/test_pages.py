@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from sterna import LLM, _native, loading
-from sterna.engine import PAGE, Engine, PagePool, Sequence, memory
-from sterna.engine.sequence import GONE, are_whole, without_flag
+from sterna.engine import PAGE, Engine, PagePool, Sequence
+from sterna.engine.kv_cache import manager
+from sterna.engine.kv_cache.sequence import GONE, are_whole, without_flag
 from sterna.errors import RequestError
 
 COUNT = 9
@@ -89,7 +90,7 @@ class Sequences(RuleBasedStateMachine):
             for (pages, length), (sequence, _) in zip(before, some, strict=True):
                 assert (len(pages), length) == (len(sequence.pages), sequence.length)
                 other = pages != sequence.pages
-                assert not other.any() or (self._forgets and not sequence.marks)
+                assert not other.any() or (self._forgets and not sequence.rewind_points)
                 assert not are_whole(sequence.pages[other]).any()  # marks gave way, for nothing
             return
         for (sequence, values), count in zip(some, counts, strict=True):
@@ -101,19 +102,19 @@ class Sequences(RuleBasedStateMachine):
         """Takes no page, however long."""
         source, values = self._draw(data)
         free, length = self.pool.free, data.draw(st.integers(0, source.length))
-        fork = self.pool.share(source, length)
+        fork = self.pool.fork(source, length)
         assert fork.length == self.pool.reachable(source, length)
         self.alive.append((fork, values[: fork.length]))
         assert self.pool.free == free
 
     @precondition(lambda self: self.alive)
     @rule(data=st.data())
-    def cut(self, data: st.DataObject) -> None:
+    def truncate(self, data: st.DataObject) -> None:
         """Forgets the last positions."""
         sequence, values = self._draw(data)
         length = data.draw(st.integers(0, sequence.length))
         reachable = self.pool.reachable(sequence, length)
-        assert self.pool.cut(sequence, length) == reachable <= length
+        assert self.pool.truncate(sequence, length) == reachable <= length
         assert reachable == length or self._forgets
         del values[reachable:]
 
@@ -142,7 +143,7 @@ class Sequences(RuleBasedStateMachine):
         held = np.zeros(self.pool.ids, np.int64)
         for sequence, _ in self.alive:
             held[there(sequence.pages)] += 1
-        assert self.pool.holders().tolist() == held.tolist()
+        assert self.pool.ref_counts().tolist() == held.tolist()
         assert self.pool.free == self._free(held)
         for sequence, _ in self.alive:
             assert (held[there(sequence.pages[sequence.shared :])] == 1).all()
@@ -172,15 +173,15 @@ def test_only_a_partial_page_is_copied() -> None:
     first = Sequence()
     pool.reserve([(first, 3 * PAGE)])
     first.length = 2 * PAGE + 5
-    whole, partial = pool.share(first, 2 * PAGE), pool.share(first, first.length)
-    assert pool.holders().tolist() == [3, 3, 2, 0, 0, 0, 0, 0]
+    whole, partial = pool.fork(first, 2 * PAGE), pool.fork(first, first.length)
+    assert pool.ref_counts().tolist() == [3, 3, 2, 0, 0, 0, 0, 0]
     pool.reserve([(whole, 1)])
     assert (whole.pages.tolist(), copied) == ([0, 1, 3], [])
     pool.reserve([(partial, 1), (first, 1)])
     assert copied == [(2, 4)]
     assert (first.pages.tolist(), partial.pages.tolist()) == ([0, 1, 2], [0, 1, 4])
-    pool.cut(whole, PAGE + 1)
-    pool.cut(partial, 0)
+    pool.truncate(whole, PAGE + 1)
+    pool.truncate(partial, 0)
     pool.reserve([(whole, 0)])
     assert len(copied) == 1
     pool.reserve([(whole, 2 * PAGE)])
@@ -194,7 +195,7 @@ def test_a_cut_that_was_interrupted() -> None:
     first = Sequence()
     pool.reserve([(first, 3 * PAGE)])
     first.length = 3 * PAGE
-    fork = pool.share(first, 3 * PAGE)
+    fork = pool.fork(first, 3 * PAGE)
     first.length = 10
     pool.reserve([(first, 1)])
     assert copied == [(0, 3)]
@@ -207,7 +208,7 @@ def test_shared_positions_answer_as_computed_ones(checkpoint: Callable[[str], Pa
     start, ends = [i % 250 for i in range(PAGE + 9)], ([7, 8], [9])
     source = Sequence()
     engine.step([(source, start, 0)])
-    fork = engine.pool.share(source, len(start) - 4)
+    fork = engine.kv_cache.pool.fork(source, len(start) - 4)
     rows = engine.step([(source, ends[0], 1), (fork, ends[1], 1)])
     fresh = engine.logits([[*start, *ends[0]], [*start[:-4], *ends[1]]])
     for got, expected in zip(rows, fresh, strict=True):
@@ -219,20 +220,20 @@ def test_shared_positions_answer_as_computed_ones(checkpoint: Callable[[str], Pa
 def test_the_budget(checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes make pages; without them eight contexts, and more where the memory has room."""
     model = loading.load(checkpoint("bitnet-multiply"))
-    page = Engine(model, threads=1).kv_bytes_per_position * PAGE
-    assert Engine(model, threads=1, kv_bytes=5 * page + page // 2).pool.count == 5
+    page = Engine(model, threads=1).kv_cache.bytes_per_position * PAGE
+    assert Engine(model, threads=1, kv_bytes=5 * page + page // 2).kv_cache.pool.count == 5
     with pytest.raises(RequestError, match=f"kv_bytes: must be a whole number in {page}"):
         Engine(model, threads=1, kv_bytes=page - 1)
     small = Engine(model, threads=1, context=2 * PAGE, kv_bytes=page)
     with pytest.raises(RequestError, match=r"1 are missing; .*kv_bytes"):
         small.step([(Sequence(), [1] * (PAGE + 1), 0)])
     llm = LLM(checkpoint("bitnet-multiply"), threads=1, kv_bytes=3 * page)
-    assert llm.engine.pool.count == 3
-    most = memory.MOST_PAGES
+    assert llm.engine.kv_cache.pool.count == 3
+    most = manager.MOST_PAGES
     for available, expected in ((0, (16,)), (400 * page, (100, 16)), (1 << 60, (most, 16))):
-        monkeypatch.setattr(memory, "available_bytes", lambda n=available: n)
-        assert memory.page_counts(2 * PAGE, page, None) == expected
-    assert Engine(model, threads=1, context=2 * PAGE).pool.count == most
+        monkeypatch.setattr(manager, "available_bytes", lambda n=available: n)
+        assert manager.page_counts(2 * PAGE, page, None) == expected
+    assert Engine(model, threads=1, context=2 * PAGE).kv_cache.pool.count == most
 
 
 def test_a_system_that_refuses_address_space(
@@ -247,7 +248,7 @@ def test_a_system_that_refuses_address_space(
         return make(heads, pages, *rest)
 
     monkeypatch.setattr(_native, "KvCache", grudging)
-    assert Engine(model, threads=1, context=PAGE).pool.count == 8
+    assert Engine(model, threads=1, context=PAGE).kv_cache.pool.count == 8
     for options in ({"context": 2 * PAGE}, {"kv_bytes": 1 << 30}):
         with pytest.raises(RequestError, match=r"address space for .* kv_bytes"):
             Engine(model, threads=1, **options)

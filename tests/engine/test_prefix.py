@@ -15,7 +15,7 @@ from helpers import cold
 
 from sterna import LLM
 from sterna.engine import PAGE, Engine, PagePool, PrefixCache, Sequence
-from sterna.engine.sequence import GONE, pages_of
+from sterna.engine.kv_cache.sequence import GONE, pages_of
 from sterna.errors import RequestError
 
 COUNT = 12
@@ -74,7 +74,7 @@ def test_random_histories(most: int) -> None:
         for _ in range(40):
             tokens = [t for _ in range(choose.randrange(1, 5)) for t in choose.choice(pieces)]
             tokens, salt = tokens[: 4 * PAGE], choose.choice(["", "", "a"])
-            sequence, seen = memory.cache.find(np.array(tokens, np.int32), salt)
+            sequence, seen = memory.cache.match(np.array(tokens, np.int32), salt)
             sequence = sequence or Sequence()
             assert sequence.length == seen < len(tokens)
             memory.check(sequence, tokens)
@@ -86,7 +86,7 @@ def test_random_histories(most: int) -> None:
                 continue
             kept = choose.random()
             if kept < 0.8:
-                memory.cache.keep(np.array(tokens, np.int32), sequence, salt, final=kept < 0.5)
+                memory.cache.insert(np.array(tokens, np.int32), sequence, salt, final=kept < 0.5)
             alive.append((sequence, tokens))
             if choose.random() < 0.6:
                 alive.pop(choose.randrange(len(alive)))
@@ -104,7 +104,7 @@ def test_the_longest_beginning_is_found() -> None:
         tokens = [choose.randrange(2) for _ in range(choose.randrange(1, 3 * PAGE))]
         sequence = Sequence()
         memory.write(sequence, tokens)
-        memory.cache.keep(np.array(tokens, np.int32), sequence, final=True)
+        memory.cache.insert(np.array(tokens, np.int32), sequence, final=True)
         kept.append(tokens)
     for _ in range(200):
         source = choose.choice(kept)
@@ -114,9 +114,9 @@ def test_the_longest_beginning_is_found() -> None:
             next((i for i, (a, b) in enumerate(zip(k, tokens[:-1], strict=False)) if a != b),
                  min(len(k), len(tokens) - 1)) for k in kept
         )  # fmt: skip
-        sequence, same = memory.cache.find(np.array(tokens, np.int32))
+        sequence, same = memory.cache.match(np.array(tokens, np.int32))
         assert same == expected == (sequence.length if sequence else 0)
-        assert memory.cache.find(np.array(tokens, np.int32), "other") == (None, 0)
+        assert memory.cache.match(np.array(tokens, np.int32), "other") == (None, 0)
 
 
 def test_the_longest_unused_goes_first() -> None:
@@ -124,14 +124,14 @@ def test_the_longest_unused_goes_first() -> None:
     for first in range(4):
         sequence = Sequence()
         memory.write(sequence, [first] * (2 * PAGE))
-        memory.cache.keep(np.array([first] * (2 * PAGE), np.int32), sequence)
+        memory.cache.insert(np.array([first] * (2 * PAGE), np.int32), sequence)
     del sequence
-    memory.cache.find(np.array([0] * (2 * PAGE + 1), np.int32))
+    memory.cache.match(np.array([0] * (2 * PAGE + 1), np.int32))
     running = Sequence()
     memory.write(running, [9] * (7 * PAGE))
     lengths = []
     for first in range(4):
-        sequence, _ = memory.cache.find(np.array([first] * (2 * PAGE + 1), np.int32))
+        sequence, _ = memory.cache.match(np.array([first] * (2 * PAGE + 1), np.int32))
         lengths.append(sequence.length // PAGE if sequence else 0)
     assert lengths == [2, 0, 1, 2]  # leaves before what is above them
     with pytest.raises(RequestError, match="one at most"):
@@ -144,15 +144,15 @@ def test_a_part_of_a_page_is_not_taken_for_the_whole() -> None:
     long, short = Sequence(), Sequence()
     memory.write(long, tokens.tolist())
     long.pages = np.where(np.arange(2) == 0, GONE, long.pages)
-    memory.cache.keep(tokens, long, final=True)
+    memory.cache.insert(tokens, long, final=True)
     memory.write(short, tokens[:32].tolist())
-    memory.cache.keep(tokens[:32], short, final=True)
-    sequence, _ = memory.cache.find(tokens)
+    memory.cache.insert(tokens[:32], short, final=True)
+    sequence, _ = memory.cache.match(tokens)
     assert sequence is None
     whole = Sequence()
     memory.write(whole, tokens[:64].tolist())
-    memory.cache.keep(tokens[:64], whole, final=True)
-    sequence, _ = memory.cache.find(tokens)
+    memory.cache.insert(tokens[:64], whole, final=True)
+    sequence, _ = memory.cache.match(tokens)
     assert sequence is not None
     assert sequence.length == 69
     memory.check(sequence, tokens.tolist())
@@ -163,7 +163,7 @@ def test_a_full_pool_that_the_cache_shares() -> None:
     memory, tokens = Memory(), [1] * (COUNT * PAGE - 9)
     sequence = Sequence()
     memory.write(sequence, tokens)
-    memory.cache.keep(np.array(tokens, np.int32), sequence, final=True)
+    memory.cache.insert(np.array(tokens, np.int32), sequence, final=True)
     memory.write(sequence, [*tokens, 2, 3])
     memory.check_all([(sequence, [*tokens, 2, 3])])
 
@@ -185,7 +185,7 @@ def test_answers_with_a_warm_cache(checkpoint: Callable[[str], Path], name: str)
             cached += warm.stats.n_cached
             prompt = [*prompt, *warm.tokens, 7]  # as a next turn
     assert cached > 1500
-    assert llm.engine.pool.free == llm.engine.pool.count
+    assert llm.engine.kv_cache.pool.free == llm.engine.kv_cache.pool.count
 
 
 def test_a_cache_of_an_llm(checkpoint: Callable[[str], Path]) -> None:
@@ -194,7 +194,7 @@ def test_a_cache_of_an_llm(checkpoint: Callable[[str], Path]) -> None:
     assert plain.engine_loop.scheduler.cache is None
     assert plain.generate("Hello" * 30).stats.n_cached == 0
     assert plain.generate("Hello" * 30).stats.n_cached == 0
-    page = plain.engine.kv_bytes_per_position * PAGE
+    page = plain.engine.kv_cache.bytes_per_position * PAGE
     small = LLM(checkpoint("bitnet-multiply"), threads=1, kv_bytes=5 * page, context=4 * PAGE)
     cache = small.engine_loop.scheduler.cache
     assert cache is not None
@@ -203,6 +203,6 @@ def test_a_cache_of_an_llm(checkpoint: Callable[[str], Path]) -> None:
         small.generate([i] * (i * 15 + 1), max_tokens=5)
         assert cache.pages <= 5
         assert small.engine_loop.scheduler.load.cached_pages == cache.pages
-        assert small.engine.pool.free == 5
-    assert Engine(plain.engine.model, kv_bytes=7 * page).cache_pages == 7
+        assert small.engine.kv_cache.pool.free == 5
+    assert Engine(plain.engine.model, kv_bytes=7 * page).kv_cache.prefix_cache_pages == 7
     assert pages_of(65) == 2

@@ -102,7 +102,7 @@ def test_together_as_alone(llm: LLM, most: int) -> None:
         alone = list(llm.stream(prompt(i), **asdict(params_of(i, ignore_eos=True))))
         assert pieces[i] == alone
         assert facts(request.completion) == facts(llm.last)
-        llm.engine.release(request.sequence)
+        llm.engine.kv_cache.release(request.sequence)
 
 
 def test_a_token_that_comes_while_pieces_are_made(llm: LLM) -> None:
@@ -190,9 +190,9 @@ def test_a_request_goes_on_without_its_pages(llm: LLM) -> None:
     request = Request(prompt(4), params, llm.tokenizer, context=llm.context)
     for step in range(TOKENS + 8):
         if step == 4:
-            llm.engine.release(request.sequence)
+            llm.engine.kv_cache.release(request.sequence)
         if step == 8:
-            request.go_on_from(llm.engine.pool.share(request.sequence, 30))
+            request.resume_from(llm.engine.kv_cache.pool.fork(request.sequence, 30))
         if not request.finished:
             (output,) = llm.engine.run([request.step_input()])
             request.take(output.drawn)

@@ -14,9 +14,9 @@ from scheduling import TOKEN_MS, Bench
 
 from sterna import LLM
 from sterna.engine import Engine, PrefixCache, Request, StepInput
-from sterna.engine.pages import PagesMissing
-from sterna.engine.request import AHEAD
-from sterna.engine.sequence import PAGE, Sequence, pages_of
+from sterna.engine.kv_cache.page_pool import PagesMissing
+from sterna.engine.kv_cache.sequence import PAGE, Sequence, pages_of
+from sterna.engine.request import MOST_UNREAD
 from sterna.errors import NonFiniteError, RequestError
 
 
@@ -71,7 +71,7 @@ def test_deadlines_end_the_queued_and_the_running(llm: LLM) -> None:
     bench.until(lambda: running.finished)
     assert running.completion.finish_reason == "deadline"
     assert running.completion.tokens
-    assert bench.engine.pool.free == 4
+    assert bench.engine.kv_cache.pool.free == 4
 
 
 def test_cancelled_between_steps(llm: LLM) -> None:
@@ -81,13 +81,13 @@ def test_cancelled_between_steps(llm: LLM) -> None:
     bench.step()
     bench.scheduler.cancel(one)
     bench.scheduler.cancel(one)
-    assert bench.engine.pool.free == 10_000 - len(other.sequence.pages)
+    assert bench.engine.kv_cache.pool.free == 10_000 - len(other.sequence.pages)
     assert all(event.request is other for _ in range(5) for event in bench.step())
     assert one.completion.finish_reason == "cancelled"
     bench.scheduler.cancel(other)
     assert bench.scheduler.step() == []
     assert not bench.scheduler.busy
-    assert bench.engine.pool.free == 10_000
+    assert bench.engine.kv_cache.pool.free == 10_000
 
 
 @pytest.mark.parametrize("known", [0, 1, 2])
@@ -107,7 +107,7 @@ def test_cancelled_while_a_step_begins(
     monkeypatch.setattr(one, "step_input", cancelled)
     bench.step()
     assert len(bench.engine.steps[-1]) == 2
-    assert bench.engine.pool.free == 10_000 - len(other.sequence.pages)
+    assert bench.engine.kv_cache.pool.free == 10_000 - len(other.sequence.pages)
 
 
 def test_a_step_input_is_of_one_sequence(llm: LLM) -> None:
@@ -142,13 +142,13 @@ def test_pages_run_out_and_the_youngest_gives_way(llm: LLM) -> None:
     assert all(len(r.completion.tokens) == 2 * PAGE for r in requests)
     assert [r.completion.tokens for r in requests] == [requests[0].completion.tokens] * 4
     assert bench.scheduler.preemptions > 0
-    assert bench.engine.pool.free == 7
+    assert bench.engine.kv_cache.pool.free == 7
 
 
 def test_many_requests_leave_nothing(llm: LLM) -> None:
     """Of mixed lengths, some cancelled: pages are those of the cache, and no object stays."""
     bench = Bench(llm, pages=200)
-    cache = bench.scheduler.cache = PrefixCache(bench.engine.pool, 20)
+    cache = bench.scheduler.cache = PrefixCache(bench.engine.kv_cache.pool, 20)
     blocks = []
     for _ in range(3):
         for i in range(90):
@@ -163,10 +163,10 @@ def test_many_requests_leave_nothing(llm: LLM) -> None:
         gc.collect()
         blocks.append(sys.getallocatedblocks())
     assert blocks[2] < blocks[1] + 100
-    assert bench.engine.pool.free == 200
+    assert bench.engine.kv_cache.pool.free == 200
     assert cache.pages <= 20
     cache.clear()
-    assert bench.engine.pool.holders().sum() == 0
+    assert bench.engine.kv_cache.pool.ref_counts().sum() == 0
 
 
 def test_what_never_fits_is_refused(llm: LLM) -> None:
@@ -182,7 +182,7 @@ def test_what_never_fits_is_refused(llm: LLM) -> None:
     assert len(greedy.completion.tokens) == 3 * PAGE + 1
     bench.until(lambda: other.finished)
     assert other.completion.finish_reason == "length"
-    assert bench.engine.pool.free == 4
+    assert bench.engine.kv_cache.pool.free == 4
 
 
 def test_a_failure_ends_its_request_alone(llm: LLM) -> None:
@@ -197,7 +197,7 @@ def test_a_failure_ends_its_request_alone(llm: LLM) -> None:
     bench.requests.remove(bad)
     bench.until(lambda: good.finished and other.finished)
     assert len(good.completion.tokens) == len(other.completion.tokens) == 5
-    assert bench.engine.pool.free == 10_000
+    assert bench.engine.kv_cache.pool.free == 10_000
 
 
 def test_a_request_without_a_step_input_ends_alone(llm: LLM) -> None:
@@ -223,7 +223,7 @@ def test_who_is_not_read_is_left_out(llm: LLM) -> None:
     bench.requests.clear()
     while bench.scheduler.step():
         pass
-    assert silent.unread == AHEAD
+    assert silent.unread == MOST_UNREAD
     assert len(silent.sequence.pages) == 2
     loud = bench.add(PAGE, PAGE + 10)
     bench.until(lambda: loud.finished)
@@ -258,7 +258,7 @@ def test_an_interrupted_step_is_as_if_it_had_not_been(llm: LLM) -> None:
         answers = [r.completion.tokens for r in requests]
         expected = expected or answers
         assert answers == expected
-        assert bench.engine.pool.free == 10_000
+        assert bench.engine.kv_cache.pool.free == 10_000
 
 
 def test_load(llm: LLM) -> None:
@@ -301,14 +301,14 @@ def test_answers_of_a_list(llm: LLM) -> None:
         llm.generate(["x", ""])
     with pytest.raises(RequestError, match="n: must"):
         llm.choices("x", 0)
-    assert llm.engine.pool.free == llm.engine.pool.count
+    assert llm.engine.kv_cache.pool.free == llm.engine.kv_cache.pool.count
 
 
 def test_an_engine_is_replaced(llm: LLM) -> None:
     """Requests go to the one that an LLM has."""
     other = LLM.__new__(LLM)
     other.__dict__.update(llm.__dict__)
-    other.engine = Engine(llm.engine.model, threads=1)
+    other._attach(Engine(llm.engine.model, threads=1), None)
     assert other.engine_loop.scheduler.engine is other.engine
     assert llm.engine_loop.scheduler.engine is llm.engine
     assert SimpleNamespace(**vars(other)).tokenizer is llm.tokenizer

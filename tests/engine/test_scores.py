@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from sterna import LLM, ops
 from sterna.engine import Draw
-from sterna.engine.allowed import AllowedTokens, mask_words
+from sterna.engine.decoding.allowed_tokens import AllowedTokens, mask_words
 from sterna.errors import RequestError
 from sterna.sampling_params import SamplingParams
 

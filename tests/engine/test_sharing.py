@@ -34,7 +34,7 @@ def test_prompts_that_begin_alike_are_computed_once(llm: LLM) -> None:
     assert [r.completion.stats.n_cached for r in alike] == [600] * 4
     bench.until(lambda: first.finished)
     assert salted.completion.stats.n_cached == 0
-    assert bench.engine.pool.free == 10_000
+    assert bench.engine.kv_cache.pool.free == 10_000
 
 
 def test_who_is_waited_for_goes(llm: LLM) -> None:
@@ -48,7 +48,7 @@ def test_who_is_waited_for_goes(llm: LLM) -> None:
         bench.scheduler.cancel(gone)
     bench.until(lambda: all(r.finished for r in requests))
     assert [r.completion.stats.n_cached for r in requests[2:]] == [0, 600]
-    assert bench.engine.pool.free == 10_000
+    assert bench.engine.kv_cache.pool.free == 10_000
 
 
 def test_what_is_little_is_not_waited_for(llm: LLM) -> None:
@@ -70,7 +70,7 @@ def test_choices_share_a_prompt(checkpoint: Callable[[str], Path], name: str, ca
     assert [c.stats.n_cached for c in choices] == [0] + [len(prompt) - 1] * 4
     alone = [llm.generate(prompt, **options, choice=i) for i in range(5)]
     assert [(c.tokens, c.logprobs) for c in choices] == [(c.tokens, c.logprobs) for c in alone]
-    assert llm.engine.pool.free == llm.engine.pool.count
+    assert llm.engine.kv_cache.pool.free == llm.engine.kv_cache.pool.count
     # One whose leader ends before its prompt is computed goes on by itself.
     first, second = llm.requests.make_several(prompt[::-1], 2, options)
     llm.engine_loop.add(second)
@@ -93,4 +93,4 @@ def test_what_several_begin_with_counts_once(llm: LLM) -> None:
     assert [r.completion.stats.n_cached for r in alike] == [320] * 4
     assert max(map(len, bench.engine.steps)) == 5  # side by side
     assert bench.scheduler.preemptions == 0
-    assert bench.engine.pool.free == 10
+    assert bench.engine.kv_cache.pool.free == 10

@@ -16,7 +16,7 @@ from test_qwen3_5 import PROMPT, engine, tokens_of
 from sterna import LLM, Conversation, loading
 from sterna.engine import PAGE, Engine, PrefixCache, Sequence
 from sterna.engine.engine import StepInput
-from sterna.engine.pages import PagesMissing
+from sterna.engine.kv_cache.page_pool import PagesMissing
 from sterna.errors import RequestError
 from sterna.evaluate import scoring
 
@@ -30,8 +30,8 @@ def hybrid(checkpoint: Callable[[str], Path]) -> loading.Model:
 def small(hybrid: loading.Model) -> Engine:
     """Room for four sequences of three pages, or more states and fewer pages."""
     of = engine(hybrid)
-    page_bytes = of.kv_bytes_per_position * PAGE
-    return engine(hybrid, kv_bytes=page_bytes * 4 * (3 + of.pool.state_pages))
+    page_bytes = of.kv_cache.bytes_per_position * PAGE
+    return engine(hybrid, kv_bytes=page_bytes * 4 * (3 + of.kv_cache.pool.state_pages))
 
 
 def fresh(e: Engine, tokens: list[int]) -> np.ndarray:
@@ -40,9 +40,9 @@ def fresh(e: Engine, tokens: list[int]) -> np.ndarray:
 
 def test_states_count_as_pages(small: Engine) -> None:
     """Each sequence takes a state beside its pages; what is released or forgotten is free."""
-    pool, most = small.pool, small.pool.count
-    assert small.state_bytes > 0
-    assert pool.state_pages * PAGE * small.kv_bytes_per_position >= small.state_bytes
+    pool, most = small.kv_cache.pool, small.kv_cache.pool.count
+    assert small.kv_cache.state_bytes > 0
+    assert pool.state_pages * PAGE * small.kv_cache.bytes_per_position >= small.kv_cache.state_bytes
     alive = []
     while pool.free >= 1 + pool.state_pages:
         alive.append(Sequence())
@@ -51,9 +51,9 @@ def test_states_count_as_pages(small: Engine) -> None:
     refused = Sequence()
     failure(lambda: small.step([(refused, [1], 0)]), RequestError, "pages", "missing")
     assert (refused.state, len(refused.pages), refused.length) == (None, 0, 0)
-    small.release(alive.pop())
+    small.kv_cache.release(alive.pop())
     small.step([(refused, [1], 0)])
-    small.release(refused)  # the error knows it, and may live on
+    small.kv_cache.release(refused)  # the error knows it, and may live on
     del alive
     assert pool.free == most
 
@@ -63,17 +63,17 @@ def test_rewind_goes_to_the_nearest_snapshot(small: Engine) -> None:
     s = Sequence()
     for start, end in ((0, 20), (20, 50), (50, 90)):
         small.prefill(s, PROMPT[start:end])
-        assert small.snapshot(s, keep=2)
+        assert small.kv_cache.snapshot(s, keep=2)
     assert [state.position for state in s.snapshots] == [50, 90]
-    assert small.rewind(s, 90) == 90  # where it is
+    assert small.kv_cache.rewind(s, 90) == 90  # where it is
     small.prefill(s, PROMPT[90:100])
-    assert small.rewind(s, 89) == s.length == 50
+    assert small.kv_cache.rewind(s, 89) == s.length == 50
     assert [state.position for state in s.snapshots] == [50]
     other = PROMPT[100:140]
     assert_same_bits(tokens_of(small, s, other), fresh(small, PROMPT[:50] + other))
-    assert small.rewind(s, 50) == 50  # a snapshot serves again
+    assert small.kv_cache.rewind(s, 50) == 50  # a snapshot serves again
     assert_same_bits(tokens_of(small, s, other), fresh(small, PROMPT[:50] + other))
-    assert small.rewind(s, 49) == s.length == 0
+    assert small.kv_cache.rewind(s, 49) == s.length == 0
     assert s.state is None
     assert_same_bits(tokens_of(small, s, other), fresh(small, other))
 
@@ -83,19 +83,19 @@ def test_snapshots_need_room(small: Engine) -> None:
     s = Sequence()
     small.prefill(s, PROMPT[:30])
     others = [Sequence()]
-    while small.pool.free >= small.pool.state_pages:
+    while small.kv_cache.pool.free >= small.kv_cache.pool.state_pages:
         if others[-1].length == 2 * PAGE:
             others.append(Sequence())
         small.step([(others[-1], [1] * PAGE, 0)])
-    assert not small.snapshot(s)
-    assert small.snapshot(Sequence())  # of nothing, nothing is kept
+    assert not small.kv_cache.snapshot(s)
+    assert small.kv_cache.snapshot(Sequence())  # of nothing, nothing is kept
     assert_same_bits(tokens_of(small, s, [5]), fresh_after(small, others, [*PROMPT[:30], 5]))
 
 
 def fresh_after(e: Engine, others: list[Sequence], tokens: list[int]) -> np.ndarray:
     """As `fresh`, once the others have made room."""
     for other in others:
-        e.release(other)
+        e.kv_cache.release(other)
     return fresh(e, tokens)
 
 
@@ -103,9 +103,9 @@ def test_forks(small: Engine) -> None:
     """Two sequences share pages and snapshots and go their own ways, as each would alone."""
     s = Sequence()
     small.prefill(s, PROMPT[:70])
-    small.snapshot(s)
+    small.kv_cache.snapshot(s)
     small.prefill(s, PROMPT[70:80])
-    at_end, earlier, none = (small.pool.share(s, n) for n in (80, 75, 69))
+    at_end, earlier, none = (small.kv_cache.pool.fork(s, n) for n in (80, 75, 69))
     assert (at_end.length, earlier.length, none.length) == (80, 70, 0)
     assert earlier.snapshots == s.snapshots
     assert earlier.state is None  # until it is written
@@ -121,11 +121,11 @@ def test_a_state_behind_another_length_is_refused(small: Engine) -> None:
     """As an interrupt between a step and its noting leaves it; rewinding makes it good."""
     s = Sequence()
     small.prefill(s, PROMPT[:10])
-    small.snapshot(s)
+    small.kv_cache.snapshot(s)
     small.prefill(s, PROMPT[10:20])
     s.length = 19  # the step came to its end and nobody knows
     failure(lambda: small.step([(s, [1], 1)]), RequestError, "19 positions", "rewind")
-    assert small.rewind(s, 19) == 10
+    assert small.kv_cache.rewind(s, 19) == 10
     assert_same_bits(tokens_of(small, s, [1]), fresh(small, [*PROMPT[:10], 1]))
 
 
@@ -142,22 +142,22 @@ def test_drafts_are_taken_back(small: Engine) -> None:
     rows = drafted(small, s, [known[-1], *PROMPT[40:45]], 5)
     assert_same_bits(rows[0], fresh(small, known))
     assert_same_bits(rows[-1], fresh(small, PROMPT[:45]))
-    first, second = s.state, s.ahead
-    s.settle(45)  # all were right
-    assert (s.length, s.state, s.ahead) == (45, second, first)
+    first, second = s.state, s.draft_state
+    s.roll_back(45)  # all were right
+    assert (s.length, s.state, s.draft_state) == (45, second, first)
     assert_same_bits(
         drafted(small, s, [1, 2, 3, 4], 2)[-1], fresh(small, [*PROMPT[:45], 1, 2, 3, 4])
     )
-    s.settle(48)  # one was right
-    assert (s.length, s.state, s.ahead) == (47, second, first)
+    s.roll_back(48)  # one was right
+    assert (s.length, s.state, s.draft_state) == (47, second, first)
     assert first is not None
     assert first.position == -1  # or a later step could take it for one of what is there then
     for more in ([3, 7], [8], [9]):
         small.prefill(s, more)
-    assert small.rewind(s, 49) == 0
+    assert small.kv_cache.rewind(s, 49) == 0
     small.prefill(s, PROMPT[:9])
     drafted(small, s, [1, 2, 3], 2)
-    assert small.rewind(s, 11) == 10  # as after an interrupt
+    assert small.kv_cache.rewind(s, 11) == 10  # as after an interrupt
     assert_same_bits(tokens_of(small, s, [5]), fresh(small, [*PROMPT[:9], 1, 5]))
 
 
@@ -173,15 +173,15 @@ def test_states_of_drafts_give_way(small: Engine) -> None:
     """They are free to be had, and have no room where pages are missing."""
     s, others = Sequence(), [Sequence()]
     small.prefill(s, PROMPT[:9])
-    free = small.pool.free
-    assert small.may_draft(s)
-    assert (small.pool.free, s.ahead is not None) == (free, True)
+    free = small.kv_cache.pool.free
+    assert small.kv_cache.may_draft(s)
+    assert (small.kv_cache.pool.free, s.draft_state is not None) == (free, True)
     with pytest.raises(PagesMissing):
         fill(small, others)
-    assert not small.may_draft(others[0])
+    assert not small.kv_cache.may_draft(others[0])
     failure(lambda: drafted(small, others[0], [1, 2], 1), RequestError, "pages")
-    assert small.pool.forget_ahead()
-    assert not small.pool.forget_ahead()
+    assert small.kv_cache.pool.drop_draft_states()
+    assert not small.kv_cache.pool.drop_draft_states()
     small.step([(others[-1], [1], 0)])
 
 
@@ -205,33 +205,33 @@ def test_a_failed_step_leaves_no_state(hybrid: loading.Model, small: Engine) -> 
         small.step([(s, [1], 1)])
     small._program = program
     failure(lambda: small.step([(s, [1], 1)]), RequestError, "10 positions")
-    assert small.rewind(s, 10) == 0
+    assert small.kv_cache.rewind(s, 10) == 0
 
 
 def test_resume(small: Engine) -> None:
     """From a snapshot up to the first token that differs; the rest is computed again."""
-    cache, first = PrefixCache(small.pool, small.pool.count), Sequence()
+    cache, first = PrefixCache(small.kv_cache.pool, small.kv_cache.pool.count), Sequence()
     small.prefill(first, PROMPT[:60])
-    small.snapshot(first)
+    small.kv_cache.snapshot(first)
     small.prefill(first, PROMPT[60:70])
-    cache.keep(np.array(PROMPT, np.int32), first, final=True)
-    small.release(first)
+    cache.insert(np.array(PROMPT, np.int32), first, final=True)
+    small.kv_cache.release(first)
     prompt = [*PROMPT[:65], 1, 2, 3]
-    s, seen = cache.find(np.array(prompt, np.int32))
+    s, seen = cache.match(np.array(prompt, np.int32))
     assert s is not None
     assert (s.length, seen) == (60, 65)
     assert_same_bits(tokens_of(small, s, prompt[60:]), fresh(small, prompt))
-    s, seen = cache.find(np.array([*PROMPT[:70], 1], np.int32))
+    s, seen = cache.match(np.array([*PROMPT[:70], 1], np.int32))
     assert s is not None
     assert (s.length, seen) == (70, 70)  # with the state that the first one had at its end
-    small.pool.cache = None  # others share the engine
+    small.kv_cache.pool.cache = None  # others share the engine
 
 
 def test_repeated(small: Engine) -> None:
     """A depth is there at once, and a step from there runs."""
     s = Sequence()
     small.prefill(s, PROMPT[:PAGE])
-    deep = small.repeated(s, 2 * PAGE)
+    deep = small.kv_cache.repeated(s, 2 * PAGE)
     assert deep.state is not None
     assert deep.state.position == 2 * PAGE
     small.step([(deep, [1], 1)])
@@ -245,9 +245,11 @@ def test_scoring_returns_to_where_requests_part(small: Engine) -> None:
     alone = [scoring.score(small, [[one]])[0][0] for one in requests]
     assert scoring.score(small, [requests])[0] == alone
     assert scoring.score(small, [requests[:2], requests[2:]]) == [alone[:2], alone[2:]]
-    held, one = [Sequence()], 1 + small.pool.state_pages
-    while small.pool.free >= one + small.pool.state_pages:  # a snapshot has no room then
-        if small.pool.free >= 2 * one:
+    held, one = [Sequence()], 1 + small.kv_cache.pool.state_pages
+    while (
+        small.kv_cache.pool.free >= one + small.kv_cache.pool.state_pages
+    ):  # a snapshot has no room then
+        if small.kv_cache.pool.free >= 2 * one:
             held.append(Sequence())
         small.step([(held[-1], [1] * PAGE, 0)])
     assert scoring.score(small, [requests])[0] == alone
@@ -258,11 +260,10 @@ def test_scoring_returns_to_where_requests_part(small: Engine) -> None:
 
 @pytest.fixture(scope="module")
 def llm(checkpoint: Callable[[str], Path]) -> LLM:
-    model = LLM(checkpoint("qwen3_5"), format="i8", threads=1, context=6 * PAGE)
-    pages = 40 + 12 * model.engine.pool.state_pages
-    nbytes = model.engine.kv_bytes_per_position * PAGE * pages
-    model.engine = Engine(model.engine.model, threads=1, context=6 * PAGE, kv_bytes=nbytes)
-    return model
+    options: dict[str, Any] = {"format": "i8", "threads": 1, "context": 6 * PAGE}
+    kv_cache = LLM(checkpoint("qwen3_5"), **options).engine.kv_cache
+    pages = 40 + 12 * kv_cache.pool.state_pages
+    return LLM(checkpoint("qwen3_5"), **options, kv_bytes=pages * kv_cache.page_bytes)
 
 
 OPTIONS: dict[str, Any] = {"max_tokens": 4, "ignore_eos": True, "temperature": 0}
@@ -285,14 +286,14 @@ def test_conversations_have_the_bits_of_fresh_ones(llm: LLM) -> None:
         other = talk.ask("Why?", **OPTIONS)
         assert other.stats.n_cached >= again.stats.n_cached
         assert other.tokens == cold(llm).chat(talk.messages[:-1], **OPTIONS).tokens
-    assert llm.engine.pool.free == llm.engine.pool.count
+    assert llm.engine.kv_cache.pool.free == llm.engine.kv_cache.pool.count
 
 
 def test_an_interrupted_conversation_goes_on_as_if_nothing_had_been(
     llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever a turn ends, the next one has the bits of a fresh one: no state is half changed."""
-    monkeypatch.setattr(llm.engine.pool, "_lock", contextlib.nullcontext())
+    monkeypatch.setattr(llm.engine.kv_cache.pool, "lock", contextlib.nullcontext())
     first, second = "Hello there", "x" * 40
     with Conversation(llm) as talk:
         expected = [talk.ask(text, **OPTIONS).tokens for text in (first, second)]
@@ -308,41 +309,41 @@ def test_an_interrupted_conversation_goes_on_as_if_nothing_had_been(
         del talk  # not closed: what is forgotten is free
         at += 37
     assert at > 1000
-    assert llm.engine.pool.free == llm.engine.pool.count
+    assert llm.engine.kv_cache.pool.free == llm.engine.kv_cache.pool.count
 
 
 def assert_sound_with_states(e: Engine, alive: Sequence) -> None:
     """What is free is what the sequence does not have, and can be had."""
-    mine = {id(s) for s in (alive.state, *alive.snapshots) if s and s is not alive.ahead}
-    pages, states = e.pool.state_pages, len(mine)
-    free = e.pool.count - len(alive.pages) - states * pages
-    assert e.pool.free == free
-    e.pool.forget_ahead()
+    mine = {id(s) for s in (alive.state, *alive.snapshots) if s and s is not alive.draft_state}
+    pages, states = e.kv_cache.pool.state_pages, len(mine)
+    free = e.kv_cache.pool.count - len(alive.pages) - states * pages
+    assert e.kv_cache.pool.free == free
+    e.kv_cache.pool.drop_draft_states()
     others = [Sequence() for _ in range(free // (1 + pages))]
     e.step([(other, [1], 0) for other in others])
-    assert e.pool.free == free % (1 + pages)
+    assert e.kv_cache.pool.free == free % (1 + pages)
 
 
 def test_each_instruction_of_steps_and_rewinds(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     """No page is lost, and every state that a sequence may still use is of its tokens."""
     e = llm.engine
-    monkeypatch.setattr(e.pool, "_lock", contextlib.nullcontext())
+    monkeypatch.setattr(e.kv_cache.pool, "lock", contextlib.nullcontext())
     history = PROMPT[: 2 * PAGE]
     expected = {n: fresh(e, history[:n]) for n in (5, 6, PAGE + 9)}
 
     def run(s: Sequence) -> None:
         e.step([(s, history[:5], 1)])
-        e.snapshot(s)
+        e.kv_cache.snapshot(s)
         e.step([(s, history[5 : PAGE + 9], 0)])
-        fork = e.pool.share(s, s.length)
+        fork = e.kv_cache.pool.fork(s, s.length)
         e.step([(s, [7], 0), (fork, [8], 0)])
-        e.rewind(s, 40)
+        e.kv_cache.rewind(s, 40)
         e.step([(s, history[5:6], 1)])
-        e.snapshot(s)
+        e.kv_cache.snapshot(s)
         drafted(e, s, [*history[6:8], 1, 2], 2)
-        s.settle(8)
+        s.roll_back(8)
         drafted(e, s, [*history[8:10]], 1)
-        s.settle(10)
+        s.roll_back(10)
 
     at, more = 0, True
     while more:
@@ -353,7 +354,7 @@ def test_each_instruction_of_steps_and_rewinds(llm: LLM, monkeypatch: pytest.Mon
             if n <= s.length or s.length == 0:
                 continue
             # What is left of it after an interrupt goes on to the very logits.
-            left = e.rewind(s, min(s.length, 5))
+            left = e.kv_cache.rewind(s, min(s.length, 5))
             assert_same_bits(tokens_of(e, s, history[left:n]), expected[n])
         at += 3 if at > 200 else 1
     assert at > 300

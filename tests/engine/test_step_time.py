@@ -125,7 +125,7 @@ def test_steps_are_as_long_as_nobody_reads_along(llm: LLM) -> None:
     bench = Bench(llm, step_ms=60.0, prompt_step_ms=float("inf")).learnt()
     requests = [bench.add(32, 40) for _ in range(32)]
     for request in requests:
-        request.read_along = False
+        request.is_streamed = False
     bench.until(lambda: all(r.finished for r in requests))
     assert len(bench.engine.steps) == 2 + 40  # 1024 tokens of prompts, 480 beside the first 15
 
@@ -137,7 +137,7 @@ def test_one_who_reads_along_is_kept_from_longer_steps(llm: LLM) -> None:
     bench.until(lambda: reader.left == 1)
     others = [bench.add(400, 5) for _ in range(4)]
     for request in others:
-        request.read_along = False
+        request.is_streamed = False
     while not all(r.finished for r in others):
         before, short = bench.clock.now, any(1 < r.left < 100 for r in others)
         decoding = sum(r.left == 1 and not r.finished for r in bench.requests)
@@ -179,7 +179,7 @@ def test_who_waits_for_a_whole_answer(llm: LLM) -> None:
             nobodys.read_at_end()
             await whole.result()
             await nobodys.result()
-            assert [r.read_along for r in (*whole.requests, *nobodys.requests)] == [True, False]
+            assert [r.is_streamed for r in (*whole.requests, *nobodys.requests)] == [True, False]
 
     asyncio.run(ask())
 
@@ -198,6 +198,6 @@ def test_whole_answers_of_a_server(llm: LLM, of_batch: bool) -> None:
             ticket = engine.submit("a", max_tokens=2)
             active._tickets.append(ticket)
             await active.result()
-            return ticket.requests[0].read_along
+            return ticket.requests[0].is_streamed
 
     assert asyncio.run(ask()) is not of_batch

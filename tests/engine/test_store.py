@@ -18,15 +18,16 @@ from helpers import ISAS, failure
 
 import sterna
 from sterna import LLM, Completion
-from sterna.engine import PAGE, store
-from sterna.engine.store import PrefixStore
+from sterna.engine import PAGE
+from sterna.engine.kv_cache import disk_cache
+from sterna.engine.kv_cache.disk_cache import PrefixDiskCache
 from sterna.errors import RequestError
 
 OPTIONS: dict[str, Any] = {"max_tokens": 20, "temperature": 1.0, "seed": 5, "logprobs": 2}
 PROMPT = [random.Random(3).randrange(200) for _ in range(4 * PAGE + 9)]
 
 
-def disk_of(llm: LLM) -> PrefixStore:
+def disk_of(llm: LLM) -> PrefixDiskCache:
     cache = llm.engine_loop.scheduler.cache
     assert cache is not None
     assert cache._store is not None
@@ -141,7 +142,7 @@ def test_other_models_and_settings_find_nothing(
     for options in ({"kv_dtype": "i8"}, {"context": 400}, {"format": "i8"}):
         assert answer(folder, tmp_path, **options).stats.n_cached == 0
     assert answer(checkpoint("llama-bf16"), tmp_path).stats.n_cached == 0
-    for place in ("sterna.engine.engine.NUMERICS", "sterna.engine.store.LAYOUT"):
+    for place in ("sterna.engine.engine.NUMERICS", "sterna.engine.kv_cache.disk_cache.LAYOUT"):
         with monkeypatch.context() as patch:
             patch.setattr(place, 77)
             assert answer(folder, tmp_path).stats.n_cached == 0
@@ -233,16 +234,16 @@ def test_a_full_disk_keeps_nothing(
         os.write(number, data[:100])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(store, "_write_whole", fail)
+    monkeypatch.setattr(disk_cache, "_write_whole", fail)
     folder = checkpoint("bitnet-multiply")
     assert facts(answer(folder, tmp_path)) == facts(answer(folder, None))
     assert files(tmp_path) == []
     monkeypatch.undo()
     llm = LLM(folder, threads=1, cache_disk=tmp_path)
-    monkeypatch.setattr(store, "MOST_WAITING", 10)
+    monkeypatch.setattr(disk_cache, "MOST_WAITING", 10)
     llm.generate(PROMPT, **OPTIONS)
     assert disk_of(llm)._pending == 0
-    page = llm.engine.read_page(0)
-    llm.engine.write_page(3, page)
-    assert (llm.engine.read_page(3) == page).all()
+    page = llm.engine.kv_cache.read_page(0)
+    llm.engine.kv_cache.write_page(3, page)
+    assert (llm.engine.kv_cache.read_page(3) == page).all()
     assert page.dtype == np.uint8

@@ -15,8 +15,8 @@ from test_pages import Sequences
 
 from sterna import LLM, loading
 from sterna.engine import PAGE, Engine, PagePool, PrefixCache, Sequence
-from sterna.engine.sequence import GONE, are_whole, without_flag
-from sterna.engine.windows import PageShape
+from sterna.engine.kv_cache.sequence import GONE, are_whole, without_flag
+from sterna.engine.kv_cache.sliding_windows import PageShape
 from sterna.evaluate import scoring
 from sterna.llm.conversation import Conversation
 
@@ -38,11 +38,11 @@ class WindowedSequences(Sequences):
 
     def _write(self, sequence: Sequence, values: list[int], count: int) -> None:
         super()._write(sequence, values, count)
-        self.pool.give_back(sequence)
+        self.pool.free_unseen(sequence)
         back = max(0, sequence.length - self.shape.back)
         assert self.pool.reachable(sequence, back) == back or count < self.shape.back
         first = max(0, back + 1 - WINDOW) // PAGE
-        assert sequence.marks or not are_whole(sequence.pages[:first]).any()
+        assert sequence.rewind_points or not are_whole(sequence.pages[:first]).any()
 
     def _needed(self, sequence: Sequence) -> int:
         return max(0, sequence.length + 1 - WINDOW)
@@ -51,7 +51,7 @@ class WindowedSequences(Sequences):
     def marks_can_be_reached(self) -> None:
         """As can the length itself."""
         for sequence, _ in getattr(self, "alive", []):
-            points = (sequence.length, *sequence.marks)
+            points = (sequence.length, *sequence.rewind_points)
             assert all(self.pool.reachable(sequence, point) == point for point in points)
 
     @precondition(lambda self: self.alive)
@@ -60,7 +60,7 @@ class WindowedSequences(Sequences):
         """A mark, to which it can come back, until it needs the pages itself."""
         sequence, _ = self._draw(data)
         assert self.pool.snapshot(sequence, keep)
-        assert len(sequence.marks) <= max(keep, 1)
+        assert len(sequence.rewind_points) <= max(keep, 1)
 
     @precondition(lambda self: self.alive)
     @rule(data=st.data())
@@ -69,7 +69,7 @@ class WindowedSequences(Sequences):
         sequence, values = self._draw(data)
         wanted = data.draw(st.integers(0, sequence.length))
         sequence.length = self.pool.reachable(sequence, wanted)
-        sequence.marks = tuple(m for m in sequence.marks if m <= sequence.length)
+        sequence.rewind_points = tuple(m for m in sequence.rewind_points if m <= sequence.length)
         del values[sequence.length :]
 
 
@@ -133,7 +133,7 @@ def model(checkpoint: Callable[[str], Path]) -> loading.Model:
 
 def of_pages(model: loading.Model, pages: int) -> Engine:
     """An engine with room for so many."""
-    page_bytes = Engine(model, threads=1).kv_bytes_per_position * PAGE
+    page_bytes = Engine(model, threads=1).kv_cache.bytes_per_position * PAGE
     return Engine(model, threads=2, kv_bytes=pages * page_bytes)
 
 
@@ -158,30 +158,30 @@ def test_a_sequence_longer_than_the_pool(model: loading.Model) -> None:
         small, sequence = of_pages(model, 4), Sequence()
         assert_same_bits(fed(small, sequence, PROMPT, chunk), expected)
         assert held(sequence) == 3  # of the window, and of as much before it
-        assert small.pool.free == 1
+        assert small.kv_cache.pool.free == 1
         assert len(sequence.pages) == 8
-        small.release(sequence)
-        assert small.pool.free == 4
+        small.kv_cache.release(sequence)
+        assert small.kv_cache.pool.free == 4
 
 
 def test_rewind(model: loading.Model) -> None:
     """As far as the pages are there; behind them from the begin, and always to a snapshot."""
     engine, expected = of_pages(model, 12), Engine(model, threads=1).logits([PROMPT])[0]
-    assert engine.forgets
+    assert engine.kv_cache.needs_snapshots
     s = Sequence()
     fed(engine, s, PROMPT[:300], 60)
     assert s.pages[:2].tolist() == [GONE] * 2  # 230 sees from 161 on, in the third page
-    assert engine.rewind(s, 197) == 197
+    assert engine.kv_cache.rewind(s, 197) == 197
     assert_same_bits(fed(engine, s, PROMPT[197:206], 4), expected[197:206])
-    assert engine.rewind(s, 196) == 0
+    assert engine.kv_cache.rewind(s, 196) == 0
     assert held(s) == 0
     assert_same_bits(fed(engine, s, PROMPT[:200], 50), expected[:200])
-    assert engine.snapshot(s)
+    assert engine.kv_cache.snapshot(s)
     fed(engine, s, PROMPT[200:], 50)
-    assert engine.rewind(s, 330) == 256  # the nearest length whose windows are there
-    assert engine.rewind(s, 201) == 201
+    assert engine.kv_cache.rewind(s, 330) == 256  # the nearest length whose windows are there
+    assert engine.kv_cache.rewind(s, 201) == 201
     assert_same_bits(fed(engine, s, PROMPT[201:450], 50), expected[201:450])
-    assert engine.rewind(s, 200) == 200
+    assert engine.kv_cache.rewind(s, 200) == 200
     assert_same_bits(fed(engine, s, PROMPT[200:210], 3), expected[200:210])
 
 
@@ -189,13 +189,13 @@ def test_forks(model: loading.Model) -> None:
     """Two sequences share what is there, go their own ways, and each gives back its own."""
     engine, s = of_pages(model, 12), Sequence()
     fed(engine, s, PROMPT[:300], 300)
-    fork, early = engine.pool.share(s, 290), engine.pool.share(s, 100)
+    fork, early = engine.kv_cache.pool.fork(s, 290), engine.kv_cache.pool.fork(s, 100)
     assert (fork.length, early.length) == (290, 0)
     fresh = Engine(model, threads=1).logits([[*PROMPT[:290], *PROMPT[:150]], PROMPT])
     got = fed(engine, fork, PROMPT[:150], 25)
     assert_same_bits(got, fresh[0][290:])
     assert_same_bits(fed(engine, s, PROMPT[300:], 50), fresh[1][300:])
-    assert engine.pool.free == 12 - held(s) - held(fork)
+    assert engine.kv_cache.pool.free == 12 - held(s) - held(fork)
 
 
 def test_a_rewind_that_was_interrupted(model: loading.Model) -> None:
@@ -211,21 +211,21 @@ def test_a_rewind_that_was_interrupted(model: loading.Model) -> None:
 def test_resume(model: loading.Model) -> None:
     """From where two prompts part, if there is a snapshot before; else all is computed again."""
     engine, first = of_pages(model, 12), Sequence()
-    cache = PrefixCache(engine.pool, 12)
+    cache = PrefixCache(engine.kv_cache.pool, 12)
     fed(engine, first, PROMPT[:250], 125)
-    engine.snapshot(first)
+    engine.kv_cache.snapshot(first)
     fed(engine, first, PROMPT[250:400], 50)
-    cache.keep(np.array(PROMPT, np.int32), first, final=True)
-    engine.release(first)
+    cache.insert(np.array(PROMPT, np.int32), first, final=True)
+    engine.kv_cache.release(first)
     for same in (320, 250, 100):
         prompt = [*PROMPT[:same], 7, 8, 9]
-        found, seen = cache.find(np.array(prompt, np.int32))
+        found, seen = cache.match(np.array(prompt, np.int32))
         s = found or Sequence()
         assert (s.length, seen) == (same if same >= 250 else 0, same)
         got = fed(engine, s, prompt[s.length :], 40)
         expected = Engine(model, threads=1).logits([prompt])[0]
         assert_same_bits(got, expected[len(prompt) - len(got) :])
-        engine.release(s)
+        engine.kv_cache.release(s)
 
 
 def test_turns_of_a_conversation(checkpoint: Callable[[str], Path]) -> None:
@@ -240,7 +240,7 @@ def test_turns_of_a_conversation(checkpoint: Callable[[str], Path]) -> None:
             assert done.tokens == fresh.tokens
             assert done.stats.n_cached >= before
             before = done.stats.n_prompt - 12  # what opens an answer may be written otherwise
-    assert llm.engine.pool.free == llm.engine.pool.count
+    assert llm.engine.kv_cache.pool.free == llm.engine.kv_cache.pool.count
 
 
 def test_scores(model: loading.Model) -> None:
@@ -251,13 +251,13 @@ def test_scores(model: loading.Model) -> None:
     ]
     together = scoring.score(engine, [requests])[0]
     assert together == [scoring.score(engine, [[one]])[0][0] for one in requests]
-    assert engine.pool.free == 12
+    assert engine.kv_cache.pool.free == 12
 
 
 def test_repeated(model: loading.Model) -> None:
     """A depth is made of the pages that are there."""
     engine, s = of_pages(model, 12), Sequence()
     fed(engine, s, PROMPT[: 4 * PAGE], PAGE)
-    deep = engine.repeated(s, 6 * PAGE)
+    deep = engine.kv_cache.repeated(s, 6 * PAGE)
     engine.step([(deep, [1], 1)])
     assert held(deep) == 4

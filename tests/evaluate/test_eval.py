@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from sterna import LLM, _native
 from sterna.engine import PAGE, StepInput, StepOutput
 from sterna.engine import Sequence as EngineSequence
-from sterna.engine import scoring as engine_scoring
+from sterna.engine import prompt_logprobs as engine_scoring
 from sterna.errors import NonFiniteError, RequestError
 from sterna.evaluate import scoring
 from sterna.evaluate.scoring import Request, encode_pair, score
@@ -126,10 +126,10 @@ def test_scores_are_those_of_whole_sequences(
         [encode_pair(nano.tokenizer.encode, c, f" {e}") for c, e in q.choices] for q in questions
     ]
     seen: list[int] = []
-    free = nano.engine.pool.free
+    free = nano.engine.kv_cache.pool.free
     results = score(nano.engine, groups, seen.append)
     assert seen[-1] == len(groups)
-    assert nano.engine.pool.free == free
+    assert nano.engine.kv_cache.pool.free == free
     for group, scores in zip(groups, results, strict=True):
         for request, got in zip(group, scores, strict=True):
             logprob, greedy = whole(nano, request)
@@ -156,7 +156,7 @@ def test_examples_before_every_question_are_computed_once(monkeypatch: pytest.Mo
     monkeypatch.setattr(llm.engine, "run", counting)
     assert score(llm.engine, groups) == expected
     assert tokens < 5 * PAGE + 6 * (PAGE + 3 * 7)
-    assert llm.engine.pool.free == llm.engine.pool.count
+    assert llm.engine.kv_cache.pool.free == llm.engine.kv_cache.pool.count
 
 
 @settings(max_examples=25, deadline=None)
@@ -193,10 +193,10 @@ def test_rewind(nano: LLM) -> None:
     sequence = EngineSequence()
     nano.engine.prefill(sequence, [1, 2, 3])
     for length in (-1, 4):
-        failure(lambda n=length: nano.engine.rewind(sequence, n), RequestError, "0..3")
-    nano.engine.rewind(sequence, 1)
+        failure(lambda n=length: nano.engine.kv_cache.rewind(sequence, n), RequestError, "0..3")
+    nano.engine.kv_cache.rewind(sequence, 1)
     resumed = nano.engine.prefill(sequence, [2, 3])
-    nano.engine.release(sequence)
+    nano.engine.kv_cache.release(sequence)
     assert (resumed == nano.logits([1, 2, 3])[-1]).all()
 
 

@@ -127,7 +127,7 @@ def _mixed(engine: Engine, adapters: list[Adapter | None]) -> list[np.ndarray]:
         for i, output in zip(live, engine.run(inputs), strict=True):
             parts[i].append(output.logits)
     for sequence in sequences:
-        engine.release(sequence)
+        engine.kv_cache.release(sequence)
     return [np.concatenate(rows) for rows in parts]
 
 

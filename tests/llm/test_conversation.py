@@ -16,7 +16,7 @@ from helpers import cold
 
 from sterna import LLM, Conversation
 from sterna.engine import Engine, PrefixCache, Sequence
-from sterna.engine.sequence import PAGE
+from sterna.engine.kv_cache.sequence import PAGE
 from sterna.errors import RequestError
 
 PLAIN = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
@@ -32,7 +32,7 @@ def llm(checkpoint: Callable[[str], Path], request: pytest.FixtureRequest) -> LL
 
 
 def free_pages(llm: LLM) -> int:
-    return llm.engine.pool.free
+    return llm.engine.kv_cache.pool.free
 
 
 def test_turns_equal_fresh_runs_and_cost_what_is_new(llm: LLM) -> None:
@@ -60,21 +60,21 @@ def test_logits_after_resuming_are_those_of_a_fresh_run(llm: LLM) -> None:
     generator = np.random.default_rng(3)
     old = [int(t) for t in generator.integers(0, 200, 3 * PAGE)]
     engine = Engine(llm.engine.model, threads=2, kv_dtype=llm.engine.kv_dtype)
-    cache = PrefixCache(engine.pool, 100)
+    cache = PrefixCache(engine.kv_cache.pool, 100)
     for same in (0, 1, 15, 16, PAGE - 1, PAGE, PAGE + 1, 2 * PAGE, 3 * PAGE):
         first = Sequence()
         engine.prefill(first, old)
         cache.clear()
-        cache.keep(np.array(old, np.int32), first, final=True)
-        engine.release(first)
+        cache.insert(np.array(old, np.int32), first, final=True)
+        engine.kv_cache.release(first)
         prompt = [*old[:same], 201, *(int(t) for t in generator.integers(0, 200, 40))]
-        sequence, seen = cache.find(np.array(prompt, np.int32))
+        sequence, seen = cache.match(np.array(prompt, np.int32))
         sequence = sequence or Sequence()
         assert sequence.length == seen == same
         assert len(sequence.pages) == -(-same // PAGE)
         logits = engine.prefill(sequence, prompt[same:])
         assert logits.tobytes() == llm.logits(prompt)[-1].tobytes()
-        engine.release(sequence)
+        engine.kv_cache.release(sequence)
 
 
 def test_the_same_prompt_again_computes_its_last_token(llm: LLM) -> None:

@@ -49,9 +49,9 @@ def test_spelling() -> None:
     """The bytes of tokens in the middle of a text, joined, are the text."""
     tokenizer = LLM("nano").tokenizer
     text = "def f(x):\n    return 'é €'"
-    assert b"".join(map(tokenizer.spelling, tokenizer.encode(text, False))) == text.encode()
+    assert b"".join(map(tokenizer.token_bytes, tokenizer.encode(text, False))) == text.encode()
     assert tokenizer.token_id("<|end|>") == tokenizer.eos_ids[0]
-    assert tokenizer.spelling(tokenizer.eos_ids[0]) == b"<|end|>"
+    assert tokenizer.token_bytes(tokenizer.eos_ids[0]) == b"<|end|>"
     assert tokenizer.token_id("<|none|>") is None
 
 

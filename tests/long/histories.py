@@ -29,7 +29,7 @@ def test_histories(
     checkpoint: Callable[[str], Path], tmp_path: Path, name: str, isa: str, threads: int
 ) -> None:
     llm = LLM(checkpoint(name), threads=threads, isa=isa)
-    histories = Histories(llm, 6 + 7 * llm.engine.pool.state_pages, tmp_path / "disk")
+    histories = Histories(llm, 6 + 7 * llm.engine.kv_cache.pool.state_pages, tmp_path / "disk")
     first = 1000 * CASES.index((name, isa, threads))
     for seed in range(first, first + -(-COUNT // len(CASES))):
         try:

@@ -49,7 +49,7 @@ def test_pages_and_bytes_return() -> None:
         asyncio.run(some(COUNT // 2))
         cache.clear()
         gc.collect()
-        assert llm.engine.pool.free == llm.engine.pool.count
-        assert llm.engine.pool.holders().sum() == 0
+        assert llm.engine.kv_cache.pool.free == llm.engine.kv_cache.pool.count
+        assert llm.engine.kv_cache.pool.ref_counts().sum() == 0
         sizes.append(resident_bytes())
     assert sizes[1] < sizes[0] + (64 << 20)

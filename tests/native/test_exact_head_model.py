@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from sterna import LLM, loading, ops
 from sterna.bench.random_models import random_model
 from sterna.engine import Engine, Sequence
-from sterna.engine.sampling import DecidingLogits, Draw
+from sterna.engine.decoding.sampling import DecidingLogits, Draw
 from sterna.errors import RequestError
 from sterna.formats import PackedWeight
 from sterna.formats.bf16 import FORMAT as BF16
@@ -72,7 +72,7 @@ def step(engine: Engine, prompts: list[list[int]], counts: list[int]) -> list[np
     batch = [(s, p, 1) for s, p in zip(sequences, prompts, strict=True)]
     rows = [r[0] for r in engine.step(batch, [DecidingLogits(k) for k in counts])]
     for s in sequences:
-        engine.release(s)
+        engine.kv_cache.release(s)
     return rows
 
 
@@ -107,7 +107,7 @@ def test_what_is_counted(checkpoint: Callable[[str], Path]) -> None:
     assert s.head_bytes == head.shadow.nbytes + group * len(np.unique(candidates // 16))
     engine.step([(s, [3], 1)])
     assert s.rows_rescored == len(candidates) + head.weight.M
-    engine.release(s)
+    engine.kv_cache.release(s)
 
 
 def test_packed_and_cached(

@@ -52,7 +52,7 @@ def decoded(engine: Engine) -> tuple[list[np.ndarray], int]:
     for token in TOKENS:
         rows += engine.step([(sequence, [token], 1)])
         left_out += engine.left_out_bytes
-    engine.release(sequence)
+    engine.kv_cache.release(sequence)
     return rows, left_out
 
 

@@ -62,8 +62,8 @@ def test_thoughts_that_a_model_opens(llm: LLM, name: str) -> None:
     assert llm.template.thoughts(llm.chat_prompt(SAID)) is Thoughts.FREE
     constraint = llm.constraints.json_schema(SCHEMA).behind_thoughts(opened=False)
     for start in ("<think>\nWell", "{"):
-        guide = constraint.guide()
-        assert guide.valid(ids := llm.tokenizer.encode(start, add_special=False)) == len(ids)
+        matcher = constraint.matcher()
+        assert matcher.valid(ids := llm.tokenizer.encode(start, add_special=False)) == len(ids)
     done = chat(llm, name, logit_bias={think: 100.0}, template_options={"enable_thinking": False})
     assert set(json.loads(done.text)) == {"a"}
 
@@ -89,7 +89,7 @@ def test_marks_that_are_tokens(tmp_path: Path) -> None:
     """As Qwen3's </think> and </tool_call> are: no text spells them, in thoughts and in calls."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-    from sterna.engine.constraints import Constraints, ToolCall
+    from sterna.engine.decoding.constraints import Constraints, ToolCall
     from sterna.tokenizer import Tokenizer as Ours
 
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -106,7 +106,7 @@ def test_marks_that_are_tokens(tmp_path: Path) -> None:
 
     def valid(constraint: Any, text: str) -> bool:
         ids = tokenizer.encode(text, add_special=False)
-        return bool(constraint.guide().valid(ids) == len(ids))
+        return bool(constraint.matcher().valid(ids) == len(ids))
 
     number = make.regex("[0-9]")
     assert valid(number.behind_thoughts(opened=True), "why\n</think>\n\n7")

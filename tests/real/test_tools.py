@@ -146,7 +146,7 @@ def test_a_call_or_an_answer_of_the_schema(llm: LLM, name: str) -> None:
     }
     for text, valid in cases.items():
         ids = llm.tokenizer.encode(text, add_special=False)
-        assert (constraint.guide().valid(ids) == len(ids)) is valid, text
+        assert (constraint.matcher().valid(ids) == len(ids)) is valid, text
 
 
 def test_named_templates_of_a_folder(tmp_path: Path) -> None:

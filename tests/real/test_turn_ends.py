@@ -6,10 +6,10 @@ import assets
 import pytest
 
 from sterna.chat import ChatTemplate
-from sterna.marks import inner_of
+from sterna.turn_tokens import inner_end_tokens
 
 # Of each template what it writes first behind an answer: the ends that the models'
-# generation_config.json name, but where <|end|> ends but a message and `inner_of` takes it off.
+# generation_config.json name, but where <|end|> only ends a message (`inner_end_tokens`).
 ENDS = {
     "Apertus-8B-Instruct": "<|assistant_end|>",  # written only before another message, as in
     "Apriel-1.6-15b-Thinker-fixed": "<|end|>",  # these
@@ -41,4 +41,4 @@ def test_a_template_shows_the_end_of_a_turn(name: str) -> None:
     assert template.after_answer().startswith(ENDS[name])
     # The template and <|return|> or <|flush|>, which some write only into a tokenizer's settings
     marks = text + "<|return|><|flush|>" if name in INNER else text
-    assert inner_of(lambda mark: mark in marks) == ({"<|end|>"} if name in INNER else set())
+    assert inner_end_tokens(lambda mark: mark in marks) == ({"<|end|>"} if name in INNER else set())

@@ -14,9 +14,9 @@ import numpy as np
 from helpers import cold
 
 from sterna import LLM
-from sterna.engine import PAGE, Engine, EngineLoop, PrefixCache, PrefixStore, Request, Scheduler
+from sterna.engine import PAGE, Engine, EngineLoop, PrefixCache, PrefixDiskCache, Request, Scheduler
 from sterna.engine.engine import StepOutput
-from sterna.engine.sequence import BARE, GONE, without_flag
+from sterna.engine.kv_cache.sequence import BARE, GONE, without_flag
 
 CONSTRAINTS = ("[a-z ]{3,40}", '"(a|b|c)*"', "(yes|no|perhaps)")
 
@@ -46,7 +46,7 @@ class Histories:
     """Histories of one model, on an engine of few pages."""
 
     def __init__(self, llm: LLM, pages: int, disk: Path | None = None) -> None:
-        nbytes = llm.engine.kv_bytes_per_position * PAGE * pages
+        nbytes = llm.engine.kv_cache.bytes_per_position * PAGE * pages
         self.llm = cold(llm)
         self.engine = Engine(
             llm.engine.model, threads=llm.engine.threads, isa=llm.engine.isa, context=6 * PAGE,
@@ -72,12 +72,15 @@ class Histories:
         """One history."""
         choose = random.Random(seed)
         warm = choose.choice(("none", "cold", "disk" if self.disk else "cold"))
-        self.engine.pool.cache = None
-        self.engine.masks_beside = choose.random() < 0.5
+        self.engine.kv_cache.pool.cache = None
+        self.engine.background_masks = choose.random() < 0.5
         cache = None
         if warm != "none":
-            store = PrefixStore(self.disk, self.engine, 1 << 30) if warm == "disk" else None
-            cache = PrefixCache(self.engine.pool, choose.choice((3, 1000)), store)
+            store = None
+            if warm == "disk":
+                engine = self.engine
+                store = PrefixDiskCache(self.disk, engine.kv_cache, engine.identity, 1 << 30)
+            cache = PrefixCache(self.engine.kv_cache.pool, choose.choice((3, 1000)), store)
         scheduler = Scheduler(
             _Noisy(self.engine, choose), step_ms=choose.choice((1.0, 30.0, 1e4)),  # type: ignore[arg-type]
             prompt_step_ms=choose.choice((1.0, 100.0, float("inf"))),
@@ -112,7 +115,7 @@ class Histories:
             self._compare(asked)
         self.preempted += scheduler.preemptions
         assert scheduler.step() == []
-        assert self.engine.pool.free == self.engine.pool.count
+        assert self.engine.kv_cache.pool.free == self.engine.kv_cache.pool.count
         if cache is not None:
             if cache._store is not None:
                 cache._store.flush()
@@ -169,16 +172,16 @@ class Histories:
 
     def _check(self, cache: PrefixCache | None, here: list[Asked]) -> None:
         """Pages are held by who has them, and nobody else."""
-        pool = self.engine.pool
+        pool = self.engine.kv_cache.pool
         expected = np.zeros(pool.ids, np.int64)
         for asked in here:
             pages = asked.request.sequence.pages
             expected[without_flag(pages[pages != GONE])] += 1
-        assert pool.holders().tolist() == expected.tolist()
+        assert pool.ref_counts().tolist() == expected.tolist()
         if cache is not None:
             kept = [page for _, _, page in cache if page != GONE]
             assert len(kept) == len(set(without_flag(np.array(kept, np.int32)).tolist()))
-            assert sorted(kept) == sorted(cache.held().tolist())
+            assert sorted(kept) == sorted(cache.page_ids().tolist())
 
     def _check_page(self, cache: PrefixCache, choose: random.Random) -> None:
         """One of the pages kept has what is computed for its tokens."""
@@ -188,12 +191,12 @@ class Histories:
             return
         tokens, page = choose.choice(pages)
         whole = page < BARE
-        kept = self.engine.read_page(page & ~BARE, whole)
+        kept = self.engine.kv_cache.read_page(page & ~BARE, whole)
         (request,) = self.llm.requests.make_several(tokens.tolist(), 1, {"max_tokens": 1})
         engine = self.llm.engine
         engine.prefill(request.sequence, tokens.tolist())
-        fresh = engine.read_page(int(request.sequence.pages[-1]), whole)
-        engine.release(request.sequence)
+        fresh = engine.kv_cache.read_page(int(request.sequence.pages[-1]), whole)
+        engine.kv_cache.release(request.sequence)
         assert kept.tobytes() == fresh.tobytes()
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from sterna import LLM, _native
 from sterna.engine import PagePool, Request, Scheduler, StepInput, StepOutput
-from sterna.engine.scheduler import Event
+from sterna.engine.scheduling.events import Event
 from sterna.errors import NonFiniteError
 from sterna.sampling_params import SamplingParams
 
@@ -29,20 +29,28 @@ class Clock:
         return self.now
 
 
+class FakeKVCache:
+    """The pages of a model without recurrent layers and windows."""
+
+    needs_snapshots = False
+
+    def __init__(self, pages: int) -> None:
+        self.pool = PagePool(pages, lambda source, target: None)
+        self.rewind = self.pool.truncate
+        self.snapshot = lambda sequence, keep: True
+
+
 class FakeEngine:
     """The pages of an engine, and a step that takes 30 ms and 5 ms a token."""
 
     def __init__(self, clock: Clock, pages: int = 10_000) -> None:
-        self.pool, self.clock = PagePool(pages, lambda source, target: None), clock
+        self.kv_cache, self.clock = FakeKVCache(pages), clock
         self.steps: list[list[int]] = []  # tokens of each sequence
         self.broken: Callable[[StepInput], bool] = lambda step_input: False
-        self.rewind = lambda sequence, length: self.pool.cut(sequence, length)
-        self.forgets = False
-        self.snapshot = lambda sequence, keep: True
         self.noise, self.pair_ms = lambda: 1.0, 0.0
 
     def run(self, inputs: Sequence[StepInput]) -> list[StepOutput]:
-        self.pool.reserve([(step_input.sequence, len(step_input.tokens)) for step_input in inputs])
+        self.kv_cache.pool.reserve([(i.sequence, len(i.tokens)) for i in inputs])
         tokens = [len(step_input.tokens) for step_input in inputs]
         seen = sum(
             n * (step_input.sequence.length + n / 2)

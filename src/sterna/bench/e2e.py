@@ -175,7 +175,7 @@ def _check_room(engine: Engine, tests: Sequence[_Test]) -> None:
                 f"{test.name}: needs {test.positions} positions, but the context is "
                 f"{engine.context}; ask for fewer tokens"
             )
-        pages = engine.pool.count - (_SOURCE // PAGE if test.depth else 0)
+        pages = engine.kv_cache.pool.count - (_SOURCE // PAGE if test.depth else 0)
         room = pages // -(-test.positions // PAGE)
         if test.batch > room:
             raise RequestError(
@@ -241,12 +241,14 @@ def _sequences(
     sequences: list[EngineSequence] = []
     try:
         for _ in range(count):
-            at_depth = engine.repeated(source, depth) if depth and source else EngineSequence()
+            at_depth = (
+                engine.kv_cache.repeated(source, depth) if depth and source else EngineSequence()
+            )
             sequences.append(at_depth)
         yield sequences
     finally:
         for sequence in sequences:
-            engine.release(sequence)
+            engine.kv_cache.release(sequence)
 
 
 def prompt(
@@ -300,7 +302,7 @@ def _recurrent(spent: Mapping[str, float]) -> float:
 
 def bytes_per_step(engine: Engine, context: float, batch: int = 1) -> float:
     """Bytes that one step reads: every weight and scale once, and what is kept of each sequence."""
-    kept = _attended_bytes(engine, context) + engine.state_bytes
+    kept = _attended_bytes(engine, context) + engine.kv_cache.state_bytes
     return engine.model.weight_bytes_per_token + kept * batch
 
 

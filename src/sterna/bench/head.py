@@ -28,4 +28,4 @@ def head_per_token(engine: Engine, steps: int = STEPS) -> dict[str, float | None
             "rows_rescored_per_token": round(sequence.rows_rescored / steps, 1),
         }
     finally:
-        engine.release(sequence)
+        engine.kv_cache.release(sequence)

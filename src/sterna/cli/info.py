@@ -132,7 +132,7 @@ def _tell_model(model: str, as_json: bool) -> None:
 
 
 def _spelt(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    return [tokenizer.spelling(id).decode(errors="replace") for id in ids]
+    return [tokenizer.token_bytes(id).decode(errors="replace") for id in ids]
 
 
 def _topology(native: Any) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def calibrate(
         try:
             engine.step([(sequence, window[: tokens - done], 0)])
         finally:
-            engine.release(sequence)
+            engine.kv_cache.release(sequence)
         done += len(window[: tokens - done])
         progress(done, tokens)
         if done == tokens:

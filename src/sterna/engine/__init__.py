@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from sterna.engine.adapters import Adapter
+from sterna.engine.decoding.sampling import DecidingLogits, Draw
 from sterna.engine.embedding import embed
 from sterna.engine.engine import KV_DTYPES, PREFILL_CHUNK, Engine, StepInput, StepOutput
-from sterna.engine.engine_loop import EngineLoop
-from sterna.engine.pages import PagePool
-from sterna.engine.prefix import PrefixCache, in_common
+from sterna.engine.kv_cache.disk_cache import PrefixDiskCache
+from sterna.engine.kv_cache.page_pool import PagePool
+from sterna.engine.kv_cache.prefix_cache import PrefixCache, common_prefix_length
+from sterna.engine.kv_cache.sequence import PAGE, Sequence
+from sterna.engine.prompt_logprobs import (
+    PromptLogprobsRequest,
+    log_probabilities,
+    logprobs_draw,
+    step_tokens,
+)
 from sterna.engine.request import Request
-from sterna.engine.sampling import DecidingLogits, Draw
-from sterna.engine.scheduler import Event, Scheduler
-from sterna.engine.scheduler_load import SchedulerLoad
-from sterna.engine.scoring import Scoring, log_probabilities, scoring_draw, step_tokens
-from sterna.engine.sequence import PAGE, Sequence
-from sterna.engine.store import PrefixStore
+from sterna.engine.scheduling.engine_loop import EngineLoop
+from sterna.engine.scheduling.events import Event
+from sterna.engine.scheduling.scheduler import Scheduler
+from sterna.engine.scheduling.scheduler_load import SchedulerLoad
 
 __all__ = [
     "KV_DTYPES",
@@ -28,17 +34,17 @@ __all__ = [
     "Event",
     "PagePool",
     "PrefixCache",
-    "PrefixStore",
+    "PrefixDiskCache",
+    "PromptLogprobsRequest",
     "Request",
     "Scheduler",
     "SchedulerLoad",
-    "Scoring",
     "Sequence",
     "StepInput",
     "StepOutput",
+    "common_prefix_length",
     "embed",
-    "in_common",
     "log_probabilities",
-    "scoring_draw",
+    "logprobs_draw",
     "step_tokens",
 ]

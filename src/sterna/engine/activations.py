@@ -1,4 +1,4 @@
-"""What layers of integers round their inputs to: asked for, or a model's own."""
+"""How integer layers round their inputs: as asked for, or by the model's default."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ __all__ = ["resolve_activations"]
 
 
 def resolve_activations(model: Model, asked: str | None) -> str | None:
-    """One of ACTIVATIONS, or None where no layer rounds its input; RequestError for two planes
-    where they are no gain."""
+    """Return one of ACTIVATIONS, or None if no layer rounds its input.
+
+    Raises RequestError if two planes are asked for where they gain nothing.
+    """
     rounds = any(op.rounding is not None for op in model.graph.ops)
     if asked is not None and checked_name("activations", asked, ACTIVATIONS) != ACTIVATIONS[0]:
         got = f"layers of {model.format}"

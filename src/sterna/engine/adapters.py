@@ -1,7 +1,7 @@
-"""`Adapter`: low-rank matrices beside a model's packed layers, as a step takes them.
+"""`Adapter`: LoRA on a model's packed layers.
 
-y += scale B (A x), in float32, of the layer's own floats: packed weights stay as they are. Rows of
-a step may have different adapters, or none.
+y += scale B (A x) in float32, from the layer's own float input; packed weights stay as they are.
+Sequences of a step may have different adapters, or none.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ T = TypeVar("T")
 class Adapter:
     """An adapter that fits a model.
 
-    digest: SHA-256, in hex, of what it computes with; base: the model that it says it is of, ""
-    where it does not say; rank: of its largest layer; n_params: its numbers.
+    digest: SHA-256, in hex, of all that it computes with; base: the model that it names, or "";
+    rank: of its largest layer; n_params: how many numbers it has.
     """
 
     path: Path
@@ -43,10 +43,10 @@ class Adapter:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], model: Model) -> Adapter:
-        """The adapter of a folder, for a model.
+        """Open the adapter of a folder for a model.
 
-        Raises as `LoraFolder.open`, and RequestError where it is of layers that the model has not,
-        or of other shapes.
+        Raises as `LoraFolder.open`, and RequestError for layers that the model lacks, or of other
+        shapes.
         """
         folder = LoraFolder.open(path)
         layers = layer_names(model, folder.layers)
@@ -69,7 +69,7 @@ class Adapter:
         return cls(folder.path, folder.digest, folder.base, folder.rank, count, native)
 
     def warn_of_base(self, name: str) -> None:
-        """A warning where the adapter says that it is of a model of another name."""
+        """Warn if the adapter names another base model."""
         own, other = (os.path.basename(n.rstrip("/").partition("@")[0]) for n in (name, self.base))
         if other and own and own.lower() != other.lower():
             warnings.warn(
@@ -103,8 +103,8 @@ def _check(
 def by_adapter(
     given: SequenceOf[Adapter | None],
 ) -> tuple[list[int], list[tuple[int, int, _native.Adapter]]]:
-    """An order of sequences in which those of one adapter follow each other, those of none first;
-    and (first, count, adapter) of each adapter in that order."""
+    """Return an order in which sequences of one adapter are adjacent, those without first; and
+    (first, count, adapter) of each run in that order."""
     places = {None: 0} | {id(a): i + 1 for i, a in enumerate(a for a in given if a is not None)}
     keys = [places[None if a is None else id(a)] for a in given]
     order = sorted(range(len(given)), key=keys.__getitem__)
@@ -121,7 +121,7 @@ def by_adapter(
 
 
 def cache_salt(salt: str, adapter: Adapter | None) -> str:
-    """Under what keys and values are kept: those of an adapter are its own, whatever salts say."""
+    """Return the salt of cached prefixes: those of an adapter are not shared with others."""
     if adapter is not None:
         return f"adapter:{adapter.digest}:{salt}"
     return f"::{salt}" if salt.startswith(("adapter:", "::")) else salt

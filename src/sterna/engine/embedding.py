@@ -1,4 +1,4 @@
-"""Vectors of texts: what a model's head would read of their tokens, pooled."""
+"""Embeddings of texts: hidden states of their tokens, pooled."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from sterna.engine.adapters import Adapter
 from sterna.engine.engine import PREFILL_CHUNK, Engine
-from sterna.engine.sequence import Sequence, pages_of
+from sterna.engine.kv_cache.sequence import Sequence, pages_of
 
 __all__ = ["embed"]
 
@@ -23,12 +23,11 @@ def embed(
     normalise: bool,
     adapter: Adapter | None = None,
 ) -> npt.NDArray[np.float32]:
-    """A vector of each text, float32 [texts, hidden_size].
+    """Return a vector of each text, float32 [texts, hidden_size].
 
-    texts: token ids, at least one of each text and at most the engine's context. kind: "last", the
-    last token's row, or "mean", that of all of them, added in their order. normalise: to unit
-    length. adapter: of all texts. Which texts share a step, and how a long one is cut, cannot
-    change a bit.
+    texts: token ids, from one to the engine's context for each text. kind: "last", the last token's
+    hidden state, or "mean", the mean of all, added in order. normalise: to unit length. adapter: of
+    all texts. Batching and chunking do not change a bit.
     """
     sums = np.zeros((len(texts), engine.model.config.hidden_size))
     sequences = [Sequence() for _ in texts]
@@ -43,10 +42,10 @@ def embed(
                 for row in rows:
                     sums[i] += row
                 if end == len(texts[i]):
-                    engine.release(sequences[i])
+                    engine.kv_cache.release(sequences[i])
     finally:
         for sequence in sequences:
-            engine.release(sequence)
+            engine.kv_cache.release(sequence)
     if kind == "mean":
         sums /= np.array([[len(tokens)] for tokens in texts], np.float64).reshape(-1, 1)
     if normalise:
@@ -56,12 +55,12 @@ def embed(
 
 
 def _steps(engine: Engine, lengths: SequenceOf[int]) -> Iterator[list[tuple[int, int, int]]]:
-    """Texts (index, begin, end) of each step, one after the other: PREFILL_CHUNK tokens, or fewer
-    where the pool has no pages for another text."""
+    """Yield the parts of texts (index, begin, end) of each step: PREFILL_CHUNK tokens, or fewer if
+    the pool has no pages for another text."""
     step: list[tuple[int, int, int]] = []
-    room, held, free = PREFILL_CHUNK, 0, engine.pool.free
+    room, held, free = PREFILL_CHUNK, 0, engine.kv_cache.pool.free
     for i, length in enumerate(lengths):
-        pages = pages_of(length) + engine.pool.state_pages
+        pages = pages_of(length) + engine.kv_cache.pool.state_pages
         if step and held + pages > free:
             yield step
             step, room, held = [], PREFILL_CHUNK, 0

@@ -1,8 +1,8 @@
-"""The engine: sequences in the pages of a KV cache, and one step of a batch at a time.
+"""`Engine`: runs a model on a batch of sequences, a step at a time.
 
-A step takes any sequences with any number of new tokens each, runs the program once, and gives the
-logits that were asked for, or the tokens drawn from them. Which sequences share a step cannot
-change a bit of the logits that decide (with an exact head, others may be -inf).
+A step takes any sequences with any number of new tokens each, runs the program once, and returns
+the logits that are wanted, or tokens drawn from them. Batching does not change a bit of the logits
+that decide (with an exact head, others may be -inf).
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from sterna.calibration import LEAST_BYTES, direct_tokens, prepare
 from sterna.checks import checked_flag, checked_name, checked_whole
 from sterna.engine.activations import resolve_activations
 from sterna.engine.adapters import Adapter, by_adapter
-from sterna.engine.masks import made_beside
-from sterna.engine.memory import Memory
-from sterna.engine.memory_nodes import place
-from sterna.engine.sampling import EVERYTHING, DecidingLogits
-from sterna.engine.sequence import NO_PAGES, PAGE, Sequence, without_flag
-from sterna.engine.step_io import StepInput, StepOutput
+from sterna.engine.decoding.sampling import ALL_LOGITS, DecidingLogits
+from sterna.engine.decoding.token_masks import make_in_background
+from sterna.engine.kv_cache.manager import KVCacheManager
+from sterna.engine.kv_cache.page_pool import PagesMissing
+from sterna.engine.kv_cache.sequence import NO_PAGES, PAGE, Sequence, without_flag
+from sterna.engine.numa import place_weights
+from sterna.engine.step_io import StepInput, StepOutput, parted
 from sterna.errors import NonFiniteError, RequestError
 from sterna.graph import ACTIVATIONS
 from sterna.loading import Model
@@ -38,25 +39,24 @@ I32 = npt.NDArray[np.int32]
 
 #: Raised when a version changes answers (tests/support/digests.json).
 NUMERICS = 1
-#: What keys and values are kept as, the default first: integers of 13 bits with a float for each
-#: vector, in 16 bits; or floats.
+#: Types of stored keys and values, the default first: integers of 13 bits (in 16) or 8 bits with a
+#: float for each vector, or floats.
 KV_DTYPES = ("i16", "i8", "f16", "f32")
-#: Tokens of a prompt that one step takes: enough to fill the matrix units, few enough that Ctrl-C
-#: and other sequences do not wait long.
+#: Most prompt tokens of a step: enough to fill the matrix units, few enough that Ctrl-C and other
+#: sequences do not wait long.
 PREFILL_CHUNK = 512
 
 
-class Engine(Memory):
-    """A model with a KV cache and a place to run.
+class Engine:
+    """A model with its KV cache, its threads and its kernel unit.
 
-    threads, cores, isa, deterministic, activations: as in `LLM`; kv_dtype: one of KV_DTYPES,
-    default the model's; context: positions of a sequence, default the model's, or more, with a
-    warning; skip_zeros: whether a step of one token leaves out weights that meet a zero
-    (`Graph.skips`), for which these have copies of two bits; default: where weights come from
-    memory and not a cache;
-    kv_bytes: what keys and values of all sequences may take, in pages of 64 positions that take
-    memory when they are first written, and states of recurrent layers; default: eight full
-    contexts, or a quarter of the available memory where that is more.
+    threads, cores, isa, deterministic, activations: as in `LLM`. kv_dtype: one of KV_DTYPES,
+    default the model's. context: most positions of a sequence, default the model's; more warns.
+    skip_zeros: whether a step of one token skips weights that meet a zero (`Graph.skips`), which
+    takes copies of two bits a weight; default: if weights come from memory and not from a cache.
+    kv_bytes: memory for keys and values of all sequences, in pages of 64 positions that take memory
+    when they are first written, and for recurrent states; default: eight full contexts, or a
+    quarter of the available memory if that is more.
     Raises RequestError for values out of range.
     """
 
@@ -94,16 +94,16 @@ class Engine(Memory):
                 )  # fmt: skip
         if deterministic is not None:
             checked_flag("deterministic", deterministic)
-        #: Whether the layers, all of floats, use the unit's bf16 products.
+        #: Whether layers, all of floats, use the unit's bf16 products.
         self.fast = model.graph.can_be_fast and is_fast(
             formats.get(model.format), self.isa, deterministic
         )
         read = model.weight_bytes_per_token
-        #: Whether masks are made beside steps: those of small models take no longer than a thread
-        #: does to begin.
-        self.masks_beside = read >= LEAST_BYTES
+        #: Whether masks are filled in the background; steps of small models take no longer than
+        #: starting a thread.
+        self.background_masks = read >= LEAST_BYTES
         if skip_zeros is None:
-            # Copies for that are not placed near threads, as weights are.
+            # The copies for that are not placed near threads, as weights are.
             skip_zeros = read >= LEAST_BYTES and not self.threads.nodes
         prepare(self.threads, self.isa, read)
         layers = () if self.fast else model.graph.linear_weights()
@@ -112,19 +112,29 @@ class Engine(Memory):
             self.fast, self.threads if skip_zeros else 0, self._direct, context,
             self.activations or ACTIVATIONS[0],
         )  # fmt: skip
-        place(self._program, model.graph, self.threads)
-        super().__init__(
+        place_weights(self._program, model.graph, self.threads)
+        #: Pages and recurrent states of all sequences.
+        self.kv_cache = KVCacheManager(
             model.graph, self._program.state_bytes, context, kv_dtype, kv_bytes, PREFILL_CHUNK
         )
 
+    @property
+    def context(self) -> int:
+        """Most positions of a sequence."""
+        return self.kv_cache.context
+
+    @property
+    def kv_dtype(self) -> str:
+        """How keys and values are stored: one of KV_DTYPES."""
+        return self.kv_cache.kv_dtype
+
     @cached_property
     def identity(self) -> tuple[object, ...]:
-        """What the bits of keys, values and logits depend on, tokens and adapters left out: the
-        version of numerics, the model's digest, the type of keys and values, the context, what
-        inputs of layers are rounded to; and the kernel unit, where layers use products that only
-        this unit has (`fast`).
+        """All that the bits of keys, values and logits depend on, except tokens and adapters.
 
-        The first look reads all weights, about a second for 1.5 GB.
+        That is the version of numerics, the model's digest, the type of keys and values, the
+        context, the rounding of layers' inputs, and the kernel unit if layers use products that
+        only it has (`fast`). The first access reads all weights, about a second for 1.5 GB.
         """
         common = (
             NUMERICS, self.model.digest, self.kv_dtype, self.context, self.activations,
@@ -133,14 +143,14 @@ class Engine(Memory):
 
     @property
     def left_out_bytes(self) -> int:
-        """Bytes of weights that the last step did not read, since they would have met zeros."""
+        """Bytes of weights that the last step skipped, since they met zeros."""
         return self._program.left_out
 
     @property
     def seconds(self) -> dict[str, float]:
         """Seconds that all steps so far spent in each kind of operation, barriers included.
 
-        "linear" is that of the layers; "head" that of the head, screened or not.
+        "linear" counts the layers, "head" the head, screened or not.
         """
         seconds, unscreened = dict(self._program.seconds), self._program.head_seconds
         seconds["head"] = seconds.pop("screen") + unscreened
@@ -149,18 +159,16 @@ class Engine(Memory):
 
     @property
     def square_sums(self) -> list[tuple[int, npt.NDArray[np.float64]]]:
-        """Of a model whose graph is `observed`: rows read so far and their squares' sums by column,
-        in the order of `Graph.observed_by`; of any other none."""
+        """If the graph is `observed`: rows read so far and their sums of squares by column, in the
+        order of `Graph.observed_by`; else empty."""
         return self._program.square_sums
 
     def run(self, inputs: SequenceOf[StepInput]) -> list[StepOutput]:
-        """One step: computes the new tokens of each sequence, and gives what is wanted of them.
+        """Run a step: compute the new tokens of each sequence, and return an output for each input.
 
-        With an exact head, logits that do not decide are -inf where they are not computed, and what
-        is finite has the bits of the float head.
-
-        Raises RequestError where a sequence grows over the context or the pool, or comes twice,
-        NonFiniteError naming layer and operation.
+        With an exact head, logits that do not decide may be -inf; finite ones have the bits of the
+        float head. Raises RequestError if a sequence exceeds the context or the pool, or comes
+        twice, NonFiniteError naming layer and operation.
         """
         return self._run(self._program, inputs)
 
@@ -196,64 +204,66 @@ class Engine(Memory):
         inputs: SequenceOf[StepInput],
         adapters: SequenceOf[tuple[int, int, _native.Adapter]],
     ) -> list[StepOutput]:
-        deciding = [self._checked(f.deciding) for f in inputs]
-        draws = [f.draw.native if f.draw else None for f in inputs]
-        self._make_room([(step_input.sequence, len(step_input.tokens)) for step_input in inputs])
-        tokens = np.concatenate([NO_PAGES, *(np.asarray(f.tokens, np.int32) for f in inputs)])
-        given = [f.previous_hidden_states for f in inputs if f.previous_hidden_states is not None]
+        deciding = [self._checked(i.deciding) for i in inputs]
+        draws = [i.draw.native if i.draw else None for i in inputs]
+        kv_cache = self.kv_cache
+        kv_cache.reserve([(i.sequence, len(i.tokens)) for i in inputs])
+        tokens = np.concatenate([NO_PAGES, *(np.asarray(i.tokens, np.int32) for i in inputs)])
+        given = [i.previous_hidden_states for i in inputs if i.previous_hidden_states is not None]
         hidden = None
-        if any(f.return_hidden_states for f in inputs):
+        if any(i.return_hidden_states for i in inputs):
             hidden = np.empty((len(tokens), self.model.config.hidden_size), np.float32)
-        # Pages that are gone lie before all windows: any page may stand for them.
-        tables = [without_flag(np.maximum(f.sequence.pages, 0)) for f in inputs]
+        # A page that is gone lies before all windows: any page number may stand for it.
         spans = [
-            (f.sequence.length, len(f.tokens), f.wanted, table)
-            for f, table in zip(inputs, tables, strict=True)
-        ]
-        states = [f.sequence.state for f in inputs if f.sequence.state] if self.state_bytes else []
-        ahead = self._states_ahead(inputs) if self.state_bytes else []
-        late = [f.draw.late for f in inputs if f.draw and f.draw.late]
-        masks = made_beside(late, self.masks_beside)
+            (i.sequence.length, len(i.tokens), i.wanted,
+             without_flag(np.maximum(i.sequence.pages, 0)))
+            for i in inputs
+        ]  # fmt: skip
+        states = [i.sequence.state for i in inputs if kv_cache.state_bytes and i.sequence.state]
+        draft_states = self._draft_states(inputs) if kv_cache.state_bytes else []
+        pending_masks = [i.draw.pending_masks for i in inputs if i.draw and i.draw.pending_masks]
+        masks = make_in_background(pending_masks, self.background_masks)
         try:
             logits, drawn, rescored, head_bytes = program.run(
-                self._cache, tokens, spans, self.isa, self.threads, deciding, draws, states, masks,
-                ahead, adapters, np.concatenate(given) if given else None, hidden,
+                kv_cache.native, tokens, spans, self.isa, self.threads, deciding, draws, states,
+                masks, draft_states, adapters, np.concatenate(given) if given else None, hidden,
             )  # fmt: skip
         except FloatingPointError as e:
             raise NonFiniteError(
                 f"{e}: activations must be finite, but got NaN or infinity; "
                 f"the model's weights or scales are damaged{', or an adapter' * bool(adapters)}"
             ) from None
-        outputs, row, kept, token = [], 0, 0, 0
-        for f in inputs:
-            mine = None
-            if hidden is not None and f.return_hidden_states:
-                mine = hidden[token : token + len(f.tokens)]
-            token += len(f.tokens)
-            f.sequence.length += len(f.tokens)
-            self.pool.give_back(f.sequence)
-            f.sequence.rows_rescored += sum(rescored[row : row + f.wanted])
-            f.sequence.head_bytes += head_bytes if f.wanted else 0
-            count = 0 if f.draw else f.wanted
-            first = row - kept  # of what was drawn
-            outputs.append(
-                StepOutput(
-                    logits[kept : kept + count], drawn[first : first + f.wanted - count], mine
-                )
-            )
-            row, kept = row + f.wanted, kept + count
-        return outputs
+        for i in inputs:
+            i.sequence.length += len(i.tokens)
+            kv_cache.pool.free_unseen(i.sequence)
+        return parted(inputs, logits, drawn, rescored, head_bytes, hidden)
+
+    def _draft_states(self, inputs: SequenceOf[StepInput]) -> list[tuple[int, int, _native.State]]:
+        """Return (index, drafts, state) of each input with drafts: the state that they change."""
+        states = []
+        for i, step_input in enumerate(inputs):
+            if step_input.drafts:
+                sequence, pool = step_input.sequence, self.kv_cache.pool
+                if not pool.may_draft(sequence) or sequence.draft_state is None:
+                    raise PagesMissing(
+                        f"KV cache: a recurrent state takes {pool.state_pages} of {pool.count} "
+                        "pages, but fewer are free; run without drafts"
+                    )
+                states.append((i, step_input.drafts, sequence.draft_state))
+        return states
 
     @cached_property
     def mtp(self) -> Engine | None:
-        """That of the model's MTP layer, with pages of its own: as many as fit the same share of
-        `kv_bytes`. None where there is none."""
+        """The engine of the model's MTP layer, or None if it has none.
+
+        It has pages of its own, as many as this engine.
+        """
         if self.model.mtp is None:
             return None
         kv_bytes = None
         if self._kv_bytes is not None:
             each = self.model.mtp.graph.kv_bytes(self.kv_dtype)
-            pages = max(1, self._kv_bytes // (self.kv_bytes_per_position * PAGE))
+            pages = max(1, self._kv_bytes // (self.kv_cache.bytes_per_position * PAGE))
             kv_bytes = pages * each * PAGE
         return Engine(
             self.model.mtp, threads=self.threads, isa=self.isa, kv_dtype=self.kv_dtype,
@@ -267,10 +277,9 @@ class Engine(Memory):
         deciding: SequenceOf[DecidingLogits] | None = None,
         adapter: Adapter | None = None,
     ) -> list[F32]:
-        """`run` for a batch of (sequence, tokens, how many of the last of them want logits).
+        """As `run`, for a batch of (sequence, tokens, how many of the last tokens want logits).
 
-        deciding: for each sequence, which logits of its rows decide; None: all, for all of them.
-        adapter: of all of them.
+        deciding: which logits decide, for each sequence; None: all. adapter: of all sequences.
         Returns float32 [logits wanted, vocab] for each.
         """
         if deciding is not None and len(deciding) != len(batch):
@@ -279,7 +288,7 @@ class Engine(Memory):
             )
         inputs = [
             StepInput(
-                sequence, tokens, wanted, deciding[i] if deciding is not None else EVERYTHING,
+                sequence, tokens, wanted, deciding[i] if deciding is not None else ALL_LOGITS,
                 adapter=adapter,
             )
             for i, (sequence, tokens, wanted) in enumerate(batch)
@@ -287,7 +296,7 @@ class Engine(Memory):
         return [output.logits for output in self.run(inputs)]
 
     def _checked(self, deciding: DecidingLogits) -> tuple[int, float]:
-        """The arguments of the program; a count of more than there are tokens is all of them."""
+        """Return the program's arguments; a count of more than the vocabulary is all."""
         if deciding.count < 0 or not 0 <= deciding.gap <= 1e30:
             raise RequestError(
                 f"deciding: needs count >= 0 and gap >= 0, but got {deciding.count}, {deciding.gap}"
@@ -298,9 +307,9 @@ class Engine(Memory):
     def prefill(
         self, sequence: Sequence, tokens: SequenceOf[int], deciding: DecidingLogits | None = None
     ) -> F32:
-        """Feed a prompt in chunks; returns the logits after its last token, float32 [vocab].
+        """Compute a prompt in chunks; returns the logits after its last token, float32 [vocab].
 
-        deciding: which of them decide, as in `step`.
+        deciding: which of these decide, as in `step`.
         """
         last = np.zeros(0, np.float32)
         for start in range(0, len(tokens), PREFILL_CHUNK):
@@ -317,9 +326,9 @@ class Engine(Memory):
         chunk: int | None = None,
         adapter: Adapter | None = None,
     ) -> list[F32]:
-        """Teacher-forced logits float32 [n, vocab] of each sequence, all run as one batch.
+        """Return logits float32 [n, vocab] after each token of each sequence, run as one batch.
 
-        chunk: tokens of each sequence per step; None takes PREFILL_CHUNK. adapter: of all of them.
+        chunk: tokens of each sequence per step, default PREFILL_CHUNK. adapter: of all sequences.
         """
         states = [Sequence() for _ in sequences]
         parts: list[list[F32]] = [[] for _ in sequences]
@@ -335,6 +344,6 @@ class Engine(Memory):
                     parts[i].append(rows)
         finally:
             for state in states:
-                self.release(state)
+                self.kv_cache.release(state)
         vocab = self.model.config.vocab_size
         return [np.concatenate(p) if p else np.zeros((0, vocab), np.float32) for p in parts]

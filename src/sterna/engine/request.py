@@ -1,4 +1,4 @@
-"""`Request`: a prompt on its way to an answer, a step of the engine at a time."""
+"""`Request`: a prompt and its answer so far, computed a step of the engine at a time."""
 
 from __future__ import annotations
 
@@ -12,52 +12,52 @@ import numpy.typing as npt
 
 from sterna import _native
 from sterna.engine.adapters import Adapter, cache_salt
-from sterna.engine.allowed import AllowedTokens, mask_words
-from sterna.engine.drafts import Costs, Speculation, usual_costs
+from sterna.engine.decoding.allowed_tokens import AllowedTokens
+from sterna.engine.decoding.answer_text import AnswerText
+from sterna.engine.decoding.grammar_matcher import GrammarMatcher
+from sterna.engine.decoding.sampling import Draw, checked
+from sterna.engine.decoding.speculation import Speculation, StepCost, usual_costs
+from sterna.engine.decoding.token_masks import TokenMasks
+from sterna.engine.decoding.token_rules import TokenRules
 from sterna.engine.engine import PREFILL_CHUNK, StepInput, StepOutput
-from sterna.engine.guide import Guide
-from sterna.engine.masks import Masks
-from sterna.engine.sampling import Draw, checked
-from sterna.engine.sequence import Sequence
-from sterna.engine.stop_strings import StopFilter
-from sterna.errors import RequestError
-from sterna.outputs import Completion, Piece, Stats, TokenLogprob
+from sterna.engine.kv_cache.sequence import Sequence
+from sterna.outputs import Completion, Piece, Stats
 from sterna.sampling_params import SamplingParams
-from sterna.tokenizer import Detokenizer, Tokenizer
+from sterna.tokenizer import Tokenizer
 
 __all__ = ["Request"]
 
 I32 = npt.NDArray[np.int32]
 
-#: Tokens that a request may be ahead of who reads it, before it is left out of steps.
-AHEAD = 16
+#: Drawn tokens that the reader has not had yet, at which a request is left out of steps.
+MOST_UNREAD = 16
 
 _ids = itertools.count(1)
 
 
 class Request:
-    """A prompt, what was made of it so far, and what the engine has to compute next.
+    """A prompt, its answer so far, and what the engine has to compute next.
 
     It has two sides, which may be two threads. The scheduler gives its `step_input` to a step and
-    the step's output to `receive`, until it has `ended`. The reader asks for
-    `pieces`, which turn drawn tokens into text, until it is `finished`.
+    the step's output to `receive`, until it has `ended`. The reader asks for `pieces`, which turn
+    drawn tokens into text, until it is `finished`.
 
-    It knows nothing about its place but its sequence, and is as far as that is long: so keys and
-    values may be lost, or come from another sequence that begins with the same tokens, and it goes
-    on.
+    Its progress is the length of its sequence and nothing else: if keys and values are lost, it
+    computes them again, and given a sequence that begins with the same tokens it resumes there.
 
-    prompt: token ids, at least one, no more than `context`, the engine's; ends: ids that end the
-    answer and are no part of it, beside the parameters' own; vocab: tokens of the model, default
-    those of the tokenizer; completion: where the answer goes; guide: of a constraint that it keeps
-    to; speculation: drafts its tokens. boundary: a length that may be wanted again, where layers
-    cannot go back. adapter: of the engine's model. key, priority, deadline_s, salt: for the
-    scheduler (`Scheduler.add`). Its clock starts here.
+    prompt: token ids, 1 to `context`; context: of the engine. ends: ids that end the answer and are
+    no part of it, in addition to the parameters' own. vocab: tokens of the model, default those of
+    the tokenizer. completion: where the answer goes. matcher: of a constraint. speculation: drafts
+    its tokens. boundary: a length that may be wanted again, for layers that need a snapshot to go
+    back. adapter: of the engine's model. key: whose share of compute it takes (`FairQueue`);
+    priority: higher is sooner; deadline_s: seconds after which the scheduler ends it; salt:
+    prefixes are shared only where it is equal. Its clock starts here.
     """
 
-    #: Whether it may go on from what a cache has of its prompt.
-    looks_up = True
-    #: Whether somebody waits for its tokens, and else for the end of many requests alone.
-    read_along = True
+    #: Whether it may start from a cached prefix of its prompt.
+    uses_prefix_cache = True
+    #: Whether a reader waits for its tokens one by one, not only for the end of many requests.
+    is_streamed = True
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Request:
         ends: frozenset[int] = frozenset(),
         vocab: int | None = None,
         completion: Completion | None = None,
-        guide: Guide | None = None,
+        matcher: GrammarMatcher | None = None,
         speculation: Speculation | None = None,
         key: str = "",
         priority: int = 0,
@@ -84,63 +84,62 @@ class Request:
         self.ends = ends.union(params.stop_token_ids)
         self.key, self.priority, self.deadline_s = key, priority, deadline_s
         self.adapter, self.salt = adapter, cache_salt(salt, adapter)
-        #: Lengths at which a step is to end, since they may be wanted again.
+        #: Lengths at which a step must end, since a snapshot may be wanted there.
         self.boundaries = {boundary} - {0}
         vocab = tokenizer.vocab_size if vocab is None else vocab
         params.check_ids(vocab)
-        self._allowed = AllowedTokens(params, tokenizer, self.ends, vocab)
-        self._guide, self._speculation, self._vocab = guide, speculation, vocab
-        self._masks: Masks | None = None  # of the latest step
-        self._n_drafts = 0  # in the history behind what is known, of the latest step
+        allowed = AllowedTokens(params, tokenizer, self.ends, vocab)
+        self._rules = TokenRules(allowed, matcher, self.ends, vocab)
+        self._matcher, self._speculation, self._vocab = matcher, speculation, vocab
+        self._masks: TokenMasks | None = None  # of the latest step
+        self._n_drafts = 0  # of the latest step, in the history behind known tokens
         self._fed_from = 0  # where the latest step's tokens began
-        self._again = 0  # known tokens to be computed again, as drafts behind them were wrong
+        self._again = 0  # known tokens to compute again after a wrong draft
         self.completion = completion or Completion(stats=Stats(n_prompt=len(prompt)))
         self.sequence = Sequence()
-        self.finished = False
-        #: What ended it before its time; `pieces` raises it.
+        #: The error that ended the request, if any; `pieces` raises it.
         self.error: Exception | None = None
         self.n_prompt = len(prompt)
         self._history = np.zeros(min(len(prompt) + params.max_tokens, context + 1), np.int32)
         self._history[: len(prompt)] = prompt
-        # One list says how far both sides are: an interrupt cannot leave them at odds.
+        # The one record of progress, so that an interrupt cannot leave both sides at odds.
         self._drawn: list[_native.SampleResult | None] = []
         self._n_read = 0
         self._reason: str | None = None
-        self._detokenizer = Detokenizer(tokenizer, list(prompt))
-        self._text = StopFilter(tuple(params.stop))
+        self._answer = AnswerText(tokenizer, prompt, params, self.completion)
 
-    # ------------------------------------------------------------------- for who schedules it
+    # ---------------------------------------------------------------------- for the scheduler
 
     @property
     def tokens(self) -> I32:
-        """The prompt and what follows it so far, an id that ended it included."""
+        """The prompt and the drawn tokens, an end token included, int32."""
         return self._history[: self._known]
 
     @property
     def longest(self) -> int:
-        """Positions that its sequence has at the most."""
+        """Most positions that its sequence will have."""
         return min(self.n_prompt + self.params.max_tokens, self.context)
 
     @property
     def generated(self) -> int:
-        """Tokens that were drawn."""
+        """How many tokens were drawn."""
         return len(self._drawn)
 
     @property
     def left(self) -> int:
-        """Tokens that are known and not computed yet; 1 while it decodes, or some more."""
+        """Known tokens that are not computed yet; 1 while it decodes, or a few more."""
         return self._known - self.sequence.length
 
     @property
     def decodes(self) -> bool:
-        """Whether its next step is to bring its next token: what is left is its latest one, and
-        with it those that a recurrent layer has to see again."""
+        """Whether its next step draws a token: only its latest token is left to compute, and those
+        that recurrent layers must see again."""
         return self.left <= 1 + self._again
 
     @property
     def ended(self) -> bool:
-        """Whether no step is to come: its tokens have ended it, or it was ended, or is finished."""
-        drawn = len(self._drawn)  # asked of all that wait, in each step
+        """Whether it needs no further step: by its tokens, by `end`, or since it is finished."""
+        drawn = len(self._drawn)  # read once: every step asks every request
         return (
             self.finished
             or self._reason is not None
@@ -151,29 +150,29 @@ class Request:
 
     @property
     def _is_complete(self) -> bool:
-        """Whether its constraint lets nothing follow."""
-        return self._guide is not None and self._guide.ended
+        """Whether its constraint allows nothing more."""
+        return self._matcher is not None and self._matcher.ended
 
-    def go_on_from(self, sequence: Sequence) -> None:
-        """Takes a sequence that has the keys and values of the prompt's first tokens."""
+    def resume_from(self, sequence: Sequence) -> None:
+        """Resume from a sequence that has the keys and values of the prompt's first tokens."""
         self.sequence, self._again = sequence, 0
         if not self._drawn:
             self.completion.stats.n_cached = sequence.length
 
     def step_input(
-        self, most: int = PREFILL_CHUNK, budget: int = 0, costs: Costs = usual_costs,
+        self, most: int = PREFILL_CHUNK, budget: int = 0, costs: StepCost = usual_costs,
         others: int = 0,
     ) -> StepInput:  # fmt: skip
-        """The tokens that the next step takes, at most so many, and what it is to draw from them.
+        """Return the input of its next step: at most `most` tokens, and what to draw from them.
 
-        It draws where these reach the last token that is known. budget: drafts that may follow
-        that one while it decodes, beyond `most`; a step that fails with some is to be tried again
-        without, since a wrong one may be why. costs, others: as in `Speculation.propose`.
+        It draws a token if they reach the last known one. budget: drafts that may follow that one
+        while it decodes, beyond `most`. If a step with drafts fails, try again without: a wrong
+        draft may be the cause. costs, others: as in `Speculation.propose`.
         """
         if self._masks is not None:
             self._masks.give_up()
         self._drop_drafts()
-        sequence = self.sequence  # once: a cancel, of another thread, leaves an empty one here
+        sequence = self.sequence  # read once: a cancel, on another thread, replaces it
         begin = sequence.length
         end = min(begin + most, self._known)
         part, self._fed_from = self._history[begin:end], begin
@@ -188,30 +187,29 @@ class Request:
             return_hidden_states=hidden,
         )  # fmt: skip
 
-    def _add_drafts(self, budget: int, costs: Costs, others: int) -> None:
-        """Puts them behind what is known, as many as may still come and leave a token to draw."""
+    def _add_drafts(self, budget: int, costs: StepCost, others: int) -> None:
+        """Put drafts behind the known tokens, leaving room for a token to draw."""
         most = min(budget, len(self._history) - self._known - 1)
         if self._speculation is None or most <= 0:
             return
-        if not self._speculation.may_draft(self.sequence):  # before they cost anything
+        if not self._speculation.may_draft(self.sequence):  # asked before drafts cost anything
             return
         again = self.left - 1
         drafts = self._speculation.propose(self.tokens, most, costs, others, again)
-        if self._guide is not None:
-            self._guide.follow(self.tokens[self.n_prompt :])
-            drafts = drafts[: self._guide.valid(drafts)]
+        if self._matcher is not None:
+            self._matcher.follow(self.tokens[self.n_prompt :])
+            drafts = drafts[: self._matcher.valid(drafts)]
         self._n_drafts = len(drafts)
         self._history[self._known : self._known + len(drafts)] = drafts
 
     def _drop_drafts(self) -> None:
-        """Its sequence has no position of a draft afterwards that was not right, nor of its latest
-        token, which a step may have computed that was lost."""
+        """Roll back wrong drafts, and the latest token if a lost step has computed it."""
         if self.sequence.length >= self._known or self._n_drafts:
-            self.sequence.settle(self._known - 1)
+            self.sequence.roll_back(self._known - 1)
         self._n_drafts = 0
 
     def receive(self, output: StepOutput) -> None:
-        """Takes what a step gave it."""
+        """Take the output of its step."""
         self.take(output.drawn)
         if output.hidden_states is not None and self._speculation is not None and not self.ended:
             known = self.tokens
@@ -219,8 +217,10 @@ class Request:
             self._speculation.observe(known, self._fed_from, rows)
 
     def take(self, drawn: SequenceOf[_native.SampleResult]) -> None:
-        """Takes the next tokens, up to the first that was drafted otherwise; NonFiniteError where
-        their logits were not finite, RequestError where no token could come."""
+        """Take drawn tokens, up to the first that differs from its draft.
+
+        Raises NonFiniteError if their logits were not finite, RequestError if no token was allowed.
+        """
         if self._masks is not None:
             self._masks.check()
         drafts = self._history[self._known :][: self._n_drafts].tolist()
@@ -232,8 +232,8 @@ class Request:
             self._history[self._known] = token
             self._drawn.append(one)
             self._note()
-            if self._guide is not None and token not in self.ends:
-                self._guide.follow(self.tokens[self.n_prompt :])
+            if self._matcher is not None and token not in self.ends:
+                self._matcher.follow(self.tokens[self.n_prompt :])
             if i < len(drafts):
                 if token != drafts[i]:
                     break
@@ -248,70 +248,53 @@ class Request:
                 self._speculation.note(len(drafts), accepted)
 
     def end(self, reason: str, error: Exception | None = None) -> None:
-        """No further step; the answer is what was taken so far. Harmless where it has ended."""
+        """End the request with what was drawn so far; harmless if it has ended already."""
         self.error = self.error or error
         self._reason = self._reason or reason
 
     def draw(self, logits: npt.NDArray[np.float32]) -> _native.SampleResult:
-        """The token that logits [vocab] after the last known token give: what a step draws."""
+        """Draw the next token from logits [vocab] after the last known one, as a step would."""
         return self._draw().sample(logits, self._known)
 
     def _draw(self) -> Draw:
-        """Of the token after each draft, and after the last that is known."""
+        """Return the draw of the token after the last known one, and of those after each draft."""
         history = self._history[: self._known + self._n_drafts]
-        if self._guide is None and self._allowed.all:
-            return Draw(self.params.native, history, self.n_prompt)
-        rows, words = 1 + self._n_drafts, mask_words(self._vocab)
-        self._masks = masks = Masks(rows, words, lambda to: self._allow(to, history))
-        if self._guide is None:
-            masks.make()  # a few bits are no work for a thread
-        return Draw(self.params.native, history, self.n_prompt, masks.words, masks)
-
-    def _allow(self, masks: I32, history: I32) -> None:
-        """Writes what may come after the last known token, and after each draft."""
-        if self._guide is not None:
-            known = self._known
-            self._guide.follow(history[self.n_prompt : known])
-            masks[:] = self._guide.masks(history[known:].tolist(), sorted(self.ends))
-        else:
-            masks[:] = -1
-        if not self._allowed.all:
-            first = len(history) + 1 - len(masks)
-            for i, mask in enumerate(masks):
-                mask &= self._allowed.mask(history[: first + i], first + i - self.n_prompt)
-        if not masks[0].any():
-            raise RequestError(
-                "answer: must have a next token, but constraint, allowed_token_ids, bad_words and "
-                f"min_tokens leave no token after {len(self._drawn)}"
-            )
+        self._masks = masks = self._rules.masks(history, self._known, self.n_prompt)
+        words = None if masks is None else masks.words
+        return Draw(self.params.native, history, self.n_prompt, words, masks)
 
     @property
     def _known(self) -> int:
         return self.n_prompt + len(self._drawn)
 
     def _at_end(self, count: int) -> bool:
-        """Whether the latest of so many drawn tokens ends the answer."""
+        """Whether the `count`-th drawn token ends the answer."""
         return count > 0 and int(self._history[self.n_prompt + count - 1]) in self.ends
 
     def _note(self) -> None:
-        """Times, and what the head took."""
+        """Update times and the work of the head."""
         stats = self.completion.stats
         stats.total_s = time.perf_counter() - self._began
         stats.ttft_s = stats.ttft_s or stats.total_s
         stats.head_bytes = self.sequence.head_bytes
         stats.head_rows_rescored = self.sequence.rows_rescored
 
-    # ----------------------------------------------------------------------- for who reads it
+    # ------------------------------------------------------------------------ for the reader
+
+    @property
+    def finished(self) -> bool:
+        """Whether the reader has had the last piece."""
+        return self._answer.finished
 
     @property
     def unread(self) -> int:
-        """Tokens that were taken and that `pieces` has not made text of."""
+        """Drawn tokens that `pieces` has not turned into text yet."""
         return len(self._drawn) - self._n_read
 
     @property
     def paused(self) -> bool:
-        """Whether who reads it is too far behind."""
-        return self.unread >= AHEAD
+        """Whether the reader is too far behind for the request to take part in steps."""
+        return self.unread >= MOST_UNREAD
 
     @property
     def has_news(self) -> bool:
@@ -319,65 +302,38 @@ class Request:
         return not self.finished and (self.unread > 0 or self.ended)
 
     def pieces(self) -> Iterator[Piece]:
-        """What the tokens that were taken add to the answer, each when it is asked for.
+        """Yield the text of tokens drawn since the last call, each piece as it is asked for.
 
-        After the last one the answer is `finished`, and what ended it before its time is raised.
-        Where it was cancelled, what was not asked for before is not told.
+        After the last piece the request is `finished`, and an error that ended it is raised. A
+        cancelled request yields nothing more.
         """
         while not self.finished:
-            ended = self.ended  # before what is unread: a step of another thread may bring more
+            ended = self.ended  # before `unread`: a step of another thread may bring more
             if self.unread and self._reason != "cancelled":
-                for piece in (self._tell(), self._conclude()):
+                for piece in (self._read(), self._conclude()):
                     if piece:
                         yield piece
             elif ended:
-                yield from self._last(self._reason or ("stop" if self._is_complete else "length"))
+                reason = self._reason or ("stop" if self._is_complete else "length")
+                yield from self._answer.finish(reason)
                 if self.error:
                     raise self.error
             else:
                 break
 
-    def _tell(self) -> Piece | None:
-        """The next token's piece; None where it is an end."""
+    def _read(self) -> Piece | None:
+        """Return the next token's piece, None for a token that ends the answer."""
         drawn = self._drawn[self._n_read]
         assert drawn is not None
         self._drawn[self._n_read] = None
         self._n_read += 1
-        if self._at_end(self._n_read):
-            return None
-        token, done = int(drawn.token), self.completion
-        done.tokens.append(token)
-        done.stats.n_generated += 1
-        logprob = None
-        if self.params.logprobs:
-            logprob = TokenLogprob(token, float(drawn.logprob), tuple(drawn.top))
-            done.logprobs.append(logprob)
-        text = self._text.push(self._detokenizer.push(token))
-        done.text += text
-        return Piece(text, token, logprob, self.params.choice)
+        return None if self._at_end(self._n_read) else self._answer.add(drawn)
 
     def _conclude(self) -> Piece | None:
-        """Ends the answer where its latest token does; the text held back until then, if any."""
-        if self._text.stopped:
-            self._finish("stop")
+        """Finish the answer if its latest token ends it; returns text held back until then."""
+        read = self._n_read
+        at_end = self._answer.stopped or self._at_end(read)
+        at_end = at_end or (self._is_complete and self.unread == 0)
+        if not (at_end or read == self.params.max_tokens or self.n_prompt + read >= self.context):
             return None
-        at_end = self._at_end(self._n_read) or (self._is_complete and self.unread == 0)
-        full = (
-            self._n_read == self.params.max_tokens or self.n_prompt + self._n_read >= self.context
-        )
-        return next(self._last("stop" if at_end else "length"), None) if at_end or full else None
-
-    def _last(self, reason: str) -> Iterator[Piece]:
-        """Finishes the answer, with the text that was held back."""
-        done = self.completion
-        rest = self._detokenizer.flush(cut=reason != "stop")
-        held_text = self._text.push(rest) + self._text.flush()
-        self._finish("stop" if self._text.stopped else reason)
-        done.text += held_text
-        if held_text and done.tokens:
-            yield Piece(held_text, done.tokens[-1], None, self.params.choice)
-
-    def _finish(self, reason: str) -> None:
-        self.completion.finish_reason = reason
-        self.completion.stop_string = self._text.stopped_by
-        self.finished = True
+        return next(self._answer.finish("stop" if at_end else "length"), None)

@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from sterna import _native
 from sterna.engine.adapters import Adapter
-from sterna.engine.sampling import EVERYTHING, DecidingLogits, Draw
-from sterna.engine.sequence import Sequence
+from sterna.engine.decoding.sampling import ALL_LOGITS, DecidingLogits, Draw
+from sterna.engine.kv_cache.sequence import Sequence
 
-__all__ = ["StepInput", "StepOutput"]
+__all__ = ["StepInput", "StepOutput", "parted"]
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -24,9 +24,9 @@ class StepInput:
     """One sequence's input to a step: its new tokens, and what to compute of the last of them.
 
     wanted: how many of the last tokens want logits. draw: how to sample from these; None: return
-    the logits, of which those of `deciding` are computed. drafts: how many of the tokens, the last
-    ones, may be taken back (`Sequence.settle`); at least one token comes before them. adapter: of
-    this engine's model, the same in all steps of a sequence. previous_hidden_states: for an MTP
+    the logits, of which those of `deciding` are computed. drafts: how many of the last tokens are
+    drafts, behind at least one that is not (`Sequence.roll_back`). adapter: of this engine's model,
+    the same in all steps of a sequence. previous_hidden_states: for an MTP
     layer, the hidden state of the token before each, float32 [tokens, hidden_size].
     return_hidden_states: of each token; for an MTP layer and for models that have one.
     """
@@ -34,7 +34,7 @@ class StepInput:
     sequence: Sequence
     tokens: SequenceOf[int] | I32
     wanted: int = 0
-    deciding: DecidingLogits = EVERYTHING
+    deciding: DecidingLogits = ALL_LOGITS
     draw: Draw | None = None
     drafts: int = 0
     adapter: Adapter | None = None
@@ -53,3 +53,31 @@ class StepOutput:
     logits: F32
     drawn: list[_native.SampleResult]
     hidden_states: F32 | None = None
+
+
+def parted(
+    inputs: SequenceOf[StepInput], logits: F32, drawn: SequenceOf[_native.SampleResult],
+    rescored: SequenceOf[int], head_bytes: int, hidden: F32 | None,
+) -> list[StepOutput]:  # fmt: skip
+    """Part a program's results by input.
+
+    logits: of the inputs that do not draw; drawn: of those that do; rescored: of all rows wanted;
+    hidden: of all tokens.
+    """
+    outputs, row, n_logits, n_tokens = [], 0, 0, 0
+    for i in inputs:
+        i.sequence.rows_rescored += sum(rescored[row : row + i.wanted])
+        i.sequence.head_bytes += head_bytes if i.wanted else 0
+        states = None
+        if hidden is not None and i.return_hidden_states:
+            states = hidden[n_tokens : n_tokens + len(i.tokens)]
+        if i.draw:
+            first = row - n_logits
+            output = StepOutput(logits[:0], list(drawn[first : first + i.wanted]), states)
+        else:
+            output = StepOutput(logits[n_logits : n_logits + i.wanted], [], states)
+            n_logits += i.wanted
+        outputs.append(output)
+        row += i.wanted
+        n_tokens += len(i.tokens)
+    return outputs

@@ -15,10 +15,11 @@ from sterna.engine import (
     PREFILL_CHUNK,
     Adapter,
     Engine,
+    PrefixCache,
     StepInput,
-    in_common,
+    common_prefix_length,
     log_probabilities,
-    scoring_draw,
+    logprobs_draw,
     step_tokens,
 )
 from sterna.engine import Sequence as EngineSequence
@@ -113,20 +114,21 @@ class _Group:
         self.shared: I32 = np.array(first[: _shared(requests)], np.int32)
         self.sequence = EngineSequence()
         self.longest = max((len(r.tokens) for r in requests), default=0)
-        # What forgets has no way back to the end of what two groups have in common.
-        self._cache = None if engine.forgets else engine.pool.cache
+        # A model that needs snapshots has no way back to the end of what two groups share.
+        cache = None if engine.kv_cache.needs_snapshots else engine.kv_cache.pool.cache
+        self._cache = cache if isinstance(cache, PrefixCache) else None
         if self._cache is not None and len(self.shared):
-            found, _ = self._cache.find(np.append(self.shared, np.int32(0)), self._salt)
+            found, _ = self._cache.match(np.append(self.shared, np.int32(0)), self._salt)
             self.sequence = found or self.sequence
 
     def keep(self) -> None:
         """Leaves what it has computed of `shared` to the cache."""
         if self._cache is not None:
-            self._cache.keep(self.shared, self.sequence, self._salt)
+            self._cache.insert(self.shared, self.sequence, self._salt)
 
     def repeats(self, other: _Group) -> bool:
         """Whether it had better come after the other one, which computes a page of it at least."""
-        gain = in_common(self.shared, other.shared) - self.sequence.length
+        gain = common_prefix_length(self.shared, other.shared) - self.sequence.length
         return self._cache is not None and gain >= PAGE
 
 
@@ -134,7 +136,7 @@ def _batches(
     engine: Engine, groups: Sequence[list[Request]], budget: int, adapter: Adapter | None
 ) -> Iterator[list[_Group]]:
     """Groups that run together: as many as a step has logits for, in the free pages, or one."""
-    states = 2 * engine.pool.state_pages  # of each sequence, and of a snapshot
+    states = 2 * engine.kv_cache.pool.state_pages  # of each sequence, and of a snapshot
     batch: list[_Group] = []
     rows = pages = 0
     for requests in groups:
@@ -142,7 +144,8 @@ def _batches(
         need = -(-group.longest // PAGE) + states
         wanted = max((r.scored for r in requests), default=0)
         full = rows + wanted > budget
-        if batch and (full or pages + need > engine.pool.free or any(map(group.repeats, batch))):
+        full |= pages + need > engine.kv_cache.pool.free
+        if batch and (full or any(map(group.repeats, batch))):
             yield batch
             group = _Group(engine, requests, adapter)  # which may begin as one of these
             batch, rows, pages = [], 0, 0
@@ -162,7 +165,7 @@ def _score_batch(
         _run(engine, openings, budget, adapter)
         for group in batch:
             if len(group.requests) > 1:
-                engine.snapshot(group.sequence)
+                engine.kv_cache.snapshot(group.sequence)
             group.keep()
         for i in range(max(len(group.requests) for group in batch)):
             live = [k for k, group in enumerate(batch) if i < len(group.requests)]
@@ -173,10 +176,10 @@ def _score_batch(
             _run(engine, jobs, budget, adapter)
             for k, job in zip(live, jobs, strict=True):
                 results[k].append(Score(math.fsum(job.logprobs), job.greedy))
-                engine.rewind(batch[k].sequence, len(batch[k].shared))
+                engine.kv_cache.rewind(batch[k].sequence, len(batch[k].shared))
     finally:
         for group in batch:
-            engine.release(group.sequence)
+            engine.kv_cache.release(group.sequence)
     return results
 
 
@@ -203,7 +206,7 @@ def _run(engine: Engine, jobs: list[_Job], budget: int, adapter: Adapter | None)
             first = max(begin, len(job.tokens) - 1 - job.scored)
             end = min(begin + size, first + rows, len(job.tokens) - 1)
             wanted = max(0, end - first)
-            draw = scoring_draw(job.tokens[: end + 1], wanted, vocab, 1) if wanted else None
+            draw = logprobs_draw(job.tokens[: end + 1], wanted, vocab, 1) if wanted else None
             part = job.tokens[begin:end]
             inputs.append(StepInput(job.sequence, part, wanted, draw=draw, adapter=adapter))
         for job, output in zip(live, engine.run(inputs), strict=True):

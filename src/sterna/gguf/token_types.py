@@ -15,7 +15,7 @@ from tokenizers import decoders
 
 from sterna.errors import shown
 from sterna.gguf.metadata import Metadata
-from sterna.marks import ALL_MARKS, ends_of, inner_of, marks_of
+from sterna.turn_tokens import ALL_TURN_TOKENS, inner_end_tokens, turn_end_tokens, turn_tokens_of
 
 __all__ = ["Roles", "distinct", "special_id"]
 
@@ -116,8 +116,8 @@ class Roles:
         is control, and a tag such as <think>, which answers show, is so where no merge leads to it.
         """
         templates, has = self._templates(), self._ids.__contains__
-        marks = {*marks_of(has), *filter(has, _PIPED.findall(templates))}
-        marks.update(mark for mark in ALL_MARKS if has(mark) and mark in templates)
+        marks = {*turn_tokens_of(has), *filter(has, _PIPED.findall(templates))}
+        marks.update(mark for mark in ALL_TURN_TOKENS if has(mark) and mark in templates)
         tags = {tag for tag in filter(has, _TAG.findall(templates)) if tag not in merged} - marks
         roles = dict.fromkeys(sorted(marks), CONTROL) | dict.fromkeys(sorted(tags), USER_DEFINED)
         corrected = [t for t in roles if self.types[self._ids[t]] not in ADDED]
@@ -140,11 +140,11 @@ class Roles:
     def ends(self, named: Iterable[int]) -> tuple[int, ...]:
         """The ids that end a text or a turn, ascending; named: those that keys of the file name."""
         has = self._ids.__contains__
-        ends = {*named, *(self._ids[token] for token in ends_of(has))}
+        ends = {*named, *(self._ids[token] for token in turn_end_tokens(has))}
         if self._metadata.text(f"{PREFIX}model") == "llama" and has("</s>"):
             end = self._ids["</s>"]
             ends |= {end} if self.types[end] == CONTROL else set()  # else it is HTML's tag
-        return tuple(sorted(ends - {self._ids[token] for token in inner_of(has)}))
+        return tuple(sorted(ends - {self._ids[token] for token in inner_end_tokens(has)}))
 
     def takes_space(self, token: str) -> bool:
         """Whether an added token takes the white space behind it: Phi-3's do, by the file's name,

@@ -250,7 +250,7 @@ class Ticket(AsyncIterator[Piece]):
     def read_at_end(self) -> None:
         """Nobody waits for it: steps may be longer for prompts of others, and its tokens slower."""
         for request in self.requests:
-            request.read_along = False
+            request.is_streamed = False
 
     async def result(self) -> list[Completion]:
         """The answers, once they have ended; raises what ended one before its time."""

@@ -10,11 +10,11 @@ from typing import Any
 from sterna.chat import ChatTemplate
 from sterna.chat.thoughts import Thoughts
 from sterna.checks import checked_flag, checked_items
-from sterna.engine.constraints import Constraint
+from sterna.engine.decoding.constraints import Constraint
 from sterna.errors import RequestError, shown
 from sterna.loading import Model
-from sterna.marks import inner_of
 from sterna.tokenizer import Tokenizer
+from sterna.turn_tokens import inner_end_tokens
 
 __all__ = ["ChatRenderer", "after_reasoning"]
 
@@ -105,7 +105,7 @@ class ChatRenderer:
         """
         tokenizer = self._tokenizer
         added = tokenizer.added_at(template.after_answer()) if template else None
-        inner = inner_of(lambda mark: tokenizer.token_id(mark) is not None)
+        inner = inner_end_tokens(lambda mark: tokenizer.token_id(mark) is not None)
         if added is None or added in map(tokenizer.token_id, inner):
             return frozenset()
         return frozenset([added])

@@ -19,11 +19,11 @@ from sterna.engine import (
     Engine,
     EngineLoop,
     PrefixCache,
-    PrefixStore,
+    PrefixDiskCache,
     Request,
     Scheduler,
 )
-from sterna.engine.constraints import Constraints
+from sterna.engine.decoding.constraints import Constraints
 from sterna.errors import RequestError, shown
 from sterna.llm.adapters import Adapters
 from sterna.llm.chat_renderer import ChatRenderer
@@ -178,8 +178,12 @@ class LLM:
         self.adapters.begin(adapter)
         self.constraints = Constraints(self.tokenizer, vocab)
         self.last = Completion()
-        store = PrefixStore(disk, engine, cache_disk_max) if disk is not None else None
-        prefixes = PrefixCache(engine.pool, engine.cache_pages, store) if prefix_cache else None
+        kv_cache = engine.kv_cache
+        store = prefixes = None
+        if disk is not None:
+            store = PrefixDiskCache(disk, kv_cache, engine.identity, cache_disk_max)
+        if prefix_cache:
+            prefixes = PrefixCache(kv_cache.pool, kv_cache.prefix_cache_pages, store)
         self._attach(engine, prefixes)
         self.model.keep()
 
@@ -198,7 +202,7 @@ class LLM:
     def _checked_draft(self, draft: object) -> LLM:
         if not isinstance(draft, LLM):
             raise RequestError(f"draft: must be an LLM, but got {shown(draft)}")
-        if draft.engine.state_bytes:
+        if draft.engine.kv_cache.state_bytes:
             raise RequestError(
                 "draft: must not be recurrent, since its drafts are taken back, but got "
                 f"{draft.name} for {self.name}; leave it out"

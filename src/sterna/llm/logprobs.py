@@ -33,7 +33,7 @@ def logit_chunks(
             if wanted:
                 yield rows, np.array(ids[first + 1 : begin + len(part) + 1], np.int32)
     finally:
-        engine.release(sequence)
+        engine.kv_cache.release(sequence)
 
 
 def token_logprobs(

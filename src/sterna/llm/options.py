@@ -10,7 +10,7 @@ from sterna.sampling_params import SamplingOptions, SamplingParams
 
 if TYPE_CHECKING:
     from sterna.chat import ChatTemplate
-    from sterna.engine.constraints import Constraint
+    from sterna.engine.decoding.constraints import Constraint
 
 __all__ = [
     "ChatOptions",

@@ -8,20 +8,19 @@ from typing import Any
 
 from sterna.chat.thoughts import Thoughts
 from sterna.checks import checked_flag, checked_whole
-from sterna.engine import Engine, Request, Scoring
-from sterna.engine.constraints import Constraint, Constraints
-from sterna.engine.drafts import (
+from sterna.engine import Engine, PromptLogprobsRequest, Request
+from sterna.engine.decoding.constraints import Constraint, Constraints
+from sterna.engine.decoding.draft_sources import (
     LONG,
     SHORT,
     DraftModel,
-    Forced,
-    Prediction,
+    ForcedTokens,
+    PredictedOutput,
     PromptLookup,
-    Source,
-    Speculation,
 )
-from sterna.engine.guide import Guide
-from sterna.engine.mtp import MtpLayer
+from sterna.engine.decoding.grammar_matcher import GrammarMatcher
+from sterna.engine.decoding.mtp_drafts import MtpDrafts
+from sterna.engine.decoding.speculation import DraftSource, Speculation
 from sterna.errors import RequestError
 from sterna.llm.adapters import Adapters
 from sterna.llm.chat_renderer import ChatRenderer, after_reasoning
@@ -111,7 +110,9 @@ class RequestFactory:
         if isinstance(others.get("constraint"), Constraint):
             others["constraint"] = after_reasoning(state, others["constraint"])
         tokens = self._tokenizer.encode(prompt, add_special=False)
-        boundary = renderer.end_of_turn(tokens, messages, template) if self._engine.forgets else 0
+        boundary = 0
+        if self._engine.kv_cache.needs_snapshots:
+            boundary = renderer.end_of_turn(tokens, messages, template)
         request_args = {"boundary": boundary, **request_args}
         request = self.make(tokens, others, params, chat=True, **request_args)
         request.completion.thinks = state is Thoughts.OPENED
@@ -119,10 +120,10 @@ class RequestFactory:
 
     def make_scoring(
         self, prompt: str | Sequence[int], top: int, adapter: str | None, **request_args: Any
-    ) -> Scoring:
+    ) -> PromptLogprobsRequest:
         """A request for the log-probabilities of a prompt's tokens."""
         checked_whole("top", top, 0, MAX_LOGPROBS)
-        return Scoring(
+        return PromptLogprobsRequest(
             self._encoder.encode(prompt), top, self._tokenizer, context=self._engine.context,
             vocab=self._engine.model.config.vocab_size, adapter=self._adapters.chosen(adapter),
             **request_args,
@@ -132,7 +133,7 @@ class RequestFactory:
         """RequestError unless `make` takes these options."""
         _, others = checked_options(options)
         self._adapters.chosen(others.get("adapter"))
-        self._constraints.guide(others.get("constraint"))
+        self._constraints.matcher(others.get("constraint"))
         self._encoder.encode_prediction(others.get("prediction"))
 
     def _request(
@@ -148,30 +149,34 @@ class RequestFactory:
             raise RequestError(f"generate: {model.name} makes vectors, not text; use embed")
         ends = frozenset() if params.ignore_eos else ends.union(self._tokenizer.eos_ids)
         most = min(params.max_tokens, max(1, context - len(tokens)))
-        guide = self._constraints.guide(options.get("constraint"), most)
+        matcher = self._constraints.matcher(options.get("constraint"), most)
         prediction = self._encoder.encode_prediction(options.get("prediction"))
         return Request(
-            tokens, params, self._tokenizer, context=context, ends=ends, guide=guide,
+            tokens, params, self._tokenizer, context=context, ends=ends, matcher=matcher,
             vocab=model.config.vocab_size, adapter=self._adapters.chosen(options.get("adapter")),
-            speculation=self._speculation(len(tokens), params, prediction, guide), **request_args,
+            speculation=self._speculation(len(tokens), params, prediction, matcher), **request_args,
         )  # fmt: skip
 
     def _speculation(
-        self, n_prompt: int, params: SamplingParams, prediction: list[int], guide: Guide | None
+        self,
+        n_prompt: int,
+        params: SamplingParams,
+        prediction: list[int],
+        matcher: GrammarMatcher | None,
     ) -> Speculation | None:
         """Where drafts of an answer come from, best source first; None without speculation."""
         if self._speculate == "off":
             return None
         engine, sampling = self._engine, replace(params, logprobs=0).native
-        sources: list[Source] = [Forced(guide)] if guide else []
+        sources: list[DraftSource] = [ForcedTokens(matcher)] if matcher else []
         if prediction:
-            sources.append(Prediction(n_prompt, prediction[: engine.context]))
+            sources.append(PredictedOutput(n_prompt, prediction[: engine.context]))
         sources.append(PromptLookup(LONG))
         if self._speculate == "auto" and self._draft is None and engine.mtp is not None:
-            sources.append(MtpLayer(engine, sampling, n_prompt))
+            sources.append(MtpDrafts(engine, sampling, n_prompt))
         sources.append(PromptLookup(SHORT))
         if self._speculate == "auto" and self._draft is not None:
             draft = self._draft
             cost = draft.model.weight_bytes_per_token / engine.model.weight_bytes_per_token
             sources.append(DraftModel(draft, sampling, n_prompt, cost))
-        return Speculation(sources, engine)
+        return Speculation(sources, engine.kv_cache)

@@ -13,7 +13,7 @@ __all__ = ["TextLogprobs", "chat_logprob", "token_text"]
 
 def token_text(tokenizer: Tokenizer, id: int) -> str:
     """A token's text, or `bytes:\\xe2\\x82` if it is only part of a character."""
-    data = tokenizer.spelling(id)
+    data = tokenizer.token_bytes(id)
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -24,7 +24,7 @@ def chat_logprob(tokenizer: Tokenizer, found: TokenLogprob, count: int) -> dict[
     """An entry of a chat's `logprobs.content`, with at most `count` alternatives."""
 
     def entry(id: int, logprob: float) -> dict[str, Any]:
-        data = tokenizer.spelling(id)
+        data = tokenizer.token_bytes(id)
         text = data.decode("utf-8", "replace")
         return {"token": text, "logprob": logprob, "bytes": list(data)}
 

@@ -7,7 +7,7 @@ import logging
 from functools import partial
 from typing import Any, NamedTuple
 
-from sterna.engine.constraints import Constraint
+from sterna.engine.decoding.constraints import Constraint
 from sterna.errors import RequestError, shown
 from sterna.llm import LLM
 from sterna.server.errors import ApiError

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sterna.chat import ChatTemplate
-from sterna.engine.constraints import Constraint, ToolCall
+from sterna.engine.decoding.constraints import Constraint, ToolCall
 from sterna.errors import RequestError
 from sterna.llm import LLM
 from sterna.server.chat_rendering import MAX_TOOLS

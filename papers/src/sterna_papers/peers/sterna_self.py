@@ -41,7 +41,7 @@ class SternaModel(EndToEnd):
         self.last = np.zeros(0, np.float32)
 
     def keep(self, length: int) -> None:
-        self.engine.rewind(self.sequence, length)
+        self.engine.kv_cache.rewind(self.sequence, length)
 
     def feed(self, tokens: Sequence[int]) -> None:
         """Chunks of the engine's prefill."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from sterna.engine.constraints import ToolCall
+from sterna.engine.decoding.constraints import ToolCall
 
 __all__ = ["ToolCallFormat", "ToolCallParser", "ToolCallPart"]
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sterna.engine.constraints import ToolCall
-from sterna.engine.members import Members
+from sterna.engine.decoding.constraints import ToolCall
+from sterna.engine.decoding.tool_arguments import TaggedArguments
 from sterna.server.tool_call_formats.base import ToolCallFormat, ToolCallParser, ToolCallPart
 
 _FUNCTION = re.compile(r"<function=([^>\n]+)>")
@@ -22,7 +22,7 @@ class XmlFormat(ToolCallFormat):
     """Arguments are raw text if their schema says string, else JSON."""
 
     def tool_call(self, name: str, schema: Mapping[str, Any], strict: bool) -> ToolCall:
-        members = Members("<parameter={}>\n", "\n</parameter>\n")
+        members = TaggedArguments("<parameter={}>\n", "\n</parameter>\n")
         return ToolCall(self.begin.replace("{}", name), schema, self.end, strict, members)
 
     def parser(self, schemas: Mapping[str, Any]) -> ToolCallParser:

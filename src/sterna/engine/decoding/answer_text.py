@@ -1,0 +1,67 @@
+"""`AnswerText`: makes a completion's text of drawn tokens, up to a stop string."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as SequenceOf
+
+from sterna import _native
+from sterna.engine.decoding.stop_strings import StopFilter
+from sterna.outputs import Completion, Piece, TokenLogprob
+from sterna.sampling_params import SamplingParams
+from sterna.tokenizer import Detokenizer, Tokenizer
+
+__all__ = ["AnswerText"]
+
+
+class AnswerText:
+    """The text of one answer, as its tokens come.
+
+    completion: where text, tokens and log-probabilities are added.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt: SequenceOf[int],
+        params: SamplingParams,
+        completion: Completion,
+    ) -> None:
+        self.completion, self._params = completion, params
+        #: Whether the answer has its last piece.
+        self.finished = False
+        self._detokenizer = Detokenizer(tokenizer, list(prompt))
+        self._filter = StopFilter(tuple(params.stop))
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string has ended the text."""
+        return self._filter.stopped
+
+    def add(self, drawn: _native.SampleResult) -> Piece:
+        """Add a token that is part of the answer; returns its piece, whose text may be empty."""
+        token, done = int(drawn.token), self.completion
+        done.tokens.append(token)
+        done.stats.n_generated += 1
+        logprob = None
+        if self._params.logprobs:
+            logprob = TokenLogprob(token, float(drawn.logprob), tuple(drawn.top))
+            done.logprobs.append(logprob)
+        text = self._filter.push(self._detokenizer.push(token))
+        done.text += text
+        return Piece(text, token, logprob, self._params.choice)
+
+    def finish(self, reason: str) -> Iterator[Piece]:
+        """Finish the answer, and yield the text that was held back, if any."""
+        done = self.completion
+        if not self.stopped:
+            rest = self._detokenizer.flush(cut=reason != "stop")
+            held_text = self._filter.push(rest) + self._filter.flush()
+        else:
+            held_text = ""
+        done.finish_reason = "stop" if self.stopped else reason
+        done.stop_string = self._filter.stopped_by
+        self.finished = True
+        done.text += held_text
+        if held_text and done.tokens:
+            yield Piece(held_text, done.tokens[-1], None, self._params.choice)

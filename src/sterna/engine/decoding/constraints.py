@@ -1,0 +1,317 @@
+"""`Constraints`: compiles grammars that answers must follow, by llguidance and within limits.
+
+A constraint is refused, with the reason, unless all of it is enforced: docs/how-to/constrain.md.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sterna.chat.thoughts import CLOSE, OPEN
+from sterna.checks import checked_flag, checked_items
+from sterna.engine.decoding.grammar_matcher import GrammarMatcher
+from sterna.engine.decoding.grammars import Marks, ToolCall, behind_thoughts, quoted
+from sterna.engine.decoding.grammars import calls as calls_grammar
+from sterna.engine.decoding.json_schemas import (
+    for_llguidance,
+    grammar_options,
+    problems,
+    read_schema,
+)
+from sterna.engine.decoding.thinking_budget import ROOM, ThinkingBudget
+from sterna.errors import RequestError, shown
+from sterna.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    import llguidance
+
+__all__ = ["Constraint", "Constraints", "ToolCall"]
+
+T = TypeVar("T")
+#: Seconds that compiling may take; beyond, its thread runs on until one of llguidance's limits.
+DEADLINE_S = 10.0
+MAX_GRAMMAR_BYTES = 1 << 18
+MAX_CHOICES = 10_000
+_ANY_OBJECT = {"type": "object"}
+
+
+class Constraint:
+    """A compiled grammar; any number of answers may follow it at once.
+
+    ignored: parts of a schema that are not enforced, only possible with strict=False.
+    """
+
+    def __init__(
+        self, matcher: llguidance.LLMatcher, grammar: str, of: Constraints, ends: Sequence[int],
+        ignored: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
+        self._matcher, self._of, self._ends = matcher, of, ends
+        self.grammar, self.ignored = grammar, ignored
+        #: Of a constraint behind thoughts: whether the prompt has opened them.
+        self._opened: bool | None = None
+        self._behind: dict[bool, Constraint] = {}
+
+    def behind_thoughts(self, opened: bool) -> Constraint:
+        """Return a constraint that lets an answer think first.
+
+        opened: whether the prompt has opened the thoughts; else the answer may open them, or have
+        none. Raises RequestError if that is too complex.
+        """
+        if opened not in self._behind:
+            self._behind[opened] = self._of.behind_thoughts(self, opened)
+        return self._behind[opened]
+
+    def matcher(self, max_tokens: int = 0) -> GrammarMatcher:
+        """Return a matcher for one answer of at most `max_tokens`; 0: no limit."""
+        copy, thinking = self._matcher.deep_copy(), None
+        if self._opened is not None and max_tokens:
+            tokenizer, budget = self._of.tokenizer, int(max_tokens * (1 - ROOM))
+            closing = tokenizer.encode(f"\n{CLOSE}\n\n", add_special=False)
+            thinking = ThinkingBudget(self._opened, budget, closing, tokenizer.token_bytes)
+        return GrammarMatcher(copy, self._of.vocab, self._ends, thinking)
+
+    def fits(self, constraints: Constraints) -> bool:
+        """Whether a compiler is for the same tokens as this constraint."""
+        one, other = self._of, constraints
+        return one is other or (
+            one.vocab == other.vocab and one.tokenizer.digest == other.tokenizer.digest
+        )
+
+
+class Constraints:
+    """Compiles constraints for a model's tokens.
+
+    Methods raise RequestError for what cannot be enforced, for grammars that are too large or
+    complex, and if llguidance is not installed.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, vocab: int) -> None:
+        """`vocab`: tokens of the model, at least the tokenizer's."""
+        self.tokenizer, self.vocab = tokenizer, vocab
+        self._lock = threading.Lock()
+
+    def matcher(self, constraint: object, max_tokens: int = 0) -> GrammarMatcher | None:
+        """Return a matcher as `Constraint.matcher`, for an answer of this model; None for None."""
+        if constraint is None:
+            return None
+        if not isinstance(constraint, Constraint):
+            raise RequestError(
+                f"constraint: must be one of LLM.constraints, but got {shown(constraint)}"
+            )
+        if not constraint.fits(self):
+            raise RequestError(
+                "constraint: must be for this model's tokens, but was made for another's; make it "
+                "with this LLM.constraints"
+            )
+        return constraint.matcher(max_tokens)
+
+    def json_schema(
+        self, schema: Mapping[str, Any] | str | bool, *, strict: bool = True
+    ) -> Constraint:
+        """Compile a JSON schema, given as an object or as JSON.
+
+        strict: refuse a schema of which any part cannot be enforced; False: leave these parts out,
+        take oneOf as anyOf, and list them in `Constraint.ignored`.
+        """
+        checked_flag("strict", strict)
+        read = read_schema(schema)
+        ignored = problems(read)
+        if ignored and strict:
+            raise RequestError(_refusal("schema", ignored[0]))
+        grammar = self._library.LLMatcher.grammar_from_json_schema(
+            json.dumps(for_llguidance(read)), overrides=grammar_options(strict)
+        )
+        return self._compiled("schema", grammar, tuple(ignored), strict)
+
+    def json_object(self) -> Constraint:
+        """Compile a grammar of any JSON object."""
+        return self.json_schema(_ANY_OBJECT)
+
+    def regex(self, pattern: str) -> Constraint:
+        """Compile a pattern for the whole answer: Rust's syntax, without look-around."""
+        text = _checked_text("regex", pattern)
+        return self._compiled("regex", self._library.LLMatcher.grammar_from_regex(text))
+
+    def lark(self, grammar: str) -> Constraint:
+        """Compile a grammar in llguidance's kind of Lark, whose first rule is `start`."""
+        text = _checked_text("grammar", grammar)
+        return self._compiled("grammar", self._library.LLMatcher.grammar_from_lark(text))
+
+    def choice(self, choices: Sequence[str]) -> Constraint:
+        """Compile a choice between texts."""
+        if isinstance(choices, str):
+            raise RequestError(f"choice: must be several texts, but got {shown(choices)}")
+        texts = list(checked_items("choice", choices, "a sequence of texts"))
+        if not 1 <= len(texts) <= MAX_CHOICES:
+            raise RequestError(f"choice: must have 1..{MAX_CHOICES} texts, but has {len(texts)}")
+        quotes = [quoted(_checked_text("choice", text)) for text in texts]
+        return self.lark("start: " + " | ".join(quotes))
+
+    def tools(
+        self,
+        calls: Sequence[ToolCall],
+        trigger: str,
+        required: bool = False,
+        several: bool = True,
+        answer: Constraint | None = None,
+    ) -> Constraint:
+        """Compile a grammar of texts in which each `trigger` opens a call of a tool.
+
+        calls: how each tool is called; each `begin` must start with the trigger. required: the
+        answer consists of calls, at least one. several: allow more than one call; else the answer
+        ends with the first. answer: the constraint of an answer without calls; None: any text, with
+        calls in it.
+        """
+        if not calls or not trigger or not all(c.begin.startswith(trigger) for c in calls):
+            raise RequestError(
+                "tools: must have calls, each of which begins with the trigger, but got "
+                f"{shown(trigger)} and {shown([c.begin for c in calls])}"
+            )
+        bodies, ignored = [], list(answer.ignored if answer else ())
+        for i, call in enumerate(calls):
+            body, rules, left = _body(call, f"value_{i}")
+            if left and call.strict:
+                raise RequestError(_refusal(f"tool {i}", left[0]))
+            ignored += [f"tool {i}: {what}" for what in left]
+            bodies.append((call, body, rules))
+        grammar = calls_grammar(
+            bodies, self._marks, trigger, required=required, several=several,
+            answer=answer.grammar if answer else None,
+        )  # fmt: skip
+        strict = all(call.strict for call in calls) and not ignored
+        return self._compiled("tools", grammar, tuple(ignored), strict)
+
+    def behind_thoughts(self, constraint: Constraint, opened: bool) -> Constraint:
+        """As `Constraint.behind_thoughts`."""
+        grammar = behind_thoughts(constraint.grammar, self._marks, opened, OPEN, CLOSE)
+        made = self._compiled("constraint", grammar, constraint.ignored, not constraint.ignored)
+        made._opened = opened
+        return made
+
+    def _compiled(
+        self, what: str, grammar: str, ignored: tuple[str, ...] = (), strict: bool = True
+    ) -> Constraint:
+        library, limits = self._library, self._limits
+        matcher = _within(DEADLINE_S, what, lambda: library.LLMatcher(
+            self._tokens, grammar, log_level=0, limits=limits
+        ))  # fmt: skip
+        if matcher.is_error():
+            raise RequestError(_refusal(what, f"llguidance says {_line(matcher.get_error())}"))
+        warnings = [_line(warning) for warning in matcher.get_grammar_warnings()]
+        if warnings and strict:
+            raise RequestError(_refusal(what, f"llguidance says {warnings[0]}"))
+        if matcher.is_stopped():
+            raise RequestError(f"{what}: must allow a text, but allows none but the empty one")
+        return Constraint(matcher, grammar, self, self._tokens.eos_tokens, (*ignored, *warnings))
+
+    @cached_property
+    def _library(self) -> Any:
+        try:
+            import llguidance  # an optional dependency
+        except ImportError:
+            raise RequestError(
+                "constraint: needs llguidance, which is not installed; pip install "
+                "'sterna[constraints]'"
+            ) from None
+        return llguidance
+
+    @property
+    def _tokens(self) -> llguidance.LLTokenizer:
+        """llguidance's vocabulary, made once: takes a second for 128k tokens."""
+        with self._lock:
+            return self._made_tokens
+
+    @cached_property
+    def _made_tokens(self) -> llguidance.LLTokenizer:
+        ends = list(self.tokenizer.eos_ids)
+        text = self.tokenizer.to_json()
+        try:
+            made = self._library.LLTokenizer(text, n_vocab=self.vocab, eos_token=ends or None)
+        except ValueError as e:
+            raise RequestError(
+                f"constraint: must have a tokenizer that llguidance knows, but it says {_line(e)}"
+            ) from None
+        tokens: llguidance.LLTokenizer = made
+        self._warm_up(tokens)
+        return tokens
+
+    def _warm_up(self, tokens: llguidance.LLTokenizer) -> None:
+        """Make llguidance sort the vocabulary now, which it would do at the first mask of a string:
+        a third of a second for 128k tokens, too long for a step."""
+        matcher = self._library.LLMatcher(
+            tokens,
+            self._library.LLMatcher.grammar_from_json_schema('{"type": "string"}'),
+            log_level=0,
+        )
+        matcher.consume_tokens(tokens.tokenize_str('"'))
+        matcher.compute_bitmask()
+
+    @cached_property
+    def _marks(self) -> Marks:
+        """Tokens that llguidance matches only by their ids."""
+        tokens, added = self._tokens, self.tokenizer.added
+        below = {text: id for text, id in added.items() if id < self.vocab}
+        return Marks({text: id for text, id in below.items() if tokens.is_special_token(id)})
+
+    @property
+    def _limits(self) -> llguidance.LLParserLimits:
+        """llguidance's own limits, but errors that do not quote the text."""
+        limits: llguidance.LLParserLimits = self._library.LLParserLimits(verbose_errors=False)
+        return limits
+
+
+def _body(call: ToolCall, name: str) -> tuple[str, list[str], list[str]]:
+    """Return the grammar of a call's value, the rules that it uses (prefixed with `name`), and the
+    parts of its schema that are left out."""
+    read = read_schema(call.schema)
+    left = problems(read)
+    if call.members and isinstance(read, dict):
+        body, rules = call.members.rules(name, read)
+        return body, rules, [*left, *call.members.left_out(read)]
+    options = {"x-guidance": grammar_options(call.strict)}
+    return f"%json {json.dumps({**for_llguidance(read), **options})}", [], left
+
+
+def _within(seconds: float, what: str, work: Callable[[], T]) -> T:
+    """Return the result of `work`; raises RequestError if it takes longer."""
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as e:  # raised below
+            errors.append(e)
+
+    thread = threading.Thread(target=run, name="constraint", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    if not results:
+        raise RequestError(f"{what}: must be compiled within {seconds:g} s, but takes longer")
+    return results[0]
+
+
+def _checked_text(name: str, text: object) -> str:
+    if not isinstance(text, str) or not text:
+        raise RequestError(f"{name}: must be a text that is not empty, but got {shown(text)}")
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise RequestError(f"{name}: must be valid Unicode, but got {shown(text)}") from None
+    if size > MAX_GRAMMAR_BYTES:
+        raise RequestError(f"{name}: must have at most {MAX_GRAMMAR_BYTES} bytes, but has {size}")
+    return text
+
+
+def _refusal(what: str, reason: str) -> str:
+    return f"{what}: must be enforced in full, but {reason}"
+
+
+def _line(text: object) -> str:
+    return shown(" ".join(str(text).split()))

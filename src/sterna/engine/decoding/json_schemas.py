@@ -1,0 +1,168 @@
+"""JSON schemas as llguidance takes them: what it would not enforce, and how JSON may be written.
+
+llguidance refuses keywords that it does not know how to enforce. Here is what it takes and does not
+enforce in all texts (docs/constrained.md).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sterna.engine.decoding.regex_dialects import CONTROL, in_rust, unfit
+from sterna.errors import ModelFormatError, RequestError, shown
+from sterna.files.jsonfile import parse_json
+
+__all__ = ["for_llguidance", "grammar_options", "problems", "read_schema"]
+
+MAX_BYTES = 1 << 18  #: of a schema's JSON: OpenAI takes 15,000 characters of names in all
+MAX_DEPTH = 64  #: as of files.jsonfile
+#: White space between two tokens of JSON: enough to write it out in lines, and bounded, since some
+#: models write it without end.
+WHITE_SPACE = r"[\x20\x0A\x0D\x09]{0,32}"
+#: Letters behind a backslash. Each character has one spelling: by another one, "\u0061" for "a", a
+#: property would escape its schema.
+ESCAPES = '"\\bfnrt'
+
+_LEAP_YEAR = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
+_DATE = (
+    f"^(?:{_LEAP_YEAR}-02-29|[0-9]{{4}}-(?:02-(?:[01][0-9]|2[0-8])|(?:0[13-9]|1[0-2])-[0-3][0-9]))"
+)
+_TIME = "^[^:]*:[0-9]{2}:[0-5]"
+#: What llguidance's formats leave out: 29 February in some years alone; seconds up to 59, as a leap
+#: second is in few minutes; the length of a host's name, and labels that encode others (xn--).
+_FORMATS: dict[str, list[dict[str, Any]]] = {
+    "date": [{"pattern": _DATE}],
+    "time": [{"pattern": _TIME}],
+    "date-time": [{"pattern": _DATE}, {"pattern": _TIME}],
+    "hostname": [{"pattern": "^(?:-?[^-])+$", "maxLength": 253}],
+}
+
+#: Where a schema has schemas: in the value, in the values of an object, or in a list.
+_ONE = (
+    "items", "additionalItems", "additionalProperties", "contains", "propertyNames", "not", "if",
+    "then", "else", "unevaluatedItems", "unevaluatedProperties",
+)  # fmt: skip
+_NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_LISTED = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+
+
+def read_schema(given: object) -> dict[str, Any] | bool:
+    """A schema from its JSON, or from a value of JSON's types; RequestError if it is none."""
+    if isinstance(given, str):
+        data = given.encode(errors="surrogatepass")
+    else:
+        try:
+            data = json.dumps(given, allow_nan=False, default=_plain).encode()
+        except (TypeError, ValueError, RecursionError) as e:
+            raise RequestError(f"schema: must be a value of JSON's types, but got {e}") from None
+    if len(data) > MAX_BYTES:
+        raise RequestError(f"schema: must have at most {MAX_BYTES} bytes, but has {len(data)}")
+    try:
+        schema = parse_json(data, Path("schema"))
+    except ModelFormatError as e:
+        raise RequestError(f"schema: must be JSON of one meaning, but got {e}") from None
+    if not isinstance(schema, (dict, bool)):
+        raise RequestError(f"schema: must be an object or a boolean, but got {shown(schema)}")
+    return schema
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"a {type(value).__name__}")
+
+
+def for_llguidance(schema: dict[str, Any] | bool) -> dict[str, Any]:
+    """The schema with the same meaning to llguidance; RequestError where it allows nothing."""
+    if schema is False:
+        raise RequestError("schema: must allow some value, but is false")
+    made: dict[str, Any] = {} if schema is True else json.loads(json.dumps(schema))
+    for _, part in list(_parts(made)):
+        if isinstance(part.get("pattern"), str):
+            part["pattern"] = in_rust(part["pattern"])
+        if isinstance(part.get("patternProperties"), dict):
+            named = part["patternProperties"]
+            part["patternProperties"] = {in_rust(name): named[name] for name in named}
+        name, all_of = part.get("format"), part.get("allOf", [])
+        if isinstance(name, str) and name in _FORMATS and isinstance(all_of, list):
+            part["allOf"] = [*all_of, *_FORMATS[name]]
+    return made
+
+
+def grammar_options(strict: bool) -> dict[str, Any]:
+    """llguidance's, of which none is left to the schema's "x-guidance"."""
+    return {
+        "item_separator": ",",
+        "key_separator": ":",
+        "whitespace_flexible": True,
+        "whitespace_pattern": WHITE_SPACE,
+        "coerce_one_of": not strict,
+        "lenient": not strict,
+        "json_allowed_escapes": ESCAPES,
+        "json_allow_general_unicode_escapes": False,
+    }
+
+
+def problems(schema: Any) -> list[str]:
+    """What of a schema llguidance takes without enforcing it, each with its place."""
+    return [
+        f"{place or '/'}: {what}" for place, part in _parts(schema) for what in _wrong(place, part)
+    ]
+
+
+def _wrong(place: str, part: dict[str, Any]) -> Iterator[str]:
+    if place and "$id" in part:
+        # Beside a $ref, draft 7 and llguidance disagree about what it refers to.
+        yield "$id must be the whole schema's, not that of a part"
+    least, required = part.get("minProperties", 0), part.get("required", [])
+    names = len(set(map(str, required))) if isinstance(required, list) else 0
+    if isinstance(least, (int, float)) and least > max(1, names):
+        # An object with a name twice has fewer properties than are written.
+        yield f"minProperties must be at most 1, or the number of those required, but is {least}"
+    if any(CONTROL.search(text) for text in _texts(part)):
+        yield "control characters must not be in names and values"
+    for pattern in [part.get("pattern"), *_keys(part.get("patternProperties"))]:
+        if isinstance(pattern, str) and (why := unfit(pattern)):
+            yield why
+
+
+def _keys(value: Any) -> list[str]:
+    return list(value) if isinstance(value, dict) else []
+
+
+def _texts(part: dict[str, Any]) -> Iterator[str]:
+    """Texts that a value may have to have."""
+    yield from _keys(part.get("properties"))
+    yield from _within([part.get("const"), part.get("enum"), part.get("required")])
+
+
+def _within(value: Any) -> Iterator[str]:
+    """Every text in a value, names of properties included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from value
+        yield from _within(list(value.values()))
+    elif isinstance(value, list):
+        for item in value:
+            yield from _within(item)
+
+
+def _parts(schema: Any, place: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every schema in it that is an object, with its JSON pointer."""
+    if not isinstance(schema, dict):
+        return
+    yield place, schema
+    for name in _ONE:
+        yield from _parts(schema.get(name), f"{place}/{name}")
+    for name in _NAMED:
+        inner = schema.get(name)
+        for key, value in inner.items() if isinstance(inner, dict) else ():
+            yield from _parts(value, f"{place}/{name}/{key}")
+    for name in _LISTED:
+        inner = schema.get(name)
+        for i, value in enumerate(inner if isinstance(inner, list) else ()):
+            yield from _parts(value, f"{place}/{name}/{i}")

@@ -1,0 +1,64 @@
+"""`TokenRules`: what a request's constraint and parameters allow next, as masks for a step."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna.engine.decoding.allowed_tokens import AllowedTokens, mask_words
+from sterna.engine.decoding.grammar_matcher import GrammarMatcher
+from sterna.engine.decoding.token_masks import TokenMasks
+from sterna.errors import RequestError
+
+__all__ = ["TokenRules"]
+
+I32 = npt.NDArray[np.int32]
+
+
+class TokenRules:
+    """The rules for the next tokens of one request.
+
+    allowed: from its parameters; matcher: of its constraint, or None; ends: ids that end the
+    answer; vocab: tokens of the model.
+    """
+
+    def __init__(
+        self,
+        allowed: AllowedTokens,
+        matcher: GrammarMatcher | None,
+        ends: frozenset[int],
+        vocab: int,
+    ) -> None:
+        self._allowed, self.matcher = allowed, matcher
+        self._ends, self._words = sorted(ends), mask_words(vocab)
+
+    def masks(self, history: I32, n_known: int, n_prompt: int) -> TokenMasks | None:
+        """Return masks for the token after the first `n_known` tokens and after each that follows.
+
+        history: prompt, answer and drafts, int32. None: every token is allowed. Masks that need a
+        grammar are still to be filled, which a step does while it runs.
+        """
+        if self.matcher is None and self._allowed.all:
+            return None
+        rows = 1 + len(history) - n_known
+        masks = TokenMasks(
+            rows, self._words, lambda words: self._fill(words, history, n_known, n_prompt)
+        )
+        if self.matcher is None:
+            masks.make()  # a few bits are no work for a thread
+        return masks
+
+    def _fill(self, words: I32, history: I32, n_known: int, n_prompt: int) -> None:
+        if self.matcher is not None:
+            self.matcher.follow(history[n_prompt:n_known])
+            words[:] = self.matcher.masks(history[n_known:].tolist(), self._ends)
+        else:
+            words[:] = -1
+        if not self._allowed.all:
+            for i, mask in enumerate(words, n_known):
+                mask &= self._allowed.mask(history[:i], i - n_prompt)
+        if not words[0].any():
+            raise RequestError(
+                "answer: must have a next token, but constraint, allowed_token_ids, bad_words and "
+                f"min_tokens leave no token after {n_known - n_prompt}"
+            )

@@ -1,0 +1,1 @@
+"""Keys and values of all sequences: pages, windows, prefix caches in memory and on disk."""

@@ -1,0 +1,338 @@
+"""`PrefixDiskCache`: pages of a prefix cache on disk, for the next start and for other processes.
+
+A file holds a page of 64 tokens. Its name is a SHA-256 over all that its bits depend on: numerics,
+weights, type and layout of keys and values, the page before, and its tokens. The file repeats them,
+with a checksum, so that a damaged, truncated or foreign file is a miss.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hashlib
+import os
+import secrets
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import _native
+from sterna.engine.kv_cache.manager import KVCacheManager
+from sterna.engine.kv_cache.sequence import BARE, PAGE
+from sterna.errors import RequestError, shown
+
+__all__ = ["PrefixDiskCache", "StoredPage"]
+
+#: To be raised when the layout of pages or states in memory, or of files, changes.
+LAYOUT = 1
+#: Bytes that may wait to be written; beyond, further pages are not kept on disk.
+MOST_WAITING = 1 << 28
+#: Files read and checked at the same time: disk and SHA-256 are faster with several threads.
+READERS = 3
+#: After writing one part in so many of the budget, count all processes' files again.
+RECOUNT = 16
+#: Seconds after which an unfinished file is removed.
+ABANDONED_S = 3600.0
+
+U8 = npt.NDArray[np.uint8]
+_MAGIC = b"sterna prefix\0\0\1"
+_HAS_STATE, _IS_BARE = 1, 2  # of the byte behind a name
+_SUFFIX, _UNFINISHED = ".page", ".part"
+_SUM = hashlib.sha256().digest_size
+
+
+@dataclass(frozen=True)
+class StoredPage:
+    """The bytes of a page, and of the recurrent state at its end if it has one.
+
+    bare: without the part of sliding-window layers; nbytes: of the file.
+    """
+
+    page: U8
+    state: U8 | None
+    bare: bool
+    nbytes: int
+
+
+class PrefixDiskCache:
+    """A folder of pages for one engine; engines of other models may use the same folder.
+
+    folder: made if missing, readable by its owner only, since pages reveal prompts. kv_cache: of
+    the engine; identity: `Engine.identity`. most: bytes of all files in the folder; beyond, the
+    longest unused are removed. A background thread writes files, each whole or not at all. Raises
+    RequestError for a folder that cannot be used.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        kv_cache: KVCacheManager,
+        identity: tuple[object, ...],
+        most: int,
+    ) -> None:
+        self.folder, self.most = Path(folder), most
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            writable = os.access(self.folder, os.R_OK | os.W_OK | os.X_OK)
+        except OSError as error:
+            raise RequestError(
+                f"cache_disk: must be a folder, but {shown(str(folder))} is none: {error.strerror}"
+            ) from None
+        if not writable:
+            raise RequestError(f"cache_disk: must be writable, but {shown(str(folder))} is not")
+        self._kv_cache = kv_cache
+        self.state_bytes = kv_cache.state_bytes
+        self.root = _name(*_fields(kv_cache, identity))
+        self._waiting: deque[tuple[bytes, bytes, StoredPage]] = deque()
+        self._pending, self._lock = 0, threading.Lock()
+        self._known: dict[bytes, int] = {}  # bytes of files that are there, or will be, by name
+        self._written = most  # since files were counted; the first write counts them
+        self._thread: threading.Thread | None = None
+
+    def root_of(self, salt: str) -> bytes:
+        """Return the name that stands before the first pages of a salt."""
+        return _name(self.root, salt.encode("utf-8", "surrogatepass"))
+
+    def name(self, parent: bytes, tokens: bytes) -> bytes:
+        """Return the name of a page of these tokens, int32, behind another page."""
+        return _name(parent, tokens)
+
+    def has(self, name: bytes) -> int:
+        """Return the bytes of a page's file that is there or about to be written, else 0."""
+        if name not in self._known:
+            with contextlib.suppress(OSError):
+                self._known[name] = self._path(name).stat(follow_symlinks=False).st_size
+        return self._known.get(name, 0)
+
+    def put(self, name: bytes, tokens: bytes, page: int, state: _native.State | None) -> bool:
+        """Write a page soon; returns False if too many wait to be written.
+
+        page: as in a sequence's table, BARE or whole.
+        """
+        bare = page >= BARE
+        size = self.size(bare, state is not None)
+        if self._pending + size > MOST_WAITING or size > self.most:
+            return False
+        data, kept = self._kv_cache.read_page(page & ~BARE, whole=not bare), None
+        if state is not None:
+            kept = np.empty(state.nbytes, np.uint8)
+            state.read(kept)
+        stored = StoredPage(data, kept, bare, size)
+        self._known[name] = size
+        with self._lock:
+            self._pending += size
+            self._waiting.append((name, tokens, stored))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._write_all, daemon=True)
+                self._thread.start()
+        _alive.add(self)
+        return True
+
+    def restore(self, stored: StoredPage, page: int, position: int) -> _native.State | None:
+        """Write a stored page to a page of the engine; returns its state, of `position`, if any."""
+        self._kv_cache.write_page(page, stored.page)
+        if stored.state is None:
+            return None
+        state = _native.State(self.state_bytes)
+        state.write(stored.state, position)
+        return state
+
+    def get(self, name: bytes, tokens: bytes) -> StoredPage | None:
+        """Return the page of these tokens; None if there is none that is sound."""
+        return self._taken(name, *self._found(name, tokens))
+
+    def get_all(self, pages: Iterable[tuple[bytes, bytes]]) -> Iterator[StoredPage | None]:
+        """Yield `get` of each (name, tokens) in turn, reading the next few ahead."""
+        names, ahead = iter(pages), deque[tuple[bytes, Future[tuple[StoredPage | None, bool]]]]()
+        with ThreadPoolExecutor(READERS) as readers:
+            while True:
+                for name, tokens in islice(names, READERS - len(ahead)):
+                    ahead.append((name, readers.submit(self._found, name, tokens)))
+                if not ahead:
+                    return
+                name, found = ahead.popleft()
+                yield self._taken(name, *found.result())
+
+    def _found(self, name: bytes, tokens: bytes) -> tuple[StoredPage | None, bool]:
+        """Return a sound page, and whether there is a file of its name; changes nothing."""
+        try:
+            data = self._read(self._path(name))
+        except FileNotFoundError:
+            return None, False
+        except OSError:  # a link, or what cannot be read
+            data = None
+        return (None if data is None else self._checked(data, name, tokens)), True
+
+    def _taken(self, name: bytes, stored: StoredPage | None, there: bool) -> StoredPage | None:
+        """Return the page, and mark its file as used; remove a file that is not sound."""
+        if stored is None:
+            self._known.pop(name, None)
+        if there:
+            with contextlib.suppress(OSError):
+                if stored is None:
+                    self._path(name).unlink()  # so that it is written again
+                else:
+                    os.utime(self._path(name))
+        return stored
+
+    def flush(self, timeout_s: float = 60.0) -> None:
+        """Return once all waiting pages are written."""
+        end = time.monotonic() + timeout_s
+        while self._pending and time.monotonic() < end:
+            time.sleep(0.005)
+
+    # ------------------------------------------------------------------------------------- files
+
+    def _path(self, name: bytes) -> Path:
+        text = name.hex()
+        return self.folder / text[:2] / (text + _SUFFIX)
+
+    def size(self, bare: bool, with_state: bool) -> int:
+        """Return the bytes of a file; a file that holds more is larger."""
+        body = self._kv_cache.bare_page_bytes if bare else self._kv_cache.page_bytes
+        body += self.state_bytes if with_state else 0
+        return len(_MAGIC) + len(self.root) + 1 + 4 * PAGE + body + _SUM
+
+    def _read(self, path: Path) -> U8 | None:
+        """Return the bytes of a regular file; None if its size is none of those possible."""
+        number = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | os.O_NONBLOCK)
+        with open(number, "rb", buffering=0) as file:
+            size = os.fstat(number).st_size
+            if size not in {
+                self.size(bare, state) for bare in (False, True) for state in (False, True)
+            }:
+                return None
+            data = np.empty(size, np.uint8)
+            at = 0
+            while at < size:
+                count = file.readinto(data[at:].data)
+                if not count:
+                    return None
+                at += count
+            return data
+
+    def _checked(self, data: U8, name: bytes, tokens: bytes) -> StoredPage | None:
+        kind = int(data[len(_MAGIC) + len(name)])
+        bare, with_state = bool(kind & _IS_BARE), bool(kind & _HAS_STATE)
+        head = self._head(name, tokens, bare, with_state)
+        if data[: len(head)].tobytes() != head or len(data) != self.size(bare, with_state):
+            return None
+        if hashlib.sha256(data[:-_SUM].data).digest() != data[-_SUM:].tobytes():
+            return None
+        body = data[len(head) : -_SUM]
+        count = self._kv_cache.bare_page_bytes if bare else self._kv_cache.page_bytes
+        return StoredPage(body[:count], body[count:] if with_state else None, bare, len(data))
+
+    def _head(self, name: bytes, tokens: bytes, bare: bool, with_state: bool) -> bytes:
+        return _MAGIC + name + bytes([with_state * _HAS_STATE + bare * _IS_BARE]) + tokens
+
+    # -------------------------------------------------------------------- the thread that writes
+
+    def _write_all(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._thread = None  # it would keep the engine alive
+                    return
+                name, tokens, stored = self._waiting.popleft()
+            try:
+                self._write(name, tokens, stored)
+                self._written += stored.nbytes
+                if self._written >= self.most // RECOUNT:
+                    self._written = 0
+                    self._remove_oldest()
+            except OSError:  # for example, a full disk: the page is not kept
+                self._known.pop(name, None)
+            finally:
+                with self._lock:
+                    self._pending -= stored.nbytes
+
+    def _write(self, name: bytes, tokens: bytes, stored: StoredPage) -> None:
+        path = self._path(name)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        part = path.with_name(f".{os.getpid()}-{secrets.token_hex(8)}{_UNFINISHED}")
+        number = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            total = hashlib.sha256()
+            with open(number, "wb", buffering=0) as file:
+                for piece in self._pieces(name, tokens, stored):
+                    total.update(piece)
+                    _write_whole(file.fileno(), piece)
+                _write_whole(file.fileno(), memoryview(total.digest()))
+            os.replace(part, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                part.unlink()
+            raise
+
+    def _pieces(self, name: bytes, tokens: bytes, stored: StoredPage) -> Iterator[memoryview]:
+        yield memoryview(self._head(name, tokens, stored.bare, stored.state is not None))
+        yield stored.page.data
+        if stored.state is not None:
+            yield stored.state.data
+
+    def _remove_oldest(self) -> None:
+        """Remove files beyond the budget, the longest unused first, and abandoned ones."""
+        files, now = list[tuple[float, int, Path]](), time.time()
+        for folder in self.folder.iterdir():
+            if len(folder.name) != 2 or not folder.is_dir():
+                continue
+            for path in folder.iterdir():
+                with contextlib.suppress(OSError):
+                    facts = path.stat(follow_symlinks=False)
+                    if path.suffix == _SUFFIX:
+                        files.append((facts.st_mtime, facts.st_size, path))
+                    elif path.suffix == _UNFINISHED and now - facts.st_mtime > ABANDONED_S:
+                        path.unlink()
+        total = sum(size for _, size, _ in files)
+        # Leave some room, so that not every write counts all files.
+        for _, size, path in sorted(files):
+            if total <= self.most - self.most // RECOUNT:
+                break
+            with contextlib.suppress(OSError):
+                path.unlink()
+            self._known.pop(bytes.fromhex(path.stem) if len(path.stem) == 2 * _SUM else b"", None)
+            total -= size
+
+
+_alive: weakref.WeakSet[PrefixDiskCache] = weakref.WeakSet()
+
+
+@atexit.register
+def _flush_all() -> None:
+    """Write waiting pages before the process ends."""
+    for store in list(_alive):
+        store.flush(10.0)
+
+
+def _fields(kv_cache: KVCacheManager, identity: tuple[object, ...]) -> Sequence[bytes]:
+    """Return all that the bits of a page depend on, except its tokens."""
+    fields: list[object] = [
+        "layout", LAYOUT, "page", PAGE, "bits", identity,
+        "shape", kv_cache.kv_heads,
+        "state", kv_cache.state_bytes,
+    ]  # fmt: skip
+    return [repr(field).encode() for field in fields]
+
+
+def _name(*fields: bytes) -> bytes:
+    """Return the SHA-256 of fields, each behind its length."""
+    found = hashlib.sha256()
+    for field in fields:
+        found.update(len(field).to_bytes(8, "little") + field)
+    return found.digest()
+
+
+def _write_whole(number: int, data: memoryview) -> None:
+    data = data.cast("B")
+    while data:
+        data = data[os.write(number, data) :]

@@ -1,0 +1,252 @@
+"""`PrefixCache`: pages of earlier requests, for requests that begin with the same tokens.
+
+No split of a prompt changes a bit, so pages that are found have the bits that computing them would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import _native
+from sterna.engine.kv_cache.disk_cache import PrefixDiskCache
+from sterna.engine.kv_cache.page_pool import PagePool
+from sterna.engine.kv_cache.prefix_trie import (
+    TOKEN_BYTES,
+    PrefixTrie,
+    TrieNode,
+    common_prefix_length,
+    pages_of_chain,
+)
+from sterna.engine.kv_cache.sequence import BARE, GONE, PAGE, Sequence, pages_of
+from sterna.engine.kv_cache.sliding_windows import RefCounts
+from sterna.errors import RequestError
+
+__all__ = ["PrefixCache", "common_prefix_length"]
+
+I32 = npt.NDArray[np.int32]
+
+
+class PrefixCache:
+    """The pages that a pool keeps of earlier sequences, those that were used last.
+
+    A sequence that is about to write to a cached page gets a copy first, as of any shared page
+    (`PagePool`). When sequences need pages, the longest unused ones are evicted. Any thread may
+    call.
+
+    most: most pages to keep, where recurrent states count as pages of their size. disk: keeps full
+    pages on disk as well, and is searched for them.
+    """
+
+    def __init__(self, pool: PagePool, most: int, disk: PrefixDiskCache | None = None) -> None:
+        if pool.cache is not None:
+            raise RequestError("prefix cache: a pool must have one at most, but has one; use it")
+        self._pool, self.most = pool, min(most, pool.count)
+        self._disk = disk
+        self._trie = PrefixTrie()
+        pool.cache = self
+
+    # ------------------------------------------------------------------------------ for requests
+
+    def match(self, tokens: I32, salt: str = "") -> tuple[Sequence | None, int]:
+        """Return a sequence with the longest cached prefix of these tokens, and its known length.
+
+        At least the last token is left to compute; other salts are not searched. The second number
+        is how many tokens were seen before. It exceeds the sequence's length if recurrent layers
+        have no snapshot there, or pages behind windows are gone.
+        """
+        tokens = tokens[:-1]
+        if self._disk is not None:
+            self._load(self._disk, tokens, salt)
+        with self._pool.lock:
+            chain, same = self._trie.walk(tokens, salt)
+            self._trie.touch(chain)
+            length, snapshot = self._reachable(chain, same)
+            return (self._sequence(chain, length, snapshot) if length else None), same
+
+    def insert(
+        self,
+        tokens: I32,
+        sequence: Sequence,
+        salt: str = "",
+        final: bool = False,
+        idle: bool = True,
+    ) -> None:
+        """Keep a sequence's pages, which hold its first tokens.
+
+        final: keep the last, partial page and the recurrent state as well, since nothing writes to
+        them any more. idle: no step is changing that state now.
+        """
+        with self._pool.lock:
+            length = min(sequence.length, len(tokens))
+            states = {s.position: s for s in sequence.snapshots}
+            if final and idle and sequence.state is not None and sequence.state.position == length:
+                states.setdefault(length, sequence.state)
+            if self._pool.state_bytes:
+                length = max((p for p in states if p <= length), default=0)
+            elif not final:
+                length = length // PAGE * PAGE
+            sequence.shared = max(sequence.shared, pages_of(length))
+            chain = self._trie.grow(tokens[:length], sequence.pages, salt)
+            for position, state in states.items():
+                if 0 < position <= length:
+                    chain[(position - 1) // PAGE].add_state(state)
+            self._trie.touch(chain)
+            if self._disk is not None:
+                self._save(self._disk, chain, salt)
+            self._shrink()
+
+    def clear(self) -> None:
+        """Forget everything in memory."""
+        with self._pool.lock:
+            self._trie = PrefixTrie()
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether full pages are kept on disk as well."""
+        return self._disk is not None
+
+    @property
+    def pages(self) -> int:
+        """Whole pages that the cache takes, states included."""
+        with self._pool.lock:
+            return -(-self._nbytes() // self._pool.shape.page_bytes)
+
+    # -------------------------------------------------------- for the pool, which holds its lock
+
+    def page_ids(self) -> I32:
+        """Return the pages that are kept, int32."""
+        nodes = self._trie.nodes
+        pages = np.fromiter((node.page for node in nodes), np.int32, len(nodes))
+        return np.asarray(pages[pages != GONE])
+
+    def states(self) -> Iterable[_native.State]:
+        """Return the recurrent states that are kept."""
+        return (state for node in self._trie.nodes for state in node.states)
+
+    def evict(self, missing: int, held: RefCounts) -> None:
+        """Forget the longest unused pages until `missing` more are free.
+
+        held: how many sequences have each page; forgetting a page that one has frees nothing.
+        """
+        shape = self._pool.shape
+        missing *= shape.page_bytes
+        for node in self._trie.nodes:
+            if missing <= 0:
+                break
+            frees = len(node.states) * self._pool.state_pages * shape.page_bytes
+            if node.page != GONE:
+                page, bare = node.page & ~BARE, node.page >= BARE
+                frees += shape.rest_bytes * int(held.pages[page] == 0)
+                frees += shape.windowed_bytes * int(held.parts[page] == 0 and not bare)
+            if not node.children and frees:
+                self._trie.drop(node)
+                missing -= frees
+        if missing > 0:  # then sequences need not even copy what they share with it
+            self.clear()
+
+    # ----------------------------------------------------------------------------------- in memory
+
+    def _reachable(self, chain: list[TrieNode], same: int) -> tuple[int, _native.State | None]:
+        """Return how many of the tokens a sequence can begin with, and the snapshot it needs."""
+        pages, reach = pages_of_chain(chain), self._pool.shape.reach
+        if not self._pool.state_bytes:
+            return reach(pages, same), None
+        states = {s.position: s for node in chain for s in node.states if s.position <= same}
+        lengths = (length for length in states if reach(pages, length) == length)
+        length = max(lengths, default=0)
+        return length, states.get(length)
+
+    def _sequence(
+        self, chain: list[TrieNode], length: int, snapshot: _native.State | None
+    ) -> Sequence:
+        pages = self._pool.shape.stripped(pages_of_chain(chain[: pages_of(length)]), (length,))
+        sequence = Sequence(shared=len(pages))
+        if snapshot is not None:
+            sequence.snapshots = (snapshot,)
+        self._pool.adopt(sequence, pages, length)
+        return sequence
+
+    def _nbytes(self) -> int:
+        """Return the bytes that the cache takes.
+
+        A node whose page is gone counts as a page, or there would be no end of such nodes.
+        """
+        pool = self._pool
+        states = sum(1 for _ in self.states()) if pool.state_bytes else 0
+        total = (len(self._trie) + states * pool.state_pages) * pool.shape.page_bytes
+        if pool.shape.is_split:
+            total -= int(np.count_nonzero(self.page_ids() >= BARE)) * pool.shape.windowed_bytes
+        return total
+
+    def _shrink(self) -> None:
+        """Drop the longest unused pages beyond `most`."""
+        shape = self._pool.shape
+        over = self._nbytes() - self.most * shape.page_bytes
+        for node in self._trie.nodes if over > 0 else ():
+            if over <= 0:
+                break
+            if not node.children:
+                self._trie.drop(node)
+                over -= (1 + len(node.states) * self._pool.state_pages) * shape.page_bytes
+                over += shape.windowed_bytes * int(node.page >= BARE)
+
+    # ------------------------------------------------------------------------------------- on disk
+
+    def _name(self, disk: PrefixDiskCache, node: TrieNode, salt: str) -> bytes:
+        """Return a node's name on disk."""
+        if node.name is None:
+            above = self._name(disk, node.parent, salt) if node.parent else None
+            node.name = disk.name(above, node.key) if above else disk.root_of(salt)
+        return node.name
+
+    def _save(self, disk: PrefixDiskCache, chain: list[TrieNode], salt: str) -> None:
+        """Write full pages to disk, except those that are there."""
+        for i, node in enumerate(chain):
+            if len(node.key) < PAGE * TOKEN_BYTES or node.page == GONE:
+                break
+            name = self._name(disk, node, salt)
+            state = next((s for s in node.states if s.position == (i + 1) * PAGE), None)
+            size = disk.size(bare=node.page >= BARE, with_state=state is not None)
+            new = node.stored < size and disk.has(name) < size
+            if new and not disk.put(name, node.key, node.page, state):
+                break  # pages behind a missing one would not be found
+            node.stored = max(node.stored, size)
+
+    def _load(self, disk: PrefixDiskCache, tokens: I32, salt: str) -> None:
+        """Load the full pages behind the known ones from disk.
+
+        Files are read without the pool's lock, or others would wait for the disk.
+        """
+        with self._pool.lock:
+            chain, same = self._trie.walk(tokens, salt)
+            self._trie.touch(chain)
+            full = same // PAGE
+            node = chain[full - 1] if full else self._trie.root(salt)
+        above, names = self._name(disk, node, salt), list[tuple[bytes, bytes]]()
+        for i in range(full * PAGE, len(tokens) - PAGE + 1, PAGE):
+            key = tokens[i : i + PAGE].tobytes()
+            above = disk.name(above, key)
+            names.append((above, key))
+        for i, (stored, (name, key)) in enumerate(zip(disk.get_all(names), names, strict=False)):
+            if stored is None:
+                return
+            with self._pool.lock:
+                page = self._pool.spare_page() if node in self._trie else None
+                if page is None:
+                    return
+                state = disk.restore(stored, page, (full + i + 1) * PAGE)
+                node = self._trie.child(node, key, page | BARE if stored.bare else page)
+                self._trie.touch([node])
+                node.name, node.stored = name, stored.nbytes
+                if state is not None:
+                    node.add_state(state)
+                self._shrink()
+
+    # ----------------------------------------------------------------------------------- for tests
+
+    def __iter__(self) -> Iterator[tuple[str, I32, int]]:
+        """Yield (salt, all tokens from the beginning on, page) of each page that is kept."""
+        return iter(self._trie)

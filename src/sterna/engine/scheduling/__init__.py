@@ -1,0 +1,1 @@
+"""Which requests share a step, in what order, and how much of it each gets."""

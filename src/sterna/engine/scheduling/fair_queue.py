@@ -1,0 +1,71 @@
+"""`FairQueue`: the order in which prompts get compute time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from sterna.engine.request import Request
+from sterna.engine.scheduling.step_costs import StepCosts
+
+__all__ = ["Entry", "FairQueue"]
+
+#: Seconds of compute that a second of waiting outweighs.
+AGEING = 0.5
+#: Seconds of waiting that a level of priority is worth.
+PRIORITY_S = 10.0
+
+
+class Entry:
+    """A request's entry in a scheduler.
+
+    arrived: when it was added, in seconds; running: whether it may have pages. begun: tokens at the
+    begin of its prompt that an earlier request's prompt has as well. source: the request that is
+    computing a prefix of this one's prompt, which waits until the source has `goal` positions.
+    """
+
+    __slots__ = ("arrived", "begun", "goal", "request", "running", "source")
+
+    def __init__(self, request: Request, arrived: float, begun: int = 0) -> None:
+        self.request, self.arrived, self.running = request, arrived, False
+        self.begun = begun
+        self.source: Entry | None = None
+        self.goal = 0
+
+
+class FairQueue:
+    """The order in which prompts get compute time.
+
+    Keys (`Request.key`) get equal numbers of tokens; idle keys accumulate no credit. Within a key,
+    the prompt with the least left to compute comes first. Waiting moves a request forward
+    (AGEING), so that none starves, and so does its priority.
+    """
+
+    def __init__(self, costs: StepCosts) -> None:
+        self._costs = costs
+        self._served: dict[str, float] = {}  # tokens, by key
+
+    def among(self, entries: Iterable[Entry], now: float) -> Iterator[Entry]:
+        """Yield the entries in order; `count` calls in between change what follows."""
+        queues: dict[str, list[Entry]] = {}
+        for entry in entries:
+            queues.setdefault(entry.request.key, []).append(entry)
+        least = min((self._served[k] for k in queues if k in self._served), default=0.0)
+        self._served = {key: max(least, self._served.get(key, least)) for key in queues}
+        for queue in queues.values():
+            queue.sort(key=lambda entry: (self._rank(entry, now), entry.request.id), reverse=True)
+        while queues:
+            key = min(queues, key=lambda k: self._served[k])
+            yield queues[key].pop()
+            if not queues[key]:
+                del queues[key]
+
+    def count(self, key: str, tokens: int) -> None:
+        """Charge a key for computed tokens."""
+        self._served[key] += tokens
+
+    def _rank(self, entry: Entry, now: float) -> float:
+        """Seconds to compute the rest of the prompt, less credit for waiting and priority."""
+        left = entry.request.left
+        per_token = self._costs.rate(min(left, 256))
+        waited = now - entry.arrived
+        return left * per_token / 1e3 - AGEING * waited - PRIORITY_S * entry.request.priority

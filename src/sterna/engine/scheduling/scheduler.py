@@ -1,0 +1,369 @@
+"""`Scheduler`: which requests share the next step, and how much of it each gets.
+
+No batch, split or cache changes a bit, so only time counts: every decoding request gets a token in
+every step, and the rest of the step's time goes to prompts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from sterna.engine.decoding.speculation import MOST_DRAFTS, usual_costs
+from sterna.engine.engine import Engine, StepInput, StepOutput
+from sterna.engine.kv_cache.page_pool import PagesMissing
+from sterna.engine.kv_cache.prefix_cache import PrefixCache
+from sterna.engine.kv_cache.sequence import Sequence
+from sterna.engine.request import Request
+from sterna.engine.scheduling.admission import Admission
+from sterna.engine.scheduling.events import Event, without_frames
+from sterna.engine.scheduling.fair_queue import Entry, FairQueue
+from sterna.engine.scheduling.scheduler_load import SchedulerLoad
+from sterna.engine.scheduling.step_costs import TOKENS, StepCosts, StepWork
+from sterna.engine.scheduling.step_time import StepTime
+from sterna.errors import ContextError
+
+__all__ = ["Scheduler"]
+
+#: Of steps that are longer than asked for, every so many has no prompt, to measure decoding alone.
+DECODE_ONLY_EVERY = 8
+#: Seconds between steps that are learnt from: learning takes 30 µs.
+LEARN_S = 0.003
+
+
+@dataclass(slots=True)
+class _Share:
+    """A request's share of a step: the most tokens that it may compute, drafts not counted."""
+
+    request: Request
+    most: int
+
+
+class Scheduler:
+    """Requests that share an engine, a step at a time.
+
+    It has no thread of its own. Any thread may call `add` and `cancel` at any time, and one thread
+    at a time `step`.
+
+    step_ms: milliseconds that a step should take while a reader waits for tokens of a decoding
+    request; prompt_step_ms: the same while none does; infinity: chunks of 512 tokens. max_running:
+    requests that may have pages at the same time, paused ones not counted. clock: seconds, from
+    any origin.
+
+    A step takes the next token of each request that decodes; then prompts in the order
+    of a `FairQueue`, as many tokens as the step has time for (`StepTime`, by `StepCosts`).
+
+    A request waits while another one computes a prefix of its prompt, and gives that one its
+    compute time. It is admitted if there are pages for all tokens that it and the others will have,
+    or for its prompt with some to spare. If pages run out, paused requests and then the youngest
+    are preempted: their pages go to the cache, and they come back later.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        step_ms: float = 100.0,
+        prompt_step_ms: float = float("inf"),
+        max_running: int = 64,
+        prefix_cache: PrefixCache | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.engine, self.costs = engine, StepCosts()
+        self.step_ms, self.prompt_step_ms = step_ms, prompt_step_ms
+        self.max_running, self.cache = max_running, prefix_cache
+        self._admission = Admission(engine, self.costs)
+        self._queue = FairQueue(self.costs)
+        self._clock = clock
+        # All requests here: one assignment adds or drops one.
+        self._entries: dict[int, Entry] = {}
+        self._unfinished, self._learnt = False, 0.0
+        self._longer = 0  # steps longer than asked for, to give prompts their share
+        self.preemptions = 0
+
+    def add(self, request: Request) -> None:
+        """Queue a request; raises ContextError if its prompt can never fit the pool."""
+        pool = self.engine.kv_cache.pool
+        need = pool.shape.at_most(request.n_prompt) + pool.state_pages
+        if need > pool.count:
+            raise ContextError(
+                f"KV cache: a prompt must fit its {pool.count} pages, but {request.n_prompt} "
+                f"tokens need {need}; raise kv_bytes"
+            )
+        begun = self._admission.begun_by(request, [e.request for e in self._alive()])
+        self._entries[request.id] = Entry(request, self._clock(), begun)
+
+    def cancel(self, request: Request) -> None:
+        """End a request as it is and free its pages; harmless if it has ended.
+
+        A step that is running keeps its pages until it ends.
+        """
+        request.end("cancelled")
+        entry = self._entries.pop(request.id, None)
+        if entry is not None:
+            self._give_up(entry, idle=not self._unfinished)
+
+    @property
+    def busy(self) -> bool:
+        """Whether it has any request."""
+        return bool(self._entries)
+
+    @property
+    def load(self) -> SchedulerLoad:
+        """How busy it is now; any thread may ask."""
+        entries = self._alive()
+        waiting = [e for e in entries if not e.running]
+        tokens = sum(max(1, e.request.left - e.begun) for e in waiting)
+        tokens += sum(e.request.left for e in entries if e.running and not e.request.decodes)
+        decoding = sum(1 for e in entries if e.running and e.request.decodes)
+        pool, running = self.engine.kv_cache.pool, len(entries) - len(waiting)
+        return SchedulerLoad(
+            running, len(waiting), max(0, self.max_running - running),
+            tokens, self._predicted(tokens, decoding),
+            pool.count - pool.free, pool.count, self.cache.pages if self.cache else 0,
+        )  # fmt: skip
+
+    def _predicted(self, tokens: int, decoding: int) -> float:
+        """Predict the seconds until so many prompt tokens are computed, next to decoding."""
+        if not tokens or not self.costs.known:
+            return 0.0
+        step = StepTime(self.costs, self.step_ms, self.prompt_step_ms, StepWork(decoding))
+        room = self.costs.chunk(StepWork(decoding), 0, tokens, step.usual)
+        chunk = max(min(tokens, TOKENS), room)
+        return tokens / chunk * self.costs.ms(StepWork(decoding + chunk)) / 1e3
+
+    # ---------------------------------------------------------------------------------- a step
+
+    def step(self) -> list[Event]:
+        """Run a step and return its events; [] if there is nothing to compute.
+
+        An exception of the engine ends the requests that cause it, with an event for each.
+        """
+        self._recover()
+        now = self._clock()
+        events = self._expired(now)
+        self._retire_ended()
+        here = list(self._entries.values())
+        self._unfinished = True
+        chosen = self._chosen(now)
+        if chosen:
+            events += self._run(chosen, self._drafts(chosen))
+        self._unfinished = False
+        self._retire_ended()
+        for entry in here:
+            if entry.request.id not in self._entries:  # cancelled before the step came to it
+                entry.request.sequence = Sequence()
+        return events
+
+    def _recover(self) -> None:
+        """Undo a step that an interrupt ended anywhere."""
+        if self._unfinished:
+            for entry in self._alive():
+                self._rewind(entry.request)
+        self._unfinished = False
+
+    def _rewind(self, request: Request) -> None:
+        """Rewind to the last consistent position, leaving at least one token to feed."""
+        sequence = request.sequence
+        self.engine.kv_cache.rewind(sequence, min(sequence.length, len(request.tokens) - 1))
+
+    def _alive(self) -> list[Entry]:
+        return [entry for entry in list(self._entries.values()) if not entry.request.ended]
+
+    def _expired(self, now: float) -> list[Event]:
+        """End requests past their deadline; return events of all that ended between steps."""
+        events = []
+        for entry in list(self._entries.values()):
+            request = entry.request
+            most = request.deadline_s
+            if most is not None and now - entry.arrived >= most and not request.ended:
+                request.end("deadline")
+            if request.ended:
+                events.append(Event(request))
+        return events
+
+    def _retire_ended(self) -> int:
+        """Drop requests that have ended, and return how many."""
+        ended = [entry for entry in list(self._entries.values()) if entry.request.ended]
+        for entry in ended:
+            if self._entries.pop(entry.request.id, None) is not None:
+                self._give_up(entry)
+        return len(ended)
+
+    def _give_up(self, entry: Entry, idle: bool = True) -> None:
+        """Give a request's pages to the cache, or free them. idle: no step uses them now."""
+        entry.running = False
+        request = entry.request
+        if self.cache is not None and request.error is None:
+            self.cache.insert(request.tokens, request.sequence, request.salt, True, idle)
+        request.sequence = Sequence()
+
+    # ---------------------------------------------------------------- requests of the next step
+
+    def _chosen(self, now: float) -> list[_Share]:
+        """Choose the next step: all decoding requests, and prompts as there is time."""
+        entries = [e for e in self._alive() if not e.request.paused]
+        decode = [e for e in entries if e.running and e.request.decodes]
+        chosen = {e: _Share(e.request, e.request.left) for e in decode}
+        prompting = [e for e in entries if e not in chosen]
+        decoding = StepWork()
+        for entry, share in chosen.items():
+            decoding = decoding.plus(share.most, entry.request.sequence.length)
+        step = StepTime(
+            self.costs, self.step_ms, self.prompt_step_ms, decoding,
+            any(entry.request.is_streamed for entry in chosen), self.max_running - len(chosen),
+            [entry.request for entry in prompting],
+        )  # fmt: skip
+        if chosen and step.stretched:
+            self._longer += 1
+        if not (chosen and step.stretched and self._longer % DECODE_ONLY_EVERY == 0):
+            self._choose_prompts(chosen, prompting, decoding, step, now)
+        return list(chosen.values())
+
+    def _choose_prompts(
+        self, chosen: dict[Entry, _Share], prompting: list[Entry], work: StepWork, step: StepTime,
+        now: float,
+    ) -> None:  # fmt: skip
+        """Add prompts that the step has time for, next to the chosen requests and their work."""
+        n_decoding, admitting, full = len(chosen), True, 0.0
+        for entry in self._queue.among(prompting, now):
+            if full >= step.most:
+                break
+            target, taker, started = step.of(entry.request), entry, len(chosen) > n_decoding
+            if target <= full:
+                continue
+            if started and self._room(entry, work, target) < min(TOKENS, entry.request.left):
+                full = target
+                continue
+            if not entry.running:
+                if not admitting:
+                    continue
+                source = self._source(entry, chosen)
+                admitting = source is not None or self._admit(entry, now)
+                if not admitting:
+                    continue
+                taker = source or entry
+            if taker in chosen:
+                continue
+            most, depth = self._room(taker, work, target), taker.request.sequence.length
+            stops = (b - depth for b in taker.request.boundaries if b > depth)
+            most = max(1, min([most, *stops]))  # at least a token, whatever is predicted
+            chosen[taker] = _Share(taker.request, most)
+            work = work.plus(most, depth)
+            self._queue.count(entry.request.key, most)
+
+    def _room(self, entry: Entry, work: StepWork, target: float) -> int:
+        """Return how many tokens of its prompt fit a step with other work."""
+        return self.costs.chunk(work, entry.request.sequence.length, entry.request.left, target)
+
+    def _source(self, entry: Entry, chosen: Mapping[Entry, _Share]) -> Entry | None:
+        """As `Admission.source`; a source that needs a snapshot stops where this one will go on."""
+        source = self._admission.source(entry, self._running())
+        share = chosen.get(source) if source is not None else None
+        if share is not None and self.engine.kv_cache.needs_snapshots:
+            share.most = min(share.most, entry.goal - share.request.sequence.length)
+        return source
+
+    def _drafts(self, chosen: list[_Share]) -> int:
+        """Return how many drafts each request may add, within the tokens that cost little."""
+        if not all(share.request.decodes for share in chosen):
+            return 0
+        return (MOST_DRAFTS + 1) // len(chosen) - 1 if len(chosen) <= MOST_DRAFTS else 0
+
+    def _running(self) -> list[Entry]:
+        return [e for e in list(self._entries.values()) if e.running and not e.request.ended]
+
+    def _admit(self, entry: Entry, now: float) -> bool:
+        """Give a request pages if there are enough, preempting only paused requests."""
+        while not self._admission.fits(entry, self._running(), self.max_running):
+            victim = self._admission.victim(self._running(), only_paused=True)
+            if victim is None:
+                return False
+            self._preempt(victim)
+        entry.running = True
+        self._admission.look_up(entry.request, self._running(), self.cache)
+        stats = entry.request.completion.stats
+        stats.queue_s = stats.queue_s or now - entry.arrived
+        return True
+
+    def _preempt(self, entry: Entry) -> None:
+        self.preemptions += 1
+        self._give_up(entry)
+
+    # ------------------------------------------------------------------------------- the engine
+
+    def _run(self, chosen: list[_Share], drafts: int = 0) -> list[Event]:
+        """Run a step, with at most so many drafts each; if it fails, a step for each request."""
+        events, fed = list[Event](), list[_Share]()
+        inputs, others = list[StepInput](), len(chosen) - 1
+        costs = self._costs_of_one(chosen)
+        for share in chosen:
+            try:
+                inputs.append(share.request.step_input(share.most, drafts, costs, others))
+                fed.append(share)
+            except Exception as error:  # for example, a constraint that allows no token
+                events.append(self._failed(share.request, without_frames(error)))
+        if not inputs:
+            return events
+        work, began = StepWork.of(inputs), self._clock()
+        failure: Exception | None = None
+        try:
+            outputs = self.engine.run(inputs)
+        except Exception as error:
+            failure = without_frames(error)
+        if failure is not None:
+            drafted = any(step_input.wanted > 1 for step_input in inputs)
+            del inputs  # they would keep the pages of preempted requests
+            return events + self._after(failure, fed, drafted)
+        self._learn(work, began, self._clock())
+        return events + [
+            self._taken(share.request, one) for share, one in zip(fed, outputs, strict=True)
+        ]
+
+    def _learn(self, work: StepWork, began: float, ended: float) -> None:
+        """Learn from a step's time; from very short ones not each, as learning takes as long."""
+        if ended - self._learnt >= LEARN_S or not self.costs.knows(work.tokens):
+            self._learnt = ended
+            self.costs.learn(work, (ended - began) * 1e3)
+
+    def _costs_of_one(self, chosen: list[_Share]) -> Callable[[int], float]:
+        """Return the time of the step by how many tokens one decoding request has in it."""
+        others = len(chosen) - 1
+        if not (self.costs.knows(others + 1) and self.costs.knows(others + 1 + MOST_DRAFTS)):
+            return lambda tokens: usual_costs(others + tokens)
+        read = sum(share.request.sequence.length for share in chosen)
+        return lambda tokens: self.costs.ms(StepWork(others + tokens, read))
+
+    def _after(self, failure: Exception, chosen: list[_Share], drafted: bool) -> list[Event]:
+        """Handle a failed step: retry with fewer requests or drafts, or end the one that fails."""
+        for share in chosen:
+            self._rewind(share.request)
+        if isinstance(failure, PagesMissing):
+            if self._retire_ended() or self.engine.kv_cache.pool.drop_draft_states():
+                return self._run(chosen)
+            victim = self._admission.victim(self._running())
+            if victim is not None:
+                self._preempt(victim)
+                chosen = [share for share in chosen if share.request is not victim.request]
+                return self._run(chosen) if chosen else []
+        if drafted:  # a wrong draft may be the cause
+            return self._run(chosen)
+        if len(chosen) == 1:
+            return [self._failed(chosen[0].request, failure)]
+        return [event for one in chosen for event in self._run([one])]
+
+    def _taken(self, request: Request, output: StepOutput) -> Event:
+        if request.sequence.length in request.boundaries:
+            self.engine.kv_cache.snapshot(request.sequence, len(request.boundaries))
+        try:
+            request.receive(output)
+        except Exception as error:  # not finite, or too complex for its grammar
+            return self._failed(request, without_frames(error))
+        if self.cache is not None and request.generated == len(output.drawn) > 0:
+            self.cache.insert(request.tokens, request.sequence, request.salt)  # its prompt, for now
+        return Event(request, len(output.drawn))
+
+    def _failed(self, request: Request, error: Exception) -> Event:
+        request.end("error", error)
+        return Event(request, 0, error)

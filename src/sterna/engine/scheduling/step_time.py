@@ -1,0 +1,71 @@
+"""`StepTime`: how many milliseconds a step should take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sterna.engine.engine import PREFILL_CHUNK
+from sterna.engine.request import Request
+from sterna.engine.scheduling.step_costs import StepCosts, StepWork
+
+__all__ = ["StepTime"]
+
+#: Prompts may lengthen a step by this share of its decoding, if decoding leaves less time.
+PROMPTS_SHARE = 0.25
+#: A waiting request weighs as much as so many decoding ones, which get a token in each step. More
+#: would gain a few percent of throughput, for gaps in streams that are twice as long.
+WAITING = 2
+
+
+class StepTime:
+    """The milliseconds that a step should take, which depend on the prompt that it computes.
+
+    A step reads the weights once, for however many requests it decodes. So a request that joins the
+    decoding soon saves time for all, but the others wait while its prompt is computed. Time is
+    shared by heads: while n requests decode and w wait with short prompts, these get 2 w
+    milliseconds for each n of decoding (WAITING), in steps of at most `prompt_step_ms`. A prompt is
+    short if such a step has room for all of it. A longer prompt gains nothing for many steps: it
+    gets the time that decoding leaves of `step_ms`, at least a quarter of decoding's own.
+
+    decoding: the step's work for decoding requests, a token each; is_streamed: whether a reader
+    waits for one of these, else a step may take `prompt_step_ms`; places: how many requests may
+    join the decoding; prompts: requests with a prompt to compute.
+    """
+
+    __slots__ = ("_joining", "_short", "stretched", "usual")
+
+    def __init__(
+        self,
+        costs: StepCosts,
+        step_ms: float,
+        prompt_step_ms: float,
+        decoding: StepWork,
+        is_streamed: bool = True,
+        places: int = 0,
+        prompts: Iterable[Request] = (),
+    ) -> None:
+        waits = is_streamed and decoding.tokens > 0
+        ms, most = costs.ms(decoding), step_ms if waits else prompt_step_ms
+        #: Milliseconds of a step that computes a long prompt.
+        self.usual = max(most, ms * (1 + PROMPTS_SHARE))
+        #: Whether that is longer than asked for, to give prompts their share.
+        self.stretched = self.usual > most
+        self._joining = self.usual
+        self._short = costs.chunk(StepWork(), 0, PREFILL_CHUNK, prompt_step_ms)
+        joining = min(places, sum(1 for request in prompts if self._joins(request)))
+        if waits and joining:
+            fair = ms * (1 + WAITING * joining / decoding.tokens)
+            self._joining = max(self.usual, min(fair, prompt_step_ms))
+
+    @property
+    def most(self) -> float:
+        """Milliseconds of the longest step, whichever prompt it computes."""
+        return self._joining
+
+    def of(self, request: Request) -> float:
+        """Return the milliseconds of a step that computes this request's prompt."""
+        return self._joining if self._joins(request) else self.usual
+
+    def _joins(self, request: Request) -> bool:
+        """Whether a request will soon decode."""
+        return request.left <= self._short and request.longest > request.n_prompt + 1
