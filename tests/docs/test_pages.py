@@ -27,6 +27,8 @@ PAGES = [
 GENERATED = ("docs/reference/cli.md", "docs/reference/python.md", "docs/changelog.md")
 #: Commands of sterna-papers, which need not be installed.
 PAPERS = ("tune", "figure", "peers")
+#: Pages name files from here, or from the root.
+SOURCES = ("src", "src/sterna", "native", "papers/src/sterna_papers", "tests", "papers")
 FENCE = re.compile(r"^( *)(```|~~~)(\w*)[^\n]*\n(.*?)^\1\2", re.MULTILINE | re.DOTALL)
 
 pytestmark = pytest.mark.skipif(not (ROOT / "docs").exists(), reason="needs the source tree's docs")
@@ -86,6 +88,23 @@ def test_lines(page: Path) -> None:
         line
         for line in text.splitlines()
         if len(line) > 100 and not line.lstrip().startswith("|") and " " in line.strip()[:100]
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if p.name not in ("request.md", "constrain.md")], ids=name_of
+)
+def test_paths(page: Path) -> None:
+    """Files of the repository that a page names are there."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    roots = [ROOT, *(ROOT / name for name in SOURCES)]
+    named = re.findall(r"`([\w./-]+/[\w-]+\.(?:py|h|cpp|json|yml))`", text)
+    wrong = [
+        path
+        for path in named
+        if not re.search(r"NAME|FAMILY|ARCHITECTURE", path)
+        and not any((root / path).exists() for root in roots)
     ]
     assert not wrong
 
