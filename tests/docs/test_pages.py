@@ -80,7 +80,7 @@ def test_links(page: Path) -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if p.name != "serve.md"], ids=name_of)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_lines(page: Path) -> None:
     """Prose is wrapped at 100 columns; tables, code and single long words are not."""
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
@@ -92,9 +92,7 @@ def test_lines(page: Path) -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize(
-    "page", [p for p in PAGES if p.name not in ("request.md", "constrain.md")], ids=name_of
-)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_paths(page: Path) -> None:
     """Files of the repository that a page names are there."""
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
