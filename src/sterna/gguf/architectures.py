@@ -9,6 +9,8 @@ from typing import Any
 from sterna.errors import ModelFormatError, UnsupportedModelError, brief
 from sterna.gguf.file import GgufModel
 from sterna.gguf.metadata import Metadata
+from sterna.gguf.value_heads import tiled_out_proj
+from sterna.models.qwen3_5 import TILED_OUT_PROJ
 
 __all__ = [
     "ARCHITECTURES_OF",
@@ -99,7 +101,8 @@ class Kind:
     writes such files. experts: the field for how wide its experts are; empty: it has none.
     outer: modules beside the layers that other architectures have not. varied: layers may differ in
     KV heads and the width of FFNs. arrays: of a layer, by whole names. period: where some layers
-    have a window, every so many-th has none, unless a file says it otherwise.
+    have a window, every so many-th has none, unless a file says it otherwise. sums: norms of which
+    checkpoints store the difference from 1 are stored with the 1 added.
     """
 
     architecture: str
@@ -116,6 +119,7 @@ class Kind:
     varied: bool = False
     arrays: Mapping[str, str] = field(default_factory=dict)
     period: int = 0
+    sums: bool = False
 
 
 def require_neutral(m: Metadata, key: str, neutral: tuple[object, ...]) -> None:
@@ -138,15 +142,17 @@ def _hybrid(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, An
     rope, key = fields["rope_parameters"], f"{name}.rope.dimension_sections"
     if key in m:
         rope = {**rope, "mrope_section": m.numbers(key, 4)[:3].tolist()}
+    k_heads = m.integer(f"{name}.ssm.group_count")
+    tiled = tiled_out_proj(model, inner // v_heads, fields.get("folded_hadamard"))
     return {
-        "stored_as_gguf": True,
         "full_attention_interval": m.integer(f"{name}.full_attention_interval", 4),
         "linear_conv_kernel_dim": m.integer(f"{name}.ssm.conv_kernel"),
         "linear_key_head_dim": m.integer(f"{name}.ssm.state_size"),
         "linear_value_head_dim": inner // v_heads,
-        "linear_num_key_heads": m.integer(f"{name}.ssm.group_count"),
+        "linear_num_key_heads": k_heads,
         "linear_num_value_heads": v_heads,
         "rope_parameters": rope,
+        **({TILED_OUT_PROJ: tiled} if tiled and 1 < k_heads < v_heads else {}),
     }
 
 
@@ -167,10 +173,8 @@ def _gemma(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any
     m = model.metadata
     is_27b = fields["num_hidden_layers"] == {"gemma2": 46, "gemma3": 62}[name]
     width = fields["hidden_size"] // fields["num_attention_heads"]
-    found = {
-        "stored_as_gguf": True,
-        "query_pre_attn_scalar": width if is_27b else fields["head_dim"],
-    }
+    scalar = width if is_27b else fields["head_dim"]
+    found: dict[str, Any] = {"query_pre_attn_scalar": scalar}
     for cap in ("attn_logit_softcapping", "final_logit_softcapping"):
         if f"{name}.{cap}" in m:
             found[cap] = m.number(f"{name}.{cap}") or None
@@ -329,6 +333,7 @@ ARCHITECTURES_OF = {
         "Qwen3_5ForCausalLM",
         modules=_LINEARS | _READS | _QK_NORMS | _RECURRENT | PREDICTING,
         hybrid=True,
+        sums=True,
         partial=True,
         arrays=_RECURRENT_ARRAYS,
         settings=_hybrid,
@@ -337,6 +342,7 @@ ARCHITECTURES_OF = {
         "Qwen3_5MoeForCausalLM",
         modules=_EXPERTS | _SHARED | _READS | _QK_NORMS | _RECURRENT | PREDICTING,
         hybrid=True,
+        sums=True,
         partial=True,
         arrays=_RECURRENT_ARRAYS,
         settings=_hybrid_experts,
@@ -347,6 +353,7 @@ ARCHITECTURES_OF = {
         "gelu_pytorch_tanh",
         _GEMMA2,
         settings=_gemma,
+        sums=True,
         reads=_SOFT_CAPS,
         period=2,
     ),
@@ -355,6 +362,7 @@ ARCHITECTURES_OF = {
         "gelu_pytorch_tanh",
         _GEMMA2 | _QK_NORMS | _INPUT_NORMS,
         settings=_gemma,
+        sums=True,
         reads=(*_SOFT_CAPS, _SWA_BASE),
         period=6,
     ),

@@ -16,7 +16,7 @@ from sterna.errors import UnsupportedModelError, shown
 from sterna.gguf.file import GgufModel
 from sterna.gguf.metadata import Metadata
 
-__all__ = ["hadamard_of"]
+__all__ = ["hadamard_of", "is_grouped"]
 
 PREFIX = "prism.hadamard."
 EMBEDDING = "token_embd.weight"
@@ -69,10 +69,13 @@ def hadamard_of(model: GgufModel, modules: Mapping[str, str]) -> dict[str, Any] 
                 )  # fmt: skip
     if rows and "output.weight" not in model.tensors:
         inputs.append("lm_head")  # the embedding's rows are the head's
-    grouped = m.boolean(f"{PREFIX}gdn_v_grouped", False)
-    return {
-        "block_size": block, "signs": signs, "inputs": inputs, "rows": rows, "grouped": grouped,
-    }  # fmt: skip
+    is_grouped(m)  # which raises where it is no boolean
+    return {"block_size": block, "signs": signs, "inputs": inputs, "rows": rows}
+
+
+def is_grouped(m: Metadata) -> bool:
+    """Whether folded `ssm_out` have the columns of value heads in Hugging Face's order."""
+    return m.boolean(f"{PREFIX}gdn_v_grouped", False)
 
 
 def _check_version(model: GgufModel) -> None:

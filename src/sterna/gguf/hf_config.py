@@ -39,6 +39,7 @@ __all__ = [
     "gguf_name",
     "has_module",
     "is_array",
+    "norm_is_sum",
     "permutes",
 ]
 
@@ -101,6 +102,14 @@ def is_array(architecture: str, tensor: str) -> bool:
     kinds = (ARCHITECTURES_OF[architecture], WITH_EXPERTS.get(architecture))
     arrays = {name for kind in kinds if kind for name in kind.arrays.values()}
     return tensor.split(".", 2)[-1] in arrays
+
+
+def norm_is_sum(architecture: str, name: str) -> bool:
+    """Whether a norm's weight is stored as 1 + w, where Hugging Face's checkpoints store w."""
+    module = name.removesuffix(".weight")
+    stored_alike = module.endswith((".rms_norm", "linear_attn.norm"))
+    is_norm = "norm" in module.rpartition(".")[2]
+    return ARCHITECTURES_OF[architecture].sums and is_norm and not stored_alike
 
 
 def permutes(architecture: str, module: str) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +26,9 @@ from sterna.errors import (
 from sterna.formats import Experts, PackedWeight, Shadow
 from sterna.gguf.blocks import BLOCKS, from_ggml
 from sterna.gguf.file import GgufModel
-from sterna.gguf.hf_config import gguf_name, has_module, is_array, permutes
+from sterna.gguf.hf_config import gguf_name, has_module, is_array, norm_is_sum, permutes
 from sterna.gguf.tensor_types import FLOAT_TYPES
+from sterna.gguf.value_heads import ValueHeads
 from sterna.weights import packing, sources
 from sterna.weights.experts import joined
 from sterna.weights.rounding import repacked
@@ -50,13 +52,13 @@ class GgufWeights:
 
     format: of the linear layers, None for their own types; head: of the embedding and the head,
     None for theirs. Floats take any format; quantised weights only their own, or a float one.
-    head_dim: for the order of rows of q and k. i2s: one of I2S_LAYOUTS.
+    config: the metadata as config.json (`config_of`). i2s: one of I2S_LAYOUTS.
     """
 
     model: GgufModel
     format: str | None
     head: str | None
-    head_dim: int
+    config: Mapping[str, Any]
     threads: int
     i2s: str = "128"
     modules: dict[str, PackedWeight] = field(default_factory=dict)
@@ -73,8 +75,16 @@ class GgufWeights:
         if info.dtype not in FLOAT_TYPES:
             raise self._error(info, "an array of floats", info.dtype)
         values = self._floats(info).values().reshape(shape)
-        self.tensors[name] = values[self._order(name.removesuffix(".bias"), shape[0])]
-        return self.tensors[name]
+        values = values[self._order(name.removesuffix(".bias").removesuffix(".weight"), shape[0])]
+        if norm_is_sum(self._architecture, name):
+            # 1 + this is what is stored, to the bit, where that is any float32 sum of 1 and w.
+            values = values - np.float32(1)
+        elif name.endswith(".A_log"):
+            if (values >= 0).any():
+                raise self._error(info, "negative rates, -exp(A_log)", float(values.max()))
+            values = _a_log(values)
+        self.tensors[name] = values
+        return values
 
     def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
         """The rows of `parts`: a weight for each run of neighbours of one type."""
@@ -182,6 +192,10 @@ class GgufWeights:
     def _architecture(self) -> str:
         return self.model.metadata.text("general.architecture")
 
+    @cached_property
+    def _value_heads(self) -> ValueHeads | None:
+        return ValueHeads.of(self.config, self.model)
+
     def _name(self, name: str) -> str:
         """The file's name of a tensor."""
         return gguf_name(self._architecture, self._in_layer(name))
@@ -249,13 +263,15 @@ class GgufWeights:
     def _order(self, module: str, rows: int) -> npt.NDArray[np.intp] | slice:
         """The stored rows in the model's order.
 
-        Stored are the pairs (i, i + head_dim / 2) of a head side by side.
+        Of q and k the pairs (i, i + head_dim / 2) of a head may be stored side by side.
         """
+        if self._value_heads is not None:
+            order = self._value_heads.row_order(module, rows)
+            return slice(None) if order is None else order
         if not permutes(self._architecture, module):
             return slice(None)
-        pairs = np.arange(rows).reshape(-1, self.head_dim // 2, 2)
-        order: npt.NDArray[np.intp] = pairs.transpose(0, 2, 1).reshape(-1)
-        return order
+        pairs = np.arange(rows).reshape(-1, self.config["head_dim"] // 2, 2)
+        return np.asarray(pairs.transpose(0, 2, 1).reshape(-1), np.intp)
 
     def _order_of_all(self, parts: list[Linear]) -> npt.NDArray[np.int64] | None:
         """The order of the rows of several layers, one after the other; None where all stay."""
@@ -267,9 +283,15 @@ class GgufWeights:
         ordered = [row[order] for row, order in zip(rows, orders, strict=True)]
         return np.concatenate(ordered).astype(np.int64)
 
+    def _raw(self, part: Linear) -> U8:
+        """The bytes of a layer's rows, uint8 [M, bytes], in the file's order."""
+        raw = self.model.read(self._part(part).name)
+        heads = self._value_heads
+        return raw if heads is None else heads.with_columns(part.name, raw)
+
     def _rows(self, part: Linear) -> U8:
         """The bytes of a layer's rows, uint8 [M, bytes], in the model's order: a copy."""
-        raw = self.model.read(self._part(part).name)
+        raw = self._raw(part)
         order = self._order(part.name, part.M)
         return raw if isinstance(order, slice) else raw[order]
 
@@ -303,7 +325,7 @@ class GgufWeights:
 
     def _from_blocks(self, parts: list[Linear], asked: str | None, option: str) -> PackedWeight:
         info = self._part(parts[0])
-        raw = [self.model.read(self._part(p).name) for p in parts]
+        raw = [self._raw(p) for p in parts]
         return self._of_blocks(info, raw, self._order_of_all(parts), asked, option)
 
     def _of_blocks(
@@ -389,6 +411,15 @@ class GgufWeights:
         span = K if self.i2s == "rows" else unit // 4  # bytes that hold four times as many weights
         _native.i2s_levels(codes, span, levels, self.threads)
         return levels.reshape(M, K), np.float32(scale)
+
+
+def _a_log(rates: F32) -> F32:
+    """The A_log whose -exp(A_log) is `rates`, or nearest to it in float32."""
+    near = np.log(-rates.astype(np.float64)).astype(np.float32)
+    below, above = (np.nextafter(near, np.float32(end)) for end in (-np.inf, np.inf))
+    candidates = np.stack([near, below, above])
+    errors = np.abs(_native.exponentials(candidates.reshape(-1)).reshape(candidates.shape) + rates)
+    return np.asarray(np.take_along_axis(candidates, errors.argmin(axis=0)[None], axis=0)[0])
 
 
 def i2s_layout(asked: str | None = None) -> str | None:

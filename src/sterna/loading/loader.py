@@ -221,7 +221,7 @@ def _read_gguf(path: Path, layout: str | None, options: _Options) -> Model:
     config = config_of(file)
     assets = assets_of(file, config)
     source = GgufWeights(
-        file, options.format, options.head, config["head_dim"], options.threads, layout or "128"
+        file, options.format, options.head, config, options.threads, layout or "128"
     )
     with reading(file.files.values(), options.progress):
         model = from_weights(config, path, lambda _: options.wrapped(source), longer=options.longer)

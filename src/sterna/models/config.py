@@ -23,7 +23,6 @@ __all__ = ["LINEAR_NORM", "TransformerConfig"]
 #: a quantization_config of its own.
 LINEAR_NORM = "linear_norm_eps"
 MAX_HEAD_DIM = 1 << 14  # its rotations are listed before a tensor's shape can contradict it
-AS_GGUF = "stored_as_gguf"
 FULL, SLIDING = "full_attention", "sliding_attention"  # config.json's layer_types
 
 

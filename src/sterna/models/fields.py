@@ -109,6 +109,13 @@ class Fields:
             self.fail(field, expected, values)
         return [Fields({field: v}, self.file).number(field) for v in values]
 
+    def strings(self, field: str) -> frozenset[str]:
+        """A list of strings; empty where the field is absent."""
+        values = self.config.get(field, [])
+        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+            self.fail(field, "a list of strings", values)
+        return frozenset(values)
+
     def items(self, field: str, count: int, known: tuple[object, ...]) -> list[Any] | None:
         """So many items, each a known one, else UnsupportedModelError; None if it is absent."""
         values = self.config.get(field)

@@ -8,12 +8,11 @@ of its width, scores and logits are capped: c tanh(s / c).
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from sterna.graph import Graph, Value
 from sterna.models import llama
-from sterna.models.config import AS_GGUF, FULL, SLIDING, TransformerConfig
+from sterna.models.config import FULL, SLIDING, TransformerConfig
 from sterna.models.fields import Fields
 from sterna.models.layers import HeadNorms, Norms
 from sterna.weights.sources import WeightSource
@@ -47,7 +46,7 @@ def write(g: Graph, c: TransformerConfig, w: WeightSource, qk_norm: HeadNorms | 
     """The layers; qk_norm: as in `layers.attention`."""
     return llama.build(
         g, c, w,
-        norms=replace(NORMS, plus_one=not c.fields.flag(AS_GGUF)),
+        norms=NORMS,
         qk_norm=qk_norm,
         scale=c.fields.factor("query_pre_attn_scalar") ** -0.5,
         cap=c.fields.cap("attn_logit_softcapping"),

@@ -1,19 +1,16 @@
 """Weights that were multiplied by a Hadamard matrix: `folded_hadamard`, a field of ours in
 config.json.
 
-    {"block_size": 1024, "signs": {"5120": "+-…"}, "inputs": ["lm_head", …], "rows": [names],
-     "grouped": true}
+    {"block_size": 1024, "signs": {"5120": "+-…"}, "inputs": ["lm_head", …], "rows": [names]}
 
 Inputs of the layers in `inputs` are rotated; rows of a table in `rows` are, after they were looked
-up, rotated back. signs: for each width; null: none. grouped: inputs of a recurrent layer's out_proj
-that are rotated have value heads by their key heads, also where other tensors have them tiled. GGUF
-files say it in `prism.hadamard.*` (gguf/folded_hadamard.py).
+up, rotated back. signs: for each width; null: none. GGUF files have the same as
+`prism.hadamard.*` (gguf/folded_hadamard.py).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -35,7 +32,6 @@ class Hadamard:
     signs: dict[str, str] | None
     inputs: frozenset[str]
     rows: frozenset[str]
-    grouped: bool
     _rotations: dict[int, Rotation] = field(default_factory=dict)  # by width
 
     @classmethod
@@ -51,8 +47,7 @@ class Hadamard:
         for width, text in (signs or {}).items():
             if not isinstance(text, str) or set(text) - {"+", "-"} or str(len(text)) != width:
                 f.fail("signs", f"a string of {width} signs + and -", text)
-        inputs, rows = _names(f, "inputs"), _names(f, "rows")
-        return cls(f, block, signs, inputs, rows, f.flag("grouped"))
+        return cls(f, block, signs, f.strings("inputs"), f.strings("rows"))
 
     def of_input(self, name: str, width: int) -> Rotation | None:
         """What rotates the input of a layer; None where it stays as it is."""
@@ -61,10 +56,6 @@ class Hadamard:
     def of_rows(self, name: str, width: int) -> Rotation | None:
         """What has rotated the rows of a table; None where they are as they are."""
         return self._of_width(width, name) if name in self.rows else None
-
-    def groups(self, name: str) -> bool:
-        """Whether the input of a recurrent layer's out_proj has heads by their key heads."""
-        return self.grouped and name in self.inputs
 
     def _of_width(self, width: int, name: str) -> Rotation:
         if width not in self._rotations:
@@ -81,10 +72,3 @@ class Hadamard:
                 signs = np.where(ones, np.float32(1), np.float32(-1))
             self._rotations[width] = Rotation(self.block, signs)
         return self._rotations[width]
-
-
-def _names(f: Fields, name: str) -> frozenset[str]:
-    names: Any = f.config.get(name, [])
-    if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-        f.fail(name, "a list of names", names)
-    return frozenset(names)

@@ -34,10 +34,8 @@ def is_there(c: TransformerConfig, w: WeightSource) -> bool:
     return single and not own and c.hadamard is None and w.has("mtp.fc")
 
 
-def build(
-    model: Graph, c: TransformerConfig, w: WeightSource, ffn: FeedForward, plus_one: bool
-) -> Graph:
-    """The layer of a model that was written to `model`; plus_one: as in `layers.norm_weight`."""
+def build(model: Graph, c: TransformerConfig, w: WeightSource, ffn: FeedForward) -> Graph:
+    """The layer of a model that was written to `model`."""
     c = replace(c, attention=(*c.attention, c.attention[-1]))
     g, width, head = Graph(c.heads), c.hidden_size, model.ops[-1]
     table = model.ops[0].weight
@@ -45,19 +43,19 @@ def build(
     assert head.weight is not None
 
     def norm(x: Value, name: str) -> Value:
-        return layers.norm(g, c, w, x, name, plus_one=plus_one)
+        return layers.norm(g, c, w, x, name, plus_one=True)
 
     e = norm(g.embed(table), "mtp.pre_fc_norm_embedding")
     h = norm(g.given(width), "mtp.pre_fc_norm_hidden")
     x = layers.linear(g, c, w, g.beside([e, h]), "mtp.fc", [Linear("mtp.fc", width, 2 * width)])
     h = layers.attention(
         g, c, w, norm(x, f"{LAYER}.input_layernorm"), c.n_layers, f"{LAYER}.self_attn",
-        bias=c.attention_bias, qk_norm=layers.HeadNorms(), plus_one=plus_one, gated=True,
+        bias=c.attention_bias, qk_norm=layers.HeadNorms(), plus_one=True, gated=True,
     )  # fmt: skip
     x = layers.output(g, c, w, h, x, f"{LAYER}.self_attn.o_proj", bias=c.attention_bias)
     if any(w.has(f"{LAYER}.mlp.{part}") for part in ("down_proj", "gate")):  # small models lack it
         x = ffn(g, norm(x, f"{LAYER}.post_attention_layernorm"), x, f"{LAYER}.mlp")
-    last = layers.norm_weight(w, "mtp.norm", width, plus_one)
+    last = layers.norm_weight(w, "mtp.norm", width, plus_one=True)
     g.tell(x, last, c.rms_norm_eps, "mtp.norm")
     x = g.norm(g.select(x), last, c.rms_norm_eps, "mtp.norm")
     g.head(x, head.weight, head.shadow, "lm_head")

@@ -17,7 +17,7 @@ from typing import Any
 from sterna import _native
 from sterna.graph import Graph, RecurrentHeads, Value
 from sterna.models import layers, mtp
-from sterna.models.config import AS_GGUF, FULL, MAX_HEAD_DIM, TransformerConfig
+from sterna.models.config import FULL, MAX_HEAD_DIM, TransformerConfig
 from sterna.models.fields import Fields
 from sterna.models.mtp import FeedForward
 from sterna.models.rotations import rotated_part
@@ -35,6 +35,10 @@ SKIPPED = {
 }
 LINEAR = "linear_attention"  # of layer_types, beside FULL
 MIXERS = "mixer_types"  # a field of ours: layer_types of both kinds
+#: A field of ours: names of the layers `out_proj` whose columns repeat the key heads (0 1 2 0 1 2),
+#: where all other tensors have the value heads of a key head side by side (0 0 1 1 2 2). Blocks of
+#: quantised weights may span several heads, so no loader can reorder such columns.
+TILED_OUT_PROJ = "tiled_out_proj"
 MAX_CONV_WIDTH = 16  # native kMaxConvWidth
 
 
@@ -84,27 +88,26 @@ def _check_sections(rope: Fields, rotary_dim: int) -> None:
 def build(g: Graph, c: TransformerConfig, w: WeightSource, ffn: FeedForward | None = None) -> Value:
     """Write the model's layers into `g`; returns the logits. ffn: in the place of a dense one."""
     heads, feed_forward = _heads(c.fields), ffn or _dense(c, w)
-    plus_one = not c.fields.flag(AS_GGUF)
     x, table = layers.embedding(g, c, w)
     for i, mixer in enumerate(c.fields.config[MIXERS]):
         p = f"model.layers.{i}"
-        h = layers.norm(g, c, w, x, f"{p}.input_layernorm", plus_one=plus_one)
+        h = layers.norm(g, c, w, x, f"{p}.input_layernorm", plus_one=True)
         if mixer == FULL:
             name, bias = f"{p}.self_attn", c.attention_bias
             h = layers.attention(
-                g, c, w, h, i, name, bias=bias, qk_norm=layers.HeadNorms(), plus_one=plus_one,
+                g, c, w, h, i, name, bias=bias, qk_norm=layers.HeadNorms(), plus_one=True,
                 gated=True,
             )  # fmt: skip
             x = layers.output(g, c, w, h, x, f"{name}.o_proj", bias=bias)
         else:
             h = _delta_net(g, c, w, h, heads, f"{p}.linear_attn")
             x = layers.output(g, c, w, h, x, f"{p}.linear_attn.out_proj")
-            if heads.tiled:  # heads stand in another order than adapters have them
-                g.without_adapters(f"{p}.linear_attn.")
-        h = layers.norm(g, c, w, x, f"{p}.post_attention_layernorm", plus_one=plus_one)
+            if _is_tiled(c, f"{p}.linear_attn"):  # adapters have the columns in another order
+                g.without_adapters(f"{p}.linear_attn.out_proj")
+        h = layers.norm(g, c, w, x, f"{p}.post_attention_layernorm", plus_one=True)
         x = feed_forward(g, h, x, f"{p}.mlp")
     tells = mtp.is_there(c, w)
-    return layers.head(g, c, w, x, table, plus_one=plus_one, tells=tells)
+    return layers.head(g, c, w, x, table, plus_one=True, tells=tells)
 
 
 def _dense(c: TransformerConfig, w: WeightSource) -> FeedForward:
@@ -123,7 +126,7 @@ def predictor(
     """The MTP layer of a model that was written to `g`; None where the weights have none."""
     if not mtp.is_there(c, w):
         return None
-    return mtp.build(g, c, w, ffn or _dense(c, w), not c.fields.flag(AS_GGUF))
+    return mtp.build(g, c, w, ffn or _dense(c, w))
 
 
 def _heads(f: Fields) -> RecurrentHeads:
@@ -133,7 +136,7 @@ def _heads(f: Fields) -> RecurrentHeads:
         f.fail("linear_num_value_heads", rule, v_heads)
     k_dim = f.count("linear_key_head_dim", most=MAX_HEAD_DIM)
     v_dim = f.count("linear_value_head_dim", most=MAX_HEAD_DIM)
-    return RecurrentHeads(k_heads, v_heads, k_dim, v_dim, tiled=f.flag(AS_GGUF))
+    return RecurrentHeads(k_heads, v_heads, k_dim, v_dim)
 
 
 def _delta_net(
@@ -150,16 +153,18 @@ def _delta_net(
     width = c.fields.count("linear_conv_kernel_dim", most=MAX_CONV_WIDTH)
     taps = w.vector(f"{name}.conv1d.weight", heads.width, 1, width)
     row = g.conv(row, taps.reshape(heads.width, width), f"{name}.conv1d")
-    rate, bias = (w.vector(f"{name}.{n}", heads.v_heads) for n in ("A_log", "dt_bias"))
-    if not c.fields.flag(AS_GGUF):
-        rate = -_native.exponentials(rate)
-    elif (rate > 0).any():  # a plan of a conversion has zeros
-        c.fields.fail(f"{name}.A_log", "negative rates, -exp(A_log)", float(rate.max()))
+    a_log, bias = (w.vector(f"{name}.{n}", heads.v_heads) for n in ("A_log", "dt_bias"))
+    rate = -_native.exponentials(a_log)
     out = g.recurrence(row, heads, a, b, rate, bias, name)
     weight = w.vector(f"{name}.norm.weight", heads.v_dim)
-    # Folded weights of out_proj keep the order of training: their blocks go over several heads.
-    grouped = c.hadamard is not None and c.hadamard.groups(f"{name}.out_proj")
+    # `Graph.gated` transposes [k_heads, n] of heads: 0 0 1 1 2 2 becomes 0 1 2 0 1 2.
+    tiling = heads.v_heads // heads.k_heads if _is_tiled(c, name) else None
     return g.gated(
         out, row, z, heads.v_dim, heads.v_heads, "silu", f"{name}.norm", weight, c.rms_norm_eps,
-        heads.k_heads if grouped and heads.tiled else None,
+        tiling,
     )  # fmt: skip
+
+
+def _is_tiled(c: TransformerConfig, name: str) -> bool:
+    """Whether out_proj of a layer has its columns in the order of `TILED_OUT_PROJ`."""
+    return f"{name}.out_proj" in c.fields.strings(TILED_OUT_PROJ)
