@@ -32,7 +32,7 @@ from sterna.llm.generation_config import GenerationDefaults
 from sterna.llm.logprobs import logit_chunks, token_logprobs
 from sterna.llm.prompt_encoder import PromptEncoder
 from sterna.llm.request_factory import RequestFactory
-from sterna.models.longer import Longer
+from sterna.models.context_extension import ContextExtension
 from sterna.outputs import Completion, Stream, TokenLogprob
 from sterna.runtime import resolve_threads
 from sterna.sampling_params import SamplingParams
@@ -152,7 +152,7 @@ class LLM:
         team = resolve_threads(threads, cores)
         self.model = loading.load(
             path, format=format, head=head, cached=cache, threads=team, i2s=i2s, progress=progress,
-            longer=Longer.of(context, rope_scaling),
+            extension=ContextExtension.of(context, rope_scaling),
             mmap=mmap or bool(team.nodes),  # each node of threads gets a copy of its own
         )  # fmt: skip
         self.model.name = str(model)

@@ -24,7 +24,7 @@ from sterna.gguf.weight_source import GgufWeights, i2s_layout, warn_of_i2s
 from sterna.loading.model import Model
 from sterna.loading.tracing import STORED_NORM, from_weights, model_name_of
 from sterna.models import module_of
-from sterna.models.longer import AS_IT_IS, Longer
+from sterna.models.context_extension import NOT_EXTENDED, ContextExtension
 from sterna.models.pooling import POOLING
 from sterna.runtime import resolve_threads
 from sterna.weights.replaced import warn_of_replaced
@@ -48,7 +48,7 @@ def load(
     wrap: Wrap | None = None,
     progress: Progress | None = None,
     mmap: bool = False,
-    longer: Longer = AS_IT_IS,
+    extension: ContextExtension = NOT_EXTENDED,
 ) -> Model:
     """Opens a model folder (a published checkpoint or a packed directory) or a GGUF file.
 
@@ -67,7 +67,7 @@ def load(
 
     Raises ModelFormatError, UnsupportedModelError, RequestError or NonFiniteError.
     """
-    options = _Options(format, head, resolve_threads(threads), wrap, progress, mmap, longer)
+    options = _Options(format, head, resolve_threads(threads), wrap, progress, mmap, extension)
     model = _open(Path(path), options, i2s, cached)
     if wrap is None:
         warn_of_replaced(model.weights.modules, format, head)
@@ -94,7 +94,7 @@ class _Options:
     wrap: Wrap | None
     progress: Progress | None
     mmap: bool
-    longer: Longer
+    extension: ContextExtension
 
     def wrapped(self, source: WeightSource) -> WeightSource:
         return source if self.wrap is None else self.wrap(source)
@@ -167,7 +167,7 @@ def _read_checkpoint(checkpoint: Checkpoint, assets: Assets, options: _Options) 
         config["tie_word_embeddings"] = True  # it was saved without a head, and none is needed
     file = checkpoint.path / "config.json"
     with reading(checkpoint.files, options.progress):
-        model = from_weights(config, file, weights, own_head, options.longer)
+        model = from_weights(config, file, weights, own_head, options.extension)
     model.path, model.assets = checkpoint.path, assets
     _warn_of_skipped(checkpoint, reads_mtp=model.mtp is not None)
     return model
@@ -224,7 +224,9 @@ def _read_gguf(path: Path, layout: str | None, options: _Options) -> Model:
         file, options.format, options.head, config, options.threads, layout or "128"
     )
     with reading(file.files.values(), options.progress):
-        model = from_weights(config, path, lambda _: options.wrapped(source), longer=options.longer)
+        model = from_weights(
+            config, path, lambda _: options.wrapped(source), extension=options.extension
+        )
     model.path, model.assets = path, assets
     return model
 
@@ -241,7 +243,7 @@ def _read_packed(folder: Checkpoint, assets: Assets, options: _Options) -> Model
     )  # fmt: skip
     model = from_weights(
         _with_pooling(packed.config, assets.path), folder.path / "config.json",
-        lambda _: options.wrapped(weights), longer=options.longer,
+        lambda _: options.wrapped(weights), extension=options.extension,
     )  # fmt: skip
     model.path, model.assets = assets.path, assets
     model.mapped = packed.mapped is not None

@@ -15,7 +15,7 @@ from sterna.graph import Graph
 from sterna.loading.model import Model
 from sterna.models import module_of
 from sterna.models.config import LINEAR_NORM, TransformerConfig
-from sterna.models.longer import AS_IT_IS, Longer
+from sterna.models.context_extension import NOT_EXTENDED, ContextExtension
 from sterna.weights import storages
 from sterna.weights.sources import CheckpointWeights, WeightSource
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 def from_weights(
     json: dict[str, Any], file: Path, weights: Callable[[ModuleType], WeightSource],
-    own_head: Callable[[int, int], bool] = lambda *_: False, longer: Longer = AS_IT_IS,
+    own_head: Callable[[int, int], bool] = lambda *_: False, extension: ContextExtension = NOT_EXTENDED,
 ) -> Model:  # fmt: skip
     """Traces a model from its config.json and a source of weights; errors name `file`.
 
@@ -42,7 +42,7 @@ def from_weights(
     quantization = json.get("quantization_config")
     if isinstance(quantization, dict) and quantization.get("use_rms_norm"):
         json = {**json, LINEAR_NORM: storages.quantization(json, file).norm_eps}
-    config, source = TransformerConfig.of(module, json, file, longer), weights(module)
+    config, source = TransformerConfig.of(module, json, file, extension), weights(module)
     if config.tied and own_head(config.vocab_size, config.hidden_size):
         json, config = _untied(json, file), replace(config, tied=False)
     graph = Graph(config.heads)

@@ -9,10 +9,10 @@ from typing import Any
 
 from sterna.errors import UnsupportedModelError, shown
 from sterna.graph import Attention, Heads
+from sterna.models.context_extension import NOT_EXTENDED, ContextExtension
 from sterna.models.defaults import DEFAULTS
 from sterna.models.fields import MAX_SIZE, Fields
 from sterna.models.hadamard import Hadamard
-from sterna.models.longer import AS_IT_IS, Longer
 from sterna.models.pooling import Pooling
 from sterna.models.rotations import extended_context, rotary_of
 from sterna.models.spellings import spelled
@@ -59,21 +59,27 @@ class TransformerConfig:
 
     @classmethod
     def of(
-        cls, module: ModuleType, config: dict[str, Any], file: Path, longer: Longer = AS_IT_IS
+        cls,
+        module: ModuleType,
+        config: dict[str, Any],
+        file: Path,
+        extension: ContextExtension = NOT_EXTENDED,
     ) -> TransformerConfig:
-        """The config.json of a model of this architecture, with what the file leaves out.
+        """Read a config.json of this architecture; defaults fill what the file leaves out.
 
-        longer: what is asked for beyond the file's own context.
+        extension: a longer context than the file's own, if the user asked for one.
         """
         given = spelled(config, file)
         filled = {**DEFAULTS.get(_architecture(config), {}), **given.config}
-        fields = longer.over(given.having(filled))
+        fields = extension.over(given.having(filled))
         if complete := getattr(module, "complete", None):
             fields = fields.having(fields.config | complete(fields))
-        return cls._of_fields(fields, module.ACTIVATION, longer)
+        return cls._of_fields(fields, module.ACTIVATION, extension)
 
     @classmethod
-    def _of_fields(cls, fields: Fields, activation: str, longer: Longer) -> TransformerConfig:
+    def _of_fields(
+        cls, fields: Fields, activation: str, extension: ContextExtension
+    ) -> TransformerConfig:
         """Reads the fields; ModelFormatError names a wrong one, UnsupportedModelError a feature
         that Sterna does not have.
 
@@ -94,7 +100,7 @@ class TransformerConfig:
         fields.supported("is_causal", fields.config.get("is_causal", True), True)
         if head_dim % 2:
             fields.fail("head_dim", "an even number, as rotations are of pairs", head_dim)
-        context, most = longer.factor_of_linear * extended_context(fields), MAX_SIZE
+        context, most = extension.factor_of_linear * extended_context(fields), MAX_SIZE
         n_layers = fields.n_layers
         window = config.get("sliding_window")
         if config.get("layer_types") is None and type(window) is int and window > 0:
@@ -119,7 +125,7 @@ class TransformerConfig:
             attention_bias=fields.flag("attention_bias"),
             mlp_bias=fields.flag("mlp_bias"),
             linear_norm_eps=fields.number(LINEAR_NORM) if LINEAR_NORM in config else 0.0,
-            attention=_attention(fields, n_layers, head_dim, max(context, longer.context)),
+            attention=_attention(fields, n_layers, head_dim, max(context, extension.context)),
             hadamard=Hadamard.of(fields),
             pooling=Pooling.of(fields),
             fields=fields,

@@ -1,4 +1,4 @@
-"""A context beyond the model's own: how long, and how rotations are scaled for it."""
+"""The options `context` and `rope_scaling`: a longer context than the model's own."""
 
 from __future__ import annotations
 
@@ -8,26 +8,28 @@ from typing import Any
 from sterna.errors import RequestError, shown
 from sterna.models.fields import Fields
 
-__all__ = ["AS_IT_IS", "Longer"]
+__all__ = ["NOT_EXTENDED", "ContextExtension"]
 
 KINDS = ("yarn", "linear")
-#: Of rotations, what stays as the file has it.
+#: Fields of rope_parameters that keep the file's values.
 _KEPT = ("rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")
 _FULL, _ROPE, _CONTEXT = "full_attention", "rope_parameters", "max_position_embeddings"
 
 
 @dataclass(frozen=True)
-class Longer:
-    """context: positions that are asked for, 0 where nothing is; kind, factor: of the scaling, in
-    the place of the file's own, "" where none is asked for."""
+class ContextExtension:
+    """A longer context, and the scaling of rotations that makes it usable.
+
+    context: positions, 0 for the model's own. kind: "yarn" or "linear", "" for the file's scaling.
+    """
 
     context: int = 0
     kind: str = ""
     factor: float = 1.0
 
     @classmethod
-    def of(cls, context: object, scaling: object) -> Longer:
-        """The options `context` and `rope_scaling`, KIND:FACTOR; RequestError for another form."""
+    def of(cls, context: object, scaling: object) -> ContextExtension:
+        """Parse the options `context` and `rope_scaling` (KIND:FACTOR); RequestError."""
         asked = context if type(context) is int else 0  # the engine says what is wrong with others
         if scaling is None:
             return cls(asked)
@@ -45,11 +47,11 @@ class Longer:
 
     @property
     def factor_of_linear(self) -> float:
-        """What a scaling that does not say its first context makes of it."""
+        """How many times longer a linear scaling makes the context."""
         return self.factor if self.kind == "linear" else 1.0
 
     def over(self, fields: Fields) -> Fields:
-        """The fields of a file, with this scaling of the layers that see all positions."""
+        """The fields of a file with this scaling in the layers that have no window."""
         if not self.kind:
             return fields
         text = fields.config.get("text_config")
@@ -69,4 +71,4 @@ class Longer:
         return {**config, _ROPE: {**given, _FULL: new} if each else new, "rope_factors": None}
 
 
-AS_IT_IS = Longer()
+NOT_EXTENDED = ContextExtension()
