@@ -18,7 +18,7 @@ from sterna.errors import RequestError
 from sterna.train.chats import Example, Rows, rows_of
 from sterna.train.loop import Settings, _loss, _step
 from sterna.train.loop import train as run
-from sterna.train.once import rounded_once
+from sterna.train.round_per_step import round_per_step
 from sterna.train.short import is_exact
 
 
@@ -48,7 +48,7 @@ def test_short_products_have_the_bits_of_kernels(name: str) -> None:
     for short in (False, True):
         layer.zero_grad()
         seen = x.clone().requires_grad_()
-        with rounded_once(layer, short):
+        with round_per_step(layer, short):
             y = layer(seen)
             y.backward(out)
         assert layer.held is None

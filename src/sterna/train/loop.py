@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from sterna.errors import NonFiniteError, RequestError
 from sterna.files.writing import replacing_path
 from sterna.train.chats import IGNORED, Rows
-from sterna.train.once import rounded_once
+from sterna.train.round_per_step import round_per_step
 
 __all__ = ["Settings", "train"]
 
@@ -145,7 +145,7 @@ def _step(
     picked = _picked(len(rows.tokens), settings, step)
     scored = max(1, int((rows.labels[picked][:, 1:] != IGNORED).sum()))
     value = 0.0
-    with rounded_once(model, settings.short):
+    with round_per_step(model, settings.short):
         size = settings.at_once or settings.batch
         for part in (picked[i : i + size] for i in range(0, settings.batch, size)):
             with warnings.catch_warnings():  # torch's of checkpoints without gradients to input

@@ -12,11 +12,11 @@ from torch import nn
 from sterna.train.linear import QuantLinear
 from sterna.train.short import is_exact
 
-__all__ = ["rounded_once"]
+__all__ = ["round_per_step"]
 
 
 @contextmanager
-def rounded_once(model: nn.Module, short: bool = False) -> Iterator[None]:
+def round_per_step(model: nn.Module, short: bool = False) -> Iterator[None]:
     """Inside, layers that train have the weights that their masters were rounded to before it.
 
     At its end their gradients go on to the masters. short: torch's products in bfloat16, and those
