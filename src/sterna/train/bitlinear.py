@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from sterna.train.linear import QuantLinear
-from sterna.train.straight import Rounded, finite, mean_abs, straight
+from sterna.train.straight_through import Rounded, finite, mean_abs, straight_through
 from sterna.weights.storages.ternary_masters import SMALLEST
 
 __all__ = ["BitLinear"]
@@ -25,4 +25,4 @@ class BitLinear(QuantLinear):
         scale = mean_abs(w.reshape(1, -1)).reshape(()).clamp(min=SMALLEST)
         # Times the inverse, which is rounded first: it decides near-ties.
         levels = (w.detach() * (1 / scale)).round().clamp(-1, 1)
-        return Rounded("i2", levels.to(torch.int8), scale, straight(levels * scale, w))
+        return Rounded("i2", levels.to(torch.int8), scale, straight_through(levels * scale, w))

@@ -9,7 +9,7 @@ from sterna.errors import RequestError
 from sterna.formats.power_of_two import Quantizer, denseshift, s3
 from sterna.train.linear import QuantLinear
 from sterna.train.rotation import Rotation
-from sterna.train.straight import Rounded, finite, straight
+from sterna.train.straight_through import Rounded, finite, straight_through
 
 __all__ = ["DenseShiftLinear", "S3Linear"]
 
@@ -111,4 +111,4 @@ def _latent(positive: Tensor) -> nn.Parameter:
 def _step(name: str, x: Tensor) -> Tensor:
     """1(x), whose gradient is that of x."""
     x = finite(name, x)
-    return straight((x >= 0).float(), x)
+    return straight_through((x >= 0).float(), x)

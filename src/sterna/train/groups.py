@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from sterna import formats
 from sterna.train.linear import QuantLinear
 from sterna.train.rotation import Rotation
-from sterna.train.straight import Rounded, finite, mean_abs, straight
+from sterna.train.straight_through import Rounded, finite, mean_abs, straight_through
 from sterna.weights.storages.ternary_masters import SMALLEST
 
 __all__ = ["GroupTernaryLinear"]
@@ -45,4 +45,6 @@ class GroupTernaryLinear(QuantLinear):
         scale = mean_abs(blocks).clamp(min=SMALLEST).half().float()
         levels = (blocks / scale[..., None]).round().clamp(-1, 1)
         values = (levels * scale[..., None]).flatten(1)
-        return Rounded(self._format, levels.flatten(1).to(torch.int8), scale, straight(values, w))
+        return Rounded(
+            self._format, levels.flatten(1).to(torch.int8), scale, straight_through(values, w)
+        )

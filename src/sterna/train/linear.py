@@ -13,7 +13,7 @@ from sterna.formats import PackedWeight
 from sterna.torch import SternaLinear
 from sterna.train.product import packed, product
 from sterna.train.rotation import Rotation
-from sterna.train.straight import Rounded, finite
+from sterna.train.straight_through import Rounded, finite
 
 __all__ = ["QuantLinear"]
 

@@ -10,7 +10,13 @@ from torch import Tensor, nn
 from sterna.errors import RequestError, shown
 from sterna.train.linear import QuantLinear
 from sterna.train.rotation import Rotation
-from sterna.train.straight import Rounded, finite, mean_abs, scaled_gradient, straight
+from sterna.train.straight_through import (
+    Rounded,
+    finite,
+    mean_abs,
+    scaled_gradient,
+    straight_through,
+)
 from sterna.weights.storages.paretoq import SMALLEST
 
 __all__ = ["ParetoLinear"]
@@ -72,13 +78,13 @@ class ParetoLinear(QuantLinear):
             alpha = scaled_gradient(alpha, (w.numel() * (top - 1)) ** -0.5)
             v = w / alpha
             levels = v.detach().round().clamp(-top, top - 1)
-            values = alpha * straight(levels, v.clamp(-top, top - 1))
+            values = alpha * straight_through(levels, v.clamp(-top, top - 1))
             return Rounded("i4", levels.to(torch.int8), alpha[:, 0], values)
         n, h = _STRETCHED[self.bits]
         alpha = scaled_gradient(alpha, 1 / math.sqrt(w.numel() * (n - h) / n))
         v = (w / alpha).clamp(-_EDGE, _EDGE)
         steps = (v.detach() * n - h).round() + h
-        values = alpha * straight(steps / n, v)
+        values = alpha * straight_through(steps / n, v)
         if h:  # levels are odd numbers, times alpha / 4
             return Rounded("i2p", (2 * steps).to(torch.int8), alpha[:, 0], values)
         return Rounded("i2", steps.to(torch.int8), alpha[:, 0] * (1 / torch.tensor(n)), values)
@@ -86,4 +92,6 @@ class ParetoLinear(QuantLinear):
     def _signs(self, w: Tensor, alpha: Tensor) -> Rounded:
         levels = torch.where(w.detach() < 0, -1.0, 1.0)
         within = (w / alpha.detach()).clamp(-1, 1)
-        return Rounded("i1", levels.to(torch.int8), alpha[:, 0], alpha * straight(levels, within))
+        return Rounded(
+            "i1", levels.to(torch.int8), alpha[:, 0], alpha * straight_through(levels, within)
+        )

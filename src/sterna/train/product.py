@@ -20,7 +20,7 @@ from sterna.formats.base import Format
 from sterna.torch import operator
 from sterna.torch.tensors import packed_tensors
 from sterna.train.short import short_product
-from sterna.train.straight import Rounded
+from sterna.train.straight_through import Rounded
 
 __all__ = ["packed", "product", "rounded_activations"]
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from sterna.errors import RequestError, shown
 from sterna.train.linear import QuantLinear
 from sterna.train.rotation import Rotation
-from sterna.train.straight import Rounded, finite, straight
+from sterna.train.straight_through import Rounded, finite, straight_through
 
 __all__ = ["DeepShiftPSLinear", "DeepShiftQLinear"]
 
@@ -49,7 +49,7 @@ class DeepShiftQLinear(QuantLinear):
         p = (exponent - (mantissa < _SQRT_HALF).int()).clamp(0, self.most)
         levels = torch.ldexp(w.detach().sign(), p)
         scale = self.unit.float()
-        return Rounded("pot4z", levels.to(torch.int8), scale, straight(levels * scale, w))
+        return Rounded("pot4z", levels.to(torch.int8), scale, straight_through(levels * scale, w))
 
 
 class DeepShiftPSLinear(DeepShiftQLinear):
@@ -83,6 +83,8 @@ class DeepShiftPSLinear(DeepShiftQLinear):
         shift = finite("weight", self.weight).clamp(0, self.most)
         sign = finite("sign", self.sign).clamp(-1, 1)
         p, s = shift.detach().round(), sign.detach().round()
-        values = straight(s, sign) * torch.exp2(straight(p, shift)) * self.unit.float()
+        values = (
+            straight_through(s, sign) * torch.exp2(straight_through(p, shift)) * self.unit.float()
+        )
         levels = torch.ldexp(s, p.int()).to(torch.int8)
         return Rounded("pot4z", levels, self.unit.float(), values)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sterna import formats
-from sterna.train.straight import Rounded
+from sterna.train.straight_through import Rounded
 
 __all__ = ["is_exact", "short_product"]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from sterna.errors import NonFiniteError
 from sterna.formats import arithmetic
 
-__all__ = ["Rounded", "finite", "mean_abs", "scaled_gradient", "straight"]
+__all__ = ["Rounded", "finite", "mean_abs", "scaled_gradient", "straight_through"]
 
 
 class Rounded(NamedTuple):
@@ -30,7 +30,7 @@ class Rounded(NamedTuple):
     short: bool = False
 
 
-def straight(value: Tensor, of: Tensor) -> Tensor:
+def straight_through(value: Tensor, of: Tensor) -> Tensor:
     """`value`, whose gradient goes to `of` unchanged: straight-through (Bengio, arXiv 1308.3432).
 
     of: finite, of value's shape. Zero is added to the value, which keeps its bits.
