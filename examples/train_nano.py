@@ -216,7 +216,7 @@ def train_stages(
         settings = Settings(
             steps, args.lr, stage.batch, weight_decay=0.1, muon=args.muon, fall=stage.fall,
             warmup=0.0 if before else min(0.05, 100 / max(1, steps)), at_once=stage.at_once,
-            short=not args.plain, compiled=not args.plain,
+            bf16=not args.plain, compiled=not args.plain,
         )  # fmt: skip
         folder, began = args.out / stage.name, time.monotonic()
         if not before and args.finish:

@@ -15,11 +15,11 @@ from transformers import LlamaForCausalLM
 
 from sterna import train
 from sterna.errors import RequestError
+from sterna.train.bf16_product import is_exact
 from sterna.train.chats import Example, Rows, rows_of
 from sterna.train.loop import Settings, _loss, _step
 from sterna.train.loop import train as run
 from sterna.train.round_per_step import round_per_step
-from sterna.train.short import is_exact
 
 
 def rows(count: int = 6) -> Rows:
@@ -45,10 +45,10 @@ def test_short_products_have_the_bits_of_kernels(name: str) -> None:
     x[0, 0], x[1, 1, 7] = 0, 1e4
     out = torch.randn(2, 5, 96)
     found = []
-    for short in (False, True):
+    for bf16 in (False, True):
         layer.zero_grad()
         seen = x.clone().requires_grad_()
-        with round_per_step(layer, short):
+        with round_per_step(layer, bf16):
             y = layer(seen)
             y.backward(out)
         assert layer.held is None

@@ -122,7 +122,7 @@ def fine_tune(
     rows = rows_of(found, length)
     steps = -(-len(rows.tokens) * epochs // batch)
     settings = loop.Settings(
-        steps, lr, batch, seed=seed, checkpointing=checkpointing, at_once=at_once, short=bf16,
+        steps, lr, batch, seed=seed, checkpointing=checkpointing, at_once=at_once, bf16=bf16,
         compiled=compiled,
     )  # fmt: skip
     model, begin = trainable(source, method), time.monotonic()

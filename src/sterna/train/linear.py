@@ -53,7 +53,7 @@ class QuantLinear(nn.Module, ABC):
         self.bias = None if bias is None else nn.Parameter(bias.detach().clone())
         self.rms_norm = rms_norm
         self.rotation = rotation
-        self.held: Rounded | None = None  # by `rounded_once`
+        self.held: Rounded | None = None  # by `round_per_step`
         self._packed: tuple[object, SternaLinear] | None = None
 
     @classmethod

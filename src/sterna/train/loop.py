@@ -37,7 +37,7 @@ class Settings:
     fall: how the rate falls after the rise: as a cosine to a tenth; not at all ("none", which may
     be ended at any step and go on in a run that falls: Hu et al., MiniCPM, 2024, section 4); or
     along a line to zero. at_once: rows whose gradients are computed together, 0 for all of a step:
-    few keep what is made in caches. short: products of bfloat16 factors, for CPUs that have units
+    few keep what is made in caches. bf16: products of bfloat16 factors, for CPUs that have units
     for them; those forwards have the same bits. compiled: by torch.compile, which takes a minute.
     """
 
@@ -52,7 +52,7 @@ class Settings:
     muon: float = 0.0
     fall: Literal["cosine", "none", "line"] = "cosine"
     at_once: int = 0
-    short: bool = False
+    bf16: bool = False
     compiled: bool = False
 
     def part(self, step: int) -> float:
@@ -145,7 +145,7 @@ def _step(
     picked = _picked(len(rows.tokens), settings, step)
     scored = max(1, int((rows.labels[picked][:, 1:] != IGNORED).sum()))
     value = 0.0
-    with round_per_step(model, settings.short):
+    with round_per_step(model, settings.bf16):
         size = settings.at_once or settings.batch
         for part in (picked[i : i + size] for i in range(0, settings.batch, size)):
             with warnings.catch_warnings():  # torch's of checkpoints without gradients to input

@@ -19,7 +19,7 @@ from sterna.formats import PackedWeight
 from sterna.formats.base import Format
 from sterna.torch import operator
 from sterna.torch.tensors import packed_tensors
-from sterna.train.short import short_product
+from sterna.train.bf16_product import bf16_product
 from sterna.train.straight_through import Rounded
 
 __all__ = ["packed", "product", "rounded_activations"]
@@ -37,8 +37,8 @@ def packed(rounded: Rounded) -> PackedWeight:
 
 def product(x: Tensor, rounded: Rounded) -> Tensor:
     """y [..., M] = x [..., K] Ŵ^T with gradients, of x's dtype; raises as `ops.linear`."""
-    if rounded.short:
-        return short_product(x, rounded)
+    if rounded.bf16:
+        return bf16_product(x, rounded)
     if x.is_cpu:
         function: Any = _Product  # whose `apply` torch gives no types
         y: Tensor = function.apply(x, rounded.values, rounded)

@@ -9,18 +9,18 @@ from typing import Any
 import torch
 from torch import nn
 
+from sterna.train.bf16_product import is_exact
 from sterna.train.linear import QuantLinear
-from sterna.train.short import is_exact
 
 __all__ = ["round_per_step"]
 
 
 @contextmanager
-def round_per_step(model: nn.Module, short: bool = False) -> Iterator[None]:
+def round_per_step(model: nn.Module, bf16: bool = False) -> Iterator[None]:
     """Inside, layers that train have the weights that their masters were rounded to before it.
 
-    At its end their gradients go on to the masters. short: torch's products in bfloat16, and those
-    of layers as `sterna.train.short` has them, where these have the kernels' bits.
+    At its end their gradients go on to the masters. bf16: torch's products in bfloat16, and those
+    of layers as `sterna.train.bf16_product` has them, where these have the kernels' bits.
     """
     layers = [m for m in model.modules() if isinstance(m, QuantLinear) and m.trains]
     made = [layer.rounded() for layer in layers]
@@ -29,10 +29,10 @@ def round_per_step(model: nn.Module, short: bool = False) -> Iterator[None]:
     products = backend.matmul
     precision = products.fp32_precision
     try:
-        if short:
+        if bf16:
             products.fp32_precision = "bf16"
         for layer, rounded, leaf in zip(layers, made, leaves, strict=True):
-            layer.held = rounded._replace(values=leaf, short=short and is_exact(rounded))
+            layer.held = rounded._replace(values=leaf, bf16=bf16 and is_exact(rounded))
         yield
     finally:
         products.fp32_precision = precision

@@ -19,15 +19,15 @@ class Rounded(NamedTuple):
 
     format: of `sterna formats`, which has these levels. levels: int8 or int16 [M, K], or the values
     themselves where the format is of floats; scale: float32, () or [M], or [M, K / group]; values:
-    levels times scales, float32 [M, K], whose gradient goes to the parameters. short: whether
-    products are those of `sterna.train.short`.
+    levels times scales, float32 [M, K], whose gradient goes to the parameters. bf16: whether
+    products are those of `sterna.train.bf16_product`.
     """
 
     format: str
     levels: Tensor
     scale: Tensor
     values: Tensor
-    short: bool = False
+    bf16: bool = False
 
 
 def straight_through(value: Tensor, of: Tensor) -> Tensor:

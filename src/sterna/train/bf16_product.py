@@ -16,14 +16,14 @@ from torch import Tensor
 from sterna import formats
 from sterna.train.straight_through import Rounded
 
-__all__ = ["is_exact", "short_product"]
+__all__ = ["bf16_product", "is_exact"]
 
 _EXACT = 1 << 24  # integers up to here are floats
 _SMALLEST = 1e-5  # max |x| of a token counts with at least this (native/rowwise.h)
 
 
 def is_exact(rounded: Rounded) -> bool:
-    """Whether `short_product` has the kernels' bits for weights of this format and width."""
+    """Whether `bf16_product` has the kernels' bits for weights of this format and width."""
     f = formats.get(rounded.format)
     if f.codebook is None or not f.lossless or f.scales.group:
         return False
@@ -31,19 +31,19 @@ def is_exact(rounded: Rounded) -> bool:
     return bool(largest <= 256 and 127 * largest * rounded.levels.shape[1] < _EXACT)
 
 
-def short_product(x: Tensor, rounded: Rounded) -> Tensor:
+def bf16_product(x: Tensor, rounded: Rounded) -> Tensor:
     """y [..., M] = x [..., K] Ŵ^T with gradients, of x's dtype; of weights that are exact.
 
     Fast where torch.backends.mkldnn.matmul.fp32_precision is "bf16"; the same bits where not.
     """
     f = formats.get(rounded.format)
     levels, scale = rounded.levels.float(), rounded.scale.detach() * f.value
-    function: Any = _Short  # whose `apply` torch gives no types
+    function: Any = _Bf16Product  # whose `apply` torch gives no types
     y: Tensor = function.apply(x, rounded.values, levels, scale)
     return y
 
 
-class _Short(torch.autograd.Function):
+class _Bf16Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, values: Tensor, levels: Tensor, scale: Tensor) -> Tensor:
         rows = x.float()
