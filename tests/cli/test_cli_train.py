@@ -22,8 +22,8 @@ from sterna.torch import SternaLinear, accelerate
 from sterna.train.chats import IGNORED, Example, examples, rows_of
 from sterna.train.exporting import export
 from sterna.train.loop import Settings, train
+from sterna.train.make_trainable import unpack_for_training
 from sterna.train.scoring import TorchModel, evaluate_both
-from sterna.train.thawing import thaw
 
 ASK = {"role": "user", "content": "Hello"}
 CHAT = [ASK, {"role": "assistant", "content": "Good day"}]
@@ -79,7 +79,7 @@ def test_thawed_layers_are_what_they_were() -> None:
     accelerate(thawed, "q8_0", skip=("lm_head",))
     model = torch.nn.Sequential(SternaLinear(packed), torch.nn.Linear(packed.M, 64))
     accelerate(model, "i8")
-    failure(lambda: thaw(model), RequestError, "1", "i8")
+    failure(lambda: unpack_for_training(model), RequestError, "1", "i8")
 
 
 def test_a_module_and_its_export_have_one_score(tmp_path: Path) -> None:

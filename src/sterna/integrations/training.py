@@ -23,7 +23,7 @@ from sterna.torch.layers import kind_of
 from sterna.train import loop
 from sterna.train.chats import examples, rows_of
 from sterna.train.linear import QuantLinear
-from sterna.train.thawing import thaw
+from sterna.train.make_trainable import unpack_for_training
 
 __all__ = ["METHODS", "FineTuned", "fine_tune", "trainable"]
 
@@ -61,7 +61,7 @@ def trainable(path: str | Path, method: str | None = None) -> Any:
             f"{'leave it out' if method else 'take one of ' + ', '.join(METHODS)}"
         )
     if packed:
-        thaw(model)
+        unpack_for_training(model)
     elif method is not None:
         train.prepare(model, METHODS[method])
     for table in (model.get_input_embeddings(), model.get_output_embeddings()):

@@ -15,12 +15,12 @@ from sterna.train.denseshift import DenseShiftLinear, S3Linear
 from sterna.train.exporting import export
 from sterna.train.groups import GroupTernaryLinear
 from sterna.train.linear import QuantLinear
+from sterna.train.make_trainable import unpack_for_training
 from sterna.train.pareto import ParetoLinear
 from sterna.train.preparing import prepare
 from sterna.train.rotation import Rotation
 from sterna.train.scoring import TorchModel, evaluate_both
 from sterna.train.shifts import DeepShiftPSLinear, DeepShiftQLinear
-from sterna.train.thawing import thaw
 
 __all__ = [
     "BitLinear",
@@ -36,5 +36,5 @@ __all__ = [
     "evaluate_both",
     "export",
     "prepare",
-    "thaw",
+    "unpack_for_training",
 ]

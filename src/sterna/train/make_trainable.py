@@ -12,14 +12,14 @@ from sterna.torch import SternaLinear
 from sterna.train.linear import QuantLinear
 from sterna.train.pareto import ParetoLinear
 
-__all__ = ["thaw"]
+__all__ = ["unpack_for_training"]
 
 #: Levels -> ParetoQ's bits, and the range of a row over the scale of a level.
 _BITS = {(-1, 1): (1, 1.0), (-1, 0, 1): (1.58, 1.5), (-3, -1, 1, 3): (2, 4.0)}
 _FOUR_BITS = tuple(range(-8, 8))
 
 
-def thaw(model: nn.Module) -> list[str]:
+def unpack_for_training(model: nn.Module) -> list[str]:
     """Swap each SternaLinear for a ParetoLinear of the same weights, in place; returns their names.
 
     A packed model has lost its masters: training goes on from what it is. Its levels are those that
