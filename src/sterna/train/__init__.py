@@ -17,7 +17,7 @@ from sterna.train.groups import GroupTernaryLinear
 from sterna.train.linear import QuantLinear
 from sterna.train.make_trainable import unpack_for_training
 from sterna.train.pareto import ParetoLinear
-from sterna.train.preparing import prepare
+from sterna.train.qat import prepare
 from sterna.train.rotation import Rotation
 from sterna.train.scoring import TorchModel, evaluate_both
 from sterna.train.shifts import DeepShiftPSLinear, DeepShiftQLinear
