@@ -23,7 +23,7 @@ from sterna.train.chats import IGNORED, Example, examples, rows_of
 from sterna.train.exporting import export
 from sterna.train.loop import Settings, train
 from sterna.train.make_trainable import unpack_for_training
-from sterna.train.scoring import TorchModel, evaluate_both
+from sterna.train.torch_model import TorchModel, evaluate_both
 
 ASK = {"role": "user", "content": "Hello"}
 CHAT = [ASK, {"role": "assistant", "content": "Good day"}]

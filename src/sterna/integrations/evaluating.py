@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 import sterna.integrations.transformers  # noqa: F401  (registers packed folders)
 from sterna.errors import RequestError
 from sterna.integrations.training import quietly
-from sterna.train.scoring import Both, evaluate_both
+from sterna.train.torch_model import Both, evaluate_both
 
 __all__ = ["opened"]
 

@@ -19,8 +19,8 @@ from sterna.train.make_trainable import unpack_for_training
 from sterna.train.pareto import ParetoLinear
 from sterna.train.qat import prepare
 from sterna.train.rotation import Rotation
-from sterna.train.scoring import TorchModel, evaluate_both
 from sterna.train.shifts import DeepShiftPSLinear, DeepShiftQLinear
+from sterna.train.torch_model import TorchModel, evaluate_both
 
 __all__ = [
     "BitLinear",
