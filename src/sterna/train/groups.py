@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from sterna import formats
+from sterna.train.hadamard_rotation import Rotation
 from sterna.train.linear import QuantLinear
-from sterna.train.rotation import Rotation
 from sterna.train.straight_through import Rounded, finite, mean_abs, straight_through
 from sterna.weights.storages.ternary_masters import SMALLEST
 

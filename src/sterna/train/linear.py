@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from sterna.errors import RequestError
 from sterna.formats import PackedWeight
 from sterna.torch import SternaLinear
+from sterna.train.hadamard_rotation import Rotation
 from sterna.train.product import packed, product
-from sterna.train.rotation import Rotation
 from sterna.train.straight_through import Rounded, finite
 
 __all__ = ["QuantLinear"]

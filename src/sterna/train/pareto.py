@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from sterna.errors import RequestError, shown
+from sterna.train.hadamard_rotation import Rotation
 from sterna.train.linear import QuantLinear
-from sterna.train.rotation import Rotation
 from sterna.train.straight_through import (
     Rounded,
     finite,
