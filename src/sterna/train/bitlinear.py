@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from sterna.train.linear import QuantLinear
+from sterna.train.quant_linear import QuantLinear
 from sterna.train.straight_through import Rounded, finite, mean_abs, straight_through
 from sterna.weights.storages.ternary_masters import SMALLEST
 

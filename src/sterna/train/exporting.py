@@ -32,7 +32,7 @@ from sterna.torch.exporting import (
 )
 from sterna.torch.layers import BITNET, kind_of, packed_layer
 from sterna.torch.module import SternaLinear
-from sterna.train.linear import QuantLinear
+from sterna.train.quant_linear import QuantLinear
 from sterna.weights.sources import CheckpointWeights
 from sterna.weights.storages import Floats, Levels, Linear
 

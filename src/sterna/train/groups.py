@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from sterna import formats
 from sterna.train.hadamard_rotation import Rotation
-from sterna.train.linear import QuantLinear
+from sterna.train.quant_linear import QuantLinear
 from sterna.train.straight_through import Rounded, finite, mean_abs, straight_through
 from sterna.weights.storages.ternary_masters import SMALLEST
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from sterna import ops
 from sterna.errors import RequestError
 from sterna.torch import SternaLinear
-from sterna.train.linear import QuantLinear
 from sterna.train.pareto import ParetoLinear
+from sterna.train.quant_linear import QuantLinear
 
 __all__ = ["unpack_for_training"]
 

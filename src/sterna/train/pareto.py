@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sterna.errors import RequestError, shown
 from sterna.train.hadamard_rotation import Rotation
-from sterna.train.linear import QuantLinear
+from sterna.train.quant_linear import QuantLinear
 from sterna.train.straight_through import (
     Rounded,
     finite,

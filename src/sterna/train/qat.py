@@ -8,7 +8,7 @@ from torch import nn
 
 from sterna.errors import RequestError, SternaError
 from sterna.torch.swapping import owners_of
-from sterna.train.linear import QuantLinear
+from sterna.train.quant_linear import QuantLinear
 
 __all__ = ["prepare"]
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from sterna.train.bf16_product import is_exact
-from sterna.train.linear import QuantLinear
+from sterna.train.quant_linear import QuantLinear
 
 __all__ = ["round_per_step"]
 
