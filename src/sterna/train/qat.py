@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from torch import nn
 
 from sterna.errors import RequestError, SternaError
-from sterna.torch.swapping import owners_of
+from sterna.torch.layer_swap import owners_of
 from sterna.train.quant_linear import QuantLinear
 
 __all__ = ["prepare"]
