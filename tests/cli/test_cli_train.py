@@ -22,8 +22,8 @@ from sterna.torch import SternaLinear, accelerate
 from sterna.train.chats import IGNORED, Example, examples, rows_of
 from sterna.train.exporting import export
 from sterna.train.loop import Settings, train
-from sterna.train.make_trainable import unpack_for_training
 from sterna.train.torch_model import TorchModel, evaluate_both
+from sterna.train.unpacking import unpack_for_training
 
 ASK = {"role": "user", "content": "Hello"}
 CHAT = [ASK, {"role": "assistant", "content": "Good day"}]
@@ -67,16 +67,16 @@ def test_examples_of_a_row_see_themselves_alone(checkpoint: Callable[[str], Path
 
 def test_thawed_layers_are_what_they_were() -> None:
     """Levels to the bit, scales to a float's last: nano in training computes what nano does."""
-    source, thawed = (trainable(BUILT_IN["nano"]) for _ in range(2))
+    source, trainable_model = (trainable(BUILT_IN["nano"]) for _ in range(2))
     for layer in source.modules():
         assert not isinstance(layer, SternaLinear)
     name = "model.layers.0.mlp.down_proj"
     packed = LLM("nano", threads=1).engine.model.weights.modules[name]
-    layer = thawed.get_submodule(name)
+    layer = trainable_model.get_submodule(name)
     got = SternaLinear(packed)
     x = torch.randn(3, packed.K)
     torch.testing.assert_close(layer(x), got(x), rtol=3e-7, atol=0)
-    accelerate(thawed, "q8_0", skip=("lm_head",))
+    accelerate(trainable_model, "q8_0", skip=("lm_head",))
     model = torch.nn.Sequential(SternaLinear(packed), torch.nn.Linear(packed.M, 64))
     accelerate(model, "i8")
     failure(lambda: unpack_for_training(model), RequestError, "1", "i8")

@@ -22,8 +22,8 @@ from sterna.torch import Exported, SternaLinear, accelerate
 from sterna.torch.layers import kind_of
 from sterna.train import loop
 from sterna.train.chats import examples, rows_of
-from sterna.train.make_trainable import unpack_for_training
 from sterna.train.quant_linear import QuantLinear
+from sterna.train.unpacking import unpack_for_training
 
 __all__ = ["METHODS", "FineTuned", "fine_tune", "trainable"]
 

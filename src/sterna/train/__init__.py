@@ -15,12 +15,12 @@ from sterna.train.denseshift import DenseShiftLinear, S3Linear
 from sterna.train.exporting import export
 from sterna.train.groups import GroupTernaryLinear
 from sterna.train.hadamard_rotation import Rotation
-from sterna.train.make_trainable import unpack_for_training
 from sterna.train.pareto import ParetoLinear
 from sterna.train.qat import prepare
 from sterna.train.quant_linear import QuantLinear
 from sterna.train.shifts import DeepShiftPSLinear, DeepShiftQLinear
 from sterna.train.torch_model import TorchModel, evaluate_both
+from sterna.train.unpacking import unpack_for_training
 
 __all__ = [
     "BitLinear",

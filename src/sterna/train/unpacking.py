@@ -27,14 +27,14 @@ def unpack_for_training(model: nn.Module) -> list[str]:
     binary, ternary, i2p's and i4's levels, without groups; RequestError names another layer.
     """
     packed = {n: m for n, m in model.named_modules() if isinstance(m, SternaLinear)}
-    made = {name: _thawed(name, layer) for name, layer in packed.items()}
+    made = {name: _trainable(name, layer) for name, layer in packed.items()}
     for name, layer in made.items():
         parent, _, child = name.rpartition(".")
         setattr(model.get_submodule(parent), child, layer)
     return list(made)
 
 
-def _thawed(name: str, layer: SternaLinear) -> QuantLinear:
+def _trainable(name: str, layer: SternaLinear) -> QuantLinear:
     weight = layer.packed
     f = weight.format
     levels = tuple(f.codebook.levels) if f.codebook is not None else ()
