@@ -13,7 +13,7 @@ from __future__ import annotations
 from sterna.train.bitlinear import BitLinear
 from sterna.train.denseshift import DenseShiftLinear, S3Linear
 from sterna.train.exporting import export
-from sterna.train.groups import GroupTernaryLinear
+from sterna.train.group_ternary import GroupTernaryLinear
 from sterna.train.hadamard_rotation import Rotation
 from sterna.train.pareto import ParetoLinear
 from sterna.train.qat import prepare
