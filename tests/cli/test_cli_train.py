@@ -20,8 +20,8 @@ from sterna.evaluate.tasks import question_scores, read_questions
 from sterna.integrations.training import trainable
 from sterna.torch import SternaLinear, accelerate
 from sterna.train.chats import IGNORED, Example, examples, rows_of
-from sterna.train.exporting import export
 from sterna.train.loop import Settings, train
+from sterna.train.packed_export import export
 from sterna.train.torch_model import TorchModel, evaluate_both
 from sterna.train.unpacking import unpack_for_training
 

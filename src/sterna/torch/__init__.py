@@ -9,7 +9,7 @@ Nothing else of Sterna imports torch (`pip install 'sterna[torch]'`). See docs/t
 
 from __future__ import annotations
 
-from sterna.torch.exporting import Exported, export_checkpoint
+from sterna.torch.checkpoint_export import Exported, export_checkpoint
 from sterna.torch.layer_swap import Swaps, accelerate
 from sterna.torch.module import SternaLinear
 from sterna.torch.tensors import packed_tensors

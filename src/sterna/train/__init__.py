@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from sterna.train.bitlinear import BitLinear
 from sterna.train.denseshift import DenseShiftLinear, S3Linear
-from sterna.train.exporting import export
 from sterna.train.group_ternary import GroupTernaryLinear
 from sterna.train.hadamard_rotation import Rotation
+from sterna.train.packed_export import export
 from sterna.train.pareto import ParetoLinear
 from sterna.train.qat import prepare
 from sterna.train.quant_linear import QuantLinear

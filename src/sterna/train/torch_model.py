@@ -14,7 +14,7 @@ from sterna.evaluate.scoring import Request, Score, fitted
 from sterna.evaluate.tasks import Accuracy, Question, accuracy, question_scores
 from sterna.llm import LLM
 from sterna.tokenizer import Tokenizer
-from sterna.torch.exporting import config_of
+from sterna.torch.checkpoint_export import config_of
 
 __all__ = ["Both", "TorchModel", "evaluate_both"]
 

@@ -22,7 +22,7 @@ from sterna.formats import PackedWeight
 from sterna.models.config import LINEAR_NORM
 from sterna.models.hadamard import FIELD as HADAMARD
 from sterna.runtime import resolve_threads
-from sterna.torch.exporting import (
+from sterna.torch.checkpoint_export import (
     Exported,
     Stored,
     compared,
