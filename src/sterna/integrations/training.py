@@ -19,7 +19,7 @@ from sterna.checkpoints.assets import FolderAssets
 from sterna.checkpoints.directory import Checkpoint
 from sterna.errors import RequestError, shown
 from sterna.torch import Exported, SternaLinear, accelerate
-from sterna.torch.layers import kind_of
+from sterna.torch.layer_packing import kind_of
 from sterna.train import loop
 from sterna.train.chats import examples, rows_of
 from sterna.train.quant_linear import QuantLinear

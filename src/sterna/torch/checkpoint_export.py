@@ -17,7 +17,7 @@ from sterna.checkpoints.safetensors import write_safetensors
 from sterna.engine import Engine
 from sterna.errors import NonFiniteError, RequestError
 from sterna.files.writing import replacing_directory, synced
-from sterna.torch.layers import BITNET, kind_of, packed_layer
+from sterna.torch.layer_packing import BITNET, kind_of, packed_layer
 from sterna.torch.module import SternaLinear
 
 __all__ = [

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from sterna.errors import NonFiniteError, RequestError
-from sterna.torch.layers import BITNET, kind_of
+from sterna.torch.layer_packing import BITNET, kind_of
 from sterna.torch.module import SternaLinear
 
 __all__ = ["Left", "Swapped", "Swaps", "accelerate", "owners_of"]

@@ -12,7 +12,7 @@ from sterna import formats
 from sterna.errors import RequestError, shown
 from sterna.formats import PackedWeight
 from sterna.torch import operator
-from sterna.torch.layers import packed_layer
+from sterna.torch.layer_packing import packed_layer
 from sterna.torch.tensors import ALIGNMENT, packed_tensors, packed_weight
 
 __all__ = ["SternaLinear"]

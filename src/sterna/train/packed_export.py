@@ -30,7 +30,7 @@ from sterna.torch.checkpoint_export import (
     save_beside,
     stored_tensor,
 )
-from sterna.torch.layers import BITNET, kind_of, packed_layer
+from sterna.torch.layer_packing import BITNET, kind_of, packed_layer
 from sterna.torch.module import SternaLinear
 from sterna.train.quant_linear import QuantLinear
 from sterna.weights.sources import CheckpointWeights
