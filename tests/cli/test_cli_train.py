@@ -1,4 +1,4 @@
-"""`sterna train` and what it stands on: chats, rows, going on after an interruption, thawing."""
+"""`sterna train` and what it stands on: chats, rows, going on after an interruption, packed models."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from sterna.engine import Engine
 from sterna.errors import ModelFormatError, RequestError
 from sterna.integrations.transformers import SternaConfig, delegate
 from sterna.torch import SternaLinear
-from sterna.torch.opening import opened
+from sterna.torch.packed_layers import open_layers
 
 TOKENS = [[5, 6, 7, 8, 9, 10]]
 
@@ -134,7 +134,7 @@ def test_refusals(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
         lambda: open_model(checkpoint("qwen2"), quantization_config=SternaConfig()),
         RequestError, "format",
     )  # fmt: skip
-    failure(lambda: opened(checkpoint("mixtral")), RequestError, "experts")
+    failure(lambda: open_layers(checkpoint("mixtral")), RequestError, "experts")
     config = json.loads((folder / "config.json").read_text())
     config["attention_bias"] = True
     (folder / "config.json").write_text(json.dumps(config))

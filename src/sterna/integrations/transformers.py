@@ -27,7 +27,7 @@ from sterna import formats, train
 from sterna.errors import ModelFormatError, RequestError, shown
 from sterna.llm import LLM
 from sterna.torch import accelerate
-from sterna.torch.opening import Opened, opened
+from sterna.torch.packed_layers import OpenedLayers, open_layers
 
 __all__ = ["SternaConfig", "SternaQuantizer", "delegate"]
 
@@ -81,7 +81,7 @@ class SternaQuantizer(HfQuantizer):
 
     quantization_config: SternaConfig
     requires_calibration = False
-    _opened: Opened | None = None
+    _opened: OpenedLayers | None = None
 
     def validate_environment(self, *args: Any, **kwargs: Any) -> None:
         """RequestError for a device map but the CPU, and for floats without a format."""
@@ -106,7 +106,7 @@ class SternaQuantizer(HfQuantizer):
         if len(files) != 1:
             raise RequestError(f"model: a packed folder has one file of weights, but got {files}")
         with torch.device("cpu"):  # transformers' own is meta, at this point
-            self._opened = opened(Path(files[0]).parent)
+            self._opened = open_layers(Path(files[0]).parent)
         for name in self._opened.layers:
             layer = _child(model, name)
             if layer is None:
@@ -182,7 +182,7 @@ def _put(model: nn.Module, name: str, module: nn.Module) -> None:
     setattr(model.get_submodule(parent), child, module)
 
 
-def _fill(model: Any, found: Opened) -> None:
+def _fill(model: Any, found: OpenedLayers) -> None:
     for name, layer in found.layers.items():
         _put(model, name, layer.to(model.dtype))
     own = dict(model.named_parameters())

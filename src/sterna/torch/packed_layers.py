@@ -18,17 +18,17 @@ from sterna.models.hadamard import FIELD as HADAMARD
 from sterna.torch.module import SternaLinear
 from sterna.weights.sources import Linear, WeightSource
 
-__all__ = ["Opened", "opened"]
+__all__ = ["OpenedLayers", "open_layers"]
 
 
-class Opened(NamedTuple):
+class OpenedLayers(NamedTuple):
     """layers: linear layers by their names; tensors: all else, float32, those of tables too."""
 
     layers: dict[str, SternaLinear]
     tensors: dict[str, Tensor]
 
 
-def opened(path: str | Path) -> Opened:
+def open_layers(path: str | Path) -> OpenedLayers:
     """A packed folder, or any other model that `sterna.loading.load` opens, layer by layer.
 
     Sterna packs q, k and v, and gate and up, as one weight: here each layer has its own rows, with
@@ -55,7 +55,7 @@ def opened(path: str | Path) -> Opened:
         bias = tensors.pop(f"{part}.bias", None)
         norm = tensors.pop(f"{part}.rms_norm.weight", None)
         layers[part] = SternaLinear(weight, bias, rms_norm=_norm(norm, model.json))
-    return Opened(layers, tensors)
+    return OpenedLayers(layers, tensors)
 
 
 def _norm(weight: Tensor | None, config: Mapping[str, Any]) -> nn.Module | None:
