@@ -1,4 +1,4 @@
-"""`sterna train` and what it stands on: chats, rows, going on after an interruption, packed models."""
+"""`sterna train` and its parts: chats, rows, resuming after an interruption, packed models."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def load(
         threads: Threads that pack. Default: as in `LLM`.
         wrap: Makes the source of weights that the architecture reads from the model's own one.
             Disables the cache; packed weights are then read one by one, when they are asked for.
-        longer: A longer context, from `context` and `rope_scaling` of `LLM`.
+        extension: A longer context, from `context` and `rope_scaling` of `LLM`.
 
     Raises ModelFormatError, UnsupportedModelError, RequestError or NonFiniteError.
     """

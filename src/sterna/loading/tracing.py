@@ -31,7 +31,8 @@ T = TypeVar("T")
 
 def from_weights(
     json: dict[str, Any], file: Path, weights: Callable[[ModuleType], WeightSource],
-    own_head: Callable[[int, int], bool] = lambda *_: False, extension: ContextExtension = NOT_EXTENDED,
+    own_head: Callable[[int, int], bool] = lambda *_: False,
+    extension: ContextExtension = NOT_EXTENDED,
 ) -> Model:  # fmt: skip
     """Traces a model from its config.json and a source of weights; errors name `file`.
 

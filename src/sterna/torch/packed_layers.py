@@ -15,6 +15,7 @@ from sterna.errors import RequestError
 from sterna.formats import PackedWeight, Shadow
 from sterna.models.config import LINEAR_NORM
 from sterna.models.hadamard import FIELD as HADAMARD
+from sterna.models.qwen3_5 import TILED_OUT_PROJ
 from sterna.torch.module import SternaLinear
 from sterna.weights.sources import Linear, WeightSource
 
@@ -45,6 +46,10 @@ def open_layers(path: str | Path) -> OpenedLayers:
     if model.json.get(HADAMARD) is not None:
         raise RequestError(
             f"{path}: has rotated inputs, which layers of transformers do not rotate"
+        )
+    if model.json.get(TILED_OUT_PROJ):
+        raise RequestError(
+            f"{path}: has columns of out_proj in llama.cpp's order, which transformers does not have"
         )
     found = asked[0]
     tensors = {name: torch.from_numpy(np.array(a)) for name, a in found.vectors.items()}
