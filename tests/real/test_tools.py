@@ -135,8 +135,8 @@ def test_a_call_or_an_answer_of_the_schema(llm: LLM, name: str) -> None:
     body = '{"city": "x", "days": 1, "unit": "C"}'
     call_format = format_of(llm.template)
     call = call_format.tool_call("get_weather", SCHEMA, True)
-    if call.members:
-        members, pairs = call.members, {"city": "x", "days": "1", "unit": "C"}.items()
+    if call.tagged:
+        members, pairs = call.tagged, {"city": "x", "days": "1", "unit": "C"}.items()
         body = "".join(members.opens.replace("{}", k) + v + members.closes for k, v in pairs)
     cases = {
         call.begin + body + call.end: True,

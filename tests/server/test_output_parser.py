@@ -127,8 +127,8 @@ def test_formats_parse_what_they_allow() -> None:
     for call_format in formats():
         call, body = call_format.tool_call('a"b', {}, True), '{"x": 1}'
         assert call.begin.startswith(call_format.trigger)
-        if call.members:
-            body = call.members.opens.replace("{}", "x") + "1" + call.members.closes
+        if call.tagged:
+            body = call.tagged.opens.replace("{}", "x") + "1" + call.tagged.closes
         (found,) = OutputParser(call_format).message(call.begin + body + call.end)["tool_calls"]
         assert found["function"] == {"name": 'a"b', "arguments": '{"x": 1}'}
 

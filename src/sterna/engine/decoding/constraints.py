@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sterna.chat.thoughts import CLOSE, OPEN
 from sterna.checks import checked_flag, checked_items
 from sterna.engine.decoding.grammar_matcher import GrammarMatcher
-from sterna.engine.decoding.grammars import Marks, ToolCall, behind_thoughts, quoted
+from sterna.engine.decoding.grammars import SpecialTokens, ToolCall, behind_thoughts, quoted
 from sterna.engine.decoding.grammars import calls as calls_grammar
 from sterna.engine.decoding.json_schemas import (
     for_llguidance,
@@ -179,7 +179,7 @@ class Constraints:
             ignored += [f"tool {i}: {what}" for what in left]
             bodies.append((call, body, rules))
         grammar = calls_grammar(
-            bodies, self._marks, trigger, required=required, several=several,
+            bodies, self._special, trigger, required=required, several=several,
             answer=answer.grammar if answer else None,
         )  # fmt: skip
         strict = all(call.strict for call in calls) and not ignored
@@ -187,7 +187,7 @@ class Constraints:
 
     def behind_thoughts(self, constraint: Constraint, opened: bool) -> Constraint:
         """As `Constraint.behind_thoughts`."""
-        grammar = behind_thoughts(constraint.grammar, self._marks, opened, OPEN, CLOSE)
+        grammar = behind_thoughts(constraint.grammar, self._special, opened, OPEN, CLOSE)
         made = self._compiled("constraint", grammar, constraint.ignored, not constraint.ignored)
         made._opened = opened
         return made
@@ -251,11 +251,13 @@ class Constraints:
         matcher.compute_bitmask()
 
     @cached_property
-    def _marks(self) -> Marks:
-        """Tokens that llguidance matches only by their ids."""
+    def _special(self) -> SpecialTokens:
+        """Special tokens, which llguidance matches only by their ids."""
         tokens, added = self._tokens, self.tokenizer.added
         below = {text: id for text, id in added.items() if id < self.vocab}
-        return Marks({text: id for text, id in below.items() if tokens.is_special_token(id)})
+        return SpecialTokens(
+            {text: id for text, id in below.items() if tokens.is_special_token(id)}
+        )
 
     @property
     def _limits(self) -> llguidance.LLParserLimits:
@@ -269,9 +271,9 @@ def _body(call: ToolCall, name: str) -> tuple[str, list[str], list[str]]:
     parts of its schema that are left out."""
     read = read_schema(call.schema)
     left = problems(read)
-    if call.members and isinstance(read, dict):
-        body, rules = call.members.rules(name, read)
-        return body, rules, [*left, *call.members.left_out(read)]
+    if call.tagged and isinstance(read, dict):
+        body, rules = call.tagged.rules(name, read)
+        return body, rules, [*left, *call.tagged.left_out(read)]
     options = {"x-guidance": grammar_options(call.strict)}
     return f"%json {json.dumps({**for_llguidance(read), **options})}", [], left
 

@@ -1,4 +1,4 @@
-"""Grammars made of others: calls of tools in a text, and an answer behind thoughts."""
+"""Grammars built from others: tool calls in a text, and an answer behind thoughts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from sterna.engine.decoding.tool_arguments import TaggedArguments
 
-__all__ = ["Marks", "ToolCall", "behind_thoughts", "calls", "quoted"]
+__all__ = ["SpecialTokens", "ToolCall", "behind_thoughts", "calls", "quoted"]
 
 #: Any text, and the line breaks that may follow thoughts.
 _TEXT, _BREAKS = r"/(.|\n)*/", r"/\n{0,2}/"
@@ -18,24 +18,24 @@ _TEXT, _BREAKS = r"/(.|\n)*/", r"/\n{0,2}/"
 
 @dataclass(frozen=True)
 class ToolCall:
-    """How an answer calls one tool: `begin`, a JSON value of the schema, `end`.
+    """How an answer calls one tool: `begin`, then a JSON value of the schema, then `end`.
 
-    <tool_call>{"name": "f", "arguments": ...}</tool_call>, say, has the schema of f's parameters.
-    strict: whether a schema of which something would not be enforced is refused; else that is left
-    out. members: how the arguments are written, where they are no JSON object.
+    For example, `{"name": "f", "arguments": ...}` between tags, with the schema of f's parameters.
+    strict: refuse a schema of which any part cannot be enforced, else leave these parts out.
+    tagged: how arguments are written if they are no JSON object.
     """
 
     begin: str
     schema: Mapping[str, Any] | bool
     end: str = ""
     strict: bool = True
-    members: TaggedArguments | None = None
+    tagged: TaggedArguments | None = None
 
 
-class Marks:
-    """Tokens that no text spells, such as <|im_end|>: a grammar of letters never matches them.
+class SpecialTokens:
+    """Special tokens such as <|im_end|>, which a grammar can only match by their ids.
 
-    ids: by their names.
+    ids: of special tokens, by their text.
     """
 
     def __init__(self, ids: Mapping[str, int]) -> None:
@@ -43,8 +43,8 @@ class Marks:
         longest_first = sorted(map(re.escape, ids), key=len, reverse=True)
         self._any = re.compile(f"({'|'.join(longest_first)})") if ids else None
 
-    def spelt(self, text: str) -> str:
-        """A text as a grammar has it: letters, and marks by their ids. Empty for an empty one."""
+    def in_grammar(self, text: str) -> str:
+        """Return a text as a grammar writes it, with special tokens by id; empty for empty."""
         parts = self._any.split(text) if self._any else [text]
         return " ".join(map(self._one, filter(None, parts)))
 
@@ -52,38 +52,38 @@ class Marks:
         return f"<[{self._ids[part]}]>" if part in self._ids else quoted(part)
 
     def up_to(self, rule: str, mark: str) -> list[str]:
-        """Lines of a grammar: a rule of this name is any TEXT up to the first such mark."""
+        """Return grammar lines: the rule is any TEXT up to the first `mark`."""
         if mark in self._ids:
-            return [f"{rule}: TEXT {self.spelt(mark)}"]
+            return [f"{rule}: TEXT {self.in_grammar(mark)}"]
         return [f"{rule}[lazy]: TEXT {quoted(mark)}"]
 
 
 def quoted(text: str) -> str:
-    """As a grammar spells a text."""
+    """Return a text as a grammar's string literal."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def calls(
     bodies: Sequence[tuple[ToolCall, str, Sequence[str]]],
-    marks: Marks,
+    special: SpecialTokens,
     trigger: str,
     *,
     required: bool,
     several: bool,
     answer: str | None,
 ) -> str:
-    """The grammar of a text in which a trigger opens a call of a tool.
+    """Return the grammar of a text in which a trigger opens a tool call.
 
-    bodies: calls with what describes their value, and the rules that this names. answer: the
-    grammar of an answer without calls; None: any text, within which calls may be.
+    bodies: (call, grammar of its value, rules that this uses). answer: the grammar of an answer
+    without calls; None: any text, with calls in it.
     """
-    head = [f"call_head: {marks.spelt(trigger)}"]
+    head = [f"call_head: {special.in_grammar(trigger)}"]
     if not (required or answer):
-        head = marks.up_to("call_head", trigger)
+        head = special.up_to("call_head", trigger)
     rules, names = [*head, f"TEXT: {_TEXT}"], []
     for i, (call, body, others) in enumerate(bodies):
-        begin = marks.spelt(call.begin.removeprefix(trigger))
-        parts = ("call_head", begin, body, marks.spelt(call.end))
+        begin = special.in_grammar(call.begin.removeprefix(trigger))
+        parts = ("call_head", begin, body, special.in_grammar(call.end))
         rules.append(f"call_{i}: {' '.join(part for part in parts if part)}")
         rules += others
         names.append(f"call_{i}")
@@ -98,23 +98,25 @@ def calls(
     return _with(text, "answer", answer) if answer and not required else text
 
 
-def behind_thoughts(grammar: str, marks: Marks, opened: bool, opens: str, closes: str) -> str:
-    """The grammar of an answer behind thoughts, which are any text up to what closes them.
+def behind_thoughts(
+    grammar: str, special: SpecialTokens, opened: bool, opens: str, closes: str
+) -> str:
+    """Return the grammar of an answer behind thoughts, which are any text up to `closes`.
 
-    opened: whether the answer begins within them; else it may open them, or have none.
+    opened: whether the answer begins within thoughts; else it may open them, or have none.
     """
-    start = "thoughts" if opened else f"({marks.spelt(opens)} thoughts)?"
+    start = "thoughts" if opened else f"({special.in_grammar(opens)} thoughts)?"
     rules = [
         "%llguidance {}", f"start: {start} @behind", "thoughts: closed BREAKS",
-        *marks.up_to("closed", closes), f"TEXT: {_TEXT}", f"BREAKS: {_BREAKS}",
+        *special.up_to("closed", closes), f"TEXT: {_TEXT}", f"BREAKS: {_BREAKS}",
     ]  # fmt: skip
     return _with("\n".join(rules), "behind", grammar)
 
 
 def _with(outer: str, name: str, inner: str) -> str:
-    """Of Lark, which names another grammar, and that one."""
+    """Join a Lark grammar and the one that it refers to as @name."""
     parts = [{"lark_grammar": inner}]
-    if inner.startswith("{"):  # several, as llguidance has them in JSON
+    if inner.startswith("{"):  # several grammars, in llguidance's JSON
         parts = json.loads(inner)["grammars"]
     first, *others = parts
     return json.dumps({"grammars": [{"lark_grammar": outer}, {**first, "name": name}, *others]})

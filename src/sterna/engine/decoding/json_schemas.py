@@ -1,7 +1,6 @@
-"""JSON schemas as llguidance takes them: what it would not enforce, and how JSON may be written.
+"""JSON schemas for llguidance: finds what it would accept but not enforce, and writes it out.
 
-llguidance refuses keywords that it does not know how to enforce. Here is what it takes and does not
-enforce in all texts (docs/constrained.md).
+llguidance itself refuses keywords that it cannot enforce (docs/how-to/constrain.md).
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from sterna.files.jsonfile import parse_json
 
 __all__ = ["for_llguidance", "grammar_options", "problems", "read_schema"]
 
-MAX_BYTES = 1 << 18  #: of a schema's JSON: OpenAI takes 15,000 characters of names in all
+MAX_BYTES = 1 << 18  #: of a schema's JSON; OpenAI allows 15,000 characters of names in all
 MAX_DEPTH = 64  #: as of files.jsonfile
-#: White space between two tokens of JSON: enough to write it out in lines, and bounded, since some
-#: models write it without end.
+#: White space between tokens of JSON: enough for pretty-printing, but bounded, since some models
+#: write it without end.
 WHITE_SPACE = r"[\x20\x0A\x0D\x09]{0,32}"
-#: Letters behind a backslash. Each character has one spelling: by another one, "\u0061" for "a", a
-#: property would escape its schema.
+#: Characters allowed after a backslash. Each character has one spelling, or a property could escape
+#: its schema, as "\u0061" for "a".
 ESCAPES = '"\\bfnrt'
 
 _LEAP_YEAR = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
@@ -31,8 +30,8 @@ _DATE = (
     f"^(?:{_LEAP_YEAR}-02-29|[0-9]{{4}}-(?:02-(?:[01][0-9]|2[0-8])|(?:0[13-9]|1[0-2])-[0-3][0-9]))"
 )
 _TIME = "^[^:]*:[0-9]{2}:[0-5]"
-#: What llguidance's formats leave out: 29 February in some years alone; seconds up to 59, as a leap
-#: second is in few minutes; the length of a host's name, and labels that encode others (xn--).
+#: What llguidance's formats miss: 29 February exists in leap years only; seconds end at 59; host
+#: names have a greatest length, and no labels that encode others (xn--).
 _FORMATS: dict[str, list[dict[str, Any]]] = {
     "date": [{"pattern": _DATE}],
     "time": [{"pattern": _TIME}],
@@ -40,7 +39,7 @@ _FORMATS: dict[str, list[dict[str, Any]]] = {
     "hostname": [{"pattern": "^(?:-?[^-])+$", "maxLength": 253}],
 }
 
-#: Where a schema has schemas: in the value, in the values of an object, or in a list.
+#: Keywords whose value is a schema, an object of schemas, or a list of schemas.
 _ONE = (
     "items", "additionalItems", "additionalProperties", "contains", "propertyNames", "not", "if",
     "then", "else", "unevaluatedItems", "unevaluatedProperties",
@@ -50,7 +49,7 @@ _LISTED = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 
 
 def read_schema(given: object) -> dict[str, Any] | bool:
-    """A schema from its JSON, or from a value of JSON's types; RequestError if it is none."""
+    """Read a schema from JSON or from a value of JSON's types; raises RequestError."""
     if isinstance(given, str):
         data = given.encode(errors="surrogatepass")
     else:
@@ -76,7 +75,7 @@ def _plain(value: object) -> Any:
 
 
 def for_llguidance(schema: dict[str, Any] | bool) -> dict[str, Any]:
-    """The schema with the same meaning to llguidance; RequestError where it allows nothing."""
+    """Return a schema of the same meaning to llguidance; raises RequestError if it is false."""
     if schema is False:
         raise RequestError("schema: must allow some value, but is false")
     made: dict[str, Any] = {} if schema is True else json.loads(json.dumps(schema))
@@ -93,7 +92,7 @@ def for_llguidance(schema: dict[str, Any] | bool) -> dict[str, Any]:
 
 
 def grammar_options(strict: bool) -> dict[str, Any]:
-    """llguidance's, of which none is left to the schema's "x-guidance"."""
+    """Return llguidance's options, all of them, so that a schema's "x-guidance" sets none."""
     return {
         "item_separator": ",",
         "key_separator": ":",
@@ -107,7 +106,7 @@ def grammar_options(strict: bool) -> dict[str, Any]:
 
 
 def problems(schema: Any) -> list[str]:
-    """What of a schema llguidance takes without enforcing it, each with its place."""
+    """Return what llguidance accepts of a schema but does not enforce, each with its place."""
     return [
         f"{place or '/'}: {what}" for place, part in _parts(schema) for what in _wrong(place, part)
     ]
@@ -115,12 +114,12 @@ def problems(schema: Any) -> list[str]:
 
 def _wrong(place: str, part: dict[str, Any]) -> Iterator[str]:
     if place and "$id" in part:
-        # Beside a $ref, draft 7 and llguidance disagree about what it refers to.
+        # Next to a $ref, draft 7 and llguidance disagree about what it refers to.
         yield "$id must be the whole schema's, not that of a part"
     least, required = part.get("minProperties", 0), part.get("required", [])
     names = len(set(map(str, required))) if isinstance(required, list) else 0
     if isinstance(least, (int, float)) and least > max(1, names):
-        # An object with a name twice has fewer properties than are written.
+        # A name written twice is one property, so an object has fewer than are written.
         yield f"minProperties must be at most 1, or the number of those required, but is {least}"
     if any(CONTROL.search(text) for text in _texts(part)):
         yield "control characters must not be in names and values"
@@ -134,13 +133,13 @@ def _keys(value: Any) -> list[str]:
 
 
 def _texts(part: dict[str, Any]) -> Iterator[str]:
-    """Texts that a value may have to have."""
+    """Yield texts that a value may have to contain."""
     yield from _keys(part.get("properties"))
     yield from _within([part.get("const"), part.get("enum"), part.get("required")])
 
 
 def _within(value: Any) -> Iterator[str]:
-    """Every text in a value, names of properties included."""
+    """Yield every text in a value, names of properties included."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
@@ -152,7 +151,7 @@ def _within(value: Any) -> Iterator[str]:
 
 
 def _parts(schema: Any, place: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every schema in it that is an object, with its JSON pointer."""
+    """Yield every object schema in a schema, with its JSON pointer."""
     if not isinstance(schema, dict):
         return
     yield place, schema

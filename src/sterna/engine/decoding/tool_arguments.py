@@ -1,4 +1,4 @@
-"""Arguments that a call has one by one, in place of a JSON object: a text as it is, or JSON."""
+"""`TaggedArguments`: arguments of a tool call written one by one between tags, not as JSON."""
 
 from __future__ import annotations
 
@@ -11,24 +11,27 @@ from sterna.engine.decoding.json_schemas import for_llguidance, grammar_options
 
 __all__ = ["TaggedArguments"]
 
-#: What a schema of arguments says that is kept to, or that is a note.
+#: Keywords of an arguments schema that are enforced, or that are notes.
 _KEPT = {
     "type", "properties", "required", "additionalProperties", "$defs", "definitions", "$schema",
     "title", "description", "examples", "default",
 }  # fmt: skip
-#: What would narrow a text that stands as it is.
+#: Keywords that would restrict a raw text.
 _NARROWS = ("pattern", "minLength", "maxLength", "format", "allOf", "not", "if")
 
 
 @dataclass(frozen=True)
 class TaggedArguments:
-    """opens: what comes before an argument, {} for its name; closes: what comes behind it."""
+    """The form of tagged arguments, each a raw text if its schema allows a text, else JSON.
+
+    opens: the tag before an argument, with {} for its name; closes: the tag behind it.
+    """
 
     opens: str
     closes: str
 
     def rules(self, call: str, schema: dict[str, Any]) -> tuple[str, list[str]]:
-        """The body of a call's rule, and the lines of a grammar that it needs.
+        """Return the body of a call's rule, and the grammar lines that it needs.
 
         call: the rule's name. TEXT is any text. Arguments come in the order of the schema.
         """
@@ -64,7 +67,7 @@ class TaggedArguments:
         return f"%json {json.dumps({**for_llguidance(whole), **options})} {closes}"
 
     def left_out(self, schema: dict[str, Any]) -> Iterator[str]:
-        """What of a schema is not kept to in this form."""
+        """Yield the parts of a schema that this form does not enforce."""
         for name in schema.keys() - _KEPT:
             yield f"{name} is not enforced of arguments that are written one by one"
         for name, given in (schema.get("properties") or {}).items():
@@ -75,7 +78,7 @@ class TaggedArguments:
 
 
 def _resolved(given: Any, schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema without references to definitions, as far as it is one."""
+    """Follow a schema's reference to a definition; {} for what is no schema."""
     for _ in range(8):
         place = given.get("$ref") if isinstance(given, dict) else None
         if not isinstance(place, str):
@@ -88,13 +91,13 @@ def _resolved(given: Any, schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _constants(found: dict[str, Any]) -> list[str]:
-    """The texts that a value may be, where it is one of few."""
+    """Return the texts of enum or const, if the schema has them."""
     values = found.get("enum", [found["const"]] if "const" in found else [])
     return [v if isinstance(v, str) else json.dumps(v) for v in values if v != ""]
 
 
 def _takes_text(found: dict[str, Any], schema: Mapping[str, Any]) -> bool:
-    """Whether a text may be the value."""
+    """Whether the value may be a text."""
     kinds = found.get("type")
     if kinds is not None:
         return "string" in (kinds if isinstance(kinds, list) else [kinds])

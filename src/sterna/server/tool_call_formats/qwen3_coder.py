@@ -22,8 +22,8 @@ class XmlFormat(ToolCallFormat):
     """Arguments are raw text if their schema says string, else JSON."""
 
     def tool_call(self, name: str, schema: Mapping[str, Any], strict: bool) -> ToolCall:
-        members = TaggedArguments("<parameter={}>\n", "\n</parameter>\n")
-        return ToolCall(self.begin.replace("{}", name), schema, self.end, strict, members)
+        tagged = TaggedArguments("<parameter={}>\n", "\n</parameter>\n")
+        return ToolCall(self.begin.replace("{}", name), schema, self.end, strict, tagged)
 
     def parser(self, schemas: Mapping[str, Any]) -> ToolCallParser:
         return XmlToolCallParser(self, schemas)
