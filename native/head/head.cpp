@@ -12,10 +12,10 @@ namespace sterna {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-// Both ends of what does not compete: no comparison with it is true.
+// Both ends of tokens that do not compete: no comparison with NaN is true.
 constexpr float kNoInterval = std::numeric_limits<float>::quiet_NaN();
-// Where a mask leaves at most one of so many row blocks, these are computed without the shadow. A row block of bf16
-// has the bytes of two of the shadow and is read by itself.
+// If a mask leaves at most one of so many row blocks, these are computed without the shadow: a bf16 row
+// block has the bytes of two of the shadow, and is read by itself.
 constexpr int64_t kListedShare = 8;
 // Bound of roundings below the least normal: at most 2^16 of the float head (2^-150 each, grown by less
 // than 2) and, in a plane, one of a scale times |t| < 2^31; 2^-115 in all, those of E itself included.
@@ -26,10 +26,10 @@ constexpr float kSlack = 1.0f + 0x1p-20f;
 constexpr float kReach = 0x1p125f;
 constexpr double kHalfUlp = 0x1p-24;
 
-// A float not below v >= 0.
+// Returns a float that is not below v >= 0.
 float up(double v) { return static_cast<float>(v * (1 + 0x1p-22)) + 0x1p-126f; }
 
-// sum f(k) in eight lanes and a fixed order, so that it vectorises and has one result.
+// Sums f(k) in eight lanes and a fixed order, so that it vectorises with one result.
 template <class F>
 double lane_sum(int64_t K, F f) {
     double lanes[8] = {};
@@ -42,7 +42,7 @@ double lane_sum(int64_t K, F f) {
     return sum;
 }
 
-// The largest of n floats that are no NaN; lanes, so that it vectorises.
+// Returns the largest of n floats, none a NaN; in lanes, so that it vectorises.
 float largest(const float* values, int64_t n) {
     float lanes[16];
     std::fill(lanes, lanes + 16, -kInfinity);
@@ -130,7 +130,7 @@ void Screen::reserve(int64_t rows) {
     capacity_ = rows;
 }
 
-// Lists the row blocks that hold an allowed row; false, and none, where these are too many.
+// Lists the row blocks with an allowed row; returns false, and lists none, if these are too many.
 bool Screen::list_allowed(int64_t row) {
     static_assert(kRowBlock == 16);
     Row& r = rows_[static_cast<size_t>(row)];
@@ -211,7 +211,7 @@ bool Screen::step(ScreenStage stage, int64_t begin, int64_t end, const Activatio
     return finite;
 }
 
-// Writes x as two int8 planes, the second of what the first has missed.
+// Writes x as two int8 planes, the second of the first one's remainder.
 bool Screen::to_int8_planes(Row& row, const float* x) {
     const int64_t K = shadow_.K, n = 2 * row.slot;
     const int block = kernels_->x_block(planes());
@@ -275,8 +275,8 @@ void Screen::block_maxima(const Row& row, int64_t block) {
     block_high(row)[block] = largest(high_of(row) + begin, n);
 }
 
-// A score never decreases with the logit, roundings included, so that the changed ends of an interval
-// hold it.
+// A score never decreases as the logit grows, roundings included, so the scores of an interval's ends
+// enclose it.
 void Screen::change(const Row& row) {
     const DecidingLogits& deciding = row.deciding;
     if (deciding.changes.empty()) return;
@@ -289,17 +289,17 @@ void Screen::change(const Row& row) {
     for (int64_t block = 0; block < blocks(); ++block) block_maxima(row, block);
 }
 
-// The count-th largest lower bound: at least so many scores are not below it.
+// Returns the count-th largest lower bound: at least so many scores are not below it.
 float Screen::threshold_of(const Row& row) {
     const int64_t top = row.deciding.count, n = blocks();
     const float* most = block_low(row);
     float* values = reinterpret_cast<float*>(values_.data()) + row.slot * shadow_.M;
     const auto nth = [&](int64_t count) {
-        if (count < top) return -kInfinity;  // so few are allowed
+        if (count < top) return -kInfinity;  // fewer are allowed
         std::nth_element(values, values + (top - 1), values + count, std::greater<>());
         return values[top - 1];
     };
-    // The top-th largest of the blocks' maxima is a lower bound of it that few values pass.
+    // The top-th largest of the blocks' maxima is a lower bound of it, which few values pass.
     float floor = -kInfinity;
     if (top <= n) {
         std::copy_n(most, n, values);
@@ -316,7 +316,7 @@ float Screen::threshold_of(const Row& row) {
     return nth(count);
 }
 
-// Lists the row blocks that hold a row whose interval reaches the threshold.
+// Lists the row blocks with a row whose interval reaches the threshold.
 void Screen::choose(Row& r) {
     change(r);
     r.threshold = threshold_of(r) - r.deciding.gap;

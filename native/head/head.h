@@ -1,11 +1,11 @@
-// The exact head: logits of the rows that can be among the k largest, equal bit for bit to those of
-// the float head W, for about the bytes of an int8 head. docs/exact-head.md derives the bound.
+// The exact head: the logits that can be among the k largest, equal bit for bit to those of the float
+// head W, for about the bytes of an int8 head. docs/explanation/exact-head.md derives the bound.
 //
-// W has an int8 shadow (rows s_i q_i) with float bounds of its error. An activation row x becomes
-// two int8 planes, x ~ s_0 x_0 + s_1 x_1. The shadow times both planes gives c_i, and
-// |logit_i - c_i| <= E_i for certain. With T the k-th largest c_i - E_i, a row with c_i + E_i < T
-// cannot be among the k largest. The others are computed from W. Tokens that a mask does not allow do not
-// compete; where it allows few, theirs are computed from W at once, and the shadow is not read for them.
+// W has an int8 shadow (rows s_i q_i) with float bounds of its error. An activation row x becomes two
+// int8 planes, x ~ s_0 x_0 + s_1 x_1. The shadow times both planes is c_i, and |logit_i - c_i| <= E_i
+// for certain. Let T be the k-th largest c_i - E_i: a row with c_i + E_i < T cannot be among the k
+// largest. The other rows are computed from W. Tokens that a mask forbids do not compete; if it allows
+// few, these are computed from W at once, without reading the shadow.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -27,24 +27,24 @@ struct ShadowBounds {
     const float *error = nullptr, *norm = nullptr, *peak = nullptr;
 };
 
-// E_i = (x_peak * peak_i + x_error * error_i + x_norm * norm_i + kUnderflow) * kSlack, and no sum
-// of row i can overflow if reach * (error_i + norm_i) is small enough.
+// E_i = (x_peak * peak_i + x_error * error_i + x_norm * norm_i + kUnderflow) * kSlack. No sum of row i
+// can overflow if reach * (error_i + norm_i) is small enough.
 struct TokenBounds {
     float x_peak, x_error, x_norm, reach;
 };
 
-// [low, high] holds the float head's logit of a row, for certain.
+// [low, high] certainly encloses the float head's logit of a row.
 struct Interval {
     float low, high;
 };
 Interval logit_interval(const TokenBounds& x, float error, float norm, float peak, float c);
 
-// The constants of one x [K] whose planes are scale[p] * codes[p][k]; fma_steps: products that the
-// float head adds up for one logit, padding included.
+// Returns the constants of one x [K] with the planes scale[p] * codes[p][k]; fma_steps: products that
+// the float head adds for one logit, padding included.
 TokenBounds token_bounds(const float* x, const int8_t* const codes[2], const float* scale,
                          int64_t K, int64_t fma_steps);
 
-// The stages of a step, with a barrier between two of them.
+// The stages of a step, with a barrier between them.
 enum class ScreenStage : int { kToInt8Planes, kBound, kChoose, kRescore };
 constexpr int kScreenStages = 4;
 
@@ -54,31 +54,31 @@ class Screen {
         : floats_(floats), shadow_(shadow), bounds_(bounds), planes_(shadow.K), y_(shadow.M) {}
 
     const Weight& shadow() const { return shadow_; }
-    // Reads the shadow's tiles from there.
+    // Sets where the shadow's tiles are read from.
     void place(NearTiles near) { near_ = std::move(near); }
-    // Takes memory for so many rows of x, where there were never as many before.
+    // Allocates memory for so many rows of x.
     void reserve(int64_t rows);
-    // Before a step: for each row of x, which logits decide; count <= M. False where some row needs all logits:
-    // then there is no step. Takes no memory that `reserve` has.
+    // Prepares a step: for each row of x, which logits decide, with count <= M. Returns false if a row
+    // needs all logits; then there is no step. Allocates no memory that `reserve` has.
     bool begin(std::span<const DecidingLogits> deciding, const KernelTable& kernels,
                const Reading& reading);
-    // Bytes that a worker needs in a step of up to so many rows.
+    // Scratch bytes that a worker needs in a step of up to so many rows.
     int64_t scratch_bytes(const KernelTable& kernels, int64_t rows) const;
-    // team: of threads that the shadow is near to, or null.
+    // team: the NUMA nodes of the threads if the shadow is placed there, or null.
     Division units(ScreenStage stage, int threads, const NodeTeam* team = nullptr) const;
-    // Runs units [begin, end) of a stage on one thread, of a memory node, with its scratch. A row that is no candidate
-    // gets -inf. Returns false where an activation is not finite.
+    // Runs units [begin, end) of a stage on one thread of a NUMA node, with its scratch. Rows that are no
+    // candidates get -inf. Returns false if an activation is not finite.
     bool step(ScreenStage stage, int64_t begin, int64_t end, const Activations& x,
               const Activations& logits, uint8_t* scratch, int node = 0);
 
-    // After a step: the candidates of a row, the bytes of W that the row blocks of all rows have, and whether
-    // the shadow was read.
+    // After a step: how many candidates a row had, bytes of W that were read, and whether the shadow was
+    // read.
     int64_t rescored(int64_t row) const { return rows_[static_cast<size_t>(row)].candidates; }
     int64_t bytes() const;
     bool read_shadow() const { return !screened_.empty(); }
     bool is_screened(int64_t row) const { return rows_[static_cast<size_t>(row)].slot >= 0; }
-    // The intervals of a screened row's logits, [M], from the stage kBound to the next step; after kChoose those of
-    // tokens with a change hold the scores. NaN for tokens that are not allowed.
+    // The intervals of a screened row's logits, [M], from the stage kBound to the next step; after kChoose
+    // those of tokens with a change enclose the scores. NaN for forbidden tokens.
     const float* low(int64_t row) const { return low_of(rows_[static_cast<size_t>(row)]); }
     const float* high(int64_t row) const { return high_of(rows_[static_cast<size_t>(row)]); }
 

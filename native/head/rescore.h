@@ -1,5 +1,5 @@
-// The two kernels of the exact head (docs/exact-head.md): a float matrix's int8 shadow with the
-// bounds of its error, and the float logits of single row blocks.
+// The two kernels of the exact head (docs/explanation/exact-head.md): making a float matrix's int8
+// shadow with bounds of its error, and computing float logits of single row blocks.
 #pragma once
 #include "layouts/layout.h"
 #include "layouts/more_bits/b8.h"
@@ -10,7 +10,7 @@
 
 namespace {
 
-// First line of a row block: the k-th step's lines lie k / kStepK * kStepBytes further.
+// Offset of a row block's first line; the k-th step's lines lie k / kStepK * kStepBytes further.
 template <class F>
 inline int64_t row_block_offset(int64_t row_block, int64_t tile_bytes) {
     return row_block / F::kRowBlocks * tile_bytes +
@@ -29,11 +29,11 @@ inline void rescore_jobs(const sterna::RescoreArgs& a) {
         STERNA_UNROLL(8)
         for (int p = 0; p < kParts; ++p) acc[i][p] = F::zero();
     }
-    // The order is that of linear.h: ascending k, one fused multiply-add each, padding included.
+    // In the order of linear.h: ascending k, one fused multiply-add each, padding included.
     for (int64_t k = 0; k < a.K; k += F::kStepK) {
         STERNA_UNROLL(8)
         for (int i = 0; i < J; ++i) {
-            prefetch(step[i] + 16 * F::kStepBytes);  // the stride of lines defeats the hardware's
+            prefetch(step[i] + 16 * F::kStepBytes);  // this stride defeats the hardware prefetcher
             STERNA_UNROLL(8)
             for (int j = 0; j < F::kStepK; ++j) {
                 const VF x = f_set1(a.x[k + j]);
@@ -78,7 +78,7 @@ struct RowBounds {  // bounds of 16 rows, a lane each
 
 inline VI magnitude(VF a) { return i_and(i_bits(a), i_set1(0x7FFFFFFF)); }
 
-// The largest |w| of every row of a row block, as scale and its inverse.
+// Computes scale and inverse from the largest |w| of every row of a row block.
 template <class F>
 inline void row_scales(const uint8_t* step, int64_t K, RowBounds& b) {
     VI most[kParts];
@@ -96,7 +96,7 @@ inline void row_scales(const uint8_t* step, int64_t K, RowBounds& b) {
     }
 }
 
-// Codes of one row block, and the sums that bound their error: d = w - s q is rounded once.
+// Writes the codes of one row block, and the sums that bound their error: d = w - s q, rounded once.
 template <class F>
 inline void row_codes(const uint8_t* step, int64_t K, uint8_t* out, RowBounds& b, int p) {
     constexpr int kDotK = b8::kDotK;

@@ -9,7 +9,7 @@ namespace sterna {
 
 namespace {
 
-// Whether it is the same sequence's draw, one token later.
+// Whether d is a draw of the same sequence, one token after `before`.
 bool follows(const Draw& d, const Draw& before) {
     return d.params == before.params && d.history.data() == before.history.data() &&
            d.answer_begin == before.answer_begin && d.history.size() == before.history.size() + 1;
@@ -50,7 +50,7 @@ void Draws::run(std::span<const Draw> draws, int vocab, Pool& pool,
     const bool alone = draws.size() < 2 || pool.size() == 1;
     const size_t threads = alone ? 1 : static_cast<size_t>(pool.size());
     if (memory_.size() < threads) memory_.resize(threads);
-    // Every thread gets memory for every draw, since the next step may divide them otherwise.
+    // Every thread gets memory for every draw, since the next step may divide them differently.
     for (size_t t = 0; t < threads; ++t)
         for (size_t i = 0; i < draws.size(); ++i)
             memory_[t].reserve(*draws[i].params, changes_[i].size(), vocab);

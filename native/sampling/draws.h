@@ -1,5 +1,5 @@
-// The tokens of one step: each row of logits with its own parameters, history and random numbers,
-// the rows divided among the threads. Which thread draws which changes no bit.
+// Draws the tokens of a step: each row of logits has its own parameters, history and random
+// numbers. Threads share the rows; which thread draws which changes no bit.
 #pragma once
 #include <span>
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace sterna {
 
-// A token to draw: the one after `history`, whose length is its position.
+// A token to draw: the one after `history`, at the position history.size().
 struct Draw {
     const SampleParams* params;
     std::span<const int32_t> history;
@@ -20,13 +20,13 @@ struct Draw {
 
 class Draws {
   public:
-    // Before a step: what changes the logits of each draw, from its history. It takes no memory once as
-    // much was needed before.
+    // Collects the changes of each draw's logits from its history, before a step. Allocates only
+    // if more memory is needed than ever before.
     void begin(std::span<const Draw> draws, int vocab);
-    // Which logits of `vocab` decide the i-th of these draws.
+    // Which logits decide the i-th draw.
     DecidingLogits deciding(size_t i, const Draw& draw, int64_t vocab) const;
-    // Draws each token, draws[i] to results[i], and changes the logits. Takes no memory once as much was
-    // needed before, but for log-probabilities.
+    // Draws draws[i] to results[i]; changes the logits. Allocates only for log-probabilities, or if
+    // more memory is needed than ever before.
     void run(std::span<const Draw> draws, int vocab, Pool& pool, std::span<SampleResult> results);
 
   private:

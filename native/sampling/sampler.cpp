@@ -22,8 +22,8 @@ struct Best {
     bool finite = false;
 };
 
-// The largest logit, the lowest id among equals. One pass: lanes find the maximum of a block, and
-// only a block that beats all before it is searched for the id.
+// Finds the largest logit, of the lowest id among equals, in one pass: lanes find the maximum of a
+// block, and only a block that beats all before it is searched for the id.
 Best find_best(const float* logits, int vocab) {
     constexpr int kBlock = 512, kLanes = 16;
     Best best;
@@ -62,13 +62,12 @@ Best find_best(const float* logits, int vocab) {
     return best;
 }
 
-// A token's weight in the softmax at this temperature; the best token's is exactly 1.
+// Returns a token's weight in the softmax at this temperature; exactly 1 for the best token.
 double weight_of(float logit, float max, double temperature) {
     return math::exp_d((static_cast<double>(logit) - max) / temperature);
 }
 
-// The sum of all weights in ascending order of ids. It is made in blocks, so that the exponentials vectorise
-// while the sum keeps its order.
+// Sums all weights in ascending order of ids; in blocks, so that the exponentials vectorise.
 double sum_of_weights(const float* logits, int vocab, float max, double temperature) {
     constexpr int kBlock = 256;
     double sum = 0.0;
@@ -81,7 +80,7 @@ double sum_of_weights(const float* logits, int vocab, float max, double temperat
     return sum;
 }
 
-// The constants that turn a logit into a log-probability.
+// The constant that, with the maximum, turns a logit into a log-probability.
 double log_sum_exp(const float* logits, int vocab, float max) {
     return math::log_d(sum_of_weights(logits, vocab, max, 1.0));
 }
@@ -90,7 +89,7 @@ float log_probability(float logit, float max, double log_sum) {
     return static_cast<float>((static_cast<double>(logit) - max) - log_sum);
 }
 
-// Sorts like (logit descending, id ascending) when keys are sorted in descending order.
+// A key whose descending order is (logit descending, id ascending).
 uint64_t rank_key(float logit, int32_t token) {
     const float positive_zero = logit + 0.0f;  // -0 == +0 must tie
     const uint32_t bits = std::bit_cast<uint32_t>(positive_zero);
@@ -106,8 +105,8 @@ size_t key_capacity(int count, int vocab) {
                     static_cast<size_t>(vocab));
 }
 
-// Leaves in memory.ranked the `count` best tokens with a logit above -inf, best first (fewer if there
-// are fewer). Collects candidates and halves them when full, which is O(vocab) in all.
+// Leaves in memory.ranked the `count` best tokens with a logit above -inf, or all of these, best
+// first. Collects candidates and halves them when full, which is O(vocab) in all.
 void best_tokens(const float* logits, int vocab, int count, SampleMemory& memory) {
     count = std::min(count, vocab);
     auto& keys = memory.keys;
@@ -118,7 +117,7 @@ void best_tokens(const float* logits, int vocab, int count, SampleMemory& memory
     const size_t capacity = std::max<size_t>(2 * wanted, 1024);
     keys.reserve(key_capacity(count, vocab));
     const std::greater<uint64_t> descending;
-    float floor = kNoLogit;  // at or below it a later, hence higher, id cannot be among the best
+    float floor = kNoLogit;  // a later id, which is higher, must exceed it
     for (int32_t i = 0; i < vocab; ++i) {
         if (!(logits[i] > floor)) continue;
         keys.push_back(rank_key(logits[i], i));
@@ -143,7 +142,7 @@ double total_weight(const Candidates& candidates) {
     return total;
 }
 
-// What is drawn from: scores under one temperature.
+// Scores under one temperature.
 struct Weights {
     const float* logits;
     int vocab;
@@ -162,8 +161,8 @@ struct Weights {
     }
 };
 
-// Shortens a descending list to the tokens above which there is less than `mass`; the best one
-// always stays. False if the list ends before the mass is reached.
+// Cuts a descending list where the weights before reach `mass`; the best token always stays. Returns
+// false if the list ends before that.
 bool cut_at_mass(Candidates& candidates, double mass) {
     double above = 0.0;
     size_t kept = 0;
@@ -176,7 +175,7 @@ bool cut_at_mass(Candidates& candidates, double mass) {
 void cut_at_top_p(const Weights& scores, double top_p, SampleMemory& memory) {
     const double mass =
         top_p * sum_of_weights(scores.logits, scores.vocab, scores.max, scores.temperature);
-    // Usually a few tokens carry the mass: rank more only while they do not.
+    // Usually a few tokens carry the mass: rank more only if they do not.
     int count = std::min(scores.vocab, 256);
     while (true) {
         scores.best(count, memory);
@@ -191,8 +190,8 @@ bool uses_top_k(const SampleParams& params, int vocab) {
     return params.top_k > 0 && params.top_k < vocab;
 }
 
-// Leaves in memory.candidates the tokens that top-k, top-p and min-p leave, in ascending order of
-// ids: the draw depends on which tokens are left, not on how they were found.
+// Leaves in memory.candidates the tokens that pass top-k, top-p and min-p, in ascending order of
+// ids, so that the draw does not depend on how they were found.
 void keep_candidates(const Weights& scores, const SampleParams& params, SampleMemory& memory) {
     const bool use_p = params.top_p < 1.0f;
     // min_p is relative to the best token's weight, 1. A weight of 0 cannot be drawn.
@@ -230,7 +229,7 @@ int32_t draw(const Candidates& candidates, double uniform) {
     return candidates.back().token;  // uniform * total was rounded up to total
 }
 
-// Puts -inf in the place of what is not allowed.
+// Replaces the logits of forbidden tokens by -inf.
 void forbid(float* logits, int vocab, const TokenMask& allowed) {
     for (int begin = 0; begin < vocab; begin += 32) {
         const uint32_t word = allowed.word(begin / 32);
@@ -241,7 +240,7 @@ void forbid(float* logits, int vocab, const TokenMask& allowed) {
     }
 }
 
-// Puts scores in the place of logits, and these into memory.raw.
+// Replaces logits by scores, and keeps the logits in memory.raw.
 void change(const Scores& scores, const SampleParams& params, SampleMemory& memory) {
     memory.raw.clear();
     for (const ScoreChange& c : scores.changes) {
@@ -251,7 +250,7 @@ void change(const Scores& scores, const SampleParams& params, SampleMemory& memo
     }
 }
 
-// The logit of a token that was drawn, as it was before change().
+// Returns a drawn token's logit from before change().
 float raw_logit(const Scores& scores, int32_t token, const SampleMemory& memory) {
     for (size_t i = 0; i < scores.changes.size(); ++i)
         if (scores.changes[i].token == token) return memory.raw[i];
@@ -261,15 +260,15 @@ float raw_logit(const Scores& scores, int32_t token, const SampleMemory& memory)
 int32_t draw_token(const Scores& scores, const Best& best, const SampleParams& params,
                    uint64_t position, SampleMemory& memory) {
     if (!(params.temperature > 0.0f) || best.token < 0) return best.token;
-    // The temperature stays finite, as -inf / inf is NaN; at the largest float all finite logits weigh the
-    // same anyway.
+    // Keep the temperature finite, as -inf / inf is NaN; at the largest float all finite logits have
+    // the same weight anyway.
     const double temperature = std::min(params.temperature, kMaxFinite);
     const double uniform = philox_uniform(params.seed, params.sequence, position);
     keep_candidates({scores.logits, scores.vocab, best.logit, temperature}, params, memory);
     return draw(memory.candidates, uniform);
 }
 
-// This is not inlined: the compiler may move arithmetic across the change of control state, but not across
+// Not inlined: the compiler may move arithmetic across a change of the control state, but not across
 // a call.
 __attribute__((noinline)) SampleResult sample_in_env(const Scores& scores,
                                                      const SampleParams& params, uint64_t position,
@@ -281,7 +280,7 @@ __attribute__((noinline)) SampleResult sample_in_env(const Scores& scores,
     const bool reports = params.n_logprobs > 0;
     double log_sum = 0.0;
     float most = 0.0f;
-    if (reports) {  // of raw logits, so before anything changes these
+    if (reports) {  // before anything changes the raw logits
         const Best best = find_best(logits, vocab);
         if (!best.finite) return result;
         most = best.logit;
@@ -315,7 +314,7 @@ __attribute__((noinline)) float log_softmax_in_env(const float* logits, int voca
 void SampleMemory::reserve(const SampleParams& params, size_t changes, int vocab) {
     const auto all = static_cast<size_t>(vocab);
     const bool draws = params.temperature > 0.0f, by_k = uses_top_k(params, vocab);
-    // Top-p ranks as many tokens as it takes to reach its mass, in the worst case all.
+    // Top-p ranks as many tokens as reach its mass, in the worst case all.
     const bool by_p = draws && !by_k && params.top_p < 1.0f;
     const int count =
         std::max(draws && by_k ? params.top_k : 0, std::min(std::max(params.n_logprobs, 0), vocab));

@@ -11,7 +11,7 @@ namespace {
 
 constexpr float kMaxScore = std::numeric_limits<float>::max();
 
-// The factor of the repetition penalty; 1 where it is off.
+// The factor of the repetition penalty; 1 if it is off.
 float repetition(const SampleParams& params) {
     const float penalty = params.repetition_penalty;
     return penalty > 0.0f && penalty <= kMaxScore ? penalty : 1.0f;
@@ -26,7 +26,7 @@ bool counts(const SampleParams& params) {
            finite_or_0(params.presence_penalty) != 0.0f;
 }
 
-// The first position of a history whose token is penalised.
+// The first position of a history whose token may be penalised.
 int64_t first_penalised(const SampleParams& params, int64_t size, int64_t answer_begin) {
     return repeats(params) ? 0 : counts(params) ? answer_begin : size;
 }
@@ -90,8 +90,8 @@ DecidingLogits deciding_logits(const SampleParams& params) {
     deciding.raw = params.n_logprobs > 0;
     deciding.count = params.temperature > 0.0f ? std::max(params.top_k, 0) : 1;
     if (deciding.count == 0 && !(params.top_p < 1.0f) && params.min_p > 0.0f) {
-        // Min-p alone drops what weighs less than min_p times the likeliest token: what is -temperature ln(min_p)
-        // below it. The sampler's scores are floats, so the gap is a little wider.
+        // Min-p alone drops tokens of less than min_p times the weight of the likeliest, that is,
+        // -temperature ln(min_p) below its score. Scores are floats, so the gap is a little wider.
         const double least = std::min(1.0, static_cast<double>(params.min_p));
         deciding.count = 1;
         deciding.gap = params.temperature * (1e-5 - math::log_d(least)) * (1 + 1e-5) + 1e-3;

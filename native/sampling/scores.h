@@ -1,13 +1,13 @@
-// What changes logits before a token is drawn from them, and which of them decide then. The changed logit
-// of a token is its score. A sampler and an exact head's screen change alike, by the functions below.
+// Scores: logits after masks, biases and penalties, and which logits decide. The sampler and an exact
+// head's screen use the same functions.
 //
-// The order is vLLM's; transformers knows the first and the third of the steps:
-//   1. a token that is not allowed gets -inf,
+// The order is vLLM's; transformers has steps 1 and 3:
+//   1. a forbidden token gets -inf,
 //   2. the bias is added,
-//   3. repetition penalty (Keskar et al. 2019), once for each distinct token of prompt and answer: a positive
-//      logit is divided, a negative one multiplied,
-//   4. frequency penalty: subtracted once for each time that the answer has the token,
-//   5. presence penalty: subtracted once where the answer has it.
+//   3. repetition penalty (Keskar et al. 2019), for each distinct token of prompt and answer:
+//      divides a positive logit, multiplies a negative one,
+//   4. frequency penalty: subtracted for each time that the answer has the token,
+//   5. presence penalty: subtracted once if the answer has the token.
 #pragma once
 
 #include <cstdint>
@@ -31,15 +31,15 @@ struct SampleParams {
     int n_logprobs = 0;  // 0: none, which saves a pass of `vocab` exponentials
 };
 
-// A bit for each token, from the lowest of the first word: whether it may be drawn. Tokens beyond the words may
-// not. Without words all may.
+// One bit a token, from the lowest of the first word: whether it may be drawn. Tokens beyond the words
+// may not; without any words all may.
 class TokenMask {
   public:
     TokenMask() = default;
     explicit TokenMask(std::span<const int32_t> words) : words_(words) {}
     bool all() const { return words_.data() == nullptr; }
     bool allows(int64_t token) const { return all() || (word(token / 32) >> (token % 32) & 1); }
-    // Of 32 tokens from 32 i on; 0 beyond the words.
+    // The bits of 32 tokens from 32 i on; 0 beyond the words.
     uint32_t word(int64_t i) const {
         const bool there = i < static_cast<int64_t>(words_.size());
         return there ? static_cast<uint32_t>(words_[static_cast<size_t>(i)]) : 0;
@@ -49,46 +49,46 @@ class TokenMask {
     std::span<const int32_t> words_{};
 };
 
-// A token whose score is not its logit.
+// A token whose score differs from its logit.
 struct ScoreChange {
     int32_t token;
     float bias;
-    int32_t in_answer;  // how often
-    bool seen;  // in the prompt or the answer
+    int32_t in_answer;  // how often the answer has it
+    bool seen;  // whether prompt or answer have it
 };
 
-// Its score. It never decreases with the logit, roundings included, so that the changed ends of an interval
-// of the logit hold it; +inf becomes the largest float, -inf stays.
+// Returns the token's score. It never decreases as the logit grows, roundings included, so the scores
+// of an interval's ends enclose it. +inf becomes the largest float, -inf stays.
 float changed(float logit, const ScoreChange& change, const SampleParams& params);
 
-// Leaves in `changes` each token with a change once; `history` has the answer from `answer_begin` on.
-// Ids outside [0, vocab) are ignored; penalties that are not finite count as off. `place` is memory, [vocab]
-// and all -1 between two uses.
+// Collects each token with a change once; `history` has the answer from `answer_begin` on. Ids outside
+// [0, vocab) are ignored; penalties that are not finite count as off. `place` is working memory, [vocab],
+// all -1 between two uses.
 void collect_changes(const SampleParams& params, std::span<const int32_t> history,
                      int64_t answer_begin, int vocab, std::vector<int32_t>& place,
                      std::vector<ScoreChange>& changes);
 
-// The same for a history with one more token, its last, from the changes of the one without it.
+// Updates changes for one more token, the last of `history`.
 void add_last_change(const SampleParams& params, std::span<const int32_t> history,
                      int64_t answer_begin, int vocab, std::vector<ScoreChange>& changes);
 
-// Which logits of a row decide: those with the `count` largest scores (0: all) and with scores at most `gap`
-// below them, of the tokens that are allowed.
+// Which logits of a row decide: those of the `count` largest scores (0: all) among allowed tokens, and of
+// scores at most `gap` below these.
 struct DecidingLogits {
     int32_t count = 0;
     double gap = 0;
-    bool raw = false;  // all logits are wanted as they are, those of other tokens as well
+    bool raw = false;  // all logits are wanted unchanged, those of forbidden tokens as well
     TokenMask allowed{};
     const SampleParams* params = nullptr;  // of the changes
     std::span<const ScoreChange> changes{};
 };
 
-// A limit of `count`, and of `gap` in nats: above, so much of the vocabulary may stay open that screening
-// a head would not pay (docs/exact-head.md).
+// Limits of `count`, and of `gap` in nats. Beyond, so much of the vocabulary may stay open that
+// screening a head would not pay (docs/explanation/exact-head.md).
 constexpr int kMostDeciding = 256;
 constexpr double kWidestGap = 4.0;
 
-// count, gap and raw of what is drawn with these parameters, without mask and changes.
+// Returns count, gap and raw for these parameters, without mask and changes.
 DecidingLogits deciding_logits(const SampleParams& params);
 
 }  // namespace sterna

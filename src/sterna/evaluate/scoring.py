@@ -104,7 +104,7 @@ def fitted(request: Request, context: int) -> Request:
 class _Group:
     """Requests that begin with the same `shared` tokens, int32, as does their sequence.
 
-    It has of these what the engine's cache of prefixes has: examples that precede every question
+    It starts from what the engine's prefix cache has of them: examples that precede every question
     are computed once, if they come in one batch after the other.
     """
 

@@ -79,7 +79,7 @@ class ForcedTokens:
         self._matcher = matcher
 
     def propose(self, history: I32, k: int) -> list[int]:
-        """As `DraftSource.propose`, where the guide has followed the history's answer."""
+        """As `DraftSource.propose`, where the matcher has followed the answer."""
         return self._matcher.forced()[:k]
 
 
