@@ -30,8 +30,8 @@ PROMPT = [random.Random(3).randrange(200) for _ in range(4 * PAGE + 9)]
 def disk_of(llm: LLM) -> PrefixDiskCache:
     cache = llm.engine_loop.scheduler.cache
     assert cache is not None
-    assert cache._store is not None
-    return cache._store
+    assert cache._disk is not None
+    return cache._disk
 
 
 def answer(
