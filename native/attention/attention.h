@@ -2,8 +2,8 @@
 //
 // Positions are summed in absolute chunks of 256: each gives (max, sum, partial output), merged in
 // ascending order, so the result does not depend on how a prompt was split into steps. Within a
-// chunk the softmax sum runs in sixteen lanes; how scores and outputs add up is a matter of the pages:
-// attention_float.h and attention_integers.h.
+// chunk the softmax sum runs in sixteen lanes. How scores and outputs are summed depends on the type of
+// the pages: attention_float.h and attention_integers.h.
 #pragma once
 #include "attention/attention_float.h"
 #include "attention/attention_integers.h"
@@ -13,7 +13,7 @@
 
 namespace {
 
-// The scores of a row, capped: they are logarithms to base 2 then.
+// Caps the scores of a row, which are logarithms to base 2 afterwards.
 inline void cap_scores(const sterna::AttentionArgs& a, Rows& s, int r) {
     const float most = a.cap * kLog2E;
     const F16x cap = l_set1(most), inverse = l_set1(s.scale[r] / most);
@@ -21,8 +21,8 @@ inline void cap_scores(const sterna::AttentionArgs& a, Rows& s, int r) {
         l_store(s.scores[r] + j, l_cap(l_load(s.scores[r] + j), cap, inverse));
 }
 
-// The largest logarithm of a row, `scale` times a score; its first and last page are filled up with scores that count
-// for nothing.
+// Returns the largest logarithm of a row, `scale` times a score. Fills the rest of its first and last page
+// with scores of -inf.
 inline float largest_log(Rows& s, int r, float scale) {
     float* scores = s.scores[r];
     const int begin = page_begin(s.from[r]), padded = whole_pages(s.keys[r]);
@@ -33,8 +33,8 @@ inline float largest_log(Rows& s, int r, float scale) {
     return l_reduce_max(m) * scale;
 }
 
-// scores -> 2^(score * unit - max), times the position's scale where pages have them; returns the sum
-// before that, and the largest after it.
+// scores -> 2^(score * unit - max), times the position's scale if pages have scales. Returns the sum before
+// the scales, and the largest value after them.
 template <class Pages>
 inline float softmax(Pages& pages, int64_t first, int r, float unit, float max, float* largest) {
     const int from = pages.rows.from[r], keys = pages.rows.keys[r];
@@ -43,8 +43,7 @@ inline float softmax(Pages& pages, int64_t first, int r, float unit, float max, 
     F16x sum = l_set1(0.0f), most = l_set1(1e-30f);
     for (int j0 = page_begin(from); j0 < keys; j0 += kPage) {
         const float* scales = pages.value_scales(first + j0);
-        float
-            seen[kPage];  // so that nothing of a page's last owner counts, or from before a window
+        float seen[kPage];  // zeros for positions of the page's last owner, and before a window
         if (Pages::kScaled && (from > j0 || keys - j0 < kPage)) {
             for (int j = 0; j < kPage; ++j)
                 seen[j] = from <= j0 + j && j0 + j < keys ? scales[j] : 0.0f;
@@ -64,12 +63,12 @@ inline float softmax(Pages& pages, int64_t first, int r, float unit, float max, 
     return l_sum(sum);
 }
 
-// One chunk of positions: the largest logarithm of a weight, the sum of the weights over it and, in
-// rows.chunk_out, the outputs of each row.
+// One chunk of positions: for each row the largest logarithm of a weight, the sum of weights relative to
+// it and, in rows.chunk_out, the outputs.
 struct Chunk {
     static constexpr int kRows = sterna::kMaxAttentionRows;
     float max[kRows] = {}, sum[kRows];
-    int begin = 0, end = 0;  // rows that see some of it
+    int begin = 0, end = 0;  // rows that see a part of it
 
     template <class Pages>
     void compute(const sterna::AttentionArgs& a, Pages& pages, int64_t first) {
@@ -79,7 +78,7 @@ struct Chunk {
         float largest[kRows] = {};
         const bool capped = a.cap > 0.0f;
         const auto unit = [&](int r) { return capped ? 1.0f : s.scale[r]; };
-        // One pass after another over all rows: a row's own are too short to hide their latencies.
+        // Each pass goes over all rows: the passes of one row are too short to hide their latencies.
         for (int r = begin; capped && r < end; ++r) cap_scores(a, s, r);
         for (int r = begin; r < end; ++r) max[r] = largest_log(s, r, unit(r));
         for (int r = begin; r < end; ++r)
@@ -118,7 +117,7 @@ struct Chunk {
     }
 };
 
-// What chunks add up to, in ascending order.
+// Merges chunks in ascending order.
 struct Merged {
     static constexpr int kRows = sterna::kMaxAttentionRows;
     static_assert(kRows % 16 == 0);
@@ -148,7 +147,8 @@ struct Merged {
                 l_store(o + d, l_fma(l_load(o + d), f, l_mul(l_load(co + d), cf)));
         }
     }
-    // Sinks come last, when the largest score and the sum of all chunks are known: so they depend on no chunk.
+    // Sinks come last, once the largest score and the sum of all chunks are known, so they depend on no
+    // chunk.
     void add_sinks() {
         float factor[kRows], own[kRows];
         for (int r = 0; r < a.rows; r += 16) {

@@ -1,5 +1,5 @@
-// Attention over pages of floats: a score adds over head_dim in ascending order (keys are lanes), the
-// output adds over positions in ascending order (head_dim is lanes), in fused multiply-adds.
+// Attention over pages of floats, in fused multiply-adds: a score sums over head_dim in ascending order
+// (keys are lanes), an output over positions in ascending order (head_dim is lanes).
 #pragma once
 #include "attention/attention_rows.h"
 #include "lanes.h"
@@ -23,14 +23,14 @@ inline void prefetch_kv(const uint8_t* base, int64_t element) {
     prefetch_l2(base + element * (kF16 ? 2 : 4));
 }
 
-// Scores of the rows against the keys of one page, 16 at a time; those beyond what a row sees are
-// masked later.
+// Computes the scores of the rows with the keys of one page, 16 at a time. Scores of positions that a
+// row does not see are masked later.
 template <bool kF16>
 struct FloatKeys {
     const sterna::AttentionArgs& a;
     Rows& s;
-    const uint8_t *page, *next;  // that is read after it
-    int j0;  // of the page, in the chunk
+    const uint8_t *page, *next;  // next: the page to be read after it
+    int j0;  // the page's first position in the chunk
 
     template <int R>
     void block(int row0) {
@@ -75,7 +75,7 @@ struct FloatValues {
     const uint8_t *page, *next;
     int j0;
 
-    // Rows see different keys: what all see is shared, what comes before and after it is not.
+    // Rows see different keys: those that all rows see are shared, those before and after are not.
     template <int R>
     void block(int row0) {
         int from[R], to[R];
@@ -153,8 +153,8 @@ struct FloatPages {
         all_pages<FloatValues>(first, a.v_base, page_after_values);
     }
 
-    // A page at a time, so that it is read from L1 by all rows; and where several blocks of rows read
-    // it, f16 is widened once, not by each of them.
+    // A page at a time, so that all rows read it from L1; if several blocks of rows read it, f16 is widened
+    // once for all of them.
     template <template <bool> class Blocks, class After>
     void all_pages(int64_t first, const uint8_t* base, After after) {
         for (int j = rows.first_page; j < rows.keys[a.rows - 1]; j += kPage) {

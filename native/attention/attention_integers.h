@@ -1,6 +1,6 @@
-// Attention over pages of integers. Queries and softmax weights are rounded to integers too, so that scores
-// and outputs are exact sums of integers: any unit may add them in any order, pair by pair or, cut
-// into bytes, in the tiles of a matrix unit.
+// Attention over pages of integers. Queries and softmax weights are rounded to integers as well, so scores
+// and outputs are exact sums of integers. A unit may add them in any order, pair by pair or, split into
+// bytes, in the tiles of a matrix unit.
 //
 // Keys and values have 13 bits (int16) or 8 (int8), and weights 16, so that 16 products of them or more stay
 // in int32; queries have 14 bits, and with int16 from a head_dim of 128 on one less for each doubling.
@@ -9,8 +9,8 @@
 //   w[j]     = round(x[j] * (32767 / max x)), x[j] = p[j] * v_scale[j]       p: the softmax, of a chunk
 //   out[d]   = float(sum_j w[j] v[j][d]) * (max x / 32767)                   below 2^35, rounded once
 //
-// A weight below 1/65534 of its chunk's largest counts as zero: at most 0.4 % of that weight is lost so, and
-// the values of a pair of positions that no row of a block counts are not read.
+// A weight below 1/65534 of its chunk's largest counts as zero, which loses at most 0.4 % of the largest
+// weight. The values of a pair of positions whose weights are zero in all rows of a block are not read.
 #pragma once
 #include "attention/attention_rows.h"
 #include "attention/integer_sums.h"
@@ -23,7 +23,7 @@ namespace {
 
 constexpr int vectors_of(int V) { return V * 16 / kLanes; }
 
-// What the blocks of rows work on.
+// Working memory of the blocks of rows.
 struct Integers {
     const sterna::AttentionArgs& a;
     Rows& rows;
@@ -37,13 +37,13 @@ struct Integers {
     int64_t padded() const { return padded_head_dim(a.head_dim); }
 };
 
-// Scores of the rows against one page.
+// Computes the scores of the rows with one page.
 template <class Element>
 struct IntegerKeys {
     const Integers& s;
     const uint8_t* page;
-    const uint8_t* next;  // the page that is read after it
-    int j0;  // of the page, in the chunk
+    const uint8_t* next;  // the page to be read after it
+    int j0;  // the page's first position in the chunk
 
     template <int R>
     void block(int row0) {
@@ -87,16 +87,17 @@ struct IntegerKeys {
     }
 };
 
-// The pairs of a chunk's positions whose values a block of rows counts, in runs whose sums stay in int32.
+// Pairs of positions of a chunk with a weight that is not zero in a block of rows, in runs whose sums stay
+// in int32.
 template <class Element>
 struct CountedPairs {
     static constexpr int kPairs = kChunk / 2, kAhead = kPage / 2;
-    // Of one run: a row's weights add up to at most so much.
+    // The most that a row's weights in one run may add up to.
     static constexpr int32_t kMostWeight = INT32_MAX / sterna::kv_levels(sizeof(Element));
     static constexpr int kRuns = kPairs / (kMostWeight / (2 * sterna::kWeightLevels)) + 1;
     static_assert(kMostWeight >= 2 * sterna::kWeightLevels);
 
-    const Element* values[kPairs + kAhead];  // and then what is read after them
+    const Element* values[kPairs + kAhead];  // followed by values to prefetch
     int32_t first[kPairs];  // position of the chunk
     int end[kRuns], runs = 0;
 
@@ -133,7 +134,7 @@ struct CountedPairs {
     }
 };
 
-// chunk_out[row] = the weighted sum of a chunk's values. Weights beyond what a row sees are zero.
+// chunk_out[row] = the weighted sum of a chunk's values. Weights of positions that a row does not see are 0.
 template <class Element>
 struct IntegerValues {
     using Pairs = CountedPairs<Element>;
@@ -145,7 +146,7 @@ struct IntegerValues {
         Pairs pairs;
         pairs.template find<R>(s, chunk, row0);
         for (int run = 0, from = 0; run < pairs.runs; ++run) {
-            // A page's worth at a time, which L1 holds while one part of head_dim after another is added.
+            // A page's worth at a time: L1 holds it while the parts of head_dim are added one by one.
             for (bool fresh = true; fresh || from < pairs.end[run]; fresh = false) {
                 const int to = clamp(pairs.end[run], from + Pairs::kAhead);
                 add<R>(pairs, row0, from, to, fresh);
@@ -155,7 +156,7 @@ struct IntegerValues {
         }
     }
 
-    // The lines of pairs to come, in the order of memory, so that a prefetcher of the hardware goes along.
+    // Prefetches the lines of later pairs in the order of memory, so that the hardware prefetcher follows.
     struct Lines {
         const Element* const* pair;
         int64_t elements;  // of a pair
@@ -207,7 +208,7 @@ struct IntegerValues {
         ahead = next;
     }
 
-    // A run's sums go to those of the runs before, and after the last to the outputs.
+    // Adds a run's sums to those of the runs before, and after the last run to the outputs.
     template <int R>
     void finish(int row0, bool first, bool last) {
         const int64_t hd = s.a.head_dim, part = kAttentionRows * hd;
@@ -229,7 +230,7 @@ struct IntegerValues {
     }
 };
 
-// What a unit of vectors has in the place of a matrix unit's tiles (matrix/attention_tiles.h).
+// The placeholder of a vector unit for a matrix unit's tiles (matrix/attention_tiles.h).
 template <class Element>
 struct NoTiles {
     static constexpr bool kUsed = false;
@@ -237,7 +238,7 @@ struct NoTiles {
     static constexpr int64_t bytes(int64_t) { return 0; }
 };
 
-// Element: int16_t or int8_t, in which case keys and values are rotated (kv_pages.h), and so the queries.
+// Element: int16_t or int8_t. With int8_t keys, values and queries are rotated (kv_pages.h).
 template <class Element, template <class> class Tiles>
 struct IntegerPages {
     static constexpr bool kScaled = true, kTiles = Tiles<Element>::kUsed;
@@ -282,7 +283,7 @@ struct IntegerPages {
     void end() {
         if constexpr (kTiles) tiles.end();
     }
-    // A block of rows goes over the keys together: its pairs of a position lie together.
+    // A block of rows passes over the keys together, so its pairs of a position are adjacent.
     void put_query(int r, const float* x, const Rounding& rounding) {
         const int in_block = kTiles ? 0 : r % kAttentionRows, row0 = r - in_block;
         const int together = kTiles ? 1 : clamp(a.rows - row0, kAttentionRows);
@@ -310,8 +311,8 @@ struct IntegerPages {
         return reinterpret_cast<const float*>(page_at(a, a.v_base, position) +
                                               scales_at<Element>(a.head_dim));
     }
-    // A row's weights, whose largest is `most`, as integers; zeros where it sees no keys. A NaN is lost here,
-    // but not in the softmax's sum, which divides the output.
+    // Rounds a row's weights, the largest of which is `most`, to integers; zeros where it sees no keys. A NaN
+    // is lost here, but not in the softmax's sum, which divides the output.
     void weights(int r, float most) {
         const bool seen = rows.from[r] < rows.keys[r];
         const int begin = page_begin(rows.from[r]), keys = whole_pages(rows.keys[r]);

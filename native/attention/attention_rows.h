@@ -1,4 +1,4 @@
-// What the query rows of one call of attention share while they pass over the keys together.
+// State of the query rows of one attention call, which pass over the keys together.
 #pragma once
 #include "attention/kv_pages.h"
 #include "units/kernel_table.h"
@@ -9,7 +9,7 @@ namespace {
 constexpr int kChunk = sterna::kChunkPositions;
 static_assert(kChunk % kPage == 0 && kAttentionRows <= sterna::kMaxAttentionRows);
 
-// Vectors of 16 keys, or of 16 of head_dim, that a block of kAttentionRows takes at a time: all its
+// Vectors of 16 keys, or of 16 elements of head_dim, that a block of kAttentionRows takes at a time: all
 // accumulators stay in registers.
 constexpr int kAttentionVectors = kLanes == 16 ? 2 : 1;
 static_assert(kPage / 16 % kAttentionVectors == 0, "a block of keys lies in one page");
@@ -26,10 +26,11 @@ constexpr int page_begin(int position) { return position / kPage * kPage; }
 constexpr float kLog2E = 1.44269504f;
 
 struct Rows {
-    float (*scores)[kChunk];  // [rows], in units of a row's
-    float scale[sterna::kMaxAttentionRows];  // : times it they are logarithms of weights, to base 2
-    float *chunk_out, *out;  // [rows][head_dim], of this chunk and of all so far
-    // Positions [from, keys) of this chunk are what a row sees; both ascend.
+    float (*scores)[kChunk];  // [rows], in units of the row's `scale`
+    float
+        scale[sterna::kMaxAttentionRows];  // scale * score is the logarithm of a weight, to base 2
+    float *chunk_out, *out;  // [rows][head_dim], of this chunk and of all chunks so far
+    // A row sees positions [from, keys) of this chunk; both ascend with the rows.
     int from[sterna::kMaxAttentionRows], keys[sterna::kMaxAttentionRows];
     int first_page = 0;  // the first position of the first page that any row sees
 
@@ -42,15 +43,15 @@ struct Rows {
     }
 };
 
-// The page of a position: its keys or its values, of this layer and KV head.
+// Returns the page of a position: its keys or its values in this layer and KV head.
 inline const uint8_t* page_at(const sterna::AttentionArgs& a, const uint8_t* base,
                               int64_t position) {
     return base + a.pages[position / kPage] * a.page_stride;
 }
 
-// While a page is read, the next one is asked for where that is faster (Reading), into L2: pages of a head do not adjoin, so that no prefetcher
-// of the hardware finds it, and L1 could not wait for as many lines. A chunk's keys come first, then its
-// values, then the next chunk's keys; at the end, the page itself.
+// Returns the page to prefetch into L2 while one is read, if that is faster (Reading). Pages of a head are
+// not adjacent, so the hardware prefetcher does not find them, and L1 cannot wait for so many lines. A
+// chunk's keys come first, then its values, then the next chunk's keys; at the end, the page itself.
 inline const uint8_t* page_after_keys(const sterna::AttentionArgs& a, const Rows& s, int64_t first,
                                       int j) {
     if (!a.next_page) return page_at(a, a.k_base, first + j);
@@ -69,7 +70,7 @@ inline const uint8_t* page_after_values(const sterna::AttentionArgs& a, const Ro
                                           : page_after_chunk(a, first);
 }
 
-// Calls f.template block<R>(row) for blocks of kAttentionRows rows, and for what is left.
+// Calls f.template block<R>(row) for blocks of kAttentionRows rows, and for the remainder.
 template <int R = kAttentionRows, class F>
 inline void row_blocks(int rows, F& f, int row = 0) {
     for (; rows - row >= R; row += R) f.template block<R>(row);
@@ -77,8 +78,8 @@ inline void row_blocks(int rows, F& f, int row = 0) {
         if (row < rows) row_blocks<R - 1>(rows, f, row);
 }
 
-// Calls f.template keys_of<R>(row, j) for kAttentionVectors times 16 of a page's keys after another. The last may be more
-// than the rows see: what a page holds there counts for nothing (largest_log).
+// Calls f.template keys_of<R>(row, j) for each kAttentionVectors * 16 keys of a page. The last may exceed
+// what the rows see: these scores are set to -inf later (largest_log).
 template <int R, class F>
 inline void key_blocks(F& f, int row, int keys) {
     for (int j = 0; j < keys; j += 16 * kAttentionVectors) f.template keys_of<R>(row, j);

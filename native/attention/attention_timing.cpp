@@ -25,7 +25,7 @@ AttentionTimer::AttentionTimer(int kv_heads, int head_dim, int positions, KvType
         all_tables().front()->kv_store({k.data(), v.data(), cache_.keys(0), cache_.values(0),
                                         position, kv_heads, cache_.heads(0).head_dim, type});
     }
-    // Written, for pages of memory that never were are all the same one, which is in the cache.
+    // Write to it: memory pages never written to are all the same one, which is in the cache.
     for (int page = 1; page < cache_.pages; ++page) cache_.copy_page(0, page);
 }
 
@@ -35,7 +35,7 @@ double AttentionTimer::seconds(const KernelTable& unit, Pool& pool, int queries_
     const int positions = cache_.pages * kPagePositions, chunks = attention_chunks(positions);
     const auto floats = static_cast<size_t>(queries_per_kv) * static_cast<size_t>(head_dim);
     const std::vector<float> query(floats,
-                                   0.01f);  // nearly equal weights, none of which is left out
+                                   0.01f);  // nearly equal weights, so that none counts as zero
     const std::vector<const float*> q(static_cast<size_t>(queries_per_kv), query.data());
     const std::vector<int32_t> limit(static_cast<size_t>(queries_per_kv), positions);
     const auto partial =

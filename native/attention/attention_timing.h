@@ -1,4 +1,4 @@
-// One token's attention over a long context by itself: what is measured where reading.h is to be decided.
+// Times one token's attention over a long context, to choose a Reading (reading.h).
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -14,7 +14,8 @@ class AttentionTimer {
   public:
     AttentionTimer(int kv_heads, int head_dim, int positions, KvType type);
 
-    // Seconds in which the pool reads them all, as it is told to read, for so many query heads of each KV head.
+    // Returns the seconds in which the pool attends to all positions, with this Reading and so many query
+    // heads of each KV head.
     double seconds(const KernelTable& unit, Pool& pool, int queries_per_kv) const;
     int64_t bytes() const { return cache_.pages * cache_.page_stride(0); }
 

@@ -10,7 +10,7 @@ inline void add_parts(VI* high, VI* low, VI sum) {
     *low = i_add(*low, i_and(sum, i_set1(4095)));
 }
 
-// (4096 * high + low) * scale for a sum below 2^36, which is rounded once.
+// Returns (4096 * high + low) * scale for a sum below 2^36, rounded once.
 inline VF scaled_parts(VI high, VI low, float scale) {
     const VF h = f_from_i(i_add(high, i_sar<12>(low)));
     const VF l = f_from_i(i_and(low, i_set1(4095)));
