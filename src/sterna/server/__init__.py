@@ -7,7 +7,7 @@ The way of a request:
     middleware          hosts, origins, keys; request ids and the log
     endpoints/          one file per path: checks a body, makes `GenerationRequest`s of it
     json_body           bytes to checked structs; unsupported_fields: what passes unread
-    service, admission  what endpoints share; limits
+    service             what endpoints share; request_limits: whom it refuses
     active_request      a request that is being answered
     responder           its whole answer or its stream, in a protocol's form; sse: events
 

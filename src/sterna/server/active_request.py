@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 from sterna.llm import receipt
 from sterna.llm.async_llm import MOST_PRIORITY
 from sterna.outputs import Completion, Piece
-from sterna.server.admission import Admission
 from sterna.server.errors import ApiError
 from sterna.server.generation_request import GenerationRequest
 from sterna.server.model_manager import LoadedModel
+from sterna.server.request_limits import RequestLimits
 
 __all__ = ["ActiveRequest"]
 
@@ -40,7 +40,7 @@ class ActiveRequest:
 
     def __init__(
         self,
-        admission: Admission,
+        limits: RequestLimits,
         model: LoadedModel,
         key: str,
         prefix: str,
@@ -56,7 +56,7 @@ class ActiveRequest:
         self.cancelled = False
         self.stream_error: ApiError | None = None
         self.warnings: list[str] = []
-        self._admission = admission
+        self._limits = limits
         self._salt = "" if share_cache else key
         self._error: ApiError | None = None
         self._generations: list[GenerationRequest] = []
@@ -70,7 +70,7 @@ class ActiveRequest:
         """
         self._check_cancelled()
         if self.idle_event is None:
-            self._admission.require_room(self.model.engine.load(), len(generations))
+            self._limits.require_room(self.model.engine.load(), len(generations))
         try:
             for generation in generations:
                 self._tickets.append(self._submit(generation))

@@ -134,7 +134,7 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Drain at the first signal, end at the second."""
         if self._drain is None and not self._service.loading:
-            self._service.admission.draining = True
+            self._service.limits.draining = True
             self._drain = asyncio.get_running_loop().create_task(self._drained(sig))
             return
         self.exit_code = 128 + sig

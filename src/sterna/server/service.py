@@ -8,12 +8,12 @@ from starlette.requests import Request
 from starlette.types import ASGIApp
 
 from sterna.server.active_request import ActiveRequest
-from sterna.server.admission import Admission
 from sterna.server.api_keys import ApiKeys
 from sterna.server.batch.runner import BatchRunner
 from sterna.server.errors import ApiError
 from sterna.server.metrics import Metrics
 from sterna.server.model_manager import ModelManager
+from sterna.server.request_limits import RequestLimits
 from sterna.server.response_store import ResponseStore
 from sterna.server.settings import Settings
 
@@ -34,10 +34,10 @@ class Service:
         self.keys = ApiKeys(settings.api_keys, settings.api_key_file)
         self.metrics = Metrics(models)
         self.responses = ResponseStore()
-        self.admission = Admission(settings)
+        self.limits = RequestLimits(settings)
         self.batches: BatchRunner | None = None
         if settings.files is not None:
-            self.batches = BatchRunner(self.admission, models, settings.files, settings.files_max)
+            self.batches = BatchRunner(self.limits, models, settings.files, settings.files_max)
         self.active: dict[str, ActiveRequest] = {}
         self.load_error: Exception | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -76,21 +76,21 @@ class Service:
         """Admit a request and load its model; the middleware calls `end`.
 
         prefix: of the id. A request of a batch has an `idle_event` in its state (see
-        `ActiveRequest`). ApiError 404 for an unknown model, 429 or 503 by `Admission`.
+        `ActiveRequest`). ApiError 404 for an unknown model, 429 or 503 by `RequestLimits`.
         """
-        self.admission.require_open()
+        self.limits.require_open()
         key: str = request.state.key
         idle_event: asyncio.Event | None = getattr(request.state, "idle_event", None)
         if idle_event is None:
-            self.admission.enter(key)
+            self.limits.enter(key)
         try:
             loaded = await self.models.acquire(model)
         except BaseException:
             if idle_event is None:
-                self.admission.leave(key)
+                self.limits.leave(key)
             raise
         active = ActiveRequest(
-            self.admission,
+            self.limits,
             loaded,
             key,
             prefix,
@@ -110,7 +110,7 @@ class Service:
             return
         self.metrics.record(active.name, active.completions)
         if active.idle_event is None:
-            self.admission.leave(active.key)
+            self.limits.leave(active.key)
             active.model.clients -= 1
         self.models.release(active.model)
 

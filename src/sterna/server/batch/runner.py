@@ -13,13 +13,13 @@ from starlette.types import ASGIApp
 
 from sterna.errors import shown
 from sterna.server import errors, inprocess
-from sterna.server.admission import Admission
 from sterna.server.batch.input import BatchInput, InvalidInputError, read_input
 from sterna.server.batch.job import Batch
 from sterna.server.batch.journal import Journal, error_line, output_line
 from sterna.server.errors import ApiError
 from sterna.server.file_store import FileStore, read_records
 from sterna.server.model_manager import ModelManager
+from sterna.server.request_limits import RequestLimits
 
 __all__ = ["BatchRunner"]
 
@@ -42,10 +42,10 @@ class BatchRunner:
     """
 
     def __init__(
-        self, admission: Admission, models: ModelManager, folder: Path, max_bytes: int
+        self, limits: RequestLimits, models: ModelManager, folder: Path, max_bytes: int
     ) -> None:
         self.files = FileStore(folder, max_bytes)
-        self._admission, self._models = admission, models
+        self._limits, self._models = limits, models
         found: list[Batch] = read_records(folder, "batch_*.json", Batch)
         self._batches = {batch.id: batch for batch in sorted(found, key=lambda b: b.created_at)}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -201,7 +201,7 @@ class BatchRunner:
         """Wait until a request may begin. Batches get slots in turn."""
         await self._slots.acquire()
         try:
-            while self._admission.clients or self._waiting_tokens() > MAX_WAITING_TOKENS:
+            while self._limits.clients or self._waiting_tokens() > MAX_WAITING_TOKENS:
                 await asyncio.sleep(POLL_S)
         except BaseException:
             self._slots.release()

@@ -45,7 +45,7 @@ class BatchRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 async def create(request: Request) -> Response:
     """Create a batch; its input is checked in the background."""
     service = service_of(request)
-    service.admission.require_open()
+    service.limits.require_open()
     batches, key = service.require_batches(), request.state.key
     body = await read(request, BatchRequest)
     if body.endpoint not in PATHS:

@@ -100,7 +100,7 @@ class CompletionResponder:
             for prompt in self.prompts
         ]
         if self._scored:
-            self.service.admission.require_room(active.model.engine.load(), len(generations))
+            self.service.limits.require_room(active.model.engine.load(), len(generations))
             score = partial(active.model.engine.score, adapter=active.adapter)
             key = active.key
             scored = [score(prompt, logprobs, key=key) for prompt in self.prompts]

@@ -33,7 +33,7 @@ async def embeddings(request: Request) -> Response:
     """Embed each text, as floats or as base64 of float32."""
     body = await read(request, EmbeddingRequest)
     service = service_of(request)
-    service.admission.require_open()
+    service.limits.require_open()
     texts = [body.input] if isinstance(body.input, str) else body.input
     if not 1 <= len(texts) <= MAX_TEXTS:
         raise ApiError(
@@ -43,7 +43,7 @@ async def embeddings(request: Request) -> Response:
         raise ApiError(400, "encoding_format: must be float or base64", param="encoding_format")
     adapter = service.models.adapter_of(body.model)
     async with service.models.use(body.model) as loaded:
-        service.admission.require_room(loaded.engine.load(), 1)
+        service.limits.require_room(loaded.engine.load(), 1)
         rows = await asyncio.to_thread(
             loaded.llm.embed, texts, prompt_name=body.prompt_name, pooling=body.pooling,
             adapter=adapter,

@@ -25,7 +25,7 @@ MAX_NAME = 255
 async def upload(request: Request) -> Response:
     """Store a file."""
     service = service_of(request)
-    service.admission.require_open()
+    service.limits.require_open()
     files = service.require_batches().files
     form = await read_form(request, min(MAX_BYTES, files.max_bytes))
     try:

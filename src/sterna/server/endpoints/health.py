@@ -11,8 +11,8 @@ from sterna.server.routing import Endpoint, as_json, service_of
 async def health(request: Request) -> Response:
     """200 if requests are accepted; 503 while the first model loads and during shutdown."""
     service = service_of(request)
-    if service.admission.draining or service.loading:
-        status = "shutting down" if service.admission.draining else "loading"
+    if service.limits.draining or service.loading:
+        status = "shutting down" if service.limits.draining else "loading"
         return as_json({"status": status}, 503, {"retry-after": "5"})
     return as_json({"status": "ok"})
 

@@ -94,7 +94,7 @@ async def _scored(
         raise ApiError(400, f"documents: must be 1 to {MAX_TEXTS}, but got {len(pairs)}")
     service = service_of(request)
     active = await service.begin(request, model, prefix)
-    service.admission.require_room(active.model.engine.load(), len(pairs))
+    service.limits.require_room(active.model.engine.load(), len(pairs))
     embeds = active.model.llm.info()["pooling"] is not None
     work = asyncio.to_thread(_cosines, active, pairs) if embeds else _likelihoods(active, pairs)
     scores = await with_cancellation(request.receive, active.run(work), active.cancel)

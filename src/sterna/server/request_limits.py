@@ -9,10 +9,10 @@ from sterna.engine import SchedulerLoad
 from sterna.server.errors import ApiError
 from sterna.server.settings import Settings
 
-__all__ = ["Admission"]
+__all__ = ["RequestLimits"]
 
 
-class Admission:
+class RequestLimits:
     """Counts the requests of clients and refuses those beyond the limits.
 
     Requests of batches are not counted: they only use idle time.
