@@ -109,13 +109,13 @@ class ActiveRequest:
 
     def shut_down(self) -> None:
         """End the request because the server ends, and tell its client so."""
-        self._error = ApiError(503, "server: is shutting down", code="shutting_down")
+        self._error = ApiError(503, "The server is shutting down.", code="shutting_down")
         self.cancel()
 
     def _check_cancelled(self) -> None:
         self._check_error()
         if self.cancelled:
-            raise ApiError(499, "request: was cancelled", code="cancelled")
+            raise ApiError(499, "The request was cancelled.", code="cancelled")
 
     def _check_error(self) -> None:
         if self._error is not None:

@@ -130,7 +130,7 @@ class RequestMiddleware:
             key = headers.get("x-api-key", "")
         owner = service.keys.owner(key.strip())
         if owner is None:
-            raise ApiError(401, "key: is missing or wrong", code="invalid_api_key")
+            raise ApiError(401, "The API key is missing or wrong.", code="invalid_api_key")
         state["key"] = owner
 
     def _end(self, scope: Scope, status: int, seconds: float) -> None:

@@ -34,7 +34,7 @@ class RequestLimits:
         if limit is not None and self._by_key[key] >= limit:
             raise ApiError(
                 429,
-                f"key: must have at most {limit} requests at a time",
+                f"key: may have at most {limit} requests at a time",
                 code="key_limit",
                 retry_after=1,
             )
@@ -50,7 +50,7 @@ class RequestLimits:
     def require_open(self) -> None:
         """ApiError 503 if the server is shutting down."""
         if self.draining:
-            raise ApiError(503, "server: is shutting down", code="shutting_down", retry_after=5)
+            raise ApiError(503, "The server is shutting down.", code="shutting_down", retry_after=5)
 
     def require_room(self, load: SchedulerLoad, count: int) -> None:
         """ApiError 429 if `count` more requests would make the queue too long.
@@ -62,14 +62,14 @@ class RequestLimits:
         if not load.idle and load.queue(count) > settings.max_queue:
             raise ApiError(
                 429,
-                f"queue: must be at most {settings.max_queue} requests, but is full",
+                f"The queue is full: at most {settings.max_queue} requests may wait.",
                 code="queue_full",
                 retry_after=wait,
             )
         if load.predicted_s > settings.max_wait:
             raise ApiError(
                 429,
-                f"queue: must be at most {settings.max_wait:g} s long, but is {wait} s",
+                f"The queue is too long: {wait} s, of at most {settings.max_wait:g} s.",
                 code="queue_full",
                 retry_after=wait,
             )

@@ -118,6 +118,6 @@ class Service:
         """The runner of batches. ApiError 404 if the server keeps no files."""
         if self.batches is None:
             raise ApiError(
-                404, "files: are not kept by this server; see sterna serve --files", code="no_files"
+                404, "This server keeps no files; see sterna serve --files.", code="no_files"
             )
         return self.batches

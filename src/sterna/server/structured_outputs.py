@@ -68,7 +68,7 @@ def _wanted(
         found += _of_format(response_format)
     if len(found) > 1:
         params = " and ".join(one.param for one in found)
-        raise ApiError(400, f"{params}: must not come together", param=found[0].param)
+        raise ApiError(400, f"{params}: cannot be combined", param=found[0].param)
     return found[0] if found else None
 
 

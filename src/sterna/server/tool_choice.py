@@ -86,7 +86,7 @@ def parse_tools(
     if choice == "none":
         return ToolChoice()
     if not shown:
-        raise ApiError(400, "tool_choice: must come with tools", param="tool_choice")
+        raise ApiError(400, "tool_choice: needs tools", param="tool_choice")
     if choice == "required":
         return ToolChoice(shown, every, True, parallel)
     names, required = _chosen(choice)

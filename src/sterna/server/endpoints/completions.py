@@ -237,7 +237,7 @@ def _prompts(llm: LLM, body: CompletionRequest) -> list[list[int]]:
         )
     if not given or len(given) > MAX_PROMPTS:
         raise ApiError(
-            400, f"prompt: must be 1 to {MAX_PROMPTS}, but got {len(given)}", param="prompt"
+            400, f"prompt: must be 1 to {MAX_PROMPTS} prompts, but got {len(given)}", param="prompt"
         )
     encode = llm.tokenizer.encode
     if body.suffix is not None:

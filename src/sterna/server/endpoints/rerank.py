@@ -91,7 +91,7 @@ async def _scored(
 ) -> tuple[ActiveRequest, list[float]]:
     """Score each (query, text)."""
     if not 1 <= len(pairs) <= MAX_TEXTS:
-        raise ApiError(400, f"documents: must be 1 to {MAX_TEXTS}, but got {len(pairs)}")
+        raise ApiError(400, f"documents: must be 1 to {MAX_TEXTS} texts, but got {len(pairs)}")
     service = service_of(request)
     active = await service.begin(request, model, prefix)
     service.limits.require_room(active.model.engine.load(), len(pairs))
