@@ -261,7 +261,7 @@ def test_settings_that_disagree(tmp_path: Path) -> None:
     failed(command("serve", "--host", "0.0.0.0"), "host: must be this machine's own", "--api-key")
     failed(command("serve", "a", "b", "--served-name", "x"), "served-name")
     failed(command("serve", "--max-body", "many"), "must be bytes")
-    failed(command("serve", "--keep-alive", "0"), "must be a time")
+    failed(command("serve", "--keep-alive", "0"), "must be a duration")
     failed(command("serve", "--api-key-file", str(tmp_path / "none")), "none")
     failed(command("serve", str(tmp_path / "none"), "--port", "0"), "none")
 
