@@ -12,7 +12,7 @@ from helpers import command
 
 from sterna.bench import machine
 from sterna.bench.machine import Pace
-from sterna.cli import options
+from sterna.cli import terminal
 
 pytestmark = pytest.mark.usefixtures("little_bandwidth")
 GEMV = ("gemv", "--shapes", "64x512,32x512", "--formats", "i2,i8", "--repeat", "2",
@@ -51,12 +51,12 @@ def test_the_pace() -> None:
 
 def test_progress_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """A line at a time; how long it waits is patched, and the test waits for the line."""
-    monkeypatch.setattr(options, "TOLD_S", 0.01)
+    monkeypatch.setattr(terminal, "PROGRESS_S", 0.01)
     lines: list[str] = []
-    monkeypatch.setattr(options.click, "echo", lambda text, err: lines.append(text))
-    monkeypatch.setattr(options.sys.stderr, "isatty", lambda: False, raising=False)
+    monkeypatch.setattr(terminal.click, "echo", lambda text, err: lines.append(text))
+    monkeypatch.setattr(terminal.sys.stderr, "isatty", lambda: False, raising=False)
     end = time.monotonic() + 60
-    with options.status("starting") as say:
+    with terminal.status("starting") as say:
         say("round 1; about 5 s left")
         while not lines and time.monotonic() < end:
             time.sleep(0.01)
@@ -64,6 +64,6 @@ def test_progress_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_is_said_of_what_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "TOLD_S", 1e6)
+    monkeypatch.setattr(terminal, "PROGRESS_S", 1e6)
     result = command("bench", *GEMV, "--json")
     assert (result.exit_code, result.stderr) == (0, "")

@@ -23,8 +23,8 @@ from sterna import LLM
 from sterna.checkpoints import cache, hub
 from sterna.checkpoints.resolve import BUILT_IN
 from sterna.cli import main
-from sterna.cli.options import status
 from sterna.cli.progress import progress_bar
+from sterna.cli.terminal import status
 from sterna.errors import RequestError, UnsupportedModelError
 
 posix = pytest.mark.skipif(os.name == "nt", reason="needs pipes and devices as files")

@@ -127,7 +127,7 @@ def finish() -> None:
     """Waits for what a command has left to its background, and says so."""
     cache = sys.modules.get("sterna.checkpoints.cache")
     if cache is not None:
-        from sterna.cli.options import tell
+        from sterna.cli.terminal import tell
 
         cache.finish(lambda text: tell(f"sterna: {text}"))
 
@@ -168,7 +168,12 @@ def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
 @click.group("sterna", cls=_Cli, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show it."
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_version,
+    help="Show the version and exit.",
 )
 def main() -> None:
-    """Low-bit language models on the CPU, at the speed of the memory bus."""
+    """Run low-bit language models on the CPU, at the speed of the memory bus."""

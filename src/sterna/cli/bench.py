@@ -12,14 +12,12 @@ from sterna.cli import plugins
 from sterna.cli.bench_barrier import barrier
 from sterna.cli.options import (
     activations_option,
-    console,
     cores_option,
     deterministic_option,
     fetch_model,
     head_option,
     kv_dtype_option,
     offline_option,
-    status,
     threads_options,
 )
 from sterna.cli.report import (
@@ -38,6 +36,7 @@ from sterna.cli.report import (
     working_set_option,
     write,
 )
+from sterna.cli.terminal import console, status
 
 E2E = {
     "test": "test",

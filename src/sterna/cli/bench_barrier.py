@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from sterna.cli.options import console, cores_option, json_option, print_json, status
+from sterna.cli.options import cores_option, json_option
+from sterna.cli.terminal import console, print_json, status
 from sterna.errors import shown
 
 __all__ = ["barrier"]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sterna.cli.options import console
 from sterna.cli.progress import progress_bar
+from sterna.cli.terminal import console
 
 if TYPE_CHECKING:
     from sterna.convert import Parts

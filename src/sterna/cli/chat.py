@@ -15,21 +15,20 @@ from sterna.cli.options import (
     drafting_options,
     model_options,
     open_model,
-    sampling,
-    sampling_options,
 )
+from sterna.cli.sampling_options import CHAT_MAX_TOKENS, sampling, sampling_options
 from sterna.errors import RequestError, SternaError, reason, shown
 
 if TYPE_CHECKING:
     from sterna.cli.chat_session import Session
 
-MAX_TOKENS = 512  # of an answer; `generate` has fewer
-MAX_LINE_BYTES = 64 << 20  # far beyond any context
+MAX_LINE_BYTES = 64 << 20  # more than any context holds
 QUOTES = '"""'
 
 
 @click.command(
-    short_help="Talk with a model.", context_settings={"default_map": {"max_tokens": MAX_TOKENS}}
+    short_help="Talk with a model.",
+    context_settings={"default_map": {"max_tokens": CHAT_MAX_TOKENS}},
 )
 @model_options
 @chat_template_option
@@ -43,15 +42,15 @@ QUOTES = '"""'
     metavar="NAME=VALUE",
     help="A variable of the chat template, such as enable_thinking=false; may be repeated.",
 )
-@click.option("--stats", is_flag=True, help="After every answer, its speed; /stats shows the last.")
+@click.option("--stats", is_flag=True, help="Show the speed after every answer, as /stats does.")
 def command(
     system: str | None, template_options: tuple[str, ...], stats: bool, **options: Any
 ) -> None:
-    """Talk with a model; /help lists what else can be typed.
+    """Talk with a model; /help lists its commands.
 
-    Enter sends, Alt-Enter starts a new line, Ctrl-C stops an answer, Ctrl-D leaves. A line with
-    nothing but \"\"\" begins and ends a text of several lines. From a pipe each line is a turn, and
-    the answers alone go to stdout.
+    Enter sends, Alt-Enter starts a new line, Ctrl-C stops an answer, Ctrl-D leaves. A line of
+    \"\"\" begins and ends a text of several lines. In a pipe, each line is a message, and stdout
+    gets the answers alone.
     """
     from sterna.cli.chat_session import Session
     from sterna.llm.conversation import Conversation
@@ -61,7 +60,7 @@ def command(
     conversation = Conversation(
         open_model(options), system=system, template_options=given, drop_oldest=True
     )
-    # A model without a template, or one that refuses the system prompt: before anything is typed.
+    # Fail now, before anything is typed, if there is no template or it refuses the system prompt.
     conversation.llm.chat_prompt(
         [*conversation.messages, {"role": "user", "content": "Hello"}], template_options=given
     )
@@ -85,12 +84,12 @@ def command(
 
 
 def _talk(session: Session, read: Callable[[], str]) -> None:
-    """Turns from a terminal, whatever goes wrong in one of them, until Ctrl-D or /exit."""
+    """Runs turns until Ctrl-D or /exit; an error ends its turn alone."""
     while True:
         try:
             if not session.take(unquoted(read())):
                 return
-        except KeyboardInterrupt:  # at the prompt: the line is gone, as in a shell
+        except KeyboardInterrupt:  # at the prompt: drops the line, as a shell does
             session.note("Ctrl-D or /exit leaves")
         except EOFError:
             return
@@ -109,7 +108,7 @@ def unquoted(text: str) -> str:
 
 
 def _lines(stdin: IO[bytes]) -> Iterator[str]:
-    """The turns of a pipe: lines, or what stands between two lines of triple quotes."""
+    """The messages of a pipe: lines, or texts between two lines of triple quotes."""
     block: list[str] | None = None
     while data := stdin.readline(MAX_LINE_BYTES + 1):
         if len(data) > MAX_LINE_BYTES:
@@ -135,7 +134,7 @@ def _lines(stdin: IO[bytes]) -> Iterator[str]:
 
 
 def _template_options(given: tuple[str, ...]) -> dict[str, Any] | None:
-    """NAME=VALUE as a dictionary; a value is JSON, or else text."""
+    """Parses NAME=VALUE; a value is JSON, or else text."""
     options: dict[str, Any] = {}
     for item in given:
         name, equals, value = item.partition("=")

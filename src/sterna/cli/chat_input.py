@@ -1,4 +1,4 @@
-"""The line that is typed in a chat: history, several lines, pasted text, completion of commands."""
+"""Reads what is typed in a chat: history, several lines, pasted text, completion."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from prompt_toolkit.formatted_text import FormattedText
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
-from sterna.cli.chat_session import COMMANDS
+from sterna.cli.chat_commands import COMMANDS
 from sterna.errors import reason
 
 __all__ = ["Commands", "Reader", "history_path", "without_echo"]
@@ -36,7 +36,7 @@ def history_path() -> Path | None:
 
 
 class _PrivateHistory(FileHistory):
-    """A file for its owner's eyes only, and one that may fail without ending the chat."""
+    """A file that only its owner can read, and whose errors do not end the chat."""
 
     def store_string(self, string: str) -> None:
         with contextlib.suppress(OSError):  # a full disk: the line stays in memory
@@ -50,7 +50,7 @@ class _PrivateHistory(FileHistory):
 
 
 def open_history(note: Callable[[str], None]) -> History:
-    """The history file, mode 0600; in memory, with a notice, where there can be none."""
+    """Opens the history file, mode 0600; falls back to memory, with a notice."""
     try:
         path = history_path()
         if path is None:
@@ -107,8 +107,10 @@ def _keys() -> KeyBindings:
 
 @contextlib.contextmanager
 def without_echo() -> Iterator[None]:
-    """Keeps what is typed out of what is printed within: the terminal shows no key and holds them
-    all for the next prompt. Ctrl-C still interrupts."""
+    """Turns the terminal's echo off, so that keys do not appear in what is printed meanwhile.
+
+    The terminal holds them for the next prompt. Ctrl-C still interrupts.
+    """
     try:
         number = sys.stdin.fileno()
         before = termios.tcgetattr(number)
@@ -125,7 +127,7 @@ def without_echo() -> Iterator[None]:
 
 
 class Reader:
-    """Reads one message after the other; input and output as for prompt_toolkit's PromptSession."""
+    """Reads one message after another; streams are those of prompt_toolkit's PromptSession."""
 
     def __init__(self, note: Callable[[str], None], **streams: Any) -> None:
         self._session: PromptSession[str] = PromptSession(

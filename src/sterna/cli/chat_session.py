@@ -1,19 +1,19 @@
-"""What a chat does with a typed text: answers it, or obeys it where it begins with a slash."""
+"""`Session`: answers what is typed in a chat, and runs its commands."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
 from sterna.chat import check_messages
-from sterna.cli.chat import MAX_TOKENS
-from sterna.cli.options import VISIBLE
+from sterna.cli.chat_commands import COMMANDS
+from sterna.cli.sampling_options import CHAT_MAX_TOKENS, SETTINGS
+from sterna.cli.terminal import VISIBLE
 from sterna.errors import ModelFormatError, RequestError, shown
 from sterna.files.jsonfile import parse_json
 from sterna.files.reading import read_file, require_regular
@@ -21,42 +21,20 @@ from sterna.files.writing import replacing
 from sterna.llm.conversation import Conversation
 from sterna.sampling_params import SamplingParams
 
-__all__ = ["COMMANDS", "Session"]
+__all__ = ["Session"]
 
 MAX_FILE_BYTES = 64 << 20
-SETTINGS: dict[str, Callable[[str], Any]] = {
-    "temperature": float,
-    "top_k": int,
-    "top_p": float,
-    "min_p": float,
-    "repetition_penalty": float,
-    "max_tokens": int,
-    "seed": int,
-}
-#: Where neither the command line nor the model's files say how to sample. Greedy answers of small
-#: models fall into loops. Others' chats have the same temperature and min_p (llama.cpp's defaults).
+#: Used where neither the command line nor the model's files say how to sample: greedy answers of
+#: small models fall into loops. The values are llama.cpp's defaults.
 CHAT_SAMPLING = {"temperature": 0.8, "min_p": 0.05}
-COMMANDS = {
-    "/help": "this list",
-    "/reset": "forget the conversation; the system prompt stays",
-    "/system [TEXT]": "show the system prompt, or change it; - removes it",
-    "/undo": "take the latest exchange back",
-    "/retry": "answer the latest message again",
-    "/set [NAME VALUE]": f"show or change {', '.join(SETTINGS)}; - for the default",
-    "/settings": "every setting, and where it comes from",
-    "/stats": "speed and size of the latest answer",
-    "/save FILE": "write the conversation to a JSON file",
-    "/load FILE": "go on with a conversation that was saved",
-    "/exit": "leave, as Ctrl-D does",
-}
 
 
 class Session:
     """A conversation on a terminal (interactive) or in a pipe.
 
-    options: sampling options of `LLM.generate`. Where they have no seed, one is drawn for the whole
-    session: /settings shows it, and --seed with it repeats the conversation. Answers go to stdout,
-    notices to stderr.
+    options: sampling options of `LLM.generate`. Without a seed, one is drawn for the session;
+    /settings shows it, and --seed with it repeats the conversation. Answers go to stdout, notices
+    to stderr.
     """
 
     def __init__(
@@ -75,13 +53,13 @@ class Session:
         self._seed = SamplingParams.fresh_seed()
 
     def note(self, text: str) -> None:
-        """A notice: dimmed on a terminal that has colours."""
+        """Prints a notice, dimmed on a terminal with colours."""
         plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
         text = text.translate(VISIBLE) if sys.stderr.isatty() else text
         click.echo(text if plain else click.style(text, dim=True), err=True)
 
     def greet(self) -> None:
-        """The first line: what runs, and what to type."""
+        """Prints the first line: the model, and what to type."""
         info = self.conversation.llm.info()
         self.note(
             f"{info['model']}: {info['format']}, context {info['context']}, "
@@ -89,7 +67,7 @@ class Session:
         )
 
     def take(self, text: str) -> bool:
-        """A turn or a command; False after /exit. Two slashes begin a text with one."""
+        """Runs a turn or a command; False after /exit. Two slashes begin a text with one."""
         if text.startswith("/") and not text.startswith("//"):
             name, _, argument = text.partition(" ")
             return self._command(name.strip(), argument.strip())
@@ -99,13 +77,13 @@ class Session:
         return True
 
     def settings(self) -> dict[str, tuple[Any, str]]:
-        """Value and origin of every setting that has a value."""
+        """The value of every setting that has one, and where it comes from."""
         model = self.conversation.llm.defaults
         layers = (
             (self.options, "set"),
             ({"seed": self._seed}, "drawn"),
             (model, "the model's"),
-            ({"max_tokens": MAX_TOKENS} | ({} if model else CHAT_SAMPLING), "default of chat"),
+            ({"max_tokens": CHAT_MAX_TOKENS} | ({} if model else CHAT_SAMPLING), "default of chat"),
         )
         found = {}
         for name in SETTINGS:
@@ -118,7 +96,7 @@ class Session:
     # --------------------------------------------------------------------------------- answers
 
     def answer(self, text: str) -> None:
-        """Prints the answer to a message as it comes. Ctrl-C on a terminal stops the answer."""
+        """Prints an answer as it comes. Ctrl-C on a terminal stops it."""
         options = {**self.options, **{name: value for name, (value, _) in self.settings().items()}}
         options["seed"] = (options["seed"] + self.retries) % (1 << 64)
         pieces = self.conversation.stream(text, **options)
@@ -146,7 +124,7 @@ class Session:
         sys.stdout.buffer.flush()
 
     def _explain(self, stopped: bool) -> None:
-        """Why the answer ends, where that is not its own doing; its speed, if wanted."""
+        """Says why an answer was cut off, and its speed if that is wanted."""
         done, llm = self.conversation.last, self.conversation.llm
         if stopped:
             kept = "it stays as it is; /retry or /undo" if done.text else "nothing was said yet"
@@ -280,7 +258,7 @@ def _path(command: str, file: str) -> Path:
 
 
 def read_messages(path: Path) -> list[dict[str, Any]]:
-    """The messages of a file that /save wrote, or of a JSON list; RequestError if it has none."""
+    """Reads the messages of a file that /save wrote, or of a JSON list; RequestError."""
     require_regular(path)
     try:
         value = parse_json(read_file(path, MAX_FILE_BYTES), path)

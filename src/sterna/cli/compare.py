@@ -8,14 +8,13 @@ import click
 
 from sterna.cli.options import (
     MODEL,
-    console,
     fetch_model,
     json_option,
     offline_option,
-    print_json,
     run_options,
 )
 from sterna.cli.progress import loading, progress_bar
+from sterna.cli.terminal import console, print_json
 from sterna.cli.texts import Texts, text_options
 from sterna.errors import RequestError
 

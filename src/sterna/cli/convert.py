@@ -9,14 +9,13 @@ from typing import Any
 import click
 
 from sterna.cli.options import (
-    console,
     fetch_model,
     i2s_option,
     json_option,
     offline_option,
-    print_json,
 )
 from sterna.cli.progress import progress_bar
+from sterna.cli.terminal import console, print_json
 
 __all__ = ["command", "finished", "places", "size_of"]
 

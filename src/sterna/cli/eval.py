@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sterna.cli.options import console, json_option, model_options, open_model, print_json
+from sterna.cli.options import json_option, model_options, open_model
 from sterna.cli.progress import progress_bar
+from sterna.cli.terminal import console, print_json
 from sterna.errors import RequestError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from sterna.cli.options import console, status, threads_options
+from sterna.cli.options import threads_options
 from sterna.cli.report import (
     NAMES,
     Row,
@@ -17,6 +17,7 @@ from sterna.cli.report import (
     tell_left_out,
     write,
 )
+from sterna.cli.terminal import console, status
 
 COLUMNS = {
     "format": "format",

@@ -11,16 +11,14 @@ import click
 
 from sterna.cli.constraint import constraint, constraint_options
 from sterna.cli.options import (
-    VISIBLE,
     chat_template_option,
     drafting_options,
     json_option,
     model_options,
     open_model,
-    print_json,
-    sampling,
-    sampling_options,
 )
+from sterna.cli.sampling_options import sampling, sampling_options
+from sterna.cli.terminal import VISIBLE, print_json
 from sterna.cli.texts import piped_text
 from sterna.errors import RequestError
 
@@ -37,22 +35,22 @@ if TYPE_CHECKING:
 @constraint_options
 @click.option(
     "--file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help='Prompts of a file instead: a JSON object a line, {"prompt": ...} or {"messages": ...} '
-    "and options that differ; answers are rows of JSON in the same order.",
+    help='Continue the prompts of this file, one JSON object per line: {"prompt": ...} or '
+    '{"messages": ...}, and options that differ. Answers are lines of JSON in the same order.',
 )  # fmt: skip
 @click.option(
     "--output", type=click.Path(dir_okay=False, path_type=Path),
-    help="With --file: where the rows go; a run that was cut goes on there. Default stdout.",
+    help="With --file: write the answers here; an interrupted run resumes. Default: stdout.",
 )  # fmt: skip
 @json_option
 def command(
     prompt: str | None, file: Path | None, output: Path | None, as_json: bool, **options: Any
 ) -> None:
-    """Continue PROMPT, or the text piped in (`-`; its last line break is left out), or each prompt
-    of a file, side by side.
+    """Continue PROMPT, the text piped in (`-`; without its last line break), or the prompts of a
+    file, all at the same time.
 
-    On a terminal the prompt comes first, dimmed, and the speed last. Into a pipe goes the
-    continuation alone.
+    A terminal shows the prompt first, dimmed, and the speed last. A pipe gets the continuation
+    alone.
     """
     if file is not None:
         if prompt is not None:
@@ -115,7 +113,7 @@ def _stream(llm: LLM, prompt: str, options: dict[str, Any]) -> None:
 
 
 def _head(stats: Stats) -> str:
-    """What an exact head had to compute, beside its screening."""
+    """Rows that an exact head rescored, if any."""
     if not stats.head_rows_rescored or not stats.n_generated:
         return ""
     return f"; {stats.head_rows_rescored / stats.n_generated:,.0f} rows of the head per token"

@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sterna.cli.options import (
-    console,
     fetch_model,
     json_option,
-    print_json,
-    status,
     threads_options,
 )
+from sterna.cli.terminal import console, print_json, status
 
 if TYPE_CHECKING:
     from sterna.runtime import Threads

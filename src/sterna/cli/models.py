@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from sterna.cli.options import json_option, print_json
+from sterna.cli.options import json_option
+from sterna.cli.terminal import print_json
 from sterna.errors import SternaError
 
 MAX_WORD_CHARS = 100

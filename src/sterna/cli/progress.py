@@ -1,4 +1,4 @@
-"""A progress bar on stderr, for what takes long."""
+"""Progress bars on stderr."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from sterna.cli.options import console
+from sterna.cli.terminal import console
 
 __all__ = ["loading", "progress_bar"]
 
-LOADING_S = 1.0  # what is loaded by then needs no bar
+#: Seconds of loading before its bar is shown.
+LOADING_S = 1.0
 
 
 def loading(model: str) -> AbstractContextManager[Callable[..., None]]:
-    """The bar of a model whose weights are read: what `LLM` takes as `progress`."""
+    """The bar of a model's weights, for the argument `progress` of `LLM`."""
     return progress_bar(f"loading {model}", "MB", after_s=LOADING_S)
 
 
@@ -24,11 +25,10 @@ def loading(model: str) -> AbstractContextManager[Callable[..., None]]:
 def progress_bar(
     what: str, unit: str, scale: float = 1e6, total: float | None = None, after_s: float = 0
 ) -> Iterator[Callable[..., None]]:
-    """A bar while something is done; nothing unless stderr is a terminal.
+    """Shows a bar if stderr is a terminal.
 
-    Gives a function of how much is done and, where that is known only then, of how much there is.
-    Amounts are shown over `scale`, in the words of `unit`: "12 of 340 MB". after_s: seconds that it
-    waits, since what is done by then needs no bar.
+    Yields a function of the amount done and, if it is known only then, the total. Amounts are
+    divided by `scale` and shown in `unit`: "12 of 340 MB". after_s: seconds before the bar appears.
     """
     if not sys.stderr.isatty():
         yield lambda done, of=total: None

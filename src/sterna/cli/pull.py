@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from sterna.cli.options import json_option, offline_option, print_json, tell
+from sterna.cli.options import json_option, offline_option
+from sterna.cli.terminal import print_json, tell
 
 
 @click.command(short_help="Download models from the Hub.")

@@ -11,9 +11,10 @@ import click
 
 from sterna.cli.calibration import Calibration, show_gain
 from sterna.cli.convert import finished, places, report
-from sterna.cli.options import fetch_model, print_json
+from sterna.cli.options import fetch_model
 from sterna.cli.progress import progress_bar
 from sterna.cli.report import table
+from sterna.cli.terminal import print_json
 
 FIGURES = ("relative error", "max error", "SNR dB")
 COLUMNS = {name: name for name in ("tensor", "MxK", "from", "to", *FIGURES)}

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from sterna.cli.options import console, print_json, status
+from sterna.cli.terminal import console, print_json, status
 from sterna.errors import shown
 
 __all__ = [

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sterna.cli.options import json_option, print_json
+from sterna.cli.options import json_option
+from sterna.cli.terminal import print_json
 from sterna.errors import RequestError
 
 if TYPE_CHECKING:

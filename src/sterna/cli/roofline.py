@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from sterna.cli.options import console, cores_option, deterministic_option, status
+from sterna.cli.options import cores_option, deterministic_option
 from sterna.cli.report import (
     NAMES,
     NUMBERS,
@@ -20,6 +20,7 @@ from sterna.cli.report import (
     working_set_option,
     write,
 )
+from sterna.cli.terminal import console, status
 
 DECODE = {
     "format": "format",

@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from sterna.cli.options import fetch_model, tell
+from sterna.cli.options import fetch_model
 from sterna.cli.progress import progress_bar
+from sterna.cli.terminal import tell
 from sterna.errors import RequestError
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
-from sterna.cli.options import console, fetch_model, json_option, offline_option, print_json
+from sterna.cli.options import fetch_model, json_option, offline_option
 from sterna.cli.progress import progress_bar
+from sterna.cli.terminal import console, print_json
 
 
 @click.command(short_help="Check the SHA-256 of every tensor of a model.")

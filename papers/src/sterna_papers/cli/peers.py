@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from sterna.cli.options import console, deterministic_option
+from sterna.cli.options import deterministic_option
 from sterna.cli.report import (
     COUNTS,
     NAMES,
@@ -21,6 +21,7 @@ from sterna.cli.report import (
     team_option,
     write,
 )
+from sterna.cli.terminal import console
 
 COLUMNS = {
     "peer": "peer",

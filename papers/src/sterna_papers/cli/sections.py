@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from sterna.cli.options import console
 from sterna.cli.report import Row, measured, print_raw, table
+from sterna.cli.terminal import console
 
 __all__ = ["Rows", "Section", "run_figure", "write_sections"]
 

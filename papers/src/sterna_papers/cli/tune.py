@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sterna.cli.options import console, json_option, print_json
+from sterna.cli.options import json_option
 from sterna.cli.progress import progress_bar
 from sterna.cli.report import count, isa_option, table, varying
+from sterna.cli.terminal import console, print_json
 from sterna.errors import shown
 
 if TYPE_CHECKING:
