@@ -9,13 +9,13 @@ from typing import Any
 
 from sterna.errors import UnsupportedModelError, shown
 from sterna.graph import Attention, Heads
+from sterna.models.config_aliases import resolve_aliases
 from sterna.models.context_extension import NOT_EXTENDED, ContextExtension
 from sterna.models.defaults import DEFAULTS
 from sterna.models.fields import MAX_SIZE, Fields
 from sterna.models.hadamard import Hadamard
 from sterna.models.pooling import Pooling
 from sterna.models.rotations import extended_context, rotary_of
-from sterna.models.spellings import spelled
 
 __all__ = ["LINEAR_NORM", "TransformerConfig"]
 
@@ -69,7 +69,7 @@ class TransformerConfig:
 
         extension: a longer context than the file's own, if the user asked for one.
         """
-        given = spelled(config, file)
+        given = resolve_aliases(config, file)
         filled = {**DEFAULTS.get(_architecture(config), {}), **given.config}
         fields = extension.over(given.having(filled))
         if complete := getattr(module, "complete", None):

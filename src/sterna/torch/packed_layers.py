@@ -49,7 +49,7 @@ def open_layers(path: str | Path) -> OpenedLayers:
         )
     if model.json.get(TILED_OUT_PROJ):
         raise RequestError(
-            f"{path}: has columns of out_proj in llama.cpp's order, which transformers does not have"
+            f"{path}: has out_proj with columns in llama.cpp's order, unlike transformers"
         )
     found = asked[0]
     tensors = {name: torch.from_numpy(np.array(a)) for name, a in found.vectors.items()}

@@ -20,7 +20,7 @@ from typing import Any
 from sterna.errors import shown
 from sterna.models.fields import Fields
 
-__all__ = ["spelled"]
+__all__ = ["resolve_aliases"]
 
 #: Other names of a field, which say the same.
 _SAME = {
@@ -30,7 +30,7 @@ _SAME = {
 _ROPE, _SCALING, _FULL = "rope_parameters", "rope_scaling", "full_attention"
 
 
-def spelled(config: dict[str, Any], file: Path) -> Fields:
+def resolve_aliases(config: dict[str, Any], file: Path) -> Fields:
     """The fields of a config.json by one name each; errors name a field as the file does.
 
     ModelFormatError where two names of one field say different things.
@@ -50,7 +50,7 @@ def spelled(config: dict[str, Any], file: Path) -> Fields:
     if found.pop("share_embedding", None):
         found["tie_word_embeddings"] = True
     if isinstance(found.get("text_config"), dict):
-        text = spelled(found["text_config"], file)
+        text = resolve_aliases(found["text_config"], file)
         found["text_config"], names = text.config, {**text.names, **names}
     names |= _spell_rotations(found, file)
     return Fields(found, file, names)
