@@ -22,8 +22,8 @@ from sterna import formats, loading
 from sterna.checkpoints.directory import GENERATION_CONFIG
 from sterna.convert.packing import Progress, Squares, default_name
 from sterna.convert.plan import Item, Plan, assets_of, check_assets, plan
+from sterna.convert.quantization_check import warn_if_too_lossy
 from sterna.convert.targets import check_places
-from sterna.convert.worth import warn_if_useless
 from sterna.errors import RequestError, UnsupportedModelError, shown
 from sterna.files.writing import replacing
 from sterna.formats import Format, PackedWeight
@@ -142,7 +142,7 @@ def to_gguf(
         planned, _ARCHITECTURES[architecture], model, type, head, resolve_threads(threads),
         squares or {},
     )  # fmt: skip
-    warn_if_useless(planned, formats.get(TYPES[type]), default_name(name))
+    warn_if_too_lossy(planned, formats.get(TYPES[type]), default_name(name))
     writer = gguf.GGUFWriter(None, writing.architecture)
     kind = getattr(gguf.LlamaFileType, _FILE_TYPE.get(type, f"MOSTLY_{type}"))
     add_sizes(writer, model.config, default_name(name), int(kind))

@@ -13,8 +13,8 @@ from sterna import formats
 from sterna.checkpoints.packed import CODES
 from sterna.checkpoints.packed_writer import packing
 from sterna.convert.plan import Item, Plan, assets_of, check_assets, plan
+from sterna.convert.quantization_check import warn_if_too_lossy
 from sterna.convert.targets import check_places
-from sterna.convert.worth import warn_if_useless
 from sterna.errors import RequestError
 from sterna.formats import Experts, Format, PackedWeight
 from sterna.runtime import resolve_threads
@@ -59,7 +59,7 @@ def to_directory(
         layers = formats.with_method(layers, method)
     model, planned = plan(src, threads, i2s)
     check_assets(model, required=False)  # else broken ones would travel
-    warn_if_useless(planned, layers, default_name(src))
+    warn_if_too_lossy(planned, layers, default_name(src))
     writing = _Writing(planned, layers, head, resolve_threads(threads), squares or {})
     longest = max(len(name.encode("utf-8", "replace")) for name in planned.items)
     longest = max(longest, *(len(p.name) for i in planned.items.values() for p in i.parts))

@@ -11,7 +11,7 @@ from sterna.weights.loss import Loss
 from sterna.weights.packing import layer_scale
 from sterna.weights.rounding import row_chunks
 
-__all__ = ["warn_if_useless"]
+__all__ = ["warn_if_too_lossy"]
 
 #: Root mean squares of the error over that of the weights. Four levels for weights that are
 #: normally distributed lose 0.34 at best, three 0.44; four bits lose 0.07 to 0.15.
@@ -19,7 +19,7 @@ USELESS = 1 / 3
 SAMPLE = 1 << 18  # weights
 
 
-def warn_if_useless(planned: Plan, format: Format | None, name: str) -> None:
+def warn_if_too_lossy(planned: Plan, format: Format | None, name: str) -> None:
     """RuntimeWarning where the first rows that are rounded show that the model was not trained so.
 
     Weights that were trained for few levels come as these, or as floats that are near to them, and
