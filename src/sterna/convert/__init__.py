@@ -21,7 +21,7 @@ from sterna.convert.calibrating import (
     spread,
 )
 from sterna.convert.gguf_export import TYPES, to_gguf
-from sterna.convert.packing import Progress, Squares, to_directory
+from sterna.convert.packed_export import Progress, Squares, to_directory
 from sterna.convert.targets import with_scales
 from sterna.errors import RequestError, shown
 from sterna.weights.loss import Loss

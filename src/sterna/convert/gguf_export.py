@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from sterna import formats, loading
 from sterna.checkpoints.directory import GENERATION_CONFIG
-from sterna.convert.packing import Progress, Squares, default_name
+from sterna.convert.packed_export import Progress, Squares, default_name
 from sterna.convert.plan import Item, Plan, assets_of, check_assets, plan
 from sterna.convert.quantization_check import warn_if_too_lossy
 from sterna.convert.targets import check_places
