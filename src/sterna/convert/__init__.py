@@ -13,14 +13,14 @@ from pathlib import Path
 
 from sterna import models
 from sterna.checkpoints.resolve import resolve
-from sterna.convert.calibrating import (
+from sterna.convert.gguf_export import TYPES, to_gguf
+from sterna.convert.importance_matrix import (
     Parts,
     calibrate,
     parts_of,
     require_calibrated,
     spread,
 )
-from sterna.convert.gguf_export import TYPES, to_gguf
 from sterna.convert.packed_export import Progress, Squares, to_directory
 from sterna.convert.targets import with_scales
 from sterna.errors import RequestError, shown
