@@ -13,9 +13,9 @@ import pytest
 
 from sterna import _native, formats, ops
 from sterna.bench.random_models import random_model
-from sterna.calibration import measured, reading
+from sterna.calibration import measured
 from sterna.calibration.measured import GAIN, kept, place
-from sterna.calibration.reading import CANDIDATES, Reading, choose
+from sterna.calibration.prefetch import CANDIDATES, Reading, choose
 from sterna.engine import KV_DTYPES, Engine, Sequence
 from sterna.errors import RequestError
 from sterna.runtime import Threads

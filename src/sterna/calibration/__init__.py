@@ -6,6 +6,6 @@ steps of a few tokens take. No choice changes a bit.
 
 from sterna.calibration.few_tokens import direct_tokens
 from sterna.calibration.measured import LEAST_BYTES
-from sterna.calibration.reading import prepare
+from sterna.calibration.prefetch import prepare
 
 __all__ = ["LEAST_BYTES", "direct_tokens", "prepare"]

@@ -47,7 +47,7 @@ def command(
         return
     from sterna import __version__, _native
     from sterna.calibration.few_tokens import known
-    from sterna.calibration.reading import current, prepare
+    from sterna.calibration.prefetch import current, prepare
     from sterna.checkpoints.cache import cache_dir, entries
     from sterna.runtime import (
         available_bytes,
