@@ -11,7 +11,7 @@ from math import gcd
 
 from sterna.errors import RequestError, shown
 from sterna.formats.base import Format
-from sterna.formats.experts import Experts
+from sterna.formats.expert_weights import Experts
 from sterna.formats.floats import FloatFormat
 from sterna.formats.packed import PackedWeight
 from sterna.formats.pot_levels import Powers

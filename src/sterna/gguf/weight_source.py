@@ -30,9 +30,9 @@ from sterna.gguf.hf_config import gguf_name, has_module, is_array, norm_is_sum, 
 from sterna.gguf.tensor_types import FLOAT_TYPES
 from sterna.gguf.value_heads import ValueHeads
 from sterna.weights import packing, sources
-from sterna.weights.experts import joined
 from sterna.weights.rounding import repacked
 from sterna.weights.sources import STACKED, Linear, Stacking, head_format, in_runs
+from sterna.weights.stacked_experts import joined
 from sterna.weights.storages import Floats, Levels
 from sterna.weights.storages.base import TERNARY
 

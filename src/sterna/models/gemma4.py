@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from sterna.graph import Graph, Heads, Value
-from sterna.models import experts, layers
+from sterna.models import layers
 from sterna.models.config import FULL, MAX_HEAD_DIM, SLIDING, TransformerConfig
 from sterna.models.fields import Fields
 from sterna.models.rotations import rotations_of

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from sterna.graph import Graph, Value
-from sterna.models import experts, llama
+from sterna.models import llama
 from sterna.models.config import FULL, SLIDING, TransformerConfig
 from sterna.models.fields import Fields
 from sterna.weights.sources import Stacking, WeightSource

@@ -8,7 +8,7 @@ The shares of a token's two experts add up to 1.
 from __future__ import annotations
 
 from sterna.graph import Graph, Value
-from sterna.models import experts, llama, mistral
+from sterna.models import llama, mistral
 from sterna.models.config import TransformerConfig
 from sterna.weights.sources import WeightSource
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from sterna.graph import Graph, Value
-from sterna.models import experts, qwen3_5
+from sterna.models import qwen3_5
 from sterna.models.config import TransformerConfig
 from sterna.models.fields import Fields
 from sterna.models.mtp import FeedForward

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from sterna.graph import Graph, Value
-from sterna.models import experts, layers, llama
+from sterna.models import layers, llama
 from sterna.models.config import SLIDING, TransformerConfig
 from sterna.models.fields import Fields
 from sterna.weights.sources import WeightSource

@@ -21,7 +21,8 @@ from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError,
 from sterna.formats import Experts, PackedWeight, Shadow
 from sterna.formats.base import MAX_INTEGER_K
 from sterna.weights import packing, storages
-from sterna.weights.experts import (
+from sterna.weights.rounding import repacked
+from sterna.weights.stacked_experts import (
     Stacking,
     experts_in,
     joined,
@@ -29,7 +30,6 @@ from sterna.weights.experts import (
     stored_parts,
     weight_in,
 )
-from sterna.weights.rounding import repacked
 from sterna.weights.storages import Floats, Layer, Levels, Linear, Tensors
 from sterna.weights.storages.float_levels import ternary_table
 
