@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sterna.errors import shown
-from sterna.models.fields import Fields
+from sterna.models.config_fields import Fields
 
 __all__ = ["resolve_aliases"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sterna.errors import RequestError, shown
-from sterna.models.fields import Fields
+from sterna.models.config_fields import Fields
 
 __all__ = ["NOT_EXTENDED", "ContextExtension"]
 

@@ -22,7 +22,7 @@ import numpy as np
 from sterna.graph import Graph, Heads, Value
 from sterna.models import layers
 from sterna.models.config import FULL, MAX_HEAD_DIM, SLIDING, TransformerConfig
-from sterna.models.fields import Fields
+from sterna.models.config_fields import Fields
 from sterna.models.rotations import rotations_of
 from sterna.weights.sources import Linear, WeightSource
 

@@ -10,7 +10,7 @@ from typing import Any
 from sterna.graph import Graph, Value
 from sterna.models import llama
 from sterna.models.config import MAX_HEAD_DIM, TransformerConfig
-from sterna.models.fields import Fields
+from sterna.models.config_fields import Fields
 from sterna.models.layers import LLAMA_NORMS, Norms
 from sterna.models.rotations import rotated_part
 from sterna.weights.sources import WeightSource

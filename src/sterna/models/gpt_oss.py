@@ -13,7 +13,7 @@ from typing import Any
 from sterna.graph import Graph, Value
 from sterna.models import llama
 from sterna.models.config import FULL, SLIDING, TransformerConfig
-from sterna.models.fields import Fields
+from sterna.models.config_fields import Fields
 from sterna.weights.sources import Stacking, WeightSource
 
 ARCHITECTURES = ("GptOssForCausalLM",)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sterna.graph import Rotation
-from sterna.models.fields import Fields
+from sterna.models.config_fields import Fields
 
 __all__ = ["FIELD", "Hadamard"]
 

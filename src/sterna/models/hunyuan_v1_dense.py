@@ -15,7 +15,7 @@ from sterna import _native
 from sterna.graph import Graph, Value
 from sterna.models import llama
 from sterna.models.config import MAX_HEAD_DIM, TransformerConfig
-from sterna.models.fields import Fields
+from sterna.models.config_fields import Fields
 from sterna.models.layers import HeadNorms
 from sterna.models.rotations import scaling_kind
 from sterna.weights.sources import WeightSource

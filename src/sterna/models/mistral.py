@@ -9,7 +9,7 @@ from typing import Any
 
 from sterna.models import llama
 from sterna.models.config import SLIDING
-from sterna.models.fields import Fields
+from sterna.models.config_fields import Fields
 
 ARCHITECTURES = ("MistralForCausalLM",)
 ACTIVATION = llama.ACTIVATION

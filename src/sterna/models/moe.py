@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from sterna.graph import Graph, Route, Value
 from sterna.models import layers
 from sterna.models.config import TransformerConfig
-from sterna.models.fields import Fields
+from sterna.models.config_fields import Fields
 from sterna.weights.sources import STACKED, Linear, Stacking, WeightSource
 
 __all__ = ["ExpertFields", "Names", "combined", "feed_forward"]

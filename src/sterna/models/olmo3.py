@@ -9,7 +9,7 @@ from typing import Any
 
 from sterna.models import olmo2
 from sterna.models.config import FULL, SLIDING
-from sterna.models.fields import Fields
+from sterna.models.config_fields import Fields
 from sterna.models.rotations import rotations_of
 
 ARCHITECTURES = ("Olmo3ForCausalLM",)

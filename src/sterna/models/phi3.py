@@ -11,7 +11,7 @@ from typing import Any
 from sterna.graph import Graph, Value
 from sterna.models import llama, mistral
 from sterna.models.config import MAX_HEAD_DIM, TransformerConfig
-from sterna.models.fields import Fields
+from sterna.models.config_fields import Fields
 from sterna.models.rotations import ORIGINAL, rotated_part, scaling_kind
 from sterna.weights.sources import WeightSource
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sterna.models.fields import Fields
+from sterna.models.config_fields import Fields
 
 __all__ = ["KINDS", "POOLING", "Pooling"]
 

@@ -18,7 +18,7 @@ from sterna import _native
 from sterna.graph import Graph, RecurrentHeads, Value
 from sterna.models import layers, mtp
 from sterna.models.config import FULL, MAX_HEAD_DIM, TransformerConfig
-from sterna.models.fields import Fields
+from sterna.models.config_fields import Fields
 from sterna.models.mtp import FeedForward
 from sterna.models.rotations import rotated_part
 from sterna.weights.sources import Linear, WeightSource

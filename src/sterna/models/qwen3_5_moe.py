@@ -10,7 +10,7 @@ from typing import Any
 from sterna.graph import Graph, Value
 from sterna.models import qwen3_5
 from sterna.models.config import TransformerConfig
-from sterna.models.fields import Fields
+from sterna.models.config_fields import Fields
 from sterna.models.mtp import FeedForward
 from sterna.weights.sources import WeightSource
 

@@ -12,7 +12,7 @@ from typing import Any
 from sterna.graph import Graph, Value
 from sterna.models import layers, llama
 from sterna.models.config import SLIDING, TransformerConfig
-from sterna.models.fields import Fields
+from sterna.models.config_fields import Fields
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Qwen3MoeForCausalLM",)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from sterna import _native
 from sterna.errors import UnsupportedModelError, shown
 from sterna.graph import Rotary
-from sterna.models.fields import MAX_SIZE, Fields
+from sterna.models.config_fields import MAX_SIZE, Fields
 
 __all__ = [
     "ORIGINAL",

@@ -6,7 +6,7 @@ from typing import Any
 
 from sterna.models import llama
 from sterna.models.config import FULL, SLIDING
-from sterna.models.fields import Fields
+from sterna.models.config_fields import Fields
 
 ARCHITECTURES = ("SmolLM3ForCausalLM",)
 ACTIVATION = llama.ACTIVATION
