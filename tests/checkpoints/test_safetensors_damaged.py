@@ -17,7 +17,6 @@ import safetensors.torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sterna.checkpoints import header
 from sterna.checkpoints.safetensors import SafetensorsFile, verify_hashes, write_safetensors
 from sterna.errors import ModelFormatError, RequestError, SternaError
 from sterna.files import jsonfile, reading

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native
-from sterna.checkpoints.header import ALIGNMENT
+from sterna.checkpoints.safetensors_header import ALIGNMENT
 from sterna.errors import RequestError
 
 __all__ = ["buffer"]

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from sterna import _native, formats
 from sterna.checkpoints.buffers import buffer
 from sterna.checkpoints.directory import CONFIG, WEIGHTS, Checkpoint
-from sterna.checkpoints.header import ALIGNMENT, DTYPES, MAX_DIM, TensorInfo
 from sterna.checkpoints.safetensors import Array, SafetensorsFile, verify_hashes
+from sterna.checkpoints.safetensors_header import ALIGNMENT, DTYPES, MAX_DIM, TensorInfo
 from sterna.checkpoints.tensor_file import reading
 from sterna.errors import ModelFormatError, NonFiniteError, RequestError
 from sterna.files.jsonfile import json_kind

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sterna.checkpoints.buffers import buffer
-from sterna.checkpoints.header import (
+from sterna.checkpoints.safetensors_header import (
     ALIGNMENT,
     DTYPES,
     LENGTH_BYTES,

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native
-from sterna.checkpoints.header import TensorInfo
+from sterna.checkpoints.safetensors_header import TensorInfo
 from sterna.errors import ModelFormatError
 from sterna.files.reading import CHUNK_BYTES, FileState, Span, open_regular, read_span, read_spans
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from sterna import formats
 from sterna.checkpoints.directory import CONFIG, Checkpoint
-from sterna.checkpoints.header import TensorInfo
 from sterna.checkpoints.packed import check_config, open_packed
 from sterna.checkpoints.resolve import resolve
 from sterna.checkpoints.safetensors import recorded_hash
+from sterna.checkpoints.safetensors_header import TensorInfo
 from sterna.checkpoints.tensor_file import TensorFile, check_hash
 from sterna.convert.plan import check_assets, plan
 from sterna.errors import (

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.checkpoints.buffers import buffer
-from sterna.checkpoints.header import TensorInfo
+from sterna.checkpoints.safetensors_header import TensorInfo
 from sterna.checkpoints.tensor_file import TensorFile
 from sterna.errors import ModelFormatError, UnsupportedModelError
 from sterna.files.reading import Span, open_regular

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sterna.checkpoints.header import MAX_DIM, MAX_HEADER_BYTES
+from sterna.checkpoints.safetensors_header import MAX_DIM, MAX_HEADER_BYTES
 from sterna.errors import ModelFormatError, UnsupportedModelError
 from sterna.files.reading import Span, read_span
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native, formats, ops
-from sterna.checkpoints.header import TensorInfo
+from sterna.checkpoints.safetensors_header import TensorInfo
 from sterna.checks import checked_name
 from sterna.errors import (
     ModelFormatError,
