@@ -18,7 +18,7 @@ from helpers import assert_same_bits, command, failure
 from safetensors.numpy import load_file, save_file
 
 from sterna import LLM, _native, loading, ops
-from sterna.checkpoints.packed import read_packed
+from sterna.checkpoints.packed_directory import read_packed
 from sterna.checkpoints.resolve import BUILT_IN
 from sterna.errors import ModelFormatError, RequestError
 

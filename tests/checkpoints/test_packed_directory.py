@@ -16,7 +16,7 @@ from scale_numbers import any_scales, number_of
 
 from sterna import formats
 from sterna.checkpoints.directory import Checkpoint
-from sterna.checkpoints.packed import LAYOUT_VERSION, read_packed, verify
+from sterna.checkpoints.packed_directory import LAYOUT_VERSION, read_packed, verify
 from sterna.checkpoints.packed_writer import write_packed
 from sterna.checkpoints.safetensors import SafetensorsFile, SafetensorsWriter, write_safetensors
 from sterna.errors import ModelFormatError, NonFiniteError, RequestError

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from sterna import LLM, formats, loading, ops
-from sterna.checkpoints.packed import CONFIG_HASH
-from sterna.checkpoints.packed import verify as verify_packed
+from sterna.checkpoints.packed_directory import CONFIG_HASH
+from sterna.checkpoints.packed_directory import verify as verify_packed
 from sterna.convert import convert, with_scales
 from sterna.convert.verification import DAMAGED, SOUND, UNCHECKED, VERIFIED, verify
 from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError

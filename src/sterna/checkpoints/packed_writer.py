@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sterna.checkpoints.directory import CONFIG, WEIGHTS
-from sterna.checkpoints.packed import (
+from sterna.checkpoints.packed_directory import (
     CODES,
     CONFIG_HASH,
     LAYOUT_VERSION,

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import formats
-from sterna.checkpoints.packed import CODES
+from sterna.checkpoints.packed_directory import CODES
 from sterna.checkpoints.packed_writer import packing
 from sterna.convert.plan import Item, Plan, assets_of, check_assets, plan
 from sterna.convert.quantization_check import warn_if_too_lossy

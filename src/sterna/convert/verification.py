@@ -10,7 +10,7 @@ import numpy as np
 
 from sterna import formats
 from sterna.checkpoints.directory import CONFIG, Checkpoint
-from sterna.checkpoints.packed import check_config, open_packed
+from sterna.checkpoints.packed_directory import check_config, open_packed
 from sterna.checkpoints.resolve import resolve
 from sterna.checkpoints.safetensors import recorded_hash
 from sterna.checkpoints.safetensors_header import TensorInfo

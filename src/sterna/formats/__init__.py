@@ -13,7 +13,7 @@ from sterna.errors import RequestError, shown
 from sterna.formats.base import Format
 from sterna.formats.expert_weights import Experts
 from sterna.formats.floats import FloatFormat
-from sterna.formats.packed import PackedWeight
+from sterna.formats.packed_weight import PackedWeight
 from sterna.formats.pot_levels import Powers
 from sterna.formats.scales import GroupScales, RowScales
 from sterna.formats.scales.groups import GROUP_K

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sterna import _native
 from sterna.errors import RequestError
 from sterna.formats.base import Format
-from sterna.formats.packed import PackedWeight
+from sterna.formats.packed_weight import PackedWeight
 
 __all__ = ["Experts"]
 

@@ -15,7 +15,7 @@ from sterna import _native
 from sterna.errors import RequestError
 from sterna.formats.base import MAX_INTEGER_K
 from sterna.formats.i8 import FORMAT as I8
-from sterna.formats.packed import PackedWeight
+from sterna.formats.packed_weight import PackedWeight
 
 __all__ = ["Shadow"]
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from sterna.errors import RequestError, shown
 from sterna.formats.arithmetic import F32
 from sterna.formats.iq4_nl import LEVELS
-from sterna.formats.packed import PackedWeight
+from sterna.formats.packed_weight import PackedWeight
 from sterna.gguf.blocks import BLOCKS
 
 __all__ = ["ENCODERS", "blocks_of", "to_ggml"]

@@ -40,7 +40,7 @@ from sterna.formats import (
 )
 from sterna.formats.arithmetic import F32, first_index
 from sterna.formats.base import Format
-from sterna.formats.packed import PackedWeight
+from sterna.formats.packed_weight import PackedWeight
 from sterna.formats.scales import GroupScales
 
 __all__ = ["BLOCKS", "Block", "from_ggml"]

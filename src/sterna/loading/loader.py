@@ -14,7 +14,7 @@ from typing import Any
 from sterna.checkpoints import cache
 from sterna.checkpoints.assets import Assets, FolderAssets
 from sterna.checkpoints.directory import Checkpoint
-from sterna.checkpoints.packed import open_packed, read_packed
+from sterna.checkpoints.packed_directory import open_packed, read_packed
 from sterna.checkpoints.sentence_transformers import pooling_of
 from sterna.checkpoints.tensor_file import reading
 from sterna.errors import SternaError
