@@ -17,7 +17,7 @@ import sterna.ops as ops
 from sterna import formats, loading
 from sterna.convert import convert
 from sterna.errors import RequestError
-from sterna.weights.replaced import Made, replaced
+from sterna.weights.format_fallback import Made, format_fallbacks
 
 gguf = pytest.importorskip("gguf", reason="needs the gguf package (pip install sterna[test])")
 
@@ -120,9 +120,9 @@ def test_every_place_taken_is_a_format_of_short_blocks() -> None:
 
 def test_lines_have_the_kinds_of_layers() -> None:
     many = [Made(f"model.layers.{i}.{'abcdefghij'[i % 10]}", 96, "q5_0") for i in range(30)]
-    (line,) = map(str, replaced(many, "q4_k", None))
+    (line,) = map(str, format_fallbacks(many, "q4_k", None))
     assert "so 30 matrices have q5_0" in line
     assert line.endswith("model.layers.*.h and 2 more")
     as_files = [Made("model.layers.0.x", 40, "F16"), Made("model.layers.0.gate", 40, "f32")]
-    (line,) = map(str, replaced(as_files, "q4_0", "int8"))
+    (line,) = map(str, format_fallbacks(as_files, "q4_0", "int8"))
     assert "so 1 matrix has F16 in its place: model.layers.*.x" in line

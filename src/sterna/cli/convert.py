@@ -99,10 +99,10 @@ def finished(
 def _replaced(format: str | None, head: str | None, losses: list[Any]) -> list[str]:
     """The lines that name matrices which could not have the format."""
     from sterna.convert import weight_format
-    from sterna.weights.replaced import Made, replaced
+    from sterna.weights.format_fallback import Made, format_fallbacks
 
     made = (Made(loss.name, loss.K, loss.format) for loss in losses)
-    return [str(one) for one in replaced(made, weight_format(format), head)]
+    return [str(one) for one in format_fallbacks(made, weight_format(format), head)]
 
 
 def report(row: dict[str, Any]) -> None:

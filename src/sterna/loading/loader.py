@@ -27,7 +27,7 @@ from sterna.models import module_of
 from sterna.models.context_extension import NOT_EXTENDED, ContextExtension
 from sterna.models.pooling import POOLING
 from sterna.runtime import resolve_threads
-from sterna.weights.replaced import warn_of_replaced
+from sterna.weights.format_fallback import warn_of_fallbacks
 from sterna.weights.sources import CheckpointWeights, PackedWeights, WeightSource
 
 __all__ = ["load", "load_assets"]
@@ -70,7 +70,7 @@ def load(
     options = _Options(format, head, resolve_threads(threads), wrap, progress, mmap, extension)
     model = _open(Path(path), options, i2s, cached)
     if wrap is None:
-        warn_of_replaced(model.weights.modules, format, head)
+        warn_of_fallbacks(model.weights.modules, format, head)
     return model
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from sterna import formats
 from sterna.formats import Format, PackedWeight
 
-__all__ = ["Made", "Replaced", "replaced", "warn_of_replaced"]
+__all__ = ["FormatFallback", "Made", "format_fallbacks", "warn_of_fallbacks"]
 
 MOST_NAMES = 8  # that a line lists
 _LAYER = re.compile(r"\.\d+(?=\.|$)")
@@ -24,7 +24,7 @@ class Made(NamedTuple):
     format: str
 
 
-class Replaced(NamedTuple):
+class FormatFallback(NamedTuple):
     """Matrices that have the format `taken` in the place of `asked`."""
 
     asked: Format
@@ -43,7 +43,9 @@ class Replaced(NamedTuple):
         )
 
 
-def replaced(made: Iterable[Made], format: str | None, head: str | None) -> list[Replaced]:
+def format_fallbacks(
+    made: Iterable[Made], format: str | None, head: str | None
+) -> list[FormatFallback]:
     """What became of matrices that could not have the format asked for, of layers or of tables.
 
     Where no other format fits, a GGUF file has them in f16.
@@ -59,20 +61,20 @@ def replaced(made: Iterable[Made], format: str | None, head: str | None) -> list
     ]
 
 
-def _of_one(asked: Format, made: list[Made]) -> list[Replaced]:
+def _of_one(asked: Format, made: list[Made]) -> list[FormatFallback]:
     found: dict[str, list[Made]] = {}
     for one in made:
         other = formats.fitting(asked, one.K).name
         taken = other if other != asked.name else "f16"
         if one.K % asked.scales.block and one.format.lower() == taken:
             found.setdefault(one.format, []).append(one)
-    return [Replaced(asked, taken, tuple(some)) for taken, some in found.items()]
+    return [FormatFallback(asked, taken, tuple(some)) for taken, some in found.items()]
 
 
-def warn_of_replaced(
+def warn_of_fallbacks(
     modules: Mapping[str, PackedWeight], format: str | None, head: str | None
 ) -> None:
     """A warning for each line that `replaced` has to tell of a model's weights."""
     made = (Made(name, weight.K, weight.format.name) for name, weight in modules.items())
-    for one in replaced(made, format, head):
+    for one in format_fallbacks(made, format, head):
         warnings.warn(str(one), RuntimeWarning, stacklevel=3)
