@@ -18,7 +18,6 @@ from sterna.engine import PAGE, Engine, PrefixCache, Sequence
 from sterna.engine.engine import StepInput
 from sterna.engine.kv_cache.page_pool import PagesMissing
 from sterna.errors import RequestError
-from sterna.evaluate import scoring
 
 
 @pytest.fixture(scope="module")

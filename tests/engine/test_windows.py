@@ -17,7 +17,6 @@ from sterna import LLM, loading
 from sterna.engine import PAGE, Engine, PagePool, PrefixCache, Sequence
 from sterna.engine.kv_cache.sequence import GONE, are_whole, without_flag
 from sterna.engine.kv_cache.sliding_windows import PageShape
-from sterna.evaluate import scoring
 from sterna.llm.conversation import Conversation
 
 WINDOW = 70  # of the recipe, in both layers

@@ -19,8 +19,7 @@ from sterna.engine import PAGE, StepInput, StepOutput
 from sterna.engine import Sequence as EngineSequence
 from sterna.engine import prompt_logprobs as engine_scoring
 from sterna.errors import NonFiniteError, RequestError
-from sterna.evaluate import scoring
-from sterna.evaluate.scoring import Request, encode_pair, score
+from sterna.evaluate.loglikelihood import Request, encode_pair, score
 from sterna.evaluate.tasks import (
     Accuracy,
     Question,

@@ -28,8 +28,8 @@ from lm_eval.tasks.winogrande import preprocess_winogrande  # noqa: E402
 
 from sterna.errors import RequestError  # noqa: E402
 from sterna.evaluate.harness import SternaLM  # noqa: E402
+from sterna.evaluate.loglikelihood import encode_pair, score  # noqa: E402
 from sterna.evaluate.perplexity import perplexity  # noqa: E402
-from sterna.evaluate.scoring import encode_pair, score  # noqa: E402
 from sterna.evaluate.tasks import evaluate, read_questions  # noqa: E402
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "lm_eval"

@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from sterna.engine import Request as EngineRequest
 from sterna.errors import RequestError, UnsupportedModelError
-from sterna.evaluate.scoring import Request, Score, encode_pair, score
+from sterna.evaluate.loglikelihood import Request, Score, encode_pair, score
 from sterna.llm import LLM
 
 __all__ = ["SternaLM"]

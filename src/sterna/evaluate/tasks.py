@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from sterna.errors import RequestError, brief, reason, shown
-from sterna.evaluate.scoring import Request, Score, encode_pair, score
+from sterna.evaluate.loglikelihood import Request, Score, encode_pair, score
 from sterna.files.reading import require_regular
 from sterna.llm import LLM
 

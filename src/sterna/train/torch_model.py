@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from sterna.evaluate.scoring import Request, Score, fitted
+from sterna.evaluate.loglikelihood import Request, Score, fitted
 from sterna.evaluate.tasks import Accuracy, Question, accuracy, question_scores
 from sterna.llm import LLM
 from sterna.tokenizer import Tokenizer
