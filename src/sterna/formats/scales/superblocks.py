@@ -18,9 +18,9 @@ from sterna.errors import NonFiniteError, RequestError
 from sterna.formats.arithmetic import F32, first_index
 from sterna.formats.layout import Layout
 from sterna.formats.scales.base import Held
-from sterna.formats.scales.blocks import BlockScales
 from sterna.formats.scales.groups import GROUP_K
 from sterna.formats.scales.numbers import F16
+from sterna.formats.scales.super_blocks import BlockScales
 
 __all__ = ["SUPER_K", "SuperBlockScales"]
 
