@@ -137,7 +137,7 @@ class SamplingParams:
         """Stores a field's checked form."""
         object.__setattr__(self, name, value)
 
-    def format_fallbacks(self, fields: Mapping[str, Any]) -> SamplingParams:
+    def replaced(self, fields: Mapping[str, Any]) -> SamplingParams:
         """A copy with some fields replaced. RequestError."""
         return replace(self, **fields) if fields else self
 

@@ -17,6 +17,7 @@ import safetensors.torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sterna.checkpoints import safetensors_header
 from sterna.checkpoints.safetensors import SafetensorsFile, verify_hashes, write_safetensors
 from sterna.errors import ModelFormatError, RequestError, SternaError
 from sterna.files import jsonfile, reading
@@ -265,11 +266,11 @@ def test_a_file_that_claims_much_makes_us_allocate_little(tmp_path: Path) -> Non
 def test_limits_on_header_and_tensor_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = {f"t{i}": entry("U8", [1], [i, i + 1]) for i in range(4)}
     path = raw_file(tmp_path / "x", entries, bytes(4))
-    monkeypatch.setattr(header, "MAX_TENSORS", 3)
+    monkeypatch.setattr(safetensors_header, "MAX_TENSORS", 3)
     refuse(path, "at most 3")
     with pytest.raises(RequestError, match="at most 3"):
         write_safetensors(tmp_path / "y", {n: np.zeros(1) for n in entries})
-    monkeypatch.setattr(header, "MAX_HEADER_BYTES", 100)
+    monkeypatch.setattr(safetensors_header, "MAX_HEADER_BYTES", 100)
     refuse(path, "header length")
 
 

@@ -18,6 +18,7 @@ from sterna.engine import PAGE, Engine, PrefixCache, Sequence
 from sterna.engine.engine import StepInput
 from sterna.engine.kv_cache.page_pool import PagesMissing
 from sterna.errors import RequestError
+from sterna.evaluate import loglikelihood
 
 
 @pytest.fixture(scope="module")
@@ -239,11 +240,11 @@ def test_repeated(small: Engine) -> None:
 def test_scoring_returns_to_where_requests_part(small: Engine) -> None:
     """A group's scores are those of its requests one by one, with room for snapshots or not."""
     requests = [
-        scoring.Request([*PROMPT[:40], *PROMPT[50 + i : 56 + 2 * i]], 3 + i) for i in range(4)
+        loglikelihood.Request([*PROMPT[:40], *PROMPT[50 + i : 56 + 2 * i]], 3 + i) for i in range(4)
     ]
-    alone = [scoring.score(small, [[one]])[0][0] for one in requests]
-    assert scoring.score(small, [requests])[0] == alone
-    assert scoring.score(small, [requests[:2], requests[2:]]) == [alone[:2], alone[2:]]
+    alone = [loglikelihood.score(small, [[one]])[0][0] for one in requests]
+    assert loglikelihood.score(small, [requests])[0] == alone
+    assert loglikelihood.score(small, [requests[:2], requests[2:]]) == [alone[:2], alone[2:]]
     held, one = [Sequence()], 1 + small.kv_cache.pool.state_pages
     while (
         small.kv_cache.pool.free >= one + small.kv_cache.pool.state_pages
@@ -251,7 +252,7 @@ def test_scoring_returns_to_where_requests_part(small: Engine) -> None:
         if small.kv_cache.pool.free >= 2 * one:
             held.append(Sequence())
         small.step([(held[-1], [1] * PAGE, 0)])
-    assert scoring.score(small, [requests])[0] == alone
+    assert loglikelihood.score(small, [requests])[0] == alone
 
 
 # ------------------------------------------------------------------------------ conversations

@@ -17,6 +17,7 @@ from sterna import LLM, loading
 from sterna.engine import PAGE, Engine, PagePool, PrefixCache, Sequence
 from sterna.engine.kv_cache.sequence import GONE, are_whole, without_flag
 from sterna.engine.kv_cache.sliding_windows import PageShape
+from sterna.evaluate import loglikelihood
 from sterna.llm.conversation import Conversation
 
 WINDOW = 70  # of the recipe, in both layers
@@ -246,10 +247,11 @@ def test_scores(model: loading.Model) -> None:
     """Requests that begin alike come back to where they part."""
     engine = of_pages(model, 12)
     requests = [
-        scoring.Request([*PROMPT[:200], *PROMPT[250 + i : 256 + 2 * i]], 3 + i) for i in range(4)
+        loglikelihood.Request([*PROMPT[:200], *PROMPT[250 + i : 256 + 2 * i]], 3 + i)
+        for i in range(4)
     ]
-    together = scoring.score(engine, [requests])[0]
-    assert together == [scoring.score(engine, [[one]])[0][0] for one in requests]
+    together = loglikelihood.score(engine, [requests])[0]
+    assert together == [loglikelihood.score(engine, [[one]])[0][0] for one in requests]
     assert engine.kv_cache.pool.free == 12
 
 

@@ -19,6 +19,7 @@ from sterna.engine import PAGE, StepInput, StepOutput
 from sterna.engine import Sequence as EngineSequence
 from sterna.engine import prompt_logprobs as engine_scoring
 from sterna.errors import NonFiniteError, RequestError
+from sterna.evaluate import loglikelihood
 from sterna.evaluate.loglikelihood import Request, encode_pair, score
 from sterna.evaluate.tasks import (
     Accuracy,
@@ -218,7 +219,7 @@ def test_metrics() -> None:
     question = Question((("c", "ab"), ("c", "éé"), ("c", "abcdef")), 2)
     accuracy = Accuracy()
     for logprobs in ((-2.0, -2.5, -4.0), (-9.0, -9.0, -1.0), (-3.0, -3.0, -9.0)):
-        accuracy.add(question, [scoring.Score(x, False) for x in logprobs])
+        accuracy.add(question, [loglikelihood.Score(x, False) for x in logprobs])
     # Over characters: (-1, -1.25, -0.67), …, (-1.5, -1.5, -1.5): a draw, which the first wins.
     # Over bytes: (-1, -0.625, -0.67), …, (-1.5, -0.75, -1.5).
     assert (accuracy.n, accuracy.right, accuracy.right_norm, accuracy.right_bytes) == (3, 1, 2, 1)
@@ -233,7 +234,7 @@ def test_evaluate_counts_right_answers(nano: LLM) -> None:
     expected = Accuracy()
     for q in questions:
         pairs = [encode_pair(nano.tokenizer.encode, c, f" {e}") for c, e in q.choices]
-        expected.add(q, [scoring.Score(*whole(nano, pair)) for pair in pairs])
+        expected.add(q, [loglikelihood.Score(*whole(nano, pair)) for pair in pairs])
     got = evaluate(nano, questions)
     assert (got.n, got.right, got.right_norm, got.right_bytes) == (
         expected.n, expected.right, expected.right_norm, expected.right_bytes,

@@ -1,4 +1,4 @@
-"""Writes the packed directory (sterna.checkpoints.packed), one weight after the other."""
+"""Writes the packed directory (sterna.checkpoints.packed_directory), one weight after the other."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ tensors' names begin with in files and what here; SKIPPED, by the beginnings of 
 that are there and are not read, and what they are; and `predictor`, after `build` the graph of an
 MTP layer, or None.
 
-What a file leaves out is in `defaults`, and the names that a field may have are in `spellings`.
+What a file leaves out is in `defaults`, and the other names of a field are in `config_aliases`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The spellings of config.json: one field has several names, by version of transformers and family.
+"""Aliases in config.json: fields have other names by version of transformers and family.
 
-`spelled` is where all of them are read; architectures know one name for each field:
+`resolve_aliases` leaves each field with one name, which architectures know:
 
     num_experts             num_local_experts, as transformers 5 saves every family
     num_experts_per_tok     top_k_experts (Gemma 4)

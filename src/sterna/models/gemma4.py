@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from sterna.graph import Graph, Heads, Value
-from sterna.models import layers
+from sterna.models import layers, moe
 from sterna.models.config import FULL, MAX_HEAD_DIM, SLIDING, TransformerConfig
 from sterna.models.config_fields import Fields
 from sterna.models.rotations import rotations_of
@@ -130,7 +130,7 @@ def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
     k_eq_v, first_shared = f.flag("attention_k_eq_v"), c.n_layers - _shared(f)
     wide, how = f.flag("use_double_wide_mlp"), None
     if f.flag("enable_moe_block"):
-        how = experts.ExpertFields.of(f, "moe_intermediate_size")
+        how = moe.ExpertFields.of(f, "moe_intermediate_size")
     x, table = layers.embedding(g, c, w, c.hidden_size**0.5)
     rows = _rows(g, c, w, x)
     keys: dict[str, Value] = {}  # of each kind, what the last layer that stores some made
@@ -213,7 +213,7 @@ def _add_row(
 
 def _with_experts(
     g: Graph, c: TransformerConfig, w: WeightSource, x: Value, ffn: Value, p: str,
-    how: experts.ExpertFields,
+    how: moe.ExpertFields,
 ) -> Value:  # fmt: skip
     """norm(ffn) + norm(what the experts make of norm(x)); the router has a norm of its own."""
     root = np.float32(c.hidden_size**-0.5)
@@ -224,6 +224,6 @@ def _with_experts(
     factors = w.vector(f"{p}.router.per_expert_scale", how.count)
     route = g.route(logits, how.count, how.chosen, part.name, factors=factors)
     h = layers.norm(g, c, w, x, f"{p}.pre_feedforward_layernorm_2")
-    h = experts.combined(g, c, w, h, None, route, p, how)
+    h = moe.combined(g, c, w, h, None, route, p, how)
     ffn = layers.norm(g, c, w, ffn, f"{p}.post_feedforward_layernorm_1")
     return layers.norm(g, c, w, h, f"{p}.post_feedforward_layernorm_2", residual=ffn)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from sterna.graph import Graph, Value
-from sterna.models import llama
+from sterna.models import llama, moe
 from sterna.models.config import FULL, SLIDING, TransformerConfig
 from sterna.models.config_fields import Fields
 from sterna.weights.sources import Stacking, WeightSource
@@ -24,7 +24,7 @@ YARN = {
     "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
     "original_max_position_embeddings": 4096,
 }  # fmt: skip
-NAMES = experts.Names(router="router")
+NAMES = moe.Names(router="router")
 #: Floats lie transposed; a row of gate is followed by one of up.
 STACKING = Stacking(transposed=True, alternating=True)
 
@@ -42,11 +42,11 @@ def complete(f: Fields) -> dict[str, Any]:
 
 def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`; returns the logits."""
-    how = experts.ExpertFields.of(c.fields, "intermediate_size")
+    how = moe.ExpertFields.of(c.fields, "intermediate_size")
     limit = c.fields.factor("swiglu_limit")
 
     def ffn(h: Value, x: Value, _: int, name: str) -> Value:
-        return experts.feed_forward(
+        return moe.feed_forward(
             g, c, w, h, x, name, how, names=NAMES, bias=True, stacking=STACKING,
             activation="clamped", limit=limit,
         )  # fmt: skip

@@ -8,7 +8,7 @@ The shares of a token's two experts add up to 1.
 from __future__ import annotations
 
 from sterna.graph import Graph, Value
-from sterna.models import llama, mistral
+from sterna.models import llama, mistral, moe
 from sterna.models.config import TransformerConfig
 from sterna.weights.sources import WeightSource
 
@@ -16,16 +16,16 @@ ARCHITECTURES = ("MixtralForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
 #: What a checkpoint calls the parts of a layer of experts.
-NAMES = experts.Names("gate", "experts.{}.w1", "experts.{}.w3", "experts.{}.w2")
+NAMES = moe.Names("gate", "experts.{}.w1", "experts.{}.w3", "experts.{}.w2")
 complete = mistral.complete
 
 
 def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`; returns the logits."""
-    how = experts.ExpertFields.of(c.fields, "intermediate_size")
+    how = moe.ExpertFields.of(c.fields, "intermediate_size")
 
     def ffn(h: Value, x: Value, layer: int, _: str) -> Value:
         name = f"model.layers.{layer}.block_sparse_moe"
-        return experts.feed_forward(g, c, w, h, x, name, how, names=NAMES)
+        return moe.feed_forward(g, c, w, h, x, name, how, names=NAMES)
 
     return llama.build(g, c, w, ffn=ffn)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from sterna.graph import Graph, Value
-from sterna.models import qwen3_5
+from sterna.models import moe, qwen3_5
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
 from sterna.models.mtp import FeedForward
@@ -40,9 +40,9 @@ def predictor(g: Graph, c: TransformerConfig, w: WeightSource) -> Graph | None:
 
 def _experts(c: TransformerConfig, w: WeightSource) -> FeedForward:
     shared = c.fields.count("shared_expert_intermediate_size")
-    how = experts.ExpertFields.of(c.fields, "moe_intermediate_size", shared=shared)
+    how = moe.ExpertFields.of(c.fields, "moe_intermediate_size", shared=shared)
 
     def feed_forward(g: Graph, h: Value, x: Value, name: str) -> Value:
-        return experts.feed_forward(g, c, w, h, x, name, how)
+        return moe.feed_forward(g, c, w, h, x, name, how)
 
     return feed_forward

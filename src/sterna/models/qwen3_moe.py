@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from sterna.graph import Graph, Value
-from sterna.models import layers, llama
+from sterna.models import layers, llama, moe
 from sterna.models.config import SLIDING, TransformerConfig
 from sterna.models.config_fields import Fields
 from sterna.weights.sources import WeightSource
@@ -30,13 +30,13 @@ def complete(f: Fields) -> dict[str, Any]:
 def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`; returns the logits."""
     of_all = not c.fields.flag("norm_topk_prob")
-    how = experts.ExpertFields.of(c.fields, "moe_intermediate_size", of_all=of_all)
+    how = moe.ExpertFields.of(c.fields, "moe_intermediate_size", of_all=of_all)
     dense = _dense_layers(c.fields)
 
     def ffn(h: Value, x: Value, layer: int, name: str) -> Value:
         if layer in dense:
             return llama.feed_forward(g, c, w, h, x, name)
-        return experts.feed_forward(g, c, w, h, x, name, how)
+        return moe.feed_forward(g, c, w, h, x, name, how)
 
     return llama.build(g, c, w, qk_norm=layers.HeadNorms(), ffn=ffn)
 

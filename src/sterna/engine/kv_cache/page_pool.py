@@ -369,11 +369,11 @@ class PagePool:
                 return need + states - room
             unused: I32 = np.flatnonzero(held.pages == 0)[:need].astype(np.int32)
             self._resident.update(held, unused, self._room(self._states(cached=True)))
-            for (sequence, _), source, (format_fallbacks, added) in zip(
+            for (sequence, _), source, (replaced, added) in zip(
                 wanted, sources, plans, strict=True
             ):
-                count = len(format_fallbacks) + added
-                self._give(sequence, format_fallbacks, unused[:count])
+                count = len(replaced) + added
+                self._give(sequence, replaced, unused[:count])
                 unused = unused[count:]
                 if self.state_bytes:
                     self._give_state(sequence, source)
@@ -386,10 +386,10 @@ class PagePool:
         held = self._with_cache(alone)
         return held, self._free(held, self._states(cached=True)), *_plans(wanted, held.pages)
 
-    def _give(self, sequence: Sequence, format_fallbacks: list[int], taken: I32) -> None:
+    def _give(self, sequence: Sequence, replaced: list[int], taken: I32) -> None:
         """Give a sequence pages: the first replace some of its own, the rest follow its last."""
-        pages = np.concatenate([sequence.pages, taken[len(format_fallbacks) :]])
-        for i, page in zip(format_fallbacks, taken, strict=False):
+        pages = np.concatenate([sequence.pages, taken[len(replaced) :]])
+        for i, page in zip(replaced, taken, strict=False):
             if i * PAGE < sequence.length:  # positions that it goes on from
                 self._copy_page(int(pages[i]), int(page))
             pages[i] = page
@@ -404,4 +404,4 @@ def _plans(
     """Return the `plan` of each sequence, in turn, and how many pages they need in all."""
     held = held.copy()
     plans = [plan(sequence, count, held) for sequence, count in wanted]
-    return plans, sum(len(format_fallbacks) + added for format_fallbacks, added in plans)
+    return plans, sum(len(replaced) + added for replaced, added in plans)

@@ -14,7 +14,7 @@ from sterna.formats.codebook import Codebook
 from sterna.formats.layout import Layout
 from sterna.formats.scales.base import Held, Levels
 from sterna.formats.scales.numbers import F16, ScaleNumber
-from sterna.formats.scales.super_blocks import BlockScales, lines_of
+from sterna.formats.scales.within_rows import BlockScales, lines_of
 
 __all__ = ["GROUP_K", "GroupScales"]
 

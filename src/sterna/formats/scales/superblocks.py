@@ -20,7 +20,7 @@ from sterna.formats.layout import Layout
 from sterna.formats.scales.base import Held
 from sterna.formats.scales.groups import GROUP_K
 from sterna.formats.scales.numbers import F16
-from sterna.formats.scales.super_blocks import BlockScales
+from sterna.formats.scales.within_rows import BlockScales
 
 __all__ = ["SUPER_K", "SuperBlockScales"]
 

@@ -13,7 +13,7 @@ import pytest
 
 from sterna import _native, formats, ops
 from sterna.bench.random_models import random_model
-from sterna.calibration import measured
+from sterna.calibration import measured, prefetch
 from sterna.calibration.measured import GAIN, kept, place
 from sterna.calibration.prefetch import CANDIDATES, Reading, choose
 from sterna.engine import KV_DTYPES, Engine, Sequence
@@ -90,7 +90,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty cache folder, nothing prepared, and everything as it was afterwards."""
     monkeypatch.setenv("STERNA_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("STERNA_READING", raising=False)
-    monkeypatch.setattr(reading, "_prepared", set())
+    monkeypatch.setattr(prefetch, "_prepared", set())
     before = _native.reading(TEAM)
     yield tmp_path / "cache" / "measured.json"
     _native.set_reading(TEAM, *before)
@@ -110,27 +110,27 @@ def measured_as(monkeypatch: pytest.MonkeyPatch, result: Reading | None) -> list
         calls.append(isa)
         return result
 
-    monkeypatch.setattr(reading, "_measured", fake)
+    monkeypatch.setattr(prefetch, "_measured", fake)
     return calls
 
 
 def test_measured_once_and_kept(cache: Path, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = measured_as(monkeypatch, Reading(2, 4096, 4096))
-    assert reading.prepare(TEAM, isa, 1 << 30) == "measured"
-    assert reading.current(TEAM) == (2, 4096, 4096, True)
+    assert prefetch.prepare(TEAM, isa, 1 << 30) == "measured"
+    assert prefetch.current(TEAM) == (2, 4096, 4096, True)
     assert json.loads(cache.read_text()) == {place(TEAM): {"reading": [2, 4096, 4096, True]}}
     _native.set_reading(TEAM, *FOUR)
-    monkeypatch.setattr(reading, "_prepared", set())  # another process
-    assert reading.prepare(TEAM, isa, 0) == "measured"  # however small the model
-    assert reading.current(TEAM) == (2, 4096, 4096, True)
+    monkeypatch.setattr(prefetch, "_prepared", set())  # another process
+    assert prefetch.prepare(TEAM, isa, 0) == "measured"  # however small the model
+    assert prefetch.current(TEAM) == (2, 4096, 4096, True)
     assert calls == [isa]
 
 
 def test_each_team_has_its_own(cache: Path, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
     measured_as(monkeypatch, ONE)
-    reading.prepare(TEAM, isa, 1 << 30)
+    prefetch.prepare(TEAM, isa, 1 << 30)
     measured_as(monkeypatch, FOUR)
-    reading.prepare(Threads(1), isa, 1 << 30)
+    prefetch.prepare(Threads(1), isa, 1 << 30)
     assert kept("reading", place(TEAM)) == list(ONE)
     assert kept("reading", place(Threads(1))) == list(FOUR)
 
@@ -149,7 +149,7 @@ def test_a_damaged_file_counts_as_none(
     calls = measured_as(monkeypatch, ONE)
     cache.parent.mkdir()
     cache.write_text(text.replace("NAME", place(TEAM)))
-    assert reading.prepare(TEAM, isa, 1 << 30) == "measured"
+    assert prefetch.prepare(TEAM, isa, 1 << 30) == "measured"
     assert calls == [isa]
     assert kept("reading", place(TEAM)) == list(ONE)
     assert measured._read(cache)[place(TEAM)] == {"reading": list(ONE)}
@@ -159,10 +159,10 @@ def test_small_models_no_cache_and_scalar_are_not_measured(
     cache: Path, isa: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = measured_as(monkeypatch, ONE)
-    assert reading.prepare(TEAM, isa, 1 << 20) == "default"
-    assert reading.prepare(TEAM, "scalar", 1 << 30) == "default"
+    assert prefetch.prepare(TEAM, isa, 1 << 20) == "default"
+    assert prefetch.prepare(TEAM, "scalar", 1 << 30) == "default"
     monkeypatch.setenv("STERNA_CACHE", "off")
-    assert reading.prepare(TEAM, isa, 1 << 30) == "default"
+    assert prefetch.prepare(TEAM, isa, 1 << 30) == "default"
     assert not calls
 
 
@@ -171,35 +171,35 @@ def test_a_cache_that_cannot_be_written_is_no_error(
 ) -> None:
     measured_as(monkeypatch, ONE)
     cache.parent.write_text("a file where the folder should be")
-    assert reading.prepare(TEAM, isa, 1 << 30) == "measured"
+    assert prefetch.prepare(TEAM, isa, 1 << 30) == "measured"
 
 
 def test_what_could_not_be_measured_leaves_the_default(
     cache: Path, isa: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured_as(monkeypatch, None)
-    assert reading.prepare(TEAM, isa, 1 << 30) == "default"
+    assert prefetch.prepare(TEAM, isa, 1 << 30) == "default"
     assert not cache.exists()
 
 
 def test_a_real_measurement_is_one_of_the_candidates(
     cache: Path, isa: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = reading.current(TEAM)
+    before = prefetch.current(TEAM)
     monkeypatch.setattr(measured, "LEAST_ROUNDS", 1)  # however busy this machine is
-    chosen = reading._measured(TEAM, isa)
+    chosen = prefetch._measured(TEAM, isa)
     assert chosen is not None
     assert chosen._replace(next_page=True) in (*CANDIDATES, before)
-    assert reading.current(TEAM) == before
+    assert prefetch.current(TEAM) == before
 
 
 def test_the_environment_pins(cache: Path, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STERNA_READING", "3,1024,0")
-    assert reading.prepare(TEAM, isa, 1 << 30) == "STERNA_READING"
-    assert reading.current(TEAM) == (3, 1024, 0, True)
+    assert prefetch.prepare(TEAM, isa, 1 << 30) == "STERNA_READING"
+    assert prefetch.current(TEAM) == (3, 1024, 0, True)
     monkeypatch.setenv("STERNA_READING", "3,1024,0,0")
-    assert reading.prepare(TEAM, isa, 1 << 30) == "STERNA_READING"
-    assert reading.current(TEAM) == (3, 1024, 0, False)
+    assert prefetch.prepare(TEAM, isa, 1 << 30) == "STERNA_READING"
+    assert prefetch.current(TEAM) == (3, 1024, 0, False)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_what_is_no_reading_is_refused(
 ) -> None:
     monkeypatch.setenv("STERNA_READING", text)
     with pytest.raises(RequestError, match="STERNA_READING: must be streams,turn_bytes"):
-        reading.prepare(TEAM, isa, 1 << 30)
+        prefetch.prepare(TEAM, isa, 1 << 30)
 
 
 @pytest.mark.parametrize("isa_name", _native.isas())
