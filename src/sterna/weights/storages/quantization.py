@@ -1,6 +1,6 @@
 """What `quantization_config` says of a model's layers: which they are, and what is stored.
 
-quant_method            "bitnet", "power_of_two", "mxfp4" (weights/stacked_experts.py), or one of INTEGERS
+quant_method            "bitnet", "power_of_two", "mxfp4" (`stacked_experts`), or one of INTEGERS
 modules_to_not_convert  names, of a module and all in it, or the ends of such names: plain floats
 
 Of BitNet's layers:
