@@ -1,4 +1,4 @@
-"""The layers of docs/architecture.md, held by reading the sources instead of by good intentions."""
+"""The layers of docs/explanation/architecture.md, held by reading the sources."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_every_module_has_a_layer() -> None:
     """A new module takes its place in the picture first."""
     components = {component(path) for path in PACKAGE.rglob("*.py")}
     assert components <= RANK.keys(), (
-        f"add to LAYERS and docs/architecture.md: {components - RANK.keys()}"
+        f"add to LAYERS and docs/explanation/architecture.md: {components - RANK.keys()}"
     )
 
 

@@ -1,6 +1,6 @@
 // Linear layers by table lookup (bitnet.cpp, arXiv 2502.11880; T-MAC, arXiv 2407.00088): for every g
 // activations a table of the sums that a code may stand for, so that a code costs a lookup and an
-// addition instead of g products. docs/lookup-tables.md has the picture.
+// addition instead of g products. docs/explanation/lookup-tables.md has the picture.
 //
 // A byte of a line is a row, so one lookup serves as many rows as a vector has bytes. Sums are
 // exact integers: bytes for a run of lookups, then int16, then int32.

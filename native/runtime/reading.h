@@ -5,7 +5,7 @@
 namespace sterna {
 
 // The Reading for CPUs of this maker, where nothing was measured: four streams read 29 % more than one on a Xeon, one
-// that asks a page ahead 1.1 to 1.8 times what four do on Zen 4 (docs/architecture.md, How memory is read).
+// that asks a page ahead 1.1 to 1.8 times what four do on Zen 4 (docs/measurements/kernels.md).
 Reading default_reading();
 
 // Throws std::invalid_argument for what a kernel cannot take.

@@ -2,7 +2,7 @@
 //
 // This header is shared by units built with different compiler flags, so it declares plain data
 // only: no templates, no STL, and functions always inlined, as a copy would be a weak symbol (see
-// docs/architecture.md).
+// docs/explanation/architecture.md).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -113,7 +113,7 @@ struct RescoreArgs {
 };
 
 // Rounds row blocks of a float matrix W to rows s q in the layout "b8", with what a bound on the
-// error of s q x needs (docs/exact-head.md). Every value is the same in every unit.
+// error of s q x needs (docs/explanation/exact-head.md). Every value is the same in every unit.
 struct ShadowArgs {
     const uint8_t* codes;  // the codes of W
     int64_t tile_bytes, K;  // K padded to the format's step

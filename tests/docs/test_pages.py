@@ -107,6 +107,19 @@ def test_paths(page: Path) -> None:
     assert not wrong
 
 
+def test_pages_that_sources_name() -> None:
+    """A comment or a message that names a page of docs/ names one that is there."""
+    wrong = []
+    for folder in ("src", "papers", "native", "tests", "examples"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.suffix in (".py", ".h", ".cpp", ".yaml"):
+                for page in re.findall(r"\bdocs/[\w/-]+\.md", path.read_text(encoding="utf-8")):
+                    if not (ROOT / page).exists():
+                        wrong.append(f"{path.relative_to(ROOT)}: {page}")
+    # A page of llama.cpp's, and the specification of git-lfs.
+    assert {w for w in wrong if not w.endswith(("docs/gguf.md", "docs/spec.md"))} == set()
+
+
 def test_every_page_is_in_the_navigation() -> None:
     """mkdocs warns of a page that is left out; this says so without it."""
     listed = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8")))

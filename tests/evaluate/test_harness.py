@@ -176,7 +176,7 @@ def test_the_same_figures_as_our_own_tasks(model: SternaLM, tmp_path: Path) -> N
 
 
 def test_the_command_with_the_example(tmp_path: Path) -> None:
-    """The command of docs/quality.md runs, in a process of its own."""
+    """The command of docs/how-to/measure-quality.md runs, in a process of its own."""
     done = subprocess.run(
         [
             sys.executable, "-m", "sterna.evaluate.harness", "run", "--model", "sterna",

@@ -3,8 +3,9 @@
 Two correct implementations round a few activations to neighbouring integers (see
 test_against_transformers.py). This moves the nats of a token by some 0.02 up or down, in torch's
 own float32 against float64 as well, and the mean over n tokens by 0.02 / sqrt(n). The tolerance is
-four times that, measured in torch; 0.0001 is below it for less than 600,000 tokens. docs/quality.md
-has what all held-out files gave. STERNA_REFERENCE_BYTES is how much of them is read here.
+four times that, measured in torch; 0.0001 is below it for less than 600,000 tokens.
+docs/how-to/measure-quality.md has what all held-out files gave. STERNA_REFERENCE_BYTES is how much
+of them is read here.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def lookup_blocks(codes: np.ndarray, base: int, g: int, mirrored: bool, planes: 
 
 
 def tiles_by_definition(layout: str, w: np.ndarray) -> np.ndarray:
-    """The tile layout of docs/formats.md, written out with plain indexing.
+    """The tile layout of docs/reference/formats.md, written out with plain indexing.
 
     It is what files hold, so it is fixed here independently of the packing code. `w` [M, K] holds
     codes (level + offset, divided by the step) for integer formats, bits for float formats.

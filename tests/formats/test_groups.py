@@ -106,7 +106,7 @@ def test_extreme_levels_and_activations(name: str) -> None:
 @settings(max_examples=25, deadline=None)
 @given(M=st.integers(0, 130), groups=st.integers(0, 5), seed=st.integers(0, 2**32 - 1))
 def test_round_trip(name: str, M: int, groups: int, seed: int) -> None:
-    """unpack gives levels and scales back, and a scale's line is what docs/formats.md says."""
+    """unpack gives levels and scales back, and scales lie as docs/reference/formats.md says."""
     f, K = formats.get(name), shape_for(name, groups)
     packed = random_weight(name, M, K, seed)
     levels, scales = ops.unpack(packed)

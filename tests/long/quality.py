@@ -1,4 +1,4 @@
-"""Measures real models in every format, head and type of cache: the tables of docs/quality.md.
+"""Measures real models in every format, head and type of cache: docs/measurements/quality.md.
 
     python tests/long/quality.py --results FILE [--only PATTERN] [--chat RUNS] [--write]
 

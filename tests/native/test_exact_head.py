@@ -1,4 +1,4 @@
-"""The exact head has the float head's bits, and its bound holds (docs/exact-head.md).
+"""The exact head has the float head's bits, and its bound holds (docs/explanation/exact-head.md).
 
 Adversarial and random heads × instruction sets × k; the bound against exact sums; and, for every
 term of the bound, a case that would break without it.
@@ -235,7 +235,7 @@ def test_bounds_of_the_shadow(name: str, format: str) -> None:
 
 
 def terms(head: PackedWeight, x: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """(c [M], the terms of E [M]) of docs/exact-head.md for one row x, in numpy and float64."""
+    """(c [M], the terms of E [M]) of docs/explanation/exact-head.md for a row x, in float64."""
     shadow = Shadow.of(head, 1)
     levels, scale = ops.unpack(shadow.rows)
     error, norm, peak = shadow.bounds[:, : head.M].astype(np.float64)

@@ -28,7 +28,7 @@ from sterna.formats.bf16 import FORMAT as BF16
 from sterna.sampling_params import SamplingParams
 from sterna.weights import sources
 
-MAX_TOP = 256  # docs/exact-head.md
+MAX_TOP = 256  # docs/explanation/exact-head.md
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 REQUESTS: list[dict[str, Any]] = [
     {"temperature": 0},

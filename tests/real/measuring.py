@@ -1,4 +1,4 @@
-"""How far logits are from transformers': the figures that tests and docs/quality.md give."""
+"""How far logits are from transformers': the figures of tests and docs/measurements/quality.md."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Logits of real weights against transformers in float32: KL, first choices, perplexity.
 
-Limits are about twice what was measured (docs/quality.md); a defect costs far more.
+Limits are about twice what was measured (docs/measurements/quality.md); a defect costs far more.
 """
 
 from __future__ import annotations

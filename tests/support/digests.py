@@ -7,8 +7,9 @@ A digest is portable because nothing that a machine may decide comes before the 
 scales, norms and tokens are whole numbers from Philox, whose raw words numpy promises to keep
 (unlike its distributions), times powers of two; so no weight is rounded, neither numpy's
 reductions, which add in the order of the CPU's vectors, nor BLAS or libm are asked, and packing
-moves bits. Everything after that is Sterna's own arithmetic (docs/numerics.md). Layers of floats
-are summed in ascending order here, since their fast sums are promised for one machine alone.
+moves bits. Everything after that is Sterna's own arithmetic (docs/explanation/numerics.md).
+Layers of floats are summed in ascending order here, since their fast sums are promised for one
+machine alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The built-in model written out in torch, from its file alone: nothing here imports Sterna.
 
-Weights are unpacked by the bit maps of docs/architecture.md. All is of one float type but for what
-the model itself rounds: the activations of its ternary layers, int8 for each token.
+Weights are unpacked by the bit maps of docs/reference/formats.md. All is of one float type but for
+what the model itself rounds: the activations of its ternary layers, int8 for each token.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def run(
     repeat: int = 3,
     progress: Progress = lambda _: None,
 ) -> list[dict[str, Any]]:
-    """Rows (one per test) with the fields that docs/benchmarks.md defines; medians of `repeat`.
+    """Rows, one per test, of the fields in docs/explanation/benchmarks.md; medians of `repeat`.
 
     model: "random:SHAPE", a folder or a built-in name; batch: for each of `tg`, how many sequences
     decode together; depth: positions that are in the KV cache before a test, whole pages of 64;

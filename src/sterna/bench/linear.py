@@ -162,7 +162,7 @@ def run(
     progress: Progress = lambda _: None,
     known: Known = lambda _: None,
 ) -> Rows:
-    """Rows, one per shape, format, n, thread count and unit, as docs/benchmarks.md defines them.
+    """Rows, one per shape, format, n, thread count and unit (docs/explanation/benchmarks.md).
 
     Medians of `repeat` rounds; a round measures the machine and then every case once, so that drift
     meets all alike. working_set_mb: 10^6 bytes of copies per format; None is as many as it takes to

@@ -17,8 +17,8 @@ __all__ = ["FIELDS", "cell", "fractions", "spread", "to_csv", "to_markdown", "wi
 
 Row = dict[str, Any]
 
-#: Fields of every row that times a kernel or a model, in their order; docs/benchmarks.md defines
-#: them.
+#: Fields of every row that times a kernel or a model, in their order.
+#: docs/explanation/benchmarks.md defines them.
 FIELDS = (
     "format", "shape", "n", "threads", "isa", "gb_s", "gops", "peak_gops", "bandwidth_gb_s",
     "fraction_of_bandwidth", "fraction_of_peak", "time_us", "time_us_min", "time_us_max",

@@ -41,7 +41,7 @@ SHAPE = "13824x2560"  # gate and up of the 2B BitNet: what is attained is measur
 KINDS = ("int8", "f32", "bf16")
 CACHED_ROUNDS = 100  # of about 20 us; the fastest counts, as whatever interferes only adds
 
-#: Every row has them all; docs/benchmarks.md defines them.
+#: Every row has them all; docs/explanation/benchmarks.md defines them.
 FIELDS = (
     "row", "format", "shape", "n", "threads", "isa", "kind", "clock_ghz", "bandwidth_gb_s",
     "beta_bytes_per_cycle", "peak_gops", "vector_bytes", "gamma_cycles", "core_bytes_per_cycle",

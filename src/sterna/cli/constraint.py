@@ -25,7 +25,7 @@ def constraint_options(function: Any) -> Any:
         click.option(
             "--json-schema",
             metavar="FILE|JSON",
-            help="The answer is JSON of this schema (docs/constrained.md).",
+            help="The answer is JSON of this schema (docs/how-to/constrain.md).",
         ),
         click.option("--regex", help="The answer is a text that this matches from begin to end."),
         click.option("--choice", multiple=True, help="The answer is one of these; to be repeated."),

@@ -40,7 +40,8 @@ def warn_if_too_lossy(planned: Plan, format: Format | None, name: str) -> None:
         warnings.warn(
             f"{name}: was not trained for {format}: rounding its floats loses "
             f"{loss.relative_rms:.0%} of their size, and nothing is left of what it says; choose "
-            "four bits or more, such as iq4_nl, or train it for so few levels (docs/training.md)",
+            "four bits or more, such as iq4_nl, or train it for so few levels "
+            "(docs/how-to/fine-tune.md)",
             RuntimeWarning, stacklevel=4,
         )  # fmt: skip
 

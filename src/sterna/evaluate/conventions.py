@@ -1,7 +1,7 @@
 """Which tokens of a text a perplexity counts, and how much context each has, under three names.
 
-A perplexity says nothing without its convention: more context makes it smaller. docs/quality.md
-compares the three.
+A perplexity says nothing without its convention: more context makes it smaller.
+docs/how-to/measure-quality.md compares the three.
 """
 
 from __future__ import annotations

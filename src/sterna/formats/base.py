@@ -27,7 +27,7 @@ MAX_INTEGER_K: int = _native.max_integer_k
 
 @dataclass(frozen=True, eq=False)
 class Format:
-    """A weight format. See docs/formats.md for the words.
+    """A weight format. See docs/reference/formats.md for the words.
 
     It prints as its name and equals it, as a numpy dtype does; `formats.get` and `sterna.ops` take
     it for its name.

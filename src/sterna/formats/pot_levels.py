@@ -1,6 +1,6 @@
 """What formats of powers of two share: levels that are powers, nibbles or words in the tiles.
 
-A weight is sign * 2^e * scale. See docs/power-of-two.md.
+A weight is sign * 2^e * scale. See docs/explanation/power-of-two.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The int8 shadow of a float head, with bounds of its error: what makes the head exact and fast.
 
-docs/exact-head.md derives the bounds. A shadow is made from the float rows when a model is loaded
-and never stored, so that no file can claim bounds that do not hold.
+docs/explanation/exact-head.md derives the bounds. A shadow is made from the float rows when a
+model is loaded and never stored, so that no file can claim bounds that do not hold.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ mean square is (w - ŵ)^T E[x x^T] (w - ŵ), of which the diagonal is kept:
 This is what the importance matrix of llama.cpp weighs by (ggml-org/llama.cpp PR 4861), and the
 channels that it tells apart are those that AWQ (arXiv 2306.00978, section 3) protects by scaling.
 Without a text, e_k = w_k² + its mean over the group: a few weights that are far larger than others
-carry a model, and least squares would cut them off (docs/formats.md has figures).
+carry a model, and least squares would cut them off (docs/reference/formats.md has figures).
 """
 
 from __future__ import annotations

@@ -37,7 +37,8 @@ MAX_PARTS = 10_000
 READABLE = (*FLOAT_TYPES, *BLOCK_TYPES, "I2_S")
 _OTHER = "use another quantisation of this model"
 #: What to download in the place of a file of another type. Those of IQ1, IQ2 and IQ3 are indices of
-#: tables of eight or four weights: looked up, they give an eighth of Q2_K's speed (docs/gguf.md).
+#: tables of eight or four weights: looked up, they give an eighth of Q2_K's speed
+#: (docs/how-to/gguf.md).
 NEAREST = {
     kind: f"download this model as {other} in its place"
     for other, kinds in {

@@ -8,7 +8,7 @@
 
 Without the import transformers opens a packed folder as floats that it does not have, with a
 warning. `save_pretrained` of such a model writes a packed folder. Needs `pip install
-'sterna[transformers]'`. See docs/torch.md.
+'sterna[transformers]'`. See docs/how-to/pytorch.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 >>> print(sterna.torch.accelerate(model))       # a model of transformers, or any nn.Module
 swapped 210 of 211 linear layers: 210 AutoBitLinear to i2; left lm_head (Linear): no format given
 
-Nothing else of Sterna imports torch (`pip install 'sterna[torch]'`). See docs/torch.md.
+Nothing else of Sterna imports torch (`pip install 'sterna[torch]'`). See docs/how-to/pytorch.md.
 """
 
 from __future__ import annotations

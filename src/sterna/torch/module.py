@@ -26,9 +26,9 @@ class SternaLinear(nn.Module):
 
     codes, scale: buffers, as `packed_tensors` makes them; bias: a parameter [M] or None; rms_norm:
     what x goes through first, of BitNet layers with input norms, or None. int8_gradient: x's
-    gradient is a product of integers, too, of the gradient of y rounded to int8 (docs/torch.md has
-    its error); may be set at any time. A state dict also has the format's name, and a module takes
-    only its own.
+    gradient is a product of integers, too, of the gradient of y rounded to int8
+    (docs/how-to/pytorch.md has its error); may be set at any time. A state dict also has the
+    format's name, and a module takes only its own.
     """
 
     codes: Tensor

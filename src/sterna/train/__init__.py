@@ -5,7 +5,7 @@
 >>> ...                                            # any loop: parameters are float masters
 >>> print(train.export(model, "my-model", tokenizer))
 
-Nothing else of Sterna imports torch (`pip install 'sterna[train]'`). See docs/training.md.
+Nothing else of Sterna imports torch (`pip install 'sterna[train]'`). See docs/how-to/fine-tune.md.
 """
 
 from __future__ import annotations

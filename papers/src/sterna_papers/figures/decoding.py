@@ -26,7 +26,7 @@ from sterna.runtime import Threads
 __all__ = ["FIELDS", "Measured", "Plan", "decode", "plans", "skipped_row", "together"]
 
 SETTLE_S = 0.05
-#: Fields of every row of a figure about decoding; docs/figures.md defines them.
+#: Fields of every row of a figure about decoding; docs/measurements/papers.md defines them.
 FIELDS = (
     "model", "format", "head", "threads", "isa", "n", "tok_s", "tok_s_min", "tok_s_max", "repeat",
     "bytes_per_token", "gb_s", "bandwidth_gb_s", "fraction_of_bandwidth", "skipped",

@@ -20,7 +20,7 @@ MODELS = ("falcon3-1b", "mobilellm-1.5b", "llama3-8b")
 BASELINE = "bf16"
 FORMATS = (BASELINE, "mxfp4", "i2p", "i1")
 TOKENS = 128
-#: Every row has them all; docs/figures.md defines them.
+#: Every row has them all; docs/measurements/papers.md defines them.
 FIELDS = (
     *decoding.FIELDS[:-1], "speedup", "alpha", "x", "amdahl", "x_bytes", "amdahl_bytes",
     "layer_share", "skipped",

@@ -25,7 +25,7 @@ PEERS: dict[str, tuple[Entry, ...]] = {
     "torch": (Entry("torch", "sterna_papers.peers.torch_model", "bf16"),),
     "litespark": (Entry("litespark", "sterna_papers.peers.litespark", "ternary"),),
 }
-#: Every row has them all; docs/figures.md defines them.
+#: Every row has them all; docs/measurements/papers.md defines them.
 FIELDS = (
     "model", "peer", "version", "format", "head", "threads", "pp", "tg", "rss_mb",
     "ttft_ms", "ttft_ms_min", "ttft_ms_max", "tok_s", "tok_s_min", "tok_s_max",

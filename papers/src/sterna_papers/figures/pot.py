@@ -49,7 +49,7 @@ GEMM_TOKENS = 512
 GEMV_SHAPE = roofline.SHAPE
 GEMM_SHAPE = "4096x4096"
 
-#: Every row has them all; docs/power-of-two-figures.md defines them.
+#: Every row has them all; docs/measurements/power-of-two.md defines them.
 FIELDS = (
     "row", "build", "compiler", "kernel", "format", "shape", "special", "n", "rows", "threads",
     "isa", "unroll", "time_us", "time_us_min", "time_us_max", "repeat", "gops", "speedup",

@@ -26,7 +26,7 @@ Row = dict[str, Any]
 VLENS = (128, 256, 512, 1024)
 #: LLVM's model of a core with vectors.
 MODEL = "sifive-p670"
-#: Every row has them all; docs/power-of-two-figures.md defines them.
+#: Every row has them all; docs/measurements/power-of-two.md defines them.
 FIELDS = (
     "row", "build", "kernel", "vlen", "model", "unroll", "instructions", "macs",
     "instructions_per_16", "cycles_per_16", "speedup", "skipped",

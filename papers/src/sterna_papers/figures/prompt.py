@@ -29,7 +29,7 @@ FORMATS = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1")
 PEER = "llama.cpp"
 MODULE = llama_cpp.__name__
 _SPEEDS = ("tok_s", "tok_s_min", "tok_s_max")
-#: Every row has them all; docs/figures.md defines them.
+#: Every row has them all; docs/measurements/papers.md defines them.
 FIELDS = (
     "model", "format", "head", "threads", "isa", "pp", "tg",
     *(f"prompt_{name}" for name in _SPEEDS), *(f"eval_{name}" for name in _SPEEDS), "eval_gb_s",

@@ -1,4 +1,4 @@
-"""Power-of-two weights in words, by `quantization_config` (docs/power-of-two.md).
+"""Power-of-two weights in words, by `quantization_config` (docs/explanation/power-of-two.md).
 
     weight        E3P2: uint8 [M, ceil(K / 2)]; E5P1: uint8 [M, K]; E8P1: uint16 [M, K]
     weight_scale  positive floats: F32 () or [1] for a tensor, F32 [M] or [M, 1] for rows,

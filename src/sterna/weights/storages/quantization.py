@@ -10,7 +10,7 @@ quantization_mode       "offline" (default), or "online": weights are masters wi
 use_rms_norm            true: an RMSNorm before each layer, of `name`.rms_norm.weight
 rms_norm_eps            of these; 1e-6 by default
 
-Of powers of two (storages/power_of_two.py, docs/power-of-two.md):
+Of powers of two (storages/power_of_two.py, docs/explanation/power-of-two.md):
 
 encoding                "E3P2", "E5P1" or "E8P1"
 zero_free               true (default), or false: E3P2 with a zero
