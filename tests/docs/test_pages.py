@@ -114,7 +114,7 @@ def test_pages_that_sources_name() -> None:
         for path in (ROOT / folder).rglob("*"):
             if path.suffix in (".py", ".h", ".cpp", ".yaml"):
                 for page in re.findall(r"\bdocs/[\w/-]+\.md", path.read_text(encoding="utf-8")):
-                    if not (ROOT / page).exists():
+                    if not (ROOT / page).exists() and path != Path(__file__):
                         wrong.append(f"{path.relative_to(ROOT)}: {page}")
     # A page of llama.cpp's, and the specification of git-lfs.
     assert {w for w in wrong if not w.endswith(("docs/gguf.md", "docs/spec.md"))} == set()

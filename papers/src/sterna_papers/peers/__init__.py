@@ -76,7 +76,7 @@ def run(
     progress: Progress = lambda _: None,
     known: Known = lambda _: None,
 ) -> list[Row]:
-    """Measure Sterna in each of `formats`, and the peers; fields are in docs/explanation/benchmarks.md.
+    """Measure Sterna in each of `formats`, and the peers (docs/explanation/benchmarks.md).
 
     options: `variant` and `scratch` are set here. limit_s: seconds that one answer of a participant
     may take. A peer that is missing, crashes, hangs or answers wrongly becomes a row that says so;
