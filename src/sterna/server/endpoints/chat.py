@@ -65,7 +65,7 @@ class ChatCompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=
 async def chat(request: Request) -> Response:
     """Answer a conversation, whole or as a stream."""
     body = await read(request, ChatCompletionRequest)
-    _refuse(body)
+    _check(body)
     service = service_of(request)
     active = await service.begin(request, body.model, "chatcmpl")
     return await respond(
@@ -73,7 +73,7 @@ async def chat(request: Request) -> Response:
     )
 
 
-def _refuse(body: ChatCompletionRequest) -> None:
+def _check(body: ChatCompletionRequest) -> None:
     """ApiError 400 for fields that contradict each other. Sets max_tokens."""
     if body.top_logprobs:
         if not body.logprobs:

@@ -72,7 +72,7 @@ class CompletionResponder:
         self.body, self.active, self.service = body, active, service
         self.llm = active.model.llm
         self.n = checked_n(body)
-        _refuse(body, self.n)
+        _check(body, self.n)
         self.prompts: list[list[int]] = []
         self.scores: list[list[TokenLogprob | None]] = []
 
@@ -204,7 +204,7 @@ class CompletionResponder:
         yield DONE
 
 
-def _refuse(body: CompletionRequest, n: int) -> None:
+def _check(body: CompletionRequest, n: int) -> None:
     if body.best_of not in (None, n):
         raise ApiError(
             400, f"best_of: must equal n or be omitted, but got {body.best_of}", param="best_of"
