@@ -1,4 +1,4 @@
-// Adapters, as Python makes them, and the places in programs where they add to layers.
+// Adapters, as Python makes them, and whether they fit a program.
 #pragma once
 #include <cmath>
 #include <string>
@@ -50,22 +50,13 @@ inline void add_layers(Adapter& adapter, int place, const In<float, 2>& down,
     at.push_back(std::move(layers));
 }
 
-inline void add_adapted(PyProgram& p, const std::string& name, int src, int64_t features, int dst,
-                        int64_t rows) {
-    require(features >= 1 && features <= width_of(p, src) && rows >= 1 && rows <= width_of(p, dst),
-            "adapted: the buffers are too narrow");
-    require(!p.of_experts[static_cast<size_t>(src)] && !p.of_experts[static_cast<size_t>(dst)],
-            "adapted: rows must be those of tokens");
-    p.program.add_adapted(name, src, dst);
-    p.adapted.emplace_back(features, rows);
-}
-
 // std::invalid_argument where an adapter is of other layers than a program's.
 inline void require_fit(const PyProgram& p, const Adapter& adapter) {
-    require(adapter.places.size() <= p.adapted.size(), "adapters: one is of another program");
+    require(adapter.places.size() <= p.program.needs().adapted.size(),
+            "adapters: one is of another program");
     for (size_t i = 0; i < adapter.places.size(); ++i)
         for (const AdapterLayers& layers : adapter.places[i]) {
-            const auto& [features, rows] = p.adapted[i];
+            const auto& [features, rows] = p.program.needs().adapted[i];
             require(layers.down.columns == features, "adapters: one is of another program");
             for (const auto& up : layers.ups)
                 require(up.column + up.matrix.rows <= rows, "adapters: one is of another program");
@@ -87,11 +78,10 @@ inline std::vector<AdapterSpan> adapter_spans(const PyProgram& p,
     return spans;
 }
 
-inline void bind_adapter_words(nb::module_& m, nb::class_<PyProgram>& program) {
+inline void bind_adapter(nb::module_& m) {
     nb::class_<Adapter>(m, "Adapter")
         .def(nb::init<>())
         .def("add", &add_layers, "place"_a, "down"_a, "ups"_a);
-    program.def("adapted", &add_adapted, "name"_a, "src"_a, "features"_a, "dst"_a, "rows"_a);
 }
 
 }  // namespace sterna::border

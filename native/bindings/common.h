@@ -19,8 +19,6 @@ namespace sterna::border {
 // The unit of a name; std::invalid_argument where there is none (module.cpp).
 const KernelTable& table(const std::string& isa);
 
-constexpr int kMaxHeadDim = 65536;
-
 inline int layout_index(const std::string& layout) {
     const int i = format_index(layout);
     require(i >= 0, "layout: unknown code layout");
@@ -81,9 +79,6 @@ struct PyWeight {
 // (count, gap) of DecidingLogits. Checked: 0 <= count <= vocab.
 using PyDeciding = std::tuple<int32_t, double>;
 DecidingLogits make_deciding(const PyDeciding& deciding, int64_t vocab);
-
-// The bounds of a shadow, float [3][rows of all tiles], checked to fit its weight (bindings/head.cpp).
-ShadowBounds shadow_bounds(const Weight& fine, const Weight& shadow, const In<float, 2>& bounds);
 
 // The ModelFormatError of sterna.errors.
 void raise_changed(const ChangedFile& e);

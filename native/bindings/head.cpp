@@ -9,8 +9,6 @@ namespace sterna::border {
 
 namespace {
 
-constexpr const char* kShadowLayout = "b8";
-
 // (codes [tiles, tile bytes], scale [rows], bounds [3, rows]) of a float weight, rows those of all
 // tiles; the same bytes from every unit and thread count.
 std::tuple<Out<uint8_t, 2>, Out<float, 1>, Out<float, 2>> shadow(const PyWeight& w,
@@ -62,7 +60,10 @@ std::tuple<Out<float, 2>, Out<float, 2>, Out<float, 2>, std::vector<int64_t>> sc
     const Weight& floats = w.weight;
     const auto& kernels = table(isa);
     Pool& p = pool(threads);
-    Screen screen(floats, s.weight, shadow_bounds(floats, s.weight, bounds));
+    Screen screen(
+        floats, s.weight,
+        shadow_bounds(floats, s.weight, bounds.data(), static_cast<int64_t>(bounds.shape(0)),
+                      static_cast<int64_t>(bounds.shape(1))));
     const auto N = static_cast<int64_t>(x.shape(0));
     require(static_cast<int64_t>(x.shape(1)) == floats.K, "x: last dimension must be K");
     std::vector<DecidingLogits> checked;
@@ -125,19 +126,6 @@ DecidingLogits make_deciding(const PyDeciding& deciding, int64_t vocab) {
     require(count >= 0 && count <= vocab, "deciding: count must lie in 0..vocabulary");
     require(gap >= 0 && gap <= 1e30, "deciding: gap must lie in 0..1e30");
     return {.count = count, .gap = gap};
-}
-
-ShadowBounds shadow_bounds(const Weight& floats, const Weight& shadow, const In<float, 2>& bounds) {
-    const auto& formats = all_tables().front()->formats;
-    require(formats[floats.format].rescore != nullptr && !floats.scale,
-            "head: an exact head has float weights without scales");
-    require(shadow.format == layout_index(kShadowLayout) && shadow.M == floats.M &&
-                shadow.K == floats.K && floats.padded_k <= kMaxIntegerK && floats.M >= 1,
-            "shadow: does not fit the head");
-    const int64_t rows = shadow.tiles * formats[shadow.format].tile_rows;
-    require(bounds.shape(0) == 3 && static_cast<int64_t>(bounds.shape(1)) == rows,
-            "bounds: must have three values for each row of the shadow");
-    return {bounds.data(), bounds.data() + rows, bounds.data() + 2 * rows};
 }
 
 void bind_head(nb::module_& m) {

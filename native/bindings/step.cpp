@@ -2,7 +2,6 @@
 #include "bindings/step.h"
 
 #include "bindings/adapters.h"
-#include "bindings/rows.h"
 
 namespace sterna::border {
 
@@ -33,8 +32,9 @@ void add_rows(const PyProgram& p, StepBatch& batch, const DecidingLogits& decidi
     const SequenceSpan& span = batch.spans.back();
     const int end = span.start + span.count;
     if (draw)
-        // Rows that are given come of other positions.
-        require(p.given || std::get<1>(*draw).shape(0) == static_cast<size_t>(end),
+
+        require(p.program.needs().previous_width ||
+                    std::get<1>(*draw).shape(0) == static_cast<size_t>(end),
                 "draws: history must be the sequence's tokens");
     auto draws = draw ? row_draws(draw, span.logits) : std::vector<Draw>();
     for (int i = 0; i < span.logits; ++i) {
@@ -55,7 +55,8 @@ StepBatch make_batch(const PyProgram& p, const KvCache& cache, const In<int32_t,
     for (size_t i = 0; i < sequences.size(); ++i) {
         add_span(batch, cache, sequences[i]);
         add_rows(p, batch,
-                 deciding.empty() ? DecidingLogits{} : make_deciding(deciding[i], p.vocab),
+                 deciding.empty() ? DecidingLogits{}
+                                  : make_deciding(deciding[i], p.program.needs().vocab),
                  draws.empty() ? PyDraw{} : draws[i]);
         total += batch.spans.back().count;
     }
@@ -67,7 +68,7 @@ StepBatch make_batch(const PyProgram& p, const KvCache& cache, const In<int32_t,
     require(total == static_cast<int64_t>(tokens.shape(0)) && total > 0,
             "tokens: must be as many as the sequences count, at least one");
     for (size_t i = 0; i < tokens.shape(0); ++i)
-        require(tokens.data()[i] >= 0 && tokens.data()[i] < p.vocab,
+        require(tokens.data()[i] >= 0 && tokens.data()[i] < p.program.needs().vocab,
                 "tokens: id outside the vocabulary");
     return batch;
 }
@@ -94,12 +95,13 @@ void require_states(const PyProgram& p, const std::vector<State*>& states,
 }
 
 void require_fit(const PyProgram& p, const KvCache& cache) {
-    require(cache.layers() >= static_cast<int>(p.layers.size()), "cache: has too few layers");
-    for (int layer = 0; layer < static_cast<int>(p.layers.size()); ++layer)
-        require(!p.layers[static_cast<size_t>(layer)].kv_heads ||
-                    cache.heads(layer) == p.layers[static_cast<size_t>(layer)],
+    require(cache.layers() >= static_cast<int>(p.program.needs().layers.size()),
+            "cache: has too few layers");
+    for (int layer = 0; layer < static_cast<int>(p.program.needs().layers.size()); ++layer)
+        require(!p.program.needs().layers[static_cast<size_t>(layer)].kv_heads ||
+                    cache.heads(layer) == p.program.needs().layers[static_cast<size_t>(layer)],
                 "cache: does not fit the program");
-    require(!p.widths.empty() && p.widths.back() >= p.columns(), "program: has no logits");
+    require(p.program.buffers() && p.program.logits_ld() >= p.columns(), "program: has no logits");
 }
 
 // The states of a step that is about to change them; under the lock, since another thread may have had one.
@@ -142,6 +144,15 @@ float* run_whole(PyProgram& p, const Batch& batch, const KvCache& cache, const K
     return logits;
 }
 
+// Rows of so many tokens, of a width that the program has.
+template <class Array>
+auto rows_of(const std::optional<Array>& rows, size_t tokens, int64_t width, const char* rule) {
+    require(!rows || (width > 0 && rows->shape(0) == tokens &&
+                      static_cast<int64_t>(rows->shape(1)) == width),
+            rule);
+    return rows ? rows->data() : nullptr;
+}
+
 }  // namespace
 
 StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
@@ -150,10 +161,15 @@ StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
                     const std::vector<PyDraw>& draws, const std::vector<State*>& states,
                     Gate* masks, const std::vector<PyAhead>& ahead,
                     const std::vector<PyAdapted>& adapters,
-                    const std::optional<In<float, 2>>& given, const std::optional<Told>& told) {
-    const float* rows = rows_of(given, tokens.shape(0), p.given, "given: a row for each token");
-    float* told_rows = rows_of(told, tokens.shape(0), p.told, "told: a row for each token");
-    require(p.given == 0 || rows, "given: this program needs a row for each token");
+                    const std::optional<In<float, 2>>& previous_hidden_states,
+                    const std::optional<OutRows>& hidden_states) {
+    const float* rows =
+        rows_of(previous_hidden_states, tokens.shape(0), p.program.needs().previous_width,
+                "previous_hidden_states: a row for each token");
+    float* hidden_rows = rows_of(hidden_states, tokens.shape(0), p.program.needs().hidden_width,
+                                 "hidden_states: a row for each token");
+    require(p.program.needs().previous_width == 0 || rows,
+            "previous_hidden_states: this program needs a row for each token");
     auto batch = make_batch(p, cache, tokens, sequences, deciding, draws);
     require_states(p, states, ahead, batch.spans);
     require_fit(p, cache);
@@ -168,20 +184,21 @@ StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
     std::mutex& mutex = p.lock();  // under the GIL
     nb::gil_scoped_release release;
     const std::lock_guard guard(mutex);
-    p.draws.begin(batch.draws, static_cast<int>(p.vocab));
+    p.draws.begin(batch.draws, static_cast<int>(p.program.needs().vocab));
     for (size_t i = 0; i < drawn.size(); ++i)
-        batch.deciding[batch.drawn_rows[i]] = p.draws.deciding(i, batch.draws[i], p.vocab);
+        batch.deciding[batch.drawn_rows[i]] =
+            p.draws.deciding(i, batch.draws[i], p.program.needs().vocab);
     begin_states(batch, states, ahead);
     float* logits = run_whole(
-        p, {{tokens.data(), tokens.shape(0)}, batch.spans, adapted, masks, rows, told_rows}, cache,
-        kernels, workers);
+        p, {{tokens.data(), tokens.shape(0)}, batch.spans, adapted, masks, rows, hidden_rows},
+        cache, kernels, workers);
     if (masks) masks->pass();
     end_states(batch, states, ahead);
     const auto row_of = [&](size_t n) {
         return logits + static_cast<int64_t>(n) * p.program.logits_ld();
     };
     for (size_t i = 0; i < drawn.size(); ++i) batch.draws[i].logits = row_of(batch.drawn_rows[i]);
-    p.draws.run(batch.draws, static_cast<int>(p.vocab), workers, drawn);
+    p.draws.run(batch.draws, static_cast<int>(p.program.needs().vocab), workers, drawn);
     for (size_t i = 0; i < batch.kept_rows.size(); ++i)
         std::copy_n(row_of(batch.kept_rows[i]), columns, out.data() + i * columns);
     for (size_t r = 0; r < rescored.size(); ++r)

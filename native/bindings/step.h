@@ -2,7 +2,6 @@
 #pragma once
 #include <unistd.h>
 
-#include <cmath>
 #include <memory>
 #include <mutex>
 
@@ -16,21 +15,10 @@ namespace sterna::border {
 struct PyProgram {
     Program program;
     std::vector<nb::object> keep;  // the arrays behind the weights
-    std::vector<Weight> weights;
+    std::vector<Operand> values;
     Mappings mappings;
     Draws draws;
-    std::vector<int64_t> widths;  // padded width of each buffer
-    std::vector<int> planes_of;  // of the buffers: the format whose planes they hold, or -1
-    std::vector<int> code_planes_of;  // and how many planes of int8
-    std::vector<bool>
-        of_experts;  // of the buffers: whether an operation writes rows of experts there
-    std::vector<std::pair<int64_t, int64_t>>
-        adapted;  // places of adapters: features of the input, and of the result
-    int experts = 0, chosen = 0;  // of the last route
-    std::vector<KvCache::Heads> layers;  // of the cache that the operations name; of none: none
-    int64_t vocab = 0;
     int64_t hidden = 0;  // columns of a row of a program without a head; else 0
-    int64_t given = 0, told = 0;  // columns of rows that a step is given, and can tell
     std::unique_ptr<std::mutex> mutex = std::make_unique<std::mutex>();
     pid_t owner = getpid();
 
@@ -45,32 +33,9 @@ struct PyProgram {
         return *mutex;
     }
 
-    // Of what a step gives.
-    int64_t columns() const { return hidden ? hidden : vocab; }
+    // Of a row that a step gives.
+    int64_t columns() const { return hidden ? hidden : program.needs().vocab; }
 };
-
-// Padded width of a buffer that exists.
-inline int64_t width_of(const PyProgram& p, int buffer) {
-    require(buffer >= 0 && buffer < static_cast<int>(p.widths.size()), "buffer: no such buffer");
-    return p.widths[static_cast<size_t>(buffer)];
-}
-
-// A copy of a vector that must have so many values.
-inline std::vector<float> values_of(const In<float, 1>& from, int64_t count, const char* rule) {
-    require(static_cast<int64_t>(from.shape(0)) == count, rule);
-    return {from.data(), from.data() + from.shape(0)};
-}
-
-// A number that scales something, or the cap of something where 0 means none.
-inline float checked_factor(float value, const char* rule) {
-    require(std::isfinite(value) && value != 0, rule);
-    return value;
-}
-inline float checked_cap(float value) {
-    require(std::isfinite(value) && (value == 0 || (value >= 1e-3f && value <= 1e6f)),
-            "cap: must be 0, for none, or in 0.001..1000000");
-    return value;
-}
 
 // (first, count, adapter) of sequences of a step that follow each other.
 using PyAdapted = std::tuple<int, int, Adapter*>;
@@ -86,9 +51,10 @@ using StepResult =
 using PyAhead = std::tuple<int, int, State*>;
 
 // Rows that the core writes.
-using Told = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using OutRows = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
-// given: a row for each token, where the program is given any. told: where those go that it tells, or none.
+// previous_hidden_states: a row for each token, if the program reads them. hidden_states: where a row for each token goes;
+// none: they are not computed.
 // masks: open once those of `draws` are written, where they are not before the step.
 // states: of each sequence, where the program is recurrent, else none. Those of sequences that start at 0 may be of any
 // position. A run that fails leaves them of no position, and those of `ahead`.
@@ -99,6 +65,7 @@ StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
                     const std::vector<PyDraw>& draws, const std::vector<State*>& states,
                     Gate* masks, const std::vector<PyAhead>& ahead,
                     const std::vector<PyAdapted>& adapters,
-                    const std::optional<In<float, 2>>& given, const std::optional<Told>& told);
+                    const std::optional<In<float, 2>>& previous_hidden_states,
+                    const std::optional<OutRows>& hidden_states);
 
 }  // namespace sterna::border

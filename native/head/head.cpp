@@ -6,6 +6,9 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <stdexcept>
+
+#include "units/dispatch.h"
 
 namespace sterna {
 
@@ -53,7 +56,25 @@ float largest(const float* values, int64_t n) {
     return *std::max_element(lanes, lanes + 16);
 }
 
+void require_fit(bool fits, const char* rule) {
+    if (!fits) throw std::invalid_argument(rule);
+}
+
 }  // namespace
+
+ShadowBounds shadow_bounds(const Weight& floats, const Weight& shadow, const float* bounds,
+                           int64_t rows, int64_t columns) {
+    const auto& formats = all_tables().front()->formats;
+    require_fit(formats[floats.format].rescore != nullptr && !floats.scale,
+                "head: an exact head has float weights without scales");
+    require_fit(shadow.format == format_index(kShadowLayout) && shadow.M == floats.M &&
+                    shadow.K == floats.K && floats.padded_k <= kMaxIntegerK && floats.M >= 1,
+                "shadow: does not fit the head");
+    const int64_t of_tiles = shadow.tiles * formats[shadow.format].tile_rows;
+    require_fit(rows == 3 && columns == of_tiles,
+                "bounds: must have three values for each row of the shadow");
+    return {bounds, bounds + of_tiles, bounds + 2 * of_tiles};
+}
 
 TokenBounds token_bounds(const float* x, const int8_t* const codes[2], const float* scale,
                          int64_t K, int64_t fma_steps) {

@@ -21,11 +21,16 @@
 
 namespace sterna {
 
+constexpr const char* kShadowLayout = "b8";
+
 // Upper bounds for every row of the shadow, each [M] at least: ||W_i - s_i q_i||_2, ||s_i q_i||_2 and
 // max_k |W_ik - s_i q_ik|.
 struct ShadowBounds {
     const float *error = nullptr, *norm = nullptr, *peak = nullptr;
 };
+// Those in a matrix [3][rows of all tiles], where weights and matrix fit each other; else std::invalid_argument.
+ShadowBounds shadow_bounds(const Weight& floats, const Weight& shadow, const float* bounds,
+                           int64_t rows, int64_t columns);
 
 // E_i = (x_peak * peak_i + x_error * error_i + x_norm * norm_i + kUnderflow) * kSlack. No sum of row i
 // can overflow if reach * (error_i + norm_i) is small enough.

@@ -8,6 +8,8 @@
 
 namespace sterna {
 
+constexpr int kMaxHeadDim = 65536;
+
 // Heads are stored and attended to in whole row blocks, padded with zeros.
 constexpr int padded_head(int head_dim) {
     return (head_dim + kRowBlock - 1) / kRowBlock * kRowBlock;

@@ -68,7 +68,7 @@ def test_a_plan_foresees_its_bytes() -> None:
     model = random_model("tiny", format="i2", head="bf16")
     weights = sum(w.nbytes for w in model.graph.weights())
     assert plan.nbytes == weights + 128 * SHAPES["tiny"].kv_bytes("i16")
-    head = model.graph.ops[-1].weight
+    head = model.graph.head.weight
     assert head is not None
     assert plan.layer_bytes == weights - head.nbytes
 

@@ -203,168 +203,37 @@ class Adapter:
     ) -> None: ...
 
 class Program:
-    def __init__(
-        self,
-        n_heads: int,
-        n_kv_heads: int,
-        head_dim: int,
-    ) -> None: ...
+    def __init__(self) -> None: ...
     def heads(self, n_heads: int, n_kv_heads: int, head_dim: int) -> int: ...
     def rotary(
         self, inverse_frequencies: Sequence[float], interleaved: bool, factor: float = 1.0
     ) -> int: ...
     def buffer(self, width: int) -> int: ...
     def weight(self, weight: Weight) -> int: ...
-    def embed(self, weight: int, dst: int, factor: float = 1.0) -> None: ...
-    def select(self, src: int, dst: int) -> None: ...
-    def rowwise(
+    def value(
         self,
-        name: str,
-        src: int,
-        dst: int,
+        buffer: int,
         width: int,
-        glu: str = "",
-        up_offset: int = 0,
-        norm: npt.NDArray[np.float32] | None = None,
-        eps: float = 0.0,
-        rounding: int | None = None,
-        selected: bool = False,
-        keep_float: bool = True,
-        planes_for_weight: int = -1,
-        residual: int = -1,
-        hadamard_block: int = 0,
-        signs: npt.NDArray[np.float32] | None = None,
-        signs_last: bool = False,
+        experts: int = 0,
         chosen: int = 0,
-        spread: bool = False,
-        limit: float = 0.0,
-        up: int = -1,
-        parts: int = 1,
-        factor: float = 1.0,
         code_planes: int = 1,
-    ) -> None: ...
-    def copy(self, src: int, dst: int, column: int, width: int) -> None: ...
-    def tell(
-        self, name: str, src: int, dst: int, norm: npt.NDArray[np.float32], eps: float
-    ) -> None: ...
-    def to_bf16_planes(self, weight: int, src: int, selected: bool = False) -> None: ...
-    def linear(
-        self,
-        name: str,
-        weight: int,
-        src: int,
-        dst: int,
-        residual: int = -1,
-        selected: bool = False,
-        fast: bool = False,
-        column: int = 0,
-        bias: npt.NDArray[np.float32] | None = None,
-        factor: float = 1.0,
-        cap: float = 0.0,
-        chosen: int = 0,
-        expert_rows: int = 0,
-        code_planes: int = 1,
-    ) -> None: ...
-    def route(
-        self,
-        name: str,
-        src: int,
-        dst: int,
-        experts: int,
-        chosen: int,
-        of_all: bool = False,
-        factors: npt.NDArray[np.float32] | None = None,
-    ) -> None: ...
-    def combine(
-        self, name: str, src: int, shares: int, dst: int, residual: int, width: int
-    ) -> None: ...
-    def adapted(self, name: str, src: int, features: int, dst: int, rows: int) -> None: ...
-    def read_open_rows(self, gates: int, threads: int) -> None: ...
+        floats: bool = True,
+        planes_for: int = -1,
+        nonzeros: bool = False,
+    ) -> int: ...
+    def add(self, op: object, numbers: dict[int, int], threads: int | None = None) -> None: ...
+    def end_without_head(self, width: int) -> None: ...
     def place(self, threads: int, replicas: bool) -> None: ...
-    def read_columns(self, threads: int) -> None: ...
-    def squares(
-        self, name: str, src: int, width: int, selected: bool = False, chosen: int = 0
-    ) -> None: ...
+    @property
+    def state_bytes(self) -> int: ...
     @property
     def square_sums(self) -> list[tuple[int, npt.NDArray[np.float64]]]: ...
     @property
     def left_out(self) -> int: ...
-    def rope(
-        self,
-        qkv: int,
-        layer: int,
-        q_norm: npt.NDArray[np.float32] | None = None,
-        k_norm: npt.NDArray[np.float32] | None = None,
-        eps: float = 0.0,
-        dst: int = -1,
-        rotary: int = -1,
-        gated: bool = False,
-        name: str = "self_attn",
-        norms_last: bool = False,
-        heads: int = 0,
-        stores: bool = True,
-        keys_are_values: bool = False,
-        v_norm: npt.NDArray[np.float32] | None = None,
-    ) -> None: ...
-    def conv(self, name: str, row: int, taps: npt.NDArray[np.float32]) -> None: ...
-    def recurrence(
-        self,
-        name: str,
-        row: int,
-        dst: int,
-        k_heads: int,
-        v_heads: int,
-        k_dim: int,
-        v_dim: int,
-        a: int,
-        b: int,
-        rate: npt.NDArray[np.float32],
-        bias: npt.NDArray[np.float32],
-        tiled: bool = False,
-    ) -> None: ...
-    def gated(
-        self,
-        name: str,
-        src: int,
-        gate: int,
-        dst: int,
-        heads: int,
-        k_heads: int,
-        head_dim: int,
-        column: int,
-        stride: int,
-        activation: str,
-        norm: npt.NDArray[np.float32] | None = None,
-        eps: float = 0.0,
-        single: bool = False,
-    ) -> None: ...
-    @property
-    def state_bytes(self) -> int: ...
-    def attention(
-        self,
-        qkv: int,
-        dst: int,
-        layer: int,
-        window: int | None = None,
-        scale: float | None = None,
-        cap: float = 0.0,
-        sinks: npt.NDArray[np.float32] | None = None,
-        heads: int = 0,
-    ) -> None: ...
     @property
     def seconds(self) -> dict[str, float]: ...
     @property
     def head_seconds(self) -> float: ...
-    def end_without_head(self, width: int) -> None: ...
-    def head(
-        self,
-        name: str,
-        weight: int,
-        shadow: int,
-        bounds: npt.NDArray[np.float32],
-        src: int,
-        dst: int,
-    ) -> None: ...
     def run(
         self,
         cache: KvCache,
@@ -378,8 +247,8 @@ class Program:
         masks: Gate | None = None,
         ahead: Sequence[tuple[int, int, State]] = (),
         adapters: Sequence[tuple[int, int, Adapter]] = (),
-        given: npt.NDArray[np.float32] | None = None,
-        told: npt.NDArray[np.float32] | None = None,
+        previous_hidden_states: npt.NDArray[np.float32] | None = None,
+        hidden_states: npt.NDArray[np.float32] | None = None,
     ) -> tuple[npt.NDArray[np.float32], list[SampleResult], list[int], int]: ...
 
 _Draw = tuple[SampleParams, npt.NDArray[np.int32], int, npt.NDArray[np.int32] | None]

@@ -117,7 +117,7 @@ def test_bytes_are_foreseen(name: str, head: str) -> None:
     """The estimate that guards memory is what a model then takes."""
     shape = SHAPES["tiny"]
     model = random_model("tiny", format=name, head=head)
-    shadow = model.graph.ops[-1].shadow  # of an exact head
+    shadow = model.graph.head.shadow  # of an exact head
     taken = sum(w.nbytes for w in model.graph.weights()) + (shadow.nbytes if shadow else 0)
     assert taken == shape.nbytes(name, head)
     for w in model.graph.weights():
@@ -288,7 +288,7 @@ def test_models_name_their_matrices() -> None:
     for name, shape in SHAPES.items():
         graph = random_model(name).graph if name == "tiny" else None
         if graph:
-            made = [(op.weight.M, op.weight.K) for op in graph.ops if op.kind == "linear"]
+            made = [op.weight.shape for op in graph.linears]
             assert made[:4] == list(shape.matrices().values())
 
 

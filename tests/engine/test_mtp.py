@@ -32,6 +32,7 @@ from sterna.engine.decoding.speculation import MOST_DRAFTS, Speculation
 from sterna.engine.engine import StepInput
 from sterna.engine.scheduling.step_costs import StepCosts
 from sterna.errors import ModelFormatError
+from sterna.graph.ops import RouteOp
 from sterna.sampling_params import SamplingParams
 
 GREEDY = SamplingParams()
@@ -333,7 +334,7 @@ def test_of_a_model_of_experts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     folder = write_mtp(tmp_path / "m", recipe)
     llm = LLM(folder, threads=1)
     assert llm.engine.mtp is not None
-    assert any(op.kind == "route" for op in llm.engine.mtp.model.graph.ops)
+    assert any(isinstance(op, RouteOp) for op in llm.engine.mtp.model.graph.ops)
     done = llm.generate(PROMPT[:40], **OPTIONS)
     assert facts(done) == facts(
         LLM(folder, threads=1, speculate="off").generate(PROMPT[:40], **OPTIONS)

@@ -109,7 +109,7 @@ def test_an_exact_head_under_them(data: st.DataObject) -> None:
 def test_few_allowed_read_little_of_the_head(checkpoint: Callable[[str], Path]) -> None:
     """Their row blocks and no shadow; log-probabilities still take the whole head."""
     llm = LLM(checkpoint("bitnet-multiply"), head="exact", threads=1)
-    head = llm.engine.model.graph.ops[-1]
+    head = llm.engine.model.graph.head
     assert head.weight is not None
     block = head.weight.codes.nbytes // (head.weight.M // 16)
     options: dict[str, Any] = {"max_tokens": 5, "ignore_eos": True, "temperature": 1.0, "seed": 1}

@@ -14,7 +14,7 @@ from helpers import GROUPED, assert_same_bits, failure
 import sterna.ops as ops
 from sterna import LLM, _native, formats, loading
 from sterna.errors import RequestError
-from sterna.graph import Graph, Heads
+from sterna.graph import GraphBuilder, Heads
 
 # A format of every layout, with odd and even zero_x2, minima and powers of two.
 TABLES = [*GROUPED, "i1:g32", "i2p:g32", "t5:g96", "i4:row", "i8", "tl2_1", "bf16"]
@@ -22,13 +22,13 @@ TABLES = [*GROUPED, "i1:g32", "i2p:g32", "t5:g96", "i4:row", "i8", "tl2_1", "bf1
 
 def embedded(table: ops.PackedWeight, tokens: list[int], isa: str) -> np.ndarray:
     """The rows float32 [tokens, K] that a program looks up, of a table [K, K]."""
-    g = Graph(Heads(1, 1, 16))
+    g = GraphBuilder(Heads(1, 1, 16))
     identity = ops.pack(np.eye(table.K, dtype=np.float32), format="f32")
     g.linear(g.select(g.embed(table)), identity, "lm_head")  # all products but one are 0
     cache = _native.KvCache([(1, 16)], 1, "f32")
     n = len(tokens)
     span = [(0, n, n, np.zeros(1, np.int32))]
-    return g.compile().run(cache, np.array(tokens, np.int32), span, isa, 1)[0]
+    return g.graph.compile().run(cache, np.array(tokens, np.int32), span, isa, 1)[0]
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -132,7 +132,7 @@ def test_a_head_packed_so_runs(
     """Without being asked for: the head that a model was quantised with is its own."""
     convert(checkpoint("llama-96"), tmp_path / "packed", "pot4", head)
     model = loading.load(tmp_path / "packed")
-    assert model.graph.ops[-1].weight.format == head
+    assert model.graph.head.weight.format == head
     assert np.isfinite(Engine(model, threads=1).logits([[1, 2, 3]])[0]).all()
 
 

@@ -1,4 +1,4 @@
-"""Experts: the words of `Graph` against their definition."""
+"""Experts: the words of `GraphBuilder` against their definition."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from helpers import ISAS, assert_same_bits
 
 from sterna import _native, ops
 from sterna.formats import Experts
-from sterna.graph import Graph, Heads
+from sterna.graph import GraphBuilder, Heads
 
 TOKENS, EXPERTS, CHOSEN = 170, 5, 3
 HIDDEN, WIDTH = 160, 96  # neither fills tiles
@@ -42,10 +42,10 @@ def router(kind: str) -> np.ndarray:
     return w if kind == "apart" else w[[0, 1, 0, 1, 0]]
 
 
-def finished(g: Graph, x: Any) -> _native.Program:
+def finished(g: GraphBuilder, x: Any) -> _native.Program:
     """Logits are the value."""
     g.linear(g.select(x), ops.pack(np.eye(TOKENS, x.width, dtype=np.float32), format="f32"), "head")
-    return g.compile()
+    return g.graph.compile()
 
 
 def run(
@@ -60,8 +60,8 @@ def run(
     return np.concatenate(found)
 
 
-def graph() -> tuple[Graph, Any]:
-    g = Graph(Heads(1, 1, 16))
+def graph() -> tuple[GraphBuilder, Any]:
+    g = GraphBuilder(Heads(1, 1, 16))
     return g, g.embed(ops.pack(rows(), format="f32"))
 
 

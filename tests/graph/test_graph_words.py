@@ -11,7 +11,7 @@ from helpers import ISAS, assert_same_bits
 
 from sterna import _native, ops
 from sterna.formats import Shadow
-from sterna.graph import Graph, Heads, Value
+from sterna.graph import GraphBuilder, Heads, Value
 
 WIDTH, N = 75, 128  # an odd width, and rows of the table
 EPSILON = 2.0**-24
@@ -24,11 +24,11 @@ def rows(seed: int, width: int = WIDTH, spread: float = 1.0) -> np.ndarray:
 
 
 def logits(
-    table: np.ndarray, write: Callable[[Graph, Value], Value], isa: str, threads: int = 1,
+    table: np.ndarray, write: Callable[[GraphBuilder, Value], Value], isa: str, threads: int = 1,
     factor: float = 1.0,
 ) -> np.ndarray:  # fmt: skip
     """What `write` makes of the table's rows, float32 [N, its width]."""
-    g = Graph(Heads(1, 1, 16))
+    g = GraphBuilder(Heads(1, 1, 16))
     y = write(g, g.embed(ops.pack(table, format="f32"), factor))
     if not g.selected:
         # Products of values and an identity: all of a sum but one are 0.
@@ -36,12 +36,12 @@ def logits(
         g.linear(g.select(y), identity, "lm_head")
     cache = _native.KvCache([(1, 16)], 2, "f32")
     spans = [(0, N, N, np.arange(2, dtype=np.int32))]
-    program = g.compile()
+    program = g.graph.compile()
     return program.run(cache, np.arange(N, dtype=np.int32), spans, isa, threads)[0][:, : y.width]
 
 
 def check(
-    table: np.ndarray, write: Callable[[Graph, Value], Value], expected: np.ndarray,
+    table: np.ndarray, write: Callable[[GraphBuilder, Value], Value], expected: np.ndarray,
     tolerance: np.ndarray | float, factor: float = 1.0,
 ) -> None:  # fmt: skip
     """Within the tolerance of what is expected, and the same bits on all units and threads."""
@@ -179,6 +179,6 @@ def test_capped_logits_are_not_screened() -> None:
     table = rows(10)
     packed = ops.pack(table, format="f32")
     shadow = Shadow.of(packed, 1)
-    g = Graph(Heads(1, 1, 16))
+    g = GraphBuilder(Heads(1, 1, 16))
     g.head(g.select(g.embed(packed)), packed, shadow, "lm_head", cap=5.0)
-    assert g.ops[-1].shadow is None
+    assert g.graph.head.shadow is None

@@ -17,7 +17,7 @@ from gguf_factory import Tiny, write
 from sterna import loading
 from sterna.checkpoints.safetensors import SafetensorsFile
 from sterna.graph import identity
-from sterna.graph.operations import Op, Value
+from sterna.graph.ops import CopyOp, Value
 
 #: One of each architecture and way to store weights.
 KINDS = {(r.architecture, r.weights, r.tied): name for name, r in RECIPES.items()}.values()
@@ -109,6 +109,6 @@ def raise_first_value(path: Path, name: str) -> None:
 def test_a_field_of_an_unknown_type_is_an_error(checkpoint: Callable[[str], Path]) -> None:
     """Something that the digest would not cover cannot slip into an operation."""
     graph = loading.load(checkpoint("llama-f32"), cached=False).graph
-    spoiled = replace(graph, ops=[*graph.ops, Op("copy", "x", [], Value(1), norm=object())])
+    spoiled = replace(graph, ops=[*graph.ops, CopyOp(name="x", output=Value(1), x=object())])
     with pytest.raises(TypeError, match="object"):
         identity.digest(spoiled)

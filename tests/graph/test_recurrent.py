@@ -15,7 +15,7 @@ import pytest
 from helpers import ISAS, assert_same_bits
 
 from sterna import _native, ops
-from sterna.graph import Graph, Heads, RecurrentHeads
+from sterna.graph import GraphBuilder, Heads, RecurrentHeads
 
 N = 70  # tokens: some blocks of 16 of a kernel, and a rest
 EPS = 1e-6
@@ -82,7 +82,7 @@ def program(name: str, part: str) -> _native.Program:
     """Logits are the convolved row, what the recurrence gives, or that times its gates."""
     case, of = CASES[name], layer(name)
     h, at = case.heads, case.columns
-    g = Graph(Heads(1, 1, 16))
+    g = GraphBuilder(Heads(1, 1, 16))
     x = g.conv(g.embed(ops.pack(of.rows, format="f32")), of.taps, "conv1d")
     if part != "conv":
         row = x
@@ -93,7 +93,7 @@ def program(name: str, part: str) -> _native.Program:
         x = g.gated(x, row, at["z"], h.v_dim, h.v_heads, "sigmoid", "gate")
     eye = np.eye(len(of.rows), x.width, dtype=np.float32)
     g.linear(g.select(x), ops.pack(eye, format="f32"), "lm_head")
-    return g.compile()
+    return g.graph.compile()
 
 
 def run(
@@ -267,14 +267,14 @@ def test_what_is_not_finite_is_told(column: str, isa: str) -> None:
     case, of = CASES["grouped"], layer("grouped")
     h, at, rows = case.heads, case.columns, of.rows / 4
     rows[:, {"q": 0, "v": h.width - 1, "z": at["z"]}[column]] = 3e38
-    g = Graph(Heads(1, 1, 16))
+    g = GraphBuilder(Heads(1, 1, 16))
     row = g.conv(g.embed(ops.pack(rows, format="f32"), factor=4), of.taps, "conv1d")
     x = g.recurrence(row, h, at["a"], at["b"], of.rate, of.bias, "layer 7")
     x = g.gated(x, row, at["z"], h.v_dim, h.v_heads, "silu", "layer 7", of.norm, EPS)
     x = g.norm(x, np.ones(x.width, np.float32), EPS, "layer 7")
     eye = ops.pack(np.eye(len(rows), x.width, dtype=np.float32), format="f32")
     g.linear(g.select(x), eye, "lm_head")
-    p = g.compile()
+    p = g.graph.compile()
     state, pages = _native.State(p.state_bytes), np.arange(2, dtype=np.int32)
     cache = _native.KvCache([(1, 16)], 2, "f32")
     with pytest.raises(FloatingPointError, match="layer 7"):
@@ -288,14 +288,14 @@ def gates_of(a: np.ndarray, b: np.ndarray, rate: np.ndarray, isa: str) -> np.nda
     row = np.concatenate([np.ones(2 + heads), a, b]).astype(np.float32)
     table = np.zeros((width, width), np.float32)
     table[0] = row
-    g = Graph(Heads(1, 1, 16))
+    g = GraphBuilder(Heads(1, 1, 16))
     taps = np.ones((2 + heads, 1), np.float32)
     x = g.conv(g.embed(ops.pack(table, format="f32")), taps, "conv1d")
     zeros = np.zeros(heads, np.float32)
     g.recurrence(x, RecurrentHeads(1, heads, 1, 1), 2 + heads, 2 + 2 * heads, rate, zeros, "gates")
     # The gates take the place of a and b, which nobody reads but this test.
     g.linear(g.select(x), ops.pack(np.eye(width, dtype=np.float32), format="f32"), "lm_head")
-    p, pages = g.compile(), np.zeros(1, np.int32)
+    p, pages = g.graph.compile(), np.zeros(1, np.int32)
     cache, states = _native.KvCache([(1, 16)], 1, "f32"), [_native.State(p.state_bytes)]
     logits = p.run(cache, np.zeros(1, np.int32), [(0, 1, 1, pages)], isa, 1, states=states)[0]
     return logits[0, 2 + heads :].reshape(2, heads).copy()

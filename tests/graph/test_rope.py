@@ -6,7 +6,7 @@ import numpy as np
 
 from sterna import ops
 from sterna._native import KvCache, inverse_frequencies
-from sterna.graph import Attention, Graph, Heads, Rotary
+from sterna.graph import Attention, GraphBuilder, Heads, Rotary
 
 WIDTH, HEADS, KV_HEADS, DIM, VOCAB = 64, 4, 2, 16, 64
 
@@ -18,12 +18,12 @@ def logits(interleaved: bool, q: np.ndarray, k: np.ndarray) -> np.ndarray:
     v = rng.standard_normal((KV_HEADS * DIM, WIDTH)).astype(np.float32)
     frequencies = tuple(inverse_frequencies(100.0, DIM))
     how = Attention(Rotary(frequencies, interleaved))
-    g = Graph(Heads(HEADS, KV_HEADS, DIM))
+    g = GraphBuilder(Heads(HEADS, KV_HEADS, DIM))
     x = g.embed(table)
     qkv = ops.pack(np.concatenate([q, k, v]), format="f32")
     h = g.attention(g.linear(x, qkv, "qkv"), 0, how)
     g.linear(g.select(h), table, "lm_head")
-    program = g.compile()
+    program = g.graph.compile()
     tokens = np.arange(20, dtype=np.int32)
     cache = KvCache([(KV_HEADS, DIM)], 1, "f32")
     pages = np.zeros(1, np.int32)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ from sterna.checkpoints.directory import Checkpoint
 from sterna.engine import Engine
 from sterna.errors import ModelFormatError, UnsupportedModelError
 from sterna.formats import PackedWeight
-from sterna.graph import Graph, Heads
+from sterna.graph import GraphBuilder, Heads, Value
+from sterna.graph.ops import LinearOp
 from sterna.weights.sources import CheckpointWeights, Linear, PackedWeights, in_runs
 
 WIDTH, VOCAB = 256, 256
@@ -49,7 +51,7 @@ def rows_of(
     n: int,
 ) -> np.ndarray:
     """What one linear word makes of the table's first n rows, float32 [n, sum of rows]."""
-    g = Graph(Heads(1, 1, 16))
+    g = GraphBuilder(Heads(1, 1, 16))
     packed = ops.pack(table, format="f32")
     y = g.linear(g.embed(packed), weights, "several", bias=bias)
     # Products of outputs and an identity: all of a sum but one are 0.
@@ -58,7 +60,7 @@ def rows_of(
     cache = _native.KvCache([(1, 16)], 1, "f32")
     tokens = np.arange(n, dtype=np.int32)
     page = np.zeros(1, np.int32)
-    logits = g.compile().run(cache, tokens, [(0, n, n, page)], isa, threads)[0]
+    logits = g.graph.compile().run(cache, tokens, [(0, n, n, page)], isa, threads)[0]
     starts = zip(y.starts, (w.M for w in weights), strict=True)
     return np.concatenate([logits[:, at : at + m] for at, m in starts], axis=1)
 
@@ -83,16 +85,18 @@ def test_each_writes_its_columns(names: tuple[str, ...], biased: bool) -> None:
 
 def test_a_bias_of_another_size() -> None:
     """Neither the graph nor the native program takes one that does not fit."""
-    g = Graph(Heads(1, 1, 16))
+    g = GraphBuilder(Heads(1, 1, 16))
     (w, *_) = weights_of(MIXTURES[0])
     x = g.embed(ops.pack(np.zeros((VOCAB, WIDTH), np.float32), format="f32"))
     with pytest.raises(ValueError, match="bias: must have 100 values"):
         g.linear(x, w, "w", bias=np.zeros(99, np.float32))
     with pytest.raises(ValueError, match="a residual needs one weight"):
         g.linear(x, [w, w], "w", residual=x)
-    p = _native.Program(1, 1, 16)
-    weight, narrow, wide = p.weight(w.native()), p.buffer(112), p.buffer(256)
-    bad: list[dict[str, object]] = [
+    p, narrow, wide = _native.Program(), Value(112), Value(256)
+    numbers = {id(w): p.weight(w.native())}
+    for value in (narrow, wide):
+        numbers[id(value)] = p.value(p.buffer(value.width), value.width)
+    bad: list[dict[str, Any]] = [
         {"bias": np.zeros(99, np.float32)},
         {"column": 8},
         {"column": -16},
@@ -100,9 +104,9 @@ def test_a_bias_of_another_size() -> None:
         {"column": 1 << 62},
     ]
     for options in bad:
-        with pytest.raises(ValueError, match=r"bias|column|narrow"):
-            p.linear("w", weight, wide, narrow, **options)  # type: ignore[arg-type]
-    p.linear("w", weight, wide, narrow, column=16)
+        with pytest.raises(ValueError, match=r"w \(linear\): (bias|column): "):
+            p.add(LinearOp(name="w", output=narrow, x=wide, weight=w, **options), numbers)
+    p.add(LinearOp(name="w", output=narrow, x=wide, weight=w, column=16), numbers)
 
 
 @dataclass

@@ -21,7 +21,7 @@ from sterna import loading
 from sterna.checkpoints.directory import Checkpoint
 from sterna.engine import Engine
 from sterna.errors import ModelFormatError, NonFiniteError, UnsupportedModelError
-from sterna.graph import Graph
+from sterna.graph import GraphBuilder
 from sterna.llm import LLM
 from sterna.models import layers
 from sterna.models.config import TransformerConfig
@@ -153,10 +153,12 @@ def test_sinks_of_another_length(tmp_path: Path) -> None:
         fields = {**config(RECIPES["llama-f32"])}
         c = TransformerConfig.of(SILU, fields, folder / "config.json")
         w = CheckpointWeights(Checkpoint.open(folder), None, None, 1, False)
-        g = Graph(c.heads)
+        g = GraphBuilder(c.heads)
         x, _ = layers.embedding(g, c, w)
         failure(
-            lambda x=x, g=g, c=c, w=w: layers.attention(g, c, w, x, 0, p, sinks=True),
+            lambda x=x, g=g, c=c, w=w: layers.attention(
+                g, c, w, x, 0, p, layers.AttentionOptions(sinks=True)
+            ),
             kind, name, *words,
         )  # fmt: skip
 

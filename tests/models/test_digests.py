@@ -74,7 +74,7 @@ def test_a_digest_sees_one_level() -> None:
     expected = digests.committed()["format i4"]["i16"]
     model = CASES["format i4"].model()
     assert digests.digest(model, ISAS[0], "i16") == expected
-    layer = [op.weight for op in model.graph.ops if op.kind == "linear"][3]
+    layer = model.graph.linears[3].weight
     assert layer is not None
     layer.codes[0, 0] ^= 1
     assert digests.digest(model, ISAS[0], "i16") != expected

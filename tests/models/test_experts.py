@@ -95,7 +95,7 @@ def test_what_a_token_needs(checkpoint: Callable[[str], Path]) -> None:
     assert model.n_params == sum(t.numel() for t in tensors(QWEN3_MOE).values() if t.dim() == 2)
     ffn = 3 * 96 * 96 * QWEN3_MOE.layers
     assert model.n_params - model.n_active_params == (7 - 3) * ffn
-    ops_of = [op for op in model.graph.ops if op.kind == "linear" and op.weight is not None]
+    ops_of = model.graph.linears
     read = [op.weight.nbytes * (3 / 7 if "experts" in op.name else 1) for op in ops_of]
     assert model.weight_bytes_per_token == round(sum(read))
 

@@ -15,7 +15,7 @@ from helpers import assert_same_bits, failure
 from sterna import LLM, _native, loading, ops
 from sterna.convert import convert
 from sterna.errors import ModelFormatError, SternaError, UnsupportedModelError
-from sterna.graph import Graph, Heads, Rotation
+from sterna.graph import GraphBuilder, Heads, Rotation
 
 gguf_factory: Any = pytest.importorskip("gguf_factory", reason="needs the gguf package")
 
@@ -46,14 +46,14 @@ def rotated_rows(table: np.ndarray, rotation: Rotation, inverse: bool, isa: str)
     """
     width = table.shape[1]
     rows = np.resize(table, (width, width))
-    g = Graph(Heads(1, 1, 16))
+    g = GraphBuilder(Heads(1, 1, 16))
     x = g.rotate(g.embed(ops.pack(rows, format="f32")), rotation, "rotate", inverse)
     identity = ops.pack(np.eye(width, dtype=np.float32), format="f32")
     g.linear(g.select(x), identity, "lm_head")
     cache = _native.KvCache([(1, 16)], 1, "f32")
     tokens = np.arange(len(table), dtype=np.int32)
     spans = [(0, len(table), len(table), np.zeros(1, np.int32))]
-    return g.compile().run(cache, tokens, spans, isa, 2)[0][: len(table), :width]
+    return g.graph.compile().run(cache, tokens, spans, isa, 2)[0][: len(table), :width]
 
 
 @pytest.mark.parametrize("isa", _native.isas())

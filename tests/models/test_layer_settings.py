@@ -12,7 +12,7 @@ from helpers import failure
 
 from sterna.checkpoints.directory import Checkpoint
 from sterna.errors import ModelFormatError, UnsupportedModelError
-from sterna.graph import Graph
+from sterna.graph import Graph, GraphBuilder
 from sterna.models import module_of
 from sterna.models.config import TransformerConfig
 from sterna.weights.sources import CheckpointWeights
@@ -215,6 +215,6 @@ def build_of(fields: dict[str, Any], file: Path) -> Graph:
     """The graph of a config.json whose weights are in the folder of `file`."""
     module = module_of(fields, file)
     c = TransformerConfig.of(module, fields, file)
-    graph = Graph(c.heads)
-    module.build(graph, c, CheckpointWeights(Checkpoint.open(file.parent), None, None, 1, False))
-    return graph
+    g = GraphBuilder(c.heads)
+    module.build(g, c, CheckpointWeights(Checkpoint.open(file.parent), None, None, 1, False))
+    return g.graph

@@ -36,7 +36,8 @@ SAYS_NOTHING = {
     "attention_dropout", "resid_pdrop", "embd_pdrop", "router_jitter_noise", "pretraining_tp",
     "output_router_logits", "router_aux_loss_coef", "output_attentions", "output_hidden_states",
     "return_dict", "chunk_size_feed_forward", "is_encoder_decoder", "id2label", "label2id",
-    "problem_type", "_name_or_path",
+    "problem_type", "_name_or_path", "residual_dropout", "embedding_dropout", "hidden_dropout",
+    "classifier_dropout", "is_decoder",
 }  # fmt: skip
 #: Those that follow from others, which an architecture's `complete` fills in.
 FOLLOWS = {

@@ -47,7 +47,7 @@ REQUESTS: list[dict[str, Any]] = [
 def test_an_llm_says_the_same(name: str, checkpoint: Callable[[str], Path]) -> None:
     """Tokens and log-probabilities of every kind of request are those of the float head."""
     exact = LLM(checkpoint(name), head="exact", threads=2)
-    head = exact.engine.model.graph.ops[-1].weight
+    head = exact.engine.model.graph.head.weight
     assert head is not None
     floats = LLM(checkpoint(name), head=head.format, threads=2)
     assert (exact.info()["head"], floats.info()["head"]) == ("exact", head.format)
@@ -94,7 +94,7 @@ def test_a_batch_may_mix(checkpoint: Callable[[str], Path]) -> None:
 def test_what_is_counted(checkpoint: Callable[[str], Path]) -> None:
     """Rows and bytes of a screened step, of a full one and of one without logits."""
     model = random_model("tiny", head="exact")
-    engine, head = Engine(model, threads=1), model.graph.ops[-1]
+    engine, head = Engine(model, threads=1), model.graph.head
     assert head.weight is not None
     assert head.shadow is not None
     group = head.weight.codes.nbytes // (head.weight.M // 16)

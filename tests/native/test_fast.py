@@ -23,6 +23,8 @@ import sterna.ops as ops
 from sterna import _native, loading
 from sterna.engine import Engine
 from sterna.errors import NonFiniteError, RequestError
+from sterna.graph import Value
+from sterna.graph.ops import LinearOp
 
 # Such products are an instruction of the matrix unit: there is nothing to run without one, and
 # what `deterministic=False` means there (the same bits as True) is tested on every machine below.
@@ -198,15 +200,16 @@ def test_integer_models_are_not_fast(checkpoint: Callable[[str], Path]) -> None:
 
 
 @needs_unit
-def test_planes_must_have_been_made() -> None:
-    """The border refuses a layer that would read planes of nothing."""
-    program = _native.Program(1, 1, 16)
-    weight = program.weight(ops.pack(np.ones((64, 64), np.float32), format="bf16").native())
-    src, dst = program.buffer(64), program.buffer(64)
-    with pytest.raises(ValueError, match="planes"):
-        program.linear("layer", weight, src, dst, fast=True)
-    program.to_bf16_planes(weight, src)
-    program.linear("layer", weight, src, dst, fast=True)
+def test_planes_must_be_of_the_format() -> None:
+    """The core refuses a layer that would read planes made for another format."""
+    program, x, y = _native.Program(), Value(64), Value(64)
+    made, read = (ops.pack(np.ones((64, 64), np.float32), format=f) for f in ("bf16", "f32"))
+    numbers = {id(w): program.weight(w.native()) for w in (made, read)}
+    numbers[id(x)] = program.value(program.buffer(64), 64, planes_for=numbers[id(made)])
+    numbers[id(y)] = program.value(program.buffer(64), 64)
+    with pytest.raises(ValueError, match=r"layer \(linear\): x: has bf16 planes for another"):
+        program.add(LinearOp(name="layer", output=y, x=x, weight=read), numbers)
+    program.add(LinearOp(name="layer", output=y, x=x, weight=made), numbers)
 
 
 def test_bad_requests() -> None:

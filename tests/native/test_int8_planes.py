@@ -18,7 +18,7 @@ from sterna import LLM, _native, loading, ops
 from sterna.engine import Engine
 from sterna.errors import RequestError
 from sterna.formats import PackedWeight
-from sterna.graph import ACTIVATIONS, Graph, Heads
+from sterna.graph import ACTIVATIONS, GraphBuilder, Heads
 
 #: One for each kind of scales, of codes and of kernels.
 NAMES = ["i4", "i8", "pot4", "q4_0", "q4_1", "i4:g64", "mxfp4", "q8_0", "q4_k", "q6_k", "q3_k"]
@@ -37,10 +37,10 @@ def weight(name: str, seed: int = 0) -> PackedWeight:
 
 def program(packed: PackedWeight, activations: str, bias: np.ndarray | None) -> _native.Program:
     """A row of `TABLE` for each token -> linear (+ bias)."""
-    graph = Graph(Heads(1, 1, 16))
-    x = graph.select(graph.embed(ops.pack(TABLE, format="f32")))
-    graph.linear(x, packed, "layer", bias=bias)
-    return graph.compile(activations=activations)
+    g = GraphBuilder(Heads(1, 1, 16))
+    x = g.select(g.embed(ops.pack(TABLE, format="f32")))
+    g.linear(x, packed, "layer", bias=bias)
+    return g.graph.compile(activations=activations)
 
 
 def run(p: _native.Program, tokens: np.ndarray, isa: str, threads: int) -> np.ndarray:

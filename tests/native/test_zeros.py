@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from helpers import assert_same_bits
 
-from sterna import _native
+from sterna import _native, ops
 from sterna.bench import e2e
 from sterna.bench.random_models import SHAPES, RandomWeights, Shape, Zeros
 from sterna.engine import Engine, Sequence
 from sterna.errors import NonFiniteError, RequestError
 from sterna.formats import PackedWeight
+from sterna.graph import Value
+from sterna.graph.ops import LinearOp
 from sterna.loading import Model, from_weights
 from sterna.weights.sources import Linear
 
@@ -121,11 +123,24 @@ def test_formats_without_copies_read_all() -> None:
 
 
 def test_the_core_refuses_what_cannot_be_skipped() -> None:
-    program = _native.Program(1, 1, 64)
-    with pytest.raises(ValueError, match="active: the last operation must be a linear layer"):
-        program.read_columns(1)
-    with pytest.raises(ValueError, match="active: the last operation must be a linear layer"):
-        program.read_open_rows(64, 1)
+    weight = ops.pack(np.ones((128, 64), np.float32), format="i2")
+    with pytest.raises(ValueError, match=r"up_proj \(linear\): weight: is read in parts only"):
+        added(weight, bias=np.ones(128, np.float32), open_rows=64)
+    with pytest.raises(ValueError, match=r"up_proj \(linear\): open_rows: must be the first half"):
+        added(weight, open_rows=63)
+    with pytest.raises(ValueError, match=r"up_proj \(linear\): x: must list its places"):
+        added(weight, active_columns=True)
+    with pytest.raises(ValueError, match=r"up_proj \(linear\): active_columns: needs"):
+        added(ops.pack(np.ones((128, 64), np.float32), format="f32"), active_columns=True)
+
+
+def added(weight: PackedWeight, **options: Any) -> None:
+    """A linear layer of these options, in a program of its own."""
+    program, x, y = _native.Program(), Value(weight.K), Value(weight.M)
+    numbers = {id(weight): program.weight(weight.native())}
+    for value in (x, y):
+        numbers[id(value)] = program.value(program.buffer(value.width), value.width)
+    program.add(LinearOp(name="up_proj", output=y, x=x, weight=weight, **options), numbers, 1)
 
 
 @pytest.mark.usefixtures("little_bandwidth")

@@ -243,6 +243,23 @@ MODELS: dict[str, Saved] = {
         },
         converted=False,
     ),
+    "cohere": Saved("CohereForCausalLM"),
+    "cohere-bias": Saved(
+        "CohereForCausalLM",
+        {"attention_bias": True, "logit_scale": 0.5, "tie_word_embeddings": False},
+        converted=False,
+    ),
+    "starcoder2": Saved("Starcoder2ForCausalLM"),
+    "starcoder2-plain": Saved(
+        "Starcoder2ForCausalLM",
+        {"use_bias": False, "sliding_window": 20, "norm_epsilon": 1e-2},
+        converted=False,
+    ),
+    "phi": Saved("PhiForCausalLM"),
+    "phi-whole": Saved(
+        "PhiForCausalLM",
+        {"rope_parameters": {"rope_theta": 1000.0, "partial_rotary_factor": 1.0}},
+    ),
     "granite": Saved(
         "GraniteForCausalLM",
         {

@@ -297,7 +297,7 @@ def _spent(engine: Engine, before: Mapping[str, float]) -> dict[str, float]:
 
 def _recurrent(spent: Mapping[str, float]) -> float:
     """Seconds of recurrent layers but for their linear layers."""
-    return spent["conv"] + spent["gates"] + spent["recurrence"]
+    return sum(spent.get(kind, 0.0) for kind in ("conv", "gates", "recurrence"))
 
 
 def bytes_per_step(engine: Engine, context: float, batch: int = 1) -> float:
@@ -308,8 +308,9 @@ def bytes_per_step(engine: Engine, context: float, batch: int = 1) -> float:
 
 def _attended(graph: Graph, context: float) -> list[tuple[Heads, float]]:
     """The heads of each layer that attends, and how many positions a token sees there."""
-    layers = [(op.heads, op.attention) for op in graph.ops if op.kind == "attention"]
-    return [(h, min(context, how.window or context)) for h, how in layers if h and how]
+    return [
+        (op.heads, min(context, op.attention.window or context)) for op in graph.attention_layers
+    ]
 
 
 def _attended_bytes(engine: Engine, context: float) -> float:
@@ -328,7 +329,7 @@ def _attention_operations(graph: Graph, context: float) -> float:
 
 def operations_per_token(engine: Engine, n: int, context: float) -> float:
     """Multiplications and additions of a prompt token; the head counts once in n."""
-    linears = [op for op in engine.model.graph.ops if op.kind == "linear" and op.weight]
+    linears = engine.model.graph.linears
     layers = 2.0 * sum(op.n_weights * op.active for op in linears[:-1])
     head = 2.0 * linears[-1].n_weights
     attention = _attention_operations(engine.model.graph, context)

@@ -16,7 +16,7 @@ def resolve_activations(model: Model, asked: str | None) -> str | None:
 
     Raises RequestError if two planes are asked for where they gain nothing.
     """
-    rounds = any(op.rounding is not None for op in model.graph.ops)
+    rounds = model.graph.rounds_inputs
     if asked is not None and checked_name("activations", asked, ACTIVATIONS) != ACTIVATIONS[0]:
         got = f"layers of {model.format}"
         if not rounds:

@@ -153,7 +153,7 @@ class Engine:
         "linear" counts the layers, "head" the head, screened or not.
         """
         seconds, unscreened = dict(self._program.seconds), self._program.head_seconds
-        seconds["head"] = seconds.pop("screen") + unscreened
+        seconds["head"] = seconds.pop("screen", 0.0) + unscreened
         seconds["linear"] -= unscreened
         return seconds
 

@@ -18,8 +18,7 @@ def place_weights(program: _native.Program, graph: Graph, threads: Threads) -> N
     """
     if not threads.nodes:
         return
-    linears = [op for op in graph.ops if op.kind == "linear" and op.weight is not None]
-    read = {id(w): w.nbytes for op in linears for w in [op.shadow or op.weight] if w is not None}
+    read = {id(op.streamed): op.streamed.nbytes for op in graph.linears}
     nbytes = sum(read.values()) * (len(threads.nodes) if threads.replicas else 1)
     error = RequestError(
         f"STERNA_NUMA: {nbytes / 1e9:.2f} GB of weights near {len(threads.nodes)} memory nodes "

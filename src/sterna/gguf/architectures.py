@@ -34,6 +34,7 @@ _LINEARS = {
 #: What ends the names of norms that layers have for their own inputs, in BitNet's embeddings.
 NORM_IN = "_norm_in"
 _INPUT_NORMS = {f"{module}.rms_norm": f"{to}{NORM_IN}" for module, to in _LINEARS.items()}
+_ATTENTION = {name: to for name, to in _LINEARS.items() if name.startswith("self_attn.")}
 _QKV = {"self_attn.qkv_proj": "attn_qkv", "self_attn.o_proj": "attn_output"}
 _GATE_UP = {"mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
 _READS = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
@@ -102,7 +103,9 @@ class Kind:
     outer: modules beside the layers that other architectures have not. varied: layers may differ in
     KV heads and the width of FFNs. arrays: of a layer, by whole names. period: where some layers
     have a window, every so many-th has none, unless a file says it otherwise. sums: norms of which
-    checkpoints store the difference from 1 are stored with the 1 added.
+    checkpoints store the difference from 1 are stored with the 1 added. layer_norm: norms are
+    LayerNorms. by_head: a checkpoint has q, k and v of each head together, files do not. biases: of
+    tensors beside the layers.
     """
 
     architecture: str
@@ -120,6 +123,9 @@ class Kind:
     arrays: Mapping[str, str] = field(default_factory=dict)
     period: int = 0
     sums: bool = False
+    layer_norm: bool = False
+    by_head: bool = False
+    biases: tuple[str, ...] = ()
 
 
 def require_neutral(m: Metadata, key: str, neutral: tuple[object, ...]) -> None:
@@ -289,6 +295,19 @@ def _glm4(model: GgufModel, name: str, _: dict[str, Any]) -> dict[str, Any]:
     return {"attention_bias": "blk.0.attn_q.bias" in model.tensors}
 
 
+def _cohere(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    scale = model.metadata.number(f"{name}.logit_scale")
+    return {"layer_norm_eps": fields["rms_norm_eps"], "logit_scale": scale}
+
+
+def _starcoder2(_: GgufModel, __: str, fields: dict[str, Any]) -> dict[str, Any]:
+    return {"norm_epsilon": fields["rms_norm_eps"], "use_bias": fields["attention_bias"]}
+
+
+def _phi(_: GgufModel, __: str, fields: dict[str, Any]) -> dict[str, Any]:
+    return {"layer_norm_eps": fields["rms_norm_eps"]}
+
+
 BITNET = Kind(
     "BitNetForCausalLM",
     "relu2",
@@ -393,6 +412,36 @@ ARCHITECTURES_OF = {
         },
         partial=True,
         settings=_glm4,
+    ),
+    "command-r": Kind(
+        "CohereForCausalLM",
+        modules=_LINEARS | {"input_layernorm": "attn_norm"},
+        settings=_cohere,
+        reads=("logit_scale",),
+        layer_norm=True,
+    ),
+    "starcoder2": Kind(
+        "Starcoder2ForCausalLM",
+        "gelu_pytorch_tanh",
+        _ATTENTION | _READS | {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
+        settings=_starcoder2,
+        layer_norm=True,
+        biases=("output_norm",),
+    ),
+    "phi2": Kind(
+        "PhiForCausalLM",
+        "gelu_new",
+        {
+            **{name: to for name, to in _ATTENTION.items() if to != "attn_output"},
+            "self_attn.dense": "attn_output",
+            "mlp.fc1": "ffn_up",
+            "mlp.fc2": "ffn_down",
+            "input_layernorm": "attn_norm",
+        },
+        partial=True,
+        settings=_phi,
+        layer_norm=True,
+        biases=("output_norm", "output"),
     ),
     "hunyuan-dense": Kind(
         "HunYuanDenseV1ForCausalLM",

@@ -35,6 +35,7 @@ from sterna.gguf.vocabulary import Vocabulary
 __all__ = [
     "GGUF_POOLINGS",
     "assets_of",
+    "by_head",
     "config_of",
     "gguf_name",
     "has_module",
@@ -117,6 +118,11 @@ def permutes(architecture: str, module: str) -> bool:
     return ARCHITECTURES_OF[architecture].permuted and module.endswith((".q_proj", ".k_proj"))
 
 
+def by_head(architecture: str, module: str) -> bool:
+    """Whether a checkpoint has the rows of q, k and v head by head, and files do not."""
+    return ARCHITECTURES_OF[architecture].by_head and module.endswith(".query_key_value")
+
+
 def config_of(model: GgufModel) -> dict[str, Any]:
     """The metadata as config.json; ModelFormatError, UnsupportedModelError."""
     m = model.metadata
@@ -148,7 +154,8 @@ def config_of(model: GgufModel) -> dict[str, Any]:
     width = _head_dim(m, name, hidden, heads, kind.partial)
     experts = _experts(m, name, layers, kind.experts) if kind.experts else {}
     own_norms = any(tensor.endswith(f"{NORM_IN}.weight") for tensor in model.tensors)
-    eps = m.number(f"{name}.attention.layer_norm_rms_epsilon")
+    rms = "" if kind.layer_norm else "rms_"
+    eps = m.number(f"{name}.attention.layer_norm_{rms}epsilon")
     wide = experts.get("moe_intermediate_size")  # where no layer has another FFN
     fields = {
         "architectures": [kind.architecture],
@@ -286,6 +293,7 @@ def _check_names(model: GgufModel, kind: Kind, layers: int, reads_mtp: bool) -> 
     known = {*kind.modules.values()}
     whole = {*kind.arrays.values()}
     outer = {f"{module}.weight" for module in {**_OUTER, **kind.outer}.values()}
+    outer |= {f"{module}.bias" for module in kind.biases}
     skipped = []
     for name, info in model.tensors.items():
         match = _BLOCK.fullmatch(name)

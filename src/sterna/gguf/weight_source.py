@@ -26,7 +26,14 @@ from sterna.errors import (
 from sterna.formats import Experts, PackedWeight, Shadow
 from sterna.gguf.blocks import BLOCKS, from_ggml
 from sterna.gguf.file import GgufModel
-from sterna.gguf.hf_config import gguf_name, has_module, is_array, norm_is_sum, permutes
+from sterna.gguf.hf_config import (
+    by_head,
+    gguf_name,
+    has_module,
+    is_array,
+    norm_is_sum,
+    permutes,
+)
 from sterna.gguf.tensor_types import FLOAT_TYPES
 from sterna.gguf.value_heads import ValueHeads
 from sterna.weights import packing, sources
@@ -263,11 +270,15 @@ class GgufWeights:
     def _order(self, module: str, rows: int) -> npt.NDArray[np.intp] | slice:
         """The stored rows in the model's order.
 
-        Of q and k the pairs (i, i + head_dim / 2) of a head may be stored side by side.
+        Of q and k the pairs (i, i + head_dim / 2) of a head may be stored side by side, and of q, k
+        and v those of all heads one after the other.
         """
         if self._value_heads is not None:
             order = self._value_heads.row_order(module, rows)
             return slice(None) if order is None else order
+        if by_head(self._architecture, module):
+            of_all = np.arange(rows).reshape(3, -1, self.config["head_dim"])
+            return np.asarray(of_all.swapaxes(0, 1).reshape(-1), np.intp)
         if not permutes(self._architecture, module):
             return slice(None)
         pairs = np.arange(rows).reshape(-1, self.config["head_dim"] // 2, 2)

@@ -1,21 +1,22 @@
-"""The words a model file writes its layers in, and their translation to a native Program.
+"""Models as graphs of operations, and their compilation to native programs.
 
-A model's `build` calls the methods of a `Graph` once; each returns a `Value`, a row of activations
-per token. `compile` then decides which values are quantised (those an integer layer reads), which
-share a buffer (those never alive together), and emits the flat list of operations that the native
-runner plays.
+A model's `build` calls the methods of a `GraphBuilder` once; each returns a `Value`, a row of
+activations per token. `Graph.compile` then decides which values are quantised (those an integer
+layer reads) and which share a buffer (those never alive together), and adds each operation to a
+native `Program`.
 """
 
 from sterna.graph.activations import ACTIVATIONS
+from sterna.graph.builder import GraphBuilder
 from sterna.graph.graph import Graph
 from sterna.graph.heads import Attention, Heads, RecurrentHeads, Rotary, Rotation
-from sterna.graph.operations import Adapted, Part, Route, Value
+from sterna.graph.ops import Part, Route, Value
 
 __all__ = [
     "ACTIVATIONS",
-    "Adapted",
     "Attention",
     "Graph",
+    "GraphBuilder",
     "Heads",
     "Part",
     "RecurrentHeads",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sterna.graph.operations import Op, Value
+from sterna.graph.ops import Op, RowwiseOp, Value
 
 __all__ = ["ACTIVATIONS", "in_two_planes"]
 
@@ -20,4 +20,4 @@ def in_two_planes(ops: Sequence[Op], activations: str) -> set[Value]:
     """The values that are rounded to two planes of int8, not to one."""
     if activations != "int8x2":
         return set()
-    return {op.output for op in ops if op.rounding is not None}
+    return {op.output for op in ops if isinstance(op, RowwiseOp) and op.rounding is not None}

@@ -5,27 +5,21 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sterna.formats import Format
-from sterna.graph.operations import Op, Value
-
-if TYPE_CHECKING:
-    from sterna.graph.written import Written
+from sterna.graph.graph import Graph
+from sterna.graph.ops import ExactHeadOp, LinearOp, Op, Value
 
 __all__ = ["digest"]
 
-#: Fields without a part in the numbers: the name that errors give an operation, the operation that
-#: made a value (it is hashed by itself), and the shadow of an exact head, which changes no token.
-_UNSAID: Mapping[type, frozenset[str]] = {
-    Op: frozenset({"name", "shadow"}),
-    Value: frozenset({"op"}),
-}
+#: Fields without a part in the numbers: the name that errors give an operation, and the operation
+#: that made a value, which is hashed by itself.
+_UNSAID: Mapping[type, frozenset[str]] = {Op: frozenset({"name"}), Value: frozenset({"op"})}
 
 
-def digest(graph: Written) -> str:
+def digest(graph: Graph) -> str:
     """SHA-256, in hex, of the heads and operations, each with its fields, and of every weight and
     array as kernels read it. Equal on all machines; it takes about a second for 1.5 GB.
 
@@ -42,7 +36,7 @@ class _Hasher:
         self._hash = hashlib.sha256()
         self._numbers: dict[int, int] = {}  # of values, routes and weights, by id(), as first met
 
-    def of(self, graph: Written) -> str:
+    def of(self, graph: Graph) -> str:
         self._add(graph.heads)
         self._add(graph.ops)
         return self._hash.hexdigest()
@@ -71,7 +65,8 @@ class _Hasher:
             self._add_object(value)
 
     def _add_object(self, value: object) -> None:
-        kind = type(value)
+        # The shadow of an exact head changes no token.
+        kind = LinearOp if isinstance(value, ExactHeadOp) else type(value)
         if not is_dataclass(kind):
             raise TypeError(f"{kind.__name__}: operations have no such fields")
         if kind.__eq__ is object.__eq__:  # one that several operations share
@@ -81,7 +76,7 @@ class _Hasher:
                 return
             self._numbers[id(value)] = len(self._numbers)
         self._say("fields of", kind.__name__)
-        unsaid = _UNSAID.get(kind, frozenset())
+        unsaid = next((names for base, names in _UNSAID.items() if issubclass(kind, base)), ())
         for field in fields(kind):
             if field.name not in unsaid:
                 self._say(field.name)

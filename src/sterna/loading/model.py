@@ -65,14 +65,12 @@ class Model:
     @property
     def n_params(self) -> int:
         """Weights of all matrices, all experts included; a tied embedding counts once."""
-        ops = {id(op.weight): op for op in self.graph.ops if op.weight is not None}
-        return sum(op.n_weights for op in ops.values())
+        return sum(op.n_weights for op in self.graph.weight_ops)
 
     @property
     def n_active_params(self) -> int:
         """Weights that one token uses: of the experts, only its own."""
-        ops = {id(op.weight): op for op in self.graph.ops if op.weight is not None}
-        return round(sum(op.n_weights * op.active for op in ops.values()))
+        return round(sum(op.n_weights * op.active for op in self.graph.weight_ops))
 
     @cached_property
     def digest(self) -> str:
@@ -88,10 +86,7 @@ class Model:
 
         Of an exact head they are those of the screen; the rows rescored after it vary by step.
         """
-        linears = [op for op in self.graph.ops if op.kind == "linear"]
-        return round(
-            sum((op.shadow or op.weight).nbytes * op.active for op in linears if op.weight)
-        )
+        return round(sum(op.streamed.nbytes * op.active for op in self.graph.linears))
 
 
 def save(model: Model, dst: str | Path) -> None:

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from sterna.gguf.weight_source import GgufWeights
-from sterna.graph import Graph
+from sterna.graph import Graph, GraphBuilder
 from sterna.loading.model import Model
 from sterna.models import module_of
 from sterna.models.config import LINEAR_NORM, TransformerConfig
@@ -46,8 +46,9 @@ def from_weights(
     config, source = TransformerConfig.of(module, json, file, extension), weights(module)
     if config.tied and own_head(config.vocab_size, config.hidden_size):
         json, config = _untied(json, file), replace(config, tied=False)
-    graph = Graph(config.heads)
-    module.build(graph, config, source)
+    builder = GraphBuilder(config.heads)
+    module.build(builder, config, source)
+    graph = builder.graph
     predictor = getattr(module, "predictor", lambda *_: None)(graph, config, source)
     refuse_unread(source, module, config)
     kv_dtype = getattr(module, "KV_DTYPE", "i16")
@@ -85,14 +86,12 @@ def refuse_unread(source: WeightSource, module: ModuleType, config: TransformerC
 
 def _formats(graph: Graph) -> tuple[str, str]:
     """The format of most bytes of the linear layers, and that of the head."""
-    *layers, (last, shadow) = [
-        (op.weight, op.shadow) for op in graph.ops if op.kind == "linear" and op.weight
-    ]
+    *layers, head = graph.linears
     nbytes: Counter[str] = Counter()
-    for weight, _ in layers:
-        nbytes[weight.format.name] += weight.nbytes
-    stored = "int8" if last.format == "i8" else last.format.name
-    return nbytes.most_common(1)[0][0], "exact" if shadow is not None else stored
+    for layer in layers:
+        nbytes[layer.weight.format.name] += layer.weight.nbytes
+    stored = "int8" if head.weight.format == "i8" else head.weight.format.name
+    return nbytes.most_common(1)[0][0], "exact" if head.shadow is not None else stored
 
 
 def layer_names(model: Model, of_files: Mapping[str, T]) -> dict[str, tuple[str, T]]:

@@ -7,7 +7,7 @@ Each half reads RMSNorm(x). arXiv 2504.12285.
 
 from __future__ import annotations
 
-from sterna.graph import Graph, Value
+from sterna.graph import GraphBuilder, Value
 from sterna.models import layers
 from sterna.models.config import TransformerConfig
 from sterna.weights.sources import WeightSource
@@ -17,20 +17,21 @@ ACTIVATION = "relu2"
 TERNARY = True  # float tensors of linear layers are masters, to be ternarised
 
 
-def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
+def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`; returns the logits."""
     return write(g, c, w, "self_attn.attn_sub_norm", "mlp.ffn_sub_norm")
 
 
 def write(
-    g: Graph, c: TransformerConfig, w: WeightSource, attention_norm: str, ffn_norm: str
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, attention_norm: str, ffn_norm: str
 ) -> Value:
     """The layers, with the names that the checkpoint has for the norms before o and down."""
     x, table = layers.embedding(g, c, w)
+    options = layers.AttentionOptions(bias=c.attention_bias)
     for i in range(c.n_layers):
         p = f"model.layers.{i}"
         h = layers.norm(g, c, w, x, f"{p}.input_layernorm")
-        h = layers.attention(g, c, w, h, i, f"{p}.self_attn", bias=c.attention_bias)
+        h = layers.attention(g, c, w, h, i, f"{p}.self_attn", options)
         h = layers.norm(g, c, w, h, f"{p}.{attention_norm}")
         x = layers.output(g, c, w, h, x, f"{p}.self_attn.o_proj", bias=c.attention_bias)
         h = layers.norm(g, c, w, x, f"{p}.post_attention_layernorm")

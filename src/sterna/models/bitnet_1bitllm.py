@@ -5,7 +5,7 @@ BitNet's layers with SiLU in place of relu^2, under other names. arXiv 2402.1776
 
 from __future__ import annotations
 
-from sterna.graph import Graph, Value
+from sterna.graph import GraphBuilder, Value
 from sterna.models import bitnet
 from sterna.models.config import TransformerConfig
 from sterna.weights.sources import WeightSource
@@ -15,6 +15,6 @@ ACTIVATION = "silu"
 TERNARY = True  # published as masters
 
 
-def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
+def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`; returns the logits."""
     return bitnet.write(g, c, w, "self_attn.inner_attn_ln", "mlp.ffn_layernorm")

@@ -6,6 +6,8 @@
     num_experts_per_tok     top_k_experts (Gemma 4)
     hidden_act              hidden_activation (Gemma), which wins where a file has both
     sliding_window_pattern  _sliding_window_pattern
+    partial_rotary_factor   rotary_pct (GPT-NeoX)
+    rope_theta              rotary_emb_base (GPT-NeoX)
     tie_word_embeddings     share_embedding (MobileLLM): either may say that they are tied
     rope_parameters         rope_scaling, until transformers 5; the rope_type within was `type`
     text_config             its fields, where a model has towers as well, are spelled alike
@@ -25,7 +27,8 @@ __all__ = ["resolve_aliases"]
 #: Other names of a field, which say the same.
 _SAME = {
     "num_local_experts": "num_experts", "top_k_experts": "num_experts_per_tok",
-    "_sliding_window_pattern": "sliding_window_pattern",
+    "_sliding_window_pattern": "sliding_window_pattern", "rotary_pct": "partial_rotary_factor",
+    "rotary_emb_base": "rope_theta",
 }  # fmt: skip
 _ROPE, _SCALING, _FULL = "rope_parameters", "rope_scaling", "full_attention"
 

@@ -76,6 +76,10 @@ _GLM = {
     "num_key_value_heads": 2, "head_dim": 128, "max_position_embeddings": 131072,
     "rms_norm_eps": 1.5625e-7, "attention_bias": True, "partial_rotary_factor": 0.5,
 }  # fmt: skip
+_LAYER_NORM = {
+    **{name: value for name, value in _UNBIASED.items() if name != "rms_norm_eps"},
+    "layer_norm_eps": 1e-5,
+}  # fmt: skip
 _OLMO2 = {**_PLAIN, "vocab_size": 50304, "rms_norm_eps": 1e-5}
 
 #: The fields of each architecture, by its name in config.json's `architectures`.
@@ -130,6 +134,24 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "head_dim": 64, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
         "rope_theta": 150000.0, "attention_bias": True, "sliding_window": 128,
         "num_experts": 128, "num_experts_per_tok": 4, "swiglu_alpha": 1.702, "swiglu_limit": 7.0,
+    },
+    "CohereForCausalLM": {
+        **_LAYER_NORM, "vocab_size": 256000, "hidden_size": 8192, "intermediate_size": 22528,
+        "logit_scale": 0.0625, "num_hidden_layers": 40, "num_attention_heads": 64,
+        "max_position_embeddings": 8192, "rope_theta": 500000.0, "tie_word_embeddings": True,
+        "attention_bias": False, "use_qk_norm": False,
+    },
+    "Starcoder2ForCausalLM": {
+        **{name: value for name, value in _LAYER_NORM.items() if name != "layer_norm_eps"},
+        "vocab_size": 49152, "hidden_size": 3072, "intermediate_size": 12288,
+        "num_hidden_layers": 30, "num_attention_heads": 24, "num_key_value_heads": 2,
+        "hidden_act": _GELU, "max_position_embeddings": 4096, "norm_epsilon": 1e-5,
+        "sliding_window": None, "use_bias": True, "tie_word_embeddings": True,
+    },
+    "PhiForCausalLM": {
+        **_LAYER_NORM, "vocab_size": 51200, "hidden_size": 2048, "intermediate_size": 8192,
+        "num_hidden_layers": 24, "hidden_act": "gelu_new", "partial_rotary_factor": 0.5,
+        "qk_layernorm": False,
     },
     "BitNetForCausalLM": {
         **_PLAIN, "vocab_size": 128256, "hidden_size": 2560, "intermediate_size": 6912,

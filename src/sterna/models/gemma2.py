@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import Graph, Value
+from sterna.graph import GraphBuilder, Value
 from sterna.models import llama
 from sterna.models.config import FULL, SLIDING, TransformerConfig
 from sterna.models.config_fields import Fields
-from sterna.models.layers import HeadNorms, Norms
+from sterna.models.layers import AttentionOptions, Factors, HeadNorms, Norms
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Gemma2ForCausalLM",)
@@ -37,19 +37,21 @@ def complete(f: Fields) -> dict[str, Any]:
     return {"layer_types": [FULL if i % 2 else SLIDING for i in range(n)]}
 
 
-def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
+def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`; returns the logits."""
     return write(g, c, w, None)
 
 
-def write(g: Graph, c: TransformerConfig, w: WeightSource, qk_norm: HeadNorms | None) -> Value:
+def write(
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, qk_norm: HeadNorms | None
+) -> Value:
     """The layers; qk_norm: as in `layers.attention`."""
-    return llama.build(
-        g, c, w,
-        norms=NORMS,
+    attention = AttentionOptions(
         qk_norm=qk_norm,
         scale=c.fields.factor("query_pre_attn_scalar") ** -0.5,
         cap=c.fields.cap("attn_logit_softcapping"),
-        embedding_factor=c.hidden_size**0.5,
-        logits_cap=c.fields.cap("final_logit_softcapping"),
-    )  # fmt: skip
+    )
+    factors = Factors(
+        embedding=c.hidden_size**0.5, logits_cap=c.fields.cap("final_logit_softcapping")
+    )
+    return llama.build(g, c, w, norms=NORMS, attention=attention, factors=factors)

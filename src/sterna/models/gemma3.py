@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import Graph, Value
+from sterna.graph import GraphBuilder, Value
 from sterna.models import gemma2
 from sterna.models.config import FULL, SLIDING, TransformerConfig
 from sterna.models.config_fields import Fields
@@ -38,6 +38,6 @@ def complete(f: Fields) -> dict[str, Any]:
     return found
 
 
-def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
+def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`; returns the logits."""
-    return gemma2.write(g, c, w, HeadNorms())
+    return gemma2.write(g, c, w, HeadNorms(plus_one=True))

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from sterna.graph import Graph, Heads, Value
+from sterna.graph import GraphBuilder, Heads, Value
 from sterna.models import layers, moe
 from sterna.models.config import FULL, MAX_HEAD_DIM, SLIDING, TransformerConfig
 from sterna.models.config_fields import Fields
@@ -122,7 +122,7 @@ def unread(c: TransformerConfig) -> set[str]:
     return {f"model.layers.{i}.self_attn.{name}" for i in shared for name in names}
 
 
-def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
+def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`; returns the logits."""
     f = c.fields
     kinds: list[str] = f.config["layer_types"]
@@ -134,14 +134,16 @@ def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
     x, table = layers.embedding(g, c, w, c.hidden_size**0.5)
     rows = _rows(g, c, w, x)
     keys: dict[str, Value] = {}  # of each kind, what the last layer that stores some made
+    options = layers.AttentionOptions(
+        bias=c.attention_bias, qk_norm=layers.HeadNorms(), v_norm=True, scale=1.0
+    )
     for i, kind in enumerate(kinds):
         p, shared = f"model.layers.{i}", i >= first_shared
         h = layers.norm(g, c, w, x, f"{p}.input_layernorm")
         h = layers.attention(
-            g, c, w, h, i, f"{p}.self_attn", bias=c.attention_bias, qk_norm=layers.HeadNorms(),
-            scale=1.0, heads=heads[kind], v_norm=True,
-            keys_are_values=k_eq_v and kind == FULL and not shared,
-            keys_of=keys[kind] if shared else None,
+            g, c, w, h, i, f"{p}.self_attn",
+            replace(options, keys_are_values=k_eq_v and kind == FULL and not shared),
+            heads=heads[kind], keys_of=keys[kind] if shared else None,
         )  # fmt: skip
         if not shared:
             keys[kind] = h
@@ -176,7 +178,7 @@ def _given(f: Fields, name: str) -> bool:
     return f.config.get(name) not in (None, 0)
 
 
-def _rows(g: Graph, c: TransformerConfig, w: WeightSource, x: Value) -> Value | None:
+def _rows(g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value) -> Value | None:
     """What each layer adds of a token by itself, those of all layers side by side."""
     if not _given(c.fields, ROW_WIDTH):
         return None
@@ -192,7 +194,7 @@ def _rows(g: Graph, c: TransformerConfig, w: WeightSource, x: Value) -> Value | 
 
 
 def _add_row(
-    g: Graph,
+    g: GraphBuilder,
     c: TransformerConfig,
     w: WeightSource,
     x: Value,
@@ -212,7 +214,7 @@ def _add_row(
 
 
 def _with_experts(
-    g: Graph, c: TransformerConfig, w: WeightSource, x: Value, ffn: Value, p: str,
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, ffn: Value, p: str,
     how: moe.ExpertFields,
 ) -> Value:  # fmt: skip
     """norm(ffn) + norm(what the experts make of norm(x)); the router has a norm of its own."""

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import Graph, Value
+from sterna.graph import GraphBuilder, Value
 from sterna.models import llama
 from sterna.models.config import MAX_HEAD_DIM, TransformerConfig
 from sterna.models.config_fields import Fields
-from sterna.models.layers import LLAMA_NORMS, Norms
+from sterna.models.layers import LLAMA_NORMS, AttentionOptions, Norms
 from sterna.models.rotations import rotated_part
 from sterna.weights.sources import WeightSource
 
@@ -35,12 +35,13 @@ def complete(f: Fields) -> dict[str, Any]:
     }
 
 
-def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
+def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`; returns the logits."""
     return write(g, c, w, LLAMA_NORMS)
 
 
-def write(g: Graph, c: TransformerConfig, w: WeightSource, norms: Norms) -> Value:
+def write(g: GraphBuilder, c: TransformerConfig, w: WeightSource, norms: Norms) -> Value:
     """The layers, with norms of these names."""
     bias = c.fields.flag(QKV_BIAS)
-    return llama.build(g, c, w, norms=norms, qkv_bias=bias, fused_gate_up=True)
+    attention = AttentionOptions(bias=bias)
+    return llama.build(g, c, w, norms=norms, attention=attention, fused_gate_up=True)

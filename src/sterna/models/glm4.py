@@ -7,7 +7,7 @@ Each half reads RMSNorm(x).
 
 from __future__ import annotations
 
-from sterna.graph import Graph, Value
+from sterna.graph import GraphBuilder, Value
 from sterna.models import glm
 from sterna.models.config import TransformerConfig
 from sterna.models.layers import Norms
@@ -20,6 +20,6 @@ NORMS = Norms(adds=("post_self_attn_layernorm", "post_mlp_layernorm"))
 complete = glm.complete
 
 
-def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
+def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`; returns the logits."""
     return glm.write(g, c, w, NORMS)

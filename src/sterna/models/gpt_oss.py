@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import Graph, Value
+from sterna.graph import GraphBuilder, Value
 from sterna.models import llama, moe
 from sterna.models.config import FULL, SLIDING, TransformerConfig
 from sterna.models.config_fields import Fields
+from sterna.models.layers import AttentionOptions
 from sterna.weights.sources import Stacking, WeightSource
 
 ARCHITECTURES = ("GptOssForCausalLM",)
@@ -40,7 +41,7 @@ def complete(f: Fields) -> dict[str, Any]:
     return found
 
 
-def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
+def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`; returns the logits."""
     how = moe.ExpertFields.of(c.fields, "intermediate_size")
     limit = c.fields.factor("swiglu_limit")
@@ -51,4 +52,4 @@ def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
             activation="clamped", limit=limit,
         )  # fmt: skip
 
-    return llama.build(g, c, w, sinks=True, ffn=ffn)
+    return llama.build(g, c, w, attention=AttentionOptions(sinks=True), ffn=ffn)

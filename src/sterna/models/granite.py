@@ -8,9 +8,10 @@ Each half reads RMSNorm(x).
 
 from __future__ import annotations
 
-from sterna.graph import Graph, Value
+from sterna.graph import GraphBuilder, Value
 from sterna.models import llama
 from sterna.models.config import TransformerConfig
+from sterna.models.layers import AttentionOptions, Factors
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("GraniteForCausalLM",)
@@ -18,12 +19,16 @@ ACTIVATION = llama.ACTIVATION
 TERNARY = False  # float tensors of linear layers are the weights themselves
 
 
-def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
+def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`; returns the logits."""
     return llama.build(
-        g, c, w,
-        scale=c.fields.factor("attention_multiplier"),
-        embedding_factor=c.fields.factor("embedding_multiplier"),
-        residual_factor=c.fields.factor("residual_multiplier"),
-        logits_factor=1 / c.fields.factor("logits_scaling"),
-    )  # fmt: skip
+        g,
+        c,
+        w,
+        attention=AttentionOptions(scale=c.fields.factor("attention_multiplier")),
+        factors=Factors(
+            embedding=c.fields.factor("embedding_multiplier"),
+            residual=c.fields.factor("residual_multiplier"),
+            logits=1 / c.fields.factor("logits_scaling"),
+        ),
+    )

@@ -12,11 +12,11 @@ from __future__ import annotations
 from typing import Any
 
 from sterna import _native
-from sterna.graph import Graph, Value
+from sterna.graph import GraphBuilder, Value
 from sterna.models import llama
 from sterna.models.config import MAX_HEAD_DIM, TransformerConfig
 from sterna.models.config_fields import Fields
-from sterna.models.layers import HeadNorms
+from sterna.models.layers import AttentionOptions, HeadNorms
 from sterna.models.rotations import scaling_kind
 from sterna.weights.sources import WeightSource
 
@@ -41,6 +41,6 @@ def complete(f: Fields) -> dict[str, Any]:
     return {"rope_parameters": {"rope_theta": rope.number("rope_theta") * stretched}}
 
 
-def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
+def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`; returns the logits."""
-    return llama.build(g, c, w, qk_norm=QK_NORM)
+    return llama.build(g, c, w, attention=AttentionOptions(qk_norm=QK_NORM))

@@ -9,23 +9,30 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.formats import PackedWeight
-from sterna.graph import Graph, Heads, Part, Rotation, Value
+from sterna.graph import GraphBuilder, Heads, Part, Rotation, Value
 from sterna.models.config import TransformerConfig
 from sterna.weights.sources import Linear, WeightSource
 
 __all__ = [
+    "LLAMA_ATTENTION",
     "LLAMA_NORMS",
+    "NO_FACTORS",
+    "AttentionOptions",
+    "Factors",
     "HeadNorms",
     "Norms",
     "attention",
     "embedding",
     "gate_up",
     "head",
+    "layer_norm",
     "linear",
     "linear_parts",
+    "logits",
     "norm",
     "norm_weight",
     "output",
+    "ungated",
 ]
 
 
@@ -45,15 +52,55 @@ LLAMA_NORMS = Norms()
 @dataclass(frozen=True)
 class HeadNorms:
     """The RMSNorms of q and k: of each head, or whole: of all heads together; before the rotation,
-    or last: after it. names: of their weights."""
+    or last: after it. names: of their weights; plus_one: as in `norm_weight`."""
 
     names: tuple[str, str] = ("q_norm", "k_norm")
     whole: bool = False
     last: bool = False
+    plus_one: bool = False
+
+
+@dataclass(frozen=True)
+class AttentionOptions:
+    """How attention differs from Llama's.
+
+    bias: of q, k and v.
+    qk_norm: norms of q and k; v_norm: values are normalised as keys are, without a weight.
+    scale, cap: of scores, as in `graph.Attention`; sinks: each query head has one, `sinks`.
+    gated: rows of q_proj are [q | gate] of each head, and its result is multiplied with the sigmoid
+    of its gate.
+    stored: the one matrix that the checkpoint has q, k and v in; by_head: those of each head
+    together.
+    keys_are_values: there is no v_proj (`GraphBuilder.attention`).
+    """
+
+    bias: bool = False
+    qk_norm: HeadNorms | None = None
+    v_norm: bool = False
+    scale: float | None = None
+    cap: float = 0.0
+    sinks: bool = False
+    gated: bool = False
+    stored: str = ""
+    by_head: bool = False
+    keys_are_values: bool = False
+
+
+@dataclass(frozen=True)
+class Factors:
+    """What multiplies embeddings, what a half of a layer adds, and logits; logits_cap: of those."""
+
+    embedding: float = 1.0
+    residual: float = 1.0
+    logits: float = 1.0
+    logits_cap: float = 0.0
+
+
+LLAMA_ATTENTION, NO_FACTORS = AttentionOptions(), Factors()
 
 
 def embedding(
-    g: Graph, c: TransformerConfig, w: WeightSource, factor: float = 1.0
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, factor: float = 1.0
 ) -> tuple[Value, PackedWeight]:
     """The residual stream at the first layer, factor times a row of the table, and the table."""
     name = "model.embed_tokens"
@@ -64,12 +111,35 @@ def embedding(
 
 
 def norm(
-    g: Graph, c: TransformerConfig, w: WeightSource, x: Value, name: str,
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, name: str,
     *, residual: Value | None = None, plus_one: bool = False, factor: float = 1.0,
 ) -> Value:  # fmt: skip
-    """RMSNorm with the weight `name`.weight, as `Graph.norm`; plus_one: as in `norm_weight`."""
+    """RMSNorm with the weight `name`.weight, as `GraphBuilder.norm`.
+
+    plus_one: as in `norm_weight`.
+    """
     weight = norm_weight(w, name, x.width, plus_one)
     return g.norm(x, weight, c.rms_norm_eps, name, residual, factor)
+
+
+def layer_norm(
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, name: str,
+    *, bias: bool = True, factor: float = 1.0,
+) -> Value:  # fmt: skip
+    """LayerNorm with the weight `name`.weight, times the factor, and `name`.bias if it has one."""
+    weight = w.vector(f"{name}.weight", x.width) * np.float32(factor)
+    shift = w.vector(f"{name}.bias", x.width) * np.float32(factor) if bias else None
+    return g.layer_norm(x, weight, shift, c.rms_norm_eps, name)
+
+
+def ungated(
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, h: Value, x: Value,
+    names: tuple[str, str], activation: str, *, bias: bool = True,
+) -> Value:  # fmt: skip
+    """x + down(act(up(h))): an FFN without a gate; names: of up and down."""
+    up = Linear(names[0], c.intermediate_size, c.hidden_size, bias)
+    h = g.activation(linear(g, c, w, h, up.name, [up]), activation, f"{up.name}.act")
+    return output(g, c, w, h, x, names[1], bias=bias)
 
 
 def norm_weight(
@@ -82,7 +152,7 @@ def norm_weight(
 
 
 def linear(
-    g: Graph,
+    g: GraphBuilder,
     c: TransformerConfig,
     w: WeightSource,
     x: Value,
@@ -93,13 +163,13 @@ def linear(
 ) -> Value:
     """x W^T (+ residual) (+ bias) of linear layers that run as one: their results side by side.
 
-    factor: as in `Graph.linear`.
+    factor: as in `GraphBuilder.linear`.
     """
     return linear_parts(g, c, w, x, name, parts, residual, factor)[0]
 
 
 def linear_parts(
-    g: Graph,
+    g: GraphBuilder,
     c: TransformerConfig,
     w: WeightSource,
     x: Value,
@@ -146,63 +216,61 @@ def _columns(parts: list[Linear], weights: list[PackedWeight], row: Value) -> li
     return columns
 
 
-def _rotated(g: Graph, x: Value, rotation: Rotation | None, name: str) -> Value:
+def _rotated(g: GraphBuilder, x: Value, rotation: Rotation | None, name: str) -> Value:
     return x if rotation is None else g.rotate(x, rotation, name)
 
 
-def _own_norm(g: Graph, c: TransformerConfig, w: WeightSource, x: Value, part: Linear) -> Value:
+def _own_norm(
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, part: Linear
+) -> Value:
     name = f"{part.name}.rms_norm"
     return g.norm(x, w.vector(f"{name}.weight", part.K), c.linear_norm_eps, name)
 
 
 def attention(
-    g: Graph, c: TransformerConfig, w: WeightSource, h: Value, layer: int, name: str,
-    *, bias: bool = False, qk_norm: HeadNorms | None = None, plus_one: bool = False,
-    scale: float | None = None, cap: float = 0.0, gated: bool = False, stored_fused: bool = False,
-    sinks: bool = False, heads: Heads | None = None, v_norm: bool = False,
-    keys_are_values: bool = False, keys_of: Value | None = None,
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, h: Value, layer: int, name: str,
+    options: AttentionOptions = LLAMA_ATTENTION, *, heads: Heads | None = None,
+    keys_of: Value | None = None,
 ) -> Value:  # fmt: skip
-    """Attention of layer `layer`, up to o_proj; q, k and v are one matrix.
+    """Attention of layer `layer`, up to the projection back; q, k and v are one matrix.
 
-    bias: of q, k and v; qk_norm: norms of q and k, plus_one as in `norm_weight`; scale, cap: of
-    scores, as in `graph.Attention`; gated: rows of q_proj are [q | gate] of each head, whose result
-    is multiplied with the sigmoid of its gate; stored_fused: the checkpoint has q, k and v as one
-    matrix, qkv_proj; sinks: each query head has one, `sinks`; heads: of this layer, where they are
-    not the model's; v_norm: values are normalised as keys are, without a weight; keys_are_values,
-    keys_of: as in `Graph.attention`; such layers have no v_proj, or neither k_proj nor v_proj.
+    heads: of this layer, where they are not the model's. keys_of: what `attention` gave for an
+    earlier layer, whose keys and values this one reads; it has neither k_proj nor v_proj.
     """
-    r = heads or c.heads
-    widths = {"q": r.n_heads * r.head_dim * (1 + gated)}
+    r, o = heads or c.heads, options
+    widths = {"q": r.n_heads * r.head_dim * (1 + o.gated)}
     if keys_of is None:
-        widths |= dict.fromkeys("k" if keys_are_values else "kv", r.n_kv_heads * r.head_dim)
-    parts = [Linear(f"{name}.{n}_proj", M, c.hidden_size, bias) for n, M in widths.items()]
-    if stored_fused:
+        widths |= dict.fromkeys("k" if o.keys_are_values else "kv", r.n_kv_heads * r.head_dim)
+    parts = [Linear(f"{name}.{n}_proj", M, c.hidden_size, o.bias) for n, M in widths.items()]
+    if o.stored:
         whole = sum(part.M for part in parts)
-        parts = [Linear(f"{name}.qkv_proj", whole, c.hidden_size, bias)]
+        parts = [Linear(f"{name}.{o.stored}", whole, c.hidden_size, o.bias)]
     qkv = linear(g, c, w, h, f"{name}.qkv_proj", parts)
-    sink = tuple(w.vector(f"{name}.sinks", r.n_heads).tolist()) if sinks else ()
-    how = replace(c.attention[layer], scale=scale, cap=cap, sinks=sink)
-    norms, last = list[npt.NDArray[np.float32]](), False
-    if qk_norm:
-        counts = (r.n_heads, r.n_kv_heads) if qk_norm.whole else (1, 1)
+    if o.by_head:
+        qkv = g.split_heads(qkv, r.n_heads, 3, f"{name}.split_heads")
+    sinks = tuple(w.vector(f"{name}.sinks", r.n_heads).tolist()) if o.sinks else ()
+    how = replace(c.attention[layer], scale=o.scale, cap=o.cap, sinks=sinks)
+    norms = list[npt.NDArray[np.float32]]()
+    if o.qk_norm:
+        counts = (r.n_heads, r.n_kv_heads) if o.qk_norm.whole else (1, 1)
         norms = [
-            norm_weight(w, f"{name}.{n}", count * r.head_dim, plus_one)
-            for n, count, _ in zip(qk_norm.names, counts, widths, strict=False)
+            norm_weight(w, f"{name}.{n}", count * r.head_dim, o.qk_norm.plus_one)
+            for n, count, _ in zip(o.qk_norm.names, counts, widths, strict=False)
         ]
-        last = qk_norm.last
-    if v_norm and keys_of is None:
+    if o.v_norm and keys_of is None:
         norms.append(np.ones(r.head_dim, np.float32))
+    last = o.qk_norm is not None and o.qk_norm.last
     out = g.attention(
-        qkv, layer, how, tuple(norms), c.rms_norm_eps, gated, last, r, keys_are_values, keys_of
+        qkv, layer, how, tuple(norms), c.rms_norm_eps, o.gated, last, r, o.keys_are_values, keys_of
     )
-    if not gated:
+    if not o.gated:
         return out
     column, stride = r.head_dim, 2 * r.head_dim
     return g.gated(out, qkv, column, stride, r.n_heads, "sigmoid", f"{name}.gate")
 
 
 def gate_up(
-    g: Graph, c: TransformerConfig, w: WeightSource, h: Value, name: str,
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, h: Value, name: str,
     *, stored_fused: bool = False,
 ) -> Value:  # fmt: skip
     """The row [gate | up] of an FFN, one matrix; stored_fused: so the checkpoint has it, too."""
@@ -214,7 +282,7 @@ def gate_up(
 
 
 def output(
-    g: Graph, c: TransformerConfig, w: WeightSource, h: Value, x: Value | None, name: str,
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, h: Value, x: Value | None, name: str,
     *, bias: bool = False, factor: float = 1.0, norm_name: str | None = None,
     plus_one: bool = False,
 ) -> Value:  # fmt: skip
@@ -230,24 +298,34 @@ def output(
 
 
 def head(
-    g: Graph, c: TransformerConfig, w: WeightSource, x: Value, embedding: PackedWeight,
-    *, plus_one: bool = False, factor: float = 1.0, cap: float = 0.0, tells: bool = False,
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, embedding: PackedWeight,
+    *, plus_one: bool = False, factor: float = 1.0, cap: float = 0.0, hidden_states: bool = False,
 ) -> Value:  # fmt: skip
     """Logits of the rows that are wanted, times the factor, then capped; a tied head is the
-    embedding's table. tells: what the head reads is told of all tokens (`Graph.tell`).
+    embedding's table. hidden_states: steps may ask for what the head reads, of all tokens
+    (`GraphBuilder.hidden_states`).
 
     The last norm's weight takes the factor, one rounding each. An exact head has a shadow beside
-    its table; capped logits are not screened (`Graph.head`).
+    its table; capped logits are not screened (`GraphBuilder.head`).
     """
     weight = norm_weight(w, "model.norm", c.hidden_size, plus_one)
     if factor != 1:
         weight = weight * np.float32(factor)
-    if tells:
-        g.tell(x, weight, c.rms_norm_eps, "model.norm")
+    if hidden_states:
+        g.hidden_states(x, weight, c.rms_norm_eps, "model.norm")
     x = g.norm(g.select(x), weight, c.rms_norm_eps, "model.norm")
+    return logits(g, c, w, x, embedding, cap=cap)
+
+
+def logits(
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, embedding: PackedWeight,
+    *, cap: float = 0.0, bias: bool = False,
+) -> Value:  # fmt: skip
+    """Logits of rows that are normalised already; bias: `lm_head.bias`."""
     rotation = c.hadamard.of_input("lm_head", c.hidden_size) if c.hadamard else None
     x = _rotated(g, x, rotation, "lm_head")
     table = embedding if c.tied else w.table("lm_head", c.vocab_size, c.hidden_size)
+    added = w.vector("lm_head.bias", c.vocab_size) if bias else None
     # Embeddings need no logits, and what screens them takes memory.
-    shadow = None if cap or c.pooling else w.shadow(table)
-    return g.head(x, table, shadow, "lm_head", cap)
+    shadow = None if cap or bias or c.pooling else w.shadow(table)
+    return g.head(x, table, shadow, "lm_head", cap, added)

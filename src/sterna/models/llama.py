@@ -8,8 +8,9 @@ Each half reads RMSNorm(x). Packed ternary layers quantise their input to int8; 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from sterna.graph import Graph, Value
+from sterna.graph import GraphBuilder, Value
 from sterna.models import layers
 from sterna.models.config import TransformerConfig
 from sterna.weights.sources import WeightSource
@@ -22,59 +23,50 @@ FeedForward = Callable[[Value, Value, int, str], Value]
 
 
 def build(
-    g: Graph,
+    g: GraphBuilder,
     c: TransformerConfig,
     w: WeightSource,
     *,
     norms: layers.Norms = layers.LLAMA_NORMS,
-    qk_norm: layers.HeadNorms | None = None,
-    qkv_bias: bool = False,
-    fused_qkv: bool = False,
+    attention: layers.AttentionOptions = layers.LLAMA_ATTENTION,
+    factors: layers.Factors = layers.NO_FACTORS,
     fused_gate_up: bool = False,
-    scale: float | None = None,
-    cap: float = 0.0,
-    sinks: bool = False,
-    embedding_factor: float = 1.0,
-    residual_factor: float = 1.0,
-    logits_factor: float = 1.0,
-    logits_cap: float = 0.0,
     ffn: FeedForward | None = None,
 ) -> Value:
     """Write the model's layers into `g`; returns the logits.
 
-    qkv_bias: q, k and v have biases even if config.json's attention_bias, which is of o as well,
-    does not say so; qk_norm, scale, cap, sinks: as in `layers.attention`; fused_qkv,
-    fused_gate_up: so the checkpoint has them, one matrix each; residual_factor: of what each half
-    adds to x; ffn: in the place of `feed_forward`.
+    attention: its bias may be set here although config.json's attention_bias, which is of o as
+    well, does not say so; fused_gate_up: the checkpoint has gate and up as one matrix; ffn: in the
+    place of `feed_forward`.
     """
-    x, table = layers.embedding(g, c, w, embedding_factor)
+    x, table = layers.embedding(g, c, w, factors.embedding)
     one = norms.plus_one
+    attention = replace(attention, bias=attention.bias or c.attention_bias)
     for i in range(c.n_layers):
         p = f"model.layers.{i}"
         reads = [name and f"{p}.{name}" for name in norms.reads]
         adds = [name and f"{p}.{name}" for name in norms.adds]
         h = layers.norm(g, c, w, x, reads[0], plus_one=one) if reads[0] else x
-        h = layers.attention(
-            g, c, w, h, i, f"{p}.self_attn", bias=qkv_bias or c.attention_bias, qk_norm=qk_norm,
-            plus_one=one, scale=scale, cap=cap, stored_fused=fused_qkv, sinks=sinks,
-        )  # fmt: skip
+        h = layers.attention(g, c, w, h, i, f"{p}.self_attn", attention)
         x = layers.output(
-            g, c, w, h, x, f"{p}.self_attn.o_proj", bias=c.attention_bias, factor=residual_factor,
-            norm_name=adds[0], plus_one=one,
+            g, c, w, h, x, f"{p}.self_attn.o_proj", bias=c.attention_bias,
+            factor=factors.residual, norm_name=adds[0], plus_one=one,
         )  # fmt: skip
         h = layers.norm(g, c, w, x, reads[1], plus_one=one) if reads[1] else x
         if ffn is not None:
             x = ffn(h, x, i, f"{p}.mlp")
         else:
             x = feed_forward(
-                g, c, w, h, x, f"{p}.mlp", fused=fused_gate_up, factor=residual_factor,
+                g, c, w, h, x, f"{p}.mlp", fused=fused_gate_up, factor=factors.residual,
                 norm_name=adds[1], plus_one=one,
             )  # fmt: skip
-    return layers.head(g, c, w, x, table, plus_one=one, factor=logits_factor, cap=logits_cap)
+    return layers.head(
+        g, c, w, x, table, plus_one=one, factor=factors.logits, cap=factors.logits_cap
+    )
 
 
 def feed_forward(
-    g: Graph, c: TransformerConfig, w: WeightSource, h: Value, x: Value, name: str,
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, h: Value, x: Value, name: str,
     *, fused: bool = False, factor: float = 1.0, norm_name: str | None = None,
     plus_one: bool = False,
 ) -> Value:  # fmt: skip

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import Graph, Value
+from sterna.graph import GraphBuilder, Value
 from sterna.models import llama
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
+from sterna.models.layers import Factors
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("MiniCPMForCausalLM",)
@@ -28,11 +29,11 @@ def complete(f: Fields) -> dict[str, Any]:
     return {}
 
 
-def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
+def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`; returns the logits."""
-    return llama.build(
-        g, c, w,
-        embedding_factor=c.fields.factor("scale_emb"),
-        residual_factor=c.fields.factor("scale_depth") / c.n_layers**0.5,
-        logits_factor=c.fields.factor("dim_model_base") / c.hidden_size,
-    )  # fmt: skip
+    factors = Factors(
+        embedding=c.fields.factor("scale_emb"),
+        residual=c.fields.factor("scale_depth") / c.n_layers**0.5,
+        logits=c.fields.factor("dim_model_base") / c.hidden_size,
+    )
+    return llama.build(g, c, w, factors=factors)

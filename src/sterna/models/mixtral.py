@@ -7,7 +7,7 @@ The shares of a token's two experts add up to 1.
 
 from __future__ import annotations
 
-from sterna.graph import Graph, Value
+from sterna.graph import GraphBuilder, Value
 from sterna.models import llama, mistral, moe
 from sterna.models.config import TransformerConfig
 from sterna.weights.sources import WeightSource
@@ -20,7 +20,7 @@ NAMES = moe.Names("gate", "experts.{}.w1", "experts.{}.w3", "experts.{}.w2")
 complete = mistral.complete
 
 
-def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
+def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`; returns the logits."""
     how = moe.ExpertFields.of(c.fields, "intermediate_size")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sterna.graph import Graph, Route, Value
+from sterna.graph import GraphBuilder, Route, Value
 from sterna.models import layers
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
@@ -66,14 +66,14 @@ NAMES = Names()
 
 
 def feed_forward(
-    g: Graph, c: TransformerConfig, w: WeightSource, h: Value, x: Value, name: str,
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, h: Value, x: Value, name: str,
     how: ExpertFields, *, names: Names = NAMES, bias: bool = False, stacking: Stacking = STACKED,
     activation: str = "", limit: float = 0.0,
 ) -> Value:  # fmt: skip
     """x + what its experts make of each row of h; `name` is the layer's.
 
     bias: of the router, and of each expert's layers; stacking: as `WeightSource.experts` takes it;
-    activation, limit: as `Graph.glu` takes them, where it is not the model's.
+    activation, limit: as `GraphBuilder.glu` takes them, where it is not the model's.
     """
     d, router = c.hidden_size, f"{name}.{names.router}"
     # Both stay in the type that the checkpoint has them in.
@@ -100,7 +100,7 @@ def feed_forward(
 
 
 def combined(
-    g: Graph, c: TransformerConfig, w: WeightSource, h: Value, x: Value | None, route: Route,
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, h: Value, x: Value | None, route: Route,
     name: str, how: ExpertFields, *, names: Names = NAMES, bias: bool = False,
     stacking: Stacking = STACKED, activation: str = "", limit: float = 0.0,
 ) -> Value:  # fmt: skip
@@ -116,7 +116,7 @@ def combined(
 
 
 def _linear(
-    g: Graph, w: WeightSource, rows: Value, name: str, parts: list[Linear], count: int,
+    g: GraphBuilder, w: WeightSource, rows: Value, name: str, parts: list[Linear], count: int,
     stacking: Stacking,
 ) -> Value:  # fmt: skip
     weights = w.experts(name, parts, count, stacking)

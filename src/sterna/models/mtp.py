@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from sterna.graph import Graph, Value
+from sterna.graph import Graph, GraphBuilder, Value
 from sterna.models import layers
 from sterna.models.config import TransformerConfig
 from sterna.weights.sources import Linear, WeightSource
@@ -23,7 +23,7 @@ __all__ = ["FeedForward", "build", "is_there"]
 
 LAYER = "mtp.layers.0"
 #: The second half of a layer: (graph, norm(x), x, the FFN's name) -> the next x.
-FeedForward = Callable[[Graph, Value, Value, str], Value]
+FeedForward = Callable[[GraphBuilder, Value, Value, str], Value]
 
 
 def is_there(c: TransformerConfig, w: WeightSource) -> bool:
@@ -37,26 +37,27 @@ def is_there(c: TransformerConfig, w: WeightSource) -> bool:
 def build(model: Graph, c: TransformerConfig, w: WeightSource, ffn: FeedForward) -> Graph:
     """The layer of a model that was written to `model`."""
     c = replace(c, attention=(*c.attention, c.attention[-1]))
-    g, width, head = Graph(c.heads), c.hidden_size, model.ops[-1]
-    table = model.ops[0].weight
-    assert table is not None
-    assert head.weight is not None
+    g, width, head = GraphBuilder(c.heads), c.hidden_size, model.head
+    table = model.table
 
     def norm(x: Value, name: str) -> Value:
         return layers.norm(g, c, w, x, name, plus_one=True)
 
     e = norm(g.embed(table), "mtp.pre_fc_norm_embedding")
-    h = norm(g.given(width), "mtp.pre_fc_norm_hidden")
-    x = layers.linear(g, c, w, g.beside([e, h]), "mtp.fc", [Linear("mtp.fc", width, 2 * width)])
+    h = norm(g.previous_hidden_states(width), "mtp.pre_fc_norm_hidden")
+    fc = Linear("mtp.fc", width, 2 * width)
+    x = layers.linear(g, c, w, g.concatenate([e, h]), fc.name, [fc])
     h = layers.attention(
         g, c, w, norm(x, f"{LAYER}.input_layernorm"), c.n_layers, f"{LAYER}.self_attn",
-        bias=c.attention_bias, qk_norm=layers.HeadNorms(), plus_one=True, gated=True,
+        layers.AttentionOptions(
+            bias=c.attention_bias, qk_norm=layers.HeadNorms(plus_one=True), gated=True
+        ),
     )  # fmt: skip
     x = layers.output(g, c, w, h, x, f"{LAYER}.self_attn.o_proj", bias=c.attention_bias)
     if any(w.has(f"{LAYER}.mlp.{part}") for part in ("down_proj", "gate")):  # small models lack it
         x = ffn(g, norm(x, f"{LAYER}.post_attention_layernorm"), x, f"{LAYER}.mlp")
     last = layers.norm_weight(w, "mtp.norm", width, plus_one=True)
-    g.tell(x, last, c.rms_norm_eps, "mtp.norm")
+    g.hidden_states(x, last, c.rms_norm_eps, "mtp.norm")
     x = g.norm(g.select(x), last, c.rms_norm_eps, "mtp.norm")
     g.head(x, head.weight, head.shadow, "lm_head")
-    return g
+    return g.graph

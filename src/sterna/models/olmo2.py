@@ -7,7 +7,7 @@ The norms of q and of k are over all of their heads.
 
 from __future__ import annotations
 
-from sterna.graph import Graph, Value
+from sterna.graph import GraphBuilder, Value
 from sterna.models import layers, llama
 from sterna.models.config import TransformerConfig
 from sterna.weights.sources import WeightSource
@@ -20,6 +20,7 @@ NORMS = layers.Norms(
 )
 
 
-def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
+def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`; returns the logits."""
-    return llama.build(g, c, w, norms=NORMS, qk_norm=layers.HeadNorms(whole=True))
+    attention = layers.AttentionOptions(qk_norm=layers.HeadNorms(whole=True))
+    return llama.build(g, c, w, norms=NORMS, attention=attention)

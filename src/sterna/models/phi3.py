@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import Graph, Value
+from sterna.graph import GraphBuilder, Value
 from sterna.models import llama, mistral
 from sterna.models.config import MAX_HEAD_DIM, TransformerConfig
 from sterna.models.config_fields import Fields
+from sterna.models.layers import AttentionOptions
 from sterna.models.rotations import ORIGINAL, rotated_part, scaling_kind
 from sterna.weights.sources import WeightSource
 
@@ -38,6 +39,6 @@ def complete(f: Fields) -> dict[str, Any]:
     }
 
 
-def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
+def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`; returns the logits."""
-    return llama.build(g, c, w, fused_qkv=True, fused_gate_up=True)
+    return llama.build(g, c, w, attention=AttentionOptions(stored="qkv_proj"), fused_gate_up=True)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import Graph, Value
+from sterna.graph import GraphBuilder, Value
 from sterna.models import llama
 from sterna.models.config import FULL, SLIDING, TransformerConfig
 from sterna.models.config_fields import Fields
+from sterna.models.layers import AttentionOptions
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Qwen2ForCausalLM",)
@@ -30,6 +31,6 @@ def complete(f: Fields) -> dict[str, Any]:
     return {"layer_types": [SLIDING if i >= first else FULL for i in range(f.n_layers)]}
 
 
-def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
+def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`; returns the logits."""
-    return llama.build(g, c, w, qkv_bias=True)
+    return llama.build(g, c, w, attention=AttentionOptions(bias=True))

@@ -7,10 +7,10 @@ The width of a head is not hidden_size / heads, and is 128 where config.json lea
 
 from __future__ import annotations
 
-from sterna.graph import Graph, Value
+from sterna.graph import GraphBuilder, Value
 from sterna.models import llama, qwen2
 from sterna.models.config import TransformerConfig
-from sterna.models.layers import HeadNorms
+from sterna.models.layers import AttentionOptions, HeadNorms
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Qwen3ForCausalLM", "Qwen3Model")
@@ -19,6 +19,6 @@ TERNARY = False  # float tensors of linear layers are the weights themselves
 complete = qwen2.complete
 
 
-def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
+def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`; returns the logits."""
-    return llama.build(g, c, w, qk_norm=HeadNorms())
+    return llama.build(g, c, w, attention=AttentionOptions(qk_norm=HeadNorms()))

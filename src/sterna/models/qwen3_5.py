@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from sterna import _native
-from sterna.graph import Graph, RecurrentHeads, Value
+from sterna.graph import Graph, GraphBuilder, RecurrentHeads, Value
 from sterna.models import layers, mtp
 from sterna.models.config import FULL, MAX_HEAD_DIM, TransformerConfig
 from sterna.models.config_fields import Fields
@@ -85,7 +85,9 @@ def _check_sections(rope: Fields, rotary_dim: int) -> None:
             rope.fail("mrope_section", rule, sections)
 
 
-def build(g: Graph, c: TransformerConfig, w: WeightSource, ffn: FeedForward | None = None) -> Value:
+def build(
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, ffn: FeedForward | None = None
+) -> Value:
     """Write the model's layers into `g`; returns the logits. ffn: in the place of a dense one."""
     heads, feed_forward = _heads(c.fields), ffn or _dense(c, w)
     x, table = layers.embedding(g, c, w)
@@ -95,8 +97,10 @@ def build(g: Graph, c: TransformerConfig, w: WeightSource, ffn: FeedForward | No
         if mixer == FULL:
             name, bias = f"{p}.self_attn", c.attention_bias
             h = layers.attention(
-                g, c, w, h, i, name, bias=bias, qk_norm=layers.HeadNorms(), plus_one=True,
-                gated=True,
+                g, c, w, h, i, name,
+                layers.AttentionOptions(
+                    bias=bias, qk_norm=layers.HeadNorms(plus_one=True), gated=True
+                ),
             )  # fmt: skip
             x = layers.output(g, c, w, h, x, f"{name}.o_proj", bias=bias)
         else:
@@ -106,14 +110,14 @@ def build(g: Graph, c: TransformerConfig, w: WeightSource, ffn: FeedForward | No
                 g.without_adapters(f"{p}.linear_attn.out_proj")
         h = layers.norm(g, c, w, x, f"{p}.post_attention_layernorm", plus_one=True)
         x = feed_forward(g, h, x, f"{p}.mlp")
-    tells = mtp.is_there(c, w)
-    return layers.head(g, c, w, x, table, plus_one=True, tells=tells)
+    predicts = mtp.is_there(c, w)
+    return layers.head(g, c, w, x, table, plus_one=True, hidden_states=predicts)
 
 
 def _dense(c: TransformerConfig, w: WeightSource) -> FeedForward:
     """An FFN without experts."""
 
-    def feed_forward(g: Graph, h: Value, x: Value, name: str) -> Value:
+    def feed_forward(g: GraphBuilder, h: Value, x: Value, name: str) -> Value:
         h = g.glu(layers.gate_up(g, c, w, h, name), ACTIVATION, f"{name}.act")
         return layers.output(g, c, w, h, x, f"{name}.down_proj")
 
@@ -140,7 +144,12 @@ def _heads(f: Fields) -> RecurrentHeads:
 
 
 def _delta_net(
-    g: Graph, c: TransformerConfig, w: WeightSource, h: Value, heads: RecurrentHeads, name: str
+    g: GraphBuilder,
+    c: TransformerConfig,
+    w: WeightSource,
+    h: Value,
+    heads: RecurrentHeads,
+    name: str,
 ) -> Value:
     """A gated DeltaNet layer, up to out_proj."""
     parts = [

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import Graph, Value
+from sterna.graph import Graph, GraphBuilder, Value
 from sterna.models import moe, qwen3_5
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
@@ -28,7 +28,7 @@ def complete(f: Fields) -> dict[str, Any]:
     return {**fields, "intermediate_size": text.count("moe_intermediate_size")}
 
 
-def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
+def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`; returns the logits."""
     return qwen3_5.build(g, c, w, _experts(c, w))
 
@@ -42,7 +42,7 @@ def _experts(c: TransformerConfig, w: WeightSource) -> FeedForward:
     shared = c.fields.count("shared_expert_intermediate_size")
     how = moe.ExpertFields.of(c.fields, "moe_intermediate_size", shared=shared)
 
-    def feed_forward(g: Graph, h: Value, x: Value, name: str) -> Value:
+    def feed_forward(g: GraphBuilder, h: Value, x: Value, name: str) -> Value:
         return moe.feed_forward(g, c, w, h, x, name, how)
 
     return feed_forward

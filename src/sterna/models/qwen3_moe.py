@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import Graph, Value
+from sterna.graph import GraphBuilder, Value
 from sterna.models import layers, llama, moe
 from sterna.models.config import SLIDING, TransformerConfig
 from sterna.models.config_fields import Fields
@@ -27,7 +27,7 @@ def complete(f: Fields) -> dict[str, Any]:
     return {"layer_types": [SLIDING] * f.n_layers}
 
 
-def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
+def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`; returns the logits."""
     of_all = not c.fields.flag("norm_topk_prob")
     how = moe.ExpertFields.of(c.fields, "moe_intermediate_size", of_all=of_all)
@@ -38,7 +38,8 @@ def build(g: Graph, c: TransformerConfig, w: WeightSource) -> Value:
             return llama.feed_forward(g, c, w, h, x, name)
         return moe.feed_forward(g, c, w, h, x, name, how)
 
-    return llama.build(g, c, w, qk_norm=layers.HeadNorms(), ffn=ffn)
+    attention = layers.AttentionOptions(qk_norm=layers.HeadNorms())
+    return llama.build(g, c, w, attention=attention, ffn=ffn)
 
 
 def _dense_layers(f: Fields) -> set[int]:

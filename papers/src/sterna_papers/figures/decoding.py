@@ -161,7 +161,7 @@ class _Live:
 
     def time_kernels(self) -> None:
         """The layers' matrices alone, those of one shape after those of another."""
-        linears = [op.weight for op in self.model.graph.ops if op.kind == "linear" and op.weight]
+        linears = [op.weight for op in self.model.graph.linears]
         shapes: dict[tuple[int, int], list[_native.Weight]] = {}
         for weight in linears[:-1]:
             shapes.setdefault((weight.M, weight.K), []).append(weight.native())

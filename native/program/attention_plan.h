@@ -1,0 +1,65 @@
+// How the queries of a batch become units of attention, for the layers that have the same heads.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "program/batch.h"
+#include "program/kv_cache.h"
+
+namespace sterna {
+
+// The heads of a layer, as the KV cache has them.
+struct AttentionHeads {
+    int n_heads, n_kv_heads, head_dim;
+
+    int padded() const { return padded_head(head_dim); }
+    int queries_per_kv() const { return n_heads / n_kv_heads; }
+    KvCache::Heads cached() const { return {n_kv_heads, padded()}; }
+};
+
+// Query rows of one KV head of a sequence.
+struct QueryBlock {
+    int sequence, kv_head, first, count;  // tokens of the batch
+    // Where chunks of positions are units: how many there are, and how many are left, which workers count down
+    // atomically. The worker of the last one merges them.
+    int chunks = 0, left = 0;
+    // Floats: where the results of its rows begin, and from one chunk's to the next one's.
+    int64_t partial = 0, stride = 0;
+};
+
+// A whole block, or a chunk of positions of blocks that have the same pages there.
+struct AttentionUnit {
+    int block, count = 1;
+    int chunk = -1;  // -1: all
+};
+
+class AttentionPlan {
+  public:
+    explicit AttentionPlan(AttentionHeads heads) : heads(heads) {}
+    void reserve(int64_t tokens);
+    void plan(const Batch& batch, const BatchRows& rows, int threads);
+    // Bytes of the results of chunks, before they are merged.
+    int64_t partial_bytes() const { return partial_floats_ * int64_t{sizeof(float)}; }
+
+    const AttentionHeads heads;
+    std::vector<QueryBlock> blocks{};
+    std::vector<AttentionUnit> units{};
+
+  private:
+    // A sequence whose first chunks of positions have the same pages as another's.
+    struct Joined {
+        int sequence, chunks;
+    };
+
+    void add_blocks(const Batch& batch, const BatchRows& rows, int sequence, int tokens_per_block);
+    void join_prefixes(const Batch& batch, const BatchRows& rows, int tokens_per_block);
+    void add_joined(const Batch& batch, const BatchRows& rows, int query_rows);
+    void add_units(const BatchRows& rows, size_t begin, int threads, int64_t rows_per_block);
+    void add_chunks(int block, int from);
+
+    int64_t partial_floats_ = 0;
+    std::vector<Joined> joined_{};  // with one of them, which is the first
+    std::vector<char> planned_{};  // of each sequence: whether it has its blocks
+};
+
+}  // namespace sterna

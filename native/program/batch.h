@@ -1,0 +1,88 @@
+// What a step is given: sequences with any number of new tokens each.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "program/adapter.h"
+#include "runtime/gate.h"
+#include "runtime/memory.h"
+#include "sampling/scores.h"
+
+namespace sterna {
+
+// What recurrent layers keep of one sequence, and of how many of its positions; -1: of none, since a step that changed
+// it did not come to its end.
+struct State {
+    explicit State(int64_t bytes) : memory(static_cast<size_t>(bytes)) {}
+    float* floats() const { return reinterpret_cast<float*>(memory.data()); }
+
+    HugeBuffer memory;
+    int64_t position = 0;
+};
+
+// One sequence's share of a batch.
+struct SequenceSpan {
+    int start;  // position of its first new token
+    int count;  // new tokens
+    const int32_t* pages;  // page table covering start + count positions
+    int logits;  // how many of the last new tokens want logits
+    // For each of those, which of its logits decide; null: all of them.
+    const DecidingLogits* deciding = nullptr;
+    float* state = nullptr;  // State; of a sequence that starts at 0 it is not read
+    // The last `drafts` of the new tokens are drafts, with at least one token before them: `state` stays at the position
+    // before them, and they continue in `ahead`.
+    int drafts = 0;
+    float* ahead = nullptr;
+};
+
+// Consecutive sequences of a batch that have one adapter.
+struct AdapterSpan {
+    int first, count;
+    const Adapter* adapter;
+};
+
+struct Batch {
+    std::span<const int32_t> tokens;
+    std::span<const SequenceSpan> sequences;
+    std::span<const AdapterSpan> adapters;  // of sequences that have one, in their order
+    Gate* masks = nullptr;  // open once the masks of `deciding` are there; null: they are there
+    // A row for each token, which a Copy without a source reads.
+    const float* previous_hidden_states = nullptr;
+    // Where HiddenStates writes a row for each token; null: nowhere.
+    float* hidden_states = nullptr;
+};
+
+// The rows of a batch.
+struct BatchRows {
+    std::vector<int32_t> sequence_of, position_of;  // of each token
+    std::vector<int32_t> selected;  // tokens that want logits
+    std::vector<DecidingLogits> deciding;  // of each of those
+    std::vector<int64_t> first_of;  // of each sequence, its first row
+
+    void reserve(int64_t tokens) {
+        const auto n = static_cast<size_t>(tokens);
+        for (auto* v : {&sequence_of, &position_of, &selected}) v->reserve(n);
+        deciding.reserve(n);
+        first_of.reserve(n);
+    }
+    void plan(const Batch& batch) {
+        sequence_of.clear(), position_of.clear(), selected.clear(), deciding.clear();
+        first_of.clear();
+        for (int s = 0, first = 0; const auto& span : batch.sequences) {
+            first_of.push_back(first);
+            for (int i = 0; i < span.count; ++i) {
+                sequence_of.push_back(s);
+                position_of.push_back(span.start + i);
+                const int row = i - (span.count - span.logits);
+                if (row < 0) continue;
+                selected.push_back(first + i);
+                deciding.push_back(span.deciding ? span.deciding[row] : DecidingLogits{});
+            }
+            first += span.count;
+            ++s;
+        }
+    }
+};
+
+}  // namespace sterna

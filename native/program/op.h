@@ -1,0 +1,89 @@
+// An operation of a program. Each kind is a file of program/ops, which has its fields, checks them, divides its work
+// and does it; a dataclass of sterna/graph/ops has the same fields.
+#pragma once
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "program/fields.h"
+#include "program/workspace.h"
+#include "runtime/hand_out.h"
+
+namespace sterna {
+
+class Program;
+
+// Units of an operation for a worker, and what it keeps from its last ones.
+struct Turn {
+    int worker;
+    int64_t begin = 0, end = 0;
+    bool again = false;  // the worker's scratch is as its last units of this operation left it
+    int expert = -1;  // whose weights those were
+};
+
+class Op {
+  public:
+    Op(const OpFields& fields, Workspace& work)
+        : name(fields.text("name")), selected(fields.flag("selected")), work(work) {}
+    virtual ~Op() = default;
+    Op(const Op&) = delete;
+
+    // What its time is counted as.
+    virtual const char* kind() const = 0;
+    // Takes memory for steps of up to so many tokens.
+    virtual void reserve(int64_t /*tokens*/) {}
+    // What one thread does before a step.
+    virtual void begin(const Step&) {}
+    // Bytes that a worker needs in a step.
+    virtual int64_t scratch_bytes(const Step&) const { return 0; }
+    // The units of a step; of an operation without any its barrier is left out, too.
+    virtual Division units(const Step& step) const { return {rows(step), step.threads}; }
+    // Runs units [turn.begin, turn.end).
+    virtual void run(Step& step, Turn& turn) = 0;
+
+    // The weight that it reads whole or in parts, where those are known before the step.
+    virtual std::vector<TilesRead> tiles_read() const { return {}; }
+    // Whether it is a linear layer of this step, and what a worker reads first of it, where few tokens make that known.
+    virtual bool is_linear(const Step&) const { return false; }
+    virtual ReadAhead beginning(const Step&, int /*worker*/) const { return {}; }
+
+    const std::string name;  // for errors: "layers.3.mlp.down_proj"
+    const bool selected;  // runs on the rows whose logits are wanted, not on those of all tokens
+    size_t index = 0;  // in the program
+
+  protected:
+    int64_t rows(const Step& step) const { return selected ? step.selected : step.tokens; }
+    // A value is not finite.
+    void report(Step& step) const {
+        for (size_t seen = step.non_finite; index < seen;)
+            if (step.non_finite.compare_exchange_weak(seen, index)) break;
+    }
+
+    Workspace& work;
+};
+
+// An operation whose units are rows.
+class RowOp : public Op {
+  public:
+    using Op::Op;
+    void run(Step& step, Turn& turn) final {
+        for (int64_t n = turn.begin; n < turn.end; ++n) row(step, n, turn.worker);
+    }
+
+  protected:
+    virtual void row(Step& step, int64_t n, int worker) = 0;
+};
+
+// What adds the operations of a kind to a program.
+using OpMaker = void (*)(const OpFields&, Program&);
+
+// A kind that a file of program/ops has: `const OpKind kind("select", maker)`.
+class OpKind {
+  public:
+    OpKind(const char* name, OpMaker maker);
+    // Null where there is no such kind.
+    static OpMaker maker(const std::string& name);
+};
+
+}  // namespace sterna

@@ -1,0 +1,194 @@
+// Attention of the query rows of a step, in units of blocks or of chunks of positions (attention_plan.h).
+#include <algorithm>
+#include <limits>
+
+#include "program/program.h"
+
+namespace sterna {
+
+namespace {
+
+class AttentionOp final : public Op {
+  public:
+    AttentionOp(const OpFields& f, Workspace& work)
+        : Op(f, work),
+          qkv_(f.value("x")),
+          output_(f.value("output")),
+          plan_(work.attention[static_cast<size_t>(f.required("heads"))]),
+          layer_(static_cast<int>(f.whole("layer"))),
+          cap_(f.cap("attention.cap")),
+          sinks_(f.floats("attention.sinks", plan_.heads.n_heads,
+                          "must have a value for each query head")) {
+        const auto window = f.maybe_whole("attention.window");
+        f.require(!window || (*window >= 1 && *window <= std::numeric_limits<int32_t>::max()),
+                  "attention.window", "must be at least 1");
+        if (window) window_ = static_cast<int32_t>(*window);
+        const AttentionHeads& heads = plan_.heads;
+        scale_ = f.maybe_number("attention.scale")
+                     ? f.factor("attention.scale")
+                     : 1.0f / __builtin_sqrtf(static_cast<float>(heads.head_dim));
+        // The logits of sinks as logarithms to base 2, within what float32 holds.
+        constexpr float kMost = std::numeric_limits<float>::max();
+        for (float& sink : sinks_) {
+            f.require(std::isfinite(sink), "attention.sinks", "must be finite");
+            sink = std::clamp(sink * 1.44269504f, -kMost, kMost);
+        }
+        f.require(int64_t{heads.n_heads} * heads.padded() <= qkv_.ld(), "x", "is too narrow");
+        f.require(int64_t{heads.n_heads} * heads.head_dim <= output_.ld(), "output",
+                  "is too narrow");
+        const auto& layers = work.needs.layers;
+        f.require(layer_ >= 0 && layer_ < std::ssize(layers) &&
+                      layers[static_cast<size_t>(layer_)] == heads.cached(),
+                  "layer", "must be one whose keys have been stored, with the same heads");
+    }
+    const char* kind() const override { return "attention"; }
+    int64_t scratch_bytes(const Step& step) const override {
+        const AttentionHeads& heads = plan_.heads;
+        const int64_t needed = step.kernels.attention(step.cache.type).scratch(heads.padded());
+        if (heads.padded() == heads.head_dim) return needed;
+        // and outputs that a Call takes the padding off
+        return (needed + 63) / 64 * 64 + int64_t{kMaxAttentionRows} * heads.padded() * 4;
+    }
+    Division units(const Step&) const override { return {std::ssize(plan_.units)}; }
+    void run(Step& step, Turn& turn) override {
+        for (int64_t unit = turn.begin; unit < turn.end; ++unit) attend(step, unit, turn.worker);
+    }
+
+  private:
+    struct Call;
+
+    void attend(const Step& step, int64_t index, int worker);
+
+    Operand qkv_, output_;
+    AttentionPlan& plan_;
+    int layer_;  // of the cache
+    int32_t window_ = kNoWindow;
+    float scale_, cap_;
+    std::vector<float> sinks_;  // of each query head, or empty
+};
+
+// Query rows of one KV head on their way to a kernel.
+struct AttentionOp::Call {
+    Call(const AttentionOp& op, const Step& step, uint8_t* scratch)
+        : heads(op.plan_.heads),
+          layer(op.layer_),
+          sinks_of_heads(op.sinks_),
+          step(step),
+          kernels(step.kernels.attention(step.cache.type)),
+          src(op.work.buffer(op.qkv_)),
+          dst(op.work.buffer(op.output_)),
+          position_of(op.work.rows.position_of) {
+        a.q = q;
+        a.out = out;
+        a.limit = limit;
+        a.head_dim = heads.padded();
+        a.window = op.window_;
+        a.scale = op.scale_;
+        a.cap = op.cap_;
+        a.sinks = op.sinks_.empty() ? nullptr : sinks;
+        a.page_stride = step.cache.page_stride(layer);
+        a.type = step.cache.type;
+        a.next_page = step.reading.next_page;
+        a.scratch = scratch;
+        padded_out =
+            reinterpret_cast<float*>(scratch + (kernels.scratch(a.head_dim) + 63) / 64 * 64);
+    }
+
+    // Rows of a block: the pages are those of the first one in a call.
+    void add(const QueryBlock& block, float* partials) {
+        if (!a.rows) {
+            a.pages = step.batch.sequences[static_cast<size_t>(block.sequence)].pages;
+            a.k_base = step.cache.keys(layer) + block.kv_head * step.cache.head_bytes(layer);
+            a.v_base = step.cache.values(layer) + block.kv_head * step.cache.head_bytes(layer);
+            a.partial = partials + block.partial;
+            a.partial_stride = block.stride;
+        }
+        const int queries_per_kv = heads.queries_per_kv();
+        for (int t = 0; t < block.count; ++t) {
+            const int64_t n = block.first + t;
+            for (int h = 0; h < queries_per_kv; ++h) {
+                const int head = block.kv_head * queries_per_kv + h;
+                if (a.rows == kMaxRows) all();  // a block wider than the arrays is done in pieces
+                q[a.rows] = src.row(n) + head * a.head_dim;
+                to[a.rows] = dst.row(n) + head * heads.head_dim;
+                out[a.rows] =
+                    a.head_dim == heads.head_dim ? to[a.rows] : padded_out + a.rows * a.head_dim;
+                limit[a.rows] = position_of[static_cast<size_t>(n)] + 1;
+                if (a.sinks) sinks[a.rows] = sinks_of_heads[static_cast<size_t>(head)];
+                ++a.rows;
+            }
+        }
+    }
+    // Outputs over all positions.
+    void all() {
+        kernels.all(a);
+        take_outputs();
+    }
+    void merge() {
+        step.kernels.attention_merge(a);
+        take_outputs();
+    }
+    // Results over a chunk of positions, all of which rows of several blocks see.
+    void chunk(int index, bool of_several) {
+        if (of_several) std::fill_n(limit, a.rows, (index + 1) * kChunkPositions);
+        // Chunks are those of a layer without a window: of others some lie before it.
+        if (index >= first_attention_chunk(a)) kernels.chunk(a, index);
+        a.rows = 0;
+    }
+
+  private:
+    static constexpr int kMaxRows = kMaxAttentionRows;
+
+    void take_outputs() {
+        for (int i = 0; i < a.rows; ++i)
+            if (a.out[i] != to[i]) std::copy_n(a.out[i], heads.head_dim, to[i]);
+        a.rows = 0;
+    }
+
+    const AttentionHeads& heads;
+    const int layer;
+    const std::vector<float>& sinks_of_heads;
+    const Step& step;
+    const AttentionKernels& kernels;
+    const Activations &src, &dst;
+    const std::vector<int32_t>& position_of;
+    AttentionArgs a{};
+    const float* q[kMaxRows];
+    float *out[kMaxRows], *to[kMaxRows];  // where outputs go, with their padding and without
+    float* padded_out;
+    int32_t limit[kMaxRows];
+    float sinks[kMaxRows] = {};
+};
+
+void AttentionOp::attend(const Step& step, int64_t index, int worker) {
+    const AttentionUnit& unit = plan_.units[static_cast<size_t>(index)];
+    const std::span blocks(plan_.blocks.data() + unit.block, static_cast<size_t>(unit.count));
+    auto* const partials = reinterpret_cast<float*>(work.partials.data());
+    Call call(*this, step, work.scratch(worker));
+    if (unit.chunk < 0) {
+        call.add(blocks.front(), partials);
+        call.all();
+        return;
+    }
+    // Behind a window rows of different positions do not see the same: there each block is a call.
+    const bool one_call = window_ == kNoWindow;
+    for (const auto& block : blocks) {
+        call.add(block, partials);
+        if (!one_call) call.chunk(unit.chunk, false);
+    }
+    if (one_call) call.chunk(unit.chunk, unit.count > 1);
+    for (auto& block : blocks) {
+        // The last worker sees what the others wrote, and arms the counter for the next layer.
+        const std::atomic_ref left(block.left);
+        if (left.fetch_sub(1, std::memory_order_acq_rel) > 1) continue;
+        left.store(block.chunks, std::memory_order_relaxed);
+        call.add(block, partials);
+        call.merge();
+    }
+}
+
+const OpKind attention("attention", [](const OpFields& f, Program& p) { p.add<AttentionOp>(f); });
+
+}  // namespace
+
+}  // namespace sterna

@@ -1,0 +1,54 @@
+// Rows of the embedding's table for the batch's tokens.
+#include "program/program.h"
+
+namespace sterna {
+
+namespace {
+
+class EmbedOp final : public RowOp {
+  public:
+    EmbedOp(const OpFields& f, Workspace& work)
+        : RowOp(f, work),
+          weight_(f.required("weight")),
+          output_(f.value("output")),
+          factor_(f.factor("factor")) {
+        const int64_t vocab = work.weights[weight_].M;
+        f.require(work.weights[weight_].K <= output_.ld(), "output", "is too narrow");
+        f.require(!work.needs.vocab || work.needs.vocab == vocab, "weight",
+                  "must have a row for each token, as the other tables have");
+        work.needs.vocab = vocab;
+    }
+    const char* kind() const override { return "embed"; }
+
+  protected:
+    void row(Step& step, int64_t n, int) override {
+        const Weight& w = work.weights[weight_];
+        float* x = work.buffer(output_).row(n);
+        const int64_t row = step.batch.tokens[static_cast<size_t>(n)];
+        const auto& format = step.kernels.formats[w.format];
+        const RowArgs args{w.codes, w.tile_bytes, row, w.K, x};
+        if (w.groups.group_k) {
+            format.values(args, w.groups, w.zero_x2);
+        } else {
+            format.row(args);
+            if (format.integer)  // 2 * code - zero_x2 is exact; one rounding
+                for (int64_t k = 0; k < w.K; ++k)
+                    x[k] = (2 * x[k] - static_cast<float>(w.zero_x2)) * w.scale[row];
+            else if (w.scale)
+                for (int64_t k = 0; k < w.K; ++k) x[k] *= w.scale[row];
+        }
+        if (factor_ != 1)
+            for (int64_t k = 0; k < w.K; ++k) x[k] *= factor_;
+    }
+
+  private:
+    int weight_;
+    Operand output_;
+    float factor_;
+};
+
+const OpKind embed("embed", [](const OpFields& f, Program& p) { p.add<EmbedOp>(f); });
+
+}  // namespace
+
+}  // namespace sterna

@@ -1,0 +1,307 @@
+// Linear layers of all tokens: a worker's tiles, of one plane of codes or two, what is done to their results, and what a
+// step of one token leaves out.
+#include "program/ops/linear.h"
+
+#include <algorithm>
+
+#include "units/dispatch.h"
+
+namespace sterna {
+
+namespace {
+
+// Of the next weight, which a thread asks for while it waits: a part of the cache that a core has for itself.
+constexpr int64_t kReadAheadBytes = int64_t{192} << 10;
+
+// With two planes of codes, the most tokens that are multiplied together, and about how many bytes of their sums a
+// thread keeps before it adds up those of a token: both are read again from L2.
+constexpr int64_t kPairTokens = 256, kPairBytes = int64_t{256} << 10;
+
+// Bytes of the sums of both planes: those of a tile at least.
+constexpr int64_t pair_bytes(int64_t tokens, int64_t tile_rows) {
+    return std::max(kPairBytes, 2 * std::min(tokens, kPairTokens) * tile_rows * 4);
+}
+
+// y = (high + low) (+ residual) of rows [0, count) of a tile.
+void add_pair(const float* high, const float* low, const float* residual, float* y, int64_t count) {
+    if (residual) {
+        for (int64_t i = 0; i < count; ++i) y[i] = residual[i] + (high[i] + low[i]);
+    } else {
+        for (int64_t i = 0; i < count; ++i) y[i] = high[i] + low[i];
+    }
+}
+
+}  // namespace
+
+LinearProduct::LinearProduct(const OpFields& f, const Workspace& work, int64_t rows,
+                             int64_t experts)
+    : work(work),
+      x(f.value("x")),
+      residual(f.value("residual")),
+      y(f.value("output")),
+      weight(f.required("weight")),
+      planes(1),
+      column(f.whole("column")),
+      bias(f.floats("bias", rows * experts, "must have a value for each row")),
+      factor(f.factor("factor")),
+      cap(f.cap("cap")) {
+    const Weight& w = work.weights[weight];
+    if (all_tables().front()->formats[w.format].integer) planes = x.code_planes;
+    // Whole row blocks are written, aligned: with widths padded to kPad they fit.
+    f.require(column >= 0 && column % kRowBlock == 0 && rows <= y.ld() - column, "column",
+              "must be a multiple of 16 with room for the rows of the weight");
+    f.require(w.padded_k <= x.ld(), "x", "is too narrow for the weight");
+    f.require(x.planes_for < 0 || work.weights[x.planes_for].format == w.format, "x",
+              "has bf16 planes for another format");
+    f.require(!residual || residual.ld() == y.ld(), "residual",
+              "must have the width of the output");
+    f.require(factor == 1 || !residual || residual.buffer != y.buffer, "residual",
+              "must have a buffer of its own where there is a factor");
+}
+
+LinearArgs LinearProduct::args(const Step& step, const Weight& w, int64_t first,
+                               int64_t rows) const {
+    LinearArgs a = linear_args(w, work.buffer(x), static_cast<int>(rows), x_block(step, rows),
+                               work.buffer(y), first, planes);
+    a.y += column;
+    a.reading = step.reading;
+    return a;
+}
+
+int64_t LinearProduct::scratch_bytes(const Step& step, int64_t tokens) const {
+    const auto& w = work.weights[weight];
+    const auto& format = step.kernels.formats[w.format];
+    const auto scratch = fast(format) ? format.fast.scratch_bytes : format.scratch_bytes;
+    const bool two = planes == 2;
+    const auto rows = static_cast<int>(two ? 2 * std::min(tokens, kPairTokens) : tokens);
+    // Of an expert, which may have a few of the tokens.
+    int64_t bytes = std::max(scratch(w.padded_k, rows),
+                             y.chosen ? scratch(w.padded_k, std::min(rows, kFewTokens)) : 0);
+    return bytes + (two ? pair_bytes(tokens, format.tile_rows) : 0);
+}
+
+void LinearProduct::multiply(const Step& step, const LinearArgs& a, const Weight& w) const {
+    const auto& format = step.kernels.formats[w.format];
+    const auto kernel = fast(format) ? format.fast.linear : format.linear;
+    if (planes == 1) return kernel(a);
+    // Blocks of tokens of one size, in whole blocks of a matrix unit: none is left with a few.
+    const int64_t blocks = (a.n + kPairTokens - 1) / kPairTokens;
+    const int64_t size = ((a.n + blocks - 1) / blocks + 7) / 8 * 8;
+    const int64_t tile_rows = format.tile_rows;
+    const int64_t x_groups = w.x_group_k() ? a.ldx / w.x_group_k() : 1;
+    const int64_t x_sums = w.x_group_k() ? a.ldx / kSumK : 1;
+    auto* const sums = reinterpret_cast<float*>(a.scratch);
+    LinearArgs pair = a;
+    pair.residual = nullptr;
+    pair.y = sums;
+    pair.scratch = a.scratch + pair_bytes(a.n, tile_rows);
+    pair.scratch_ready = a.scratch_ready && blocks == 1;
+    for (int64_t n0 = 0; n0 < a.n; n0 += size, pair.scratch_ready = false) {
+        const int64_t tokens = std::min(size, a.n - n0);
+        const int64_t most = std::max<int64_t>(1, kPairBytes / (2 * tokens * tile_rows * 4));
+        pair.n = static_cast<int>(2 * tokens);
+        pair.xq = a.xq + 2 * n0 * a.ldx;
+        pair.x_scale = a.x_scale + 2 * n0 * x_groups;
+        pair.x_sum = a.x_sum + 2 * n0 * x_sums;
+        for (int64_t tile = a.tile_begin, count; tile < a.tile_end; tile += count) {
+            count = std::min(most, a.tile_end - tile);
+            const int64_t from = tile * tile_rows;
+            const int64_t rows = std::min(count * tile_rows, a.M - from);
+            pair.codes = a.codes + tile * a.tile_bytes;
+            pair.scale = a.scale ? a.scale + from : nullptr;
+            if (a.groups.data)
+                pair.groups.data = a.groups.data + tile * a.groups.tile_bytes(a.K, tile_rows);
+            pair.M = rows;
+            pair.ldy = count * tile_rows;
+            pair.tile_begin = 0;
+            pair.tile_end = count;
+            kernel(pair);
+            pair.scratch_ready = true;
+            const int64_t written = (rows + kRowBlock - 1) / kRowBlock * kRowBlock;
+            for (int64_t n = 0; n < tokens; ++n) {
+                const float* const high = sums + 2 * n * pair.ldy;
+                const int64_t at = (n0 + n) * a.ldy + from;
+                add_pair(high, high + pair.ldy, a.residual ? a.residual + at : nullptr, a.y + at,
+                         written);
+            }
+        }
+    }
+}
+
+// ((x W^T (+ residual) + bias) * factor (+ residual)), capped: here and not in the kernels, with one rounding each that
+// is the same in all of them, on tiles that this thread has just written.
+void LinearProduct::finish(const Step& step, const LinearArgs& a, const float* of_rows,
+                           int64_t from, int64_t to) const {
+    if (!of_rows && factor == 1 && cap == 0) return;
+    for (int64_t n = 0; n < a.n; ++n) {
+        float* y = a.y + n * a.ldy;
+        if (of_rows)
+            for (int64_t m = from; m < to; ++m) y[m] += of_rows[m];
+        if (factor != 1)
+            for (int64_t m = from; m < to; ++m) y[m] *= factor;
+        if (factor != 1 && residual) {
+            const float* x = work.buffer(residual).row(n) + column;
+            for (int64_t m = from; m < to; ++m) y[m] += x[m];
+        }
+        if (cap > 0) step.kernels.cap({y + from, to - from, cap});
+    }
+}
+
+Weight LinearProduct::near_part(const Step& step, int worker, int64_t begin, int64_t& end) const {
+    const auto& w = work.weights[weight];
+    const auto& tiles = work.weights.near(weight);
+    if (tiles.empty()) return w;
+    return tiles.at(w, step.kernels.formats[w.format].tile_rows, begin, step.node_of(worker), end);
+}
+
+LinearOp::LinearOp(const OpFields& f, Workspace& work, Active active,
+                   std::shared_ptr<const ActiveCopy> copy)
+    : Op(f, work),
+      product_(f, work, work.weights[f.required("weight")].M, 1),
+      active_(active),
+      copy_(std::move(copy)) {
+    f.require(!product_.x.chosen && !product_.y.chosen, "x", "has rows of experts");
+    if (active == Active::kAll) return;
+    f.require(product_.bias.empty() && !selected && product_.factor == 1 && product_.cap == 0 &&
+                  product_.planes == 1,
+              "weight", "is read in parts only without bias, factor, cap or a second plane");
+    if (active == Active::kColumns)
+        work.nonzeros.reserve(weight().padded_k);
+    else
+        f.require(!product_.residual && product_.column == 0, "residual",
+                  "must be None, and column 0, where open rows are read alone");
+}
+
+int64_t LinearOp::scratch_bytes(const Step& step) const {
+    const int64_t bytes = product_.scratch_bytes(step, rows(step));
+    if (!copy_ || !step.one()) return bytes;
+    return std::max(bytes, active_scratch(weight().padded_k, weight().M));
+}
+
+Division LinearOp::units(const Step& step) const {
+    if (!rows(step) || (active_ == Active::kRows && !step.one())) return {0};
+    if (const int64_t count = parts(step)) return {count};
+    int64_t tiles = weight().tiles;
+    if (step.one() && active_ == Active::kGates) tiles = copy_->first_tile;
+    Division all = divide_tiles(tiles, rows(step) * product_.planes, step.threads, step.reading);
+    if (work.weights.near(product_.weight).in_parts()) all.team = step.team;
+    return all;
+}
+
+// What is known of a layer before what it reads: its weight, unless it reads open rows or columns alone.
+ReadAhead LinearOp::beginning(const Step& step, int worker) const {
+    if (step.tokens > kFewTokens || active_ == Active::kRows || active_ == Active::kColumns)
+        return {};
+    const auto& w = weight();
+    const Division tiles = units(step);
+    const int64_t first = tiles.first(worker);
+    int64_t end = tiles.end(worker);
+    if (first == end) return {};
+    const uint8_t* begin =
+        product_.near_part(step, worker, first, end).codes + first * w.tile_bytes;
+    return {begin, begin + std::min((end - first) * w.tile_bytes, kReadAheadBytes)};
+}
+
+void LinearOp::run(Step& step, Turn& turn) {
+    const auto& w = weight();
+    int64_t begin = turn.begin, end = turn.end;
+    LinearArgs a = product_.args(step, w, 0, rows(step));
+    // A kernel adds a residual to what it sums, which a factor must meet before.
+    if (product_.residual && product_.factor == 1)
+        a.residual = work.buffer(product_.residual).row(0) + product_.column;
+    a.scratch = work.scratch(turn.worker);
+    if (parts(step) && run_part(step, a, begin, begin, end)) return;
+    a.scratch_ready = turn.again;
+    const auto& format = step.kernels.formats[w.format];
+    for (a.tile_end = begin; a.tile_end < end; a.scratch_ready = true) {
+        a.tile_begin = a.tile_end;
+        a.tile_end = end;
+        const Weight near = product_.near_part(step, turn.worker, a.tile_begin, a.tile_end);
+        a.codes = near.codes;
+        a.groups = near.groups;
+        product_.multiply(step, a, w);
+    }
+    product_.finish(step, a, product_.bias.empty() ? nullptr : product_.bias.data(),
+                    begin * format.tile_rows, std::min(end * format.tile_rows, w.M));
+}
+
+// How many parts an operation that reads rows or columns alone has: one for each thread, since what a part needs is
+// known when it begins, and its first lines are waited for. 0: it reads tiles, as too many columns are active.
+int64_t LinearOp::parts(const Step& step) const {
+    if (!copy_ || active_ == Active::kGates || !step.one()) return 0;
+    const auto& w = weight();
+    if (active_ == Active::kRows) return std::min<int64_t>(step.threads, w.tiles / 2);
+    if (mostly_active(work.nonzeros.count, w.K)) return 0;
+    return std::min<int64_t>(step.threads, active_stride(w.M) / 64);
+}
+
+// False: the part is better read as tiles [begin, end), and is not done.
+bool LinearOp::run_part(Step& step, const LinearArgs& a, int64_t part, int64_t& begin,
+                        int64_t& end) const {
+    const auto& w = weight();
+    const ActiveCopy& copy = *copy_;
+    const int64_t count = parts(step);
+    const auto share = [&](int64_t all, int64_t i) { return all * i / count; };
+    int64_t read, tiles;
+    if (active_ == Active::kColumns) {
+        const int64_t lines = copy.stride / 64, from = share(lines, part),
+                      to = share(lines, part + 1);
+        step.kernels.linear_columns(a, work.nonzeros.columns(copy), from, to);
+        read = work.nonzeros.count * (to - from) * 64;
+        tiles = share(w.tiles, part + 1) - share(w.tiles, part);
+    } else {
+        const int64_t tile_rows = step.kernels.formats[w.format].tile_rows;
+        begin = copy.first_tile + share(w.tiles - copy.first_tile, part);
+        end = copy.first_tile + share(w.tiles - copy.first_tile, part + 1);
+        const ActiveRows rows{copy.data.data(), copy.stride, a.y, a.scale + copy.first_row,
+                              a.y + copy.first_row};
+        const int64_t from = begin * tile_rows - copy.first_row,
+                      to = std::min(end * tile_rows, w.M) - copy.first_row;
+        const int64_t open = step.kernels.linear_open_rows(a, rows, from, to);
+        if (open < 0) return false;
+        read = open * copy.stride;
+        tiles = end - begin;
+    }
+    step.left_out += tiles * w.tile_bytes - read;
+    return true;
+}
+
+namespace {
+
+// A layer whose first `gates` rows are gates: of one token the rows behind these are an operation of their own.
+void add_gates(const OpFields& f, Program& p, int64_t gates) {
+    Workspace& work = p.work();
+    const auto& kernels = *runnable_tables().back();
+    const Weight& w = work.weights[f.required("weight")];
+    f.require(work.pool && ActiveCopy::possible(w, kernels), "open_rows",
+              "needs threads, two-bit codes, and a scale for each row");
+    f.require(gates > 0 && gates % kernels.formats[w.format].tile_rows == 0 && w.M == 2 * gates,
+              "open_rows", "must be the first half of the rows, whole tiles");
+    const auto copy =
+        std::make_shared<const ActiveCopy>(ActiveCopy::of(w, false, gates, kernels, *work.pool));
+    p.add(std::make_unique<LinearOp>(f, work, LinearOp::Active::kGates, copy));
+    p.add(std::make_unique<LinearOp>(f, work, LinearOp::Active::kRows, copy));
+}
+
+void add_columns(const OpFields& f, Program& p) {
+    Workspace& work = p.work();
+    const auto& kernels = *runnable_tables().back();
+    const Weight& w = work.weights[f.required("weight")];
+    f.require(work.pool && ActiveCopy::possible(w, kernels), "active_columns",
+              "needs threads, two-bit codes, and a scale for each row");
+    f.require(f.value("x").nonzeros, "x", "must list its places that are not 0");
+    const auto copy =
+        std::make_shared<const ActiveCopy>(ActiveCopy::of(w, true, 0, kernels, *work.pool));
+    p.add(std::make_unique<LinearOp>(f, work, LinearOp::Active::kColumns, copy));
+}
+
+const OpKind linear("linear", [](const OpFields& f, Program& p) {
+    const int64_t gates = f.whole("open_rows");
+    if (gates) return add_gates(f, p, gates);
+    if (f.flag("active_columns")) return add_columns(f, p);
+    p.add<LinearOp>(f);
+});
+
+}  // namespace
+
+}  // namespace sterna

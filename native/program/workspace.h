@@ -1,0 +1,98 @@
+// What the operations of a program share, and what is planned for them anew in each step.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <limits>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "head/head.h"
+#include "program/active.h"
+#include "program/adapter_plan.h"
+#include "program/attention_plan.h"
+#include "program/batch.h"
+#include "program/kv_cache.h"
+#include "program/operand.h"
+#include "program/rotations.h"
+#include "program/routing.h"
+#include "program/weight_set.h"
+
+namespace sterna {
+
+// What a step of the program must bring, as its operations say when they are added.
+struct StepNeeds {
+    std::vector<KvCache::Heads> layers;  // of the cache; a layer that no operation names has none
+    int64_t vocab = 0;
+    int64_t previous_width = 0;  // of the rows of previous hidden states; 0: it reads none
+    int64_t hidden_width = 0;  // of the hidden states that it can write
+    int64_t state_floats = 0;  // of the State of each sequence
+    // Places of adapters: features of what the layers read, and columns of their results.
+    std::vector<std::pair<int64_t, int64_t>> adapted;
+
+    // Room for so many floats in the State of a sequence; where in it they begin.
+    int64_t add_state(int64_t floats) {
+        const int64_t begin = state_floats;
+        state_floats += (floats + 15) / 16 * 16;  // each begins at a line
+        return begin;
+    }
+};
+
+// A float head behind the screen of an int8 one (head.h).
+struct ExactHead {
+    Screen screen;
+    int64_t float_rows, float_bytes, shadow_bytes;
+    bool late = false;  // masks are to come in this step, and with them `screened`
+    bool screened = false;  // this step is
+};
+
+// Squares of a value's columns, added up over all runs: rows seen, and a sum for each column.
+struct SquareSums {
+    int64_t rows = 0;
+    std::vector<double> columns{};
+};
+
+struct Workspace {
+    std::vector<Activations> buffers;
+    WeightSet weights;
+    std::deque<AttentionPlan> attention;  // of each kind of heads; operations point to them
+    Rotations rotations;
+    Routing routing;
+    AdapterPlan adapters;
+    Nonzeros nonzeros;
+    std::unique_ptr<ExactHead> head;
+    std::vector<SquareSums> squares;
+    BatchRows rows;
+    HugeBuffer partials;  // of attention, before chunks are merged
+    HugeBuffer scratch_memory;
+    int64_t scratch_stride = 0;  // bytes of one worker
+    StepNeeds needs;
+    Pool* pool = nullptr;  // that copies weights while operations are added
+
+    const Activations& buffer(const Operand& x) const {
+        return buffers[static_cast<size_t>(x.buffer)];
+    }
+    uint8_t* scratch(int worker) const { return scratch_memory.data() + worker * scratch_stride; }
+};
+
+// One run of a program.
+struct Step {
+    const Batch& batch;
+    const KvCache& cache;
+    const KernelTable& kernels;
+    int64_t tokens, selected;
+    int threads;
+    Reading reading;
+    const NodeTeam* team;  // where threads are those that weights are near to
+    bool adapting;  // a row has an adapter, which reads floats
+    std::atomic<int64_t> left_out{0};  // bytes of weights that were not read
+    // The first operation that met a value that is not finite.
+    std::atomic<size_t> non_finite{std::numeric_limits<size_t>::max()};
+
+    int node_of(int worker) const { return team ? team->node_of(worker) : 0; }
+    // Whether the step may leave out what meets zeros: of one token, whose gates nothing is added to.
+    bool one() const { return tokens == 1 && !adapting; }
+};
+
+}  // namespace sterna

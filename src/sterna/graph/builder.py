@@ -1,0 +1,393 @@
+"""`GraphBuilder`: the methods by which a model file adds its layers to a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import numpy as np
+
+from sterna.errors import UnsupportedModelError
+from sterna.formats import Experts, PackedWeight, Shadow
+from sterna.graph.graph import Graph
+from sterna.graph.heads import F32, ROW_BLOCK, Attention, Heads, RecurrentHeads, Rotation
+from sterna.graph.ops import (
+    ActivationOp,
+    AdaptOp,
+    AttentionOp,
+    CombineOp,
+    ConvOp,
+    CopyOp,
+    EmbedOp,
+    ExactHeadOp,
+    ExpertLinearOp,
+    GatedOp,
+    HiddenStatesOp,
+    LayerNormOp,
+    LinearOp,
+    Op,
+    Part,
+    RecurrenceOp,
+    RopeOp,
+    Route,
+    RouteOp,
+    RowwiseOp,
+    SelectOp,
+    SplitHeadsOp,
+    Value,
+)
+
+__all__ = ["GraphBuilder"]
+
+
+@dataclass
+class GraphBuilder:
+    """Adds operations to `graph`. Methods return what an operation makes, for others to read."""
+
+    heads: Heads  # of layers that say nothing else
+    graph: Graph = field(init=False)
+    selected: bool = False  # after `select`, only rows whose logits are wanted go on
+    current: Route | None = None  # the last route: the rows of experts are its
+
+    def __post_init__(self) -> None:
+        """Begins an empty graph."""
+        self.graph = Graph(self.heads)
+
+    def _add(self, op: Op) -> Value:
+        inputs = op.inputs
+        route = inputs[0].route if inputs else None
+        if route is not None and route is not self.current:
+            raise ValueError(
+                f"{op.name}: rows of a route must be combined before the next one begins"
+            )
+        if isinstance(op, RowwiseOp | LinearOp) and route is not None:
+            op.output.route = route
+        op.selected = self.selected
+        if op.output not in inputs and not isinstance(op, AdaptOp):
+            op.output.op = op
+        self.graph.ops.append(op)
+        return op.output
+
+    def embed(self, table: PackedWeight, factor: float = 1.0) -> Value:
+        """Rows of the table [vocab, width] for the batch's tokens, times the factor."""
+        out = Value(table.K)
+        return self._add(EmbedOp(name="embed_tokens", output=out, weight=table, factor=factor))
+
+    def previous_hidden_states(self, width: int) -> Value:
+        """A row for each token from outside (`StepInput.previous_hidden_states`)."""
+        return self._add(CopyOp(name="previous_hidden_states", output=Value(width), x=None))
+
+    def concatenate(self, parts: Sequence[Value]) -> Value:
+        """The columns of all parts in one row."""
+        *starts, width = accumulate((part.width for part in parts), initial=0)
+        out = Value(width)
+        for part, start in zip(parts, starts, strict=True):
+            self._add(CopyOp(name="concatenate", output=out, x=part, column=start))
+        return out
+
+    def hidden_states(self, x: Value, weight: F32, eps: float, name: str) -> None:
+        """Output RMSNorm(x) * weight of every token to the inputs that ask for it
+        (`StepInput.return_hidden_states`); computed only if one does."""
+        self._add(HiddenStatesOp(name=name, output=Value(x.width), x=x, norm=weight, eps=eps))
+
+    def norm(
+        self,
+        x: Value,
+        weight: F32,
+        eps: float,
+        name: str,
+        residual: Value | None = None,
+        factor: float = 1.0,
+    ) -> Value:
+        """RMSNorm(x) * weight, or (RMSNorm(x) * weight + residual) * factor; without a residual it
+        is one pass with the glu that made x, if nothing else follows that.
+
+        A row of n times as many values as the weight has is normalised in n parts.
+        """
+        made, parts = x.op, x.width // weight.size
+        plain, last = residual is None and parts == 1, self.graph.ops[-1]
+        if plain and made is last and isinstance(made, RowwiseOp) and made.is_bare_glu:
+            made.name, made.norm, made.eps = name, weight, eps
+            return x
+        return self._add(
+            RowwiseOp(
+                name=name, output=Value(x.width), x=x, norm=weight, eps=eps, parts=parts,
+                residual=residual, factor=1.0 if plain else factor,
+            )
+        )  # fmt: skip
+
+    def layer_norm(self, x: Value, weight: F32, bias: F32 | None, eps: float, name: str) -> Value:
+        """LayerNorm(x) * weight (+ bias)."""
+        out = Value(x.width)
+        return self._add(LayerNormOp(name=name, output=out, x=x, weight=weight, bias=bias, eps=eps))
+
+    def activation(self, x: Value, activation: str, name: str) -> Value:
+        """act(x): "relu", "relu2", "silu", "gelu" or "gelu_pytorch_tanh"."""
+        return self._add(ActivationOp(name=name, output=Value(x.width), x=x, activation=activation))
+
+    def glu(
+        self,
+        gate_up: Value,
+        activation: str,
+        name: str,
+        limit: float = 0.0,
+        up: tuple[Value, int] | None = None,
+    ) -> Value:
+        """act(gate) * up of a row [gate | up]; activation: "relu2", "silu", "gelu" or
+        "gelu_pytorch_tanh", in the words of config.json; or "clamped": gate sigmoid(1.702 gate)
+        (up + 1), of a gate that is at most `limit` and an up within it.
+
+        up: where it stands in another row, from a column on; then the first row is the gate.
+        """
+        row, column = up or (None, 0)
+        width = gate_up.width
+        if row is None:
+            column = gate_up.starts[1] if len(gate_up.starts) > 1 else width // 2
+            width -= column
+        return self._add(
+            RowwiseOp(
+                name=name, output=Value(width), x=gate_up, up=row, up_column=column,
+                glu=activation, limit=limit,
+            )
+        )  # fmt: skip
+
+    def rotate(self, x: Value, rotation: Rotation, name: str, inverse: bool = False) -> Value:
+        """The rotated values, or those that the rotation makes x of; x stays, too."""
+        out = Value(x.width)
+        return self._add(RowwiseOp(name=name, output=out, x=x, rotation=rotation, inverse=inverse))
+
+    def linear(
+        self,
+        x: Value | Sequence[Value],
+        weight: PackedWeight | Experts | Sequence[PackedWeight | Experts],
+        name: str,
+        residual: Value | None = None,
+        bias: F32 | None = None,
+        factor: float = 1.0,
+    ) -> Value:
+        """x W^T (+ residual) (+ bias), in this order; quantises x first for an integer format.
+
+        factor: where it is not 1, (x W^T (+ bias)) * factor (+ residual).
+
+        weight: one, or several, without a residual, whose rows follow each other in the result and
+        which may round x differently: each begins at the next multiple of 16 (`Value.starts`).
+        x: for all, or one for each of several. Rows of experts (`spread`) have each the weights of
+        its own.
+        bias: float32 [rows of all], of experts [experts, rows of all].
+        """
+        weights = [weight] if isinstance(weight, PackedWeight | Experts) else list(weight)
+        rows = [w.M for w in weights]
+        if residual is not None and len(weights) > 1:
+            raise ValueError(f"{name}: a residual needs one weight, but got {len(weights)}")
+        *starts, _ = accumulate((-(-m // ROW_BLOCK) * ROW_BLOCK for m in rows), initial=0)
+        out = Value(starts[-1] + rows[-1], tuple(starts))
+        biases = [None] * len(weights) if bias is None else _pieces(bias, rows)
+        inputs_of = [x] * len(weights) if isinstance(x, Value) else list(x)
+        rounded: dict[tuple[int, int | None], Value] = {}
+        for row, w, start, b in zip(inputs_of, weights, starts, biases, strict=True):
+            key = id(row), w.format.rounding
+            if key not in rounded:
+                rounded[key] = self._rounded(row, key[1], name)
+            if isinstance(w, Experts):
+                op: LinearOp = ExpertLinearOp(
+                    name=name, output=out, x=rounded[key], weight=w.weight, residual=residual,
+                    column=start, bias=b, factor=factor, expert_rows=w.M,
+                )  # fmt: skip
+            else:
+                op = LinearOp(
+                    name=name, output=out, x=rounded[key], weight=w, residual=residual,
+                    column=start, bias=b, factor=factor,
+                )  # fmt: skip
+            self._add(op)
+        return out
+
+    def adapted(self, x: Value, parts: Sequence[Part], factor: float = 1.0) -> None:
+        """Lets adapters add to the linear layers that `linear` has just written, which read x."""
+        op = self.graph.ops[-1]
+        if not isinstance(op, LinearOp) or isinstance(op, ExpertLinearOp):
+            raise ValueError(f"{op.name}: must be linear layers of tokens, but got {op.kind}")
+        self._add(AdaptOp(name=op.name, output=op.output, x=x, parts=tuple(parts), factor=factor))
+
+    def without_adapters(self, prefix: str) -> None:
+        """Layers whose names begin so have none after all."""
+        self.graph.ops = [
+            op
+            for op in self.graph.ops
+            if not isinstance(op, AdaptOp) or not op.parts[0].name.startswith(prefix)
+        ]
+
+    def _rounded(self, x: Value, rounding: int | None, name: str) -> Value:
+        """x, or a copy of it, that has codes of this rounding; None: floats are read."""
+        if rounding is None:
+            return x
+        made = x.op
+        if not isinstance(made, RowwiseOp) or not made.rounds_as(rounding):
+            made = RowwiseOp(name=name, output=Value(x.width), x=x)
+            self._add(made)
+        made.rounding = rounding
+        return made.output
+
+    def head(
+        self, x: Value, table: PackedWeight, shadow: Shadow | None, name: str, cap: float = 0.0,
+        bias: F32 | None = None,
+    ) -> Value:  # fmt: skip
+        """The logits x W^T (+ bias); with a shadow of a float table, screened in steps that want a
+        top k.
+
+        cap: logits become cap * tanh(logit / cap). Such logits, and those with a bias, are not
+        screened: rounding may make equal what decides, and the float head would choose otherwise
+        among those.
+        """
+        out = Value(table.M)
+        if shadow is None or cap or bias is not None:
+            x = self._rounded(x, table.format.rounding, name)
+            return self._add(LinearOp(name=name, output=out, x=x, weight=table, cap=cap, bias=bias))
+        return self._add(ExactHeadOp(name=name, output=out, x=x, weight=table, screen=shadow))
+
+    def attention(
+        self, qkv: Value, layer: int, how: Attention,
+        norms: tuple[F32, ...] = (), eps: float = 0.0, gated: bool = False,
+        norms_last: bool = False, heads: Heads | None = None, keys_are_values: bool = False,
+        keys_of: Value | None = None,
+    ) -> Value:  # fmt: skip
+        """Rotates q and k of a row [q | k | v], stores k and v, attends to positions so far.
+
+        layer: of the model, for messages. heads: of this layer, None for the graph's.
+        norms: weights [head_dim] of an RMSNorm of each head of q, of k, and of v where there are
+        three; before the rotation or, norms_last, after it; or two [heads * head_dim] of one of all
+        of q, and of k, before it.
+        gated: behind each head of q stand as many values that `Graph.gated` may read.
+        keys_are_values: the row is [q | k], whose keys, as they are, are the values as well.
+        keys_of: what `attention` gave for an earlier layer, whose keys and values this one reads;
+        the row is q alone, and there is one norm at most.
+        """
+        r = heads or self.heads
+        stored = 0 if keys_of is not None else r.n_kv_heads * (1 if keys_are_values else 2)
+        if qkv.width != (r.n_heads * (1 + gated) + stored) * r.head_dim:
+            raise UnsupportedModelError(
+                f"layer {layer}: where q, k and v are in several formats, head_dim must be a "
+                f"multiple of {ROW_BLOCK}, but got {r.head_dim}; give them one --format"
+            )
+        cached, stores = len(self.graph.kv_heads), keys_of is None
+        if keys_of is not None:
+            assert isinstance(keys_of.op, AttentionOp)
+            cached = keys_of.op.layer
+        q_norm, k_norm, v_norm = (*norms, None, None, None)[:3]
+        width = (r.n_heads + (2 * r.n_kv_heads if stores else 0)) * r.padded_head
+        rotated = self._add(
+            RopeOp(
+                name=f"model.layers.{layer}.self_attn", output=Value(width), x=qkv, layer=cached,
+                heads=r, attention=how, q_norm=q_norm, k_norm=k_norm, v_norm=v_norm, eps=eps,
+                norms_last=norms_last, gated=gated, stores=stores,
+                keys_are_values=keys_are_values,
+            )
+        )  # fmt: skip
+        return self._add(
+            AttentionOp(
+                name="attention", output=Value(r.n_heads * r.head_dim), x=rotated, layer=cached,
+                heads=r, attention=how,
+            )
+        )  # fmt: skip
+
+    def split_heads(self, x: Value, n_heads: int, parts: int, name: str) -> Value:
+        """Columns [q | k | v] of each head in turn as [q of all | k of all | v of all]; parts: how
+        many there are of a head."""
+        out = Value(x.width)
+        return self._add(SplitHeadsOp(name=name, output=out, x=x, n_heads=n_heads, parts=parts))
+
+    def conv(self, x: Value, weight: F32, name: str) -> Value:
+        """A causal convolution of each of the first channels of x by itself, then SiLU.
+
+        weight: float32 [channels, width], the last for the token itself. The other columns stay.
+        """
+        taps = np.ascontiguousarray(weight.T)
+        return self._add(ConvOp(name=name, output=Value(x.width, x.starts), x=x, taps=taps))
+
+    def recurrence(
+        self, x: Value, heads: RecurrentHeads, a: int, b: int, rate: F32, bias: F32, name: str
+    ) -> Value:
+        """The gated delta rule over a row that begins [q | k | v], and has both gates of each value
+        head from the columns `a` and `b` on: float32 [v_heads * v_dim].
+
+        With q and k of unit length, q over the root of k_dim, decay = exp(rate softplus(a + bias))
+        and beta = sigmoid(b), each head's state is S <- decay S + k (beta (v - decay S^T k))^T, and
+        the result S^T q. rate, bias: float32 [v_heads]. x is spent.
+        """
+        out = Value(heads.v_width)
+        return self._add(
+            RecurrenceOp(name=name, output=out, x=x, heads=heads, a=a, b=b, rate=rate, bias=bias)
+        )
+
+    def gated(
+        self, x: Value, gates: Value, column: int, stride: int, heads: int, activation: str,
+        name: str, norm: F32 | None = None, eps: float = 0.0, k_heads: int | None = None,
+        single: bool = False,
+    ) -> Value:  # fmt: skip
+        """norm(x) act(gate) of each head: RMSNorm with a weight [features of a head], or x itself.
+
+        column, stride: where the first head's gate begins in the other row, and how far it is from
+        there to the next. activation: "silu" or "sigmoid". k_heads: where given, heads are tiled
+        (`RecurrentHeads`) in both rows, and stand by their key heads in the result. single: a
+        head's features share one gate.
+        """
+        each = RecurrentHeads(k_heads or heads, heads, 1, x.width // heads, tiled=True)
+        return self._add(
+            GatedOp(
+                name=name, output=Value(x.width), x=x, gates=gates, heads=each, column=column,
+                stride=stride, activation=activation, norm=norm, eps=eps, single=single,
+            )
+        )  # fmt: skip
+
+    def route(
+        self, logits: Value, experts: int, chosen: int, name: str, of_all: bool = False,
+        factors: F32 | None = None,
+    ) -> Route:  # fmt: skip
+        """The experts of each token: those of its largest logits, of equal ones the first.
+
+        logits: the first `experts` columns of a row. Shares are the softmax of those that were
+        chosen; of_all: of all, so that the shares of the chosen ones do not add up to 1. factors:
+        float32 [experts], which an expert's shares are then multiplied with.
+        """
+        shares = self._add(
+            RouteOp(
+                name=name, output=Value(chosen), x=logits, experts=experts, chosen=chosen,
+                of_all=of_all, factors=factors,
+            )
+        )  # fmt: skip
+        self.current = Route(shares, experts, chosen)
+        return self.current
+
+    def spread(self, x: Value, route: Route, name: str) -> Value:
+        """A row of each token for each of its experts; what follows runs on these, to `combine`.
+
+        One route at a time: another begins where the rows of this one have been combined.
+        """
+        if route is not self.current:
+            raise ValueError(f"{name}: a row must go to the experts of the last route")
+        out = Value(x.width, x.starts, route=route)
+        return self._add(RowwiseOp(name=name, output=out, x=x, spread=True))
+
+    def combine(self, x: Value, residual: Value | None, name: str) -> Value:
+        """(residual +) the sum of what the experts of a token made of it, each times its share, in
+        the order of the experts."""
+        route = x.route
+        if route is None:
+            raise ValueError(f"{name}: must combine rows of experts, but got rows of tokens")
+        out = Value(x.width)
+        return self._add(
+            CombineOp(name=name, output=out, x=x, shares=route.shares, residual=residual)
+        )
+
+    def select(self, x: Value) -> Value:
+        """The rows of x whose logits are wanted; all that follows runs on them alone."""
+        self.selected = True
+        return self._add(SelectOp(name="select", output=Value(x.width), x=x))
+
+
+def _pieces(values: F32, sizes: list[int]) -> list[F32]:
+    """Consecutive pieces of these sizes; where experts have some, those of a piece together."""
+    if values.ndim not in (1, 2) or values.shape[-1] != sum(sizes):
+        raise ValueError(f"bias: must have {sum(sizes)} values, but got shape {values.shape}")
+    pieces = np.split(values, list(accumulate(sizes[:-1])), axis=-1)
+    return [np.ascontiguousarray(piece).reshape(-1) for piece in pieces]

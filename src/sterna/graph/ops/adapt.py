@@ -1,0 +1,35 @@
+"""Places where adapters add to linear layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sterna.graph.ops.base import Op, Value
+
+__all__ = ["AdaptOp", "Part"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A linear layer by the name that a checkpoint has for it, [M, K], and the column of a row
+    where its results begin."""
+
+    name: str
+    M: int
+    K: int
+    column: int
+
+
+@dataclass(eq=False, kw_only=True)
+class AdaptOp(Op):
+    """What adapters add to the output of linear layers that have read x, times the factor."""
+
+    kind: ClassVar[str] = "adapt"
+    x: Value
+    parts: tuple[Part, ...]
+    factor: float
+
+    @property
+    def float_inputs(self) -> list[Value]:
+        return []  # only steps with an adapter read them, and say so

@@ -1,0 +1,22 @@
+"""Attention to the positions so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sterna.graph.heads import Attention, Heads
+from sterna.graph.ops.base import Op, Value
+
+__all__ = ["AttentionOp"]
+
+
+@dataclass(eq=False, kw_only=True)
+class AttentionOp(Op):
+    """What the queries of a row read from a layer of the cache."""
+
+    kind: ClassVar[str] = "attention"
+    x: Value
+    layer: int
+    heads: Heads
+    attention: Attention

@@ -1,0 +1,86 @@
+"""What all operations have: a name, the value that they make, and those that they read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import ClassVar
+
+from sterna.formats import PackedWeight
+
+__all__ = ["Op", "Route", "Value", "WeightOp"]
+
+
+@dataclass(frozen=True, eq=False)
+class Route:
+    """Which of `experts` each token goes to, `chosen` of them, and in `shares` how much of each."""
+
+    shares: Value
+    experts: int
+    chosen: int
+
+
+@dataclass(eq=False)
+class Value:
+    """Activations: float32 [tokens, width], and int8 codes too if an integer layer reads them.
+
+    starts: the columns where the results of several weights begin (`Graph.linear`), else (0,).
+    route: if set, there is a row for each token and each of its experts.
+    """
+
+    width: int
+    starts: tuple[int, ...] = (0,)
+    op: Op | None = field(default=None, repr=False)  # whose own values would be printed as well
+    route: Route | None = field(default=None, repr=False)
+
+
+@dataclass(eq=False, kw_only=True)
+class Op:
+    """An operation. `kind` is the name that the core has for it."""
+
+    kind: ClassVar[str]
+    name: str  # for errors
+    output: Value
+    selected: bool = False  # runs on the rows whose logits are wanted
+
+    @property
+    def inputs(self) -> list[Value]:
+        """The values that it reads, in the order of its fields."""
+        held = (getattr(self, field.name) for field in fields(self) if field.name != "output")
+        return [value for value in held if isinstance(value, Value)]
+
+    @property
+    def float_inputs(self) -> list[Value]:
+        """Those of its inputs that it reads as floats."""
+        return self.inputs
+
+    @property
+    def is_norm(self) -> bool:
+        """Whether its output is normalised: the last such output is what a head reads."""
+        return False
+
+    @property
+    def reused(self) -> Value | None:
+        """An input whose buffer the output may take, if no later operation reads that input."""
+        return None
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the output must take the buffer of `reused`."""
+        return False
+
+
+@dataclass(eq=False, kw_only=True)
+class WeightOp(Op):
+    """An operation that reads a packed weight."""
+
+    weight: PackedWeight
+
+    @property
+    def n_weights(self) -> int:
+        """Weights of the matrix, rows that only fill tiles left out."""
+        return self.weight.M * self.weight.K
+
+    @property
+    def active(self) -> float:
+        """The part of its weight that a token needs: that of its experts."""
+        return 1.0

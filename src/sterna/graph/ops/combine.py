@@ -1,0 +1,24 @@
+"""What the experts of a token made of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sterna.graph.ops.base import Op, Value
+
+__all__ = ["CombineOp"]
+
+
+@dataclass(eq=False, kw_only=True)
+class CombineOp(Op):
+    """(residual +) the sum of a token's rows of experts, each times its share."""
+
+    kind: ClassVar[str] = "combine"
+    x: Value
+    shares: Value
+    residual: Value | None = None
+
+    @property
+    def reused(self) -> Value | None:
+        return self.residual

@@ -1,0 +1,44 @@
+"""Linear layers of experts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sterna.formats import Experts, PackedWeight
+from sterna.graph.ops.linear import LinearOp
+
+__all__ = ["ExpertLinearOp"]
+
+
+@dataclass(eq=False, kw_only=True)
+class ExpertLinearOp(LinearOp):
+    """A linear layer of each expert, on the rows of its tokens.
+
+    weight: of all experts, one after the other, `expert_rows` of each; bias: likewise.
+    """
+
+    kind: ClassVar[str] = "expert_linear"
+    expert_rows: int
+
+    @property
+    def _experts(self) -> int:
+        assert self.output.route is not None
+        return self.output.route.experts
+
+    @property
+    def one_weight(self) -> PackedWeight:
+        return Experts(self.weight, self._experts, self.expert_rows)[0]
+
+    @property
+    def n_weights(self) -> int:
+        return self.expert_rows * self._experts * self.weight.K
+
+    @property
+    def active(self) -> float:
+        assert self.output.route is not None
+        return self.output.route.chosen / self._experts
+
+    @property
+    def may_skip(self) -> bool:
+        return False

@@ -1,0 +1,54 @@
+"""What happens to a row between two linear layers, in one pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sterna.graph.heads import F32, Rotation
+from sterna.graph.ops.base import Op, Value
+
+__all__ = ["RowwiseOp"]
+
+
+@dataclass(eq=False, kw_only=True)
+class RowwiseOp(Op):
+    """(norm(glu(x)), rotated, + residual) * factor, and the same rounded to int8; each part is
+    optional.
+
+    glu: an activation as `Graph.glu` takes it. What it multiplies begins at `up_column` of `up`,
+    or if that is None of x; limit: of a clamped one.
+    norm: weights of an RMSNorm; parts: of a row, each normalised by itself.
+    inverse: of the rotation.
+    rounding: to int8 for integer layers, as `Format.rounding`; None: not rounded.
+    spread: a row of a token goes to each of its experts.
+    """
+
+    kind: ClassVar[str] = "rowwise"
+    x: Value
+    up: Value | None = None
+    up_column: int = 0
+    glu: str = ""
+    limit: float = 0.0
+    norm: F32 | None = None
+    eps: float = 0.0
+    parts: int = 1
+    rotation: Rotation | None = None
+    inverse: bool = False
+    residual: Value | None = None
+    factor: float = 1.0
+    rounding: int | None = None
+    spread: bool = False
+
+    @property
+    def is_norm(self) -> bool:
+        return self.norm is not None
+
+    @property
+    def is_bare_glu(self) -> bool:
+        """Whether a norm can still become part of it."""
+        return bool(self.glu) and self.norm is None
+
+    def rounds_as(self, rounding: int) -> bool:
+        """Whether its result can have codes of this rounding."""
+        return self.rounding in (None, rounding) and self.residual is None

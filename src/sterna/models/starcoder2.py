@@ -1,0 +1,45 @@
+"""StarCoder 2: LayerNorm, biases everywhere, and an FFN without a gate. arXiv 2402.19173.
+
+    x = x + o(attention(rope(q, k), v));   x = x + c_proj(gelu(c_fc))
+
+Each half reads LayerNorm(x).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sterna.graph import GraphBuilder, Value
+from sterna.models import layers, mistral
+from sterna.models.config import TransformerConfig
+from sterna.models.config_fields import Fields
+from sterna.weights.sources import WeightSource
+
+ARCHITECTURES = ("Starcoder2ForCausalLM",)
+ACTIVATION = "gelu_pytorch_tanh"
+TERNARY = False  # float tensors of linear layers are the weights themselves
+
+
+def complete(f: Fields) -> dict[str, Any]:
+    """The epsilon of norms and the biases, by the names that other files have."""
+    return mistral.complete(f) | {
+        "rms_norm_eps": f.number("norm_epsilon"),
+        "attention_bias": f.flag("use_bias"),
+    }
+
+
+def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
+    """Write the model's layers into `g`; returns the logits."""
+    bias = c.attention_bias
+    attention = layers.AttentionOptions(bias=bias)
+    x, table = layers.embedding(g, c, w)
+    for i in range(c.n_layers):
+        p = f"model.layers.{i}"
+        h = layers.layer_norm(g, c, w, x, f"{p}.input_layernorm")
+        h = layers.attention(g, c, w, h, i, f"{p}.self_attn", attention)
+        x = layers.output(g, c, w, h, x, f"{p}.self_attn.o_proj", bias=bias)
+        h = layers.layer_norm(g, c, w, x, f"{p}.post_attention_layernorm")
+        names = f"{p}.mlp.c_fc", f"{p}.mlp.c_proj"
+        x = layers.ungated(g, c, w, h, x, names, ACTIVATION, bias=bias)
+    x = layers.layer_norm(g, c, w, g.select(x), "model.norm")
+    return layers.logits(g, c, w, x, table)

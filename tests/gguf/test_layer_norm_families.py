@@ -1,0 +1,85 @@
+"""Families with LayerNorm as GGUF files, whose logits are those of their checkpoints.
+
+Tensors' names are those of the `gguf` package's own table; the order of GPT-NeoX's rows and the
+keys are those of llama.cpp's converters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gguf_factory
+import numpy as np
+import pytest
+import saved_models
+from gguf_factory import Tiny
+from helpers import assert_same_bits
+from saved_models import MODELS, POSITIONS, SIZES
+
+from sterna import loading
+from sterna.engine import Engine
+
+gguf = pytest.importorskip("gguf", reason="needs the gguf package")
+
+TOKENS = np.random.default_rng(1).integers(0, 256, POSITIONS).tolist()
+
+
+@dataclass(frozen=True)
+class Family:
+    """A GGUF architecture, the model that is written as one, and keys besides those of all."""
+
+    arch: str
+    model: str
+    keys: dict[str, Any] = field(default_factory=dict)
+
+
+FAMILIES = {
+    "cohere": Family("command-r", "cohere", {"logit_scale": 0.0625, "rope.freq_base": 500000.0}),
+    "starcoder2": Family("starcoder2", "starcoder2"),
+    "phi": Family("phi2", "phi", {"rope.dimension_count": 8}),
+}  # fmt: skip
+
+
+def write(path: Path, family: Family, model: Any) -> Path:
+    """The model as a GGUF file."""
+    sizes = SIZES | MODELS[family.model].config
+    heads, width = sizes["num_attention_heads"], sizes["hidden_size"]
+    keys = {"attention.layer_norm_epsilon": 1e-5, **family.keys}
+    tiny = Tiny(
+        arch=family.arch, hidden=width, wide=sizes["intermediate_size"],
+        layers=sizes["num_hidden_layers"], heads=heads, kv_heads=sizes["num_key_value_heads"],
+        head_dim=width // heads, keys={f"{family.arch}.{key}": v for key, v in keys.items()},
+    )  # fmt: skip
+    writer = gguf.GGUFWriter(path, family.arch)
+    gguf_factory.add_metadata(writer, tiny)
+    kind = next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == family.arch)
+    names = gguf.get_tensor_name_map(kind, tiny.layers)
+    for name, tensor in model.state_dict().items():
+        if name == "lm_head.weight" and model.config.tie_word_embeddings:
+            continue
+        w = tensor.float().numpy()
+        if "query_key_value" in name:  # of each head in turn; there one part after the other
+            w = w.reshape(heads, 3, width // heads, -1).swapaxes(0, 1).reshape(w.shape)
+        target = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        assert target is not None, name
+        writer.add_tensor(target, np.ascontiguousarray(w))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def logits(path: Path) -> np.ndarray:
+    """float32 [n, vocab], with float32 keys and the file's own weights."""
+    engine = Engine(loading.load(path, cached=False), threads=1, kv_dtype="f32", deterministic=True)
+    return engine.logits([TOKENS])[0]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_file_is_its_checkpoint(name: str, tmp_path: Path) -> None:
+    family = FAMILIES[name]
+    model = saved_models.write(tmp_path / "m", MODELS[family.model])
+    assert_same_bits(logits(write(tmp_path / "m.gguf", family, model)), logits(tmp_path / "m"))

@@ -1,0 +1,84 @@
+"""LayerNorm, activations without a gate, and heads that are split, against numpy in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import erf
+
+import numpy as np
+import pytest
+from helpers import ISAS, assert_same_bits
+
+from sterna import _native, ops
+from sterna.graph import GraphBuilder, Heads, Value
+
+N, WIDTH, EPS = 128, 67, 1e-5  # a width that eight does not divide
+TABLE = np.random.default_rng(7).standard_normal((N, WIDTH)).astype(np.float32) * 3 + 1
+
+
+def rows(write: Callable[[GraphBuilder, Value], Value], isa: str, threads: int) -> np.ndarray:
+    """What is made of each row of the table."""
+    g = GraphBuilder(Heads(1, 1, 16))
+    x = write(g, g.embed(ops.pack(TABLE, format="f32")))
+    identity = ops.pack(np.eye(N, x.width, dtype=np.float32), format="f32")
+    g.linear(g.select(x), identity, "lm_head")
+    cache = _native.KvCache([(1, 16)], 2, "f32")
+    spans = [(0, N, N, np.arange(2, dtype=np.int32))]
+    tokens = np.arange(N, dtype=np.int32)
+    return g.graph.compile().run(cache, tokens, spans, isa, threads)[0][:, : x.width]
+
+
+def check(write: Callable[[GraphBuilder, Value], Value], expected: np.ndarray) -> None:
+    """Close to the definition, and the same bits on all units and threads."""
+    first = rows(write, ISAS[0], 1)
+    np.testing.assert_allclose(first, expected, rtol=2e-6, atol=2e-6)
+    for isa in ISAS:
+        assert_same_bits(rows(write, isa, 3), first)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_layer_norm(biased: bool) -> None:
+    rng = np.random.default_rng(8)
+    weight, bias = rng.standard_normal((2, WIDTH)).astype(np.float32)
+    x = TABLE.astype(np.float64)
+    normed = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + EPS)
+    expected = normed * weight + (bias if biased else 0)
+    check(lambda g, x: g.layer_norm(x, weight, bias if biased else None, EPS, "n"), expected)
+
+
+ACTIVATIONS = {
+    "relu": lambda x: np.maximum(x, 0),
+    "relu2": lambda x: np.maximum(x, 0) ** 2,
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "gelu": lambda x: x * (1 + np.vectorize(erf)(x / 2**0.5)) / 2,
+    "gelu_pytorch_tanh": lambda x: x / (1 + np.exp(-1.5957691216 * (x + 0.044715 * x**3))),
+}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations(name: str) -> None:
+    check(lambda g, x: g.activation(x, name, "act"), ACTIVATIONS[name](TABLE.astype(np.float64)))
+
+
+def test_unknown_activations_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"act \(activation\): activation: must be relu"):
+        rows(lambda g, x: g.activation(x, "clamped", "act"), ISAS[0], 1)
+
+
+def test_split_heads() -> None:
+    """[q | k | v] of each head."""
+    parts = TABLE[:, :60].reshape(N, 5, 3, 4).swapaxes(1, 2).reshape(N, 60)
+    eye = ops.pack(np.eye(60, WIDTH, dtype=np.float32), format="f32")
+    check(lambda g, x: g.split_heads(g.linear(x, eye, "first"), 5, 3, "split"), parts)
+
+
+def test_what_is_not_finite_is_named() -> None:
+    weight = np.ones(WIDTH, np.float32)
+    huge = np.full(WIDTH, 3e38, np.float32)
+    with pytest.raises(FloatingPointError, match="second"):
+        rows(
+            lambda g, x: g.layer_norm(
+                g.layer_norm(x, huge, None, EPS, "first"), weight, None, EPS, "second"
+            ),
+            ISAS[0], 1,
+        )  # fmt: skip
