@@ -1,8 +1,8 @@
-"""The corpus of `train_nano.py`: Python's own standard library, and other sources beside it.
+"""The corpus of `train_nano.py`: Python's own standard library, and other sources.
 
-A fifth of the standard library's files is held out (`sterna.evaluate.perplexity`). Whatever comes
-from elsewhere is checked against these: a file of which more than a few lines are theirs too, or
-a few that follow each other, is left out, so that no copy of what is to be predicted is trained on.
+A fifth of the standard library's files is held out (`sterna.evaluate.perplexity`). A file from
+elsewhere is left out if it shares more than a few lines, or a few consecutive ones, with the
+held-out files, so that training sees no copy of what is to be predicted.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from sterna.evaluate.perplexity import is_held_out, stdlib_sources
 LEFT_OUT = frozenset({"test", "tests", "testing", "_vendor", "vendor", "vendored", "externals",
                       "locale", "locales", "node_modules"})  # fmt: skip
 SMALLEST, LARGEST = 400, 150_000  # bytes of a file
-PER_PACKAGE = 1_200_000  # bytes: no one project's habits prevail
-SHARED = 0.03  # of a file's telling lines may be lines of what is held out
-TELLING = 25  # characters; shorter lines are everybody's
-RUN = 4  # telling lines one after another: as much is no chance either
+PER_PACKAGE = 1_200_000  # bytes: no single project's habits prevail
+SHARED = 0.03  # at most this share of a file's telling lines may be lines of held-out files
+TELLING = 25  # characters; shorter lines occur everywhere
+RUN = 4  # consecutive telling lines: that many are no coincidence
 
 
 class Corpus(NamedTuple):
-    """Texts of the standard library, of what is held out of it, and of others. digest: SHA-256 over
-    the paths and bytes of all that is trained on; dropped: files of others that share lines with
-    what is held out; projects: the licences of those others of which there are files.
+    """Texts of the standard library, of its held-out files, and of other sources.
+
+    digest: SHA-256 over the paths and bytes of everything trained on. dropped: number of files left
+    out because they share lines with held-out ones. projects: licences of the other sources.
     """
 
     stdlib: list[str]
@@ -41,9 +42,10 @@ class Corpus(NamedTuple):
 
 
 def read_corpus(limit: int | None = None, also: Iterable[Path] = ()) -> Corpus:
-    """limit: the first so many files of the standard library alone.
+    """Read the corpus.
 
-    also: folders with a folder for each project, `name-version`; or the standard library's `test`.
+    limit: read only the first so many files of the standard library. also: folders with one folder
+    for each project, `name-version`; or the standard library's `test`.
     """
     stdlib, held, digest = [], [], hashlib.sha256()
     for relative, path in stdlib_sources()[:limit]:
@@ -73,7 +75,7 @@ def read_corpus(limit: int | None = None, also: Iterable[Path] = ()) -> Corpus:
 
 
 class Forbidden(NamedTuple):
-    """What no other source's file may share with texts that are held out: lines, and runs."""
+    """Lines, and runs of lines, that no file of other sources may share with held-out texts."""
 
     lines: frozenset[str]
     runs: frozenset[tuple[str, ...]]
@@ -106,7 +108,7 @@ def _runs(lines: list[str]) -> Iterator[tuple[str, ...]]:
 
 
 def licence(project: Path) -> str:
-    """What the metadata of a wheel say, in short; the interpreter's where there are none."""
+    """A wheel's metadata in short; the interpreter's if there is none."""
     found = sorted(project.glob("*.dist-info/METADATA"))
     if not found:
         return "PSF-2.0"
@@ -117,7 +119,7 @@ def licence(project: Path) -> str:
 
 
 def _others(folders: Iterable[Path]) -> Iterator[tuple[Path, str, bytes]]:
-    """Files of other sources, project by project, in an order that their paths' hashes decide."""
+    """Files of other sources, by project, ordered by the hashes of their paths."""
     for folder in folders:
         own = folder == Path(sysconfig.get_paths()["stdlib"]) / "test"
         for project in [folder] if own else sorted(p for p in folder.iterdir() if p.is_dir()):
@@ -137,7 +139,7 @@ def _others(folders: Iterable[Path]) -> Iterator[tuple[Path, str, bytes]]:
 
 
 def _is_prose(text: str) -> bool:
-    """Whether a file is code that somebody wrote, rather than a table."""
+    """Whether a file is code that somebody wrote, not a table."""
     lines = text.splitlines()
     foreign = sum(not c.isascii() for c in text)
     long = sum(len(line) for line in lines if len(line) > 120)

@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="the --out folder of train_nano.py")
     parser.add_argument("--out", type=Path, default=ROOT / "src/sterna/data/nano")
     args = parser.parse_args()
-    template = args.out / "chat_template.jinja"  # written by hand, and no part of a run
+    template = args.out / "chat_template.jinja"  # written by hand, not by a run
     kept = template.read_bytes() if template.exists() else None
     if args.out.exists():
         shutil.rmtree(args.out)

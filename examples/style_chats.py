@@ -5,7 +5,7 @@
     sterna train nano chats.jsonl my-nano --epochs 10 --lr 3e-3 --plot loss.svg
     sterna chat --model my-nano
 
-With --held-out the same questions with numbers that the chats do not have.
+--held-out writes the same questions with numbers that the chats do not have.
 """
 
 from __future__ import annotations

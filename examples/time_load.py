@@ -3,11 +3,11 @@
 
     python examples/time_load.py MODEL [--rounds 5] [--threads 2]
 
-Ways to load: `packed` is a published checkpoint without a cache, `read` and `mmap` are its packed
-copy from a cache folder of its own, removed afterwards. A packed folder has the last two. Rounds
-take turns among the ways, each in a new process; what is printed are medians and, in brackets, the
-fastest. `MB` is what is resident at the most, `own` what of that no other process can share. Files
-should be in the page cache: run it twice.
+There are three ways to load. `packed` reads a published checkpoint without a cache; `read` and
+`mmap` take its packed copy from a cache folder of their own, removed afterwards. A packed folder has
+only the last two. Rounds take turns among the ways, each in a new process. Printed are medians and,
+in brackets, the fastest. `MB` is the largest resident size, `own` the part of it that no other
+process can share. Files should be in the page cache, so run it twice.
 """
 
 from __future__ import annotations

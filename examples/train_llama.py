@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Train a small float Llama on the standard library, to measure what weight formats cost.
 
-docs/measurements/quality.md compares formats on it. It has the tokenizer and the corpus of `nano`, and bf16
-weights whose K is a multiple of 256, as K-quants need.
+docs/measurements/quality.md compares formats on it. It has the tokenizer and the corpus of `nano`,
+and bf16 weights whose K is a multiple of 256, as K-quants need.
 
     pip install '.[train]' transformers
     python examples/train_llama.py --out runs/llama --minutes 12      # resumes if runs/llama exists

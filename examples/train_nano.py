@@ -6,8 +6,8 @@ head) of a few million parameters with its own byte-level BPE tokenizer. It need
 corpus is the `.py` files that Python itself ships, a fifth of them held out.
 
     pip install '.[train]'
-    python examples/train_nano.py --out runs/nano               # goes on where runs/nano is
-    sterna perplexity --model runs/nano/model --stdlib          # bits per byte of what is held out
+    python examples/train_nano.py --out runs/nano               # resumes runs/nano
+    sterna perplexity --model runs/nano/model --stdlib          # bits per byte of held-out files
     python examples/pack_nano.py runs/nano                      # into src/sterna/data/nano
 
 The recipe is `sterna.train`'s: layers whose forward pass is the kernels' own (`train.BitLinear`),
@@ -50,9 +50,11 @@ SIZES = {
 
 
 class Stage(NamedTuple):
-    """A part of a run. length: of a window, in tokens; batch: windows of a step; at_once: of these
-    computed together; fall: of the rate; copies: times that an epoch has the standard library;
-    others: the part of the other sources that it has.
+    """A part of a run.
+
+    length: tokens of a window. batch: windows of a step. at_once: windows computed together.
+    fall: how the learning rate falls. copies: how often an epoch repeats the standard library.
+    others: the share of the other sources in an epoch.
     """
 
     name: str
@@ -64,9 +66,9 @@ class Stage(NamedTuple):
     others: float
 
 
-#: The first stage sees all sources, at a rate that stays; the last one the standard library in
-#: windows of the whole context, while the rate falls to zero. It may begin at any step of the
-#: first, so that a run may be ended early.
+#: The first stage sees all sources at a constant rate. The last stage sees the standard library in
+#: windows of the whole context, while the rate falls to zero; it may begin at any step of the first,
+#: so a run may be ended early.
 STAGES = (
     Stage("training", length=256, batch=24, at_once=4, fall="none", copies=6, others=1.0),
     Stage("training-last", length=1024, batch=6, at_once=1, fall="line", copies=2, others=0.05),
@@ -112,7 +114,7 @@ def encode(texts: list[str], path: Path) -> Tensor:
 
 
 def streams_of(corpus: Corpus, path: Path, folder: Path) -> dict[str, Tensor]:
-    """The corpus in tokens: of the standard library, of what is held out, of the others, which are
+    """The corpus in tokens: of the standard library, of held-out files, of the others, which are
     shuffled. They are kept in the folder, as a run that goes on needs them again.
     """
     kept = folder / f"tokens-{corpus.digest[:16]}.pt"

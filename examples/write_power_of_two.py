@@ -5,7 +5,7 @@
     sterna perplexity --model DST --stdlib
 
 DST is a Hugging Face style folder whose quantization_config says how the weights are stored
-(docs/explanation/power-of-two.md); `sterna quantize --format pot4` writes Sterna's own packed form instead.
+(docs/explanation/power-of-two.md); `sterna quantize --format pot4` writes Sterna's own packed form.
 """
 
 from __future__ import annotations
