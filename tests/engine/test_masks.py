@@ -95,7 +95,7 @@ def test_masks_of_a_step_that_never_came(llm: LLM) -> None:
     llm.engine.background_masks = True
     (output,) = llm.engine.run([request.step_input()])
     request.take(output.drawn)
-    assert request.generated == 1
+    assert request.n_drawn == 1
     llm.engine.kv_cache.release(request.sequence)
     again = _request(llm)
     make_in_background([again.step_input().draw.pending_masks], True)  # type: ignore[union-attr,list-item]

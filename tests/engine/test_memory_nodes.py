@@ -213,7 +213,7 @@ def test_zeros_left_out(checkpoint: Callable[[str], Path]) -> None:
     for team in TEAMS:
         engine = Engine(model, threads=team, skip_zeros=True)
         assert_same_bits(engine.logits([[1, 2, 3, 4]], chunk=1)[0], expected)
-        assert engine.left_out_bytes > 0
+        assert engine.skipped_bytes > 0
 
 
 def test_no_memory_for_it(

@@ -113,7 +113,7 @@ def test_a_token_that_comes_while_pieces_are_made(llm: LLM) -> None:
 
         @property
         def ended(self) -> bool:
-            if self.to_come and self.generated == 0:
+            if self.to_come and self.n_drawn == 0:
                 self.to_come = 0
                 self.take([_native.SampleResult(5)])
             return super().ended

@@ -97,7 +97,7 @@ def test_cancelled_while_a_step_begins(
     """By another thread, before it is fed: its pages are free behind the step, whoever has it."""
     bench = Bench(llm)
     one, other = bench.add(10), bench.add(10)
-    bench.until(lambda: one.generated >= known)
+    bench.until(lambda: one.n_drawn >= known)
     step_input = one.step_input
 
     def cancelled(*args: Any) -> StepInput:
@@ -120,7 +120,7 @@ def test_a_step_input_is_of_one_sequence(llm: LLM) -> None:
 
     bench = Bench(llm)
     one = bench.add(10)
-    bench.until(lambda: one.generated > 2)
+    bench.until(lambda: one.n_drawn > 2)
     length, sequence = one.sequence.length, one.__dict__.pop("sequence")
     one.given, one._drop_drafts = [sequence, Sequence()], lambda: None
     one.__class__ = Leaving

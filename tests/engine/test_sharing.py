@@ -56,7 +56,7 @@ def test_what_is_little_is_not_waited_for(llm: LLM) -> None:
     bench = Bench(llm).learnt()
     requests = [bench.add([1, 2, 3, 4, 5, i, *[i] * 9]) for i in range(6, 9)]
     bench.step()
-    assert all(r.generated == 1 for r in requests)
+    assert all(r.n_drawn == 1 for r in requests)
 
 
 @pytest.mark.parametrize("cached", [True, False])

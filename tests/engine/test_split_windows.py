@@ -40,7 +40,7 @@ def model_of(tmp_path: Path, name: str, window: int, seed: int = 1) -> loading.M
 def without_windows(model: loading.Model, monkeypatch: pytest.MonkeyPatch) -> Engine:
     """An engine that keeps everything."""
     with monkeypatch.context() as patch:
-        patch.setattr(manager, "way_back", lambda window: 1 << 20)
+        patch.setattr(manager, "rewind_margin", lambda window: 1 << 20)
         engine = Engine(model, threads=1, context=1024)
     assert not engine.kv_cache.needs_snapshots
     return engine

@@ -44,7 +44,7 @@ def test_steps_keep_to_their_time(llm: LLM) -> None:
             choose.gauss(1, 0.05) * choose.choice([1] * 99 + [2])
         )
         four = [bench.add(16, 10_000) for _ in range(4)]
-        bench.until(lambda four=four: all(r.generated > 20 for r in four))
+        bench.until(lambda four=four: all(r.n_drawn > 20 for r in four))
         long, times = bench.add(2000, 1), list[float]()
         while not long.finished:
             began = bench.clock.now
@@ -94,9 +94,9 @@ def test_short_prompts_join_who_decodes(llm: LLM) -> None:
     others = [bench.add(20, 40) for _ in range(15)]
     bench.engine.steps.clear()
     began = bench.clock.now
-    while not all(r.generated for r in others):
+    while not all(r.n_drawn for r in others):
         decoding = sum(r.left == 1 and not r.finished for r in bench.requests)
-        waiting = sum(not r.generated for r in others)
+        waiting = sum(not r.n_drawn for r in others)
         before = bench.clock.now
         bench.step()
         ms, alone = 1e3 * (bench.clock.now - before), BASE_MS + TOKEN_MS * decoding
@@ -113,7 +113,7 @@ def test_what_does_not_join_makes_no_step_longer(llm: LLM) -> None:
     four = [bench.add(5) for _ in range(4)]
     bench.until(lambda: all(r.left == 1 for r in four))
     long = [bench.add(600, 1000), *(bench.add(30, 1) for _ in range(20))]
-    while not all(r.generated for r in long):
+    while not all(r.n_drawn for r in long):
         before = bench.clock.now
         bench.step()
         alike = long[0].left < 100  # its rest is short at last
@@ -157,10 +157,10 @@ def test_a_neighbours_long_prompt(llm: LLM, step_ms: float) -> None:
     bench.until(lambda: answer.left == 1)
     long, gaps = bench.add(7000, 5), list[float]()
     began = bench.clock.now
-    while not long.generated:
-        before, had = bench.clock.now, answer.generated
+    while not long.n_drawn:
+        before, had = bench.clock.now, answer.n_drawn
         bench.step()
-        assert answer.generated == had + 1
+        assert answer.n_drawn == had + 1
         gaps.append(1e3 * (bench.clock.now - before))
     gaps.sort()
     assert gaps[int(0.95 * len(gaps))] < 1.2 * step_ms

@@ -50,10 +50,10 @@ def decoded(engine: Engine) -> tuple[list[np.ndarray], int]:
     """Logits of a prompt and of steps of one token, and the bytes that these left out."""
     sequence, rows, left_out = Sequence(), [], 0
     rows += engine.step([(sequence, TOKENS, 2)])
-    assert engine.left_out_bytes == 0  # of several tokens all weights are read
+    assert engine.skipped_bytes == 0  # of several tokens all weights are read
     for token in TOKENS:
         rows += engine.step([(sequence, [token], 1)])
-        left_out += engine.left_out_bytes
+        left_out += engine.skipped_bytes
     engine.kv_cache.release(sequence)
     return rows, left_out
 

@@ -282,7 +282,7 @@ def generate(
         begin = time.perf_counter()
         for _ in range(n):
             Greedy.step(engine, running)
-            left_out += engine.left_out_bytes
+            left_out += engine.skipped_bytes
         took = time.perf_counter() - begin
         spent = _spent(engine, before)
         first = (begin - start) / batch

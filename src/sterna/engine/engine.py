@@ -25,7 +25,7 @@ from sterna.engine.kv_cache.manager import KVCacheManager
 from sterna.engine.kv_cache.page_pool import PagesMissing
 from sterna.engine.kv_cache.sequence import NO_PAGES, PAGE, Sequence, without_flag
 from sterna.engine.numa import place_weights
-from sterna.engine.step_io import StepInput, StepOutput, parted
+from sterna.engine.step_io import StepInput, StepOutput, split_outputs
 from sterna.errors import NonFiniteError, RequestError
 from sterna.graph import ACTIVATIONS
 from sterna.loading import Model
@@ -142,7 +142,7 @@ class Engine:
         return (*common, self.isa) if self.fast else common
 
     @property
-    def left_out_bytes(self) -> int:
+    def skipped_bytes(self) -> int:
         """Bytes of weights that the last step skipped, since they met zeros."""
         return self._program.left_out
 
@@ -236,7 +236,7 @@ class Engine:
         for i in inputs:
             i.sequence.length += len(i.tokens)
             kv_cache.pool.free_unseen(i.sequence)
-        return parted(inputs, logits, drawn, rescored, head_bytes, hidden)
+        return split_outputs(inputs, logits, drawn, rescored, head_bytes, hidden)
 
     def _draft_states(self, inputs: SequenceOf[StepInput]) -> list[tuple[int, int, _native.State]]:
         """Return (index, drafts, state) of each input with drafts: the state that they change."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from sterna import _native
 from sterna.engine.decoding.allowed_tokens import mask_words
 from sterna.engine.decoding.sampling import Draw
-from sterna.engine.decoding.speculation import StepCost, usual_costs
+from sterna.engine.decoding.speculation import StepCost, default_step_cost
 from sterna.engine.engine import PREFILL_CHUNK, StepInput, StepOutput
 from sterna.engine.request import Request
 from sterna.errors import NonFiniteError
@@ -90,7 +90,7 @@ class PromptLogprobsRequest(Request):
         return self.n_prompt - 1 - self.sequence.length
 
     @property
-    def longest(self) -> int:
+    def max_length(self) -> int:
         """Most positions that its sequence will have."""
         return self.n_prompt - 1
 
@@ -100,7 +100,7 @@ class PromptLogprobsRequest(Request):
         return self.finished or self._reason is not None or None not in self.scores[1:]
 
     def step_input(
-        self, most: int = PREFILL_CHUNK, budget: int = 0, costs: StepCost = usual_costs,
+        self, most: int = PREFILL_CHUNK, budget: int = 0, costs: StepCost = default_step_cost,
         others: int = 0,
     ) -> StepInput:  # fmt: skip
         """As `Request.step_input`, with the next token's log-probability after each."""

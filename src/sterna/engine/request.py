@@ -15,8 +15,8 @@ from sterna.engine.adapters import Adapter, cache_salt
 from sterna.engine.decoding.allowed_tokens import AllowedTokens
 from sterna.engine.decoding.answer_text import AnswerText
 from sterna.engine.decoding.grammar_matcher import GrammarMatcher
-from sterna.engine.decoding.sampling import Draw, checked
-from sterna.engine.decoding.speculation import Speculation, StepCost, usual_costs
+from sterna.engine.decoding.sampling import Draw, checked_finite
+from sterna.engine.decoding.speculation import Speculation, StepCost, default_step_cost
 from sterna.engine.decoding.token_masks import TokenMasks
 from sterna.engine.decoding.token_rules import TokenRules
 from sterna.engine.engine import PREFILL_CHUNK, StepInput, StepOutput
@@ -116,12 +116,12 @@ class Request:
         return self._history[: self._known]
 
     @property
-    def longest(self) -> int:
+    def max_length(self) -> int:
         """Most positions that its sequence will have."""
         return min(self.n_prompt + self.params.max_tokens, self.context)
 
     @property
-    def generated(self) -> int:
+    def n_drawn(self) -> int:
         """How many tokens were drawn."""
         return len(self._drawn)
 
@@ -131,7 +131,7 @@ class Request:
         return self._known - self.sequence.length
 
     @property
-    def decodes(self) -> bool:
+    def is_decoding(self) -> bool:
         """Whether its next step draws a token: only its latest token is left to compute, and those
         that recurrent layers must see again."""
         return self.left <= 1 + self._again
@@ -160,7 +160,7 @@ class Request:
             self.completion.stats.n_cached = sequence.length
 
     def step_input(
-        self, most: int = PREFILL_CHUNK, budget: int = 0, costs: StepCost = usual_costs,
+        self, most: int = PREFILL_CHUNK, budget: int = 0, costs: StepCost = default_step_cost,
         others: int = 0,
     ) -> StepInput:  # fmt: skip
         """Return the input of its next step: at most `most` tokens, and what to draw from them.
@@ -170,7 +170,7 @@ class Request:
         draft may be the cause. costs, others: as in `Speculation.propose`.
         """
         if self._masks is not None:
-            self._masks.give_up()
+            self._masks.cancel()
         self._drop_drafts()
         sequence = self.sequence  # read once: a cancel, on another thread, replaces it
         begin = sequence.length
@@ -179,7 +179,7 @@ class Request:
         hidden = self._speculation is not None and self._speculation.wants_hidden_states
         if end < self._known:
             return StepInput(sequence, part, adapter=self.adapter, return_hidden_states=hidden)
-        if self.decodes:
+        if self.is_decoding:
             self._add_drafts(budget - self.left + 1, costs, others)
         return StepInput(
             sequence, self._history[begin : end + self._n_drafts], 1 + self._n_drafts,
@@ -228,7 +228,7 @@ class Request:
         for i, one in enumerate(drawn):
             if self.ended:
                 break
-            token = int(checked(one).token)
+            token = int(checked_finite(one).token)
             self._history[self._known] = token
             self._drawn.append(one)
             self._note()

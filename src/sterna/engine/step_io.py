@@ -13,7 +13,7 @@ from sterna.engine.adapters import Adapter
 from sterna.engine.decoding.sampling import ALL_LOGITS, DecidingLogits, Draw
 from sterna.engine.kv_cache.sequence import Sequence
 
-__all__ = ["StepInput", "StepOutput", "parted"]
+__all__ = ["StepInput", "StepOutput", "split_outputs"]
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -55,7 +55,7 @@ class StepOutput:
     hidden_states: F32 | None = None
 
 
-def parted(
+def split_outputs(
     inputs: SequenceOf[StepInput], logits: F32, drawn: SequenceOf[_native.SampleResult],
     rescored: SequenceOf[int], head_bytes: int, hidden: F32 | None,
 ) -> list[StepOutput]:  # fmt: skip

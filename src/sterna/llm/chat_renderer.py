@@ -127,4 +127,4 @@ def after_reasoning(state: Thoughts, constraint: Constraint) -> Constraint:
     """A constraint of the content alone, for an answer that begins in this state."""
     if state is Thoughts.CLOSED:
         return constraint
-    return constraint.behind_thoughts(state is Thoughts.OPENED)
+    return constraint.after_thinking(state is Thoughts.OPENED)

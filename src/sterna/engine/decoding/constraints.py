@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sterna.chat.thoughts import CLOSE, OPEN
 from sterna.checks import checked_flag, checked_items
 from sterna.engine.decoding.grammar_matcher import GrammarMatcher
-from sterna.engine.decoding.grammars import SpecialTokens, ToolCall, behind_thoughts, quoted
+from sterna.engine.decoding.grammars import SpecialTokens, ToolCall, after_thinking, quoted
 from sterna.engine.decoding.grammars import calls as calls_grammar
 from sterna.engine.decoding.json_schemas import (
     for_llguidance,
     grammar_options,
-    problems,
     read_schema,
+    unenforced,
 )
 from sterna.engine.decoding.thinking_budget import ROOM, ThinkingBudget
 from sterna.errors import RequestError, shown
@@ -55,14 +55,14 @@ class Constraint:
         self._opened: bool | None = None
         self._behind: dict[bool, Constraint] = {}
 
-    def behind_thoughts(self, opened: bool) -> Constraint:
+    def after_thinking(self, opened: bool) -> Constraint:
         """Return a constraint that lets an answer think first.
 
         opened: whether the prompt has opened the thoughts; else the answer may open them, or have
         none. Raises RequestError if that is too complex.
         """
         if opened not in self._behind:
-            self._behind[opened] = self._of.behind_thoughts(self, opened)
+            self._behind[opened] = self._of.after_thinking(self, opened)
         return self._behind[opened]
 
     def matcher(self, max_tokens: int = 0) -> GrammarMatcher:
@@ -119,7 +119,7 @@ class Constraints:
         """
         checked_flag("strict", strict)
         read = read_schema(schema)
-        ignored = problems(read)
+        ignored = unenforced(read)
         if ignored and strict:
             raise RequestError(_refusal("schema", ignored[0]))
         grammar = self._library.LLMatcher.grammar_from_json_schema(
@@ -185,9 +185,9 @@ class Constraints:
         strict = all(call.strict for call in calls) and not ignored
         return self._compiled("tools", grammar, tuple(ignored), strict)
 
-    def behind_thoughts(self, constraint: Constraint, opened: bool) -> Constraint:
-        """As `Constraint.behind_thoughts`."""
-        grammar = behind_thoughts(constraint.grammar, self._special, opened, OPEN, CLOSE)
+    def after_thinking(self, constraint: Constraint, opened: bool) -> Constraint:
+        """As `Constraint.after_thinking`."""
+        grammar = after_thinking(constraint.grammar, self._special, opened, OPEN, CLOSE)
         made = self._compiled("constraint", grammar, constraint.ignored, not constraint.ignored)
         made._opened = opened
         return made
@@ -270,7 +270,7 @@ def _body(call: ToolCall, name: str) -> tuple[str, list[str], list[str]]:
     """Return the grammar of a call's value, the rules that it uses (prefixed with `name`), and the
     parts of its schema that are left out."""
     read = read_schema(call.schema)
-    left = problems(read)
+    left = unenforced(read)
     if call.tagged and isinstance(read, dict):
         body, rules = call.tagged.rules(name, read)
         return body, rules, [*left, *call.tagged.left_out(read)]

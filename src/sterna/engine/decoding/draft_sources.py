@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from sterna import _native
 from sterna.engine.decoding.grammar_matcher import GrammarMatcher
-from sterna.engine.decoding.sampling import Draw, checked
+from sterna.engine.decoding.sampling import Draw, checked_finite
 from sterna.engine.engine import PREFILL_CHUNK, Engine
 from sterna.engine.kv_cache.sequence import Sequence
 from sterna.engine.step_io import StepInput
@@ -80,7 +80,7 @@ class ForcedTokens:
 
     def propose(self, history: I32, k: int) -> list[int]:
         """As `DraftSource.propose`, where the matcher has followed the answer."""
-        return self._matcher.forced()[:k]
+        return self._matcher.forced_tokens()[:k]
 
 
 class PredictedOutput:
@@ -160,4 +160,4 @@ class DraftModel:
             (output,) = self._engine.run([StepInput(self._sequence, part, int(last), draw=draw)])
             self._computed = text[: self._sequence.length].copy()
             if last:
-                return int(checked(output.drawn[0]).token)
+                return int(checked_finite(output.drawn[0]).token)

@@ -66,7 +66,7 @@ class GrammarMatcher:
                 thinking.take(token)
         return count
 
-    def forced(self) -> list[int]:
+    def forced_tokens(self) -> list[int]:
         """Return the tokens that must come next: those that the grammar leaves no choice about."""
         if self.ended:
             return []

@@ -10,7 +10,7 @@ from typing import Any
 
 from sterna.engine.decoding.tool_arguments import TaggedArguments
 
-__all__ = ["SpecialTokens", "ToolCall", "behind_thoughts", "calls", "quoted"]
+__all__ = ["SpecialTokens", "ToolCall", "after_thinking", "calls", "quoted"]
 
 #: Any text, and the line breaks that may follow thoughts.
 _TEXT, _BREAKS = r"/(.|\n)*/", r"/\n{0,2}/"
@@ -98,7 +98,7 @@ def calls(
     return _with(text, "answer", answer) if answer and not required else text
 
 
-def behind_thoughts(
+def after_thinking(
     grammar: str, special: SpecialTokens, opened: bool, opens: str, closes: str
 ) -> str:
     """Return the grammar of an answer behind thoughts, which are any text up to `closes`.

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sterna.engine.decoding.regex_dialects import CONTROL, in_rust, unfit
+from sterna.engine.decoding.regex_dialects import CONTROL, to_rust, unsupported
 from sterna.errors import ModelFormatError, RequestError, shown
 from sterna.files.jsonfile import parse_json
 
-__all__ = ["for_llguidance", "grammar_options", "problems", "read_schema"]
+__all__ = ["for_llguidance", "grammar_options", "read_schema", "unenforced"]
 
 MAX_BYTES = 1 << 18  #: of a schema's JSON; OpenAI allows 15,000 characters of names in all
 MAX_DEPTH = 64  #: as of files.jsonfile
@@ -81,10 +81,10 @@ def for_llguidance(schema: dict[str, Any] | bool) -> dict[str, Any]:
     made: dict[str, Any] = {} if schema is True else json.loads(json.dumps(schema))
     for _, part in list(_parts(made)):
         if isinstance(part.get("pattern"), str):
-            part["pattern"] = in_rust(part["pattern"])
+            part["pattern"] = to_rust(part["pattern"])
         if isinstance(part.get("patternProperties"), dict):
             named = part["patternProperties"]
-            part["patternProperties"] = {in_rust(name): named[name] for name in named}
+            part["patternProperties"] = {to_rust(name): named[name] for name in named}
         name, all_of = part.get("format"), part.get("allOf", [])
         if isinstance(name, str) and name in _FORMATS and isinstance(all_of, list):
             part["allOf"] = [*all_of, *_FORMATS[name]]
@@ -105,7 +105,7 @@ def grammar_options(strict: bool) -> dict[str, Any]:
     }
 
 
-def problems(schema: Any) -> list[str]:
+def unenforced(schema: Any) -> list[str]:
     """Return what llguidance accepts of a schema but does not enforce, each with its place."""
     return [
         f"{place or '/'}: {what}" for place, part in _parts(schema) for what in _wrong(place, part)
@@ -124,7 +124,7 @@ def _wrong(place: str, part: dict[str, Any]) -> Iterator[str]:
     if any(CONTROL.search(text) for text in _texts(part)):
         yield "control characters must not be in names and values"
     for pattern in [part.get("pattern"), *_keys(part.get("patternProperties"))]:
-        if isinstance(pattern, str) and (why := unfit(pattern)):
+        if isinstance(pattern, str) and (why := unsupported(pattern)):
             yield why
 
 

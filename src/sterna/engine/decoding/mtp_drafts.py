@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native
-from sterna.engine.decoding.sampling import Draw, checked
+from sterna.engine.decoding.sampling import Draw, checked_finite
 from sterna.engine.engine import PREFILL_CHUNK, Engine, StepInput
 from sterna.engine.kv_cache.sequence import Sequence
 from sterna.errors import NonFiniteError, RequestError
@@ -115,6 +115,6 @@ class MtpDrafts:
         )  # fmt: skip
         (output,) = self._engine.run([step_input])
         if draw is not None:
-            self._drawn = int(checked(output.drawn[0]).token)
+            self._drawn = int(checked_finite(output.drawn[0]).token)
         assert output.hidden_states is not None
         return output.hidden_states[-1:]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["CONTROL", "in_rust", "unfit"]
+__all__ = ["CONTROL", "to_rust", "unsupported"]
 
 #: Characters that JSON writes as \u and a number. llguidance drops them as this is not allowed, and
 #: would accept "ab" for "a\u0000b".
@@ -24,7 +24,7 @@ _SPACE = r"\t-\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
 _LINE_ENDS = r"\n\r\u2028\u2029"
 
 
-def unfit(pattern: str) -> str | None:
+def unsupported(pattern: str) -> str | None:
     """Return why a pattern cannot be enforced, if llguidance would not say so itself."""
     if _ESCAPED_CONTROL.search(_NEGATED.sub("", pattern)):
         return "control characters must not be in patterns"
@@ -39,7 +39,7 @@ def _classes(pattern: str) -> list[str]:
     return re.findall(r"\\.|\[(?:\\.|[^\]\\])*\]", pattern, re.DOTALL)
 
 
-def in_rust(pattern: str) -> str:
+def to_rust(pattern: str) -> str:
     """Return a pattern of Rust with the same matches."""
     inside = False
 

@@ -60,7 +60,7 @@ class Draw:
         return _native.sample(logits, self.native, position)
 
 
-def checked(drawn: _native.SampleResult) -> _native.SampleResult:
+def checked_finite(drawn: _native.SampleResult) -> _native.SampleResult:
     """Return what was drawn; raises NonFiniteError if the logits were not finite."""
     if not drawn.finite:
         raise NonFiniteError(

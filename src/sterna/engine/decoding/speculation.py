@@ -24,7 +24,7 @@ __all__ = [
     "HiddenStateReader",
     "Speculation",
     "StepCost",
-    "usual_costs",
+    "default_step_cost",
 ]
 
 I32 = npt.NDArray[np.int32]
@@ -35,7 +35,7 @@ StepCost = Callable[[int], float]
 MOST_DRAFTS = 15
 
 
-def usual_costs(tokens: int) -> float:
+def default_step_cost(tokens: int) -> float:
     """Return the time of a step of so many tokens, in steps of one token, while none is measured.
 
     For a 2B model on AVX-512, 4 tokens take 1.33.
@@ -159,7 +159,7 @@ class Speculation:
         self,
         history: I32,
         most: int,
-        costs: StepCost = usual_costs,
+        costs: StepCost = default_step_cost,
         others: int = 0,
         again: int = 0,
     ) -> list[int]:

@@ -59,7 +59,7 @@ class TokenMasks:
         if self.error is not None:
             raise self.error
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         """Return once nothing fills the masks any more: their step failed or never came."""
         if self._begun.acquire(blocking=False):
             self._done.set()

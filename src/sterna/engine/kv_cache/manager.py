@@ -12,7 +12,7 @@ from sterna import _native
 from sterna.checks import checked_whole
 from sterna.engine.kv_cache.page_pool import PagePool
 from sterna.engine.kv_cache.sequence import PAGE, Sequence, are_whole, pages_of
-from sterna.engine.kv_cache.sliding_windows import PageShape, way_back
+from sterna.engine.kv_cache.sliding_windows import PageShape, rewind_margin
 from sterna.errors import ContextError, RequestError
 from sterna.graph import Graph
 from sterna.runtime import available_bytes
@@ -85,10 +85,10 @@ class KVCacheManager:
         graph, whole = self._graph, self.bytes_per_position * PAGE
         seen = [window for window in graph.kv_windows if window is not None]
         window = max(seen, default=self.context)
-        if window + way_back(window) > self.context:
+        if window + rewind_margin(window) > self.context:
             return PageShape(whole)
         parts = PAGE * graph.kv_bytes(self.kv_dtype, windowed=True)
-        return PageShape(whole - parts, parts, window, way_back(window), step)
+        return PageShape(whole - parts, parts, window, rewind_margin(window), step)
 
     def _make_cache(self, kv_bytes: int | None, state_pages: int) -> tuple[_native.KvCache, int]:
         """Return the memory and how many whole pages it may take."""

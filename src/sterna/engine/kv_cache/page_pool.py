@@ -173,7 +173,7 @@ class PagePool:
 
     def _strip(self, sequence: Sequence) -> None:
         points = (*sequence.rewind_points, sequence.length)
-        sequence.pages = self.shape.stripped(sequence.pages, points)
+        sequence.pages = self.shape.without_unseen(sequence.pages, points)
 
     def snapshot(self, sequence: Sequence, keep: int) -> bool:
         """Add a snapshot of its recurrent state, the latest of at most `keep`; older ones go first.

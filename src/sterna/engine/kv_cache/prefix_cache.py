@@ -162,7 +162,9 @@ class PrefixCache:
     def _sequence(
         self, chain: list[TrieNode], length: int, snapshot: _native.State | None
     ) -> Sequence:
-        pages = self._pool.shape.stripped(pages_of_chain(chain[: pages_of(length)]), (length,))
+        pages = self._pool.shape.without_unseen(
+            pages_of_chain(chain[: pages_of(length)]), (length,)
+        )
         sequence = Sequence(shared=len(pages))
         if snapshot is not None:
             sequence.snapshots = (snapshot,)

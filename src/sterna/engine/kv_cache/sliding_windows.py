@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from sterna.engine.kv_cache.sequence import BARE, GONE, PAGE, are_whole, pages_of, without_flag
 
-__all__ = ["PageShape", "RefCounts", "ResidentPages", "way_back"]
+__all__ = ["PageShape", "RefCounts", "ResidentPages", "rewind_margin"]
 
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
@@ -26,7 +26,7 @@ LEAST_BACK, MOST_BACK = 16, 512
 MOST_IDS = 1 << 14
 
 
-def way_back(window: int) -> int:
+def rewind_margin(window: int) -> int:
     """Return how many positions before a window are kept, to truncate a sequence by as many."""
     return min(max(window, LEAST_BACK), MOST_BACK)
 
@@ -73,7 +73,7 @@ class PageShape:
         """Return how many first pages no position from `length` on sees, in layers with windows."""
         return 0 if self.window is None else max(0, length + 1 - self.window) // PAGE
 
-    def at_most(self, positions: int) -> int:
+    def pages_needed(self, positions: int) -> int:
         """Return the most whole pages that a sequence takes until it has so many positions."""
         pages = parts = pages_of(positions)
         if self.window is not None:
@@ -94,7 +94,7 @@ class PageShape:
             return RefCounts(held, held)
         return RefCounts(held, np.bincount(there[there < BARE], minlength=ids))
 
-    def stripped(self, pages: I32, points: Iterable[int]) -> I32:
+    def without_unseen(self, pages: I32, points: Iterable[int]) -> I32:
         """Return a page table without the parts that none of the lengths in `points` needs.
 
         A length needs its windows, and those of lengths up to `back` before. The greatest of

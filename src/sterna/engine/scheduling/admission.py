@@ -42,7 +42,7 @@ class Admission:
         request, requests = entry.request, [entry.request, *(e.request for e in running)]
         shared = self._known(request, running)[1] // PAGE if request.uses_prefix_cache else 0
         free = self._engine.kv_cache.pool.free + shared
-        if sum(self._lacks(one, one.longest) for one in requests) <= free:
+        if sum(self._lacks(one, one.max_length) for one in requests) <= free:
             return True
         return sum(self._lacks(one, len(one.tokens)) for one in requests) + len(running) <= free
 
@@ -50,10 +50,10 @@ class Admission:
         """Return how many of the pages that `length` positions take a request lacks."""
         sequence, pool = request.sequence, self._engine.kv_cache.pool
         state = pool.state_pages if sequence.state is None else 0
-        taken = pool.shape.at_most(PAGE * len(sequence.pages))
-        return max(0, pool.shape.at_most(length) - taken) + state
+        taken = pool.shape.pages_needed(PAGE * len(sequence.pages))
+        return max(0, pool.shape.pages_needed(length) - taken) + state
 
-    def begun_by(self, request: Request, others: Iterable[Request]) -> int:
+    def shared_prefix(self, request: Request, others: Iterable[Request]) -> int:
         """Return how many of its first tokens another request has and may compute for both."""
         mine = request.tokens[:-1]
         return max(
@@ -65,7 +65,9 @@ class Admission:
             default=0,
         )
 
-    def victim(self, running: SequenceOf[Entry], only_paused: bool = False) -> Entry | None:
+    def preemption_victim(
+        self, running: SequenceOf[Entry], only_paused: bool = False
+    ) -> Entry | None:
         """Return whom to preempt: a paused request, else the youngest; never the only one."""
         paused = [e for e in running if e.request.paused]
         if paused:
@@ -94,7 +96,7 @@ class Admission:
                     best, goal = other, same
         return best, goal
 
-    def look_up(
+    def reuse_prefix(
         self, request: Request, running: SequenceOf[Entry], cache: PrefixCache | None
     ) -> None:
         """Give a request the longest prefix that running requests or the cache have."""
@@ -144,4 +146,4 @@ def _goes_on(entry: Entry, goal: int) -> bool:
     request = entry.request
     if not entry.running or request.ended or request.paused:
         return False
-    return not request.decodes and request.sequence.length < goal
+    return not request.is_decoding and request.sequence.length < goal

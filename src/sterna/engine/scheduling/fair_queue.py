@@ -44,7 +44,7 @@ class FairQueue:
         self._costs = costs
         self._served: dict[str, float] = {}  # tokens, by key
 
-    def among(self, entries: Iterable[Entry], now: float) -> Iterator[Entry]:
+    def ordered(self, entries: Iterable[Entry], now: float) -> Iterator[Entry]:
         """Yield the entries in order; `count` calls in between change what follows."""
         queues: dict[str, list[Entry]] = {}
         for entry in entries:

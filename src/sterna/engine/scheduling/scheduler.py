@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from sterna.engine.decoding.speculation import MOST_DRAFTS, usual_costs
+from sterna.engine.decoding.speculation import MOST_DRAFTS, default_step_cost
 from sterna.engine.engine import Engine, StepInput, StepOutput
 from sterna.engine.kv_cache.page_pool import PagesMissing
 from sterna.engine.kv_cache.prefix_cache import PrefixCache
@@ -85,13 +85,13 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """Queue a request; raises ContextError if its prompt can never fit the pool."""
         pool = self.engine.kv_cache.pool
-        need = pool.shape.at_most(request.n_prompt) + pool.state_pages
+        need = pool.shape.pages_needed(request.n_prompt) + pool.state_pages
         if need > pool.count:
             raise ContextError(
                 f"KV cache: a prompt must fit its {pool.count} pages, but {request.n_prompt} "
                 f"tokens need {need}; raise kv_bytes"
             )
-        begun = self._admission.begun_by(request, [e.request for e in self._alive()])
+        begun = self._admission.shared_prefix(request, [e.request for e in self._alive()])
         self._entries[request.id] = Entry(request, self._clock(), begun)
 
     def cancel(self, request: Request) -> None:
@@ -115,8 +115,8 @@ class Scheduler:
         entries = self._alive()
         waiting = [e for e in entries if not e.running]
         tokens = sum(max(1, e.request.left - e.begun) for e in waiting)
-        tokens += sum(e.request.left for e in entries if e.running and not e.request.decodes)
-        decoding = sum(1 for e in entries if e.running and e.request.decodes)
+        tokens += sum(e.request.left for e in entries if e.running and not e.request.is_decoding)
+        decoding = sum(1 for e in entries if e.running and e.request.is_decoding)
         pool, running = self.engine.kv_cache.pool, len(entries) - len(waiting)
         return SchedulerLoad(
             running, len(waiting), max(0, self.max_running - running),
@@ -204,7 +204,7 @@ class Scheduler:
     def _chosen(self, now: float) -> list[_Share]:
         """Choose the next step: all decoding requests, and prompts as there is time."""
         entries = [e for e in self._alive() if not e.request.paused]
-        decode = [e for e in entries if e.running and e.request.decodes]
+        decode = [e for e in entries if e.running and e.request.is_decoding]
         chosen = {e: _Share(e.request, e.request.left) for e in decode}
         prompting = [e for e in entries if e not in chosen]
         decoding = StepWork()
@@ -227,7 +227,7 @@ class Scheduler:
     ) -> None:  # fmt: skip
         """Add prompts that the step has time for, next to the chosen requests and their work."""
         n_decoding, admitting, full = len(chosen), True, 0.0
-        for entry in self._queue.among(prompting, now):
+        for entry in self._queue.ordered(prompting, now):
             if full >= step.most:
                 break
             target, taker, started = step.of(entry.request), entry, len(chosen) > n_decoding
@@ -251,7 +251,7 @@ class Scheduler:
             most = max(1, min([most, *stops]))  # at least a token, whatever is predicted
             chosen[taker] = _Share(taker.request, most)
             work = work.plus(most, depth)
-            self._queue.count(entry.request.key, most)
+            self._queue.charge(entry.request.key, most)
 
     def _room(self, entry: Entry, work: StepWork, target: float) -> int:
         """Return how many tokens of its prompt fit a step with other work."""
@@ -267,7 +267,7 @@ class Scheduler:
 
     def _drafts(self, chosen: list[_Share]) -> int:
         """Return how many drafts each request may add, within the tokens that cost little."""
-        if not all(share.request.decodes for share in chosen):
+        if not all(share.request.is_decoding for share in chosen):
             return 0
         return (MOST_DRAFTS + 1) // len(chosen) - 1 if len(chosen) <= MOST_DRAFTS else 0
 
@@ -277,12 +277,12 @@ class Scheduler:
     def _admit(self, entry: Entry, now: float) -> bool:
         """Give a request pages if there are enough, preempting only paused requests."""
         while not self._admission.fits(entry, self._running(), self.max_running):
-            victim = self._admission.victim(self._running(), only_paused=True)
+            victim = self._admission.preemption_victim(self._running(), only_paused=True)
             if victim is None:
                 return False
             self._preempt(victim)
         entry.running = True
-        self._admission.look_up(entry.request, self._running(), self.cache)
+        self._admission.reuse_prefix(entry.request, self._running(), self.cache)
         stats = entry.request.completion.stats
         stats.queue_s = stats.queue_s or now - entry.arrived
         return True
@@ -331,7 +331,7 @@ class Scheduler:
         """Return the time of the step by how many tokens one decoding request has in it."""
         others = len(chosen) - 1
         if not (self.costs.knows(others + 1) and self.costs.knows(others + 1 + MOST_DRAFTS)):
-            return lambda tokens: usual_costs(others + tokens)
+            return lambda tokens: default_step_cost(others + tokens)
         read = sum(share.request.sequence.length for share in chosen)
         return lambda tokens: self.costs.ms(StepWork(others + tokens, read))
 
@@ -342,7 +342,7 @@ class Scheduler:
         if isinstance(failure, PagesMissing):
             if self._retire_ended() or self.engine.kv_cache.pool.drop_draft_states():
                 return self._run(chosen)
-            victim = self._admission.victim(self._running())
+            victim = self._admission.preemption_victim(self._running())
             if victim is not None:
                 self._preempt(victim)
                 chosen = [share for share in chosen if share.request is not victim.request]
@@ -360,7 +360,7 @@ class Scheduler:
             request.receive(output)
         except Exception as error:  # not finite, or too complex for its grammar
             return self._failed(request, without_frames(error))
-        if self.cache is not None and request.generated == len(output.drawn) > 0:
+        if self.cache is not None and request.n_drawn == len(output.drawn) > 0:
             self.cache.insert(request.tokens, request.sequence, request.salt)  # its prompt, for now
         return Event(request, len(output.drawn))
 

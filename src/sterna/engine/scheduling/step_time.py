@@ -68,4 +68,4 @@ class StepTime:
 
     def _joins(self, request: Request) -> bool:
         """Whether a request will soon decode."""
-        return request.left <= self._short and request.longest > request.n_prompt + 1
+        return request.left <= self._short and request.max_length > request.n_prompt + 1
