@@ -16,7 +16,7 @@ import pytest
 from checkpoint_factory import RECIPES
 from helpers import assert_same_bits, cold
 from test_interrupts import POOL, interrupted
-from test_windows import PROMPT, fed
+from test_sliding_windows import PROMPT, fed
 
 from sterna import LLM, loading
 from sterna.engine import PAGE, Engine, PrefixCache, PrefixDiskCache, Sequence

@@ -11,7 +11,7 @@ from helpers import assert_same_bits, cold
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
-from test_pages import Sequences
+from test_page_pool import Sequences
 
 from sterna import LLM, loading
 from sterna.engine import PAGE, Engine, PagePool, PrefixCache, Sequence
