@@ -1,4 +1,9 @@
-"""Requests, the sequences and pages that they hold, and the engine that computes their steps."""
+"""Runs models: an `Engine` computes steps, a `Scheduler` shares them among requests.
+
+scheduling  which requests share a step: scheduler, fair queue, admission, costs
+kv_cache    sequences and their pages: page pool, sliding windows, prefix and disk cache
+decoding    the next tokens: sampling, masks, grammars, drafts, text
+"""
 
 from __future__ import annotations
 
