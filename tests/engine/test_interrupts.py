@@ -27,7 +27,10 @@ from sterna.engine import PAGE, Engine
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import RequestError
 
-KV_CACHE = ("manager", "page_pool", "prefix_cache", "sequence", "sliding_windows")
+KV_CACHE = (
+    "manager", "page_plans", "page_pool", "prefix_cache", "prefix_trie", "sequence",
+    "sliding_windows",
+)  # fmt: skip
 POOL = ("engine/engine.py", *(f"engine/kv_cache/{name}.py" for name in KV_CACHE))
 SCHEDULING = ("engine/scheduling/scheduler.py", "engine/scheduling/engine_loop.py")
 DECODING = ("engine/decoding/answer_text.py", "engine/decoding/token_rules.py")

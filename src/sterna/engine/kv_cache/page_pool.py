@@ -5,22 +5,20 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from sterna import _native
+from sterna.engine.kv_cache.page_plans import PageCache, has_pages, plans
 from sterna.engine.kv_cache.sequence import (
     BARE,
     NO_PAGES,
     PAGE,
     Sequence,
-    has_pages,
     pages_of,
-    plan,
     states_of,
 )
 from sterna.engine.kv_cache.sliding_windows import PageShape, RefCounts, ResidentPages
@@ -34,25 +32,6 @@ I32 = npt.NDArray[np.int32]
 
 class PagesMissing(RequestError):
     """Raised if too few pages are free for a step."""
-
-
-class PageCache(Protocol):
-    """Pages that are kept for later sequences, and that the pool takes back on demand.
-
-    The pool calls these methods while it holds its lock.
-    """
-
-    def page_ids(self) -> I32:
-        """Return the pages that are kept, int32."""
-        ...
-
-    def states(self) -> Iterable[_native.State]:
-        """Return the recurrent states that are kept."""
-        ...
-
-    def evict(self, missing: int, held: RefCounts) -> None:
-        """Give up pages until `missing` more are free; held: how many sequences have each page."""
-        ...
 
 
 class PagePool:
@@ -384,7 +363,7 @@ class PagePool:
     ) -> tuple[RefCounts, int, list[tuple[list[int], int]], int]:
         """Return reference counts, free pages, the plan of each sequence, and pages needed."""
         held = self._with_cache(alone)
-        return held, self._free(held, self._states(cached=True)), *_plans(wanted, held.pages)
+        return held, self._free(held, self._states(cached=True)), *plans(wanted, held.pages)
 
     def _give(self, sequence: Sequence, replaced: list[int], taken: I32) -> None:
         """Give a sequence pages: the first replace some of its own, the rest follow its last."""
@@ -396,12 +375,3 @@ class PagePool:
         self._sequences[id(sequence)] = weakref.ref(sequence)  # before it has pages
         sequence.pages = pages
         sequence.shared = min(sequence.shared, sequence.length // PAGE)
-
-
-def _plans(
-    wanted: SequenceOf[tuple[Sequence, int]], held: npt.NDArray[np.int64]
-) -> tuple[list[tuple[list[int], int]], int]:
-    """Return the `plan` of each sequence, in turn, and how many pages they need in all."""
-    held = held.copy()
-    plans = [plan(sequence, count, held) for sequence, count in wanted]
-    return plans, sum(len(replaced) + added for replaced, added in plans)

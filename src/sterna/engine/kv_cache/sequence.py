@@ -16,9 +16,7 @@ __all__ = [
     "PAGE",
     "Sequence",
     "are_whole",
-    "has_pages",
     "pages_of",
-    "plan",
     "states_of",
     "without_flag",
 ]
@@ -101,29 +99,3 @@ def without_flag(pages: I32) -> I32:
 def are_whole(pages: I32) -> npt.NDArray[np.bool_]:
     """Return which pages are there for all layers, bool [pages]."""
     return np.asarray((pages >= 0) & (pages < BARE))
-
-
-def has_pages(sequence: Sequence, count: int) -> bool:
-    """Whether a sequence certainly has all pages of so many new positions to itself."""
-    first, end = sequence.length // PAGE, pages_of(sequence.length + count)
-    if sequence.shared > first or end > len(sequence.pages):
-        return False
-    return first == end or bool(0 <= sequence.pages[first] < BARE)
-
-
-def plan(sequence: Sequence, count: int, held: npt.NDArray[np.int64]) -> tuple[list[int], int]:
-    """Return the indices of pages to replace before so many positions are written, and how many to
-    add.
-
-    held: reference counts; replaced pages are subtracted.
-    """
-    first = sequence.length // PAGE
-    # An interrupt may leave a sequence that was truncated to 0 with pages that are GONE.
-    gone = ~are_whole(sequence.pages[first:])
-    mine = sequence.pages[first : sequence.shared]
-    shared = np.flatnonzero(are_whole(mine))
-    shared = shared[held[mine[shared]] > 1]
-    held[mine[shared]] -= 1
-    gone[shared] = True
-    added = pages_of(sequence.length + count) - len(sequence.pages)
-    return (np.flatnonzero(gone) + first).tolist(), max(0, added)
