@@ -30,8 +30,8 @@ def test_the_second_start(
             assert llm.engine.model.store.wait() is not None
         cache = llm.engine_loop.scheduler.cache
         assert cache is not None
-        assert cache._store is not None
-        cache._store.flush()
+        assert cache._disk is not None
+        cache._disk.flush()
     assert seen[0] == seen[1]
     assert cached[0] == 0
     assert cached[1] >= 256

@@ -117,8 +117,8 @@ class Histories:
         assert scheduler.step() == []
         assert self.engine.kv_cache.pool.free == self.engine.kv_cache.pool.count
         if cache is not None:
-            if cache._store is not None:
-                cache._store.flush()
+            if cache._disk is not None:
+                cache._disk.flush()
                 if choose.random() < 0.05 and self.disk is not None:
                     shutil.rmtree(self.disk)
             self._check_page(cache, choose)

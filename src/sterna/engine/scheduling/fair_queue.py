@@ -45,7 +45,7 @@ class FairQueue:
         self._served: dict[str, float] = {}  # tokens, by key
 
     def ordered(self, entries: Iterable[Entry], now: float) -> Iterator[Entry]:
-        """Yield the entries in order; `count` calls in between change what follows."""
+        """Yield the entries in order; `charge` calls in between change what follows."""
         queues: dict[str, list[Entry]] = {}
         for entry in entries:
             queues.setdefault(entry.request.key, []).append(entry)
@@ -59,7 +59,7 @@ class FairQueue:
             if not queues[key]:
                 del queues[key]
 
-    def count(self, key: str, tokens: int) -> None:
+    def charge(self, key: str, tokens: int) -> None:
         """Charge a key for computed tokens."""
         self._served[key] += tokens
 
