@@ -1,8 +1,8 @@
 """Renders templates one after the other and reports each as a line of JSON: a process of its own.
 
-Argument: seconds that a template may take. Reads from stdin a list of {"name", "source"}; writes
-{"name", "kind", "text", "seconds", "cpu", "peak_mb", "events"} for each. seconds, cpu: on the wall
-and of the processor. peak_mb: most memory of the whole process so far.
+Argument: seconds that a template may take. Reads from stdin a line {"source"} for each template;
+answers with a line {"kind", "text", "seconds", "cpu", "peak_mb", "events"}. seconds, cpu: on the
+wall and of the processor. peak_mb: most memory of the whole process so far.
 events: what Python's audit hooks saw while the template ran that no template has any business with.
 """
 
@@ -67,18 +67,17 @@ def render(source: str, messages: list[dict[str, Any]]) -> tuple[str, str]:
 
 def main() -> None:
     budget.MAX_SECONDS = float(sys.argv[1])
-    cases = json.load(sys.stdin)
     user = [{"role": "user", "content": "Hello"}]
     render("{{ strftime_now('%Y') }}{{ messages | tojson }}", user)  # whatever loads on first use
     sys.addaudithook(hook)
-    for case in cases:
+    for line in sys.stdin:
+        case = json.loads(line)
         events.clear()
         begin, cpu = time.perf_counter(), time.process_time()
         kind, text = render(case["source"], user)
         seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
         peak = peak_mb()
         row = {
-            "name": case["name"],
             "kind": kind,
             "text": text[:1000],
             "seconds": seconds,

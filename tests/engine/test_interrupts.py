@@ -158,7 +158,7 @@ def test_each_instruction_of_growing_and_cutting(llm: LLM) -> None:
         assert_sound(engine, sequence)
         if not more:
             break
-        at += 7 if at > 400 else 1  # the middle of a step is many instructions, all alike
+        at += 13 if at > 400 else 1  # the middle of a step is many instructions, all alike
     assert at > 400
 
 
@@ -186,7 +186,7 @@ def test_a_conversation_goes_on_as_if_nothing_had_been(llm: LLM) -> None:
         assert talk.ask(second, **options).tokens == expected[1], at
         assert_sound(llm.engine)
         del talk
-        at += 61
+        at += 97
     assert at > 1000
     assert_sound(llm.engine)
 

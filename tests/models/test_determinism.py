@@ -28,7 +28,9 @@ WAYS = [
 ]  # fmt: skip
 #: Of the scalar unit, which takes thirty times as long as others: each number and chunk once. What
 #: cuts work into parts is the same code for every unit.
-SCALAR_WAYS = [(1, None, ALONE), (2, 17, COMPANY), (3, 1, ALONE), (4, 64, COMPANY)]
+SCALAR_WAYS = [(2, 17, COMPANY), (3, 1, ALONE), (4, 64, COMPANY)]
+#: A model goes a third of the ways, the next model the next third: many models go each way.
+THIRDS = 3
 # (recipe, format, head, KV dtype): what each model's linear layers and head are stored as.
 INTEGER = [
     ("bitnet-multiply", None, None, "i16"),
@@ -92,10 +94,17 @@ def sequences() -> list[list[int]]:
     return [rng.integers(0, 256, n).tolist() for n in (270, 1, 33, 130)]
 
 
+def ways_of(case: Case, isa: str) -> list[tuple[int, int | None, str]]:
+    """The ways that a case goes with a unit; the first is one thread, alone and whole."""
+    cases = [other[:3] for other in (*INTEGER, *TWO_PLANES, *FLOAT)]
+    ways = SCALAR_WAYS if isa == "scalar" else WAYS
+    return [(1, None, ALONE), *ways[cases.index(case[:3]) % THIRDS :: THIRDS]]
+
+
 def digests(
     folder: Path, case: Case, isas: list[str], activations: str | None = None
 ) -> Iterator[tuple[str, str]]:
-    """(description, SHA-256 of the first sequence's logits) of every combination."""
+    """(description, SHA-256 of the first sequence's logits) of each of the case's ways."""
     _, format_, head, kv_dtype = case
     batch = sequences()
     model = loading.load(folder, format=format_, head=head)
@@ -104,7 +113,7 @@ def digests(
             n: Engine(model, threads=n, isa=isa, kv_dtype=kv_dtype, activations=activations)
             for n in (1, 2, 3, 4)
         }
-        for threads, chunk, company in SCALAR_WAYS if isa == "scalar" else WAYS:
+        for threads, chunk, company in ways_of(case, isa):
             fed = batch if company == COMPANY else batch[:1]
             logits = engines[threads].logits(fed, chunk=chunk)[0]
             assert logits.shape[0] == len(batch[0])

@@ -106,8 +106,8 @@ MANY_HEADS = (128, 130, 260)
 def test_one_arithmetic(heads: tuple[int, int], dtype: str, head_dim: int, tmp_path: Path) -> None:
     """Integer pages: the same bits whether few rows or many, whole tiles or parts, see them.
 
-    A query head is a row. The scalar unit takes thirty times as long as others, so that of many
-    heads it computes the whole alone; how tokens become rows is no unit's business.
+    A query head is a row. The scalar unit takes thirty times as long as others, so it leaves
+    models of many heads to them; how tokens become rows is no unit's business.
     """
     recipe = replace(
         RECIPES["falcon-e"], heads=heads[0], kv_heads=heads[1], head_dim=head_dim, layers=1
@@ -115,10 +115,9 @@ def test_one_arithmetic(heads: tuple[int, int], dtype: str, head_dim: int, tmp_p
     model = loading.load(write(tmp_path / "model", recipe))
     many = heads[0] >= 40
     tokens = np.random.default_rng(4).integers(0, 256, 270 if many else 330).tolist()
-    expected = logits(Engine(model, threads=1, isa="scalar", kv_dtype=dtype), tokens)
-    for isa in _native.isas():
-        if isa == "scalar" and many:
-            continue
+    isas = _native.isas()[1 if many and len(_native.isas()) > 1 else 0 :]
+    expected = logits(Engine(model, threads=1, isa=isas[0], kv_dtype=dtype), tokens)
+    for isa in isas:
         engine = Engine(model, threads=2, isa=isa, kv_dtype=dtype)
         for chunk in (None, 100, 3) if isa != "scalar" else (100, 3):
             np.testing.assert_array_equal(logits(engine, tokens, chunk), expected, f"{isa} {chunk}")
