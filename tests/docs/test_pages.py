@@ -238,3 +238,17 @@ def test_activations() -> None:
         assert inputs == all_of_a_token.get(group, str(group)), name
     known = {formats.get(name).scales.x_group for name in (*formats.names(), *told)}
     assert known == {formats.get(name).scales.x_group for name in told}
+
+
+def test_layers() -> None:
+    """The table of layers in the page about architecture is the one that imports keep to."""
+    tree = ast.parse((ROOT / "tests/test_layers.py").read_text(encoding="utf-8"))
+    (layers,) = (
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "LAYERS"
+    )
+    page = (ROOT / "docs/explanation/architecture.md").read_text(encoding="utf-8")
+    table = page[page.index("| layer | modules |") :].split("\n\n")[0]
+    told = [tuple(re.findall(r"`([\w.]+)`", row)) for row in table.splitlines()[2:]]
+    assert told[::-1] == [tuple(layer) for layer in layers]
