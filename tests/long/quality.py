@@ -20,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -45,6 +46,7 @@ NAMES = {"smollm2": "SmolLM2-135M-Instruct, Q4_1", "gemma3": "Gemma 3 270M, Q4_K
 HEADS = ("f32", "f16", "bf16")  # the files' heads are rounded already, and not a second time
 FLOATS = {"format": "f32", "head": "f32", "deterministic": True}
 EXACT = {**FLOATS, "kv_dtype": "f32"}
+GROUPS = ("i4:g128", "i4:g64", "i4:g32")
 KEPT = 1000  # of a distribution of llama.cpp, the likeliest tokens that it is asked for
 Row = dict[str, Any]
 
@@ -72,7 +74,7 @@ def rows(name: str, floats: Callable[[], Path]) -> Iterator[tuple[str, str, Call
         yield "keys and values", kv_dtype, of(own, **FLOATS, kv_dtype=kv_dtype)
     for head in HEADS:
         yield "head", head, of(own, **{**EXACT, "head": head})
-    for format in sorted(formats.names(), key=lambda one: formats.get(one).bits):
+    for format in sorted([*formats.names(), *GROUPS], key=lambda one: formats.get(one).bits):
         yield "format", format, of(floats, format=format, head="f16")
 
 
@@ -274,8 +276,14 @@ def write(results: dict[str, Any]) -> None:
     text = PAGE.read_text(encoding="utf-8")
     between = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
     assert between.search(text), f"{PAGE} must have {BEGIN} and {END}"
-    made = f"{BEGIN}\n\n{page(results)}\n{END}"
+    lines = (wrapped(line) for line in page(results).split("\n"))
+    made = "\n".join([BEGIN, "", *lines, END])
     PAGE.write_text(between.sub(lambda _: made, text), encoding="utf-8")
+
+
+def wrapped(line: str) -> str:
+    """Prose at 100 columns, as the docs have it; a table's row stays one line."""
+    return line if line.startswith("|") else textwrap.fill(line, 100)
 
 
 def main() -> None:
