@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 
-from sterna.chat.thoughts import parted
+from sterna.chat.reasoning import split_reasoning
 from sterna.one_at_a_time import OneAtATime
 
 __all__ = [
@@ -28,9 +28,13 @@ class TokenLogprob:
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a streamed answer: text (possibly empty), and the token that completed it.
+    """A piece of a streamed answer.
 
-    index: which of several answers to a prompt it belongs to.
+    Attributes:
+        text: Possibly empty.
+        token: Id of the token that completed it.
+        logprob: Of this token, if it was asked for.
+        index: Which of several answers to a prompt it belongs to.
     """
 
     text: str
@@ -41,12 +45,19 @@ class Piece:
 
 @dataclass
 class Stats:
-    """Timing of one request; seconds from the call. ttft_s is the time to the first token.
+    """Counts and times of one request, in seconds since the call.
 
-    n_cached: of the prompt's tokens, those that were not computed again. queue_s: until the first
-    step that it was part of. n_drafted, n_accepted: tokens that were guessed, and rightly.
-    head_bytes: read of the output head. head_rows_rescored: rows of an exact head that were
-    computed from its float rows; 0 with another head.
+    Attributes:
+        n_prompt: Tokens of the prompt.
+        n_cached: Tokens of the prompt that came from the prefix cache.
+        n_generated: Tokens of the answer.
+        n_drafted: Tokens that were drafted ahead.
+        n_accepted: Drafted tokens that turned out right.
+        queue_s: Time until the first step.
+        ttft_s: Time to the first token.
+        total_s: Time to the last token.
+        head_bytes: Bytes read of the output head.
+        head_rows_rescored: Rows of an exact head that were computed from floats; 0 with another.
     """
 
     n_prompt: int = 0
@@ -62,7 +73,7 @@ class Stats:
 
     @property
     def decode_s(self) -> float:
-        """Time spent on the tokens after the first."""
+        """Time of the tokens after the first."""
         return self.total_s - self.ttft_s
 
     @property
@@ -75,9 +86,14 @@ class Stats:
 class Completion:
     """The answer to one request.
 
-    finish_reason: "stop", "length", "cancelled", "deadline" or "error". stop_string: the one of
-    the stop strings that ended it. thinks: whether the text begins within thoughts, which the
-    prompt has opened.
+    Attributes:
+        text: All of it, reasoning included.
+        tokens: Its token ids.
+        finish_reason: "stop", "length", "cancelled", "deadline" or "error".
+        logprobs: One per token, if they were asked for.
+        stats: Counts and times.
+        stop_string: The stop string that ended it, if one did.
+        thinks: Whether the text begins within reasoning that the prompt opened.
     """
 
     text: str = ""
@@ -90,13 +106,13 @@ class Completion:
 
     @property
     def content(self) -> str:
-        """The text behind the thoughts; empty as long as these have not ended."""
-        return parted(self.text, self.thinks)[1]
+        """The text after the reasoning; empty until that ends."""
+        return split_reasoning(self.text, self.thinks)[1]
 
     @property
     def reasoning(self) -> str:
-        """The thoughts (<think> … </think>) with which the text begins; empty without any."""
-        return parted(self.text, self.thinks)[0]
+        """The reasoning (<think> … </think>) that begins the text; empty without any."""
+        return split_reasoning(self.text, self.thinks)[0]
 
     @property
     def prompt_tokens(self) -> int:
@@ -107,8 +123,8 @@ class Completion:
 class Stream(Iterator[Piece]):
     """The pieces of an answer as they come, for one reader at a time.
 
-    RequestError to a thread that asks for a piece, or closes, while another is being made for
-    another thread: pieces shared out among readers would be nobody's text.
+    A second thread that reads or closes it meanwhile gets a RequestError: pieces divided among
+    readers would be nobody's text.
     """
 
     def __init__(self, pieces: Generator[Piece, None, None]) -> None:
@@ -127,7 +143,7 @@ class Stream(Iterator[Piece]):
             visit.end()
 
     def close(self) -> None:
-        """Ends the answer as it is, and gives up what it computes with; harmless at its end."""
+        """Ends the answer as it is, and frees what it computes with; harmless at its end."""
         visit = self._readers.enter()
         try:
             self._pieces.close()

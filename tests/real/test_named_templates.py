@@ -29,7 +29,10 @@ TOKENS: dict[str, Any] = {"bos_token": "<s>", "eos_token": "</s>"}
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_name_writes_what_its_family_publishes(name: str) -> None:
     path = assets.llama_cpp() / "models" / "templates" / f"{PUBLISHED[name]}.jinja"
-    theirs, ours = ChatTemplate.chosen(path, TOKENS), ChatTemplate.chosen(name, TOKENS)
+    theirs, ours = (
+        ChatTemplate.from_name_or_file(path, TOKENS),
+        ChatTemplate.from_name_or_file(name, TOKENS),
+    )
     for messages in (SAID[1:], SAID) if theirs.takes_system else (SAID[1:],):
         if name == "chatml" and messages is not SAID:
             continue  # theirs has a system prompt of its own
@@ -39,7 +42,7 @@ def test_a_name_writes_what_its_family_publishes(name: str) -> None:
 @pytest.mark.parametrize("name", NAMED)
 def test_every_name_writes_all_messages(name: str) -> None:
     """And ends an answer with a mark of its own, or the model's."""
-    made = ChatTemplate.chosen(name, TOKENS)
+    made = ChatTemplate.from_name_or_file(name, TOKENS)
     text = made.render(SAID)
     assert all(message["content"] in text for message in SAID)
     assert made.after_answer()

@@ -11,7 +11,7 @@ import pytest
 
 from sterna import LLM
 from sterna.chat import ChatTemplate
-from sterna.chat.thoughts import Thoughts
+from sterna.chat.reasoning import ReasoningState
 
 #: Templates that open thoughts for the answer; that leave it the choice; that know none.
 OPENED = (
@@ -59,8 +59,8 @@ def test_thoughts_that_a_template_opens_come_before_the_schema(llm: LLM, name: s
 def test_thoughts_that_a_model_opens(llm: LLM, name: str) -> None:
     llm.renderer.template = template(name)
     think = llm.tokenizer.encode("<think>", add_special=False)[0]
-    assert llm.template.thoughts(llm.chat_prompt(SAID)) is Thoughts.FREE
-    constraint = llm.constraints.json_schema(SCHEMA).after_thinking(opened=False)
+    assert llm.template.reasoning_state(llm.chat_prompt(SAID)) is ReasoningState.FREE
+    constraint = llm.constraints.json_schema(SCHEMA).after_reasoning(opened=False)
     for start in ("<think>\nWell", "{"):
         matcher = constraint.matcher()
         assert matcher.valid(ids := llm.tokenizer.encode(start, add_special=False)) == len(ids)
@@ -109,14 +109,14 @@ def test_marks_that_are_tokens(tmp_path: Path) -> None:
         return bool(constraint.matcher().valid(ids) == len(ids))
 
     number = make.regex("[0-9]")
-    assert valid(number.after_thinking(opened=True), "why\n</think>\n\n7")
-    assert valid(number.after_thinking(opened=False), "<think>why</think>7")
-    assert not valid(number.after_thinking(opened=True), "why</think>x")
+    assert valid(number.after_reasoning(opened=True), "why\n</think>\n\n7")
+    assert valid(number.after_reasoning(opened=False), "<think>why</think>7")
+    assert not valid(number.after_reasoning(opened=True), "why</think>x")
     begin = '<tool_call>\n{"name": "f", "arguments": '
     call = ToolCall(begin, {"type": "object"}, "}\n</tool_call>")
     for required in (False, True):
         calls = make.tools([call], "<tool_call>", required=required)
         assert valid(calls, begin + "{}}\n</tool_call>")
-        assert valid(calls.after_thinking(opened=False), f"<think>x</think>\n\n{begin}{{}}")
+        assert valid(calls.after_reasoning(opened=False), f"<think>x</think>\n\n{begin}{{}}")
     call = ToolCall('[TOOL_CALLS][{"name": "f", "arguments": ', {"type": "object"}, "}]")
     assert valid(make.tools([call], "[TOOL_CALLS]"), '[TOOL_CALLS][{"name": "f", "arguments": {}}]')

@@ -1,4 +1,4 @@
-"""Arguments of tool calls in messages: objects for most templates, text for some, and cut off."""
+"""Arguments of tool calls: objects for most templates, text for some, or cut off."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["object_of", "respelt"]
+__all__ = ["object_of", "with_other_arguments"]
 
 _TRIES = 4  #: ends of members before the cut; what ends nowhere there is no JSON
 
 
-def respelt(messages: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """The messages with the arguments of calls in the other spelling, for templates that cannot
-    write them as they are: objects for texts, then texts for objects. Nothing where none differ."""
+def with_other_arguments(messages: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Messages with the arguments of tool calls as objects instead of text, then the reverse.
+
+    For templates that cannot write them as they are. Yields only forms that differ.
+    """
     for kind, spell in ((str, object_of), (dict, _text_of)):
         if any(isinstance(call.get("arguments"), kind) for call in _calls(messages)):
             yield [_with(message, kind, spell) for message in messages]

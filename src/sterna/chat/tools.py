@@ -1,4 +1,4 @@
-"""Tools for templates that have no place for them: told in the system prompt, as Hermes is.
+"""Tools in the system prompt, for templates that have no place for them, in the form of Hermes.
 
 Qwen 2.5 and 3, SmolLM3 and many others are trained with this form as well.
 """
@@ -9,11 +9,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["described", "has_calls", "told"]
+__all__ = ["has_calls", "tools_in_messages", "with_all_fields"]
 
 
-def described(tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
-    """Tools with all that templates read of a function, whatever their client left out."""
+def with_all_fields(tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+    """Tools with every field of a function that templates read, even those a client left out."""
     bare = {"description": "", "parameters": {"type": "object", "properties": {}}}
     return tools and [
         {**tool, "function": {**bare, **tool["function"]}}
@@ -24,16 +24,16 @@ def described(tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None
 
 
 def has_calls(messages: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether there are calls of tools among the messages, or what came of them."""
+    """Whether messages contain tool calls or their results."""
     return any(m.get("tool_calls") or m.get("role") in ("tool", "function") for m in messages)
 
 
-def told(
+def tools_in_messages(
     messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, system: bool
 ) -> list[dict[str, Any]]:
-    """Messages of a system, a user and an assistant alone, which say the same.
+    """Messages of system, user and assistant alone that contain tools, calls and results as text.
 
-    system: whether the template takes a system prompt; else it opens the first message.
+    system: whether the template takes a system prompt; else that text opens the first message.
     """
     found: list[dict[str, Any]] = []
     for message in messages:
@@ -69,7 +69,7 @@ def _tell(messages: list[dict[str, Any]], text: str, system: bool) -> None:
 
 
 def _join(messages: list[dict[str, Any]], role: str, text: str) -> None:
-    """Adds to the last message where that has the role: many templates want roles to alternate."""
+    """Appends to the last message if it has this role: many templates want roles to alternate."""
     if messages and messages[-1].get("role") == role:
         before = _text(messages[-1].get("content"))
         messages[-1] = {**messages[-1], "content": f"{before}\n{text}"}

@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import Any
 
 from sterna.chat import ChatTemplate
-from sterna.chat.thoughts import Thoughts
+from sterna.chat.reasoning import ReasoningState
 from sterna.checks import checked_flag, checked_items
 from sterna.engine.decoding.constraints import Constraint
 from sterna.errors import RequestError, shown
@@ -57,7 +57,7 @@ class ChatRenderer:
         what = "a list of messages"
         if isinstance(messages, str):
             raise RequestError(f"messages: must be {what}, but got {shown(messages)}")
-        listed, tools = template.told(list(checked_items("messages", messages, what)), tools)
+        listed, tools = template.with_tools(list(checked_items("messages", messages, what)), tools)
         return template.render(
             listed,
             add_generation_prompt,
@@ -73,7 +73,7 @@ class ChatRenderer:
 
     def template_from(self, source: str) -> ChatTemplate:
         """A template of Jinja text for this model; ModelFormatError where it is malformed."""
-        return ChatTemplate.given(source, self._token_settings)
+        return ChatTemplate.from_source(source, self._token_settings)
 
     def reasoning_state(
         self,
@@ -81,16 +81,16 @@ class ChatRenderer:
         messages: Any,
         continued: bool = False,
         template: ChatTemplate | None = None,
-    ) -> Thoughts:
+    ) -> ReasoningState:
         """How an answer to a rendered prompt begins. continued: it continues the last message."""
         template = template or self.template
         if template is None:
-            return Thoughts.CLOSED
+            return ReasoningState.CLOSED
         if not continued:
-            return template.thoughts(prompt)
+            return template.reasoning_state(prompt)
         content = messages[-1].get("content")
         parts = [p.get("text") for p in content] if isinstance(content, list) else [content]
-        return Thoughts.within("".join(part for part in parts if isinstance(part, str)))
+        return ReasoningState.after_start("".join(part for part in parts if isinstance(part, str)))
 
     @cached_property
     def turn_ends(self) -> frozenset[int]:
@@ -123,8 +123,8 @@ class ChatRenderer:
         return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def after_reasoning(state: Thoughts, constraint: Constraint) -> Constraint:
+def after_reasoning(state: ReasoningState, constraint: Constraint) -> Constraint:
     """A constraint of the content alone, for an answer that begins in this state."""
-    if state is Thoughts.CLOSED:
+    if state is ReasoningState.CLOSED:
         return constraint
-    return constraint.after_thinking(state is Thoughts.OPENED)
+    return constraint.after_reasoning(state is ReasoningState.OPENED)

@@ -166,7 +166,7 @@ class LLM:
         template = (
             files.template()
             if chat_template is None
-            else ChatTemplate.chosen(chat_template, settings)
+            else ChatTemplate.from_name_or_file(chat_template, settings)
         )
         self._defaults = GenerationDefaults.read(
             files.generation_config, vocab, files.generation_file

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sterna.chat.thoughts import Thoughts
+from sterna.chat.reasoning import ReasoningState
 from sterna.checks import checked_flag, checked_whole
 from sterna.engine import Engine, PromptLogprobsRequest, Request
 from sterna.engine.decoding.constraints import Constraint, Constraints
@@ -115,7 +115,7 @@ class RequestFactory:
             boundary = renderer.end_of_turn(tokens, messages, template)
         request_args = {"boundary": boundary, **request_args}
         request = self.make(tokens, others, params, chat=True, **request_args)
-        request.completion.thinks = state is Thoughts.OPENED
+        request.completion.thinks = state is ReasoningState.OPENED
         return request
 
     def make_scoring(

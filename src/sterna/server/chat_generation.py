@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from sterna.chat.clock import clock
-from sterna.chat.thoughts import Thoughts
+from sterna.chat.reasoning import ReasoningState
 from sterna.llm.chat_renderer import after_reasoning
 from sterna.server.active_request import ActiveRequest
 from sterna.server.chat_rendering import TemplateInput, render_prompt
@@ -37,7 +37,7 @@ class ChatGeneration:
         self.active, self.generation, self.tools = active, generation, tools
         self._template_input, self._structured = template_input, structured
         self._format = response_format
-        self._reasoning = Thoughts.CLOSED
+        self._reasoning = ReasoningState.CLOSED
 
     async def submit(self) -> None:
         """Render the prompt, build the constraint, and submit both to the engine."""
@@ -78,5 +78,5 @@ class ChatGeneration:
     def parser(self) -> OutputParser:
         """A new parser, for one of the answers."""
         call_format = self.tools.call_format(self.active.model.llm, self._template_input.template)
-        opened = self._reasoning is Thoughts.OPENED
+        opened = self._reasoning is ReasoningState.OPENED
         return OutputParser(call_format, self.tools.parallel, opened, self.tools.schemas)

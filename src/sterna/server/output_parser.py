@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sterna.chat.thoughts import CLOSE, OPEN
+from sterna.chat.reasoning import CLOSE, OPEN
 from sterna.server.tool_call_formats import ToolCallFormat
 from sterna.server.tool_call_formats.base import ToolCallParser, ToolCallPart
 

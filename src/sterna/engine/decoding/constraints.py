@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sterna.chat.thoughts import CLOSE, OPEN
+from sterna.chat.reasoning import CLOSE, OPEN
 from sterna.checks import checked_flag, checked_items
 from sterna.engine.decoding.grammar_matcher import GrammarMatcher
-from sterna.engine.decoding.grammars import SpecialTokens, ToolCall, after_thinking, quoted
+from sterna.engine.decoding.grammars import SpecialTokens, ToolCall, after_reasoning, quoted
 from sterna.engine.decoding.grammars import calls as calls_grammar
 from sterna.engine.decoding.json_schemas import (
     for_llguidance,
@@ -51,18 +51,18 @@ class Constraint:
     ) -> None:  # fmt: skip
         self._matcher, self._of, self._ends = matcher, of, ends
         self.grammar, self.ignored = grammar, ignored
-        #: Of a constraint behind thoughts: whether the prompt has opened them.
+        #: Of a constraint after reasoning: whether the prompt has opened that.
         self._opened: bool | None = None
         self._behind: dict[bool, Constraint] = {}
 
-    def after_thinking(self, opened: bool) -> Constraint:
+    def after_reasoning(self, opened: bool) -> Constraint:
         """Return a constraint that lets an answer think first.
 
         opened: whether the prompt has opened the thoughts; else the answer may open them, or have
         none. Raises RequestError if that is too complex.
         """
         if opened not in self._behind:
-            self._behind[opened] = self._of.after_thinking(self, opened)
+            self._behind[opened] = self._of.after_reasoning(self, opened)
         return self._behind[opened]
 
     def matcher(self, max_tokens: int = 0) -> GrammarMatcher:
@@ -185,9 +185,9 @@ class Constraints:
         strict = all(call.strict for call in calls) and not ignored
         return self._compiled("tools", grammar, tuple(ignored), strict)
 
-    def after_thinking(self, constraint: Constraint, opened: bool) -> Constraint:
-        """As `Constraint.after_thinking`."""
-        grammar = after_thinking(constraint.grammar, self._special, opened, OPEN, CLOSE)
+    def after_reasoning(self, constraint: Constraint, opened: bool) -> Constraint:
+        """As `Constraint.after_reasoning`."""
+        grammar = after_reasoning(constraint.grammar, self._special, opened, OPEN, CLOSE)
         made = self._compiled("constraint", grammar, constraint.ignored, not constraint.ignored)
         made._opened = opened
         return made

@@ -1,4 +1,4 @@
-"""Grammars built from others: tool calls in a text, and an answer behind thoughts."""
+"""Grammars built from others: tool calls in a text, and an answer after its reasoning."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 from sterna.engine.decoding.tool_arguments import TaggedArguments
 
-__all__ = ["SpecialTokens", "ToolCall", "after_thinking", "calls", "quoted"]
+__all__ = ["SpecialTokens", "ToolCall", "after_reasoning", "calls", "quoted"]
 
-#: Any text, and the line breaks that may follow thoughts.
+#: Any text, and the line breaks that may follow reasoning.
 _TEXT, _BREAKS = r"/(.|\n)*/", r"/\n{0,2}/"
 
 
@@ -98,12 +98,12 @@ def calls(
     return _with(text, "answer", answer) if answer and not required else text
 
 
-def after_thinking(
+def after_reasoning(
     grammar: str, special: SpecialTokens, opened: bool, opens: str, closes: str
 ) -> str:
-    """Return the grammar of an answer behind thoughts, which are any text up to `closes`.
+    """Return the grammar of an answer after its reasoning, any text up to `closes`.
 
-    opened: whether the answer begins within thoughts; else it may open them, or have none.
+    opened: whether the answer begins within reasoning; else it may open it, or have none.
     """
     start = "thoughts" if opened else f"({special.in_grammar(opens)} thoughts)?"
     rules = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from sterna.chat.thoughts import CLOSE, OPEN
+from sterna.chat.reasoning import CLOSE, OPEN
 
 __all__ = ["ROOM", "ThinkingBudget"]
 

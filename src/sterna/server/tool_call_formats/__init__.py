@@ -15,7 +15,7 @@ from pkgutil import iter_modules
 from typing import Any
 
 from sterna.chat import ChatTemplate
-from sterna.chat.tools import has_calls, told
+from sterna.chat.tools import has_calls, tools_in_messages
 from sterna.errors import ModelFormatError, RequestError
 from sterna.server.tool_call_formats import hermes
 from sterna.server.tool_call_formats.base import ToolCallFormat
@@ -62,7 +62,7 @@ def for_template(
     """
     if template is None or not (tools or has_calls(messages)) or _own_format(template):
         return messages, tools
-    return told(messages, tools, template.takes_system), ()
+    return tools_in_messages(messages, tools, template.takes_system), ()
 
 
 @lru_cache(maxsize=64)

@@ -1,0 +1,348 @@
+"""`ChatTemplate`: conversations as prompts, rendered in a sandbox with limits.
+
+A template comes from the model's files, from the user who opens the model, or, where the server's
+settings allow it, from a request.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from sterna.chat.budget import OverBudget, spending
+from sterna.chat.calls import with_other_arguments
+from sterna.chat.messages import (
+    MARK,
+    check_messages,
+    json_copy,
+    json_objects,
+    mark_end,
+    template_message,
+    template_variables,
+    text_until_mark,
+)
+from sterna.chat.named import NAMED
+from sterna.chat.reasoning import CLOSE, ReasoningState, disables_reasoning
+from sterna.chat.sandbox import BoundedEnvironment, Refusal
+from sterna.chat.tools import has_calls, tools_in_messages, with_all_fields
+from sterna.errors import ModelFormatError, RequestError, shown
+from sterna.files.jsonfile import MAX_CONFIG_BYTES, load_settings
+from sterna.files.reading import read_file
+
+__all__ = ["ChatTemplate"]
+
+_NO_PARAMETERS = {"type": "object", "properties": {}, "required": []}
+_TOOL = {"name": MARK, "description": MARK, "parameters": _NO_PARAMETERS}
+_REMEDY = "put a working chat_template.jinja into the model's folder"
+
+
+class ChatTemplate:
+    """A chat template; `load`, `from_settings`, `from_name_or_file` and `from_source` make one.
+
+    file: named in errors. templates: Jinja sources by name. tokens: special tokens by name.
+    """
+
+    def __init__(self, file: Path, templates: Mapping[str, str], tokens: Mapping[str, str]) -> None:
+        self.file = file
+        self._sources = templates
+        self._tokens = tokens
+        self._compiled: dict[str, tuple[BoundedEnvironment, jinja2.Template]] = {}
+
+    @classmethod
+    def load(
+        cls, folder: str | Path, settings: Mapping[str, Any] | None = None
+    ) -> ChatTemplate | None:
+        """Reads a folder's template; None if it has none, ModelFormatError if it is malformed.
+
+        chat_template.jinja precedes chat_template.json and tokenizer_config.json, as in
+        transformers. Of several named templates, "default" is used, and "tool_use" for tools.
+        settings: tokenizer_config.json, if it was read already.
+        """
+        folder = Path(folder)
+        file = folder / "tokenizer_config.json"
+        settings = load_settings(file) if settings is None else settings
+        named: dict[str, str] = {}
+        for path in (folder / "chat_template.json", file):
+            config = settings if path == file else load_settings(path)
+            if config.get("chat_template") is not None:
+                named, file = _named_templates(path, config["chat_template"]), path
+                break
+        jinja = folder / "chat_template.jinja"
+        if (source := _read_text(jinja)) is not None:
+            named["default"], file = source, jinja
+        for path in sorted(folder.glob("additional_chat_templates/*.jinja")):
+            named[path.stem] = _read_text(path) or ""
+        if not named:
+            return None
+        if "default" not in named:
+            if len(named) > 1:
+                raise _malformed(file, 'a template named "default"', ", ".join(sorted(named)))
+            named["default"] = next(iter(named.values()))
+        return cls(file, named, _special_tokens(settings))
+
+    @classmethod
+    def from_settings(cls, file: Path, settings: Mapping[str, Any]) -> ChatTemplate | None:
+        """The template in a tokenizer_config.json that `file` contains; None without one."""
+        if settings.get("chat_template") is None:
+            return None
+        named = _named_templates(file, settings["chat_template"])
+        named.setdefault("default", next(iter(named.values())))
+        return cls(file, named, _special_tokens(settings))
+
+    @classmethod
+    def from_name_or_file(cls, given: str | Path, settings: Mapping[str, Any]) -> ChatTemplate:
+        """The template of a name in `named.NAMED`, or of a Jinja file; RequestError for others.
+
+        settings: tokenizer_config.json, whose special tokens it may name.
+        """
+        source = NAMED.get(str(given))
+        if source is None and isinstance(given, (str, Path)) and "\0" not in str(given):
+            source = _read_text(Path(given)) if Path(given).is_file() else None
+        if source is None:
+            raise RequestError(
+                f"chat_template: must be a file, or one of {', '.join(NAMED)}, but got "
+                f"{shown(given)}"
+            )
+        return cls.from_source(source, settings, Path(given))
+
+    @classmethod
+    def from_source(
+        cls, source: str, settings: Mapping[str, Any], file: Path = Path("chat_template")
+    ) -> ChatTemplate:
+        """A template of Jinja text; ModelFormatError if it is malformed."""
+        made = cls(file, {"default": source}, _special_tokens(settings))
+        with spending():
+            made._template("default")
+        return made
+
+    @property
+    def source(self) -> str:
+        """The text of the default template."""
+        return self._sources["default"]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256, in hex, of the templates and the special tokens."""
+        found = repr((sorted(self._sources.items()), sorted(self._tokens.items())))
+        return hashlib.sha256(found.encode("utf-8", "surrogatepass")).hexdigest()
+
+    def mentions(self, text: str) -> bool:
+        """Whether a template contains this text, which tells formats of tool calls apart."""
+        return any(text in source for source in self._sources.values())
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+        continue_final_message: bool = False,
+    ) -> str:
+        """Renders the prompt of a conversation.
+
+        Args:
+            messages: Mappings with a "role" and usually "content".
+            add_generation_prompt: End with what opens the answer.
+            tools, documents: JSON objects.
+            variables: More variables of the template. If they disable reasoning
+                (`disables_reasoning`) and the template opens it nevertheless, it is closed.
+            continue_final_message: Stop at the end of the last message's text.
+
+        RequestError if the arguments are malformed or the template refuses them, ModelFormatError
+        if the template is broken or exceeds the sandbox's limits.
+        """
+        check_messages(messages)
+        plain = [template_message(message) for message in json_copy(messages, "messages")]
+        if continue_final_message:
+            mark_end(plain)
+        named = template_variables(variables)
+        silent = disables_reasoning(named)
+        if named.get("reasoning_effort") == "none":
+            named.setdefault("enable_thinking", False)
+        values = {
+            **self._tokens,
+            **named,
+            "documents": json_objects(documents, "documents"),
+            "messages": plain,
+            "tools": json_objects(tools, "tools"),
+            "add_generation_prompt": bool(add_generation_prompt and not continue_final_message),
+        }
+        rendered = self._render_in_any_form("tool_use" if tools else "default", values)
+        if continue_final_message:
+            return text_until_mark(rendered)
+        if silent and self.reasoning_state(rendered) is ReasoningState.OPENED:
+            return f"{rendered.rstrip()}\n\n{CLOSE}\n\n"
+        return rendered
+
+    def reasoning_state(self, prompt: str) -> ReasoningState:
+        """How an answer to a rendered prompt begins."""
+        return ReasoningState.after_prompt(prompt, self.mentions(CLOSE))
+
+    def with_tools(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
+    ) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | None]:
+        """Messages and tools for `render`; RequestError.
+
+        If the template has no place for tools, they move into the system prompt (`chat.tools`).
+        """
+        check_messages(messages)
+        if not (tools or has_calls(messages)):
+            return messages, tools
+        checked = json_objects(tools, "tools")
+        bare = bool(checked) and not any("function" in tool for tool in checked)
+        if self.takes_bare_tools if bare else self.takes_tools:
+            return messages, tools
+        return tools_in_messages(messages, checked, self.takes_system), None
+
+    @cached_property
+    def takes_tools(self) -> bool:
+        """Whether the template writes tools in OpenAI's form."""
+        return self._writes({"type": "function", "function": _TOOL})
+
+    @cached_property
+    def takes_bare_tools(self) -> bool:
+        """Whether the template writes tools that are bare function objects."""
+        return self._writes(_TOOL)
+
+    def _writes(self, tool: Mapping[str, Any]) -> bool:
+        return MARK in self._probed([{"role": "user", "content": "Q"}], tools=[tool])
+
+    @cached_property
+    def takes_system(self) -> bool:
+        """Whether the template writes a system prompt."""
+        exchange = [{"role": "system", "content": MARK}, {"role": "user", "content": "Q"}]
+        return MARK in self._probed(exchange)
+
+    def _probed(self, messages: list[dict[str, Any]], **given: Any) -> str:
+        """Renders messages; empty if the template refuses them."""
+        values = {**self._tokens, "documents": None, "tools": None, **given, "messages": messages}
+        try:
+            name = "tool_use" if given else "default"
+            return self._run(name, {**values, "add_generation_prompt": True})
+        except (RequestError, ModelFormatError):
+            return ""
+
+    def after_answer(self) -> str:
+        """What the template writes after an assistant's message, without leading space.
+
+        It begins with the token that ends a turn, if there is one. If the template writes nothing
+        after the last message, it is what precedes the next one. Empty if the template refuses a
+        plain exchange.
+        """
+        exchange = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": MARK}]
+        for messages in (exchange, [*exchange, exchange[0]]):
+            try:
+                parts = self.render(messages, add_generation_prompt=False).rpartition(MARK)
+            except (RequestError, ModelFormatError):
+                return ""
+            if end := parts[2].lstrip() if parts[1] else "":
+                return end
+        return ""
+
+    def _render_in_any_form(self, name: str, values: Mapping[str, Any]) -> str:
+        """Renders messages and tools as they are, or in another form that the template takes."""
+        try:
+            return self._run(name, values)
+        except RequestError as error:
+            whole = with_all_fields(values["tools"])
+            for messages in (values["messages"], *with_other_arguments(values["messages"])):
+                for tools in (values["tools"], whole):
+                    if messages is values["messages"] and tools == values["tools"]:
+                        continue  # tried
+                    with contextlib.suppress(RequestError):
+                        return self._run(name, {**values, "messages": messages, "tools": tools})
+            raise error
+
+    def _run(self, name: str, values: Mapping[str, Any]) -> str:
+        try:
+            with spending():  # of the first rendering: compiling included
+                environment, template = self._template(name)
+                return environment.run(template, values)
+        except ModelFormatError:
+            raise
+        except OverBudget as error:
+            raise _malformed(self.file, f"at most {error}", "more") from None
+        except Refusal as error:
+            raise RequestError(
+                f"messages: the chat template refuses them with {shown(str(error)[:300])}; "
+                "change the roles or the content"
+            ) from None
+        except Exception as error:  # whatever the template's own expressions raise
+            raise RequestError(
+                f"messages: the chat template failed with {type(error).__name__}: "
+                f"{str(error)[:300]}; see which fields the template reads"
+            ) from None
+
+    def _template(self, name: str) -> tuple[BoundedEnvironment, jinja2.Template]:
+        name = name if name in self._sources else "default"
+        if name not in self._compiled:
+            source = self._sources[name]
+            try:
+                environment = BoundedEnvironment()
+                self._compiled[name] = environment, environment.load(source)
+            except OverBudget as error:
+                raise _malformed(self.file, f"at most {error}", "more") from None
+            except jinja2.TemplateSyntaxError as error:
+                got = f"{error.message} (line {error.lineno})"
+                raise _malformed(self.file, "a valid Jinja template", got) from None
+            except Exception as error:  # nested too deeply for the parser or the compiler
+                got = f"{type(error).__name__}: {error}"
+                raise _malformed(self.file, "a valid Jinja template", got) from None
+        return self._compiled[name]
+
+
+def _malformed(file: Path, expected: str, got: object) -> ModelFormatError:
+    return ModelFormatError(
+        file=file, field="chat_template", expected=expected, got=got, remedy=_REMEDY
+    )
+
+
+def _named_templates(file: Path, value: object) -> dict[str, str]:
+    """{"default": template}, or the list form [{"name", "template"}, ...] as a dictionary."""
+    if isinstance(value, str):
+        return {"default": value}
+    entries = value if isinstance(value, list) else [value]
+    named = {}
+    for entry in entries:
+        name, source = (
+            (entry.get("name"), entry.get("template")) if isinstance(entry, dict) else (None, None)
+        )
+        if not isinstance(name, str) or not isinstance(source, str):
+            expected = "a string, or a list of objects with a name and a template"
+            raise _malformed(file, expected, type(entry).__name__)
+        named[name] = source
+    return named
+
+
+def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Special tokens by the names that templates use: bos_token, eos_token …"""
+    tokens = {"bos_token": "", "eos_token": ""}
+    for key, value in settings.items():
+        text = value.get("content") if isinstance(value, dict) else value
+        if key.endswith("_token") and isinstance(text, str):
+            tokens[key] = text
+    return tokens
+
+
+# --------------------------------------------------------------------------------------- files
+
+
+def _read_text(path: Path) -> str | None:
+    """The text of a small UTF-8 file, None if there is no such file; ModelFormatError otherwise."""
+    if not os.path.exists(path):
+        return None
+    try:
+        return read_file(path, MAX_CONFIG_BYTES).decode()
+    except UnicodeDecodeError as error:
+        raise ModelFormatError(
+            file=path, offset=error.start, expected="a text in UTF-8", got="invalid UTF-8"
+        ) from None
