@@ -1,6 +1,6 @@
 // Blocks of GGUF files (ggml's layouts) as levels and scales, and from there to a format's tiles.
 //
-// sterna/gguf/blocks.py has the same in numpy, to be read and to be tested against.
+// sterna/gguf/blocks.py has the same in numpy: read it first; tests compare the two.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -36,8 +36,8 @@ struct BlockRows {
     int64_t scale_tile_bytes;
 };
 
-// Packs all rows; returns the first that has a code that is no level, or a scale that is not finite, or -1. What is
-// packed is then good for nothing.
+// Packs all rows. Returns -1, or the first row with a code that is no level or a scale that is not finite; the packed
+// bytes are then invalid.
 int64_t pack_blocks(const BlockRows& from, const FormatKernels& format, Pool& pool);
 
 // Levels -1..1 of I2_S, two-bit codes without scales between them, of which none is 3: of each `span` bytes first all

@@ -1,10 +1,9 @@
-// A file mapped read-only into memory that survives what happens to it.
+// A file mapped read-only into memory; the process survives when the file is truncated or its disk fails.
 //
-// Reading a page of a mapping that its file has no longer, or that cannot be read from the disk, is SIGBUS, which ends
-// a process. A handler, which is there as long as mappings are, puts zeros in the place of the whole mapping and marks
-// it: every thread goes on, with results that are worth nothing. Whoever has computed with a mapping therefore asks
-// afterwards whether it is still whole. Signals for other addresses, and those that were sent, go to the handler that
-// was there before.
+// Reading a page that the file no longer has, or that the disk cannot read, raises SIGBUS, which would end the process.
+// While mappings exist, a handler replaces the whole mapping with zeros and marks it: all threads go on, with worthless
+// results. So callers ask after a computation whether the mapping is still whole. Signals for other addresses, and
+// signals that were sent, go to the previous handler.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +13,7 @@
 
 namespace sterna {
 
-// The file of a mapping is no longer what it was: what() is its path, as the system has it.
+// The file of a mapping has changed. what() is its path in the bytes of the file system.
 struct ChangedFile : std::runtime_error {
     using std::runtime_error::runtime_error;
 };

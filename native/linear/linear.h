@@ -251,7 +251,7 @@ struct DirectSums {
     static constexpr int G = F::kRowBlocks, kOfToken = kParts * G;
     typename F::Acc sums[kMostStreams][kFewTokens * kOfToken];
 
-    // `count` tiles, `tile_stride` tiles tile_stride, over k in [k0, k1).
+    // Sums `count` tiles, `tile_stride` apart, over k in [k0, k1).
     void run(const sterna::LinearArgs& a, int64_t tile, int64_t tile_stride, int count, int64_t k0,
              int64_t k1) {
         for (int s = 0; s < count; ++s)
@@ -299,7 +299,7 @@ struct DirectSums {
     }
 };
 
-// `count` tiles, `tile_stride` tiles tile_stride, whose rows have one scale each.
+// Runs `count` tiles, `tile_stride` apart, of a format with one scale a row.
 template <class F>
 inline void direct_rows(const sterna::LinearArgs& a, int64_t tile, int64_t tile_stride, int count) {
     constexpr int G = F::kRowBlocks;

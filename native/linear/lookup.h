@@ -300,7 +300,7 @@ inline void finish_lookup(const sterna::LinearArgs& a, VI sum, float unit, int64
     finish_output(a, f_mul(t, f_mul(f_load(a.scale + row), f_set1(a.x_scale[n]))), n, row);
 }
 
-// One token of `count` tiles, `tile_stride` tiles apart.
+// Runs one token of `count` tiles, `tile_stride` apart.
 template <class F>
 inline void lookup_tiles(const sterna::LinearArgs& a, int64_t tile, int64_t tile_stride, int count,
                          int n) {

@@ -1,6 +1,6 @@
 // Many tokens of a format with scales in groups, where products of bytes are added in pairs of int16.
-// What a group costs beside its products decides the speed there. So its scales are prepared once for a tile, its
-// sums stay in registers until they are floats, and all its products are written out.
+// There the work around a group's products decides the speed. So its scales are prepared once for a tile, its sums stay
+// in registers until they are floats, and all its products are unrolled.
 #pragma once
 #include "layouts/layout.h"
 #include "linear/linear.h"

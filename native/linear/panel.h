@@ -153,9 +153,9 @@ struct RowBlocks {
     }
 };
 
-// Takes the tokens from n0 on, in blocks of N, then in one smaller block. That one has an even number of tokens, and
-// overlaps the tokens before it where an odd number is left: a block for every number would be as much code again.
-// There are two tokens at least.
+// Takes the tokens from n0 on, in blocks of N and a last, smaller block. The last block has an even number of tokens:
+// where an odd number is left, it overlaps the block before, since a loop for each number would double the code.
+// Needs at least two tokens.
 template <class Blocks, int GN, int N>
 inline void panel_tokens(const sterna::LinearArgs& a, const PanelTile& tile, int g0, int part,
                          int n0) {

@@ -255,8 +255,8 @@ class StepDecoder {
     // Bytes of one of the two panels.
     static constexpr int64_t kPanel = F::kRowBlocks * F::kPlanes * kTileBytes;
     static constexpr int64_t kPartK = 8;
-    // Parts to do beside each product, so that a step is decoded before its tiles are loaded: a tile that
-    // is loaded just after it was stored waits for the store.
+    // Parts to decode after each product, so that a step is decoded well before its tiles are loaded: a tile
+    // loaded right after its store waits for that store.
     static constexpr int kPartsBeside =
         (kTileK / kPartK + PlaneProducts<F>{}.count - 1) / PlaneProducts<F>{}.count;
     StepDecoder(const sterna::LinearArgs& a, uint8_t* panels)

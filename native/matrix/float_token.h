@@ -58,7 +58,7 @@ struct TokenSums {
     }
 };
 
-// `count` tiles, `tile_stride` tiles tile_stride, which take turns as in linear.h.
+// Runs one token of `count` tiles, `tile_stride` apart; tiles take turns as in linear.h.
 template <class F>
 inline void token_tiles(const sterna::LinearArgs& a, int64_t tile, int64_t tile_stride, int count) {
     constexpr int64_t kTurnK = 512 / F::kStepBytes * F::kStepK;  // at most a step of the unit

@@ -19,7 +19,7 @@ namespace {
 // k of a block: a tile of weights in bf16, of which half (16 KB) stays in L1 while the tokens pass by.
 constexpr int64_t kGroupedBlockK = 256;
 constexpr int kGroupedBlockTokens = 512;
-// Row blocks whose outputs (32 KB each) wait in L2 at a time, beside a block of k of all tokens.
+// Row blocks whose outputs (32 KB each) stay in L2 at a time, together with a block of k of all tokens.
 constexpr int kGroupedChunkRowBlocks = 32;
 
 // The activations of up to kGroupedBlockTokens tokens; kSpan is the k of a minimum.
@@ -320,7 +320,8 @@ inline void grouped_sweep(const Tile& tile, int64_t kc, int64_t n0, int64_t n1, 
     using Sweep = GroupedSweep<Tile>;
     constexpr int64_t kMinima = kGroupK / Tile::kSpan;  // minima of a group
     constexpr int kRowBlocks = Tile::Format::kRowBlocks;
-    constexpr int kAskedFor = Sweep::kHeld * 16 / kRowBlocks;  // lines, beside each row block
+    constexpr int kAskedFor =
+        Sweep::kHeld * 16 / kRowBlocks;  // lines, while each row block is swept
     const int groups = static_cast<int>(kc / kGroupK);
     Sweep sweep(tile, s.sums);
     for (int begin = 0; begin < groups; begin += Sweep::kHeld) {

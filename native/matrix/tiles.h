@@ -23,7 +23,7 @@ constexpr int tiles_x_block(int n) { return n > sterna::kFewTokens ? 16 : 1; }
 constexpr int64_t kBlockK = 512;
 constexpr int kPanelRowBlocks = 4;
 constexpr int kBlockTokens = 512;
-// Tiles of weights whose sums (128 KB each) wait in L2 at a time, beside a block of k of all tokens.
+// Tiles of weights whose sums (128 KB each) stay in L2 at a time, together with a block of k of all tokens.
 constexpr int64_t kChunkTiles = 4;
 
 // Panels of a block: where levels reach 128, a second one has what the first lacks (IntegerDot::kHasLevel128).

@@ -1,10 +1,9 @@
 // How the items of an operation, such as the tiles of a matrix, are handed out to threads of unequal speed.
 //
-// Each thread goes through a part of its own, from its front: what it reads next lies behind what it reads now, it can be
-// asked for before the thread comes there (ReadAhead), and is the same at every step. Who has come to the end of its
-// part helps another, from the back. Pieces shrink with what is left, so that there are few of them and yet the last
-// ones, which the others wait for, are short (guided self-scheduling, Polychronopoulos and Kuck 1987; with a part for
-// each thread, Eager and Zahorjan 1992).
+// Each thread goes through a part of its own from the front: its reads are consecutive, can be prefetched (ReadAhead),
+// and are the same at every step. A thread that has finished its part takes items from the back of another's. Pieces
+// shrink as the work runs out: there are few of them, and the last ones, which all wait for, are short (guided
+// self-scheduling, Polychronopoulos and Kuck 1987; with a part for each thread, Eager and Zahorjan 1992).
 //
 // Where the items lie near the threads of one memory node each (program/near.h), the parts of a node's threads are what lies
 // there, and a thread helps those of its own node before it helps others.
@@ -29,7 +28,7 @@ struct NodeTeam {
         return node;
     }
     int first_of(int node) const { return first[static_cast<size_t>(node)]; }
-    // The first of so many tiles that is a node's: it has as large a part of them as of the threads.
+    // The first of `tiles` tiles that belongs to a node; a node's share of tiles is its share of threads.
     int64_t bound(int64_t tiles, int node) const { return tiles * first_of(node) / first.back(); }
 
     friend bool operator==(const NodeTeam&, const NodeTeam&) = default;
@@ -37,7 +36,7 @@ struct NodeTeam {
 
 struct Division {
     int64_t total;
-    int threads = 0;  // 0: items one by one in their order, whoever comes
+    int threads = 0;  // 0: no parts; any thread takes the next item
     int64_t batch = 1;  // items that are best done together
     const NodeTeam* team = nullptr;  // where parts are those of nodes
     int64_t repeats = 1;  // how often each node has its tiles, as many items after one another
@@ -143,7 +142,7 @@ class HandOut {
     std::unique_ptr<Part[]> parts_;
 };
 
-// Memory that a thread may ask for while it waits for others: what it reads first of what comes then.
+// Memory that a thread may prefetch while it waits for others: what it reads first afterwards.
 struct ReadAhead {
     const uint8_t *at = nullptr, *end = nullptr;
 

@@ -31,8 +31,8 @@ class HugeBuffer {
     size_t mapped_ = 0;
 };
 
-// Buffers that are handed out again, to the next that wants about as much: fresh memory is cleared by the system
-// first, which takes as long as reading a file into it (and where a host lends the memory, several times that).
+// Buffers that are reused by the next request of about their size. The system clears fresh memory first, which takes
+// as long as reading a file into it, or several times that in a virtual machine whose host lends the memory.
 class SpareBuffers {
   public:
     // A buffer of any content. Throws std::bad_alloc.

@@ -95,7 +95,7 @@ std::vector<CpuSet> places_of(int threads, const Placement& placement) {
     return places;
 }
 
-// Set while this thread runs a task: a nested run would wait for itself for ever.
+// Set while this thread runs a task: a nested run would wait for itself and never end.
 thread_local bool inside_task = false;
 
 }  // namespace

@@ -74,9 +74,9 @@ class Barrier {
   private:
     void wait(uint32_t round, ReadAhead* ahead);
 
-    // In a small team the count of those to come shares the cache line that the others watch: who
-    // comes last has the line already when it writes the round (170 ns a barrier for two cores of a
-    // mesh, 480 with a line each). Many watchers would keep taking it from those still to come.
+    // In a small team the count of threads still to come shares the cache line that the others watch:
+    // the last thread owns the line already when it writes the round (170 ns a barrier for two cores
+    // of a mesh, 480 with a line each). Many watchers would keep taking the line from late threads.
     static constexpr int kSmallTeam = 4;
 
     const int parties_;

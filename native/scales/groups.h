@@ -117,7 +117,7 @@ template <class F, class Groups, int N>
         }
 }
 
-// `count` tiles, `tile_stride` tiles tile_stride, straight from the decoder.
+// Runs `count` tiles, `tile_stride` apart, straight from the decoder.
 template <class F, class Groups>
 inline void direct_groups(const sterna::LinearArgs& a, int64_t tile, int64_t tile_stride,
                           int count) {
@@ -184,7 +184,7 @@ constexpr int64_t token_terms_bytes(int64_t K, int64_t n) {
 }
 
 constexpr int kMostFloats = 2;
-// Bytes beside a panel of K k: the outputs of a block, and the scales that pair_panel.h prepares.
+// Scratch bytes in addition to a panel of K k: the outputs of a block, and the scales that pair_panel.h prepares.
 template <class F>
 constexpr int64_t grouped_scratch(int64_t K) {
     const int64_t scales =

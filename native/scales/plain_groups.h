@@ -1,7 +1,7 @@
 // Linear layers of integer formats whose weights and activations have a scale for each group of k.
 //
-// Activations have one for every 32 k, or 256, weights for a multiple of that. So every 32 (256) k the
-// exact sum of a group becomes a float and is added to the output, in ascending order:
+// Activations have one scale for every 32 (or 256) k, weights one for a multiple of that. So after every 32 (256) k
+// the exact sum of a group becomes a float and is added to the output, in ascending order:
 //
 //   t = sum(level * x)                    exact; twice it where levels are halves (odd zero_x2)
 //   y = fma(float(t), (s_w unit) s_x, y)

@@ -323,8 +323,8 @@ struct AttentionArgs {
     int head_dim;
     float scale;  // of a score, before it is capped
     float cap;  // scores become cap * tanh(score / cap); 0: they stay as they are
-    // [rows, to a multiple of 16]: a logarithm to base 2 that each row's softmax has besides those of its scores, of a
-    // weight without a value; null: none
+    // [rows, padded to a multiple of 16]: a base-2 logarithm that joins each row's softmax as a weight without a value
+    // (attention sinks); null: none
     const float* sinks;
     const int32_t* pages;  // page table of the sequence
     const uint8_t* k_base;  // this layer's, at this KV head: + page * page_stride
@@ -363,8 +363,8 @@ struct Bf16PlanesArgs {
     uint16_t* out;  // row n: at 16 * width * planes * (n / 16) + 32 * (n % 16)
 };
 
-// Float formats on a unit that multiplies bf16 (float_tiles.h): another arithmetic than `linear`, so a
-// model uses it for every number of tokens or for none.
+// Float formats on a unit that multiplies bf16 (float_tiles.h): the bits differ from those of `linear`, so
+// a model uses it for any number of tokens or not at all.
 struct FastKernels {
     void (*linear)(const LinearArgs&) = nullptr;  // null: the unit has none
     int64_t (*scratch_bytes)(int64_t K, int n) = nullptr;
@@ -423,8 +423,7 @@ struct AttentionKernels {
     int64_t (*scratch)(int64_t head_dim);
 };
 
-// The kernels of a unit beside those of its layouts, and nothing else: what is null is that of the unit that it
-// extends (dispatch.cpp).
+// The kernels of a unit that belong to no layout. A null entry is taken from the unit that it extends (dispatch.cpp).
 struct UnitKernels {
     // false: a value was not finite
     bool (*rowwise)(const RowwiseArgs&);

@@ -1,8 +1,8 @@
-"""What a weight format is: a code layout, a codebook of levels and a scale layout, by a name.
+"""`Format`: the name of a code layout, a codebook of levels and a scale layout together.
 
-A format's file (i2.py, bf16.py, …) makes one `Format`; the code layout's header in native/layouts
-holds its bit map and kernels. How weights become its levels and tiles is codec.py; a matrix in a
-format is a `PackedWeight`.
+Each format's file (i2.py, bf16.py, …) makes one `Format`; the code layout's header in
+native/layouts holds its bit map and kernels. codec.py turns weights into levels and tiles. A matrix
+in a format is a `PackedWeight`.
 """
 
 from __future__ import annotations
@@ -27,19 +27,21 @@ MAX_INTEGER_K: int = _native.max_integer_k
 
 @dataclass(frozen=True, eq=False)
 class Format:
-    """A weight format. See docs/reference/formats.md for the words.
+    """A weight format; docs/reference/formats.md explains the words.
 
-    It prints as its name and equals it, as a numpy dtype does; `formats.get` and `sterna.ops` take
-    it for its name.
+    Like a numpy dtype, it prints as its name and equals it; `formats.get` and `sterna.ops` accept
+    either.
 
-    codebook: None where the codes are floats. lossless: of integers, whether sums of products are
-    exact; False: they are sums of rounded table entries. instead: the name of the format, of about
-    the same bits, for a matrix whose rows are no whole blocks (`formats.fitting`). searched:
-    whether rounding looks for scales of less error than its rule's. Rules that models are trained
-    with (of up to five levels, and powers of two) stay; of 256 levels there is nothing to gain.
+    codebook: the levels of integer codes; None where the codes are floats.
+    lossless: whether sums of products are exact; False: sums of rounded table entries.
+    instead: name of a format with about the same bits, for rows that are no whole blocks
+    (`formats.fitting`).
+    searched: whether rounding searches for scales with less error than the format's rule gives.
+    False where models are trained with that rule (up to five levels, powers of two), and for 256
+    levels, where a search gains nothing.
 
-    A subclass says what is special to some formats: how they are rounded (`quantize`,
-    `quantize_blocks`), or what they store (`encode`, `decode`, `codes_valid`).
+    Subclasses override rounding (`quantize`, `quantize_blocks`) or storage (`encode`, `decode`,
+    `codes_valid`).
     """
 
     name: str
@@ -65,7 +67,7 @@ class Format:
     def __format__(self, spec: str) -> str:
         return format(self.name, spec)
 
-    # ----------------------------------------------------------------------------- what follows
+    # ------------------------------------------------------------------------ derived properties
 
     @property
     def integer(self) -> bool:
@@ -79,34 +81,36 @@ class Format:
 
     @property
     def rounding(self) -> int | None:
-        """Activations sharing a scale in int8: 32, 256, 0 (all of a token); None: not rounded."""
+        """Activations that share an int8 scale: 32, 256 or 0 (a whole token); None: not rounded."""
         return self.scales.x_group if self.integer else None
 
     @property
     def rounds_as_trained(self) -> bool:
-        """Whether models of such weights are trained with inputs that `rounding` says: of few
-        levels, whose inputs share a scale over a token or 256 values of it (BitNet)."""
+        """Whether models with such weights are trained with inputs rounded as `rounding` says.
+
+        So are models of few levels whose inputs share a scale over 256 values or a token (BitNet).
+        """
         book = self.codebook
         return book is not None and len(book.levels) < 6 and self.rounding != 32
 
     @property
     def takes_groups(self) -> bool:
-        """Whether a suffix :gN gives it scales in groups."""
+        """Whether the suffix :gN makes a format with scales in groups of N."""
         return self.integer and self.layout.group_scales and not self.scales.group
 
     @property
     def value(self) -> float:
-        """What a level, or float, of 1 stands for, times the scale."""
+        """The weight that a level (or float) of 1 stands for, before the scale."""
         return self.codebook.value if self.codebook else 1.0
 
     @property
     def unit(self) -> float:
-        """What kernels multiply a scale by: what one of their sums' units is worth."""
+        """The factor by which kernels multiply a scale: the value of 1 in their integer sums."""
         return self.codebook.unit if self.codebook else 1.0
 
     @property
     def zero_x2(self) -> int:
-        """The codebook's, 0 of floats."""
+        """Twice the code of level 0 (`Codebook.zero_x2`); 0 for floats."""
         return self.codebook.zero_x2 if self.codebook else 0
 
     @property
@@ -142,7 +146,7 @@ class Format:
         if not (0 <= M < 2**31 and 0 <= K < 2**31):
             raise RequestError(f"{self.name}: M and K must lie below 2^31, but {name} is {M}x{K}")
 
-    # ------------------------------------------------------------- what a subclass says otherwise
+    # ----------------------------------------------------------------- what subclasses override
 
     def quantize(self, w: F32, scale: str | None = None) -> tuple[npt.NDArray[Any], F32]:
         """Round real weights float32 [M, K] -> (levels int8 [M, K], scale float32 () or (M,)).
@@ -154,28 +158,29 @@ class Format:
     def quantize_blocks(self, blocks: F32) -> tuple[npt.NDArray[Any], F32]:
         """Round blocks float32 [B, block] -> (levels int8 [B, block], scales float32 [B, ...]).
 
-        Of scales in groups they are [B] or, with minima, [B, 2]. A format with blocks of its own
-        has its own rule; else a block is rounded like a row.
+        Scales in groups are [B] or, with minima, [B, 2]. The default rounds a block like a row.
         """
         return self.quantize(blocks, "row")
 
     def axis(self, scale: str | None) -> int | None:
-        """The axis of weights [M, K] that shares a scale in `quantize`; None: all."""
+        """The axis of weights [M, K] along which `quantize` shares a scale; None: one for all."""
         return 1 if (scale or self.scales.default) == "row" else None
 
     def check_scales(self, scales: npt.NDArray[Any], M: int, K: int) -> F32:
-        """Scales as float32 of the values that are held for them; raises as `ScaleLayout.check`."""
+        """The scales as the format stores them, in float32; raises as `ScaleLayout.check`."""
         return self.scales.check(scales, M, K, self.name)
 
     def encode(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Levels or floats [M, K] -> what is packed for each, [M, K]."""
+        """Levels or floats [M, K] -> the codes to pack, [M, K]."""
         return self.codebook.encoded(values) if self.codebook else values
 
     def decode(self, raw: F32) -> npt.NDArray[Any]:
-        """What kernels decode, float32 [M, K] -> levels int8 or int16 [M, K], or float32 values."""
+        """Decoded codes, float32 [M, K] -> levels int8 or int16 [M, K], or float32 values."""
         return self.codebook.decoded(raw) if self.codebook else raw
 
     def codes_valid(self, codes: npt.NDArray[np.uint8], threads: int) -> bool:
-        """Whether packed codes from an untrusted file, in any order, are all of the codebook; where
-        there is none, any byte is, unless a subclass says otherwise."""
+        """Whether all codes of an untrusted file, in any order, are in the codebook.
+
+        Without a codebook any byte is valid, unless a subclass overrides this.
+        """
         return not self.codebook or self.layout.codes_valid(codes, self.codebook.max_code, threads)
