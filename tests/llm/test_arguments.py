@@ -13,7 +13,7 @@ from helpers import bits, failure
 import sterna.ops as ops
 from sterna import LLM, Conversation
 from sterna.errors import RequestError
-from sterna.gguf.weight_source import i2s_layout
+from sterna.gguf.i2_s import i2s_layout
 from sterna.runtime import resolve_isa, resolve_threads
 from sterna.sampling_params import SamplingOptions, SamplingParams
 

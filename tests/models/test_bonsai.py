@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from test_against_transformers import load_reference, rounding_bound
 
 from sterna import LLM, loading, ops
-from sterna.gguf.hf_config import gguf_name
+from sterna.gguf.tensor_names import gguf_name
 
 gguf_models = pytest.importorskip("test_gguf_models", reason="needs the gguf package")
 

@@ -32,9 +32,9 @@ from sterna.gguf.block_encoding import blocks_of
 from sterna.gguf.blocks import BLOCKS
 from sterna.gguf.hashes import HASHES, METADATA_HASH, heading, metadata_hash
 from sterna.gguf.header import read_header
-from sterna.gguf.hf_config import gguf_name, permutes
 from sterna.gguf.metadata import Metadata
 from sterna.gguf.metadata_writer import add_sampling, add_sizes, add_tokenizer, rope_factors
+from sterna.gguf.tensor_names import gguf_name, permutes
 from sterna.llm.generation_config import sampling_of
 from sterna.runtime import resolve_threads
 from sterna.weights.loss import Loss

@@ -1,8 +1,9 @@
 """GGUF files: all that reads and writes them.
 
 Reading: `file` checks a file (`header`, `metadata`, `tensor_types`); `vocabulary` rebuilds its
-tokenizer (`pre_tokenizers`, `token_types`); `hf_config` writes its keys as config.json
-(`architectures`, `rope_scaling`, `folded_hadamard`); `weight_source` hands its tensors to models in
-the form of a Hugging Face checkpoint, packed from ggml's `blocks`. Writing: `block_encoding` and
-`metadata_writer`, which `sterna.convert` uses.
+tokenizer (`pre_tokenizers`, `token_types`) and `assets` its template and settings; `hf_config`
+translates its keys to config.json (`architectures`, `architecture_fields`, `rope_scaling`,
+`folded_hadamard`); `weight_source` hands its tensors to models as a Hugging Face checkpoint would
+have them (`tensor_names`, `value_heads`), packed from ggml's `blocks` or BitNet's `i2_s`. Writing,
+for `sterna.convert`: `block_encoding`, `metadata_writer` and `hashes`.
 """

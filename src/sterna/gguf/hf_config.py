@@ -9,47 +9,27 @@ import re
 import warnings
 from typing import Any
 
-import numpy as np
-
-from sterna.checkpoints.assets import FileAssets
 from sterna.errors import ModelFormatError, UnsupportedModelError, shown
+from sterna.gguf.architecture_fields import require_neutral
 from sterna.gguf.architectures import (
     ARCHITECTURES_OF,
-    BITNET,
-    FULL,
     NORM_IN,
     PREDICTING,
     PROJECTIONS,
-    SLIDING,
     WITH_EXPERTS,
     Kind,
-    require_neutral,
 )
 from sterna.gguf.file import GgufModel
 from sterna.gguf.folded_hadamard import hadamard_of
 from sterna.gguf.metadata import Metadata
 from sterna.gguf.rope_scaling import rope_of, scaling_of
-from sterna.gguf.tensor_types import FLOAT_TYPES
-from sterna.gguf.vocabulary import Vocabulary
+from sterna.gguf.tensor_names import OUTER
+from sterna.models.config import FULL, SLIDING
 
-__all__ = [
-    "GGUF_POOLINGS",
-    "assets_of",
-    "by_head",
-    "config_of",
-    "gguf_name",
-    "has_module",
-    "is_array",
-    "norm_is_sum",
-    "permutes",
-]
+__all__ = ["GGUF_POOLINGS", "config_of"]
 
-_OUTER = {
-    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
-}  # fmt: skip
 _IGNORED = re.compile(r"blk\.\d+\.attn_rot_embd\.weight|rope_freqs\.weight")
 _LONG_OR_SHORT = re.compile(r"rope_factors_(long|short)\.weight")
-_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 _BLOCK = re.compile(r"blk\.(\d{1,6})\.(([a-z0-9_]+)\.(?:weight|bias|scale)|[a-z0-9_.]+)")
 
 #: Kinds of pooling and what GGUF files call them.
@@ -64,63 +44,6 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "final_logit_softcapping": (0.0,), "use_parallel_residual": (False,),
     "attention.temperature_scale": (0.0,),
 }  # fmt: skip
-
-#: GGUF files of BitNet b1.58 2B hold a template that is not the model's.
-BITNET_TEMPLATE = (
-    "{{ bos_token }}{% for message in messages %}{{ message['role'] | capitalize }}: "
-    "{{ message['content'] | trim }}<|eot_id|>{% endfor %}"
-    "{% if add_generation_prompt %}Assistant: {% endif %}"
-)
-
-
-def gguf_name(architecture: str, name: str) -> str:
-    """The tensor of a GGUF architecture for a tensor's name in a Hugging Face checkpoint."""
-    inside = _LAYER.fullmatch(name)
-    kinds = (ARCHITECTURES_OF[architecture], WITH_EXPERTS.get(architecture))
-    arrays = {key: to for kind in kinds if kind for key, to in kind.arrays.items()}
-    if inside and inside[2] in arrays:
-        return f"blk.{inside[1]}.{arrays[inside[2]]}"
-    if inside and inside[2].endswith((".sinks", "layer_scalar")):
-        name += ".weight"
-    module, _, suffix = name.rpartition(".")
-    outer = {**_OUTER, **kinds[0].outer}
-    if module in outer:
-        return f"{outer[module]}.{suffix}"
-    match = _LAYER.fullmatch(module)
-    assert match is not None, name
-    tensor = next(kind.modules[match[2]] for kind in kinds if kind and match[2] in kind.modules)
-    return f"blk.{match[1]}.{tensor}.{suffix}"
-
-
-def has_module(architecture: str, module: str) -> bool:
-    """Whether files of an architecture may have a module of a layer."""
-    inside = _LAYER.fullmatch(module)
-    return inside is not None and inside[2] in ARCHITECTURES_OF[architecture].modules
-
-
-def is_array(architecture: str, tensor: str) -> bool:
-    """Whether a tensor of the file is an array of its own, though its name is of a layer's."""
-    kinds = (ARCHITECTURES_OF[architecture], WITH_EXPERTS.get(architecture))
-    arrays = {name for kind in kinds if kind for name in kind.arrays.values()}
-    return tensor.split(".", 2)[-1] in arrays
-
-
-def norm_is_sum(architecture: str, name: str) -> bool:
-    """Whether a norm's weight is stored as 1 + w, where Hugging Face's checkpoints store w."""
-    module = name.removesuffix(".weight")
-    stored_alike = module.endswith((".rms_norm", "linear_attn.norm"))
-    is_norm = "norm" in module.rpartition(".")[2]
-    return ARCHITECTURES_OF[architecture].sums and is_norm and not stored_alike
-
-
-def permutes(architecture: str, module: str) -> bool:
-    """Whether the rows of a linear layer are stored in the order of interleaved rotations."""
-    return ARCHITECTURES_OF[architecture].permuted and module.endswith((".q_proj", ".k_proj"))
-
-
-def by_head(architecture: str, module: str) -> bool:
-    """Whether a checkpoint has the rows of q, k and v head by head, and files do not."""
-    return ARCHITECTURES_OF[architecture].by_head and module.endswith(".query_key_value")
 
 
 def config_of(model: GgufModel) -> dict[str, Any]:
@@ -292,7 +215,7 @@ def _check_names(model: GgufModel, kind: Kind, layers: int, reads_mtp: bool) -> 
     longrope = scaling_of(model, architecture) == "longrope"
     known = {*kind.modules.values()}
     whole = {*kind.arrays.values()}
-    outer = {f"{module}.weight" for module in {**_OUTER, **kind.outer}.values()}
+    outer = {f"{module}.weight" for module in {**OUTER, **kind.outer}.values()}
     outer |= {f"{module}.bias" for module in kind.biases}
     skipped = []
     for name, info in model.tensors.items():
@@ -311,72 +234,5 @@ def _check_names(model: GgufModel, kind: Kind, layers: int, reads_mtp: bool) -> 
             f"{model.path}: {len(skipped)} tensors from blk.{layers} on "
             f"({sum(info.nbytes for info in skipped) / 1e6:.0f} MB) are skipped, layers that "
             "predict several tokens, of a kind that Sterna does not run",
-            RuntimeWarning, stacklevel=2,
-        )  # fmt: skip
-
-
-# --------------------------------------------------------------------- tokenizer and settings
-
-
-def assets_of(model: GgufModel, config: dict[str, Any]) -> FileAssets:
-    """What the metadata holds besides `config`: tokenizer, chat template and settings."""
-    m = model.metadata
-    vocabulary = Vocabulary(m)
-    bos, tokens = vocabulary.bos_id, vocabulary.tokens
-    settings: dict[str, Any] = {"clean_up_tokenization_spaces": False}
-    if bos is not None:
-        settings["bos_token"] = tokens[bos]
-    if "tokenizer.ggml.eos_token_id" in m and vocabulary.eos_ids:
-        settings["eos_token"] = tokens[m.integer("tokenizer.ggml.eos_token_id")]
-    template = _chat_template(m, "<|eot_id|>" in tokens)
-    if template is not None:
-        settings["chat_template"] = template
-    generation: dict[str, Any] = {"eos_token_id": list(vocabulary.eos_ids), **_sampling(m)}
-    if bos is not None:
-        generation["bos_token_id"] = bos
-    if (key := "tokenizer.ggml.suppress_tokens") in m:
-        ids = m.array(key)
-        if ids.dtype.kind not in "iu":
-            raise m.error(key, "token ids", "other numbers")
-        generation["suppress_tokens"] = ids[ids >= 0].tolist()
-    _warn_of_floats(model)
-    return FileAssets(model.path, config, settings, generation, vocabulary.backend)
-
-
-def _chat_template(m: Metadata, has_eot: bool) -> str | list[dict[str, str]] | None:
-    """The file's template, or all if several are named; BitNet's own in place of BitNet files'."""
-    if m.text("general.architecture").startswith("bitnet") and has_eot:
-        return BITNET_TEMPLATE
-    key = "tokenizer.chat_template"
-    default = m.text(key) if key in m else None
-    named = m.texts("tokenizer.chat_templates") if "tokenizer.chat_templates" in m else []
-    if not named:
-        return default
-    several = [{"name": name, "template": m.text(f"{key}.{name}")} for name in named]
-    if default is not None:
-        several.append({"name": "default", "template": default})
-    return several
-
-
-def _sampling(m: Metadata) -> dict[str, Any]:
-    """What the model's makers sample with, in the words of generation_config.json."""
-    keys = {"temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
-            "penalty_repeat": "repetition_penalty"}  # fmt: skip
-    settings: dict[str, Any] = {}
-    for key, name in keys.items():
-        if f"general.sampling.{key}" in m:
-            number = m.number(f"general.sampling.{key}")
-            # The shortest number that is this float32, which is what was meant: 0.7
-            settings[name] = int(number) if key == "top_k" else float(str(np.float32(number)))
-    return settings
-
-
-def _warn_of_floats(model: GgufModel) -> None:
-    info = model.tensors.get("blk.0.ffn_down.weight")
-    architecture = model.metadata.text("general.architecture")
-    if info and info.dtype in FLOAT_TYPES and ARCHITECTURES_OF[architecture] is BITNET:
-        warnings.warn(
-            f"{model.path}: layers are {info.dtype}: files of this kind made from the packed model "
-            "are known to be scaled wrongly; prefer an I2_S file, or the safetensors",
             RuntimeWarning, stacklevel=2,
         )  # fmt: skip

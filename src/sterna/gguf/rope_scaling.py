@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sterna.errors import ModelFormatError, UnsupportedModelError, shown
-from sterna.gguf.architectures import require_neutral
+from sterna.gguf.architecture_fields import require_neutral
 from sterna.gguf.file import GgufModel
 from sterna.gguf.metadata import Metadata
 

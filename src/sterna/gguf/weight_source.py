@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,7 +13,6 @@ import numpy.typing as npt
 
 from sterna import _native, formats, ops
 from sterna.checkpoints.safetensors_header import TensorInfo
-from sterna.checks import checked_name
 from sterna.errors import (
     ModelFormatError,
     NonFiniteError,
@@ -26,7 +23,8 @@ from sterna.errors import (
 from sterna.formats import Experts, PackedWeight, Shadow
 from sterna.gguf.blocks import BLOCKS, from_ggml
 from sterna.gguf.file import GgufModel
-from sterna.gguf.hf_config import (
+from sterna.gguf.i2_s import i2s_levels
+from sterna.gguf.tensor_names import (
     by_head,
     gguf_name,
     has_module,
@@ -43,14 +41,10 @@ from sterna.weights.stacked_experts import joined
 from sterna.weights.storages import Floats, Levels
 from sterna.weights.storages.base import TERNARY
 
-__all__ = ["GgufWeights", "i2s_layout", "warn_of_i2s"]
+__all__ = ["GgufWeights"]
 
 F32 = npt.NDArray[np.float32]
 U8 = npt.NDArray[np.uint8]
-
-#: How I2_S packs four codes into a byte: runs of 128 weights (microsoft/BitNet on x86, and all
-#: official files), of 64 (made on ARM), or columns of four rows ("rows", its 2026 default on x86).
-I2S_LAYOUTS = ("128", "64", "rows")
 
 
 @dataclass
@@ -377,7 +371,7 @@ class GgufWeights:
         """Ternary weights with one scale, in the model's order."""
         info, factor = self._part(part), self._scale(part)
         if info.dtype == "I2_S":
-            stored, step = self._i2s_levels(info)
+            stored, step = i2s_levels(self.model, info, self.i2s, self.threads)
             levels = stored[self._order(part.name, part.M)]
         else:
             values = self._values(part, info)
@@ -401,28 +395,6 @@ class GgufWeights:
             from_ggml(info.dtype.lower(), raw, threads=self.threads), threads=self.threads
         )
 
-    def _i2s_levels(self, info: TensorInfo) -> tuple[npt.NDArray[np.int8], np.float32]:
-        """Levels [M, K] in the file's order and the scale of an I2_S tensor."""
-        M, K = info.shape
-        raw = self.model.read(info.name)
-        scale = raw[M * K // 4 :][:4].view("<f4")[0]
-        if not np.isfinite(scale):
-            raise NonFiniteError(
-                f"{info.file}: {info.name}: scale must be finite, but got {scale}; "
-                "the file is damaged"
-            )
-        unit = 4 if self.i2s == "rows" else int(self.i2s)
-        if (M if self.i2s == "rows" else M * K) % unit:
-            rule = f"weights in runs of {unit}" if unit > 4 else "rows in fours"
-            raise self._error(info, f"{rule}, for the I2_S layout {self.i2s}", f"{M}x{K}")
-        codes = raw[: M * K // 4]
-        if not formats.get("i2").codes_valid(codes, self.threads):
-            raise self._error(info, "two-bit codes 0, 1 and 2", "a code 3")
-        levels = self.model.buffer(info.name, M * K).view(np.int8)
-        span = K if self.i2s == "rows" else unit // 4  # bytes that hold four times as many weights
-        _native.i2s_levels(codes, span, levels, self.threads)
-        return levels.reshape(M, K), np.float32(scale)
-
 
 def _a_log(rates: F32) -> F32:
     """The A_log whose -exp(A_log) is `rates`, or nearest to it in float32."""
@@ -431,24 +403,3 @@ def _a_log(rates: F32) -> F32:
     candidates = np.stack([near, below, above])
     errors = np.abs(_native.exponentials(candidates.reshape(-1)).reshape(candidates.shape) + rates)
     return np.asarray(np.take_along_axis(candidates, errors.argmin(axis=0)[None], axis=0)[0])
-
-
-def i2s_layout(asked: str | None = None) -> str | None:
-    """How I2_S tensors are packed: as asked, else by STERNA_I2S; None where neither says it.
-
-    RequestError for a layout that there is not.
-    """
-    source = "STERNA_I2S" if asked is None else "i2s"
-    layout = (os.environ.get("STERNA_I2S") or None) if asked is None else asked
-    return None if layout is None else checked_name(source, layout, I2S_LAYOUTS)
-
-
-def warn_of_i2s(model: GgufModel, layout: str | None) -> None:
-    """A warning where nothing in the file says how its I2_S tensors are packed."""
-    if layout is None and any(info.dtype == "I2_S" for info in model.tensors.values()):
-        warnings.warn(
-            f"{model.path}: I2_S tensors are read as packed on x86 in runs of 128 weights, as "
-            "official files are; if the model answers nonsense, try --i2s 64 (made on ARM) or "
-            "--i2s rows, or set STERNA_I2S",
-            RuntimeWarning, stacklevel=2,
-        )  # fmt: skip

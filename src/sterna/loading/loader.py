@@ -18,9 +18,11 @@ from sterna.checkpoints.packed_directory import open_packed, read_packed
 from sterna.checkpoints.sentence_transformers import pooling_of
 from sterna.checkpoints.tensor_file import reading
 from sterna.errors import SternaError
+from sterna.gguf.assets import assets_of
 from sterna.gguf.file import GgufModel, is_gguf, parts_of
-from sterna.gguf.hf_config import assets_of, config_of
-from sterna.gguf.weight_source import GgufWeights, i2s_layout, warn_of_i2s
+from sterna.gguf.hf_config import config_of
+from sterna.gguf.i2_s import i2s_layout, warn_of_i2s
+from sterna.gguf.weight_source import GgufWeights
 from sterna.loading.model import Model
 from sterna.loading.tracing import STORED_NORM, from_weights, model_name_of
 from sterna.models import module_of

@@ -1,0 +1,218 @@
+"""The fields of config.json that a single GGUF architecture has, from the keys of its files.
+
+Each function takes the file, the architecture's name there and the fields that all models have, and
+returns further fields or other values. They raise ModelFormatError or UnsupportedModelError.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sterna.errors import ModelFormatError, UnsupportedModelError, brief
+from sterna.gguf.file import GgufModel
+from sterna.gguf.metadata import Metadata
+from sterna.gguf.value_heads import tiled_out_proj
+from sterna.models.config import FULL, SLIDING
+from sterna.models.qwen3_5 import TILED_OUT_PROJ
+
+__all__ = [
+    "cohere_fields",
+    "gemma4_experts_fields",
+    "gemma4_fields",
+    "gemma_fields",
+    "glm4_fields",
+    "gpt_oss_fields",
+    "granite_fields",
+    "hybrid_experts_fields",
+    "hybrid_fields",
+    "minicpm_fields",
+    "olmo2_fields",
+    "phi_fields",
+    "require_neutral",
+    "starcoder2_fields",
+]
+
+
+def require_neutral(m: Metadata, key: str, neutral: tuple[object, ...]) -> None:
+    """UnsupportedModelError for a key with a value that changes the arithmetic."""
+    if key not in m:
+        return
+    value = m.boolean(key) if isinstance((*neutral, 0)[0], bool) else m.number(key)
+    if value not in neutral:
+        raise UnsupportedModelError(
+            f"{m.path}: {key} must be absent or {' or '.join(map(str, neutral)) or 'default'}, "
+            f"but got {brief(value)}; Sterna does not run this variant"
+        )
+
+
+def hybrid_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the sizes of recurrent layers, and which have columns in ggml's order."""
+    m = model.metadata
+    v_heads, inner = (m.integer(f"{name}.ssm.{key}") for key in ("time_step_rank", "inner_size"))
+    if not v_heads or inner % v_heads:
+        raise m.error(f"{name}.ssm.inner_size", f"a multiple of time_step_rank={v_heads}", inner)
+    rope, key = fields["rope_parameters"], f"{name}.rope.dimension_sections"
+    if key in m:
+        rope = {**rope, "mrope_section": m.numbers(key, 4)[:3].tolist()}
+    k_heads = m.integer(f"{name}.ssm.group_count")
+    tiled = tiled_out_proj(model, inner // v_heads, fields.get("folded_hadamard"))
+    return {
+        "full_attention_interval": m.integer(f"{name}.full_attention_interval", 4),
+        "linear_conv_kernel_dim": m.integer(f"{name}.ssm.conv_kernel"),
+        "linear_key_head_dim": m.integer(f"{name}.ssm.state_size"),
+        "linear_value_head_dim": inner // v_heads,
+        "linear_num_key_heads": k_heads,
+        "linear_num_value_heads": v_heads,
+        "rope_parameters": rope,
+        **({TILED_OUT_PROJ: tiled} if tiled and 1 < k_heads < v_heads else {}),
+    }
+
+
+def hybrid_experts_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Recurrent layers, and the width of the expert that all tokens share."""
+    shared = model.metadata.integer(f"{name}.expert_shared_feed_forward_length")
+    return {**hybrid_fields(model, name, fields), "shared_expert_intermediate_size": shared}
+
+
+def gpt_oss_fields(_: GgufModel, __: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """What no key says: YaRN's ramp ends within pairs."""
+    return {"rope_parameters": {**fields["rope_parameters"], "truncate": False}}
+
+
+def gemma_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Caps and windows. The scale of scores is in no key: 27B models have another than the rest,
+    and are known by their layers, as llama.cpp knows them."""
+    m = model.metadata
+    is_27b = fields["num_hidden_layers"] == {"gemma2": 46, "gemma3": 62}[name]
+    width = fields["hidden_size"] // fields["num_attention_heads"]
+    scalar = width if is_27b else fields["head_dim"]
+    found: dict[str, Any] = {"query_pre_attn_scalar": scalar}
+    for cap in ("attn_logit_softcapping", "final_logit_softcapping"):
+        if f"{name}.{cap}" in m:
+            found[cap] = m.number(f"{name}.{cap}") or None
+    if name == "gemma3":
+        found["rope_local_base_freq"] = m.number(f"{name}.rope.freq_base_swa", 10000.0)
+    return found
+
+
+def gemma4_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """What layers within a window have, and the others; which keys serve several layers."""
+    m, n = model.metadata, fields["num_hidden_layers"]
+    windowed = m.flags(f"{name}.attention.sliding_window_pattern", n)
+    heads = m.each(f"{name}.attention.head_count_kv", n)
+    widths = m.each(f"{name}.feed_forward_length", n)
+    shared = m.integer(f"{name}.attention.shared_kv_layers", 0)
+    doubled = [widths[0] * (2 if i >= n - shared else 1) for i in range(n)]
+    if widths not in (doubled, [widths[0]] * n):
+        rule = f"{widths[0]} in all layers, or twice that in the last {shared}"
+        raise m.error(f"{name}.feed_forward_length", rule, widths)
+    full = [i for i in range(n) if not windowed[i]]
+    without_v = {
+        f"blk.{i}.attn_v.weight" not in model.tensors for i in full if i < n - shared
+    }  # layers that read others' keys have neither
+    if len(without_v) > 1:
+        rule = "in all layers without a window that have keys, or in none"
+        raise ModelFormatError(file=model.path, field="attn_v.weight", expected=rule, got="some")
+    of_windows = {heads[i] for i in range(n) if windowed[i]} or {heads[0]}
+    if len(of_windows) > 1:
+        rule = "the same number in all layers within a window"
+        raise m.error(f"{name}.attention.head_count_kv", rule, heads)
+    head_dim = m.integer(f"{name}.attention.key_length_swa")
+    for key in ("attention.value_length_swa", "rope.dimension_count_swa"):
+        require_neutral(m, f"{name}.{key}", (head_dim,))
+    return {
+        "layer_types": [SLIDING if w else FULL for w in windowed],
+        "vocab_size_per_layer_input": fields["vocab_size"],
+        "num_key_value_heads": min(of_windows),
+        "head_dim": head_dim,
+        "per_layer_config": {
+            str(i): {"head_dim": fields["head_dim"], "num_key_value_heads": heads[i]} for i in full
+        },
+        # A layer without values of its own takes its keys for them.
+        "attention_k_eq_v": True in without_v,
+        "num_kv_shared_layers": shared,
+        "use_double_wide_mlp": bool(shared) and widths == doubled,
+        "hidden_size_per_layer_input": m.integer(f"{name}.embedding_length_per_layer_input", 0),
+        "final_logit_softcapping": m.number(f"{name}.final_logit_softcapping", 0.0) or None,
+        "rope_parameters": {
+            SLIDING: {"rope_theta": m.number(f"{name}.rope.freq_base_swa", 10000.0)},
+            FULL: {
+                "rope_theta": fields["rope_theta"],
+                "partial_rotary_factor": _turning(m, fields.get("rope_factors")),
+            },
+        },
+        "rope_factors": None,
+    }
+
+
+def gemma4_experts_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """The same with experts, which each layer has as well."""
+    return {**gemma4_fields(model, name, fields), "enable_moe_block": True}
+
+
+def _turning(m: Metadata, factors: list[float] | None) -> float:
+    """The part of the pairs of a head that turn: their factor is 1, that of others beyond reach."""
+    if factors is None:
+        return 1.0
+    turning = factors.count(1.0)
+    if factors[:turning] != [1.0] * turning or min(factors[turning:], default=1e30) < 1e29:
+        rule = "ones, and 1e30 for the pairs behind that do not turn"
+        raise m.error("rope_freqs.weight", rule, factors)
+    return turning / len(factors)
+
+
+def granite_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return Granite's four multipliers."""
+    m = model.metadata
+    return {
+        "attention_multiplier": m.number(f"{name}.attention.scale", fields["head_dim"] ** -0.5),
+        "embedding_multiplier": m.number(f"{name}.embedding_scale", 1.0),
+        "logits_scaling": m.number(f"{name}.logit_scale", 1.0),
+        "residual_multiplier": m.number(f"{name}.residual_scale", 1.0),
+    }
+
+
+def minicpm_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """The multipliers, which older files leave to their readers: those are refused."""
+    m = model.metadata
+    keys = ("embedding_scale", "residual_scale", "logit_scale")
+    embedding, residual, logits = (m.number(f"{name}.{key}") for key in keys)
+    if not logits:
+        raise m.error(f"{name}.logit_scale", "a number that is not 0", logits)
+    return {
+        "scale_emb": embedding,
+        "scale_depth": residual * fields["num_hidden_layers"] ** 0.5,
+        "dim_model_base": fields["hidden_size"] / logits,
+    }
+
+
+def olmo2_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """A file with a window is OLMo 3's; its longer contexts are of the layers without one."""
+    if not fields["sliding_window"]:
+        return {}
+    theta = fields["rope_theta"]
+    swa = model.metadata.number(f"{name}.rope.freq_base_swa", theta)
+    rope = {FULL: {"rope_theta": theta, **fields["rope_parameters"]}, SLIDING: {"rope_theta": swa}}
+    return {"architectures": ["Olmo3ForCausalLM"], "rope_parameters": rope}
+
+
+def glm4_fields(model: GgufModel, name: str, _: dict[str, Any]) -> dict[str, Any]:
+    """Biases of q, k and v alone; rotations of an image's axes are refused."""
+    require_neutral(model.metadata, f"{name}.rope.dimension_sections", ())
+    return {"attention_bias": "blk.0.attn_q.bias" in model.tensors}
+
+
+def cohere_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the scale of logits, and the norms' epsilon by its name in config.json."""
+    scale = model.metadata.number(f"{name}.logit_scale")
+    return {"layer_norm_eps": fields["rms_norm_eps"], "logit_scale": scale}
+
+
+def starcoder2_fields(_: GgufModel, __: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the norms' epsilon and the biases by their names in config.json."""
+    return {"norm_epsilon": fields["rms_norm_eps"], "use_bias": fields["attention_bias"]}
+
+
+def phi_fields(_: GgufModel, __: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the norms' epsilon by its name in config.json."""
+    return {"layer_norm_eps": fields["rms_norm_eps"]}
