@@ -1,4 +1,4 @@
-"""What GGUF architectures are in the words of config.json, and the names of their tensors."""
+"""The architectures of GGUF files: their class in config.json and the names of their tensors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _LINEARS = {
     "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }  # fmt: skip
-#: What ends the names of norms that layers have for their own inputs, in BitNet's embeddings.
+#: Suffix of the norms of single linear layers' inputs, in BitNet's embedding models.
 NORM_IN = "_norm_in"
 _INPUT_NORMS = {f"{module}.rms_norm": f"{to}{NORM_IN}" for module, to in _LINEARS.items()}
 _ATTENTION = {name: to for name, to in _LINEARS.items() if name.startswith("self_attn.")}
@@ -63,7 +63,7 @@ _RECURRENT = {
     **PROJECTIONS, "linear_attn.conv1d": "ssm_conv1d", "linear_attn.norm": "ssm_norm",
     "post_attention_layernorm": "post_attention_norm",
 }  # fmt: skip
-#: What an MTP layer has beside a layer's modules.
+#: The modules that an MTP layer has in addition to a layer's.
 PREDICTING = {
     "fc": "nextn.eh_proj", "pre_fc_norm_embedding": "nextn.enorm",
     "pre_fc_norm_hidden": "nextn.hnorm", "norm": "nextn.shared_head_norm",
@@ -99,20 +99,26 @@ _MIXTRAL = {
 
 @dataclass(frozen=True)
 class Kind:
-    """What a GGUF architecture is in the words of config.json.
+    """An architecture of GGUF files, and how it differs from the Hugging Face checkpoint.
 
-    modules: of a layer, and their names there. permuted: whether rows of q and k are in the order
-    of interleaved rotations; hybrid: whether some layers are recurrent; partial: whether a part of
-    a head may be rotated. settings: further fields, of the model, its architecture's name there and
-    the fields that all have. reads: keys that it asks for,
-    which must be neutral elsewhere (hf_config.py). written: whether Sterna
-    writes such files. experts: the field for how wide its experts are; empty: it has none.
-    outer: modules beside the layers that other architectures have not. varied: layers may differ in
-    KV heads and the width of FFNs. arrays: of a layer, by whole names. period: where some layers
-    have a window, every so many-th has none, unless a file says it otherwise. sums: norms of which
-    checkpoints store the difference from 1 are stored with the 1 added. layer_norm: norms are
-    LayerNorms. by_head: a checkpoint has q, k and v of each head together, files do not. biases: of
-    tensors beside the layers.
+    architecture, activation: the class and `hidden_act` in config.json.
+    modules: the modules of a layer, by their names in the checkpoint -> in the file.
+    permuted: whether rows of q and k are in the order of interleaved rotations.
+    hybrid: whether some layers are recurrent.
+    partial: whether only a part of a head may be rotated.
+    settings: makes further fields of config.json (`architecture_fields`).
+    reads: metadata keys that change the arithmetic and that `settings` reads; any other such key
+    must have its neutral value (hf_config.py).
+    written: whether Sterna writes such files.
+    experts: the field of config.json for the width of an expert; empty: no experts.
+    outer: further modules outside the layers.
+    varied: whether layers may differ in KV heads and in the width of FFNs.
+    arrays: tensors of a layer that are named as a whole, without a suffix `.weight`.
+    period: of layers with a window, every so many-th has none, unless the file has a pattern.
+    sums: whether norms are stored as 1 + w, where the checkpoint stores w.
+    layer_norm: whether norms are LayerNorms.
+    by_head: whether the checkpoint has q, k and v of each head together, and files have not.
+    biases: tensors outside the layers that have a bias.
     """
 
     architecture: str
@@ -301,7 +307,7 @@ ARCHITECTURES_OF = {
     "bitnet-b1.58": BITNET,
 }
 
-#: Kinds of files whose FFNs are of experts, where others of the same name have dense ones.
+#: Architectures of files with experts, where files of the same name may have dense FFNs.
 WITH_EXPERTS = {
     "llama": Kind(
         "MixtralForCausalLM",

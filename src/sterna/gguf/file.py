@@ -1,6 +1,6 @@
-"""GGUF files: one reader that checks everything, and splits of several files as one.
+"""Read GGUF files: check everything, and open a split of several files as one model.
 
-Files are read, never mapped: one truncated while in use is an error and not a SIGBUS.
+Files are read and never mapped, so that a file truncated in use is an error and not a SIGBUS.
 """
 
 from __future__ import annotations
@@ -36,9 +36,8 @@ __all__ = ["GgufFile", "GgufModel", "is_gguf"]
 MAX_PARTS = 10_000
 READABLE = (*FLOAT_TYPES, *BLOCK_TYPES, "I2_S")
 _OTHER = "use another quantisation of this model"
-#: What to download in the place of a file of another type. Those of IQ1, IQ2 and IQ3 are indices of
-#: tables of eight or four weights: looked up, they give an eighth of Q2_K's speed
-#: (docs/how-to/gguf.md).
+#: What to download instead of a file of a type that is not supported. IQ1, IQ2 and IQ3 store
+#: indices of tables of eight or four weights; looking them up gives an eighth of Q2_K's speed.
 NEAREST = {
     kind: f"download this model as {other} in its place"
     for other, kinds in {
@@ -52,7 +51,7 @@ _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 
 
 def is_gguf(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is meant as a GGUF file: by its name, or by the magic of a file."""
+    """Whether a path names a GGUF file: by its suffix, or by the magic number in the file."""
     path = Path(path)
     if path.suffix.lower() == ".gguf":
         return not path.is_dir()
@@ -74,7 +73,7 @@ class GgufFile(TensorFile):
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Reads and checks the header; no tensor is read or allocated."""
+        """Read and check the header; no tensor is read or allocated."""
         self.path = Path(path)
         with open_regular(self.path) as (descriptor, state):
             self._state = state
@@ -84,7 +83,7 @@ class GgufFile(TensorFile):
         self.tensors = _placed(self.path, header, state.nbytes - header.data_offset)
 
     def read(self, name: str) -> npt.NDArray[np.uint8]:
-        """A tensor's bytes in fresh memory: uint8 [rows, bytes of a row], or [bytes] of I2_S."""
+        """Read a tensor into fresh memory: uint8 [rows, bytes of a row], or [bytes] for I2_S."""
         info = self.info(name)
         out = buffer(info.nbytes, info.file, name, self.scratch)
         self.read_into(out.data, [Span(info.offset, 0, info.nbytes)])
@@ -97,13 +96,13 @@ class GgufFile(TensorFile):
 
 
 class GgufModel:
-    """All files of a model: `metadata` of the first, `tensors` of all; `path` of the first.
+    """All files of a model: `metadata` and `path` of the first, `tensors` of all.
 
     Any part of a split (`name-00002-of-00003.gguf`) opens all of them.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Opens and checks all headers."""
+        """Open all files and check their headers."""
         paths = parts_of(Path(path))
         files = [GgufFile(p) for p in paths]
         self.path, self.metadata = paths[0], files[0].metadata
@@ -124,11 +123,11 @@ class GgufModel:
             raise self.metadata.error("split.tensors.count", len(self.tensors), total)
 
     def read(self, name: str) -> npt.NDArray[np.uint8]:
-        """The bytes of a tensor, as `GgufFile.read` has them, from the file that has it."""
+        """Read a tensor from the file that holds it, as `GgufFile.read` does."""
         return self._file_of(name).read(name)
 
     def buffer(self, name: str, nbytes: int) -> npt.NDArray[np.uint8]:
-        """Memory, of any content, for what is made of a tensor on its way into a format."""
+        """Return uninitialised memory, for what a tensor becomes on its way into a format."""
         file = self._file_of(name)
         return buffer(nbytes, file.path, name, file.scratch)
 
@@ -151,7 +150,7 @@ def parts_of(path: Path) -> list[Path]:
 
 
 def _check_part(file: GgufFile, number: int, count: int) -> None:
-    """The split that a file says it belongs to must be the one that its name says."""
+    """Check that a file belongs to the split that its name says."""
     split, part = (file.metadata.integer(f"split.{key}", 0) for key in ("count", "no"))
     if split in (0, 1) if count == 1 else (split, part) == (count, number):
         return
@@ -167,7 +166,7 @@ def _check_part(file: GgufFile, number: int, count: int) -> None:
 
 
 def _placed(path: Path, header: Header, data_nbytes: int) -> dict[str, TensorInfo]:
-    """Each tensor's type, size and place: without gaps, overlaps, or bytes beyond the file."""
+    """Give each tensor its type, size and place; refuse gaps, overlaps, and bytes past the end."""
     tensors: dict[str, TensorInfo] = {}
     ordered = sorted(header.tensors, key=lambda t: t.offset)
     spans = _spans(path, ordered, data_nbytes)
@@ -202,7 +201,7 @@ def _placed(path: Path, header: Header, data_nbytes: int) -> dict[str, TensorInf
 
 
 def _spans(path: Path, ordered: Sequence[RawTensor], data_nbytes: int) -> list[int]:
-    """Bytes from each tensor's begin to the next one's, or to the end of the file."""
+    """Return the bytes from the start of each tensor to the next one, or to the end of the file."""
     if not ordered:
         return []
     if ordered[-1].offset > data_nbytes:
@@ -215,8 +214,10 @@ def _spans(path: Path, ordered: Sequence[RawTensor], data_nbytes: int) -> list[i
 def _layouts(
     path: Path, header: Header, ordered: Sequence[RawTensor], spans: Sequence[int]
 ) -> dict[int, Layout]:
-    """What each type id of this file means: where several types share it, the one that all its
-    tensors' bytes fit."""
+    """Resolve the type ids of this file.
+
+    Forks gave some ids other types: then the type is the one that the bytes of all its tensors fit.
+    """
     open_ids: dict[int, tuple[Layout, ...]] = {}
     for i, (tensor, span) in enumerate(zip(ordered, spans, strict=True)):
         if not is_known(tensor.type_id):
@@ -254,7 +255,7 @@ def _fits(layout: Layout, tensor: RawTensor, span: int, alignment: int, exact: b
 def _misfit(
     path: Path, header: Header, tensor: RawTensor, span: int
 ) -> ModelFormatError | UnsupportedModelError:
-    """The error for a tensor whose bytes fit no type of its id."""
+    """Make the error for a tensor whose bytes fit no type of its id."""
     architecture = str(header.metadata.get("general.architecture", ""))
     if tensor.type_id in TILED and architecture.startswith(("bitnet", "llama", "falcon")):
         return UnsupportedModelError(

@@ -1,6 +1,6 @@
-"""A GGUF file as a checkpoint: its metadata as config.json, its tensors by their names there.
+"""The metadata of a GGUF file as config.json.
 
-Architectures and names: the converters of llama.cpp and of microsoft/BitNet.
+Follows the converters of llama.cpp and of microsoft/BitNet.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _IGNORED = re.compile(r"blk\.\d+\.attn_rot_embd\.weight|rope_freqs\.weight")
 _LONG_OR_SHORT = re.compile(r"rope_factors_(long|short)\.weight")
 _BLOCK = re.compile(r"blk\.(\d{1,6})\.(([a-z0-9_]+)\.(?:weight|bias|scale)|[a-z0-9_.]+)")
 
-#: Kinds of pooling and what GGUF files call them.
+#: Kinds of pooling -> their numbers in GGUF files.
 GGUF_POOLINGS = {"mean": 1, "last": 3}
 
-#: Keys that change the arithmetic, and the values that do not.
+#: Keys that may change the arithmetic -> the values that do not.
 _NEUTRAL: dict[str, tuple[object, ...]] = {
     "expert_count": (0,), "expert_weights_scale": (0.0, 1.0), "expert_weights_norm": (True,),
     "expert_group_count": (0, 1), "expert_gating_func": (0, 1, 3),  # unsaid, softmax, of the top
@@ -47,7 +47,7 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
 
 
 def config_of(model: GgufModel) -> dict[str, Any]:
-    """The metadata as config.json; ModelFormatError, UnsupportedModelError."""
+    """Translate the metadata to config.json; raises ModelFormatError or UnsupportedModelError."""
     m = model.metadata
     name = m.text("general.architecture")
     kind = ARCHITECTURES_OF.get(name)
@@ -109,7 +109,7 @@ def config_of(model: GgufModel) -> dict[str, Any]:
 
 
 def _windows(m: Metadata, name: str, kind: Kind, layers: int) -> dict[str, Any]:
-    """The context, and which layers have a window: all but every so many-th, or those of a list."""
+    """Return the context and which layers have a window: a list, or all but every n-th."""
     key, base = f"{name}.attention.sliding_window", f"{name}.rope.freq_base"
     window, context = m.integer(key, 0) or None, m.integer(f"{name}.context_length")
     if "rope.freq_base_swa" not in kind.reads:
@@ -126,12 +126,12 @@ def _windows(m: Metadata, name: str, kind: Kind, layers: int) -> dict[str, Any]:
 
 
 def _of_first(m: Metadata, kind: Kind, key: str, layers: int, default: int | None) -> int:
-    """A number of all layers; where a kind's layers differ, that of the first."""
+    """Read a number that all layers share; where layers may differ, the first layer's."""
     return m.each(key, layers)[0] if kind.varied else m.same(key, layers, default)
 
 
 def _experts(m: Metadata, name: str, layers: int, width: str) -> dict[str, Any]:
-    """How many experts there are and a token has, and how wide they are."""
+    """Read the number of experts, of experts a token uses, and their width."""
     key = f"{name}.expert_feed_forward_length"
     return {
         "num_experts": m.integer(f"{name}.expert_count"),
@@ -142,7 +142,7 @@ def _experts(m: Metadata, name: str, layers: int, width: str) -> dict[str, Any]:
 
 
 def _pooling(m: Metadata, key: str) -> dict[str, Any]:
-    """The pooling of a model of embeddings, whose vectors are normalised."""
+    """Read the pooling of an embedding model; its vectors are normalised."""
     kind = m.integer(key, 0)
     if kind == 0:
         return {}
@@ -156,7 +156,7 @@ def _pooling(m: Metadata, key: str) -> dict[str, Any]:
 
 
 def _predicting(m: Metadata, name: str, layers: int) -> int:
-    """How many of the blocks, the last ones, predict several tokens."""
+    """Count the last blocks that predict several tokens (MTP layers)."""
     key = f"{name}.nextn_predict_layers"
     count = m.integer(key, 0)
     if count >= layers:
@@ -165,7 +165,7 @@ def _predicting(m: Metadata, name: str, layers: int) -> int:
 
 
 def _linear_modules(kind: Kind, layers: int) -> dict[str, str]:
-    """The layers of all tensors that are multiplied with activations."""
+    """Map the tensors that activations are multiplied with to the layers' names."""
     modules = {
         f"blk.{i}.{tensor}.weight": f"model.layers.{i}.{module}"
         for i in range(layers)
@@ -176,7 +176,7 @@ def _linear_modules(kind: Kind, layers: int) -> dict[str, str]:
 
 
 def _head_dim(m: Metadata, name: str, hidden: int, heads: int, partial: bool) -> int:
-    """Features of a head: one number for keys, values and, unless they are partial, rotations."""
+    """Read the features of a head, the same for keys, values and (unless partial) rotations."""
     if not heads:
         raise m.error(f"{name}.attention.head_count", "at least 1", heads)
     width = m.integer(f"{name}.attention.key_length", hidden // heads)
@@ -191,7 +191,7 @@ def _head_dim(m: Metadata, name: str, hidden: int, heads: int, partial: bool) ->
 
 
 def _rotary_dim(m: Metadata, key: str, width: int) -> int:
-    """How many features of a head are rotated."""
+    """Read how many features of a head are rotated."""
     rotated = m.integer(key, width)
     if rotated % 2 or not 0 < rotated <= width:
         raise m.error(key, f"an even number up to {width}, the features of a head", rotated)
@@ -199,7 +199,7 @@ def _rotary_dim(m: Metadata, key: str, width: int) -> int:
 
 
 def _is_mtp(model: GgufModel, kind: Kind, block: int) -> bool:
-    """Whether a block has an MTP layer of the kind that the architecture runs, and nothing else."""
+    """Whether a block is exactly an MTP layer that the architecture runs."""
     prefix, known = f"blk.{block}.", {f"{tensor}.weight" for tensor in kind.modules.values()}
     inside = {name.removeprefix(prefix) for name in model.tensors if name.startswith(prefix)}
     needed = {f"{tensor}.weight" for tensor in PREDICTING.values()}
@@ -207,9 +207,9 @@ def _is_mtp(model: GgufModel, kind: Kind, block: int) -> bool:
 
 
 def _check_names(model: GgufModel, kind: Kind, layers: int, reads_mtp: bool) -> None:
-    """Every tensor must be one that the graph reads: what is left out would be a wrong answer.
+    """Refuse tensors that the graph does not read, since leaving them out would give wrong answers.
 
-    reads_mtp: that of an MTP layer behind the model's layers, too.
+    reads_mtp: whether the block after the last layer is read as an MTP layer.
     """
     architecture = model.metadata.text("general.architecture")
     longrope = scaling_of(model, architecture) == "longrope"

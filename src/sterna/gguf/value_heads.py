@@ -55,7 +55,8 @@ class ValueHeads:
     @property
     def order(self) -> npt.NDArray[np.intp]:
         """For each of the model's value heads, its place in the file."""
-        return np.arange(self.v_heads).reshape(-1, self.k_heads).T.reshape(-1)
+        places: npt.NDArray[np.intp] = np.arange(self.v_heads).reshape(-1, self.k_heads).T
+        return places.reshape(-1)
 
     def row_order(self, module: str, rows: int) -> npt.NDArray[np.intp] | None:
         """For each of the model's rows of a tensor, its place in the file; None: the same."""

@@ -1,4 +1,7 @@
-"""From a GGUF file's tensors to packed weights: blocks stay as they are, rows find their order."""
+"""The tensors of a GGUF file as the weights of a Hugging Face checkpoint, packed.
+
+Quantised blocks keep their levels and scales; rows get the checkpoint's order.
+"""
 
 from __future__ import annotations
 
@@ -49,10 +52,10 @@ U8 = npt.NDArray[np.uint8]
 
 @dataclass
 class GgufWeights:
-    """Weights of a GGUF file, packed as they are asked for.
+    """The `WeightSource` of a GGUF file; weights are packed on request.
 
-    format: of the linear layers, None for their own types; head: of the embedding and the head,
-    None for theirs. Floats take any format; quantised weights only their own, or a float one.
+    format: of the linear layers, None for their own types. head: of the embedding and the head,
+    None for theirs. Floats take any format, quantised weights their own or a float format.
     config: the metadata as config.json (`config_of`). i2s: one of I2S_LAYOUTS.
     """
 
@@ -139,7 +142,7 @@ class GgufWeights:
         return self._info(name, (count, part.M, part.K))
 
     def _expert(self, info: TensorInfo, rows: list[U8]) -> PackedWeight:
-        """Rows of one expert, of the parts' tensors one after the other."""
+        """Pack one expert: the rows of its parts, one after the other."""
         if info.dtype not in FLOAT_TYPES:
             return self._of_blocks(info, rows, None, self.format, "format", narrows=False)
         floats = joined([self._floats(info, raw) for raw in rows])
@@ -202,7 +205,7 @@ class GgufWeights:
         return gguf_name(self._architecture, self._in_layer(name))
 
     def _in_layer(self, name: str) -> str:
-        """A name of an MTP layer, which is the block behind the model's layers, as one of those."""
+        """Translate a name of the MTP layer, which is stored as the block after the last layer."""
         if not name.startswith("mtp."):
             return name
         m = self.model.metadata
@@ -222,7 +225,7 @@ class GgufWeights:
         return info
 
     def _part(self, part: Linear) -> TensorInfo:
-        """The tensor of a layer, which has one row as a vector."""
+        """Return the tensor of a layer; a layer of one row is stored as a vector."""
         name = self._name(f"{part.name}.weight")
         stored = self.model.tensors.get(name)
         if part.M == 1 and stored is not None and stored.shape == (part.K,):
@@ -238,19 +241,19 @@ class GgufWeights:
 
     @staticmethod
     def _stored_format(info: TensorInfo) -> str:
-        """The format that holds a tensor's type unchanged."""
+        """Return the format that holds a tensor's type without a change."""
         if info.dtype == "I2_S":
             return "i2"
         name = info.dtype.lower()
         return name if info.dtype in FLOAT_TYPES else BLOCKS[name].format.name
 
     def _kind(self, part: Linear) -> str:
-        """What parts must have in common to be one weight: a type, or levels with a scale each."""
+        """Return what parts of one weight must share: their type, or levels with a scale each."""
         dtype = self._part(part).dtype
         return "levels" if dtype == "I2_S" or self._scale(part) is not None else dtype
 
     def _scale(self, part: Linear) -> np.float32 | None:
-        """The factor beside a tensor (`*.scale` of older BitNet files), None where it is 1."""
+        """Return the factor of a tensor (`*.scale` in older BitNet files); None if it is 1."""
         name = self._name(f"{part.name}.scale")
         info = self.model.tensors.get(name)
         if info is None or is_array(self._architecture, name):
@@ -279,7 +282,7 @@ class GgufWeights:
         return np.asarray(pairs.transpose(0, 2, 1).reshape(-1), np.intp)
 
     def _order_of_all(self, parts: list[Linear]) -> npt.NDArray[np.int64] | None:
-        """The order of the rows of several layers, one after the other; None where all stay."""
+        """Return the order of the rows of several layers in sequence; None if no row moves."""
         orders = [self._order(part.name, part.M) for part in parts]
         if all(isinstance(order, slice) for order in orders):
             return None
@@ -301,7 +304,7 @@ class GgufWeights:
         return raw if isinstance(order, slice) else raw[order]
 
     def _floats(self, info: TensorInfo, raw: U8 | None = None) -> Floats:
-        """A float tensor [rows, K], finite; of other bytes than the file's if given."""
+        """Return a finite float tensor [rows, K], from `raw` if given, else from the file."""
         stored = formats.float_format(info.dtype.lower())
         raw = self.model.read(info.name) if raw is None else raw
         bits = raw.view(stored.word)
@@ -315,7 +318,7 @@ class GgufWeights:
     # ---------------------------------------------------------------------------------- packing
 
     def _packed(self, parts: list[Linear], asked: str | None, option: str) -> PackedWeight:
-        """Rows of parts of one kind as one weight, in the format asked for or their own."""
+        """Pack parts of one kind as one weight, in the format asked for or their own."""
         info, kind = self._part(parts[0]), self._kind(parts[0])
         if kind not in FLOAT_TYPES and kind != "levels":
             return self._from_blocks(parts, asked, option)
@@ -337,7 +340,7 @@ class GgufWeights:
         self, info: TensorInfo, raw: list[U8], order: npt.NDArray[np.int64] | None,
         asked: str | None, option: str, *, narrows: bool = True,
     ) -> PackedWeight:  # fmt: skip
-        """Rows of blocks in the format asked for. narrows: as `from_ggml`, if it may."""
+        """Pack rows of blocks in the format asked for; narrows: allow `from_ggml`'s `narrow`."""
         name = info.dtype.lower()
         if asked is not None:
             asked = formats.fitting(formats.get(asked), info.shape[-1]).name
@@ -368,7 +371,7 @@ class GgufWeights:
         )
 
     def _levels(self, part: Linear) -> Levels:
-        """Ternary weights with one scale, in the model's order."""
+        """Read ternary weights with one scale, in the checkpoint's order."""
         info, factor = self._part(part), self._scale(part)
         if info.dtype == "I2_S":
             stored, step = i2s_levels(self.model, info, self.i2s, self.threads)
