@@ -30,7 +30,7 @@ __all__ = [
     "PREDICTING",
     "PROJECTIONS",
     "WITH_EXPERTS",
-    "Kind",
+    "GgufArchitecture",
 ]
 
 _LINEARS = {
@@ -98,7 +98,7 @@ _MIXTRAL = {
 
 
 @dataclass(frozen=True)
-class Kind:
+class GgufArchitecture:
     """An architecture of GGUF files, and how it differs from the Hugging Face checkpoint.
 
     architecture, activation: the class and `hidden_act` in config.json.
@@ -141,18 +141,18 @@ class Kind:
     biases: tuple[str, ...] = ()
 
 
-BITNET = Kind(
+BITNET = GgufArchitecture(
     "BitNetForCausalLM",
     "relu2",
     _LINEARS
     | _READS
     | {"self_attn.attn_sub_norm": "attn_sub_norm", "mlp.ffn_sub_norm": "ffn_sub_norm"},
 )
-_LLAMA = Kind("LlamaForCausalLM", permuted=True, written=True)
+_LLAMA = GgufArchitecture("LlamaForCausalLM", permuted=True, written=True)
 _SOFT_CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
 _FACTORS = ("embedding_scale", "residual_scale", "logit_scale")
 _SWA_BASE = "rope.freq_base_swa"
-_GEMMA4 = Kind(
+_GEMMA4 = GgufArchitecture(
     "Gemma4ForCausalLM",
     "gelu_pytorch_tanh",
     _GEMMA2
@@ -175,13 +175,13 @@ _GEMMA4 = Kind(
 ARCHITECTURES_OF = {
     "llama": _LLAMA,
     "falcon3": _LLAMA,
-    "qwen2": Kind("Qwen2ForCausalLM", written=True),
-    "qwen3": Kind(
+    "qwen2": GgufArchitecture("Qwen2ForCausalLM", written=True),
+    "qwen3": GgufArchitecture(
         "Qwen3ForCausalLM",
         modules=_LINEARS | _READS | _QK_NORMS | _INPUT_NORMS,
         written=True,
     ),
-    "qwen35": Kind(
+    "qwen35": GgufArchitecture(
         "Qwen3_5ForCausalLM",
         modules=_LINEARS | _READS | _QK_NORMS | _RECURRENT | PREDICTING,
         hybrid=True,
@@ -190,7 +190,7 @@ ARCHITECTURES_OF = {
         arrays=_RECURRENT_ARRAYS,
         settings=hybrid_fields,
     ),
-    "qwen35moe": Kind(
+    "qwen35moe": GgufArchitecture(
         "Qwen3_5MoeForCausalLM",
         modules=_EXPERTS | _SHARED | _READS | _QK_NORMS | _RECURRENT | PREDICTING,
         hybrid=True,
@@ -200,7 +200,7 @@ ARCHITECTURES_OF = {
         settings=hybrid_experts_fields,
         experts="moe_intermediate_size",
     ),
-    "gemma2": Kind(
+    "gemma2": GgufArchitecture(
         "Gemma2ForCausalLM",
         "gelu_pytorch_tanh",
         _GEMMA2,
@@ -209,7 +209,7 @@ ARCHITECTURES_OF = {
         reads=_SOFT_CAPS,
         period=2,
     ),
-    "gemma3": Kind(
+    "gemma3": GgufArchitecture(
         "Gemma3ForCausalLM",
         "gelu_pytorch_tanh",
         _GEMMA2 | _QK_NORMS | _INPUT_NORMS,
@@ -219,22 +219,22 @@ ARCHITECTURES_OF = {
         period=6,
     ),
     "gemma4": _GEMMA4,
-    "granite": Kind(
+    "granite": GgufArchitecture(
         "GraniteForCausalLM",
         permuted=True,
         settings=granite_fields,
         reads=(*_FACTORS, "attention.scale"),
     ),
-    "smollm3": Kind("SmolLM3ForCausalLM", permuted=True),
-    "phi3": Kind("Phi3ForCausalLM", modules=_READS | _QKV | _GATE_UP, partial=True),
-    "olmo2": Kind(
+    "smollm3": GgufArchitecture("SmolLM3ForCausalLM", permuted=True),
+    "phi3": GgufArchitecture("Phi3ForCausalLM", modules=_READS | _QKV | _GATE_UP, partial=True),
+    "olmo2": GgufArchitecture(
         "Olmo2ForCausalLM",
         modules=_LINEARS | _QK_NORMS | _ADDS,
         settings=olmo2_fields,
         reads=(_SWA_BASE,),
         period=4,
     ),
-    "glm4": Kind(
+    "glm4": GgufArchitecture(
         "Glm4ForCausalLM",
         modules={
             **{name: to for name, to in _LINEARS.items() if name.startswith("self_attn.")},
@@ -246,14 +246,14 @@ ARCHITECTURES_OF = {
         partial=True,
         settings=glm4_fields,
     ),
-    "command-r": Kind(
+    "command-r": GgufArchitecture(
         "CohereForCausalLM",
         modules=_LINEARS | {"input_layernorm": "attn_norm"},
         settings=cohere_fields,
         reads=("logit_scale",),
         layer_norm=True,
     ),
-    "starcoder2": Kind(
+    "starcoder2": GgufArchitecture(
         "Starcoder2ForCausalLM",
         "gelu_pytorch_tanh",
         _ATTENTION | _READS | {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
@@ -261,7 +261,7 @@ ARCHITECTURES_OF = {
         layer_norm=True,
         biases=("output_norm",),
     ),
-    "phi2": Kind(
+    "phi2": GgufArchitecture(
         "PhiForCausalLM",
         "gelu_new",
         {
@@ -276,19 +276,21 @@ ARCHITECTURES_OF = {
         layer_norm=True,
         biases=("output_norm", "output"),
     ),
-    "hunyuan-dense": Kind(
+    "hunyuan-dense": GgufArchitecture(
         "HunYuanDenseV1ForCausalLM",
         modules=_LINEARS
         | _READS
         | {"self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm"},
     ),
-    "minicpm": Kind("MiniCPMForCausalLM", permuted=True, settings=minicpm_fields, reads=_FACTORS),
-    "qwen3moe": Kind(
+    "minicpm": GgufArchitecture(
+        "MiniCPMForCausalLM", permuted=True, settings=minicpm_fields, reads=_FACTORS
+    ),
+    "qwen3moe": GgufArchitecture(
         "Qwen3MoeForCausalLM",
         modules=_EXPERTS | _READS | _QK_NORMS,
         experts="moe_intermediate_size",
     ),
-    "gpt-oss": Kind(
+    "gpt-oss": GgufArchitecture(
         "GptOssForCausalLM",
         modules=_GPT_OSS,
         settings=gpt_oss_fields,
@@ -296,7 +298,7 @@ ARCHITECTURES_OF = {
         period=2,
     ),
     # 1bitLLM's models; their names there are those of BitNet, but for the small n
-    "bitnet": Kind(
+    "bitnet": GgufArchitecture(
         "BitnetForCausalLM",
         modules=_LINEARS
         | _READS
@@ -309,7 +311,7 @@ ARCHITECTURES_OF = {
 
 #: Architectures of files with experts, where files of the same name may have dense FFNs.
 WITH_EXPERTS = {
-    "llama": Kind(
+    "llama": GgufArchitecture(
         "MixtralForCausalLM",
         modules=_MIXTRAL | _READS,
         permuted=True,

@@ -17,7 +17,7 @@ from sterna.gguf.architectures import (
     PREDICTING,
     PROJECTIONS,
     WITH_EXPERTS,
-    Kind,
+    GgufArchitecture,
 )
 from sterna.gguf.file import GgufModel
 from sterna.gguf.folded_hadamard import hadamard_of
@@ -108,7 +108,7 @@ def config_of(model: GgufModel) -> dict[str, Any]:
     return fields | (kind.settings(model, name, fields) if kind.settings else {})
 
 
-def _windows(m: Metadata, name: str, kind: Kind, layers: int) -> dict[str, Any]:
+def _windows(m: Metadata, name: str, kind: GgufArchitecture, layers: int) -> dict[str, Any]:
     """Return the context and which layers have a window: a list, or all but every n-th."""
     key, base = f"{name}.attention.sliding_window", f"{name}.rope.freq_base"
     window, context = m.integer(key, 0) or None, m.integer(f"{name}.context_length")
@@ -125,7 +125,9 @@ def _windows(m: Metadata, name: str, kind: Kind, layers: int) -> dict[str, Any]:
     return found | {"layer_types": [SLIDING if windowed else FULL for windowed in types]}
 
 
-def _of_first(m: Metadata, kind: Kind, key: str, layers: int, default: int | None) -> int:
+def _of_first(
+    m: Metadata, kind: GgufArchitecture, key: str, layers: int, default: int | None
+) -> int:
     """Read a number that all layers share; where layers may differ, the first layer's."""
     return m.each(key, layers)[0] if kind.varied else m.same(key, layers, default)
 
@@ -164,7 +166,7 @@ def _predicting(m: Metadata, name: str, layers: int) -> int:
     return count
 
 
-def _linear_modules(kind: Kind, layers: int) -> dict[str, str]:
+def _linear_modules(kind: GgufArchitecture, layers: int) -> dict[str, str]:
     """Map the tensors that activations are multiplied with to the layers' names."""
     modules = {
         f"blk.{i}.{tensor}.weight": f"model.layers.{i}.{module}"
@@ -198,7 +200,7 @@ def _rotary_dim(m: Metadata, key: str, width: int) -> int:
     return rotated
 
 
-def _is_mtp(model: GgufModel, kind: Kind, block: int) -> bool:
+def _is_mtp(model: GgufModel, kind: GgufArchitecture, block: int) -> bool:
     """Whether a block is exactly an MTP layer that the architecture runs."""
     prefix, known = f"blk.{block}.", {f"{tensor}.weight" for tensor in kind.modules.values()}
     inside = {name.removeprefix(prefix) for name in model.tensors if name.startswith(prefix)}
@@ -206,7 +208,7 @@ def _is_mtp(model: GgufModel, kind: Kind, block: int) -> bool:
     return needed <= inside <= known
 
 
-def _check_names(model: GgufModel, kind: Kind, layers: int, reads_mtp: bool) -> None:
+def _check_names(model: GgufModel, kind: GgufArchitecture, layers: int, reads_mtp: bool) -> None:
     """Refuse tensors that the graph does not read, since leaving them out would give wrong answers.
 
     reads_mtp: whether the block after the last layer is read as an MTP layer.
