@@ -49,7 +49,7 @@ def fractions(gb_s: float, gops: float, bandwidth: float, peak: float) -> Row:
 
 
 def with_range(row: Mapping[str, Any], *fields: str) -> Row:
-    """The row with FIELD_range, "least to greatest", beside each FIELD that has both."""
+    """Return the row with FIELD_range, "least to greatest", for each FIELD that has both."""
     low_high = {name: (row.get(f"{name}_min"), row.get(f"{name}_max")) for name in fields}
     return dict(row) | {
         f"{name}_range": None if low is None else f"{cell(low)} to {cell(high)}"

@@ -39,10 +39,10 @@ def usual_seconds(
     """The seconds that a quarter of each way's runs take at most; None where the machine was too
     busy to tell.
 
-    What disturbs only adds to a time: beside other work the lower quartile still found the same way
-    in 50 trials of 50, the median in 47, and what it finds once is kept for every start to come.
+    Disturbances only add to a time: while other programs ran, the lower quartile still found the
+    same way in 50 trials of 50, the median in 47. The result is kept for all later starts.
     Rounds of all of them follow each other while the clock leaves room for another; the first is
-    for warming up. Budgets have room for many: beside other work they end after `LEAST_ROUNDS` or
+    for warming up. Budgets have room for many; on a busy machine they end after `LEAST_ROUNDS` or
     less, and then a moment's disturbance would decide.
     """
     times: dict[Way, list[float]] = {way: [] for way in dict.fromkeys(ways)}

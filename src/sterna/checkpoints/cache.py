@@ -34,7 +34,7 @@ _SILENT_S = 1.0  # of this wait
 _STALE_S = 3600.0  # a temporary folder this old belongs to a process that was killed
 _CLAIMED_S = 60.0  # and one this old that is not locked, where the file system has locks
 _BACKGROUND_NICENESS = 10
-_SOURCE = "source.path"  # beside the packed model: where what is packed came from, for lists
+_SOURCE = "source.path"  # next to the packed model: the path of its source, for lists
 _MAX_PATH_BYTES = 1 << 14
 _SOURCE_SUFFIXES = (".safetensors", ".json", ".jinja", ".model", ".txt", ".gguf")
 _KEY = re.compile(r"[A-Za-z0-9_.-]{1,64}-[0-9a-f]{20}-[0-9a-f]{20}")
@@ -279,7 +279,7 @@ def _is_whole(entry: Path) -> bool:
 
 
 def _remove(root: Path, entry: Path) -> None:
-    # Renamed first: whoever looks it up finds all of it or nothing.
+    # Renamed first, so that a lookup finds all of it or nothing.
     with contextlib.suppress(OSError):
         doomed = root / f".{entry.name}.{secrets.token_hex(8)}.tmp"
         entry.rename(doomed)

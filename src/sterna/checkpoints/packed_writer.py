@@ -35,8 +35,8 @@ from sterna.tokenizer import MAX_TOKENIZER_BYTES
 __all__ = ["ASSET_FILES", "PackedWriter", "packing", "write_packed"]
 
 MAX_LICENSE_BYTES = 1 << 20
-#: What travels with the weights: all that generation needs besides them, and their licence. Each
-#: with the bytes it may have: what is too large to be read is too large to be copied.
+#: Files that are copied with the weights (what generation needs, and the licence) -> their largest
+#: size in bytes: a file too large to be read is too large to be copied.
 ASSET_FILES = {
     "generation_config.json": MAX_CONFIG_BYTES,
     "tokenizer.json": MAX_TOKENIZER_BYTES,

@@ -147,10 +147,10 @@ def to_gguf(
     kind = getattr(gguf.LlamaFileType, _FILE_TYPE.get(type, f"MOSTLY_{type}"))
     add_sizes(writer, model.config, default_name(name), int(kind))
     factors = rope_factors(gguf, writer, model.config)
-    beside = assets_of(model)
-    with beside.as_folder() as folder:
-        add_tokenizer(gguf, writer, folder, beside.tokenizer(), model.config.vocab_size)
-    generation = beside.generation_config
+    assets = assets_of(model)
+    with assets.as_folder() as folder:
+        add_tokenizer(gguf, writer, folder, assets.tokenizer(), model.config.vocab_size)
+    generation = assets.generation_config
     sampling = sampling_of(generation, Path(GENERATION_CONFIG))
     add_sampling(writer, sampling, generation.get("suppress_tokens") or [])
     with replacing(Path(dst), writing.nbytes()) as file:

@@ -170,14 +170,14 @@ def plan(
 
 
 def check_assets(model: loading.Model, required: bool = True) -> None:
-    """Reads what a model has besides its weights, as a start does; raises ModelFormatError.
+    """Read a model's tokenizer and template as a start does; raises ModelFormatError.
 
     required: whether there must be a tokenizer.
     """
-    beside = assets_of(model)
-    if required or beside.has_tokenizer:
-        beside.tokenizer().check(model.config.vocab_size)
-    beside.template()
+    assets = assets_of(model)
+    if required or assets.has_tokenizer:
+        assets.tokenizer().check(model.config.vocab_size)
+    assets.template()
 
 
 def assets_of(model: loading.Model) -> Assets:

@@ -15,7 +15,7 @@ from sterna.errors import ModelFormatError, RequestError, reason
 CHUNK_BYTES = 4 << 20  # large enough that a read's fixed cost vanishes, small enough to balance
 MAX_READ_THREADS = 4  # copying from the page cache is bound by memory bandwidth beyond that
 
-# Not blocking: the open of a FIFO in place of a file would otherwise wait for ever.
+# Not blocking: the open of a FIFO in place of a file would otherwise never return.
 _OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 # What a clone without git-lfs has in a large file's place: github.com/git-lfs, docs/spec.md.
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"

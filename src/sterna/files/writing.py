@@ -1,4 +1,4 @@
-"""Files written beside their place, which they take once they are whole and on the disk."""
+"""Atomic writes: a file or folder takes its place once it is complete and on the disk."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HEX = re.compile("[0-9a-f]{16}")
 def replacing(path: Path, nbytes: int, mode: int = 0o666) -> Iterator[BinaryIO]:
     """A binary file that takes the place of `path` only once it is whole and on the disk.
 
-    It is written beside `path` under another name, and may be read. `nbytes` is what will be
+    It is written next to `path` under another name, and may be read. `nbytes` is what will be
     written, for the message when the disk is full; `mode`: its rights, less the umask. Raises
     RequestError.
     """
@@ -68,7 +68,7 @@ def synced(path: Path) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def replacing_directory(path: Path, nbytes: int, force: bool = False) -> Iterator[Path]:
-    """A fresh directory beside `path` that takes its name once the block ends without an error.
+    """A fresh directory next to `path` that takes its name once the block ends without an error.
 
     `path` must not exist, or be an empty directory; with `force` it may be one with files, which
     are removed after the rename. Raises RequestError.

@@ -25,7 +25,7 @@ BITNET_TEMPLATE = (
 
 
 def assets_of(model: GgufModel, config: dict[str, Any]) -> FileAssets:
-    """What the metadata holds besides `config`: tokenizer, chat template and settings."""
+    """Read the tokenizer, the chat template and the generation settings from the metadata."""
     m = model.metadata
     vocabulary = Vocabulary(m)
     bos, tokens = vocabulary.bos_id, vocabulary.tokens
@@ -50,7 +50,7 @@ def assets_of(model: GgufModel, config: dict[str, Any]) -> FileAssets:
 
 
 def _chat_template(m: Metadata, has_eot: bool) -> str | list[dict[str, str]] | None:
-    """The file's template, or all if several are named; BitNet's own in place of BitNet files'."""
+    """Return the file's template, or all if it has several; BitNet files get the model's own."""
     if m.text("general.architecture").startswith("bitnet") and has_eot:
         return BITNET_TEMPLATE
     key = "tokenizer.chat_template"
@@ -65,7 +65,7 @@ def _chat_template(m: Metadata, has_eot: bool) -> str | list[dict[str, str]] | N
 
 
 def _sampling(m: Metadata) -> dict[str, Any]:
-    """What the model's makers sample with, in the words of generation_config.json."""
+    """Return the recommended sampling options, in the words of generation_config.json."""
     keys = {"temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
             "penalty_repeat": "repetition_penalty"}  # fmt: skip
     settings: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""What a GGUF file says besides its weights: sizes, rotations, tokenizer, chat template."""
+"""Write the metadata of a GGUF file: sizes, rotations, tokenizer, chat template, sampling."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LEAST_SCORE = -1e9  # of a token that no merge makes
 
 
 def add_sizes(writer: Any, c: TransformerConfig, name: str, file_type: int) -> None:
-    """Sizes and rotations of a model, and what the file is called."""
+    """Add the sizes of a model, and the name and type of the file."""
     writer.add_name(name)
     writer.add_file_type(file_type)
     writer.add_quantization_version(2)  # of ggml's block layouts
@@ -107,7 +107,7 @@ def _quotients(
 
 
 def add_tokenizer(gguf: Any, writer: Any, folder: Path, loaded: Tokenizer, vocab_size: int) -> None:
-    """The tokenizer of a folder: tokenizer.json, and the special tokens and template beside it.
+    """Add the tokenizer of a folder: tokenizer.json, special tokens and chat template.
 
     loaded: the same, ready to use. Raises UnsupportedModelError for a kind that GGUF has no words
     for, ModelFormatError.

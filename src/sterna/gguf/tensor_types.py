@@ -17,8 +17,8 @@ class Layout(NamedTuple):
     name: str
     k: int
     nbytes: int
-    extra: int = 0  # bytes of the whole tensor besides its blocks
-    row: int = 0  # bytes of each row besides its blocks
+    extra: int = 0  # further bytes of the whole tensor
+    row: int = 0  # further bytes of each row
 
 
 I2_S = Layout("I2_S", 4, 1, 32)

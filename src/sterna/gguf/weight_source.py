@@ -382,7 +382,7 @@ class GgufWeights:
             levels = np.sign(values).astype(np.int8)
             if not np.array_equal(levels * step, values):
                 raise UnsupportedModelError(
-                    f"{info.file}: {info.name}: weights beside a scale must be ternary, but are "
+                    f"{info.file}: {info.name}: weights with a scale must be ternary, but are "
                     "of several sizes; use the model's safetensors"
                 )
         scale = np.asarray(step * (np.float32(1) if factor is None else factor), np.float32)

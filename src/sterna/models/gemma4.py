@@ -31,7 +31,7 @@ ACTIVATION = "gelu_pytorch_tanh"
 TERNARY = False  # float tensors of linear layers are the weights themselves
 #: What tensors' names begin with in a checkpoint with towers, and in one without.
 PREFIXES = {"model.language_model.": "model."}
-#: Tensors beside the text's layers, by what their names begin with.
+#: Prefixes of tensors that are not the text model's -> what they are.
 SKIPPED = {
     "model.vision_tower.": "a vision tower: Sterna runs the text alone",
     "model.embed_vision.": "of a vision tower: Sterna runs the text alone",

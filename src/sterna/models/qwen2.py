@@ -17,7 +17,7 @@ from sterna.weights.sources import WeightSource
 ARCHITECTURES = ("Qwen2ForCausalLM",)
 ACTIVATION = "silu"
 TERNARY = False  # float tensors of linear layers are the weights themselves
-# Keys may have biases of hundreds beside values of one: 13 bits for all of a vector are too few.
+# Keys may have biases of hundreds next to values of one: 13 bits for a vector are too few.
 KV_DTYPE = "f16"
 
 

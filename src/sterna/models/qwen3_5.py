@@ -26,14 +26,14 @@ from sterna.weights.sources import Linear, WeightSource
 ARCHITECTURES = ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration")
 ACTIVATION = "silu"
 TERNARY = False  # float tensors of linear layers are the weights themselves
-#: What tensors' names begin with in a checkpoint with a vision tower, and in one without.
+#: Prefixes of tensors in checkpoints with a vision tower -> in those without.
 PREFIXES = {"model.language_model.": "model."}
-#: Tensors beside the text's layers, by what their names begin with.
+#: Prefixes of tensors that are not the text model's -> what they are.
 SKIPPED = {
     "model.visual.": "a vision tower: Sterna runs the text alone",
     "mtp.": "layers that predict several tokens, of a kind that Sterna does not run",
 }
-LINEAR = "linear_attention"  # of layer_types, beside FULL
+LINEAR = "linear_attention"  # in layer_types: a recurrent layer
 MIXERS = "mixer_types"  # a field of ours: layer_types of both kinds
 #: A field of ours: names of the layers `out_proj` whose columns repeat the key heads (0 1 2 0 1 2),
 #: where all other tensors have the value heads of a key head side by side (0 0 1 1 2 2). Blocks of

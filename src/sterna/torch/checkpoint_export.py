@@ -101,8 +101,7 @@ def config_of(model: Any) -> Any:
 
 
 def save_beside(folder: str | Path, model: Any, tokenizer: Any) -> None:
-    """What a folder has beside its weights: the model's generation config, and a tokenizer's files
-    where one of transformers is given."""
+    """Write the model's generation config and, if given, the files of a transformers tokenizer."""
     if getattr(model, "generation_config", None) is not None:
         model.generation_config.save_pretrained(folder)
     if tokenizer is not None:

@@ -63,7 +63,7 @@ def _memory(name: str, t: Tensor, dtype: torch.dtype, dims: int) -> npt.NDArray[
 
 
 class _Kernels(NamedTuple):
-    """What a product takes besides x."""
+    """The arguments of a product other than x."""
 
     weight: _native.Weight
     format: Format

@@ -39,7 +39,7 @@ from sterna.weights.storages import Floats, Levels, Linear
 __all__ = ["export"]
 
 _DTYPES = {np.dtype(np.float32): "F32", np.dtype(np.float16): "F16"}
-_KEPT = ("bias", "rms_norm.weight")  # of a low-bit layer, beside its weight
+_KEPT = ("bias", "rms_norm.weight")  # tensors of a low-bit layer other than its weight
 
 
 def export(

@@ -43,7 +43,7 @@ class TorchModel:
         groups: Sequence[Sequence[Request]],
         progress: Callable[[int], None] = lambda done_groups: None,
     ) -> list[list[Score]]:
-        """As `evaluate.scoring.score`, one request after the other; raises as that does."""
+        """Score requests one after the other; raises as `evaluate.loglikelihood.score`."""
         made: list[list[Score]] = []
         for group in groups:
             made.append([self._score(fitted(request, self.context)) for request in group])

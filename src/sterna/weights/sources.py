@@ -1,8 +1,8 @@
-"""From a checkpoint's tensors to packed weights, whatever convention the checkpoint follows.
+"""Weight sources: the tensors of a checkpoint or packed directory, as models ask for them.
 
 A model file asks for `matrix(name, parts)`: the rows of several linear layers (q, k and v; gate and
-up) as one packed weight, or as several where they have different formats. `storages` reads each as
-it is stored, `packing` puts it into a format.
+up) as one packed weight, or as several if their formats differ. `storages` reads each layer as it
+is stored, `packing` puts it into a format. GGUF files have their source in `sterna.gguf`.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ __all__ = [
 ]
 
 F32 = npt.NDArray[np.float32]
-#: Head -> the format of its rows; an exact head has the checkpoint's. The name of a weight format,
-#: such as q8_0, is a head as well. The head "int8" is rows of the format "i8": two spellings of
-#: one thing, both understood, of which a model's `head` says "int8".
+#: Head -> the format of its rows; an exact head keeps the checkpoint's. The name of any weight
+#: format, such as q8_0, is a head, too. "int8" means rows of the format "i8"; both are accepted,
+#: and a model's `head` says "int8".
 HEADS = {"bf16": "bf16", "f16": "f16", "f32": "f32", "int8": "i8", "exact": None}
-#: The head of a model whose rows are floats, where none is asked for: "exact", or None for the rows
-#: alone. The logits that decide are the same; "exact" reads fewer bytes and takes more memory.
+#: The default head for float rows: "exact", or None for the rows alone. Both give the same deciding
+#: logits; "exact" reads fewer bytes and takes more memory.
 DEFAULT_FLOAT_HEAD: str | None = "exact"
 
 
 def default_head(stored: str) -> str:
-    """The head of a model stored in this format ("bf16", "i8" …) where none is asked for."""
+    """Return the default head for rows stored in a format ("bf16", "i8" …)."""
     if stored == "i8":
         return "int8"
     return stored if formats.get(stored).scaled else DEFAULT_FLOAT_HEAD or stored
 
 
 def head_format(head: str, stored: str) -> str:
-    """The format of a head's rows, `stored` in the checkpoint; RequestError for another name."""
+    """Return the format of a head's rows (stored: the checkpoint's); RequestError if unknown."""
     if isinstance(head, str) and head in HEADS:
         return HEADS[head] or stored
     if not formats.known(head):
@@ -75,7 +75,7 @@ def head_format(head: str, stored: str) -> str:
 
 
 def shadow_of(table: PackedWeight, head: str | None, threads: int) -> Shadow | None:
-    """The shadow that an exact head needs, None for another head."""
+    """Make the shadow of an exact head; None for another head."""
     fits = table.K <= MAX_INTEGER_K  # else the default gives way, while asking for it is an error
     if (head or (default_head(table.format.name) if fits else "")) != "exact":
         return None
@@ -85,10 +85,10 @@ def shadow_of(table: PackedWeight, head: str | None, threads: int) -> Shadow | N
 def in_runs(
     name: str, parts: list[Linear], key: Callable[[Linear], object]
 ) -> list[tuple[str, list[Linear]]]:
-    """Neighbouring parts of equal key, which become one weight each, with their module's name.
+    """Split parts into runs of neighbours with equal keys, each to become one weight.
 
-    A single run has the name that the model asks for, several `name.0`, `name.1` and so on: by
-    these `PackedWeights` finds them.
+    Returns (module, parts) pairs. A single run is called `name`, several `name.0`, `name.1`, …;
+    `PackedWeights` finds them by these names.
     """
     runs = [list(run) for _, run in groupby(parts, key)]
     if len(runs) == 1:
@@ -100,7 +100,10 @@ STACKED = Stacking()
 
 
 class WeightSource(Protocol):
-    """Where a model file gets its weights; what it has handed out, by name."""
+    """Where a model file gets its weights, always in the form of a Hugging Face checkpoint.
+
+    What was handed out is kept by name.
+    """
 
     @property
     def modules(self) -> Mapping[str, PackedWeight]:
@@ -111,43 +114,44 @@ class WeightSource(Protocol):
         """Vectors."""
 
     def has(self, name: str) -> bool:
-        """Whether there is a matrix of this name, which a model may lack."""
+        """Whether there is a matrix of this name; for parts that a model may lack."""
 
     def vector(self, name: str, *shape: int) -> F32:
-        """A norm's weight, a bias or a small array, float32 of the shape, finite."""
+        """Return a norm's weight, a bias or a small array: finite float32 of this shape."""
 
     def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
-        """The rows of `parts`, one after the other: one weight [sum M, K], or several.
+        """Return the rows of `parts` in sequence: one weight [sum M, K], or several.
 
-        Each of several is a whole number of parts. Neighbours of one format should be one weight,
-        which is faster. Raises UnsupportedModelError for a stored bias that no part has.
+        Each of several holds a whole number of parts. Neighbours of one format should be one
+        weight, which is faster. UnsupportedModelError for a stored bias that no part has.
         """
 
     def experts(
         self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
     ) -> list[Experts]:
-        """The rows of `parts` of each of `count` experts, as `matrix` has those of one.
+        """Return the rows of `parts` for each of `count` experts, as `matrix` does for one.
 
-        name: of a tensor of all experts, where the checkpoint has such, as `stacking` says.
+        name: of the tensor of all experts, if the checkpoint stacks them as `stacking` says.
         """
 
     def experts_bias(
         self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
     ) -> F32:
-        """Their biases, float32 [count, sum M]."""
+        """Return the experts' biases, float32 [count, sum M]."""
 
     def table(self, name: str, M: int, K: int) -> PackedWeight:
-        """The embedding or the output head [vocab, hidden]."""
+        """Return the embedding or the output head [vocab, hidden]."""
 
     def shadow(self, table: PackedWeight) -> Shadow | None:
-        """The int8 shadow of the output head's table, if the head is exact."""
+        """Return the int8 shadow of the output head's table if the head is exact, else None."""
 
 
 @dataclass
 class PackedWeights:
-    """Weights of a packed directory: they are there already, but for an exact head's shadow.
+    """The source of a packed directory; only an exact head's shadow is still to be made.
 
-    format, head: as in `CheckpointWeights`, for those that `repacked` can make; None as packed.
+    format, head: another format, as in `CheckpointWeights`, that `repacked` can make; None: as
+    packed.
     """
 
     modules: Mapping[str, PackedWeight]
@@ -202,9 +206,9 @@ class PackedWeights:
     def _modules(
         self, name: str, parts: list[Linear], rows_of: Callable[[int, PackedWeight], int]
     ) -> list[tuple[str, int]]:
-        """The modules that hold the parts, and the rows of theirs that each has.
+        """Return the modules that hold the parts, each with the number of its rows.
 
-        rows_of: of so many rows, how many a packed weight has.
+        rows_of: the rows that a packed weight has for so many rows of parts.
         """
         if f"{name}.0" not in self.modules:
             return [(name, sum(part.M for part in parts))]
@@ -245,17 +249,17 @@ class PackedWeights:
         return made
 
     def shadow(self, table: PackedWeight) -> Shadow | None:
-        """The int8 shadow of the output head's table, if the head is exact."""
+        """Return the int8 shadow of the output head's table if the head is exact, else None."""
         return shadow_of(table, self.head, self.threads)
 
 
 @dataclass
 class CheckpointWeights:
-    """Weights of a checkpoint in a published layout, packed as they are asked for.
+    """The source of a checkpoint in a published layout; weights are packed on request.
 
-    format: of the linear layers, None for the checkpoint's own (ternary -> i2, floats as they
-    are); head: bf16, f16, f32, int8 or another format for the embedding and the head, exact for
-    their own with a shadow, None for the default.
+    format: of the linear layers; None for the checkpoint's own (ternary -> i2, floats unchanged).
+    head: bf16, f16, f32, int8 or another format for the embedding and the head; exact for their own
+    with a shadow; None for the default.
     `modules` and `tensors` collect what was made, for the packed directory.
     """
 
@@ -268,7 +272,7 @@ class CheckpointWeights:
     tensors: dict[str, F32] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Reads what config.json says of the storage; raises as `storages.quantization` does."""
+        """Read config.json's description of the storage; raises as `storages.quantization` does."""
         self._stored = Tensors(self.checkpoint, self.threads)
         config, file = self.checkpoint.config, self.checkpoint.path / "config.json"
         self._quantization = storages.quantization(config, file)
@@ -293,7 +297,7 @@ class CheckpointWeights:
         return not np.array_equal(one.values(), other.values())
 
     def _table_name(self, name: str) -> str:
-        """The tensor of a table: some ternary checkpoints nest lm_head."""
+        """Return the name of a table's tensor; some ternary checkpoints nest lm_head."""
         tensor, nested = f"{name}.weight", f"model.{name}.weight"
         tensors = self.checkpoint.tensors
         return nested if tensor not in tensors and nested in tensors else tensor
@@ -319,7 +323,7 @@ class CheckpointWeights:
         return self.modules[name]
 
     def shadow(self, table: PackedWeight) -> Shadow | None:
-        """The int8 shadow of the output head's table, if the head is exact."""
+        """Return the int8 shadow of the output head's table if the head is exact, else None."""
         return shadow_of(table, self.head, self.threads)
 
     def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
@@ -336,7 +340,7 @@ class CheckpointWeights:
         return [self.modules[module] for module, _ in runs]
 
     def rows(self, part: Linear) -> Levels | Floats:
-        """What one layer's tensors mean, checked."""
+        """Read one layer from its tensors, checked."""
         return storages.read(self._layer(part))
 
     def experts(
@@ -366,7 +370,7 @@ class CheckpointWeights:
     def experts_bias(
         self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
     ) -> F32:
-        """The biases of all experts: those of a tensor of all, or of each."""
+        """Read the biases of all experts, from one tensor or from one for each expert."""
         fused = f"{name}_bias"
         if fused in self.checkpoint.tensors:
             self._read.add(fused)
@@ -403,11 +407,11 @@ class CheckpointWeights:
     def refuse_unread(
         self, without_effect: Iterable[str] = (), skipped: Iterable[str] = ()
     ) -> None:
-        """UnsupportedModelError for a tensor of the model that the architecture did not ask for,
-        but for modules that are stored and have no effect, and those whose names begin as skipped.
+        """Raise UnsupportedModelError for a tensor that the architecture did not ask for.
 
-        Such a checkpoint is of another architecture than it says: a norm or a bias more changes
-        every result. What can be computed again is left out by design.
+        Such a checkpoint is of another architecture than it says: one more norm or bias changes
+        every result. Exempt are modules without an effect and names with a skipped prefix; tensors
+        that can be recomputed are ignored.
         """
         unused = {*without_effect}
         for name, info in self.checkpoint.tensors.items():

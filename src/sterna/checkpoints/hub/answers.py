@@ -1,7 +1,7 @@
 """One request to the Hub and its answer, which has an end in time, in size and in redirections.
 
-In the session of huggingface_hub (token, proxies, offline mode), which by itself waits for ever,
-reads answers whole, those of errors too, and hands redirections to its caller's retries.
+Requests go through the session of huggingface_hub (token, proxies, offline mode), which by itself
+waits without a limit, reads whole answers, even of errors, and leaves redirections to its caller.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from sterna.checkpoints.hub.names import HubName
 from sterna.checkpoints.sentence_transformers import MODULES, POOLING_FOLDER, PROMPTS, SIZES
 from sterna.errors import ModelFormatError, RequestError, shown
 
-# Small files that are fetched beside the weights, where the repository has them.
+# Small files that are fetched with the weights if the repository has them.
 TOKENIZER = "tokenizer.json"
 SMALL = (
     CONFIG,

@@ -1,4 +1,4 @@
-"""What scale layouts share that have scales within a row, in groups of k."""
+"""The base of scale layouts with several scales in a row, one for each group of k."""
 
 from __future__ import annotations
 

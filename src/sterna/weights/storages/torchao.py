@@ -36,7 +36,7 @@ SUFFIXES = tuple(
     )
 )  # fmt: skip
 QDATA, SCALE, ZERO, TRITS = (PREFIX + name for name in ("qdata", "scale", "zero_point", "int_data"))
-#: What other layouts and schemes have beside their codes.
+#: Tensors that other layouts and schemes have in addition to codes.
 REFUSED = (
     "scale_and_zero", "per_tensor_scale", "act_pre_scale", "act_quant_scale",
     "act_quant_zero_point",

@@ -17,7 +17,7 @@ from sterna.weights.storages.packed_ternary import trit_scale
 
 
 def recognises(layer: Layer) -> bool:
-    """Whether floats of a BitNet layer have a scale beside them, which is used."""
+    """Whether a BitNet layer of floats has a scale, which is used."""
     q = layer.quantization
     if not (q.declared and layer.masters and layer.dtype in FLOATS) or q.online:
         return False
