@@ -210,16 +210,23 @@ def test_kernel_units() -> None:
 
 
 def test_formats() -> None:
-    """The table of weight formats has all of them."""
+    """The table of weight formats has all of them, with their bits."""
     from sterna import formats
 
     page = (ROOT / "docs/reference/formats.md").read_text(encoding="utf-8")
     table = page[page.index("| format |") :].split("\n\n")[0]
-    told = set()
+    told: dict[str, str] = {}
     for row in table.splitlines()[2:]:
-        told.update(re.findall(r"`([^`]+)`", row.split("|")[1]))
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", row)]
+        names = re.findall(r"`([^`]+)`", cells[1])
+        bits = cells[5].split(", ")
+        told.update(
+            zip(names, bits if len(bits) == len(names) else bits * len(names), strict=False)
+        )
     for name in formats.names():
-        assert any(re.fullmatch(pattern.replace("*", ".*"), name) for pattern in told), name
+        (pattern,) = (p for p in told if re.fullmatch(p.replace("*", ".*"), name))
+        if "*" not in pattern:
+            assert float(told[pattern]) == pytest.approx(formats.get(name).bits, abs=0.006), name
 
 
 def test_activations() -> None:
@@ -252,3 +259,25 @@ def test_layers() -> None:
     table = page[page.index("| layer | modules |") :].split("\n\n")[0]
     told = [tuple(re.findall(r"`([\w.]+)`", row)) for row in table.splitlines()[2:]]
     assert told[::-1] == [tuple(layer) for layer in layers]
+
+
+def test_limits_of_templates() -> None:
+    """The table of limits in the page about chat is that of the sandbox."""
+    from sterna.chat import budget
+
+    page = (ROOT / "docs/how-to/chat.md").read_text(encoding="utf-8")
+    table = page[page.index("| | limit |") :].split("\n\n")[0]
+    told = {row.split("|")[1].strip(): row.split("|")[2] for row in table.splitlines()[2:]}
+    limits = {
+        "compiling and rendering": (budget.MAX_SECONDS, budget.MAX_SECONDS),
+        "steps (calls, operators, attributes, turns of a loop, outputs)": (budget.MAX_STEPS,),
+        "output, and each value": (budget.MAX_CHARS, 8),
+        "all values of a rendering": (budget.MAX_CREATED >> 20,),
+        "depth": (budget.MAX_DEPTH, budget.MAX_LOOPS),
+        "source": (budget.MAX_SOURCE_CHARS, budget.MAX_TOKENS, budget.MAX_NODES),
+        "calls": (budget.MAX_ARGUMENTS, budget.MAX_INT_BITS),
+    }
+    for name, text in told.items():
+        numbers = [float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", text)]
+        assert numbers == list(limits[name]), name
+    assert told.keys() == limits.keys()
