@@ -39,6 +39,16 @@ FAMILIES = {
     "cohere": Family("command-r", "cohere", {"logit_scale": 0.0625, "rope.freq_base": 500000.0}),
     "starcoder2": Family("starcoder2", "starcoder2"),
     "phi": Family("phi2", "phi", {"rope.dimension_count": 8}),
+    "gpt-neox": Family(
+        "gptneox", "gpt-neox", {"rope.dimension_count": 4, "use_parallel_residual": True}
+    ),
+    "gpt-neox-serial": Family(
+        "gptneox", "gpt-neox-serial",
+        {
+            "rope.dimension_count": 4, "use_parallel_residual": False,
+            "attention.layer_norm_epsilon": 1e-2,
+        },
+    ),
 }  # fmt: skip
 
 

@@ -260,6 +260,11 @@ MODELS: dict[str, Saved] = {
         "PhiForCausalLM",
         {"rope_parameters": {"rope_theta": 1000.0, "partial_rotary_factor": 1.0}},
     ),
+    "gpt-neox": Saved("GPTNeoXForCausalLM", {"num_key_value_heads": 4}),
+    "gpt-neox-serial": Saved(
+        "GPTNeoXForCausalLM",
+        {"num_key_value_heads": 4, "use_parallel_residual": False, "layer_norm_eps": 1e-2},
+    ),
     "granite": Saved(
         "GraniteForCausalLM",
         {

@@ -21,6 +21,7 @@ __all__ = [
     "gemma4_fields",
     "gemma_fields",
     "glm4_fields",
+    "gpt_neox_fields",
     "gpt_oss_fields",
     "granite_fields",
     "hybrid_experts_fields",
@@ -216,3 +217,9 @@ def starcoder2_fields(_: GgufModel, __: str, fields: dict[str, Any]) -> dict[str
 def phi_fields(_: GgufModel, __: str, fields: dict[str, Any]) -> dict[str, Any]:
     """Return the norms' epsilon by its name in config.json."""
     return {"layer_norm_eps": fields["rms_norm_eps"]}
+
+
+def gpt_neox_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """The epsilon under its class's name, and whether both halves read the same x."""
+    parallel = model.metadata.boolean(f"{name}.use_parallel_residual")
+    return {"layer_norm_eps": fields["rms_norm_eps"], "use_parallel_residual": parallel}

@@ -153,6 +153,11 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 24, "hidden_act": "gelu_new", "partial_rotary_factor": 0.5,
         "qk_layernorm": False,
     },
+    "GPTNeoXForCausalLM": {
+        **_LAYER_NORM, "vocab_size": 50432, "hidden_size": 6144, "intermediate_size": 24576,
+        "num_hidden_layers": 44, "num_attention_heads": 64, "hidden_act": "gelu",
+        "partial_rotary_factor": 0.25, "use_parallel_residual": True, "attention_bias": True,
+    },
     "BitNetForCausalLM": {
         **_PLAIN, "vocab_size": 128256, "hidden_size": 2560, "intermediate_size": 6912,
         "num_hidden_layers": 30, "num_attention_heads": 20, "num_key_value_heads": 5,

@@ -1,0 +1,56 @@
+"""GPT-NeoX and Pythia: attention and an FFN without a gate side by side, biases everywhere.
+arXiv 2204.06745, 2304.01373.
+
+    x = x + dense(attention(rope(q, k), v)) + dense_4h_to_h(gelu(dense_h_to_4h))
+
+Each half reads a LayerNorm of x. q, k and v are one matrix, head by head, and a part of each head
+is rotated.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sterna.graph import GraphBuilder, Value
+from sterna.models import layers, phi
+from sterna.models.config import TransformerConfig
+from sterna.models.config_fields import Fields
+from sterna.weights.sources import WeightSource
+
+ARCHITECTURES = ("GPTNeoXForCausalLM",)
+ACTIVATION = "gelu"
+TERNARY = False  # float tensors of linear layers are the weights themselves
+PREFIXES = {
+    "gpt_neox.embed_in.": "model.embed_tokens.",
+    "gpt_neox.final_layer_norm.": "model.norm.",
+    "gpt_neox.": "model.",
+    "embed_out.": "lm_head.",
+}
+
+
+def complete(f: Fields) -> dict[str, Any]:
+    """The epsilon of norms, and the part of a head that is rotated."""
+    return phi.complete(f)
+
+
+def unread(c: TransformerConfig) -> set[str]:
+    """Masks, which older checkpoints have as tensors."""
+    return {f"model.layers.{i}.attention" for i in range(c.n_layers)}
+
+
+def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
+    """Write the model's layers into `g`; returns the logits."""
+    bias, parallel = c.attention_bias, c.fields.flag("use_parallel_residual")
+    attention = layers.AttentionOptions(bias=bias, stored="query_key_value", by_head=True)
+    x, table = layers.embedding(g, c, w)
+    for i in range(c.n_layers):
+        p = f"model.layers.{i}"
+        h = layers.layer_norm(g, c, w, x, f"{p}.input_layernorm")
+        h = layers.attention(g, c, w, h, i, f"{p}.attention", attention)
+        added = layers.output(g, c, w, h, x, f"{p}.attention.dense", bias=bias)
+        read = x if parallel else added
+        h = layers.layer_norm(g, c, w, read, f"{p}.post_attention_layernorm")
+        names = f"{p}.mlp.dense_h_to_4h", f"{p}.mlp.dense_4h_to_h"
+        x = layers.ungated(g, c, w, h, added, names, ACTIVATION)
+    x = layers.layer_norm(g, c, w, g.select(x), "model.norm")
+    return layers.logits(g, c, w, x, table)
