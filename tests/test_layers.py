@@ -151,7 +151,6 @@ def _reached(graph: dict[str, set[str]], start: str) -> set[str]:
 KNOWN_CIRCLES: list[list[str]] = [
     ["sterna.cli.chat", "sterna.cli.chat_input", "sterna.cli.chat_session"],
     ["sterna.cli.options", "sterna.cli.progress"],
-    ["sterna.graph.compilation", "sterna.graph.written"],
 ]
 
 
