@@ -45,10 +45,10 @@ __all__ = ["GraphBuilder"]
 class GraphBuilder:
     """Adds operations to `graph`. Methods return what an operation makes, for others to read."""
 
-    heads: Heads  # of layers that say nothing else
+    heads: Heads  # of layers that name no others
     graph: Graph = field(init=False)
-    selected: bool = False  # after `select`, only rows whose logits are wanted go on
-    current: Route | None = None  # the last route: the rows of experts are its
+    selected: bool = False  # `select` was called: only rows whose logits are wanted follow
+    current: Route | None = None  # the last route, whose experts the rows of experts are for
 
     def __post_init__(self) -> None:
         """Begins an empty graph."""
@@ -203,14 +203,15 @@ class GraphBuilder:
         return out
 
     def adapted(self, x: Value, parts: Sequence[Part], factor: float = 1.0) -> None:
-        """Lets adapters add to the linear layers that `linear` has just written, which read x."""
+        """Let adapters add to the linear layers that the last call of `linear` added, which read
+        x."""
         op = self.graph.ops[-1]
         if not isinstance(op, LinearOp) or isinstance(op, ExpertLinearOp):
             raise ValueError(f"{op.name}: must be linear layers of tokens, but got {op.kind}")
         self._add(AdaptOp(name=op.name, output=op.output, x=x, parts=tuple(parts), factor=factor))
 
     def without_adapters(self, prefix: str) -> None:
-        """Layers whose names begin so have none after all."""
+        """Remove the places for adapters of layers whose names begin with `prefix`."""
         self.graph.ops = [
             op
             for op in self.graph.ops
@@ -218,7 +219,7 @@ class GraphBuilder:
         ]
 
     def _rounded(self, x: Value, rounding: int | None, name: str) -> Value:
-        """x, or a copy of it, that has codes of this rounding; None: floats are read."""
+        """Return x, or a copy of it, with codes of this rounding; x itself if it is None."""
         if rounding is None:
             return x
         made = x.op
@@ -251,16 +252,16 @@ class GraphBuilder:
         norms_last: bool = False, heads: Heads | None = None, keys_are_values: bool = False,
         keys_of: Value | None = None,
     ) -> Value:  # fmt: skip
-        """Rotates q and k of a row [q | k | v], stores k and v, attends to positions so far.
+        """Rotate q and k of a row [q | k | v], store k and v, and attend to the positions so far.
 
-        layer: of the model, for messages. heads: of this layer, None for the graph's.
-        norms: weights [head_dim] of an RMSNorm of each head of q, of k, and of v where there are
-        three; before the rotation or, norms_last, after it; or two [heads * head_dim] of one of all
-        of q, and of k, before it.
-        gated: behind each head of q stand as many values that `Graph.gated` may read.
-        keys_are_values: the row is [q | k], whose keys, as they are, are the values as well.
-        keys_of: what `attention` gave for an earlier layer, whose keys and values this one reads;
-        the row is q alone, and there is one norm at most.
+        layer: of the model, for messages. heads: of this layer; None: the graph's.
+        norms: weights of RMSNorms of q, k and (if there are three) v. Of size head_dim they
+        normalise each head, before the rotation or with norms_last after it. Two of size
+        heads * head_dim normalise all of q and all of k, before it.
+        gated: each head of q is followed by as many values, which `gated` may read.
+        keys_are_values: the row is [q | k]; the keys, before norms and rotation, are the values.
+        keys_of: what `attention` returned for an earlier layer, whose keys and values this one
+        reads; the row is q alone, with at most one norm.
         """
         r = heads or self.heads
         stored = 0 if keys_of is not None else r.n_kv_heads * (1 if keys_are_values else 2)
@@ -299,7 +300,8 @@ class GraphBuilder:
     def conv(self, x: Value, weight: F32, name: str) -> Value:
         """A causal convolution of each of the first channels of x by itself, then SiLU.
 
-        weight: float32 [channels, width], the last for the token itself. The other columns stay.
+        weight: float32 [channels, width]; the last column is for the token itself. Other columns of
+        x stay as they are. Read the result and not x afterwards.
         """
         taps = np.ascontiguousarray(weight.T)
         return self._add(ConvOp(name=name, output=Value(x.width, x.starts), x=x, taps=taps))
@@ -312,7 +314,7 @@ class GraphBuilder:
 
         With q and k of unit length, q over the root of k_dim, decay = exp(rate softplus(a + bias))
         and beta = sigmoid(b), each head's state is S <- decay S + k (beta (v - decay S^T k))^T, and
-        the result S^T q. rate, bias: float32 [v_heads]. x is spent.
+        the result S^T q. rate, bias: float32 [v_heads]. Do not read x afterwards.
         """
         out = Value(heads.v_width)
         return self._add(
@@ -326,10 +328,10 @@ class GraphBuilder:
     ) -> Value:  # fmt: skip
         """norm(x) act(gate) of each head: RMSNorm with a weight [features of a head], or x itself.
 
-        column, stride: where the first head's gate begins in the other row, and how far it is from
-        there to the next. activation: "silu" or "sigmoid". k_heads: where given, heads are tiled
-        (`RecurrentHeads`) in both rows, and stand by their key heads in the result. single: a
-        head's features share one gate.
+        column: where the gate of the first head begins in `gates`; stride: from one head's gate to
+        the next. activation: "silu" or "sigmoid". k_heads: if set, heads are tiled
+        (`RecurrentHeads`) in both rows, and ordered by their key heads in the result. single: the
+        features of a head share one gate.
         """
         each = RecurrentHeads(k_heads or heads, heads, 1, x.width // heads, tiled=True)
         return self._add(
@@ -343,11 +345,11 @@ class GraphBuilder:
         self, logits: Value, experts: int, chosen: int, name: str, of_all: bool = False,
         factors: F32 | None = None,
     ) -> Route:  # fmt: skip
-        """The experts of each token: those of its largest logits, of equal ones the first.
+        """Choose experts for each token: those with the largest logits, the first among equals.
 
-        logits: the first `experts` columns of a row. Shares are the softmax of those that were
-        chosen; of_all: of all, so that the shares of the chosen ones do not add up to 1. factors:
-        float32 [experts], which an expert's shares are then multiplied with.
+        logits: the first `experts` columns of a row. Shares are the softmax over the chosen logits,
+        or with of_all over all, so that those of the chosen experts do not add up to 1. factors:
+        float32 [experts], by which the shares of each expert are then multiplied.
         """
         shares = self._add(
             RouteOp(
@@ -359,9 +361,10 @@ class GraphBuilder:
         return self.current
 
     def spread(self, x: Value, route: Route, name: str) -> Value:
-        """A row of each token for each of its experts; what follows runs on these, to `combine`.
+        """Copy each token's row to each of its experts; what follows runs on these rows, up to
+        `combine`.
 
-        One route at a time: another begins where the rows of this one have been combined.
+        Combine the rows of one route before the next one begins.
         """
         if route is not self.current:
             raise ValueError(f"{name}: a row must go to the experts of the last route")
@@ -369,8 +372,8 @@ class GraphBuilder:
         return self._add(RowwiseOp(name=name, output=out, x=x, spread=True))
 
     def combine(self, x: Value, residual: Value | None, name: str) -> Value:
-        """(residual +) the sum of what the experts of a token made of it, each times its share, in
-        the order of the experts."""
+        """(residual +) the sum of a token's rows of experts, each times its share, in the order of
+        the experts."""
         route = x.route
         if route is None:
             raise ValueError(f"{name}: must combine rows of experts, but got rows of tokens")
@@ -380,13 +383,13 @@ class GraphBuilder:
         )
 
     def select(self, x: Value) -> Value:
-        """The rows of x whose logits are wanted; all that follows runs on them alone."""
+        """Go on with the rows of x whose logits are wanted; all that follows runs only on them."""
         self.selected = True
         return self._add(SelectOp(name="select", output=Value(x.width), x=x))
 
 
 def _pieces(values: F32, sizes: list[int]) -> list[F32]:
-    """Consecutive pieces of these sizes; where experts have some, those of a piece together."""
+    """Split values into consecutive pieces of these sizes; of experts [experts, all] by column."""
     if values.ndim not in (1, 2) or values.shape[-1] != sum(sizes):
         raise ValueError(f"bias: must have {sum(sizes)} values, but got shape {values.shape}")
     pieces = np.split(values, list(accumulate(sizes[:-1])), axis=-1)

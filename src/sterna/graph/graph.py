@@ -31,7 +31,7 @@ __all__ = ["Graph"]
 class Graph:
     """The operations of a model in their order, as a `GraphBuilder` has added them."""
 
-    heads: Heads  # of the layers that say nothing else
+    heads: Heads  # of layers that name no others
     ops: list[Op] = field(default_factory=list)
 
     @property
@@ -73,8 +73,7 @@ class Graph:
 
     @property
     def kv_windows(self) -> list[int | None]:
-        """Of each of these layers, how many of the last positions are seen of it at most; None:
-        all."""
+        """For each of these layers, how many of the last positions are read at most; None: all."""
         seen: list[list[int | None]] = [[] for _ in self.kv_heads]
         for op in self.attention_layers:
             seen[op.layer].append(op.attention.window)
@@ -92,14 +91,16 @@ class Graph:
         )
 
     def without_head(self) -> Graph:
-        """The same model up to its last norm: what it makes of the rows that `select` leaves."""
+        """The model up to its last norm, which gives the hidden states of the selected rows."""
         last = max(i for i, op in enumerate(self.ops) if op.is_norm)
         return replace(self, ops=self.ops[: last + 1])
 
     def observed(self) -> Graph:
-        """The same model, whose program adds up the squares of what its layers read, by column:
-        `Program.square_sums` has them in the order of `observed_by`. It is compiled without `fast`,
-        whose products read no floats."""
+        """The model with a program that adds up the squares of what its layers read, by column.
+
+        `Program.square_sums` has the sums in the order of `observed_by`. Compile it without `fast`,
+        whose products read no floats.
+        """
         ops: list[Op] = []
         seen: set[Value] = set()
         for op in self.ops[:-1]:
@@ -110,7 +111,7 @@ class Graph:
         return replace(self, ops=[*ops, self.ops[-1]])
 
     def observed_by(self) -> list[list[PackedWeight]]:
-        """Of an `observed` graph: the weights that read what each sum of squares is of."""
+        """For each sum of squares of an `observed` graph, the weights that read those values."""
         values = [op.x for op in self.ops if isinstance(op, SquaresOp)]
         layers = self.layers()
         return [[weight for read, weight in layers if read is x] for x in values]
@@ -135,7 +136,7 @@ class Graph:
         return list({id(op.weight): op.one_weight for op in self.linears}.values())
 
     def layers(self) -> list[tuple[Value, PackedWeight]]:
-        """What the linear layers read, and their weights; the head, which comes last, left out."""
+        """What each linear layer reads, and its weight; without the head."""
         return [(op.x, op.weight) for op in self.ops[:-1] if isinstance(op, LinearOp)]
 
     def compile(
@@ -148,21 +149,21 @@ class Graph:
     ) -> _native.Program:
         """The native program; the last value written is the logits, or that of `without_head`.
 
-        fast: the layers of a model that `can_be_fast` use the unit's bf16 products where it has
-        them, for every number of tokens. The head keeps the ascending sums of `ops.linear`: an
-        exact head is proven for those, and equals a float head.
-        skip_with: so many threads make, for the layers that `skips` names, the copies by which a
-        step of one token leaves out weights that meet a zero; 0: none, all weights are read.
-        direct_tokens: of a format's name, the most tokens that go straight from the decoder
-        (`few_tokens`); the unit's own guess for formats that are left out.
-        context: the most positions of a sequence, which `Rotary.long` depends on.
-        activations: of `compilation.ACTIVATIONS`, how integer layers round what they read.
+        fast: layers of a model that `can_be_fast` use the bf16 products of the unit, if it has
+        them, for every number of tokens. The head keeps the ascending sums of `ops.linear`, for
+        which an exact head is proven to equal a float head.
+        skip_with: threads that copy the weights of the layers that `skips` names, so that a step of
+        one token leaves out weights that meet a zero; 0: read all weights.
+        direct_tokens: for a format's name, the most tokens that are multiplied straight from the
+        decoder (`few_tokens`); the unit guesses for other formats.
+        context: the most positions of a sequence, on which `Rotary.long` depends.
+        activations: one of `ACTIVATIONS`, how integer layers round what they read.
 
-        The graph stays as it is: engines of one model may compile it at the same time.
+        The graph does not change, so engines of one model may compile it at the same time.
         """
         planes_for = dict(self.layers()) if fast and self.can_be_fast else {}
         return compiled(self.ops, planes_for, skip_with, direct_tokens, context, activations)
 
     def skips(self) -> dict[Op, int]:
-        """The layers that may leave out what meets a zero, as `skips.skips` says."""
+        """The layers that may leave out weights that meet a zero, as `skips.skips` finds them."""
         return skips(self.ops)
