@@ -35,7 +35,7 @@ inline void bind_state(nb::module_& m) {
                 require(!of || *of >= 0, "state: position must not be negative");
                 require(&to != &from && to.memory.size() == from.memory.size(),
                         "state: must be another one, of the same size");
-                // Whoever looks at it meanwhile, from another thread, finds it of no use.
+                // Another thread that looks at it meanwhile finds a state without a position.
                 const int64_t position = of.value_or(from.position);
                 to.position = -1;
                 nb::gil_scoped_release release;

@@ -26,7 +26,7 @@ void add_span(StepBatch& batch, const KvCache& cache, const PySpan& sequence) {
     batch.spans.push_back({start, count, pages.data(), logits});
 }
 
-// The rows of logits of the last span: what decides of those that are kept, and draws from the others.
+// Adds the rows of logits of the last span: those that are kept, or the draws from them.
 void add_rows(const PyProgram& p, StepBatch& batch, const DecidingLogits& deciding,
               const PyDraw& draw) {
     const SequenceSpan& span = batch.spans.back();
@@ -73,7 +73,7 @@ StepBatch make_batch(const PyProgram& p, const KvCache& cache, const In<int32_t,
     return batch;
 }
 
-// The states of a step, and who goes on in which of them with drafts.
+// Checks the states of a step, and those in which drafts continue.
 void require_states(const PyProgram& p, const std::vector<State*>& states,
                     const std::vector<PyAhead>& ahead, const std::vector<SequenceSpan>& spans) {
     const int64_t bytes = p.program.state_bytes();
@@ -104,7 +104,7 @@ void require_fit(const PyProgram& p, const KvCache& cache) {
     require(p.program.buffers() && p.program.logits_ld() >= p.columns(), "program: has no logits");
 }
 
-// The states of a step that is about to change them; under the lock, since another thread may have had one.
+// Takes the states that the step is about to change; under the lock, since another thread may have changed one.
 void begin_states(StepBatch& batch, const std::vector<State*>& states,
                   const std::vector<PyAhead>& ahead) {
     for (size_t i = 0; i < states.size(); ++i)

@@ -22,8 +22,8 @@ struct PyProgram {
     std::unique_ptr<std::mutex> mutex = std::make_unique<std::mutex>();
     pid_t owner = getpid();
 
-    // One run at a time: the buffers are shared. A child made by fork() while another thread ran
-    // would find the lock taken for ever, so it makes a new one; the run it interrupted is not its.
+    // One run at a time: the buffers are shared. A child that was forked while another thread ran would find the lock
+    // taken forever, so it makes a new one.
     std::mutex& lock() {
         if (owner != getpid()) {
             (void)mutex.release();  // a locked mutex must not be destroyed
@@ -33,21 +33,21 @@ struct PyProgram {
         return *mutex;
     }
 
-    // Of a row that a step gives.
+    // Columns of a row that a step returns.
     int64_t columns() const { return hidden ? hidden : program.needs().vocab; }
 };
 
-// (first, count, adapter) of sequences of a step that follow each other.
+// (first, count, adapter) of consecutive sequences of a step.
 using PyAdapted = std::tuple<int, int, Adapter*>;
 // (start, count, logits, pages) of a sequence: SequenceSpan.
 using PySpan = std::tuple<int, int, int, In<int32_t, 1>>;
-// What a step gives: logits of the rows that are not drawn from; what was drawn from the others; the
-// rows of an exact head computed for each row; and the head's bytes read.
+// What a step returns: logits of the rows that are not drawn from; what was drawn from the others; for each row, how many
+// rows of an exact head were rescored; and the bytes read of the head.
 using StepResult =
     std::tuple<Out<float, 2>, std::vector<SampleResult>, std::vector<int64_t>, int64_t>;
 
-// (sequence, drafts, state): the last new tokens of a sequence that are drafts go on in a state of their own, and leave
-// the sequence's own before them.
+// (sequence, drafts, state): the drafts at the end of a sequence's new tokens continue in a state of their own; the
+// sequence's state stays at the position before them.
 using PyAhead = std::tuple<int, int, State*>;
 
 // Rows that the core writes.
@@ -55,10 +55,10 @@ using OutRows = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 // previous_hidden_states: a row for each token, if the program reads them. hidden_states: where a row for each token goes;
 // none: they are not computed.
-// masks: open once those of `draws` are written, where they are not before the step.
-// states: of each sequence, where the program is recurrent, else none. Those of sequences that start at 0 may be of any
-// position. A run that fails leaves them of no position, and those of `ahead`.
-// adapters: of sequences that have one.
+// masks: a gate that opens once the masks of `draws` are written; none: they are written before the step.
+// states: one for each sequence if the program is recurrent, else none. For a sequence that starts at 0 its position does
+// not matter. A run that fails leaves these states, and those of `ahead`, without a position.
+// adapters: of the sequences that have one.
 StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
                     const std::vector<PySpan>& sequences, const std::string& isa,
                     const nb::int_& threads, const std::vector<PyDeciding>& deciding,

@@ -1,8 +1,8 @@
-// Adapters: what low-rank matrices add to linear layers, y += scale * B (A x), beside the packed weights.
+// Adapters: low-rank matrices that add to the results of linear layers, y += scale * B (A x).
 //
-// Both products are sums in float32 in an order that nothing changes (low_rank.h): A x over chunks
-// of kAdapterK features, ascending in each, and these then in turn; B (A x) over the rank, ascending. A matrix lies in
-// tiles of kRowBlock rows: of A [rows of A][features], of B [rows of B][rank].
+// Both products are float32 sums in a fixed order (low_rank.h): A x ascending within chunks of kAdapterK features, then
+// over the chunks; B (A x) ascending over the rank. Matrices lie in tiles of kRowBlock rows: A [rows of A][features],
+// B [rows of B][rank].
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -33,7 +33,7 @@ struct AdapterMatrix {
     HugeBuffer memory;
 };
 
-// What an adapter has of layers that share an input: A of all of them, and B of each.
+// The matrices of layers that share an input: one A of all of them, and B of each.
 struct AdapterLayers {
     struct Up {
         AdapterMatrix matrix;  // [rows of the layer][its rank]

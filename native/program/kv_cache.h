@@ -15,16 +15,16 @@ constexpr int padded_head(int head_dim) {
     return (head_dim + kRowBlock - 1) / kRowBlock * kRowBlock;
 }
 
-// Pages of keys and values; one page id is valid in every layer, whose heads may differ. head_dim is padded.
-// Layers with windows beside others that see all have a
-// region where a page's parts of all of them lie side by side, so that `release` can give these to the system alone.
+// Pages of keys and values. A page id is valid in every layer; heads may differ by layer, and head_dim is padded. In a
+// model that mixes layers with windows and layers without, those with windows share a region where their parts of a
+// page adjoin, so that `release` can give only these back to the system.
 class KvCache {
   public:
     struct Heads {
         int kv_heads = 0, head_dim = 0;
         bool operator==(const Heads&) const = default;
     };
-    // windowed: for each layer, whether it is of that region; empty: none is.
+    // windowed: for each layer, whether it lies in that region; empty: none does.
     KvCache(const std::vector<Heads>& layers, const std::vector<bool>& windowed, int pages,
             KvType type);
     int layers() const { return static_cast<int>(layers_.size()); }
@@ -34,16 +34,16 @@ class KvCache {
     // From a page to the next; its keys and values are 2 * page_bytes of that.
     int64_t page_stride(int layer) const { return at(layer).stride; }
     int64_t head_bytes(int layer) const { return kv_head_bytes(type, heads(layer).head_dim); }
-    // All layers' keys and values of a page, as another page has them; both lie in [0, pages).
+    // Copies the keys and values of a page, of all layers, to another; both lie in [0, pages).
     void copy_page(int from, int to);
-    // The same as bytes outside of the cache, layer by layer; whole: those of layers with windows, too.
+    // A page as bytes outside of the cache, layer by layer; whole: with the layers that have windows.
     int64_t page_nbytes(bool whole = true) const {
         return whole ? page_nbytes_ : page_nbytes_ - windowed_nbytes_;
     }
     void read_page(int page, uint8_t* out, bool whole) const;
     void write_page(int page, const uint8_t* from, bool whole);
-    // Gives memory of pages first..last to the system: of the layers with windows, or of the others. What they
-    // hold then is zeros, or anything; memory that comes from malloc stays.
+    // Gives memory of pages first..last back to the system, of the layers with windows or of the others. Their content
+    // is undefined then; memory from malloc stays.
     void release(int first, int last, bool windowed);
 
     const int pages;

@@ -1,9 +1,9 @@
-// Weights near the threads that read them, on a machine of several memory nodes: the tiles of a matrix lie in parts, one in
-// the memory of each node, or whole in every one (replicas).
+// Weights near the threads that read them, on a machine with several memory nodes. The tiles of a matrix are divided into
+// parts, one in the memory of each node, or every node has all of them (replicas).
 //
-// A node's parts of all weights are one piece of memory, which its own threads touch first: there is no huge page that two
-// nodes share, as there would be within a matrix, whose parts are smaller than some. Kernels take a matrix as if it lay
-// in one place, and tiles of one part at a time.
+// The parts of all weights of a node are one piece of memory, which its own threads touch first. So no huge page is
+// shared by two nodes, as it would be within a matrix, whose parts may be smaller than a page. Kernels get a matrix as if
+// it lay in one place, and tiles of one part at a time.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -27,7 +27,7 @@ class NearTiles {
     };
 
     NearTiles() = default;
-    // period: tiles of each matrix, all of a weight's but where it is that of experts.
+    // period: tiles of one matrix; a weight of experts has several.
     NearTiles(const NodeTeam& team, int64_t period, bool replicas)
         : period_(period), replicas_(replicas), parts_(static_cast<size_t>(team.nodes())) {
         for (int node = 0; node < team.nodes(); ++node)

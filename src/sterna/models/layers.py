@@ -305,7 +305,7 @@ def head(
     embedding's table. hidden_states: steps may ask for what the head reads, of all tokens
     (`GraphBuilder.hidden_states`).
 
-    The last norm's weight takes the factor, one rounding each. An exact head has a shadow beside
+    The last norm's weight takes the factor, one rounding each. An exact head has a shadow of
     its table; capped logits are not screened (`GraphBuilder.head`).
     """
     weight = norm_weight(w, "model.norm", c.hidden_size, plus_one)
