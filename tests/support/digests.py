@@ -86,6 +86,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 48,
         "intermediate_size": 160,
     },
+    "GPTNeoXForCausalLM": {"num_key_value_heads": 4},
     "GraniteForCausalLM": {
         "attention_multiplier": 2.0**-4, "embedding_multiplier": 12.0,
         "logits_scaling": 8.0, "residual_multiplier": 0.25,

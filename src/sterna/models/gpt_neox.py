@@ -30,6 +30,8 @@ PREFIXES = {
 
 def complete(f: Fields) -> dict[str, Any]:
     """The epsilon of norms, and the part of a head that is rotated."""
+    heads = f.count("num_attention_heads")
+    f.supported("num_key_value_heads", f.count("num_key_value_heads", heads), heads)
     return phi.complete(f)
 
 
