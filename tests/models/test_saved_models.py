@@ -88,6 +88,7 @@ def test_defaults_are_those_of_the_class(name: str) -> None:
     theirs["hidden_act"] = theirs.pop("hidden_activation", theirs.get("hidden_act"))
     theirs["sliding_window_pattern"] = theirs.pop("_sliding_window_pattern", None)
     theirs["num_experts_per_tok"] = theirs.pop("top_k_experts", theirs.get("num_experts_per_tok"))
+    theirs.setdefault("num_key_value_heads", theirs["num_attention_heads"])
     ours = dict(DEFAULTS[name])
     if theirs.get("use_sliding_window") is False:  # which makes null of a window
         theirs.pop("sliding_window")
