@@ -1,4 +1,4 @@
-"""Whether rounding to a format leaves anything of a model: told before it is written."""
+"""Warn before a model is written in a format that loses too much of its weights."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ SAMPLE = 1 << 18  # weights
 
 
 def warn_if_too_lossy(planned: Plan, format: Format | None, name: str) -> None:
-    """RuntimeWarning where the first rows that are rounded show that the model was not trained so.
+    """Issue a RuntimeWarning if the first rounded rows show that the model was not trained for it.
 
-    Weights that were trained for few levels come as these, or as floats that are near to them, and
-    lose little; which is why the weights are asked, and not what a config says.
+    Weights trained for few levels are stored as these levels or as floats near to them, and lose
+    little. So the weights decide, and not the config.
     """
     if format is None or not format.scaled:
         return

@@ -1,9 +1,9 @@
-"""FFNs of experts, of which each token takes a few: their fields of config.json, and their graph.
+"""Mixture-of-experts FFNs: their fields of config.json and their graph.
 
     y = sum over the chosen experts e of share_e down_e(act(gate_e) * up_e)
       + sigmoid(shared_gate) down_s(act(gate_s) * up_s), where there is a shared expert
 
-A router's logits choose; shares are their softmax.
+A router's logits choose a token's experts; shares are the softmax of the logits.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ MAX_EXPERTS = 4096  # native kMaxExperts
 
 @dataclass(frozen=True)
 class ExpertFields:
-    """How many experts a layer has, how many a token takes, and the width of one's FFN.
+    """Number of experts in a layer, number that a token uses, and width of one expert's FFN.
 
-    of_all: the shares of a token's experts do not add up to 1, but with those of all others.
-    shared: the width of one more, which all tokens take; 0: there is none.
+    of_all: whether the softmax is over all experts, so that chosen shares add up to less than 1.
+    shared: width of an expert that all tokens use; 0: none.
     """
 
     count: int
@@ -37,7 +37,7 @@ class ExpertFields:
 
     @classmethod
     def of(cls, f: Fields, width: str, *, of_all: bool = False, shared: int = 0) -> ExpertFields:
-        """Those of config.json; width: the name of a field. ModelFormatError."""
+        """Read them from config.json; width: the field with the width. ModelFormatError."""
         experts = f.count("num_experts", most=MAX_EXPERTS)
         chosen = f.count("num_experts_per_tok")
         if chosen > experts:
@@ -47,7 +47,7 @@ class ExpertFields:
 
 @dataclass(frozen=True)
 class Names:
-    """What a checkpoint calls the parts of a layer of experts; `{}` is an expert's number."""
+    """Names of the parts of an MoE layer in a checkpoint; `{}` stands for an expert's number."""
 
     router: str = "gate"
     gate: str = "experts.{}.gate_proj"
@@ -58,7 +58,7 @@ class Names:
 
     @property
     def gate_up(self) -> tuple[str, str]:
-        """Both, as they run: one matrix."""
+        """The names of gate and up, which run as one matrix."""
         return self.gate, self.up
 
 

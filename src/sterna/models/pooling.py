@@ -1,11 +1,11 @@
-"""How a checkpoint makes one vector of a text: `pooling`, a field of ours in config.json.
+"""How an embedding model pools a text into one vector: `pooling`, Sterna's field in config.json.
 
     {"kind": "last", "normalise": true, "prompts": {"query": "Instruct: …"}, "default_prompt": null,
      "max_tokens": 32768}
 
-kind: the last token's values, or the "mean" of all tokens'. What every text begins with is one of
-the prompts; max_tokens, prompt included, may be left out. Folders say it in the files of
-sentence-transformers (checkpoints/sentence_transformers.py), GGUF files in `pooling_type`.
+kind: "last" takes the last token's values, "mean" averages all tokens'. Every text begins with one
+of the prompts. max_tokens counts the prompt and may be left out. The values come from the files of
+sentence-transformers (checkpoints/sentence_transformers.py) or from GGUF's `pooling_type`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KINDS = ("last", "mean")
 
 @dataclass(frozen=True)
 class Pooling:
-    """The values of which tokens make a text's vector, and what stands before the text."""
+    """Which tokens make a text's vector, and the prompt that stands before the text."""
 
     kind: str
     normalise: bool

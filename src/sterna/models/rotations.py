@@ -1,4 +1,4 @@
-"""Rotary embeddings in the words of config.json: the base, and how the context was made longer.
+"""Rotary embeddings from config.json: the base frequency and the scaling for longer contexts.
 
 Scalings are those of transformers (modeling_rope_utils), which is the reference of the tests.
 Logarithms are the core's own, since libm's may differ between machines.
@@ -83,7 +83,7 @@ def rotated_part(
 
 
 def scaling_kind(parameters: dict[str, Any]) -> Any:
-    """How the context was made longer."""
+    """The scaling for longer contexts."""
     return parameters.get("rope_type", "default")
 
 

@@ -1,4 +1,4 @@
-"""Matrices whose rows are no whole blocks of the format that was asked for, told in a line."""
+"""Matrices that got another format because their rows are no whole blocks of the one asked for."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class FormatFallback(NamedTuple):
     made: tuple[Made, ...]
 
     def __str__(self) -> str:
-        """A line that names the matrices, the number of a layer left out."""
+        """One line that names the matrices, without the numbers of layers."""
         kinds = [*dict.fromkeys(_LAYER.sub(".*", one.name) for one in self.made)]
         more = f" and {len(kinds) - MOST_NAMES} more" if len(kinds) > MOST_NAMES else ""
         widths = " and ".join(map(str, sorted({one.K for one in self.made})))
@@ -46,9 +46,9 @@ class FormatFallback(NamedTuple):
 def format_fallbacks(
     made: Iterable[Made], format: str | None, head: str | None
 ) -> list[FormatFallback]:
-    """What became of matrices that could not have the format asked for, of layers or of tables.
+    """Group the matrices that could not have the format asked for, of layers and of tables.
 
-    Where no other format fits, a GGUF file has them in f16.
+    GGUF files hold them in f16 if no other format fits.
     """
     layers, tables = list[Made](), list[Made]()
     for one in made:

@@ -1,4 +1,4 @@
-"""What a weight loses in another format, measured while it is converted."""
+"""The error that a conversion to another format adds to a weight."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ F32 = npt.NDArray[np.float32]
 
 @dataclass
 class Loss:
-    """One matrix: where it went, and the error of its weights.
+    """The formats of one matrix before and after, and the error of its weights.
 
-    stored: what it was; format: what it is; nbytes: of its codes and scales there, by rows a share
-    of a weight that several are joined to; exact: whether every weight kept its value; max_error:
-    the largest |w' - w|; moved_zeros: weights that were 0 and no longer are, as in a format that
-    has no zero.
+    stored, format: the formats before and after. nbytes: of its codes and scales after; if several
+    matrices share a packed weight, its share by rows. exact: whether every weight kept its value.
+    max_error: the largest |w' - w|. moved_zeros: weights that were 0 and are not any more, as in a
+    format without a zero.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Loss:
         return 10 * math.log10(self._signal / self._error) if self._signal else -math.inf
 
     def merge(self, other: Loss) -> None:
-        """What happened to other rows of the same matrix."""
+        """Add the errors of other rows of the same matrix."""
         self.max_error = max(self.max_error, other.max_error)
         self.moved_zeros += other.moved_zeros
         self._error += other._error
