@@ -1,5 +1,5 @@
-"""End to end: prompt processing (pp) and generation (tg) in tokens per second, beside what the
-machine's memory and its dot-product units allow, measured in the same run.
+"""End to end: prompt processing (pp) and generation (tg) in tokens per second, compared with what
+the machine's memory and dot-product units allow, measured in the same run.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ __all__ = [
 ]
 
 PROMPT_OF_TG = 32  # tokens in the cache of each sequence before generation is timed
-_SOURCE = 512  # positions that are computed, and repeated to make a depth
+_SOURCE = 512  # positions that are computed, then repeated to fill the cache
 
 
 @dataclass
 class _Test:
-    """pp: a prompt of n tokens; tg: n steps of `batch` sequences. Times in seconds.
+    """pp: a prompt of n tokens; tg: n steps of `batch` sequences. Times are in seconds.
 
-    depth: positions that are in the cache before. zeros: "read" or "left out", where a random model
-    has them at given rates; None: as the engine does it.
+    depth: positions in the cache before. zeros: whether zeros of a random model with given rates
+    are "read" or "left out"; None: the engine decides.
     """
 
     prompt: bool

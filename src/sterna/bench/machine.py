@@ -1,6 +1,4 @@
-"""The machine under a benchmark: its caches, its free memory, and the yardsticks measured in the
-same run as what is held against them.
-"""
+"""The machine under a benchmark: caches, free memory, and yardsticks measured in the same run."""
 
 from __future__ import annotations
 
@@ -31,10 +29,10 @@ __all__ = [
     "units",
 ]
 
-Progress = Callable[[str], None]  # is told what is under way
+Progress = Callable[[str], None]  # called with what is being measured
 Rows = list[dict[str, Any]]
-#: Is given, before a run measures, what makes the rows that are known by then: for a run that is
-#: ended early.
+#: Called before a run measures, with a function that returns the rows known so far: for a run that
+#: is ended early.
 Known = Callable[[Callable[[], Rows]], None]
 BANDWIDTH_BYTES = 1 << 30
 

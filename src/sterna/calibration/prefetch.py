@@ -1,9 +1,9 @@
-"""How memory is read: measured once for a CPU and its threads.
+"""How kernels stream and prefetch memory: measured once for a CPU and its threads.
 
-Decoding reads every weight once, and how a core asks for them decides how fast: as one stream or as
-several side by side, and how far ahead of the arithmetic; and in a long context, whether a page of
-keys and values is asked for while the one before is read. What is fastest on one CPU is slow on the
-next, so the first large model on a machine spends half a second on trying. No choice changes a bit.
+Decoding reads every weight once. Its speed depends on how a core asks for them: as one stream or
+several side by side, and how far ahead; in a long context also on whether the next page of keys and
+values is prefetched. The fastest way on one CPU is slow on another, so the first large model on a
+machine spends half a second on trying. No choice changes a bit.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ __all__ = ["CANDIDATES", "Reading", "choose", "current", "prepare"]
 
 
 class Reading(NamedTuple):
-    """How weights and pages are asked for.
+    """How weights and pages are read.
 
-    streams: tiles read side by side; turn_bytes: of one before the next has its turn;
-    prefetch_bytes: asked for ahead; next_page: whether attention asks for the page to come.
+    streams: tiles read side by side. turn_bytes: bytes of one tile before the next has its turn.
+    prefetch_bytes: how far ahead. next_page: whether attention prefetches the next page.
     """
 
     streams: int
@@ -37,7 +37,7 @@ class Reading(NamedTuple):
     next_page: bool = True
 
 
-#: What is tried. One stream that asks a page ahead serves AMD's Zen 4 and 5, four streams Xeons.
+#: The candidates. One stream with a prefetch of one page is best on AMD's Zen 4 and 5, four streams Xeons.
 CANDIDATES = (
     Reading(1, 4096, 4096),
     Reading(1, 4096, 2048),
@@ -46,7 +46,7 @@ CANDIDATES = (
     Reading(4, 512, 2048),
     Reading(4, 1024, 1024),
 )
-#: Seconds that trying takes: of weights and of pages. Making them comes on top.
+#: Seconds for trying weights and pages, without making them.
 WEIGHTS_S, PAGES_S = 0.15, 0.1
 _BYTES = 128 << 20  # that are read, or as many as are twice a cache
 _MOST_BYTES = 512 << 20

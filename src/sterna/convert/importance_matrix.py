@@ -1,12 +1,12 @@
-"""What a model's layers read of a text: the mean squares by which `formats.weighted` rounds.
+"""The importance matrix: mean squares of layers' inputs, by which `formats.weighted` rounds.
 
     parts = parts_of(file, source)
     squares = calibrate(source, parts.used)       the model runs as it is stored; sums are kept
     convert(source, out, "q4_k", squares=squares)
 
 A layer's program adds up the squares of its input as it runs (`Graph.observed`), in double and in
-the order of the tokens, so that they have the same bits on every machine and with any threads. The
-experts of a layer share theirs: of all rows that any of them has read.
+the order of the tokens: the bits are the same on every machine and for any number of threads. The
+experts of a layer share one sum, over all rows that any of them reads.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ MAX_BYTES = 1 << 30
 
 
 class Parts(NamedTuple):
-    """Texts to calibrate on, and as many as a quarter of them that were held out."""
+    """Texts to calibrate on, and held-out texts, a quarter as many."""
 
     used: list[str]
     held_out: list[str]
 
 
 def parts_of(file: Path, source: str | Path) -> Parts:
-    """Every fifth piece of a file is held out: a document of JSON Lines, else 2,000 characters.
+    """Split a file into pieces and hold every fifth out.
 
-    file: UTF-8 text, or named .jsonl with {"text": …} or {"messages": …} a line, which the template
-    of the model `source` makes a text of. Raises RequestError where there are fewer than five
-    pieces, or messages without a template, ModelFormatError for a line that is neither.
+    file: UTF-8 text, cut into 2,000 characters, or .jsonl with {"text": …} or {"messages": …} on a
+    line; the template of the model `source` turns messages into text. Raises RequestError for fewer
+    than five pieces or messages without a template, ModelFormatError for any other line.
     """
     if file.suffix == ".jsonl":
         template = assets_of(plan(resolve(source))[0]).template()

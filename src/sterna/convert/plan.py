@@ -1,4 +1,4 @@
-"""What a model consists of, found out without reading its weights."""
+"""The weights that a model consists of, found without reading them."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ F32 = npt.NDArray[np.float32]
 
 
 class Item(NamedTuple):
-    """One thing that an architecture asks for: a small array, a matrix of parts, or a table.
+    """One weight that an architecture asks for: a small array, a matrix of parts, or a table.
 
-    shape: of an array, which counts as one column. experts: how many have a matrix of these parts,
-    which a tensor of all has as `stacking` says.
+    shape: of an array, which counts as one column. experts: the number of experts with a matrix of
+    these parts; `stacking` says how a tensor of all experts holds them.
     """
 
     kind: str  # "vector", "bias" (of experts), "matrix", "experts" or "table"

@@ -1,4 +1,4 @@
-"""Log-probabilities of continuations: several in a step, what they share computed once."""
+"""Log-likelihoods of continuations, batched; shared contexts are computed once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ I32 = npt.NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Request:
-    """Token ids whose last `scored` are wanted, given all before them."""
+    """Token ids; the log-probabilities of the last `scored`, given all before, are wanted."""
 
     tokens: Sequence[int]
     scored: int
@@ -49,7 +49,7 @@ class Score:
 
 @dataclass
 class _Job:
-    """A request on its way through the engine: tokens, int32, of which the last `scored` are."""
+    """A request in the engine: int32 tokens, of which the last `scored` are scored."""
 
     sequence: EngineSequence
     tokens: I32
@@ -59,11 +59,10 @@ class _Job:
 
 
 def encode_pair(encode: Callable[[str], list[int]], context: str, continuation: str) -> Request:
-    """A continuation after a context, encoded as one text, so that the boundary is a natural one.
+    """Encode a context and its continuation as one text, so that the boundary is natural.
 
-    Spaces at the context's end go to the continuation, where the tokens of words have theirs
-    (lm-evaluation-harness does the same). Where the continuation ends up in one token with the end
-    of the context, that token is scored.
+    Spaces at the end of the context go to the continuation, as in lm-evaluation-harness: tokens of
+    words begin with their space. If one token spans the boundary, it is scored.
     """
     ids = encode(context + continuation)
     return Request(ids, max(len(ids) - len(encode(context.rstrip())), 1))

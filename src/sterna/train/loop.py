@@ -1,4 +1,4 @@
-"""The training loop of `sterna train`: AdamW or Muon, a schedule, a state to go on from."""
+"""The training loop of `sterna train`: AdamW or Muon, a schedule, and a state to resume from."""
 
 from __future__ import annotations
 
@@ -27,18 +27,20 @@ _LOSSES = "losses.tsv"
 
 @dataclass(frozen=True)
 class Settings:
-    """steps: of the optimizer, of `batch` rows each; lr: at its highest, after a rise over `warmup`
-    of all steps, from where it falls as a cosine to a tenth. It is that of matrices; vectors, which
-    scales of rows are, have a tenth of it. muon: where it is not 0, the learning rate of matrices
-    other than tables, whose momentum is then orthogonalised (Jordan et al., Muon, 2024) in place of
-    AdamW: for training from scratch. clip: of the gradient's norm; checkpointing: compute layers
-    again for their gradients instead of keeping what they made.
+    """The options of a training run.
 
-    fall: how the rate falls after the rise: as a cosine to a tenth; not at all ("none", which may
-    be ended at any step and go on in a run that falls: Hu et al., MiniCPM, 2024, section 4); or
-    along a line to zero. at_once: rows whose gradients are computed together, 0 for all of a step:
-    few keep what is made in caches. bf16: products of bfloat16 factors, for CPUs that have units
-    for them; those forwards have the same bits. compiled: by torch.compile, which takes a minute.
+    steps: optimizer steps, of `batch` rows each.
+    lr: the peak learning rate of matrices, after a warm-up over the share `warmup` of all steps.
+    Vectors, which include scales of rows, have a tenth of it.
+    fall: the schedule after the warm-up: a cosine to a tenth, a line to zero, or "none", which may
+    end at any step and continue in a run that falls (Hu et al., MiniCPM, 2024, section 4).
+    muon: if not 0, the learning rate of matrices other than tables, trained with Muon (Jordan et
+    al., 2024) in place of AdamW; for training from scratch.
+    clip: the largest norm of the gradient.
+    checkpointing: recompute layers for their gradients instead of keeping activations.
+    at_once: rows whose gradients are computed together, 0 for all of a step; few fit into caches.
+    bf16: multiply in bfloat16, for CPUs with units for it; forward passes keep their bits.
+    compiled: use torch.compile, which takes a minute.
     """
 
     steps: int
