@@ -20,7 +20,7 @@ from sterna.engine.scheduling.admission import Admission
 from sterna.engine.scheduling.events import Event, without_frames
 from sterna.engine.scheduling.fair_queue import Entry, FairQueue
 from sterna.engine.scheduling.scheduler_load import SchedulerLoad
-from sterna.engine.scheduling.step_costs import TOKENS, StepCosts, StepWork
+from sterna.engine.scheduling.step_costs import CHUNK_MULTIPLE, StepCosts, StepWork
 from sterna.engine.scheduling.step_time import StepTime
 from sterna.errors import ContextError
 
@@ -51,8 +51,8 @@ class Scheduler:
     requests that may have pages at the same time, paused ones not counted. clock: seconds, from
     any origin.
 
-    A step takes the next token of each request that decodes; then prompts in the order
-    of a `FairQueue`, as many tokens as the step has time for (`StepTime`, by `StepCosts`).
+    A step takes the next token of each decoding request, then prompts in a `FairQueue`'s order, as
+    many tokens as it has time for (`StepTime`, by `StepCosts`).
 
     A request waits while another one computes a prefix of its prompt, and gives that one its
     compute time. It is admitted if there are pages for all tokens that it and the others will have,
@@ -130,7 +130,7 @@ class Scheduler:
             return 0.0
         step = StepTime(self.costs, self.step_ms, self.prompt_step_ms, StepWork(decoding))
         room = self.costs.chunk(StepWork(decoding), 0, tokens, step.usual)
-        chunk = max(min(tokens, TOKENS), room)
+        chunk = max(min(tokens, CHUNK_MULTIPLE), room)
         return tokens / chunk * self.costs.ms(StepWork(decoding + chunk)) / 1e3
 
     # ---------------------------------------------------------------------------------- a step
@@ -233,7 +233,8 @@ class Scheduler:
             target, taker, started = step.of(entry.request), entry, len(chosen) > n_decoding
             if target <= full:
                 continue
-            if started and self._room(entry, work, target) < min(TOKENS, entry.request.left):
+            least = min(CHUNK_MULTIPLE, entry.request.left)
+            if started and self._room(entry, work, target) < least:
                 full = target
                 continue
             if not entry.running:

@@ -16,15 +16,15 @@ __all__ = ["StepCosts", "StepWork"]
 #: Numbers of tokens whose time is learnt; between them it is interpolated.
 KNOTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 #: Steps with chunks of prompts have multiples of so many tokens: blocks of all units divide it.
-TOKENS = 16
+CHUNK_MULTIPLE = 16
 #: Tokens of the first prompt chunk, while nothing is learnt.
-FIRST = 64
+FIRST_CHUNK = 64
 #: Usual deviation of a step's time, as a share of it.
 NOISE = 0.1
 #: Drift of a knot's time from step to step, as a share of it: machines get busy and warm.
 DRIFT = 0.01
 #: Standard deviations beyond which a step counts as disturbed, and its error is clipped.
-SURPRISE = 3.0
+OUTLIER = 3.0
 
 #: Least prediction, in case the clock stood still.
 LEAST_MS = 1e-3
@@ -107,7 +107,7 @@ class StepCosts:
         features = np.append(features, [work.read / _READ, work.rows / _ROWS])
         spread = self._covariance @ features
         variance = float(features @ spread) + (NOISE * ms) ** 2
-        most = SURPRISE * math.sqrt(variance)
+        most = OUTLIER * math.sqrt(variance)
         off = max(-most, min(most, ms - float(features @ self._ms)))
         self._ms += spread * (off / variance)
         self._covariance -= np.outer(spread, spread) / variance
@@ -162,19 +162,19 @@ class StepCosts:
         most = PREFILL_CHUNK - work.tokens
         if budget_ms != float("inf"):
             most = min(most, self._fitting(work, depth, most, budget_ms))
-        if left <= most or most < TOKENS:
+        if left <= most or most < CHUNK_MULTIPLE:
             return max(0, min(left, most))
-        return (work.tokens + most) // TOKENS * TOKENS - work.tokens
+        return (work.tokens + most) // CHUNK_MULTIPLE * CHUNK_MULTIPLE - work.tokens
 
     def outweighs_a_step(self, tokens: int) -> bool:
         """Whether computing so many prompt tokens takes longer than reading the weights."""
         if not self.knows(tokens):
-            return tokens >= TOKENS
+            return tokens >= CHUNK_MULTIPLE
         return self.ms(StepWork(1 + tokens)) >= 2 * self.ms(StepWork(1))
 
     def _fitting(self, work: StepWork, depth: int, most: int, budget_ms: float) -> int:
         if not self.known:
-            return FIRST - work.tokens
+            return FIRST_CHUNK - work.tokens
         low, high = 0, max(0, most)
         while low < high:
             middle = (low + high + 1) // 2
