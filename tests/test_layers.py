@@ -147,16 +147,9 @@ def _reached(graph: dict[str, set[str]], start: str) -> set[str]:
     return found
 
 
-#: Circles that are still to go; nothing is added here.
-KNOWN_CIRCLES: list[list[str]] = [
-    ["sterna.cli.chat", "sterna.cli.chat_input", "sterna.cli.chat_session"],
-    ["sterna.cli.options", "sterna.cli.progress"],
-]
-
-
 def test_no_import_circles() -> None:
     """No modules import each other, not even for annotations or within functions."""
-    assert [circle for circle in circles() if circle not in KNOWN_CIRCLES] == []
+    assert circles() == []
 
 
 def test_leaves() -> None:
