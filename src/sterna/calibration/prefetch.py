@@ -37,8 +37,8 @@ class Reading(NamedTuple):
     next_page: bool = True
 
 
-#: The candidates. One stream with a prefetch of a page is best on AMD's Zen 4 and 5, four streams on
-#: Xeons.
+#: The candidates. One stream with a prefetch of a page is best on Zen 4 and 5, four
+#: streams on Xeons.
 CANDIDATES = (
     Reading(1, 4096, 4096),
     Reading(1, 4096, 2048),
