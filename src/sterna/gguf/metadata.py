@@ -19,8 +19,11 @@ __all__ = ["Metadata"]
 
 
 class Metadata:
-    """The values of a header's keys. A method without a default raises ModelFormatError where the
-    key is missing, and all do where its value is of another kind or out of range."""
+    """The values of a header's keys.
+
+    Methods raise ModelFormatError for a value of another kind or out of range, and for a missing
+    key without a default.
+    """
 
     def __init__(self, path: Path, values: Mapping[str, Value], places: Mapping[str, int]) -> None:
         self.path = path
@@ -35,7 +38,7 @@ class Metadata:
         return iter(self._values)
 
     def sha256(self, but: tuple[str, ...]) -> str:
-        """The SHA-256 of all keys and values, in any order, but for keys that begin so."""
+        """Return the SHA-256 of keys and values in any order; but: prefixes of keys to leave out."""
         digest = hashlib.sha256()
         for key in sorted(key for key in self._values if not key.startswith(but)):
             value: Any = self._values[key]
@@ -47,7 +50,7 @@ class Metadata:
     def error(
         self, key: str, expected: object, got: object, remedy: str | None = None
     ) -> ModelFormatError:
-        """The error that names a key."""
+        """Make an error that names a key."""
         return ModelFormatError(
             file=self.path, field=key, offset=self._places.get(key),
             expected=expected, got=got, remedy=remedy,
@@ -107,7 +110,7 @@ class Metadata:
         return value
 
     def each(self, key: str, size: int) -> list[int]:
-        """`size` whole numbers that are not negative, stored one by one or once for all."""
+        """`size` non-negative whole numbers, stored one by one or as one for all."""
         if not isinstance(self._values.get(key), np.ndarray):
             return [self.integer(key)] * size
         array = self.numbers(key, size)
@@ -116,15 +119,17 @@ class Metadata:
         return [int(value) for value in array]
 
     def flags(self, key: str, size: int) -> list[bool]:
-        """`size` times true or false."""
+        """`size` booleans."""
         array = self.numbers(key, size)
         if array.dtype.kind not in "bu" or array.max(initial=0) > 1:
             raise self.error(key, f"{size} times true or false", "other numbers")
         return [bool(value) for value in array]
 
     def windowed(self, key: str, size: int, period: int) -> list[bool]:
-        """`size` times true or false, stored one by one; else all true but every so many-th, a
-        number that is stored, or `period` where nothing is."""
+        """`size` booleans, stored one by one; else true except for every n-th.
+
+        n is stored, or `period` if nothing is.
+        """
         if isinstance(self._values.get(key), np.ndarray):
             return self.flags(key, size)
         period = self.integer(key, period)
@@ -133,7 +138,7 @@ class Metadata:
         return [(i + 1) % period != 0 for i in range(size)]
 
     def same(self, key: str, size: int, default: int | None = None) -> int:
-        """A whole number, stored alone or `size` times over."""
+        """A whole number, stored once or `size` times."""
         value = self._values.get(key)
         if not isinstance(value, np.ndarray):
             return self.integer(key, default)

@@ -14,7 +14,7 @@ from sterna import _native
 from sterna.errors import ModelFormatError, UnsupportedModelError, shown
 from sterna.files.jsonfile import load_json_object
 from sterna.gguf.hf_config import GGUF_POOLINGS
-from sterna.gguf.pre_tokenizers import pre_of_cuts
+from sterna.gguf.pre_tokenizers import pre_of_splits
 from sterna.gguf.rope_scaling import LONGROPE, ROPE_FACTORS
 from sterna.models.config import TransformerConfig
 from sterna.models.rotations import Yarn, default_attention_factor, scaling_kind, yarn_of
@@ -216,7 +216,7 @@ def _pre(tokenizer: dict[str, Any], file: Path) -> str:
             cuts += [""] * bool(step.get("use_regex", True))
         else:
             cuts.append(str(step["type"]))
-    name = pre_of_cuts(tuple(cuts))
+    name = pre_of_splits(tuple(cuts))
     if name is None:
         raise UnsupportedModelError(
             f"{file}: pre_tokenizer must cut text by a rule that GGUF has a name for, but got "

@@ -1,4 +1,4 @@
-"""What `tokenizer.ggml.pre` names: how a byte-level tokenizer cuts text before its merges.
+"""Pre-tokenizers by their names in `tokenizer.ggml.pre`: how byte-level BPE splits a text.
 
 The expressions are those of the models' own tokenizer.json.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tokenizers import Regex, normalizers, pre_tokenizers
 
-__all__ = ["PRE", "Pre", "pre_of_cuts"]
+__all__ = ["PRE", "PreTokenizer", "pre_of_splits"]
 
 _SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _SPACES = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -66,7 +66,7 @@ DEEPSEEK_CODER = (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _HAN, r"\p{N}")
 
 
 @dataclass(frozen=True)
-class Pre:
+class PreTokenizer:
     """A way of cutting text before merges.
 
     cuts: expressions applied in turn; whole: a word that is a token is taken without merges;
@@ -92,40 +92,42 @@ class Pre:
 
 #: All names of tokenizer.ggml.pre that Sterna knows. What they mean is what llama.cpp means by
 #: them, but for NFC.
-_NAMES: tuple[tuple[str, Pre], ...] = (
+_NAMES: tuple[tuple[str, PreTokenizer], ...] = (
     (
         "llama-bpe llama3 llama-v3 falcon3 falcon_e falcon-e falcon-h1 pixtral lfm2 midm-2.0",
-        Pre((LLAMA3,), whole=True, opens=True),
+        PreTokenizer((LLAMA3,), whole=True, opens=True),
     ),
-    ("glm4", Pre((LLAMA3,), whole=True)),
-    ("chatglm-bpe smaug-bpe dbrx", Pre((LLAMA3,))),
-    ("qwen2 deepseek-r1-qwen megrez stablelm2", Pre((QWEN2,), composed=True)),
-    ("hunyuan kormo solar-open grok-2", Pre((QWEN2,))),
-    ("qwen35", Pre((QWEN35,), composed=True)),
-    ("tekken", Pre((TEKKEN,), whole=True, opens=True)),
-    ("gpt-4o llama4 kanana2 talkie minimax-m2", Pre((GPT4O,))),
-    ("hunyuan-dense deepseek-v3 joyai-llm", Pre(DEEPSEEK3)),
-    ("deepseek-llm", Pre(DEEPSEEK_LLM)),
-    ("deepseek-coder", Pre(DEEPSEEK_CODER)),
-    ("seed-coder", Pre((SEED,))),
-    ("minicpm5", Pre((r"\p{N}{1,3}", _WORDS % r"\p{N}+"), whole=True)),
+    ("glm4", PreTokenizer((LLAMA3,), whole=True)),
+    ("chatglm-bpe smaug-bpe dbrx", PreTokenizer((LLAMA3,))),
+    ("qwen2 deepseek-r1-qwen megrez stablelm2", PreTokenizer((QWEN2,), composed=True)),
+    ("hunyuan kormo solar-open grok-2", PreTokenizer((QWEN2,))),
+    ("qwen35", PreTokenizer((QWEN35,), composed=True)),
+    ("tekken", PreTokenizer((TEKKEN,), whole=True, opens=True)),
+    ("gpt-4o llama4 kanana2 talkie minimax-m2", PreTokenizer((GPT4O,))),
+    ("hunyuan-dense deepseek-v3 joyai-llm", PreTokenizer(DEEPSEEK3)),
+    ("deepseek-llm", PreTokenizer(DEEPSEEK_LLM)),
+    ("deepseek-coder", PreTokenizer(DEEPSEEK_CODER)),
+    ("seed-coder", PreTokenizer((SEED,))),
+    ("minicpm5", PreTokenizer((r"\p{N}{1,3}", _WORDS % r"\p{N}+"), whole=True)),
     (
         "gpt-2 phi-2 olmo mpt jais gigachat a.x-4.0 mellum exaone4 trillion granite-docling",
-        Pre((GPT2,)),
+        PreTokenizer((GPT2,)),
     ),
     (
         "smollm starcoder refact command-r codeshell exaone minerva-7b mellum2",
-        Pre((r"\p{N}", GPT2)),
+        PreTokenizer((r"\p{N}", GPT2)),
     ),
-    ("falcon", Pre((r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]"))),
-    ("superbpe", Pre((r"\p{N}+", r"(?=(\d{3})+(?!\d))"))),
-    ("default", Pre((r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"))),
+    ("falcon", PreTokenizer((r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]"))),
+    ("superbpe", PreTokenizer((r"\p{N}+", r"(?=(\d{3})+(?!\d))"))),
+    ("default", PreTokenizer((r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"))),
 )
-PRE: dict[str, Pre] = {name: pre for names, pre in _NAMES for name in names.split()}
+PRE: dict[str, PreTokenizer] = {name: pre for names, pre in _NAMES for name in names.split()}
 
 
-def pre_of_cuts(cuts: tuple[str, ...]) -> str | None:
-    """The name in tokenizer.ggml.pre of expressions that cut text in turn, "" or GPT2 for GPT-2's;
-    None if there is no name for them."""
+def pre_of_splits(cuts: tuple[str, ...]) -> str | None:
+    """Return the name in tokenizer.ggml.pre of expressions that split text in sequence, or None.
+
+    "" stands for GPT-2's expression.
+    """
     cuts = tuple(cut or GPT2 for cut in cuts)
     return next((name for name, pre in PRE.items() if pre.cuts == cuts), None)

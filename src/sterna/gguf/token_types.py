@@ -1,7 +1,7 @@
-"""What the tokens of a GGUF file are, where its keys say too little or something wrong.
+"""The types of a GGUF file's tokens, corrected where its keys are wrong or say too little.
 
-Published files name a token twice, type turn marks as words, and have no key for the white space
-that an added token takes with it. All that is known without a key stands here.
+Published files list a token twice, type turn marks as words, and have no key for the white space
+that an added token takes with it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sterna.errors import shown
 from sterna.gguf.metadata import Metadata
 from sterna.turn_tokens import ALL_TURN_TOKENS, inner_end_tokens, turn_end_tokens, turn_tokens_of
 
-__all__ = ["Roles", "distinct", "special_id"]
+__all__ = ["TokenTypes", "special_id", "unique_spellings"]
 
 PREFIX = "tokenizer.ggml."
 # Values of token_type: llama.cpp's llama_token_type
@@ -35,11 +35,13 @@ _PHI3 = re.compile(r"phi-?3", re.IGNORECASE)
 _PHI3_KEEPS = ("<unk>", "<s>", "<|endoftext|>")
 
 
-def distinct(metadata: Metadata, tokens: list[str]) -> tuple[list[str], list[decoders.Decoder]]:
-    """The tokens, each with a spelling of its own, and what takes the difference off again.
+def unique_spellings(
+    metadata: Metadata, tokens: list[str]
+) -> tuple[list[str], list[decoders.Decoder]]:
+    """Give each token its own spelling; also return the decoders that restore the text.
 
-    Of a spelling that comes twice the last id has it, which is what a text means by it in
-    llama.cpp and transformers. The others get two noncharacters as digits behind it.
+    If a spelling comes twice, the last id keeps it, as in llama.cpp and transformers. The others
+    get a suffix of two noncharacters used as digits.
     """
     last = {token: i for i, token in enumerate(tokens)}
     copies = [i for i, token in enumerate(tokens) if token and last[token] != i]
@@ -61,7 +63,7 @@ def distinct(metadata: Metadata, tokens: list[str]) -> tuple[list[str], list[dec
 
 
 def special_id(metadata: Metadata, kind: str, tokens: Sequence[str]) -> int | None:
-    """The id of a special token: "bos", "eos", "eot", "eom" or "unknown"; None if there is none."""
+    """Return the id of a special token ("bos", "eos", "eot", "eom", "unknown"), or None."""
     key = f"{PREFIX}{kind}_token_id"
     if key not in metadata:
         id, spelling = _SENTENCEPIECE.get(kind, (0, ""))
@@ -75,10 +77,10 @@ def special_id(metadata: Metadata, kind: str, tokens: Sequence[str]) -> int | No
     return id
 
 
-class Roles:
-    """What each token is.
+class TokenTypes:
+    """The corrected types of all tokens.
 
-    types: token_type of each, marks of turns being control tokens whatever the file says.
+    types: the token_type of each; turn marks are control tokens whatever the file says.
     """
 
     def __init__(
@@ -89,8 +91,7 @@ class Roles:
         named: Iterable[int],
         merged: Collection[str],
     ) -> None:
-        """ids: of `tokens`; named: those that keys name as special; merged: the tokens that merges
-        lead to."""
+        """ids: of `tokens`. named: ids that keys name as special. merged: results of merges."""
         self._metadata, self._tokens, self._ids = metadata, tokens, ids
         self.types = self._read_types()
         for id in named:
@@ -98,7 +99,7 @@ class Roles:
         self._correct(merged)
 
     def _read_types(self) -> list[int]:
-        """The file's types; normal where it has none, and bytes never anything else."""
+        """Read the file's types; NORMAL without any, and for byte tokens always."""
         if f"{PREFIX}token_type" not in self._metadata:
             return [NORMAL] * len(self._tokens)
         types = self._metadata.numbers(f"{PREFIX}token_type", len(self._tokens))
@@ -110,10 +111,11 @@ class Roles:
         return kinds
 
     def _correct(self, merged: Collection[str]) -> None:
-        """Types the marks of turns that merges would split into letters.
+        """Correct the types of turn marks, which merges would split into letters.
 
-        Those of a family are known; others are found in the chat template: what looks like a mark
-        is control, and a tag such as <think>, which answers show, is so where no merge leads to it.
+        A family's marks are known. Others come from the chat template: what looks like a mark is a
+        control token; a tag such as <think>, which answers show, is user-defined if no merge makes
+        it.
         """
         templates, has = self._templates(), self._ids.__contains__
         marks = {*turn_tokens_of(has), *filter(has, _PIPED.findall(templates))}
@@ -138,7 +140,7 @@ class Roles:
         )
 
     def ends(self, named: Iterable[int]) -> tuple[int, ...]:
-        """The ids that end a text or a turn, ascending; named: those that keys of the file name."""
+        """Return the ids that end a text or a turn, ascending; named: those that keys name."""
         has = self._ids.__contains__
         ends = {*named, *(self._ids[token] for token in turn_end_tokens(has))}
         if self._metadata.text(f"{PREFIX}model") == "llama" and has("</s>"):

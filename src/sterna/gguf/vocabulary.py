@@ -1,8 +1,8 @@
-"""A tokenizer rebuilt from a GGUF file's metadata, as the `tokenizers` library runs it.
+"""Rebuild a tokenizer of the `tokenizers` library from a GGUF file's metadata.
 
-Three families: byte-level BPE (`gpt2`, its way of cutting text named by `tokenizer.ggml.pre`),
+Three kinds: byte-level BPE (`gpt2`, its pre-tokenizer is named by `tokenizer.ggml.pre`),
 SentencePiece's BPE (`llama`, whose merges follow from the tokens' scores), and BPE over `▁` for
-spaces, with merges of its own (`gemma4`). What no key says is in `token_types`.
+spaces with its own merges (`gemma4`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, processors
 from sterna.errors import UnsupportedModelError, shown
 from sterna.gguf.metadata import Metadata
 from sterna.gguf.pre_tokenizers import PRE
-from sterna.gguf.token_types import ADDED, USER_DEFINED, Roles, distinct, special_id
+from sterna.gguf.token_types import ADDED, USER_DEFINED, TokenTypes, special_id, unique_spellings
 from sterna.tokenizer import MAX_VOCAB, checked_backend
 
 __all__ = ["Vocabulary"]
@@ -30,9 +30,9 @@ LLAMA3_VOCAB = 128256  # tokens of Llama 3 and of BitNet b1.58 2B
 class Vocabulary:
     """The tokenizer of a file's metadata.
 
-    `backend`: the library's tokenizer; `bos_id`: the id that opens a text, or None; `eos_ids`:
-    those that end one; `tokens`: all spellings, each once. Raises ModelFormatError, or
-    UnsupportedModelError for a kind of tokenizer that Sterna does not have.
+    backend: the library's tokenizer. bos_id: the id that begins a text, or None. eos_ids: the ids
+    that end one. tokens: all spellings, each unique. Raises ModelFormatError, or
+    UnsupportedModelError for another kind of tokenizer.
     """
 
     def __init__(self, metadata: Metadata) -> None:
@@ -49,14 +49,14 @@ class Vocabulary:
         tokens = metadata.texts(f"{PREFIX}tokens")
         if not 0 < len(tokens) <= MAX_VOCAB:
             raise metadata.error(f"{PREFIX}tokens", f"1 to {MAX_VOCAB} tokens", len(tokens))
-        self.tokens, self._copies = distinct(metadata, tokens)
+        self.tokens, self._copies = unique_spellings(metadata, tokens)
         # An empty token has no spelling: its id stands for no text.
         self._ids = {token: i for i, token in enumerate(self.tokens) if token}
         self.pre = self._pre()
         self.bos_id, self._eos = self._id("bos"), self._id("eos")
         ends = [i for i in (self._eos, self._id("eot"), self._id("eom")) if i is not None]
         self._merges = self._read_merges()
-        self._roles = Roles(
+        self._roles = TokenTypes(
             metadata, self.tokens, self._ids,
             named=ends if self.bos_id is None else [self.bos_id, *ends],
             merged={left + right for left, right in self._merges},
@@ -70,7 +70,7 @@ class Vocabulary:
         return special_id(self._metadata, kind, self.tokens)
 
     def _pre(self) -> str:
-        """The name of what cuts text; a file without one is guessed, aloud."""
+        """Return the name of the pre-tokenizer; guess it, with a warning, if the file has none."""
         metadata = self._metadata
         if self._kind != "gpt2":
             return ""
@@ -132,7 +132,7 @@ class Vocabulary:
         return self._pieces([normalizers.Prepend("▁")] if prefix else [])
 
     def _pieces(self, prefix: list[normalizers.Normalizer]) -> tokenizers.Tokenizer:
-        """BPE over ▁ for spaces, bytes for what is no token; prefix: what writes the first ▁."""
+        """Make a BPE over ▁ for spaces with byte fallback; prefix: normalizers for the first ▁."""
         unknown = self._id("unknown")
         bpe = models.BPE(
             vocab=self._ids,
@@ -151,7 +151,7 @@ class Vocabulary:
         return backend
 
     def _add_special(self, backend: tokenizers.Tokenizer, opens: bool) -> None:
-        """Added tokens, and what stands around a text; opens: whether BOS does by default."""
+        """Add the added tokens and BOS and EOS; opens: whether BOS is added by default."""
         added = [
             AddedToken(
                 token, special=type != USER_DEFINED, normalized=False,
@@ -165,7 +165,7 @@ class Vocabulary:
         self._surround(backend, opens)
 
     def _surround(self, backend: tokenizers.Tokenizer, opens: bool) -> None:
-        """What stands around a text; opens: whether BOS does by default."""
+        """Set the tokens around a text; opens: whether BOS is added by default."""
         metadata = self._metadata
         # Gemma 4 is nothing without BOS, and early files of it say that there is none.
         opens = self._kind == "gemma4" or metadata.boolean(f"{PREFIX}add_bos_token", opens)
@@ -186,8 +186,10 @@ class Vocabulary:
 def _scored_merges(
     tokens: Sequence[str], ids: dict[str, int], scores: Sequence[float]
 ) -> list[tuple[str, str]]:
-    """The merges of SentencePiece's BPE: any two tokens whose joined text is a token may merge,
-    that of the highest score first."""
+    """Derive the merges of SentencePiece's BPE, in their order.
+
+    Any two tokens whose joined text is a token may merge, the highest score first.
+    """
     scored: list[tuple[float, int, int, tuple[str, str]]] = []
     for token, score in zip(tokens, scores, strict=True):
         if len(token) > MAX_PIECE_CHARS:
