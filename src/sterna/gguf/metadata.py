@@ -38,7 +38,7 @@ class Metadata:
         return iter(self._values)
 
     def sha256(self, but: tuple[str, ...]) -> str:
-        """Return the SHA-256 of keys and values in any order; but: prefixes of keys to leave out."""
+        """Return the SHA-256 of keys and values in any order; but: prefixes of keys to skip."""
         digest = hashlib.sha256()
         for key in sorted(key for key in self._values if not key.startswith(but)):
             value: Any = self._values[key]
