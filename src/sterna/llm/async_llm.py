@@ -1,4 +1,4 @@
-"""`AsyncLLM`: many requests at once for asyncio, computed by one thread of their own."""
+"""`AsyncLLM`: many requests of an event loop, computed by one thread of their own."""
 
 from __future__ import annotations
 
@@ -21,24 +21,27 @@ if TYPE_CHECKING:
 
     from sterna.llm.options import GenerateOptions
 
-__all__ = ["AsyncLLM", "Ticket"]
+__all__ = ["AsyncLLM", "AsyncStream"]
 
-#: Seconds after which the engine's thread looks at requests that cannot go on, for their deadlines.
+#: Seconds between checks of deadlines while no request can go on.
 LOOK_S = 0.5
 MOST_PRIORITY = 1000
 
 
 class AsyncLLM:
-    """An LLM whose requests share its steps, in front of an event loop.
+    """An LLM for asyncio, whose requests share steps.
 
     A thread computes the steps of all requests, and sleeps while there is none; the loop's thread
-    makes their text beside it. Answers are those of `LLM.generate`, whoever else asks. The `LLM`
-    can be used by other threads meanwhile.
+    makes their text meanwhile. Answers are those of `LLM.generate`, whatever else runs. Other
+    threads can use the `LLM` at the same time.
 
-    step_ms: how long a step should take, in milliseconds, while somebody waits for what a request
-    decodes, streamed or whole, unless short prompts wait that will soon decode with it;
-    prompt_step_ms: while nobody does (`Ticket.read_at_end`), and at most for those. max_running:
-    requests that are computed at the same time.
+    Args:
+        llm: The model.
+        step_ms: Milliseconds that a step should take while someone waits for the next token of a
+            request, except while short prompts wait that will soon decode with it. Default 100.
+        prompt_step_ms: Milliseconds while nobody waits for a next token (`read_at_end`), and at
+            most for those short prompts. Default 500.
+        max_running: Requests that are computed at the same time. Default 64.
 
     `async with AsyncLLM(llm) as engine:` closes it at the end.
     """
@@ -61,9 +64,9 @@ class AsyncLLM:
         scheduler = self._engine_loop.scheduler
         scheduler.step_ms, scheduler.prompt_step_ms = step_ms, prompt_step_ms
         scheduler.max_running = max_running
-        self._tickets: weakref.WeakValueDictionary[int, Ticket] = weakref.WeakValueDictionary()
-        self._ready: deque[Ticket] = deque()
-        self._told = False  # whether the loop will look at what is ready
+        self._streams: weakref.WeakValueDictionary[int, AsyncStream] = weakref.WeakValueDictionary()
+        self._ready: deque[AsyncStream] = deque()
+        self._scheduled = False  # whether a delivery is scheduled
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed: str | None = None
         self._wake = threading.Event()
@@ -87,23 +90,27 @@ class AsyncLLM:
         salt: str = "",
         chat: bool = False,
         **options: Unpack[GenerateOptions],
-    ) -> Ticket:
+    ) -> AsyncStream:
         """Queues a request, from a coroutine or callback of the loop that will read it.
 
-        prompt: text or token ids. n: how many answers; the i-th is that of choice=i. key: whose
-        request it is; keys share the time for prompts equally. priority: a higher one comes
-        earlier, by 10 seconds of waiting a level. deadline_s: seconds after which it ends, in the
-        queue as well, with the reason "deadline". salt: requests share what was computed for them
-        only where theirs are equal. chat: whether the end of a turn ends the answer, too. Others:
-        those of `LLM.generate`.
+        Args:
+            prompt: Text or token ids.
+            params: Sampling parameters. Options replace its fields.
+            n: Answers to the prompt; the i-th is that of choice=i.
+            key: Whose request it is; keys share the time for prompts equally.
+            priority: Each level counts like 10 seconds of waiting.
+            deadline_s: Seconds after which it ends, even in the queue, with the reason "deadline".
+            salt: Requests share cached prefixes only with requests of the same salt.
+            chat: End the answer with the end of a turn as well.
+            **options: As in `LLM.generate`.
 
-        RequestError where `LLM.generate` raises it, for a prompt that can never fit the memory for
-        keys and values, and once this is draining or closed.
+        RequestError as in `LLM.generate`, for a prompt that can never fit the memory for keys and
+        values, and once this is draining or closed.
         """
         self._check_open()
-        place = _checked_place(key, priority, deadline_s, salt)
+        scheduling = _checked_scheduling(key, priority, deadline_s, salt)
         make = self.llm.requests.make_several
-        return self._queued(make(prompt, n, options, params, chat=chat, **place))
+        return self._queued(make(prompt, n, options, params, chat=chat, **scheduling))
 
     async def score(
         self,
@@ -114,62 +121,62 @@ class AsyncLLM:
         priority: int = 0,
         adapter: str | None = None,
     ) -> list[TokenLogprob | None]:
-        """As `LLM.prompt_logprobs`, scheduled with the others; key, priority: as in `submit`."""
+        """As `LLM.prompt_logprobs`, in shared steps; key and priority as in `submit`."""
         self._check_open()
-        place = _checked_place(key, priority, None, "")
-        request = self.llm.requests.make_scoring(prompt, top, adapter, **place)
-        ticket = self._queued([request])
-        ticket.read_at_end()  # it decodes nothing
-        await ticket.result()
+        scheduling = _checked_scheduling(key, priority, None, "")
+        request = self.llm.requests.make_scoring(prompt, top, adapter, **scheduling)
+        stream = self._queued([request])
+        stream.read_at_end()  # it decodes nothing
+        await stream.result()
         return request.scores
 
     def _check_open(self) -> None:
         if self._closed:
             raise RequestError(f"submit: the engine must be open, but it is {self._closed}")
 
-    def _queued(self, requests: Sequence[Request]) -> Ticket:
-        """A ticket for requests that are added."""
+    def _queued(self, requests: Sequence[Request]) -> AsyncStream:
+        """Queues requests, and returns the stream of their answers."""
         self._attach()
-        ticket = Ticket(requests, self._engine_loop, self._ring)
+        stream = AsyncStream(requests, self._engine_loop, self._wake_reader)
         for request in requests:
-            self._tickets[request.id] = ticket
+            self._streams[request.id] = stream
         try:
             for request in requests:
                 self._engine_loop.add(request)
         except RequestError:
-            ticket.cancel()
+            stream.cancel()
             raise
-        return ticket
+        return stream
 
     def load(self) -> SchedulerLoad:
-        """How busy it is, from any thread."""
+        """How busy the scheduler is; from any thread."""
         return self._engine_loop.scheduler.load
 
     async def drain(self) -> None:
-        """Takes no more requests, and returns when all that are here have been computed."""
+        """Refuses new requests, and returns once the present ones are computed."""
         self._closed = self._closed or "draining"
-        while any(not request.ended for t in self._all() for request in t.requests):
+        while any(not request.ended for t in self._open_streams() for request in t.requests):
             await asyncio.sleep(0.02)
 
     async def close(self) -> None:
-        """Cancels what is left, and ends the thread; harmless twice."""
+        """Cancels all requests, and ends the thread; harmless twice."""
         self._closed = "closed"
-        for ticket in self._all():
-            ticket.cancel()
+        for stream in self._open_streams():
+            stream.cancel()
         self._wake.set()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
-        if self._heard in self._engine_loop.listeners:
-            self._engine_loop.listeners.remove(self._heard)
+        if self._on_events in self._engine_loop.listeners:
+            self._engine_loop.listeners.remove(self._on_events)
 
-    def _all(self) -> list[Ticket]:
-        return list({id(t): t for t in list(self._tickets.values())}.values())
+    def _open_streams(self) -> list[AsyncStream]:
+        return list({id(t): t for t in list(self._streams.values())}.values())
 
     def _attach(self) -> None:
-        """The running loop is told of what comes; the thread runs."""
+        """Delivers to the running loop from now on, and starts the thread."""
         self._loop = asyncio.get_running_loop()
         if self._thread is None:
-            self._engine_loop.listeners.append(self._heard)
+            self._engine_loop.listeners.append(self._on_events)
             self._thread = threading.Thread(target=self._work, name="sterna-engine", daemon=True)
             self._thread.start()
 
@@ -180,86 +187,93 @@ class AsyncLLM:
             self._wake.clear()
             try:
                 idle = self._engine_loop.step() == []
-            except Exception as error:  # nobody would tell those that wait
-                for ticket in self._all():
-                    for request in ticket.requests:
+            except Exception as error:  # else their readers would wait forever
+                for stream in self._open_streams():
+                    for request in stream.requests:
                         request.end("error", error)
-                    self._ring(ticket)
+                    self._wake_reader(stream)
                 idle = True
             if idle:
                 self._wake.wait(LOOK_S if self._engine_loop.scheduler.busy else None)
 
-    def _heard(self, events: list[Event]) -> None:
-        """Of a step, from any thread; or that requests come and go."""
+    def _on_events(self, events: list[Event]) -> None:
+        """Handles the events of a step, from any thread; none: requests came or went."""
         if not events:
             self._wake.set()
         for event in events:
-            ticket = self._tickets.get(event.request.id)
-            if ticket is not None and (event.tokens or event.request.ended):
-                self._ready.append(ticket)
-        self._tell_loop()
+            stream = self._streams.get(event.request.id)
+            if stream is not None and (event.tokens or event.request.ended):
+                self._ready.append(stream)
+        self._schedule_delivery()
 
-    def _ring(self, ticket: Ticket) -> None:
-        """There is news for its reader."""
-        self._ready.append(ticket)
-        self._tell_loop()
+    def _wake_reader(self, stream: AsyncStream) -> None:
+        """Wakes the reader of a stream."""
+        self._ready.append(stream)
+        self._schedule_delivery()
 
-    def _tell_loop(self) -> None:
-        """Once a step: the loop looks at all that is ready."""
-        if self._ready and not self._told and self._loop is not None:
-            self._told = True
+    def _schedule_delivery(self) -> None:
+        """Schedules one delivery to the loop, unless one is scheduled."""
+        if self._ready and not self._scheduled and self._loop is not None:
+            self._scheduled = True
             try:
                 self._loop.call_soon_threadsafe(self._deliver)
-            except RuntimeError:  # the loop is closed, and nobody reads any more
-                self._told = False
+            except RuntimeError:  # the loop is closed: nobody reads any more
+                self._scheduled = False
                 while self._ready:
                     _cancel(self._engine_loop, self._ready.popleft().requests)
 
     def _deliver(self) -> None:
-        self._told = False
+        self._scheduled = False
         while self._ready:
             self._ready.popleft().news.set()
 
 
-class Ticket(AsyncIterator[Piece]):
-    """A request of an `AsyncLLM`: its pieces as they come, for one reader.
+class AsyncStream(AsyncIterator[Piece]):
+    """The pieces of an `AsyncLLM` request as they come, for one reader.
 
-    completions: one for each of its n answers, filled as pieces are read. A ticket that is
-    forgotten is cancelled. A request that nobody reads is computed no further than 16 tokens ahead.
+    A stream that is garbage-collected is cancelled. A request that nobody reads is computed at most
+    16 tokens ahead.
+
+    Attributes:
+        completions: One for each answer, filled as pieces are read.
+        requests: The engine's requests.
     """
 
     def __init__(
-        self, requests: Sequence[Request], engine_loop: EngineLoop, ring: Callable[[Ticket], None]
+        self,
+        requests: Sequence[Request],
+        engine_loop: EngineLoop,
+        wake_reader: Callable[[AsyncStream], None],
     ) -> None:
         self.id = requests[0].id
         self.requests = requests
         self.completions = [request.completion for request in requests]
         self.news = asyncio.Event()
-        self._engine_loop, self._ring = engine_loop, ring
+        self._engine_loop, self._wake_reader = engine_loop, wake_reader
         self._current: Iterator[Piece] = iter(())
         weakref.finalize(self, _cancel, engine_loop, requests).atexit = False
 
     def cancel(self) -> None:
-        """Ends it as it is, from any thread; harmless where it has ended.
+        """Ends the answers as they are, from any thread; harmless after their end.
 
-        At most one piece follows: text that was held back.
+        At most one piece follows, with text that was held back.
         """
         _cancel(self._engine_loop, self.requests)
-        self._ring(self)
+        self._wake_reader(self)
 
     def read_at_end(self) -> None:
-        """Nobody waits for it: steps may be longer for prompts of others, and its tokens slower."""
+        """Says that nobody waits for pieces, so that steps may favour prompts of others."""
         for request in self.requests:
             request.is_streamed = False
 
     async def result(self) -> list[Completion]:
-        """The answers, once they have ended; raises what ended one before its time."""
+        """The answers once they have ended; raises the error of one that failed."""
         async for _ in self:
             pass
         return self.completions
 
     async def __anext__(self) -> Piece:
-        """The next piece of any of its answers (`Piece.index`)."""
+        """The next piece of any answer (`Piece.index`)."""
         while True:
             self.news.clear()
             try:
@@ -274,7 +288,7 @@ class Ticket(AsyncIterator[Piece]):
             await self.news.wait()
 
     def _next(self) -> Piece | None:
-        """A piece that is there; None where there is none yet."""
+        """A piece that is there already, else None."""
         while True:
             piece = next(self._current, None)
             if piece is not None:
@@ -285,8 +299,10 @@ class Ticket(AsyncIterator[Piece]):
             self._current = self._engine_loop.read(request)
 
 
-def _checked_place(key: str, priority: int, deadline_s: float | None, salt: str) -> dict[str, Any]:
-    """These arguments of `Request`."""
+def _checked_scheduling(
+    key: str, priority: int, deadline_s: float | None, salt: str
+) -> dict[str, Any]:
+    """Scheduling arguments of `Request`, checked."""
     for name, text in (("key", key), ("salt", salt)):
         if not isinstance(text, str):
             raise RequestError(f"{name}: must be a string, but got {shown(text)}")
