@@ -23,16 +23,18 @@ __all__ = ["Conversation"]
 
 
 class Conversation:
-    """Messages with a model, whose keys and values stay between turns.
+    """A chat with a model that computes only what is new in each turn.
 
-    A turn computes what the cache of its LLM does not have (`prefix_cache`): usually the new
-    message.
-    The answer has the same bits as that of `LLM.chat` with the same messages and options.
+    The prefix cache of the LLM keeps what earlier turns computed. Answers have the same bits as
+    those of `LLM.chat` with the same messages and options. A new turn ends the stream of the one
+    before.
 
-    system: a system prompt. tools, documents, template_options: as in `LLM.chat`.
-    drop_oldest: where the context is full, forget the oldest exchanges instead of raising.
-
-    One turn at a time: a new one ends the stream of the one before.
+    Args:
+        llm: The model.
+        system: System prompt. Default: none.
+        tools, documents, template_options: As in `LLM.chat`.
+        drop_oldest: Forget the oldest exchanges when the context is full, instead of raising.
+            Default False.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class Conversation:
         self.close()
 
     def close(self) -> None:
-        """Ends a running answer; it can be used again."""
+        """Ends a running answer. The conversation can go on."""
         with self._alone():
             self._end_running()
 
@@ -89,7 +91,7 @@ class Conversation:
 
     @property
     def system(self) -> str | None:
-        """The system prompt, None if there is none; assign to change it."""
+        """The system prompt, None without one; assign to change it."""
         first = self._messages[0] if self._messages else {}
         return str(first.get("content")) if first.get("role") == "system" else None
 
@@ -102,12 +104,12 @@ class Conversation:
         self.messages = [*opening, *turns]
 
     def reset(self, *, system: str | None = None) -> None:
-        """Forgets all messages; a system prompt may open the next ones."""
+        """Forgets all messages. system: the new system prompt."""
         self.messages = []
         self.system = system
 
     def undo(self) -> str | None:
-        """Takes the latest exchange back; its user message, None if there was none."""
+        """Removes the latest exchange; returns its user message, None if there was none."""
         for i in range(len(self._messages) - 1, -1, -1):
             if self._messages[i].get("role") == "user":
                 text = self._messages[i].get("content")
@@ -120,9 +122,9 @@ class Conversation:
     def ask(
         self, content: str, params: SamplingParams | None = None, **options: Unpack[ChatOptions]
     ) -> Completion:
-        """The answer to a user's message; options of `LLM.generate`. Both join the messages.
+        """Answers a user's message, and adds both to the messages; arguments as in `LLM.chat`.
 
-        Raises what `LLM.chat` raises, and leaves the messages as they were.
+        Raises as `LLM.chat`, and then leaves the messages alone.
         """
         done, pieces = self._begin(content, options, params)
         for _ in pieces:
@@ -132,16 +134,17 @@ class Conversation:
     def stream(
         self, content: str, params: SamplingParams | None = None, **options: Unpack[ChatOptions]
     ) -> Stream:
-        """Answers as `ask`, a piece of text at a time; one that is cut short stays as it is then.
+        """Answers as `ask`, a piece of text at a time.
 
-        Checks its arguments at once. Where no text has come, the messages stay as they were.
+        Checks its arguments now. An answer that is cut short is kept as it is; without any text,
+        the messages stay as they were.
         """
         return self._begin(content, options, params)[1]
 
     def _begin(
         self, content: str, options: Mapping[str, Any], params: SamplingParams | None
     ) -> tuple[Completion, Stream]:
-        """A turn's completion and the iterator that fills it."""
+        """The completion of a turn, and the stream that fills it."""
         with self._alone():
             self._end_running()
             messages = [*self._messages, {"role": "user", "content": content}]
@@ -174,7 +177,7 @@ class Conversation:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keeps other threads out of a step; RequestError where one is in the middle of one."""
+        """Keeps other threads out; RequestError if one is in the middle of a step."""
         visit = self._turns.enter()
         try:
             yield
@@ -189,7 +192,7 @@ class Conversation:
     def _fitting(
         self, messages: list[dict[str, Any]], template: dict[str, Any], options: Mapping[str, Any]
     ) -> list[dict[str, Any]]:
-        """The messages without the oldest exchanges that leave no room for an answer."""
+        """Drops the oldest exchanges until there is room for an answer."""
         self.dropped = 0
         if not self.drop_oldest:
             return messages
