@@ -5,6 +5,7 @@ The pages are made when the site is built and are never committed.
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ from typing import Any
 import click
 from mkdocs.structure.files import File, Files
 
-import sterna
 from sterna.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -22,6 +22,8 @@ MODULES = {
     "sterna": "Models, conversations, what they return, and errors.",
     "sterna.ops": "Matrix products of low-bit weights, on numpy and DLPack arrays.",
     "sterna.convert": "Packing, rounding and writing models.",
+    "sterna.torch": "Products as a torch operator, layers, and swapping a model's layers.",
+    "sterna.train": "Layers and loops of quantisation-aware training.",
 }
 
 
@@ -60,12 +62,24 @@ def command_line() -> str:
     return "\n".join(["# Command line\n", *_commands(main, None, 2)])
 
 
+def _public(module: str) -> list[str]:
+    """`__all__`, read without importing torch."""
+    path = ROOT / "src" / Path(*module.split("."))
+    source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    (names,) = (
+        ast.literal_eval(node.value)
+        for node in ast.parse(source.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    )
+    return list(names)
+
+
 def python() -> str:
     """The page of public names, for mkdocstrings."""
     parts = ["# Python\n"]
     for module, text in MODULES.items():
         parts += [f"## {module}\n", f"{text}\n"]
-        names = __import__(module, fromlist=["__all__"]).__all__
+        names = _public(module)
         parts += [f"::: {module}.{name}\n" for name in names if name not in ("__version__", "ops")]
     return "\n".join(parts)
 
@@ -97,6 +111,3 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return match[1] if match[1].startswith("`") else f"`{target.relative_to(ROOT)}`"
 
     return re.sub(r"(?<!!)\[([^\]]*)\]\(((?:\.\./)+[^)#]*)(?:#[^)]*)?\)", named, markdown)
-
-
-__all__ = ["on_files", "on_page_markdown", "sterna"]
