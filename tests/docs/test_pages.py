@@ -104,6 +104,8 @@ def test_paths(page: Path) -> None:
         if not re.search(r"NAME|FAMILY|ARCHITECTURE", path)
         and not any((root / path).exists() for root in roots)
     ]
+    tests = {path.name for path in (*ROOT.glob("*tests/**/*.py"), *ROOT.glob("papers/tests/*.py"))}
+    wrong += [name for name in re.findall(r"`(test_\w+\.py)`", text) if name not in tests]
     assert not wrong
 
 
