@@ -245,10 +245,10 @@ class AsyncStream(AsyncIterator[Piece]):
         engine_loop: EngineLoop,
         wake_reader: Callable[[AsyncStream], None],
     ) -> None:
-        self.id = requests[0].id
+        self.id: int = requests[0].id
         self.requests = requests
-        self.completions = [request.completion for request in requests]
-        self.news = asyncio.Event()
+        self.completions: list[Completion] = [request.completion for request in requests]
+        self.news: asyncio.Event = asyncio.Event()
         self._engine_loop, self._wake_reader = engine_loop, wake_reader
         self._current: Iterator[Piece] = iter(())
         weakref.finalize(self, _cancel, engine_loop, requests).atexit = False

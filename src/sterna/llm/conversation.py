@@ -51,10 +51,10 @@ class Conversation:
             raise RequestError(f"llm: must be an LLM, but got {shown(llm)}; pass sterna.LLM(model)")
         self.llm = llm
         self.tools, self.documents, self.template_options = tools, documents, template_options
-        self.drop_oldest = checked_flag("drop_oldest", drop_oldest)
+        self.drop_oldest: bool = checked_flag("drop_oldest", drop_oldest)
         #: Exchanges that the latest turn had to forget.
-        self.dropped = 0
-        self.last = Completion()
+        self.dropped: int = 0
+        self.last: Completion = Completion()
         self._running: Stream | None = None
         self._turns = OneAtATime(  # whoever computes a piece or begins a turn
             "conversation: must be used by one thread at a time, but another is in the middle of a "

@@ -150,7 +150,7 @@ class LLM:
         self._speculate = checked_name("speculate", speculate, SPECULATE)
         path = resolve(model, inspect=models.require_architecture)
         team = resolve_threads(threads, cores)
-        self.model = loading.load(
+        self.model: loading.Model = loading.load(
             path, format=format, head=head, cached=cache, threads=team, i2s=i2s, progress=progress,
             extension=ContextExtension.of(context, rope_scaling),
             mmap=mmap or bool(team.nodes),  # each node of threads gets a copy of its own
@@ -172,12 +172,12 @@ class LLM:
             files.generation_config, vocab, files.generation_file
         )
         self.tokenizer.check(vocab)
-        self.renderer = ChatRenderer(self.model, self.tokenizer, template, settings)
+        self.renderer: ChatRenderer = ChatRenderer(self.model, self.tokenizer, template, settings)
         self._draft = None if draft is None else self._checked_draft(draft).engine
-        self.adapters = Adapters(self.model)
+        self.adapters: Adapters = Adapters(self.model)
         self.adapters.begin(adapter)
-        self.constraints = Constraints(self.tokenizer, vocab)
-        self.last = Completion()
+        self.constraints: Constraints = Constraints(self.tokenizer, vocab)
+        self.last: Completion = Completion()
         kv_cache = engine.kv_cache
         store = prefixes = None
         if disk is not None:
@@ -190,10 +190,10 @@ class LLM:
     def _attach(self, engine: Engine, prefixes: PrefixCache | None) -> None:
         """Runs requests on an engine of this model."""
         self.engine = engine
-        self.engine_loop = EngineLoop(Scheduler(engine, prefix_cache=prefixes))
+        self.engine_loop: EngineLoop = EngineLoop(Scheduler(engine, prefix_cache=prefixes))
         self._encoder = PromptEncoder(self.tokenizer, engine)
         self._embedder = Embedder(engine, self.tokenizer)
-        self.requests = RequestFactory(
+        self.requests: RequestFactory = RequestFactory(
             engine, self.tokenizer, self.renderer, adapters=self.adapters,
             constraints=self.constraints, defaults=self._defaults, speculate=self._speculate,
             draft=self._draft,
