@@ -284,3 +284,12 @@ def test_limits_of_templates() -> None:
         numbers = [float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", text)]
         assert numbers == list(limits[name]), name
     assert told.keys() == limits.keys()
+
+
+def test_gguf_architectures() -> None:
+    """The page about GGUF files lists the architectures that are read."""
+    from sterna.gguf.architectures import ARCHITECTURES_OF
+
+    page = (ROOT / "docs/how-to/gguf.md").read_text(encoding="utf-8")
+    (row,) = re.findall(r"^\| `general.architecture` \| (.*) \|$", page, re.MULTILINE)
+    assert set(re.findall(r"`([^`]+)`", row)) == set(ARCHITECTURES_OF)
