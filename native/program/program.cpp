@@ -105,8 +105,12 @@ void Program::plan(const Batch& batch, int threads) {
     work_.adapters.plan(batch, work_.rows);
 }
 
-// The most that any operation of this step needs.
+// The most that any operation of this step needs: asked anew for another shape of steps alone.
 void Program::reserve_scratch(const Step& step) {
+    const ScratchShape shape{step.tokens,           step.selected, step.threads,
+                             work_.adapters.rank(), &step.kernels, step.cache.type};
+    if (shape == scratch_for_) return;
+    scratch_for_ = shape;
     int64_t bytes = 0;
     for (const auto& op : ops_) bytes = std::max(bytes, op->scratch_bytes(step));
     // A page apart, so that two workers' ends and starts share no line.

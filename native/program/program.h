@@ -62,6 +62,14 @@ class Program {
         int code_planes = 1;
     };
 
+    // What decides how much scratch operations need.
+    struct ScratchShape {
+        int64_t tokens = -1, selected = -1, threads = 0, adapter_rank = 0;
+        const KernelTable* kernels = nullptr;
+        KvType cache = {};
+        bool operator==(const ScratchShape&) const = default;
+    };
+
     void reserve(int64_t tokens);
     void reserve_scratch(const Step& step);
     void plan(const Batch& batch, int threads);
@@ -73,6 +81,7 @@ class Program {
     std::vector<BufferNeeds> buffer_needs_;
     std::vector<double> seconds_;  // of each operation
     HandOut hand_outs_[2];  // of operations in turn: one is made ready while the other is in use
+    ScratchShape scratch_for_;
     int64_t capacity_ = 0;  // tokens that the buffers hold
     int64_t left_out_ = 0;
 };

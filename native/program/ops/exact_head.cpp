@@ -40,7 +40,7 @@ class FloatHeadOp final : public LinearOp {
     }
     std::vector<TilesRead> tiles_read() const override { return {}; }
     bool is_linear(const Step& step) const override {
-        return !work.head->late && LinearOp::is_linear(step);
+        return !work.head->screened && !work.head->late && LinearOp::is_linear(step);
     }
 };
 
@@ -50,9 +50,8 @@ class ScreenOp final : public Op {
         : Op(f, work), x_(f.value("x")), logits_(f.value("output")), stage_(stage) {}
     const char* kind() const override { return "screen"; }
     int64_t scratch_bytes(const Step& step) const override {
-        const ExactHead& head = *work.head;
-        const bool used = head.screened || head.late;
-        return used ? head.screen.scratch_bytes(step.kernels, step.selected) : 0;
+        const Screen& screen = work.head->screen;
+        return step.selected > 0 ? screen.scratch_bytes(step.kernels, step.selected) : 0;
     }
     Division units(const Step& step) const override {
         const ExactHead& head = *work.head;

@@ -179,7 +179,7 @@ int64_t LinearOp::scratch_bytes(const Step& step) const {
 }
 
 Division LinearOp::units(const Step& step) const {
-    if (!rows(step) || (active_ == Active::kRows && !step.one())) return {0};
+    if (!takes_part(step)) return {0};
     if (const int64_t count = parts(step)) return {count};
     int64_t tiles = weight().tiles;
     if (step.one() && active_ == Active::kGates) tiles = copy_->first_tile;

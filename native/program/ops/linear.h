@@ -51,11 +51,15 @@ class LinearOp : public Op {
     Division units(const Step& step) const override;
     void run(Step& step, Turn& turn) override;
     std::vector<TilesRead> tiles_read() const override { return {{product_.weight, 1}}; }
-    bool is_linear(const Step& step) const override { return units(step).total > 0; }
+    bool is_linear(const Step& step) const override { return takes_part(step); }
     ReadAhead beginning(const Step& step, int worker) const override;
 
   private:
     const Weight& weight() const { return work.weights[product_.weight]; }
+    // Open rows are read alone in steps of one token.
+    bool takes_part(const Step& step) const {
+        return rows(step) > 0 && (active_ != Active::kRows || step.one());
+    }
     int64_t parts(const Step& step) const;
     bool run_part(Step& step, const LinearArgs& a, int64_t part, int64_t& begin,
                   int64_t& end) const;
