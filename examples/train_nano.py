@@ -36,7 +36,7 @@ from sterna import LLM, train
 from sterna.evaluate.perplexity import held_out_stdlib, perplexity, read_text
 from sterna.files.writing import replacing_path
 from sterna.train.chats import IGNORED, Rows
-from sterna.train.loop import Settings
+from sterna.train.loop import TrainingOptions
 from sterna.train.loop import train as run
 
 END = "<|end|>"
@@ -215,7 +215,7 @@ def train_stages(
     for stage, steps in zip(STAGES, (args.steps, args.last), strict=True):
         length = min(stage.length, args.max_position_embeddings)
         stage = stage._replace(length=length, batch=max(1, args.tokens // length))
-        settings = Settings(
+        settings = TrainingOptions(
             steps, args.lr, stage.batch, weight_decay=0.1, muon=args.muon, fall=stage.fall,
             warmup=0.0 if before else min(0.05, 100 / max(1, steps)), at_once=stage.at_once,
             bf16=not args.plain, compiled=not args.plain,

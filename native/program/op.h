@@ -37,14 +37,15 @@ class Op {
     virtual void begin(const Step&) {}
     // Bytes that a worker needs in a step.
     virtual int64_t scratch_bytes(const Step&) const { return 0; }
-    // The units of a step; of an operation without any its barrier is left out, too.
+    // The units of a step; an operation without units is skipped, with its barrier.
     virtual Division units(const Step& step) const { return {rows(step), step.threads}; }
     // Runs units [turn.begin, turn.end).
     virtual void run(Step& step, Turn& turn) = 0;
 
     // The weight that it reads whole or in parts, where those are known before the step.
     virtual std::vector<TilesRead> tiles_read() const { return {}; }
-    // Whether it is a linear layer of this step, and what a worker reads first of it, where few tokens make that known.
+    // Whether it is a linear layer in this step; and the memory that a worker reads first, known only in steps of few
+    // tokens.
     virtual bool is_linear(const Step&) const { return false; }
     virtual ReadAhead beginning(const Step&, int /*worker*/) const { return {}; }
 

@@ -27,7 +27,7 @@ from prompt_toolkit.output import DummyOutput
 from sterna import LLM, Conversation
 from sterna.cli import chat_session, main
 from sterna.cli.chat import unquoted
-from sterna.cli.chat_input import Commands, Reader, history_path, open_history
+from sterna.cli.chat_input import Commands, MessageReader, history_path, open_history
 from sterna.cli.chat_session import COMMANDS, Session
 from sterna.errors import RequestError
 
@@ -280,7 +280,7 @@ def test_saving_is_whole_or_not_at_all(
 @pytest.fixture
 def typed() -> Iterator[Callable[[str], str]]:
     with create_pipe_input() as pipe:
-        reader = Reader(lambda _: None, input=pipe, output=DummyOutput())
+        reader = MessageReader(lambda _: None, input=pipe, output=DummyOutput())
 
         def read(keys: str) -> str:
             pipe.send_text(keys)

@@ -20,7 +20,7 @@ from sterna.evaluate.tasks import question_scores, read_questions
 from sterna.integrations.training import trainable
 from sterna.torch import SternaLinear, accelerate
 from sterna.train.chats import IGNORED, Example, examples, rows_of
-from sterna.train.loop import Settings, train
+from sterna.train.loop import TrainingOptions, train
 from sterna.train.packed_export import export
 from sterna.train.torch_model import TorchModel, evaluate_both
 from sterna.train.unpacking import unpack_for_training
@@ -103,7 +103,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(
     """Stopped between two states, and begun again: parameters and losses of a run without that."""
     source = checkpoint("bitnet-online")
     rows = rows_of([Example([3 + i, 4 + i, 5 + i, 6], [True] * 4) for i in range(6)], 8)
-    settings = Settings(6, lr=1e-2, batch=2, checkpointing=True)
+    settings = TrainingOptions(6, lr=1e-2, batch=2, checkpointing=True)
 
     class Stop(Exception):
         pass
@@ -121,7 +121,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(
     assert train(again, rows, settings, tmp_path / "halves", 2) == losses
     for (name, a), (_, b) in zip(whole.named_parameters(), again.named_parameters(), strict=True):
         assert torch.equal(a, b), name
-    other = Settings(6, lr=2e-2, batch=2)
+    other = TrainingOptions(6, lr=2e-2, batch=2)
     failure(
         lambda: train(again, rows, other, tmp_path / "halves"), RequestError, "state.pt", "another"
     )

@@ -20,7 +20,7 @@ from sterna.engine import Sequence as EngineSequence
 from sterna.engine import prompt_logprobs as engine_scoring
 from sterna.errors import NonFiniteError, RequestError
 from sterna.evaluate import loglikelihood
-from sterna.evaluate.loglikelihood import Request, encode_pair, score
+from sterna.evaluate.loglikelihood import ScoringRequest, encode_pair, score
 from sterna.evaluate.tasks import (
     Accuracy,
     Question,
@@ -75,7 +75,7 @@ def write(path: Path, records: Sequence[Any]) -> Path:
     return path
 
 
-def whole(llm: LLM, request: Request) -> tuple[float, bool]:
+def whole(llm: LLM, request: ScoringRequest) -> tuple[float, bool]:
     """A request by itself, from the logits of all of its sequence."""
     tokens = list(request.tokens)
     rows = llm.logits(tokens[:-1])[-request.scored :]
@@ -142,7 +142,9 @@ def test_scores_are_those_of_whole_sequences(
 def test_examples_before_every_question_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """By one group for those that come later, where there is a cache; to the bit."""
     examples = [i * 7 % 400 for i in range(5 * PAGE + 9)]
-    groups = [[Request([*examples, i, i + 1, *[j] * 5], 5) for j in range(3)] for i in range(6)]
+    groups = [
+        [ScoringRequest([*examples, i, i + 1, *[j] * 5], 5) for j in range(3)] for i in range(6)
+    ]
     plain = LLM("nano", threads=1, prefix_cache=False)
     expected = score(plain.engine, groups)
     llm, tokens = LLM("nano", threads=1), 0
@@ -164,7 +166,9 @@ def test_examples_before_every_question_are_computed_once(monkeypatch: pytest.Mo
 def test_any_groups(data: st.DataObject, nano: LLM) -> None:
     ids = st.lists(st.integers(0, 3), min_size=2, max_size=12)
     requests = st.builds(
-        lambda tokens, part: Request(tokens, 1 + part % (len(tokens) - 1)), ids, st.integers(0, 20)
+        lambda tokens, part: ScoringRequest(tokens, 1 + part % (len(tokens) - 1)),
+        ids,
+        st.integers(0, 20),
     )
     groups = data.draw(st.lists(st.lists(requests, max_size=3), max_size=4))
     for group, scores in zip(groups, score(nano.engine, groups), strict=True):
@@ -175,7 +179,7 @@ def test_greedy_text_is_greedy(nano: LLM) -> None:
     prompt = nano.tokenizer.encode("def read(path):\n")
     tokens = nano.generate(prompt, max_tokens=6, temperature=0).tokens
     other = [*tokens[:-1], tokens[-1] ^ 1]
-    requests = [Request([*prompt, *tokens], 6), Request([*prompt, *other], 6)]
+    requests = [ScoringRequest([*prompt, *tokens], 6), ScoringRequest([*prompt, *other], 6)]
     first, second = score(nano.engine, [requests])[0]
     assert (first.greedy, second.greedy) == (True, False)
 
@@ -183,9 +187,9 @@ def test_greedy_text_is_greedy(nano: LLM) -> None:
 def test_too_long_loses_its_beginning() -> None:
     llm = LLM("nano", threads=1, context=16)
     ids = list(range(300, 340))
-    got = score(llm.engine, [[Request(ids, 4)]])[0][0]
-    assert got == score(llm.engine, [[Request(ids[-17:], 4)]])[0][0]
-    for bad in (Request(ids, 17), Request(ids, 0), Request([5], 1)):
+    got = score(llm.engine, [[ScoringRequest(ids, 4)]])[0][0]
+    assert got == score(llm.engine, [[ScoringRequest(ids[-17:], 4)]])[0][0]
+    for bad in (ScoringRequest(ids, 17), ScoringRequest(ids, 0), ScoringRequest([5], 1)):
         failure(lambda bad=bad: score(llm.engine, [[bad]]), RequestError, "score", "16")
 
 
@@ -211,7 +215,7 @@ def test_non_finite_scores_are_an_error(nano: LLM, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(nano.engine, "run", spoilt)
     with pytest.raises(NonFiniteError, match="finite"):
-        score(nano.engine, [[Request([1, 2], 1)]])
+        score(nano.engine, [[ScoringRequest([1, 2], 1)]])
 
 
 def test_metrics() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from test_train_loop import model, rows
 
-from sterna.train.loop import Settings, _loss, _step
+from sterna.train.loop import TrainingOptions, _loss, _step
 from sterna.train.loop import train as run
 
 
@@ -25,7 +25,7 @@ def compiles(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_one_graph() -> None:
     """The loss of a step is one graph, with short products and rows of several examples."""
     one, other = model(), model()
-    settings = Settings(1, batch=4, at_once=2, bf16=True)
+    settings = TrainingOptions(1, batch=4, at_once=2, bf16=True)
     graph = torch.compile(_loss, dynamic=False, fullgraph=True, backend="aot_eager")
     losses = [_step(one, rows(), settings, 0, _loss), _step(other, rows(), settings, 0, graph)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
@@ -38,7 +38,7 @@ def test_a_compiled_run(tmp_path: Path) -> None:
     """Its losses are those of one that is not compiled, but for the order of float sums."""
     found = []
     for compiled in (False, True):
-        settings = Settings(6, 1e-3, 4, at_once=3, bf16=True, compiled=compiled)
+        settings = TrainingOptions(6, 1e-3, 4, at_once=3, bf16=True, compiled=compiled)
         found.append(run(model(), rows(), settings, tmp_path / str(compiled)))
     assert found[1] == pytest.approx(found[0], rel=2e-3)
     assert found[1][-1] < found[1][0]

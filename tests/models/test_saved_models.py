@@ -24,7 +24,7 @@ from sterna.engine import Engine
 from sterna.errors import ModelFormatError, SternaError, UnsupportedModelError
 from sterna.models import architectures, module_of
 from sterna.models.config import TransformerConfig
-from sterna.models.defaults import DEFAULTS
+from sterna.models.config_defaults import DEFAULTS
 
 TOKENS = np.random.default_rng(1).integers(0, 256, POSITIONS).tolist()
 #: Classes that transformers has not: their authors' own code has.

@@ -10,7 +10,7 @@ import numpy as np
 
 from sterna.checkpoints.lora import LoraFolder
 from sterna.checkpoints.safetensors import write_safetensors
-from sterna.graph import Part
+from sterna.graph import AdaptedLayer
 from sterna.loading import Model
 
 CONFIG: dict[str, Any] = {
@@ -22,7 +22,7 @@ CONFIG: dict[str, Any] = {
 
 def write(
     folder: Path,
-    parts: list[Part],
+    parts: list[AdaptedLayer],
     *,
     seed: int = 0,
     size: float = 0.5,
@@ -50,7 +50,7 @@ def write(
     return folder
 
 
-def parts_of(model: Model) -> list[Part]:
+def parts_of(model: Model) -> list[AdaptedLayer]:
     """All layers that may have adapters."""
     return [part for place in model.graph.places for part in place.parts]
 

@@ -17,7 +17,7 @@ from sterna import train
 from sterna.errors import RequestError
 from sterna.train.bf16_product import is_exact
 from sterna.train.chats import Example, Rows, rows_of
-from sterna.train.loop import Settings, _loss, _step
+from sterna.train.loop import TrainingOptions, _loss, _step
 from sterna.train.loop import train as run
 from sterna.train.round_per_step import round_per_step
 
@@ -75,7 +75,7 @@ def test_rows_in_parts_have_the_gradients_of_the_whole() -> None:
     """Also where parts have other numbers of tokens that are trained, and the last is smaller."""
     whole, parts = model(), model()
     losses = [
-        _step(one, rows(), Settings(9, batch=5, at_once=n), 1, _loss)
+        _step(one, rows(), TrainingOptions(9, batch=5, at_once=n), 1, _loss)
         for one, n in ((whole, 0), (parts, 2))
     ]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
@@ -88,7 +88,7 @@ def test_epochs_have_each_row_once() -> None:
     from sterna.train.loop import _picked
 
     for batch in (1, 4, 7, 23):
-        settings = Settings(10, batch=batch)
+        settings = TrainingOptions(10, batch=batch)
         order = torch.cat([_picked(7, settings, step) for step in range(-(-28 // batch))])
         for epoch in order[:28].split(7):
             assert sorted(epoch.tolist()) == list(range(7))
@@ -100,18 +100,18 @@ def test_schedules() -> None:
     ends: list[tuple[Literal["cosine", "none", "line"], float]]
     ends = [("cosine", 0.1), ("none", 1.0), ("line", 0.01)]
     for fall, last in ends:
-        settings = Settings(105, warmup=5 / 105, fall=fall)
+        settings = TrainingOptions(105, warmup=5 / 105, fall=fall)
         assert settings.part(0) == pytest.approx(0.2)
         assert settings.part(4) == settings.part(5) == 1
         assert settings.part(104) == pytest.approx(last, abs=1e-3)
-    assert Settings(4, warmup=0, fall="line").part(0) == 1
+    assert TrainingOptions(4, warmup=0, fall="line").part(0) == 1
 
 
 def test_a_run_begins_where_another_is(tmp_path: Path) -> None:
     """Parameters and moments are the other's, rates its own; then it resumes as any run does."""
     first, second, third = model(), model(), model()
-    run(first, rows(), Settings(3, 1e-2, 2, muon=0.02), tmp_path / "a")
-    settings = Settings(4, 1e-3, 1, muon=0.01, fall="line", warmup=0)
+    run(first, rows(), TrainingOptions(3, 1e-2, 2, muon=0.02), tmp_path / "a")
+    settings = TrainingOptions(4, 1e-3, 1, muon=0.01, fall="line", warmup=0)
     losses = run(second, rows(3), settings, tmp_path / "b", 2, start=tmp_path / "a")
     state = torch.load(tmp_path / "b" / "state.pt", weights_only=True)
     assert [o["param_groups"][0]["highest"] for o in state["optimizers"]] == [1e-3, 0.01]

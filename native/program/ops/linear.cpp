@@ -10,7 +10,7 @@ namespace sterna {
 
 namespace {
 
-// Of the next weight, which a thread asks for while it waits: a part of the cache that a core has for itself.
+// A waiting thread prefetches at most this much of the next weight: a part of the core's private cache.
 constexpr int64_t kReadAheadBytes = int64_t{192} << 10;
 
 // With two planes of codes, the most tokens that are multiplied together, and about how many bytes of their sums a
@@ -74,7 +74,7 @@ int64_t LinearProduct::scratch_bytes(const Step& step, int64_t tokens) const {
     const auto scratch = fast(format) ? format.fast.scratch_bytes : format.scratch_bytes;
     const bool two = planes == 2;
     const auto rows = static_cast<int>(two ? 2 * std::min(tokens, kPairTokens) : tokens);
-    // Of an expert, which may have a few of the tokens.
+    // An expert may get only a few of the tokens, whose kernel may need more scratch.
     int64_t bytes = std::max(scratch(w.padded_k, rows),
                              y.chosen ? scratch(w.padded_k, std::min(rows, kFewTokens)) : 0);
     return bytes + (two ? pair_bytes(tokens, format.tile_rows) : 0);
@@ -84,7 +84,7 @@ void LinearProduct::multiply(const Step& step, const LinearArgs& a, const Weight
     const auto& format = step.kernels.formats[w.format];
     const auto kernel = fast(format) ? format.fast.linear : format.linear;
     if (planes == 1) return kernel(a);
-    // Blocks of tokens of one size, in whole blocks of a matrix unit: none is left with a few.
+    // Equal blocks of tokens, multiples of 8 (the matrix unit's block), so that no short block is left.
     const int64_t blocks = (a.n + kPairTokens - 1) / kPairTokens;
     const int64_t size = ((a.n + blocks - 1) / blocks + 7) / 8 * 8;
     const int64_t tile_rows = format.tile_rows;
@@ -188,7 +188,8 @@ Division LinearOp::units(const Step& step) const {
     return all;
 }
 
-// What is known of a layer before what it reads: its weight, unless it reads open rows or columns alone.
+// The memory that can be prefetched before the layer's input is ready: its first tiles, unless it reads only open rows
+// or active columns.
 ReadAhead LinearOp::beginning(const Step& step, int worker) const {
     if (step.tokens > kFewTokens || active_ == Active::kRows || active_ == Active::kColumns)
         return {};
@@ -206,7 +207,7 @@ void LinearOp::run(Step& step, Turn& turn) {
     const auto& w = weight();
     int64_t begin = turn.begin, end = turn.end;
     LinearArgs a = product_.args(step, w, 0, rows(step));
-    // A kernel adds a residual to what it sums, which a factor must meet before.
+    // Kernels add the residual to their sum. A factor comes before that, so with one `finish` adds the residual.
     if (product_.residual && product_.factor == 1)
         a.residual = work.buffer(product_.residual).row(0) + product_.column;
     a.scratch = work.scratch(turn.worker);
@@ -225,8 +226,8 @@ void LinearOp::run(Step& step, Turn& turn) {
                     begin * format.tile_rows, std::min(end * format.tile_rows, w.M));
 }
 
-// How many parts an operation that reads rows or columns alone has: one for each thread, since what a part needs is
-// known when it begins, and its first lines are waited for. 0: it reads tiles, as too many columns are active.
+// How many parts there are if only some rows or columns are read: at most one per thread, since a part's first lines
+// cannot be prefetched. 0: all tiles are read.
 int64_t LinearOp::parts(const Step& step) const {
     if (!copy_ || active_ == Active::kGates || !step.one()) return 0;
     const auto& w = weight();
@@ -268,7 +269,8 @@ bool LinearOp::run_part(Step& step, const LinearArgs& a, int64_t part, int64_t& 
 
 namespace {
 
-// A layer whose first `gates` rows are gates: of one token the rows behind these are an operation of their own.
+// A layer whose first `gates` rows are gates: the rows after them are a second operation, which in a step of one token
+// reads open rows only.
 void add_gates(const OpFields& f, Program& p, int64_t gates) {
     Workspace& work = p.work();
     const auto& kernels = *runnable_tables().back();

@@ -46,7 +46,7 @@ from sterna.chat.budget import (
 from sterna.chat.clock import now
 from sterna.chat.compiler import Compiler, Generation, rewrite
 
-__all__ = ["BoundedEnvironment", "Refusal"]
+__all__ = ["BoundedEnvironment", "TemplateRefusal"]
 
 
 def _names(names: str) -> frozenset[str]:
@@ -83,7 +83,7 @@ _DATE_FORMAT = re.compile(r"(?:[^%]|%[-_^#]?[A-Za-z%])*")
 _compiling = threading.Lock()
 
 
-class Refusal(Exception):
+class TemplateRefusal(Exception):
     """The template called `raise_exception`: it does not accept these messages."""
 
 
@@ -145,7 +145,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return self.from_string(source)
 
     def run(self, template: jinja2.Template, variables: Mapping[str, object]) -> str:
-        """The rendered text; OverBudget, Refusal, or what jinja2 and the template raise."""
+        """The rendered text; OverBudget, TemplateRefusal, or what jinja2 and the template raise."""
         parts, total = [], 0
         for part in template.generate(variables):
             parts.append(part)
@@ -303,7 +303,7 @@ def _range(*bounds: int) -> list[int]:
 
 
 def _raise_exception(message: object = "") -> NoReturn:
-    raise Refusal(text(message))
+    raise TemplateRefusal(text(message))
 
 
 def _strftime_now(format: str) -> str:

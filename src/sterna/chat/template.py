@@ -30,7 +30,7 @@ from sterna.chat.messages import (
 )
 from sterna.chat.named import NAMED
 from sterna.chat.reasoning import CLOSE, ReasoningState, disables_reasoning
-from sterna.chat.sandbox import BoundedEnvironment, Refusal
+from sterna.chat.sandbox import BoundedEnvironment, TemplateRefusal
 from sterna.chat.tools import has_calls, tools_in_messages, with_all_fields
 from sterna.errors import ModelFormatError, RequestError, shown
 from sterna.files.jsonfile import MAX_CONFIG_BYTES, load_settings
@@ -271,7 +271,7 @@ class ChatTemplate:
             raise
         except OverBudget as error:
             raise _malformed(self.file, f"at most {error}", "more") from None
-        except Refusal as error:
+        except TemplateRefusal as error:
             raise RequestError(
                 f"messages: the chat template refuses them with {shown(str(error)[:300])}; "
                 "change the roles or the content"

@@ -40,7 +40,7 @@ _SOURCE_SUFFIXES = (".safetensors", ".json", ".jinja", ".model", ".txt", ".gguf"
 _KEY = re.compile(r"[A-Za-z0-9_.-]{1,64}-[0-9a-f]{20}-[0-9a-f]{20}")
 
 
-class Store:
+class BackgroundWrite:
     """A write to the cache under way in the background."""
 
     def __init__(
@@ -82,7 +82,7 @@ class Store:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
 
-_pending: list[Store] = []
+_pending: list[BackgroundWrite] = []
 
 
 def cache_dir() -> Path | None:
@@ -147,7 +147,7 @@ def lookup(key: str) -> Path | None:
 
 def store_behind(
     key: str, writer: Callable[[Path], None], source: str | os.PathLike[str] | None = None
-) -> Store:
+) -> BackgroundWrite:
     """Calls `writer(empty folder)` in a background thread and moves the folder into the cache.
 
     source: what is packed, for `source_of`. A failure (a full or read-only disk, an exception of
@@ -157,7 +157,7 @@ def store_behind(
     root = cache_dir()
     _checked(key)
     if root is None:
-        return Store(key, None)
+        return BackgroundWrite(key, None)
     path = None if source is None else os.fsencode(os.path.abspath(source))
     temporary = root / f".{key}.{secrets.token_hex(8)}.tmp"
 
@@ -181,7 +181,7 @@ def store_behind(
 
     # A daemon, joined by _finish: Ctrl-C in the interpreter's own join would print a traceback
     thread = threading.Thread(target=run, name="sterna-cache", daemon=True)
-    store = Store(key, thread, temporary)
+    store = BackgroundWrite(key, thread, temporary)
     _pending[:] = [s for s in _pending if not s.done] + [store]
     thread.start()
     return store

@@ -12,7 +12,7 @@ from sterna.cli.progress import progress_bar
 from sterna.cli.terminal import console
 
 if TYPE_CHECKING:
-    from sterna.convert import Parts
+    from sterna.convert import CalibrationTexts
     from sterna.evaluate.compare import Difference
     from sterna.llm import LLM
 
@@ -26,7 +26,7 @@ WINDOW = 512
 class Calibration:
     """A text in two parts, and how many tokens of the first are read."""
 
-    parts: Parts
+    parts: CalibrationTexts
     tokens: int
 
     @classmethod

@@ -72,11 +72,11 @@ def command(
         del asked["max_tokens"]  # the session has the same default, and says so
     session = Session(conversation, asked, stats=stats, interactive=typed)
     if typed:
-        from sterna.cli.chat_input import Reader, without_echo
+        from sterna.cli.chat_input import MessageReader, without_echo
 
         session.greet()
         with without_echo():
-            _talk(session, Reader(session.note).read)
+            _talk(session, MessageReader(session.note).read)
     else:
         for text in _lines(sys.stdin.buffer):
             if not session.take(text):

@@ -20,7 +20,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from sterna.cli.chat_commands import COMMANDS
 from sterna.errors import reason
 
-__all__ = ["Commands", "Reader", "history_path", "without_echo"]
+__all__ = ["Commands", "MessageReader", "history_path", "without_echo"]
 
 QUOTES = '"""'
 
@@ -126,7 +126,7 @@ def without_echo() -> Iterator[None]:
         termios.tcsetattr(number, termios.TCSANOW, before)
 
 
-class Reader:
+class MessageReader:
     """Reads one message after another; streams are those of prompt_toolkit's PromptSession."""
 
     def __init__(self, note: Callable[[str], None], **streams: Any) -> None:

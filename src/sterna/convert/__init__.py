@@ -15,7 +15,7 @@ from sterna import models
 from sterna.checkpoints.resolve import resolve
 from sterna.convert.gguf_export import TYPES, to_gguf
 from sterna.convert.importance_matrix import (
-    Parts,
+    CalibrationTexts,
     calibrate,
     parts_of,
     require_calibrated,
@@ -28,8 +28,8 @@ from sterna.weights.loss import Loss
 
 __all__ = [
     "GGUF",
+    "CalibrationTexts",
     "Loss",
-    "Parts",
     "calibrate",
     "convert",
     "parts_of",

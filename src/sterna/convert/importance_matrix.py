@@ -32,7 +32,7 @@ from sterna.formats import Experts, PackedWeight, Shadow
 from sterna.formats.weighted import check_weighted
 from sterna.weights.sources import STACKED, Linear, Stacking, WeightSource
 
-__all__ = ["Parts", "calibrate", "parts_of", "require_calibrated", "spread"]
+__all__ = ["CalibrationTexts", "calibrate", "parts_of", "require_calibrated", "spread"]
 
 F32 = npt.NDArray[np.float32]
 WINDOW = 512  # tokens that are read together
@@ -41,14 +41,14 @@ PIECE = 2000  # characters of a piece of a plain text, about a window of tokens
 MAX_BYTES = 1 << 30
 
 
-class Parts(NamedTuple):
+class CalibrationTexts(NamedTuple):
     """Texts to calibrate on, and held-out texts, a quarter as many."""
 
     used: list[str]
     held_out: list[str]
 
 
-def parts_of(file: Path, source: str | Path) -> Parts:
+def parts_of(file: Path, source: str | Path) -> CalibrationTexts:
     """Split a file into pieces and hold every fifth out.
 
     file: UTF-8 text, cut into 2,000 characters, or .jsonl with {"text": …} or {"messages": …} on a
@@ -71,7 +71,7 @@ def parts_of(file: Path, source: str | Path) -> Parts:
             f"{file}: must have five lines at least, of which one is held out, but has "
             f"{len(pieces)}; take a longer text"
         )
-    return Parts([p for i, p in enumerate(pieces) if i % EVERY != EVERY - 1], held_out)
+    return CalibrationTexts([p for i, p in enumerate(pieces) if i % EVERY != EVERY - 1], held_out)
 
 
 def _text(file: Path, document: Document, template: ChatTemplate | None) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 from sterna import _native
 from sterna.checkpoints.lora import PREFIX, LoraFolder, LoraLayer
 from sterna.errors import RequestError, brief
-from sterna.graph import Part
+from sterna.graph import AdaptedLayer
 from sterna.loading import Model, layer_names
 
 __all__ = ["Adapter", "by_adapter", "cache_salt"]
@@ -81,7 +81,7 @@ class Adapter:
 
 
 def _check(
-    folder: LoraFolder, model: Model, stored: str, layer: LoraLayer, part: Part | None
+    folder: LoraFolder, model: Model, stored: str, layer: LoraLayer, part: AdaptedLayer | None
 ) -> None:
     tensor = f"{folder.file}: {PREFIX}{stored}"
     if part is None:

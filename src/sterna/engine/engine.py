@@ -103,7 +103,7 @@ class Engine:
         #: starting a thread.
         self.background_masks = read >= LEAST_BYTES
         if skip_zeros is None:
-            # The copies for that are not placed near threads, as weights are.
+            # Skipping needs copies, which, unlike weights, are not placed near threads.
             skip_zeros = read >= LEAST_BYTES and not self.threads.nodes
         prepare(self.threads, self.isa, read)
         layers = () if self.fast else model.graph.linear_weights()

@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from sterna.engine import Request as EngineRequest
 from sterna.errors import RequestError, UnsupportedModelError
-from sterna.evaluate.loglikelihood import Request, Score, encode_pair, score
+from sterna.evaluate.loglikelihood import Score, ScoringRequest, encode_pair, score
 from sterna.llm import LLM
 
 __all__ = ["SternaLM"]
@@ -117,7 +117,7 @@ class SternaLM(TemplateLM):  # type: ignore[misc,unused-ignore]
         """(sum of log-probabilities, greedy) of each (key, context ids, continuation ids)."""
         # Requests of one context come one after another: it is computed once.
         grouped = [list(g) for _, g in itertools.groupby(requests, key=lambda r: r[1])]
-        groups = [[Request([*c, *new], len(new)) for _, c, new in g] for g in grouped]
+        groups = [[ScoringRequest([*c, *new], len(new)) for _, c, new in g] for g in grouped]
         results: list[tuple[float, bool]] = []
         for scores in self._scored(groups, disable_tqdm):
             for answer in scores:
@@ -127,7 +127,7 @@ class SternaLM(TemplateLM):  # type: ignore[misc,unused-ignore]
                     self.cache_hook.add_partial("loglikelihood", key, results[-1])
         return results
 
-    def _scored(self, groups: list[list[Request]], disable_tqdm: bool) -> list[list[Score]]:
+    def _scored(self, groups: list[list[ScoringRequest]], disable_tqdm: bool) -> list[list[Score]]:
         with tqdm(total=len(groups), desc="Scoring", disable=disable_tqdm) as bar:
             adapter = self.llm.adapters.chosen(None)
             return score(self.llm.engine, groups, lambda done: bar.update(done - bar.n), adapter)

@@ -26,13 +26,13 @@ from sterna.engine import Sequence as EngineSequence
 from sterna.engine.adapters import cache_salt
 from sterna.errors import RequestError
 
-__all__ = ["Request", "Score", "encode_pair", "fitted", "score"]
+__all__ = ["Score", "ScoringRequest", "encode_pair", "fitted", "score"]
 
 I32 = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
-class Request:
+class ScoringRequest:
     """Token ids; the log-probabilities of the last `scored`, given all before, are wanted."""
 
     tokens: Sequence[int]
@@ -58,19 +58,21 @@ class _Job:
     greedy: bool = True
 
 
-def encode_pair(encode: Callable[[str], list[int]], context: str, continuation: str) -> Request:
+def encode_pair(
+    encode: Callable[[str], list[int]], context: str, continuation: str
+) -> ScoringRequest:
     """Encode a context and its continuation as one text, so that the boundary is natural.
 
     Spaces at the end of the context go to the continuation, as in lm-evaluation-harness: tokens of
     words begin with their space. If one token spans the boundary, it is scored.
     """
     ids = encode(context + continuation)
-    return Request(ids, max(len(ids) - len(encode(context.rstrip())), 1))
+    return ScoringRequest(ids, max(len(ids) - len(encode(context.rstrip())), 1))
 
 
 def score(
     engine: Engine,
-    groups: Sequence[Sequence[Request]],
+    groups: Sequence[Sequence[ScoringRequest]],
     progress: Callable[[int], None] = lambda done_groups: None,
     adapter: Adapter | None = None,
 ) -> list[list[Score]]:
@@ -90,14 +92,14 @@ def score(
     return results
 
 
-def fitted(request: Request, context: int) -> Request:
+def fitted(request: ScoringRequest, context: int) -> ScoringRequest:
     """A request without what is too long for the context, at its beginning; raises as `score`."""
     if not 1 <= request.scored <= min(context, len(request.tokens) - 1):
         raise RequestError(
             f"score: needs 1 to {context} scored tokens with a token before them, but got "
             f"{request.scored} of {len(request.tokens)}; shorten the continuation"
         )
-    return Request(request.tokens[-(context + 1) :], request.scored)
+    return ScoringRequest(request.tokens[-(context + 1) :], request.scored)
 
 
 class _Group:
@@ -107,7 +109,9 @@ class _Group:
     are computed once, if they come in one batch after the other.
     """
 
-    def __init__(self, engine: Engine, requests: list[Request], adapter: Adapter | None) -> None:
+    def __init__(
+        self, engine: Engine, requests: list[ScoringRequest], adapter: Adapter | None
+    ) -> None:
         self.requests, self._salt = requests, cache_salt("", adapter)
         first = requests[0].tokens if requests else ()
         self.shared: I32 = np.array(first[: _shared(requests)], np.int32)
@@ -132,7 +136,7 @@ class _Group:
 
 
 def _batches(
-    engine: Engine, groups: Sequence[list[Request]], budget: int, adapter: Adapter | None
+    engine: Engine, groups: Sequence[list[ScoringRequest]], budget: int, adapter: Adapter | None
 ) -> Iterator[list[_Group]]:
     """Groups that run together: as many as a step has logits for, in the free pages, or one."""
     states = 2 * engine.kv_cache.pool.state_pages  # of each sequence, and of a snapshot
@@ -182,7 +186,7 @@ def _score_batch(
     return results
 
 
-def _shared(group: list[Request]) -> int:
+def _shared(group: list[ScoringRequest]) -> int:
     """Tokens that all requests of a group begin with, and that come before any logits wanted."""
     if not group:
         return 0

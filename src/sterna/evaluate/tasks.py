@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from sterna.errors import RequestError, brief, reason, shown
-from sterna.evaluate.loglikelihood import Request, Score, encode_pair, score
+from sterna.evaluate.loglikelihood import Score, ScoringRequest, encode_pair, score
 from sterna.files.reading import require_regular
 from sterna.llm import LLM
 
@@ -216,7 +216,7 @@ class Scorer(Protocol):
         """Sterna's, whose tokens the module reads."""
 
     def scores(
-        self, groups: Sequence[Sequence[Request]], progress: Callable[[int], None]
+        self, groups: Sequence[Sequence[ScoringRequest]], progress: Callable[[int], None]
     ) -> list[list[Score]]:
         """As `scoring.score`."""
 

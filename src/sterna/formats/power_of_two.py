@@ -33,9 +33,9 @@ from sterna.errors import NonFiniteError, RequestError, shown
 from sterna.formats.arithmetic import F32, first_index
 
 __all__ = [
-    "Error",
     "PotLevels",
     "Quantizer",
+    "RoundingLoss",
     "check_scale",
     "deepshift_q",
     "denseshift",
@@ -55,7 +55,7 @@ TINY, HUGE = float(np.finfo(np.float32).smallest_subnormal), float(np.finfo(np.f
 MANTISSA_BITS, BIAS, MANTISSA_BITS_64 = 23, 127, 52  # of float32, and of float64
 
 
-class Error(NamedTuple):
+class RoundingLoss(NamedTuple):
     """What rounding lost.
 
     relative_rms: root of the mean squares of the error over that of the weights; max: the largest
@@ -283,7 +283,7 @@ def from_latents(w_sign: Any, w: list[Any], w_sparse: Any = None, scale: Any = 1
     return PotLevels(signs, exponents, np.asarray(scale, np.float32))
 
 
-def error(w: Any, levels: PotLevels) -> Error:
+def error(w: Any, levels: PotLevels) -> RoundingLoss:
     """What was lost between weights [M, K] and what became of them, in float64."""
     before = _weights(w, "error").astype(np.float64)
     if before.shape != levels.shape:
@@ -292,10 +292,10 @@ def error(w: Any, levels: PotLevels) -> Error:
     signal, noise = float((before**2).sum()), float((lost**2).sum())
     largest = float(np.abs(lost).max(initial=0.0))
     if noise == 0:
-        return Error(0.0, largest, math.inf)
+        return RoundingLoss(0.0, largest, math.inf)
     if signal == 0:
-        return Error(math.inf, largest, -math.inf)
-    return Error(math.sqrt(noise / signal), largest, 10 * math.log10(signal / noise))
+        return RoundingLoss(math.inf, largest, -math.inf)
+    return RoundingLoss(math.sqrt(noise / signal), largest, 10 * math.log10(signal / noise))
 
 
 def check_scale(scale: Any, M: int, K: int, what: str) -> F32:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from sterna.formats.codebook import TERNARY
 from sterna.formats.layout import Layout
 from sterna.formats.scales import GroupScales
-from sterna.formats.tq2_0 import BLOCK_K, TernaryBlocks
+from sterna.formats.tq2_0 import BLOCK_K, TernaryBlockFormat
 
-FORMAT = TernaryBlocks(
+FORMAT = TernaryBlockFormat(
     name="tq1_0", layout=Layout("t5"), bits=5 / 3 + 16 / BLOCK_K,
     summary="ternary, three in five bits, blocks (GGUF TQ1_0)",
     codebook=TERNARY, scales=GroupScales(BLOCK_K, x_group=BLOCK_K),

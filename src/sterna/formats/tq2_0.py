@@ -13,12 +13,12 @@ from sterna.formats.codebook import TERNARY
 from sterna.formats.layout import Layout
 from sterna.formats.scales import GroupScales
 
-__all__ = ["BLOCK_K", "FORMAT", "TernaryBlocks"]
+__all__ = ["BLOCK_K", "FORMAT", "TernaryBlockFormat"]
 
 BLOCK_K = 256
 
 
-class TernaryBlocks(Format):
+class TernaryBlockFormat(Format):
     """Ternary levels; a scale is max |w| of its block, made f16 after the levels are found."""
 
     def quantize_blocks(self, blocks: F32) -> tuple[npt.NDArray[Any], F32]:
@@ -31,7 +31,7 @@ class TernaryBlocks(Format):
         return np.clip(levels, -1, 1).astype(np.int8), d
 
 
-FORMAT = TernaryBlocks(
+FORMAT = TernaryBlockFormat(
     name="tq2_0", layout=Layout("b2"), bits=2.0625,
     summary="ternary, two bits, blocks (GGUF TQ2_0)",
     codebook=TERNARY, scales=GroupScales(BLOCK_K, x_group=BLOCK_K),

@@ -10,15 +10,15 @@ from sterna.graph.activations import ACTIVATIONS
 from sterna.graph.builder import GraphBuilder
 from sterna.graph.graph import Graph
 from sterna.graph.heads import Attention, Heads, RecurrentHeads, Rotary, Rotation
-from sterna.graph.ops import Part, Route, Value
+from sterna.graph.ops import AdaptedLayer, Route, Value
 
 __all__ = [
     "ACTIVATIONS",
+    "AdaptedLayer",
     "Attention",
     "Graph",
     "GraphBuilder",
     "Heads",
-    "Part",
     "RecurrentHeads",
     "Rotary",
     "Rotation",

@@ -14,6 +14,7 @@ from sterna.graph.graph import Graph
 from sterna.graph.heads import F32, ROW_BLOCK, Attention, Heads, RecurrentHeads, Rotation
 from sterna.graph.ops import (
     ActivationOp,
+    AdaptedLayer,
     AdaptOp,
     AttentionOp,
     CombineOp,
@@ -27,7 +28,6 @@ from sterna.graph.ops import (
     LayerNormOp,
     LinearOp,
     Op,
-    Part,
     RecurrenceOp,
     RopeOp,
     Route,
@@ -100,8 +100,8 @@ class GraphBuilder:
         residual: Value | None = None,
         factor: float = 1.0,
     ) -> Value:
-        """RMSNorm(x) * weight, or (RMSNorm(x) * weight + residual) * factor; without a residual it
-        is one pass with the glu that made x, if nothing else follows that.
+        """RMSNorm(x) * weight, or (RMSNorm(x) * weight + residual) * factor; without a residual,
+        the norm is fused into the glu that made x, if that glu is the last operation.
 
         A row of n times as many values as the weight has is normalised in n parts.
         """
@@ -153,7 +153,7 @@ class GraphBuilder:
         )  # fmt: skip
 
     def rotate(self, x: Value, rotation: Rotation, name: str, inverse: bool = False) -> Value:
-        """The rotated values, or those that the rotation makes x of; x stays, too."""
+        """Rotate x, or with `inverse` undo the rotation; x itself is unchanged."""
         out = Value(x.width)
         return self._add(RowwiseOp(name=name, output=out, x=x, rotation=rotation, inverse=inverse))
 
@@ -172,8 +172,8 @@ class GraphBuilder:
 
         weight: one, or several, without a residual, whose rows follow each other in the result and
         which may round x differently: each begins at the next multiple of 16 (`Value.starts`).
-        x: for all, or one for each of several. Rows of experts (`spread`) have each the weights of
-        its own.
+        x: for all, or one for each of several. After `spread`, each row is multiplied by its own
+        expert's weights.
         bias: float32 [rows of all], of experts [experts, rows of all].
         """
         weights = [weight] if isinstance(weight, PackedWeight | Experts) else list(weight)
@@ -202,7 +202,7 @@ class GraphBuilder:
             self._add(op)
         return out
 
-    def adapted(self, x: Value, parts: Sequence[Part], factor: float = 1.0) -> None:
+    def adapted(self, x: Value, parts: Sequence[AdaptedLayer], factor: float = 1.0) -> None:
         """Let adapters add to the linear layers that the last call of `linear` added, which read
         x."""
         op = self.graph.ops[-1]
@@ -237,8 +237,8 @@ class GraphBuilder:
         top k.
 
         cap: logits become cap * tanh(logit / cap). Such logits, and those with a bias, are not
-        screened: rounding may make equal what decides, and the float head would choose otherwise
-        among those.
+        screened: rounding may make the largest logits equal, and the float head could then choose
+        another of them.
         """
         out = Value(table.M)
         if shadow is None or cap or bias is not None:

@@ -121,7 +121,7 @@ def fine_tune(
     found = examples(chats, assets.tokenizer(), assets.template())
     rows = rows_of(found, length)
     steps = -(-len(rows.tokens) * epochs // batch)
-    settings = loop.Settings(
+    settings = loop.TrainingOptions(
         steps, lr, batch, seed=seed, checkpointing=checkpointing, at_once=at_once, bf16=bf16,
         compiled=compiled,
     )  # fmt: skip

@@ -73,8 +73,8 @@ class LLM:
         prefix_cache: Keep keys and values of prompts and answers for requests that begin with the
             same tokens, in up to a quarter of the available memory or all of kv_bytes. Default
             True; answers have the same bits.
-        cache_disk: Folder that keeps them across starts and processes. Whoever can read it can
-            tell what the prompts were. Default: none.
+        cache_disk: Folder that keeps cached keys and values across starts and processes. Whoever
+            can read it can tell what the prompts were. Default: none.
         cache_disk_max: Bytes that this folder takes at most. Default 10 GiB.
         deterministic: True sums float layers in a fixed order (same bits on every unit), False
             uses AMX bf16 products (faster prompts). Default: products for bf16 layers alone, where

@@ -48,7 +48,7 @@ class Model:
     kv_dtype: str = "i16"
     assets: Assets | None = None
     mtp: Model | None = field(default=None, repr=False)
-    store: cache.Store | None = field(default=None, repr=False)
+    store: cache.BackgroundWrite | None = field(default=None, repr=False)
     cache_key: str | None = field(default=None, repr=False)
     mapped: bool = False
     name: str = "model"

@@ -10,9 +10,9 @@ from typing import Any
 from sterna.errors import UnsupportedModelError, shown
 from sterna.graph import Attention, Heads
 from sterna.models.config_aliases import resolve_aliases
+from sterna.models.config_defaults import DEFAULTS
 from sterna.models.config_fields import MAX_SIZE, Fields
 from sterna.models.context_extension import NOT_EXTENDED, ContextExtension
-from sterna.models.defaults import DEFAULTS
 from sterna.models.hadamard import Hadamard
 from sterna.models.pooling import Pooling
 from sterna.models.rotations import extended_context, rotary_of

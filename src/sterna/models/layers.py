@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.formats import PackedWeight
-from sterna.graph import GraphBuilder, Heads, Part, Rotation, Value
+from sterna.graph import AdaptedLayer, GraphBuilder, Heads, Rotation, Value
 from sterna.models.config import TransformerConfig
 from sterna.weights.sources import Linear, WeightSource
 
@@ -201,7 +201,7 @@ def linear_parts(
     columns = _columns(parts, weights, out)
     if not c.linear_norm_eps or all(row is not x for row in inputs):
         named = zip(parts, columns, strict=True)
-        g.adapted(x, [Part(p.name, p.M, p.K, column) for p, column in named], factor)
+        g.adapted(x, [AdaptedLayer(p.name, p.M, p.K, column) for p, column in named], factor)
     return out, columns
 
 

@@ -19,14 +19,14 @@ from sterna.files.writing import replacing_path
 from sterna.train.chats import IGNORED, Rows
 from sterna.train.round_per_step import round_per_step
 
-__all__ = ["Settings", "train"]
+__all__ = ["TrainingOptions", "train"]
 
 _STATE = "state.pt"
 _LOSSES = "losses.tsv"
 
 
 @dataclass(frozen=True)
-class Settings:
+class TrainingOptions:
     """The options of a training run.
 
     steps: optimizer steps, of `batch` rows each.
@@ -71,7 +71,7 @@ class Settings:
 def train(
     model: Any,
     rows: Rows,
-    settings: Settings,
+    settings: TrainingOptions,
     folder: Path,
     save_every: int = 50,
     progress: Callable[[int, float], None] = lambda step, loss: None,
@@ -115,7 +115,7 @@ def train(
 
 
 def _optimizers(
-    model: Any, trained: dict[str, nn.Parameter], settings: Settings
+    model: Any, trained: dict[str, nn.Parameter], settings: TrainingOptions
 ) -> list[torch.optim.Optimizer]:
     """Of matrices, and of vectors: a step of Adam is as large for a scale as for a master, whose
     sizes are alike, but a row has one scale, and thousands of masters.
@@ -141,7 +141,7 @@ def _optimizers(
 
 
 def _step(
-    model: Any, rows: Rows, settings: Settings, step: int, loss_of: Callable[..., Tensor]
+    model: Any, rows: Rows, settings: TrainingOptions, step: int, loss_of: Callable[..., Tensor]
 ) -> float:
     """Gradients of the rows of a step, and their loss."""
     picked = _picked(len(rows.tokens), settings, step)
@@ -170,7 +170,7 @@ def _loss(model: Any, tokens: Tensor, positions: Tensor, labels: Tensor) -> Tens
     return nn.functional.cross_entropy(flat, labels[:, 1:].flatten(), reduction="sum")
 
 
-def _picked(count: int, settings: Settings, step: int) -> Tensor:
+def _picked(count: int, settings: TrainingOptions, step: int) -> Tensor:
     """Rows of a step: each epoch has all in an order of its own, which no other state decides."""
     picked: list[Tensor] = []
     place, missing = step * settings.batch, settings.batch
@@ -182,7 +182,7 @@ def _picked(count: int, settings: Settings, step: int) -> Tensor:
     return torch.cat(picked)
 
 
-def _digest(rows: Rows, settings: Settings, trained: dict[str, nn.Parameter]) -> str:
+def _digest(rows: Rows, settings: TrainingOptions, trained: dict[str, nn.Parameter]) -> str:
     found = hashlib.sha256(json.dumps(asdict(settings), sort_keys=True).encode())
     for tensor in (rows.tokens, rows.labels, rows.positions):
         found.update(tensor.numpy().tobytes())

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from sterna.evaluate.loglikelihood import Request, Score, fitted
+from sterna.evaluate.loglikelihood import Score, ScoringRequest, fitted
 from sterna.evaluate.tasks import Accuracy, Question, accuracy, question_scores
 from sterna.llm import LLM
 from sterna.tokenizer import Tokenizer
@@ -40,7 +40,7 @@ class TorchModel:
 
     def scores(
         self,
-        groups: Sequence[Sequence[Request]],
+        groups: Sequence[Sequence[ScoringRequest]],
         progress: Callable[[int], None] = lambda done_groups: None,
     ) -> list[list[Score]]:
         """Score requests one after the other; raises as `evaluate.loglikelihood.score`."""
@@ -50,7 +50,7 @@ class TorchModel:
             progress(len(made))
         return made
 
-    def _score(self, request: Request) -> Score:
+    def _score(self, request: ScoringRequest) -> Score:
         tokens = list(request.tokens)
         logprobs, likeliest = self._scored(tokens, len(tokens) - request.scored)
         greedy = likeliest.tolist() == tokens[-request.scored :]

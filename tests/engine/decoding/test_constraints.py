@@ -21,7 +21,7 @@ from helpers import add_token_beyond, failure
 
 from sterna import LLM
 from sterna.cli import main
-from sterna.engine.decoding import constraints, json_schemas
+from sterna.engine.decoding import constraints, json_schema_rewriting
 from sterna.engine.decoding.constraints import Constraint, ToolCall
 from sterna.engine.scheduling.step_costs import StepCosts
 from sterna.errors import RequestError
@@ -361,7 +361,7 @@ def test_what_is_enforced(llm: LLM, schema: Any, valid: list[str], invalid: list
         ([1], ["object or a boolean"]),
         ({"a": {1, 2}}, ["JSON"]),
         ("[" * 100_000, ["JSON"]),
-        ({"enum": ["x" * (json_schemas.MAX_BYTES + 1)]}, ["bytes"]),
+        ({"enum": ["x" * (json_schema_rewriting.MAX_BYTES + 1)]}, ["bytes"]),
     ],
     ids=lambda s: str(s)[:30],
 )

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from sterna.checkpoints.directory import CONFIG, INDEX, WEIGHTS, weight_map
-from sterna.checkpoints.hub.answers import answer, body, headers
+from sterna.checkpoints.hub.bounded_http import answer, body, headers
 from sterna.checkpoints.hub.choose import Choice, RemoteFile, choose, human
 from sterna.checkpoints.hub.failures import host, no_space
 from sterna.checkpoints.hub.names import HubName, is_plain_path

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from sterna.checkpoints.hub.answers import SLOW_BYTES, SLOW_S, Slow, answer, pieces
+from sterna.checkpoints.hub.bounded_http import SLOW_BYTES, SLOW_S, Slow, answer, pieces
 from sterna.checkpoints.hub.choose import RemoteFile
 from sterna.checkpoints.hub.failures import network_errors, reason_of
 from sterna.errors import HubError, ModelFormatError

@@ -16,7 +16,7 @@ from sterna.checks import checked_flag, checked_items
 from sterna.engine.decoding.grammar_matcher import GrammarMatcher
 from sterna.engine.decoding.grammars import SpecialTokens, ToolCall, after_reasoning, quoted
 from sterna.engine.decoding.grammars import calls as calls_grammar
-from sterna.engine.decoding.json_schemas import (
+from sterna.engine.decoding.json_schema_rewriting import (
     for_llguidance,
     grammar_options,
     read_schema,

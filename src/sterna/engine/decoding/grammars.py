@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sterna.engine.decoding.tool_arguments import TaggedArguments
+from sterna.engine.decoding.tagged_arguments import TaggedArguments
 
 __all__ = ["SpecialTokens", "ToolCall", "after_reasoning", "calls", "quoted"]
 

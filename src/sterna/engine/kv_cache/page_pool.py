@@ -67,8 +67,8 @@ class PagePool:
         self.shape = shape or PageShape()
         self.ids = count if ids is None else ids
         self._copy_page, self._resident = copy_page, ResidentPages(self.shape, self.ids, release)
-        # By id(), which a new sequence may have from a forgotten one. Not a WeakSet: interrupted at
-        # the begin of an iteration, it never again drops forgotten members.
+        # Keys are id(sequence); a new sequence may reuse a forgotten one's id. Not a WeakSet:
+        # interrupted at the begin of an iteration, it never again drops forgotten members.
         self._sequences: dict[int, weakref.ref[Sequence]] = {}
         #: Held while pages are counted and handed out, by the pool and by its prefix cache.
         #: Reentrant, since the garbage collector may end a forgotten request within.
@@ -187,8 +187,8 @@ class PagePool:
     def may_draft(self, sequence: Sequence) -> bool:
         """Whether its next step may have drafts; with recurrent layers, give it a state for them.
 
-        Such a state counts as no page, and goes when pages are needed (`drop_draft_states`). There
-        must be a page more for each sequence, or it would go at once.
+        Such a state counts as no page, and goes when pages are needed (`drop_draft_states`). It is
+        given only if one more page per sequence is free, or the next step would drop it.
         """
         if not self.state_bytes or sequence.draft_state is not None:
             return True
@@ -248,8 +248,8 @@ class PagePool:
     def truncate(self, sequence: Sequence, length: int) -> int:
         """Truncate a sequence to `length`, or to what is `reachable`; returns its new length."""
         length = max(0, self.reachable(sequence, length))
-        # First what is of later positions, then the length: a page too many is harmless, one too
-        # few is not.
+        # Drop state of later positions, then set the length, then cut pages: a surplus page is
+        # harmless, a missing one is not.
         sequence.snapshots = tuple(s for s in sequence.snapshots if 0 < s.position <= length)
         sequence.rewind_points = tuple(m for m in sequence.rewind_points if m <= length)
         sequence.drop_draft_state(length)

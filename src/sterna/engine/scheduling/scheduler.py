@@ -26,7 +26,7 @@ from sterna.errors import ContextError
 
 __all__ = ["Scheduler"]
 
-#: Of steps that are longer than asked for, every so many has no prompt, to measure decoding alone.
+#: Every so many of the steps longer than asked for has no prompt, to measure decoding alone.
 DECODE_ONLY_EVERY = 8
 #: Seconds between steps that are learnt from: learning takes 30 µs.
 LEARN_S = 0.003
@@ -54,10 +54,10 @@ class Scheduler:
     A step takes the next token of each decoding request, then prompts in a `FairQueue`'s order, as
     many tokens as it has time for (`StepTime`, by `StepCosts`).
 
-    A request waits while another one computes a prefix of its prompt, and gives that one its
-    compute time. It is admitted if there are pages for all tokens that it and the others will have,
-    or for its prompt with some to spare. If pages run out, paused requests and then the youngest
-    are preempted: their pages go to the cache, and they come back later.
+    While another request computes a prefix of its prompt, a request waits, and its share of the
+    step goes to that request. It is admitted if there are pages for all tokens that it and the
+    others will have, or for its prompt with some to spare. If pages run out, paused requests and
+    then the youngest are preempted: their pages go to the cache, and they come back later.
     """
 
     def __init__(
@@ -323,7 +323,7 @@ class Scheduler:
         ]
 
     def _learn(self, work: StepWork, began: float, ended: float) -> None:
-        """Learn from a step's time; from very short ones not each, as learning takes as long."""
+        """Learn from a step's time; of very short steps from a sample, as learning takes time."""
         if ended - self._learnt >= LEARN_S or not self.costs.knows(work.tokens):
             self._learnt = ended
             self.costs.learn(work, (ended - began) * 1e3)

@@ -5,7 +5,7 @@ native/program/ops has them, and checks them once more with the buffers that com
 """
 
 from sterna.graph.ops.activation import ActivationOp
-from sterna.graph.ops.adapt import AdaptOp, Part
+from sterna.graph.ops.adapt import AdaptedLayer, AdaptOp
 from sterna.graph.ops.attention import AttentionOp
 from sterna.graph.ops.base import Op, Route, Value, WeightOp
 from sterna.graph.ops.combine import CombineOp
@@ -30,6 +30,7 @@ from sterna.graph.ops.to_bf16_planes import ToBf16PlanesOp
 __all__ = [
     "ActivationOp",
     "AdaptOp",
+    "AdaptedLayer",
     "AttentionOp",
     "CombineOp",
     "ConvOp",
@@ -42,7 +43,6 @@ __all__ = [
     "LayerNormOp",
     "LinearOp",
     "Op",
-    "Part",
     "RecurrenceOp",
     "RopeOp",
     "Route",

@@ -7,11 +7,11 @@ from typing import ClassVar
 
 from sterna.graph.ops.base import Op, Value
 
-__all__ = ["AdaptOp", "Part"]
+__all__ = ["AdaptOp", "AdaptedLayer"]
 
 
 @dataclass(frozen=True)
-class Part:
+class AdaptedLayer:
     """A linear layer by the name that a checkpoint has for it, [M, K], and the column of a row
     where its results begin."""
 
@@ -27,7 +27,7 @@ class AdaptOp(Op):
 
     kind: ClassVar[str] = "adapt"
     x: Value
-    parts: tuple[Part, ...]
+    parts: tuple[AdaptedLayer, ...]
     factor: float
 
     @property

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sterna.engine.decoding.constraints import ToolCall
-from sterna.engine.decoding.tool_arguments import TaggedArguments
+from sterna.engine.decoding.tagged_arguments import TaggedArguments
 from sterna.server.tool_call_formats.base import ToolCallFormat, ToolCallParser, ToolCallPart
 
 _FUNCTION = re.compile(r"<function=([^>\n]+)>")

@@ -17,7 +17,7 @@ from hub_server import Hub
 from huggingface_hub import constants
 
 from sterna.checkpoints import hub
-from sterna.checkpoints.hub import HubName, answers, pulling, transfer
+from sterna.checkpoints.hub import HubName, bounded_http, pulling, transfer
 from sterna.errors import HubError
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
@@ -77,7 +77,7 @@ def rude(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[.
 
     with local_hub(monkeypatch, tmp_path):
         monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.2)
-        monkeypatch.setattr(answers, "MAX_BODY_BYTES", 1 << 20)
+        monkeypatch.setattr(bounded_http, "MAX_BODY_BYTES", 1 << 20)
         yield make
         huggingface_hub.close_session()
         for server in made:
@@ -123,7 +123,7 @@ def test_a_listing_that_takes_too_long(
     rude: Callable[..., Rude], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rude(_endless(HEAD))
-    monkeypatch.setattr(answers, "MAX_BODY_S", -1.0)  # over before it begins
+    monkeypatch.setattr(bounded_http, "MAX_BODY_S", -1.0)  # over before it begins
     failure(pull, HubError, "bytes in -1 s")
 
 
@@ -195,11 +195,11 @@ def test_a_trickle_is_cut(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
 
     listing = pulling.listing_of(HubName(REPO))
     monkeypatch.setattr(hub, "listing_of", lambda _: listing)
-    monkeypatch.setattr(answers, "time", Clock)
-    monkeypatch.setattr(answers, "SLOW_BYTES", 1 << 40)
+    monkeypatch.setattr(bounded_http, "time", Clock)
+    monkeypatch.setattr(bounded_http, "SLOW_BYTES", 1 << 40)
     error = failure(pull, HubError, "bytes in 60 s")
     assert "pull again" in error
-    monkeypatch.setattr(answers, "SLOW_BYTES", 0)
+    monkeypatch.setattr(bounded_http, "SLOW_BYTES", 0)
     assert pull(REPO).is_whole()
 
 
@@ -219,5 +219,5 @@ def _session(client: Any) -> Iterator[None]:
 
 
 def _get(url: str) -> None:
-    with answers.answer(url, {}):
+    with bounded_http.answer(url, {}):
         pass

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sterna.engine.decoding.json_schemas import for_llguidance, grammar_options
+from sterna.engine.decoding.json_schema_rewriting import for_llguidance, grammar_options
 
 __all__ = ["TaggedArguments"]
 
