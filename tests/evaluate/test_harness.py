@@ -153,7 +153,7 @@ def test_chat_templates(checkpoint: Callable[[str], Path], monkeypatch: pytest.M
     bos = other.llm.tokenizer.bos_id
     assert other.tok_encode(text).count(bos) == 1
     assert other.tok_encode(text, add_special_tokens=True).count(bos) == 2
-    monkeypatch.setattr(other.llm, "template", None)
+    monkeypatch.setattr(other.llm.renderer, "template", None)
     failure(lambda: other.apply_chat_template([]), RequestError, "has none")
 
 

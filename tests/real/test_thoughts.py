@@ -77,7 +77,7 @@ def test_a_template_without_thoughts(llm: LLM, name: str) -> None:
 
 def test_an_answer_that_goes_on_within_thoughts(llm: LLM) -> None:
     name = "Qwen-Qwen3-0.6B"
-    llm.template, constraint = template(name), llm.constraints.json_schema(SCHEMA)
+    llm.renderer.template, constraint = template(name), llm.constraints.json_schema(SCHEMA)
     for begun, thinks in (("<think>\nA digit", True), ("Here: ", False)):
         messages = [*SAID, {"role": "assistant", "content": begun}]
         done = llm.chat(messages, continue_final_message=True, constraint=constraint, max_tokens=60)

@@ -11,6 +11,8 @@ from importlib.metadata import EntryPoint, entry_points
 
 import click
 
+from sterna.errors import shown
+
 __all__ = ["GROUP", "load", "names"]
 
 GROUP = "sterna.commands"
@@ -49,4 +51,4 @@ def _found(parent: str) -> dict[str, EntryPoint]:
 def _warn(entry: EntryPoint, why: str) -> None:
     package = entry.dist.name if entry.dist else entry.module
     command = entry.name.replace(".", " ")
-    warnings.warn(f"{package}: cannot load the command {command!r}: {why}", stacklevel=2)
+    warnings.warn(f"{package}: cannot load the command {shown(command)}: {why}", stacklevel=2)
