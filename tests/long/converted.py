@@ -33,6 +33,13 @@ assert Path(gguf.__file__).is_relative_to(sources), gguf.__file__
 from conversion import ModelBase, ModelType, get_model_architecture, get_model_class
 from conversion.base import TextModel
 TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
+load_hparams = ModelBase.load_hparams
+def with_rotary_pct(*args, **options):  # of GPT-NeoX: transformers 5 saves it by another name
+    hparams = load_hparams(*args, **options)
+    if hparams.get("model_type") == "gpt_neox":
+        hparams.setdefault("rotary_pct", hparams["rope_parameters"]["partial_rotary_factor"])
+    return hparams
+ModelBase.load_hparams = staticmethod(with_rotary_pct)
 for folder, out in json.loads(sys.argv[2]):
     folder, out = Path(folder), Path(out)
     try:
@@ -50,7 +57,7 @@ for folder, out in json.loads(sys.argv[2]):
 UNSAID = {
     "llama-yarn-within-pairs", "mistral-window", "mixtral-window", "qwen2-windows",
     "qwen3-layer-types", "qwen3-moe-shares", "gemma2-layer-types", "gemma3-layer-types",
-    "gpt-oss-layer-types", "smollm3-some",
+    "gpt-oss-layer-types", "smollm3-some", "starcoder2-plain",
 }  # fmt: skip
 
 

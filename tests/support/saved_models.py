@@ -79,6 +79,9 @@ _GEMMA4_SHARED = {
     **_GEMMA4, "layer_types": [SLIDING, FULL, SLIDING, FULL, SLIDING, FULL],
     "num_hidden_layers": 6, "num_kv_shared_layers": 2,
 }  # fmt: skip
+# As published: llama.cpp's converter writes as many heads of keys as of queries, a feed-forward
+# length of four times the width, and no rope_theta.
+_PHI = {"num_key_value_heads": 4, "intermediate_size": 256}
 
 MODELS: dict[str, Saved] = {
     "llama": Saved("LlamaForCausalLM"),
@@ -255,10 +258,11 @@ MODELS: dict[str, Saved] = {
         {"use_bias": False, "sliding_window": 20, "norm_epsilon": 1e-2},
         converted=False,
     ),
-    "phi": Saved("PhiForCausalLM"),
+    "phi": Saved("PhiForCausalLM", _PHI),
+    "phi-grouped": Saved("PhiForCausalLM", converted=False),
     "phi-whole": Saved(
         "PhiForCausalLM",
-        {"rope_parameters": {"rope_theta": 1000.0, "partial_rotary_factor": 1.0}},
+        {**_PHI, "rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 1.0}},
     ),
     "gpt-neox": Saved("GPTNeoXForCausalLM", {"num_key_value_heads": 4}),
     "gpt-neox-serial": Saved(
