@@ -122,7 +122,7 @@ def threads_text(row: Row) -> str:
 
 @styled
 def roofline(rows: Sequence[Row]) -> Figure:
-    """Figure 4 of arXiv 2508.06753 for this machine, and beside it what each format reached.
+    """Figure 4 of arXiv 2508.06753 for this machine, with the speed that each format reached.
 
     rows: of `bench.roofline.run`. Drawn for the first unit among them.
     """

@@ -64,7 +64,7 @@ class Shape:
     experts: int = 0
     chosen: int = 0
     shared: int = 0
-    settings: Mapping[str, Any] = field(default_factory=dict)  # what config.json says besides
+    settings: Mapping[str, Any] = field(default_factory=dict)  # further fields of config.json
 
     def matrices(self) -> dict[str, tuple[int, int]]:
         """(M, K) of the matrices of one layer, as they run: q, k, v and gate, up are one each.
@@ -165,7 +165,7 @@ class Hybrid(Shape):
         in_proj = r.width + r.v_width + 2 * r.v_heads
         return {
             **both,
-            "qkv": (qkv + width, K),  # a gate beside each q
+            "qkv": (qkv + width, K),  # each q has a gate
             "in_proj": (in_proj, self.hidden),
             "out_proj": (self.hidden, r.v_width),
         }

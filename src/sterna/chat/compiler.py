@@ -59,7 +59,7 @@ class _Rewriter(NodeTransformer):
         return [nodes.ExprStmt(self._call("tick", [], node), lineno=node.lineno), node]
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
-        """A comparison takes the time of its operands' sizes, hence a step for each."""
+        """Count a step for each operand, since comparing takes time by the operands' sizes."""
         self.generic_visit(node)
         for operand in node.ops:
             operand.expr = self._call("look", [operand.expr], node)

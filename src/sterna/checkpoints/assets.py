@@ -1,4 +1,4 @@
-"""`Assets`: what belongs to a model and is no weight: tokenizer, chat template, settings."""
+"""`Assets`: a model's parts other than weights: tokenizer, chat template, settings."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class FolderAssets(Assets):
 
     @classmethod
     def of(cls, folder: Path, config: dict[str, Any]) -> FolderAssets:
-        """Reads the small JSON files of a folder. config: its config.json. ModelFormatError."""
+        """Read the small JSON files of a folder. config: its config.json. ModelFormatError."""
         settings = (load_settings(folder / name) for name in (TOKENIZER_CONFIG, GENERATION_CONFIG))
         return cls(folder, config, *settings)
 
@@ -78,7 +78,7 @@ class FolderAssets(Assets):
 
     @property
     def has_tokenizer(self) -> bool:
-        """Whether there is a tokenizer.json, be it a link to nowhere."""
+        """Whether there is a tokenizer.json, even if it is a broken link."""
         return os.path.lexists(self.path / TOKENIZER)
 
     def tokenizer(self) -> Tokenizer:

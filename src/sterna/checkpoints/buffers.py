@@ -19,10 +19,10 @@ def buffer(
 ) -> npt.NDArray[np.uint8]:
     """`nbytes` bytes for `what` of a file, in huge pages where the system grants them.
 
-    Aligned to a line, as kernels want them, and as reading wants them: where a copy starts 16 bytes
-    behind a page's begin, as in numpy's own arrays, the system's runs at a third of its speed
-    (Zen 3). scratch: where the memory goes back to when the last view of the array is gone, and may
-    come from, with any content; without it they are zeros. RequestError where there is not as much.
+    They are aligned to a line, for kernels and for reading: numpy's own arrays start 16 bytes
+    behind a page's begin, where the system's copy runs at a third of its speed (Zen 3). scratch:
+    memory to take, with any content, and to return when the last view of the array is gone; without
+    it, bytes are zeros. RequestError if there is too little memory.
     """
     try:
         taken = max(nbytes, ALIGNMENT)

@@ -60,7 +60,7 @@ class BackgroundWrite:
         return self._thread is None or not self._thread.is_alive()
 
     def wait(self, timeout_s: float | None = None) -> Path | None:
-        """Waits for the end of the write; the entry's path, or None if there is none (yet)."""
+        """Wait for the end of the write; return the entry's path, None if there is none (yet)."""
         self.join(timeout_s)
         return lookup(self._key) if self.done else None
 
@@ -70,10 +70,9 @@ class BackgroundWrite:
             self._thread.join(timeout_s)
 
     def give_up(self) -> None:
-        """Removes what is half written; for a process that ends at once.
+        """Remove half-written files; for a process that ends at once.
 
-        The writer may be in the middle of a write: it goes on into a file without a name, and fails
-        at the next, silently.
+        A write in progress goes on into a file without a name; the next one fails silently.
         """
         self.given_up = True
         for _ in range(10):  # a file that is made while others are removed keeps the folder
@@ -108,9 +107,9 @@ def cache_key(
 ) -> str:
     """The key of a source (a folder or a file) packed in `format` with `head`.
 
-    `parts`: the files of a source that is several. Made of the path, the names, sizes and
-    modification times of the files that matter, and the layout's version. Raises RequestError if
-    the source cannot be read.
+    It covers the path, the layout's version, and names, sizes and modification times of the files
+    that matter. `parts`: the files of a source that is split. Raises RequestError if the source
+    cannot be read.
     """
     source = Path(os.path.realpath(path))
     try:
@@ -148,11 +147,11 @@ def lookup(key: str) -> Path | None:
 def store_behind(
     key: str, writer: Callable[[Path], None], source: str | os.PathLike[str] | None = None
 ) -> BackgroundWrite:
-    """Calls `writer(empty folder)` in a background thread and moves the folder into the cache.
+    """Call `writer(empty folder)` in a background thread and move the folder into the cache.
 
-    source: what is packed, for `source_of`. A failure (a full or read-only disk, an exception of
-    `writer`) is a RuntimeWarning. The process waits at its exit for a write under way, at most
-    EXIT_WAIT_S seconds.
+    source: the packed file or folder, for `source_of`. A failure (a full or read-only disk, an
+    exception of `writer`) is a RuntimeWarning. At its exit the process waits for a write under way,
+    at most EXIT_WAIT_S seconds.
     """
     root = cache_dir()
     _checked(key)
@@ -188,7 +187,7 @@ def store_behind(
 
 
 def discard(key: str) -> None:
-    """Removes an entry, one that turned out damaged for instance; no error if there is none."""
+    """Remove an entry, such as a damaged one; harmless if there is none."""
     root = cache_dir()
     if root is not None:
         _remove(root, root / _checked(key))
@@ -206,13 +205,13 @@ def entries() -> list[tuple[Path, int]]:
 
 
 def entries_of(path: str | os.PathLike[str]) -> list[tuple[Path, int]]:
-    """The entries made from this source (a folder or a file, also one that is gone) and sizes."""
+    """Entries made from this source (a folder or a file, even a deleted one), and their sizes."""
     source = _source_digest(Path(os.path.realpath(path)))
     return [entry for entry in entries() if entry[0].name[-41:].startswith(source)]
 
 
 def source_of(entry: Path) -> str | None:
-    """The path that an entry was made from; None where an earlier version wrote it."""
+    """The path of an entry's source; None if an earlier version wrote the entry."""
     try:
         with (entry / _SOURCE).open("rb") as file:
             return os.fsdecode(file.read(_MAX_PATH_BYTES)) or None
@@ -243,7 +242,7 @@ def _yield_to_foreground() -> None:
 
 
 def _store(root: Path, key: str, writer: Callable[[Path], None], temporary: Path) -> None:
-    """Writes an entry in `temporary`, which has all that is half written, and gives it its name."""
+    """Write an entry in `temporary`, and rename it once it is whole."""
     entry, folder = root / key, temporary / key
     if _is_whole(entry):
         return
@@ -288,7 +287,7 @@ def _remove(root: Path, entry: Path) -> None:
 
 @contextlib.contextmanager
 def _claimed(folder: Path) -> Iterator[None]:
-    """Locks a temporary folder, where that can be; the system gives a lock up with its process."""
+    """Lock a temporary folder if the file system can. The lock ends with its process."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):  # a file system without locks
@@ -299,7 +298,7 @@ def _claimed(folder: Path) -> Iterator[None]:
 
 
 def _sweep(root: Path) -> None:
-    """Removes what killed processes have left."""
+    """Remove folders that killed processes have left."""
     with contextlib.suppress(OSError):
         for entry in list(root.iterdir()):
             if entry.name.startswith(".") and entry.name.endswith(".tmp") and _is_left(entry):
@@ -327,10 +326,10 @@ def _is_left(folder: Path) -> bool:
 
 @atexit.register
 def finish(tell: Callable[[str], None] = lambda text: None) -> None:
-    """Waits for writes under way, at most EXIT_WAIT_S seconds, before the process ends.
+    """Wait for writes under way, at most EXIT_WAIT_S seconds, before the process ends.
 
-    `tell` hears why, where it takes a while. Ctrl-C, or a signal's SystemExit, gives them up; what
-    is half written then is removed.
+    tell: called with the reason if the wait is long. Ctrl-C, or a signal's SystemExit, gives the
+    writes up and removes half-written files.
     """
     stores = [store for store in _pending if not store.done and not store.given_up]
     deadline = time.monotonic() + EXIT_WAIT_S
@@ -341,6 +340,6 @@ def finish(tell: Callable[[str], None] = lambda text: None) -> None:
             tell("writing a packed copy of the model to the cache; Ctrl-C gives it up")
         for store in stores:
             store.join(max(0.0, deadline - time.monotonic()))
-    with contextlib.suppress(KeyboardInterrupt, SystemExit):  # who is that impatient
+    with contextlib.suppress(KeyboardInterrupt, SystemExit):  # a second Ctrl-C
         for store in stores:
             store.give_up()

@@ -31,11 +31,11 @@ class Checkpoint:
     def __init__(
         self, path: Path, config: dict[str, Any], files: Iterable[SafetensorsFile]
     ) -> None:
-        """Joins what `open` has read; ModelFormatError if two files hold the same tensor."""
+        """Join the files that `open` has read; ModelFormatError if two hold the same tensor."""
         self.path = path
         self.config = config
         self.tensors: dict[str, TensorInfo] = {}
-        self._stored: dict[str, str] = {}  # the names in the files of those that `renamed` has
+        self._stored: dict[str, str] = {}  # renamed tensors -> their names in the files
         self._files: dict[Path, SafetensorsFile] = {}
         for file in files:
             self._files[file.path] = file
@@ -61,9 +61,9 @@ class Checkpoint:
         return cls(folder, config, _open_weights(folder))
 
     def renamed(self, name_of: Callable[[str], str]) -> Checkpoint:
-        """The same files, whose tensors have other names.
+        """The same files with other names of tensors.
 
-        Errors name a tensor as its file does. ModelFormatError if two have one name then.
+        Errors name a tensor as its file does. ModelFormatError if two tensors get the same name.
         """
         other = copy(self)
         other.tensors, other._stored = {}, {}
@@ -109,7 +109,7 @@ class Checkpoint:
         shape: Iterable[int] | None = None,
         dtype: str | Collection[str] | None = None,
     ) -> TensorInfo:
-        """The answer of `info`, whose shape and dtype (one, or any of several) must be these.
+        """Return `info`; the shape and dtype (one, or any of several) must be these.
 
         Raises ModelFormatError naming file, tensor, expected and got.
         """
@@ -192,7 +192,7 @@ def _open_weights(folder: Path) -> list[SafetensorsFile]:
 
 
 def weight_map(index: Path) -> dict[str, str]:
-    """Tensor -> shard, as an index file says: at most MAX_SHARDS plain names of the same folder.
+    """Read tensor -> shard from an index file: at most MAX_SHARDS plain names in the same folder.
 
     Raises ModelFormatError.
     """

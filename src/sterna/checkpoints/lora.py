@@ -33,10 +33,10 @@ __all__ = ["LoraFolder", "LoraLayer"]
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
-PREFIX = "base_model.model."  # of all tensors: what PEFT wraps a model in
+PREFIX = "base_model.model."  # of all tensors: PEFT's wrapper
 MAX_RANK, MAX_ALPHA = 4096, 1e6  # native kMaxRank
 FLOATS = {"BF16": "bf16", "F16": "f16", "F32": "f32"}
-#: Fields that say how an adapter was made, or that its tensors say as well.
+#: Fields about an adapter's training, or that its tensors repeat.
 OTHER_FIELDS = {
     "auto_mapping", "base_model_name_or_path", "corda_config", "ensure_weight_tying", "eva_config",
     "exclude_modules", "inference_mode", "layers_pattern", "layers_to_transform", "loftq_config",
@@ -46,7 +46,7 @@ OTHER_FIELDS = {
 READ_FIELDS = {
     "alpha_pattern", "bias", "init_lora_weights", "lora_alpha", "r", "rank_pattern", "use_rslora",
 }  # fmt: skip
-#: Ways to begin that change the base's weights as well; with the others B begins as zeros.
+#: Initialisations that change the base's weights, too; with all others B begins as zeros.
 CHANGING_THE_BASE = ("pissa", "corda", "olora", "loftq", "lora_ga", "mica")
 #: What other tensors are of, by what their names have.
 OTHER_TENSORS = {
@@ -59,7 +59,7 @@ OTHER_TENSORS = {
 
 
 class LoraLayer(NamedTuple):
-    """What an adapter adds to a layer: scale B (A x); down: A float32 [r, K]; up: B [M, r]."""
+    """An adapter's term for a layer: scale B (A x); down: A float32 [r, K]; up: B [M, r]."""
 
     down: npt.NDArray[np.float32]
     up: npt.NDArray[np.float32]
@@ -68,8 +68,10 @@ class LoraLayer(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LoraFolder:
-    """An adapter, read and checked. base: of which model it says it is, "" where it does not;
-    layers: by their names in the base."""
+    """An adapter, read and checked.
+
+    base: the base model that it names, or "". layers: by their names in the base.
+    """
 
     path: Path
     base: str
@@ -82,12 +84,12 @@ class LoraFolder:
 
     @property
     def rank(self) -> int:
-        """The largest of its layers."""
+        """The largest rank of a layer."""
         return max(len(layer.down) for layer in self.layers.values())
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256, in hex, of what it computes with."""
+        """SHA-256, in hex, of its matrices and scales."""
         found = hashlib.sha256()
         for name, (down, up, scale) in sorted(self.layers.items()):
             found.update(f"{name} {down.shape} {up.shape} {scale.hex()}\n".encode())
@@ -99,8 +101,8 @@ class LoraFolder:
     def open(cls, path: str | os.PathLike[str]) -> LoraFolder:
         """Reads a folder.
 
-        Raises RequestError where there is none, ModelFormatError for a file that breaks a rule,
-        UnsupportedModelError for what is more than low-rank matrices, NonFiniteError.
+        Raises RequestError if there is none, ModelFormatError for a file that breaks a rule,
+        UnsupportedModelError for more than low-rank matrices, NonFiniteError.
         """
         folder = _folder(path)
         config = load_json_object(folder / CONFIG, MAX_CONFIG_BYTES)
@@ -164,7 +166,7 @@ class _Settings:
         return int(self._of(layer, self._ranks, self._rank))
 
     def scale(self, layer: str) -> float:
-        """What B (A x) is multiplied with."""
+        """The factor of B (A x)."""
         rank, alpha = self.rank(layer), self._of(layer, self._alphas, self._alpha)
         return alpha / (math.sqrt(rank) if self._rs else rank)
 

@@ -48,9 +48,9 @@ _REMEDY = "convert the model again with this version"
 class PackedModel:
     """A packed directory in memory: `modules` are the packed matrices, `tensors` the f32 rest.
 
-    All arrays are views of one 64-byte-aligned buffer, which lives as long as any of them; those of
-    `open_packed` are read anew whenever they are asked for. mapped: the file, where codes and
-    scales of groups are views of it.
+    All arrays are views of one 64-byte-aligned buffer, which lives as long as any of them. After
+    `open_packed`, they are read anew on each access. mapped: the file, if codes and scales of
+    groups are views of it.
     """
 
     config: dict[str, Any]
@@ -69,7 +69,7 @@ class ModuleSpec:
     scale: str
 
     def json(self) -> dict[str, str | int]:
-        """What config.json says of it."""
+        """The entry as in config.json."""
         return {"format": self.format.name, "M": self.M, "K": self.K, "scale": self.scale}
 
     def codes_shape(self) -> tuple[int, int]:
@@ -93,13 +93,12 @@ def read_packed(
     progress: Callable[[int, int], None] | None = None,
     mmap: bool = False,
 ) -> PackedModel:
-    """Reads a packed directory into one buffer; checks its structure, and that floats are finite.
+    """Read a packed directory into one buffer; check its structure, and that floats are finite.
 
-    source: its path, or the folder where it was opened already.
-    Hashes are not checked (`verify`). progress: as in `tensor_file.reading`. mmap: codes and scales
-    of groups are mapped (`TensorFile.map`) where the system can; only what is checked of them is
-    read at once. Raises ModelFormatError, RequestError (no such folder, not enough memory),
-    NonFiniteError (NaN or infinity in a scale or an f32 tensor).
+    source: its path, or the opened folder. Hashes are not checked (`verify`). progress: as in
+    `tensor_file.reading`. mmap: map codes and scales of groups (`TensorFile.map`) if the system
+    can; only the checked parts are read at once. Raises ModelFormatError, RequestError (no such
+    folder, not enough memory), NonFiniteError (NaN or infinity in a scale or an f32 tensor).
     """
     config, specs, file = _opened(source)
     team = resolve_threads(threads)
@@ -116,7 +115,7 @@ def read_packed(
 def open_packed(
     source: str | os.PathLike[str] | Checkpoint, threads: int | None = None
 ) -> PackedModel:
-    """A packed model whose weights are each read and checked when they are taken, and not kept."""
+    """Open a packed model. Each weight is read and checked on access, and not kept."""
     config, specs, file = _opened(source)
     team = resolve_threads(threads)
     plain = [n for n in file.tensors if n.removesuffix(CODES).removesuffix(SCALE) not in specs]
@@ -151,7 +150,7 @@ class _OnDemand(Mapping[str, _T]):
 def _opened(
     source: str | os.PathLike[str] | Checkpoint,
 ) -> tuple[dict[str, Any], dict[str, ModuleSpec], SafetensorsFile]:
-    """config.json, its modules, and the file that has their tensors, of these shapes."""
+    """Return config.json, its modules, and the file with their tensors; check all shapes."""
     folder = source if isinstance(source, Checkpoint) else Checkpoint.open(source)
     specs = _read_specs(folder.config, folder.path / CONFIG)
     file, *others = folder.files
@@ -200,13 +199,13 @@ def verify(path: str | os.PathLike[str], progress: Callable[[int], None] | None 
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
-    """The SHA-256 of what config.json says, however it is laid out."""
+    """The SHA-256 of the contents of config.json, whatever its white space and order."""
     text = json.dumps(config, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def check_config(path: Path, config: Mapping[str, Any], file: SafetensorsFile) -> bool:
-    """Whether a hash of config.json is recorded; ModelFormatError if it is another."""
+    """Whether a hash of config.json is recorded; ModelFormatError if it differs."""
     expected = file.metadata.get(CONFIG_HASH)
     if expected not in (None, got := config_hash(config)):
         raise ModelFormatError(

@@ -56,7 +56,7 @@ ASSET_FILES = {
 
 
 class PackedWriter:
-    """What `packing` gives: takes packed matrices and f32 tensors, and keeps none of them."""
+    """The writer that `packing` yields: takes packed matrices and f32 tensors, and keeps none."""
 
     def __init__(self, file: SafetensorsWriter) -> None:
         self._file = file
@@ -89,20 +89,20 @@ def packing(
     default_format: str | None = None,
     force: bool = False,
 ) -> Iterator[PackedWriter]:
-    """A packed directory to be filled, whole or not at all; `dst` must be absent or empty.
+    """Create a packed directory, whole or not at all; `dst` must be absent or empty.
 
-    `config`: the model's config.json, whose quantization_config is replaced; `nbytes`: about what
-    will be written, for the disk; `n_tensors`, `name_bytes`: at most so many tensors with names of
-    at most so many bytes (`header_room`), a matrix being two; `source`: the folder whose tokenizer,
-    chat template, generation config and licence are copied; `default_format`: the format asked for,
-    else the commonest; `force`: replace a folder with files. Raises RequestError (a full disk).
+    `config`: the model's config.json, whose quantization_config is replaced; `nbytes`: about the
+    bytes to write, to check the disk; `n_tensors`, `name_bytes`: most tensors, two for a matrix,
+    and most bytes of their names (`header_room`); `source`: the folder whose tokenizer, chat
+    template, generation config and licence are copied; `default_format`: the format asked for, else
+    the commonest; `force`: replace a folder with files. Raises RequestError (a full disk).
     """
     dst = Path(dst)
-    assets = _asset_files(source)  # first: what cannot be copied would be found out at the end
+    assets = _asset_files(source)  # first, so that a file that cannot be copied fails early
     room = header_room(n_tensors, name_bytes)
     with replacing_directory(dst, nbytes, force) as folder:
         with synced(folder / WEIGHTS) as file:
-            # "pt" is what transformers wants to read of any safetensors file's metadata
+            # transformers requires "pt" in the metadata of any safetensors file
             tensors = SafetensorsWriter(dst / WEIGHTS, file, room, {"format": "pt"})
             writer = PackedWriter(tensors)
             yield writer

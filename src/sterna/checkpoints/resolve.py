@@ -1,4 +1,4 @@
-"""From what a user calls a model to a path: a folder or file, a built-in model, or the Hub."""
+"""From a user's name of a model to a path: a folder or file, a built-in model, or the Hub."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def resolve(
     """The folder or GGUF file that `model` means, fetched from the Hub if it is not here yet.
 
     An existing path comes first, then a built-in name, then org/name[@revision][:file] on the Hub
-    (hf:// in front says that the Hub is meant). What looks like a path is never fetched. A model
-    of the Hub stays at the commit that was fetched until `sterna pull` asks for a newer one.
+    (hf:// in front means the Hub). Texts that look like paths are never fetched. A model of the Hub
+    stays at the fetched commit until `sterna pull` asks for a newer one.
 
     offline, announce, inspect: as in `hub.pull`. Raises RequestError, ModelFormatError or HubError.
     """
@@ -51,7 +51,7 @@ def resolve(
 
 
 def _may_mean_path(error: HubError | RequestError, path: Path) -> bool:
-    """Whether a name that the Hub did not give may be a path with a mistake in it."""
+    """Whether a name that failed on the Hub may be a mistyped path."""
     if isinstance(error, HubError):
         return error.reason in ("network", "offline")
     return path.parent.is_dir()

@@ -138,8 +138,8 @@ def header_room(n_tensors: int, name_bytes: int) -> int:
 class SafetensorsWriter:
     """A safetensors file whose tensors arrive one by one and are not kept.
 
-    Those whose size is a multiple of 64 are written as they come, the others, which are small in
-    models, at the end. The header, known only then, is put into room left for it.
+    Tensors whose size is a multiple of 64 are written as they come. The others, which are small in
+    models, follow at the end. The header, known only then, goes into room left for it.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class SafetensorsWriter:
         file.seek(self._room)
 
     def add(self, name: str, value: Array | tuple[str, Array]) -> None:
-        """Writes a tensor, as `write_safetensors` takes it. RequestError for a name that came."""
+        """Write a tensor, given as in `write_safetensors`. RequestError for a repeated name."""
         dtype, array = _typed(name, value)
         if name in self._names:
             raise RequestError(
@@ -167,7 +167,7 @@ class SafetensorsWriter:
             self._write(name, dtype, array)
 
     def finish(self, metadata: Mapping[str, str] | None = None) -> None:
-        """Writes what is left, and the header, with more of its metadata."""
+        """Write the remaining tensors, and the header with further metadata."""
         self._metadata |= metadata or {}
         for name in _final_order({name: array for name, (_, array) in self._late.items()}):
             self._write(name, *self._late[name])

@@ -31,7 +31,7 @@ MAX_DIM = 1 << 31
 
 METADATA = "__metadata__"
 
-# How each dtype comes back in numpy; what numpy lacks comes back as its bits.
+# numpy's type for each dtype; a dtype that numpy lacks is read as its bits.
 DTYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype("|u1"),
     "U8": np.dtype("|u1"),

@@ -1,5 +1,5 @@
-"""The files by which a folder says, in the layout of sentence-transformers, that it makes vectors
-of texts: modules.json, config.json of its pooling, and the prompts."""
+"""sentence-transformers' files of an embedding model: modules.json, the pooling's config.json, and
+the prompts."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _FLAGS = {"pooling_mode_lasttoken": "lasttoken", "pooling_mode_mean_tokens": "me
 
 
 def pooling_of(folder: Path) -> dict[str, Any] | None:
-    """What the folder says of pooling, in the words of models/pooling.py; None: nothing.
+    """Read the folder's pooling as the field of models/pooling.py; None without these files.
 
-    Raises ModelFormatError for a file that breaks a rule, UnsupportedModelError for another module
-    or another mode than those that Sterna has.
+    Raises ModelFormatError for a file that breaks a rule, UnsupportedModelError for a module or a
+    mode that Sterna lacks.
     """
     file = folder / MODULES
     if not file.exists():

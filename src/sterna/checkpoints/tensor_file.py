@@ -1,4 +1,4 @@
-"""A file of tensors whose header was checked: reads of places in it, of whatever container."""
+"""A file of tensors with a checked header, in any container, and reads from it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ __all__ = ["TensorFile", "check_hash", "reading"]
 
 
 class TensorFile:
-    """What safetensors and GGUF files share: tensors at places that were checked once.
+    """The base of safetensors and GGUF files: tensors at places that were checked once.
 
     `path`; `tensors`: name -> TensorInfo. No descriptor stays open between reads; a file that has
-    changed since its header was checked is refused. Files are read, and mapped only where `map` is
-    asked to.
+    changed since its header was checked is refused. Files are read; only `map` maps them.
     """
 
     path: Path
     tensors: dict[str, TensorInfo]
-    scratch: _native.Scratch | None = None  # what tensors are read into, by `reading`
+    scratch: _native.Scratch | None = None  # memory for tensors, set by `reading`
     _state: FileState
     _progress: Callable[[int], None] | None = None
 
@@ -50,11 +49,11 @@ class TensorFile:
             read_spans(self.path, descriptor, buffer, spans, self._progress)
 
     def map(self) -> npt.NDArray[np.uint8] | None:
-        """The file's bytes where they are, read-only; None where the system cannot map it.
+        """Map the file's bytes, read-only; None if the system cannot.
 
-        They are read when they are used, from the page cache, which other processes share. What is
-        computed from them with a file that was truncated or changed meanwhile is worth nothing, and
-        raises ModelFormatError: in kernels by itself, elsewhere by `_native.require_whole`.
+        They are read on use, from the page cache, which processes share. Computing with a file that
+        was truncated or changed meanwhile raises ModelFormatError: in kernels by itself, elsewhere
+        by `_native.require_whole`.
         """
         with open_regular(self.path) as (descriptor, state):
             self._check_unchanged(state)
@@ -64,7 +63,7 @@ class TensorFile:
                 return None
 
     def passed(self, nbytes: int) -> None:
-        """Counts bytes as read that are mapped."""
+        """Count mapped bytes as read."""
         if self._progress is not None:
             self._progress(nbytes)
 
@@ -92,9 +91,9 @@ class TensorFile:
 def reading(
     files: Iterable[TensorFile], progress: Callable[[int, int], None] | None = None
 ) -> Iterator[None]:
-    """While a model is made of files: each tensor's memory serves the next once it is done with.
+    """Reuse memory between tensors while a model is read.
 
-    progress: is called with the bytes read so far and those of all tensors, by one thread at a
+    progress: called with the bytes read so far and the bytes of all tensors, by one thread at a
     time, not always the caller's.
     """
     opened, scratch, lock, done = list(files), _native.Scratch(), threading.Lock(), 0
@@ -125,10 +124,10 @@ def check_hash(
     look: Callable[[memoryview], None] | None = None,
     heading: bytes = b"",
 ) -> None:
-    """Reads a tensor; ModelFormatError if its SHA-256 is another than the one expected, if any.
+    """Read a tensor; ModelFormatError if its SHA-256 differs from the expected one, if any.
 
-    `progress` is called with the bytes done since the last call; `look` sees the bytes, in pieces
-    of a multiple of 64, but for the last; `heading`: hashed before them.
+    `progress` is called with the bytes done since the last call. `look` gets the bytes, in pieces
+    of a multiple of 64 except the last. `heading`: bytes to hash first.
     """
     digest = hashlib.sha256(heading)
     for chunk in file.chunks(info):

@@ -63,7 +63,7 @@ class _Cli(click.Group):
         """Runs a command and leaves the process with its exit code."""
         _mend_streams()
         _leave_in_order()
-        warnings.formatwarning = _one_line  # also of those that come at the process's end
+        warnings.formatwarning = _one_line  # also for warnings at the process's end
         try:
             code = super().main(*args, **{"prog_name": "sterna", **extra, "standalone_mode": False})
         except click.ClickException as error:
@@ -88,7 +88,7 @@ class _Cli(click.Group):
             raise click.exceptions.Exit(0) from None
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs a command; a reader of its output that has seen enough is no error."""
+        """Run a command; a closed pipe on its output is no error."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -99,7 +99,7 @@ class _Cli(click.Group):
 
 
 def _mend_streams() -> None:
-    """Closed streams lead nowhere; what an encoding lacks is written as a question mark."""
+    """Point closed streams at nothing; let characters that an encoding lacks be question marks."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
@@ -109,8 +109,9 @@ def _mend_streams() -> None:
 
 
 def _leave_in_order() -> None:
-    """Signals that end a process end a command as Ctrl-C does: it removes half-written files and
-    what it started. A second one ends it at once.
+    """Let signals that end a process act like Ctrl-C, so that commands clean up.
+
+    A second signal ends the process at once.
     """
 
     def leave(number: int, _: object) -> NoReturn:
@@ -124,7 +125,7 @@ def _leave_in_order() -> None:
 
 
 def finish() -> None:
-    """Waits for what a command has left to its background, and says so."""
+    """Wait for a command's background work, and say so."""
     cache = sys.modules.get("sterna.checkpoints.cache")
     if cache is not None:
         from sterna.cli.terminal import tell
@@ -133,7 +134,7 @@ def finish() -> None:
 
 
 def _one_line(message: Warning | str, *_: object, **__: object) -> str:
-    """A warning as the person at the terminal reads it: without a file's name and a line of it."""
+    """Format a warning for a terminal, without file name and source line."""
     return f"sterna: warning: {' '.join(str(message).split())}\n"
 
 

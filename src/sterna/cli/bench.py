@@ -1,4 +1,4 @@
-"""`sterna bench`: speed, beside what the machine allows in the same run."""
+"""`sterna bench`: speed, compared with the machine's limits in the same run."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def _linear(
     thorough: bool,
     **options: Any,
 ) -> None:
-    """Measures layers, and shows `columns`, in Markdown `more` too."""
+    """Measure layers and show `columns`, in Markdown `more` as well."""
     from sterna.bench import linear, plots
 
     shapes = shapes or (linear.DEFAULT_MODELS if thorough else linear.QUICK_MODELS)

@@ -1,4 +1,4 @@
-"""What `sterna quantize --calibrate` does besides: it reads a text, and tells what that gained."""
+"""The part of `sterna quantize` behind --calibrate: it reads a text and reports the gain."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Calibration:
     def of(
         cls, src: str, format: str, file: Path, tokens: int, options: Mapping[str, Any]
     ) -> Calibration:
-        """Raises, before anything is computed, for a format that it makes no difference to."""
+        """Read the text; raises before anything is computed if the format gains nothing from it."""
         from sterna.convert import parts_of, require_calibrated, weight_format
 
         require_calibrated(weight_format(format), options["method"])
         return cls(parts_of(file, src), tokens)
 
     def squares(self, src: str, options: Mapping[str, Any]) -> dict[str, Any]:
-        """What `convert` takes."""
+        """The arguments of `convert`."""
         from sterna.convert import calibrate
 
         with progress_bar(f"reading with {src}", "tokens", 1, self.tokens) as progress:
@@ -50,8 +50,11 @@ class Calibration:
             )  # fmt: skip
 
     def gain(self, src: str, dst: Path, format: str, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Of the part that was held out: perplexities of the model, rounded without the text, and
-        with it; and how far both are from the model, as `sterna compare` has it."""
+        """Measure the gain on the part that was held out.
+
+        Perplexities of the model, of the one rounded without the text, and of the one rounded with
+        it; and both distances from the model, as in `sterna compare`.
+        """
         from sterna.convert import convert
 
         dst = dst.absolute()
@@ -99,7 +102,7 @@ class Calibration:
 
 
 def show_gain(row: Mapping[str, Any]) -> None:
-    """Says what calibration gained."""
+    """Print the gain of calibration."""
     console().print(
         f"of {row['held_out_tokens']:,} tokens that were held out: perplexity "
         f"{row['perplexity_source']:.4f} before, {row['perplexity_plain']:.4f} rounded without the "

@@ -60,11 +60,11 @@ def command(
 ) -> None:
     """Logits of A and B on the same texts: differences, KL divergence, agreement, perplexities.
 
-    A and B are models as for --model; B is by default A, with what the options of B change:
+    A and B are models as for --model. B is by default A, changed by the options of B:
 
         sterna compare nano --format-b t5 --stdlib --require identical
 
-    "identical" is said only where every bit of every logit is.
+    Models are identical only if every bit of every logit is.
     """
     if max_kl is not None and not max_kl >= 0:  # nor NaN
         raise click.UsageError(f"--max-kl: must be at least 0, but got {max_kl}")

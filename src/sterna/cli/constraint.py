@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["constraint", "constraint_options"]
 
-MAX_BYTES = 1 << 20  # beyond what a constraint may have
+MAX_BYTES = 1 << 20  # more than any constraint may have
 
 
 def constraint_options(function: Any) -> Any:
@@ -39,7 +39,7 @@ def constraint_options(function: Any) -> Any:
 
 
 def constraint(llm: LLM, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The argument of `LLM.generate` that the options mean; none where none is given."""
+    """The argument of `LLM.generate` from the options; empty without any."""
     names = ("json_schema", "regex", "choice", "grammar")
     given = [name for name in names if options[name]]
     if len(given) > 1:
@@ -57,7 +57,7 @@ def constraint(llm: LLM, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _text(name: str, value: str, is_text: bool) -> str:
-    """The option's own text, or that of the file that it names."""
+    """The option's own text, or the text of the file that it names."""
     if is_text:
         return value
     try:

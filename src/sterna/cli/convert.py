@@ -27,7 +27,7 @@ head = click.option(
 
 
 def places(function: Any) -> Any:
-    """SRC, DST and the options that all commands that write a model take, after their own."""
+    """Add SRC, DST and the options of all commands that write a model, after their own."""
     for decorate in (
         json_option,
         click.option("--threads", type=int, help="Threads; default: the usable cores."),
@@ -54,7 +54,7 @@ def command(src: str, dst: Path, offline: bool, as_json: bool, **options: Any) -
     """Write the model SRC (as for --model of `sterna generate`) at DST: a folder, or a .gguf file.
 
     Weights go through memory one after the other. DST takes its name when it is whole and on the
-    disk. What loses precision is said; `sterna quantize` says it for each tensor.
+    disk. A loss of precision is reported; `sterna quantize` reports it for each tensor.
     """
     from sterna.convert import convert
 
@@ -78,7 +78,7 @@ def finished(
     losses: list[Any],
     seconds: float,
 ) -> dict[str, Any]:
-    """What a conversion did, as a row; format, head: as `convert` takes them."""
+    """The result of a conversion as a row; format, head: as in `convert`."""
     rounded = [loss for loss in losses if not loss.exact]
     worst = max(rounded, key=lambda loss: loss.relative_rms, default=None)
     return {
@@ -97,7 +97,7 @@ def finished(
 
 
 def _replaced(format: str | None, head: str | None, losses: list[Any]) -> list[str]:
-    """The lines that name matrices which could not have the format."""
+    """Lines with the names of matrices that could not have the format."""
     from sterna.convert import weight_format
     from sterna.weights.format_fallback import Made, format_fallbacks
 
@@ -106,7 +106,7 @@ def _replaced(format: str | None, head: str | None, losses: list[Any]) -> list[s
 
 
 def report(row: dict[str, Any]) -> None:
-    """Says what was written and what it lost."""
+    """Print what was written and what it lost."""
     out = console()
     size, speed = row["bytes"], row["bytes"] / max(row["seconds"], 1e-9) / 1e6
     out.print(

@@ -42,8 +42,8 @@ def command(
 ) -> None:  # fmt: skip
     """A vector of each of TEXTS, or of each line that is piped in.
 
-    Prints one JSON array a line, with the shortest digits that are the same float32. A text that
-    has too many tokens is an error: none is cut.
+    Prints one JSON array a line, with the shortest digits that are the same float32. A text with
+    too many tokens is an error, and is not cut.
     """
     if output is not None and not output.parent.is_dir():  # before the texts take their time
         raise RequestError(f"{output}: must be in a folder that exists; make {output.parent}")

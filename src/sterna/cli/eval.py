@@ -49,7 +49,7 @@ def command(
 
     acc compares the log-probabilities of the endings, acc_norm those for each character, acc_bytes
     those for each byte, as in lm-evaluation-harness; with standard errors. WinoGrande's two
-    endings are one text, and have acc alone. --torch answers with a module of PyTorch besides, and
+    endings are one text, and have acc alone. --torch also answers with a module of PyTorch, and
     says how far its log-probabilities are from the model's.
     """
     from sterna.evaluate.tasks import evaluate, read_questions
@@ -87,7 +87,7 @@ def command(
 
 
 def opened(checkpoint: Path) -> Callable[..., Any]:
-    """What answers questions with the module of a folder and with an LLM.
+    """Return a function that answers questions with a folder's module and with an LLM.
 
     RequestError where torch or transformers is not there, or cannot open the folder.
     """

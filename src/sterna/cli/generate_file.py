@@ -25,12 +25,12 @@ OURS = ("id", "prompt", "messages")
 
 
 def generate_file(llm: LLM, path: Path, output: Path | None, options: dict[str, Any]) -> None:
-    """An answer to each line of a file, a JSON object a line, in the same order.
+    """Write an answer to each line of a file, a JSON object a line, in the same order.
 
-    Lines: {"prompt": a text or token ids} or {"messages": [...]}, and options of `LLM.generate`,
-    which count before the given ones; "id" comes back. Rows: index, id, text, finish_reason,
-    prompt_tokens and generated_tokens, or index, id and error. output: goes on behind the rows that
-    are there, of a run that was cut; None: stdout. RequestError at the end if lines had errors.
+    Lines: {"prompt": a text or token ids} or {"messages": [...]}, options of `LLM.generate`, which
+    override the given ones, and "id", which comes back. Rows: index, id, text, finish_reason,
+    prompt_tokens and generated_tokens, or index, id and error. output: rows of an interrupted run
+    stay, and new ones follow; None: stdout. RequestError at the end if lines had errors.
     """
     lines = [line for line in bytes(read_file(path, MAX_BYTES)).splitlines() if line.strip()]
     failed = 0
@@ -108,7 +108,7 @@ def _answers(
 def _request(
     llm: LLM, path: Path, line: bytes, row: dict[str, Any], options: dict[str, Any]
 ) -> Request:
-    """That of a line; puts its id into the row."""
+    """Make the request of a line, and put its id into the row."""
     from sterna.files.jsonfile import parse_json
 
     try:

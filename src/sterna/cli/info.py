@@ -39,8 +39,8 @@ def command(
 ) -> None:
     """Show the CPU, the chosen kernels and threads, the memory's speed and the cache.
 
-    With MODEL, show what that model's files say assetss its weights: its architecture, tokenizer,
-    chat template and ends of an answer, and the defaults of sampling.
+    With MODEL, show what that model's files hold apart from weights: architecture, tokenizer, chat
+    template, ends of an answer, and defaults of sampling.
     """
     if model is not None:
         _tell_model(model, as_json)
@@ -201,7 +201,7 @@ def _place(row: dict[str, Any]) -> str:
 
 
 def _near(row: dict[str, Any]) -> str:
-    """Of what memory nodes threads read their weights, and why."""
+    """The memory nodes from which threads read their weights, and why."""
     if row["nodes"]:
         where = ", ".join(
             f"{node['id']} has CPUs {node['cpus']} and {_count(node['threads'], 'thread')}"
@@ -230,7 +230,7 @@ def _reading(
 
 
 def _direct(most: dict[str, int]) -> str:
-    """Steps of how many tokens do without a panel, for each format measured so far."""
+    """For each measured format, the most tokens of a step that needs no panel."""
     known = [f"{name} {n or 'as the unit says'}" for name, n in sorted(most.items())]
     return ", ".join(known) or "as the unit says (measured when a large model is loaded)"
 

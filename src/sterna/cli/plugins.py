@@ -1,6 +1,6 @@
 """Commands that other packages add, by the entry point group `sterna.commands`.
 
-The name of an entry point is where its command goes: `tune` is `sterna tune`, `bench.figure` is
+The name of an entry point is its command's place: `tune` is `sterna tune`, `bench.figure` is
 `sterna bench figure`. Its object is a `click.Command`.
 """
 
@@ -24,7 +24,7 @@ def names(parent: str = "") -> list[str]:
 
 
 def load(name: str, parent: str = "") -> click.Command | None:
-    """An added command; None, after a warning, where it cannot be loaded, and where none is."""
+    """Load an added command; None if there is none or, after a warning, if it fails to load."""
     entry = _found(parent).get(name)
     if entry is None:
         return None

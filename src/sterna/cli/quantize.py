@@ -70,12 +70,12 @@ def command(
 ) -> None:
     """Round the weights of SRC (as for --model of `sterna generate`) and write them at DST.
 
-    The default is the format of least loss at its size that any width takes. A scale for each row
+    The default is the format of least loss at its size that takes any width. A scale for each row
     (i4) loses far more than scales in groups (i4:g32, iq4_nl) at nearly the same size.
 
-    This is lossy. The table has a line for each matrix: the root of mean squares of the error over
-    that of the weights, the largest error, and their ratio in decibels, in which 6 are one bit. How
-    much a model's answers suffer is another question: `sterna perplexity` answers it.
+    This is lossy. The table has a line for each matrix: the error's root mean square over the
+    weights', the largest error, and their ratio in decibels, where 6 are one bit. `sterna
+    perplexity` measures how much a model's answers suffer.
     """
     from sterna.convert import convert, with_scales
 

@@ -34,7 +34,7 @@ Row = Mapping[str, Any]
 OUTPUTS = ("table", "json", "csv", "markdown")
 
 
-# ParamType is generic in newer versions of click and not in older ones, hence the ignores.
+# The ignores: ParamType is generic in newer versions of click and not in older ones.
 class _Numbers(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     """Comma-separated whole numbers: "128,512"; with `none`, empty or "0" for none."""
 
@@ -126,7 +126,7 @@ def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def tell_left_out(
     names: Sequence[str] | None, shapes: Sequence[str], *, integer: bool = False
 ) -> None:
-    """A line on stderr for each matrix and block size that "all formats" could not take."""
+    """Print a line on stderr for each matrix and block size that not all formats could take."""
     from sterna.bench import linear
 
     for matrix in linear.matrices(shapes):
@@ -139,7 +139,7 @@ def tell_left_out(
 
 
 def print_raw(rows: Sequence[Row], output: str) -> bool:
-    """All fields of the rows on stdout, if `output` is json or csv; whether it is."""
+    """Print all fields of the rows if `output` is json or csv; return whether it is."""
     from sterna.bench.report import to_csv
 
     if output == "json":
@@ -156,7 +156,7 @@ def write(
     draw: Callable[[list[dict[str, Any]]], None],
     derive: Callable[[Row], dict[str, Any]] = dict,
 ) -> None:
-    """Rows on stdout: all fields as JSON or CSV; `columns`, field -> heading, as Markdown; drawn.
+    """Print rows: all fields as JSON or CSV; `columns`, field -> heading, as Markdown; or drawn.
 
     A column FIELD_range is made of FIELD_min and FIELD_max; `derive` may add more.
     """
@@ -175,8 +175,9 @@ def write(
 def measured(
     text: str, measure: Callable[..., list[dict[str, Any]]], show: Callable[[Any], None]
 ) -> None:
-    """Shows the rows of `measure(progress=, known=)`; of a run that is ended early, by Ctrl-C or a
-    signal, those that are known by then.
+    """Show the rows of `measure(progress=, known=)`.
+
+    If Ctrl-C or a signal ends the run, show the rows known by then.
     """
     known: list[Callable[[], list[dict[str, Any]]]] = []
     try:
@@ -194,7 +195,7 @@ def measured(
 def varying(
     rows: Sequence[Row], columns: Mapping[str, str], fields: Sequence[str]
 ) -> dict[str, str]:
-    """The columns without those of `fields` that are the same in every row."""
+    """The columns, without columns of `fields` that are the same in every row."""
     same = {name for name in fields if len({row.get(name) for row in rows}) <= 1}
     return {field: heading for field, heading in columns.items() if field not in same}
 
@@ -212,9 +213,8 @@ def table(
 ) -> None:
     """A table of these columns (field -> heading); numbers to the right.
 
-    right: further fields that go there. group: the heading that a row stands under; a line of its
-    own where it changes. Lines are never cut: what is wider than the terminal wraps, and what goes
-    into a pipe is whole.
+    right: further fields to align right. group: the heading of a row, on a line of its own when it
+    changes. Lines are never cut: they wrap on a terminal, and stay whole in a pipe.
     """
     from rich.text import Text
 

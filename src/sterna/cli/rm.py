@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 def command(names: tuple[str, ...], yes: bool, as_json: bool) -> None:
     """Remove models as `sterna models` lists them, and what was packed from them.
 
-    org/name removes all that is here of a repository; org/name@revision:file one of them. The
-    path of a packed copy removes the copy alone.
+    org/name removes all downloads of a repository; org/name@revision:file one of them. The path of
+    a packed copy removes the copy alone.
     """
     from sterna.checkpoints.hub import human
 

@@ -21,7 +21,7 @@ _NUMBERS: dict[str, tuple[type[int] | type[float], str]] = {
     "max_tokens": (int, "Tokens of the answer at most."),
     "seed": (int, "The same seed gives the same text. Default: a random one."),
 }
-#: What each of them is read with.
+#: The type that reads each of them.
 SETTINGS: dict[str, Callable[[str], Any]] = {name: kind for name, (kind, _) in _NUMBERS.items()}
 
 
@@ -42,6 +42,6 @@ def _default(name: str) -> dict[str, Any]:
 
 
 def sampling(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of `LLM.generate` from those of a command; the ones left out stay default."""
+    """Options of `LLM.generate` from a command's options; missing ones keep their default."""
     given = {name: options[name] for name in SETTINGS if options[name] is not None}
     return {**given, "stop": list(options["stop"]) or None}

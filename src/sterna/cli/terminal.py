@@ -21,7 +21,7 @@ __all__ = ["VISIBLE", "console", "print_json", "status", "tell"]
 #: Seconds between two progress lines where stderr is not a terminal.
 PROGRESS_S = 10.0
 
-#: On a terminal, control characters that a model writes must not drive it (all but tab, newline).
+#: Control characters except tab and newline: a model's output must not control the terminal.
 VISIBLE = {c: 0x2400 + c for c in range(32) if chr(c) not in "\t\n"}
 VISIBLE |= {127: 0x2421} | dict.fromkeys(range(128, 160), 0xFFFD)
 

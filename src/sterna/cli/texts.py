@@ -1,4 +1,4 @@
-"""What commands that read texts share: which files, how they are windowed, and the bar."""
+"""Options of commands that read texts: the files, their windows, and the progress bar."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def text_options(function: Any) -> Any:
 
 
 def piped_text() -> str:
-    """All of stdin; RequestError where that is too much, or no UTF-8."""
+    """Read all of stdin; RequestError if it is too much or no UTF-8."""
     data = sys.stdin.buffer.read(MAX_STDIN_BYTES + 1)
     if len(data) > MAX_STDIN_BYTES:
         raise RequestError(f"stdin: must be at most {MAX_STDIN_BYTES} bytes; shorten the input")
@@ -82,7 +82,7 @@ class Texts:
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> Texts:
-        """The texts that the options name, taken out of them; RequestError for one not readable."""
+        """Take the texts out of the options; RequestError for an unreadable one."""
         from sterna.evaluate.perplexity import held_out_stdlib, read_text, text_files
 
         files, folder = options.pop("files"), options.pop("folder")

@@ -51,9 +51,9 @@ from sterna.errors import RequestError
 def command(model: str, chats: Path, out: Path, **options: Any) -> None:
     """Fine-tune MODEL on CHATS, and write it as the packed folder OUT.
 
-    CHATS has a JSON object a line, {"messages": [...]} or {"text": "..."}. All layers stay low-bit
-    throughout: what is trained is what runs. The state is in OUT.training: the same command goes on
-    from it, to the same bits as without the interruption. Needs pip install 'sterna[train]'.
+    CHATS has a JSON object a line, {"messages": [...]} or {"text": "..."}. All layers stay low-bit:
+    training computes what will run. The same command goes on from the state in OUT.training, to the
+    same bits as without the interruption. Needs pip install 'sterna[train]'.
     """
     try:
         from sterna.integrations.training import fine_tune

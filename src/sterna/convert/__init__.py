@@ -1,10 +1,10 @@
-"""Models from one storage to another: packed directories and GGUF files, and what is lost.
+"""Conversion of models to packed directories and GGUF files, with a report of losses.
 
     convert("models/falcon-e", "falcon-e-t5", "t5")       # the same weights in fewer bytes
     convert("models/llama", "llama.gguf", "gguf:Q8_0")
 
-Weights are read, converted and written one after the other; what is written takes its name when it
-is whole. `sterna convert` and `sterna quantize` are these functions.
+Weights are read, converted and written one after the other; the result takes its name when it is
+whole. `sterna convert` and `sterna quantize` call these functions.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ GGUF = "gguf:"
 
 
 def weight_format(format: str | None) -> str | None:
-    """The weight format of the layers that a format of `convert` names, as `gguf:Q4_0` does."""
+    """The weight format of the layers for a format of `convert`, such as `gguf:Q4_0`."""
     if format is None or not format.lower().startswith(GGUF):
         return format
     return TYPES.get(format[len(GGUF) :].upper(), format)
@@ -62,14 +62,14 @@ def convert(
     squares: Squares | None = None,
     progress: Progress | None = None,
 ) -> list[Loss]:
-    """Writes the model `src` at `dst`: a packed directory, or with `gguf:TYPE` a GGUF file.
+    """Write the model `src` at `dst`: a packed directory, or with `gguf:TYPE` a GGUF file.
 
     format: of the linear layers, None for their own; head: of the embedding and the output head,
     None for their own; method: of rounding layers to powers of two; force: replace a model at
-    `dst`; i2s: as in `LLM`; squares: of what layers read, from `calibrate`, by which their rounding
-    weighs errors; progress: called with the weights done and those there are. Returns the error of
-    each matrix. Raises ModelFormatError, UnsupportedModelError, NonFiniteError, or RequestError (a
-    format, a place, a full disk).
+    `dst`; i2s: as in `LLM`; squares: mean squares of layers' inputs, from `calibrate`, as weights
+    of rounding errors; progress: called with the number of weights done and in all. Returns the
+    error of each matrix. Raises ModelFormatError, UnsupportedModelError, NonFiniteError, or
+    RequestError (a format, a place, a full disk).
     """
     if format is not None and not isinstance(format, str):
         raise RequestError(f"format: must be text, but got {shown(format)}")

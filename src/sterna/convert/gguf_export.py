@@ -1,9 +1,9 @@
 """A model of any kind to a GGUF file that llama.cpp and its kin load.
 
-Weights are those of the model's own format, rounded to the type that is asked for. Tensors whose
-rows are no whole blocks, and an embedding and an output head of floats, get the types that
-llama.cpp's quantiser gives them. A SHA-256 of each tensor, with its name, type and shape, is in
-`sterna.sha256.tensors`, one of the other metadata in `sterna.sha256.metadata`.
+Weights of the model's own format are rounded to the requested type. Tensors whose rows are no whole
+blocks, and an embedding and an output head of floats, get the types of llama.cpp's quantiser.
+`sterna.sha256.tensors` has a SHA-256 of each tensor with its name, type and shape,
+`sterna.sha256.metadata` one of the other metadata.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ TYPES = {
 }  # fmt: skip
 _NAMES = {format: name for name, format in TYPES.items()}
 _FOR_TABLES = ("F32", "F16", "BF16", "Q8_0")  # fine enough for all tables
-#: What tables of floats get with other types, as in llama.cpp's quantiser: one that makes logits,
-#: and one that is an embedding alone, where that is not the type of the layers.
+#: Types of tables of floats for other types of layers, as in llama.cpp's quantiser: of a table that
+#: makes logits, and of an embedding alone, if that differs from the layers.
 _HEAD, _EMBEDDINGS = "q6_k", {"TQ2_0": "q4_k"}
 #: Of gguf.LlamaFileType, else MOSTLY_ and the type.
 _FILE_TYPE = {"F32": "ALL_F32", **{kind: f"MOSTLY_{kind}_S" for kind in ("Q3_K", "Q4_K", "Q5_K")}}
@@ -106,13 +106,13 @@ def to_gguf(
     squares: Squares | None = None,
     progress: Progress | None = None,
 ) -> list[Loss]:
-    """Writes `src` as a GGUF file whose linear layers have a type of TYPES.
+    """Write `src` as a GGUF file whose linear layers have a type of TYPES.
 
-    name: what the caller calls the model, where that is no path. i2s: as in `LLM`; squares: as in
+    name: the caller's name of the model, if that is no path. i2s: as in `LLM`; squares: as in
     `to_directory`. head: format of the embedding and the output head; default: the same type for
-    F32, F16, BF16 and Q8_0. With other types, tables that are quantised stay as they are, or become
-    F16 where GGUF lacks their format; those of floats become Q6_K where they make logits, else the
-    type of the layers (Q4_K for TQ2_0). Returns what happened to each matrix.
+    F32, F16, BF16 and Q8_0. With other types, quantised tables stay as they are, or become F16 if
+    GGUF lacks their format. Tables of floats become Q6_K if they make logits, else the type of the
+    layers (Q4_K for TQ2_0). Returns the loss of each matrix.
     Raises RequestError (no gguf package, an unknown type, a full disk) and UnsupportedModelError
     (an architecture or a tokenizer that GGUF has no words for).
     """
@@ -207,8 +207,8 @@ class _Writing:
         return permutes(self.architecture, module)
 
     def _format(self, item: Item) -> Format:
-        """The format of an item: what is asked for, or what takes its place where its rows are no
-        whole blocks, F16 where nothing does."""
+        """The format of an item: the requested one, or a fallback if its rows are no whole blocks,
+        at last F16."""
         name = self._table_format(item) if item.kind == "table" else TYPES[self._type]
         f = formats.fitting(formats.get(name), item.K)
         return formats.get("f16") if item.K % f.scales.block else f
@@ -233,7 +233,7 @@ class _Writing:
         self, gguf: Any, writer: Any, path: Path, file: BinaryIO,
         factors: dict[str, npt.NDArray[np.float32]], progress: Progress | None,
     ) -> None:  # fmt: skip
-        """Header, then the tensors one after the other, then their hashes into the header."""
+        """Write the header, then the tensors in turn, then their hashes into the header."""
         tensors = [t for some in self._tensors.values() for t in some]
         ends = [_Tensor(n, 1, len(v), formats.get("f32"), False) for n, v in factors.items()]
         tensors += ends
@@ -288,7 +288,7 @@ class _Writing:
                     yield np.ascontiguousarray(f.encode(levels)).view(np.uint8)
 
     def _taken(self, rows: _Rows, t: _Tensor) -> Iterator[npt.NDArray[np.uint8]]:
-        """The rows of a tensor; those of q and k in the order of interleaved rotations."""
+        """The rows of a tensor; q and k get the order of interleaved rotations."""
         if not t.permuted:
             yield from rows.take(t.M)
             return
@@ -320,7 +320,7 @@ class _Rows:
 def _write_rows(
     writer: Any, file: BinaryIO, rows: Iterator[npt.NDArray[np.uint8]], heading: bytes
 ) -> str:
-    """Writes a tensor where it belongs; its SHA-256, after that of a heading."""
+    """Write a tensor at its place; return the SHA-256 of its heading and bytes."""
     writer.write_padding(file, file.tell())
     digest = hashlib.sha256(heading)
     for some in rows:
@@ -331,7 +331,7 @@ def _write_rows(
 
 
 def _replace(file: BinaryIO, marks: list[str], hashes: list[str]) -> None:
-    """Puts hashes in the place of marks of the same length, which lie one after the other."""
+    """Replace marks, which lie one after the other, by hashes of the same length."""
     file.flush()
     file.seek(0)
     at, read = -1, b""
@@ -344,7 +344,7 @@ def _replace(file: BinaryIO, marks: list[str], hashes: list[str]) -> None:
 
 
 def _metadata_hash_of(path: Path, file: BinaryIO) -> str:
-    """The hash of the metadata as a reader finds them, of a file that is written but for it."""
+    """The hash of the metadata as a reader finds them; only this hash is still to be written."""
     file.flush()
     nbytes = file.seek(0, os.SEEK_END)
     header = read_header(path, file.fileno(), nbytes)

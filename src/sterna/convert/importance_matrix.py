@@ -35,8 +35,8 @@ from sterna.weights.sources import STACKED, Linear, Stacking, WeightSource
 __all__ = ["CalibrationTexts", "calibrate", "parts_of", "require_calibrated", "spread"]
 
 F32 = npt.NDArray[np.float32]
-WINDOW = 512  # tokens that are read together
-EVERY = 5  # a piece of so many is held out
+WINDOW = 512  # tokens read together
+EVERY = 5  # one of so many pieces is held out
 PIECE = 2000  # characters of a piece of a plain text, about a window of tokens
 MAX_BYTES = 1 << 30
 
@@ -86,7 +86,7 @@ def _text(file: Path, document: Document, template: ChatTemplate | None) -> str:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """A text in pieces of whole lines, ten at least where it has as many."""
+    """Split a text into pieces of whole lines, at least ten if it has as many."""
     size = min(PIECE, max(1, len(text) // (2 * EVERY)))
     piece = ""
     for line in text.splitlines(keepends=True):
@@ -99,8 +99,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def require_calibrated(format: str | None, method: str | None = None) -> None:
-    """RequestError for a format, or a method of powers of two, that no squares make a difference
-    to."""
+    """Raise RequestError for a format or a method of powers of two that ignores squares."""
     if format is None:
         raise RequestError("calibrate: needs a format to round to, but got none")
     chosen = formats.get(format)
@@ -116,11 +115,11 @@ def calibrate(
     i2s: str | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, F32]:
-    """E[x_k²] of what each layer of a model reads, float32 [K], by the name of its weight.
+    """Measure E[x_k²] of the input of each layer of a model, float32 [K], by the weight's name.
 
     The model runs as it is stored, on texts from all over the list until `tokens` have been read,
-    in windows of 512. progress: is told of the tokens done. Raises as `loading.load`, RequestError
-    where the texts have no token, NonFiniteError where the model gives NaN.
+    in windows of 512. progress: called with the number of tokens done. Raises as `loading.load`,
+    RequestError if the texts have no token, NonFiniteError if the model gives NaN.
     """
     found = _Named.load(source, threads, i2s)
     model = replace(found.model, graph=found.model.graph.observed())
@@ -148,13 +147,13 @@ def calibrate(
 
 
 def _mean(several: list[tuple[int, npt.NDArray[np.float64]]]) -> F32:
-    """Of all rows that a weight has read, in one place of the model or several."""
+    """The mean over all rows that a weight has read, in one place of the model or several."""
     rows = sum(count for count, _ in several)
     return np.asarray(sum(columns for _, columns in several) / max(rows, 1), np.float32)
 
 
 def spread(texts: Sequence[str]) -> Iterator[str]:
-    """Texts from all over the list first, then those between: every 16th, beginning further on."""
+    """Yield texts from all over the list: every 16th, then every 16th from the next start on."""
     for first in range(16):
         yield from texts[first::16]
 
@@ -168,7 +167,7 @@ def _windows(texts: Iterable[Sequence[int]], context: int) -> Iterator[Sequence[
 
 @dataclass
 class _Named:
-    """A source of weights that remembers by which name each was asked for."""
+    """A source of weights that notes the name under which each was requested."""
 
     source: WeightSource
     names: dict[int, str] = field(default_factory=dict)

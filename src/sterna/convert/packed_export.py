@@ -27,7 +27,7 @@ __all__ = ["Progress", "Squares", "to_directory"]
 
 Progress = Callable[[int, int], None]  # (weights done, weights in all)
 F32 = npt.NDArray[np.float32]
-#: Mean squares of what layers read, float32 [K], by the name that a model asks for their weight by.
+#: Mean squares of layers' inputs, float32 [K], by the name under which a model requests the weight.
 Squares = Mapping[str, F32]
 
 
@@ -44,21 +44,20 @@ def to_directory(
     squares: Squares | None = None,
     progress: Progress | None = None,
 ) -> list[Loss]:
-    """Writes `src` as a packed directory in a format; None keeps each weight's own.
+    """Write `src` as a packed directory in a format; None keeps each weight's own.
 
-    head: of the embedding and the output head, as `loading.load` takes it; method: of rounding, for
-    formats of powers of two; force: replace a model at `dst`; i2s: as in `LLM`; squares: of what
-    layers read, by which their rounding weighs errors. Returns what happened to each matrix. The
-    model is the one that `loading.load(src, format=format, head=head)` gives, bit for bit, without
-    a method and squares. Raises as that does, and RequestError for a full disk or a `dst` that is
-    in use.
+    head: of the embedding and the output head, as in `loading.load`; method: of rounding, for
+    formats of powers of two; force: replace a model at `dst`; i2s: as in `LLM`; squares: mean
+    squares of layers' inputs, as weights of rounding errors. Returns the loss of each matrix.
+    Without method and squares, the model has the bits of `loading.load(src, format=format,
+    head=head)`. Raises as that does, and RequestError for a full disk or a `dst` in use.
     """
     check_places(src, dst, force)
     layers = None if format is None else formats.get(format)
     if layers is not None and method is not None:
         layers = formats.with_method(layers, method)
     model, planned = plan(src, threads, i2s)
-    check_assets(model, required=False)  # else broken ones would travel
+    check_assets(model, required=False)  # otherwise broken ones would be copied
     warn_if_too_lossy(planned, layers, default_name(src))
     writing = _Writing(planned, layers, head, resolve_threads(threads), squares or {})
     longest = max(len(name.encode("utf-8", "replace")) for name in planned.items)
@@ -80,7 +79,7 @@ def to_directory(
 
 
 class _Writing:
-    """What becomes of each item of a plan."""
+    """Makes the output of each item of a plan."""
 
     def __init__(
         self,
@@ -95,18 +94,18 @@ class _Writing:
         self.losses: list[Loss] = []
 
     def nbytes(self) -> int:
-        """Bytes that the weights take at least, where the formats are known."""
+        """The least bytes of the weights."""
         total = 0
         for item in self._plan.items.values():
             if item.kind in ("vector", "bias"):
                 total += 4 * item.M
-            else:  # what keeps its own format has no less than a bit for each weight
+            else:  # kept formats have at least a bit for each weight
                 f = self._target(item, formats.get("i1"))
                 total += f.n_tiles(item.M) * f.tile_bytes(item.K)
         return total
 
     def made(self, item: Item) -> Iterator[tuple[str, PackedWeight | F32]]:
-        """An item as it is written: named weights, neighbours of one format joined."""
+        """Yield an item's output: named weights; neighbours of one format are joined."""
         runs: list[Rows | PackedWeight] = []
         rows_left = item.M
         for name, piece in self._plan.read(item):
@@ -133,7 +132,7 @@ class _Writing:
             yield f"{item.name}.{i}", _finished(runs[i])
 
     def _experts(self, item: Item, name: str, experts: Experts) -> PackedWeight:
-        """The weight of all experts as it is written: each is rounded by itself."""
+        """Return the output for all experts; each is rounded by itself."""
         stored = experts.format
         target = self._checked_target(item, name, stored)
         loss = Loss(name, experts.count * experts.M, item.K, stored.name, target.name)
@@ -153,7 +152,7 @@ class _Writing:
         return rows.finish()
 
     def _checked_target(self, item: Item, name: str, stored: Format) -> Format:
-        """As `_target`; RequestError where that would change what a layer computes."""
+        """As `_target`; RequestError if that would change a layer's arithmetic."""
         target = self._target(item, stored)
         if stored.integer and not target.integer:
             raise RequestError(

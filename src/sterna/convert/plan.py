@@ -50,7 +50,7 @@ class Item(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Whether it stays in the format that it is in, whatever is asked for."""
+        """Whether it keeps its own format, whatever is requested."""
         return any(part.exact for part in self.parts)
 
     @property
@@ -61,7 +61,7 @@ class Item(NamedTuple):
 
 @dataclass
 class Plan:
-    """A source of weights that writes down what it is asked for, and hands out hollow weights."""
+    """A source of weights that notes requests, and hands out weights without codes."""
 
     source: WeightSource
     items: dict[str, Item] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Plan:
     tensors: dict[str, F32] = field(default_factory=dict)
 
     def has(self, name: str) -> bool:
-        """What the model's own source has."""
+        """Whether the model's own source has a matrix of this name."""
         return self.source.has(name)
 
     def vector(self, name: str, *shape: int) -> F32:
@@ -111,10 +111,10 @@ class Plan:
         return sum(item.M * item.K for item in self.items.values())
 
     def read(self, item: Item) -> Iterator[tuple[str, PackedWeight | Experts | F32]]:
-        """What the model has for an item, one piece after the other: (name, rows of it).
+        """Yield the model's pieces of an item: (name, rows).
 
-        Pieces of a matrix are its parts where the model has them apart, else what it has them
-        joined to; those of experts are runs of parts of one format, of all experts. None is kept.
+        Pieces of a matrix are its parts, or joined parts if the model has them so. Pieces of
+        experts are runs of parts of one format, for all experts. None is kept.
         """
         if item.kind == "vector":
             yield item.name, self.source.vector(item.name, *item.shape)
@@ -139,13 +139,13 @@ class Plan:
         self._forget()
 
     def check_all_read(self, model: loading.Model) -> None:
-        """UnsupportedModelError for a tensor of the planned model that no item has asked for."""
+        """Raise UnsupportedModelError for a tensor of the planned model that no item requested."""
         if isinstance(self.source, CheckpointWeights):
             module = module_of(model.json, model.path or Path("config.json"))
             loading.refuse_unread(self.source, module, model.config)
 
     def stored_format(self, item: Item) -> str:
-        """The format of an item as the model has it: that of its first piece, which is read."""
+        """The model's own format of an item; reads the first piece."""
         for _, piece in self.read(item):
             return piece.format.name if isinstance(piece, PackedWeight) else "f32"
         raise AssertionError("an item has pieces")
@@ -159,7 +159,7 @@ class Plan:
 def plan(
     path: str | Path, threads: int | None = None, i2s: str | None = None
 ) -> tuple[loading.Model, Plan]:
-    """Opens a model as `loading.load` does, reads no weights, and says what there is to read."""
+    """Open a model as `loading.load` does, without reading weights, and list these."""
     made: list[Plan] = []
 
     def wrap(source: WeightSource) -> WeightSource:

@@ -1,4 +1,4 @@
-"""What a conversion is asked for: checked before anything is done."""
+"""Arguments of a conversion, checked before anything is done."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["check_places", "with_scales"]
 def check_places(
     src: str | Path, dst: str | os.PathLike[str], force: bool, file: bool = False
 ) -> None:
-    """RequestError if `dst` is taken and may not be replaced, or holds what is read.
+    """Raise RequestError if `dst` exists and may not be replaced, or holds the source.
 
-    file: whether a file is written; else a folder, of which `force` replaces only a model's.
+    file: whether a file is written, or else a folder; `force` replaces only folders of models.
     """
     target = Path(dst)
     if not str(dst) or not target.name:

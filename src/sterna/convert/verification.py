@@ -1,4 +1,4 @@
-"""Whether a model on disk is what was written, or, where no hashes were recorded, sound."""
+"""Checks whether a model on disk has its recorded hashes or, without any, is sound."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ UNCHECKED = "unchecked"  # of the model as a whole: not one that Sterna runs
 
 @dataclass(frozen=True)
 class Check:
-    """What was found of one tensor, or, where `tensor` is empty, of the model as a whole.
+    """The result for one tensor, or, if `tensor` is empty, for the model as a whole.
 
     The whole is verified if its settings are hashed, too; `problem` says what is wrong.
     """
@@ -60,13 +60,13 @@ class _Stored:
 
 
 def verify(model: str | Path, progress: Callable[[int, int], None] | None = None) -> list[Check]:
-    """Reads every tensor of a model and checks it against the SHA-256 recorded with it.
+    """Read every tensor of a model and check it against the SHA-256 recorded with it.
 
-    What Sterna wrote has hashes of all tensors and of its settings. A published model has none; it
-    is checked for finite weights. Both are read as a start reads them: whether all that their
-    architecture needs is there, in shapes that fit, with the tokenizer and the chat template; the
-    last check is of that. progress: called with the bytes done and those there are, which are read
-    twice. Raises RequestError for a path that cannot be read.
+    Models written by Sterna have hashes of all tensors and of their settings. A published model has
+    none; its weights are checked to be finite. The last check reads the model as a start does: all
+    tensors of the architecture, with fitting shapes, the tokenizer and the chat template. progress:
+    called with the bytes done and in all; all are read twice. Raises RequestError for a path that
+    cannot be read.
     """
     path = resolve(model, offline=True)
     if path.is_dir() and not (path / CONFIG).is_file():
@@ -156,10 +156,10 @@ def _check(
 def _check_whole(
     path: Path, stored: _Stored, hashed: bool, advance: Callable[[float], None]
 ) -> Check:
-    """What goes beyond single tensors: that they fit the settings, and are all there.
+    """Check that all tensors are there and fit the settings.
 
-    Weights are read again even where all hashes are right, which say nothing of config.json.
-    advance: called with the share of them that was read since its last call.
+    Weights are read again even if all hashes are right, since these do not cover config.json.
+    advance: called with the share of the weights that was read since its last call.
     """
     try:
         complete = stored.check_settings() and hashed

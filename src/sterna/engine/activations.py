@@ -1,4 +1,4 @@
-"""How integer layers round their inputs: as asked for, or by the model's default."""
+"""How integer layers round their inputs: as requested, or by the model's default."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ class SternaLM(TemplateLM):  # type: ignore[misc,unused-ignore]
         return template.render(chat_history, add_generation_prompt=add_generation_prompt)
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
-        """None: models have one template, which needs no choice and no note beside the results."""
+        """None: a model has one template, so there is nothing to choose or to report."""
         return None
 
 

@@ -1,4 +1,4 @@
-"""GGUF files: all that reads and writes them.
+"""Readers and writers of GGUF files.
 
 Reading: `file` checks a file (`header`, `metadata`, `tensor_types`); `vocabulary` rebuilds its
 tokenizer (`pre_tokenizers`, `token_types`) and `assets` its template and settings; `hf_config`

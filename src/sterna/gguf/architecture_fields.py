@@ -1,7 +1,7 @@
-"""The fields of config.json that a single GGUF architecture has, from the keys of its files.
+"""Fields of config.json that single GGUF architectures have, from the keys of their files.
 
-Each function takes the file, the architecture's name there and the fields that all models have, and
-returns further fields or other values. They raise ModelFormatError or UnsupportedModelError.
+Each function takes the file, the architecture's name in it and the common fields, and returns
+further fields or other values. It raises ModelFormatError or UnsupportedModelError.
 """
 
 from __future__ import annotations
@@ -70,19 +70,22 @@ def hybrid_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[s
 
 
 def hybrid_experts_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Recurrent layers, and the width of the expert that all tokens share."""
+    """Return the fields of recurrent layers, and the width of the expert that all tokens share."""
     shared = model.metadata.integer(f"{name}.expert_shared_feed_forward_length")
     return {**hybrid_fields(model, name, fields), "shared_expert_intermediate_size": shared}
 
 
 def gpt_oss_fields(_: GgufModel, __: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """What no key says: YaRN's ramp ends within pairs."""
+    """Return what no key says: YaRN's ramp ends within pairs."""
     return {"rope_parameters": {**fields["rope_parameters"], "truncate": False}}
 
 
 def gemma_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Caps and windows. The scale of scores is in no key: 27B models have another than the rest,
-    and are known by their layers, as llama.cpp knows them."""
+    """Return caps, windows and the scale of scores.
+
+    No key has that scale. It differs in 27B models, which are known by their number of layers, as
+    in llama.cpp.
+    """
     m = model.metadata
     is_27b = fields["num_hidden_layers"] == {"gemma2": 46, "gemma3": 62}[name]
     width = fields["hidden_size"] // fields["num_attention_heads"]
@@ -97,7 +100,7 @@ def gemma_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[st
 
 
 def gemma4_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """What layers within a window have, and the others; which keys serve several layers."""
+    """Return the heads of layers with and without a window, and which layers share keys."""
     m, n = model.metadata, fields["num_hidden_layers"]
     windowed = m.flags(f"{name}.attention.sliding_window_pattern", n)
     heads = m.each(f"{name}.attention.head_count_kv", n)
@@ -147,12 +150,12 @@ def gemma4_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[s
 
 
 def gemma4_experts_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """The same with experts, which each layer has as well."""
+    """Return the same with experts, which every layer has in addition."""
     return {**gemma4_fields(model, name, fields), "enable_moe_block": True}
 
 
 def _turning(m: Metadata, factors: list[float] | None) -> float:
-    """The part of the pairs of a head that turn: their factor is 1, that of others beyond reach."""
+    """Return the share of a head's pairs that turn: their factor is 1, the others' is huge."""
     if factors is None:
         return 1.0
     turning = factors.count(1.0)
@@ -174,7 +177,7 @@ def granite_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[
 
 
 def minicpm_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """The multipliers, which older files leave to their readers: those are refused."""
+    """Return the multipliers; refuse older files, which leave them to their readers."""
     m = model.metadata
     keys = ("embedding_scale", "residual_scale", "logit_scale")
     embedding, residual, logits = (m.number(f"{name}.{key}") for key in keys)
@@ -188,7 +191,7 @@ def minicpm_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[
 
 
 def olmo2_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """A file with a window is OLMo 3's; its longer contexts are of the layers without one."""
+    """Return OLMo 3's fields for a file with a window; only layers without one are scaled."""
     if not fields["sliding_window"]:
         return {}
     theta = fields["rope_theta"]
@@ -198,7 +201,7 @@ def olmo2_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[st
 
 
 def glm4_fields(model: GgufModel, name: str, _: dict[str, Any]) -> dict[str, Any]:
-    """Biases of q, k and v alone; rotations of an image's axes are refused."""
+    """Return that only q, k and v have biases; refuse rotations of an image's axes."""
     require_neutral(model.metadata, f"{name}.rope.dimension_sections", ())
     return {"attention_bias": "blk.0.attn_q.bias" in model.tensors}
 
@@ -220,6 +223,6 @@ def phi_fields(_: GgufModel, __: str, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def gpt_neox_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """The epsilon under its class's name, and whether both halves read the same x."""
+    """Return the epsilon by its name in config.json, and whether both halves read the same x."""
     parallel = model.metadata.boolean(f"{name}.use_parallel_residual")
     return {"layer_norm_eps": fields["rms_norm_eps"], "use_parallel_residual": parallel}

@@ -39,7 +39,7 @@ _LINEARS = {
     "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }  # fmt: skip
-#: Suffix of the norms of single linear layers' inputs, in BitNet's embedding models.
+#: Suffix of input norms of single linear layers, in BitNet's embedding models.
 NORM_IN = "_norm_in"
 _INPUT_NORMS = {f"{module}.rms_norm": f"{to}{NORM_IN}" for module, to in _LINEARS.items()}
 _ATTENTION = {name: to for name, to in _LINEARS.items() if name.startswith("self_attn.")}
@@ -47,7 +47,7 @@ _QKV = {"self_attn.qkv_proj": "attn_qkv", "self_attn.o_proj": "attn_output"}
 _GATE_UP = {"mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
 _READS = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
 _QK_NORMS = {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
-#: Norms of what the halves add, in Gemma and OLMo 2.
+#: Norms of the halves' results, in Gemma and OLMo 2.
 _ADDS = {
     "post_attention_layernorm": "post_attention_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
@@ -74,7 +74,7 @@ _RECURRENT_ARRAYS = {"linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_d
 _ROUTER_ARRAYS = {
     "router.scale": "ffn_gate_inp.scale", "router.per_expert_scale": "ffn_down_exps.scale",
 }  # fmt: skip
-#: FFNs of experts, whose tensors are those of all, in the place of a dense one.
+#: FFNs of experts, which replace a dense one; a tensor holds all experts.
 _EXPERTS = {
     **{name: to for name, to in _LINEARS.items() if name.startswith("self_attn.")},
     "mlp.gate": "ffn_gate_inp", "mlp.experts.gate_proj": "ffn_gate_exps",
@@ -114,7 +114,7 @@ class GgufArchitecture:
     experts: the field of config.json for the width of an expert; empty: no experts.
     outer: further modules outside the layers.
     varied: whether layers may differ in KV heads and in the width of FFNs.
-    arrays: tensors of a layer that are named as a whole, without a suffix `.weight`.
+    arrays: tensors of a layer whose names have no suffix `.weight`.
     period: of layers with a window, every so many-th has none, unless the file has a pattern.
     sums: whether norms are stored as 1 + w, where the checkpoint stores w.
     layer_norm: whether norms are LayerNorms.
@@ -315,7 +315,7 @@ ARCHITECTURES_OF = {
         experts="intermediate_size",
         period=2,
     ),
-    # 1bitLLM's models; their names there are those of BitNet, but for the small n
+    # 1bitLLM's models; they have BitNet's names, except for the small n
     "bitnet": GgufArchitecture(
         "BitnetForCausalLM",
         modules=_LINEARS

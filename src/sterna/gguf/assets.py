@@ -72,7 +72,7 @@ def _sampling(m: Metadata) -> dict[str, Any]:
     for key, name in keys.items():
         if f"general.sampling.{key}" in m:
             number = m.number(f"general.sampling.{key}")
-            # The shortest number that is this float32, which is what was meant: 0.7
+            # The shortest number that is this float32: files mean 0.7, not 0.699999988
             settings[name] = int(number) if key == "top_k" else float(str(np.float32(number)))
     return settings
 

@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 
 
 def to_ggml(weight: PackedWeight, isa: str = "scalar", threads: int = 1) -> U8:
-    """A weight in a format of ENCODERS -> blocks uint8 [M, bytes of a row], with nothing lost."""
+    """A weight in a format of ENCODERS -> blocks uint8 [M, bytes of a row], without loss."""
     return blocks_of(weight.format.name, weight.unpacked(isa, threads), weight.scales)
 
 
@@ -42,7 +42,7 @@ def blocks_of(name: str, levels: Array, scales: Array) -> U8:
 
 
 def _half(values: F32) -> U8:
-    """float32 [B] or [B, n], all of which f16 holds -> bytes [B, 2 n]."""
+    """float32 [B] or [B, n] of values that f16 holds -> bytes [B, 2 n]."""
     halves = values.reshape(len(values), -1).astype("<f2")
     return np.ascontiguousarray(halves).view(np.uint8)
 

@@ -1,8 +1,8 @@
 """Raw blocks of GGUF files (ggml's layouts) as levels and scales, exactly.
 
-A row of a tensor is a run of blocks, each its scales and its codes. `from_ggml` makes the
-PackedWeight of a matrix of them: its weights are what ggml's dequantisation gives, to the bit. The
-kernels' side is native/files/ggml_blocks.cpp; the functions here say what it computes, and test it.
+A row of a tensor is a run of blocks; a block has scales and codes. `from_ggml` makes a PackedWeight
+of a matrix of blocks. Its weights have the bits of ggml's dequantisation. The kernels' side is
+native/files/ggml_blocks.cpp; the functions here specify and test it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Parsed = tuple[npt.NDArray[np.int8], F32]
 
 
 class Block(NamedTuple):
-    """One layout: k and bytes of a block, how B of them are read, and which format holds them."""
+    """One layout: k and bytes of a block, a reader of B blocks, and the format that holds them."""
 
     k: int
     nbytes: int
@@ -69,8 +69,8 @@ def from_ggml(
 ) -> PackedWeight:
     """Blocks uint8 [M, bytes of a row] of a GGUF tensor -> the weight [M, K] in format `name`.
 
-    name: the ggml type in lower case, one of BLOCKS. blocks: a list of arrays is the rows of one
-    matrix, one after the other. order: of its rows, those that come first, second, and so on.
+    name: the ggml type in lower case, one of BLOCKS. blocks: an array, or a list of arrays with the
+    rows of one matrix in sequence. order: indices of the rows that come first, second, and so on.
     narrow: blocks of q2_0 and pq2_0 that use three of their four levels become `i2` in groups.
     Raises RequestError for another name or array, rows that are not whole blocks, or a code that is
     no level; NonFiniteError for a scale that is not finite.
@@ -108,9 +108,9 @@ def from_ggml(
 
 
 def _refuse(name: str, raw: U8, row: int) -> NoReturn:
-    """What is wrong with the bytes of a row, in words.
+    """Raise the error for the bytes of a row.
 
-    RequestError for a level that the format lacks, NonFiniteError.
+    RequestError for a level that the format lacks, else NonFiniteError.
     """
     _, nbytes, parse, f = BLOCKS[name]
     levels, scales = parse(raw.reshape(-1, nbytes))
@@ -326,9 +326,9 @@ BLOCKS = {
     "pq2_0_ternary": Block(128, 34, _pq2_0, _groups(i2.FORMAT, 128)),
     "ptq1_0": Block(128, 28, _ptq1_0, _groups(t5.FORMAT, 128)),
 }
-#: Types of two bits of which many files use three levels, and what they are then.
+#: Types of two bits -> their formats in files that use only three levels, as many do.
 _TERNARY = {"q2_0": "q2_0_ternary", "pq2_0": "pq2_0_ternary"}
-SCANNED_ROWS = 64  # a file with four levels is known by its first rows
+SCANNED_ROWS = 64  # files with four levels show them in the first rows
 
 
 def _is_ternary(parts: list[U8], nbytes: int) -> bool:

@@ -1,8 +1,8 @@
 """`prism.hadamard.*`: GGUF files whose weights were multiplied by a Hadamard matrix (Prism's fork).
 
-Before a product with such a weight its input is rotated, x' = H(signs * x) in blocks, and rows of
-the embedding are rotated back, h = signs * (H z). A file that is read without it speaks fluent
-nonsense: whatever is not exactly this contract is refused.
+The input of such a weight is rotated first, x' = H(signs * x) in blocks; rows of the embedding are
+rotated back, h = signs * (H z). Without this, a model speaks fluent nonsense, so files with any
+other contract are refused.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _OTHERS = (
 
 
 def hadamard_of(model: GgufModel, modules: Mapping[str, str]) -> dict[str, Any] | None:
-    """The metadata in the words of models/hadamard.py; None where the file has none of these keys.
+    """Translate the metadata to the field of models/hadamard.py; None without such keys.
 
-    modules: of the tensors whose inputs may be rotated, the names of their layers. Raises
+    modules: tensors whose inputs may be rotated -> names of their layers. Raises
     UnsupportedModelError for any other contract, ModelFormatError for one that does not fit the
     file.
     """
@@ -69,7 +69,7 @@ def hadamard_of(model: GgufModel, modules: Mapping[str, str]) -> dict[str, Any] 
                 )  # fmt: skip
     if rows and "output.weight" not in model.tensors:
         inputs.append("lm_head")  # the embedding's rows are the head's
-    is_grouped(m)  # which raises where it is no boolean
+    is_grouped(m)  # raises if the value is no boolean
     return {"block_size": block, "signs": signs, "inputs": inputs, "rows": rows}
 
 
@@ -79,7 +79,7 @@ def is_grouped(m: Metadata) -> bool:
 
 
 def _check_version(model: GgufModel) -> None:
-    """The second version says that the head's rows are the embedding's, which others may have."""
+    """Check the version. In the second, the head's rows are the embedding's."""
     m, key = model.metadata, f"{PREFIX}version"
     version, tied = m.integer(key), m.boolean(f"{PREFIX}tied_output", False)
     if version not in (1, 2):
@@ -91,7 +91,7 @@ def _check_version(model: GgufModel) -> None:
 
 
 def _signs(m: Metadata) -> dict[str, str] | None:
-    """+ and - for each width; None: all are +."""
+    """Return + and - for each width; None: all are +."""
     key = f"{PREFIX}sign_mode"
     mode = m.text(key)
     if mode not in ("identity", "explicit"):
@@ -121,7 +121,7 @@ def _names(m: Metadata, key: str) -> list[str]:
 
 
 def _module(model: GgufModel, key: str, name: str, modules: Mapping[str, str]) -> str:
-    """The layer of a tensor that may be rotated there."""
+    """Return the name of the layer whose tensor `name` may be rotated."""
     if name not in modules or name not in model.tensors:
         raise _unknown(model.metadata, PREFIX + key, "weights of this model", name)
     return modules[name]

@@ -18,7 +18,7 @@ BARE_HASHES = "sterna.sha256"  # hashes of the bytes alone, as in files written 
 
 
 def heading(name: str, type: str, shape: Sequence[int]) -> bytes:
-    """What is hashed before a tensor's bytes, so that two tensors cannot swap their names."""
+    """Return bytes to hash before a tensor's own, so that two tensors cannot swap their names."""
     return f"{name} {type} {list(shape)}\n".encode()
 
 

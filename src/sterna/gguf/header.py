@@ -28,9 +28,9 @@ MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 ALIGNMENT_KEY = "general.alignment"
 DEFAULT_ALIGNMENT = 32
-# Limits far above any published file. Those of counts keep what Python makes of a header below
-# twice the file and 256 MB: a string of two bytes takes ten in the file and sixty here, a tensor's
-# entry 33 and six hundred.
+# Limits far above any published file. Limits of counts bound Python's memory for a header by twice
+# the file and 256 MB: a string of two bytes takes ten in the file and sixty here, a tensor's entry
+# 33 and six hundred.
 MAX_ALIGNMENT = 1 << 16
 MAX_TENSORS = 1 << 17
 MAX_DIMS = 4  # ggml's own limit
@@ -74,7 +74,7 @@ class Header(NamedTuple):
 
 
 class _Cursor:
-    """The file's beginning, read no further than it is asked for."""
+    """The beginning of the file, read on demand."""
 
     def __init__(self, path: Path, descriptor: int, file_nbytes: int) -> None:
         self.path, self.at = path, 0
@@ -89,7 +89,7 @@ class _Cursor:
         )  # fmt: skip
 
     def need(self, nbytes: int, field: str) -> int:
-        """Makes `nbytes` from here on readable; returns how many bytes of the file now are."""
+        """Make `nbytes` from here on readable; return how many bytes of the file now are."""
         end, have = self.at + nbytes, len(self._data)
         if end <= have:
             return have
@@ -112,7 +112,7 @@ class _Cursor:
         return value
 
     def count(self, nbytes: int, most: int, least_nbytes: int, field: str) -> int:
-        """A count of things of at least `least_nbytes` bytes each, which must be in the file."""
+        """A count of items; the file must have `least_nbytes` bytes for each."""
         at = self.at
         value = self.integer(nbytes, field)
         left = self._file_nbytes - self.at

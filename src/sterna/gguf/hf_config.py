@@ -79,7 +79,7 @@ def config_of(model: GgufModel) -> dict[str, Any]:
     own_norms = any(tensor.endswith(f"{NORM_IN}.weight") for tensor in model.tensors)
     rms = "" if kind.layer_norm else "rms_"
     eps = m.number(f"{name}.attention.layer_norm_{rms}epsilon")
-    wide = experts.get("moe_intermediate_size")  # where no layer has another FFN
+    wide = experts.get("moe_intermediate_size")  # for models without dense FFNs
     fields = {
         "architectures": [kind.architecture],
         "model_type": name,
@@ -128,7 +128,7 @@ def _windows(m: Metadata, name: str, kind: GgufArchitecture, layers: int) -> dic
 def _of_first(
     m: Metadata, kind: GgufArchitecture, key: str, layers: int, default: int | None
 ) -> int:
-    """Read a number that all layers share; where layers may differ, the first layer's."""
+    """Read a number that all layers share; if layers may differ, the first layer's."""
     return m.each(key, layers)[0] if kind.varied else m.same(key, layers, default)
 
 

@@ -1,4 +1,4 @@
-"""I2_S tensors of BitNet models: two-bit codes, packed in one of three ways that no key tells."""
+"""I2_S tensors of BitNet models: two-bit codes, packed in one of three ways; no key says which."""
 
 from __future__ import annotations
 

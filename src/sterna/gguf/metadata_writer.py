@@ -31,7 +31,7 @@ def add_sizes(writer: Any, c: TransformerConfig, name: str, file_type: int) -> N
     writer.add_file_type(file_type)
     writer.add_quantization_version(2)  # of ggml's block layouts
     writer.add_vocab_size(c.vocab_size)
-    # Readers of these files know no windows: within the smallest all positions see each other.
+    # Readers of these files know no windows. Within the smallest, all positions see each other.
     writer.add_context_length(min([c.max_position, *(a.window for a in c.attention if a.window)]))
     writer.add_embedding_length(c.hidden_size)
     writer.add_block_count(c.n_layers)
@@ -49,11 +49,11 @@ def add_sizes(writer: Any, c: TransformerConfig, name: str, file_type: int) -> N
 def rope_factors(
     gguf: Any, writer: Any, c: TransformerConfig
 ) -> dict[str, npt.NDArray[np.float32]]:
-    """Adds the base and scaling of the rotations; the tensors [head_dim / 2] that divide their
+    """Add the base and scaling of the rotations; return the tensors [head_dim / 2] that divide
     frequencies, by name.
 
-    One tensor of factors holds Llama 3's scaling or a linear one; YaRN and LongRoPE have words of
-    their own. UnsupportedModelError for a YaRN that they do not hold.
+    One tensor of factors holds Llama 3's scaling or a linear one; YaRN and LongRoPE have keys.
+    UnsupportedModelError for a YaRN that the keys cannot express.
     """
     scaling = c.fields.mapping("rope_parameters")
     theta = c.fields.having({**c.fields.config, **scaling}).number("rope_theta")
@@ -77,7 +77,7 @@ def rope_factors(
 
 
 def _add_yarn(gguf: Any, writer: Any, yarn: Yarn, factor: float, file: Path) -> None:
-    """YaRN's keys; factor: of cosines and sines, over the paper's where it is another."""
+    """Add YaRN's keys; factor: of cosines and sines, divided by the paper's."""
     if not yarn.truncate:
         raise UnsupportedModelError(
             f"{file}: truncate must be true for a GGUF file, which has no word for the YaRN without"
@@ -95,9 +95,9 @@ def _add_yarn(gguf: Any, writer: Any, yarn: Yarn, factor: float, file: Path) -> 
 def _quotients(
     base: npt.NDArray[np.float32], frequencies: Sequence[float]
 ) -> npt.NDArray[np.float32]:
-    """base / frequencies, such that base over them gives the frequencies back where it can."""
+    """Return base / frequencies such that, if possible, base / result gives the same bits back."""
     scaled = np.asarray(frequencies, np.float32)
-    # Rounding may miss the frequency: where a neighbouring factor gives it back, that one is taken.
+    # Rounding may miss the frequency; a neighbouring factor may give it back.
     factors = (base / scaled).astype(np.float32)
     for towards in (0.0, np.inf):
         near = np.nextafter(factors, np.float32(towards))
@@ -116,14 +116,14 @@ def add_tokenizer(gguf: Any, writer: Any, folder: Path, loaded: Tokenizer, vocab
     tokenizer = load_json_object(file, MAX_TOKENIZER_BYTES)
     try:
         byte_level = _add_vocabulary(gguf, writer, tokenizer, file, vocab_size)
-        logging.getLogger("gguf").setLevel(logging.ERROR)  # it tells what it finds, at length
+        logging.getLogger("gguf").setLevel(logging.ERROR)  # it logs all that it finds
         special = gguf.SpecialVocab(folder, load_merges=byte_level, n_vocab=vocab_size)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise ModelFormatError(
             file=file, field="model", expected="a tokenizer of the tokenizers library",
             got=f"{type(error).__name__}: {error}",
         ) from None  # fmt: skip
-    # What opens and ends a text is what the tokenizer does, whatever words its files have for it.
+    # The tokenizer's behaviour decides what begins and ends a text, not the words of its files.
     around = loaded.encode("")
     special.add_special_token["bos"] = bool(around) and around[0] == loaded.bos_id
     special.add_special_token["eos"] = bool(around) and around[-1] in loaded.eos_ids
@@ -156,7 +156,7 @@ def _add_vocabulary(
 def _tokens(
     gguf: Any, tokenizer: dict[str, Any], vocab_size: int, file: Path
 ) -> tuple[list[str], list[int]]:
-    """Spellings and types of all ids; those of the embedding without a token are unused."""
+    """Spellings and types of all ids; rows of the embedding without a token are unused."""
     kinds = gguf.TokenType
     tokens = [f"[PAD{i}]" for i in range(vocab_size)]
     types = [int(kinds.UNUSED)] * vocab_size
@@ -186,7 +186,7 @@ def _tokens(
 
 
 def _scores(model: dict[str, Any], tokens: list[str]) -> list[float]:
-    """Higher for what is merged earlier, as SentencePiece chooses."""
+    """Scores of tokens, higher for earlier merges, as in SentencePiece."""
     rank: dict[str, int] = {}
     for i, merge in enumerate(model["merges"]):
         left, right = merge.split(" ") if isinstance(merge, str) else merge
@@ -205,7 +205,7 @@ def _has_prefix(tokenizer: dict[str, Any]) -> bool:
 
 
 def _pre(tokenizer: dict[str, Any], file: Path) -> str:
-    """GGUF's name of what cuts a text before merges."""
+    """GGUF's name of the pre-tokenizer."""
     cuts: list[str] = []
     for step in _steps(tokenizer, "pre_tokenizer"):
         if step["type"] == "Split":
@@ -226,7 +226,7 @@ def _pre(tokenizer: dict[str, Any], file: Path) -> str:
 
 
 def _steps(tokenizer: dict[str, Any], key: str) -> list[dict[str, Any]]:
-    """The steps of a normalizer or pre-tokenizer, sequences being unrolled once."""
+    """The steps of a normalizer or pre-tokenizer; sequences are unrolled once."""
     whole = tokenizer.get(key)
     if not whole:
         return []

@@ -17,7 +17,7 @@ _WORDS = _SHORT + r"|[^\r\n\p{L}\p{N}]?\p{L}+|%s| ?[^\s\p{L}\p{N}]+[\r\n]*" + _S
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 LLAMA3 = _WORDS % r"\p{N}{1,3}"
 QWEN2 = _WORDS % r"\p{N}"
-QWEN35 = (  # marks belong to words
+QWEN35 = (  # combining marks belong to words
     _SHORT + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
     r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*" + _SPACES
 )
@@ -90,8 +90,7 @@ class PreTokenizer:
         return normalizers.NFC() if self.composed else None
 
 
-#: All names of tokenizer.ggml.pre that Sterna knows. What they mean is what llama.cpp means by
-#: them, but for NFC.
+#: All names of tokenizer.ggml.pre that Sterna knows, with llama.cpp's meaning except for NFC.
 _NAMES: tuple[tuple[str, PreTokenizer], ...] = (
     (
         "llama-bpe llama3 llama-v3 falcon3 falcon_e falcon-e falcon-h1 pixtral lfm2 midm-2.0",

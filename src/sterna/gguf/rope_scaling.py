@@ -35,7 +35,7 @@ def rope_of(model: GgufModel, name: str) -> dict[str, Any]:
 
 
 def scaling_of(model: GgufModel, name: str) -> str:
-    """The type of the scaling; Phi-3's files do not say that theirs is LongRoPE."""
+    """The type of the scaling; for Phi-3 it is LongRoPE, which the files do not say."""
     kind = model.metadata.text(f"{name}.rope.scaling.type", "none")
     unsaid = name == "phi3" and kind == "none" and LONGROPE.format("long") in model.tensors
     return "longrope" if unsaid else kind
@@ -51,9 +51,9 @@ def _linear_scaling(model: GgufModel, name: str) -> dict[str, Any]:
 def _yarn_scaling(model: GgufModel, name: str) -> dict[str, Any]:
     """YaRN's keys, as llama.cpp reads them for these architectures.
 
-    Its attn_factor is a factor of the paper's. yarn_attn_factor is config.json's attention_factor,
-    as the converter writes it; 1 says nothing, as where llama.cpp saves a model. Of
-    yarn_log_multiplier readers make different things; so it must say nothing.
+    attn_factor multiplies the paper's factor. yarn_attn_factor is config.json's attention_factor,
+    as the converter writes it; 1, which llama.cpp writes when it saves a model, means nothing.
+    Readers disagree about yarn_log_multiplier, so it must be neutral.
     """
     m, at = model.metadata, f"{name}.rope.scaling."
     require_neutral(m, f"{at}yarn_log_multiplier", (0.0,))

@@ -1,4 +1,4 @@
-"""The names of tensors in GGUF files for those in Hugging Face checkpoints, and how they differ."""
+"""Names of tensors in GGUF files by their names in Hugging Face checkpoints, and differences."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def has_module(architecture: str, module: str) -> bool:
 
 
 def is_array(architecture: str, tensor: str) -> bool:
-    """Whether a tensor of the file is an array of its own, though its name is of a layer's."""
+    """Whether a tensor of a layer is an array, whose name has no suffix."""
     kinds = (ARCHITECTURES_OF[architecture], WITH_EXPERTS.get(architecture))
     arrays = {name for kind in kinds if kind for name in kind.arrays.values()}
     return tensor.split(".", 2)[-1] in arrays

@@ -1,4 +1,4 @@
-"""The tensor types of GGUF files, and which of several that share an id a tensor has.
+"""The tensor types of GGUF files. Several types may share an id.
 
 Ids: ggml.h of llama.cpp and of microsoft/BitNet, which gave some of them other meanings.
 """
@@ -75,10 +75,10 @@ _LAYOUTS: dict[int, tuple[Layout, ...]] = {
     142: (Layout("PQ2_0", 128, 34), Layout("IQ2_TN", 256, 64, row=4), Layout("IQ2_TN", 256, 66)),
     143: (Layout("PTQ1_0", 128, 28), Layout("IQ1_TN", 64, 13, row=2), Layout("IQ1_TN", 256, 54)),
 }
-#: Types whose files may say so: their metadata have keys that begin with `prism.`.
+#: Types that metadata keys with the prefix `prism.` announce.
 PRISM_IDS = {142: "PQ2_0", 143: "PTQ1_0"}
-#: What microsoft/BitNet means by an id whose bytes fit nothing above. Such tensors depend on a file
-#: of tile sizes that was made for one machine.
+#: microsoft/BitNet's types of ids whose bytes fit nothing above. Such tensors depend on a file of
+#: tile sizes that was made for one machine.
 TILED = {38: "TL1", 39: "TL2", 42: "TL2"}
 
 

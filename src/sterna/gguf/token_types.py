@@ -25,7 +25,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
 ADDED = (UNKNOWN, CONTROL, USER_DEFINED)
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 _NONCHARACTERS = [chr(c) for c in range(0xFDD0, 0xFDF0)]  # of no text, by Unicode's rule
-#: What a template's marks look like: <|user|>, <｜User｜>, <|turn>, <turn|>; [INST]; and as XML.
+#: Forms of a template's marks: <|user|>, <｜User｜>, <|turn>, <turn|>; [INST]; and XML tags.
 _PIPED = re.compile(r"<[|｜][^\s<>|｜]{1,64}[|｜]?>|<[^\s<>|｜]{1,64}[|｜]>|\[/?[A-Z_]{3,64}\]")
 _TAG = re.compile(r"</?[A-Za-z][\w:.-]{0,64}>")
 #: SentencePiece's own special tokens, which files of `llama` may leave unnamed.
@@ -113,9 +113,9 @@ class TokenTypes:
     def _correct(self, merged: Collection[str]) -> None:
         """Correct the types of turn marks, which merges would split into letters.
 
-        A family's marks are known. Others come from the chat template: what looks like a mark is a
-        control token; a tag such as <think>, which answers show, is user-defined if no merge makes
-        it.
+        A family's marks are known. Others come from the chat template: texts in the form of marks
+        are control tokens. Tags such as <think>, which answers show, are user-defined if no merge
+        makes them.
         """
         templates, has = self._templates(), self._ids.__contains__
         marks = {*turn_tokens_of(has), *filter(has, _PIPED.findall(templates))}

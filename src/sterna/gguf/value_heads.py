@@ -39,10 +39,10 @@ class ValueHeads:
 
     @classmethod
     def of(cls, config: Mapping[str, Any], model: GgufModel) -> ValueHeads | None:
-        """The heads of a config.json; None where the order of value heads is the same."""
+        """Read the heads from a config.json; None if both orders of value heads are the same."""
         sizes = (config.get(f"linear_{key}") for key in ("num_key_heads", "num_value_heads"))
         k_heads, v_heads = (int(size or 0) for size in sizes)
-        # A number of heads that is no multiple is refused by the model.
+        # The model refuses a number of heads that is no multiple.
         if k_heads in (0, 1, v_heads) or v_heads % k_heads:
             return None
         folded = config.get("folded_hadamard")
@@ -75,9 +75,9 @@ class ValueHeads:
 
 
 def tiled_out_proj(model: GgufModel, v_dim: int, folded: Mapping[str, Any] | None) -> list[str]:
-    """The layers `out_proj` of a file with llama.cpp's order of value heads in their columns.
+    """The layers `out_proj` that keep llama.cpp's order of value heads in their columns.
 
-    Those whose blocks span heads, and those that a Hadamard matrix was folded into in this order.
+    Their blocks span heads, or a Hadamard matrix was folded into them in this order.
     """
     inputs = folded["inputs"] if folded else ()
     grouped = is_grouped(model.metadata)

@@ -50,7 +50,7 @@ class Vocabulary:
         if not 0 < len(tokens) <= MAX_VOCAB:
             raise metadata.error(f"{PREFIX}tokens", f"1 to {MAX_VOCAB} tokens", len(tokens))
         self.tokens, self._copies = unique_spellings(metadata, tokens)
-        # An empty token has no spelling: its id stands for no text.
+        # An empty token has no spelling, so its id stands for no text.
         self._ids = {token: i for i, token in enumerate(self.tokens) if token}
         self.pre = self._pre()
         self.bos_id, self._eos = self._id("bos"), self._id("eos")
@@ -104,7 +104,7 @@ class Vocabulary:
             if not left or not right or not space:
                 raise self._metadata.error(f"{PREFIX}merges", "two tokens and a space", merge)
             merges.append((left, right))
-        if self._copies:  # where a token is there twice, the one that it displaced has merges left
+        if self._copies:  # the displaced token of a duplicate still has merges
             has = self._ids.__contains__
             merges = [(a, b) for a, b in merges if has(a) and has(b) and has(a + b)]
         return merges
@@ -167,7 +167,7 @@ class Vocabulary:
     def _surround(self, backend: tokenizers.Tokenizer, opens: bool) -> None:
         """Set the tokens around a text; opens: whether BOS is added by default."""
         metadata = self._metadata
-        # Gemma 4 is nothing without BOS, and early files of it say that there is none.
+        # Gemma 4 fails without BOS, but its early files say that there is none.
         opens = self._kind == "gemma4" or metadata.boolean(f"{PREFIX}add_bos_token", opens)
         bos = self.bos_id if opens else None
         eos = self._eos if metadata.boolean(f"{PREFIX}add_eos_token", False) else None

@@ -74,14 +74,14 @@ class GgufWeights:
         return self._name(f"{name}.weight") in self.model.tensors
 
     def vector(self, name: str, *shape: int) -> F32:
-        """A small array, float32 of this shape; files leave out its sizes of 1."""
+        """Read a small array, float32 of this shape; files leave out sizes of 1."""
         info = self._info(self._name(name), tuple(size for size in shape if size > 1) or (1,))
         if info.dtype not in FLOAT_TYPES:
             raise self._error(info, "an array of floats", info.dtype)
         values = self._floats(info).values().reshape(shape)
         values = values[self._order(name.removesuffix(".bias").removesuffix(".weight"), shape[0])]
         if norm_is_sum(self._architecture, name):
-            # 1 + this is what is stored, to the bit, where that is any float32 sum of 1 and w.
+            # 1 + this has the stored bits if these are a float32 sum of 1 and some w.
             values = values - np.float32(1)
         elif name.endswith(".A_log"):
             if (values >= 0).any():
@@ -128,7 +128,7 @@ class GgufWeights:
     def experts_bias(
         self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
     ) -> F32:
-        """The biases of all experts, of the parts' tensors side by side."""
+        """The biases of all experts; the parts' tensors lie side by side."""
         each = [(f"{part.name.replace('.{}', '')}.bias", part.M) for part in parts]
         biases = np.concatenate([self.vector(part, count, M) for part, M in each], axis=1)
         for part, _ in each:
@@ -171,8 +171,10 @@ class GgufWeights:
         without_effect: Iterable[str] = (),
         skipped: Iterable[str] = (),
     ) -> None:
-        """UnsupportedModelError for a tensor of the layers that the architecture did not ask for,
-        such as a norm's bias, but for modules that have no effect, and are named."""
+        """Raise UnsupportedModelError for a layer's tensor that the architecture did not ask for.
+
+        An example is a norm's bias. Known modules without an effect are exempt.
+        """
         m = self.model.metadata
         blocks = m.integer(f"{self._architecture}.block_count")
         blocks -= m.integer(f"{self._architecture}.nextn_predict_layers", 0)
@@ -267,8 +269,8 @@ class GgufWeights:
     def _order(self, module: str, rows: int) -> npt.NDArray[np.intp] | slice:
         """The stored rows in the model's order.
 
-        Of q and k the pairs (i, i + head_dim / 2) of a head may be stored side by side, and of q, k
-        and v those of all heads one after the other.
+        In q and k, the pairs (i, i + head_dim / 2) of a head may be stored side by side. q, k and v
+        may be stored one after the other, each with the rows of all heads.
         """
         if self._value_heads is not None:
             order = self._value_heads.row_order(module, rows)
@@ -400,7 +402,7 @@ class GgufWeights:
 
 
 def _a_log(rates: F32) -> F32:
-    """The A_log whose -exp(A_log) is `rates`, or nearest to it in float32."""
+    """The A_log whose -exp(A_log) is `rates`, or the nearest one in float32."""
     near = np.log(-rates.astype(np.float64)).astype(np.float32)
     below, above = (np.nextafter(near, np.float32(end)) for end in (-np.inf, np.inf))
     candidates = np.stack([near, below, above])

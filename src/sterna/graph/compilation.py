@@ -1,5 +1,5 @@
-"""From the operations of a graph to a native program: which values share a buffer, and what is
-made of each value besides floats."""
+"""From the operations of a graph to a native program: buffers that values share, and the forms of
+values other than floats."""
 
 from __future__ import annotations
 

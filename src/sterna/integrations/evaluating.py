@@ -1,4 +1,4 @@
-"""A folder's module of transformers, evaluated beside a model of Sterna's."""
+"""Evaluates a folder's module of transformers and a model of Sterna on the same tasks."""
 
 from __future__ import annotations
 

@@ -108,8 +108,8 @@ def fine_tune(
 ) -> FineTuned:
     """Fine-tune the model of a folder on a file of chats, and write the packed folder `out`.
 
-    The state that a run goes on from is beside it, in `out`.training. Arguments as `sterna train`
-    has them; raises as `chats.examples`, `trainable`, `loop.train` and `train.export`.
+    `out`.training keeps the state from which a run goes on. Arguments as in `sterna train`; raises
+    as `chats.examples`, `trainable`, `loop.train` and `train.export`.
     """
     if out.exists() and (out.is_file() or any(out.iterdir())):
         raise RequestError(f"{out}: must be absent or empty, but has files; take another")

@@ -1,4 +1,4 @@
-"""`Adapters`: those that an `LLM` has, by name."""
+"""`Adapters`: the LoRA adapters of an `LLM`, by name."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from sterna.loading import Model
 
 __all__ = ["BASE", "Adapters"]
 
-#: In the place of an adapter's name: the model as it is (PEFT's word for it).
+#: Names the model without an adapter, as in PEFT.
 BASE = "__base__"
-#: The name of one that was given without.
+#: The name of an adapter that was given without one.
 UNNAMED = "default"
 MOST_CHARS = 200
 
 
 class Adapters(Mapping[str, Adapter]):
-    """Adapters of a model by their names, which may be loaded and unloaded at any time.
+    """Adapters of a model by name. They may be loaded and unloaded at any time.
 
-    Requests keep the adapter that they began with, so nothing that runs changes.
+    A request keeps the adapter that it began with.
 
-    default: that of requests that name none; None: they have none.
+    default: the adapter of requests that name none; None: such requests have none.
     """
 
     def __init__(self, model: Model) -> None:
@@ -36,15 +36,15 @@ class Adapters(Mapping[str, Adapter]):
         return self._adapters[name]
 
     def __iter__(self) -> Iterator[str]:
-        """Their names, as they came."""
+        """The names, in the order of loading."""
         return iter(tuple(self._adapters))
 
     def __len__(self) -> int:
-        """How many they are."""
+        """The number of adapters."""
         return len(self._adapters)
 
     def begin(self, given: object) -> None:
-        """Loads what `LLM` was given: a folder, which is the default then, or folders by name."""
+        """Load what `LLM` was given: a folder, which becomes the default, or folders by name."""
         if isinstance(given, Mapping):
             for name, folder in given.items():
                 self.load(name, folder)
@@ -57,7 +57,7 @@ class Adapters(Mapping[str, Adapter]):
             self.default = UNNAMED
 
     def load(self, name: str, folder: str | os.PathLike[str]) -> Adapter:
-        """Reads one; another one of the name gives way."""
+        """Load an adapter; replaces one of the same name."""
         checked = _checked_name(name)
         adapter = Adapter.open(folder, self._model)
         adapter.warn_of_base(self._model.name)
@@ -65,14 +65,14 @@ class Adapters(Mapping[str, Adapter]):
         return adapter
 
     def unload(self, name: str) -> None:
-        """Forgets one; requests that have it end with it."""
+        """Unload an adapter; running requests keep it to their end."""
         self._require(name)
         self._adapters.pop(name, None)
         if self.default == name:
             self.default = None
 
     def chosen(self, name: str | None) -> Adapter | None:
-        """The adapter of a request that names one, or the default; None: none."""
+        """The adapter of this name, or the default for None; None if there is none."""
         name = self.default if name is None else name
         return None if name is None or name == BASE else self._require(name)
 

@@ -31,9 +31,9 @@ MOST_PRIORITY = 1000
 class AsyncLLM:
     """An LLM for asyncio, whose requests share steps.
 
-    A thread computes the steps of all requests, and sleeps while there is none; the loop's thread
-    makes their text meanwhile. Answers are those of `LLM.generate`, whatever else runs. Other
-    threads can use the `LLM` at the same time.
+    A thread computes the steps of all requests, and sleeps while there is none. The loop's thread
+    makes the text. Answers equal those of `LLM.generate`, whatever else runs. Other threads can use
+    the `LLM` at the same time.
 
     Args:
         llm: The model.
@@ -96,11 +96,11 @@ class AsyncLLM:
         Args:
             prompt: Text or token ids.
             params: Sampling parameters. Options replace its fields.
-            n: Answers to the prompt; the i-th is that of choice=i.
-            key: Whose request it is; keys share the time for prompts equally.
+            n: Answers to the prompt; the i-th is the one of choice=i.
+            key: The owner of the request; keys share the time for prompts equally.
             priority: Each level counts like 10 seconds of waiting.
             deadline_s: Seconds after which it ends, even in the queue, with the reason "deadline".
-            salt: Requests share cached prefixes only with requests of the same salt.
+            salt: Requests of the same salt share cached prefixes.
             chat: End the answer with the end of a turn as well.
             **options: As in `LLM.generate`.
 

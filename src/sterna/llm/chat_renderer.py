@@ -22,8 +22,8 @@ __all__ = ["ChatRenderer", "after_reasoning"]
 class ChatRenderer:
     """Renders and encodes conversations.
 
-    template: the model's, or one in its place; None: it has none. token_settings: of
-    tokenizer_config.json, whose special tokens a template may name.
+    template: the model's, or its replacement; None: there is none. token_settings: fields of
+    tokenizer_config.json; templates may name its special tokens.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class ChatRenderer:
         return self.turn_ends_of(self.template)
 
     def turn_ends_of(self, template: ChatTemplate | None) -> frozenset[int]:
-        """The added token that a template writes after an answer, which often is not the EOS.
+        """The added token that a template writes after an answer, often not the EOS.
 
         Empty where that token ends only a part of a turn in the model's family, such as gpt-oss's
         <|end|>.
@@ -111,7 +111,7 @@ class ChatRenderer:
         return frozenset([added])
 
     def end_of_turn(self, tokens: list[int], messages: object, options: dict[str, Any]) -> int:
-        """How many tokens of a prompt come before the ones that open the answer; never all.
+        """How many tokens of a prompt come before the opening of the answer; never all.
 
         Templates may write the opening differently once the answer is part of the messages.
         """

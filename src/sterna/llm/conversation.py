@@ -26,8 +26,8 @@ class Conversation:
     """A chat with a model that computes only what is new in each turn.
 
     The prefix cache of the LLM keeps what earlier turns computed. Answers have the same bits as
-    those of `LLM.chat` with the same messages and options. A new turn ends the stream of the one
-    before.
+    from `LLM.chat` with the same messages and options. A new turn ends the stream of the previous
+    one.
 
     Args:
         llm: The model.
@@ -56,7 +56,7 @@ class Conversation:
         self.dropped: int = 0
         self.last: Completion = Completion()
         self._running: Stream | None = None
-        self._turns = OneAtATime(  # whoever computes a piece or begins a turn
+        self._turns = OneAtATime(  # held while a piece is computed or a turn begins
             "conversation: must be used by one thread at a time, but another is in the middle of a "
             "turn; give each thread a Conversation of its own"
         )
@@ -136,8 +136,8 @@ class Conversation:
     ) -> Stream:
         """Answers as `ask`, a piece of text at a time.
 
-        Checks its arguments now. An answer that is cut short is kept as it is; without any text,
-        the messages stay as they were.
+        Checks its arguments now. An answer that is cut short stays in the messages; if it has no
+        text, the messages stay as they were.
         """
         return self._begin(content, options, params)[1]
 

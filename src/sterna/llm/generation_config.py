@@ -28,7 +28,7 @@ class GenerationDefaults:
 
     @classmethod
     def read(cls, config: Mapping[str, Any], vocab: int, file: Path) -> GenerationDefaults:
-        """Of a generation_config.json; ModelFormatError names `file`. vocab: the model's tokens."""
+        """Read a generation_config.json; ModelFormatError names `file`. vocab: the model's size."""
         return cls(sampling_of(config, file), _suppressed(config, vocab, file))
 
     def applied(self, params: SamplingParams) -> SamplingParams:
@@ -40,11 +40,10 @@ class GenerationDefaults:
 
 
 def sampling_of(config: Mapping[str, Any], file: Path) -> dict[str, Any]:
-    """Sampling values of generation_config.json, or of GGUF's general.sampling in its words.
+    """Sampling values of generation_config.json, or of GGUF's general.sampling in the same words.
 
-    As in vLLM, they hold unless do_sample is false, and a model without a temperature means 1. A
-    repetition penalty holds for greedy answers, too. ModelFormatError names `file` for values out
-    of range.
+    As in vLLM, they hold unless do_sample is false, and a missing temperature means 1. A repetition
+    penalty holds for greedy answers, too. ModelFormatError names `file` for values out of range.
     """
     found = {n: config[n] for n in (*SAMPLING, "repetition_penalty") if config.get(n) is not None}
     sampled = config.get("do_sample")

@@ -73,8 +73,8 @@ class LLM:
         prefix_cache: Keep keys and values of prompts and answers for requests that begin with the
             same tokens, in up to a quarter of the available memory or all of kv_bytes. Default
             True; answers have the same bits.
-        cache_disk: Folder that keeps cached keys and values across starts and processes. Whoever
-            can read it can tell what the prompts were. Default: none.
+        cache_disk: Folder that keeps cached keys and values across starts and processes. Its files
+            reveal prompts to their readers. Default: none.
         cache_disk_max: Bytes that this folder takes at most. Default 10 GiB.
         deterministic: True sums float layers in a fixed order (same bits on every unit), False
             uses AMX bf16 products (faster prompts). Default: products for bf16 layers alone, where
@@ -86,15 +86,14 @@ class LLM:
             else 128 with a warning.
         cache: Keep a packed copy of a checkpoint for the next start. Default True.
         mmap: Map the weights of a packed folder, in memory that processes share, instead of
-            reading them. A checkpoint is mapped from its cached copy, from the second start on. A
-            file that changes in use raises ModelFormatError in whatever is computed next. Default
-            False.
+            reading them. A checkpoint is mapped from its cached copy, from the second start on. If
+            a file changes in use, the next computation raises ModelFormatError. Default False.
         speculate: Draft tokens ahead, which affects speed and never the result: "auto" (from the
             text so far, a model's own MTP layer or `draft`), "lookup" (from the text alone) or
             "off". Default auto.
         draft: A smaller LLM of the same tokenizer that drafts.
-        adapter: Folder of a LoRA adapter, as PEFT saves one, that requests use by default; or
-            folders by names that requests choose from. Default: none.
+        adapter: Folder of a LoRA adapter in PEFT's form, which requests use by default; or folders
+            by name, from which requests choose. Default: none.
         chat_template: File of Jinja, or a name (chatml, gemma, llama2, llama3, mistral, phi3,
             zephyr), in place of the model's own template.
         progress: Called with the bytes of weights read so far and in total, by one thread at a
@@ -274,10 +273,10 @@ class LLM:
         }
 
     def load_adapter(self, name: str, folder: str | Path) -> Adapter:
-        """Loads a LoRA adapter, a folder as PEFT saves one, under a name that requests choose.
+        """Load a LoRA adapter, a folder in PEFT's form, under a name that requests choose.
 
-        Replaces an adapter of this name; running requests keep theirs. Warns where it was trained
-        on a model of another name. Raises as `LLM`: RequestError for an adapter of other layers or
+        Replaces an adapter of this name; running requests keep theirs. Warns if it was trained on a
+        model of another name. Raises as `LLM`: RequestError for an adapter of other layers or
         shapes, UnsupportedModelError for more than low-rank matrices (DoRA, biases …).
         """
         return self.adapters.load(name, folder)
@@ -337,7 +336,7 @@ class LLM:
     ) -> list[Completion]:
         """Several answers to a prompt, which is computed once; arguments as in `generate`.
 
-        The i-th answer is that of `generate` with the same seed and choice=i.
+        The i-th answer equals the one of `generate` with the same seed and choice=i.
         """
         return self._answers(self.requests.make_several(prompt, n, options, params))
 
@@ -408,7 +407,7 @@ class LLM:
         return request.completion, Stream(self.engine_loop.pieces(request))
 
     def _answers(self, requests: Sequence[Request]) -> list[Completion]:
-        """Runs requests at the same time; raises the first error of one."""
+        """Run requests at the same time; raises the first error."""
         for request in self.engine_loop.finished(requests):
             if request.error is not None:
                 raise request.error
@@ -428,8 +427,8 @@ class LLM:
         """Vectors of texts, float32 [texts, hidden_size]; one row for a single string.
 
         They are pooled and normalised as the checkpoint says, in its files for
-        sentence-transformers or its GGUF metadata. The dot product of two of unit length is their
-        cosine similarity. A text has the same vector alone and among others, on every CPU.
+        sentence-transformers or its GGUF metadata. The dot product of two vectors of unit length is
+        their cosine similarity. A text has the same vector alone and among others, on every CPU.
 
         Args:
             texts: Each of at least one token; none is cut.
@@ -483,10 +482,10 @@ class LLM:
     def prompt_logprobs(
         self, prompt: str | Sequence[int], top: int = 0, *, adapter: str | None = None
     ) -> list[TokenLogprob | None]:
-        """The log-probability of each token of a prompt given those before it; None for the first.
+        """The log-probability of each token of a prompt given the earlier ones; None for the first.
 
-        top: report the likeliest tokens as well, up to 100. All tokens are computed, even where
-        the prefix cache knows them, in steps shared with other requests. RequestError as in
+        top: report so many of the likeliest tokens as well, up to 100. All tokens are computed,
+        even if the prefix cache knows them, in steps shared with other requests. RequestError as in
         `generate`.
         """
         request = self.requests.make_scoring(prompt, top, adapter)
@@ -503,14 +502,14 @@ def _completed(started: tuple[Completion, Stream]) -> Completion:
 
 
 def _are_several(prompt: object) -> bool:
-    """Whether it is a list of prompts, and not of token ids."""
+    """Whether `prompt` is a list of prompts and not of token ids."""
     if not isinstance(prompt, (list, tuple)) or not prompt:
         return False
     return isinstance(prompt[0], (str, list, tuple, np.ndarray))
 
 
 def _checked_folder(folder: object, caching: bool) -> str | Path | None:
-    """`cache_disk`; RequestError."""
+    """Return the argument `cache_disk`, checked; RequestError."""
     if folder is None:
         return None
     if not isinstance(folder, (str, Path)) or not str(folder) or "\0" in str(folder):

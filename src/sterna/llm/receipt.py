@@ -1,6 +1,6 @@
 """What an answer depends on, and digests of prompt and answer: a receipt another machine can check.
 
-The same request, seed and fingerprint give the same tokens, alone or beside others, on any machine.
+The same request, seed and fingerprint give the same tokens, alone or among others, on any machine.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ __all__ = ["digest", "fingerprint"]
 
 
 def fingerprint(llm: LLM, adapter: str | None = None) -> str:
-    """The set under which answers have the same bits: what the engine computes (its `identity`),
-    tokenizer and template, and what an adapter computes with, that of a name or else the default.
+    """A digest of all that the bits of answers depend on, apart from the request.
 
-    It reads all weights, once: about a second for 1.5 GB.
+    It covers the engine's `identity`, the tokenizer, the template, and the adapter of this name or
+    the default one. The first call reads all weights, about a second for 1.5 GB.
     """
     template = llm.template.digest if llm.template else None
     parts = [*llm.engine.identity, llm.tokenizer.digest, template]
@@ -30,8 +30,7 @@ def fingerprint(llm: LLM, adapter: str | None = None) -> str:
 
 
 def digest(sequences: Iterable[Sequence[int]]) -> str:
-    """SHA-256, in hex, of token ids: of each sequence its length and its ids, as uint32, the lowest
-    byte first."""
+    """SHA-256, in hex, of the length and the ids of each sequence, as little-endian uint32."""
     found = hashlib.sha256()
     for tokens in sequences:
         found.update(np.array([len(tokens), *tokens], "<u4").tobytes())

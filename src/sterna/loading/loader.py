@@ -35,7 +35,7 @@ from sterna.weights.sources import CheckpointWeights, PackedWeights, WeightSourc
 __all__ = ["load", "load_assets"]
 
 Wrap = Callable[[WeightSource], WeightSource]
-#: Is told the bytes read so far, and those of all tensors.
+#: Called with the bytes read so far and the bytes of all tensors.
 Progress = Callable[[int, int], None]
 
 
@@ -52,19 +52,19 @@ def load(
     mmap: bool = False,
     extension: ContextExtension = NOT_EXTENDED,
 ) -> Model:
-    """Opens a model folder (a published checkpoint or a packed directory) or a GGUF file.
+    """Open a model folder (a published checkpoint or a packed directory) or a GGUF file.
 
     A checkpoint is packed as it is read. `Model.keep` then writes the packed form to the cache,
     which the next start reads. Matrices whose rows do not fill the blocks of `format` or `head` get
-    what `formats.fitting` has for them, with a warning.
+    the format that `formats.fitting` chooses, with a warning.
 
     Args:
         path: The folder or file.
         format, head, i2s, progress, mmap: As in `LLM`.
         cached: Read a packed form from the cache, and note where `Model.keep` writes one.
         threads: Threads that pack. Default: as in `LLM`.
-        wrap: Makes the source of weights that the architecture reads from the model's own one.
-            Disables the cache; packed weights are then read one by one, when they are asked for.
+        wrap: Wraps the source of weights before the architecture reads it. Disables the cache;
+            packed weights are then read one by one, on request.
         extension: A longer context, from `context` and `rope_scaling` of `LLM`.
 
     Raises ModelFormatError, UnsupportedModelError, RequestError or NonFiniteError.
@@ -103,9 +103,9 @@ class _Options:
 
 
 def _open(source: Path, options: _Options, i2s: str | None, cached: bool) -> Model:
-    """Reads a model from the cache if it is there, else from its files."""
+    """Read a model from the cache if it is there, else from its files."""
     parts, stored = list[Path](), options.format
-    assets: Assets | None = None  # of a single file, the packed form has them
+    assets: Assets | None = None  # for a single file, they come from the packed form
     read: Callable[[], Model]
     if is_gguf(source):
         layout, parts = i2s_layout(i2s), [file for file in parts_of(source) if file.is_file()]
@@ -125,7 +125,7 @@ def _open(source: Path, options: _Options, i2s: str | None, cached: bool) -> Mod
 
 
 def _from_cache(key: str, assets: Assets | None, options: _Options) -> Model | None:
-    """The packed form of a model, None if it is not there or cannot be used."""
+    """The packed form of a model; None if it is missing or cannot be used."""
     folder = cache.lookup(key)
     if folder is None:
         return None
@@ -142,13 +142,13 @@ def _from_cache(key: str, assets: Assets | None, options: _Options) -> Model | N
 
 
 def _to_cache(key: str, model: Model) -> Model:
-    """Notes where `Model.keep` writes the packed form."""
+    """Note where `Model.keep` writes the packed form."""
     model.cache_key = key
     return model
 
 
 def _read_checkpoint(checkpoint: Checkpoint, assets: Assets, options: _Options) -> Model:
-    """Reads a published checkpoint in safetensors, and packs it."""
+    """Read a published checkpoint in safetensors and pack it."""
     checkpoint = _with_own_norms(checkpoint)
     sources: list[CheckpointWeights] = []
 
@@ -176,16 +176,16 @@ def _read_checkpoint(checkpoint: Checkpoint, assets: Assets, options: _Options) 
 
 
 def _with_pooling(config: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """config.json with what other files of its folder say about pooling."""
+    """config.json with the pooling from other files of its folder."""
     pooling = pooling_of(folder)
     return {**config, POOLING: pooling} if pooling else dict(config)
 
 
 def _with_own_norms(checkpoint: Checkpoint) -> Checkpoint:
-    """BitNet's embeddings with a complete quantization_config.
+    """Complete the quantization_config of BitNet's embedding models.
 
-    Their config.json leaves to the names of tensors that layers are BitNet's master weights, each
-    with a norm of its input.
+    Their config.json does not say that layers are BitNet's master weights, each with a norm of its
+    input. The names of the tensors do.
     """
     if not any(name.endswith(STORED_NORM) for name in checkpoint.tensors):
         return checkpoint
@@ -203,7 +203,7 @@ def _with_own_norms(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _warn_of_skipped(checkpoint: Checkpoint, reads_mtp: bool) -> None:
-    """Warns once for each kind of tensors that the architecture has and Sterna does not run."""
+    """Warn once for each kind of tensors that the architecture has and Sterna does not run."""
     module = module_of(checkpoint.config, checkpoint.path / "config.json")
     for prefix, what in getattr(module, "SKIPPED", {}).items():
         found = [info for name, info in checkpoint.tensors.items() if name.startswith(prefix)]
@@ -217,7 +217,7 @@ def _warn_of_skipped(checkpoint: Checkpoint, reads_mtp: bool) -> None:
 
 
 def _read_gguf(path: Path, layout: str | None, options: _Options) -> Model:
-    """Reads a GGUF file, and packs it. layout: of I2_S tensors, None for the usual one."""
+    """Read a GGUF file and pack it. layout: of I2_S tensors, None for the usual one."""
     file = GgufModel(path)
     warn_of_i2s(file, layout)
     config = config_of(file)
@@ -234,7 +234,7 @@ def _read_gguf(path: Path, layout: str | None, options: _Options) -> Model:
 
 
 def _read_packed(folder: Checkpoint, assets: Assets, options: _Options) -> Model:
-    """Reads or maps a packed directory."""
+    """Read or map a packed directory."""
     if options.wrap:
         packed = open_packed(folder, options.threads)
     else:

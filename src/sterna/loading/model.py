@@ -26,16 +26,16 @@ class Model:
 
     Attributes:
         path: Folder or file that it was read from.
-        json: config.json as it was read, or what GGUF metadata says in its terms.
+        json: config.json as it was read, or GGUF metadata translated to it.
         config: The fields that matter, checked.
-        format: Format of most bytes of the linear layers, the head left out.
+        format: Format of most bytes of the linear layers, without the head.
         head: Format of the output head, or "exact".
-        kv_dtype: Type of keys and values, unless another one is asked for.
-        mtp: Its MTP layer, of the same weights.
+        kv_dtype: Type of keys and values, unless the user sets another.
+        mtp: Its MTP layer, which shares the weights.
         store: The cache entry that is being written.
-        cache_key: Where `keep` writes it.
-        mapped: Whether weights are those of a mapped file.
-        name: What messages call it.
+        cache_key: The key under which `keep` writes it.
+        mapped: Whether weights lie in a mapped file.
+        name: The model's name in messages.
     """
 
     path: Path | None
@@ -54,10 +54,9 @@ class Model:
     name: str = "model"
 
     def keep(self) -> None:
-        """Writes the packed form to the cache in the background, unless `load` found it there.
+        """Write the packed form to the cache in the background, unless `load` found it there.
 
-        Call it once all of the model is open: a model whose tokenizer is refused is not worth the
-        disk space.
+        Call it once all of the model is open: if the tokenizer is refused, the disk stays clean.
         """
         if self.cache_key is not None and self.store is None:
             self.store = cache.store_behind(self.cache_key, lambda dst: save(self, dst), self.path)
@@ -69,7 +68,7 @@ class Model:
 
     @property
     def n_active_params(self) -> int:
-        """Weights that one token uses: of the experts, only its own."""
+        """Weights that one token uses, including only its own experts."""
         return round(sum(op.n_weights * op.active for op in self.graph.weight_ops))
 
     @cached_property
@@ -84,7 +83,7 @@ class Model:
     def weight_bytes_per_token(self) -> int:
         """Bytes of weights and scales that one decode step of one token reads.
 
-        Of an exact head they are those of the screen; the rows rescored after it vary by step.
+        For an exact head, the screen's bytes count; the number of rows rescored varies by step.
         """
         return round(sum(op.streamed.nbytes * op.active for op in self.graph.linears))
 

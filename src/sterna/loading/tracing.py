@@ -34,9 +34,9 @@ def from_weights(
     own_head: Callable[[int, int], bool] = lambda *_: False,
     extension: ContextExtension = NOT_EXTENDED,
 ) -> Model:  # fmt: skip
-    """Traces a model from its config.json and a source of weights; errors name `file`.
+    """Trace a model from its config.json and a source of weights; errors name `file`.
 
-    own_head: tells whether a head [vocab, hidden] is stored although config.json ties it to the
+    own_head: returns whether a head [vocab, hidden] is stored although config.json ties it to the
     embedding.
     """
     module = module_of(json, file)
@@ -75,9 +75,9 @@ def _untied(json: dict[str, Any], file: Path) -> dict[str, Any]:
 
 
 def refuse_unread(source: WeightSource, module: ModuleType, config: TransformerConfig) -> None:
-    """UnsupportedModelError for a tensor of a published file that the architecture did not read.
+    """Raise UnsupportedModelError for a published file's tensor that the architecture did not read.
 
-    Tensors that it skips, or that have no effect on it, may be there.
+    Tensors that it skips, or that have no effect, are allowed.
     """
     if isinstance(source, CheckpointWeights | GgufWeights):
         unread = getattr(module, "unread", lambda _: ())(config)
@@ -85,7 +85,7 @@ def refuse_unread(source: WeightSource, module: ModuleType, config: TransformerC
 
 
 def _formats(graph: Graph) -> tuple[str, str]:
-    """The format of most bytes of the linear layers, and that of the head."""
+    """The format of most bytes of the linear layers, and the head's format."""
     *layers, head = graph.linears
     nbytes: Counter[str] = Counter()
     for layer in layers:
@@ -95,7 +95,7 @@ def _formats(graph: Graph) -> tuple[str, str]:
 
 
 def layer_names(model: Model, of_files: Mapping[str, T]) -> dict[str, tuple[str, T]]:
-    """Maps the model's name of each tensor to the checkpoint's name and the value."""
+    """Map the model's name of each tensor to the checkpoint's name and the value."""
     module = module_of(model.json, model.path or Path("config.json"))
     return {model_name_of(module, stored): (stored, value) for stored, value in of_files.items()}
 

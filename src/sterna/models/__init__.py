@@ -1,13 +1,15 @@
 """Architectures, one file each.
 
 A module of this package that has ARCHITECTURES, ACTIVATION, TERNARY and `build` is an architecture.
-It may have `complete`, a function of the fields that gives those that follow from others;
-KV_DTYPE, the type of the key-value cache that it needs where i16 is too coarse; PREFIXES, what
-tensors' names begin with in files and what here; SKIPPED, by the beginnings of their names, tensors
-that are there and are not read, and what they are; and `predictor`, after `build` the graph of an
-MTP layer, or None.
+It may also have
 
-What a file leaves out is in `defaults`, and the other names of a field are in `config_aliases`.
+complete    a function of the fields that returns further fields, derived from them
+KV_DTYPE    the type of the key-value cache, if i16 is too coarse
+PREFIXES    prefixes of tensor names in files -> here
+SKIPPED     prefixes of tensors that are not read -> what these are
+predictor   a function that returns the graph of an MTP layer, or None; called after `build`
+
+`config_defaults` has the fields that a file leaves out, `config_aliases` their other names.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ for _info in pkgutil.iter_modules(__path__):
 
 
 def architectures() -> list[str]:
-    """Names that config.json's `architectures` may have."""
+    """The names that config.json's `architectures` may have."""
     return sorted(_MODULES)
 
 

@@ -25,7 +25,7 @@ def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
 def write(
     g: GraphBuilder, c: TransformerConfig, w: WeightSource, attention_norm: str, ffn_norm: str
 ) -> Value:
-    """The layers, with the names that the checkpoint has for the norms before o and down."""
+    """Write the layers; the names are the checkpoint's, for the norms before o and down."""
     x, table = layers.embedding(g, c, w)
     options = layers.AttentionOptions(bias=c.attention_bias)
     for i in range(c.n_layers):

@@ -1,4 +1,4 @@
-"""What `config.json` says of a decoder-only transformer, checked."""
+"""The fields of `config.json` of a decoder-only transformer, checked."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ class TransformerConfig:
     n_kv_heads: int
     head_dim: int
     rms_norm_eps: float
-    max_position: int  # the model's own, or what a scaling of its rotations makes of it
-    most_positions: int  # beyond which it would be another model
+    max_position: int  # the model's own, or as a scaling of the rotations extends it
+    most_positions: int  # beyond these it would be another model
     tied: bool
     activation: str
     attention_bias: bool  # of q, k, v and o
     mlp_bias: bool  # of gate, up and down
     linear_norm_eps: float  # of an RMSNorm before each linear layer; 0: there is none
     attention: tuple[Attention, ...]  # of each layer: rotations and window
-    fields: Fields = field(compare=False, repr=False)  # for what an architecture alone has
+    fields: Fields = field(compare=False, repr=False)  # for fields of a single architecture
     hadamard: Hadamard | None = field(default=None, compare=False, repr=False)
     pooling: Pooling | None = None  # of a model that makes vectors of texts
 
     @property
     def heads(self) -> Heads:
-        """Those of all layers."""
+        """The attention heads of all layers."""
         return Heads(self.n_heads, self.n_kv_heads, self.head_dim)
 
     @classmethod
@@ -80,8 +80,8 @@ class TransformerConfig:
     def _of_fields(
         cls, fields: Fields, activation: str, extension: ContextExtension
     ) -> TransformerConfig:
-        """Reads the fields; ModelFormatError names a wrong one, UnsupportedModelError a feature
-        that Sterna does not have.
+        """Read the fields; ModelFormatError names a wrong one, UnsupportedModelError a feature that
+        Sterna lacks.
 
         activation: the hidden_act that the architecture must have.
         """
@@ -104,7 +104,7 @@ class TransformerConfig:
         n_layers = fields.n_layers
         window = config.get("sliding_window")
         if config.get("layer_types") is None and type(window) is int and window > 0:
-            # The architecture does not say which layers it is of: within it they are all alike.
+            # Nothing says which layers have the window; within its length that does not matter.
             most = window if config.get("use_sliding_window", True) else most
         context = min(int(context), most)
         return cls(
@@ -133,17 +133,17 @@ class TransformerConfig:
 
 
 def _architecture(config: dict[str, Any]) -> str:
-    """The name of the class."""
+    """The name of the model's class in transformers."""
     return str((config.get("architectures") or ["?"])[0])
 
 
 def _attention(fields: Fields, n_layers: int, head_dim: int, context: int) -> tuple[Attention, ...]:
     """Rotations and window of each layer.
 
-    layer_types says which layers have a window, and which of the sets of rope_parameters where
-    there are several. no_rope_layers, as SmolLM3 has it: 1 for a layer that has rotations, else 0.
-    rotary_dim, a field of ours: how many values of a head are rotated; all if it is absent.
-    rope_interleaved, another: whether neighbours are rotated together.
+    layer_types: which layers have a window, and which set of rope_parameters each uses if there are
+    several. no_rope_layers (SmolLM3): 1 for a layer that has rotations, else 0. Fields of ours:
+    rotary_dim, how many values of a head are rotated, all if absent; rope_interleaved, whether
+    neighbours are rotated together.
     """
     types = fields.items("layer_types", n_layers, (FULL, SLIDING))
     rotated = fields.items("no_rope_layers", n_layers, (0, 1))
@@ -157,7 +157,7 @@ def _attention(fields: Fields, n_layers: int, head_dim: int, context: int) -> tu
             rotary_of(
                 fields,
                 parameters,
-                # Where heads of one kind of layers are wider, their parameters say it.
+                # If heads of one kind of layers are wider, its parameters say so.
                 fields.having(parameters).count("rotary_dim", rotary_dim, MAX_HEAD_DIM),
             ),
             interleaved=interleaved,

@@ -1,6 +1,6 @@
-"""Aliases in config.json: fields have other names by version of transformers and family.
+"""Aliases in config.json: names of fields vary by version of transformers and by family.
 
-`resolve_aliases` leaves each field with one name, which architectures know:
+`resolve_aliases` leaves each field with the one name that architectures know:
 
     num_experts             num_local_experts, as transformers 5 saves every family
     num_experts_per_tok     top_k_experts (Gemma 4)
@@ -10,7 +10,7 @@
     rope_theta              rotary_emb_base (GPT-NeoX)
     tie_word_embeddings     share_embedding (MobileLLM): either may say that they are tied
     rope_parameters         rope_scaling, until transformers 5; the rope_type within was `type`
-    text_config             its fields, where a model has towers as well, are spelled alike
+    text_config             a model with towers nests the text's fields here; they are renamed, too
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sterna.models.config_fields import Fields
 
 __all__ = ["resolve_aliases"]
 
-#: Other names of a field, which say the same.
+#: Other names of a field with the same meaning.
 _SAME = {
     "num_local_experts": "num_experts", "top_k_experts": "num_experts_per_tok",
     "_sliding_window_pattern": "sliding_window_pattern", "rotary_pct": "partial_rotary_factor",
@@ -36,7 +36,7 @@ _ROPE, _SCALING, _FULL = "rope_parameters", "rope_scaling", "full_attention"
 def resolve_aliases(config: dict[str, Any], file: Path) -> Fields:
     """The fields of a config.json by one name each; errors name a field as the file does.
 
-    ModelFormatError where two names of one field say different things.
+    ModelFormatError if two names of one field have different values.
     """
     found, names = dict(config), dict[str, str]()
     for other, name in _SAME.items():
@@ -60,10 +60,10 @@ def resolve_aliases(config: dict[str, Any], file: Path) -> Fields:
 
 
 def _spell_rotations(config: dict[str, Any], file: Path) -> dict[str, str]:
-    """Leaves rope_parameters alone in `config`; returns how the file calls it.
+    """Merge rope_scaling into rope_parameters of `config`; return the file's name of these.
 
-    rope_scaling goes over rope_parameters, as in transformers 5, which reads files of either kind;
-    where each kind of layers has parameters, it is of those without a window.
+    rope_scaling wins, as in transformers 5. If each kind of layers has parameters, it belongs to
+    the layers without a window.
     """
     fields = Fields(config, file)
     parameters = {
@@ -97,7 +97,7 @@ def _spell_rotations(config: dict[str, Any], file: Path) -> dict[str, str]:
 
 
 def _typed(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Rotations whose kind is called rope_type."""
+    """Return the parameters with `type` as rope_type, too."""
     if "type" not in parameters:
         return parameters
     return {"rope_type": parameters["type"], **parameters}

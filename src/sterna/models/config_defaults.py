@@ -1,8 +1,8 @@
-"""What a config.json that leaves a field out means: the defaults of transformers' config classes.
+"""Values of fields that a config.json leaves out: the defaults of transformers' config classes.
 
 One table for all architectures. `tests/models/test_saved_models.py` compares it with the installed
-transformers, field by field. Classes that transformers has not are their authors' own code's.
-A field that is null is not left out: it means what the class makes of null.
+transformers, field by field. For classes that transformers lacks, the authors' code counts. A field
+that is null is not left out: the class says what null means.
 """
 
 from __future__ import annotations

@@ -15,13 +15,13 @@ __all__ = ["MAX_SIZE", "Fields"]
 MAX_SIZE = (
     1 << 24
 )  # of any width, count of layers or vocabulary: far above any model, far below overflow
-MAX_LAYERS = 1 << 16  # what each is like is listed before a tensor's shape can contradict it
+MAX_LAYERS = 1 << 16  # layers are listed before a tensor's shape can contradict their number
 
 
 class Fields:
     """Typed access to a JSON object; errors name the file and the field.
 
-    names: of fields that the file calls otherwise.
+    names: the file's names of fields, if they differ.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Fields:
         return Fields(config, self.file, self.names)
 
     def name(self, field: str) -> str:
-        """What the file calls a field."""
+        """The file's name of a field."""
         return self.names.get(field, field)
 
     def fail(self, field: str, expected: str, got: object) -> None:
@@ -66,11 +66,11 @@ class Fields:
 
     @property
     def n_layers(self) -> int:
-        """How many layers there are."""
+        """The number of layers."""
         return self.count("num_hidden_layers", most=MAX_LAYERS)
 
     def factor(self, field: str, default: float | None = None) -> float:
-        """A number that scales something, far from what float32 cannot hold."""
+        """A number that scales something, well within the range of float32."""
         value = self.number(field, default)
         if not 1e-6 <= value <= 1e6:
             self.fail(field, "a number in 0.000001..1000000", value)

@@ -1,5 +1,5 @@
-"""Gemma 3, its text: Gemma 2's graph with norms of the heads of q and k in place of the cap of
-scores, five layers within a window for each without, and rotations of their own for either.
+"""Gemma 3, text only: Gemma 2's graph with norms of the heads of q and k instead of the cap of
+scores. Five layers have a window for each without; both kinds have rotations of their own.
 arXiv 2503.19786.
 """
 

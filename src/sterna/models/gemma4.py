@@ -1,15 +1,15 @@
-"""Gemma 4, its text: Gemma 3's graph with other heads in layers without a window, keys that
-serve several layers, and rows of a second embedding for each layer.
+"""Gemma 4, text only: Gemma 3's graph with other heads in layers without a window, keys that
+several layers share, and rows of a second embedding for each layer.
 
     x = x + norm(o(attention(rope(norm(q), norm(k)), norm(v))))
     x = x + norm(down(gelu(gate) * up))
     x = (x + norm(projection(gelu(gate(x)) * rows))) * layer_scalar
 
 Each half reads RMSNorm(x), and norms multiply by their weight; scores are not scaled. The last
-num_kv_shared_layers layers have no keys and values: they read those of the last layer of their kind
-that has some. Of a token and a layer, rows = (norm(projection(x_0)) + embedding) / sqrt(2). Models
-without them (hidden_size_per_layer_input 0) go without the third line, but for its factor. Models
-with experts add what these make of another norm of x to the FFN's result, each behind a norm.
+num_kv_shared_layers layers have no keys and values of their own: they read the last layer of their
+kind that has some. For each token and layer, rows = (norm(projection(x_0)) + embedding) / sqrt(2).
+Models without rows (hidden_size_per_layer_input 0) skip the third line, but for its factor. Models
+with experts add norm(experts(norm(x))) to norm(FFN's result); each norm has its own weight.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sterna.weights.sources import Linear, WeightSource
 ARCHITECTURES = ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration")
 ACTIVATION = "gelu_pytorch_tanh"
 TERNARY = False  # float tensors of linear layers are the weights themselves
-#: What tensors' names begin with in a checkpoint with towers, and in one without.
+#: Prefixes of tensor names in a checkpoint with towers -> in one without.
 PREFIXES = {"model.language_model.": "model."}
 #: Prefixes of tensors that are not the text model's -> what they are.
 SKIPPED = {
@@ -75,8 +75,10 @@ def complete(f: Fields) -> dict[str, Any]:
 
 
 def _full_heads(t: Fields, kinds: list[str]) -> tuple[int, int]:
-    """KV heads and head_dim of layers without a window: published files have fields of all of them,
-    those that transformers has saved since 5.24 one entry for each."""
+    """KV heads and head_dim of layers without a window.
+
+    Published files have one field for all; files saved by transformers since 5.24, one for each.
+    """
     each = t.mapping("per_layer_config")
     if not each:
         named = "num_global_key_value_heads" if t.flag("attention_k_eq_v") else ""
@@ -98,7 +100,7 @@ def _full_heads(t: Fields, kinds: list[str]) -> tuple[int, int]:
 
 
 def _check(t: Fields, kinds: list[str], kv_heads: int) -> None:
-    """What the fields say of layers that share, and of rows of layers, must fit the others."""
+    """Check that the fields of shared keys and of rows fit the others."""
     for name in ("enable_moe_block", "use_double_wide_mlp"):  # `build` reads them
         t.flag(name)
     heads, first_shared = t.count("num_attention_heads"), t.n_layers - _shared(t)
@@ -116,7 +118,7 @@ def _check(t: Fields, kinds: list[str], kv_heads: int) -> None:
 
 
 def unread(c: TransformerConfig) -> set[str]:
-    """Modules that checkpoints have and that have no effect: keys of layers that read others'."""
+    """Modules of checkpoints that have no effect: keys of layers that read another layer's."""
     names = ("k_proj", "v_proj", "k_norm", "v_norm")
     shared = range(c.n_layers - _shared(c.fields), c.n_layers)
     return {f"model.layers.{i}.self_attn.{name}" for i in shared for name in names}
@@ -179,7 +181,7 @@ def _given(f: Fields, name: str) -> bool:
 
 
 def _rows(g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value) -> Value | None:
-    """What each layer adds of a token by itself, those of all layers side by side."""
+    """The rows that layers add for each token, of all layers side by side."""
     if not _given(c.fields, ROW_WIDTH):
         return None
     each, half = c.fields.count(ROW_WIDTH), 0.5**0.5
@@ -202,7 +204,7 @@ def _add_row(
     layer: int,
     factor: float,
 ) -> Value:
-    """(x + what a layer makes of its row) * factor."""
+    """Return (x + norm(projection(gelu(gate(x)) * row))) * factor."""
     p, each = f"model.layers.{layer}", rows.width // c.n_layers
     gate = Linear(f"{p}.per_layer_input_gate", each, c.hidden_size)
     h = layers.linear(g, c, w, x, gate.name, [gate])
@@ -217,7 +219,7 @@ def _with_experts(
     g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, ffn: Value, p: str,
     how: moe.ExpertFields,
 ) -> Value:  # fmt: skip
-    """norm(ffn) + norm(what the experts make of norm(x)); the router has a norm of its own."""
+    """norm(ffn) + norm(experts(norm(x))); the router has a norm of its own."""
     root = np.float32(c.hidden_size**-0.5)
     scale = w.vector(f"{p}.router.scale", c.hidden_size) * root
     h = g.norm(x, scale, c.rms_norm_eps, f"{p}.router.norm")

@@ -1,5 +1,4 @@
-"""Granite: Llama's graph with multipliers of the embedding, of scores, of what each half adds, and
-of logits.
+"""Granite: Llama's graph with multipliers of embedding, scores, logits and each half's result.
 
     x = x + r o(attention(rope(q, k), v));   x = x + r down(silu(gate) * up)
 

@@ -3,9 +3,9 @@ config.json.
 
     {"block_size": 1024, "signs": {"5120": "+-…"}, "inputs": ["lm_head", …], "rows": [names]}
 
-Inputs of the layers in `inputs` are rotated; rows of a table in `rows` are, after they were looked
-up, rotated back. signs: for each width; null: none. GGUF files have the same as
-`prism.hadamard.*` (gguf/folded_hadamard.py).
+Inputs of the layers in `inputs` are rotated; looked-up rows of the tables in `rows` are rotated
+back. signs: for each width; null: none. GGUF files have the same as `prism.hadamard.*`
+(gguf/folded_hadamard.py).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Hadamard:
 
     @classmethod
     def of(cls, fields: Fields) -> Hadamard | None:
-        """What config.json says, None where it says nothing; ModelFormatError names a field."""
+        """Read the field of config.json, None if it is absent; ModelFormatError names a field."""
         if fields.config.get(FIELD) is None:
             return None
         f = Fields(fields.mapping(FIELD), fields.file)
@@ -50,11 +50,11 @@ class Hadamard:
         return cls(f, block, signs, f.strings("inputs"), f.strings("rows"))
 
     def of_input(self, name: str, width: int) -> Rotation | None:
-        """What rotates the input of a layer; None where it stays as it is."""
+        """The rotation of a layer's input; None if there is none."""
         return self._of_width(width, name) if name in self.inputs else None
 
     def of_rows(self, name: str, width: int) -> Rotation | None:
-        """What has rotated the rows of a table; None where they are as they are."""
+        """The rotation that a table's rows went through; None if there was none."""
         return self._of_width(width, name) if name in self.rows else None
 
     def _of_width(self, width: int, name: str) -> Rotation:

@@ -1,4 +1,4 @@
-"""Layers that architectures share: which matrices run as one, and what they are called."""
+"""Layers that architectures share: names of their matrices, and which of these run as one."""
 
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Norms:
-    """The RMSNorms of a layer's halves, attention and FFN, by name: of what each reads, and of what
-    it adds to x; None where there is none. plus_one: all of them, as in `norm_weight`."""
+    """Names of the RMSNorms of a layer's halves, attention and FFN; None if there is none.
+
+    reads: of each half's input. adds: of its result. plus_one: of all, as in `norm_weight`.
+    """
 
     reads: tuple[str | None, str | None] = ("input_layernorm", "post_attention_layernorm")
     adds: tuple[str | None, str | None] = (None, None)
@@ -51,8 +53,11 @@ LLAMA_NORMS = Norms()
 
 @dataclass(frozen=True)
 class HeadNorms:
-    """The RMSNorms of q and k: of each head, or whole: of all heads together; before the rotation,
-    or last: after it. names: of their weights; plus_one: as in `norm_weight`."""
+    """The RMSNorms of q and k.
+
+    names: of their weights. whole: over all heads together, instead of each. last: after the
+    rotation, instead of before. plus_one: as in `norm_weight`.
+    """
 
     names: tuple[str, str] = ("q_norm", "k_norm")
     whole: bool = False
@@ -65,12 +70,10 @@ class AttentionOptions:
     """How attention differs from Llama's.
 
     bias: of q, k and v.
-    qk_norm: norms of q and k; v_norm: values are normalised as keys are, without a weight.
+    qk_norm: norms of q and k; v_norm: values are normalised like keys, without a weight.
     scale, cap: of scores, as in `graph.Attention`; sinks: each query head has one, `sinks`.
-    gated: rows of q_proj are [q | gate] of each head, and its result is multiplied with the sigmoid
-    of its gate.
-    stored: the one matrix that the checkpoint has q, k and v in; by_head: those of each head
-    together.
+    gated: rows of q_proj are [q | gate] of each head; sigmoid(gate) multiplies the head's result.
+    stored: name of the one matrix that holds q, k and v in the checkpoint; by_head: head by head.
     keys_are_values: there is no v_proj (`GraphBuilder.attention`).
     """
 
@@ -88,7 +91,7 @@ class AttentionOptions:
 
 @dataclass(frozen=True)
 class Factors:
-    """What multiplies embeddings, what a half of a layer adds, and logits; logits_cap: of those."""
+    """Factors of embeddings, of each half's result and of logits; logits_cap: a soft cap."""
 
     embedding: float = 1.0
     residual: float = 1.0
@@ -145,8 +148,7 @@ def ungated(
 def norm_weight(
     w: WeightSource, name: str, size: int, plus_one: bool = False
 ) -> npt.NDArray[np.float32]:
-    """What a norm multiplies by: `name`.weight, or 1 + it, rounded to float32 once, where a
-    checkpoint stores the difference from 1."""
+    """A norm's multiplier: `name`.weight, or with plus_one 1 + it, rounded to float32 once."""
     weight = w.vector(f"{name}.weight", size)
     return np.float32(1) + weight if plus_one else weight
 
@@ -180,8 +182,8 @@ def linear_parts(
 ) -> tuple[Value, list[int]]:
     """As `linear`, and the columns where the results of each part begin.
 
-    Layers that have norms or rotations of their own for their inputs run one by one. Adapters may
-    add to all that read x itself; a norm that became one with the glu before it leaves no x.
+    Layers with norms or rotations of their own inputs run one by one. Adapters may add to all that
+    read x itself; a norm that is fused with the glu before it leaves no x.
     """
     bias = None
     rotations = [c.hadamard.of_input(p.name, p.K) for p in parts] if c.hadamard else [None]
@@ -206,7 +208,7 @@ def linear_parts(
 
 
 def _columns(parts: list[Linear], weights: list[PackedWeight], row: Value) -> list[int]:
-    """Where each part's results begin in a row, to which several parts may give one weight."""
+    """The column where each part's results begin; one weight may hold several parts."""
     starts = dict(zip(accumulate((x.M for x in weights), initial=0), row.starts, strict=False))
     columns, at, before = [], 0, 0  # `before`: the weight's rows begin there
     for part in parts:
@@ -234,8 +236,8 @@ def attention(
 ) -> Value:  # fmt: skip
     """Attention of layer `layer`, up to the projection back; q, k and v are one matrix.
 
-    heads: of this layer, where they are not the model's. keys_of: what `attention` gave for an
-    earlier layer, whose keys and values this one reads; it has neither k_proj nor v_proj.
+    heads: of this layer, if they are not the model's. keys_of: the result of `attention` for an
+    earlier layer; this layer reads its keys and values and has neither k_proj nor v_proj.
     """
     r, o = heads or c.heads, options
     widths = {"q": r.n_heads * r.head_dim * (1 + o.gated)}
@@ -273,7 +275,7 @@ def gate_up(
     g: GraphBuilder, c: TransformerConfig, w: WeightSource, h: Value, name: str,
     *, stored_fused: bool = False,
 ) -> Value:  # fmt: skip
-    """The row [gate | up] of an FFN, one matrix; stored_fused: so the checkpoint has it, too."""
+    """The row [gate | up] of an FFN, one matrix; stored_fused: it is one in the checkpoint, too."""
     d, ff = c.hidden_size, c.intermediate_size
     parts = [Linear(f"{name}.{n}_proj", ff, d, c.mlp_bias) for n in ("gate", "up")]
     if stored_fused:
@@ -288,7 +290,7 @@ def output(
 ) -> Value:  # fmt: skip
     """x + factor * h W^T: o_proj or down_proj, back to the residual stream; h W^T if x is None.
 
-    norm_name: of an RMSNorm of what is added, plus_one as in `norm_weight`.
+    norm_name: of an RMSNorm of the added term; plus_one: as in `norm_weight`.
     """
     part = [Linear(name, c.hidden_size, h.width, bias)]
     if norm_name is None:
@@ -301,9 +303,9 @@ def head(
     g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, embedding: PackedWeight,
     *, plus_one: bool = False, factor: float = 1.0, cap: float = 0.0, hidden_states: bool = False,
 ) -> Value:  # fmt: skip
-    """Logits of the rows that are wanted, times the factor, then capped; a tied head is the
-    embedding's table. hidden_states: steps may ask for what the head reads, of all tokens
-    (`GraphBuilder.hidden_states`).
+    """Logits of the wanted rows, times the factor, then capped; a tied head uses the embedding.
+
+    hidden_states: steps may ask for the head's input of all tokens (`GraphBuilder.hidden_states`).
 
     The last norm's weight takes the factor, one rounding each. An exact head has a shadow of
     its table; capped logits are not screened (`GraphBuilder.head`).
@@ -326,6 +328,6 @@ def logits(
     x = _rotated(g, x, rotation, "lm_head")
     table = embedding if c.tied else w.table("lm_head", c.vocab_size, c.hidden_size)
     added = w.vector("lm_head.bias", c.vocab_size) if bias else None
-    # Embeddings need no logits, and what screens them takes memory.
+    # Embeddings need no logits, and a screen for them takes memory.
     shadow = None if cap or bias or c.pooling else w.shadow(table)
     return g.head(x, table, shadow, "lm_head", cap, added)

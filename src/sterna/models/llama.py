@@ -1,4 +1,4 @@
-"""Llama and what shares its graph: TinyLlama, Falcon3, and ternary Llamas such as Falcon-E.
+"""Llama and models of the same graph: TinyLlama, Falcon3, and ternary Llamas such as Falcon-E.
 
     x = x + o(attention(rope(q, k), v));   x = x + down(silu(gate) * up)
 
@@ -35,9 +35,8 @@ def build(
 ) -> Value:
     """Write the model's layers into `g`; returns the logits.
 
-    attention: its bias may be set here although config.json's attention_bias, which is of o as
-    well, does not say so; fused_gate_up: the checkpoint has gate and up as one matrix; ffn: in the
-    place of `feed_forward`.
+    attention: its `bias` holds even if config.json's attention_bias, which includes o, is false.
+    fused_gate_up: the checkpoint has gate and up as one matrix. ffn: replaces `feed_forward`.
     """
     x, table = layers.embedding(g, c, w, factors.embedding)
     one = norms.plus_one
@@ -70,8 +69,8 @@ def feed_forward(
     *, fused: bool = False, factor: float = 1.0, norm_name: str | None = None,
     plus_one: bool = False,
 ) -> Value:  # fmt: skip
-    """x + factor * down(act(gate) * up) of h; fused: as `stored_fused` of `layers.gate_up`; the
-    rest as in `layers.output`."""
+    """x + factor * down(act(gate) * up) of h; fused: `stored_fused` of `layers.gate_up`; other
+    arguments as in `layers.output`."""
     h = layers.gate_up(g, c, w, h, name, stored_fused=fused)
     h = g.glu(h, c.activation, f"{name}.act")
     return layers.output(

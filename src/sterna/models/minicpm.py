@@ -1,5 +1,5 @@
-"""MiniCPM, MiniCPM4 and BitCPM4, dense: Llama's graph with factors of the embedding, of what each
-half adds, and of logits. arXiv 2404.06395.
+"""MiniCPM, MiniCPM4 and BitCPM4, dense: Llama's graph with factors of embedding, logits and each
+half's result. arXiv 2404.06395.
 
     x = x + r o(attention(rope(q, k), v));   x = x + r down(silu(gate) * up)
 

@@ -1,6 +1,6 @@
 """Mistral: Llama's graph, within a window of attention in all layers. arXiv 2310.06825.
 
-A file that says nothing of a window has one of 4,096 positions; null means none.
+A file without the field of a window has one of 4,096 positions; null means none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ build = llama.build
 
 
 def complete(f: Fields) -> dict[str, Any]:
-    """The window is of all layers."""
+    """The window, which all layers have."""
     if f.config.get("layer_types") is not None or f.config.get("sliding_window") is None:
         return {}
     return {"layer_types": [SLIDING] * f.n_layers}

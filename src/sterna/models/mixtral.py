@@ -15,7 +15,7 @@ from sterna.weights.sources import WeightSource
 ARCHITECTURES = ("MixtralForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
-#: What a checkpoint calls the parts of a layer of experts.
+#: A checkpoint's names of the parts of a layer of experts.
 NAMES = moe.Names("gate", "experts.{}.w1", "experts.{}.w3", "experts.{}.w2")
 complete = mistral.complete
 

@@ -70,13 +70,13 @@ def feed_forward(
     how: ExpertFields, *, names: Names = NAMES, bias: bool = False, stacking: Stacking = STACKED,
     activation: str = "", limit: float = 0.0,
 ) -> Value:  # fmt: skip
-    """x + what its experts make of each row of h; `name` is the layer's.
+    """x + the experts' result for each row of h; `name` is the layer's.
 
-    bias: of the router, and of each expert's layers; stacking: as `WeightSource.experts` takes it;
-    activation, limit: as `GraphBuilder.glu` takes them, where it is not the model's.
+    bias: of the router, and of each expert's layers. stacking: as in `WeightSource.experts`.
+    activation, limit: as in `GraphBuilder.glu`, if they are not the model's.
     """
     d, router = c.hidden_size, f"{name}.{names.router}"
-    # Both stay in the type that the checkpoint has them in.
+    # Both keep the checkpoint's type.
     parts = [Linear(router, how.count, d, bias, exact=True)]
     if how.shared:
         parts.append(Linear(f"{name}.{names.shared_gate}", 1, d, exact=True))
@@ -104,7 +104,7 @@ def combined(
     name: str, how: ExpertFields, *, names: Names = NAMES, bias: bool = False,
     stacking: Stacking = STACKED, activation: str = "", limit: float = 0.0,
 ) -> Value:  # fmt: skip
-    """(x +) what the experts of a route make of each row of h; the rest as in `feed_forward`."""
+    """(x +) the result of a route's experts for each row of h; the rest as in `feed_forward`."""
     module = f"{name}.experts"
     rows = g.spread(h, route, f"{module}.spread")
     two = [Linear(f"{name}.{part}", how.width, c.hidden_size, bias) for part in names.gate_up]

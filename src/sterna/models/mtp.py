@@ -1,12 +1,12 @@
-"""MTP layers: one layer more, that predicts the token after the next one.
+"""MTP layers: one more layer, which predicts the token after the next one.
 
-For each token n but the first, of the rows h that the head reads of the tokens (vLLM's
-qwen3_5_mtp.py, llama.cpp's nextn tensors):
+For each token n but the first, with h the head's input for a token (vLLM's qwen3_5_mtp.py,
+llama.cpp's nextn tensors):
 
     x = fc([norm(embedding of token n) | norm(h of token n - 1)])
     x = x + attention(norm(x)); x = x + FFN(norm(x)); h' = norm(x)
 
-h' to the model's own head gives what follows token n, and in h's place the token after that.
+The model's own head makes of h' what follows token n. h' in place of h predicts one token further.
 """
 
 from __future__ import annotations
@@ -27,15 +27,18 @@ FeedForward = Callable[[GraphBuilder, Value, Value, str], Value]
 
 
 def is_there(c: TransformerConfig, w: WeightSource) -> bool:
-    """Whether the weights have one, with the model's own embedding and head, and not folded."""
+    """Whether there is an MTP layer that Sterna runs.
+
+    It uses the model's own embedding and head, and its weights are not folded.
+    """
     own = c.fields.flag("mtp_use_dedicated_embeddings")
-    # Absent in the files of some trainers, and of GGUF; more than one layer is none of ours.
+    # The field is absent in files of some trainers and in GGUF. Several layers are not supported.
     single = c.fields.config.get("mtp_num_hidden_layers", 1) == 1
     return single and not own and c.hadamard is None and w.has("mtp.fc")
 
 
 def build(model: Graph, c: TransformerConfig, w: WeightSource, ffn: FeedForward) -> Graph:
-    """The layer of a model that was written to `model`."""
+    """The MTP layer of a model whose graph is `model`."""
     c = replace(c, attention=(*c.attention, c.attention[-1]))
     g, width, head = GraphBuilder(c.heads), c.hidden_size, model.head
     table = model.table

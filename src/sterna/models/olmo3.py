@@ -1,6 +1,6 @@
-"""OLMo 3: OLMo 2's graph, three layers within a window for each without. arXiv 2512.13961.
+"""OLMo 3: OLMo 2's graph; three layers have a window for each without. arXiv 2512.13961.
 
-Where a file has longer contexts, their scaling is of the layers without a window alone.
+A scaling for longer contexts applies only to the layers without a window.
 """
 
 from __future__ import annotations

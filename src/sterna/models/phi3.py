@@ -19,7 +19,7 @@ from sterna.weights.sources import WeightSource
 ARCHITECTURES = ("Phi3ForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
-ORIGINAL_CONTEXT = 4096  # of its class, where a file has none, within rope_parameters or without
+ORIGINAL_CONTEXT = 4096  # the class's default, if a file has none in rope_parameters or outside
 OLDER_NAMES = ("su", "yarn")  # of LongRoPE in the first files; this family has no other YaRN
 
 

@@ -32,7 +32,7 @@ class Pooling:
 
     @classmethod
     def of(cls, fields: Fields) -> Pooling | None:
-        """What config.json says, None where it says nothing; ModelFormatError names a field."""
+        """Read the field of config.json, None if it is absent; ModelFormatError names a field."""
         if fields.config.get(POOLING) is None:
             return None
         f = Fields(fields.mapping(POOLING), fields.file)

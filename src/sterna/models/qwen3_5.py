@@ -1,13 +1,13 @@
-"""Qwen3.5 and 3.6, dense, their text: gated DeltaNet in most layers, gated attention in the others.
+"""Qwen3.5 and 3.6, dense, text only: gated DeltaNet in most layers, gated attention in the others.
 arXiv 2412.06464 (the recurrence).
 
     x = x + out(norm(recurrence(silu(conv(q, k, v)), a, b)) silu(z)),   or
     x = x + o(attention(rope(norm(q), norm(k)), v) sigmoid(gate));
     x = x + down(silu(gate) * up)
 
-Each half reads RMSNorm(x). Norms multiply by 1 + their weight, but for that of the recurrence. A
-part of each head is rotated; the sections of its rotations, which tell an image's axes apart, are
-all of one position in a text. Checkpoints with a vision tower nest the text's config and tensors.
+Each half reads RMSNorm(x). Norms multiply by 1 + their weight, except the recurrence's. A part of
+each head is rotated. Its sections tell an image's axes apart; in a text all have the same position.
+Checkpoints with a vision tower nest the text's config and tensors.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def complete(f: Fields) -> dict[str, Any]:
 
 
 def _mixers(t: Fields) -> list[str]:
-    """What each layer has: FULL or LINEAR."""
+    """The kind of each layer: FULL or LINEAR."""
     listed = t.items("layer_types", t.n_layers, (LINEAR, FULL))
     if listed is None:
         interval = t.count("full_attention_interval")
@@ -88,7 +88,7 @@ def _check_sections(rope: Fields, rotary_dim: int) -> None:
 def build(
     g: GraphBuilder, c: TransformerConfig, w: WeightSource, ffn: FeedForward | None = None
 ) -> Value:
-    """Write the model's layers into `g`; returns the logits. ffn: in the place of a dense one."""
+    """Write the model's layers into `g`; returns the logits. ffn: replaces the dense one."""
     heads, feed_forward = _heads(c.fields), ffn or _dense(c, w)
     x, table = layers.embedding(g, c, w)
     for i, mixer in enumerate(c.fields.config[MIXERS]):
@@ -127,7 +127,7 @@ def _dense(c: TransformerConfig, w: WeightSource) -> FeedForward:
 def predictor(
     g: Graph, c: TransformerConfig, w: WeightSource, ffn: FeedForward | None = None
 ) -> Graph | None:
-    """The MTP layer of a model that was written to `g`; None where the weights have none."""
+    """The MTP layer of the model with graph `g`; None if the weights have none."""
     if not mtp.is_there(c, w):
         return None
     return mtp.build(g, c, w, ffn or _dense(c, w))

@@ -1,6 +1,6 @@
-"""Qwen3.5 and 3.6 with experts, their text: Qwen3.5's graph, whose FFNs are experts.
+"""Qwen3.5 and 3.6 with experts, text only: Qwen3.5's graph, whose FFNs are experts.
 
-A token takes a few, whose shares add up to 1, and one that all tokens share.
+A token uses a few experts, whose shares add up to 1, and one that all tokens use.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SKIPPED = qwen3_5.SKIPPED
 
 
 def complete(f: Fields) -> dict[str, Any]:
-    """As of the dense models, and for all layers the width of an expert."""
+    """The fields of the dense models, and the width of an expert for all layers."""
     fields = qwen3_5.complete(f)
     text = f.having({**f.config, **fields})
     return {**fields, "intermediate_size": text.count("moe_intermediate_size")}
@@ -34,7 +34,7 @@ def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
 
 
 def predictor(g: Graph, c: TransformerConfig, w: WeightSource) -> Graph | None:
-    """The MTP layer of a model that was written to `g`; None where the weights have none."""
+    """The MTP layer of the model with graph `g`; None if the weights have none."""
     return qwen3_5.predictor(g, c, w, _experts(c, w))
 
 

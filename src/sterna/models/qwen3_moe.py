@@ -21,7 +21,7 @@ TERNARY = False  # float tensors of linear layers are the weights themselves
 
 
 def complete(f: Fields) -> dict[str, Any]:
-    """A window, if it is in use, is of all layers."""
+    """The window, if it is in use; all layers have it."""
     if not f.flag("use_sliding_window") or f.config.get("sliding_window") is None:
         return {"sliding_window": None}
     return {"layer_types": [SLIDING] * f.n_layers}

@@ -57,8 +57,10 @@ def rotary_of(fields: Fields, parameters: dict[str, Any], rotary_dim: int) -> Ro
 
 
 def rotations_of(fields: Fields, kinds: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """rope_parameters of each kind of layers, over those in `kinds`; what a file has for none in
-    particular is of those without a window."""
+    """rope_parameters of each kind of layers; the file's win over the defaults in `kinds`.
+
+    Parameters without a kind are of the layers without a window.
+    """
     given = fields.mapping("rope_parameters")
     if not any(kind in given for kind in kinds):
         given = {"full_attention": given}
@@ -69,8 +71,10 @@ def rotations_of(fields: Fields, kinds: dict[str, dict[str, Any]]) -> dict[str, 
 def rotated_part(
     fields: Fields, parameters: dict[str, Any], head_dim: int
 ) -> tuple[int, dict[str, Any]]:
-    """How many of a head's features are rotated, where an architecture rotates a part of them, and
-    `parameters` without the field that says it, partial_rotary_factor; it may be either's."""
+    """How many of a head's features are rotated, and `parameters` without partial_rotary_factor.
+
+    That field stands in `parameters` or in config.json itself.
+    """
     name = "partial_rotary_factor"
     rest = {key: value for key, value in parameters.items() if key != name}
     holder = fields if parameters.get(name) is None else fields.having(parameters)
@@ -88,9 +92,9 @@ def scaling_kind(parameters: dict[str, Any]) -> Any:
 
 
 def extended_context(fields: Fields) -> int:
-    """Positions that a model holds: max_position_embeddings, or what YaRN makes of the original.
+    """Positions that a model holds: max_position_embeddings, or YaRN's extension of the original.
 
-    Files that were extended by hand, as Qwen3's makers describe it, leave max_position_embeddings.
+    Files extended by hand, as Qwen3's makers describe it, keep the old max_position_embeddings.
     """
     context = fields.count("max_position_embeddings")
     parameters = fields.mapping("rope_parameters")
@@ -102,7 +106,7 @@ def extended_context(fields: Fields) -> int:
 
 
 def default_attention_factor(factor: float, mscale: float = 1.0) -> float:
-    """What YaRN multiplies cosines and sines by (arXiv 2309.00071, section 3.4)."""
+    """YaRN's factor of cosines and sines (arXiv 2309.00071, section 3.4)."""
     return 0.1 * mscale * _native.log(factor) + 1.0 if factor > 1 else 1.0
 
 
@@ -131,7 +135,7 @@ class _Rope(Fields):
 
     @property
     def extension(self) -> float:
-        """How many times as long the context became: at least 1."""
+        """The factor by which the context became longer, at least 1."""
         if self.config.get("factor") is None:
             return max(1.0, self.outer.count("max_position_embeddings") / self.original)
         factor = self.factor("factor")
@@ -180,11 +184,11 @@ def _llama3(rope: _Rope) -> Rotary:
 
 @dataclass(frozen=True)
 class Yarn:
-    """YaRN (arXiv 2309.00071): pairs that turn often in the original context keep their frequency,
-    those that turn less than once are divided by `factor`, a ramp over the pairs lies between.
+    """YaRN (arXiv 2309.00071): pairs that turn often in the original context keep their frequency.
+    Slow pairs are divided by `factor`. A ramp over the pairs lies between.
 
-    original: positions of that context. beta_fast, beta_slow: turns where the ramp begins and ends;
-    truncate: it does so at whole pairs. attention_factor: of cosines and sines.
+    original: positions of that context. beta_fast, beta_slow: turns where the ramp begins and ends.
+    truncate: the ramp begins and ends at whole pairs. attention_factor: of cosines and sines.
     """
 
     factor: float
@@ -222,9 +226,10 @@ def yarn_of(fields: Fields, parameters: dict[str, Any]) -> Yarn:
 
 
 def _yarn_attention_factor(rope: _Rope, factor: float) -> float:
-    """attention_factor, else the quotient of mscale's and mscale_all_dim's, else the paper's.
+    """attention_factor, else the quotient of the factors of mscale and mscale_all_dim, else the
+    paper's.
 
-    attention_factor_times, a field of ours: times the paper's, as GGUF has it.
+    attention_factor_times, a field of ours: a multiple of the paper's factor, as in GGUF.
     """
     given = rope.optional("attention_factor")
     if given is not None:
@@ -247,8 +252,8 @@ def _yarn(rope: _Rope) -> Rotary:
 
 
 def _longrope(rope: _Rope) -> Rotary:
-    """LongRoPE (arXiv 2402.13753): each pair has two factors to divide by, short_factor in the
-    original context and long_factor beyond it. `Rotary.long` says which a sequence has."""
+    """LongRoPE (arXiv 2402.13753): each pair is divided by its short_factor in the original context
+    and by its long_factor beyond. `Rotary.long` says which one a sequence has."""
     factor, original = rope.extension, rope.original
     for name in ("short_factor", "long_factor"):
         if rope.config.get(name) is None:
@@ -268,8 +273,8 @@ def _longrope(rope: _Rope) -> Rotary:
 
 
 def _proportional(rope: _Rope) -> Rotary:
-    """Gemma 4's: the first partial_rotary_factor of the pairs turn as in a head that is rotated as
-    a whole, the others not at all."""
+    """Gemma 4's scaling: the first partial_rotary_factor of the pairs turn as if the whole head
+    did. The others do not turn."""
     part = rope.number("partial_rotary_factor", 1.0)
     turning = int(min(part, 2) * rope.dim // 2)
     if not 1 <= turning <= rope.dim // 2:

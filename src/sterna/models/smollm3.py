@@ -15,7 +15,7 @@ build = llama.build
 
 
 def complete(f: Fields) -> dict[str, Any]:
-    """Which layers have rotations; those without have a window, if there is one."""
+    """Which layers have rotations; the others have the window, if there is one."""
     n, interval = f.n_layers, f.count("no_rope_layer_interval")
     rotated = f.items("no_rope_layers", n, (0, 1))
     rotated = rotated or [int((i + 1) % interval != 0) for i in range(n)]

@@ -24,9 +24,9 @@ _PARTS = (
 
 
 def client_tools(tools: Iterable[Any] | None, kinds: tuple[Any, ...], warn: Warn) -> list[Any]:
-    """Only the tools that the client runs: those of a type in `kinds`.
+    """Only the tools that the client runs: tools of a type in `kinds`.
 
-    Tools without a type, and what is no object, stay: the caller checks them.
+    Tools without a type and values that are no objects stay: the caller checks them.
     """
     kept = []
     for i, tool in enumerate(tools or ()):

@@ -29,7 +29,7 @@ TOKENS = {
         "Rows of an exact head that were computed in float.",
     ),
 }
-#: Histograms: the seconds that each takes of a `Stats`, and its buckets.
+#: Histograms: the seconds of a `Stats` that each counts, and its buckets.
 TIMES: dict[str, tuple[Callable[[Stats], float | None], tuple[float, ...]]] = {
     "time_to_first_token_seconds": (lambda s: s.ttft_s, SECONDS),
     "request_queue_time_seconds": (lambda s: s.queue_s, SECONDS),

@@ -60,7 +60,7 @@ def export_checkpoint(model: nn.Module, out: str | Path, tokenizer: Any = None) 
     BitLinear, AutoBitLinear (the masters of the online mode are rounded as its forward pass rounds
     them) and SternaLinear of ternary levels become packed trits, in the layout of
     bitnet-b1.58-2B-4T, which transformers reads too; all else is kept in its dtype. tokenizer: one
-    of transformers, saved beside; LLM needs it.
+    of transformers, saved in the same folder; LLM needs it.
 
     The folder is loaded and compared before it has its name: `out` must be absent or empty, and is
     whole or not there. Raises RequestError or NonFiniteError, which name the layer, and

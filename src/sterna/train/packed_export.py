@@ -49,9 +49,9 @@ def export(
 
     Layers of `sterna.train`, SternaLinear (of formats whose levels stand for themselves), BitLinear
     and AutoBitLinear keep their levels and scales; all else is kept in its dtype. tokenizer: one of
-    transformers, saved beside, or a folder, whose files are copied; LLM needs it. head: the weight
-    format of the embedding and the head, default their own. `out` must be absent or empty, and is
-    whole or not there. Before it is written its logits are compared with the model's.
+    transformers, saved in the same folder, or a folder, whose files are copied; LLM needs it. head:
+    the weight format of the embedding and the head, default their own. `out` must be absent or
+    empty, and is whole or not there. Logits are compared with the model's before writing.
 
     Raises RequestError or NonFiniteError, which name the layer, and UnsupportedModelError for an
     architecture that Sterna does not run.

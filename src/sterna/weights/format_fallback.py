@@ -1,4 +1,4 @@
-"""Matrices that got another format because their rows are no whole blocks of the one asked for."""
+"""Matrices that got another format because their rows do not fill the requested one's blocks."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class FormatFallback(NamedTuple):
 def format_fallbacks(
     made: Iterable[Made], format: str | None, head: str | None
 ) -> list[FormatFallback]:
-    """Group the matrices that could not have the format asked for, of layers and of tables.
+    """Group the matrices of layers and tables that could not have the requested format.
 
     GGUF files hold them in f16 if no other format fits.
     """
@@ -74,7 +74,7 @@ def _of_one(asked: Format, made: list[Made]) -> list[FormatFallback]:
 def warn_of_fallbacks(
     modules: Mapping[str, PackedWeight], format: str | None, head: str | None
 ) -> None:
-    """A warning for each line that `replaced` has to tell of a model's weights."""
+    """Warn of a model's matrices that could not have the requested format, by groups."""
     made = (Made(name, weight.K, weight.format.name) for name, weight in modules.items())
     for one in format_fallbacks(made, format, head):
         warnings.warn(str(one), RuntimeWarning, stacklevel=3)

@@ -62,7 +62,7 @@ class Loss:
         self._signal += other._signal
 
     def add(self, before: F32, after: F32) -> None:
-        """Some weights, and what became of them."""
+        """Add the errors of some weights."""
         self._signal += _squares(before)
         error = after - before
         largest = float(max(error.max(initial=0.0), -error.min(initial=0.0)))
@@ -90,5 +90,5 @@ class Loss:
 
 def _squares(values: F32) -> float:
     """The sum of squares, in float64."""
-    # Not a product of numpy's: its threads wait for each other where other work has the cores.
+    # numpy's dot product is avoided: its threads wait for each other when the cores are busy.
     return float(np.square(values, dtype=np.float64).sum())

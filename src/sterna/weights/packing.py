@@ -1,7 +1,7 @@
-"""From what a storage read to a packed weight in a format: the one that is asked for, or its own.
+"""From a storage's levels or floats to a packed weight, in the requested format or their own.
 
-Levels go to the narrowest format that has them all, unchanged. Another format is a choice of the
-caller; it changes the weights only where they are floats, or may be.
+Levels go unchanged to the narrowest format that has them all. The caller may choose another format;
+it changes only weights that are floats or may be used as floats.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ __all__ = [
     "pack_floats",
 ]
 
-#: Formats that levels run as where none is asked for, the fewest bits first.
+#: Default formats of levels, the fewest bits first.
 NARROWEST = ("i1", "i2", "i2p", "i4", "pot4", "pot4z", "i8")
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Where a layer's rows go; neighbours of equal choice may be one weight.
+    """The format of a layer's rows; neighbours of equal choice may be one weight.
 
-    keeps: the levels go there unchanged; else floats are stored as they are, or rounded.
+    keeps: levels stay unchanged; otherwise floats are stored as they are, or rounded.
     """
 
     format: str
@@ -48,8 +48,8 @@ class Choice:
 def choose(part: Levels | Floats, asked: str | None) -> Choice:
     """The format asked for, or the layer's own: the narrowest with all its levels, or its dtype.
 
-    For rows that are no whole blocks it is what takes the asked one's place (`formats.fitting`).
-    Raises RequestError for a format that the weights cannot be held in.
+    If rows are no whole blocks, `formats.fitting` replaces the format. Raises RequestError for a
+    format that cannot hold the weights.
     """
     if isinstance(part, Floats):
         if asked is None:
@@ -75,18 +75,17 @@ def can_keep(format: Format, part: Levels, group: int) -> bool:
 
 
 def has_levels(format: Format, levels: Collection[int]) -> bool:
-    """Whether a format has these levels, none of them lost to a scale.
+    """Whether a format has these levels, and its scales keep all of them.
 
-    Scales that are whole numbers of a few bits, or come with minima, are made to fit the levels of
-    their rounding: they are nobody else's.
+    Scales of a few bits, or with minima, fit only the levels that were rounded with them.
     """
     return format.codebook is not None and format.scales.single and format.codebook.has_all(levels)
 
 
 def pack(parts: list[Levels | Floats], choice: Choice, threads: int, name: str) -> PackedWeight:
-    """The rows of layers of one choice, one after the other, as one weight.
+    """Join the rows of layers of one choice into one weight.
 
-    Raises RequestError for a shape that the format does not have; `name` is named there.
+    Raises RequestError, with `name`, for a shape that the format does not have.
     """
     format = formats.get(choice.format)
     if choice.keeps:
@@ -99,7 +98,7 @@ def pack(parts: list[Levels | Floats], choice: Choice, threads: int, name: str) 
 
 
 def layer_scale(format: Format) -> str | None:
-    """Where rounding a layer to a format puts scales: in rows, unless its name says otherwise."""
+    """Where scales of a rounded layer lie: in rows, or None for the place in the format's name."""
     return None if ":" in format.name else "row"
 
 
@@ -127,10 +126,10 @@ def _scale(parts: list[Levels], format: Format) -> npt.NDArray[Any]:
 def pack_floats(
     parts: list[Floats], asked: str, threads: int, name: str, scale: str | None = None
 ) -> PackedWeight:
-    """Float rows in a format: as their own bits where it is the same, else rounded.
+    """Pack float rows in a format: with their own bits if it is theirs, else rounded.
 
-    scale: where a format with scales, but not in groups, has them, "tensor" (one for each part) or
-    "row"; None: its own.
+    scale: of a format with scales but without groups, "tensor" (one for each part) or "row"; None:
+    the format's own.
     """
     format = formats.get(asked)
     M, K = sum(len(part.bits) for part in parts), parts[0].bits.shape[1]

@@ -1,7 +1,7 @@
-"""A weight in another format: the one rule of what is kept and what is rounded.
+"""A weight in another format: one rule says what is kept and what is rounded.
 
-Loading a packed model in another format, converting it and writing it as GGUF all follow it. Rows
-are taken in pieces of bounded size.
+Loading a packed model in another format, conversion and GGUF export all follow it. Rows are taken
+in pieces of bounded size.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def row_chunks(weight: PackedWeight, whole: bool = False) -> Iterator[PackedWeig
 def has_levels_of(new: Format, old: Format) -> bool:
     """Whether a format has all levels of another and may keep them; scales may be rounded.
 
-    Where old groups do not consist of new ones, it is better to round again, but for +-1 and 0.
+    If old groups do not consist of new ones, rounding again is better, except for +-1 and 0.
     """
     if old.codebook is None or new.codebook is None:
         return False
@@ -61,36 +61,36 @@ def has_levels_of(new: Format, old: Format) -> bool:
 
 
 def _finer(new: Format, old: Format) -> bool:
-    """Whether each new scale is one of the old ones."""
+    """Whether each new scale has weights of a single old one."""
     group = new.scales.group
     return not old.scales.group or (bool(group) and old.scales.group % group == 0)
 
 
 def _keeps(new: Format, old: Format) -> bool:
-    """Whether the levels of a weight stay what they are in a format."""
+    """Whether a weight keeps its levels in a format."""
     return new.scaled and (_differ_in_name(new, old) or has_levels_of(new, old))
 
 
 def _base(f: Format) -> str:
-    """The name of a format without what it says of scales."""
+    """The name of a format without the suffix for scales."""
     return f.name.partition(":")[0]
 
 
 def _differ_in_name(new: Format, old: Format) -> bool:
-    """Whether formats are one but for where rows have scales, as i2 and i2:tensor are."""
+    """Whether formats differ only in the placement of rows' scales, as i2 and i2:tensor."""
     return old.scales.group == new.scales.group and _base(old) == _base(new)
 
 
 def repacked(
     weight: PackedWeight, format: str | None, threads: int, name: str, is_layer: bool = True
 ) -> PackedWeight:
-    """`weight` in `format` (None: its own), where nothing is lost, or floats are rounded anew.
+    """`weight` in `format` (None: its own), if nothing is lost or the weight is of floats.
 
-    For rows that are no whole blocks, `format` is what takes its place (`formats.fitting`).
+    If rows are no whole blocks, `formats.fitting` replaces the format.
 
-    Levels that the format has go there with the same scales: the same matrix. Floats are rounded as
-    those of a checkpoint, a layer's (or an embedding's). Raises RequestError for any other pair,
-    since to round what is rounded already would lose twice; `name` says whose weight it is.
+    Levels that the format has are kept with their scales: the same matrix. Floats are rounded as a
+    checkpoint's, of a layer or an embedding. Raises RequestError, with `name`, for any other pair:
+    rounding twice would lose twice.
     """
     if format is None:
         return weight
@@ -114,8 +114,8 @@ def repacked(
 class Rows:
     """A weight in the making: `add` takes its rows from weights in any format, in order.
 
-    M: rows that there will be at most. scale: as `weighted.rounded` takes it. measures: whether
-    losses learn what changed. squares: of what the weights meet (`formats.weighted`), float32 [K].
+    M: most rows. scale: as in `weighted.rounded`. measures: whether `losses` are computed. squares:
+    mean squares of the layer's input (`formats.weighted`), float32 [K].
     """
 
     format: Format
@@ -132,14 +132,14 @@ class Rows:
     _done: int = 0
 
     def __post_init__(self) -> None:
-        """Checks the shape; RequestError."""
+        """Check the shape; RequestError."""
         f = self.format
         f.check_shape(self.M, self.K)
-        # Pages that are not written do not exist yet.
+        # Pages take memory once they are written.
         self._codes = np.empty((f.n_tiles(self.M), f.tile_bytes(self.K)), np.uint8)
 
     def add(self, weight: PackedWeight, name: str) -> Loss:
-        """All rows of a weight, which becomes one entry of `losses`."""
+        """Add all rows of a weight, as one entry of `losses`."""
         loss = Loss(name, weight.M, weight.K, weight.format.name, self.format.name)
         self.losses.append(loss)
         aligned = weight.M % self.format.tile_rows == 0 and not self._waiting
@@ -175,7 +175,7 @@ class Rows:
         self._pack(final=False)
 
     def _pack(self, final: bool) -> None:
-        """The rows that fill tiles; at the end all."""
+        """Pack the rows that fill tiles; at the end all."""
         rows = sum(map(len, self._waiting))
         packed = rows if final else rows // self.format.tile_rows * self.format.tile_rows
         if packed == 0:
@@ -201,15 +201,15 @@ def converted(
     threads: int,
     squares: F32 | None = None,
 ) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
-    """The rows of a weight in another format, some at a time: (levels, scales) as `ops.unpack`, or
-    a float format's bits and 1.
+    """Yield the rows of a weight in another format: (levels, scales) as `ops.unpack`, or a float
+    format's bits and 1.
 
-    Levels that the format has are kept, with a scale that makes them worth the same; others are
-    rounded, by `squares` where there are any (as `Rows` has them). `loss` learns what changed.
+    Levels that the format has are kept, with a scale that preserves their values. Others are
+    rounded, by `squares` (as in `Rows`) if given. Errors are added to `loss`.
     """
     old = weight.format
     keep = _keeps(new, old)
-    # A scale for all of a tensor follows from all of it.
+    # One scale for a tensor depends on all of its rows.
     keeps_scales = keep and (_differ_in_name(new, old) or _finer(new, old))
     whole = not keeps_scales and new.scaled and (scale or new.scales.default) == "tensor"
     for chunk in row_chunks(weight, whole):
@@ -249,9 +249,9 @@ def _kept(
 
 
 def _merged(new: Format, old: Format, levels: npt.NDArray[Any], scale: F32, whole: bool) -> F32:
-    """The scales of new groups, rows or (whole) all, of levels -1, 0, 1: of least square error.
+    """Scales of least square error for levels -1, 0, 1 in new groups, in rows or (whole) in one.
 
-    So what is the same in all old groups stays what it is: every sum here is exact.
+    Every sum here is exact, so a scale that all old groups share stays the same.
     """
     M, K = levels.shape
     group = new.scales.group
@@ -267,6 +267,6 @@ def _merged(new: Format, old: Format, levels: npt.NDArray[Any], scale: F32, whol
 def _rounded(
     format: Format, values: F32, scale: str | None, squares: F32 | None, threads: int
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Real weights -> (levels, scales), the scales being those that the format can hold."""
+    """Real weights -> (levels, scales); the format can hold these scales."""
     levels, scales = weighted.rounded(format, values, scale, squares, threads)
     return levels, format.check_scales(scales, *values.shape)

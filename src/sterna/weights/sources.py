@@ -102,7 +102,7 @@ STACKED = Stacking()
 class WeightSource(Protocol):
     """Where a model file gets its weights, always in the form of a Hugging Face checkpoint.
 
-    What was handed out is kept by name.
+    It keeps by name all that it has handed out.
     """
 
     @property
@@ -176,7 +176,7 @@ class PackedWeights:
         return np.asarray(got, np.float32)
 
     def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
-        """The packed weight of this name, or those of `in_runs`, which hold whole parts each."""
+        """The packed weight of this name, or several named as by `in_runs`, each of whole parts."""
         exact = any(part.exact for part in parts)
         modules = self._modules(name, parts, lambda rows, _: rows)
         return [self._layer(module, M, parts[0].K, exact) for module, M in modules]
@@ -184,7 +184,7 @@ class PackedWeights:
     def experts(
         self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
     ) -> list[Experts]:
-        """The packed weights of this name, as `matrix` has them."""
+        """The packed weights of this name, as in `matrix`."""
         made = []
         for module, M in self._modules(
             name, parts, lambda rows, stored: Experts.rows_of(stored.format.tile_rows, count, rows)
@@ -200,7 +200,7 @@ class PackedWeights:
     def experts_bias(
         self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
     ) -> F32:
-        """Those that are stored for all."""
+        """The stored biases of all experts."""
         return self.vector(f"{name}.bias", count, sum(part.M for part in parts))
 
     def _modules(
@@ -244,7 +244,7 @@ class PackedWeights:
         return got
 
     def _kept(self, name: str, made: PackedWeight) -> PackedWeight:
-        if isinstance(self.modules, dict):  # else they are read as they are asked for, and not kept
+        if isinstance(self.modules, dict):  # otherwise they are read on request and not kept
             self.modules[name] = made
         return made
 
@@ -346,7 +346,7 @@ class CheckpointWeights:
     def experts(
         self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
     ) -> list[Experts]:
-        """The rows of `parts` of all experts, as `matrix` has those of one."""
+        """The rows of `parts` for all experts, as `matrix` gives them for one."""
         if f"{name}_blocks" in self.checkpoint.tensors:
             self._read |= {f"{name}_blocks", f"{name}_scales"}
             asked, threads = self.format or "mxfp4", self.threads
@@ -409,9 +409,9 @@ class CheckpointWeights:
     ) -> None:
         """Raise UnsupportedModelError for a tensor that the architecture did not ask for.
 
-        Such a checkpoint is of another architecture than it says: one more norm or bias changes
-        every result. Exempt are modules without an effect and names with a skipped prefix; tensors
-        that can be recomputed are ignored.
+        The checkpoint's architecture is then not the stated one: one more norm or bias changes
+        every result. Modules without an effect, names with a skipped prefix and tensors that can be
+        recomputed are exempt.
         """
         unused = {*without_effect}
         for name, info in self.checkpoint.tensors.items():

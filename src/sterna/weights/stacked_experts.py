@@ -1,7 +1,7 @@
-"""The matrices of experts as checkpoints store them, and their way into a format.
+"""The matrices of experts as checkpoints store them, and their conversion to a format.
 
-Stored is a tensor for each expert, or one of all: floats [experts, M, K], or as gpt-oss has them
-[experts, K, M]; or OCP MXFP4 as `*_blocks`, uint8 [experts, M, K / 32, 16], of which a byte has
+A checkpoint stores a tensor for each expert, or one for all: floats [experts, M, K], in gpt-oss
+[experts, K, M]; or OCP MXFP4 as `*_blocks`, uint8 [experts, M, K / 32, 16], where a byte has
 weights 2i and 2i + 1, and `*_scales`, uint8 [experts, M, K / 32].
 """
 
@@ -31,10 +31,10 @@ ReadPart = Callable[[int, Linear], Levels | Floats]
 
 @dataclass(frozen=True)
 class Stacking:
-    """How a tensor of all experts has an expert's matrix.
+    """The place of an expert's matrix in a tensor of all experts.
 
-    transposed: floats [K, M]; alternating: of the rows of two parts, one of the first is followed
-    by one of the second, else all of the first by all of the second.
+    transposed: floats are [K, M]. alternating: rows of two parts take turns; otherwise all rows of
+    the first precede the second's.
     """
 
     transposed: bool = False
@@ -49,7 +49,7 @@ class Stacking:
         return slice(first, first + part.M)
 
     def order(self, parts: list[Linear]) -> npt.NDArray[np.int64] | None:
-        """The stored rows of the parts one after the other; None where they lie so."""
+        """Indices of stored rows that put the parts one after the other; None if they lie so."""
         if not self.alternating or len(parts) == 1:
             return None
         every = np.arange(sum(part.M for part in parts), dtype=np.int64)
@@ -64,7 +64,7 @@ def stored_parts(
     count: int,
     stacking: Stacking,
 ) -> ReadPart:
-    """How a part of an expert is read: of a tensor of all, which is read once, or its own.
+    """Return the reader of an expert's part: from one tensor of all, read once, or from its own.
 
     Raises as `Tensors.read` and `storages.read`.
     """
@@ -83,7 +83,7 @@ def stored_parts(
 
 
 def joined(parts: list[Levels | Floats]) -> list[Levels | Floats]:
-    """Floats of one dtype as one matrix, which is rounded as one; else the parts as they are."""
+    """Join floats of one dtype into one matrix, to be rounded together; else return the parts."""
     floats = [part for part in parts if isinstance(part, Floats)]
     if len(floats) < len(parts) or len({part.format for part in floats}) > 1:
         return parts
@@ -94,7 +94,7 @@ def mxfp4_experts(
     checkpoint: Checkpoint, name: str, parts: list[Linear], count: int, stacking: Stacking,
     threads: int,
 ) -> Iterator[PackedWeight]:  # fmt: skip
-    """The weights of all experts in mxfp4, of the tensors `name`_blocks and `name`_scales.
+    """The weights of all experts in mxfp4, from the tensors `name`_blocks and `name`_scales.
 
     ModelFormatError for another shape or dtype, NonFiniteError for a scale that is NaN.
     """

@@ -139,7 +139,7 @@ def e2e(output: str, plot: Path | None, **options: Any) -> None:
 @click.option("--pp", type=int, default=512, show_default=True, help="Tokens of the prompt.")
 @click.option("--tg", type=int, default=64, show_default=True, help="Tokens to generate.")
 @click.option(
-    "--peer/--no-peer", "with_peer", default=True, help="llama-cpp-python beside it, in turn."
+    "--peer/--no-peer", "with_peer", default=True, help="Run llama-cpp-python, too, in turn."
 )
 @_repeat
 @team_option
@@ -149,7 +149,7 @@ def e2e(output: str, plot: Path | None, **options: Any) -> None:
 @plot_option
 @output_options
 def prompt(output: str, plot: Path | None, **options: Any) -> None:
-    """Prompt and eval tokens per second of each weight format, beside llama.cpp.
+    """Prompt and eval tokens per second of each weight format, compared with llama.cpp.
 
     The tables of "LLaMA Now Goes Faster on CPUs", the llamafile paper.
     """
@@ -210,7 +210,7 @@ def ternary(output: str, plot: Path | None, **options: Any) -> None:
 @click.option("--head", default="int8", show_default=True, help="Sterna's output head.")
 @click.option(
     "--peers", "names", type=NAMES, default="torch,litespark", show_default=True,
-    help="Whom to run beside; ratios are to torch.",
+    help="Other runtimes to measure; ratios are to torch.",
 )  # fmt: skip
 @click.option("--pp", type=int, default=128, show_default=True, help="Tokens of the prompt.")
 @click.option("--tg", type=int, default=128, show_default=True, help="Tokens to generate.")
@@ -221,7 +221,7 @@ def ternary(output: str, plot: Path | None, **options: Any) -> None:
 @plot_option
 @output_options
 def litespark(output: str, plot: Path | None, **options: Any) -> None:
-    """Memory, time to first token, throughput and energy beside PyTorch.
+    """Memory, time to first token, throughput and energy, compared with PyTorch.
 
     The tables of the Litespark paper.
     """

@@ -65,11 +65,11 @@ OWN = {
 )  # fmt: skip
 @click.option(
     "--compilers", type=NAMES, default="g++,clang++", show_default=True,
-    help="Compilers to build the kernels with, beside the module's own; or none.",
+    help="Compilers to build the kernels with, in addition to the module's own; or none.",
 )  # fmt: skip
 @click.option(
     "--formats", "format_names", type=NAMES, default="f32,q8_0,pot4,pot8", show_default=True,
-    help="Weight formats of Sterna's own layers to measure beside; or none.",
+    help="Weight formats of Sterna's own layers to measure, too; or none.",
 )  # fmt: skip
 @click.option(
     "--count", "vlen", type=int,
@@ -80,7 +80,7 @@ OWN = {
 @plot_option
 @output_options
 def pot(output: str, plot: Path | None, vlen: int | None, **options: Any) -> None:
-    """Power-of-two kernels beside plain SIMD ones, by size of the matrices and by compiler.
+    """Power-of-two kernels and plain SIMD ones, by size of the matrices and by compiler.
 
     Figures 3 to 7 of "Demystifying Power-of-Two Quantization: Benchmarking Inference on AVX and
     RVV": one thread, square matrices, no tiling; and what binds each kernel.

@@ -1,4 +1,4 @@
-"""`sterna bench peers`: other runtimes beside Sterna, in one run."""
+"""`sterna bench peers`: Sterna and other runtimes in one run."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def command(
     threads: int | None,
     **given: Any,
 ) -> None:
-    """Measure other runtimes beside Sterna, interleaved, with their outputs checked.
+    """Measure Sterna and other runtimes in turn, and check their outputs.
 
     By default one format, one prompt and a few tokens; --thorough for the rest.
     """
@@ -134,7 +134,7 @@ def command(
 
 
 def _readable(row: Row) -> dict[str, Any]:
-    """The head beside the type, and no figures that do not count."""
+    """Join type and head, and drop figures that do not count."""
     out = dict(row)
     out["type"] = f"{row['format']} + {row['head']}" if row["head"] else row["format"]
     out["counts"] = "yes" if row["checked"] else "no"

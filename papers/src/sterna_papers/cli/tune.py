@@ -28,7 +28,7 @@ COLUMNS = {
 }
 
 
-# ParamType is generic in newer versions of click and not in older ones, hence the ignores.
+# The ignores: ParamType is generic in newer versions of click and not in older ones.
 # As in cli/report.py: generic in newer versions of click alone.
 class _Shape(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     """Three whole numbers: "64,4096,4096"."""

@@ -1,7 +1,7 @@
 """Figures 8 to 10 of arXiv 2508.06753: tokens per second of 16, 4, 2 and 1 bit, end to end.
 
-Beside each stands what Amdahl's law allows: where a share alpha of the 16-bit run is spent in the
-layers, and these become x times faster, s = 1 / (1 - alpha + alpha / x) (equation 4).
+Each has a bound by Amdahl's law: s = 1 / (1 - alpha + alpha / x) if the layers take a share alpha
+of the 16-bit run and become x times faster (equation 4).
 """
 
 from __future__ import annotations

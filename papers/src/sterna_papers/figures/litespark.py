@@ -1,5 +1,5 @@
 """The tables of the Litespark paper: memory, time to first token, throughput and energy per token
-of a ternary model, beside PyTorch with dense weights and the paper's own library, in one run.
+of a ternary model. PyTorch with dense weights and the paper's own library run in turn with Sterna.
 """
 
 from __future__ import annotations

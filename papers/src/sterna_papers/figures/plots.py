@@ -162,7 +162,7 @@ def _draw_prompt(ax: Axes, rows: Sequence[Row], kind: str, title: str) -> None:
 
 @styled
 def ternary(rows: Sequence[Row]) -> Figure:
-    """Table 7 as bars, on a logarithmic axis; beside it tokens and bytes over the threads."""
+    """Table 7 as bars, on a logarithmic axis; next to it tokens and bytes over the threads."""
     most = max(row["threads"] for row in rows)
     scaled = [
         model

@@ -1,10 +1,9 @@
 """Figures 3 to 7 of "Demystifying Power-of-Two Quantization: Benchmarking Inference on AVX and
-RVV": power-of-two kernels beside plain SIMD ones, in the paper's own setting on this machine.
+RVV": power-of-two kernels and plain SIMD ones, in the paper's own setting on this machine.
 
 Square matrices, one thread, the paper's loop order (rows of a outermost, then rows of b, then k),
-every kernel with the unrolling that is best for it at that size. What is timed is `rows` rows of a:
-all of them do the same, and b is read again for every block of unroll[0] rows, so that a large
-matrix need not be multiplied whole to know its speed.
+every kernel with its best unrolling at that size. Only `rows` rows of a are timed: all rows do the
+same, and b is read again for every block of unroll[0] rows.
 """
 
 from __future__ import annotations
@@ -318,7 +317,7 @@ def _layer_rows(
     working_set_mb: int | None,
     progress: Progress,
 ) -> list[Row]:
-    """GEMV out of cache with its cycles, and the GEMM of many tokens, beside f32."""
+    """GEMV out of cache with its cycles, and the GEMM of many tokens, compared with f32."""
     if not names:
         return []
     how: dict[str, Any] = {

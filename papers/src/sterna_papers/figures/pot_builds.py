@@ -207,7 +207,7 @@ def _compiled(name: str, path: str, folder: Path, isa: str, unrolls: Sequence[Un
 
 
 def run_tool(command: Sequence[str], text: str = "") -> str:
-    """What a compiler or a tool beside it prints, given `text`; RequestError where it fails."""
+    """Run a compiler or one of its tools on `text` and return its output; RequestError."""
     try:
         done = subprocess.run(
             command, input=text, capture_output=True, text=True, timeout=COMPILE_LIMIT_S,

@@ -1,7 +1,7 @@
 """The tables of the llamafile paper: prompt and eval tokens per second of each weight format.
 
-Beside every format of Sterna's runs llama.cpp on the same shape and type, through
-llama-cpp-python, in turn and in processes of their own (`sterna_papers.peers`).
+llama.cpp runs in turn with every format of Sterna, on the same shape and type, through
+llama-cpp-python and in a process of its own (`sterna_papers.peers`).
 """
 
 from __future__ import annotations
@@ -40,9 +40,7 @@ FIELDS = (
 
 
 def head_of(format: str) -> str:
-    """Sterna's head beside layers of a format: the same floats, or 8 bits, of which a peer has no
-    more.
-    """
+    """Sterna's head for layers of a format: the same floats, or 8 bits, as the peer has at most."""
     return "int8" if formats.get(format).integer else format
 
 
@@ -64,9 +62,9 @@ def run(
 ) -> Rows:
     """Rows with FIELDS, one per model and format; medians of `repeat` runs, in turn with the peer.
 
-    A format without a type of ggml's runs alone. What does not fit into memory, alone or beside the
-    peer, is said in the row; so is what fails. table: the peers of each format; the second runs
-    where the first cannot. RequestError for arguments that cannot be.
+    A format without a ggml type runs alone. Rows say what failed, and what did not fit into memory,
+    alone or together with the peer. table: the peers of each format; the second runs if the first
+    cannot. RequestError for invalid arguments.
     """
     if pp < 1 or tg < 1:
         raise RequestError(f"figure prompt: pp and tg must be at least 1, but got {pp} and {tg}")

@@ -1,5 +1,5 @@
 """Table 7 of arXiv 2502.11880, tokens per second of ternary models from 700M to 100B parameters,
-and Figures 8 and 10, the same over the number of threads with the memory's speed beside it.
+and Figures 8 and 10, the same over the number of threads, with the memory's speed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COLUMNS = {
     "f16": "Float16", "q4_0": "Q4_0", "tmac2_0": "T-MAC", "tq1_0": "TQ1_0", "tq2_0": "TQ2_0",
     "tl1_0": "TL1_0", "tl2_0": "TL2_0", "i2": "I2_S",
 }  # fmt: skip
-#: The columns of the table, and Sterna's lossless ones beside them.
+#: The columns of the table, and Sterna's lossless formats.
 FORMATS = (*COLUMNS, "tl1_1", "tl2_1", "t5")
 
 

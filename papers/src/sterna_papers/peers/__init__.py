@@ -1,7 +1,7 @@
-"""Other runtimes beside Sterna in one run: same shapes, same machine, same minutes.
+"""Sterna and other runtimes in one run: same shapes, same machine, same minutes.
 
-Every participant lives in a process of its own and is asked, case by case and in turn: check, then
-time, time, time. A figure counts only if the output of the very run that it times was right.
+Every participant has a process of its own. Case by case and in turn, each checks once and then
+times three times. A figure counts only if the output of the timed run itself was right.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ TYPE_OF = {
 }  # fmt: skip
 BLOCK = {"TQ1_0": 256, "TQ2_0": 256, "IQ2_BN": 64}
 TERNARY = tuple(BLOCK)
-#: (values of a block, its bytes); IQ2_BN has a float for each row besides.
+#: (values of a block, its bytes); IQ2_BN also has a float for each row.
 SIZES = {
     "F32": (1, 4), "F16": (1, 2), "BF16": (1, 2), "Q8_0": (32, 34), "Q4_0": (32, 18),
     "Q4_1": (32, 20), "Q4_K": (256, 144), "Q6_K": (256, 210), "TQ1_0": (256, 54),

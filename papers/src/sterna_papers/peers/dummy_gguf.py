@@ -61,7 +61,7 @@ def file_bytes(s: Shape, type: str) -> int:
 
 
 def bytes_per_token(s: Shape, type: str) -> int:
-    """Bytes of the tensors that a token reads whole: an embedding beside the head is not."""
+    """Bytes of the tensors that a token reads whole, without an embedding that is not the head."""
     tensors = plan(s, type)
     apart = any(name == "output" for name, *_ in tensors)
     return sum(

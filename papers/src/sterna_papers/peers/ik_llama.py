@@ -48,8 +48,8 @@ class _ContextParams(ctypes.Structure):
 
 
 #: The flags of llama_model_params begin here (vocab_only, use_mmap, use_mlock, check_tensors,
-#: repack_tensors, …), and have these defaults. A build that differs is not checked, hence not
-#: counted.
+#: repack_tensors, …), and have these defaults. A build that differs is not checked and
+#: does not count.
 FLAGS = 168
 DEFAULTS = bytes((0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0))
 REPACK = 4

@@ -27,8 +27,8 @@ class Products(ABC):
 
     x holds whole numbers in -127..127 with a 127 in each 32 (so that a symmetric int8 scale of a
     token, or of a block of 32 or more, is 1), and W is ternary. Sums stay below
-    127 * 65536 < 2^24, hence are exact in float32 in any order: one reference serves every type,
-    `tolerance` says how far its output may round.
+    127 * 65536 < 2^24, so they are exact in float32 in any order. One reference serves every type;
+    `tolerance` bounds the rounding of its output.
     """
 
     tolerance = 0.0  # relative to the exact result

@@ -1,7 +1,7 @@
 """Models of the Hugging Face Hub: fetched once, checked, then found on the disk without a network.
 
-`pull` asks the Hub which commit a revision is, chooses the files of the model, fetches what is
-missing and records the commit. `find` looks at the disk alone.
+`pull` asks the Hub for the commit of a revision, chooses the files of the model, fetches the
+missing ones and records the commit. `find` looks only at the disk.
 """
 
 from __future__ import annotations
@@ -49,12 +49,11 @@ def pull(
     announce: Callable[[str], None] = lambda text: None,
     inspect: Callable[[Path], None] = lambda config: None,
 ) -> Download:
-    """Fetches the model that `name` means now, unless this commit is here already.
+    """Fetch the model that `name` means now, unless this commit is here already.
 
-    offline_only: use what is here, or fail; so does HF_HUB_OFFLINE. recheck: hash files that are
-    here once more. announce: is told the size before a download. inspect: is given config.json
-    before the weights are fetched, and may raise. Where stderr is a terminal, a progress bar is
-    drawn there.
+    offline_only: use a local copy, or fail; HF_HUB_OFFLINE does the same. recheck: hash local files
+    once more. announce: called with the size before a download. inspect: called with config.json
+    before the weights are fetched, and may raise. If stderr is a terminal, it shows a progress bar.
 
     Raises RequestError (no such model, revision or file; several GGUF files to choose from),
     ModelFormatError (no weights that Sterna reads, or damaged files) or HubError (network, access,
@@ -82,7 +81,7 @@ def _what_is_there(name: HubName) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """huggingface_hub's own warnings (retries, missing tokens) are said by Sterna's errors."""
+    """Silence huggingface_hub's warnings of retries and missing tokens; Sterna's errors say it."""
     logger = logging.getLogger("huggingface_hub")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -16,11 +16,11 @@ from sterna.errors import RequestError
 
 
 def adopt(name: HubName) -> Download | None:
-    """The model that `name` means among the files in the cache, None if they are not all there.
+    """Find the model that `name` means in the cache; None unless all files are there.
 
-    Each is checked by its hash, which is its name in the cache, and the whole is recorded.
-    Raises RequestError where the name fits several GGUF files, ModelFormatError where the files
-    are no model that Sterna reads, or damaged.
+    Each file is checked by its hash, which is its name in the cache, and the model is recorded.
+    Raises RequestError if the name fits several GGUF files, ModelFormatError if the files are
+    damaged or no model that Sterna reads.
     """
     folder = _snapshot(name)
     files = _files(folder) if folder is not None else {}
@@ -44,13 +44,13 @@ def adopt(name: HubName) -> Download | None:
         files=tuple(files[path] for path in paths),
         pulled=time.time(),
     )
-    with contextlib.suppress(RequestError, OSError):  # a cache that may only be read
+    with contextlib.suppress(RequestError, OSError):  # a read-only cache
         download.save()
     return download
 
 
 def _snapshot(name: HubName) -> Path | None:
-    """The folder of the commit that the revision was when it was last asked for."""
+    """The folder of the revision's last known commit."""
     repository = Repository(name.repo)
     with contextlib.suppress(OSError, ValueError):
         folder = repository.snapshot(name.revision)
@@ -66,7 +66,7 @@ def _snapshot(name: HubName) -> Path | None:
 
 
 def _files(folder: Path) -> dict[str, RemoteFile]:
-    """The files of a snapshot by path: those that are links to blobs named by their hash."""
+    """The files of a snapshot by path, if they are links to blobs named by their hash."""
     files = {}
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError, ValueError):

@@ -1,6 +1,6 @@
-"""One request to the Hub and its answer, which has an end in time, in size and in redirections.
+"""One request to the Hub and its answer, with limits of time, size and redirections.
 
-Requests go through the session of huggingface_hub (token, proxies, offline mode), which by itself
+Requests go through the session of huggingface_hub (token, proxies, offline mode). By itself it
 waits without a limit, reads whole answers, even of errors, and leaves redirections to its caller.
 """
 
@@ -23,13 +23,13 @@ SLOW_S, SLOW_BYTES = 60.0, 64 << 10  # a transfer that brings less in this time 
 
 
 class Slow(Exception):
-    """An answer is so slow, or so long, that it would not end."""
+    """An answer is too slow or too long."""
 
 
 def headers() -> dict[str, str]:
-    """Who asks, with the token of the person who is logged in.
+    """The headers of a request, with the user's token.
 
-    The package's own function asks the Hub, unbounded, what agents there are.
+    The package's own function sends a request without limits to ask which agents exist.
     """
     from huggingface_hub import constants, get_token
 
@@ -50,7 +50,7 @@ def answer(url: str, headers: dict[str, str]) -> Iterator[Any]:
     response = _followed(url, {**headers, "Accept-Encoding": "identity"})
     try:
         if response.status_code >= 400:
-            # Without its body, which the package would read to its end, if it has one.
+            # Without the body: the package would read it to its end.
             hf_raise_for_status(
                 type(response)(
                     response.status_code,
@@ -64,7 +64,7 @@ def answer(url: str, headers: dict[str, str]) -> Iterator[Any]:
 
 
 def _followed(url: str, headers: dict[str, str]) -> Any:
-    """The first answer that is no redirection; the client leaves out the token for other hosts."""
+    """Follow redirections to an answer; the client leaves out the token for other hosts."""
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session
 
@@ -94,7 +94,7 @@ def _followed(url: str, headers: dict[str, str]) -> Any:
 
 
 def _astray(where: str) -> HubError:
-    # The address itself may be signed: who has it has the file.
+    # The address may be signed, and then gives access to the file.
     return HubError(
         f"{host()}: must lead to what was asked for over http or https, but redirects {where}; "
         "check HF_ENDPOINT, the network's login page and the proxy",
@@ -103,7 +103,7 @@ def _astray(where: str) -> HubError:
 
 
 def pieces(response: Any) -> Iterator[bytes]:
-    """The body as it comes; Slow where SLOW_S seconds bring less than SLOW_BYTES."""
+    """Yield the body as it comes; Slow if SLOW_S seconds bring less than SLOW_BYTES."""
     began, came = time.monotonic(), 0
     for piece in response.iter_bytes():  # a fixed size would lose the last ones of a cut transfer
         yield piece
@@ -115,7 +115,7 @@ def pieces(response: Any) -> Iterator[bytes]:
 
 
 def body(response: Any) -> bytes:
-    """The whole body of an answer that is read into memory; HubError where it has no end."""
+    """Read the whole body of an answer into memory; HubError if it is too long."""
     data, end = bytearray(), time.monotonic() + MAX_BODY_S
     with contextlib.suppress(Slow):
         for piece in pieces(response):

@@ -32,7 +32,7 @@ WITHOUT_TOKENIZER = ("vocab.json", "merges.txt")  # tokenizer.json holds the sam
 MAX_SMALL_BYTES = 256 << 20  # of each: the largest tokenizer.json has some 30 MB
 MAX_LISTED = 30
 
-#: Of several GGUF files, the types that are taken, in this order, and why.
+#: Types to choose among several GGUF files, in this order, and why.
 USUAL = {
     "which has about 4 bits a weight, the usual balance of size and quality": (
         "Q4_K_M", "Q4_K_S", "Q4_0", "MXFP4", "IQ4_XS", "IQ4_NL",
@@ -63,8 +63,8 @@ class Choice:
     """What to fetch: small files first. `gguf`: the chosen one (of a split one, its first part).
 
     `default`: whether the repository's name alone means this. `index`: the weights are the shards
-    that INDEX, among `files`, names. `why`: where one of several GGUF files was chosen for who did
-    not say which.
+    that INDEX, among `files`, names. `why`: the reason, if the user left the choice among several
+    GGUF files to Sterna.
     """
 
     files: tuple[str, ...]
@@ -75,11 +75,11 @@ class Choice:
 
 
 def choose(name: HubName, sizes: Mapping[str, int]) -> Choice:
-    """The files of the model that `name` means, of a repository with these files (path -> bytes).
+    """Choose the files of the model that `name` means in a repository (path -> bytes).
 
-    Of several GGUF files the name alone means that of the first type of USUAL. Raises RequestError
-    where the name fits no GGUF, or several of which none is usual, ModelFormatError where the
-    repository holds no weights that Sterna reads.
+    The name alone means the GGUF file whose type comes first in USUAL. Raises RequestError if the
+    name fits no GGUF or several unusual ones, ModelFormatError if the repository holds no weights
+    that Sterna reads.
     """
     models = _gguf_models(sizes)
     has_safetensors = WEIGHTS in sizes or INDEX in sizes
@@ -100,7 +100,7 @@ def choose(name: HubName, sizes: Mapping[str, int]) -> Choice:
 def _usual(
     name: HubName, models: Mapping[str, tuple[str, ...]], sizes: Mapping[str, int]
 ) -> tuple[str | None, str]:
-    """The file that a name without a word means, and why; None where several would do."""
+    """The file that a name without a word means, and why; None if that is ambiguous."""
     if len(models) == 1:
         return next(iter(models)), ""
     for why, types in USUAL.items():
@@ -136,7 +136,7 @@ def _safetensors(name: HubName, sizes: Mapping[str, int]) -> Choice:
 
 
 def _gguf_models(paths: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Models as GGUF, by the path of the (first) file: all of a model's files."""
+    """GGUF models: path of the (first) file -> all files of the model."""
     models: dict[str, list[str]] = {}
     for path in sorted(paths):
         if path.lower().endswith(".gguf"):
@@ -180,7 +180,7 @@ def _words(path: str) -> set[str]:
 
 
 def _short(path: str, models: Iterable[str]) -> str:
-    """The shortest word that means this file and no other, as it is written in its name."""
+    """The shortest word of a file's name that means no other file."""
     others = set().union(*(_words(m) for m in models if m != path))
     word = min((w for w in _words(path) - others), key=lambda w: (len(w), w), default=path)
     at = path.lower().rfind(word)

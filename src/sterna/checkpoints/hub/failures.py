@@ -1,4 +1,4 @@
-"""What the Hub and the way to it answer, as Sterna's errors. No message holds a token."""
+"""Failures of the Hub and of the network as Sterna's errors. No message holds a token."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sterna.files.writing import unwritable
 
 
 def host() -> str:
-    """The Hub's host and port; an address may hold a password, so never more of it."""
+    """The Hub's host and port only: the rest of an address may hold a password."""
     from huggingface_hub import constants
 
     parts = urlsplit(constants.ENDPOINT)
@@ -22,7 +22,7 @@ def host() -> str:
 
 
 def check_endpoint() -> None:
-    """RequestError unless HF_ENDPOINT, where it is set, is the address of a server."""
+    """Raise RequestError unless HF_ENDPOINT, if set, is the address of a server."""
     from huggingface_hub import constants
 
     try:
@@ -40,7 +40,7 @@ def check_endpoint() -> None:
 
 @contextlib.contextmanager
 def hub_errors(name: HubName) -> Iterator[None]:
-    """Turns errors of huggingface_hub, of the network and of the disk into Sterna's."""
+    """Turn errors of huggingface_hub, of the network and of the disk into Sterna's."""
     try:
         yield
     except SternaError:
@@ -85,7 +85,7 @@ def _translated(error: Exception, name: HubName) -> SternaError | None:
 
 
 def network_errors() -> tuple[type[Exception], ...]:
-    """What the HTTP client raises where a connection fails or is cut."""
+    """The HTTP client's exceptions for connections that fail or are cut."""
     from huggingface_hub.errors import HfHubHTTPError
 
     # Its base is the client's own HTTPError: httpx before version 2 of the package, httpx2 since

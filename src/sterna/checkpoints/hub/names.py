@@ -67,8 +67,8 @@ class HubName:
 def looks_like_name(text: str) -> bool:
     """Whether a text is meant as a Hub name, and not as a path: one slash, and nothing of a path.
 
-    What begins with `.`, `/` or `~`, ends in a separator or `.gguf` (without a colon), or has a
-    backslash or more than one slash before any `@` or `:`, is a path.
+    A path begins with `.`, `/` or `~`, ends in a separator or `.gguf` (without a colon), or has a
+    backslash or more than one slash before any `@` or `:`.
     """
     if text.startswith(PREFIX):
         return True

@@ -1,4 +1,4 @@
-"""One pull: the listing of a commit, what of it is missing here, and the transfers."""
+"""One pull: the listing of a commit, its missing files, and the transfers."""
 
 from __future__ import annotations
 
@@ -44,9 +44,10 @@ class Listing:
 
 
 def listing_of(name: HubName) -> Listing:
-    """The commit of the revision and the repository's files; what the server says is checked.
+    """Ask for the revision's commit and the repository's files, and check the answer.
 
-    Raises HubError if it is no Hub's answer, or has no end, and what huggingface_hub raises.
+    Raises HubError for an answer that is too long or not a Hub's, and the errors of
+    huggingface_hub.
     """
     from huggingface_hub import constants
 
@@ -57,7 +58,7 @@ def listing_of(name: HubName) -> Listing:
             info = json.loads(body(response))
         files = {}
         for sibling in info.get("siblings") or ():
-            # What has no hash is not offered, nor names that could leave the cache
+            # Files without a hash, and names that could leave the cache, are not offered
             lfs, path = sibling.get("lfs"), sibling["rfilename"]
             digest = lfs["sha256"] if lfs else sibling.get("blobId")
             size = lfs["size"] if lfs else sibling.get("size")
@@ -93,7 +94,7 @@ class Pull:
         self.checked = {file.digest for d in downloads(name.repo) for file in d.files}
 
     def run(self) -> Download:
-        """Fetches what is missing, small files first, and records the whole."""
+        """Fetch missing files, small ones first, and record the model."""
         sizes = {path: file.size for path, file in self.listing.files.items()}
         choice = choose(self.name, sizes)
         if choice.why:
@@ -159,7 +160,7 @@ class Pull:
             try:
                 for job in [pool.submit(self._fetch_one, file, progress) for file in files]:
                     job.result()
-            except BaseException:  # also Ctrl-C: what has come stays for the next attempt
+            except BaseException:  # also Ctrl-C: the bytes so far stay for the next attempt
                 progress.stop()
                 pool.shutdown(cancel_futures=True)
                 raise
@@ -178,7 +179,7 @@ class Pull:
         partial.replace(self.repository.blob(file.digest))
 
     def _is_here(self, file: RemoteFile) -> bool:
-        """Whether the contents are here and sound; what is damaged is removed."""
+        """Whether the contents are here and sound; removes damaged ones."""
         target = self.repository.snapshot(self.listing.commit) / file.path
         blob = self.repository.blob(file.digest)
         path = blob if blob.exists() else target

@@ -44,10 +44,10 @@ _DIGEST = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 class Download:
     """A model that was fetched whole and checked.
 
-    `revision`: as asked for; `commit`: what that was; `gguf`: the chosen file, None for
+    `revision`: as asked for; `commit`: its commit at that time; `gguf`: the chosen file, None for
     safetensors; `default`: whether the repository's name alone means it; `asked`: the words that
-    chose the file so far, in lower case; `files`: path, bytes and digest of each; `pulled`: seconds
-    since 1970.
+    have chosen the file so far, in lower case; `files`: path, bytes and digest of each; `pulled`:
+    seconds since 1970.
     """
 
     repo: str
@@ -71,7 +71,7 @@ class Download:
 
     @property
     def path(self) -> Path:
-        """What opens it: the snapshot's folder, or the GGUF file in it."""
+        """The path to open: the snapshot's folder, or the GGUF file in it."""
         folder = Repository(self.repo).snapshot(self.commit)
         return folder / self.gguf if self.gguf else folder
 
@@ -99,7 +99,7 @@ class Download:
             return False
 
     def use(self) -> Path:
-        """Notes the use, where the disk allows, and gives `path`."""
+        """Note the use, if the disk allows, and return `path`."""
         with contextlib.suppress(OSError):
             os.utime(self.record)
         return self.path
@@ -151,7 +151,7 @@ class Repository:
     def lock(self, announce: Callable[[str], None] = lambda text: None) -> Iterator[None]:
         """One process (and thread) at a time fetches or removes files of this repository.
 
-        announce: is told where another is at work, and this one waits.
+        announce: called with a notice if this one must wait for another.
         """
         from huggingface_hub.utils import WeakFileLock
 
@@ -222,7 +222,7 @@ def _is_file(download: Download, file: str) -> bool:
 
 
 def remove(download: Download) -> int:
-    """Removes a download, what was packed from it, and a transfer left half done; bytes freed.
+    """Remove a download, copies packed from it, and a half-done transfer; return bytes freed.
 
     Files that another download or another commit needs stay. Raises RequestError if the disk
     refuses.
@@ -261,7 +261,7 @@ def partial_bytes(repo: str) -> int:
 
 
 def remove_partial(repo: str) -> int:
-    """Removes what an interrupted pull of a repository has left; bytes freed."""
+    """Remove the files of an interrupted pull of a repository; return bytes freed."""
     repository = Repository(repo)
     if not repository.folder.is_dir():
         return 0
@@ -282,7 +282,7 @@ def _unlink(repository: Repository, path: Path, digest: str) -> int:
 
 
 def _own_bytes(path: Path) -> int:
-    """Bytes that go when this name goes: none of a link, nor of a file with another name."""
+    """Bytes freed by removing this name: none for a link, or for a file with another name."""
     if not path.is_file() or path.is_symlink():
         return 0
     status = path.stat()
@@ -297,7 +297,7 @@ def _is_linked(repository: Repository, blob: Path) -> bool:
 
 
 def _prune(repository: Repository) -> int:
-    """Removes partial blobs, folders left empty, refs to nothing, an empty repository; bytes."""
+    """Remove partial blobs, empty folders, dead refs and empty repositories; return freed bytes."""
     freed = 0
     for partial in (repository.folder / "blobs").glob(f"*{PARTIAL}"):
         freed += partial.stat().st_size

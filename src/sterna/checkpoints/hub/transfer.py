@@ -37,9 +37,9 @@ def fetch(
 ) -> None:
     """Fetches a file into `partial`, which may hold its beginning, and checks it.
 
-    `progress` counts what was there already as well. Raises ModelFormatError, with the file
-    removed, if its contents are not those that the Hub's metadata name; errors of the network and
-    of the disk as they are, with the file kept for the next attempt.
+    `progress` also counts bytes that were there already. If the contents do not match the Hub's
+    metadata, the file is removed and ModelFormatError raised. Errors of the network and of the disk
+    pass through, and the file stays for the next attempt.
     """
     present_bytes = partial.stat().st_size if partial.exists() else 0
     resumed = 0 < present_bytes <= file.size
@@ -54,7 +54,7 @@ def fetch(
         partial.unlink()
         if not resumed:
             raise
-        # The beginning came in another process, which a power cut may have ended: once more, whole
+        # A power cut may have damaged the beginning, from another process: fetch all once more
         progress(-file.size)
         fetch(url, headers, file, partial, progress)
 
@@ -89,7 +89,7 @@ def digest_of(path: Path, file: RemoteFile) -> str:
 def _complete(
     url: str, headers: dict[str, str], file: RemoteFile, partial: Path, progress: Progress
 ) -> None:
-    """Appends to `partial` until it has its size; a cut connection is taken up again."""
+    """Append to `partial` until it has its size; reconnect after a cut."""
     failures = 0
     passing: tuple[type[Exception], ...] = (*network_errors(), _Cut, Slow)
     with partial.open("ab") as out:
@@ -111,7 +111,7 @@ def _complete(
 def _append(
     url: str, headers: dict[str, str], file: RemoteFile, out: BinaryIO, progress: Progress
 ) -> None:
-    """One request for what is missing; the answer must be that part, or the whole."""
+    """Request the missing part; the answer must be that part or the whole file."""
     begin = out.tell()
     wanted = {**headers, "Range": f"bytes={begin}-"} if begin else headers
     with answer(url, wanted) as response:

@@ -35,10 +35,10 @@ def page_counts(
 
     A budget in bytes decides if there is one. Otherwise a pool may be large, since a page takes
     address space at once but memory only when it is first written: it gets LEAST_CONTEXTS full
-    contexts whatever the memory, and more if a share of the available memory holds more. The system
-    may refuse so much address space, hence several counts. state_pages: pages that the recurrent
-    state of each sequence takes. Raises RequestError for a budget too small for a one-page
-    sequence.
+    contexts whatever the memory, and more if a share of the available memory holds more. There are
+    several counts since the system may refuse so much address space. state_pages: pages that the
+    recurrent state of each sequence takes. Raises RequestError for a budget too small for a
+    one-page sequence.
     """
     if budget is not None:
         most = page_bytes * np.iinfo(np.int32).max

@@ -295,7 +295,7 @@ class PagePool:
         return len(states)
 
     def _has_room_for_state(self, beside: int = 0) -> bool:
-        """Make room for a state and `beside` pages, or return False; the prefix cache gives way."""
+        """Make room for a state and so many more pages, or return False; evicts cached prefixes."""
         held, need = self._counted(), self.state_pages + beside
         if self._free(held, self._states()) < need:
             return False

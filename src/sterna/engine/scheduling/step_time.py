@@ -59,7 +59,7 @@ class StepTime:
 
     @property
     def most(self) -> float:
-        """Milliseconds of the longest step, whichever prompt it computes."""
+        """Milliseconds of the longest step, over all prompts."""
         return self._joining
 
     def of(self, request: Request) -> float:

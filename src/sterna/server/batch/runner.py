@@ -263,7 +263,7 @@ class BatchRunner:
 
 
 async def _first_of(task: asyncio.Task[None], event: asyncio.Event) -> None:
-    """Wait for whichever comes first."""
+    """Wait for the task or the event, and return at the first of them."""
     waiting = asyncio.ensure_future(event.wait())
     try:
         await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)

@@ -48,7 +48,7 @@ NAMES = {
 
 
 class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Items to answer, after those of an earlier response if one is named."""
+    """Items to answer, after the items of an earlier response if one is named."""
 
     protocol: ClassVar[str] = "responses"
     input: str | list[dict[str, Any]]

@@ -5,9 +5,9 @@ A storage is a module with two functions:
     recognises(layer) -> bool             by its tensors' names and dtypes, then by config.json
     read(layer) -> Levels | Floats        what the stored tensors mean, checked
 
-The first of `STORAGES` that recognises a layer reads it; plain floats come last and take whatever
-is left. Nothing here depends on the architecture's name, and nothing rounds: `weights/packing.py`
-makes a weight format of what was read.
+The first of `STORAGES` that recognises a layer reads it; plain floats come last and take the rest.
+Nothing here depends on the architecture's name, and nothing rounds: `weights/packing.py` puts the
+result into a weight format.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ SUFFIXES = (
 
 
 def read(layer: Layer) -> Levels | Floats:
-    """What a layer's tensors mean; ModelFormatError, UnsupportedModelError or NonFiniteError."""
+    """Read a layer's tensors; ModelFormatError, UnsupportedModelError or NonFiniteError."""
     storage = next(s for s in STORAGES if s.recognises(layer))
     weights: Levels | Floats = storage.read(layer)
     return weights

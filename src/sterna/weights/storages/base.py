@@ -1,4 +1,4 @@
-"""A linear layer as a checkpoint stores it, and the two things that a storage may make of it."""
+"""A linear layer as a checkpoint stores it, and the two results that a storage may return."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ TERNARY, BINARY, FOUR, SIXTEEN = (-1, 0, 1), (-1, 1), (-3, -1, 1, 3), tuple(rang
 class Linear:
     """One linear layer of a checkpoint: tensor `name`.weight, M output and K input features.
 
-    bias: whether the model adds the vector `name`.bias [M] to its result. exact: it stays in the
-    format that the checkpoint has it in, whatever is asked for: small, and decisive, as a router.
-    Of one for each of several experts, `{}` in the name is an expert's number.
+    bias: whether the model adds the vector `name`.bias [M] to its result. exact: it keeps the
+    checkpoint's format, whatever is asked for, since it is small and decisive, such as a router.
+    For a layer of experts, `{}` in the name stands for an expert's number.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Linear:
     exact: bool = False
 
     def of_expert(self, expert: int) -> Linear:
-        """That of one of several experts."""
+        """The layer of one expert."""
         return replace(self, name=self.name.replace("{}", str(expert)))
 
 
@@ -60,11 +60,11 @@ class Floats:
 class Levels:
     """Weights that are whole numbers times a scale: weight = level * scale.
 
-    kinds: the levels that there may be, ascending; scale: float32 (), (M,), or [M, K / group] for
-    groups of k; codes: levels int8 [M, K], int16 where they reach 128, or if `is_packed` BitNet's
-    bytes uint8 [M / 4, K]. stored_format: the format of levels that are not all small integers,
-    float32 [M, K]; `kinds` is then empty. as_floats: the weights as floats, None where the rounding
-    of activations to int8 is part of the model, so that it has no other form.
+    kinds: the possible levels, ascending. scale: float32 (), (M,), or [M, K / group] for groups of
+    k. codes: levels int8 [M, K], int16 if they reach 128, or if `is_packed` BitNet's bytes uint8
+    [M / 4, K]. stored_format: the format of levels that are not all small integers, float32 [M, K];
+    `kinds` is then empty. as_floats: the weights as floats; None if the model itself rounds
+    activations to int8, and so has no other form.
     """
 
     kinds: tuple[int, ...]
@@ -86,11 +86,11 @@ class Levels:
 
     @property
     def group(self) -> int:
-        """k of a scale; 0: a scale for each row or for all."""
+        """Number of k that share a scale; 0: a scale for each row or for all."""
         return self.K // self.scale.shape[1] if self.scale.ndim == 2 else 0
 
     def floats(self) -> Floats:
-        """The weights as floats; only where `as_floats` says how."""
+        """The weights as floats; only if `as_floats` is set."""
         assert self.as_floats is not None
         return self.as_floats()
 
@@ -98,14 +98,14 @@ class Levels:
         """The levels [M, K]."""
         if not self.is_packed:
             return self.codes
-        # Row i * M / 4 + r lies in bits 2i of the bytes r: strided, not adjacent.
+        # Bits 2i of byte row r hold row i * M / 4 + r: rows are strided, not adjacent.
         codes = np.concatenate([(self.codes >> shift) & 3 for shift in (0, 2, 4, 6)])
         return codes.astype(np.int8) - 1
 
 
 @dataclass(frozen=True)
 class Tensors:
-    """Float tensors of a checkpoint, checked: finite, of the shape that is asked for."""
+    """Float tensors of a checkpoint, checked to be finite and of the requested shape."""
 
     checkpoint: Checkpoint
     threads: int
@@ -123,7 +123,7 @@ class Tensors:
         return Floats(f.name, raw.view(f.word))
 
     def floats(self, name: str, shape: tuple[int, ...]) -> F32:
-        """A tensor as float32, where `read` has it in its own type."""
+        """A tensor as `read` gives it, converted to float32."""
         return self.read(name, shape).values()
 
 
@@ -141,7 +141,7 @@ class Layer:
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """The checkpoint that it is of."""
+        """The layer's checkpoint."""
         return self.tensors.checkpoint
 
     @property

@@ -7,7 +7,7 @@
     weight_scale      float [M, groups], [M, 1] or [1]
     weight_zero_point absent, or zeros
 
-Activations of W8A8 are those of Sterna but for their largest code: max |x| / 127.5 there, / 127
+Activations of W8A8 are rounded as in Sterna, except for the scale: max |x| / 127.5 there, / 127
 here. Codes with zero points, activations with a scale of their own (input_scale) and groups in
 another order (weight_g_idx) are refused.
 """

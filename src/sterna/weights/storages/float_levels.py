@@ -8,15 +8,14 @@
     k s rounded to the dtype, k = +-1, +-3        four levels
     the same with -8 <= k <= 7                    sixteen levels (ParetoQ, 3 and 4 bits)
 
-Bonsai's "unpacked" files (groups of 128, also of the embedding and head), TriLM *_Unpacked (each
-part of a matrix that was on a device of its own in training has its own scale, so one for each row
-says all, or one for each group of k), Falcon-E's bf16 revision, MobileLLM-ParetoQ's published
-files. Nothing is rounded anew: weights stay what they are to the bit, and where the dtype has
-rounded k s, rounding it again gives the file's bits. A matrix with a single other value is left as
-floats.
+Such files are Bonsai's "unpacked" ones (groups of 128, also of the embedding and head), TriLM
+*_Unpacked (a matrix was split over devices in training, and each part has its own scale, so scales
+for rows or for groups of k suffice), Falcon-E's bf16 revision, and MobileLLM-ParetoQ's published
+files. Weights keep their bits: if the dtype has rounded k s, rounding it again gives the file's
+bits. A single other value leaves the whole matrix as floats.
 
-Activations are rounded to int8, as all of Sterna's integer formats do; a float format that is asked
-for keeps both as they are.
+Activations are rounded to int8, as for all of Sterna's integer formats; a requested float format
+keeps weights and activations as they are.
 """
 
 from __future__ import annotations
@@ -40,22 +39,22 @@ from sterna.weights.storages.base import (
     Levels,
 )
 
-MAX_SIZES = 8  # magnitudes of a row but 0: those of -8..7, or of as many blocks of k
-SAMPLE = 8  # rows that are looked at before a matrix is
+MAX_SIZES = 8  # magnitudes of a row except 0: of levels -8..7, or of as many blocks of k
+SAMPLE = 8  # rows to look at before the whole matrix
 MIN_K = 32  # shorter rows may have few values by chance
-BAND = 64  # rows that are looked at together
+BAND = 64  # rows to look at together
 GROUP_K = 32  # a group of k is a multiple of it
-GROUPS = (256, 128, 64, 32)  # k, where a row has more sizes
+GROUPS = (256, 128, 64, 32)  # k, for rows with more sizes
 Sizes = npt.NDArray[Any]  # unsigned bits of magnitudes, ordered as the magnitudes are
 
 
 def recognises(layer: Layer) -> bool:
-    """Whether some rows have few values each: a float model is told by the first few."""
+    """Whether some rows have few values each; the first few rows of a float model have many."""
     return layer.dtype in FLOATS and _few_values(layer.weight)
 
 
 def read(layer: Layer) -> Levels | Floats:
-    """The levels, or the floats where they are none after all."""
+    """The levels, or the floats if they turn out to be no levels."""
     return _levels_of(layer.weight)
 
 
@@ -104,7 +103,7 @@ def _bands(rows: int) -> Iterator[slice]:
 
 
 def _row_sizes(magnitudes: Sizes) -> Sizes | None:
-    """Every row's magnitudes, the largest first and then 0, [M, n]; None for more than eight."""
+    """Each row's magnitudes [M, n], the largest first, padded with 0; None for more than eight."""
     table = np.zeros((len(magnitudes), MAX_SIZES), magnitudes.dtype)
     count = 1
     for band in _bands(len(magnitudes)):
@@ -122,7 +121,7 @@ def _row_sizes(magnitudes: Sizes) -> Sizes | None:
 def _rule(
     magnitudes: Sizes, sizes: Sizes, format: str
 ) -> tuple[tuple[int, ...], npt.NDArray[np.int8], F32]:
-    """(levels that there may be, level of each of `sizes`, scale); no levels: none fits."""
+    """(possible levels, level of each of `sizes`, scale); no levels if none fit."""
     real = _real(sizes, format)
     count = sizes.shape[1]
     ones = (sizes > 0).astype(np.int8)
@@ -206,7 +205,8 @@ def _common_scale(sizes: Sizes, format: str) -> tuple[npt.NDArray[np.int8], F32]
     """(k, s) with sizes [M, n] = k s rounded to the dtype and k <= 8; s = 0 for a row of none."""
     real = _real(sizes, format)
     size = real.astype(np.float64)
-    # What rounds to a size lies half way to its neighbours, whose bits are one less and one more.
+    # Values that round to a size reach half way to its neighbours, whose bits are one less and one
+    # more.
     least_size = (size + _real(np.where(sizes > 0, sizes - 1, 0), format)) / 2
     most_size = (size + _real(sizes + 1, format)) / 2
     multiples = np.zeros(real.shape, np.int8)

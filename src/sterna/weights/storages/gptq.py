@@ -6,8 +6,8 @@
              2^bits, unless `checkpoint_format` is gptq_v2
     g_idx    int32 [K]   the group of each k; absent in AutoRound's files
 
-A weight is scale (code - zero). Where all zeros are 2^(bits-1) the levels of four bits are those of
-i4; else codes of b bits have levels of b + 1, in i8. Groups in the order of activations' sizes
+A weight is scale (code - zero). If all zeros are 2^(bits-1), levels of four bits fit i4; otherwise
+codes of b bits have levels of b + 1 bits, in i8. Groups in the order of activations' sizes
 (desc_act) are refused.
 """
 

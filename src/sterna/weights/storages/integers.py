@@ -1,4 +1,4 @@
-"""What storages of integers times scales share: words that hold several, and scales in groups."""
+"""Helpers of storages of integers times scales: words of several codes, and scales in groups."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Codes = npt.NDArray[np.uint8]
 
 
 def unpacked(words: npt.NDArray[Any], bits: int, axis: int) -> Codes:
-    """Words of 32 bits, 2-d -> the codes in them along an axis, the first lowest.
+    """Words of 32 bits, 2-d -> their codes along an axis, the first in the lowest bits.
 
-    bits: 2, 4 or 8 of each.
+    bits: of a code: 2, 4 or 8.
     """
     count, plain = WORD_BITS // bits, np.ascontiguousarray(words).view(np.uint32)
     shape = list(plain.shape)
@@ -31,7 +31,7 @@ def unpacked(words: npt.NDArray[Any], bits: int, axis: int) -> Codes:
 
 
 def no_order(layer: Layer, suffix: str, groups: int) -> None:
-    """ModelFormatError where weights were put into groups in another order than that of k."""
+    """Raise ModelFormatError if groups of weights are in another order than k."""
     if not layer.has(suffix):
         return
     K = layer.part.K
@@ -45,10 +45,9 @@ def no_order(layer: Layer, suffix: str, groups: int) -> None:
 
 
 def integers(kinds: range, levels: npt.NDArray[np.int8], scale: F32) -> Levels | Floats:
-    """levels [M, K] that lie in `kinds`, times scales float32 [M, groups].
+    """Levels [M, K] in `kinds`, times scales float32 [M, groups].
 
-    Scales in groups are floats of 16 bits where they run: weights whose scales are no such numbers
-    stay what they are as floats.
+    Kernels take scales of groups as 16-bit floats: weights with other scales become floats.
     """
     if scale.shape[1] == 1:
         rows = np.ascontiguousarray(scale[:, 0])

@@ -15,7 +15,7 @@ from sterna.weights.storages.base import F32, FLOATS, TERNARY, Layer, Levels
 
 
 def recognises(layer: Layer) -> bool:
-    """Whether the weight is of bytes."""
+    """Whether the weight is stored as bytes."""
     return layer.dtype == "U8"
 
 
@@ -34,7 +34,7 @@ def read(layer: Layer) -> Levels:
 
 
 def trit_scale(layer: Layer) -> F32:
-    """What a trit of 1 stands for, float32 (): `weight_scale`, or 1 over it."""
+    """The value of a trit of 1, float32 (): `weight_scale`, or 1 over it."""
     info = layer.info("weight_scale")
     if info.shape not in ((), (1,)) or info.dtype not in FLOATS:
         layer.fail("weight_scale", "one float", f"{info.dtype} {list(info.shape)}")

@@ -1,4 +1,4 @@
-"""ParetoQ's training files: latent floats, and for each row the range that they were clipped to.
+"""ParetoQ's training files: latent floats, and the range to which each row is clipped.
 
     weight           float [M, K]
     weight_clip_val  float [M, 1]   alpha of a row; below 1e-5 it counts as 1e-5
@@ -68,7 +68,7 @@ def _bits(layer: Layer) -> int:
 def _rounded(
     w: F32, alpha: F32, bits: int
 ) -> tuple[tuple[int, ...], npt.NDArray[np.int8], np.float32]:
-    """(levels that there may be, levels [M, K], what a level of 1 is of alpha)."""
+    """(possible levels, levels [M, K], value of level 1 as a share of alpha)."""
     if bits == 1:
         signs = np.sign(w).astype(np.int8)
         return (BINARY if signs.all() else TERNARY), signs, np.float32(1)

@@ -1,4 +1,4 @@
-"""Weights as they are: float [M, K]. What no other storage recognises."""
+"""Weights as they are: float [M, K]. It takes layers that no other storage recognises."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sterna.weights.storages.base import Floats, Layer
 
 
 def recognises(layer: Layer) -> bool:
-    """Always: `read` names a dtype that it is not."""
+    """Always true; `read` refuses other dtypes by name."""
     return True
 
 

@@ -64,7 +64,7 @@ def read(layer: Layer) -> Levels:
 
 
 def tensors(levels: PotLevels, stored: PowerOfTwo) -> dict[str, Words]:
-    """What a checkpoint holds for a layer, by suffix: the inverse of `read`.
+    """A checkpoint's tensors for a layer, by suffix: the inverse of `read`.
 
     Scales of groups become floats of 16 bits, as kernels take them. Raises RequestError for a zero
     or an exponent that the encoding lacks, naming the element, or scales of another shape.
@@ -129,7 +129,7 @@ def _scale(layer: Layer, stored: PowerOfTwo) -> F32:
 
 
 def _decode(layer: Layer, stored: PowerOfTwo, codes: Words, levels: npt.NDArray[Any]) -> int:
-    """Fills `levels` with sign * 2^(e - n); returns n, which is not 0 only for 2^128 and more."""
+    """Fill `levels` with sign * 2^(e - n) and return n, which is 0 below 2^128."""
     M, K = levels.shape
     words, step = stored.words, max(1, BAND // max(1, K))
     bands = [slice(start, start + step) for start in range(0, M, step)]
@@ -169,7 +169,7 @@ def _zeros(
 
 
 def _check_size(layer: Layer, levels: npt.NDArray[Any], scale: F32) -> None:
-    """Refuses weights that overflow, whichever they are: the kernels' scales have room for 2^31."""
+    """Refuse weights that overflow. The kernels' scales have room for 2^31."""
     if not levels.size:
         return
     most = 31 if levels.dtype == np.float32 else 7

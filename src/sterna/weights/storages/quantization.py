@@ -1,7 +1,7 @@
-"""What `quantization_config` says of a model's layers: which they are, and what is stored.
+"""The fields of `quantization_config`: which layers it describes, and how they are stored.
 
 quant_method            "bitnet", "power_of_two", "mxfp4" (`stacked_experts`), or one of INTEGERS
-modules_to_not_convert  names, of a module and all in it, or the ends of such names: plain floats
+modules_to_not_convert  names of modules, or ends of such names; all in these are plain floats
 
 Of BitNet's layers:
 
@@ -28,7 +28,7 @@ from sterna.errors import ModelFormatError, UnsupportedModelError, shown
 from sterna.formats.pot_encodings import ENCODINGS, Encoding
 
 FIELD = "quantization_config"
-#: Methods whose tensors' names and shapes say what they are (storages/gptq.py, compressed.py,
+#: Methods that the names and shapes of tensors describe (storages/gptq.py, compressed.py,
 #: torchao.py).
 INTEGERS = ("gptq", "auto-round", "intel/auto-round", "compressed-tensors", "torchao")
 
@@ -49,7 +49,7 @@ class PowerOfTwo:
 
     @property
     def format(self) -> str:
-        """The weight format that runs them, but for its scales."""
+        """The weight format that runs them, without its scales."""
         return self.ENCODINGS[self.encoding] + ("" if self.zero_free else "z")
 
     @property
@@ -71,11 +71,11 @@ class PowerOfTwo:
 
     @property
     def group(self) -> int:
-        """Weights of a row that share a scale; 0: all, or those of other rows as well."""
+        """Weights of a row that share a scale; 0: all of a row or of the tensor."""
         return int(self.scale.removeprefix("group:")) if self.scale.startswith("group:") else 0
 
     def problem(self) -> str:
-        """The rule that the fields break together; empty: none."""
+        """The rule that the combination of fields breaks; empty: none."""
         if not self.zero_free and not self.integer:
             return "only E3P2 may have a zero; zero_free must be true"
         if self.scale in ("tensor", "row"):
@@ -97,16 +97,16 @@ class Quantization:
     powers: PowerOfTwo | None = None
 
     def converts(self, name: str) -> bool:
-        """Whether a layer of this name is one of BitNet's, if its model's are."""
+        """Whether a layer of this name is one of BitNet's, in a model with such layers."""
         return not any(
             name == e or name.startswith(f"{e}.") or name.endswith(e) for e in self.excluded
         )
 
 
 def quantization(config: dict[str, Any], file: Path) -> Quantization:
-    """Reads config.json; `file` is named in errors.
+    """Read config.json; `file` is named in errors.
 
-    Raises UnsupportedModelError for another method of quantisation, ModelFormatError.
+    Raises ModelFormatError, and UnsupportedModelError for another method of quantisation.
     """
     settings = config.get(FIELD)
     if settings is None:
@@ -118,7 +118,7 @@ def quantization(config: dict[str, Any], file: Path) -> Quantization:
     if method in INTEGERS and isinstance(settings, dict):
         _check_integers(settings, file)
         return Quantization(False, True, False, ())
-    if method == "mxfp4":  # of gpt-oss: its tensors' names say which layers are
+    if method == "mxfp4":  # of gpt-oss: names of tensors show the layers
         return Quantization(False, True, False, ())
     if method != "bitnet":
         raise UnsupportedModelError(
@@ -136,7 +136,7 @@ def quantization(config: dict[str, Any], file: Path) -> Quantization:
 
 
 def _check_integers(settings: dict[str, Any], file: Path) -> None:
-    """UnsupportedModelError for a layout that is not read, or activations that are not computed."""
+    """Raise UnsupportedModelError for a layout or for activations that Sterna does not support."""
     layout = settings.get("packing_format") or settings.get("checkpoint_format")
     if isinstance(layout, str) and "awq" in layout:
         raise UnsupportedModelError(

@@ -1,11 +1,11 @@
-"""DenseShift's and S3's latents, as `sterna.train` has them: each bit the sign of a float.
+"""DenseShift's and S3's latents, as `sterna.train` writes them: each bit is the sign of a float.
 
     w_sign, w_1 .. w_T   float [M, K]
     w_sparse             float [M, K]   of S3 alone
-    scale                float [M]      its size counts
+    scale                float [M]      its sign does not count
 
-What they mean is equations 1 to 4 of "Demystifying Power-of-Two Quantization"
-(`formats.power_of_two.from_latents`). DenseShift itself published no files; these names are ours.
+Equations 1 to 4 of "Demystifying Power-of-Two Quantization" define the weights
+(`formats.power_of_two.from_latents`). DenseShift published no files; these names are ours.
 """
 
 from __future__ import annotations

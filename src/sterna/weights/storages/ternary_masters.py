@@ -1,4 +1,4 @@
-"""Float masters of ternary weights: rounded when they are loaded, as BitNet rounds them.
+"""Float masters of ternary weights: rounded at loading, as BitNet rounds them.
 
     weight  float [M, K]   ->  round(W / s) to -1, 0, 1 with s = mean |W|, one for the matrix
 

@@ -8,12 +8,12 @@
                                              byte, the first highest, two bits with a sign each
     _weight_scale       float ()
 
-A weight is scale (q - zero), but for Int4Tensor, whose zero is added: scale q + zero. Whole zeros
-leave levels, in the narrowest format that has them; others leave floats. Activations, which these
-files round to 8 bits or not at all, are rounded to max |x| / 127 where levels are.
+A weight is scale (q - zero), but for Int4Tensor scale q + zero. Whole zeros leave levels, in the
+narrowest format that has them; others leave floats. These files round activations to 8 bits or not
+at all; here layers of levels round them to max |x| / 127.
 
-What has other tensors beside its codes is refused: layouts of a GPU's kernels (scale_and_zero), and
-activations with scales of their own. torchao 0.18.
+Layers with other tensors in addition to codes are refused: layouts for GPU kernels
+(scale_and_zero), and activations with scales of their own. torchao 0.18.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     weight        float [M, K] of -1, 0 and 1
     weight_scale  one float
 
-A model of the class autobitlinear in its offline mode runs from these too. In its online mode there
-is no scale, and the floats are masters.
+Models of the class autobitlinear in offline mode run from these, too. In online mode there is no
+scale, and the floats are masters.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sterna.weights.storages.packed_ternary import trit_scale
 
 
 def recognises(layer: Layer) -> bool:
-    """Whether a BitNet layer of floats has a scale, which is used."""
+    """Whether this is a BitNet layer of floats with a scale that is in use."""
     q = layer.quantization
     if not (q.declared and layer.masters and layer.dtype in FLOATS) or q.online:
         return False
