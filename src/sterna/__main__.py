@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> None:
-    """Runs the command line; Ctrl-C while it is still imported ends it as later on."""
+    """Run the command line; Ctrl-C while it is still imported ends it as later on."""
     try:
         from sterna.cli import finish
         from sterna.cli import main as command

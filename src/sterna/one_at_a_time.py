@@ -19,7 +19,7 @@ class Visit:
         self.thread: int | None = threading.get_ident()
 
     def end(self) -> None:
-        """Lets others in; harmless the second time."""
+        """Let others in; harmless the second time."""
         self.thread = None
 
 

@@ -1,4 +1,4 @@
-"""What a request gives back: its text in pieces or whole, log-probabilities and times."""
+"""Results of a request: its text in pieces or whole, log-probabilities and times."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Piece:
     Attributes:
         text: Possibly empty.
         token: Id of the token that completed it.
-        logprob: Of this token, if it was asked for.
+        logprob: Of this token, if requested.
         index: Which of several answers to a prompt it belongs to.
     """
 
@@ -90,7 +90,7 @@ class Completion:
         text: All of it, reasoning included.
         tokens: Its token ids.
         finish_reason: "stop", "length", "cancelled", "deadline" or "error".
-        logprobs: One per token, if they were asked for.
+        logprobs: One per token, if requested.
         stats: Counts and times.
         stop_string: The stop string that ended it, if one did.
         thinks: Whether the text begins within reasoning that the prompt opened.
@@ -143,7 +143,7 @@ class Stream(Iterator[Piece]):
             visit.end()
 
     def close(self) -> None:
-        """Ends the answer as it is, and frees what it computes with; harmless at its end."""
+        """End the answer as it is and free what it computes with; harmless at its end."""
         visit = self._readers.enter()
         try:
             self._pieces.close()

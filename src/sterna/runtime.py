@@ -168,7 +168,7 @@ class Threads(int):
 
 
 class _Team(NamedTuple):
-    """What a setting of `cores` allows: the default number of threads, and the most."""
+    """Numbers of threads that a setting of `cores` allows: the default and the most."""
 
     default: int
     most: int
@@ -318,7 +318,7 @@ def _team(source: str, value: str | None, topology: Mapping[str, Any]) -> _Team:
 
 
 def _within_quota(n_cores: int, topology: Mapping[str, Any]) -> int:
-    # SMT siblings share the load ports and the memory queue, which is what the kernels saturate:
+    # SMT siblings share the load ports and the memory queue, which the kernels saturate,
     # so each core gets a thread. A quota of 1.5 CPUs keeps a second thread busy half of the time.
     quota: float = topology["cpu_quota"]
     return max(1, min(n_cores, MAX_THREADS, math.ceil(quota) if quota > 0 else n_cores))

@@ -1,1 +1,1 @@
-"""Benchmarks: what a machine reaches, as a fraction of what the same machine allows."""
+"""Benchmarks: speeds, and fractions of the limits of the same machine."""

@@ -109,15 +109,15 @@ def run(
     model: "random:SHAPE", a folder or a built-in name; batch: for each of `tg`, how many sequences
     decode together; depth: positions that are in the KV cache before a test, whole pages of 64;
     zeros: `Zeros.parse`, of a random model; every test runs with these read, and left out.
-    progress is called with what is under way. Raises RequestError where the model,
-    the context or the memory does not suffice.
+    progress: called with the current activity. Raises RequestError if the model, the context or the
+    memory does not suffice.
     """
     if repeat < 1 or not batch or any(n < 1 for n in (*pp, *tg, *batch)):
         raise RequestError("bench: pp, tg, batch and repeat must be at least 1")
     if not depth or any(d < 0 or d % PAGE for d in depth):
         raise RequestError(f"depth: must be multiples of {PAGE}, but got {list(depth)}")
     progress(f"loading {model}")
-    # How many zeros random weights make says nothing, unless they were asked for.
+    # Zeros from random weights mean nothing, unless the user has set their rates.
     ways: dict[str | None, bool | None] = (
         {"read": False, "left out": True} if zeros else {None: False if _is_random(model) else None}
     )

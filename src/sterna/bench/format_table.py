@@ -27,10 +27,9 @@ def run(
 ) -> list[dict[str, Any]]:
     """Rows, one per format; names: None for all, from the fewest bits up.
 
-    bits_per_weight counts codes and scales of a matrix of `shape` ("MxK"). gb_s is that of one
-    token, gops of n, both with their fractions of what the machine allows; None with
-    measure=False. exact: whether sums are those of the integers; None for floats. Raises
-    RequestError.
+    bits_per_weight counts codes and scales of a matrix of `shape` ("MxK"). gb_s is for one token,
+    gops for n, both with fractions of the machine's limits; None with measure=False. exact: whether
+    sums of integers are exact; None for floats. Raises RequestError.
     """
     (matrix,) = linear.matrices([shape])[:1]
     rows = []

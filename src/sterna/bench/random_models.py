@@ -40,15 +40,15 @@ __all__ = [
 
 F32 = npt.NDArray[np.float32]
 
-HEADROOM_BYTES = 512 << 20  # for a chunk of activations, and for what is measured with
+HEADROOM_BYTES = 512 << 20  # for a chunk of activations, and for the measurement itself
 
 
 @dataclass(frozen=True)
 class Shape:
     """Sizes of a published model, as its config.json has them.
 
-    experts: of a layer, of which a token takes `chosen`, each as wide as `intermediate` says;
-    shared: the width of one more that all tokens take; 0: FFNs are dense, or none is shared.
+    experts: number in a layer, 0 for dense FFNs. A token uses `chosen` of them, each of width
+    `intermediate`. shared: width of one more that all tokens use; 0: none.
     """
 
     architecture: str
@@ -69,7 +69,7 @@ class Shape:
     def matrices(self) -> dict[str, tuple[int, int]]:
         """(M, K) of the matrices of one layer, as they run: q, k, v and gate, up are one each.
 
-        Of experts those of one.
+        Of experts, only one counts.
         """
         width = self.head_dim or self.hidden // self.heads
         return {
@@ -95,7 +95,7 @@ class Shape:
         return self.layers * [of["qkv"], of["o"], *self.ffn()]
 
     def ffn(self) -> list[tuple[int, int]]:
-        """(M, K) of those of one FFN, a router left out."""
+        """(M, K) of the matrices of one FFN, without a router."""
         two = [self.matrices()[name] for name in ("gate_up", "down")]
         d, ff = self.hidden, self.shared
         return max(self.experts, 1) * two + ([(2 * ff, d), (d, ff)] if ff else [])
@@ -200,12 +200,12 @@ def _ternary(hidden: int, intermediate: int, layers: int, heads: int) -> Shape:
     )
 
 
-#: Shapes with a name are from the models' own config.json files, bonsai-8b's and bonsai-27b's being
-#: those of Qwen3-8B and Qwen3.5-27B; those named by a size are models of Bitnet.cpp (arXiv
-#: 2502.11880), Table 7. The paper does not print their sizes: 700m is that of bitnet_b1_58-large,
-#: the others those of the paper's code (utils/generate-dummy-bitnet-model.py in microsoft/BitNet),
-#: but for 3.8b's heads: 30 of 128 in place of 32 of 120, as many parameters, as heads of 120 are
-#: padded to 128.
+#: Shapes with a name are from the models' own config.json files; bonsai-8b and bonsai-27b have the
+#: shapes of Qwen3-8B and Qwen3.5-27B. Shapes named by a size are models of Bitnet.cpp (arXiv
+#: 2502.11880), Table 7. The paper does not print their sizes: 700m has the shape of
+#: bitnet_b1_58-large, others come from the paper's code (utils/generate-dummy-bitnet-model.py in
+#: microsoft/BitNet). Only 3.8b has other heads, 30 of 128 instead of 32 of 120: these are as many
+#: parameters, and heads of 120 are padded to 128.
 SHAPES = {
     "bitnet-2b": Shape("BitNetForCausalLM", 2560, 6912, 30, 20, 5, 128256, True),
     "llama3-8b": Shape("LlamaForCausalLM", 4096, 14336, 32, 32, 8, 128256, False),
@@ -285,7 +285,7 @@ class Zeros:
 
     @classmethod
     def parse(cls, text: str) -> Zeros:
-        """Reads "up=.68,down=.83". RequestError for other words, or rates that random weights
+        """Read "up=.68,down=.83". RequestError for other words, or rates that random weights
         cannot have: half of the gates are closed anyway."""
         try:
             parts = dict(part.split("=") for part in text.split(","))
@@ -317,7 +317,7 @@ class Zeros:
 
 
 class RandomWeights:
-    """A weight source that makes up what it is asked for, the same on every run."""
+    """A weight source that makes up the requested weights, the same on every run."""
 
     def __init__(self, format: str, head: str, zeros: Zeros | None = None) -> None:
         self.format, self.head, self.zeros = formats.get(format), _head_format(head), zeros
@@ -385,7 +385,7 @@ def _head_format(head: str) -> formats.Format:
 
 
 def shape_named(name: str) -> Shape:
-    """The shape of a name in SHAPES; RequestError lists the names where there is none."""
+    """The shape of a name in SHAPES; RequestError for an unknown name lists all."""
     if name not in SHAPES:
         raise RequestError(f"shape: must be one of {', '.join(SHAPES)}, but got {shown(name)}")
     return SHAPES[name]

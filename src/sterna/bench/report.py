@@ -37,7 +37,7 @@ def spread(seconds: Sequence[float]) -> Row:
 
 
 def fractions(gb_s: float, gops: float, bandwidth: float, peak: float) -> Row:
-    """What was reached, what the machine allows, and the one as a fraction of the other."""
+    """The speed, the machine's limit, and the one as a fraction of the other."""
     return {
         "gb_s": round(gb_s, 3),
         "gops": round(gops, 3),

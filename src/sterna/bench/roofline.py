@@ -111,8 +111,8 @@ def run(
     "decode" per format, unit and thread count.
 
     threads: None is one and the usable cores; isas: None is the one in use; format_names: None is
-    all. shape: what is attained is measured on. deterministic: as in `LLM`. Medians of `repeat`
-    rounds; each measures the machine and every kernel. Raises RequestError.
+    all. shape: of the matrix to measure on. deterministic: as in `LLM`. Medians of `repeat` rounds;
+    each measures the machine and every kernel. Raises RequestError.
     """
     if repeat < 1:
         raise RequestError(f"repeat: must be at least 1, but got {repeat}")

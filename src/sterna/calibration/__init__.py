@@ -1,7 +1,10 @@
-"""What the fastest way is on this machine: tried once, kept in the cache folder.
+"""The fastest settings on this machine: measured once, kept in the cache folder.
 
-measured: the file, and how choices are timed; reading: how memory is read; few_tokens: which way
-steps of a few tokens take. No choice changes a bit.
+measured    the file, and how choices are timed
+prefetch    how memory is read
+few_tokens  how steps of a few tokens are computed
+
+No choice changes a bit.
 """
 
 from sterna.calibration.few_tokens import direct_tokens

@@ -59,7 +59,7 @@ def usual_seconds(
 
 
 def place(threads: Threads) -> str:
-    """What a measurement holds for: this CPU, so many threads, and where they run."""
+    """The scope of a measurement: this CPU, so many threads, and where they run."""
     cpu = _native.cpu_info()
     model = f"{cpu['vendor']} {cpu['family']}/{cpu['model_id']}/{cpu['stepping']} {cpu['model']}"
     where = f" on {','.join(map(str, threads.cpus))}" if threads.cpus else ""
@@ -73,7 +73,7 @@ def kept(what: str, where: str) -> Any:
 
 
 def keep(what: str, where: str, value: Any) -> None:
-    """Adds a value to the file; a folder that cannot be written is no error."""
+    """Add a value to the file; a folder that cannot be written is no error."""
     folder = cache_dir()
     if folder is None:
         return

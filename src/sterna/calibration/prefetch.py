@@ -62,13 +62,13 @@ _prepared: set[tuple[int, tuple[int, ...]]] = set()
 
 
 def prepare(threads: Threads, isa: str, weight_bytes: int) -> str:
-    """Sets how `threads` read memory; returns "STERNA_READING", "measured" or "default".
+    """Set how `threads` read memory; returns "STERNA_READING", "measured" or "default".
 
-    From `STERNA_READING` ("streams,turn_bytes,prefetch_bytes", and ",0" where no page is asked for
-    ahead), else what was measured on this machine before, else measured now, if a token reads
-    `weight_bytes` beyond any cache and there is a cache folder to keep it in. `isa` is the unit
-    that measures; what is found serves all units: it is about memory. Raises RequestError for a
-    STERNA_READING that is no reading.
+    `STERNA_READING` comes first ("streams,turn_bytes,prefetch_bytes", and ",0" to request no page
+    ahead), then an earlier measurement on this machine. Otherwise it measures now, if a token reads
+    `weight_bytes` beyond any cache and there is a cache folder for the result. `isa` is the unit
+    that measures; the result serves all units, since it is about memory. Raises RequestError for a
+    malformed STERNA_READING.
     """
     key = int(threads), threads.cpus
     pinned = os.environ.get("STERNA_READING", "")

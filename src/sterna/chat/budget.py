@@ -50,7 +50,7 @@ class Budget:
         self._deadline = time.thread_time() + MAX_SECONDS
 
     def step(self, count: int = 1) -> None:
-        """Counts steps and looks at the clock."""
+        """Count steps and look at the clock."""
         self._steps += count
         if self._steps > MAX_STEPS:
             raise OverBudget(f"{MAX_STEPS} steps")
@@ -58,11 +58,11 @@ class Budget:
             raise OverBudget(f"{MAX_SECONDS:g} seconds")
 
     def create(self, value: object) -> None:
-        """Counts a new value's bytes, without what it refers to."""
+        """Count a new value's bytes, without what it refers to."""
         self.spend(sys.getsizeof(value))
 
     def spend(self, size: int) -> None:
-        """Counts bytes of memory."""
+        """Count bytes of memory."""
         self._created += size
         if self._created > MAX_CREATED:
             raise OverBudget(f"{MAX_CREATED} bytes of values")
@@ -125,7 +125,7 @@ def _size(argument: object) -> int:
 
 
 def allow(name: str, subject: object, arguments: Sequence[object]) -> None:
-    """Refuses a call that can grow unless (size of the subject) x (of the rest) is bounded."""
+    """Refuse a call that can grow unless (size of the subject) x (of the rest) is bounded."""
     if name == "replace" and isinstance(subject, str):
         return _allow_replace(subject, arguments)
     if name in ("int", "float") and isinstance(subject, str) and len(subject) > 1000:
@@ -143,7 +143,7 @@ def allow(name: str, subject: object, arguments: Sequence[object]) -> None:
 
 
 def allow_pieces(subject: str, arguments: Sequence[object]) -> None:
-    """Refuses to split a text into very many pieces."""
+    """Refuse to split a text into very many pieces."""
     separator = arguments[0] if arguments else None
     pieces = len(subject) // 2 if not isinstance(separator, str) else subject.count(separator)
     if pieces > MAX_PIECES:
@@ -158,7 +158,7 @@ def _allow_replace(subject: str, arguments: Sequence[object]) -> None:
 
 
 def iterated(value: object) -> None:
-    """Refuses a long text where a call would take it apart."""
+    """Refuse a long text where a call would take it apart."""
     if isinstance(value, str) and len(value) > MAX_ITERATED:
         raise OverBudget(f"{MAX_ITERATED} characters to be taken one by one")
 

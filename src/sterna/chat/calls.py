@@ -43,8 +43,7 @@ def _text_of(arguments: Any) -> str:
 
 
 def object_of(text: str) -> dict[str, Any]:
-    """The arguments that a text is, or was going to be where it was cut off: those of its members
-    that have begun to have a value."""
+    """Parse arguments. If the text was cut off, members whose values have begun are kept."""
     ends, closing, quoted, escaped = [(0, "")], "", False, False
     for i, c in enumerate(text):
         if quoted:

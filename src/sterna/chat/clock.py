@@ -1,4 +1,4 @@
-"""The moment that templates see as now: the system's, or that of an answer made again."""
+"""The moment that templates see as now: the system's, or an earlier one to repeat an answer."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _current: ContextVar[Clock | None] = ContextVar("clock", default=None)
 
 @contextlib.contextmanager
 def clock(moment: datetime.datetime | None = None) -> Iterator[Clock]:
-    """Stops the clock for templates rendered within: at a moment, or else at that of the clock
-    around this one, or else at the system's."""
+    """Stop the clock for templates rendered within: at the given moment, else at the outer clock's,
+    else at the system's."""
     around = _current.get()
     if moment is None:
         moment = around.moment if around else datetime.datetime.now()
@@ -38,7 +38,7 @@ def clock(moment: datetime.datetime | None = None) -> Iterator[Clock]:
 
 
 def now() -> datetime.datetime:
-    """What a template gets that asks for the time."""
+    """Return the time for a template, and note that it was read."""
     stopped = _current.get()
     if stopped is None:
         return datetime.datetime.now()

@@ -1,4 +1,4 @@
-"""How a template is compiled: what the environment cannot intercept is rewritten into calls."""
+"""Compiles templates: rewrites operations that the environment cannot intercept into calls."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rewrite(tree: nodes.Template) -> nodes.Template:
 
 
 class _Rewriter(NodeTransformer):
-    """Turns what the environment cannot intercept into calls, which it can."""
+    """Turns operations that the environment cannot intercept into calls, which it can."""
 
     _refused: tuple[type[nodes.Node], ...] = (
         *(nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends),

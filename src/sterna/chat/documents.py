@@ -1,4 +1,4 @@
-"""Files of texts and conversations: JSON Lines, of which a line is one or the other."""
+"""Files of texts and conversations: JSON Lines; a line is one or the other."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def disables_reasoning(variables: Mapping[str, Any]) -> bool:
 
 
 def split_reasoning(text: str, opened: bool) -> tuple[str, str]:
-    """Splits an answer into reasoning and content. opened: it begins within its reasoning."""
+    """Split an answer into reasoning and content. opened: it begins within its reasoning."""
     inside = text if opened else text.lstrip().removeprefix(OPEN)
     if not opened and inside == text.lstrip():
         return "", text

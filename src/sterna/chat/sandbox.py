@@ -194,7 +194,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return _concat(map(text, parts))
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Calls what a template calls: a step, of limited depth, whose result is checked."""
+        """Make a template's call: count a step, limit the depth and check the result."""
         left = current()
         left.step()
         if obj is BoundedEnvironment.look:

@@ -59,7 +59,7 @@ class ChatTemplate:
     def load(
         cls, folder: str | Path, settings: Mapping[str, Any] | None = None
     ) -> ChatTemplate | None:
-        """Reads a folder's template; None if it has none, ModelFormatError if it is malformed.
+        """Read a folder's template; None if it has none, ModelFormatError if it is malformed.
 
         chat_template.jinja precedes chat_template.json and tokenizer_config.json, as in
         transformers. Of several named templates, "default" is used, and "tool_use" for tools.
@@ -147,7 +147,7 @@ class ChatTemplate:
         variables: Mapping[str, Any] | None = None,
         continue_final_message: bool = False,
     ) -> str:
-        """Renders the prompt of a conversation.
+        """Render the prompt of a conversation.
 
         Args:
             messages: Mappings with a "role" and usually "content".
@@ -223,7 +223,7 @@ class ChatTemplate:
         return MARK in self._probed(exchange)
 
     def _probed(self, messages: list[dict[str, Any]], **given: Any) -> str:
-        """Renders messages; empty if the template refuses them."""
+        """Render messages; empty if the template refuses them."""
         values = {**self._tokens, "documents": None, "tools": None, **given, "messages": messages}
         try:
             name = "tool_use" if given else "default"
@@ -232,7 +232,7 @@ class ChatTemplate:
             return ""
 
     def after_answer(self) -> str:
-        """What the template writes after an assistant's message, without leading space.
+        """The text that the template writes after an assistant's message, without leading space.
 
         It begins with the token that ends a turn, if there is one. If the template writes nothing
         after the last message, it is what precedes the next one. Empty if the template refuses a
@@ -249,7 +249,7 @@ class ChatTemplate:
         return ""
 
     def _render_in_any_form(self, name: str, values: Mapping[str, Any]) -> str:
-        """Renders messages and tools as they are, or in another form that the template takes."""
+        """Render messages and tools as they are, or in another form that the template takes."""
         try:
             return self._run(name, values)
         except RequestError as error:

@@ -65,7 +65,7 @@ class BackgroundWrite:
         return lookup(self._key) if self.done else None
 
     def join(self, timeout_s: float | None = None) -> None:
-        """Waits for the end of the write."""
+        """Wait for the end of the write."""
         if self._thread is not None:
             self._thread.join(timeout_s)
 

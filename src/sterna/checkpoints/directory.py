@@ -51,7 +51,7 @@ class Checkpoint:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Checkpoint:
-        """Opens a folder with config.json and safetensors weights; reads headers, no weights.
+        """Open a folder with config.json and safetensors weights; reads headers, no weights.
 
         Raises RequestError if there is no such folder or it cannot be read, ModelFormatError if
         its files break a rule or hold pickled weights only.
@@ -130,7 +130,7 @@ class Checkpoint:
         )
 
     def read(self, name: str, out: Array | None = None) -> Array:
-        """Reads a tensor into fresh memory or `out`; BF16 comes back as uint16."""
+        """Read a tensor into fresh memory or `out`; BF16 comes back as uint16."""
         info = self.info(name)
         return self._files[info.file].read(self._stored.get(name, name), out)
 

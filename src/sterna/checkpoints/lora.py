@@ -99,7 +99,7 @@ class LoraFolder:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> LoraFolder:
-        """Reads a folder.
+        """Read a folder.
 
         Raises RequestError if there is none, ModelFormatError for a file that breaks a rule,
         UnsupportedModelError for more than low-rank matrices, NonFiniteError.

@@ -188,7 +188,7 @@ def _module(
 
 
 def verify(path: str | os.PathLike[str], progress: Callable[[int], None] | None = None) -> int:
-    """Checks a packed directory's structure and every SHA-256; returns the number of tensors.
+    """Check a packed directory's structure and every SHA-256; returns the number of tensors.
 
     `progress` is called with the bytes read since its last call. Raises ModelFormatError naming
     the first tensor that differs, or config.json.

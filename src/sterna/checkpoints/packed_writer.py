@@ -64,7 +64,7 @@ class PackedWriter:
         self.nbytes = 0  # of tensors so far
 
     def add(self, name: str, item: PackedWeight | NDArray[np.float32]) -> None:
-        """Writes a matrix or a tensor. RequestError: arrays that do not fit their format."""
+        """Write a matrix or a tensor. RequestError: arrays that do not fit their format."""
         if isinstance(item, PackedWeight):
             self.specs[name] = _spec_of(name, item)
             self._file.add(name + CODES, item.codes)
@@ -137,7 +137,7 @@ def write_packed(
     source: str | os.PathLike[str] | None = None,
     default_format: str | None = None,
 ) -> None:
-    """Writes a model that is in memory as a packed directory; arguments and errors as `packing`."""
+    """Write a model that is in memory as a packed directory; arguments and errors as `packing`."""
     items: list[tuple[str, PackedWeight | NDArray[np.float32]]]
     items = [*modules.items(), *tensors.items()]
     nbytes = sum(item.nbytes for _, item in items)

@@ -61,7 +61,7 @@ class SafetensorsFile(TensorFile):
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Reads and checks the header; no tensor is read or allocated."""
+        """Read and check the header; no tensor is read or allocated."""
         self.path = Path(path)
         with open_regular(self.path) as (descriptor, state):
             self._state = state
@@ -73,7 +73,7 @@ class SafetensorsFile(TensorFile):
         )
 
     def read(self, info: TensorInfo | str, out: Array | None = None) -> Array:
-        """Reads one tensor into fresh memory, or into `out`: C-contiguous, same shape and dtype.
+        """Read one tensor into fresh memory, or into `out`: C-contiguous, same shape and dtype.
 
         BF16 comes back as uint16, float8 and BOOL as uint8. Raises RequestError if `out` does not
         fit or the memory is not there, ModelFormatError if the file has changed.
@@ -106,7 +106,7 @@ def write_safetensors(
     tensors: Mapping[str, Array | tuple[str, Array]],
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Writes a safetensors file, whole or not at all, with a SHA-256 of every tensor.
+    """Write a safetensors file, whole or not at all, with a SHA-256 of every tensor.
 
     Values are arrays, or (dtype, array) where numpy has no dtype of that name: ("BF16", uint16).
     The data begin at a multiple of 64 bytes; tensors whose size is a multiple of 64 come first,
@@ -223,7 +223,7 @@ def _bytes_of(array: Array) -> memoryview:
 
 
 def verify_hashes(file: SafetensorsFile, progress: Callable[[int], None] | None = None) -> int:
-    """Reads every tensor and checks it against the SHA-256 in the metadata; returns their number.
+    """Read every tensor and check it against the SHA-256 in the metadata; returns their number.
 
     `progress` is called with the bytes done since the last call. Raises ModelFormatError naming
     the first tensor whose hash is missing or differs.

@@ -43,7 +43,7 @@ class TensorFile:
             ) from None
 
     def read_into(self, buffer: memoryview, spans: list[Span]) -> None:
-        """Fills a writable byte buffer from places of the file; large reads use several threads."""
+        """Fill a writable byte buffer from places of the file; large reads use several threads."""
         with open_regular(self.path) as (descriptor, state):
             self._check_unchanged(state)
             read_spans(self.path, descriptor, buffer, spans, self._progress)

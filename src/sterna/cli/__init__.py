@@ -60,7 +60,7 @@ class _Cli(click.Group):
         return command
 
     def main(self, *args: Any, **extra: Any) -> NoReturn:
-        """Runs a command and leaves the process with its exit code."""
+        """Run a command and leave the process with its exit code."""
         _mend_streams()
         _leave_in_order()
         warnings.formatwarning = _one_line  # also for warnings at the process's end
@@ -80,7 +80,7 @@ class _Cli(click.Group):
         sys.exit(code if isinstance(code, int) else 0)
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
-        """Reads the arguments, which for --help and --version is all."""
+        """Read the arguments; --help and --version end here."""
         try:
             return super().make_context(*args, **extra)
         except BrokenPipeError:

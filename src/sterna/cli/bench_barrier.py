@@ -1,4 +1,4 @@
-"""`sterna bench barrier`: what the threads pay for waiting on each other."""
+"""`sterna bench barrier`: the time that threads wait for each other."""
 
 from __future__ import annotations
 

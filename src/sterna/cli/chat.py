@@ -84,7 +84,7 @@ def command(
 
 
 def _talk(session: Session, read: Callable[[], str]) -> None:
-    """Runs turns until Ctrl-D or /exit; an error ends its turn alone."""
+    """Run turns until Ctrl-D or /exit; an error ends its turn alone."""
     while True:
         try:
             if not session.take(unquoted(read())):
@@ -134,7 +134,7 @@ def _lines(stdin: IO[bytes]) -> Iterator[str]:
 
 
 def _template_options(given: tuple[str, ...]) -> dict[str, Any] | None:
-    """Parses NAME=VALUE; a value is JSON, or else text."""
+    """Parse NAME=VALUE; a value is JSON, or else text."""
     options: dict[str, Any] = {}
     for item in given:
         name, equals, value = item.partition("=")

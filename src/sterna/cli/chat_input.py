@@ -50,7 +50,7 @@ class _PrivateHistory(FileHistory):
 
 
 def open_history(note: Callable[[str], None]) -> History:
-    """Opens the history file, mode 0600; falls back to memory, with a notice."""
+    """Open the history file, mode 0600; falls back to memory, with a notice."""
     try:
         path = history_path()
         if path is None:
@@ -107,7 +107,7 @@ def _keys() -> KeyBindings:
 
 @contextlib.contextmanager
 def without_echo() -> Iterator[None]:
-    """Turns the terminal's echo off, so that keys do not appear in what is printed meanwhile.
+    """Turn the terminal's echo off, so that keys do not appear in what is printed meanwhile.
 
     The terminal holds them for the next prompt. Ctrl-C still interrupts.
     """

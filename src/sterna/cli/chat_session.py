@@ -53,13 +53,13 @@ class Session:
         self._seed = SamplingParams.fresh_seed()
 
     def note(self, text: str) -> None:
-        """Prints a notice, dimmed on a terminal with colours."""
+        """Print a notice, dimmed on a terminal with colours."""
         plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
         text = text.translate(VISIBLE) if sys.stderr.isatty() else text
         click.echo(text if plain else click.style(text, dim=True), err=True)
 
     def greet(self) -> None:
-        """Prints the first line: the model, and what to type."""
+        """Print the first line: the model, and what to type."""
         info = self.conversation.llm.info()
         self.note(
             f"{info['model']}: {info['format']}, context {info['context']}, "
@@ -67,7 +67,7 @@ class Session:
         )
 
     def take(self, text: str) -> bool:
-        """Runs a turn or a command; False after /exit. Two slashes begin a text with one."""
+        """Run a turn or a command; False after /exit. Two slashes begin a text with one."""
         if text.startswith("/") and not text.startswith("//"):
             name, _, argument = text.partition(" ")
             return self._command(name.strip(), argument.strip())
@@ -96,7 +96,7 @@ class Session:
     # --------------------------------------------------------------------------------- answers
 
     def answer(self, text: str) -> None:
-        """Prints an answer as it comes. Ctrl-C on a terminal stops it."""
+        """Print an answer as it comes. Ctrl-C on a terminal stops it."""
         options = {**self.options, **{name: value for name, (value, _) in self.settings().items()}}
         options["seed"] = (options["seed"] + self.retries) % (1 << 64)
         pieces = self.conversation.stream(text, **options)
@@ -124,7 +124,7 @@ class Session:
         sys.stdout.buffer.flush()
 
     def _explain(self, stopped: bool) -> None:
-        """Says why an answer was cut off, and its speed if that is wanted."""
+        """Say why an answer was cut off, and its speed if that is wanted."""
         done, llm = self.conversation.last, self.conversation.llm
         if stopped:
             kept = "it stays as it is; /retry or /undo" if done.text else "nothing was said yet"
@@ -258,7 +258,7 @@ def _path(command: str, file: str) -> Path:
 
 
 def read_messages(path: Path) -> list[dict[str, Any]]:
-    """Reads the messages of a file that /save wrote, or of a JSON list; RequestError."""
+    """Read the messages of a file that /save wrote, or of a JSON list; RequestError."""
     require_regular(path)
     try:
         value = parse_json(read_file(path, MAX_FILE_BYTES), path)

@@ -20,7 +20,7 @@ MAX_BYTES = 1 << 20  # more than any constraint may have
 
 
 def constraint_options(function: Any) -> Any:
-    """Adds the options; `constraint` takes them."""
+    """Add the options; `constraint` takes them."""
     options = (
         click.option(
             "--json-schema",

@@ -51,8 +51,8 @@ MEASURED = ("gb_s", "fraction_of_bandwidth", "gops", "fraction_of_peak")
 def command(output: str, **options: Any) -> None:
     """The weight formats: bits per weight with scales, levels, exactness and, measured, speed.
 
-    GB/s is that of one token, weights coming from memory, GOPS that of many. An integer format is
-    exact if it sums its integers without rounding; those that are not round their lookup tables.
+    GB/s is for one token, with weights from memory, GOPS for many tokens. An integer format is
+    exact if it sums its integers without rounding; the others round their lookup tables.
     """
     from sterna.bench import format_table
 

@@ -1,4 +1,4 @@
-"""`sterna info`: what Sterna sees of this machine, and what it makes of it."""
+"""`sterna info`: this machine as Sterna sees it, and the settings that follow."""
 
 from __future__ import annotations
 

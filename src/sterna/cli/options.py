@@ -175,7 +175,7 @@ drafting_options = _all(
 
 
 def open_model(options: Mapping[str, Any], *, chosen_by_name: bool = False) -> LLM:
-    """Opens the model of `model_options`, with the draft model of `drafting_options` if given.
+    """Open the model of `model_options`, with the draft model of `drafting_options` if given.
 
     chosen_by_name: requests may choose among named adapters. RequestError.
     """
@@ -199,7 +199,7 @@ def open_model(options: Mapping[str, Any], *, chosen_by_name: bool = False) -> L
 
 
 def adapter_named(given: str) -> tuple[str, str]:
-    """Splits a value of --adapter into name, "" without one, and folder."""
+    """Split a value of --adapter into name, "" without one, and folder."""
     name, equals, folder = given.partition("=")
     return (name, folder) if equals and "/" not in name else ("", given)
 
@@ -213,7 +213,7 @@ def _open(model: str, options: Mapping[str, Any], given: Mapping[str, Any]) -> L
 
 
 def fetch_model(model: str, offline: bool = False) -> None:
-    """Downloads a model of the Hub that is not here yet, before another progress bar is shown."""
+    """Download a model of the Hub that is not here yet, before another progress bar is shown."""
     from sterna.checkpoints.hub.names import looks_like_name
 
     if looks_like_name(model):

@@ -25,7 +25,7 @@ def loading(model: str) -> AbstractContextManager[Callable[..., None]]:
 def progress_bar(
     what: str, unit: str, scale: float = 1e6, total: float | None = None, after_s: float = 0
 ) -> Iterator[Callable[..., None]]:
-    """Shows a bar if stderr is a terminal.
+    """Show a bar if stderr is a terminal.
 
     Yields a function of the amount done and, if it is known only then, the total. Amounts are
     divided by `scale` and shown in `unit`: "12 of 340 MB". after_s: seconds before the bar appears.

@@ -102,7 +102,7 @@ plot_option = click.option(
 
 
 def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --output and its short forms; the command gets `output`, one of OUTPUTS."""
+    """Add --output and its short forms; the command gets `output`, one of OUTPUTS."""
 
     @functools.wraps(function)
     def command(*, output: str | None, **options: Any) -> Any:

@@ -26,7 +26,7 @@ SETTINGS: dict[str, Callable[[str], Any]] = {name: kind for name, (kind, _) in _
 
 
 def sampling_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds these options, and --stop, to a command."""
+    """Add these options, and --stop, to a command."""
     options = [
         click.option("--" + name.replace("_", "-"), type=kind, help=text, **_default(name))
         for name, (kind, text) in _NUMBERS.items()

@@ -27,7 +27,7 @@ VISIBLE |= {127: 0x2421} | dict.fromkeys(range(128, 160), 0xFFFD)
 
 
 def tell(text: str) -> None:
-    """Prints a line to stderr if that is a terminal."""
+    """Print a line to stderr if that is a terminal."""
     if sys.stderr.isatty():
         click.echo(text, err=True)
 
@@ -46,7 +46,7 @@ def console(stderr: bool = False) -> Console:
 
 @contextlib.contextmanager
 def status(text: str) -> Iterator[Callable[[str], None]]:
-    """Shows a spinner on stderr, or a line every PROGRESS_S seconds where that is no terminal.
+    """Show a spinner on stderr, or a line every PROGRESS_S seconds where that is no terminal.
 
     Yields a function that replaces the text.
     """
@@ -62,7 +62,7 @@ def status(text: str) -> Iterator[Callable[[str], None]]:
 
 @contextlib.contextmanager
 def _told(text: str) -> Iterator[Callable[[str], None]]:
-    """Prints the latest text to stderr every PROGRESS_S seconds."""
+    """Print the latest text to stderr every PROGRESS_S seconds."""
     latest, over, began = [text], threading.Event(), time.monotonic()
 
     def tell_every() -> None:
@@ -85,7 +85,7 @@ def _told(text: str) -> Iterator[Callable[[str], None]]:
 
 
 def print_json(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Prints rows as one JSON array; NaN and infinities become null."""
+    """Print rows as one JSON array; NaN and infinities become null."""
     click.echo(json.dumps([_finite(dict(row)) for row in rows], indent=2, allow_nan=False))
 
 

@@ -53,7 +53,7 @@ convention_options = [
 
 
 def text_options(function: Any) -> Any:
-    """Adds the options of texts and of conventions; `Texts.of` takes the former."""
+    """Add the options of texts and of conventions; `Texts.of` takes the former."""
     for option in reversed([*file_options, *convention_options]):
         function = option(function)
     return function

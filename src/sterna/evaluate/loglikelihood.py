@@ -76,11 +76,11 @@ def score(
     progress: Callable[[int], None] = lambda done_groups: None,
     adapter: Adapter | None = None,
 ) -> list[list[Score]]:
-    """The score of each request. Those of a group should begin alike: that part is computed once.
+    """Score each request. Requests of a group should begin alike: that part is computed once.
 
-    How they are grouped and batched changes no bit. What is too long for the context loses its
-    beginning. adapter: of all of them. Raises RequestError for a request that scores nothing, has
-    nothing before what is scored, or scores more than the context; NonFiniteError if the model
+    Grouping and batching change no bit. Requests that are too long for the context lose their
+    beginning. adapter: of all requests. Raises RequestError for a request that scores nothing, has
+    nothing before the scored tokens, or scores more than the context; NonFiniteError if the model
     gives NaN.
     """
     checked = [[fitted(r, engine.context) for r in group] for group in groups]
@@ -93,7 +93,7 @@ def score(
 
 
 def fitted(request: ScoringRequest, context: int) -> ScoringRequest:
-    """A request without what is too long for the context, at its beginning; raises as `score`."""
+    """Cut the beginning of a request that is too long for the context; raises as `score`."""
     if not 1 <= request.scored <= min(context, len(request.tokens) - 1):
         raise RequestError(
             f"score: needs 1 to {context} scored tokens with a token before them, but got "
@@ -105,8 +105,8 @@ def fitted(request: ScoringRequest, context: int) -> ScoringRequest:
 class _Group:
     """Requests that begin with the same `shared` tokens, int32, as does their sequence.
 
-    It starts from what the engine's prefix cache has of them: examples that precede every question
-    are computed once, if they come in one batch after the other.
+    The sequence starts from the engine's prefix cache, so examples that precede every question are
+    computed once, even over several batches.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class _Group:
             self.sequence = found or self.sequence
 
     def keep(self) -> None:
-        """Leaves what it has computed of `shared` to the cache."""
+        """Give the computed part of `shared` to the cache."""
         if self._cache is not None:
             self._cache.insert(self.shared, self.sequence, self._salt)
 
@@ -196,7 +196,7 @@ def _shared(group: list[ScoringRequest]) -> int:
 
 
 def _run(engine: Engine, jobs: list[_Job], budget: int, adapter: Adapter | None) -> None:
-    """Feeds what each sequence lacks of its job's tokens but the last, and scores what is to be.
+    """Compute missing tokens of each job except the last one, and score the wanted ones.
 
     budget: rows of logits in a step.
     """

@@ -39,7 +39,7 @@ _BRACKETS = re.compile(r"\[.*?\]")
 
 @dataclass(frozen=True)
 class Question:
-    """Choices of a context and an ending each, of which number `gold` is right.
+    """Choices, each a context and an ending; number `gold` is right.
 
     An ending follows its context after a space.
     """
@@ -256,7 +256,7 @@ def question_scores(
 
 
 def accuracy(questions: list[Question], scores: Scores) -> Accuracy:
-    """What the scores of questions say."""
+    """The accuracy of scored questions."""
     result = Accuracy(seconds=scores.seconds)
     for question, of_choices in zip(questions, scores.of, strict=True):
         result.add(question, of_choices)

@@ -39,7 +39,7 @@ class _Refused(ValueError):
 
 
 def load_json_object(path: Path, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
-    """Reads a JSON file whose top level is an object; ModelFormatError if it breaks any rule."""
+    """Read a JSON file whose top level is an object; ModelFormatError if it breaks any rule."""
     value = parse_json(read_file(path, max_bytes), path)
     if not isinstance(value, dict):
         raise ModelFormatError(
@@ -49,12 +49,12 @@ def load_json_object(path: Path, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
 
 
 def load_settings(path: Path) -> dict[str, Any]:
-    """What config.json, or another small file of a model's folder, says; {} where there is none."""
+    """Read config.json or another small file of a model's folder; {} if there is none."""
     return load_json_object(path, MAX_CONFIG_BYTES) if os.path.exists(path) else {}
 
 
 def parse_json(data: bytes | bytearray, path: Path, offset: int = 0) -> Any:
-    """Parses UTF-8 JSON; duplicate keys, NaN, infinities, huge numbers and depth are refused.
+    """Parse UTF-8 JSON; duplicate keys, NaN, infinities, huge numbers and depth are refused.
 
     `offset`: where `data` begins in the file, for messages. Raises ModelFormatError.
     """

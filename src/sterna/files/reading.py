@@ -41,7 +41,7 @@ class Span(NamedTuple):
 
 @contextlib.contextmanager
 def open_regular(path: Path) -> Iterator[tuple[int, FileState]]:
-    """Opens a regular file for reading: (descriptor, state).
+    """Open a regular file for reading: (descriptor, state).
 
     Raises ModelFormatError if it is missing, is no regular file or only a pointer of Git LFS to
     one, RequestError if it may not be read.
@@ -116,7 +116,7 @@ def read_file(path: Path, max_bytes: int) -> bytearray:
 
 
 def read_span(path: Path, descriptor: int, buffer: memoryview, span: Span) -> None:
-    """Fills `buffer[span.start:][:span.nbytes]` from the file at `span.offset`; thread-safe."""
+    """Fill `buffer[span.start:][:span.nbytes]` from the file at `span.offset`; thread-safe."""
     done = 0
     while done < span.nbytes:
         window = buffer[span.start + done : span.start + span.nbytes]
@@ -142,7 +142,7 @@ def read_spans(
     spans: Sequence[Span],
     progress: Callable[[int], None] | None = None,
 ) -> None:
-    """Reads many spans into one buffer, in large chunks and on several threads if it is much.
+    """Read many spans into one buffer, in large chunks and on several threads if it is much.
 
     Fresh memory of the buffer is touched first by these threads. progress: is called with the bytes
     read since its last call, by any of them.

@@ -119,7 +119,7 @@ def _temporary_prefix(path: Path) -> str:
 
 @contextlib.contextmanager
 def _claimed(path: Path, descriptor: int) -> Iterator[int]:
-    """Locks a temporary while it is written, and removes those of `path` whose writers were killed.
+    """Lock a temporary while it is written and remove those of `path` whose writers were killed.
 
     The system gives up a lock with its process, so one that can be had belongs to nobody.
     """
@@ -163,7 +163,7 @@ def require_space(path: Path, nbytes: int) -> None:
 
 
 def copy_file(source: Path, target: Path, max_bytes: int) -> None:
-    """Copies a regular file, whole or not at all, its data on the disk when this returns.
+    """Copy a regular file, whole or not at all, its data on the disk when this returns.
 
     ModelFormatError where it has more than `max_bytes` bytes.
     """
@@ -185,7 +185,7 @@ def unwritable(path: Path, error: OSError, nbytes: int | None = None) -> Request
 
 
 def sync_directory(path: Path) -> None:
-    """Makes the names in a directory durable, where the file system can."""
+    """Make the names in a directory durable, where the file system can."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -46,7 +46,7 @@ def names() -> list[str]:
 
 
 def get(name: str | Format) -> Format:
-    """The format of a name, or itself; RequestError lists the names where there is none.
+    """The format of a name, or itself; RequestError for an unknown name lists all.
 
     A suffix changes where an integer format has its scales: `i2:tensor`, `i2:row`, or `i2:g64`, an
     f16 for every 64 k of a row (a multiple of 32).
@@ -61,11 +61,11 @@ def get(name: str | Format) -> Format:
 
 
 def fitting(format: Format, K: int) -> Format:
-    """A format for a matrix of K columns: the given one, or what takes its place there.
+    """A format for a matrix of K columns: the given one, or its replacement there.
 
-    Where rows are no whole blocks, GGUF's formats give way to one of shorter blocks, as in
-    llama.cpp's quantiser (q4_k to q5_0, q6_k to q8_0 …), and groups to the longest that fit
-    (`i4:g128` to `i4:g64`). Where nothing fits, it is the given one, which `check_shape` refuses.
+    If rows are no whole blocks, GGUF's formats give way to one of shorter blocks, as in llama.cpp's
+    quantiser (q4_k to q5_0, q6_k to q8_0 …), and groups to the longest that fit (`i4:g128` to
+    `i4:g64`). If nothing fits, the given one is returned, and `check_shape` refuses it.
     """
     if K % format.scales.block == 0:
         return format
@@ -79,7 +79,7 @@ def fitting(format: Format, K: int) -> Format:
 
 
 def float_format(name: str) -> FloatFormat:
-    """The float format of a name, which is known to be one that keeps values as they are."""
+    """The float format of a name; the format must be one that keeps values as they are."""
     format = _FORMATS[name]
     assert isinstance(format, FloatFormat)
     return format
@@ -92,7 +92,7 @@ def names_of(condition: Callable[[Format], bool]) -> str:
 
 
 def with_method(format: Format, method: str) -> Format:
-    """A format that rounds by another method; RequestError where it has but one, or lacks it."""
+    """A format that rounds by another method; RequestError if it lacks this or has only one."""
     if isinstance(format, Powers):
         return format.with_method(method)
     several = names_of(lambda f: isinstance(f, Powers))

@@ -1,4 +1,4 @@
-"""Rounding in numpy: what formats share."""
+"""Rounding in numpy, shared by formats."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALLEST_F16 = np.finfo(np.float16).smallest_subnormal
 
 
 def first_index(wrong: npt.NDArray[Any]) -> tuple[int, ...]:
-    """Where the first element that is not 0 is, row by row: for a message that names it."""
+    """The index of the first element that is not 0, row by row, for a message."""
     return tuple(int(i) for i in np.unravel_index((wrong != 0).argmax(), wrong.shape))
 
 
@@ -34,21 +34,21 @@ def mean_abs(w: F32, axis: int | None) -> F32:
 
 
 def inverse_or_zero(d: F32) -> F32:
-    """1 / d in float32, of any shape; 0 where it is not finite: no f16 holds such a d but as 0."""
+    """1 / d in float32, of any shape; 0 if that is not finite, since f16 holds such a d as 0."""
     with np.errstate(divide="ignore", over="ignore"):
         inverse = np.float32(1) / d
     return np.asarray(np.where(np.isfinite(inverse), inverse, np.float32(0)), np.float32)
 
 
 def half_if_finite(d: F32) -> F32:
-    """d float32, of any shape, rounded to f16; what does not fit is kept, for checks to name."""
+    """d float32, of any shape, rounded to f16; values out of range are kept, for checks to name."""
     with np.errstate(over="ignore"):
         half = d.astype(np.float16).astype(np.float32)
     return np.asarray(np.where(np.isfinite(half), half, d), np.float32)
 
 
 def half_or_smallest(d: F32) -> F32:
-    """`half_if_finite`, but what is not 0 becomes no 0: the smallest f16 of its sign."""
+    """`half_if_finite`, but values that would become 0 become the smallest f16 of their sign."""
     half = half_if_finite(d)
     lifted = np.where((half == 0) & (d != 0), np.copysign(SMALLEST_F16, d), half)
     return np.asarray(lifted, np.float32)

@@ -88,7 +88,7 @@ class Format:
     def rounds_as_trained(self) -> bool:
         """Whether models with such weights are trained with inputs rounded as `rounding` says.
 
-        So are models of few levels whose inputs share a scale over 256 values or a token (BitNet).
+        This holds for few levels with an input scale for 256 values or for a token (BitNet).
         """
         book = self.codebook
         return book is not None and len(book.levels) < 6 and self.rounding != 32
@@ -100,7 +100,7 @@ class Format:
 
     @property
     def value(self) -> float:
-        """The weight that a level (or float) of 1 stands for, before the scale."""
+        """The weight of a level (or float) of 1, before the scale."""
         return self.codebook.value if self.codebook else 1.0
 
     @property

@@ -1,4 +1,4 @@
-"""A codebook: the levels of an integer format, what one is worth, and how codes stand for it."""
+"""A codebook: the levels of an integer format, their values and their codes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ FEW = 5  # levels that a message lists one by one
 
 @dataclass(frozen=True)
 class Codebook:
-    """Whole numbers, of which a weight is `value` * level * its scale.
+    """Levels, which are whole numbers; a weight is `value` * level * its scale.
 
-    levels: in ascending order, a range where they are evenly spaced by 1 or 2.
-    offset: a code is (level + offset) / step. by_code: where it is not, the level of each code; of
-    two codes for one level the first is packed.
+    levels: in ascending order, a range if they are evenly spaced by 1 or 2.
+    offset: a code is (level + offset) / step, unless `by_code` has the level of each code; of two
+    codes for one level the first is packed.
     """
 
     levels: range | tuple[int, ...]
@@ -54,7 +54,7 @@ class Codebook:
 
     @property
     def step(self) -> int:
-        """The step from a level to the next: 1 or 2; 1 where they are not evenly spaced."""
+        """The step from a level to the next, 1 or 2; 1 if levels are not evenly spaced."""
         return self.levels.step if isinstance(self.levels, range) else 1
 
     @property
@@ -64,12 +64,12 @@ class Codebook:
 
     @property
     def max_code(self) -> int:
-        """The greatest code, as kernels decode it: that of the highest level."""
+        """The greatest code, as kernels decode it: the code of the highest level."""
         return (self.high + self.offset) // self.step
 
     @property
     def unit(self) -> float:
-        """What one of t is worth, times the scales."""
+        """The value of t = 1, before the scales."""
         return self.value * self.step / 2
 
     @property
@@ -88,7 +88,7 @@ class Codebook:
     def of_halves(self) -> npt.NDArray[Any]:
         """Element i is the level nearest to low + i / 2, of two the lower one.
 
-        It tells the nearest level of every number: what lies between two levels is a half.
+        This gives the nearest level of every number: bounds between two levels are halves.
         """
         halves = np.arange(2 * self.low, 2 * self.high + 1) / 2
         levels = self.array.astype(np.float64)  # sums of two may not fit int8
@@ -106,7 +106,7 @@ class Codebook:
         return (0, 1) if self.by_code else (self.offset, self.step)
 
     def encoded(self, levels: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """What is packed for levels [M, K]: themselves, or int8 [M, K] of codes by `by_code`."""
+        """The array to pack for levels [M, K]: themselves, or int8 [M, K] of codes by `by_code`."""
         if not self.by_code:
             return levels
         table = np.zeros(self.high - self.low + 1, np.int8)

@@ -1,4 +1,4 @@
-"""Between real weights, levels and scales, and tiles: what all formats do alike."""
+"""Conversions between real weights, levels and scales, and tiles, the same for all formats."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Array = npt.NDArray[Any]
 
 
 def by_rule(format: Format, w: F32, scale: str | None = None) -> tuple[Array, F32]:
-    """Round real weights float32 [M, K] by the format's own rule: what `weighted.rounded` begins
-    with, and for formats whose rule models were trained with all there is.
+    """Round real weights float32 [M, K] by the format's own rule.
 
-    Returns (levels int8 [M, K], scales as their layout has them). scale: "tensor" or "row", of
-    formats that have their scales so; None: the format's own. Raises RequestError for a shape or a
+    `weighted.rounded` begins with this, and ends here for formats whose rule is a training rule.
+    Returns (levels int8 [M, K], scales as their layout has them). scale: "tensor" or "row", for
+    formats with scales of that kind; None: the format's own. Raises RequestError for a shape or a
     weight that the format cannot hold.
     """
     scales = format.scales
@@ -50,8 +50,8 @@ def pack_codes(
 ) -> npt.NDArray[np.uint8]:
     """Levels int8 [M, K] (or values, for a float format) -> tiles uint8 [tiles, bytes].
 
-    values: several are the rows of one matrix, one after the other; order: of its rows, those
-    that are packed first, second, and so on. Raises as `Format.check_shape`.
+    values: an array, or several with the rows of one matrix in sequence. order: indices of the rows
+    to pack first, second, and so on. Raises as `Format.check_shape`.
     """
     parts = [values] if isinstance(values, np.ndarray) else list(values)
     format.check_shape(sum(len(part) for part in parts), parts[0].shape[1])
@@ -72,5 +72,5 @@ def _packed(
 
 
 def held_scale(format: Format, scales: Array, M: int, K: int) -> Array:
-    """Scales of a matrix [M, K] -> what its PackedWeight has; raises as `Format.check_scales`."""
+    """Scales of a matrix [M, K] -> its PackedWeight's; raises as `Format.check_scales`."""
     return format.scales.pack(format.check_scales(scales, M, K), format.layout, M, K)

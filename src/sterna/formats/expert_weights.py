@@ -17,8 +17,8 @@ __all__ = ["Experts"]
 class Experts:
     """A matrix [M, K] of each of `count` experts: their tiles, one expert after the other.
 
-    Each begins at a tile, so that an expert is a range of tiles; rows that fill its last one are
-    zeros, and count as rows of `weight`.
+    Each begins at a tile, so an expert is a range of tiles. Zero rows fill its last tile, and count
+    as rows of `weight`.
     """
 
     weight: PackedWeight
@@ -42,7 +42,7 @@ class Experts:
 
     @classmethod
     def of(cls, count: int, experts: Iterable[PackedWeight], name: str) -> Experts:
-        """`count` weights of one shape and format; RequestError, with the name, where one is not.
+        """Join `count` weights of one shape and format; RequestError, with `name`, if they differ.
 
         They are taken one by one, and not kept.
         """

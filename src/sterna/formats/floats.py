@@ -1,4 +1,4 @@
-"""What float formats are that keep values as they are: words of a float type."""
+"""Float formats that keep values as they are, as words of a float type."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ __all__ = ["FloatFormat"]
 class FloatFormat(Format, ABC):
     """A float type, whose words kernels pack as they are.
 
-    word: what numpy has for it, float32 or uint16; exponent: the bits of a word that an infinity or
-    NaN has all set; wider: the formats for values beyond its range.
+    word: numpy's type for it, float32 or uint16; exponent: bits of a word that are all set in an
+    infinity or NaN; wider: the formats for values beyond its range.
     """
 
     word: type[np.generic] = np.uint16

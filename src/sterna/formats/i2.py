@@ -13,7 +13,7 @@ from sterna.formats.codebook import TERNARY
 from sterna.formats.layout import Layout
 from sterna.formats.scales import RowScales
 
-LEAST_INVERTIBLE = np.float32(2.0**-126)  # 1 / s of some smaller ones is no float32
+LEAST_INVERTIBLE = np.float32(2.0**-126)  # 1 / s overflows float32 for some smaller s
 
 
 class Ternary(Format):

@@ -1,4 +1,4 @@
-"""i8: eight-bit levels, stored as level + 128. Rounding here has none of -128, others' may."""
+"""i8: eight-bit levels, stored as level + 128. Rounding here never gives -128; others' may."""
 
 from __future__ import annotations
 

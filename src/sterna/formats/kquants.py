@@ -31,8 +31,8 @@ class KQuant(Format):
     def quantize_blocks(self, blocks: F32) -> tuple[Levels, F32]:
         """Round super-blocks float32 [B, 256] -> (levels int8 [B, 256], scales float32 [B, ...]).
 
-        A group's scale is what its largest value (or range) asks for; these are rounded to whole
-        multiples of a 16-bit float.
+        A group's largest value (or range) decides its scale. Scales are rounded to whole multiples
+        of a 16-bit float.
         """
         assert self.codebook is not None
         groups = self._groups(blocks)
@@ -45,10 +45,10 @@ class KQuant(Format):
         return self._made(groups, self._by_block(largest / np.float32(self.codebook.low)), None)
 
     def searched_blocks(self, blocks: F32, weight: F32) -> tuple[Levels, F32]:
-        """As `quantize_blocks`, with scales of less error, which counts by `weight` [B, 256].
+        """As `quantize_blocks`, with scales of less error; `weight` [B, 256] weighs the errors.
 
-        Groups are searched as if each had a
-        scale (and minimum) of its own; then minima are rounded, scales fitted to these and rounded.
+        The search treats each group as if it had a scale (and minimum) of its own. Then minima are
+        rounded, and scales are fitted to them and rounded.
         """
         assert self.codebook is not None
         groups = self._groups(blocks)
@@ -86,7 +86,7 @@ class KQuant(Format):
         m = np.float32(0) if minima is None else minima.values.reshape(-1)
         d = whole.values.reshape(-1)
         levels = self._levels(groups - m, d)
-        # An f16 as small as this has few bits left: zeros may be nearer than what it makes.
+        # An f16 as small as this has few bits left: zeros may be nearer than its multiples.
         error, size = (
             np.square(values, dtype=np.float64).sum(axis=0).reshape(scales.shape).sum(axis=1)
             for values in (levels * d + m - groups, groups)

@@ -1,7 +1,7 @@
 """A code layout: how the codes of a matrix lie in tiles.
 
-Its bit map and its kernels are a C++ header, native/layouts/FAMILY/<name>.h; what Python knows of
-it, it asks the native core.
+Its bit map and its kernels are a C++ header, native/layouts/FAMILY/<name>.h. Python asks the native
+core about it.
 """
 
 from __future__ import annotations

@@ -20,11 +20,11 @@ __all__ = ["PackedWeight"]
 class PackedWeight:
     """A matrix W [M, K] in a format's tiles.
 
-    format: it prints as its name, and equals it. codes: uint8 [ceil(M / tile_rows), tile_bytes];
+    format: prints as its name, and equals it. codes: uint8 [ceil(M / tile_rows), tile_bytes].
     scale: float32, shape () (one for all) or (M,) (one a row), or for groups of k the kernels'
-    lines of them, uint8 [tiles, bytes] (`scales` has their values). A weight is level * scale, for
-    i2p level / 4 * scale, plus a minimum where the format has one. Float formats have the scale 1,
-    but for those of powers of two.
+    lines, uint8 [tiles, bytes] (`scales` has the values). A weight is level * scale, for i2p
+    level / 4 * scale, plus a minimum if the format has one. Float formats except powers of two have
+    the scale 1.
     """
 
     format: Format
@@ -77,7 +77,7 @@ class PackedWeight:
         return _native.Weight(f.layout.name, self.M, self.K, self.codes, scale, f.zero_x2, groups)
 
     def refused(self) -> RequestError:
-        """The error of fields that neither `ops.pack` nor a model's file has filled in."""
+        """The error for fields that come neither from `ops.pack` nor from a model's file."""
         arrays = (
             f"{getattr(a, 'dtype', type(a).__name__)} {getattr(a, 'shape', '')}".strip()
             for a in (self.codes, self.scale)

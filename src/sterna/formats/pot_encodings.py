@@ -33,7 +33,7 @@ MANTISSA_BITS = 23
 
 @dataclass(frozen=True)
 class Encoding:
-    """How sign * 2^exponent is stored in words, and what a product with it is.
+    """How words store sign * 2^exponent, and how products with it are computed.
 
     table1: the paper's name; exponent_bits: e is below 2^exponent_bits; shift: of the exponent in
     its field; per_word: weights of a word; fixed: products are of int32, not of float32.

@@ -1,4 +1,4 @@
-"""What formats of powers of two share: levels that are powers, nibbles or words in the tiles.
+"""The base of formats of powers of two: levels that are powers, as nibbles or words in tiles.
 
 A weight is sign * 2^e * scale. See docs/explanation/power-of-two.md.
 """
@@ -28,7 +28,7 @@ class Powers(Format):
 
     @property
     def max_exponent(self) -> int:
-        """The largest e of sign * 2^e: that of the largest level."""
+        """The largest e of sign * 2^e: the exponent of the largest level."""
         assert self.codebook is not None
         return self.codebook.high.bit_length() - 1
 
@@ -45,8 +45,8 @@ class Powers(Format):
     def check_scales(self, scales: npt.NDArray[Any], M: int, K: int) -> F32:
         """The scales as held; RequestError for a scale that is not positive, naming it.
 
-        A group may have the scale 0: its weights are then 0, which the levels may lack. What else
-        an f16 would round to 0 becomes the smallest that it has.
+        A group may have the scale 0: its weights are then 0, which the levels may lack. Other
+        scales that f16 would round to 0 become its smallest number.
         """
         given = np.asarray(scales)
         if not self.scales.group:
@@ -62,7 +62,7 @@ class Powers(Format):
 
 
 class PowerLevels(Powers):
-    """Integer levels, whose nibbles are what the tiles hold."""
+    """Integer levels; tiles hold their nibbles."""
 
     def quantize(self, w: F32, scale: str | None = None) -> tuple[npt.NDArray[Any], F32]:
         """Round w float32 [M, K] to levels [M, K] by the format's method; scale () or (M,)."""
@@ -86,7 +86,7 @@ class PowerFloats(Powers):
     def quantize(self, w: F32, scale: str | None = None) -> tuple[npt.NDArray[Any], F32]:
         """Round w float32 [M, K] to values sign * 2^e, float32 [M, K], and a scale () or (M,).
 
-        By the format's method. Where exponents may be negative, the largest is 0, so that products
+        The format's method is used. If exponents may be negative, the largest is 0, so products
         stay as small as w's.
         """
         made = self.powers(w, scale)

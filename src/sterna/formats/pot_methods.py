@@ -9,7 +9,7 @@ from sterna.formats.power_of_two import MAX_EXPONENT, Quantizer, deepshift_q, de
 
 __all__ = ["METHODS", "quantizer"]
 
-#: Name -> method; None: the nearest of all levels that the format has.
+#: Name -> method; None: the nearest of all levels of the format.
 METHODS: dict[str, Quantizer | None] = {
     "nearest": None,
     "denseshift2": denseshift(2),

@@ -7,16 +7,16 @@ e = 0..E and a scale s > 0, one for the matrix, for each row, or for each N weig
     s3(T)                    the same with E = T - 1, and 0 where |w| < s / 2
     deepshift_q(bits)        the same with E = 2^(bits - 1) - 2, s a power of two, and 0 only for 0
 
-where log2 is rounded: 2^e s stands for the |w| from 2^(e - 1/2) s to 2^(e + 1/2) s. That is what
-the literature calls the nearest power of two; the nearest in value would have its bounds at
-3/4 2^e s and 3/2 2^e s, not at 0.71 and 1.41. No float32 lies on such a bound, sqrt(2) being
-irrational, so rounding is exact and has no ties.
+where log2 is rounded: 2^e s stands for the |w| from 2^(e - 1/2) s to 2^(e + 1/2) s. The literature
+calls this the nearest power of two. The nearest in value would have bounds at 3/4 2^e s and
+3/2 2^e s, not at 0.71 and 1.41. No float32 lies on such a bound, since sqrt(2) is irrational, so
+rounding is exact and has no ties.
 
-The scale is searched for: the largest level, 2^E s, goes down from sqrt(2) max|w| in steps of
-1/2 octave, over 8 - E octaves (since with few exponents to clip the largest weights pays) and two
-at least; and from 3/8 octave below the best of these to 3/8 above it in steps of 1/8. Where s is a
-power of two, it starts at 2^round(log2 max|w|) and the steps are octaves. The first scale of least
-squared error is taken.
+The scale is searched for. The largest level, 2^E s, goes down from sqrt(2) max|w| in steps of
+1/2 octave, over 8 - E octaves and at least two: with few exponents, clipping the largest weights
+pays. Then it goes from 3/8 octave below the best of these to 3/8 above in steps of 1/8. If s must
+be a power of two, it starts at 2^round(log2 max|w|) and the steps are octaves. The first scale of
+least squared error is taken.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 F64 = npt.NDArray[np.float64]
-RANGE = 8  # octaves below the largest weight that the smallest level is tried at
+RANGE = 8  # octaves below the largest weight at which the smallest level is tried
 FINE = np.arange(-3, 4) / 8  # octaves around the best of steps of 1/2
 MAX_EXPONENT = 31  # of rounding: 2^-31 of the largest weight is below any error
 CHUNK = 1 << 16  # weights rounded at a time: float64 in the second-level cache
@@ -56,10 +56,10 @@ MANTISSA_BITS, BIAS, MANTISSA_BITS_64 = 23, 127, 52  # of float32, and of float6
 
 
 class RoundingLoss(NamedTuple):
-    """What rounding lost.
+    """The error of rounding.
 
-    relative_rms: root of the mean squares of the error over that of the weights; max: the largest
-    |w' - w|; snr_db: their ratio in decibels, infinite where nothing is lost.
+    relative_rms: the error's root mean square over the weights'; max: the largest |w' - w|; snr_db:
+    signal-to-noise ratio in decibels, infinite if nothing is lost.
     """
 
     relative_rms: float
@@ -82,7 +82,7 @@ class PotLevels:
     zeros: int = 0
 
     def __post_init__(self) -> None:
-        """Checks shapes, dtypes and values."""
+        """Check shapes, dtypes and values."""
         shape = self.signs.shape
         if len(shape) != 2 or self.exponents.shape != shape:
             raise RequestError(
@@ -132,7 +132,7 @@ class PotLevels:
 
 @dataclass(frozen=True)
 class Quantizer:
-    """A rule of rounding: call it with weights float [M, K] and where the scales are.
+    """A rule of rounding: call it with weights float [M, K] and the place of scales.
 
     max_exponent: E above; zero: "none", "near" (for |w| < s / 2) or "exact" (for 0 only);
     power_scale: s is a power of two.
@@ -181,7 +181,7 @@ class Quantizer:
         else:
             top *= self._best(blocks, top, 0.5 - np.arange(2 * len(octaves)) / 2, shared)
             top *= self._best(blocks, top, FINE, shared)
-        # No level overflows, no scale is 0: a block of zeros has the smallest there is.
+        # No level overflows and no scale is 0: a block of zeros has the smallest scale.
         level = np.minimum(top, 2.0**127 if self.power_scale else HUGE)
         lowest = np.maximum(np.ldexp(level, -self.max_exponent), TINY)
         return np.asarray(lowest, np.float32)
@@ -189,9 +189,10 @@ class Quantizer:
     def _best(
         self, blocks: npt.NDArray[Any], top: F64, octaves: npt.NDArray[Any], shared: bool
     ) -> F64:
-        """Which 2^octaves, times a largest level `top` [B], has the least error: float64 [B].
+        """The octaves for which 2^octaves * `top` [B], the largest level, has the least error.
 
-        In float32, of |w| / top: at a bound between two exponents either error will do.
+        Returns float64 [B]. Errors are of |w| / top in float32: at a bound between two exponents
+        either will do.
         """
         errors = np.empty((len(octaves), len(blocks)))
         for rows, magnitudes in _chunks(blocks):
@@ -254,20 +255,20 @@ def s3(T: int) -> Quantizer:
 def deepshift_q(bits: int) -> Quantizer:
     """sign * 2^round(log2 |w|) with 2^(bits - 1) - 1 shifts, bits = 2..6 (DeepShift-Q, 2021).
 
-    The remaining code is 0, for weights of 0; smaller ones than the smallest level become that.
-    DeepShift has the largest level at 1; here it is at the power of two that suits the weights.
+    The remaining code is 0, for weights of 0; weights below the smallest level become this level.
+    DeepShift's largest level is 1; here it is the power of two that suits the weights.
     """
     top = 2 ** (_one_of("deepshift_q: bits", bits, (2, 3, 4, 5, 6)) - 1) - 2
     return Quantizer(f"deepshift-q{bits}", top, "exact", power_scale=True)
 
 
 def from_latents(w_sign: Any, w: list[Any], w_sparse: Any = None, scale: Any = 1.0) -> PotLevels:
-    """What the trained parameters of a DenseShift or S3 layer mean.
+    """Convert the trained parameters of a DenseShift or S3 layer.
 
-    w_sign, each of w = [w_1, .., w_T] and w_sparse: real [M, K]; scale: as of PotLevels. The
-    exponent is S_T of S_t = 1(w_t) (S_(t-1) + 1), S_0 = 0, where 1(x) is 1 for x >= 0 and else 0;
-    the sign is 2 1(w_sign) - 1, times 1(w_sparse) where that is given: equations 1 to 4 of
-    "Demystifying Power-of-Two Quantization". Raises NonFiniteError and RequestError.
+    w_sign, each of w = [w_1, .., w_T] and w_sparse: real [M, K]; scale: as of PotLevels. By
+    equations 1 to 4 of "Demystifying Power-of-Two Quantization", the exponent is S_T of
+    S_t = 1(w_t) (S_(t-1) + 1), S_0 = 0, where 1(x) is 1 for x >= 0 and else 0. The sign is
+    2 1(w_sign) - 1, times 1(w_sparse) if given. Raises NonFiniteError and RequestError.
     """
     if len(w) > 255:
         raise RequestError(f"from_latents: w must be at most 255 arrays, but got {len(w)}")
@@ -284,7 +285,7 @@ def from_latents(w_sign: Any, w: list[Any], w_sparse: Any = None, scale: Any = 1
 
 
 def error(w: Any, levels: PotLevels) -> RoundingLoss:
-    """What was lost between weights [M, K] and what became of them, in float64."""
+    """The error of `levels` as weights [M, K], in float64."""
     before = _weights(w, "error").astype(np.float64)
     if before.shape != levels.shape:
         raise RequestError(f"error: shapes must agree, but got {before.shape} and {levels.shape}")
@@ -301,8 +302,8 @@ def error(w: Any, levels: PotLevels) -> RoundingLoss:
 def check_scale(scale: Any, M: int, K: int, what: str) -> F32:
     """Scales of weights [M, K] as float32, shape (), (M,) or [M, groups], groups dividing K.
 
-    Raises NonFiniteError, and RequestError for another shape or a scale that is not positive: the
-    sign of a weight is its own, so that rows of both signs would be a mistake in the making.
+    Raises NonFiniteError, and RequestError for another shape or a scale that is not positive.
+    Weights have their own signs, so a negative scale would be a mistake.
     """
     s = np.asarray(scale)
     if s.dtype.kind not in "iuf":

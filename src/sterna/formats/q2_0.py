@@ -1,7 +1,7 @@
 """q2_0: GGUF's blocks of the levels -1, 0, 1, 2 in two bits, an f16 scale d for every 64 k.
 
-Kept as level * d + minimum with levels 0..3 and the minimum -d: the same weights, and codes that
-the kernels of two bits sum on every unit.
+They are kept as level * d + minimum, with levels 0..3 and the minimum -d: the same weights, with
+codes that two-bit kernels sum on every unit.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from sterna.formats.scales import GroupScales
 def of_least_error(blocks: F32) -> tuple[F32, F32]:
     """Blocks float32 [B, k] -> (levels -1..2 [B, k], scales d [B]), round(w / d) of one of two d.
 
-    They are the largest |w|, and the half of the largest w with its sign; taken is that of the
-    smaller square error.
+    One d is the largest |w|, the other half of the largest w, with its sign. The d with the smaller
+    square error is taken.
     """
     at = np.abs(blocks).argmax(axis=1)[:, None]
     largest = np.take_along_axis(blocks, at, 1)[:, 0]

@@ -1,8 +1,8 @@
-"""The scales of least error for groups of weights, searched for.
+"""A search for the scales of least error for groups of weights.
 
-A group's weights w_k become level_k * d, or level_k * d + m. For given levels least squares has the
-best d and m, for given d and m the nearest levels are best; neither says where to begin, so that
-several beginnings are tried and the best is refined. Errors count by e_k.
+A group's weights w_k become level_k * d, or level_k * d + m. For given levels, least squares gives
+the best d and m; for given d and m, the nearest levels are best. The search tries several
+beginnings and refines the best. Errors are weighed by e_k.
 
 Weights are arrays [n, G]: a column is a group. Sums over n are then sums of whole lines, which
 numpy adds one after the other on every machine; sums along a line it adds in an order of the CPU's.
@@ -23,8 +23,8 @@ from sterna.formats.codebook import Codebook
 __all__ = ["Nearest", "Weighed", "by_size", "fitted", "scale_and_minimum", "scales", "total"]
 
 Array = npt.NDArray[Any]
-#: Where a search puts a group's largest weight, times the last level of its side. Below 1 all
-#: levels of a matrix that was rounded before may be found again; above 1 the largest is cut off.
+#: Places of a group's largest weight to try, as multiples of the last level of its side. Below 1,
+#: all levels of a matrix that was rounded before may be found again; above 1 the largest is cut.
 NEAR = (0.625, 0.75, 0.875, 0.94, 1.0, 1.06, 1.125, 1.19, 1.25, 1.375)
 FAR = (*NEAR, 1.5, 1.7, 2.0, 2.4, 3.0)  # of long groups, and of few levels
 LONG, FEW = 256, 5
@@ -74,14 +74,14 @@ class Nearest:
 
 
 def by_size(x: F32) -> F32:
-    """What errors of weights x [n, G] count where no more is known of them: x² + its mean."""
+    """Weights of errors for weights x [n, G] without a text: x² + its mean."""
     squares = x * x
     squares += total(squares) / np.float32(len(x))
     return np.asarray(squares, np.float32)
 
 
 class Weighed:
-    """Weights x [n, G], what their errors count, e [n, G] or [n, 1], and ex = e x [n, G]."""
+    """Weights x [n, G], weights of their errors e [n, G] or [n, 1], and ex = e x [n, G]."""
 
     def __init__(self, x: F32, e: F32) -> None:
         self.x, self.e, self.ex = x, e, x * e
@@ -92,7 +92,7 @@ class Weighed:
 
 
 class _Best:
-    """The best of what has been tried for each group: of the largest gain."""
+    """The best parameters so far for each group, by the largest gain."""
 
     def __init__(self, *parameters: F32) -> None:
         self.parameters = parameters

@@ -1,7 +1,7 @@
-"""The int8 shadow of a float head, with bounds of its error: what makes the head exact and fast.
+"""The int8 shadow of a float head, with bounds of its error. It makes the head exact and fast.
 
-docs/explanation/exact-head.md derives the bounds. A shadow is made from the float rows when a
-model is loaded and never stored, so that no file can claim bounds that do not hold.
+docs/explanation/exact-head.md derives the bounds. A shadow is made from the float rows when a model
+is loaded. It is never stored, so no file can claim wrong bounds.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """Rounding real weights to a format: the scales, and levels, of least error.
 
-A format has a rule (`Format.quantize`); models that were trained for few levels were trained with
-it. Where a format is `searched`, scales of less error than its rule's are looked for (`search`).
+A format has a rule (`Format.quantize`), with which models of few levels were trained. For a
+`searched` format, `search` looks for scales of less error than the rule's.
 
-Errors count by what the weights will meet. A layer's output moves by (w - ŵ)^T x; over a text its
-mean square is (w - ŵ)^T E[x x^T] (w - ŵ), of which the diagonal is kept:
+Errors are weighed by the layer's inputs. Its output moves by (w - ŵ)^T x; over a text the mean
+square is (w - ŵ)^T E[x x^T] (w - ŵ), and only the diagonal is kept:
 
     Σ_k e_k (w_k - ŵ_k)²,  e_k = E[x_k²]
 
-This is what the importance matrix of llama.cpp weighs by (ggml-org/llama.cpp PR 4861), and the
-channels that it tells apart are those that AWQ (arXiv 2306.00978, section 3) protects by scaling.
-Without a text, e_k = w_k² + its mean over the group: a few weights that are far larger than others
-carry a model, and least squares would cut them off (docs/reference/formats.md has figures).
+The importance matrix of llama.cpp has the same weights (ggml-org/llama.cpp PR 4861), and AWQ
+(arXiv 2306.00978, section 3) protects the same channels by scaling. Without a text, e_k = w_k² +
+its mean over the group: a few weights that are far larger than others carry a model, and least
+squares would cut them off (docs/reference/formats.md has figures).
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ __all__ = ["check_weighted", "rounded"]
 
 Array = npt.NDArray[Any]
 Rounded = tuple[Array, F32]
-#: A part of the mean that every e_k gets: what the text had no use for is not worthless.
+#: A part of the mean that every e_k gets: channels that the text did not use still matter.
 DAMPING = 0.01
 CHUNK_WEIGHTS, CHUNK_ROWS = 1 << 16, 64  # searched at a time: a dozen arrays in the cache
 
 
 def check_weighted(format: Format) -> None:
-    """RequestError for a format whose rounding does not look at what the weights meet."""
+    """Raise RequestError for a format whose rounding ignores the layer's inputs."""
     if format.codebook is None:
         raise RequestError(
             f"calibrate: {format} keeps floats, or rounds each by itself, so that no text can "
@@ -63,9 +63,9 @@ def rounded(
 ) -> Rounded:
     """Round real weights float32 [M, K] -> (levels int8 [M, K], scales as their layout has them).
 
-    scale: "tensor" or "row", of formats that have their scales so; None: the format's own. squares:
-    E[x_k²] of what the weights meet, float32 [K], by which errors then count; no group of scales
-    has a larger such error than without. The bits depend on neither machine nor threads. Raises
+    scale: "tensor" or "row", for formats with scales of that kind; None: the format's own. squares:
+    E[x_k²] of the layer's inputs, float32 [K], as weights of errors; no group of scales then has a
+    larger weighted error than without. The bits depend on neither machine nor threads. Raises
     RequestError for a shape or a weight that the format cannot hold, and as `check_weighted`.
     """
     if squares is not None:
@@ -86,7 +86,7 @@ def rounded(
 
 
 def _damped(squares: F32) -> F32 | None:
-    """e_k of mean 1, float32 [K]; None of inputs that are always 0: any weights are right."""
+    """e_k of mean 1, float32 [K]; None if inputs are always 0, and any weights are right."""
     e = squares + np.float32(DAMPING) * squares.mean(dtype=np.float64)
     e = np.asarray(e / max(float(e.mean(dtype=np.float64)), 1e-30), np.float32)
     return e if e.any() else None
@@ -97,14 +97,14 @@ def _of_least_error(format: Format, w: F32, scale: str | None, e: F32 | None) ->
     if not w.size:
         return made
     searched = _super_blocks if isinstance(format, KQuant) else _groups
-    with np.errstate(all="ignore"):  # what is tried and is no number is not less than what there is
+    with np.errstate(all="ignore"):  # NaN is not less than any error, so such a trial is dropped
         if format.searched:
             made = searched(format, w, None, *made)
         return made if e is None else searched(format, w, e, *made)
 
 
 def _groups(format: Format, w: F32, e: F32 | None, levels: Array, scales: F32) -> Rounded:
-    """The better of what there is and of what is found, for each group that shares a scale."""
+    """The better of the given and the found rounding, for each group that shares a scale."""
     assert format.codebook is not None
     n = format.scales.group or (w.shape[1] if np.ndim(scales) else w.size)
     columns = _columns(w, n)
@@ -141,7 +141,7 @@ def _columns(values: Array, n: int) -> Array:
 
 
 def _columns_of(e: F32, M: int, n: int, G: int) -> F32:
-    """e [K] as groups of n of M rows, [n, G], or where these are the rows [n, 1]."""
+    """e [K] as groups of n of M rows, [n, G], or [n, 1] if groups are whole rows."""
     if n == len(e):
         return e[:, None]
     return np.ascontiguousarray(np.broadcast_to(e, (M, len(e))).reshape(G, n).T)
@@ -154,7 +154,7 @@ def _normal(x: F32) -> tuple[F32, npt.NDArray[np.int32]]:
 
 
 def _few(format: Format, shift: npt.NDArray[np.int32]) -> Callable[[F32], F32] | None:
-    """What a normal scale is held as, where few numbers are; None: any will do nearly."""
+    """The rounding of normal scales if few numbers can be held; None: nearly any number can."""
     scales, value = format.scales, np.float32(format.value)
     if not isinstance(scales, GroupScales) or scales.any_number:
         return None
@@ -168,7 +168,7 @@ def _few(format: Format, shift: npt.NDArray[np.int32]) -> Callable[[F32], F32] |
 
 
 def _held(format: Format, parameters: F32, old: F32) -> F32:
-    """Parameters [1 or 2, G] as the format holds them; what it cannot hold stays as it was."""
+    """Parameters [1 or 2, G] as the format holds them; old ones replace any that it cannot hold."""
     scales = format.scales
     if not isinstance(scales, GroupScales):
         return np.where(np.isfinite(parameters), parameters, old)
@@ -193,7 +193,7 @@ def _real(format: Format, levels: Array, parameters: F32) -> npt.NDArray[np.floa
 
 
 def _super_blocks(format: Format, w: F32, e: F32 | None, levels: Array, scales: F32) -> Rounded:
-    """The better of what there is and of what is found, for each super-block."""
+    """The better of the given and the found rounding, for each super-block."""
     assert isinstance(format, KQuant)
     M, K = w.shape
     blocks = w.reshape(-1, format.scales.block)

@@ -51,7 +51,7 @@ class GraphBuilder:
     current: Route | None = None  # the last route, whose experts the rows of experts are for
 
     def __post_init__(self) -> None:
-        """Begins an empty graph."""
+        """Begin an empty graph."""
         self.graph = Graph(self.heads)
 
     def _add(self, op: Op) -> Value:

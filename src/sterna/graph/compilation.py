@@ -53,7 +53,7 @@ def compiled(
 
 
 def _with_skips(ops: Sequence[Op]) -> list[Op]:
-    """The operations, linear layers of which leave out what meets a zero."""
+    """Return the operations with linear layers that skip weights which meet a zero."""
     skipping = skips(ops)
     return [
         replace(op, open_rows=skipping[op], active_columns=not skipping[op])

@@ -1,4 +1,4 @@
-"""`Graph`: the operations of a model, what is asked of them, and the program they become."""
+"""`Graph`: the operations of a model, their properties, and their compilation to a program."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Graph:
 
     @property
     def linears(self) -> list[LinearOp]:
-        """The linear layers, of which the head is the last."""
+        """The linear layers; the head is the last."""
         return [op for op in self.ops if isinstance(op, LinearOp)]
 
     @property
@@ -63,7 +63,7 @@ class Graph:
 
     @property
     def rounds_inputs(self) -> bool:
-        """Whether any layer rounds what it reads to int8."""
+        """Whether any layer rounds its input to int8."""
         return any(isinstance(op, RowwiseOp) and op.rounding is not None for op in self.ops)
 
     @property

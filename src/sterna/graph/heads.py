@@ -56,8 +56,8 @@ class Attention:
 class Rotation:
     """x -> H(signs * x) / sqrt(block) in blocks of x, H the Hadamard matrix of a power of two.
 
-    Weights that were multiplied by its inverse give the same products with what it makes of their
-    inputs, whose outliers it spreads. signs: float32 [width] of 1 and -1, None: all 1.
+    It spreads outliers of a layer's inputs. Products stay the same if weights are multiplied by its
+    inverse. signs: float32 [width] of 1 and -1, None: all 1.
     """
 
     block: int

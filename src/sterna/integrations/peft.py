@@ -86,12 +86,11 @@ def _known(config: LoraConfig) -> LoraConfig:
 
 
 def merge(model: PeftModel, format: str) -> tuple[nn.Module, float]:
-    """The model whose packed layers have their active adapters in them, rounded to a format.
+    """Merge active adapters into the packed layers of a model, rounded to a format.
 
-    It loses what the format cannot hold. Returns the model, PEFT's layers gone, and the largest
-    error of a layer: the norm of what was lost over that of the weights. i8 keeps most of an
-    adapter, ternary formats next to none. Raises RequestError, and NonFiniteError for an adapter
-    that diverged, which name the layer.
+    Returns the model without PEFT's layers, and the largest error of a layer: the norm of the error
+    over the norm of the weights. i8 keeps most of an adapter, ternary formats next to none. Raises
+    RequestError, and NonFiniteError for an adapter that diverged; both name the layer.
     """
     if not isinstance(model, PeftModel):
         raise RequestError(f"model: must be a PeftModel, but got {type(model).__name__}")

@@ -160,7 +160,7 @@ class _Saving:
         self._model = model
 
     def __call__(self, save_directory: str | Path, **kwargs: Any) -> None:
-        """Writes the folder; RequestError where it has files already, and for what asks for
+        """Write the folder; RequestError where it has files already, and for what asks for
         another kind of folder."""
         if other := [k for k, value in kwargs.items() if value not in (None, _SAVED.get(k))]:
             raise RequestError(f"save_pretrained: takes a folder alone, but got {', '.join(other)}")

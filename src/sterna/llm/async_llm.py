@@ -91,7 +91,7 @@ class AsyncLLM:
         chat: bool = False,
         **options: Unpack[GenerateOptions],
     ) -> AsyncStream:
-        """Queues a request, from a coroutine or callback of the loop that will read it.
+        """Queue a request, from a coroutine or callback of the loop that will read it.
 
         Args:
             prompt: Text or token ids.
@@ -135,7 +135,7 @@ class AsyncLLM:
             raise RequestError(f"submit: the engine must be open, but it is {self._closed}")
 
     def _queued(self, requests: Sequence[Request]) -> AsyncStream:
-        """Queues requests, and returns the stream of their answers."""
+        """Queue requests and return the stream of their answers."""
         self._attach()
         stream = AsyncStream(requests, self._engine_loop, self._wake_reader)
         for request in requests:
@@ -153,13 +153,13 @@ class AsyncLLM:
         return self._engine_loop.scheduler.load
 
     async def drain(self) -> None:
-        """Refuses new requests, and returns once the present ones are computed."""
+        """Refuse new requests and return once the present ones are computed."""
         self._closed = self._closed or "draining"
         while any(not request.ended for t in self._open_streams() for request in t.requests):
             await asyncio.sleep(0.02)
 
     async def close(self) -> None:
-        """Cancels all requests, and ends the thread; harmless twice."""
+        """Cancel all requests and end the thread; harmless twice."""
         self._closed = "closed"
         for stream in self._open_streams():
             stream.cancel()
@@ -173,7 +173,7 @@ class AsyncLLM:
         return list({id(t): t for t in list(self._streams.values())}.values())
 
     def _attach(self) -> None:
-        """Delivers to the running loop from now on, and starts the thread."""
+        """Deliver to the running loop from now on and start the thread."""
         self._loop = asyncio.get_running_loop()
         if self._thread is None:
             self._engine_loop.listeners.append(self._on_events)
@@ -197,7 +197,7 @@ class AsyncLLM:
                 self._wake.wait(LOOK_S if self._engine_loop.scheduler.busy else None)
 
     def _on_events(self, events: list[Event]) -> None:
-        """Handles the events of a step, from any thread; none: requests came or went."""
+        """Handle the events of a step, from any thread; none: requests came or went."""
         if not events:
             self._wake.set()
         for event in events:
@@ -207,12 +207,12 @@ class AsyncLLM:
         self._schedule_delivery()
 
     def _wake_reader(self, stream: AsyncStream) -> None:
-        """Wakes the reader of a stream."""
+        """Wake the reader of a stream."""
         self._ready.append(stream)
         self._schedule_delivery()
 
     def _schedule_delivery(self) -> None:
-        """Schedules one delivery to the loop, unless one is scheduled."""
+        """Schedule one delivery to the loop, unless one is scheduled."""
         if self._ready and not self._scheduled and self._loop is not None:
             self._scheduled = True
             try:
@@ -254,7 +254,7 @@ class AsyncStream(AsyncIterator[Piece]):
         weakref.finalize(self, _cancel, engine_loop, requests).atexit = False
 
     def cancel(self) -> None:
-        """Ends the answers as they are, from any thread; harmless after their end.
+        """End the answers as they are, from any thread; harmless after their end.
 
         At most one piece follows, with text that was held back.
         """
@@ -262,7 +262,7 @@ class AsyncStream(AsyncIterator[Piece]):
         self._wake_reader(self)
 
     def read_at_end(self) -> None:
-        """Says that nobody waits for pieces, so that steps may favour prompts of others."""
+        """Say that nobody waits for pieces, so that steps may favour prompts of others."""
         for request in self.requests:
             request.is_streamed = False
 

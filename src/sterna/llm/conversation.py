@@ -70,7 +70,7 @@ class Conversation:
         self.close()
 
     def close(self) -> None:
-        """Ends a running answer. The conversation can go on."""
+        """End a running answer. The conversation can go on."""
         with self._alone():
             self._end_running()
 
@@ -104,12 +104,12 @@ class Conversation:
         self.messages = [*opening, *turns]
 
     def reset(self, *, system: str | None = None) -> None:
-        """Forgets all messages. system: the new system prompt."""
+        """Forget all messages. system: the new system prompt."""
         self.messages = []
         self.system = system
 
     def undo(self) -> str | None:
-        """Removes the latest exchange; returns its user message, None if there was none."""
+        """Remove the latest exchange; returns its user message, None if there was none."""
         for i in range(len(self._messages) - 1, -1, -1):
             if self._messages[i].get("role") == "user":
                 text = self._messages[i].get("content")
@@ -122,7 +122,7 @@ class Conversation:
     def ask(
         self, content: str, params: SamplingParams | None = None, **options: Unpack[ChatOptions]
     ) -> Completion:
-        """Answers a user's message, and adds both to the messages; arguments as in `LLM.chat`.
+        """Answer a user's message and add both to the messages; arguments as in `LLM.chat`.
 
         Raises as `LLM.chat`, and then leaves the messages alone.
         """
@@ -134,7 +134,7 @@ class Conversation:
     def stream(
         self, content: str, params: SamplingParams | None = None, **options: Unpack[ChatOptions]
     ) -> Stream:
-        """Answers as `ask`, a piece of text at a time.
+        """Answer as `ask`, a piece of text at a time.
 
         Checks its arguments now. An answer that is cut short stays in the messages; if it has no
         text, the messages stay as they were.
@@ -177,7 +177,7 @@ class Conversation:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keeps other threads out; RequestError if one is in the middle of a step."""
+        """Keep other threads out; RequestError if one is in the middle of a step."""
         visit = self._turns.enter()
         try:
             yield
@@ -192,7 +192,7 @@ class Conversation:
     def _fitting(
         self, messages: list[dict[str, Any]], template: dict[str, Any], options: Mapping[str, Any]
     ) -> list[dict[str, Any]]:
-        """Drops the oldest exchanges until there is room for an answer."""
+        """Drop the oldest exchanges until there is room for an answer."""
         self.dropped = 0
         if not self.drop_oldest:
             return messages

@@ -187,7 +187,7 @@ class LLM:
         self.model.keep()
 
     def _attach(self, engine: Engine, prefixes: PrefixCache | None) -> None:
-        """Runs requests on an engine of this model."""
+        """Run requests on an engine of this model."""
         self.engine = engine
         self.engine_loop: EngineLoop = EngineLoop(Scheduler(engine, prefix_cache=prefixes))
         self._encoder = PromptEncoder(self.tokenizer, engine)
@@ -282,7 +282,7 @@ class LLM:
         return self.adapters.load(name, folder)
 
     def unload_adapter(self, name: str) -> None:
-        """Unloads an adapter; running requests finish with it. RequestError."""
+        """Unload an adapter; running requests finish with it. RequestError."""
         self.adapters.unload(name)
 
     # -------------------------------------------------------------------------------------- text
@@ -309,7 +309,7 @@ class LLM:
         params: SamplingParams | None = None,
         **options: Unpack[GenerateOptions],
     ) -> Completion | list[Completion]:
-        """Continues a prompt, or each prompt of a list at the same time.
+        """Continue a prompt, or each prompt of a list at the same time.
 
         Each prompt of a list gets the answer that it gets alone.
 
@@ -346,7 +346,7 @@ class LLM:
         params: SamplingParams | None = None,
         **options: Unpack[GenerateOptions],
     ) -> Stream:
-        """Answers as `generate`, a piece of text at a time.
+        """Answer as `generate`, a piece of text at a time.
 
         Checks its arguments now, before the first piece is read. A stream has one reader at a time.
         `last` is its completion, unless another thread starts a request meanwhile.
@@ -361,7 +361,7 @@ class LLM:
         params: SamplingParams | None = None,
         **options: Unpack[ChatOptions],
     ) -> Completion:
-        """Answers a conversation.
+        """Answer a conversation.
 
         The answer also ends with the template's end of a turn. A constraint applies to its content,
         after any reasoning; `Completion.content` and `reasoning` are these two parts.
@@ -383,7 +383,7 @@ class LLM:
         params: SamplingParams | None = None,
         **options: Unpack[ChatOptions],
     ) -> Stream:
-        """Answers as `chat`, a piece of text at a time."""
+        """Answer as `chat`, a piece of text at a time."""
         return self.start(self.requests.make_chat(messages, options, params))[1]
 
     def chat_prompt(

@@ -17,7 +17,7 @@ __all__ = ["logit_chunks", "token_logprobs"]
 def logit_chunks(
     engine: Engine, ids: list[int], start: int, chunk: int, adapter: Adapter | None
 ) -> Iterator[tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]]:
-    """Yields teacher-forced logits float32 [m, vocab] and the tokens int32 [m] that they predict.
+    """Yield teacher-forced logits float32 [m, vocab] and the tokens int32 [m] that they predict.
 
     Together the chunks predict ids[start:]; m <= chunk.
     """

@@ -38,7 +38,7 @@ def architectures() -> list[str]:
 
 
 def require_architecture(file: Path) -> None:
-    """Raises UnsupportedModelError unless this config.json is of a model that Sterna runs.
+    """Raise UnsupportedModelError unless this config.json is of a model that Sterna runs.
 
     Spares the download of weights. Raises ModelFormatError for a file that breaks a rule.
     """

@@ -38,7 +38,7 @@ class Fields:
         return self.names.get(field, field)
 
     def fail(self, field: str, expected: str, got: object) -> None:
-        """Raises ModelFormatError for a field."""
+        """Raise ModelFormatError for a field."""
         field = self.name(field)
         plain = isinstance(got, (int, float)) and not isinstance(got, bool)
         value = got if plain else f"{json_kind(got)}, {shown(got)}" if got is not None else "none"
@@ -133,7 +133,7 @@ class Fields:
         return values
 
     def supported(self, field: str, value: object, wanted: object) -> None:
-        """Raises UnsupportedModelError unless the value is the one that Sterna runs."""
+        """Raise UnsupportedModelError unless the value is the one that Sterna runs."""
         if value != wanted:
             raise UnsupportedModelError(
                 f"{self.file}: {self.name(field)} must be {shown(wanted)} for this "

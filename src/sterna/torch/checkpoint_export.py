@@ -91,7 +91,7 @@ def export_checkpoint(model: nn.Module, out: str | Path, tokenizer: Any = None) 
 
 
 def config_of(model: Any) -> Any:
-    """The config of a model of transformers; RequestError for what is none."""
+    """The config of a model of transformers; RequestError for any other module."""
     config = getattr(model, "config", None)
     if config is None or not isinstance(model, nn.Module):
         raise RequestError(
@@ -174,7 +174,7 @@ def _config(model: Any, ternary: dict[str, nn.Module]) -> dict[str, Any]:
 
 
 def compared(model: Any, loaded: loading.Model, n_layers: int) -> Exported:
-    """Compares logits of a few tokens: of a model of transformers, and of what it became."""
+    """Compare logits of a few tokens: of a model of transformers and of its export."""
     engine = Engine(loaded, kv_dtype="f32")
     n = min(_PROMPT_TOKENS, model.config.max_position_embeddings)
     tokens = [(7 * i + 1) % model.config.vocab_size for i in range(n)]

@@ -1,7 +1,7 @@
 """The gradient of a product's input, `grad_y W`, W packed: in floats, or of integers.
 
-grad: float32 [n, M], that of y, W's rows; codes, scale: tensors of W, [M, K], in a format f. What
-comes out is float32 [n, K].
+grad: float32 [n, M], the gradient of y; codes, scale: tensors of W, [M, K], in a format f. The
+result is float32 [n, K].
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def of_floats(
 ) -> Tensor:
     """A product of torch, a few tiles of W at a time.
 
-    In float32, or where dtype, that of y, is bfloat16 and rows have one scale each, as torch's own
-    layers of that dtype: grad times the scales is rounded to 8 bits, levels are exact, and sums are
-    wide.
+    dtype: of y. Products are in float32. If dtype is bfloat16 and rows have one scale each, they
+    are as in torch's own layers of that dtype: grad times the scales is rounded to 8 bits, levels
+    are exact, and sums are wide.
     """
     out = torch.zeros(grad.shape[0], K, dtype=torch.float32)
     by_rows = f.codebook is not None and not f.scales.group

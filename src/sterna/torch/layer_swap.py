@@ -25,7 +25,7 @@ class Swapped(NamedTuple):
 
 
 class Left(NamedTuple):
-    """A linear layer that stays what it was, and why."""
+    """A linear layer that was not swapped, and why."""
 
     name: str
     kind: str
@@ -34,13 +34,13 @@ class Left(NamedTuple):
 
 @dataclass(frozen=True)
 class Swaps:
-    """What `accelerate` did; printed, it is one line."""
+    """The result of `accelerate`; it prints as one line."""
 
     swapped: tuple[Swapped, ...]
     left: tuple[Left, ...]
 
     def __str__(self) -> str:
-        """How many of which class became what, and what was left, and why."""
+        """Numbers of swapped layers by class and format, and of the others with reasons."""
         counts = Counter((s.kind, s.format) for s in self.swapped)
         made = ", ".join(f"{n} {kind} to {format}" for (kind, format), n in counts.items())
         line = f"swapped {len(self.swapped)} of {len(self.swapped) + len(self.left)} linear layers"

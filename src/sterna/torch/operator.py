@@ -270,10 +270,10 @@ def linear(
     K: int,
     int8_gradient: bool = False,
 ) -> Tensor:
-    """`torch.ops.sterna.linear`, without torch's dispatch where nothing would see it.
+    """`torch.ops.sterna.linear`, without torch's dispatch when nothing would see it.
 
-    That takes three times as long as what it calls: for autograd's key, which looks whether there
-    is a gradient, and for boxes of Python objects.
+    The dispatch takes three times as long as the operator: autograd's key looks for a gradient, and
+    Python objects are boxed.
     """
     if (
         torch.compiler.is_compiling()

@@ -86,8 +86,8 @@ def _ended(example: Example, tokenizer: Tokenizer) -> Example:
 
 
 def rows_of(found: Sequence[Example], length: int) -> Rows:
-    """Examples one after the other in rows, positions beginning anew with each: they see only
-    themselves. One that does not fit begins a row; what is longer than a row is cut.
+    """Put examples into rows, one after the other. Positions begin anew with each example, which
+    sees only itself. One that does not fit begins a row; one that is longer than a row is cut.
     """
     rows: list[list[Example]] = [[]]
     used = 0

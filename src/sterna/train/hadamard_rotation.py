@@ -1,4 +1,4 @@
-"""A Hadamard rotation of a layer's input, which spreads what a few features have too much of."""
+"""A Hadamard rotation of a layer's input, which spreads the outliers of a few features."""
 
 from __future__ import annotations
 

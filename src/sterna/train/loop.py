@@ -217,7 +217,7 @@ def _restored(
     trained: dict[str, nn.Parameter],
     optimizers: list[torch.optim.Optimizer],
 ) -> list[float]:
-    """The losses so far, where there is a state to go on from, which is put into the model."""
+    """Load the saved state, if any, into the model; return the losses so far."""
     path = folder / _STATE
     if not path.is_file():
         return []

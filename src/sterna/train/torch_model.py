@@ -29,7 +29,7 @@ class TorchModel:
     """
 
     def __init__(self, model: nn.Module, tokenizer: Tokenizer) -> None:
-        """RequestError for what is no model of transformers."""
+        """Raise RequestError unless this is a model of transformers."""
         self.context = int(config_of(model).max_position_embeddings)
         self.model, self.tokenizer = model, tokenizer
 
@@ -87,10 +87,10 @@ def evaluate_both(
     questions: list[Question],
     progress: Callable[[int], None] = lambda done_questions: None,
 ) -> Both:
-    """Multiple-choice questions answered by a module of transformers and by what it became.
+    """Answer multiple-choice questions with a module of transformers and with its LLM.
 
-    progress: is told of the questions done, those of both. Raises RequestError for what is no model
-    of transformers, and as `evaluate.tasks.evaluate`.
+    progress: called with the number of questions done, of both. Raises RequestError for a module
+    that is no model of transformers, and as `evaluate.tasks.evaluate`.
     """
     module = TorchModel(model, llm.tokenizer)
     ours = question_scores(llm, questions, progress)

@@ -39,7 +39,7 @@ COLUMNS = {
     "counts": "counts",
 }
 FIGURES = ("tok_s", "gops", "gb_s")
-#: What is measured where nothing else is asked for, without --thorough and with it.
+#: Default measurements, without --thorough and with it.
 QUICK: dict[str, Any] = {
     "peers": ("llama.cpp", "ik_llama.cpp"), "formats": ("t5",), "pp": (128,), "tg": (16,),
     "n": (1, 128),

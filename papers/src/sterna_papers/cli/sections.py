@@ -26,7 +26,7 @@ def run_figure(
     show: Callable[[Rows], None],
     **options: Any,
 ) -> None:
-    """Shows the rows of `measure(**options)`, and draws them into `plot`; a spinner meanwhile."""
+    """Show the rows of `measure(**options)` and draw them into `plot`; a spinner meanwhile."""
     from sterna.bench import plots
 
     if plot is not None:

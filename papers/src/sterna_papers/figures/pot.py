@@ -29,7 +29,7 @@ __all__ = ["BASELINES", "COMPILERS", "FIELDS", "FORMATS", "SCALARS", "SIZES", "r
 SIZES = (64, 128, 256, 512, 768, 1024, 2048, 4096, 5120)  # section 8, "Tensor Shapes"
 COMPILERS = ("g++", "clang++")
 FORMATS = ("f32", "q8_0", "pot4", "pot8")
-#: What a kernel's speed-up is over.
+#: The baseline of a kernel's speed-up.
 BASELINES = {
     "pot8": "f32", "pot16": "f32", "pot4": "f32", "pot8-fma": "f32", "pot4-fma": "f32",
     "fxpot": "i32",

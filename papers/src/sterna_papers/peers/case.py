@@ -52,7 +52,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Options:
-    """What a participant is told at its start (as JSON)."""
+    """The options that a participant gets at its start, as JSON."""
 
     shape: str  # a model's name, or MxK for one product alone
     variant: str  # which of its types or modes a peer runs

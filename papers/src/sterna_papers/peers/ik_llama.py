@@ -145,7 +145,7 @@ class IkModel(EndToEnd):
         self.library.keep(length)
 
     def feed(self, tokens: Sequence[int]) -> None:
-        """Decodes tokens in the library."""
+        """Decode tokens in the library."""
         assert isinstance(self.library, Library)
         self.library.decode(tokens)
 

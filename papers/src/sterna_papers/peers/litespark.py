@@ -91,7 +91,7 @@ class LitesparkModel(EndToEnd):
                 self.last = self.runtime.forward_prefill(self.model, self.state, part)
 
     def check(self, case: Case) -> tuple[bool, str]:
-        """Checks a case, and says what becomes of more than 64 tokens at once."""
+        """Check a case and say what becomes of more than 64 tokens at once."""
         ok, how = super().check(case)
         if case.n > CHUNK:
             tokens = self._prompt(case.n)
@@ -125,7 +125,7 @@ class LitesparkProducts(Products):
         return int(self.made.w_packed.nbytes)
 
     def copy(self, count: int) -> None:
-        """Copies of what the product of this many tokens reads."""
+        """Copy the weight in the form that a product of this many tokens reads."""
         # The package takes its AMX kernel for chunks of exactly 32, 48 or 64 tokens.
         self.amx = self.made.w_amx is not None and self._n > 1 and self._n % CHUNK == 0
         source = self.made.w_amx if self.amx else self.made.w_packed
@@ -157,7 +157,7 @@ class LitesparkProducts(Products):
         self.weights = []
 
     def check(self, case: Case) -> tuple[bool, str]:
-        """Checks a case, and says what becomes of more than 64 tokens at once."""
+        """Check a case and say what becomes of more than 64 tokens at once."""
         self._prepare(case)
         self.y.fill(-1e30)  # outputs left alone must not look right
         ok, how = super().check(case)

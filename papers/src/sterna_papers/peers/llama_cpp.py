@@ -101,7 +101,7 @@ class GgmlProducts(Products):
         self.context: ctypes.c_void_p | None = None
 
     def pack(self, weight: npt.NDArray[np.int8], n: int) -> int:
-        """Packs the weight into ggml's blocks."""
+        """Pack the weight into ggml's blocks."""
         self.packed = blocks.encode(self.options.variant, weight, 1.0)
         self.M, self.K = weight.shape
         return self.packed.nbytes

@@ -20,7 +20,7 @@ class Float32(Products):
         return self.weight.nbytes
 
     def copy(self, count: int) -> None:
-        """Makes `count` arrays of the weight."""
+        """Make `count` arrays of the weight."""
         self.weights = [self.weight.copy() for _ in range(count)]
 
     def input(self, x: npt.NDArray[np.int8]) -> None:

@@ -67,7 +67,7 @@ class SternaProducts(Products):
         self.weights: list[PackedWeight] = []
 
     def pack(self, weight: npt.NDArray[np.int8], n: int) -> int:
-        """Packs the weight into tiles."""
+        """Pack the weight into tiles."""
         f = formats.get(self.options.variant)
         scale = 1 / f.value if f.scaled else None  # a level of 1 is worth 1
         self.packed = ops.pack(weight, scale, format=f.name, threads=self.threads)

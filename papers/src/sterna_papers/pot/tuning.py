@@ -193,7 +193,7 @@ def tune(
     repeat: int = 5,
     progress: Callable[[float, float], None] = lambda done, of: None,
 ) -> list[Choice]:
-    """Measures every unrolling of the kernels on every shape (N, M, K): the choices, not stored.
+    """Measure every unrolling of the kernels on every shape (N, M, K): the choices, not stored.
 
     Medians of `repeat` interleaved rounds; data of one seed. progress: is told measurements done,
     and of how many. Raises RequestError.
@@ -228,7 +228,7 @@ def tune(
 
 
 def check_names(kernels: Sequence[str], isa: str | None = None) -> None:
-    """Raises RequestError for what is not the name of a tunable kernel, of a unit or of any."""
+    """Raise RequestError unless these are names of tunable kernels, of a unit or of any."""
     units = [isa] if isa is not None else [name for name, _, runs in _kernels.isas() if runs]
     known = dict.fromkeys(name for unit in units for name in tunable(unit))
     for name in kernels:
@@ -284,7 +284,7 @@ def load() -> list[Choice]:
 
 
 def store(choices: Sequence[Choice]) -> Path | None:
-    """Adds choices to the file, in place of older ones for the same; its path, None: cache off.
+    """Add choices to the file, in place of older ones for the same; its path, None: cache off.
 
     Raises RequestError where it cannot be written.
     """
@@ -310,7 +310,7 @@ def require_place() -> None:
 
 
 def delete(kernels: Sequence[str] | None = None) -> int:
-    """Forgets what was tuned on this CPU, of some kernels or of all; how many choices that were.
+    """Forget what was tuned on this CPU, of some kernels or of all; how many choices that were.
 
     Those of other CPUs that share the cache stay. Raises RequestError.
     """

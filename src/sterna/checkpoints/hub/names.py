@@ -34,7 +34,7 @@ class HubName:
 
     @classmethod
     def parse(cls, text: str) -> HubName:
-        """Reads `org/name[@revision][:file]`; RequestError where a part breaks the Hub's rules."""
+        """Read `org/name[@revision][:file]`; RequestError where a part breaks the Hub's rules."""
         name = text.removeprefix(PREFIX)
         if len(name) > MAX_CHARS:
             raise _malformed(text[:40] + "...", f"at most {MAX_CHARS} characters")

@@ -105,7 +105,7 @@ class Download:
         return self.path
 
     def save(self) -> None:
-        """Writes the record; a former record of another commit stays, under its commit."""
+        """Write the record; a former record of another commit stays, under its commit."""
         former = _read(self.record)
         if former is not None and former.commit != self.commit and former.is_whole():
             replace(former, revision=former.commit)._write()
@@ -169,7 +169,7 @@ class Repository:
             yield
 
     def link(self, commit: str, file: RemoteFile) -> None:
-        """Puts a blob at its place in the snapshot: a link, or a copy where links cannot be."""
+        """Put a blob at its place in the snapshot: a link, or a copy where links cannot be."""
         target, blob = self.snapshot(commit) / file.path, self.blob(file.digest)
         if not blob.exists() or (target.exists() and target.samefile(blob)):
             return
@@ -185,7 +185,7 @@ class Repository:
         temporary.replace(target)
 
     def set_ref(self, revision: str, commit: str) -> None:
-        """Notes the commit of a branch or tag, for other tools."""
+        """Note the commit of a branch or tag, for other tools."""
         if revision == commit:
             return
         ref = self.folder / "refs" / revision
@@ -270,7 +270,7 @@ def remove_partial(repo: str) -> int:
 
 
 def _unlink(repository: Repository, path: Path, digest: str) -> int:
-    """Removes a file of a snapshot, and its blob if that was the last link; bytes freed."""
+    """Remove a file of a snapshot, and its blob if that was the last link; bytes freed."""
     freed = _own_bytes(path)
     path.unlink(missing_ok=True)
     blob = repository.blob(digest)

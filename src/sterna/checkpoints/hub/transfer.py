@@ -60,7 +60,7 @@ def fetch(
 
 
 def check(path: Path, file: RemoteFile) -> None:
-    """Raises ModelFormatError unless a file has the bytes of the Hub's metadata."""
+    """Raise ModelFormatError unless a file has the bytes of the Hub's metadata."""
     got = digest_of(path, file)
     if got != file.digest:
         kind = "SHA-256" if len(file.digest) == 64 else "git SHA-1"

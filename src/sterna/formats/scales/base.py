@@ -1,9 +1,8 @@
-"""What a scale layout says of itself.
+"""The interface of scale layouts.
 
-Everything that depends on where scales lie is asked here, so that no one else distinguishes them.
-Scales have two forms: their values, float32 of `shape` (or () for one that all share), which is
-what rounding returns and users give; and `held`, the array of a PackedWeight, which kernels read
-and files hold.
+It answers everything that depends on the place of scales, so that no other code distinguishes them.
+Scales have two forms. Rounding returns and users give values, float32 of `shape` (or () for one
+that all share). Kernels read and files have `held`, the array of a PackedWeight.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ __all__ = ["KernelGroups", "ScaleLayout"]
 
 Held = npt.NDArray[Any]
 Levels = npt.NDArray[Any]
-#: What the native core is told of scales in groups: their lines uint8 [tiles, bytes], k of a scale,
-#: k of a scale of activations, the numbers' name, whether there are minima, and a level's worth.
+#: The native core's arguments for scales in groups: lines uint8 [tiles, bytes], k of a scale, k of
+#: a scale of activations, the numbers' name, whether there are minima, and the value of a level.
 KernelGroups = tuple[npt.NDArray[np.uint8], int, int, str, bool, float]
 
 
@@ -49,7 +48,7 @@ class ScaleLayout(ABC):
 
     @property
     def block(self) -> int:
-        """K is a multiple of it; where it is not 1, blocks of it are rounded by themselves."""
+        """K is a multiple of it; unless it is 1, each block of so many k is rounded by itself."""
         return 1
 
     @property
@@ -60,7 +59,7 @@ class ScaleLayout(ABC):
     @property
     @abstractmethod
     def single(self) -> bool:
-        """Whether a weight is its level times one number of the file, and that is all."""
+        """Whether a weight is just its level times one number of the file."""
 
     @property
     @abstractmethod
@@ -70,7 +69,7 @@ class ScaleLayout(ABC):
     @property
     @abstractmethod
     def summary(self) -> str | None:
-        """What `sterna formats` says of it; None: there are no scales."""
+        """The description in `sterna formats`; None: there are no scales."""
 
     # ----------------------------------------------------------------------------------- values
 
@@ -80,11 +79,11 @@ class ScaleLayout(ABC):
 
     @abstractmethod
     def check_given(self, shape: tuple[int, ...], M: int, K: int, name: str) -> None:
-        """RequestError for scales of a shape that cannot be right, before they are looked at."""
+        """Raise RequestError for an impossible shape, before scales are looked at."""
 
     @abstractmethod
     def check(self, scales: npt.NDArray[Any], M: int, K: int, name: str) -> F32:
-        """Scales of `shape` or () as float32 of the values that are held for them.
+        """Scales of `shape` or () as float32, rounded to values that can be held.
 
         RequestError for a wrong shape or a value that cannot be held, NonFiniteError; name: of the
         format, for the message.
@@ -92,13 +91,13 @@ class ScaleLayout(ABC):
 
     @abstractmethod
     def joined(self, parts: Sequence[tuple[int, F32]]) -> F32:
-        """The scales of rows one after the other, of the parts' (rows, scales)."""
+        """Join scales of parts, (rows, scales) each, whose rows follow one another."""
 
     @abstractmethod
     def weights(self, levels: Levels, scales: F32, value: float) -> F32:
         """Levels [M, K], or floats, and their scales -> the real weights, float32 [M, K].
 
-        value: what a level of 1 stands for, times its scale.
+        value: of a level of 1, before its scale.
         """
 
     # ------------------------------------------------------------------------------------- held
@@ -110,11 +109,11 @@ class ScaleLayout(ABC):
     @property
     @abstractmethod
     def kinds(self) -> tuple[str, ...]:
-        """What packed files may say of where scales are: "tensor" or "row", or "group:N"."""
+        """Words of packed files for the place of scales: "tensor" or "row", or "group:N"."""
 
     @abstractmethod
     def kind_of(self, held: Held) -> str:
-        """Which of `kinds` it is."""
+        """The one of `kinds` that `held` is of."""
 
     @abstractmethod
     def held_shape(self, kind: str, layout: Layout, M: int, K: int) -> tuple[int, ...]:
@@ -130,11 +129,11 @@ class ScaleLayout(ABC):
 
     @abstractmethod
     def rows_of(self, held: Held, rows: slice, layout: Layout) -> Held:
-        """What is held for some rows, which begin with a tile."""
+        """The held array for some rows, which begin with a tile."""
 
     @abstractmethod
     def stacked(self, parts: Sequence[Held], M: int, rows: int) -> Held:
-        """What is held for matrices of M rows, each of which takes `rows`, whole tiles."""
+        """The held array for matrices of M rows; each takes `rows`, which are whole tiles."""
 
     @abstractmethod
     def valid(self, held: Held, layout: Layout, threads: int) -> bool:
@@ -144,9 +143,9 @@ class ScaleLayout(ABC):
     def for_kernels(
         self, held: Held, M: int, rows: int, unit: float, value: float
     ) -> tuple[F32 | None, KernelGroups | None]:
-        """What the native core is told: a scale for each row of all tiles, or groups of them.
+        """The native core's arguments: a scale for each row of all tiles, or groups of scales.
 
-        rows: of all tiles, M of which are the matrix's; unit and value: as of a Codebook. Raises
+        rows: of all tiles, including the matrix's M; unit and value: as of a Codebook. Raises
         TypeError and ValueError for arrays of another kind.
         """
 
@@ -154,14 +153,14 @@ class ScaleLayout(ABC):
 
     @abstractmethod
     def check_weights(self, w: F32, name: str) -> None:
-        """RequestError for real weights [M, K] so large that no scale can be held for them."""
+        """Raise RequestError for real weights [M, K] that are too large for any scale."""
 
     def settled(
         self, blocks: F32, levels: Levels, scales: F32, codebook: Codebook
     ) -> tuple[Levels, F32]:
-        """Levels [B, block] and scales [B, ...] of rounded blocks, for the scales as they are held.
+        """Levels [B, block] and scales [B, ...] of rounded blocks, after rounding of the scales.
 
-        Where these have few bits, other levels may be nearer to the weights than the ones found.
+        If held scales have few bits, other levels may be nearer to the weights.
         """
         return levels, scales
 
@@ -170,7 +169,7 @@ class ScaleLayout(ABC):
         return np.asarray(np.median(np.abs(scales), axis=0) * factor, np.float32)
 
     def repeated(self, scale: F32, layout: Layout, K: int) -> Held:
-        """One scale, for all places -> what is held for the rows of a tile of K columns."""
+        """One scale, for all places -> the held array for the rows of a tile of K columns."""
         rows = layout.tile_rows
         scales = np.ascontiguousarray(np.broadcast_to(scale, self.shape(rows, K)))
         return self.pack(scales, layout, rows, K)

@@ -1,4 +1,4 @@
-"""A scale for every group of k of a row, and where weights have them a minimum."""
+"""A scale, and in some formats a minimum, for every group of k of a row."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ PAD_K = 64  # integer layouts pad K to it, and so do lines of scales
 class GroupScales(BlockScales):
     """Scales float32 [M, groups], or with minima [M, groups, 2], a scale and a minimum each.
 
-    Held: for each group a line of numbers, one for each row of the tile, and where there are minima
-    a line of them after it (native/scales/groups.h).
+    Held: for each group a line of numbers, one for each row of the tile, followed by a line of
+    minima, if any (native/scales/groups.h).
 
-    group: k of a scale, a multiple of 32. number: what a scale, or minimum, is. x_group: k of a
+    group: k of a scale, a multiple of 32. number: the type of a scale or minimum. x_group: k of a
     scale of activations, 32 or 256.
     """
 
@@ -44,7 +44,7 @@ class GroupScales(BlockScales):
 
     @property
     def any_number(self) -> bool:
-        """Whether a scale can be any number, which the number's type says."""
+        """Whether a scale can be any number, by its type."""
         return self.number.any_number
 
     @property
@@ -124,8 +124,8 @@ class GroupScales(BlockScales):
     ) -> tuple[Levels, F32]:
         """Levels [B, group] and scales [B, ...] of rounding, for the scales as they are held.
 
-        A coarse one has few bits left: of such a block the best is taken of what was rounded, the
-        levels nearest to its weights for the scale as it is held, and zeros.
+        A coarse scale has few bits left. For such a block, the best of three is taken: the rounded
+        levels, the levels nearest to its weights for the held scale, and zeros.
         """
         d = np.abs(scales[:, 0] if self.minima else scales)
         coarse = np.flatnonzero(d < self.number.coarse)
@@ -134,7 +134,7 @@ class GroupScales(BlockScales):
         w, first, s = blocks[coarse].astype(np.float64), levels[coarse], scales[coarse]
         held, lifted = self.number.nearest(s), self.number.lifted(s)
         if self.minima:
-            lifted[:, 1] = held[:, 1]  # a minimum of 0 leaves more of the block than the smallest
+            lifted[:, 1] = held[:, 1]  # a minimum of 0 loses less than the smallest one
         tried = [
             (first, held),
             (self._nearest(w, lifted, codebook), lifted),
@@ -150,7 +150,7 @@ class GroupScales(BlockScales):
         return levels, scales
 
     def _block_values(self, levels: Levels, scales: F32, value: float) -> npt.NDArray[np.float64]:
-        """What blocks [B, group] stand for."""
+        """The values of blocks [B, group]."""
         pairs = scales.astype(np.float64).reshape(len(scales), -1)
         values = levels * (pairs[:, :1] * value)
         return np.asarray(values + pairs[:, 1:] if self.minima else values)

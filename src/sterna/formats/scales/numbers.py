@@ -21,9 +21,9 @@ Array = npt.NDArray[Any]
 class ScaleNumber(ABC):
     """A type of number, which the kernels know by its name.
 
-    exponent: the bits that an infinity or NaN has all set. rule: of the values, for a message.
-    any_number: whether they are as dense as floats. coarse: scales below it have few bits, so that
-    rounding looks at them again. max_weight: no level times a scale is as large.
+    exponent: bits that are all set in an infinity or NaN. rule: of the values, for a message.
+    any_number: whether values are as dense as floats. coarse: scales below it have few bits, so
+    rounding looks at them again. max_weight: every level times a scale is below this.
     """
 
     name: str
@@ -40,11 +40,11 @@ class ScaleNumber(ABC):
 
     @abstractmethod
     def nearest(self, scales: F32) -> F32:
-        """The values nearest to scales of any shape, but for what is too large, which is kept."""
+        """The values nearest to scales of any shape; scales that are too large are kept."""
 
     @abstractmethod
     def lifted(self, scales: F32) -> F32:
-        """`nearest`, but what is not 0 becomes no 0: the smallest of its sign."""
+        """`nearest`, but values that would become 0 become the smallest of their sign."""
 
     @abstractmethod
     def encoded(self, scales: F32) -> Array:

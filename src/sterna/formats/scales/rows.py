@@ -1,4 +1,4 @@
-"""A scale for each row, or one for all of a matrix; and no scales, of formats of plain floats."""
+"""A scale for each row, or one for the whole matrix; and none, for formats of plain floats."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["NoScales", "RowScales"]
 
 @dataclass(frozen=True)
 class RowScales(ScaleLayout):
-    """float32, () for all or (M,) for rows; that is also what is held."""
+    """float32, () for all or (M,) for rows; values and held array are the same."""
 
     default: str = "tensor"  # or "row"
     group = 0
@@ -120,7 +120,7 @@ class RowScales(ScaleLayout):
 
 @dataclass(frozen=True)
 class NoScales(RowScales):
-    """Values are the weights themselves; a scale of 1, (), is held that no one reads."""
+    """Values are the weights themselves; the held scale, 1 of shape (), is never read."""
 
     default: str = "none"
 

@@ -1,8 +1,8 @@
 """Super-blocks, as GGUF's K-quants have them.
 
-256 k of a row are a super-block: one f16 d (and where groups have minima a second, d_m), and for
-each group of 16 or 32 k a whole number s_g (and m_g). A weight is d s_g level + d_m m_g. GGUF
-subtracts its minima; here d_m is the negative of GGUF's dmin.
+256 k of a row are a super-block: one f16 d (and d_m, if groups have minima), and for each group of
+16 or 32 k a whole number s_g (and m_g). A weight is d s_g level + d_m m_g. GGUF subtracts its
+minima; here d_m is the negative of GGUF's dmin.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class SuperBlockScales(BlockScales):
 
     @property
     def ranges(self) -> list[tuple[int, int]]:
-        """The range of s_g, and where there are minima that of m_g."""
+        """The range of s_g, and if there are minima the range of m_g."""
         return [self.scale_range, *([self.minimum_range] if self.minimum_range else [])]
 
     @property

@@ -19,7 +19,7 @@ __all__ = ["BlockScales"]
 
 
 class BlockScales(ScaleLayout):
-    """Blocks of k have scales of their own; held are the kernels' lines, uint8 [tiles, bytes]."""
+    """Blocks of k have scales of their own, held as the kernels' lines, uint8 [tiles, bytes]."""
 
     default = "group"
     held_type = np.uint8
@@ -27,17 +27,17 @@ class BlockScales(ScaleLayout):
     @property
     @abstractmethod
     def kernel_name(self) -> str:
-        """What the native core calls the numbers."""
+        """The native core's name of the numbers."""
 
     @property
     @abstractmethod
     def max_weight(self) -> float:
-        """No weight may be larger: no scale could be held for it."""
+        """The largest weight for which a scale can be held."""
 
     @property
     @abstractmethod
     def rule(self) -> str:
-        """What a scale must be, for a message."""
+        """The rule for scales, for a message."""
 
     @abstractmethod
     def group_values(self, scales: F32, M: int, K: int) -> F32:
@@ -113,9 +113,9 @@ class BlockScales(ScaleLayout):
         return None, (held, self.group, self.x_group, self.kernel_name, self.minima, value)
 
     def check_weights(self, w: F32, name: str) -> None:
-        """RequestError for a weight so large that its scale is no number that can be held.
+        """Raise RequestError for a weight whose scale is too large to be held.
 
-        The sums of such a weight are no float32 either. What is less far off is named by `check`.
+        Sums with such a weight overflow float32, too. `check` names smaller excesses.
         """
         if max(w.max(initial=0), -w.min(initial=0)) > self.max_weight:
             at = first_index(np.abs(w) > self.max_weight)

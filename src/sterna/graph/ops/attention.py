@@ -13,7 +13,7 @@ __all__ = ["AttentionOp"]
 
 @dataclass(eq=False, kw_only=True)
 class AttentionOp(Op):
-    """What the queries of a row read from a layer of the cache."""
+    """The attention of a row's queries to a layer of the cache."""
 
     kind: ClassVar[str] = "attention"
     x: Value

@@ -82,5 +82,5 @@ class WeightOp(Op):
 
     @property
     def active(self) -> float:
-        """The part of its weight that a token needs: that of its experts."""
+        """The part of its weight that a token needs: its experts."""
         return 1.0

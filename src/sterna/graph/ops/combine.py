@@ -1,4 +1,4 @@
-"""What the experts of a token made of it."""
+"""Combines the results of a token's experts."""
 
 from __future__ import annotations
 

@@ -50,12 +50,12 @@ class LinearOp(WeightOp):
 
     @property
     def streamed(self) -> PackedWeight:
-        """What a step reads whole: the weight, or of an exact head its shadow."""
+        """The weight that a step reads whole; an exact head's shadow."""
         return self.weight
 
     @property
     def shadow(self) -> Shadow | None:
-        """What screens its weight: of an exact head alone."""
+        """The screen of its weight, which only an exact head has."""
         return None
 
     @property
