@@ -64,7 +64,7 @@ bool gates(const sterna::GatesArgs& a) {
     }
     sixteens(a.v_heads, [&](int64_t h, auto part) {
         const F16x step = l_softplus(l_add(part.load(a.a + h), part.load(a.bias + h)));
-        // 2^-80 is lost beside a decay that is not next to 0, and what forgets all has no denormals.
+        // 2^-80 changes only a decay next to 0, so that a state that forgets all has no denormals.
         const F16x decay = l_sub(l_exp(l_mul(part.load(a.rate + h), step)), l_set1(0x1p-80f));
         part.store(a.a + h, l_max(l_set1(0.0f), decay));
         part.store(a.b + h, l_sigmoid(part.load(a.b + h)));

@@ -311,7 +311,7 @@ struct IntegerPages {
         return reinterpret_cast<const float*>(page_at(a, a.v_base, position) +
                                               scales_at<Element>(a.head_dim));
     }
-    // Rounds a row's weights, the largest of which is `most`, to integers; zeros where it sees no keys. A NaN
+    // Rounds a row's weights, whose largest is `most`, to integers; they are zeros where it sees no keys. A NaN
     // is lost here, but not in the softmax's sum, which divides the output.
     void weights(int r, float most) {
         const bool seen = rows.from[r] < rows.keys[r];

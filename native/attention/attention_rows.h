@@ -78,8 +78,8 @@ inline void row_blocks(int rows, F& f, int row = 0) {
         if (row < rows) row_blocks<R - 1>(rows, f, row);
 }
 
-// Calls f.template keys_of<R>(row, j) for each kAttentionVectors * 16 keys of a page. The last may exceed
-// what the rows see: these scores are set to -inf later (largest_log).
+// Calls f.template keys_of<R>(row, j) for each kAttentionVectors * 16 keys of a page. The last call may reach
+// keys that the rows do not see: their scores are set to -inf later (largest_log).
 template <int R, class F>
 inline void key_blocks(F& f, int row, int keys) {
     for (int j = 0; j < keys; j += 16 * kAttentionVectors) f.template keys_of<R>(row, j);

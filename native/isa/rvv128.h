@@ -7,6 +7,6 @@
 namespace {
 
 constexpr int kAccumulators = 8;
-constexpr int kPanelVectors = 2, kPanelTokens = 4;  // beside them a weight's and x's bytes as int16
+constexpr int kPanelVectors = 2, kPanelTokens = 4;  // next to a weight's and x's bytes as int16
 
 }  // namespace

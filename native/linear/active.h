@@ -2,16 +2,15 @@
 //
 // A layer down(norm(relu(gate)^2 * up)) multiplies `down` with many zeros, and `up` by many. In an integer sum a
 // zero adds nothing, and relu(gate) = 0 makes the product 0 whatever `up` is. So one token needs the rows of `up`
-// whose gate is open, and the columns of `down` whose activation is not 0. The tiles of a format hold 48 or 64 rows,
-// or 4 columns, in a line; so both matrices have a copy of two bits a code, of which single rows, or columns, can be
-// read:
+// whose gate is open, and the columns of `down` whose activation is not 0. A line of a format's tile holds 48 or 64
+// rows, or 4 columns. So both matrices have a copy of two bits a code, whose rows, or columns, can be read one by one:
 //   rows:    row m is lines of 256 consecutive k. Byte b of a line: k = 64 f + b in bits 2f + 1 .. 2f, f = 0..3
 //   columns: column k is lines of 256 consecutive rows. Byte 16 q + r of a line: row 64 q + 16 f + r likewise, so
 //            that four columns, taken byte by byte in turn, are a step of each of four tiles of layout b2
 // active_copies.h makes them.
 // Runs (a row's or column's lines) are read a block at a time: the next block is asked for into L2, while this one is
-// read line by line *across* its runs. That reaches 0.62 to 0.83 of a sequential read on Zen 4 and 0.40 to 0.59 on Zen 3;
-// run by run, as they lie, 0.32 to 0.53 on Zen 4.
+// read line by line *across* its runs. That reaches 0.62 to 0.83 of a sequential read on Zen 4 and 0.40 to 0.59 on
+// Zen 3. Reading run by run, as they lie, reaches 0.32 to 0.53 on Zen 4.
 #pragma once
 #include "layouts/few_bits/b2.h"
 #include "layouts/layout.h"
@@ -53,7 +52,7 @@ inline int64_t list_open(const float* gate, int64_t begin, int64_t end, int32_t*
     return count;
 }
 
-// Asks for the lines [begin, end) of runs, run by run, a line at a time: in bursts they would fill the core's
+// Asks for the lines [begin, end) of runs, run by run, a line at a time: bursts of requests would fill the core's
 // buffers for misses, and the arithmetic would wait.
 class AskedRuns {
   public:
@@ -113,7 +112,7 @@ inline VI line_dot(VI sum, const uint8_t* line, const int8_t* x) {
 }
 
 // Computes rows [begin, end) of a copy for one token: y of those that the gate leaves open, 0 for the others. Returns
-// how many are open; or -1, and does nothing, where they are so many that the tiles are read faster.
+// how many are open. Where so many are open that reading the tiles is faster, it does nothing and returns -1.
 int64_t linear_open_rows(const sterna::LinearArgs& a, const sterna::ActiveRows& s, int64_t begin,
                          int64_t end) {
     // x is copied to whole lines: the row of activations may end before its last line does.

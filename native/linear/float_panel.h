@@ -2,10 +2,9 @@
 // kPanelTokens tokens, whose sums stay in registers (llamafile's tiles: one load of a weight serves all
 // tokens, one of an activation all rows).
 //
-// A tile's weights are decoded to f32 once for a block of k: a panel that stays in L2 while the tokens
-// pass, and from there to L1 a line or so a cycle. Sums that wait for the next block of k stay
-// floats: each output adds over k in ascending order, one fused multiply-add each, as in
-// linear.h.
+// A tile's weights are decoded to f32 once for a block of k. This panel stays in L2 while the tokens pass, and
+// moves to L1 at about a line a cycle. Sums that wait for the next block of k stay floats: each output adds over k
+// in ascending order, with one fused multiply-add each, as in linear.h.
 #pragma once
 #include "layouts/layout.h"
 #include "linear/panel.h"

@@ -66,14 +66,14 @@ inline void finish(const sterna::LinearArgs& a, typename F::Acc acc, int64_t n, 
 
 // Tiles are read one after the other, or a few side by side, a turn of each at a time. A core's own requests for
 // memory are few; its prefetcher has more, but follows a stream within a page of 4 KiB alone. So a stream either
-// asks for lines a page ahead by itself, or there are several: which is faster is the machine's (reading.h).
+// asks for lines a page ahead by itself, or there are several streams. Machines differ in which is faster (reading.h).
 using sterna::kMostStreams;
 // Steps of a round: two where each of C runs takes one dot product of a step. A turn has whole rounds.
 template <class F, int C>
 constexpr int kRoundSteps = F::kStepK / F::kDotK >= C ? 1 : C;
 
-// Whether a run continues the sum itself: in int32, or in floats, whose order must stay. Otherwise the run is a
-// sum of its own, of pairs in int16, or of what is not a level yet (kSigns), and is added at its end.
+// Whether a run continues the sum itself: in int32, or in floats, whose order must stay. Otherwise the run has a
+// sum of its own, of pairs in int16 or of values that are no levels yet (kSigns), which is added at its end.
 template <class F>
 constexpr bool kRunIsSum = !F::kSigns && !(kPairSums16 && F::kRuns);
 // A format whose accumulators are pair sums themselves, from a span's beginning to its end: a lane has two int16,
@@ -182,7 +182,7 @@ inline void tile_turn(const sterna::LinearArgs& a, const uint8_t* step, int64_t 
     for (int64_t k = k0; k < k1; k += F::kStepK * U) {
         STERNA_UNROLL(8)
         for (int u = 0; u < U; ++u, step += F::kStepBytes) {
-            if (part0 == 0) {  // what other parts read is the same lines
+            if (part0 == 0) {  // the other parts read the same lines
                 STERNA_UNROLL(8)
                 for (int line = 0; line < F::kStepBytes; line += 64)
                     ask_for<F::kLoadsAlone && N == 1>(step + ahead + line);

@@ -171,7 +171,7 @@ inline void panel_tokens(const sterna::LinearArgs& a, const PanelTile& tile, int
 }
 
 // Sweeps the row blocks of a tile, a few at a time. With few registers two: a weight then serves three times as many
-// tokens as row blocks, and L2 keeps up. kRest is what is left over, of the three row blocks of some tiles.
+// tokens as row blocks, and L2 keeps up. kRest is the rest of tiles that have three row blocks.
 constexpr int kSweepRowBlocks = kPanelVectors < 4 ? 2 : 4;
 constexpr int kPanelSums = kPanelVectors * kPanelTokens;
 template <class Blocks, int GN>

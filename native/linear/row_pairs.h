@@ -40,7 +40,7 @@ template <class V, int GN, int N, class X>
     for (int64_t k = 0; k < count; k += 8, at += 8 * kLanes) {
         const auto rows = [&](int v) { return i_load(at + v / 2 * stride + v % 2 * 4 * kLanes); };
         const auto tokens = [&](int n) { return x_pair(x + 2 * n * ldx + k, ldx); };
-        if constexpr (kPairs <= kVectors) {  // what there is less of stays in registers
+        if constexpr (kPairs <= kVectors) {  // the fewer of the two stay in registers
             V pair[kPairs];
             STERNA_UNROLL(16)
             for (int n = 0; n < kPairs; ++n) pair[n] = tokens(n);

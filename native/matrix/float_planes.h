@@ -99,7 +99,7 @@ inline WeightTiles tiles_of_panel(const uint8_t* panel, int64_t steps) {
     constexpr int P = F::kPlanes;
     return {panel, steps * P * kTileBytes, P * kTileBytes, kTileBytes, kLine};
 }
-// Makes weight tiles of `steps` x 32 k from `step` on, of which `valid` k exist.
+// Makes weight tiles of `steps` x 32 k from `step` on; only the first `valid` k exist.
 template <class F>
 inline WeightTiles weight_tiles(const uint8_t* step, int64_t valid, int64_t steps, uint8_t* panel) {
     if (tiles_in_place<F>(valid, steps)) return tiles_of_codes<F>(step);

@@ -2,8 +2,8 @@
 //
 // A weight is a sum of F::kPlanes bf16 numbers, an activation one of kXPlanes<F>, each plane about 2^-8
 // of the one before. y adds, over steps of 32 k in ascending order, the products of planes i and j with
-// i + j < kXPlanes<F>, the smallest first (PlaneProducts): what is left out is below 2^-21 of a
-// product. For bf16 weights that is one product, and activations are rounded to bf16. A product of
+// i + j < kXPlanes<F>, the smallest first (PlaneProducts); the products left out are below 2^-21 of a
+// product. bf16 weights have one product, and activations are rounded to bf16. A product of
 // tiles adds 32 k as the unit does, which flushes denormals; kFloatSteps<F> such steps are a block of
 // k, and blocks are added in ascending order. Neither the result nor the error is that of linear.h, but
 // it is the same for any number of tokens, threads and tiles.
@@ -272,7 +272,7 @@ class StepDecoder {
         }
         k_ += kPartK;
     }
-    // Decodes what is missing of the step, and returns its tiles; the next part is the next step's.
+    // Decodes the missing parts of the step, and returns its tiles; the next part belongs to the next step.
     WeightTiles finish() {
         while (k_ < kTileK) part();
         const WeightTiles tiles = tiles_in_place<F>(valid(), 1)

@@ -16,7 +16,7 @@
 
 namespace {
 
-// k of a block: a tile of weights in bf16, of which half (16 KB) stays in L1 while the tokens pass by.
+// k of a block: a tile of weights in bf16. Half of it (16 KB) stays in L1 while the tokens pass by.
 constexpr int64_t kGroupedBlockK = 256;
 constexpr int kGroupedBlockTokens = 512;
 // Row blocks whose outputs (32 KB each) stay in L2 at a time, together with a block of k of all tokens.

@@ -51,7 +51,7 @@ __attribute__((always_inline)) inline uint64_t read_with(const uint8_t* begin, c
     return result;
 }
 
-// The patterns of which the fastest is the yardstick: which one that is differs between machines.
+// The patterns, the fastest of which is the yardstick. It differs between machines which one is fastest.
 enum class Pattern { kPlain, kAhead, kFour };
 constexpr Pattern kPatterns[] = {Pattern::kPlain, Pattern::kAhead, Pattern::kFour};
 

@@ -196,7 +196,7 @@ struct Pool::State {
 
     std::atomic<bool> failed{false};
     std::exception_ptr
-        error;  // belongs to whoever set `failed`, to the caller once done has advanced
+        error;  // belongs to the thread that set `failed`; to the caller once done has advanced
     WaitWord start, done;
     alignas(64) std::atomic<int> pending{0};
 };

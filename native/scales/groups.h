@@ -1,5 +1,5 @@
 // How layers run whose weights and activations have scales in groups of k: straight from the decoder for few tokens,
-// from a panel for many. What a group's sums become is plain_groups.h's, or superblocks.h's.
+// from a panel for many. plain_groups.h and superblocks.h turn a group's sums into outputs.
 #pragma once
 #include "layouts/layout.h"
 #include "linear/linear.h"
@@ -208,9 +208,9 @@ struct GroupedBlocks {
             direct_long_groups<F, Groups>(a, tile, tile_stride, count);
         }
     }
-    // Sums over [k, end). A function of its own: what follows would take registers from its accumulators. It is told the
-    // end and not how many k there are: of a constant number of steps GCC 12 peels some, and 24 accumulators go through
-    // memory at each (prompts of q4_0 on AVX-512: 58 instead of 110 tokens/s).
+    // Sums over [k, end). It is a function of its own, since the code that follows would take registers from its
+    // accumulators. It is told the end and not how many k there are: GCC 12 peels some of a constant number of steps,
+    // and 24 accumulators go through memory at each (prompts of q4_0 on AVX-512: 58 instead of 110 tokens/s).
     template <int GN, int N>
     [[gnu::noinline]] static void group_sums(const Groups& groups, const uint8_t* at, int64_t k,
                                              int64_t end, int n0, VI (&sums)[N][GN]) {

@@ -1,5 +1,5 @@
-// Scales of weights for groups of k: what they are stored as, and where they lie. What a kernel makes of a stored scale
-// is plain_groups.h's (TileScales) and superblocks.h's. Plain data, as kernel_table.h, which includes this.
+// Scales of weights for groups of k: what they are stored as, and where they lie. plain_groups.h (TileScales) and
+// superblocks.h say what a kernel makes of a stored scale. This is plain data, as kernel_table.h, which includes it.
 #pragma once
 #include <cstdint>
 

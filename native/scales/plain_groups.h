@@ -19,7 +19,7 @@ namespace {
 using sterna::kGroupK;
 using sterna::ScaleType;
 
-// Rows of a tile: a constant where F is a format, and not the bytes of a panel, of which kTileRowsOf is 0.
+// Rows of a tile: a constant where F is a format. Where F is the bytes of a panel, kTileRowsOf is 0.
 template <class F>
 constexpr int kTileRowsOf = 0;
 template <class F>

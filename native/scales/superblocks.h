@@ -22,7 +22,7 @@ namespace {
 
 using sterna::kSuperK;
 
-// One tile's scales and minima, of groups of kSpan k, as its super-blocks pass by; `row` is that of the tile.
+// One tile's scales and minima, of groups of kSpan k, as its super-blocks pass by; `row` counts from the tile's first.
 template <int kSpan, int kRows = 0>
 struct SuperScales {
     bool nibbles;
@@ -87,8 +87,8 @@ void super_values(const sterna::RowArgs& a, const sterna::GroupScales& s) {
 }
 
 // Whether panels hold the products s_g level. b2, with scales 0..15, has them as they are, 0..45; b3, with scales
-// -32..31, has 128 - s_g level, since -s_g level lies in [-128, 124]; where dot() takes signed bytes, that alone. Where
-// pair sums are int16, codes have more room.
+// -32..31, has 128 - s_g level, since -s_g level lies in [-128, 124]; where dot() takes signed bytes, it has
+// -s_g level. Where pair sums are int16, codes have more room.
 template <class F>
 constexpr bool kScaled = !kPairSums16 && F::kSuperGroup == 16 && F::kSuperBits < 4;
 constexpr int kNegatedOffset = kSignedDot ? 0 : 128;

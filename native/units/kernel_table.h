@@ -17,8 +17,8 @@ constexpr int kRowBlock = 16;  // rows
 constexpr int kMostStreams = 4, kFewTokens = 16;
 // Widths of activation rows are padded to this, so that kernels may load and store whole vectors.
 constexpr int kPad = 64;
-// An integer accumulator holds sums of code * x, |x| <= 127, and where a field stays in place its unit there times
-// them. The tightest bounds are pot4's, whose codes reach 256 and whose levels 128, in t = 2 * acc - zero_x2 * sum(x):
+// An integer accumulator holds sums of code * x, |x| <= 127, times the unit of a field that stays in place. The
+// tightest bounds are pot4's, whose codes reach 256 and whose levels 128, in t = 2 * acc - zero_x2 * sum(x):
 // both below 2^31 for K <= 66,052. In place, b4 holds 240 * 127 * K, b2 192 * 127 * K, b1 128 * 127 * K.
 constexpr int64_t kMaxIntegerK = 65536;
 static_assert(256 * 127 * kMaxIntegerK < (int64_t{1} << 31));

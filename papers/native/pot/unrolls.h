@@ -1,5 +1,5 @@
 // The unroll factors that are compiled: {1, 2, 4} for rows of a, rows of b and vectors of k, as far as
-// the sums of a block fit the registers (32 of AVX-512, 16 otherwise) beside their operands.
+// the sums of a block and their operands fit the registers (32 of AVX-512, 16 otherwise).
 #pragma once
 
 // clang-format off
