@@ -1,7 +1,8 @@
 // Panels for units that multiply two rows by two tokens, eight k at a time (rows_dot: usmmla of ARM).
 //
-// Two steps of a native vector of a panel, 4 rows x 4 k each, become two rows x 8 k each, in the same 32 bytes. Sums come
-// out as [row 0 token 0, row 0 token 1, row 1 token 0, row 1 token 1], and are turned where they begin and end.
+// Two steps of a native vector of a panel, 4 rows x 4 k each, become two rows x 8 k each, in the same 32 bytes.
+// Sums come out as [row 0 token 0, row 0 token 1, row 1 token 0, row 1 token 1], and are turned where they begin and
+// end.
 #pragma once
 #include "layouts/layout.h"
 #include "units/kernel_table.h"

@@ -148,8 +148,8 @@ enum class SuperCodes {
 };
 
 // Turns sums into outputs, as PlainGroups does, for groups of kSpan_ k. It keeps y and p, [n][g] each, and with kSpread
-// u. Then one token's minima are added with the sums of their group, else all of a super-block at its end: that takes no
-// loads and stores of u, but with one token nothing is asked of memory meanwhile.
+// u. With kSpread, one token's minima are added with the sums of their group. Else all minima of a super-block are
+// added at its end: that takes no loads and stores of u, but with one token nothing is asked of memory meanwhile.
 template <class F, int kSpan_, SuperCodes kCodes, bool kSpread>
 struct SuperGroups {
     static constexpr int kX = kGroupK;

@@ -265,8 +265,8 @@ struct GatedArgs {
     int64_t y_stride;
 };
 
-// out[n][r] = sum_k matrix[r][k] x[n][k] for rows of a low-rank matrix, whose products are rounded before they are added,
-// ascending in k; or, where it adds, out[n][r] += scale times that.
+// out[n][r] = sum_k matrix[r][k] x[n][k] for rows of a low-rank matrix. Products are rounded before they are added,
+// ascending in k. Where it adds, out[n][r] += scale times that sum.
 struct LowRankArgs {
     const float* tiles;  // [rows / kRowBlock, upwards][columns][kRowBlock]
     int64_t rows, columns;
@@ -333,8 +333,8 @@ struct AttentionArgs {
     KvType type;
     bool next_page;  // Reading
     uint8_t* scratch;  // AttentionKernels::scratch(head_dim) bytes, aligned to 64
-    // Where chunks are computed apart: AttentionKernels::chunk writes the results of one, attention_partial(rows) floats
-    // at chunk * partial_stride, and attention_merge makes the outputs from all.
+    // Where chunks are computed apart: AttentionKernels::chunk writes the results of one chunk at
+    // chunk * partial_stride, attention_partial(rows) floats. attention_merge makes the outputs from all of them.
     float* partial;
     int64_t partial_stride;
 };
