@@ -276,12 +276,12 @@ def writer(folder):
     (folder / "config.json").write_text("{{}}")
     (folder / "model.safetensors").touch()
 cache.store_behind({key!r}, writer)
-said, join = [], cache.Store.join
+said, join = [], cache.BackgroundWrite.join
 def told(self, timeout_s=None):
     if not said:
         said.append(os.write(1, b"leaves\\n"))
     join(self, timeout_s)
-cache.Store.join = told
+cache.BackgroundWrite.join = told
 """
     paths = [*sterna.__path__, *sys.path]
     environment = {

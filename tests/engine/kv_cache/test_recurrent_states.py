@@ -240,7 +240,8 @@ def test_repeated(small: Engine) -> None:
 def test_scoring_returns_to_where_requests_part(small: Engine) -> None:
     """A group's scores are those of its requests one by one, with room for snapshots or not."""
     requests = [
-        loglikelihood.Request([*PROMPT[:40], *PROMPT[50 + i : 56 + 2 * i]], 3 + i) for i in range(4)
+        loglikelihood.ScoringRequest([*PROMPT[:40], *PROMPT[50 + i : 56 + 2 * i]], 3 + i)
+        for i in range(4)
     ]
     alone = [loglikelihood.score(small, [[one]])[0][0] for one in requests]
     assert loglikelihood.score(small, [requests])[0] == alone

@@ -247,7 +247,7 @@ def test_scores(model: loading.Model) -> None:
     """Requests that begin alike come back to where they part."""
     engine = of_pages(model, 12)
     requests = [
-        loglikelihood.Request([*PROMPT[:200], *PROMPT[250 + i : 256 + 2 * i]], 3 + i)
+        loglikelihood.ScoringRequest([*PROMPT[:200], *PROMPT[250 + i : 256 + 2 * i]], 3 + i)
         for i in range(4)
     ]
     together = loglikelihood.score(engine, [requests])[0]
