@@ -234,8 +234,8 @@ def test_idle_takes_no_time(llm: LLM) -> None:
         await asyncio.sleep(0.1)
         assert steps[0] == before
 
-    llm.engine_loop.scheduler.step = counted  # type: ignore[method-assign]
+    llm.engine_loop.scheduler.step = counted
     try:
         run(llm, work)
     finally:
-        llm.engine_loop.scheduler.step = step  # type: ignore[method-assign]
+        llm.engine_loop.scheduler.step = step

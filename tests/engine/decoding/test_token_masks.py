@@ -98,7 +98,7 @@ def test_masks_of_a_step_that_never_came(llm: LLM) -> None:
     assert request.n_drawn == 1
     llm.engine.kv_cache.release(request.sequence)
     again = _request(llm)
-    make_in_background([again.step_input().draw.pending_masks], True)  # type: ignore[union-attr,list-item]
+    make_in_background([again.step_input().draw.pending_masks], True)
     again.step_input()
     again.draw(np.zeros(llm.engine.model.config.vocab_size, np.float32))
 

@@ -208,7 +208,7 @@ def test_a_request_without_a_step_input_ends_alone(llm: LLM) -> None:
     def step_input(*_: Any) -> StepInput:
         raise RequestError("answer: must have a next token")
 
-    bad.step_input = step_input  # type: ignore[method-assign]
+    bad.step_input = step_input
     events = {event.request: event for event in bench.scheduler.step()}
     assert isinstance(events[bad].error, RequestError)
     assert events[good].error is None
@@ -249,7 +249,7 @@ def test_an_interrupted_step_is_as_if_it_had_not_been(llm: LLM) -> None:
             Request.take(request, drawn)
 
         for request in requests:
-            request.take = lambda drawn, r=request, take=take: take(drawn, r)  # type: ignore[method-assign]
+            request.take = lambda drawn, r=request, take=take: take(drawn, r)
         while not all(r.finished for r in requests):
             try:
                 bench.step()
