@@ -17,7 +17,7 @@ from sterna.bench.greedy import Greedy
 from sterna.bench.head import head_per_token
 from sterna.bench.machine import Progress, Yardsticks, peak_kind
 from sterna.bench.random_models import Zeros, random_model
-from sterna.bench.report import fractions, spread
+from sterna.bench.report import fractions, significant, spread
 from sterna.checkpoints.resolve import resolve
 from sterna.engine import KV_DTYPES, PAGE, PREFILL_CHUNK, DecidingLogits, Engine
 from sterna.engine import Sequence as EngineSequence
@@ -359,9 +359,9 @@ def _row(engine: Engine, test: _Test, bandwidth: float, peak: float) -> dict[str
         "n": test.n,
         "threads": int(engine.threads),
         "isa": engine.isa,
-        "tok_s": round(rate, 2),
-        "tok_s_min": round(tokens / max(test.seconds), 2),
-        "tok_s_max": round(tokens / min(test.seconds), 2),
+        "tok_s": significant(rate),
+        "tok_s_min": significant(tokens / max(test.seconds)),
+        "tok_s_max": significant(tokens / min(test.seconds)),
         **fractions(rate / tokens_per_step * step_bytes / 1e9, gops, bandwidth, peak),
         "bytes_per_token": round(step_bytes / (1 if test.prompt else test.batch)),
         **spread(test.seconds),
@@ -381,10 +381,10 @@ def _attention(engine: Engine, test: _Test, bandwidth: float, peak: float) -> di
     median = max(statistics.median(test.seconds), 1e-9)
     share = took / median
     return {
-        "attention_share": round(share, 4),
-        "recurrent_share": round(statistics.median(test.recurrent) / median, 4),
-        "attention_gb_s": None if test.prompt else round(gb_s, 2),
-        "attention_of_bandwidth": None if test.prompt else round(gb_s / bandwidth, 4),
-        "attention_gops": round(gops, 2) if test.prompt else None,
-        "attention_of_peak": round(gops / peak, 4) if test.prompt else None,
+        "attention_share": significant(share),
+        "recurrent_share": significant(statistics.median(test.recurrent) / median),
+        "attention_gb_s": None if test.prompt else significant(gb_s),
+        "attention_of_bandwidth": None if test.prompt else significant(gb_s / bandwidth),
+        "attention_gops": significant(gops) if test.prompt else None,
+        "attention_of_peak": significant(gops / peak) if test.prompt else None,
     }

@@ -13,7 +13,16 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["FIELDS", "cell", "fractions", "spread", "to_csv", "to_markdown", "with_range"]
+__all__ = [
+    "FIELDS",
+    "cell",
+    "fractions",
+    "significant",
+    "spread",
+    "to_csv",
+    "to_markdown",
+    "with_range",
+]
 
 Row = dict[str, Any]
 
@@ -24,6 +33,14 @@ FIELDS = (
     "fraction_of_bandwidth", "fraction_of_peak", "time_us", "time_us_min", "time_us_max",
     "repeat", "working_set_mb",
 )  # fmt: skip
+
+
+def significant(value: float) -> float:
+    """Round to five significant digits, so that a slow machine's rates keep theirs.
+
+    Decimals would not do: of 0.04042 GB/s, three leave one digit.
+    """
+    return float(f"{value:.5g}")
 
 
 def spread(seconds: Sequence[float]) -> Row:
@@ -39,12 +56,12 @@ def spread(seconds: Sequence[float]) -> Row:
 def fractions(gb_s: float, gops: float, bandwidth: float, peak: float) -> Row:
     """The speed, the machine's limit, and the one as a fraction of the other."""
     return {
-        "gb_s": round(gb_s, 3),
-        "gops": round(gops, 3),
-        "peak_gops": round(peak, 1),
-        "bandwidth_gb_s": round(bandwidth, 2),
-        "fraction_of_bandwidth": round(gb_s / bandwidth, 4) if bandwidth else None,
-        "fraction_of_peak": round(gops / peak, 4) if peak else None,
+        "gb_s": significant(gb_s),
+        "gops": significant(gops),
+        "peak_gops": significant(peak),
+        "bandwidth_gb_s": significant(bandwidth),
+        "fraction_of_bandwidth": significant(gb_s / bandwidth) if bandwidth else None,
+        "fraction_of_peak": significant(gops / peak) if peak else None,
     }
 
 

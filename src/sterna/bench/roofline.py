@@ -28,7 +28,7 @@ from sterna.bench.machine import (
     units,
 )
 from sterna.bench.random_codes import Arena, arenas, codes_bytes, packed_bytes
-from sterna.bench.report import fractions, spread
+from sterna.bench.report import fractions, significant, spread
 from sterna.errors import RequestError
 from sterna.formats import Format
 from sterna.ops import is_fast
@@ -207,9 +207,9 @@ def _memory(yardsticks: Yardsticks, threads: int) -> dict[str, Any]:
     bandwidth, clock = yardsticks.bandwidth_gb_s(threads), yardsticks.clock_hz(threads)
     return {
         "threads": int(threads),
-        "clock_ghz": round(clock / 1e9, 3),
-        "bandwidth_gb_s": round(bandwidth, 2),
-        "beta_bytes_per_cycle": round(bandwidth * 1e9 / threads / clock, 3),
+        "clock_ghz": significant(clock / 1e9),
+        "bandwidth_gb_s": significant(bandwidth),
+        "beta_bytes_per_cycle": significant(bandwidth * 1e9 / threads / clock),
     }
 
 
@@ -222,7 +222,7 @@ def _peak_rows(
             "isa": isa,
             "threads": int(threads),
             "kind": kind,
-            "peak_gops": round(yardsticks.peak_gops(isa, threads, kind), 1),
+            "peak_gops": significant(yardsticks.peak_gops(isa, threads, kind)),
         }
         for isa in _peak_units(names)
         for kind in _kinds(isa)
@@ -256,13 +256,13 @@ def _decode_row(case: _Attained, matrix: Matrix, yardsticks: Yardsticks) -> dict
         "kind": kernel.peak[0],
         **_memory(yardsticks, threads),
         "vector_bytes": round(kernel.vector_bytes, 3),
-        "gamma_cycles": round(kernel.gamma, 4),
-        "core_bytes_per_cycle": round(core, 3),
-        "e_bw_bytes_per_cycle": round(min(beta, core), 3),
-        "e_bw_gb_s": round(roof_gb_s, 2),
+        "gamma_cycles": significant(kernel.gamma),
+        "core_bytes_per_cycle": significant(core),
+        "e_bw_bytes_per_cycle": significant(min(beta, core)),
+        "e_bw_gb_s": significant(roof_gb_s),
         "bound": "memory" if beta <= core else "core",
         **reached,
-        "fraction_of_roof": round(gb_s / roof_gb_s, 4),
+        "fraction_of_roof": significant(gb_s / roof_gb_s),
         **times,
         "working_set_mb": round(len(case.weights) * nbytes / 1e6, 1),
     }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sterna.bench.report import significant
 from sterna.cli.options import json_option
 from sterna.cli.progress import progress_bar
 from sterna.cli.report import count, isa_option, table, varying
@@ -128,7 +129,7 @@ def _row(choice: Choice) -> dict[str, Any]:
         "unroll": list(choice.unroll),
         "time_us": round(choice.time_s * 1e6, 3),
         "default_us": round(choice.default_time_s * 1e6, 3),
-        "gain": round(choice.gain, 4),
+        "gain": significant(choice.gain),
         "cpu": choice.cpu,
     }
 

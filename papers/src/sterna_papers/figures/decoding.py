@@ -18,6 +18,7 @@ from sterna.bench.e2e import PROMPT_OF_TG, bytes_per_step, generate
 from sterna.bench.linear import formats_named
 from sterna.bench.machine import Pace, Progress, Yardsticks, available_bytes
 from sterna.bench.random_models import HEADROOM_BYTES, model_bytes, random_model, shape_named
+from sterna.bench.report import significant
 from sterna.engine import PAGE, Engine
 from sterna.errors import RequestError
 from sterna.loading import Model
@@ -123,14 +124,14 @@ class Measured:
             "threads": self.threads,
             "isa": self.isa,
             "n": n,
-            "tok_s": round(1 / self.token_s, 3),
-            "tok_s_min": round(n / max(self.seconds), 3),
-            "tok_s_max": round(n / min(self.seconds), 3),
+            "tok_s": significant(1 / self.token_s),
+            "tok_s_min": significant(n / max(self.seconds)),
+            "tok_s_max": significant(n / min(self.seconds)),
             "repeat": len(self.seconds),
             "bytes_per_token": round(self.bytes_per_token),
-            "gb_s": round(gb_s, 3),
-            "bandwidth_gb_s": round(bandwidth, 2),
-            "fraction_of_bandwidth": round(gb_s / bandwidth, 4) if bandwidth else None,
+            "gb_s": significant(gb_s),
+            "bandwidth_gb_s": significant(bandwidth),
+            "fraction_of_bandwidth": significant(gb_s / bandwidth) if bandwidth else None,
             "skipped": None,
         }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sterna.bench.machine import Known, Progress, Rows
+from sterna.bench.report import significant
 from sterna.errors import RequestError
 from sterna.runtime import resolve_isa, resolve_threads
 from sterna_papers.figures import decoding
@@ -84,7 +85,7 @@ def run(
 
 def _compared(m: Measured, baseline: Measured | None) -> dict[str, float]:
     """How a model's tokens compare with the baseline's, and what was to be expected."""
-    share = {"layer_share": round(min(1.0, m.layers_s / m.token_s), 4)}
+    share = {"layer_share": significant(min(1.0, m.layers_s / m.token_s))}
     if baseline is None:
         return share
     alpha = min(1.0, baseline.layers_s / baseline.token_s)
@@ -98,4 +99,4 @@ def _compared(m: Measured, baseline: Measured | None) -> dict[str, float]:
         "x_bytes": x_bytes,
         "amdahl_bytes": amdahl(alpha, x_bytes),
     }
-    return share | {name: round(value, 4) for name, value in values.items()}
+    return share | {name: significant(value) for name, value in values.items()}

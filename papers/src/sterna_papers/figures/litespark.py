@@ -9,6 +9,7 @@ from typing import Any
 
 from sterna.bench.machine import Known, Progress, Rows
 from sterna.bench.random_models import shape_named
+from sterna.bench.report import significant
 from sterna.errors import RequestError
 from sterna.runtime import resolve_isa, resolve_threads
 from sterna_papers import peers
@@ -109,10 +110,10 @@ def _participant(measured: Sequence[dict[str, Any]]) -> dict[str, Any]:
             out["prompt_joules"] = row["joules"]
         else:
             out["tok_s"] = row["tok_s"]
-            out["tok_s_min"] = round(row["n"] / times["_max"] * 1e6, 2)
-            out["tok_s_max"] = round(row["n"] / times["_min"] * 1e6, 2)
+            out["tok_s_min"] = significant(row["n"] / times["_max"] * 1e6)
+            out["tok_s_max"] = significant(row["n"] / times["_min"] * 1e6)
             if row["joules"] is not None:
-                out["joules_per_token"] = round(row["joules"] / row["n"], 4)
+                out["joules_per_token"] = significant(row["joules"] / row["n"])
     return out
 
 
@@ -121,7 +122,7 @@ def _ratios(row: Mapping[str, Any], baseline: Mapping[str, Any]) -> dict[str, fl
 
     def over(name: str, above: Mapping[str, Any], below: Mapping[str, Any]) -> float | None:
         a, b = above[name], below[name]
-        return round(a / b, 3) if a and b else None
+        return significant(a / b) if a and b else None
 
     return {
         "memory_ratio": over("rss_mb", baseline, row),

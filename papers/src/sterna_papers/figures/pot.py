@@ -16,7 +16,7 @@ from typing import Any
 from sterna import _native
 from sterna.bench import linear, roofline
 from sterna.bench.machine import Known, Pace, Progress, Yardsticks, require_bytes
-from sterna.bench.report import spread
+from sterna.bench.report import significant, spread
 from sterna.errors import RequestError
 from sterna.runtime import resolve_threads
 from sterna_papers import pot
@@ -224,7 +224,7 @@ def _matmul_rows(cases: Sequence[_Case], isa: str, last: int, yardsticks: Yardst
             row |= _speedup(case, baseline)
         if case.n == last:
             scalar = by_place.get((case.build.name, _scalar_of(case.kernel), None, last))
-            row["scalar_speedup"] = round(_gops(case) / _gops(scalar), 3) if scalar else None
+            row["scalar_speedup"] = significant(_gops(case) / _gops(scalar)) if scalar else None
             if case.kernel not in SCALARS:
                 nbytes = case.bytes_per_weight
                 if nbytes not in bandwidth:
@@ -270,13 +270,13 @@ def _row(case: _Case, isa: str, yardsticks: Yardsticks) -> Row:
         "isa": isa,
         "unroll": list(case.unroll),
         **times,
-        "gops": round(gops, 3),
+        "gops": significant(gops),
         "bytes_per_weight": case.bytes_per_weight,
-        "gb_s": round(nbytes / times["time_us"] / 1e3, 3),
-        "peak_gops": round(peak, 1),
-        "fraction_of_peak": round(gops / peak, 4),
-        "clock_ghz": round(clock / 1e9, 3),
-        "macs_per_cycle": round(gops * 1e9 / 2 / clock, 3),
+        "gb_s": significant(nbytes / times["time_us"] / 1e3),
+        "peak_gops": significant(peak),
+        "fraction_of_peak": significant(gops / peak),
+        "clock_ghz": significant(clock / 1e9),
+        "macs_per_cycle": significant(gops * 1e9 / 2 / clock),
     }
 
 
@@ -284,9 +284,9 @@ def _speedup(case: _Case, baseline: _Case) -> Row:
     """Over the baseline, of the medians, and the least and greatest of a round."""
     per_round = [b / a for a, b in zip(case.seconds, baseline.seconds, strict=True)]
     return {
-        "speedup": round(_gops(case) / _gops(baseline), 4),
-        "speedup_min": round(min(per_round), 4),
-        "speedup_max": round(max(per_round), 4),
+        "speedup": significant(_gops(case) / _gops(baseline)),
+        "speedup_min": significant(min(per_round)),
+        "speedup_max": significant(max(per_round)),
     }
 
 
@@ -298,12 +298,12 @@ def _roof(case: _Case, core_gops: float, bandwidth: float, gb_s: float) -> Row:
     per_byte = 2 * min(case.unroll[0], case.rows) / case.bytes_per_weight
     memory_gops = bandwidth * per_byte
     return {
-        "bandwidth_gb_s": round(bandwidth, 2),
-        "fraction_of_bandwidth": round(gb_s / bandwidth, 4),
-        "core_gops": round(core_gops, 3),
-        "memory_gops": round(memory_gops, 3),
+        "bandwidth_gb_s": significant(bandwidth),
+        "fraction_of_bandwidth": significant(gb_s / bandwidth),
+        "core_gops": significant(core_gops),
+        "memory_gops": significant(memory_gops),
         "bound": "memory" if memory_gops < core_gops else "instructions",
-        "fraction_of_roof": round(_gops(case) / min(memory_gops, core_gops), 4),
+        "fraction_of_roof": significant(_gops(case) / min(memory_gops, core_gops)),
     }
 
 
@@ -340,4 +340,4 @@ def _over(row: Row, rows: Sequence[Row], name: str) -> float | None:
     base: Mapping[str, Any] | None = next(
         (r for r in rows if (r["row"], r["format"]) == (row["row"], name)), None
     )
-    return round(base["time_us"] / row["time_us"], 3) if base else None
+    return significant(base["time_us"] / row["time_us"]) if base else None

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sterna.bench.machine import Known, Progress
+from sterna.bench.report import significant
 from sterna.errors import RequestError
 from sterna_papers import pot
 from sterna_papers.figures.pot_builds import NO_VECTORS, run_tool
@@ -126,7 +127,7 @@ def _counted(compiler: str, how: str, flags: Sequence[str], vlen: int) -> list[R
     if missing:
         raise RequestError(f"loops of {', '.join(sorted(missing))} are not found in its code")
     for row in best.values():
-        row["speedup"] = round(best["f32"]["cycles_per_16"] / row["cycles_per_16"], 3)
+        row["speedup"] = significant(best["f32"]["cycles_per_16"] / row["cycles_per_16"])
     return [best[kernel] for kernel, _, _ in LOOPS.values()]
 
 

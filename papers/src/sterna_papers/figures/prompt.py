@@ -13,6 +13,7 @@ from sterna import formats
 from sterna.bench.linear import formats_named
 from sterna.bench.machine import Known, Pace, Progress, Rows, available_bytes
 from sterna.bench.random_models import HEADROOM_BYTES, model_bytes, shape_named
+from sterna.bench.report import significant
 from sterna.errors import RequestError
 from sterna.runtime import resolve_isa, resolve_threads
 from sterna_papers import peers
@@ -143,7 +144,9 @@ def _measured(
     for kind in ("prompt", "eval"):
         mine, theirs = row[f"{kind}_tok_s"], row.get(f"peer_{kind}_tok_s")
         row[f"{kind}_ratio"] = (
-            round(mine / theirs, 3) if theirs and row["checked"] and row["peer_checked"] else None
+            significant(mine / theirs)
+            if theirs and row["checked"] and row["peer_checked"]
+            else None
         )
     return row
 
@@ -157,8 +160,8 @@ def _side(measured: Sequence[dict[str, Any]], options: Options, prefix: str) -> 
     for kind, what in (("prompt", f"pp{options.pp[0]}"), ("eval", f"tg{options.tg[0]}")):
         r = next((r for r in measured if r["what"] == what and not r["skipped"]), None)
         out[f"{prefix}{kind}_tok_s"] = r and r["tok_s"]
-        out[f"{prefix}{kind}_tok_s_min"] = r and round(r["n"] / r["time_us_max"] * 1e6, 2)
-        out[f"{prefix}{kind}_tok_s_max"] = r and round(r["n"] / r["time_us_min"] * 1e6, 2)
+        out[f"{prefix}{kind}_tok_s_min"] = r and significant(r["n"] / r["time_us_max"] * 1e6)
+        out[f"{prefix}{kind}_tok_s_max"] = r and significant(r["n"] / r["time_us_min"] * 1e6)
         if prefix and r:
             out |= {"peer_version": r["version"], "peer_format": r["format"]}
             out["peer_head"] = r["head"]

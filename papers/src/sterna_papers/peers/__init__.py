@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sterna.bench.machine import Known, Pace, Progress
+from sterna.bench.report import significant
 from sterna.errors import RequestError, shown
 from sterna_papers.peers.blocks import TERNARY, TYPE_OF
 from sterna_papers.peers.case import Case, Options, matrices
@@ -181,7 +182,7 @@ def _rows(results: Sequence[_Result], threads: int) -> list[Row]:
     if of_sterna and of_sterna[0]["time_us"]:
         for row in rows:
             if row["time_us"] and row["checked"]:
-                row["ratio_to_sterna"] = round(of_sterna[0]["time_us"] / row["time_us"], 4)
+                row["ratio_to_sterna"] = significant(of_sterna[0]["time_us"] / row["time_us"])
     return rows
 
 
@@ -207,12 +208,12 @@ def _row(entry: Entry, threads: int, r: _Result | None = None, skipped: str | No
     row |= {name: round(value * 1e6, 3) for name, value in times.items()}
     row |= {"repeat": len(r.seconds), "checked": r.checked}
     row["rss_mb"] = None if r.rss_bytes is None else round(r.rss_bytes / 1e6, 1)
-    row["joules"] = round(statistics.median(r.joules), 4) if r.joules else None
+    row["joules"] = significant(statistics.median(r.joules)) if r.joules else None
     passes = case.n if case.what.startswith("tg") else 1  # over the weights
     if case.M and case.K:
-        row["gops"] = round(2e-9 * case.M * case.K * case.n / seconds, 2)
+        row["gops"] = significant(2e-9 * case.M * case.K * case.n / seconds)
     else:
-        row["tok_s"] = round(case.n / seconds, 2)
+        row["tok_s"] = significant(case.n / seconds)
     if r.weight_bytes and (case.n == 1 or case.what.startswith("tg")):
-        row["gb_s"] = round(passes * r.weight_bytes / seconds / 1e9, 2)
+        row["gb_s"] = significant(passes * r.weight_bytes / seconds / 1e9)
     return row
