@@ -255,8 +255,8 @@ def test_prompt_rows(fake: Callable[..., tuple[Entry, ...]]) -> None:
         row = at[name]
         assert row["peer_format"] == "plain"
         assert (row["peer_prompt_tok_s"], row["peer_eval_tok_s"]) == (16.0, 2.0)
-        assert row["prompt_ratio"] == pytest.approx(row["prompt_tok_s"] / 16, abs=1e-3)
-        assert row["eval_ratio"] == pytest.approx(row["eval_tok_s"] / 2, abs=1e-3)
+        assert row["prompt_ratio"] == pytest.approx(row["prompt_tok_s"] / 16, rel=1e-3)
+        assert row["eval_ratio"] == pytest.approx(row["eval_tok_s"] / 2, rel=1e-3)
         assert row["peer_skipped"] is None
     assert at["bf16"]["peer_checked"] is False
     assert at["bf16"]["prompt_ratio"] is None
@@ -345,7 +345,7 @@ def test_litespark_rows(fake: Callable[..., tuple[Entry, ...]], tree: Tree) -> N
     assert torch["memory_ratio"] == torch["ttft_ratio"] == torch["tok_s_ratio"] == 1
     assert sterna_row["rss_mb"] > 10
     assert sterna_row["memory_ratio"] == pytest.approx(
-        torch["rss_mb"] / sterna_row["rss_mb"], abs=1e-3
+        torch["rss_mb"] / sterna_row["rss_mb"], rel=1e-3
     )
     assert sterna_row["ttft_ratio"] == pytest.approx(500 / sterna_row["ttft_ms"], rel=0.01)
     assert sterna_row["tok_s_ratio"] == pytest.approx(sterna_row["tok_s"] / 2, rel=0.01)
