@@ -1,1 +1,1 @@
-"""Benchmarks: speeds, and fractions of the limits of the same machine."""
+"""Benchmarks: speeds, also as fractions of what the same machine allows."""

@@ -1,4 +1,4 @@
-"""What it costs the threads to wait for each other: once for every operation of a program."""
+"""The cost of a barrier, at which all threads wait once for every operation of a program."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sterna.runtime import resolve_threads
 __all__ = ["run"]
 
 ROUNDS = 20_000
-#: Fields that rows of every benchmark have, and that say nothing of a barrier.
+#: Fields that the rows of all benchmarks have, and that do not apply to a barrier.
 _OTHERS = (
     *("format", "shape", "n", "isa", "gb_s", "gops", "peak_gops"),
     *("fraction_of_bandwidth", "fraction_of_peak"),
@@ -20,11 +20,11 @@ _OTHERS = (
 
 
 def run(threads: Sequence[int] = (), *, cores: str | None = None) -> list[dict[str, Any]]:
-    """A row for each number of threads: barrier_ns, from one barrier to the next with no work.
+    """Return a row for each number of threads; barrier_ns is the time from barrier to barrier.
 
-    The mean of 20,000 in a row, the best of five runs. threads: default 1, 2, 4, … and the default
-    number. One thread has nobody to wait for; more threads than CPUs sleep, which takes µs. Raises
-    RequestError as `resolve_threads`.
+    It is the mean of 20,000 barriers without work between them, in the best of five runs. threads:
+    default 1, 2, 4, … and the default number. One thread does not wait; more threads than CPUs
+    sleep, which takes microseconds. Raises RequestError as `resolve_threads` does.
     """
     if isinstance(threads, (str, bytes)) or not isinstance(threads, Sequence):
         raise RequestError(f"threads: must be numbers of threads, but got {shown(threads)}")

@@ -36,15 +36,15 @@ __all__ = [
 ]
 
 PROMPT_OF_TG = 32  # tokens in the cache of each sequence before generation is timed
-_SOURCE = 512  # positions that are computed, then repeated to fill the cache
+_SOURCE = 512  # positions that are computed once, then repeated to fill the cache
 
 
 @dataclass
 class _Test:
-    """pp: a prompt of n tokens; tg: n steps of `batch` sequences. Times are in seconds.
+    """A test: pp, a prompt of n tokens, or tg, n steps of `batch` sequences. Times are in seconds.
 
-    depth: positions in the cache before. zeros: whether zeros of a random model with given rates
-    are "read" or "left out"; None: the engine decides.
+    depth: positions in the cache before the test. zeros: whether the weights that meet zeros of a
+    random model are "read" or "left out"; None: the engine decides.
     """
 
     prompt: bool
@@ -53,10 +53,10 @@ class _Test:
     depth: int = 0
     zeros: str | None = None
     seconds: list[float] = field(default_factory=list)
-    first: list[float] = field(default_factory=list)  # to the first token
-    attention: list[float] = field(default_factory=list)  # of `seconds`
-    left_out: list[float] = field(default_factory=list)  # bytes of weights, of a step
-    recurrent: list[float] = field(default_factory=list)  # of `seconds`
+    first: list[float] = field(default_factory=list)  # until the first token
+    attention: list[float] = field(default_factory=list)  # part of `seconds`
+    left_out: list[float] = field(default_factory=list)  # bytes of weights, for each step
+    recurrent: list[float] = field(default_factory=list)  # part of `seconds`
 
     @property
     def name(self) -> str:
@@ -104,20 +104,26 @@ def run(
     repeat: int = 3,
     progress: Progress = lambda _: None,
 ) -> list[dict[str, Any]]:
-    """Rows, one per test, of the fields in docs/explanation/benchmarks.md; medians of `repeat`.
+    """Return a row for each test; docs/explanation/benchmarks.md defines its fields.
 
-    model: "random:SHAPE", a folder or a built-in name; batch: for each of `tg`, how many sequences
-    decode together; depth: positions that are in the KV cache before a test, whole pages of 64;
-    zeros: `Zeros.parse`, of a random model; every test runs with these read, and left out.
-    progress: called with the current activity. Raises RequestError if the model, the context or the
-    memory does not suffice.
+    Args:
+        model: "random:SHAPE", a folder or a built-in name.
+        pp, tg: Prompt lengths and numbers of generated tokens; each is a test.
+        batch: How many sequences decode together; each number is a test for each of `tg`.
+        depth: Positions in the KV cache before a test, multiples of 64 (a page).
+        zeros: Rates of zeros in a random model, for `Zeros.parse`. Every test then runs twice: the
+            weights that meet zeros are read, and left out.
+        repeat: Rounds, of which rows have the medians.
+        progress: Called with the current activity.
+
+    Raises RequestError if the model, the context or the memory does not suffice.
     """
     if repeat < 1 or not batch or any(n < 1 for n in (*pp, *tg, *batch)):
         raise RequestError("bench: pp, tg, batch and repeat must be at least 1")
     if not depth or any(d < 0 or d % PAGE for d in depth):
         raise RequestError(f"depth: must be multiples of {PAGE}, but got {list(depth)}")
     progress(f"loading {model}")
-    # Zeros from random weights mean nothing, unless the user has set their rates.
+    # Zeros of random weights are not those of a trained model, unless the user has set their rates.
     ways: dict[str | None, bool | None] = (
         {"read": False, "left out": True} if zeros else {None: False if _is_random(model) else None}
     )
@@ -148,7 +154,7 @@ def run(
     _check_room(engine, tests)
     kind, products = peak_kind(formats.get(engine.model.format), engine.isa, engine.fast)
     yardsticks = Yardsticks()
-    prompt(engine, min(32, engine.context))  # the pool starts, buffers are allocated
+    prompt(engine, min(32, engine.context))  # starts the pool and allocates buffers
     sources = {z: EngineSequence() for z in ways}
     if any(depth):
         progress("a context to measure at")
@@ -185,7 +191,7 @@ def _check_room(engine: Engine, tests: Sequence[_Test]) -> None:
 
 
 def _is_random(model: str) -> bool:
-    """Whether it is "random:SHAPE"."""
+    """Whether the name is "random:SHAPE"."""
     return model.startswith("random:")
 
 
@@ -214,10 +220,11 @@ def _open(
 
 
 class Measured(NamedTuple):
-    """Seconds of one run of a test, until its first token, in layers but the head, in attention.
+    """Seconds of one run of a test: in all, until its first token, and by kind of operation.
 
-    recurrent_s: in recurrent layers, their linear layers and their gated norm left aside.
-    left_out: bytes of weights that a step did not read, as they would have met zeros.
+    layers_s: in linear layers but the head. recurrent_s: in recurrent layers, without their linear
+    layers and their gated norm. left_out: bytes of weights that a step did not read because they
+    meet zeros.
     """
 
     seconds: float
@@ -237,7 +244,7 @@ def _tokens(engine: Engine, n: int, first: int = 0) -> list[int]:
 def _sequences(
     engine: Engine, count: int, depth: int, source: EngineSequence | None
 ) -> Iterator[list[EngineSequence]]:
-    """`count` sequences with `depth` positions, copied from `source`'s; their pages are freed."""
+    """Make `count` sequences with `depth` positions copied from `source`; free their pages."""
     sequences: list[EngineSequence] = []
     try:
         for _ in range(count):
@@ -254,7 +261,7 @@ def _sequences(
 def prompt(
     engine: Engine, n: int, depth: int = 0, source: EngineSequence | None = None
 ) -> Measured:
-    """A prompt of n tokens, after `depth` positions that repeat those of `source`."""
+    """Time a prompt of n tokens, after `depth` positions that repeat those of `source`."""
     with _sequences(engine, 1, depth, source) as (sequence,):
         before = engine.seconds
         begin = time.perf_counter()
@@ -268,7 +275,7 @@ def prompt(
 def generate(
     engine: Engine, n: int, batch: int, depth: int = 0, source: EngineSequence | None = None
 ) -> Measured:
-    """n steps of `batch` sequences, after `depth` positions and prompts of PROMPT_OF_TG tokens."""
+    """Time n steps of `batch` sequences, after `depth` positions and PROMPT_OF_TG prompt tokens."""
     with _sequences(engine, batch, depth, source) as sequences:
         start = time.perf_counter()
         running = [
@@ -291,30 +298,30 @@ def generate(
 
 
 def _spent(engine: Engine, before: Mapping[str, float]) -> dict[str, float]:
-    """Seconds of each kind of operation since."""
+    """Return the seconds of each kind of operation since `before`."""
     return {kind: now - before[kind] for kind, now in engine.seconds.items()}
 
 
 def _recurrent(spent: Mapping[str, float]) -> float:
-    """Seconds of recurrent layers but for their linear layers."""
+    """Add up the seconds of recurrent layers, without their linear layers."""
     return sum(spent.get(kind, 0.0) for kind in ("conv", "gates", "recurrence"))
 
 
 def bytes_per_step(engine: Engine, context: float, batch: int = 1) -> float:
-    """Bytes that one step reads: every weight and scale once, and what is kept of each sequence."""
+    """Count the bytes that a step reads: all weights and scales once, each sequence's cache."""
     kept = _attended_bytes(engine, context) + engine.kv_cache.state_bytes
     return engine.model.weight_bytes_per_token + kept * batch
 
 
 def _attended(graph: Graph, context: float) -> list[tuple[Heads, float]]:
-    """The heads of each layer that attends, and how many positions a token sees there."""
+    """List the heads of each attention layer, and how many positions a token sees there."""
     return [
         (op.heads, min(context, op.attention.window or context)) for op in graph.attention_layers
     ]
 
 
 def _attended_bytes(engine: Engine, context: float) -> float:
-    """Bytes of keys and values that a token reads."""
+    """Count the bytes of keys and values that a token reads."""
     return sum(
         positions * _native.kv_bytes(1, heads.n_kv_heads, heads.head_dim, engine.kv_dtype)
         for heads, positions in _attended(engine.model.graph, context)
@@ -322,13 +329,13 @@ def _attended_bytes(engine: Engine, context: float) -> float:
 
 
 def _attention_operations(graph: Graph, context: float) -> float:
-    """Multiplications and additions of a token's scores and weighted values."""
+    """Count the multiplications and additions of a token's scores and weighted values."""
     layers = _attended(graph, context)
     return sum(4.0 * heads.n_heads * heads.head_dim * positions for heads, positions in layers)
 
 
 def operations_per_token(engine: Engine, n: int, context: float) -> float:
-    """Multiplications and additions of a prompt token; the head counts once in n."""
+    """Count the multiplications and additions of a prompt token; n tokens share the head's."""
     linears = engine.model.graph.linears
     layers = 2.0 * sum(op.n_weights * op.active for op in linears[:-1])
     head = 2.0 * linears[-1].n_weights
@@ -373,7 +380,7 @@ def _row(engine: Engine, test: _Test, bandwidth: float, peak: float) -> dict[str
 
 
 def _attention(engine: Engine, test: _Test, bandwidth: float, peak: float) -> dict[str, Any]:
-    """What attention takes of a test, and as a fraction of what binds it."""
+    """Return attention's share of a test's time, and its speed as a fraction of what binds it."""
     took = max(statistics.median(test.attention), 1e-9)
     tokens = test.n * test.batch
     gb_s = _attended_bytes(engine, test.context) * tokens / took / 1e9

@@ -1,4 +1,4 @@
-"""The weight formats side by side: what they hold, what they cost, and how fast they run here."""
+"""A table of the weight formats: what they hold, what they cost, and how fast they run here."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def run(
     measure: bool = True,
     progress: Progress = lambda _: None,
 ) -> list[dict[str, Any]]:
-    """Rows, one per format; names: None for all, from the fewest bits up.
+    """Return a row for each format; names: None for all, from the fewest bits up.
 
     bits_per_weight counts codes and scales of a matrix of `shape` ("MxK"). gb_s is for one token,
-    gops for n, both with fractions of the machine's limits; None with measure=False. exact: whether
-    sums of integers are exact; None for floats. Raises RequestError.
+    gops for n tokens, both also as fractions of the machine's limits; they are None with
+    measure=False. exact: whether sums of integers are exact; None for floats. Raises RequestError.
     """
     (matrix,) = linear.matrices([shape])[:1]
     rows = []
@@ -68,7 +68,7 @@ def _measured(
     repeat: int,
     progress: Progress,
 ) -> dict[str, Any]:
-    """One format at a time: the weights of all together would not fit into memory."""
+    """Measure one format alone, since the weights of all formats would not fit into memory."""
 
     def timed(tokens: int, working_set_mb: int | None) -> dict[str, Any]:
         (row,) = linear.run(

@@ -1,4 +1,4 @@
-"""Sequences without a text that go on with the likeliest tokens, as requests do."""
+"""Greedy decoding of sequences without a text, by the same steps as requests."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _PARAMS = SamplingParams()
 
 
 class Greedy:
-    """Continues a sequence with tokens, given at first, and then with those that a step draws.
+    """Continues a sequence with the given tokens, and then with those that the steps draw.
 
-    most: how many it feeds at most. What the sequence has before does not matter for the choice.
+    most: the most tokens to feed.
     """
 
     def __init__(self, sequence: EngineSequence, tokens: Sequence[int], most: int) -> None:
@@ -29,7 +29,7 @@ class Greedy:
 
     @classmethod
     def step(cls, engine: Engine, batch: Sequence[Greedy]) -> None:
-        """Feeds what each knows, and draws the next token of each."""
+        """Feed the known tokens of each sequence, and draw the next token of each."""
         inputs = []
         for one in batch:
             draw = Draw(_PARAMS.native, one._tokens[: one._known])

@@ -1,4 +1,4 @@
-"""What an exact head reads: the float rows that screening leaves open, and the bytes of a token."""
+"""What an exact head reads for a token: bytes, and the float rows that screening leaves open."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from sterna.engine import Engine, Sequence
 
 __all__ = ["head_per_token"]
 
-STEPS = 16  # of greedy decoding, after a prompt of as many tokens
+STEPS = 16  # steps of greedy decoding, after a prompt of as many tokens
 
 
 def head_per_token(engine: Engine, steps: int = STEPS) -> dict[str, float | None]:
-    """Bytes read of an exact head, and its rows computed, per greedily decoded token; else None."""
+    """Measure bytes read and rows computed per greedy token; None without an exact head."""
     if engine.model.head != "exact":
         return {"head_bytes_per_token": None, "rows_rescored_per_token": None}
     vocab = engine.model.config.vocab_size

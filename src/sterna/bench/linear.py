@@ -1,7 +1,7 @@
-"""Linear layers alone: y = x W^T of n tokens, for the matrix shapes of published models.
+"""Linear layers alone: y = x W^T for n tokens, with the matrix shapes of published models.
 
 gemv is n = 1, a race against the memory bus; gemm is prefill, a race against the dot-product units.
-Many copies of a matrix take turns, as the layers of a model do, so that weights come from memory.
+Many copies of a matrix run in turn, like the layers of a model, so that weights come from memory.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ __all__ = [
 
 #: The models of the GEMV figures in arXiv 2508.06753 (Figures 5 to 7), and BitNet's 2B.
 DEFAULT_MODELS = ("falcon3-1b", "mobilellm-1.5b", "llama3-8b", "bitnet-2b")
-#: What answers within two minutes, and is much of what people run.
+#: A choice that takes less than two minutes, and covers much of what people run.
 QUICK_MODELS, QUICK_FORMATS = ("bitnet-2b",), ("i2", "t5", "q4_0", "q8_0")
-MAX_SIZE = 1 << 20  # of M and K: far above any layer
+MAX_SIZE = 1 << 20  # the greatest M or K: far above any layer
 MANY_COPIES = 64
-ROUND_S = 0.25  # a round over the copies, at the peak: a GEMM needs less memory than a GEMV
+ROUND_S = 0.25  # seconds of a round over the copies, at the peak: GEMM needs fewer than GEMV
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """A weight's shape and, if it is one of a published model, where it comes from."""
+    """A weight's shape, and the model and layer that it comes from, if any."""
 
     M: int
     K: int
@@ -76,12 +76,12 @@ class _Case:
 
     @property
     def peak(self) -> tuple[str, int]:
-        """What it is held against, as `peak_kind` says."""
+        """The peak to compare with, as `peak_kind` returns it."""
         return peak_kind(formats.get(self.format), self.isa, self.fast)
 
     @property
     def fast(self) -> bool:
-        """Whether the kernel is that of bf16 products."""
+        """Whether the kernel uses bf16 products."""
         return is_fast(formats.get(self.format), self.isa, self.deterministic)
 
     @property
@@ -90,13 +90,15 @@ class _Case:
 
     @property
     def operations(self) -> int:
-        """Multiplications and additions of one call, padding not counted."""
+        """Multiplications and additions of one call, without padding."""
         return 2 * self.matrix.M * self.matrix.K * self.n
 
 
 def formats_named(names: Sequence[str] | None, *, integer: bool = False) -> list[str]:
-    """Formats, none twice; None or "all" is all (with `integer`, None is the integer ones), from
-    the fewest bits up; "quick" is QUICK_FORMATS. RequestError for an unknown name.
+    """Resolve names of formats, none twice; RequestError for an unknown name.
+
+    "quick" is QUICK_FORMATS, and "all" is all formats, from the fewest bits up. None is all, or
+    with `integer` the integer ones.
     """
     every = sorted(formats.names(), key=lambda name: (formats.get(name).bits, name))
     if not names:
@@ -107,7 +109,7 @@ def formats_named(names: Sequence[str] | None, *, integer: bool = False) -> list
 
 
 def formats_for(names: Sequence[str] | None, matrix: Matrix, *, integer: bool = False) -> list[str]:
-    """`formats_named`; of those not named by themselves only the ones whose groups fit K."""
+    """Resolve names as `formats_named`, but of "all" and "quick" keep only formats that fit K."""
     left = left_out(names, matrix, integer=integer)
     return [name for name in formats_named(names, integer=integer) if name not in left]
 
@@ -115,7 +117,7 @@ def formats_for(names: Sequence[str] | None, matrix: Matrix, *, integer: bool = 
 def left_out(
     names: Sequence[str] | None, matrix: Matrix, *, integer: bool = False
 ) -> dict[str, int]:
-    """What `formats_for` leaves out of `formats_named`: format -> what K must be a multiple of."""
+    """List the formats that `formats_for` leaves out -> the number that K must be a multiple of."""
     asked = {formats.get(name).name for name in names or () if name not in ("all", "quick")}
     known = (formats.get(name) for name in formats_named(names, integer=integer))
     unasked = (f for f in known if f.name not in asked)
@@ -123,7 +125,7 @@ def left_out(
 
 
 def matrices(shapes: Sequence[str]) -> list[Matrix]:
-    """Names of models and "MxK" -> matrices, in this order, none twice. RequestError otherwise."""
+    """Resolve names of models and "MxK" to matrices, in this order, none twice; RequestError."""
     by_shape: dict[tuple[int, int], Matrix] = {}
     for text in shapes:
         if text in SHAPES:
@@ -144,7 +146,7 @@ def matrices(shapes: Sequence[str]) -> list[Matrix]:
 
 
 def copies_of_a_round(peak_gops: float, operations: int) -> int:
-    """How many calls of so many operations a round has at most: ROUND_S at the peak."""
+    """Return how many calls of `operations` fit into ROUND_S at the peak: a round's limit."""
     return max(1, int(ROUND_S * peak_gops * 1e9 / max(1, operations)))
 
 
@@ -162,11 +164,11 @@ def run(
     progress: Progress = lambda _: None,
     known: Known = lambda _: None,
 ) -> Rows:
-    """Rows, one per shape, format, n, thread count and unit (docs/explanation/benchmarks.md).
+    """Return a row per shape, format, n, thread count and unit (docs/explanation/benchmarks.md).
 
-    Medians of `repeat` rounds; a round measures the machine and then every case once, so that drift
-    meets all alike. working_set_mb: 10^6 bytes of copies per format; None is as many as it takes to
-    be out of cache, if memory suffices. deterministic: as in `LLM`. Raises RequestError.
+    Rows have the medians of `repeat` rounds. A round measures the machine and then every case once,
+    so that drift meets all alike. working_set_mb: 10^6 bytes of copies per format; None is enough
+    to be out of cache, if memory suffices. deterministic: as in `LLM`. Raises RequestError.
     """
     if repeat < 1:
         raise RequestError(f"repeat: must be at least 1, but got {repeat}")
@@ -198,7 +200,7 @@ class _Run:
         self._measure_machine("warming up")
         prepare_reading((case.threads, case.isa) for case in self.cases)
         weights = {case: self._weights(case) for case in self.cases}
-        for case, copies in weights.items():  # the pool starts, buffers are allocated
+        for case, copies in weights.items():  # starts the pool and allocates buffers
             _time(case, copies[:1])
         times: dict[_Case, list[float]] = {case: [] for case in self.cases}
 
@@ -225,7 +227,7 @@ class _Run:
     def _weights(self, case: _Case) -> list[_native.Weight]:
         copies = copies_of_a_round(self._peak(case), case.operations)
         weights = self.arenas[case.format].weights(case.matrix.M, case.matrix.K, copies)
-        for weight in weights:  # as models have it that were loaded on this machine
+        for weight in weights:  # as in models loaded on this machine
             weight.direct_tokens = known(case.threads, case.isa).get(case.format, 0)
         return weights
 
@@ -261,8 +263,8 @@ class _Run:
 
 
 def _time(case: _Case, weights: list[_native.Weight]) -> float:
-    """Seconds of one call, from a round over the copies."""
-    # The first call also touches fresh memory for its outputs: with few copies it would tell.
+    """Return the seconds of one call, from a round over the copies."""
+    # The first round also touches fresh memory for outputs, which matters if copies are few.
     rounds = 1 if len(weights) >= MANY_COPIES else 2
     seconds = _native.time_linear(weights, case.n, case.isa, case.threads, rounds, not case.fast)[
         -1

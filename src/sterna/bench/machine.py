@@ -1,4 +1,4 @@
-"""The machine under a benchmark: caches, free memory, and yardsticks measured in the same run."""
+"""The machine of a benchmark: caches, free memory, and limits measured in the same run."""
 
 from __future__ import annotations
 
@@ -31,22 +31,24 @@ __all__ = [
 
 Progress = Callable[[str], None]  # called with what is being measured
 Rows = list[dict[str, Any]]
-#: Called before a run measures, with a function that returns the rows known so far: for a run that
-#: is ended early.
+#: Called before a run measures, with a function that returns the rows known so far, for the case
+#: that the run is ended early.
 Known = Callable[[Callable[[], Rows]], None]
 BANDWIDTH_BYTES = 1 << 30
 
 
 def teams(threads: Sequence[int] | None, cores: str | None = None) -> list[Threads]:
-    """Thread counts, none twice, and where they run (`resolve_threads`); None is one count, all the
-    cores of the set. RequestError for a count out of range or cores that cannot be had.
+    """Resolve thread counts, none twice, and the cores they run on (`resolve_threads`).
+
+    None is one count: all the cores of the set. Raises RequestError for a count out of range, or
+    for cores that are not available.
     """
     counts: list[int | None] = list(dict.fromkeys(threads)) if threads else [None]
     return [resolve_threads(count, cores) for count in counts]
 
 
 def units(isas: Sequence[str] | None) -> list[str]:
-    """Kernel units, none twice; None is the one in use, "all" all that run here.
+    """Resolve kernel units, none twice; None is the one in use, "all" those that run here.
 
     Raises RequestError or UnsupportedCPUError.
     """
@@ -57,13 +59,13 @@ def units(isas: Sequence[str] | None) -> list[str]:
 
 
 def prepare_reading(teams: Iterable[tuple[Threads, str]]) -> None:
-    """Have threads with a kernel unit read weights as models do: as was measured, or is now."""
+    """Calibrate how threads read weights for a kernel unit, as loading a model does."""
     for team, isa in dict.fromkeys(teams):
         prepare(team, isa, out_of_cache_bytes())
 
 
 def require_bytes(needed: int, what: str, remedy: str) -> None:
-    """RequestError unless so many bytes are available, before any of them is taken."""
+    """Raise RequestError unless so many bytes are available; call it before allocating."""
     available = available_bytes()
     if needed > available:
         raise RequestError(
@@ -73,14 +75,19 @@ def require_bytes(needed: int, what: str, remedy: str) -> None:
 
 
 def out_of_cache_bytes() -> int:
-    """Four times the last-level cache, 1 GiB at least: a round over it leaves none for the next."""
+    """Return a size of which no byte stays in cache from one round to the next.
+
+    It is four times the last-level cache, but at least 1 GiB.
+    """
     sizes = cache_bytes()
     return max(1 << 30, 4 * sizes[max(sizes)])
 
 
 def peak_kind(format: Format, isa: str, fast: bool = False) -> tuple[str, int]:
-    """The kind of `_native.peak_gops` that a format's kernels are held against, and how many of its
-    multiplications each of theirs takes: fast float layers multiply planes of bf16.
+    """Return (kind, products): the kind of `_native.peak_gops` to compare a format's kernels with.
+
+    products: multiplications of that kind for one of the format's. They are several for fast float
+    layers, which multiply planes of bf16.
     """
     if format.integer:
         return "int8", 1
@@ -88,14 +95,14 @@ def peak_kind(format: Format, isa: str, fast: bool = False) -> tuple[str, int]:
 
 
 class Pace:
-    """How long a run still takes, if the rest of its steps go as those that are done."""
+    """Estimates how long a run still takes, from the time of the steps that are done."""
 
     def __init__(self, total: int) -> None:
-        """`total`: how many there are."""
+        """total: the number of steps."""
         self._total, self._begun, self._began = total, 0, time.monotonic()
 
     def step(self, text: str) -> str:
-        """The text of a step that begins, with the time that is left where that can be told."""
+        """Begin a step, and return its text with the time left, from the second step on."""
         done, self._begun = self._begun, self._begun + 1
         if not done:
             return text
@@ -108,10 +115,10 @@ def _duration(seconds: float) -> str:
 
 
 class Yardsticks:
-    """Bandwidth, peak and clock, measured in every round of a run and given as medians.
+    """Bandwidth, peak and clock, measured in every round of a run; the results are medians.
 
-    A virtual machine's memory changes its speed within minutes, so one measurement at the start
-    would be held against kernels that ran on another machine.
+    A virtual machine's memory changes its speed within minutes, so a single measurement at the
+    start would say little about the machine on which the later kernels ran.
     """
 
     def __init__(self) -> None:
@@ -120,26 +127,26 @@ class Yardsticks:
         self._clock: dict[int, list[float]] = defaultdict(list)
 
     def measure_bandwidth(self, threads: int) -> None:
-        """Median of five reads of 1 GiB, or of a quarter of the free memory if that is less."""
+        """Measure five reads of 1 GiB, or of a quarter of the free memory if that is less."""
         n = min(BANDWIDTH_BYTES, available_bytes() // 4)
         self._bandwidth[threads].append(_native.bandwidth_gb_s(threads, n))
 
     def measure_peak(self, isa: str, threads: int, kind: str) -> None:
-        """The unit's best instruction of a kind ("int8", "f32", "bf16"), operands in registers."""
+        """Measure a unit's best instruction of a kind ("int8", "f32", "bf16"), from registers."""
         self._peak[isa, threads, kind].append(_native.peak_gops(isa, threads, kind))
 
     def measure_clock(self, threads: int) -> None:
-        """The cores' frequency while `threads` of them work."""
+        """Measure the cores' frequency while `threads` of them work."""
         self._clock[threads].append(_native.cycles_per_second(threads))
 
     def bandwidth_gb_s(self, threads: int) -> float:
-        """Median over the rounds, 10^9 bytes per second."""
+        """Return the median over the rounds, in 10^9 bytes per second."""
         return statistics.median(self._bandwidth[threads])
 
     def peak_gops(self, isa: str, threads: int, kind: str) -> float:
-        """Median over the rounds, 10^9 operations per second."""
+        """Return the median over the rounds, in 10^9 operations per second."""
         return statistics.median(self._peak[isa, threads, kind])
 
     def clock_hz(self, threads: int) -> float:
-        """Median over the rounds, cycles per second of one core."""
+        """Return the median over the rounds, in cycles per second of one core."""
         return statistics.median(self._clock[threads])

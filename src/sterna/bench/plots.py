@@ -1,4 +1,4 @@
-"""The pictures of benchmarks, with matplotlib (the extra `bench`): files only, no window."""
+"""The pictures of benchmarks, drawn with matplotlib (the extra `bench`) into files."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ STYLE: dict[Any, Any] = {
 
 
 def require(path: Path) -> None:
-    """RequestError unless matplotlib is there and a picture can be written at `path`."""
+    """Raise RequestError unless matplotlib is installed and `path` can be written."""
     if path.suffix.lower() != ".png":
         raise RequestError(f"plot: must be the name of a .png file, but got {path}")
     if not path.absolute().parent.is_dir():
@@ -80,12 +80,12 @@ def require(path: Path) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a picture; OSError where that fails."""
+    """Write a picture; raises OSError."""
     figure.savefig(path, dpi=150, facecolor="white")
 
 
 def styled(draw: Callable[[Sequence[Row]], Figure]) -> Callable[[Sequence[Row]], Figure]:
-    """A drawing function in the style of all pictures."""
+    """Decorate a drawing function, so that it draws in the style of all pictures."""
 
     @functools.wraps(draw)
     def drawn(rows: Sequence[Row]) -> Figure:
@@ -98,7 +98,7 @@ def styled(draw: Callable[[Sequence[Row]], Figure]) -> Callable[[Sequence[Row]],
 
 
 def new_figure(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
-    """A figure of so many inches, and its axes from left to right."""
+    """Make a figure of `width` x `height` inches; return it and its axes, left to right."""
     # Not pyplot: it keeps every figure alive and chooses a backend from the environment.
     from matplotlib.figure import Figure
 
@@ -107,13 +107,13 @@ def new_figure(width: float, height: float, columns: int = 1) -> tuple[Figure, l
 
 
 def colours_of(rows: Sequence[Row]) -> dict[str, str]:
-    """A colour for each format of the rows, in the order of their first mention."""
+    """Choose a colour for each format of the rows, in the order of their first mention."""
     names = dict.fromkeys(str(row["format"]) for row in rows)
     return {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
 
 
 def threads_text(row: Row) -> str:
-    """ "1 thread", "2 threads"."""
+    """Return "1 thread" or "2 threads"."""
     return f"{row['threads']} thread{'' if row['threads'] == 1 else 's'}"
 
 
@@ -122,9 +122,9 @@ def threads_text(row: Row) -> str:
 
 @styled
 def roofline(rows: Sequence[Row]) -> Figure:
-    """Figure 4 of arXiv 2508.06753 for this machine, with the speed that each format reached.
+    """Draw Figure 4 of arXiv 2508.06753 for this machine, and the speed each format reached.
 
-    rows: of `bench.roofline.run`. Drawn for the first unit among them.
+    rows: of `bench.roofline.run`. The picture shows the first unit among them.
     """
     decode = [row for row in rows if row["row"] == "decode"]
     decode = [row for row in decode if row["isa"] == decode[0]["isa"]]
@@ -136,7 +136,7 @@ def roofline(rows: Sequence[Row]) -> Figure:
 
 
 def _draw_roofs(ax: Axes, decode: Sequence[Row], memory: Sequence[Row]) -> None:
-    """e_bw against beta: the diagonal is memory's, a flat roof is a core's, B / gamma."""
+    """Draw e_bw over beta: the diagonal is memory's roof, a flat one is a core's, B / gamma."""
     import matplotlib.ticker as ticker
 
     colours = colours_of(decode)
@@ -155,7 +155,7 @@ def _draw_roofs(ax: Axes, decode: Sequence[Row], memory: Sequence[Row]) -> None:
         roof = min(beta, max(heights))
         ax.axvline(beta, color=MEMORY, linewidth=1.2, linestyle="--", zorder=1)
         ax.plot([beta], [roof], "o", color="white", markeredgecolor=MEMORY, markersize=6, zorder=5)
-        # All to the right of the last line: the lines themselves are often close together.
+        # All labels are to the right of the last line, since lines are often close together.
         ax.annotate(
             f"β = {beta:.2f}, {threads_text(row)}", (max(betas), 0.97),
             xycoords=("data", "axes fraction"), xytext=(6, -14 * i), textcoords="offset points",
@@ -175,7 +175,7 @@ def _draw_roofs(ax: Axes, decode: Sequence[Row], memory: Sequence[Row]) -> None:
 def _label_roofs(
     ax: Axes, roofs: Mapping[str, Row], colours: Mapping[str, str], right: float
 ) -> None:
-    """Names at the right ends, moved apart where roofs are close (the axis is logarithmic)."""
+    """Name the roofs at their right ends, moved apart if they are close (on a logarithmic axis)."""
     last = 0.0
     for name, row in sorted(roofs.items(), key=lambda item: item[1]["core_bytes_per_cycle"]):
         at = last = max(row["core_bytes_per_cycle"], last * 1.13)
@@ -187,7 +187,7 @@ def _label_roofs(
 
 
 def _draw_reached(ax: Axes, decode: Sequence[Row], memory: Sequence[Row]) -> None:
-    """GB/s from memory with most threads: what was reached, under the roof."""
+    """Draw the GB/s that each format reached with the most threads, under its roof."""
     most = max(row["threads"] for row in decode)
     shown = [row for row in decode if row["threads"] == most]
     colours = colours_of(decode)
@@ -220,10 +220,10 @@ def _draw_reached(ax: Axes, decode: Sequence[Row], memory: Sequence[Row]) -> Non
 
 @styled
 def linear(rows: Sequence[Row]) -> Figure:
-    """Grouped bars: a group per shape, a bar per format, and what the machine allows.
+    """Draw a group of bars for each shape, a bar for each format, and the machine's limit.
 
-    GB/s for a GEMV (Figures 5 to 7 of arXiv 2508.06753), GOPS for a GEMM. rows: of
-    `bench.linear.run`. Drawn for the first unit and the greatest thread count and n among them.
+    Bars are GB/s for a GEMV (Figures 5 to 7 of arXiv 2508.06753), and GOPS for a GEMM. rows: of
+    `bench.linear.run`. The picture shows the first unit, the most threads and the greatest n.
     """
     threads, n = max(row["threads"] for row in rows), max(row["n"] for row in rows)
     rows = [
@@ -270,7 +270,7 @@ def linear(rows: Sequence[Row]) -> Figure:
 
 
 def _shade_models(ax: Axes, shapes: Sequence[tuple[str | None, str]]) -> None:
-    """Every other model on a grey ground, with its name above its shapes."""
+    """Write each model's name above its shapes, and shade every other model."""
     names = [model or "" for model, _ in shapes]
     start, shaded = 0, False
     for i in range(1, len(names) + 1):

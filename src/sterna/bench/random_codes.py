@@ -1,7 +1,7 @@
-"""Valid random codes of any format at the speed of a copy, for weights whose values do not matter.
+"""Valid random codes of any format, made at the speed of a copy.
 
-In every tile layout blocks of k are outermost, so the codes of any whole blocks are the codes of
-some tile of any width. So one random tile is packed, and repeated.
+In every tile layout blocks of k are outermost, so the codes of whole blocks are valid codes of a
+tile of any width. So one random tile is packed, and then repeated.
 """
 
 from __future__ import annotations
@@ -37,33 +37,33 @@ Codes = npt.NDArray[np.uint8]
 F32 = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
 
-BLOCK_K = 64  # integer layouts pad K to it; blocks that do not divide it have no invalid bytes
-MAX_COPIES = 4096  # of a small matrix: each is an object with scales of its own
-POOL_K = 251 * BLOCK_K  # a prime number of blocks: hardly any tile repeats its neighbour
+BLOCK_K = 64  # integer layouts pad K to this; blocks that do not divide it have no invalid bytes
+MAX_COPIES = 4096  # copies of a small matrix: each is an object with scales of its own
+POOL_K = 251 * BLOCK_K  # a prime number of blocks, so that hardly any tile repeats its neighbour
 
 
 def codes_bytes(f: Format, M: int, K: int) -> int:
-    """Bytes of a packed matrix's codes, padding included."""
+    """Count the bytes of a packed matrix's codes, padding included."""
     return f.n_tiles(M) * f.tile_bytes(K)
 
 
 def packed_bytes(f: Format, M: int, K: int) -> int:
-    """Bytes that one pass over a packed matrix reads: codes and scales."""
+    """Count the bytes that one pass over a packed matrix reads: codes and scales."""
     return codes_bytes(f, M, K) + f.scale_bytes(M, K)
 
 
 @lru_cache(maxsize=16)
 def random_pool(format: str, deviation: float = 1.0) -> tuple[Codes, F32]:
-    """(codes of normally distributed weights, their scale), read-only; the same on every call.
+    """Return (codes, scale) of normally distributed weights, read-only, the same on every call.
 
-    deviation: the weights' standard deviation. It is the scale's alone where there is one. The
-    scale is that of one block, for all of them.
+    deviation: the weights' standard deviation. If the format has scales, it only changes the scale,
+    not the codes. The scale is one block's, and is meant for all blocks.
     """
     f = formats.get(format)
     values = np.random.default_rng(0).standard_normal((f.tile_rows, POOL_K), np.float32)
     if f.scales.group:
         assert f.codebook is not None
-        # Groups of any size would not fit.
+        # Groups of any size would be too many.
         block = GROUP_K if f.scales.block == f.scales.group else f.scales.block
         levels, scales = f.quantize_blocks(values.reshape(-1, block))
         scale = f.scales.typical(scales, deviation)
@@ -83,7 +83,7 @@ def random_pool(format: str, deviation: float = 1.0) -> tuple[Codes, F32]:
 
 
 def constant_scales(f: Format, M: int, K: int, scale: F32, into: Codes | None = None) -> Array:
-    """`scale` for all rows and groups of a matrix, as its PackedWeight has it.
+    """Repeat `scale` for all rows and groups of a matrix, as a PackedWeight has them.
 
     into: uint8 for a grouped format's lines, scale_bytes(M, K) of them; new memory by default.
     """
@@ -107,13 +107,13 @@ def fill(codes: Codes, pool: Codes, start: int = 0) -> None:
 
 
 class Arena:
-    """One stretch of a format's codes, out of which weights of any shape are cut.
+    """A stretch of a format's codes, from which weights of any shape are cut.
 
-    So that many shapes can take turns, each far larger than the cache, in the memory of one.
+    Many shapes share the memory of one, and the copies of each are still far larger than the cache.
     """
 
     def __init__(self, format: str, nbytes: int) -> None:
-        """nbytes: at least this much; rounded up to whole blocks."""
+        """nbytes: the least size, rounded up to whole blocks."""
         self.format = formats.get(format)
         self._pool, self._scale = random_pool(format)
         block = self.format.tile_bytes(BLOCK_K)
@@ -126,9 +126,9 @@ class Arena:
         return int(self._codes.size)
 
     def weights(self, M: int, K: int, count: int | None = None) -> list[_native.Weight]:
-        """Neighbouring weights [M, K] of different memory: `count`, or as many as there is room.
+        """Cut weights [M, K] that follow one another in memory: `count`, or as many as fit.
 
-        RequestError if there is no room for one.
+        Raises RequestError if not even one fits.
         """
         f = self.format
         f.check_shape(M, K)
@@ -155,11 +155,11 @@ class Arena:
 def arenas(
     shapes: Iterable[tuple[str, int, int]], working_set_mb: int | None, progress: Progress
 ) -> dict[str, Arena]:
-    """An arena for each format of `shapes` (format, M, K), with room for its largest matrix.
+    """Make an arena for each format of `shapes` (format, M, K), with room for its largest matrix.
 
-    working_set_mb: 10^6 bytes for each; None is `out_of_cache_bytes`, or an even share of a quarter
-    of the free memory where that is less. RequestError, before anything is allocated, for
-    a matrix that a format cannot hold and where memory does not suffice.
+    working_set_mb: 10^6 bytes for each format; None is `out_of_cache_bytes`, or an even share of a
+    quarter of the free memory if that is less. Raises RequestError for a matrix that a format
+    cannot hold, or for too little memory, before it allocates anything.
     """
     sizes: dict[str, int] = {}
     for name, M, K in shapes:

@@ -1,4 +1,4 @@
-"""Models of published shapes with dummy weights in memory, for benchmarks: `random:SHAPE`."""
+"""Models of published shapes with random weights in memory, for benchmarks: `random:SHAPE`."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ __all__ = [
 
 F32 = npt.NDArray[np.float32]
 
-HEADROOM_BYTES = 512 << 20  # for a chunk of activations, and for the measurement itself
+HEADROOM_BYTES = 512 << 20  # room for a chunk of activations, and for the measurement itself
 
 
 @dataclass(frozen=True)
 class Shape:
     """Sizes of a published model, as its config.json has them.
 
-    experts: number in a layer, 0 for dense FFNs. A token uses `chosen` of them, each of width
-    `intermediate`. shared: width of one more that all tokens use; 0: none.
+    experts: their number in a layer, 0 for dense FFNs. A token uses `chosen` of them, each of width
+    `intermediate`. shared: the width of a further expert that all tokens use; 0: there is none.
     """
 
     architecture: str
@@ -67,7 +67,7 @@ class Shape:
     settings: Mapping[str, Any] = field(default_factory=dict)  # further fields of config.json
 
     def matrices(self) -> dict[str, tuple[int, int]]:
-        """(M, K) of the matrices of one layer, as they run: q, k, v and gate, up are one each.
+        """Return (M, K) of one layer's matrices as they run: q, k, v are one, and so are gate, up.
 
         Of experts, only one counts.
         """
@@ -85,36 +85,36 @@ class Shape:
         return self.layers
 
     def kv_bytes(self, dtype: str) -> int:
-        """Bytes of keys and values of one position."""
+        """Count the bytes of keys and values of one position."""
         head_dim = self.head_dim or self.hidden // self.heads
         return _native.kv_bytes(self.attention_layers, self.kv_heads, head_dim, dtype)
 
     def all_matrices(self) -> list[tuple[int, int]]:
-        """(M, K) of those of all layers."""
+        """Return (M, K) of the matrices of all layers."""
         of = self.matrices()
         return self.layers * [of["qkv"], of["o"], *self.ffn()]
 
     def ffn(self) -> list[tuple[int, int]]:
-        """(M, K) of the matrices of one FFN, without a router."""
+        """Return (M, K) of the matrices of one FFN, without a router."""
         two = [self.matrices()[name] for name in ("gate_up", "down")]
         d, ff = self.hidden, self.shared
         return max(self.experts, 1) * two + ([(2 * ff, d), (d, ff)] if ff else [])
 
     def layer_bytes(self, format: str) -> int:
-        """Bytes of weights and scales of all layers in a format, without embedding and head."""
+        """Count the bytes of all layers in a format, scales included, embedding and head not."""
         f = formats.get(format)
         return sum(packed_bytes(f, M, K) for M, K in self.all_matrices())
 
     def nbytes(self, format: str, head: str) -> int:
-        """Bytes of all weights and scales in a format; `head` as in `random_model`."""
+        """Count the bytes of all weights and scales in a format; `head` as in `random_model`."""
         table = _head_format(head)
         tables = (1 if self.tied else 2) * packed_bytes(table, self.vocab, self.hidden)
-        if head == "exact":  # the shadow, and three bounds of a row
+        if head == "exact":  # the shadow, and three bounds for each row
             tables += packed_bytes(formats.get("i8"), self.vocab, self.hidden) + 12 * self.vocab
         return self.layer_bytes(format) + tables
 
     def config(self) -> dict[str, Any]:
-        """The content of a config.json."""
+        """Return the content of a config.json."""
         return {
             "architectures": [self.architecture],
             "hidden_size": self.hidden,
@@ -148,7 +148,7 @@ _HEADS_35B = RecurrentHeads(16, 32, 128, 128)  # of Qwen3.6-35B-A3B
 
 @dataclass(frozen=True)
 class Hybrid(Shape):
-    """A model most of whose layers are recurrent: all but each `interval`-th."""
+    """A model with recurrent layers: all but every `interval`-th."""
 
     interval: int = 4
     recurrent: RecurrentHeads = _HEADS_27B
@@ -159,7 +159,7 @@ class Hybrid(Shape):
         return self.layers // self.interval
 
     def matrices(self) -> dict[str, tuple[int, int]]:
-        """(M, K) of the matrices of a layer of either kind, as they run."""
+        """Return (M, K) of the matrices of both kinds of layers, as they run."""
         width, r = self.heads * (self.head_dim or self.hidden // self.heads), self.recurrent
         (qkv, K), both = super().matrices()["qkv"], super().matrices()
         in_proj = r.width + r.v_width + 2 * r.v_heads
@@ -171,7 +171,7 @@ class Hybrid(Shape):
         }
 
     def all_matrices(self) -> list[tuple[int, int]]:
-        """(M, K) of those of all layers."""
+        """Return (M, K) of the matrices of all layers."""
         of, attending = self.matrices(), self.attention_layers
         recurrent = [of[name] for name in ("in_proj", "out_proj")] * (self.layers - attending)
         return [
@@ -181,7 +181,7 @@ class Hybrid(Shape):
         ]
 
     def config(self) -> dict[str, Any]:
-        """The content of a config.json."""
+        """Return the content of a config.json."""
         r = self.recurrent
         return {
             **super().config(),
@@ -200,12 +200,12 @@ def _ternary(hidden: int, intermediate: int, layers: int, heads: int) -> Shape:
     )
 
 
-#: Shapes with a name are from the models' own config.json files; bonsai-8b and bonsai-27b have the
-#: shapes of Qwen3-8B and Qwen3.5-27B. Shapes named by a size are models of Bitnet.cpp (arXiv
-#: 2502.11880), Table 7. The paper does not print their sizes: 700m has the shape of
-#: bitnet_b1_58-large, others come from the paper's code (utils/generate-dummy-bitnet-model.py in
-#: microsoft/BitNet). Only 3.8b has other heads, 30 of 128 instead of 32 of 120: these are as many
-#: parameters, and heads of 120 are padded to 128.
+#: Shapes with a model's name come from the models' config.json files; bonsai-8b and bonsai-27b have
+#: the shapes of Qwen3-8B and Qwen3.5-27B. Shapes named by a size are models of Bitnet.cpp (arXiv
+#: 2502.11880), Table 7. The paper does not print their shapes: 700m has that of bitnet_b1_58-large,
+#: and the others come from the paper's code (utils/generate-dummy-bitnet-model.py in
+#: microsoft/BitNet). Only 3.8b differs, with 30 heads of 128 instead of 32 of 120: the parameters
+#: are as many, and heads of 120 would be padded to 128.
 SHAPES = {
     "bitnet-2b": Shape("BitNetForCausalLM", 2560, 6912, 30, 20, 5, 128256, True),
     "llama3-8b": Shape("LlamaForCausalLM", 4096, 14336, 32, 32, 8, 128256, False),
@@ -275,9 +275,9 @@ SHAPES = {
 
 @dataclass(frozen=True)
 class Zeros:
-    """How many of a relu2 model's activations are 0: published rates, for weights without any.
+    """The shares of a relu2 model's activations that are 0, for random weights to reproduce.
 
-    up: the share of gates that are closed; down: of the inputs of `down` that are 0.
+    up: the share of closed gates. down: the share of zeros among the inputs of `down`.
     """
 
     up: float
@@ -285,8 +285,11 @@ class Zeros:
 
     @classmethod
     def parse(cls, text: str) -> Zeros:
-        """Read "up=.68,down=.83". RequestError for other words, or rates that random weights
-        cannot have: half of the gates are closed anyway."""
+        """Parse "up=.68,down=.83".
+
+        Raises RequestError for other text, and for rates that random weights cannot have: half of
+        their gates are closed anyway.
+        """
         try:
             parts = dict(part.split("=") for part in text.split(","))
             zeros = cls(**{name.strip(): float(value) for name, value in parts.items()})
@@ -301,23 +304,28 @@ class Zeros:
     def closed_gates(
         self, weight: PackedWeight, gates: int, rng: np.random.Generator
     ) -> PackedWeight:
-        """Scales of 0 for so many of the first rows that with the half of the others they suffice:
-        a gate of 0 is closed."""
+        """Close gates by a scale of 0: of the first `gates` rows, enough to reach the share `up`.
+
+        Half of the other gates are closed without it.
+        """
         scale = np.broadcast_to(weight.scale, (weight.M,)).astype(np.float32)
         scale[:gates][rng.random(gates) >= 2 * (1 - self.up)] = 0
         return replace(weight, scale=scale)
 
     def norm(self, size: int, rng: np.random.Generator) -> F32:
-        """A norm's weights before `down`, 0 where an activation is to be, of those that are not."""
+        """Return a norm's weights before `down`: ones, and zeros until the share `down` is reached.
+
+        Some activations are 0 without them: those of closed gates, and those that round to 0.
+        """
         product = np.square(rng.standard_normal(size)) * np.abs(rng.standard_normal(size))
-        rounded = np.mean(product < product.max() / 254)  # of int8: these are 0 anyway
+        rounded = np.mean(product < product.max() / 254)  # int8 rounds these to 0
         kept = (1 - self.down) / ((1 - self.up) * (1 - rounded))
         weights: F32 = (rng.random(size) < kept).astype(np.float32)
         return weights
 
 
 class RandomWeights:
-    """A weight source that makes up the requested weights, the same on every run."""
+    """A weight source of random weights, the same on every run."""
 
     def __init__(self, format: str, head: str, zeros: Zeros | None = None) -> None:
         self.format, self.head, self.zeros = formats.get(format), _head_format(head), zeros
@@ -325,20 +333,20 @@ class RandomWeights:
         self.modules: dict[str, PackedWeight] = {}
         self.tensors: dict[str, F32] = {}
         self.rng = np.random.default_rng(0)
-        self._start = 0  # in the pool of codes: no two layers alike
+        self._start = 0  # offset into the pool of codes, so that no two layers are alike
 
     def has(self, name: str) -> bool:
-        """Nothing that a model may lack."""
+        """Return False: the model has none of the optional tensors."""
         return False
 
     def vector(self, name: str, *shape: int) -> F32:
-        """Ones: activations stay of the size that a trained norm gives them."""
-        if self.zeros and "mlp." in name:  # the one before `down`
+        """Return ones, so that activations keep a size like that after a trained norm."""
+        if self.zeros and "mlp." in name:  # the norm before `down`
             return self.zeros.norm(shape[0], self.rng)
         return np.ones(shape, np.float32)
 
     def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
-        """A packed weight of valid random codes."""
+        """Return a packed weight of valid random codes."""
         f = formats.get("bf16") if parts[0].exact else self.format
         weight = self._random(f, sum(p.M for p in parts), parts[0].K)
         if self.zeros and parts[0].name.endswith("gate_proj"):
@@ -348,7 +356,7 @@ class RandomWeights:
     def experts(
         self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
     ) -> list[Experts]:
-        """A packed weight of valid random codes."""
+        """Return a packed weight of valid random codes."""
         M, f = sum(p.M for p in parts), self.format
         rows = Experts.rows_of(f.tile_rows, count, M)
         return [Experts(self._random(f, rows, parts[0].K), count, M)]
@@ -359,11 +367,11 @@ class RandomWeights:
         return np.zeros((count, sum(part.M for part in parts)), np.float32)
 
     def table(self, name: str, M: int, K: int) -> PackedWeight:
-        """The embedding or the head."""
+        """Return the embedding or the head."""
         return self._random(self.head, M, K)
 
     def shadow(self, table: PackedWeight) -> Shadow | None:
-        """The head's shadow, if it is exact."""
+        """Return the head's shadow, if the head is exact."""
         return Shadow.of(table, resolve_threads()) if self.exact else None
 
     def _random(self, f: formats.Format, M: int, K: int) -> PackedWeight:
@@ -385,7 +393,7 @@ def _head_format(head: str) -> formats.Format:
 
 
 def shape_named(name: str) -> Shape:
-    """The shape of a name in SHAPES; RequestError for an unknown name lists all."""
+    """Return the shape of a name in SHAPES; RequestError, which lists all, for an unknown name."""
     if name not in SHAPES:
         raise RequestError(f"shape: must be one of {', '.join(SHAPES)}, but got {shown(name)}")
     return SHAPES[name]
@@ -394,7 +402,7 @@ def shape_named(name: str) -> Shape:
 def model_bytes(
     shape: str, format: str, head: str, kv_positions: int = 0, kv_dtype: str = KV_DTYPES[0]
 ) -> int:
-    """Bytes that a `random_model` takes: weights, scales and so many positions of KV cache."""
+    """Count the bytes of a `random_model`: weights, scales, and `kv_positions` of KV cache."""
     sizes = shape_named(shape)
     return sizes.nbytes(format, head) + sizes.kv_bytes(kv_dtype) * kv_positions
 
@@ -409,17 +417,22 @@ def random_model(
     context: int = 0,
     zeros: Zeros | None = None,
 ) -> Model:
-    """A model of a shape of SHAPES; kv_positions: of the KV cache that will be in use at once.
+    """Make a model with random weights.
 
-    context: positions of a sequence, where that is more than the shape's: its rotations are defined
-    anywhere, and random weights have learnt no length.
-    zeros: rates of a shape whose activation is relu2, in a format with a scale for each row.
+    Args:
+        shape: A name in SHAPES.
+        format: The weight format of the layers.
+        head: The head, as in `LLM`.
+        kv_positions: Positions of KV cache that will be in use at once.
+        context: Positions of a sequence, if more than the shape's. Rotations are defined for any
+            position, and random weights have learnt no length.
+        zeros: Rates of zeros, for a shape with relu2 in a format with a scale for each row.
 
-    RequestError for an unknown shape, format or head, and, before anything is allocated, where the
-    weights do not fit in the memory that is available.
+    Raises RequestError for an unknown shape, format or head, and, before it allocates anything, for
+    weights that do not fit into the available memory.
     """
     sizes = shape_named(shape)
-    copies = sizes.layers * sizes.intermediate * sizes.hidden // 2 if zeros else 0  # up and down
+    copies = sizes.layers * sizes.intermediate * sizes.hidden // 2 if zeros else 0  # up, down
     require_bytes(
         model_bytes(shape, format, head, kv_positions, kv_dtype) + copies + HEADROOM_BYTES,
         f"random:{shape} as {format}, head {head}",

@@ -1,7 +1,7 @@
 """Rows of benchmarks: the fields they share, and how they are written as text.
 
-A row is a flat dict. All rows of a command have the same keys; what does not apply is None, which
-is null in JSON, and an empty cell in CSV and Markdown.
+A row is a flat dict. All rows of a command have the same keys. A field that does not apply is None:
+null in JSON, and an empty cell in CSV and Markdown.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
 
 Row = dict[str, Any]
 
-#: Fields of every row that times a kernel or a model, in their order.
+#: Fields of every row that times a kernel or a model, in order.
 #: docs/explanation/benchmarks.md defines them.
 FIELDS = (
     "format", "shape", "n", "threads", "isa", "gb_s", "gops", "peak_gops", "bandwidth_gb_s",
@@ -38,13 +38,13 @@ FIELDS = (
 def significant(value: float) -> float:
     """Round to five significant digits, so that a slow machine's rates keep theirs.
 
-    Decimals would not do: of 0.04042 GB/s, three leave one digit.
+    Rounding to decimals would not: three of them leave 0.04 of 0.04042 GB/s.
     """
     return float(f"{value:.5g}")
 
 
 def spread(seconds: Sequence[float]) -> Row:
-    """Median, least and greatest time in microseconds, and how many there were."""
+    """Return the median, least and greatest time in microseconds, and the number of times."""
     return {
         "time_us": round(statistics.median(seconds) * 1e6, 3),
         "time_us_min": round(min(seconds) * 1e6, 3),
@@ -54,7 +54,7 @@ def spread(seconds: Sequence[float]) -> Row:
 
 
 def fractions(gb_s: float, gops: float, bandwidth: float, peak: float) -> Row:
-    """The speed, the machine's limit, and the one as a fraction of the other."""
+    """Return speeds, the machine's limits, and the speeds as fractions of them."""
     return {
         "gb_s": significant(gb_s),
         "gops": significant(gops),
@@ -75,7 +75,7 @@ def with_range(row: Mapping[str, Any], *fields: str) -> Row:
 
 
 def cell(value: Any) -> str:
-    """A value as a reader wants it: three or four significant digits, thousands apart."""
+    """Format a value for a reader: two to four significant digits, thousands separated."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return ""
     if not isinstance(value, float):
@@ -86,7 +86,7 @@ def cell(value: Any) -> str:
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Comma-separated values with a header line; full precision, None as an empty field."""
+    """Format rows as comma-separated values with a header line; None is an empty field."""
     out = io.StringIO()
     writer = csv.DictWriter(out, list(rows[0]) if rows else [], lineterminator="\n")
     if rows:
@@ -96,7 +96,7 @@ def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def to_markdown(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> str:
-    """A table of some columns (field -> heading), numbers to the right."""
+    """Format rows as a table of some columns (field -> heading), numbers to the right."""
     shown = [[cell(row.get(field)).replace("|", "\\|") for field in columns] for row in rows]
     numeric = [any(isinstance(row.get(field), (int, float)) for row in rows) for field in columns]
     lines = [

@@ -5,9 +5,9 @@ whatever the unit's own width. With B bytes of weights per output vector, gamma 
 needs to compute one, and beta the bytes per cycle that memory gives a core while all of them read,
 the effective bandwidth of a core is e_bw = min(beta, B / gamma) (equation 3).
 
-gamma is measured on one core with the weights in half of its L2 cache; so it includes their loads
-from there, which the paper's does not. A cycle is timed, by a chain of dependent additions, next to
-what is expressed in it. beta is bandwidth / threads / frequency.
+gamma is measured on one core with weights that fill half of its L2 cache. It includes loads from
+there, which the paper's gamma does not. The length of a cycle comes from a chain of dependent
+additions, timed next to each measurement in cycles. beta is bandwidth / threads / frequency.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from sterna.runtime import cache_bytes, resolve_threads
 
 __all__ = ["FIELDS", "SHAPE", "VECTOR_WEIGHTS", "run"]
 
-VECTOR_WEIGHTS = 32  # of an output vector: 8 outputs x 4 k
-SHAPE = "13824x2560"  # gate and up of the 2B BitNet: what is attained is measured on it
+VECTOR_WEIGHTS = 32  # weights of an output vector: 8 outputs x 4 k
+SHAPE = "13824x2560"  # the matrix to read from memory: gate and up of the 2B BitNet
 KINDS = ("int8", "f32", "bf16")
-CACHED_ROUNDS = 100  # of about 20 us; the fastest counts, as whatever interferes only adds
+CACHED_ROUNDS = 100  # rounds of about 20 us; the fastest counts, as interference only adds time
 
-#: Every row has them all; docs/explanation/benchmarks.md defines them.
+#: The fields of every row; docs/explanation/benchmarks.md defines them.
 FIELDS = (
     "row", "format", "shape", "n", "threads", "isa", "kind", "clock_ghz", "bandwidth_gb_s",
     "beta_bytes_per_cycle", "peak_gops", "vector_bytes", "gamma_cycles", "core_bytes_per_cycle",
@@ -53,7 +53,7 @@ FIELDS = (
 
 @dataclass
 class _Kernel:
-    """A decode kernel: its weights in the cache, and the cycles measured on them."""
+    """A decode kernel with weights in the cache, and the cycles measured on them."""
 
     format: Format
     isa: str
@@ -64,7 +64,7 @@ class _Kernel:
 
     @property
     def peak(self) -> tuple[str, int]:
-        """What it is held against, as `peak_kind` says."""
+        """The peak to compare with, as `peak_kind` returns it."""
         return peak_kind(self.format, self.isa, self.fast)
 
     @property
@@ -107,12 +107,14 @@ def run(
     deterministic: bool | None = None,
     progress: Progress = lambda _: None,
 ) -> list[dict[str, Any]]:
-    """Rows with FIELDS: row "memory" per thread count, "peak" per unit, thread count and kind, and
+    """Return rows with FIELDS, of three kinds (the field `row`).
+
+    There is a row "memory" per thread count, "peak" per unit, thread count and kind of product, and
     "decode" per format, unit and thread count.
 
-    threads: None is one and the usable cores; isas: None is the one in use; format_names: None is
-    all. shape: of the matrix to measure on. deterministic: as in `LLM`. Medians of `repeat` rounds;
-    each measures the machine and every kernel. Raises RequestError.
+    threads: None is 1 and the number of usable cores; isas: None is the one in use; format_names:
+    None is all. shape: of the matrix to measure on. deterministic: as in `LLM`. Values are medians
+    of `repeat` rounds; each round measures the machine and every kernel. Raises RequestError.
     """
     if repeat < 1:
         raise RequestError(f"repeat: must be at least 1, but got {repeat}")
@@ -143,12 +145,12 @@ def run(
 
 
 def _peak_units(names: Sequence[str]) -> list[str]:
-    """The units asked for and all others with vectors, from the least able up."""
+    """List the requested units and all others with vectors, from the least able up."""
     return [isa for isa in _native.isas() if isa != "scalar" or isa in names]
 
 
 def _kinds(isa: str) -> list[str]:
-    """The kinds of products that a unit has: bf16 where a float format uses it."""
+    """List a unit's kinds of products; bf16 only if a float format uses it there."""
     return [kind for kind in KINDS if kind != "bf16" or _native.fast_layouts(isa)]
 
 
@@ -167,7 +169,7 @@ def _measure_machine(
 def _kernel(name: str, isa: str, deterministic: bool | None) -> _Kernel:
     f = formats.get(name)
     half = cache_bytes().get(2, 1 << 20) // 2
-    for K in (2560, 1024, 512, 256):  # long rows, but four tiles at least
+    for K in (2560, 1024, 512, 256):  # the longest rows that leave at least four tiles
         if (tiles := half // f.tile_bytes(K)) >= 4:
             break
     cached = Matrix(max(1, tiles) * f.tile_rows, K)
@@ -179,7 +181,7 @@ def _kernel(name: str, isa: str, deterministic: bool | None) -> _Kernel:
 def _seconds(
     kernel: _Kernel, weights: list[_native.Weight], threads: int, rounds: int
 ) -> list[float]:
-    """Seconds of one token's call, for each round over the weights."""
+    """Time one token's call, in seconds, for each round over the weights."""
     return _native.time_linear(weights, 1, kernel.isa, threads, rounds, not kernel.fast)
 
 
@@ -195,7 +197,7 @@ def _attained(
     peak = _peak_gops(kernel, threads, yardsticks)
     copies = copies_of_a_round(peak, 2 * matrix.M * matrix.K)
     weights = arena.weights(matrix.M, matrix.K, copies)
-    _seconds(kernel, weights[:1], threads, 1)  # the pool starts
+    _seconds(kernel, weights[:1], threads, 1)  # starts the pool
     return _Attained(kernel, threads, weights)
 
 

@@ -13,37 +13,37 @@ from typing import Any
 
 from jinja2.runtime import LoopContext
 
-MAX_CHARS = 4 << 20  # of the output and of any value; an item of a list counts as 8
-MAX_SOURCE_CHARS = 128 << 10  # the largest public ones have about 30 thousand
-MAX_CREATED = 64 << 20  # bytes of all values of one rendering: what may be alive at once
-MAX_PRODUCT = 4 * MAX_CHARS  # of the sizes of a call's arguments, where the result may grow so
-MAX_WORK = 16 * MAX_CHARS  # the same, where only the time grows
+MAX_CHARS = 4 << 20  # characters of the output or of one value; an item of a list counts as 8
+MAX_SOURCE_CHARS = 128 << 10  # the largest public templates have about 30 thousand
+MAX_CREATED = 64 << 20  # bytes of all values of a rendering, since all of them may be alive at once
+MAX_PRODUCT = 4 * MAX_CHARS  # product of a call's argument sizes, if the result can grow with it
+MAX_WORK = 16 * MAX_CHARS  # the same product, if only the time can grow with it
 MAX_STEPS = 1_000_000
-MAX_SECONDS = 2.0  # of the thread's own time: a busy machine makes no template a bad one
-MAX_DEPTH = 64  # macro and recursive-loop calls within one another
-MAX_LOOPS = 16  # within one another; Python's own limit is 20
-MAX_TOKENS = 24_000  # of a template's source; the largest public ones have about 8 thousand
-MAX_NODES = 20_000  # of its syntax tree
+MAX_SECONDS = 2.0  # CPU time of the thread, so that a busy machine fails no template
+MAX_DEPTH = 64  # nested calls of macros and recursive loops
+MAX_LOOPS = 16  # nested loops; Python's own limit is 20
+MAX_TOKENS = 24_000  # tokens of a template; the largest public ones have about 8 thousand
+MAX_NODES = 20_000  # nodes of a template's syntax tree
 MAX_SCOPES = 200_000  # branches x assignments: the compiler copies every name for each branch
-MAX_ARGUMENTS = 256  # of a call: each level of a recursion keeps them several times over
+MAX_ARGUMENTS = 256  # arguments of a call: each level of a recursion keeps several copies
 MAX_ITERATED = 1 << 16  # characters of a text taken apart: each becomes a value of its own
-MAX_PIECES = 1 << 19  # of a text that is split
+MAX_PIECES = 1 << 19  # pieces that a text is split into
 MAX_INT_BITS = 4096
 MAX_INT_ARGUMENT = 100_000  # 10**precision in `round`, a base, a width
 
 #: A width of four digits, a width taken from an argument, a field within a field.
 _WIDE_FORMAT = re.compile(r"\d{4}|\*|\{[^{}]*\{")
 _NUMBER = re.compile(r"\d+")
-#: Calls that make no long values out of short ones, but may take the product's time.
+#: Calls whose results stay short, but whose time can grow with the product of the sizes.
 _SLOW = {"lstrip", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "strip", "trim"}
 
 
 class OverBudget(Exception):
-    """A limit of the sandbox, in words."""
+    """A rendering exceeds a limit of the sandbox, which the message names."""
 
 
 class Budget:
-    """What one rendering may still spend; OverBudget once it is gone."""
+    """What one rendering may still spend; its methods raise OverBudget once nothing remains."""
 
     def __init__(self) -> None:
         self.depth = self._steps = self._created = 0
@@ -72,13 +72,13 @@ _current: ContextVar[Budget] = ContextVar("budget")
 
 
 def current() -> Budget:
-    """The budget of the rendering under way in this thread."""
+    """Return the budget of this thread's current rendering."""
     return _current.get()
 
 
 @contextlib.contextmanager
 def spending() -> Iterator[None]:
-    """A fresh budget for what runs within; running out of stack is OverBudget as well."""
+    """Give what runs within a fresh budget; running out of stack raises OverBudget as well."""
     reset = _current.set(Budget())
     try:
         yield
@@ -89,9 +89,10 @@ def spending() -> Iterator[None]:
 
 
 def weigh(value: object) -> tuple[int, int]:
-    """(characters that printing `value` takes at least, 8 per item; number of items), bounded.
+    """Return (characters, items) of a value: at least those that printing it takes, 8 per item.
 
-    An item that occurs twice counts twice, so a list doubled forty times is found out.
+    An item that occurs twice counts twice, so a list doubled forty times is found out. Raises
+    OverBudget for more than MAX_CHARS.
     """
     chars, items, pending = 0, 0, [value]
     while pending:
@@ -158,15 +159,15 @@ def _allow_replace(subject: str, arguments: Sequence[object]) -> None:
 
 
 def iterated(value: object) -> None:
-    """Refuse a long text where a call would take it apart."""
+    """Refuse a long text that a call would take apart."""
     if isinstance(value, str) and len(value) > MAX_ITERATED:
         raise OverBudget(f"{MAX_ITERATED} characters to be taken one by one")
 
 
 def checked(value: Any, fresh: bool = True) -> Any:
-    """`value` if it is small enough; what is computed lazily becomes a list.
+    """Return `value` if it is small enough, or raise OverBudget; a lazy iterable becomes a list.
 
-    fresh: its items are taken for new, too.
+    fresh: count its items as new values, too.
     """
     left = current()
     if isinstance(value, str):
@@ -189,7 +190,7 @@ def checked(value: Any, fresh: bool = True) -> Any:
 
 
 def text(value: object) -> str:
-    """What printing `value` gives, counted if it is new."""
+    """Return what printing `value` gives, and count it if it is new."""
     if isinstance(value, str):
         return value
     printed = str(value)

@@ -8,13 +8,13 @@ from typing import Any
 
 __all__ = ["object_of", "with_other_arguments"]
 
-_TRIES = 4  #: ends of members before the cut; what ends nowhere there is no JSON
+_TRIES = 4  #: how many of the last ends of members to cut at before giving a text up
 
 
 def with_other_arguments(messages: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Messages with the arguments of tool calls as objects instead of text, then the reverse.
+    """Yield messages with the arguments of tool calls as objects instead of text, then the reverse.
 
-    For templates that cannot write them as they are. Yields only forms that differ.
+    A template may accept one form only. Forms equal to the given messages are left out.
     """
     for kind, spell in ((str, object_of), (dict, _text_of)):
         if any(isinstance(call.get("arguments"), kind) for call in _calls(messages)):
@@ -43,7 +43,10 @@ def _text_of(arguments: Any) -> str:
 
 
 def object_of(text: str) -> dict[str, Any]:
-    """Parse arguments. If the text was cut off, members whose values have begun are kept."""
+    """Parse a JSON object; if the text was cut off, keep the members whose values have begun.
+
+    Returns {} for anything else.
+    """
     ends, closing, quoted, escaped = [(0, "")], "", False, False
     for i, c in enumerate(text):
         if quoted:

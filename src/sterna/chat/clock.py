@@ -24,8 +24,10 @@ _current: ContextVar[Clock | None] = ContextVar("clock", default=None)
 
 @contextlib.contextmanager
 def clock(moment: datetime.datetime | None = None) -> Iterator[Clock]:
-    """Stop the clock for templates rendered within: at the given moment, else at the outer clock's,
-    else at the system's."""
+    """Stop the clock for templates rendered within.
+
+    It stops at the given moment, or else at the outer clock's, or else at the system's.
+    """
     around = _current.get()
     if moment is None:
         moment = around.moment if around else datetime.datetime.now()

@@ -18,7 +18,7 @@ __all__ = ["Compiler", "Generation", "rewrite"]
 
 
 def rewrite(tree: nodes.Template) -> nodes.Template:
-    """The tree with calls in place of what cannot be intercepted; OverBudget if it is large."""
+    """Put calls in place of what the environment cannot intercept; OverBudget for a large tree."""
     all_nodes = list(itertools.islice(tree.find_all(nodes.Node), MAX_NODES + 1))
     branches = sum(isinstance(n, (nodes.If, nodes.For, nodes.CondExpr)) for n in all_nodes)
     assigned = sum(isinstance(n, nodes.Name) and n.ctx != "load" for n in all_nodes)
@@ -54,19 +54,19 @@ class _Rewriter(NodeTransformer):
         return node
 
     def visit_Output(self, node: nodes.Output) -> list[nodes.Node]:
-        """A step before every output: it may be text alone, and its parts may be empty."""
+        """Count a step before every output, which may be text alone or have empty parts."""
         self.generic_visit(node)
         return [nodes.ExprStmt(self._call("tick", [], node), lineno=node.lineno), node]
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
-        """Count a step for each operand, since comparing takes time by the operands' sizes."""
+        """Count a step for each operand: the time of a comparison grows with their sizes."""
         self.generic_visit(node)
         for operand in node.ops:
             operand.expr = self._call("look", [operand.expr], node)
         return node
 
     def visit_Call(self, node: Any) -> nodes.Node:
-        """Arguments that are unpacked, which happens before anyone could look."""
+        """Check unpacked arguments here, since jinja2 unpacks them before `call` sees them."""
         self.generic_visit(node)
         if node.dyn_args is not None:
             node.dyn_args = self._call("spread", [node.dyn_args], node)
@@ -77,7 +77,7 @@ class _Rewriter(NodeTransformer):
     visit_Filter = visit_Test = visit_Call
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
-        """A slice, which jinja2 compiles to Python's own."""
+        """Check slices, which jinja2 compiles to Python's own."""
         self.generic_visit(node)
         return self._call("part", [node], node) if isinstance(node.arg, nodes.Slice) else node
 
@@ -89,7 +89,7 @@ class _Rewriter(NodeTransformer):
         if getattr(node, "ctx", "load") != "load":
             return node  # the targets of an assignment
         if all(isinstance(n, (nodes.Const, nodes.Pair)) for n in node.find_all(nodes.Node)):
-            return node  # as large as its source
+            return node  # no larger than its source
         self.generic_visit(node)
         return self._call("value", [node], node)
 
@@ -104,14 +104,14 @@ class _Rewriter(NodeTransformer):
 class Generation(Extension):
     """`{% generation %}...{% endgeneration %}` marks trainable text; here it is just its body.
 
-    It is also where the parser's tokens are counted.
+    The extension also counts the parser's tokens.
     """
 
-    # jinja2 declares a set and reads it alone; one that nothing can add to is as good for all.
+    # jinja2 declares a set but only reads it, so a frozen one does.
     tags = frozenset({"generation"})  # type: ignore[assignment]
 
     def filter_stream(self, stream: Iterable[Any]) -> Iterator[Any]:
-        """The tokens, as long as there are not too many."""
+        """Pass the tokens on; OverBudget if there are too many."""
         for count, token in enumerate(stream):
             current().step()
             if count >= MAX_TOKENS:
@@ -119,15 +119,15 @@ class Generation(Extension):
             yield token
 
     def parse(self, parser: Any) -> Any:
-        """The statements between the tags."""
+        """Return the statements between the tags."""
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 class Compiler(CodeGenerator):
-    """jinja2's compiler, whose time grows faster than the template: it looks at the clock too."""
+    """jinja2's compiler with a limit on its time, which grows faster than the template."""
 
     def visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> Any:
-        """A node: a step."""
+        """Count a step for a node."""
         current().step()
         return super().visit(node, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""Files of texts and conversations: JSON Lines; a line is one or the other."""
+"""JSON Lines files: each line has a text or a conversation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_BYTES = 1 << 30
 
 
 class Document(NamedTuple):
-    """line: its number in the file, from 1; text, or messages where text is None."""
+    """A text, or messages if text is None; line: its number in the file, from 1."""
 
     line: int
     text: str | None
@@ -24,9 +24,9 @@ class Document(NamedTuple):
 
 
 def documents(file: Path) -> Iterator[Document]:
-    """The documents of a file, {"text": "…"} or {"messages": […]} a line, empty lines left out.
+    """Yield the documents of a file: a line is {"text": "…"}, {"messages": […]} or empty.
 
-    Raises ModelFormatError that names the line, or the file where it has none.
+    Raises ModelFormatError that names the line, or the file if it has no document.
     """
     found = False
     for number, line in enumerate(bytes(read_file(file, MAX_BYTES)).splitlines(), 1):

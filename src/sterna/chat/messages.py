@@ -1,4 +1,4 @@
-"""Checks of messages, tools and variables, and the forms that templates expect of them."""
+"""Checks messages, tools and variables, and puts them into the form that templates expect."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
 
 
 def check_messages(messages: object) -> None:
-    """RequestError unless `messages` is a list of mappings with a role and content."""
+    """Raise RequestError unless `messages` is a list of mappings with a role and content."""
     remedy = 'pass [{"role": "user", "content": "..."}]'
     if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)):
         kind = type(messages).__name__
@@ -47,7 +47,7 @@ def check_messages(messages: object) -> None:
 
 
 def template_message(message: dict[str, Any]) -> dict[str, Any]:
-    """A message as templates expect it, as in transformers.
+    """Return a message in the form that templates expect, as transformers does.
 
     Keys without a value are dropped (OpenAI's API writes "content": null), and reasoning gets every
     name that templates use.
@@ -60,7 +60,7 @@ def template_message(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def json_objects(value: object, name: str) -> Any:
-    """A checked copy of a list of JSON objects; None for None. RequestError."""
+    """Return a checked copy of a list of JSON objects; None for None. Raises RequestError."""
     if value is None:
         return None
     items = list(value) if isinstance(value, (list, tuple)) else [value]
@@ -72,7 +72,7 @@ def json_objects(value: object, name: str) -> Any:
 
 
 def template_variables(values: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Checked copies of template_options. RequestError."""
+    """Return checked copies of template_options. Raises RequestError."""
     if values is None:
         return {}
     if not isinstance(values, Mapping):
@@ -88,7 +88,7 @@ def template_variables(values: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def mark_end(messages: list[dict[str, Any]]) -> None:
-    """Appends `MARK` to the text of the last message."""
+    """Append `MARK` to the text of the last message. Raises RequestError if it has no text."""
     content = messages[-1].get("content")
     parts = content if isinstance(content, list) else [messages[-1]]
     key = "text" if isinstance(content, list) else "content"
@@ -102,21 +102,19 @@ def mark_end(messages: list[dict[str, Any]]) -> None:
 
 
 def text_until_mark(rendered: str) -> str:
-    """The rendered text before `MARK`, without trailing space if the template trims messages."""
+    """Return the text before `MARK`, without trailing space if the template trims messages."""
     before, mark, after = rendered.rpartition(MARK)
     if not mark:
         raise RequestError(
             "continue_final_message: the template must write the last message, but left it out; "
             "end the messages with one of the assistant"
         )
-    before = before.replace(MARK + " ", "").replace(
-        MARK, ""
-    )  # of a text that the template writes twice
+    before = before.replace(MARK + " ", "").replace(MARK, "")  # the template may write a text twice
     return before if after.startswith(" ") else before.rstrip()
 
 
 def json_copy(value: object, name: str) -> Any:
-    """A copy of JSON's types alone, so that a template meets no other object. RequestError."""
+    """Copy a value of JSON's types, so that a template meets no other. Raises RequestError."""
     left = MAX_CHARS
 
     def copy(item: object, depth: int) -> Any:

@@ -1,7 +1,6 @@
-"""Templates by name: formats of conversations for models whose files have none, or a bad one.
+"""Well-known chat templates by name, for models whose files have none, or a bad one.
 
-Each ends a turn with the token that its family has for that, and takes a system prompt where the
-family does.
+Each ends a turn with its family's token, and takes a system prompt if the family does.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ _OPENS = "{% if add_generation_prompt %}"
 
 
 def _turns(turn: str, opens: str, begin: str = "{{ bos_token }}") -> str:
-    """Messages one after the other, and what opens the answer."""
+    """Return a template that writes one turn after the other, and then what opens the answer."""
     return f"{begin}{{% for message in messages %}}{turn}{{% endfor %}}{_OPENS}{opens}{{% endif %}}"
 
 
-#: Of families that have a system prompt within the first message of the user.
+#: Splits off the system prompt, which some families write into the user's first message.
 _FOLDED = (
     "{% if messages[0].role == 'system' %}"
     "{% set system, rest = messages[0].content, messages[1:] %}"

@@ -24,7 +24,7 @@ class ReasoningState(Enum):
 
     @classmethod
     def after_prompt(cls, prompt: str, reasons: bool) -> ReasoningState:
-        """The state after a rendered prompt. reasons: whether its template mentions reasoning."""
+        """Return the state after a prompt. reasons: whether its template mentions reasoning."""
         text = prompt.rstrip()
         if text.endswith(OPEN):
             return cls.OPENED
@@ -32,7 +32,7 @@ class ReasoningState(Enum):
 
     @classmethod
     def after_start(cls, answer: str) -> ReasoningState:
-        """The state after the start of an answer that is to be continued."""
+        """Return the state after the start of an answer that is to be continued."""
         return cls.OPENED if answer.rfind(OPEN) > answer.rfind(CLOSE) else cls.CLOSED
 
 
@@ -43,7 +43,7 @@ def disables_reasoning(variables: Mapping[str, Any]) -> bool:
 
 
 def split_reasoning(text: str, opened: bool) -> tuple[str, str]:
-    """Split an answer into reasoning and content. opened: it begins within its reasoning."""
+    """Split an answer into reasoning and content. opened: whether the prompt opened reasoning."""
     inside = text if opened else text.lstrip().removeprefix(OPEN)
     if not opened and inside == text.lstrip():
         return "", text

@@ -2,13 +2,14 @@
 
 jinja2's own sandbox keeps a template from reaching Python, but not from burning: `'x' * 10**9`
 takes a gigabyte, as a constant even at compile time, and `x ~ x` doubles in a loop. Here every
-value that a template makes passes one check as it is made, so all that expressions meet is small:
+value that a template makes passes one check as it is made, so expressions only meet small values:
 
 - operators, calls, filters and attributes are intercepted; literals, `~` and loop bodies are
-  rewritten into calls; each of them is a step that looks at the clock;
-- what can multiply (`*`, `replace`, `join`, `indent`, ...) is refused before it runs;
-- nothing is evaluated at compile time, and what is compiled is bounded;
-- filters, methods and statements that chat templates have no use for do not exist.
+  rewritten into calls; each of them counts as a step and checks the time;
+- operations that can multiply sizes (`*`, `replace`, `join`, `indent`, ...) are refused before
+  they run if their result would be too large;
+- nothing is evaluated at compile time, and the size of a template is bounded;
+- filters, methods and statements that chat templates do not need do not exist.
 """
 
 from __future__ import annotations
@@ -69,14 +70,14 @@ METHODS: dict[type, frozenset[str]] = {
     list: _names("count index"),
     tuple: _names("count index"),
 }
-#: Their result, or their time, can grow with the product of their arguments' sizes.
+#: Calls whose result or time can grow with the product of their arguments' sizes.
 GROWING = _names(
     "float format indent int join lstrip replace rfind rindex round rpartition rsplit rstrip strip "
     "tojson trim truncate"
 )
-#: They take a text apart into characters.
+#: Filters that take a text apart into characters.
 ITERATING = _names("list map max min reject rejectattr select selectattr sort unique")
-#: A date's conversions: glibc knows widths, too.
+#: Conversions of a date, without the widths that glibc accepts.
 _DATE_FORMAT = re.compile(r"(?:[^%]|%[-_^#]?[A-Za-z%])*")
 
 
@@ -94,7 +95,7 @@ def _finalize(context: Context, value: object) -> str:
 
 
 def _concat(parts: Iterable[str]) -> str:
-    # Captured blocks and macros end here; `join` itself would build before anyone could look.
+    # Captured blocks and macros end here. `join` would build the whole text before a check.
     parts = list(parts)
     if sum(map(len, parts)) > MAX_CHARS:
         raise OverBudget(f"{MAX_CHARS} characters in a value")
@@ -109,7 +110,7 @@ def _concat(parts: Iterable[str]) -> str:
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
     """jinja2's immutable sandbox with the limits above: `load` a template, then `run` it.
 
-    Both spend from the budget of the `with spending():` that they are called in.
+    Call both within `with spending():`, from whose budget they take.
     """
 
     intercepted_binops = frozenset(ImmutableSandboxedEnvironment.default_binop_table)
@@ -139,13 +140,13 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         }
 
     def load(self, source: str) -> jinja2.Template:
-        """The compiled template; OverBudget, or what jinja2 and Python's compiler raise."""
+        """Compile a template; raises OverBudget, or what jinja2 and Python's compiler raise."""
         if len(source) > MAX_SOURCE_CHARS:
             raise OverBudget(f"{MAX_SOURCE_CHARS} characters")
         return self.from_string(source)
 
     def run(self, template: jinja2.Template, variables: Mapping[str, object]) -> str:
-        """The rendered text; OverBudget, TemplateRefusal, or what jinja2 and the template raise."""
+        """Render; raises OverBudget, TemplateRefusal, or what jinja2 and the template raise."""
         parts, total = [], 0
         for part in template.generate(variables):
             parts.append(part)
@@ -158,39 +159,40 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return rewrite(super()._parse(source, name, filename))
 
     def _compile(self, source: str, filename: str) -> CodeType:
-        # Python warns of odd expressions, which nobody here can mend; its filters are global.
+        # Silence Python's warnings of odd expressions, which are the model's. The lock is there
+        # because warning filters are global.
         with _compiling, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return super()._compile(source, filename)
 
     def handle_exception(self, source: str | None = None) -> NoReturn:
-        """The error as it is: jinja2 would compile code to make its traceback prettier."""
-        raise  # this is called while the error is handled
+        """Raise the error as it is: jinja2 would compile code to make its traceback prettier."""
+        raise  # jinja2 calls this while it handles the error
 
     @staticmethod
     def part(value: object) -> object:
-        """A slice: `call` checks it."""
+        """Return a slice, which `call` then checks."""
         return value
 
     @staticmethod
     def look(value: object) -> object:
-        """An operand of a comparison: `call` counts a step."""
+        """Return an operand of a comparison; `call` counts a step."""
         return value
 
     @staticmethod
     def spread(values: Any) -> Any:
-        """Arguments to be unpacked."""
+        """Return arguments to be unpacked; OverBudget if there are too many."""
         if len(values) > MAX_ARGUMENTS:
             raise OverBudget(f"{MAX_ARGUMENTS} arguments")
         return values
 
     @staticmethod
     def tick() -> None:
-        """A step of a loop: `call` counts it."""
+        """Do nothing: a loop's body calls this so that `call` counts a step."""
 
     @staticmethod
     def join(*parts: object) -> str:
-        """The operator `~`."""
+        """Join texts, as the operator `~` does."""
         return _concat(map(text, parts))
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -215,7 +217,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             left.depth -= 1
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """An operator: a step whose result is bounded before it is computed."""
+        """Apply an operator: count a step, and bound the result before it is computed."""
         current().step()
         if operator == "%" and isinstance(left, str):
             allow("format", left, [right])
@@ -224,17 +226,17 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return checked(super().call_binop(context, operator, left, right), fresh=False)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """An attribute: a step."""
+        """Get an attribute, and count a step."""
         current().step()
         return super().getattr(obj, attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        """An item: a step."""
+        """Get an item, and count a step."""
         current().step()
         return super().getitem(obj, argument)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Whether a template may see it: data, the methods listed above, jinja2's own objects."""
+        """Whether a template may see `value`: data, METHODS and jinja2's own objects."""
         if not super().is_safe_attribute(obj, attr, value):
             return False
         if isinstance(obj, (LoopContext, Macro, Namespace, BlockReference, TemplateReference)):
@@ -243,7 +245,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return not callable(value) or (kind is not None and attr in METHODS[kind])
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
-        """The sandboxed form of str.format; format_map does not exist."""
+        """Return the sandboxed form of str.format; SecurityError for format_map."""
         if getattr(value, "__name__", "") == "format_map":
             raise SecurityError("format_map does not exist in chat templates")
         return super().wrap_str_format(value)
@@ -273,10 +275,10 @@ def _given(kwargs: Mapping[str, Any]) -> list[object]:
 
 
 def _bounded(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """A filter or test that counts as a step and whose arguments and result are checked."""
+    """Wrap a filter or test: count a step, and check its arguments and its result."""
     first = 1 if hasattr(function, "jinja_pass_arg") else 0  # the context comes before the subject
 
-    @functools.wraps(function)  # which copies `jinja_pass_arg`
+    @functools.wraps(function)  # copies `jinja_pass_arg`, too
     def bounded(*args: Any, **kwargs: Any) -> Any:
         current().step()
         if name in ITERATING:

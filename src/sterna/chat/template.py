@@ -89,7 +89,7 @@ class ChatTemplate:
 
     @classmethod
     def from_settings(cls, file: Path, settings: Mapping[str, Any]) -> ChatTemplate | None:
-        """The template in a tokenizer_config.json that `file` contains; None without one."""
+        """Make the template of the tokenizer_config.json that `file` contains; None without one."""
         if settings.get("chat_template") is None:
             return None
         named = _named_templates(file, settings["chat_template"])
@@ -98,9 +98,9 @@ class ChatTemplate:
 
     @classmethod
     def from_name_or_file(cls, given: str | Path, settings: Mapping[str, Any]) -> ChatTemplate:
-        """The template of a name in `named.NAMED`, or of a Jinja file; RequestError for others.
+        """Make a template by a name in `named.NAMED` or from a Jinja file; else RequestError.
 
-        settings: tokenizer_config.json, whose special tokens it may name.
+        settings: tokenizer_config.json; the template may use its special tokens.
         """
         source = NAMED.get(str(given))
         if source is None and isinstance(given, (str, Path)) and "\0" not in str(given):
@@ -116,7 +116,7 @@ class ChatTemplate:
     def from_source(
         cls, source: str, settings: Mapping[str, Any], file: Path = Path("chat_template")
     ) -> ChatTemplate:
-        """A template of Jinja text; ModelFormatError if it is malformed."""
+        """Make a template from Jinja text; ModelFormatError if it is malformed."""
         made = cls(file, {"default": source}, _special_tokens(settings))
         with spending():
             made._template("default")
@@ -151,11 +151,11 @@ class ChatTemplate:
 
         Args:
             messages: Mappings with a "role" and usually "content".
-            add_generation_prompt: End with what opens the answer.
+            add_generation_prompt: Whether to end with what opens the answer.
             tools, documents: JSON objects.
             variables: More variables of the template. If they disable reasoning
-                (`disables_reasoning`) and the template opens it nevertheless, it is closed.
-            continue_final_message: Stop at the end of the last message's text.
+                (`disables_reasoning`) but the template opens it, the prompt closes it again.
+            continue_final_message: Whether to stop at the end of the last message's text.
 
         RequestError if the arguments are malformed or the template refuses them, ModelFormatError
         if the template is broken or exceeds the sandbox's limits.
@@ -184,13 +184,13 @@ class ChatTemplate:
         return rendered
 
     def reasoning_state(self, prompt: str) -> ReasoningState:
-        """How an answer to a rendered prompt begins."""
+        """Return how an answer to a rendered prompt begins."""
         return ReasoningState.after_prompt(prompt, self.mentions(CLOSE))
 
     def with_tools(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
     ) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | None]:
-        """Messages and tools for `render`; RequestError.
+        """Prepare messages and tools for `render`. Raises RequestError.
 
         If the template has no place for tools, they move into the system prompt (`chat.tools`).
         """
@@ -232,11 +232,11 @@ class ChatTemplate:
             return ""
 
     def after_answer(self) -> str:
-        """The text that the template writes after an assistant's message, without leading space.
+        """Return what the template writes after an assistant's message, without leading space.
 
-        It begins with the token that ends a turn, if there is one. If the template writes nothing
-        after the last message, it is what precedes the next one. Empty if the template refuses a
-        plain exchange.
+        The text begins with the token that ends a turn, if there is one. If the template writes
+        nothing after the last message, the text is what precedes the next message. It is empty if
+        the template refuses a plain exchange.
         """
         exchange = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": MARK}]
         for messages in (exchange, [*exchange, exchange[0]]):
@@ -264,7 +264,7 @@ class ChatTemplate:
 
     def _run(self, name: str, values: Mapping[str, Any]) -> str:
         try:
-            with spending():  # of the first rendering: compiling included
+            with spending():  # the first rendering pays for compiling, too
                 environment, template = self._template(name)
                 return environment.run(template, values)
         except ModelFormatError:
@@ -276,7 +276,7 @@ class ChatTemplate:
                 f"messages: the chat template refuses them with {shown(str(error)[:300])}; "
                 "change the roles or the content"
             ) from None
-        except Exception as error:  # whatever the template's own expressions raise
+        except Exception as error:  # the template's expressions may raise anything
             raise RequestError(
                 f"messages: the chat template failed with {type(error).__name__}: "
                 f"{str(error)[:300]}; see which fields the template reads"
@@ -307,7 +307,7 @@ def _malformed(file: Path, expected: str, got: object) -> ModelFormatError:
 
 
 def _named_templates(file: Path, value: object) -> dict[str, str]:
-    """{"default": template}, or the list form [{"name", "template"}, ...] as a dictionary."""
+    """Turn a template, or the list form [{"name", "template"}, ...], into templates by name."""
     if isinstance(value, str):
         return {"default": value}
     entries = value if isinstance(value, list) else [value]
@@ -324,7 +324,7 @@ def _named_templates(file: Path, value: object) -> dict[str, str]:
 
 
 def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Special tokens by the names that templates use: bos_token, eos_token …"""
+    """Return special tokens by the names that templates use: bos_token, eos_token …"""
     tokens = {"bos_token": "", "eos_token": ""}
     for key, value in settings.items():
         text = value.get("content") if isinstance(value, dict) else value
@@ -337,7 +337,7 @@ def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _read_text(path: Path) -> str | None:
-    """The text of a small UTF-8 file, None if there is no such file; ModelFormatError otherwise."""
+    """Read a small UTF-8 file, None if there is none; ModelFormatError if it cannot be read."""
     if not os.path.exists(path):
         return None
     try:

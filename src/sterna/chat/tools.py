@@ -1,6 +1,6 @@
-"""Tools in the system prompt, for templates that have no place for them, in the form of Hermes.
+"""Writes tools into the system prompt, for templates that have no place for them.
 
-Qwen 2.5 and 3, SmolLM3 and many others are trained with this form as well.
+The form is that of Hermes. Qwen 2.5 and 3, SmolLM3 and many others are trained with it as well.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["has_calls", "tools_in_messages", "with_all_fields"]
 
 
 def with_all_fields(tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
-    """Tools with every field of a function that templates read, even those a client left out."""
+    """Give tools every field of a function that templates read, also those a client left out."""
     bare = {"description": "", "parameters": {"type": "object", "properties": {}}}
     return tools and [
         {**tool, "function": {**bare, **tool["function"]}}
@@ -31,9 +31,9 @@ def has_calls(messages: Sequence[Mapping[str, Any]]) -> bool:
 def tools_in_messages(
     messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, system: bool
 ) -> list[dict[str, Any]]:
-    """Messages of system, user and assistant alone that contain tools, calls and results as text.
+    """Write tools, calls and results as text into messages of system, user and assistant.
 
-    system: whether the template takes a system prompt; else that text opens the first message.
+    system: whether the template takes a system prompt; if not, the tools open the first message.
     """
     found: list[dict[str, Any]] = []
     for message in messages:
@@ -69,7 +69,7 @@ def _tell(messages: list[dict[str, Any]], text: str, system: bool) -> None:
 
 
 def _join(messages: list[dict[str, Any]], role: str, text: str) -> None:
-    """Appends to the last message if it has this role: many templates want roles to alternate."""
+    """Append to the last message if it has this role, since many templates want alternate roles."""
     if messages and messages[-1].get("role") == role:
         before = _text(messages[-1].get("content"))
         messages[-1] = {**messages[-1], "content": f"{before}\n{text}"}

@@ -1,1 +1,1 @@
-"""Sterna inside of other systems, one a module; each needs an extra of its name."""
+"""Sterna inside other systems, a module for each; its docstring names the extra it needs."""

@@ -1,4 +1,7 @@
-"""Evaluates a folder's module of transformers and a model of Sterna on the same tasks."""
+"""Evaluates a folder's module of transformers and a model of Sterna on the same tasks.
+
+Needs `pip install 'sterna[transformers]'`.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,9 @@ __all__ = ["opened"]
 
 
 def opened(checkpoint: str | Path) -> Callable[..., Both]:
-    """`train.evaluate_both` with the module of a folder, in float32, which transformers opens.
+    """Open a folder with transformers, in float32; return `train.evaluate_both` for its module.
 
-    RequestError where it cannot.
+    Raises RequestError if transformers cannot open the folder.
     """
     quietly()
     try:

@@ -5,8 +5,8 @@
 >>> ...                                              # any loop; adapted.save_pretrained("adapter")
 >>> adapted = load_adapter(model, "adapter")         # later
 
-Adapters stay apart, several at once, and in batches with different ones (`adapter_names=`), as PEFT
-has them. The forward pass is Sterna's product; x's gradient is `sterna::linear`'s. Needs
+As in PEFT, a model can hold several adapters, and each row of a batch can use another one
+(`adapter_names=`). Sterna computes the forward pass, and `sterna::linear` the gradient of x. Needs
 `pip install 'sterna[lora]'`.
 """
 
@@ -31,27 +31,29 @@ _REMEDY = "sterna.integrations.peft.merge rounds the sum, and says what that los
 
 
 class SternaLoraLinear(lora.Linear):
-    """PEFT's linear layer with adapters, over a SternaLinear: it merges nothing in place."""
+    """PEFT's linear layer with adapters, over a SternaLinear; it cannot merge them in place."""
 
     def __init__(self, base_layer: SternaLinear, *args: Any, **kwargs: Any) -> None:
-        """As PEFT makes it."""
-        with warnings.catch_warnings():  # that it does not know the class, whose features it finds
+        """Wrap a layer, with the arguments that PEFT passes."""
+        # PEFT warns that it does not know the class of the layer, but finds its features.
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             super().__init__(base_layer, *args, **kwargs)
 
     def merge(self, safe_merge: bool = False, adapter_names: list[str] | None = None) -> NoReturn:
-        """RequestError: packed levels have no place for what an adapter adds."""
+        """Raise RequestError: packed levels have no place for what an adapter adds."""
         raise RequestError(f"merge: a packed weight takes no adapter in place; {_REMEDY}")
 
     def unmerge(self) -> NoReturn:
-        """RequestError, as merge."""
+        """Raise RequestError, as `merge` does."""
         raise RequestError("unmerge: nothing was merged")
 
 
 def lora_config(model: nn.Module, **options: Any) -> LoraConfig:
-    """PEFT's config for the packed layers of a model; options: those of LoraConfig.
+    """Make PEFT's config for the packed layers of a model.
 
-    target_modules: default all SternaLinear, by the last parts of their names.
+    options: of LoraConfig. target_modules defaults to all SternaLinear layers, by the last parts of
+    their names. Raises RequestError if the model has none.
     """
     if not isinstance(model, nn.Module):
         raise RequestError(f"model: must be a torch.nn.Module, but got {type(model).__name__}")
@@ -65,9 +67,9 @@ def lora_config(model: nn.Module, **options: Any) -> LoraConfig:
 
 
 def load_adapter(model: nn.Module, path: str | Path) -> PeftModel:
-    """An adapter that PEFT saved, over the packed layers of its base.
+    """Load an adapter that PEFT saved, over the packed layers of its base.
 
-    Raises RequestError where there is none, or where it is of layers of other names or shapes.
+    Raises RequestError if there is none, or if its layers have other names or shapes.
     """
     try:
         config = LoraConfig.from_pretrained(str(path))
@@ -89,8 +91,9 @@ def merge(model: PeftModel, format: str) -> tuple[nn.Module, float]:
     """Merge active adapters into the packed layers of a model, rounded to a format.
 
     Returns the model without PEFT's layers, and the largest error of a layer: the norm of the error
-    over the norm of the weights. i8 keeps most of an adapter, ternary formats next to none. Raises
-    RequestError, and NonFiniteError for an adapter that diverged; both name the layer.
+    divided by the norm of the weights. i8 keeps most of an adapter, ternary formats hardly anything
+    of it. Raises RequestError, and NonFiniteError for an adapter that diverged; both name the
+    layer.
     """
     if not isinstance(model, PeftModel):
         raise RequestError(f"model: must be a PeftModel, but got {type(model).__name__}")

@@ -1,8 +1,8 @@
 """Sterna on Ray: `build_app` for Serve, `Predictor` for `Dataset.map_batches`.
 
 Weights do not go through the object store: every actor opens the model by its path or name, which
-must mean the same on every node. What an actor computes does not depend on it, so rows that Ray
-computes again on another node are the same to the bit. Needs `pip install 'sterna[ray]'`.
+must mean the same on every node. All actors compute the same bits, so a row does not change if Ray
+computes it again on another node. Needs `pip install 'sterna[ray]'`.
 """
 
 from __future__ import annotations
@@ -19,15 +19,21 @@ __all__ = ["Predictor", "build_app"]
 
 
 class Predictor:
-    """Answers the prompts of a batch; a class for `map_batches`, whose actors open the model once.
+    """A class for `map_batches` that answers the prompts of a batch; an actor opens the model once.
 
     >>> ds.map_batches(Predictor, concurrency=2, num_cpus=8, batch_size=64,
     ...                fn_constructor_kwargs={"model": "nano", "threads": 8})
 
-    threads, and cores where nodes have other work: Ray does not keep an actor to its CPUs. column:
-    of prompts, or with chat=True of lists of messages. Added are `output`, and finish_reason and
-    tokens (how many) after it. options: of `LLM.generate`; seed is 0 unless it is given, so that a
-    row is the same whenever it is computed. model_options: of `LLM`.
+    It adds the columns OUTPUT (text), OUTPUT_finish_reason and OUTPUT_tokens (their number).
+
+    Args:
+        model: A name, file or folder, as for `LLM`.
+        threads: Threads of an actor. Ray does not keep an actor to its CPUs.
+        cores: The CPUs of an actor, for nodes that have other work.
+        column: The column of prompts, or, with chat=True, of lists of messages.
+        output: The column of answers, and the prefix of the two others.
+        options: Of `LLM.generate`. The default seed is 0, so that a row computed again is the same.
+        model_options: Of `LLM`.
     """
 
     def __init__(
@@ -48,7 +54,7 @@ class Predictor:
         self._llm.requests.check_options(self._options)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """The batch with its answers; RequestError where the column is missing or a prompt bad."""
+        """Return the batch with its answers; RequestError without the column, or for a prompt."""
         if self._column not in batch:
             raise RequestError(
                 f"column: must be one of {', '.join(batch)}, but got {shown(self._column)}"
@@ -77,14 +83,22 @@ def build_app(
     settings: Mapping[str, Any] | None = None,
     model_options: Mapping[str, Any] | None = None,
 ) -> Any:
-    """An application for `ray.serve.run`: the whole server of `sterna serve`, in each replica.
+    """Build an application for `ray.serve.run`: each replica is the server of `sterna serve`.
 
-    threads: of a replica, which are also its CPUs for Ray. max_ongoing_requests: what Serve gives a
-    replica at a time; the engine computes them together, so it is to be large. by_session: requests
-    with the same `x-session-id` meet the same replica, which has what they begin with in its cache,
-    or where it is full one of two others (RequestError if Ray is too old). deployment_options:
-    of `serve.deployment` (num_replicas, autoscaling_config, …). settings: fields of
-    `sterna.server.settings.Settings`. model_options: of `LLM`.
+    Args:
+        model: A name, file or folder, as for `LLM`.
+        threads: Threads of a replica, and the CPUs that Ray counts for it.
+        cores: The CPUs of a replica.
+        served_name: The model's name for clients, by default `model`.
+        api_keys: Keys that clients may use; none: all clients are accepted.
+        max_ongoing_requests: Requests that Serve gives a replica at a time. The engine computes
+            them together, so choose a large number.
+        by_session: Send requests with the same `x-session-id` to the same replica, which has the
+            beginning of their prompts in its cache; if it is full, to one of two others. Raises
+            RequestError if Ray is too old.
+        deployment_options: Of `serve.deployment`: num_replicas, autoscaling_config, …
+        settings: Fields of `sterna.server.settings.Settings`.
+        model_options: Of `LLM`.
     """
     from ray import serve
 
@@ -103,7 +117,7 @@ def build_app(
 
 
 def _sessions() -> Any:
-    """Ray's own router by sessions, which it finds among replicas by consistent hashing."""
+    """Configure Ray's own router by sessions, which chooses replicas by consistent hashing."""
     from ray import __version__
     from ray.serve.config import RequestRouterConfig
 
@@ -117,7 +131,7 @@ def _sessions() -> Any:
 
 
 def _app(name: str, opener: Callable[[], LLM], fields: Mapping[str, Any]) -> Any:
-    """The ASGI app, made where it runs."""
+    """Create the ASGI app, in the process that runs it."""
     from sterna.server.app import create_app
     from sterna.server.model_manager import ModelManager, ModelSource
     from sterna.server.service import Service
@@ -127,7 +141,7 @@ def _app(name: str, opener: Callable[[], LLM], fields: Mapping[str, Any]) -> Any
 
 
 def _named(build: Callable[[], Any]) -> Callable[[], Any]:
-    """Serve asks a builder for its name and its signature, which a partial has not."""
+    """Make a function of a partial, since Serve asks a builder for its name and signature."""
 
     def build_sterna() -> Any:
         return build()

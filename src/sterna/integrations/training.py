@@ -1,4 +1,7 @@
-"""What `sterna train` does: a model of transformers, floats, masters or packed, is fine-tuned."""
+"""Fine-tuning for `sterna train`: of floats, master weights or packed weights in transformers.
+
+Needs `pip install 'sterna[train]'`.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ from sterna.train.unpacking import unpack_for_training
 
 __all__ = ["METHODS", "FineTuned", "fine_tune", "trainable"]
 
-#: Method -> a layer of training of an nn.Linear.
+#: Method -> the function that makes its training layer of an nn.Linear.
 METHODS: dict[str, Callable[[nn.Linear], QuantLinear]] = {
     "bitlinear": train.BitLinear.of,
     **{f"pareto-{b}": partial(train.ParetoLinear.of, bits=b) for b in (1, 1.58, 2, 3, 4)},
@@ -40,10 +43,10 @@ METHODS: dict[str, Callable[[nn.Linear], QuantLinear]] = {
 
 
 def trainable(path: str | Path, method: str | None = None) -> Any:
-    """The model of a folder in float32, its low-bit layers and norms to be trained, tables frozen.
+    """Open a folder's model for training in float32: its low-bit layers and norms, not its tables.
 
-    method: of METHODS, for a float checkpoint alone. BitNet's masters are trained as they are; the
-    layers of a packed model, or of BitNet's packed trits, go on from their levels. Raises
+    method: of METHODS, for a float checkpoint alone. BitNet's masters are trained as they are. The
+    layers of a packed model, or of BitNet's packed trits, start from their levels. Raises
     RequestError, and what transformers raises.
     """
     if method is not None and method not in METHODS:
@@ -71,14 +74,17 @@ def trainable(path: str | Path, method: str | None = None) -> Any:
 
 
 def quietly() -> None:
-    """transformers says nothing: it takes names that are not its own for damage."""
+    """Silence transformers, which reports tensor names other than its own as damage."""
     quiet: Any = logging
     quiet.set_verbosity_error()
     quiet.disable_progress_bar()
 
 
 class FineTuned(NamedTuple):
-    """n_examples, of which `cut` were longer than a row; losses: of each step; seconds: of them."""
+    """The result of a run. cut: examples that were longer than a row; losses: one for each step.
+
+    seconds: the time of all steps.
+    """
 
     n_examples: int
     cut: int
@@ -108,8 +114,9 @@ def fine_tune(
 ) -> FineTuned:
     """Fine-tune the model of a folder on a file of chats, and write the packed folder `out`.
 
-    `out`.training keeps the state from which a run goes on. Arguments as in `sterna train`; raises
-    as `chats.examples`, `trainable`, `loop.train` and `train.export`.
+    The folder `out`.training keeps the state from which an interrupted run goes on. The arguments
+    are those of `sterna train`. Raises what `chats.examples`, `trainable`, `loop.train` and
+    `train.export` raise.
     """
     if out.exists() and (out.is_file() or any(out.iterdir())):
         raise RequestError(f"{out}: must be absent or empty, but has files; take another")

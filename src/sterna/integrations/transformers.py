@@ -6,9 +6,9 @@
 ...     "org/floats", quantization_config=SternaConfig("i8"))    # floats, rounded once loaded
 >>> delegate(model, LLM("my-model")).generate(**inputs)          # written by Sterna's own engine
 
-Without the import transformers opens a packed folder as floats that it does not have, with a
-warning. `save_pretrained` of such a model writes a packed folder. Needs `pip install
-'sterna[transformers]'`. See docs/how-to/pytorch.md.
+Without the import, transformers warns, and opens a packed folder with random floats.
+`save_pretrained` of a model with Sterna's layers writes a packed folder. Needs
+`pip install 'sterna[transformers]'`. See docs/how-to/pytorch.md.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sterna.torch.packed_layers import OpenedLayers, open_layers
 __all__ = ["SternaConfig", "SternaQuantizer", "delegate"]
 
 METHOD = "sterna"
-#: What transformers' `generate` may be asked for, and what LLM calls it.
+#: Options of transformers' `generate` -> their names in LLM.
 _OPTIONS = {
     "temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
     "repetition_penalty": "repetition_penalty", "min_new_tokens": "min_tokens",
@@ -55,10 +55,10 @@ _SAVED = {"safe_serialization": True, "is_main_process": True, "push_to_hub": Fa
 
 @register_quantization_config(METHOD)
 class SternaConfig(QuantizationConfigMixin):
-    """How linear layers of a float checkpoint are rounded: `format`, of `sterna formats`.
+    """How the linear layers of a float checkpoint are rounded; a packed folder needs no config.
 
-    modules_to_not_convert: names, or last parts of names, of layers that stay floats; default the
-    head. A packed folder says itself what its layers are.
+    format: a name of `sterna formats`. modules_to_not_convert: names, or last parts of names, of
+    layers that stay floats; by default the head.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class SternaConfig(QuantizationConfigMixin):
         modules_to_not_convert: list[str] | None = None,
         **stored: Any,
     ) -> None:
-        """stored: what config.json of a packed folder says. RequestError for an unknown format."""
+        """Raise RequestError for an unknown format. stored: fields of a packed config.json."""
         self.quant_method = METHOD  # type: ignore[assignment]
         self.format = None if format is None else str(formats.get(format))
         self.modules_to_not_convert = modules_to_not_convert
@@ -77,14 +77,14 @@ class SternaConfig(QuantizationConfigMixin):
 
 @register_quantizer(METHOD)
 class SternaQuantizer(HfQuantizer):
-    """What transformers asks while it loads a model."""
+    """The hooks that transformers calls while it loads a model."""
 
     quantization_config: SternaConfig
     requires_calibration = False
     _opened: OpenedLayers | None = None
 
     def validate_environment(self, *args: Any, **kwargs: Any) -> None:
-        """RequestError for a device map but the CPU, and for floats without a format."""
+        """Raise RequestError for a device other than the CPU, and for floats without a format."""
         placed = kwargs.get("device_map")  # a dict, None, or a word: see update_device_map
         devices = placed.values() if isinstance(placed, dict) else ()
         if wrong := [d for d in devices if str(d).partition(":")[0] != "cpu"]:
@@ -95,11 +95,11 @@ class SternaQuantizer(HfQuantizer):
             raise RequestError("format: must be given for a float checkpoint, such as i8 or q8_0")
 
     def update_device_map(self, device_map: Any) -> Any:
-        """Of "auto" and the other words that leave the choice to transformers: the CPU."""
+        """Choose the CPU for "auto" and other words that leave the choice to transformers."""
         return {"": "cpu"} if isinstance(device_map, str) else device_map
 
     def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> None:
-        """Takes the place of a packed folder's layers, so that nothing is made for them."""
+        """Put placeholders for a packed folder's layers, so that no weights are made for them."""
         if not self.pre_quantized:
             return
         files = kwargs.get("checkpoint_files") or []
@@ -122,8 +122,9 @@ class SternaQuantizer(HfQuantizer):
             _put(model, name, nn.Identity())
         model._keys_to_ignore_on_load_missing = {".*"}  # they come below
         model._keys_to_ignore_on_load_unexpected = {".*"}  # Sterna's own names
-        # Told that both tensors of a tied head are missing, it would warn of a damaged checkpoint.
-        # The class's own is looked up when it is called: now transformers has another in its place.
+        # `tie_weights` would warn of a damaged checkpoint if it were told that both tensors of a
+        # tied head are missing. The class's method is looked up at the call, because transformers
+        # has replaced it for the moment.
         model.tie_weights = lambda missing_keys=None, **rest: type(model).tie_weights(model, **rest)
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
@@ -139,29 +140,28 @@ class SternaQuantizer(HfQuantizer):
         return model
 
     def is_serializable(self) -> bool:
-        """As a packed folder."""
+        """Return True: `save_pretrained` writes a packed folder."""
         return True
 
     @property
     def is_trainable(self) -> bool:
-        """Gradients pass through the layers, whose weights are frozen: adapters are trainable."""
+        """True: gradients pass through the frozen layers, so adapters are trainable."""
         return True
 
     @property
     def is_compileable(self) -> bool:
-        """`torch.compile` sees an operator."""
+        """True: `torch.compile` sees an operator."""
         return True
 
 
 class _Saving:
-    """`model.save_pretrained`: a packed folder."""
+    """`model.save_pretrained`, which writes a packed folder."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
 
     def __call__(self, save_directory: str | Path, **kwargs: Any) -> None:
-        """Write the folder; RequestError where it has files already, and for what asks for
-        another kind of folder."""
+        """Write the folder; RequestError if it has files, or for options of other folders."""
         if other := [k for k, value in kwargs.items() if value not in (None, _SAVED.get(k))]:
             raise RequestError(f"save_pretrained: takes a folder alone, but got {', '.join(other)}")
         train.export(self._model, save_directory)
@@ -203,12 +203,12 @@ def _fill(model: Any, found: OpenedLayers) -> None:
 
 
 def delegate(model: PreTrainedModel, llm: LLM) -> PreTrainedModel:
-    """Let an LLM of the same model write what `model.generate` is asked for; returns the model.
+    """Let an LLM of the same model answer `model.generate`; returns the model.
 
-    The arguments and the result are transformers': input_ids and attention_mask [B, T], a
-    generation config or its fields, and sequences [B, T + n], padded on the right. Greedy tokens
-    are those of `llm.generate`; sampled ones are seeded by torch's generator. Raises RequestError
-    for what LLM does not do, such as beams.
+    `model.generate` still takes input_ids and attention_mask [B, T] and a generation config or its
+    fields, and returns sequences [B, T + n], padded on the right. Greedy tokens are those of
+    `llm.generate`; torch's generator seeds sampled ones. Raises RequestError for what LLM does not
+    do, such as beams.
     """
     if not isinstance(llm, LLM):
         raise RequestError(f"llm: must be a sterna.LLM, but got {type(llm).__name__}")
@@ -249,7 +249,7 @@ def delegate(model: PreTrainedModel, llm: LLM) -> PreTrainedModel:
 
 
 def _options(config: Any, length: int) -> dict[str, Any]:
-    """LLM's options of a generation config."""
+    """Translate a generation config into LLM's options."""
     for name, plain in _PLAIN.items():
         value = getattr(config, name, None)
         if value not in (None, plain):

@@ -28,9 +28,9 @@ TERNARY, BINARY, FOUR, SIXTEEN = (-1, 0, 1), (-1, 1), (-3, -1, 1, 3), tuple(rang
 class Linear:
     """One linear layer of a checkpoint: tensor `name`.weight, M output and K input features.
 
-    bias: whether the model adds the vector `name`.bias [M] to its result. exact: it keeps the
-    checkpoint's format, whatever is asked for, since it is small and decisive, such as a router.
-    For a layer of experts, `{}` in the name stands for an expert's number.
+    bias: whether the model adds the vector `name`.bias [M] to the result. exact: whether the layer
+    keeps the checkpoint's format even if the user asks for another one, because it is small and
+    decisive, such as a router. In the name of a layer of experts, `{}` is an expert's number.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Linear:
     exact: bool = False
 
     def of_expert(self, expert: int) -> Linear:
-        """The layer of one expert."""
+        """Return the layer of one expert."""
         return replace(self, name=self.name.replace("{}", str(expert)))
 
 
@@ -52,7 +52,7 @@ class Floats:
     bits: npt.NDArray[Any]
 
     def values(self) -> F32:
-        """The weights as float32."""
+        """Convert the weights to float32."""
         return formats.float_format(self.format).floats(self.bits)
 
 
@@ -61,10 +61,10 @@ class Levels:
     """Weights that are whole numbers times a scale: weight = level * scale.
 
     kinds: the possible levels, ascending. scale: float32 (), (M,), or [M, K / group] for groups of
-    k. codes: levels int8 [M, K], int16 if they reach 128, or if `is_packed` BitNet's bytes uint8
-    [M / 4, K]. stored_format: the format of levels that are not all small integers, float32 [M, K];
-    `kinds` is then empty. as_floats: the weights as floats; None if the model itself rounds
-    activations to int8, and so has no other form.
+    k. codes: levels int8 [M, K], int16 if they reach 128, or BitNet's bytes uint8 [M / 4, K] if
+    `is_packed`. stored_format: set if levels are not all small integers: their weight format;
+    `codes` is then float32 [M, K] and `kinds` empty. as_floats: a function that returns the weights
+    as floats; None if the model itself rounds activations to int8, so that there is no other form.
     """
 
     kinds: tuple[int, ...]
@@ -86,16 +86,16 @@ class Levels:
 
     @property
     def group(self) -> int:
-        """Number of k that share a scale; 0: a scale for each row or for all."""
+        """Number of k that share a scale; 0: a scale for each row or one for all."""
         return self.K // self.scale.shape[1] if self.scale.ndim == 2 else 0
 
     def floats(self) -> Floats:
-        """The weights as floats; only if `as_floats` is set."""
+        """Return the weights as floats; only if `as_floats` is set."""
         assert self.as_floats is not None
         return self.as_floats()
 
     def unpacked(self) -> npt.NDArray[Any]:
-        """The levels [M, K]."""
+        """Return the levels [M, K], unpacked if need be."""
         if not self.is_packed:
             return self.codes
         # Bits 2i of byte row r hold row i * M / 4 + r: rows are strided, not adjacent.
@@ -111,7 +111,7 @@ class Tensors:
     threads: int
 
     def read(self, name: str, shape: tuple[int, ...]) -> Floats:
-        """A float tensor; ModelFormatError for another shape or dtype, NonFiniteError."""
+        """Read a float tensor; ModelFormatError for another shape or dtype, NonFiniteError."""
         info = self.checkpoint.require(name, shape, FLOATS)
         f = formats.float_format(FLOATS[info.dtype])
         raw = np.ascontiguousarray(self.checkpoint.read(name))
@@ -123,7 +123,7 @@ class Tensors:
         return Floats(f.name, raw.view(f.word))
 
     def floats(self, name: str, shape: tuple[int, ...]) -> F32:
-        """A tensor as `read` gives it, converted to float32."""
+        """Read a tensor as `read` does, and convert it to float32."""
         return self.read(name, shape).values()
 
 
@@ -131,7 +131,8 @@ class Tensors:
 class Layer:
     """One linear layer of an open checkpoint: all that a storage may look at.
 
-    masters: floats of this layer are masters of ternary weights, by config.json or architecture.
+    masters: whether floats of this layer are masters of ternary weights, which config.json or the
+    architecture says.
     """
 
     tensors: Tensors
@@ -151,7 +152,7 @@ class Layer:
 
     @property
     def dtype(self) -> str:
-        """The safetensors dtype of its weight; ModelFormatError if there is none."""
+        """The safetensors dtype of the weight; ModelFormatError if there is no weight."""
         return self.info("weight").dtype
 
     def has(self, suffix: str) -> bool:
@@ -159,11 +160,11 @@ class Layer:
         return f"{self.part.name}.{suffix}" in self.checkpoint.tensors
 
     def info(self, suffix: str) -> TensorInfo:
-        """Where `name`.`suffix` lies; ModelFormatError if there is none."""
+        """Return where `name`.`suffix` lies; ModelFormatError if there is none."""
         return self.checkpoint.info(f"{self.part.name}.{suffix}")
 
     def floats(self, suffix: str, shape: tuple[int, ...]) -> F32:
-        """The tensor `name`.`suffix` as finite float32."""
+        """Read the tensor `name`.`suffix` as finite float32."""
         return self.tensors.floats(f"{self.part.name}.{suffix}", shape)
 
     @cached_property
@@ -172,7 +173,7 @@ class Layer:
         return self.tensors.read(f"{self.part.name}.weight", self.shape)
 
     def fail(self, suffix: str, expected: str, got: object, remedy: str | None = None) -> NoReturn:
-        """ModelFormatError of the tensor `name`.`suffix`."""
+        """Raise ModelFormatError for the tensor `name`.`suffix`."""
         name = f"{self.part.name}.{suffix}"
         info = self.checkpoint.tensors.get(name) or self.info("weight")
         raise ModelFormatError(

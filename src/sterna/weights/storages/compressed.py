@@ -7,9 +7,9 @@
     weight_scale      float [M, groups], [M, 1] or [1]
     weight_zero_point absent, or zeros
 
-Activations of W8A8 are rounded as in Sterna, except for the scale: max |x| / 127.5 there, / 127
-here. Codes with zero points, activations with a scale of their own (input_scale) and groups in
-another order (weight_g_idx) are refused.
+Sterna rounds activations as W8A8 does, except for the scale, which is max |x| / 127.5 there and
+max |x| / 127 here. Codes with zero points, activations with a stored scale (input_scale) and groups
+in another order (weight_g_idx) are refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def recognises(layer: Layer) -> bool:
 
 
 def read(layer: Layer) -> Levels | Floats:
-    """The levels, checked."""
+    """Read the levels, and check them."""
     for suffix in ("input_scale", "input_zero_point"):
         if layer.has(suffix):
             layer.fail(suffix, "activations with a scale of each token (dynamic)", "a fixed one")
@@ -61,7 +61,7 @@ def _packed(layer: Layer, scale: F32) -> Levels | Floats:
 
 
 def _scale(layer: Layer) -> F32:
-    """float32 [M, groups]."""
+    """Read the scales as float32 [M, groups]."""
     M, K = layer.shape
     shape = layer.info("weight_scale").shape
     if shape in ((), (1,), (M,)):

@@ -1,4 +1,4 @@
-"""Floats that are levels times a scale already: dequantised files, recognised by their values.
+"""Dequantised files: floats that are levels times a scale, recognised by their values.
 
     a row's values                                what it is read as
     -s, 0, s                                      ternary, a scale for each row
@@ -8,14 +8,18 @@
     k s rounded to the dtype, k = +-1, +-3        four levels
     the same with -8 <= k <= 7                    sixteen levels (ParetoQ, 3 and 4 bits)
 
-Such files are Bonsai's "unpacked" ones (groups of 128, also of the embedding and head), TriLM
-*_Unpacked (a matrix was split over devices in training, and each part has its own scale, so scales
-for rows or for groups of k suffice), Falcon-E's bf16 revision, and MobileLLM-ParetoQ's published
-files. Weights keep their bits: if the dtype has rounded k s, rounding it again gives the file's
-bits. A single other value leaves the whole matrix as floats.
+Such files are
 
-Activations are rounded to int8, as for all of Sterna's integer formats; a requested float format
-keeps weights and activations as they are.
+- Bonsai's "unpacked" ones, with groups of 128, also in the embedding and head;
+- TriLM *_Unpacked: training split a matrix over devices, and each part has its own scale, so that
+  scales for rows or for groups of k suffice;
+- Falcon-E's bf16 revision, and MobileLLM-ParetoQ's published files.
+
+Weights keep their bits: if the dtype has rounded k s, rounding k s again gives the file's bits. If
+a single value does not fit, the whole matrix stays floats.
+
+Activations are rounded to int8, as for all of Sterna's integer formats, unless the user asks for a
+float format.
 """
 
 from __future__ import annotations
@@ -39,27 +43,27 @@ from sterna.weights.storages.base import (
     Levels,
 )
 
-MAX_SIZES = 8  # magnitudes of a row except 0: of levels -8..7, or of as many blocks of k
+MAX_SIZES = 8  # magnitudes of a row except 0: those of levels -8..7, or one for each of 8 blocks
 SAMPLE = 8  # rows to look at before the whole matrix
 MIN_K = 32  # shorter rows may have few values by chance
 BAND = 64  # rows to look at together
-GROUP_K = 32  # a group of k is a multiple of it
-GROUPS = (256, 128, 64, 32)  # k, for rows with more sizes
-Sizes = npt.NDArray[Any]  # unsigned bits of magnitudes, ordered as the magnitudes are
+GROUP_K = 32  # groups of k are multiples of this
+GROUPS = (256, 128, 64, 32)  # k of a group, for rows with more than MAX_SIZES magnitudes
+Sizes = npt.NDArray[Any]  # magnitudes as unsigned bits, which have the same order
 
 
 def recognises(layer: Layer) -> bool:
-    """Whether some rows have few values each; the first few rows of a float model have many."""
+    """Whether rows have few values each; a sample suffices, since a float model's have many."""
     return layer.dtype in FLOATS and _few_values(layer.weight)
 
 
 def read(layer: Layer) -> Levels | Floats:
-    """The levels, or the floats if they turn out to be no levels."""
+    """Read the levels, or the floats if some of them are no levels."""
     return _levels_of(layer.weight)
 
 
 def ternary_table(rows: Floats) -> Levels | Floats:
-    """An embedding or head [M, K]: levels where it is ternary or binary, else the floats."""
+    """Turn an embedding or head [M, K] into levels if it is ternary or binary."""
     read = _levels_of(rows) if _few_values(rows) else rows
     return read if isinstance(read, Levels) and read.kinds in (TERNARY, BINARY) else rows
 
@@ -84,26 +88,26 @@ def _levels_of(stored: Floats) -> Levels | Floats:
     if scale.ndim == 2:
         return _ternary(stored, magnitudes, scale)
     levels = _signed(stored, magnitudes, sizes, multiples)
-    if levels.max(initial=0) > kinds[-1]:  # 8 s, where -8 s is the end
+    if levels.max(initial=0) > kinds[-1]:  # 8 s: levels go from -8 to 7
         return stored
     return Levels(kinds, levels, scale, lambda: stored)
 
 
 def _magnitudes(stored: Floats, rows: npt.NDArray[Any] | slice = slice(None)) -> Sizes:
-    """|w| of some rows as bits."""
+    """Return |w| of some rows as bits."""
     bits = stored.bits[rows]
     whole = bits.view(formats.float_format(stored.format).bits_type)
     return np.asarray(whole & (np.iinfo(whole.dtype).max >> 1))
 
 
 def _bands(rows: int) -> Iterator[slice]:
-    """Bands of rows that stay in a core's cache."""
+    """Yield bands of rows that stay in a core's cache."""
     for first in range(0, rows, BAND):
         yield slice(first, first + BAND)
 
 
 def _row_sizes(magnitudes: Sizes) -> Sizes | None:
-    """Each row's magnitudes [M, n], the largest first, padded with 0; None for more than eight."""
+    """List each row's magnitudes [M, n], largest first, padded with 0; None for more than 8."""
     table = np.zeros((len(magnitudes), MAX_SIZES), magnitudes.dtype)
     count = 1
     for band in _bands(len(magnitudes)):
@@ -121,7 +125,7 @@ def _row_sizes(magnitudes: Sizes) -> Sizes | None:
 def _rule(
     magnitudes: Sizes, sizes: Sizes, format: str
 ) -> tuple[tuple[int, ...], npt.NDArray[np.int8], F32]:
-    """(possible levels, level of each of `sizes`, scale); no levels if none fit."""
+    """Return (possible levels, level of each of `sizes`, scale); no levels if none fit."""
     real = _real(sizes, format)
     count = sizes.shape[1]
     ones = (sizes > 0).astype(np.int8)
@@ -145,7 +149,7 @@ def _rule(
 
 
 def _block_scales(magnitudes: Sizes, format: str) -> F32 | None:
-    """The scales f16 [M, blocks] of rows that are ternary in each of 2 to 8 blocks of k."""
+    """Find scales [M, blocks] of rows that are ternary in each of 2 to 8 blocks; None if not."""
     K = magnitudes.shape[1]
     for blocks in range(2, MAX_SIZES + 1):
         if K % (blocks * GROUP_K):
@@ -157,7 +161,7 @@ def _block_scales(magnitudes: Sizes, format: str) -> F32 | None:
 
 
 def _in_groups(stored: Floats, magnitudes: Sizes) -> Levels | None:
-    """Levels of rows that are ternary in each group of k; None where they are not."""
+    """Read rows that are ternary in each group of k; None if they are not."""
     group = _group_of(magnitudes[np.linspace(0, len(magnitudes) - 1, SAMPLE).astype(int)])
     largest = None if group is None else _largest(magnitudes, group)
     scale = None if largest is None else _f16_scales(largest, stored.format)
@@ -165,13 +169,13 @@ def _in_groups(stored: Floats, magnitudes: Sizes) -> Levels | None:
 
 
 def _group_of(magnitudes: Sizes) -> int | None:
-    """The largest group of k in which all rows are ternary."""
+    """Return the largest group of k in which all rows are ternary; None if there is none."""
     K = magnitudes.shape[1]
     return next((g for g in GROUPS if K % g == 0 and _largest(magnitudes, g) is not None), None)
 
 
 def _largest(magnitudes: Sizes, group: int) -> Sizes | None:
-    """The magnitude of each group of a row [M, groups] but 0; None where one has several."""
+    """Return each group's magnitude [M, groups] other than 0; None if a group has several."""
     M, K = magnitudes.shape
     out = np.empty((M, K // group), magnitudes.dtype)
     for band in _bands(M):
@@ -183,7 +187,7 @@ def _largest(magnitudes: Sizes, group: int) -> Sizes | None:
 
 
 def _f16_scales(largest: Sizes, format: str) -> F32 | None:
-    """Magnitudes as scales; None where an f16 does not hold one."""
+    """Turn magnitudes into scales; None if an f16 does not hold one of them."""
     scale = _real(largest, format)
     with np.errstate(over="ignore"):
         exact = scale.astype(np.float16) == scale
@@ -191,7 +195,7 @@ def _f16_scales(largest: Sizes, format: str) -> F32 | None:
 
 
 def _ternary(stored: Floats, magnitudes: Sizes, scale: F32) -> Levels:
-    """The signs of values as levels; scale [M, groups]."""
+    """Take the signs of values as levels; scale [M, groups]."""
     bits = stored.bits.view(magnitudes.dtype)
     levels = np.empty(magnitudes.shape, np.int8)
     for band in _bands(len(levels)):
@@ -202,11 +206,11 @@ def _ternary(stored: Floats, magnitudes: Sizes, scale: F32) -> Levels:
 
 
 def _common_scale(sizes: Sizes, format: str) -> tuple[npt.NDArray[np.int8], F32]:
-    """(k, s) with sizes [M, n] = k s rounded to the dtype and k <= 8; s = 0 for a row of none."""
+    """Find k <= 8 and s with sizes [M, n] = k s rounded to the dtype; s = 0 for rows without."""
     real = _real(sizes, format)
     size = real.astype(np.float64)
-    # Values that round to a size reach half way to its neighbours, whose bits are one less and one
-    # more.
+    # Values that round to a size lie within half the distance to its two neighbours. The bits of
+    # the neighbours are one less and one more.
     least_size = (size + _real(np.where(sizes > 0, sizes - 1, 0), format)) / 2
     most_size = (size + _real(sizes + 1, format)) / 2
     multiples = np.zeros(real.shape, np.int8)
@@ -226,7 +230,7 @@ def _common_scale(sizes: Sizes, format: str) -> tuple[npt.NDArray[np.int8], F32]
 def _signed(
     stored: Floats, magnitudes: Sizes, sizes: Sizes, multiples: npt.NDArray[np.int8]
 ) -> npt.NDArray[np.int8]:
-    """The levels int8 [M, K] of the values."""
+    """Return the levels int8 [M, K] of the values."""
     bits = stored.bits.view(magnitudes.dtype)
     levels = np.zeros(magnitudes.shape, np.int8)
     for band in _bands(len(levels)):
@@ -243,7 +247,7 @@ def _real(sizes: Sizes, format: str) -> F32:
 
 
 def _rounded(values: F32, format: str) -> F32:
-    """Values rounded to a dtype, as float32."""
+    """Round values to a dtype, and return them as float32."""
     f = formats.float_format(format)
     with np.errstate(over="ignore"):
         return f.floats(f.words(values))

@@ -2,13 +2,13 @@
 
     qweight  int32 [K bits / 32, M]   codes of 2, 4 or 8 bits, neighbours of k in a word
     scales   float [groups, M]
-    qzeros   int32 [groups, M bits / 32]   zero points, neighbours of M in a word; less one, modulo
-             2^bits, unless `checkpoint_format` is gptq_v2
+    qzeros   int32 [groups, M bits / 32]   zero points, neighbours of M in a word; stored minus one,
+             modulo 2^bits, unless `checkpoint_format` is gptq_v2
     g_idx    int32 [K]   the group of each k; absent in AutoRound's files
 
 A weight is scale (code - zero). If all zeros are 2^(bits-1), levels of four bits fit i4; otherwise
-codes of b bits have levels of b + 1 bits, in i8. Groups in the order of activations' sizes
-(desc_act) are refused.
+codes of b bits have levels of b + 1 bits, which take i8. Files that order k by the size of its
+activations (desc_act) are refused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def recognises(layer: Layer) -> bool:
 
 
 def read(layer: Layer) -> Levels | Floats:
-    """The levels, checked."""
+    """Read the levels, and check them."""
     M, K = layer.shape
     words = layer.info("qweight")
     bits = next((b for b in (2, 4, 8) if words.shape == (K * b // WORD_BITS, M)), 0)
@@ -54,7 +54,7 @@ def read(layer: Layer) -> Levels | Floats:
 
 
 def _zeros(layer: Layer, bits: int, groups: int) -> np.ndarray[tuple[int, int], np.dtype[np.int16]]:
-    """int16 [groups, M]."""
+    """Read the zero points as int16 [groups, M]."""
     M, settings = layer.part.M, layer.checkpoint.config.get("quantization_config") or {}
     info = layer.checkpoint.require(
         f"{layer.part.name}.qzeros", (groups, M * bits // WORD_BITS), "I32"
@@ -62,7 +62,7 @@ def _zeros(layer: Layer, bits: int, groups: int) -> np.ndarray[tuple[int, int], 
     stored = unpacked(layer.checkpoint.read(info.name), bits, 1).astype(np.int16)
     middle = 1 << (bits - 1)
     if settings.get("sym") is True and np.isin(stored, (middle - 1, middle)).all():
-        same = int(stored.flat[0])  # AutoRound's versions differ in it, of symmetric codes alike
+        same = int(stored.flat[0])  # versions of AutoRound store either, with the same meaning
         if (stored == same).all():
             return np.full_like(stored, middle)
     plain = settings.get("checkpoint_format", settings.get("format")) == "gptq_v2"

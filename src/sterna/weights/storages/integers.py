@@ -1,4 +1,4 @@
-"""Helpers of storages of integers times scales: words of several codes, and scales in groups."""
+"""Helpers for storages of integers times scales: words of several codes, and scales in groups."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Codes = npt.NDArray[np.uint8]
 
 
 def unpacked(words: npt.NDArray[Any], bits: int, axis: int) -> Codes:
-    """Words of 32 bits, 2-d -> their codes along an axis, the first in the lowest bits.
+    """Unpack words of 32 bits [rows, columns] into codes along an axis, lowest bits first.
 
     bits: of a code: 2, 4 or 8.
     """
@@ -45,9 +45,9 @@ def no_order(layer: Layer, suffix: str, groups: int) -> None:
 
 
 def integers(kinds: range, levels: npt.NDArray[np.int8], scale: F32) -> Levels | Floats:
-    """Levels [M, K] in `kinds`, times scales float32 [M, groups].
+    """Combine levels [M, K], each one of `kinds`, with scales float32 [M, groups].
 
-    Kernels take scales of groups as 16-bit floats: weights with other scales become floats.
+    Kernels take scales of groups as 16-bit floats, so weights with other scales become floats.
     """
     if scale.shape[1] == 1:
         rows = np.ascontiguousarray(scale[:, 0])

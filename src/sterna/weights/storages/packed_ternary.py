@@ -20,7 +20,7 @@ def recognises(layer: Layer) -> bool:
 
 
 def read(layer: Layer) -> Levels:
-    """The packed codes as they are, checked, and the factor of the trits."""
+    """Read the packed codes as they are, and check them; the scale multiplies the trits."""
     M, K = layer.shape
     if M % 4:
         layer.fail("weight", "output features in fours, for a packed layer", M)
@@ -34,7 +34,7 @@ def read(layer: Layer) -> Levels:
 
 
 def trit_scale(layer: Layer) -> F32:
-    """The value of a trit of 1, float32 (): `weight_scale`, or 1 over it."""
+    """Read the value of a trit of 1, float32 (): `weight_scale`, or 1 / `weight_scale`."""
     info = layer.info("weight_scale")
     if info.shape not in ((), (1,)) or info.dtype not in FLOATS:
         layer.fail("weight_scale", "one float", f"{info.dtype} {list(info.shape)}")

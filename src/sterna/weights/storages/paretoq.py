@@ -28,7 +28,7 @@ SMALLEST = np.float32(1e-5)
 
 
 def recognises(layer: Layer) -> bool:
-    """Whether the rows have clipping values, or should: another layer of the file has them."""
+    """Whether this or another layer of the file has clipping values; `read` requires them."""
     if layer.has(CLIP):
         return True
     return "w_bits" in layer.checkpoint.config and any(
@@ -37,7 +37,7 @@ def recognises(layer: Layer) -> bool:
 
 
 def read(layer: Layer) -> Levels | Floats:
-    """The levels that the layer's forward pass rounds to."""
+    """Read the levels to which the layer's forward pass rounds."""
     bits = _bits(layer)
     if bits == 16:
         return layer.weight
@@ -53,7 +53,7 @@ def read(layer: Layer) -> Levels | Floats:
 
 
 def _bits(layer: Layer) -> int:
-    """1, 0 (ternary), 2, 3, 4, or 16: not quantised."""
+    """Return the bits of a level: 1, 0 (ternary), 2, 3, 4, or 16 (not quantised)."""
     value = layer.checkpoint.config.get("w_bits")
     if value == 1.58:
         return 0
@@ -68,7 +68,7 @@ def _bits(layer: Layer) -> int:
 def _rounded(
     w: F32, alpha: F32, bits: int
 ) -> tuple[tuple[int, ...], npt.NDArray[np.int8], np.float32]:
-    """(possible levels, levels [M, K], value of level 1 as a share of alpha)."""
+    """Return (possible levels, levels [M, K], value of level 1 as a share of alpha)."""
     if bits == 1:
         signs = np.sign(w).astype(np.int8)
         return (BINARY if signs.all() else TERNARY), signs, np.float32(1)

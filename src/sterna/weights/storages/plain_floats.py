@@ -1,4 +1,4 @@
-"""Weights as they are: float [M, K]. It takes layers that no other storage recognises."""
+"""Weights as they are, float [M, K]: the storage of layers that no other one recognises."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ def recognises(layer: Layer) -> bool:
 
 
 def read(layer: Layer) -> Floats:
-    """The weights."""
+    """Read the weights."""
     return layer.weight

@@ -1,11 +1,13 @@
-"""Power-of-two weights in words, by `quantization_config` (docs/explanation/power-of-two.md).
+"""Power-of-two weights as `quantization_config` describes them.
+
+See docs/explanation/power-of-two.md.
 
     weight        E3P2: uint8 [M, ceil(K / 2)]; E5P1: uint8 [M, K]; E8P1: uint16 [M, K]
     weight_scale  positive floats: F32 () or [1] for a tensor, F32 [M] or [M, 1] for rows,
-                  [M, K / N] for groups of N, which are floats of 16 bits: F16, or F32 of such
+                  [M, K / N] for groups of N: F16, or F32 with values that F16 holds
 
-A weight is sign * 2^e * scale. Words are those of formats/pot_encodings.py; where `zero_free` is
-false, a field m of E3P2 stands for 0 if it is 0 (without a sign), else for e = m - 1.
+A weight is sign * 2^e * scale. The words are those of formats/pot_encodings.py. If `zero_free` is
+false, a field m = 0 of E3P2 is the weight 0, which has no sign, and any other m means e = m - 1.
 """
 
 from __future__ import annotations
@@ -24,17 +26,17 @@ from sterna.weights.storages.quantization import PowerOfTwo
 
 __all__ = ["description", "read", "recognises", "tensors"]
 
-BAND = 1 << 20  # weights that are decoded at a time: some numpy arrays of four bytes each
+BAND = 1 << 20  # weights decoded at a time, into several numpy arrays of four bytes a weight
 Words = npt.NDArray[Any]
 
 
 def recognises(layer: Layer) -> bool:
-    """Whether config.json says so and does not exclude this layer."""
+    """Whether config.json names powers of two and does not exclude this layer."""
     return layer.quantization.powers is not None and layer.quantization.converts(layer.part.name)
 
 
 def read(layer: Layer) -> Levels:
-    """The levels sign * 2^e, checked: integers for E3P2, else float32 of the format's range."""
+    """Read levels sign * 2^e, and check them: integers for E3P2, otherwise float32 in range."""
     stored = layer.quantization.powers
     assert stored is not None
     M, K = layer.shape
@@ -64,10 +66,10 @@ def read(layer: Layer) -> Levels:
 
 
 def tensors(levels: PotLevels, stored: PowerOfTwo) -> dict[str, Words]:
-    """A checkpoint's tensors for a layer, by suffix: the inverse of `read`.
+    """Make a checkpoint's tensors for a layer, by suffix: the inverse of `read`.
 
-    Scales of groups become floats of 16 bits, as kernels take them. Raises RequestError for a zero
-    or an exponent that the encoding lacks, naming the element, or scales of another shape.
+    Scales of groups become floats of 16 bits, as kernels take them. Raises RequestError for scales
+    of another shape, and for a zero or an exponent that the encoding lacks; it names the element.
     """
     signs, exponents = levels.signs, levels.exponents
     M, K = levels.shape
@@ -92,7 +94,7 @@ def tensors(levels: PotLevels, stored: PowerOfTwo) -> dict[str, Words]:
 
 
 def _scale(layer: Layer, stored: PowerOfTwo) -> F32:
-    """float32 (), [M] or [M, groups], finite and positive."""
+    """Read the scales as float32 (), [M] or [M, groups], finite and positive."""
     M, K = layer.shape
     group = stored.group
     if group and K % group:
@@ -159,7 +161,7 @@ def _decode(layer: Layer, stored: PowerOfTwo, codes: Words, levels: npt.NDArray[
 def _zeros(
     layer: Layer, signs: npt.NDArray[np.int8], fields: npt.NDArray[np.int32], first: int
 ) -> None:
-    """Fields m -> exponents m - 1, and signs of 0 for m = 0."""
+    """Turn fields m into exponents m - 1, in place, and set the signs of m = 0 to 0."""
     zero = fields == 0
     if (wrong := zero & (signs < 0)).any():
         row, k = first_index(wrong)
@@ -182,7 +184,7 @@ def _check_size(layer: Layer, levels: npt.NDArray[Any], scale: F32) -> None:
 
 
 def _floats(levels: npt.NDArray[Any], scale: F32) -> Floats:
-    """The weights as float32: exact, since levels are powers of two, but for subnormal ones."""
+    """Multiply to float32: exact except for subnormal results, since levels are powers of two."""
     values = levels.astype(np.float32)
     if scale.ndim == 2:
         values *= np.repeat(scale, values.shape[1] // scale.shape[1], axis=1)
@@ -192,7 +194,7 @@ def _floats(levels: npt.NDArray[Any], scale: F32) -> Floats:
 
 
 def description(encoding: str, scale: str = "row", *, zero_free: bool = True) -> PowerOfTwo:
-    """How `tensors` are stored; RequestError for what `quantization_config` could not say."""
+    """Describe a storage for `tensors`; RequestError for a combination that does not exist."""
     if encoding not in PowerOfTwo.ENCODINGS:
         names = ", ".join(PowerOfTwo.ENCODINGS)
         raise RequestError(f"encoding: must be one of {names}, but got {shown(encoding)}")

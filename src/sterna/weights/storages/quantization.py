@@ -1,16 +1,16 @@
 """The fields of `quantization_config`: which layers it describes, and how they are stored.
 
 quant_method            "bitnet", "power_of_two", "mxfp4" (`stacked_experts`), or one of INTEGERS
-modules_to_not_convert  names of modules, or ends of such names; all in these are plain floats
+modules_to_not_convert  names of modules, or ends of such names; their layers are plain floats
 
-Of BitNet's layers:
+For BitNet's layers:
 
 linear_class            "bitlinear" (default): weight_scale divides; "autobitlinear": multiplies
 quantization_mode       "offline" (default), or "online": weights are masters without a scale
-use_rms_norm            true: an RMSNorm before each layer, of `name`.rms_norm.weight
-rms_norm_eps            of these; 1e-6 by default
+use_rms_norm            true: an RMSNorm before each layer, with the weights `name`.rms_norm.weight
+rms_norm_eps            eps of these norms; 1e-6 by default
 
-Of powers of two (storages/power_of_two.py, docs/explanation/power-of-two.md):
+For powers of two (storages/power_of_two.py, docs/explanation/power-of-two.md):
 
 encoding                "E3P2", "E5P1" or "E8P1"
 zero_free               true (default), or false: E3P2 with a zero
@@ -28,7 +28,7 @@ from sterna.errors import ModelFormatError, UnsupportedModelError, shown
 from sterna.formats.pot_encodings import ENCODINGS, Encoding
 
 FIELD = "quantization_config"
-#: Methods that the names and shapes of tensors describe (storages/gptq.py, compressed.py,
+#: Methods that the tensors' names and shapes describe in full (storages/gptq.py, compressed.py,
 #: torchao.py).
 INTEGERS = ("gptq", "auto-round", "intel/auto-round", "compressed-tensors", "torchao")
 
@@ -49,7 +49,7 @@ class PowerOfTwo:
 
     @property
     def format(self) -> str:
-        """The weight format that runs them, without its scales."""
+        """The weight format that runs these weights, without its scales."""
         return self.ENCODINGS[self.encoding] + ("" if self.zero_free else "z")
 
     @property
@@ -58,7 +58,7 @@ class PowerOfTwo:
         return self.words.max_exponent - (not self.zero_free)
 
     def config(self) -> dict[str, Any]:
-        """The fields as config.json has them."""
+        """Return the fields as config.json has them."""
         return {
             "quant_method": "power_of_two", "encoding": self.encoding,
             "zero_free": self.zero_free, "scale": self.scale,
@@ -71,11 +71,11 @@ class PowerOfTwo:
 
     @property
     def group(self) -> int:
-        """Weights of a row that share a scale; 0: all of a row or of the tensor."""
+        """Weights of a row that share a scale; 0: one scale for a row or for the tensor."""
         return int(self.scale.removeprefix("group:")) if self.scale.startswith("group:") else 0
 
     def problem(self) -> str:
-        """The rule that the combination of fields breaks; empty: none."""
+        """Return the rule that this combination of fields breaks; empty if it breaks none."""
         if not self.zero_free and not self.integer:
             return "only E3P2 may have a zero; zero_free must be true"
         if self.scale in ("tensor", "row"):
@@ -87,7 +87,7 @@ class PowerOfTwo:
 
 @dataclass(frozen=True)
 class Quantization:
-    """The fields, checked; `declared`: whether config.json has BitNet's at all."""
+    """The fields, checked. declared: whether config.json has BitNet's fields at all."""
 
     declared: bool
     divides: bool
@@ -97,7 +97,7 @@ class Quantization:
     powers: PowerOfTwo | None = None
 
     def converts(self, name: str) -> bool:
-        """Whether a layer of this name is one of BitNet's, in a model with such layers."""
+        """Whether the method applies to a layer of this name, because no exclusion does."""
         return not any(
             name == e or name.startswith(f"{e}.") or name.endswith(e) for e in self.excluded
         )
@@ -118,7 +118,7 @@ def quantization(config: dict[str, Any], file: Path) -> Quantization:
     if method in INTEGERS and isinstance(settings, dict):
         _check_integers(settings, file)
         return Quantization(False, True, False, ())
-    if method == "mxfp4":  # of gpt-oss: names of tensors show the layers
+    if method == "mxfp4":  # gpt-oss: the names of its tensors tell which layers are quantised
         return Quantization(False, True, False, ())
     if method != "bitnet":
         raise UnsupportedModelError(
@@ -166,7 +166,7 @@ def _check_integers(settings: dict[str, Any], file: Path) -> None:
 
 
 def _norm_eps(settings: dict[str, Any], file: Path) -> float:
-    """eps of the norms before the layers, 0 without them."""
+    """Read the eps of the norms before the layers; 0 if there are none."""
     use = settings.get("use_rms_norm")
     if not isinstance(use, bool | None):
         raise ModelFormatError(

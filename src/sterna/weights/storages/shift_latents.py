@@ -1,7 +1,7 @@
 """DenseShift's and S3's latents, as `sterna.train` writes them: each bit is the sign of a float.
 
     w_sign, w_1 .. w_T   float [M, K]
-    w_sparse             float [M, K]   of S3 alone
+    w_sparse             float [M, K]   only S3 has it
     scale                float [M]      its sign does not count
 
 Equations 1 to 4 of "Demystifying Power-of-Two Quantization" define the weights
@@ -16,21 +16,21 @@ from sterna import formats
 from sterna.formats.power_of_two import from_latents
 from sterna.weights.storages.base import Layer, Levels
 
-MAX_SHIFTS = 7  # what an exponent of E3P2 can say
+MAX_SHIFTS = 7  # the largest exponent of E3P2
 
 
 def recognises(layer: Layer) -> bool:
-    """Whether signs are latents."""
+    """Whether the signs are stored as latents."""
     return layer.has("w_sign")
 
 
 def read(layer: Layer) -> Levels:
-    """The powers that the latents stand for."""
+    """Read the powers of two that the latents stand for."""
     M, K = layer.shape
     count = next(t for t in range(1, MAX_SHIFTS + 2) if not layer.has(f"w_{t}")) - 1
     zero = layer.has("w_sparse")
     if not count or layer.has(f"w_{MAX_SHIFTS + 1 - zero}"):
-        layer.fail("w_sign", f"w_1 to at most w_{MAX_SHIFTS - zero} beside it", f"{count}")
+        layer.fail("w_sign", f"w_1 to at most w_{MAX_SHIFTS - zero} next to it", f"{count}")
     scale = np.abs(layer.floats("scale", (M,)))
     if (scale == 0).any():
         layer.fail("scale", "scales that are not 0", f"0 at [{int((scale == 0).argmax())}]")

@@ -13,7 +13,7 @@ import numpy as np
 from sterna.formats.i2 import absmean
 from sterna.weights.storages.base import FLOATS, TERNARY, Layer, Levels
 
-SMALLEST = 1e-5  # of s, as the forward pass clamps it
+SMALLEST = 1e-5  # the forward pass clamps s to at least this
 
 
 def recognises(layer: Layer) -> bool:
@@ -22,6 +22,6 @@ def recognises(layer: Layer) -> bool:
 
 
 def read(layer: Layer) -> Levels:
-    """The rounded weights (BitNet b1.58, equation 3)."""
+    """Round the weights (BitNet b1.58, equation 3)."""
     levels, scale = absmean(layer.weight.values(), None, SMALLEST)
     return Levels(TERNARY, levels, np.asarray(scale, np.float32))

@@ -8,12 +8,13 @@
                                              byte, the first highest, two bits with a sign each
     _weight_scale       float ()
 
-A weight is scale (q - zero), but for Int4Tensor scale q + zero. Whole zeros leave levels, in the
-narrowest format that has them; others leave floats. These files round activations to 8 bits or not
-at all; here layers of levels round them to max |x| / 127.
+A weight is scale (q - zero), but scale q + zero for Int4Tensor. If zeros are whole numbers, the
+result is levels, in the narrowest format that has them; otherwise it is floats. torchao rounds the
+activations of such layers to 8 bits or not at all; here layers of levels round them, with a scale
+of max |x| / 127.
 
-Layers with other tensors in addition to codes are refused: layouts for GPU kernels
-(scale_and_zero), and activations with scales of their own. torchao 0.18.
+Layers with further tensors are refused: layouts for GPU kernels (scale_and_zero), and activations
+with stored scales. These names are those of torchao 0.18.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def recognises(layer: Layer) -> bool:
 
 
 def read(layer: Layer) -> Levels | Floats:
-    """The levels, checked."""
+    """Read the levels, and check them."""
     for name in REFUSED:
         if layer.has(PREFIX + name):
             layer.fail(
@@ -75,7 +76,7 @@ def read(layer: Layer) -> Levels | Floats:
 
 
 def _affine(layer: Layer, levels: npt.NDArray[Any], scale: F32, added: bool) -> Levels | Floats:
-    """scale (levels - zero), or where the zero is `added` scale levels + zero."""
+    """Compute scale (levels - zero), or scale levels + zero if the zero is `added`."""
     M, K = layer.shape
     zero = _zero(layer, scale.shape, added)
     if not zero.any():
@@ -101,7 +102,7 @@ def _levels(levels: npt.NDArray[Any], scale: F32) -> Levels | Floats:
 
 
 def _scale(layer: Layer, turned: bool) -> F32:
-    """float32 [M, groups]; turned: it is stored [groups, M]."""
+    """Read the scales as float32 [M, groups]; turned: they are stored as [groups, M]."""
     M, K = layer.shape
     shape = layer.info(SCALE).shape
     if shape in ((), (1,), (1, 1)):
@@ -118,7 +119,7 @@ def _scale(layer: Layer, turned: bool) -> F32:
 
 
 def _zero(layer: Layer, shape: tuple[int, ...], added: bool) -> F32:
-    """float32 [M, groups]; zeros where there are none."""
+    """Read the zero points as float32 [M, groups]; zeros if there are none."""
     if not layer.has(ZERO):
         return np.zeros(shape, np.float32)
     info = layer.info(ZERO)

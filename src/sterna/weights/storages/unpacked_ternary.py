@@ -3,8 +3,8 @@
     weight        float [M, K] of -1, 0 and 1
     weight_scale  one float
 
-Models of the class autobitlinear in offline mode run from these, too. In online mode there is no
-scale, and the floats are masters.
+Models of the class autobitlinear in offline mode also run from these tensors. In online mode there
+is no scale, and the floats are masters.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sterna.weights.storages.packed_ternary import trit_scale
 
 
 def recognises(layer: Layer) -> bool:
-    """Whether this is a BitNet layer of floats with a scale that is in use."""
+    """Whether this is a BitNet layer of floats that uses its scale."""
     q = layer.quantization
     if not (q.declared and layer.masters and layer.dtype in FLOATS) or q.online:
         return False
@@ -25,7 +25,7 @@ def recognises(layer: Layer) -> bool:
 
 
 def read(layer: Layer) -> Levels:
-    """The trits, checked."""
+    """Read the trits, and check them."""
     scale, trits = trit_scale(layer), layer.weight.values()
     wrong = (trits != 0) & (np.abs(trits) != 1)
     if wrong.any():
