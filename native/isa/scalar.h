@@ -7,8 +7,8 @@
 namespace {
 
 constexpr int kLanes = 16;
-constexpr int kAccumulators = 8;  // vectors that a block of tokens x row blocks accumulates in
-constexpr int kPanelVectors = 1, kPanelTokens = 6;  // accumulators of a panel's blocks
+constexpr int kAccumulators = 4;  // vectors that a block of tokens x row blocks accumulates in
+constexpr int kPanelVectors = 1, kPanelTokens = 4;  // accumulators of a panel's blocks
 constexpr int kAttentionRows = 1;  // query rows that share a pass over the keys
 constexpr bool kPairSums16 = false;  // dot() adds pairs of products in a saturating int16
 constexpr bool kSignedDot = false;  // dot() takes u as signed bytes, so that they are at most 127
