@@ -1,8 +1,9 @@
 """Energy from RAPL, Intel's and AMD's running counters, as Linux shows them in /sys/class/powercap.
 
-A zone intel-rapl:N is a package, intel-rapl:N:M a part of it: cores, graphics, or the memory, which
-no package counts. Summed are packages and memories: all processes on them, and what they take idle.
-The same package may be there once more as intel-rapl-mmio:N, and the whole board as psys.
+A zone intel-rapl:N is a package, and intel-rapl:N:M is a part of it: cores, graphics, or the
+memory, which the package's counter leaves out. The sum here is that of packages and memories; it
+includes all processes, and what the hardware takes when idle. The same package may appear again as
+intel-rapl-mmio:N, and the whole board as psys; they are not added.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Rapl:
                 continue
             else:
                 self._zones.append(zone)
-        if refused:  # part of the energy is no figure
+        if refused:  # the sum of some counters would be wrong
             self._zones = []
             self.status = f"{refused[0]} may not be read; run as root, or let it be readable"
         elif any(zone.name.startswith("package") for zone in self._zones):
@@ -60,17 +61,17 @@ class Rapl:
         return bool(self._zones)
 
     def sample(self) -> tuple[int, ...]:
-        """The counters now; empty if there are none, or one has gone."""
+        """Read the counters; empty if there are none, or if one has disappeared."""
         try:
             return tuple(int(zone.counter.read_text()) for zone in self._zones)
         except (OSError, ValueError):
             return ()
 
     def joules(self, begin: tuple[int, ...], end: tuple[int, ...]) -> float | None:
-        """Energy between two samples; None without counters.
+        """Return the energy between two samples in joules; None without counters.
 
-        A counter may have gone back to 0 once in between. At 200 W it does every 20 minutes where
-        its range is 2^32 units of 61 uJ.
+        A counter may have gone back to 0 once in between. At 200 W a range of 2^32 units of 61 uJ
+        lasts 20 minutes.
         """
         if not self._zones or not len(begin) == len(end) == len(self._zones):
             return None
@@ -81,7 +82,7 @@ class Rapl:
 
 
 def _zone(folder: Path) -> _Zone | None:
-    """A package or a memory; None for other zones and for what is not a zone."""
+    """Open a package's or a memory's zone; None for other zones and other folders."""
     if not re.fullmatch(r"intel-rapl:\d+(:\d+)?", folder.name):
         return None
     try:

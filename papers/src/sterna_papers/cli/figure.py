@@ -87,7 +87,7 @@ _repeat = click.option("--repeat", type=int, default=3, show_default=True, help=
 
 @click.group("figure")
 def command() -> None:
-    """The papers' tables and figures, measured on this machine."""
+    """Measure the papers' tables and figures on this machine."""
 
 
 @command.command()
@@ -106,7 +106,7 @@ def command() -> None:
     show_default=True,
     help="Weight formats of the layers; bf16 is always among them.",
 )
-@click.option("--head", default="bf16", show_default=True, help="Output head of all.")
+@click.option("--head", default="bf16", show_default=True, help="Output head of all models.")
 @click.option("--tokens", type=int, default=128, show_default=True, help="Tokens to generate.")
 @_repeat
 @threads_options
@@ -114,7 +114,7 @@ def command() -> None:
 @plot_option
 @output_options
 def e2e(output: str, plot: Path | None, **options: Any) -> None:
-    """Tokens per second of 16, 4, 2 and 1 bit, with what Amdahl's law allows.
+    """Measure tokens per second with 16, 4, 2 and 1 bit, and what Amdahl's law allows.
 
     Figures 8 to 10 of arXiv 2508.06753.
     """
@@ -139,7 +139,7 @@ def e2e(output: str, plot: Path | None, **options: Any) -> None:
 @click.option("--pp", type=int, default=512, show_default=True, help="Tokens of the prompt.")
 @click.option("--tg", type=int, default=64, show_default=True, help="Tokens to generate.")
 @click.option(
-    "--peer/--no-peer", "with_peer", default=True, help="Run llama-cpp-python, too, in turn."
+    "--peer/--no-peer", "with_peer", default=True, help="Also run llama-cpp-python, in turn."
 )
 @_repeat
 @team_option
@@ -149,7 +149,7 @@ def e2e(output: str, plot: Path | None, **options: Any) -> None:
 @plot_option
 @output_options
 def prompt(output: str, plot: Path | None, **options: Any) -> None:
-    """Prompt and eval tokens per second of each weight format, compared with llama.cpp.
+    """Measure prompt and eval tokens per second of each weight format, and llama.cpp's.
 
     The tables of "LLaMA Now Goes Faster on CPUs", the llamafile paper.
     """
@@ -176,7 +176,7 @@ def prompt(output: str, plot: Path | None, **options: Any) -> None:
     "--formats", "format_names", type=NAMES,
     help="Weight formats; default: the paper's kernels and Sterna's lossless ternary ones.",
 )  # fmt: skip
-@click.option("--head", default="bf16", show_default=True, help="Output head of all.")
+@click.option("--head", default="bf16", show_default=True, help="Output head of all models.")
 @click.option("--tokens", type=int, default=16, show_default=True, help="Tokens to generate.")
 @_repeat
 @click.option("--threads", type=NUMBERS, help="Thread counts; default: 1 to the usable cores.")
@@ -185,7 +185,7 @@ def prompt(output: str, plot: Path | None, **options: Any) -> None:
 @plot_option
 @output_options
 def ternary(output: str, plot: Path | None, **options: Any) -> None:
-    """Tokens per second of ternary models from 700M to 100B, and over the threads.
+    """Measure tokens per second of ternary models from 700M to 100B, and over the threads.
 
     Table 7 and Figures 8 and 10 of arXiv 2502.11880 (Bitnet.cpp).
     """
@@ -221,7 +221,7 @@ def ternary(output: str, plot: Path | None, **options: Any) -> None:
 @plot_option
 @output_options
 def litespark(output: str, plot: Path | None, **options: Any) -> None:
-    """Memory, time to first token, throughput and energy, compared with PyTorch.
+    """Compare memory, time to first token, throughput and energy with PyTorch's.
 
     The tables of the Litespark paper.
     """
@@ -236,7 +236,7 @@ def litespark(output: str, plot: Path | None, **options: Any) -> None:
 
 
 def _ternary_sections(shown: Sequence[Row]) -> list[Section]:
-    """Table 7: a line for each model, a column for each format; then the numbers of threads."""
+    """Lay out Table 7, with a line per model and a column per format, and then the threads."""
     most = max(row["threads"] for row in shown)
     names = dict.fromkeys(str(row["format"]) for row in shown)
     lines: dict[str, dict[str, Any]] = {}

@@ -61,7 +61,7 @@ OWN = {
 )  # fmt: skip
 @click.option(
     "--rows", type=int,
-    help="Rows of A to time; default: all, of large matrices as many as take about a second.",
+    help="Rows of A to time; default: all, but of large matrices as many as take about a second.",
 )  # fmt: skip
 @click.option(
     "--compilers", type=NAMES, default="g++,clang++", show_default=True,
@@ -73,17 +73,17 @@ OWN = {
 )  # fmt: skip
 @click.option(
     "--count", "vlen", type=int,
-    help="RISC-V vectors of so many bits: count instructions and model cycles; nothing is run.",
+    help="Bits of RISC-V vectors: count instructions and model cycles for them, and run nothing.",
 )  # fmt: skip
 @isa_option
 @click.option("--repeat", type=int, default=5, show_default=True, help="Rounds; medians.")
 @plot_option
 @output_options
 def pot(output: str, plot: Path | None, vlen: int | None, **options: Any) -> None:
-    """Power-of-two kernels and plain SIMD ones, by size of the matrices and by compiler.
+    """Measure power-of-two kernels and plain SIMD ones, by matrix size and by compiler.
 
     Figures 3 to 7 of "Demystifying Power-of-Two Quantization: Benchmarking Inference on AVX and
-    RVV": one thread, square matrices, no tiling; and what binds each kernel.
+    RVV": one thread, square matrices, no tiling. Also shows what binds each kernel.
     """
     from sterna_papers.figures import pot as source
     from sterna_papers.figures import pot_counts, pot_plots
@@ -143,14 +143,14 @@ def _counted(shown: Sequence[Row]) -> list[Section]:
 
 
 def _named(row: Row) -> dict[str, Any]:
-    """A row in which what is a list, or part of a name, is text."""
+    """Turn lists of a row, and fields that belong to a name, into text."""
     special = ", special values" if row["special"] else ""
     unroll = " × ".join(map(str, row["unroll"]))
     return {**row, "kernel": f"{row['kernel']}{special}", "unroll": unroll}
 
 
 def _by_size(rows: Sequence[Row]) -> tuple[list[Row], dict[str, str]]:
-    """A line per kernel and build, a column per N."""
+    """Lay out a line per kernel and build, and a column per N."""
     lines: dict[tuple[str, str], dict[str, Any]] = {}
     for row in map(_named, rows):
         key = row["kernel"], row["build"]
@@ -161,7 +161,7 @@ def _by_size(rows: Sequence[Row]) -> tuple[list[Row], dict[str, str]]:
 
 
 def _vectorised(rows: Sequence[Row]) -> tuple[list[Row], dict[str, str]]:
-    """A line per arithmetic and build: scalar, vectorised by the compiler, by hand."""
+    """Lay out a line per arithmetic and build: scalar, vectorised by the compiler, by hand."""
     lines: dict[tuple[str, str], dict[str, Any]] = {}
     for row in rows:
         base, _, how = row["kernel"].partition("-")

@@ -39,7 +39,7 @@ COLUMNS = {
     "counts": "counts",
 }
 FIGURES = ("tok_s", "gops", "gb_s")
-#: Default measurements, without --thorough and with it.
+#: Default measurements, without and with --thorough.
 QUICK: dict[str, Any] = {
     "peers": ("llama.cpp", "ik_llama.cpp"), "formats": ("t5",), "pp": (128,), "tg": (16,),
     "n": (1, 128),
@@ -54,14 +54,14 @@ THOROUGH: dict[str, Any] = {
 @click.option(
     "--peers",
     type=NAMES,
-    help="Whom to run: llama.cpp, ik_llama.cpp, torch, litespark, numpy; those that are missing "
-    "are named in the report; default: llama.cpp,ik_llama.cpp.",
+    help="Other runtimes: llama.cpp, ik_llama.cpp, torch, litespark, numpy; the report names those "
+    "that are missing; default: llama.cpp,ik_llama.cpp.",
 )
 @click.option(
     "--shape",
     default="bitnet-2b",
     show_default=True,
-    help="Sizes of the dummy model, or MxK for the product with one matrix alone.",
+    help="Shape of the dummy model, or MxK for the product with a single matrix.",
 )
 @click.option(
     "--format",
@@ -78,12 +78,12 @@ THOROUGH: dict[str, Any] = {
     type=NUMBERS,
     default="0",
     show_default=True,
-    help="Tokens that are in the KV cache before those that are generated.",
+    help="Tokens that are in the KV cache before generation.",
 )
 @click.option(
     "--n",
     type=COUNTS,
-    help="Tokens of matrix products, in formats that hold -1, 0 and 1, 0: none; default: 1,128.",
+    help="Tokens of matrix products, in formats with -1, 0 and 1; 0: no products; default: 1,128.",
 )
 @click.option(
     "--thorough",
@@ -115,7 +115,7 @@ def command(
 ) -> None:
     """Measure Sterna and other runtimes in turn, and check their outputs.
 
-    By default one format, one prompt and a few tokens; --thorough for the rest.
+    The default is one format, one prompt and a few tokens; --thorough measures the rest, too.
     """
     from sterna.runtime import resolve_threads
     from sterna_papers.peers import run

@@ -26,14 +26,14 @@ def run_figure(
     show: Callable[[Rows], None],
     **options: Any,
 ) -> None:
-    """Show the rows of `measure(**options)` and draw them into `plot`; a spinner meanwhile."""
+    """Show the rows of `measure(**options)`, and draw them into `plot`, behind a spinner."""
     from sterna.bench import plots
 
     if plot is not None:
         plots.require(plot)  # before minutes of measuring
 
     def both(rows: list[dict[str, Any]]) -> None:
-        show(rows)  # first: a picture of a run that was ended early may lack what it compares with
+        show(rows)  # before drawing, which may fail for the rows of a run that was ended early
         if plot is not None:
             plots.save(draw(rows), plot)
 
@@ -46,8 +46,10 @@ def write_sections(
     sections: Callable[[Sequence[Row]], list[Section]],
     *reasons: tuple[str, str],
 ) -> None:
-    """Rows on stdout: all fields as JSON or CSV; as Markdown or drawn in tables, and below them
-    what was skipped or does not count. reasons: more fields that say why, and of whom.
+    """Write rows to stdout: all fields as JSON or CSV, or tables as Markdown or drawn.
+
+    Below tables follows what was skipped or does not count. reasons: further fields that tell why a
+    participant was skipped, and its name.
     """
     from sterna.bench.report import to_markdown, with_range
 
@@ -72,7 +74,7 @@ def write_sections(
 
 
 def _counted(row: Row) -> dict[str, Any]:
-    """A row without the figures of a participant whose outputs were wrong."""
+    """Remove the figures of a participant with wrong outputs from a row."""
     out = dict(row)
     sterna, peer = ("prompt_", "eval_", "tok_s", "ttft_"), ("peer_prompt_", "peer_eval_")
     for flag, prefixes in (("checked", sterna), ("peer_checked", peer)):
@@ -85,9 +87,9 @@ def _remarks(row: Row, reasons: Sequence[tuple[str, str]]) -> list[str]:
     who = " ".join(str(row[k]) for k in ("peer", "model", "build", "format") if row.get(k))
     case = " ".join(str(row[k]) for k in ("model", "format") if row.get(k))
     lines = [f"skipped: {case if reasons else who}: {row['skipped']}"] if row["skipped"] else []
-    lines += [f"skipped: {of} beside {case}: {row[name]}" for name, of in reasons if row.get(name)]
+    lines += [f"skipped: {of} next to {case}: {row[name]}" for name, of in reasons if row.get(name)]
     if row.get("checked") is False and not row["skipped"]:
         lines.append(f"not counted: {case if reasons else who}: its outputs were wrong")
     if row.get("peer_checked") is False and not row.get("peer_skipped"):
-        lines.append(f"not counted: {row['peer']} beside {case}: its outputs were wrong")
+        lines.append(f"not counted: {row['peer']} next to {case}: its outputs were wrong")
     return lines

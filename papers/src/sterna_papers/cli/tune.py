@@ -29,8 +29,7 @@ COLUMNS = {
 }
 
 
-# The ignores: ParamType is generic in newer versions of click and not in older ones.
-# As in cli/report.py: generic in newer versions of click alone.
+# The ignores are there because ParamType is generic in newer versions of click only.
 class _Shape(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     """Three whole numbers: "64,4096,4096"."""
 
@@ -75,9 +74,9 @@ def command(
 ) -> None:
     """Measure every unrolling of the power-of-two kernels, and keep the best of each shape.
 
-    Products of other shapes run with the choice for the nearest. The choices are kept in the cache,
-    for this CPU, unit and number of threads (see STERNA_CACHE); they change the speed and the order
-    of float sums, never an integer result.
+    A product of another shape runs with the choice for the nearest one. The cache (STERNA_CACHE)
+    keeps the choices for this CPU, unit and number of threads. They change the speed and the order
+    of float sums, but no integer result.
     """
     from sterna_papers import pot
     from sterna_papers.pot import tuning
@@ -101,7 +100,7 @@ def command(
             names, unit, tuple(dict.fromkeys(shapes)) or tuning.SHAPES,
             threads=threads, repeat=repeat, progress=progress,
         )  # fmt: skip
-    _show(choices, as_json)  # first: what was measured is not lost with a place to keep it
+    _show(choices, as_json)  # before storing, so that a failure does not lose the results
     path = tuning.store(choices)
     if not as_json:
         where = f"kept in {path}" if path else "not kept: STERNA_CACHE is off"

@@ -1,6 +1,6 @@
-"""Models of random weights that decode: the times of their tokens, their layers, their kernels.
+"""Times the decoding of random models: their tokens, their layers, and their kernels alone.
 
-Models that fit into memory together are measured together, in turn; others one after the other.
+Models that fit into memory together are measured in turn; others run one after the other.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FIELDS = (
 
 @dataclass(frozen=True)
 class Plan:
-    """A model to be made and the tokens it decodes."""
+    """A model to make, and the number of tokens to decode."""
 
     shape: str
     format: str
@@ -50,17 +50,17 @@ class Plan:
 
     @property
     def layer_bytes(self) -> int:
-        """Weights and scales of the linear layers but the head."""
+        """Bytes of weights and scales of the linear layers but the head."""
         return shape_named(self.shape).layer_bytes(self.format)
 
     @property
     def nbytes(self) -> int:
-        """Weights, scales and KV cache."""
+        """Bytes of weights, scales and KV cache."""
         return model_bytes(self.shape, self.format, self.head, self.positions)
 
 
 def plans(models: Sequence[str], format_names: Sequence[str], head: str, n: int) -> list[Plan]:
-    """Every model in every format, none twice. RequestError for names and counts that cannot be."""
+    """List every model in every format, none twice; RequestError for a wrong name or count."""
     if not models:
         raise RequestError("models: must name at least one; try --models tiny")
     if n < 1:
@@ -82,10 +82,10 @@ def plans(models: Sequence[str], format_names: Sequence[str], head: str, n: int)
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured of a model on some threads: times in seconds, one for each round.
+    """The times of a model on some threads, in seconds, one for each round.
 
-    layers: of a token in the linear layers but the head, within the model; kernels: the same layers
-    alone, one after the other.
+    layers: a token's time in the linear layers but the head, within the model. kernels: the time of
+    the same layers alone, one after the other.
     """
 
     plan: Plan
@@ -113,7 +113,7 @@ class Measured:
         return statistics.median(self.kernels)
 
     def row(self) -> dict[str, Any]:
-        """The row with FIELDS."""
+        """Return the row with FIELDS."""
         n = self.plan.n
         gb_s = self.bytes_per_token / self.token_s / 1e9
         bandwidth = self.bandwidth_gb_s
@@ -137,7 +137,7 @@ class Measured:
 
 
 def skipped_row(plan: Plan, why: str, threads: int, isa: str) -> dict[str, Any]:
-    """A row with FIELDS of what was not measured."""
+    """Make a row with FIELDS for a model that was not measured."""
     row: dict[str, Any] = dict.fromkeys(FIELDS)
     names = {"model": plan.shape, "format": plan.format, "head": plan.head, "n": plan.n}
     return row | names | {"threads": threads, "isa": isa, "skipped": why}
@@ -155,19 +155,19 @@ class _Live:
     kernels: list[float] = field(default_factory=list)
 
     def time_tokens(self) -> None:
-        time.sleep(SETTLE_S)  # another pool's threads have stopped spinning
+        time.sleep(SETTLE_S)  # until the threads of other pools have stopped spinning
         took, _, layers, *_ = generate(self.engine, self.plan.n, 1)
         self.seconds.append(took)
         self.layers.append(layers / self.plan.n)
 
     def time_kernels(self) -> None:
-        """The layers' matrices alone, those of one shape after those of another."""
+        """Time the layers' matrices alone, one shape after the other."""
         linears = [op.weight for op in self.model.graph.linears]
         shapes: dict[tuple[int, int], list[_native.Weight]] = {}
         for weight in linears[:-1]:
             shapes.setdefault((weight.M, weight.K), []).append(weight.native())
         engine = self.engine
-        # One round: the other shapes lie between two passes, as in the model.
+        # One round, so that the other shapes lie between two passes, as in the model.
         self.kernels.append(
             sum(
                 len(weights)
@@ -185,7 +185,7 @@ class _Live:
 
 
 def together(needs: Sequence[int], room: int) -> tuple[list[list[int]], list[int]]:
-    """(groups of indices that fit into `room` bytes together, in order; indices that never do)."""
+    """Return (groups of indices that fit into `room` bytes together; indices that never fit)."""
     groups: list[list[int]] = []
     left = 0
     for i, need in enumerate(needs):
@@ -200,8 +200,9 @@ def together(needs: Sequence[int], room: int) -> tuple[list[list[int]], list[int
 
 
 def room_bytes() -> int:
-    """Bytes that models may take: a tenth of the free memory is left to others, and what bandwidth
-    is measured on.
+    """Return the bytes that models may take.
+
+    A tenth of the free memory, and the buffer of the bandwidth measurement, stay free.
     """
     return max(0, available_bytes() * 9 // 10 - machine.BANDWIDTH_BYTES - HEADROOM_BYTES)
 
@@ -215,10 +216,10 @@ def decode(
     kernels: bool,
     progress: Progress,
 ) -> Iterator[Measured | tuple[Plan, str]]:
-    """What was measured of each plan, on each of the `teams` of its shape; or why it was not.
+    """Yield each plan with its times on each of the `teams` of its shape, or why there are none.
 
-    kernels: time the layers alone too. In each round of a group the machine is measured, and then
-    every model once. Raises RequestError for a repeat below 1.
+    kernels: whether to time the layers alone, too. Each round of a group measures the machine, and
+    then every model once. Raises RequestError for a repeat below 1.
     """
     if repeat < 1:
         raise RequestError(f"repeat: must be at least 1, but got {repeat}")
@@ -229,7 +230,7 @@ def decode(
         yield asked[i], f"needs {needed:.1f} GB of memory, but {room / 1e9:.1f} GB may be taken"
     for group in groups:
         yield from _group([asked[i] for i in group], teams, isa, repeat, kernels, progress)
-        gc.collect()  # a graph's operations and values know each other
+        gc.collect()  # a graph's operations and values refer to each other
 
 
 def _group(
@@ -247,14 +248,14 @@ def _group(
             model = random_model(
                 plan.shape, format=plan.format, head=plan.head, kv_positions=plan.positions
             )
-        except RequestError as e:  # memory that was there before has gone
+        except RequestError as e:  # less memory is free than before
             yield plan, str(e)
             continue
         live += [
             _Live(plan, model, Engine(model, threads=t, isa=isa, skip_zeros=False))
             for t in teams[plan.shape]
         ]
-        generate(live[-1].engine, 1, 1)  # the pool starts, buffers are allocated
+        generate(live[-1].engine, 1, 1)  # starts the pool and allocates buffers
     counts = {int(case.engine.threads): case.engine.threads for case in live}
     yardsticks, pace = Yardsticks(), Pace(repeat * len(live))
     for i in range(repeat):

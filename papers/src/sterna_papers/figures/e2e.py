@@ -1,6 +1,6 @@
 """Figures 8 to 10 of arXiv 2508.06753: tokens per second of 16, 4, 2 and 1 bit, end to end.
 
-Each has a bound by Amdahl's law: s = 1 / (1 - alpha + alpha / x) if the layers take a share alpha
+Amdahl's law bounds the speed-up: s = 1 / (1 - alpha + alpha / x) if the layers take a share alpha
 of the 16-bit run and become x times faster (equation 4).
 """
 
@@ -29,7 +29,7 @@ FIELDS = (
 
 
 def amdahl(alpha: float, x: float) -> float:
-    """Speed-up of the whole where a share alpha of it becomes x times faster (equation 4).
+    """Return the speed-up of the whole if a share alpha becomes x times faster (equation 4).
 
     alpha in 0..1, x above 0; RequestError otherwise.
     """
@@ -51,9 +51,9 @@ def run(
     progress: Progress = lambda _: None,
     known: Known = lambda _: None,
 ) -> Rows:
-    """Rows with FIELDS, one per model and format; the baseline, bf16, is always among them.
+    """Return rows with FIELDS, one per model and format; the baseline, bf16, is always among them.
 
-    Times are medians of `repeat` rounds. What does not fit into memory is a row that says so.
+    Times are medians of `repeat` rounds. The row of a model that does not fit into memory says so.
     Raises RequestError.
     """
     team, unit = resolve_threads(threads, cores), resolve_isa(isa)
@@ -84,7 +84,7 @@ def run(
 
 
 def _compared(m: Measured, baseline: Measured | None) -> dict[str, float]:
-    """How a model's tokens compare with the baseline's, and what was to be expected."""
+    """Compare a model's speed with the baseline's, and with what Amdahl's law predicts."""
     share = {"layer_share": significant(min(1.0, m.layers_s / m.token_s))}
     if baseline is None:
         return share

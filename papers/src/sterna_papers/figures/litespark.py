@@ -1,5 +1,7 @@
-"""The tables of the Litespark paper: memory, time to first token, throughput and energy per token
-of a ternary model. PyTorch with dense weights and the paper's own library run in turn with Sterna.
+"""The tables of the Litespark paper, for a ternary model.
+
+They have memory, time to first token, throughput and energy per token. PyTorch with dense weights
+and the paper's own library run in turn with Sterna.
 """
 
 from __future__ import annotations
@@ -52,11 +54,11 @@ def run(
     progress: Progress = lambda _: None,
     known: Known = lambda _: None,
 ) -> Rows:
-    """Rows with FIELDS: Sterna in each format, then the peers of `names`; medians of `repeat` runs.
+    """Return rows with FIELDS: Sterna in each format, then the peers; medians of `repeat` runs.
 
-    Ratios are improvements over torch, above 1 where it takes more. energy says which counters were
-    read, or that there are none. RequestError for arguments that cannot be; what is missing or does
-    not fit is a row that says so.
+    Ratios are improvements over torch, above 1 if torch takes more. energy says which counters were
+    read, or that there are none. The row of a peer that is missing or does not fit into memory says
+    so. Raises RequestError for wrong arguments.
     """
     if pp < 1 or tg < 1:
         raise RequestError(f"figure litespark: pp and tg must be at least 1, but got {pp}, {tg}")
@@ -78,7 +80,7 @@ def run(
 
 
 def _compared(measured: Rows, mine: dict[str, Any], format_names: Sequence[str]) -> Rows:
-    """A row for each participant, with its ratios to torch where that was measured."""
+    """Make a row for each participant, with its ratios to torch if torch was measured."""
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in measured:
         groups.setdefault((row["peer"], row["format"]), []).append(row)
@@ -95,7 +97,7 @@ def _compared(measured: Rows, mine: dict[str, Any], format_names: Sequence[str])
 
 
 def _participant(measured: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One row of a participant's two cases."""
+    """Make one row of a participant's two cases."""
     last = measured[-1]
     out: dict[str, Any] = {name: last[name] for name in ("peer", "version", "format", "head")}
     out["checked"] = all(row["checked"] for row in measured)
@@ -118,7 +120,7 @@ def _participant(measured: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _ratios(row: Mapping[str, Any], baseline: Mapping[str, Any]) -> dict[str, float | None]:
-    """Improvements over the baseline: less memory, time and energy, more tokens."""
+    """Compute improvements over the baseline: less memory, time and energy, more tokens."""
 
     def over(name: str, above: Mapping[str, Any], below: Mapping[str, Any]) -> float | None:
         a, b = above[name], below[name]

@@ -1,4 +1,4 @@
-"""The pictures of the papers' figures; `sterna.bench.plots` has their style."""
+"""The pictures of the papers' figures, in the style of `sterna.bench.plots`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _bars(
 
 
 def above(ax: Axes, x: float, y: float, text: str, size: float = 8, **how: Any) -> None:
-    """A word above a bar."""
+    """Write a word above a bar."""
     ax.annotate(
         text, (x, y), xytext=(0, 2), textcoords="offset points", ha="center", va="bottom",
         fontsize=size, **how,
@@ -33,7 +33,7 @@ def above(ax: Axes, x: float, y: float, text: str, size: float = 8, **how: Any) 
 
 
 def groups(ax: Axes, names: Sequence[str], top: float, ylabel: str) -> None:
-    """Groups of bars named below, from 0 up to a little above the highest."""
+    """Set the axes for groups of bars: their names below, and values from 0 to `top`."""
     ax.set(xticks=range(len(names)), xlim=(-0.55, len(names) - 0.45), ylim=(0, top))
     ax.set_xticklabels(names)
     ax.set_ylabel(ylabel)
@@ -41,7 +41,7 @@ def groups(ax: Axes, names: Sequence[str], top: float, ylabel: str) -> None:
 
 
 def _offsets(count: int) -> tuple[list[float], float]:
-    """Where the bars of a group stand around its middle, and their width."""
+    """Return the offsets of a group's bars from its middle, and their width."""
     width = 0.84 / max(1, count)
     return [(i - (count - 1) / 2) * width for i in range(count)], width
 
@@ -56,7 +56,7 @@ def _nothing(ax: Axes, what: str) -> None:
 
 @styled
 def e2e(rows: Sequence[Row]) -> Figure:
-    """A group per model, a bar per format; ticks where Amdahl's law puts it."""
+    """Draw a group per model and a bar per format, with ticks at the values of Amdahl's law."""
     done = [row for row in rows if row["tok_s"]]
     models = list(dict.fromkeys(row["model"] for row in rows))
     names = list(dict.fromkeys(row["format"] for row in rows))
@@ -77,7 +77,7 @@ def e2e(rows: Sequence[Row]) -> Figure:
     groups(ax, models, 1.32 * top, "tokens per second")
     for i, model in enumerate(models):
         alpha = next((row["alpha"] for row in rows if row["model"] == model and row["alpha"]), None)
-        text = "no bf16 beside it" if alpha is None else f"α = {alpha:.2f}"
+        text = "no bf16 next to it" if alpha is None else f"α = {alpha:.2f}"
         ax.annotate(
             text, (i, 0), xytext=(0, -24), textcoords="offset points", ha="center", va="top",
             fontsize=9, color="#555555",
@@ -89,7 +89,7 @@ def e2e(rows: Sequence[Row]) -> Figure:
 
 
 def _expected(row: Row, rows: Sequence[Row], field: str) -> float | None:
-    """Tokens per second that a speed-up of the baseline would be."""
+    """Return the tokens per second that a speed-up of the baseline would be."""
     base = next(
         (r["tok_s"] for r in rows if r["model"] == row["model"] and r["speedup"] == 1), None
     )
@@ -120,7 +120,7 @@ def _mark_e2e(ax: Axes, x: float, row: Row, rows: Sequence[Row], width: float) -
 
 @styled
 def prompt(rows: Sequence[Row]) -> Figure:
-    """Left prompts, right single tokens; for each format Sterna's bar and llama.cpp's."""
+    """Draw prompts on the left, single tokens on the right; a format has a bar of each runtime."""
     figure, (left, right) = new_figure(max(11.0, 2.0 + 1.15 * len(rows)), 5.0, 2)
     _draw_prompt(left, rows, "prompt", f"Prompt of {rows[0]['pp']} tokens")
     _draw_prompt(right, rows, "eval", f"{rows[0]['tg']} single tokens (eval)")
@@ -162,7 +162,7 @@ def _draw_prompt(ax: Axes, rows: Sequence[Row], kind: str, title: str) -> None:
 
 @styled
 def ternary(rows: Sequence[Row]) -> Figure:
-    """Table 7 as bars, on a logarithmic axis; next to it tokens and bytes over the threads."""
+    """Draw Table 7 as bars on a logarithmic axis, and tokens and bytes over the threads."""
     most = max(row["threads"] for row in rows)
     scaled = [
         model
@@ -187,7 +187,7 @@ def ternary(rows: Sequence[Row]) -> Figure:
 
 
 def _many(count: int) -> list[str]:
-    """More colours than a palette has: the second round is darker."""
+    """List more colours than the palette has: the second round is darker."""
     import matplotlib.colors as mc
 
     shades = []
@@ -263,7 +263,7 @@ PANELS = {
 
 @styled
 def litespark(rows: Sequence[Row]) -> Figure:
-    """A panel for memory, time to first token and throughput, and for energy where it is known."""
+    """Draw a panel each for memory, time to first token, throughput, and energy if known."""
     import matplotlib.ticker as ticker
 
     shown = [row for row in rows if row["checked"]]

@@ -1,9 +1,9 @@
-"""Figures 3 to 7 of "Demystifying Power-of-Two Quantization: Benchmarking Inference on AVX and
-RVV": power-of-two kernels and plain SIMD ones, in the paper's own setting on this machine.
+"""Figures 3 to 7 of the paper on power-of-two weights, which compare its kernels with plain SIMD.
 
-Square matrices, one thread, the paper's loop order (rows of a outermost, then rows of b, then k),
-every kernel with its best unrolling at that size. Only `rows` rows of a are timed: all rows do the
-same, and b is read again for every block of unroll[0] rows.
+The paper is "Demystifying Power-of-Two Quantization: Benchmarking Inference on AVX and RVV". The
+setting is the paper's: square matrices, one thread, the loop order rows of a, then rows of b, then
+k, and every kernel with its best unrolling at that size. Only `rows` rows of a are timed, since all
+rows do the same work and every block of unroll[0] rows reads b again.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ BASELINES = {
 SCALARS = tuple(f"{name}-{how}" for name in ("f32", "i32", "pot8") for how in ("scalar", "auto"))
 #: Kernels that handle special values, or do not.
 SPECIAL = ("pot8", "pot16", "pot4")
-POINT_MACS = 1 << 31  # of a measurement: some 0.1 s at 20 multiply-adds a nanosecond
+POINT_MACS = 1 << 31  # multiply-adds of a measurement: some 0.1 s at 20 a nanosecond
 TUNE_MACS = 1 << 27
-SCALAR_SHARE = 16  # scalar kernels are that much slower, and take fewer rows
-ROW_STEP = 16  # rows are a multiple of every unrolling's, so that none has a rest
+SCALAR_SHARE = 16  # scalar kernels are so many times slower, and take fewer rows
+ROW_STEP = 16  # a multiple of every unrolling's rows, so that no rows remain
 MAX_SIZE = 1 << 14
-LEAST_BYTES = 1 << 12  # that bandwidth is measured on
+LEAST_BYTES = 1 << 12  # the smallest buffer for measuring bandwidth
 GEMM_TOKENS = 512
 GEMV_SHAPE = roofline.SHAPE
 GEMM_SHAPE = "4096x4096"
@@ -61,7 +61,7 @@ Row = dict[str, Any]
 
 @dataclass
 class _Case:
-    """A kernel of a build at a size. special: None where there is no choice."""
+    """A kernel of a build at a size. special: None if the kernel has no choice of it."""
 
     build: Build
     kernel: str
@@ -78,7 +78,7 @@ class _Case:
 
     @property
     def line(self) -> tuple[str, str, bool | None]:
-        """What it has in common with the same kernel at other sizes."""
+        """The line of the figure: the same kernel at other sizes shares it."""
         return self.build.name, self.kernel, self.special
 
 
@@ -94,12 +94,15 @@ def run(
     progress: Progress = lambda _: None,
     known: Known = lambda _: None,
 ) -> list[Row]:
-    """Rows with FIELDS: row "matmul" per build, kernel and size; "build" for a compiler that is not
-    there; then "gemv" and "gemm" per format, Sterna's own kernels on all cores.
+    """Return rows with FIELDS, of several kinds (the field `row`).
 
-    rows: of a, None as many as take about POINT_MACS. Builds are the module and one per compiler,
-    of the same source. working_set_mb: of gemv and gemm, as in `linear.run`. Medians of `repeat`
-    interleaved rounds. Raises RequestError.
+    There is a row "matmul" per build, kernel and size, and "build" for a missing compiler. Then
+    come "gemv" and "gemm" per format, for Sterna's own kernels on all cores. Builds are the module,
+    and one of the same source per compiler.
+
+    rows: rows of a to time; None is as many as take about POINT_MACS. working_set_mb: of gemv and
+    gemm, as in `linear.run`. Values are medians of `repeat` interleaved rounds. Raises
+    RequestError.
     """
     if repeat < 1:
         raise RequestError(f"repeat: must be at least 1, but got {repeat}")
@@ -133,7 +136,7 @@ def run(
 
 
 def _whole(rows: Sequence[Row]) -> list[Row]:
-    """Rows with all fields, in their order."""
+    """Give rows all fields, in order."""
     return [{name: row.get(name) for name in FIELDS} for row in rows]
 
 
@@ -141,7 +144,7 @@ def _whole(rows: Sequence[Row]) -> list[Row]:
 
 
 def _cases(builds: Sequence[Build], n: int, rows: int | None, last: bool) -> list[_Case]:
-    """The kernels of all builds at a size; the scalar ones at the last size alone."""
+    """List the kernels of all builds at a size; the scalar ones only at the last size."""
     most = max(ROW_STEP, POINT_MACS // (n * n) // ROW_STEP * ROW_STEP)
     many = rows or min(n, most)
     few = rows or min(n, max(1, most // SCALAR_SHARE))
@@ -160,7 +163,7 @@ def _cases(builds: Sequence[Build], n: int, rows: int | None, last: bool) -> lis
 def _measure(
     cases: Sequence[_Case], n: int, repeat: int, yardsticks: Yardsticks, progress: Progress
 ) -> None:
-    """Tunes the cases of a size, then times them in turn."""
+    """Tune the cases of a size, then time them in turn."""
     data = {}
     for kernel in dict.fromkeys(case.kernel for case in cases):
         base = kernel.partition("-")[0]
@@ -172,7 +175,7 @@ def _measure(
         progress(f"N = {n}: tuning {case.kernel} ({case.build.name})")
         a, b = data[case.kernel.partition("-")[0]]
         case.bytes_per_weight = b.nbytes / (n * n)
-        # Handling special values changes nothing between them, so both run with the same.
+        # Whether special values are handled does not change the best unrolling, so both share it.
         key = case.build.name, case.kernel
         if key not in tuned:
             tuned[key] = _tuned(case, a, b)
@@ -235,17 +238,17 @@ def _matmul_rows(cases: Sequence[_Case], isa: str, last: int, yardsticks: Yardst
 
 
 def _bandwidth(nbytes: float) -> float:
-    """What a thread reads of so many bytes, 10^9 a second; those of small sizes lie in a cache."""
+    """Measure the GB/s at which a thread reads `nbytes`, which may be in a cache."""
     return _native.bandwidth_gb_s(1, max(int(nbytes), LEAST_BYTES))
 
 
 def _gops(case: _Case) -> float:
-    """Multiplications and additions, 10^9 a second, of the median."""
+    """Return the 10^9 multiplications and additions per second of the median."""
     return float(2e-9 * case.macs / (spread(case.seconds)["time_us"] * 1e-6))
 
 
 def _scalar_of(kernel: str) -> str:
-    """The scalar kernel that Figure 7 compares with: the plain one of its arithmetic."""
+    """Return the scalar kernel that Figure 7 compares with: the plain one of this arithmetic."""
     base = kernel.partition("-")[0]
     return f"{BASELINES.get(base, base)}-scalar"
 
@@ -281,7 +284,7 @@ def _row(case: _Case, isa: str, yardsticks: Yardsticks) -> Row:
 
 
 def _speedup(case: _Case, baseline: _Case) -> Row:
-    """Over the baseline, of the medians, and the least and greatest of a round."""
+    """Return the speed-up over the baseline: of the medians, and the extremes of the rounds."""
     per_round = [b / a for a, b in zip(case.seconds, baseline.seconds, strict=True)]
     return {
         "speedup": significant(_gops(case) / _gops(baseline)),
@@ -291,8 +294,9 @@ def _speedup(case: _Case, baseline: _Case) -> Row:
 
 
 def _roof(case: _Case, core_gops: float, bandwidth: float, gb_s: float) -> Row:
-    """What bounds it: its own speed where b is in the cache, or one thread's reads of as many bytes
-    as b has, each of which serves unroll[0] multiply-adds a weight.
+    """Return what bounds a kernel: its own speed with b in the cache, or the reads of b.
+
+    One thread reads as many bytes as b has, and each weight read serves unroll[0] multiply-adds.
     """
     assert case.unroll is not None
     per_byte = 2 * min(case.unroll[0], case.rows) / case.bytes_per_weight
@@ -317,7 +321,7 @@ def _layer_rows(
     working_set_mb: int | None,
     progress: Progress,
 ) -> list[Row]:
-    """GEMV out of cache with its cycles, and the GEMM of many tokens, compared with f32."""
+    """Measure GEMV out of cache, with its cycles, and GEMM of many tokens, compared with f32."""
     if not names:
         return []
     how: dict[str, Any] = {

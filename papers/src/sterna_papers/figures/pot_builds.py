@@ -1,5 +1,7 @@
-"""The builds that the power-of-two figures compare: the module itself, and its kernels' source
-compiled by the compilers that are here, with the flags of the paper's Table 3.
+"""The builds that the power-of-two figures compare.
+
+They are the module itself, and builds of its kernels' source by the compilers of this machine, with
+the flags of the paper's Table 3.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ UNROLLS: tuple[Unroll, ...] = (
     (4, 2, 2), (4, 4, 1),
 )  # fmt: skip
 FLAGS = ("-O3", "-march=native", "-ffast-math")  # Table 3
-NO_VECTORS = {  # Table 3: what keeps a compiler from vectorising by itself
+NO_VECTORS = {  # Table 3: the flags that keep a compiler from vectorising by itself
     "gcc": ("-fno-tree-vectorize", "-fno-tree-slp-vectorize"),
     "clang": ("-fno-vectorize", "-fno-slp-vectorize"),
 }
@@ -46,21 +48,21 @@ COMPILE_LIMIT_S = 600
 
 
 class Build(Protocol):
-    """Kernels from one compiler. name: "module" or the compiler's; compiler: with its version."""
+    """Kernels from one compiler. name: "module" or the compiler's name; compiler: with version."""
 
     name: str
     compiler: str
 
     def kernels(self) -> list[str]:
-        """Their names, as `_kernels.kernels`."""
+        """List the kernels' names, as `_kernels.kernels` does."""
 
     def unrolls(self, kernel: str) -> list[Unroll]:
-        """The unrollings of one."""
+        """List the unrollings of a kernel."""
 
     def seconds(
         self, kernel: str, a: Any, b: Any, K: int, unroll: Unroll, special: bool, rounds: int
     ) -> list[float]:
-        """Seconds of each of `rounds` products of a [N, K] and b [M, words], on one thread."""
+        """Time each of `rounds` products of a [N, K] and b [M, words] on one thread, in seconds."""
 
 
 class Module:
@@ -76,19 +78,21 @@ class Module:
         return _kernels.kernels(self._isa)
 
     def unrolls(self, kernel: str) -> list[Unroll]:
-        """The unrollings of one."""
+        """List the unrollings of a kernel."""
         return _kernels.unrolls(kernel, self._isa)
 
     def seconds(
         self, kernel: str, a: Any, b: Any, K: int, unroll: Unroll, special: bool, rounds: int
     ) -> list[float]:
-        """Seconds of each of `rounds` products."""
+        """Time each of `rounds` products, in seconds."""
         return _kernels.time(kernel, a, b, K, self._isa, 1, unroll, special, rounds)
 
 
 class Compiled:
-    """The kernels of shared objects that a compiler made: all of the first, those named "-auto" of
-    the second.
+    """The kernels of two shared objects from a compiler.
+
+    Kernels named "-auto" come from the second, which the compiler may vectorise; all others come
+    from the first.
     """
 
     def __init__(self, name: str, compiler: str, objects: Sequence[Path]) -> None:
@@ -117,13 +121,13 @@ class Compiled:
         return list(self._unrolls)
 
     def unrolls(self, kernel: str) -> list[Unroll]:
-        """The unrollings of one."""
+        """List the unrollings of a kernel."""
         return self._unrolls[kernel]
 
     def product(
         self, kernel: str, a: Any, b: Any, K: int, unroll: Unroll, special: bool
     ) -> npt.NDArray[Any]:
-        """The product, [N, M]."""
+        """Compute the product [N, M]."""
         c = np.empty((len(a), len(b)), a.dtype)
         self._call(kernel, a, b, c, K, unroll, special, len(a))
         return c
@@ -131,7 +135,7 @@ class Compiled:
     def seconds(
         self, kernel: str, a: Any, b: Any, K: int, unroll: Unroll, special: bool, rounds: int
     ) -> list[float]:
-        """Seconds of each of `rounds` products, less what a call without rows of a takes."""
+        """Time each of `rounds` products, in seconds, minus the time of a call without rows."""
         c = np.empty((len(a), len(b)), a.dtype)
 
         def timed(N: int) -> float:
@@ -160,9 +164,9 @@ def open_builds(
     progress: Progress,
     unrolls: Sequence[Unroll] = UNROLLS,
 ) -> Iterator[tuple[list[Build], dict[str, str]]]:
-    """The module and a build of each compiler that is here; and why there is none of the others.
+    """Open the module and a build by each compiler; also return why compilers are missing.
 
-    unrolls: those that are compiled. The builds live as long as the block.
+    unrolls: the unrollings to compile. The builds exist until the block ends.
     """
     builds: list[Build] = [Module(isa)]
     missing: dict[str, str] = {}
@@ -181,7 +185,7 @@ def open_builds(
 
 
 def _compiled(name: str, path: str, folder: Path, isa: str, unrolls: Sequence[Unroll]) -> Compiled:
-    """The kernels by this compiler; RequestError where it cannot make them."""
+    """Compile the kernels with this compiler; RequestError if it cannot."""
     version = run_tool([path, "--version"])
     family = "clang" if "clang" in version else "gcc"
     folder.mkdir()
@@ -195,8 +199,8 @@ def _compiled(name: str, path: str, folder: Path, isa: str, unrolls: Sequence[Un
         run_tool(
             [path, *flags, *extra, f"-DSTERNA_POT_ONLY(U)={chosen}", source, "-o", str(compiled)]
         )
-        # Linking is a command of its own, without -ffast-math: with it older compilers link what
-        # turns subnormal numbers off in the process that loads the object.
+        # Linking is a command of its own without -ffast-math. With that flag, older compilers link
+        # code that turns subnormal numbers off in the process that loads the object.
         run_tool([path, "-shared", str(compiled), "-o", str(linked)])
         libraries.append(linked)
     number = re.search(r"\d+\.\d+(\.\d+)*", version)

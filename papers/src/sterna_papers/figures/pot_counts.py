@@ -1,8 +1,8 @@
-"""The power-of-two kernels of RISC-V vectors where there is no such machine: their source compiled
-for one, the instructions of each kernel's loop counted, and llvm-mca's cycles of it.
+"""The power-of-two kernels for RISC-V vectors, measured without such a machine.
 
-Nothing runs. The model is of a core out of order, and the loops' data lie in the cache: so it tells
-what a kernel costs a core, and not what the fewer bytes of its weights save.
+Their source is compiled, the instructions of each kernel's loop are counted, and llvm-mca estimates
+the loop's cycles. Nothing runs. The model is that of an out-of-order core with the data in its
+cache. So it tells what a kernel costs a core, but not what smaller weights save in memory traffic.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Instruction:
 
     @property
     def target(self) -> int | None:
-        """Where a branch goes."""
+        """The address that a branch goes to."""
         found = re.search(r"0x([0-9a-f]+) <", self.operands)
         return int(found[1], 16) if found and self.name[0] == "b" else None
 
@@ -66,8 +66,10 @@ def run(
     progress: Progress = lambda _: None,
     known: Known = lambda _: None,
 ) -> list[Row]:
-    """Rows with FIELDS: "count" for each build and kernel with the unrolling that has the fewest
-    cycles, "build" for what cannot be compiled or counted here, and why. Raises RequestError.
+    """Return rows with FIELDS, of two kinds (the field `row`).
+
+    There is a row "count" for each build and kernel, with the unrolling of the fewest cycles, and
+    "build" for a build that cannot be compiled or counted, with the reason. Raises RequestError.
     """
     if vlen not in VLENS:
         raise RequestError(f"vlen: must be one of {', '.join(map(str, VLENS))}, but got {vlen}")
@@ -84,7 +86,7 @@ def run(
 
 
 def _whole(rows: Sequence[Row]) -> list[Row]:
-    """Rows with all fields, in their order."""
+    """Give rows all fields, in order."""
     return [{name: row.get(name) for name in FIELDS} for row in rows]
 
 
@@ -132,7 +134,7 @@ def _counted(compiler: str, how: str, flags: Sequence[str], vlen: int) -> list[R
 
 
 def _tool(name: str, compiler: str) -> str:
-    """The path of a tool of the compiler's version, or of any."""
+    """Find a tool of the compiler's version, or else of any version."""
     suffix = compiler[len("clang++") :] if name != compiler else ""
     for candidate in dict.fromkeys((name + suffix, name)):
         if path := shutil.which(candidate):
@@ -143,7 +145,7 @@ def _tool(name: str, compiler: str) -> str:
 def _loops(
     text: str,
 ) -> Iterator[tuple[tuple[str, int, str], tuple[int, int], list[_Instruction]]]:
-    """The innermost loop with the most vector instructions, of each function in LOOPS."""
+    """Find the innermost loop with the most vector instructions in each function of LOOPS."""
     for part in re.split(r"^[0-9a-f]+ <", text, flags=re.MULTILINE)[1:]:
         plain = part.replace("(anonymous namespace)::", "")
         found = re.match(r"void rows<(.*), (\d), (\d)>\(", plain)
@@ -167,7 +169,7 @@ def _loops(
 
 
 def _cycles(mca: str, body: Sequence[_Instruction]) -> float:
-    """Of one turn of a loop, on average over a hundred."""
+    """Estimate the cycles of one turn of a loop, as the mean of a hundred."""
     lines = [f"{one.name} {one.operands}" for one in body if one.target is None and one.name != "j"]
     turns = 100
     text = run_tool(

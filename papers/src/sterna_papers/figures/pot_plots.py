@@ -24,7 +24,7 @@ WORDS = {"-scalar": "scalar", "-auto": "vectorised by the compiler", "": "handwr
 
 @styled
 def pot(rows: Sequence[Row]) -> Figure:
-    """Above, a panel per build with Figures 3 and 5; below, Figures 4, 6 and 7 at one size."""
+    """Draw a panel per build with Figures 3 and 5, and below Figures 4, 6 and 7 at one size."""
     from matplotlib.gridspec import GridSpec
 
     measured = [row for row in rows if row["row"] == "matmul"]
@@ -63,7 +63,7 @@ def pot(rows: Sequence[Row]) -> Figure:
 
 
 def _sizes_axis(ax: Axes, sizes: Sequence[int]) -> None:
-    """N as ticks of their own, evenly spaced as in the paper."""
+    """Put a tick at each N, evenly spaced as in the paper."""
     ax.set(xticks=range(len(sizes)), xlim=(-0.3, len(sizes) - 0.7))
     ax.set_xticklabels([str(n) for n in sizes], fontsize=8.5, rotation=45 * (len(sizes) > 6))
     ax.set_xlabel("N")
@@ -71,7 +71,7 @@ def _sizes_axis(ax: Axes, sizes: Sequence[int]) -> None:
 
 
 def _one(ax: Axes) -> None:
-    """The line at 1: as fast as what is compared with."""
+    """Draw the line at 1: as fast as the baseline."""
     ax.axhline(1, color=MEMORY, linewidth=1.2, linestyle="--", zorder=1)
 
 
@@ -82,7 +82,7 @@ def _line(ax: Axes, rows: Sequence[Row], sizes: Sequence[int], **how: Any) -> No
 
 
 def _draw_speedups(ax: Axes, rows: Sequence[Row], top: float, legend: bool) -> None:
-    """Figure 3, and dashed Figure 5."""
+    """Draw Figure 3, and Figure 5 dashed."""
     sizes = sorted({row["n"] for row in rows})
     for kernel, colour in KERNELS.items():
         for special, style in ((False, "-"), (True, ":")):
@@ -99,7 +99,7 @@ def _draw_speedups(ax: Axes, rows: Sequence[Row], top: float, legend: bool) -> N
 
 
 def _draw_last(ax: Axes, rows: Sequence[Row], builds: Sequence[str]) -> None:
-    """Figure 4: bars at the largest N, pale where special values are handled."""
+    """Draw Figure 4: bars at the largest N, pale if special values are handled."""
     last = max(row["n"] for row in rows)
     colours = KERNELS | FUSED
     bars = [(k, s) for k in KERNELS for s in (False, True)] + [(k, None) for k in FUSED]
@@ -125,7 +125,7 @@ def _draw_last(ax: Axes, rows: Sequence[Row], builds: Sequence[str]) -> None:
 
 
 def _draw_fixed(ax: Axes, rows: Sequence[Row], builds: Sequence[str]) -> None:
-    """Figure 6: fixed point over int32 multiplication."""
+    """Draw Figure 6: fixed point over int32 multiplication."""
     sizes = sorted({row["n"] for row in rows})
     for build, colour in zip(builds, BUILD_COLOURS, strict=False):
         of_build = [r for r in rows if r["kernel"] == "fxpot" and r["build"] == build]
@@ -139,7 +139,7 @@ def _draw_fixed(ax: Axes, rows: Sequence[Row], builds: Sequence[str]) -> None:
 
 
 def _draw_vectorised(ax: Axes, rows: Sequence[Row], builds: Sequence[str]) -> None:
-    """Figure 7: f32 and pot8, scalar, vectorised by the compiler and by hand."""
+    """Draw Figure 7: f32 and pot8, scalar, vectorised by the compiler and by hand."""
     last = max(row["n"] for row in rows)
     bars = [(build, kernel) for build in builds for kernel in ("f32", "pot8")]
     width, highest = 0.27, 1.0
@@ -169,6 +169,6 @@ def _find(rows: Sequence[Row], build: str, kernel: str, n: int, special: bool | 
 
 
 def _label(ax: Axes, x: float, y: float, text: str) -> None:
-    """A number on end above a narrow bar, readable also where the line at 1 crosses it."""
+    """Write a number upright above a narrow bar, readable even if the line at 1 crosses it."""
     box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
     above(ax, x, y, text, 7, rotation=90, bbox=box)

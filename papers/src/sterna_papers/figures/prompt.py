@@ -1,7 +1,7 @@
 """The tables of the llamafile paper: prompt and eval tokens per second of each weight format.
 
-llama.cpp runs in turn with every format of Sterna, on the same shape and type, through
-llama-cpp-python and in a process of its own (`sterna_papers.peers`).
+With every format, llama.cpp runs in turn with Sterna, on the same shape and type. It runs through
+llama-cpp-python in a process of its own (`sterna_papers.peers`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FIELDS = (
 
 
 def head_of(format: str) -> str:
-    """Sterna's head for layers of a format: the same floats, or 8 bits, as the peer has at most."""
+    """Choose Sterna's head: the layers' floats, or int8, since the peer's has at most 8 bits."""
     return "int8" if formats.get(format).integer else format
 
 
@@ -61,11 +61,11 @@ def run(
     progress: Progress = lambda _: None,
     known: Known = lambda _: None,
 ) -> Rows:
-    """Rows with FIELDS, one per model and format; medians of `repeat` runs, in turn with the peer.
+    """Return rows with FIELDS, one per model and format: medians of `repeat` runs in turn.
 
     A format without a ggml type runs alone. Rows say what failed, and what did not fit into memory,
     alone or together with the peer. table: the peers of each format; the second runs if the first
-    cannot. RequestError for invalid arguments.
+    cannot. Raises RequestError for invalid arguments.
     """
     if pp < 1 or tg < 1:
         raise RequestError(f"figure prompt: pp and tg must be at least 1, but got {pp} and {tg}")
@@ -108,7 +108,7 @@ def _measured(
     limit_s: float,
     progress: Progress,
 ) -> dict[str, Any]:
-    """One model in one format, and its peer's."""
+    """Measure one model in one format, and its peer."""
     name = options.variant
     positions = max(*options.pp, *options.tg)
     needed = model_bytes(options.shape, name, options.head, positions) + HEADROOM_BYTES
@@ -120,7 +120,7 @@ def _measured(
         why = f"needs {needed / 1e9:.1f} GB of memory, but {free / 1e9:.1f} GB may be taken"
         return row | {
             "skipped": why,
-            "peer_skipped": "nothing to stand beside" if entries else None,
+            "peer_skipped": "nothing to compare with" if entries else None,
         }
     if entries and name in TYPE_OF:
         try:
@@ -152,7 +152,7 @@ def _measured(
 
 
 def _side(measured: Sequence[dict[str, Any]], options: Options, prefix: str) -> dict[str, Any]:
-    """The speeds of one participant, from its rows of a prompt and of single tokens."""
+    """Collect one participant's speeds from its rows for a prompt and for single tokens."""
     out: dict[str, Any] = {
         f"{prefix}checked": all(r["checked"] for r in measured),
         f"{prefix}skipped": next((r["skipped"] for r in measured if r["skipped"]), None),

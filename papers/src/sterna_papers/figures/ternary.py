@@ -1,5 +1,7 @@
-"""Table 7 of arXiv 2502.11880, tokens per second of ternary models from 700M to 100B parameters,
-and Figures 8 and 10, the same over the number of threads, with the memory's speed.
+"""Table 7 and Figures 8 and 10 of arXiv 2502.11880.
+
+Table 7 has tokens per second of ternary models from 700M to 100B parameters. The figures show them
+over the number of threads, with the memory's speed.
 """
 
 from __future__ import annotations
@@ -40,15 +42,15 @@ def run(
     progress: Progress = lambda _: None,
     known: Known = lambda _: None,
 ) -> Rows:
-    """Rows with FIELDS, one per model, format and number of threads.
+    """Return rows with FIELDS, one per model, format and number of threads.
 
-    models: on the most threads; scaling: on each of `threads`, by default 1 to the usable cores.
-    format_names: None is FORMATS. Rounds as in `decode`; what does not fit into memory is
-    a row that says so. Raises RequestError.
+    models: shapes to run on the most threads. scaling: shapes to run on each of `threads`, by
+    default 1 to the usable cores. format_names: None is FORMATS. Rounds are as in `decode`. The row
+    of a model that does not fit into memory says so. Raises RequestError.
     """
     counts = teams(threads or range(1, resolve_threads(None, cores) + 1), cores)
     most = max(counts)
-    names = formats_named(format_names) if format_names else list(FORMATS)  # in its order
+    names = formats_named(format_names) if format_names else list(FORMATS)  # in the table's order
     unit = resolve_isa(isa)
     rows: Rows = []
     known(lambda: rows)

@@ -1,7 +1,8 @@
 """Sterna and other runtimes in one run: same shapes, same machine, same minutes.
 
-Every participant has a process of its own. Case by case and in turn, each checks once and then
-times three times. A figure counts only if the output of the timed run itself was right.
+Every participant has a process of its own. For each case, the participants check their outputs once
+and are then timed in turn, three times by default. A figure counts only if the output of the timed
+run itself was right.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ HERE = "sterna_papers.peers"
 
 @dataclass(frozen=True)
 class Entry:
-    """One participant: the name that rows carry, the module of its process, its variant."""
+    """One participant: its name in rows, the module that its process runs, and its variant."""
 
     peer: str
     module: str
@@ -52,7 +53,7 @@ PEERS: dict[str, tuple[Entry, ...]] = {
 
 @dataclass
 class _Result:
-    """What is known of one participant in one case."""
+    """The results of one participant in one case so far."""
 
     entry: Entry
     process: Process
@@ -79,9 +80,9 @@ def run(
 ) -> list[Row]:
     """Measure Sterna in each of `formats`, and the peers (docs/explanation/benchmarks.md).
 
-    options: `variant` and `scratch` are set here. limit_s: seconds that one answer of a participant
-    may take. A peer that is missing, crashes, hangs or answers wrongly becomes a row that says so;
-    RequestError is for arguments out of range.
+    options: `variant` and `scratch` are set here. limit_s: the most seconds for one answer of a
+    participant. The row of a peer that is missing, crashes, hangs or answers wrongly says so.
+    Raises RequestError for arguments out of range.
     """
     if unknown := [name for name in peers if name not in table]:
         raise RequestError(f"peers: must be of {', '.join(table)}, but got {shown(unknown[0])}")
@@ -93,7 +94,7 @@ def run(
         raise RequestError("bench peers: pp, tg, n, threads and repeat must be at least 1")
     if not options.depth or min(options.depth) < 0:
         raise RequestError("bench peers: depth must not be negative")
-    matrices(options)  # an unknown shape is an error now, not a reason to skip everybody
+    matrices(options)  # raises for an unknown shape, which would otherwise skip all participants
     entries = [Entry("sterna", f"{HERE}.sterna_self", name) for name in formats]
     entries += [entry for name in peers for entry in _of_formats(table[name], formats)]
     rows: list[Row] = []
@@ -122,7 +123,7 @@ def run(
 
 
 def _of_formats(entries: Sequence[Entry], formats: Sequence[str]) -> list[Entry]:
-    """A peer's entries in the formats' types of ggml, and ternary for formats that have none."""
+    """Choose a peer's entries: the formats' ggml types, or ternary ones for other formats."""
     chosen: dict[Entry, None] = {}
     for entry in entries:
         type, *flags = entry.variant.split()
@@ -136,7 +137,7 @@ def _of_formats(entries: Sequence[Entry], formats: Sequence[str]) -> list[Entry]
 
 
 def _union(lists: Iterable[Sequence[Case]]) -> list[Case]:
-    """All cases once: those of whole models first, each kind in the order of its first mention."""
+    """List all cases once, those of whole models first, in the order of their first mention."""
     cases = list(dict.fromkeys(case for cases in lists for case in cases))
     return sorted(cases, key=lambda case: case.M is not None)
 
@@ -147,7 +148,7 @@ def _measure(
     repeat: int,
     progress: Progress,
 ) -> list[_Result]:
-    """Check everybody, then time everybody in turn, `repeat` times."""
+    """Check all participants, then time them in turn, `repeat` times."""
     results = [_Result(entry, process, case) for entry, process in among]
     name = " ".join(filter(None, (case.what, case.shape, f"n={case.n}" if case.M else None)))
     for r in results:
@@ -176,7 +177,7 @@ def _measure(
 
 
 def _rows(results: Sequence[_Result], threads: int) -> list[Row]:
-    """Rows of one case, with the ratio to the first of Sterna's formats that counts."""
+    """Make the rows of one case, with ratios to the first of Sterna's formats that counts."""
     rows = [_row(r.entry, threads, r) for r in results]
     of_sterna = [row for row in rows if row["peer"] == "sterna" and row["checked"]]
     if of_sterna and of_sterna[0]["time_us"]:
@@ -187,7 +188,7 @@ def _rows(results: Sequence[_Result], threads: int) -> list[Row]:
 
 
 def _row(entry: Entry, threads: int, r: _Result | None = None, skipped: str | None = None) -> Row:
-    """One row; figures of an unchecked run are there, but it says that they do not count."""
+    """Make one row; it has the figures of an unchecked run, but says that they do not count."""
     row: Row = dict.fromkeys(
         ("peer", "version", "what", "format", "head", "shape", "n", "threads", "tok_s", "gops",
          "gb_s", "ratio_to_sterna", "time_us", "time_us_min", "time_us_max", "repeat", "rss_mb",
@@ -209,7 +210,7 @@ def _row(entry: Entry, threads: int, r: _Result | None = None, skipped: str | No
     row |= {"repeat": len(r.seconds), "checked": r.checked}
     row["rss_mb"] = None if r.rss_bytes is None else round(r.rss_bytes / 1e6, 1)
     row["joules"] = significant(statistics.median(r.joules)) if r.joules else None
-    passes = case.n if case.what.startswith("tg") else 1  # over the weights
+    passes = case.n if case.what.startswith("tg") else 1  # each reads all weights
     if case.M and case.K:
         row["gops"] = significant(2e-9 * case.M * case.K * case.n / seconds)
     else:

@@ -1,5 +1,6 @@
-"""Weights in the blocks of ggml's types: ternary ones from their published layouts, others through
-the gguf package.
+"""Weights in the blocks of ggml's types.
+
+Ternary types are written here from their published layouts, others through the gguf package.
 
 TQ2_0   256 levels, 66 bytes: qs[64], f16 d. Element 128h + 32l + m: bits 2l of qs[32h + m].
 TQ1_0   256 levels, 54 bytes: qs[48], qh[4], f16 d. Element 32n + m: digit n of qs[m];
@@ -41,11 +42,11 @@ SIZES = {
     "Q4_1": (32, 20), "Q4_K": (256, 144), "Q6_K": (256, 210), "TQ1_0": (256, 54),
     "TQ2_0": (256, 66), "IQ2_BN": (64, 16),
 }  # fmt: skip
-TILE = 64  # rows made up at a time
+TILE = 64  # random rows made at a time
 
 
 def row_bytes(type: str, K: int) -> int:
-    """Bytes of a row of K values. RequestError unless K is a multiple of the type's block."""
+    """Count the bytes of a row of K values; RequestError if the type's block does not divide K."""
     values, size = SIZES[type]
     if K % values:
         raise RequestError(f"{type}: K must be a multiple of {values}, but got {K}")
@@ -53,7 +54,7 @@ def row_bytes(type: str, K: int) -> int:
 
 
 def encode(type: str, levels: npt.NDArray[np.int8], scale: float) -> U8:
-    """Levels -1..1, int8 [M, K], times one scale -> uint8 [M, bytes of a row]."""
+    """Encode levels -1..1, int8 [M, K], times one scale into uint8 [M, bytes of a row]."""
     M, K = levels.shape
     row_bytes(type, K)
     codes = (levels + 1).astype(np.uint8).reshape(M, K // BLOCK[type], BLOCK[type])
@@ -70,14 +71,14 @@ def encode(type: str, levels: npt.NDArray[np.int8], scale: float) -> U8:
 
 
 def _fields(codes: U8, m: int) -> U8:
-    """Four codes a byte: element m*l + i goes to bits 2l of byte i."""
+    """Pack four codes a byte: element m*l + i goes to bits 2l of byte i."""
     shifts = np.array([0, 2, 4, 6], np.uint8).reshape(4, 1)
     packed: U8 = np.bitwise_or.reduce(codes.reshape(*codes.shape[:-1], 4, m) << shifts, axis=-2)
     return packed
 
 
 def _digits(codes: U8, m: int) -> U8:
-    """Four or five base-3 digits a byte: element m*n + i is digit n of byte i."""
+    """Pack four or five base-3 digits a byte: element m*n + i is digit n of byte i."""
     f = codes.reshape(*codes.shape[:-1], -1, m).astype(np.uint16)
     v = sum(f[..., n, :] * np.uint16(3 ** (4 - n)) for n in range(f.shape[-2]))
     packed: U8 = ((v * np.uint32(256) + 242) // 243).astype(np.uint8)
@@ -85,10 +86,10 @@ def _digits(codes: U8, m: int) -> U8:
 
 
 def random_matrix(type: str, M: int, K: int, rng: np.random.Generator) -> Iterator[U8]:
-    """Rows of random weights [M, K] of variance 1/K, some at a time: ternary or normal ones.
+    """Yield some rows at a time of random weights [M, K] of variance 1/K, ternary or normal.
 
-    One tile of random values, rolled along both sides: no two of the next lcm(64, K / block) tiles
-    are alike, and a matrix takes no longer than its writing.
+    All come from one tile of random values, rolled along both sides. No two of lcm(64, K / block)
+    successive tiles are alike, and making a matrix takes no longer than writing it.
     """
     row_bytes(type, K)
     if type in TERNARY:
@@ -108,7 +109,7 @@ def random_matrix(type: str, M: int, K: int, rng: np.random.Generator) -> Iterat
 
 
 def random_head(M: int, K: int, rng: np.random.Generator) -> Iterator[U8]:
-    """Rows of a random Q6_K matrix [M, K] with values of about 1, some at a time."""
+    """Yield some rows at a time of a random Q6_K matrix [M, K] with values of about 1."""
     row_bytes("Q6_K", K)
     blocks = _q6_k((TILE, K // 256), 1.0, rng)
     for i in range(-(-M // TILE)):
@@ -116,7 +117,7 @@ def random_head(M: int, K: int, rng: np.random.Generator) -> Iterator[U8]:
 
 
 def _q6_k(shape: tuple[int, ...], deviation: float, rng: np.random.Generator) -> U8:
-    """Blocks of 256 values of about that size: ql[128], qh[64], int8 scales[16], f16 d.
+    """Make blocks of 256 values of that deviation: ql[128], qh[64], int8 scales[16], f16 d.
 
     Any bits of ql and qh are valid; the codes' deviation is 18.5.
     """
@@ -128,7 +129,7 @@ def _q6_k(shape: tuple[int, ...], deviation: float, rng: np.random.Generator) ->
 
 
 def _q4_k(shape: tuple[int, ...], deviation: float, rng: np.random.Generator) -> U8:
-    """Blocks of 256 values of about that size: f16 d, f16 dmin, scales[12], qs[128].
+    """Make blocks of 256 values of that deviation: f16 d, f16 dmin, scales[12], qs[128].
 
     The eight scales of 6 bits in scales[12], and as many minima, are all 32. Any bits of qs are
     valid; the codes' mean is 7.5 and their deviation 4.6.
@@ -136,7 +137,7 @@ def _q4_k(shape: tuple[int, ...], deviation: float, rng: np.random.Generator) ->
     d = deviation / (32 * 4.6)
     blocks = np.empty((*shape, 144), np.uint8)
     blocks[..., :4] = np.array([d, 7.5 * d], "<f2").view(np.uint8)
-    blocks[..., 4:12] = 2 << 6 | 32  # the low six bits of one and the high two of another
+    blocks[..., 4:12] = 2 << 6 | 32  # the low six bits of one scale and the high two of another
     blocks[..., 12:16] = 0  # two low nibbles
     blocks[..., 16:] = rng.integers(0, 256, (*shape, 128), np.uint8)
     return blocks

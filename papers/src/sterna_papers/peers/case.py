@@ -1,4 +1,4 @@
-"""What every participant of a comparison shares: options, cases, and how outputs are compared."""
+"""What all participants of a comparison share: options, cases, and the comparison of outputs."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ F32 = npt.NDArray[np.float32]
 
 
 class Missing(Exception):
-    """A peer that is not there; the message says what to install."""
+    """A peer is not installed; the message says what to install."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One thing to measure. n: tokens of the prompt, tokens generated, or columns of a product.
+    """One measurement. n: tokens of the prompt, tokens to generate, or columns of a product.
 
-    depth: tokens that are in the KV cache before those that are generated.
+    depth: tokens that are in the KV cache before generation.
     """
 
     what: str  # "pp512", "tg64", "tg64@4096" or "gemm"
@@ -46,7 +46,7 @@ class Case:
 
     @property
     def shape(self) -> str | None:
-        """ "MxK" of a product, None for a whole model."""
+        """The shape "MxK" of a product; None for a whole model."""
         return f"{self.M}x{self.K}" if self.M else None
 
 
@@ -61,15 +61,15 @@ class Options:
     tg: tuple[int, ...]
     n: tuple[int, ...]
     scratch: str  # a folder for dummy files
-    depth: tuple[int, ...] = (0,)  # of each of tg
-    head: str = "int8"  # sterna's own
-    isa: str | None = None  # sterna's own
-    deterministic: bool | None = None  # sterna's own
+    depth: tuple[int, ...] = (0,)  # each number is a case for each of tg
+    head: str = "int8"  # only for Sterna
+    isa: str | None = None  # only for Sterna
+    deterministic: bool | None = None  # only for Sterna
     llama_bench: str | None = None  # ik_llama.cpp's binary
 
     @property
     def model(self) -> Shape:
-        """The sizes of the model; RequestError for an unknown name."""
+        """The model's shape; RequestError for an unknown name."""
         return shape_named(self.shape)
 
 
@@ -79,17 +79,17 @@ class Part(Protocol):
     cases: list[Case]
 
     def check(self, case: Case) -> tuple[bool, str]:
-        """Whether the output of exactly this case is right, and how that was found out."""
+        """Return whether the output of exactly this case is right, and how that was checked."""
 
     def time(self, case: Case) -> tuple[float, bool]:
-        """(seconds of one run, whether that very run's output was right)."""
+        """Return (seconds of one run, whether that very run's output was right)."""
 
     def weight_bytes(self, case: Case) -> float | None:
-        """Bytes of weights that one pass reads."""
+        """Return the bytes of weights that one pass reads; None if unknown."""
 
 
 def end_to_end(options: Options) -> list[Case]:
-    """Prompts and generations of a whole model; a matrix has none."""
+    """List the prompts and generations of a whole model; a matrix has none."""
     shape = SHAPES.get(options.shape)
     if shape is None or isinstance(shape, Hybrid) or shape.experts:
         return []
@@ -102,21 +102,22 @@ def end_to_end(options: Options) -> list[Case]:
 
 
 def matrices(options: Options) -> list[Case]:
-    """Products with a layer's matrices (qkv, o, gate and up, down), or with one alone, for each
-    token count; RequestError for an unknown shape.
+    """List the products for each token count; RequestError for an unknown shape.
+
+    A model has those of a layer's matrices: qkv, o, gate and up, down.
     """
     return [Case("gemm", n, m.M, m.K) for m in matrices_named([options.shape]) for n in options.n]
 
 
 def distance(a: F32, b: F32) -> float:
-    """|a - b| / |b| of two vectors; infinite where either is not finite."""
+    """Return |a - b| / |b| of two vectors; infinite if either is not finite."""
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
         return float("inf")
     return float(np.linalg.norm(a - b) / max(float(np.linalg.norm(b)), 1e-30))
 
 
 def require(module: str, package: str) -> Any:
-    """An optional module; Missing names the package to install."""
+    """Import an optional module; Missing names the package to install."""
     try:
         return importlib.import_module(module)
     except ImportError as e:
@@ -126,7 +127,7 @@ def require(module: str, package: str) -> Any:
 
 
 def last_words(stderr: str) -> str:
-    """The line that says why a program ended: the last one of an error, else the last."""
+    """Return the line that says why a program ended: the last with an error, or else the last."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     errors = [line for line in lines if "assert" in line.lower() or "error" in line.lower()]
     return (errors or lines or ["it said nothing"])[-1][:200]

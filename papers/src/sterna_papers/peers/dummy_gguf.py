@@ -21,20 +21,20 @@ Plan = list[tuple[str, int, int, str]]
 
 
 def head_type(type: str) -> str:
-    """The output matrix's type: Q6_K, llama.cpp's choice below 8 bits, else the layers'.
+    """Choose the output matrix's type: Q6_K, as llama.cpp does below 8 bits, or the layers' type.
 
-    An embedding tied to it has this type too.
+    An embedding tied to the output matrix has this type, too.
     """
     return type if type in ("F32", "F16", "BF16", "Q8_0") else "Q6_K"
 
 
 def architecture(s: Shape, type: str) -> str:
-    """`bitnet`, with sub-norms and a tied embedding, for ternary weights and BitNet, or `llama`."""
+    """Choose `bitnet` (sub-norms, tied embedding) for ternary weights and BitNet, else `llama`."""
     return "bitnet" if type in TERNARY or s.architecture.startswith("BitNet") else "llama"
 
 
 def plan(s: Shape, type: str) -> Plan:
-    """Tensors of a model whose layers have this type."""
+    """List the tensors of a model with layers of this type."""
     kv = s.kv_heads * (s.hidden // s.heads)
     bitnet, head = architecture(s, type) == "bitnet", head_type(type)
     tied = bitnet or s.tied
@@ -56,12 +56,12 @@ def plan(s: Shape, type: str) -> Plan:
 
 
 def file_bytes(s: Shape, type: str) -> int:
-    """Bytes of all tensors. RequestError where the type cannot hold the shape."""
+    """Count the bytes of all tensors; RequestError if the type cannot hold the shape."""
     return sum(M * row_bytes(t, K) for _, M, K, t in plan(s, type))
 
 
 def bytes_per_token(s: Shape, type: str) -> int:
-    """Bytes of the tensors that a token reads whole, without an embedding that is not the head."""
+    """Count the bytes that a token reads: all tensors but an embedding that is not the head."""
     tensors = plan(s, type)
     apart = any(name == "output" for name, *_ in tensors)
     return sum(
@@ -70,9 +70,9 @@ def bytes_per_token(s: Shape, type: str) -> int:
 
 
 def write(path: Path, s: Shape, type: str) -> int:
-    """Write the file unless it is there; returns the bytes of its tensors that a token reads.
+    """Write the file unless it exists; returns `bytes_per_token`.
 
-    Raises RequestError where the type cannot hold the shape or the disk cannot hold the file, and
+    Raises RequestError if the type cannot hold the shape or the disk cannot hold the file, and
     Missing without the gguf package.
     """
     gguf = require("gguf", "gguf")
@@ -92,8 +92,8 @@ def write(path: Path, s: Shape, type: str) -> int:
     _describe(writer, s)
     for (name, M, K, t), size in zip(tensors, sizes, strict=True):
         shape, id = [K] if M == 1 else [M, K], TYPES[t]
-        # int8 says that `shape` counts values; the writer would divide a uint8 shape by block sizes
-        # that it does not know for ik_llama.cpp's types.
+        # With int8, `shape` counts values. With uint8 the writer would divide it by block sizes,
+        # which it does not know for ik_llama.cpp's types.
         writer.add_tensor_info(f"{name}.weight", shape, np.dtype(np.int8), size, id)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -110,7 +110,7 @@ def write(path: Path, s: Shape, type: str) -> int:
 
 
 def _describe(writer: Any, s: Shape) -> None:
-    """Sizes, and a vocabulary of nothing but its size: prompts are token ids."""
+    """Write the model's sizes. The vocabulary has only a size, since prompts are token ids."""
     writer.add_vocab_size(s.vocab)
     writer.add_context_length(s.context)
     writer.add_embedding_length(s.hidden)

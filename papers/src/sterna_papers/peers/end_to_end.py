@@ -1,4 +1,4 @@
-"""A whole model as a participant: prompts and generation, with its logits checked."""
+"""A whole model as a participant: prompts and generation, with checked logits."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ LIMIT = 0.25
 
 
 class EndToEnd(ABC):
-    """Base of participants that run a model: a subclass says how to keep, feed and read.
+    """The base of participants that run a model; subclasses define how to keep, feed and read.
 
-    A run counts if its logits equal, within LIMIT, those of feeding the same tokens a few at a
-    time. Runs with a context that follow each other share it: it is computed once.
+    A run counts if its logits equal, within LIMIT, those after the same tokens fed a few at a time.
+    Successive runs with a context share the context, which is computed once.
     """
 
     def __init__(self, options: Options) -> None:
@@ -46,7 +46,7 @@ class EndToEnd(ABC):
 
     @property
     def positions(self) -> int:
-        """Positions that the longest case needs, in whole pages of 256."""
+        """The positions that the longest case needs, as a multiple of 256."""
         return -(-max(case.depth + case.n for case in self.cases) // 256) * 256
 
     @abstractmethod
@@ -55,21 +55,21 @@ class EndToEnd(ABC):
 
     @abstractmethod
     def feed(self, tokens: Sequence[int]) -> None:
-        """Compute these tokens and the logits after the last; a call is what is timed."""
+        """Compute these tokens and the logits after the last; calls of this are timed."""
 
     @abstractmethod
     def logits(self) -> F32:
-        """The logits after the last token fed, float32 [vocab], a copy."""
+        """Return a copy of the logits after the last token fed, float32 [vocab]."""
 
     @abstractmethod
     def weight_bytes(self, case: Case) -> float | None:
-        """Bytes of weights that one step reads."""
+        """Return the bytes of weights that one step reads; None if unknown."""
 
     def check(self, case: Case) -> tuple[bool, str]:
-        """Compare with a few tokens at a time, and with another prompt.
+        """Compare the logits with those of a few tokens at a time, and of another prompt.
 
-        The other prompt runs in between: were a run to compute nothing, it would find that one's
-        remains in its buffers, not its own.
+        The other prompt runs in between, so that a run that computes nothing finds the other
+        prompt's results in its buffers, not its own.
         """
         expected = self._stepwise(case)
         other = self._whole(self._prompt(min(case.n, FIRST), 104729), case.depth)
@@ -84,9 +84,9 @@ class EndToEnd(ABC):
         return error <= LIMIT < change, how
 
     def time(self, case: Case) -> tuple[float, bool]:
-        """Feed at once (pp) or one by one (tg); only the feeding is timed.
+        """Feed tokens at once (pp) or one by one (tg), and time only that.
 
-        A few other tokens first wake the threads, and leave wrong logits in the buffers.
+        A few other tokens come first. They wake the threads, and leave wrong logits in the buffers.
         """
         expected, tokens = self._stepwise(case), self._prompt(case.n)
         self._whole(self._prompt(4, 104729), case.depth)
@@ -106,7 +106,7 @@ class EndToEnd(ABC):
         return [(i * stride + 1) % self.vocab for i in range(n)]
 
     def _begin(self, depth: int) -> None:
-        """Forget all tokens but a context of so many, which is always the same."""
+        """Forget all tokens but a context of `depth`, which is always the same."""
         if depth != self._context:
             self._context = 0
             self.keep(0)
@@ -128,7 +128,7 @@ class EndToEnd(ABC):
         )
 
     def _stepwise(self, case: Case) -> F32:
-        """Logits after a case's tokens, fed a few at a time; a pass serves a depth's lengths."""
+        """Return logits after tokens fed a few at a time; a pass serves all lengths of a depth."""
         at_depth = self._expected.get((case.depth, case.n))
         if at_depth is not None:
             return at_depth
@@ -137,7 +137,7 @@ class EndToEnd(ABC):
         self._begin(case.depth)
         at = 0
         while at < len(tokens):
-            # Up to, and then over, the last token of a length that is asked for.
+            # Stop before, and then after, the last token of a wanted length.
             stop = next(m for m in wanted if m > at)
             size = 1 if at < FIRST or stop - at == 1 else min(PIECE, stop - 1 - at)
             self.feed(tokens[at : at + size])

@@ -1,7 +1,7 @@
-"""ik_llama.cpp as a participant: its llama-bench is timed, its library shows what it computes.
+"""ik_llama.cpp as a participant: llama-bench gives the times, and libllama the outputs.
 
 llama-bench reports no outputs. So the library that was built with it runs the same cases on the
-same file first, and the check looks at its logits.
+same file first, and the check compares the library's logits.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Batch(ctypes.Structure):
 
 
 class _ModelParams(ctypes.Structure):
-    """llama_model_params, larger than any: the callee reads what it knows."""
+    """llama_model_params, larger than in any version, since a callee reads the fields it knows."""
 
     _fields_ = [("raw", ctypes.c_uint8 * 512)]
 
@@ -95,7 +95,7 @@ class Library:
         self.position += len(tokens)
 
     def logits(self, vocab: int) -> F32:
-        """A copy of the last logits."""
+        """Return a copy of the last logits."""
         pointer = self.lib.llama_get_logits_ith(self.context, -1)
         values: F32 = np.ctypeslib.as_array(pointer, (vocab,)).copy()
         return values
@@ -114,7 +114,7 @@ class IkModel(EndToEnd):
         self.library: Library | str | None = None
 
     def _run(self, what: Sequence[str]) -> dict[str, Any]:
-        """One repetition of llama-bench, its row of JSON."""
+        """Run one repetition of llama-bench, and return its row of JSON."""
         command = [str(self.bench), "-m", str(self.path), "-t", str(self.options.threads)]
         command += ["-r", "1", "-o", "json", *what, *self.flags]
         done = subprocess.run(command, capture_output=True, text=True)
@@ -126,13 +126,13 @@ class IkModel(EndToEnd):
         return row
 
     def _load(self) -> Library | str:
-        """The library, or why it cannot be used."""
+        """Load the library, or return why it cannot be used."""
         folders = [self.bench.parent, *(self.bench.parent.parent / f for f in ("src", "lib"))]
         libraries = [
             p for f in folders for p in (f / "libllama.so", f / "libllama.dylib") if p.exists()
         ]
         if not libraries:
-            return f"no libllama beside {self.bench.name}"
+            return f"there is no libllama next to {self.bench.name}"
         repack = "-rtr" in self.flags
         try:
             return Library(libraries[0], self.path, repack, self.positions, self.options.threads)
@@ -140,7 +140,7 @@ class IkModel(EndToEnd):
             return f"libllama cannot be asked: {e}"
 
     def keep(self, length: int) -> None:
-        """Cuts the library's context."""
+        """Cut the library's context."""
         assert isinstance(self.library, Library)
         self.library.keep(length)
 
@@ -154,11 +154,11 @@ class IkModel(EndToEnd):
         return self.library.logits(self.vocab)
 
     def weight_bytes(self, case: Case) -> float | None:
-        """All tensors: the embedding is the head."""
+        """Return the bytes of all tensors, since the embedding is the head."""
         return self.bytes
 
     def check(self, case: Case) -> tuple[bool, str]:
-        """What the library computes in this case; llama-bench calls the same functions."""
+        """Check what the library computes, since llama-bench calls the same functions."""
         if self.library is None:
             self.library = self._load()
         if isinstance(self.library, str):
@@ -167,7 +167,7 @@ class IkModel(EndToEnd):
         return ok, f"in llama-bench's own libllama: {how}"
 
     def time(self, case: Case) -> tuple[float, bool]:
-        """llama-bench's own clock; only the check can see outputs."""
+        """Return llama-bench's own time; only the check can see outputs."""
         if case.depth:
             what = ["-p", "0", "-n", "0", "-gp", f"{case.depth},{case.n}"]
         elif case.what.startswith("pp"):
@@ -179,7 +179,7 @@ class IkModel(EndToEnd):
 
 
 def create(options: Options) -> tuple[str, str, str | None, list[Part]]:
-    """variant: a type and llama-bench's flags, as in "IQ2_BN -rtr 1"."""
+    """Make the participant; variant: a type and llama-bench's flags, as in "IQ2_BN -rtr 1"."""
     named = options.llama_bench or os.environ.get(VARIABLE)
     if not named:
         raise Missing(f"no llama-bench named: use --ik-llama-bench PATH or set {VARIABLE}")

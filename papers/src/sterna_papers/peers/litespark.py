@@ -1,7 +1,7 @@
-"""litespark-inference's torchless runtime as a participant: its own layers, dummy weights.
+"""The torch-free runtime of litespark-inference as a participant: its own layers, dummy weights.
 
-Its prompt kernel returns without computing for more than 64 tokens on AVX-512 (version 1.0.3), so
-prompts and products run in chunks of 64.
+On AVX-512, its prompt kernel returns without computing if there are more than 64 tokens (version
+1.0.3), so prompts and products run in chunks of 64.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NAME = "litespark-inference"
 
 
 def projection(levels: npt.NDArray[np.int8], scale: float) -> Any:
-    """A packed layer as the package's loader makes it; an AMX copy where its build has AMX."""
+    """Pack a layer as the package's loader does, with an AMX copy if its build has AMX."""
     kernel, model = require(f"{PACKAGE}.kernel", NAME), require(f"{PACKAGE}.model", NAME)
     pack = require(f"{PACKAGE}.pack", NAME)
     M, K = levels.shape
@@ -78,11 +78,11 @@ class LitesparkModel(EndToEnd):
         )
 
     def keep(self, length: int) -> None:
-        """What the cache holds beyond this position is not read."""
+        """Set the length; the package does not read the cache beyond it."""
         self.state.pos = length
 
     def feed(self, tokens: Sequence[int]) -> None:
-        """Prompts in chunks of 64; the package computes logits after each."""
+        """Feed prompts in chunks of 64; the package computes logits after each."""
         for start in range(0, len(tokens), CHUNK):
             part = list(tokens[start : start + CHUNK])
             if len(part) == 1:
@@ -91,7 +91,7 @@ class LitesparkModel(EndToEnd):
                 self.last = self.runtime.forward_prefill(self.model, self.state, part)
 
     def check(self, case: Case) -> tuple[bool, str]:
-        """Check a case and say what becomes of more than 64 tokens at once."""
+        """Check a case, and report the error of more than 64 tokens at once."""
         ok, how = super().check(case)
         if case.n > CHUNK:
             tokens = self._prompt(case.n)
@@ -102,12 +102,12 @@ class LitesparkModel(EndToEnd):
         return ok, how
 
     def logits(self) -> F32:
-        """A copy: the package reuses its buffer."""
+        """Return a copy, since the package reuses its buffer."""
         last: F32 = self.last.copy()
         return last
 
     def weight_bytes(self, case: Case) -> float | None:
-        """Packed layers and head; the AMX build's prompt reads four times the layers."""
+        """Count packed layers and head; prompts of the AMX build read four times the layers."""
         return self.bytes
 
 
@@ -120,25 +120,25 @@ class LitesparkProducts(Products):
         self.weights: list[Any] = []
 
     def pack(self, weight: npt.NDArray[np.int8], n: int) -> int:
-        """Four levels a byte."""
+        """Pack four levels a byte."""
         self.made, self._n = projection(weight, 1.0), n
         return int(self.made.w_packed.nbytes)
 
     def copy(self, count: int) -> None:
         """Copy the weight in the form that a product of this many tokens reads."""
-        # The package takes its AMX kernel for chunks of exactly 32, 48 or 64 tokens.
+        # The package uses its AMX kernel for chunks of exactly 32, 48 or 64 tokens.
         self.amx = self.made.w_amx is not None and self._n > 1 and self._n % CHUNK == 0
         source = self.made.w_amx if self.amx else self.made.w_packed
         self.weights = [source.copy() for _ in range(count)]
 
     def input(self, x: npt.NDArray[np.int8]) -> None:
-        """int8 with the scale 1."""
+        """Take x as int8 with the scale 1."""
         self.x = x
         self.ones = np.ones(len(x), np.float32)
         self.y = np.empty((len(x), self.made.out_features), np.float32)
 
     def multiply(self, copy: int) -> object:
-        """One token, or chunks of 64."""
+        """Multiply one token, or chunks of 64."""
         w = self.weights[copy]
         if len(self.x) == 1:
             self.kernel.matmul_packed_m1(self.x[0], w, 1.0, 1.0, out=self.y[0])
@@ -157,7 +157,7 @@ class LitesparkProducts(Products):
         self.weights = []
 
     def check(self, case: Case) -> tuple[bool, str]:
-        """Check a case and say what becomes of more than 64 tokens at once."""
+        """Check a case, and report the errors of more than 64 tokens at once."""
         self._prepare(case)
         self.y.fill(-1e30)  # outputs left alone must not look right
         ok, how = super().check(case)
@@ -169,7 +169,7 @@ class LitesparkProducts(Products):
 
 
 def create(options: Options) -> tuple[str, str, str | None, list[Part]]:
-    """One variant: its default types."""
+    """Make the participant, in the package's default types."""
     kernel = require(f"{PACKAGE}.kernel", NAME)
     parts: list[Part] = [LitesparkProducts(options)]
     if end_to_end(options):

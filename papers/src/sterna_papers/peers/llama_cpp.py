@@ -50,7 +50,7 @@ class LlamaModel(EndToEnd):
         self.lib.llama_memory_seq_rm(self.lib.llama_get_memory(self.context), -1, length, -1)
 
     def feed(self, tokens: Sequence[int]) -> None:
-        """One llama_decode; it computes the logits of the last token."""
+        """Call llama_decode once; it computes the logits of the last token."""
         ids = (ctypes.c_int32 * len(tokens))(*tokens)
         if code := self.lib.llama_decode(
             self.context, self.lib.llama_batch_get_one(ids, len(tokens))
@@ -58,13 +58,13 @@ class LlamaModel(EndToEnd):
             raise RuntimeError(f"llama_decode returned {code}")
 
     def logits(self) -> F32:
-        """A copy of the last token's logits."""
+        """Return a copy of the last token's logits."""
         pointer = self.lib.llama_get_logits_ith(self.context, -1)
         values: F32 = np.ctypeslib.as_array(pointer, (self.vocab,)).copy()
         return values
 
     def weight_bytes(self, case: Case) -> float | None:
-        """All tensors but an embedding that is not the head."""
+        """Count all tensors but an embedding that is not the head."""
         return self.bytes
 
 
@@ -77,7 +77,7 @@ class _InitParams(ctypes.Structure):
 
 
 class _Plan(ctypes.Structure):
-    """ggml_cplan; what follows its first two fields is ggml's business, and room enough."""
+    """ggml_cplan: its first two fields, and enough room for those that only ggml uses."""
 
     _fields_ = [
         ("work_size", ctypes.c_size_t),
@@ -87,7 +87,7 @@ class _Plan(ctypes.Structure):
 
 
 class GgmlProducts(Products):
-    """ggml_mul_mat on the CPU. Activations become int8 in it; here that is exact."""
+    """ggml_mul_mat on the CPU. It rounds activations to int8, which is exact here."""
 
     def __init__(self, options: Options, folder: Path) -> None:
         super().__init__(options)
@@ -107,11 +107,11 @@ class GgmlProducts(Products):
         return self.packed.nbytes
 
     def copy(self, count: int) -> None:
-        """Remembered: tensors are made with the input."""
+        """Remember `count`, since tensors are made with the input."""
         self.count = count
 
     def input(self, x: npt.NDArray[np.int8]) -> None:
-        """One graph of one product for each copy of the weights."""
+        """Make a graph of one product for each copy of the weights."""
         self.release()
         n = len(x)
         per_copy = self.packed.nbytes + 4 * n * self.M + (1 << 18)  # a graph's nodes and tensors
@@ -147,7 +147,7 @@ class GgmlProducts(Products):
         return copy
 
     def result(self, y: object) -> F32:
-        """The copy's output tensor."""
+        """Return the copy's output tensor."""
         assert isinstance(y, int)
         data = ctypes.cast(self.base.ggml_get_data(self.outputs[y]), ctypes.POINTER(ctypes.c_float))
         return np.ctypeslib.as_array(data, (self._x.shape[0], self.M))
@@ -167,7 +167,7 @@ def _library(folder: Path, name: str) -> Path:
 
 
 def create(options: Options) -> tuple[str, str, str | None, list[Part]]:
-    """variant: one of ggml's types, for a model PLAIN or not; products are of ternary ones only."""
+    """Make the participant. variant: a ggml type; only ternary types have products."""
     lib = require("llama_cpp.llama_cpp", "llama-cpp-python")
     parts: list[Part] = []
     if end_to_end(options):

@@ -12,10 +12,10 @@ __all__ = ["create"]
 
 
 class Float32(Products):
-    """np.matmul into an output that is there already."""
+    """np.matmul into an output array that exists already."""
 
     def pack(self, weight: npt.NDArray[np.int8], n: int) -> int:
-        """Transposed, as a product wants it."""
+        """Transpose the weight, as the product needs it."""
         self.weight = np.ascontiguousarray(weight.T, np.float32)
         return self.weight.nbytes
 
@@ -24,16 +24,16 @@ class Float32(Products):
         self.weights = [self.weight.copy() for _ in range(count)]
 
     def input(self, x: npt.NDArray[np.int8]) -> None:
-        """Whole numbers are exact."""
+        """Take x as float32, which holds its whole numbers exactly."""
         self.x = x.astype(np.float32)
         self.y = np.empty((len(x), self.weight.shape[1]), np.float32)
 
     def multiply(self, copy: int) -> object:
-        """y = x W^T."""
+        """Compute y = x W^T."""
         return np.matmul(self.x, self.weights[copy], out=self.y)
 
     def result(self, y: object) -> F32:
-        """The array as float32."""
+        """Return the array as float32."""
         return np.asarray(y, np.float32)
 
     def release(self) -> None:
@@ -41,5 +41,5 @@ class Float32(Products):
 
 
 def create(options: Options) -> tuple[str, str, str | None, list[Part]]:
-    """variant: f32. Its threads are those that the process was started with (`process.py`)."""
+    """Make the participant. variant: f32. The process's environment sets the threads."""
     return np.__version__, options.variant, None, [Float32(options)]

@@ -1,4 +1,4 @@
-"""The other end of a participant's process: start it, ask it, notice that it is gone."""
+"""The parent's side of a participant's process: start it, ask it, notice its end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Lost", "Process", "Timing"]
 
 
 class Timing(NamedTuple):
-    """A timed run: seconds, whether its output was right, the machine's energy where it tells."""
+    """A timed run: seconds, whether its output was right, and the machine's energy if known."""
 
     seconds: float
     ok: bool
@@ -29,11 +29,11 @@ class Timing(NamedTuple):
 
 
 class Lost(Exception):
-    """A participant that failed, crashed or took too long; the message is the reason."""
+    """A participant failed, crashed or took too long; the message has the reason."""
 
 
 class Process:
-    """A participant in a process of its own: its threads and memory stay apart from the others'."""
+    """A participant in a process of its own, with threads and memory apart from others'."""
 
     def __init__(self, module: str, options: Options, limit_s: float) -> None:
         self._limit_s = limit_s
@@ -63,7 +63,7 @@ class Process:
         self.cases = [Case(**case) for case in started["cases"]]
 
     def check(self, case: Case) -> tuple[bool, str, float | None]:
-        """(whether this case's output is right, how that was found out, bytes of weights)."""
+        """Return (whether this case's output is right, how that was checked, bytes of weights)."""
         answer = self._ask({"do": "check", "case": self.cases.index(case)})
         return answer["ok"], answer["how"], answer["bytes"]
 
@@ -72,20 +72,20 @@ class Process:
         return Timing(answer["seconds"], answer["ok"], answer.get("joules"))
 
     def rss_bytes(self) -> int | None:
-        """Resident memory of the process and of those it started; None if it is gone."""
+        """Return the resident memory of the process and its children; None if it has ended."""
         family = 0
         for process in (int(name) for name in os.listdir("/proc") if name.isdecimal()):
-            with contextlib.suppress(OSError):  # it has ended since
+            with contextlib.suppress(OSError):  # the process has ended
                 if os.getsid(process) == self._child.pid:  # the session that it was started in
                     family += resident_bytes(process)
         return family or None
 
     def close(self) -> None:
-        """End the process and whatever it has in memory."""
+        """End the process, and free its memory."""
         self._kill()
         self._child.wait()
         for stream in (self._child.stdin, self._child.stdout, self._errors):
-            with contextlib.suppress(OSError):  # the child went before it had read everything
+            with contextlib.suppress(OSError):  # the child ended before it had read everything
                 if stream:
                     stream.close()
 
@@ -98,7 +98,7 @@ class Process:
 
     def _read(self) -> None:
         assert self._child.stdout
-        with contextlib.suppress(ValueError):  # closed under us
+        with contextlib.suppress(ValueError):  # `close` has closed the stream
             for line in self._child.stdout:
                 self._lines.put(line)
         self._lines.put(None)

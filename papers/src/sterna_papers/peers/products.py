@@ -19,16 +19,16 @@ __all__ = ["MIN_SECONDS", "Products"]
 FEW_TOKENS = 16
 ROTATION_BYTES = 512 << 20
 MIN_COPIES, MAX_COPIES = 3, 256
-MIN_SECONDS = 0.3  # of calls under one measurement
+MIN_SECONDS = 0.3  # the least time of all calls of a measurement
 
 
 class Products(ABC):
-    """Base of participants that multiply: a subclass packs W and calls its kernel.
+    """The base of participants that multiply: a subclass packs W and calls its kernel.
 
-    x holds whole numbers in -127..127 with a 127 in each 32 (so that a symmetric int8 scale of a
-    token, or of a block of 32 or more, is 1), and W is ternary. Sums stay below
+    x holds whole numbers in -127..127, and each 32 of them have a 127, so that the symmetric int8
+    scale of a token, or of a block of 32 or more, is 1. W is ternary. Sums stay below
     127 * 65536 < 2^24, so they are exact in float32 in any order. One reference serves every type;
-    `tolerance` bounds the rounding of its output.
+    `tolerance` bounds the rounding of a type's output.
     """
 
     tolerance = 0.0  # relative to the exact result
@@ -41,7 +41,7 @@ class Products(ABC):
 
     @abstractmethod
     def pack(self, weight: npt.NDArray[np.int8], n: int) -> int:
-        """Take W, int8 [M, K], levels -1..1; returns the bytes that one product reads of it."""
+        """Pack W, int8 [M, K], levels -1..1; returns the bytes of W that one product reads."""
 
     @abstractmethod
     def copy(self, count: int) -> None:
@@ -53,18 +53,18 @@ class Products(ABC):
 
     @abstractmethod
     def multiply(self, copy: int) -> object:
-        """One product with a copy of W: what is timed."""
+        """Compute one product with a copy of W; calls of this are timed."""
 
     @abstractmethod
     def result(self, y: object) -> F32:
-        """What `multiply` returned, as float32 [n, M]."""
+        """Convert what `multiply` returned to float32 [n, M]."""
 
     @abstractmethod
     def release(self) -> None:
         """Drop the weights and the input."""
 
     def weight_bytes(self, case: Case) -> float | None:
-        """Bytes of W."""
+        """Return the bytes of W that one product reads."""
         self._prepare(case)
         return float(self._bytes)
 
@@ -76,7 +76,7 @@ class Products(ABC):
         return wrong == 0, f"{wrong} of {self._y.size} outputs differ from the integers ({limit})"
 
     def time(self, case: Case) -> tuple[float, bool]:
-        """Mean seconds of a product over a rotation of weights, and whether the last was right."""
+        """Return the mean seconds of a product over all copies, and whether the last was right."""
         self._prepare(case)
         self._rotate(1)  # wakes the threads
         calls, took = 0, 0.0
@@ -111,7 +111,7 @@ class Products(ABC):
         self._copies = min(MAX_COPIES, max(MIN_COPIES, enough))
         self.copy(self._copies)
         self.input(self._x)
-        self._rotate(self._copies)  # a library may do something once for each weight
+        self._rotate(self._copies)  # a library may prepare each weight at its first use
         self._case = case
 
     def _wrong(self, y: object) -> int:

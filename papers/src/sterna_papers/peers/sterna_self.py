@@ -1,4 +1,4 @@
-"""Sterna itself as a participant: the same cases, checks and clock as everybody else's."""
+"""Sterna itself as a participant, with the same cases, checks and clock as the peers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SternaModel(EndToEnd):
             threads=options.threads,
             isa=options.isa,
             deterministic=options.deterministic,
-            skip_zeros=False,  # of random weights they say nothing
+            skip_zeros=False,  # random weights do not have a trained model's zeros
         )
         self.sequence = EngineSequence()
         self.last = np.zeros(0, np.float32)
@@ -44,11 +44,11 @@ class SternaModel(EndToEnd):
         self.engine.kv_cache.rewind(self.sequence, length)
 
     def feed(self, tokens: Sequence[int]) -> None:
-        """Chunks of the engine's prefill."""
+        """Feed tokens in the chunks of the engine's prefill."""
         self.last = self.engine.prefill(self.sequence, tokens)
 
     def logits(self) -> F32:
-        """What the last step returned."""
+        """Return the logits of the last step."""
         last: F32 = self.last.copy()
         return last
 
@@ -69,12 +69,12 @@ class SternaProducts(Products):
     def pack(self, weight: npt.NDArray[np.int8], n: int) -> int:
         """Pack the weight into tiles."""
         f = formats.get(self.options.variant)
-        scale = 1 / f.value if f.scaled else None  # a level of 1 is worth 1
+        scale = 1 / f.value if f.scaled else None  # so that the weight of level 1 is 1
         self.packed = ops.pack(weight, scale, format=f.name, threads=self.threads)
         return self.packed.nbytes
 
     def copy(self, count: int) -> None:
-        """Packed weights that share nothing but the scale."""
+        """Make packed weights that share nothing but the scale."""
         p = self.packed
         self.weights = []
         for _ in range(count):
@@ -84,11 +84,11 @@ class SternaProducts(Products):
         self.native = [weight.native() for weight in self.weights]
 
     def input(self, x: npt.NDArray[np.int8]) -> None:
-        """Float32; quantisation gives the same numbers back."""
+        """Take x as float32; quantisation gives the same numbers back."""
         self.x = x.astype(np.float32)
 
     def time(self, case: Case) -> tuple[float, bool]:
-        """The kernels alone, on quantised activations, as oneDNN is timed; then one checked run."""
+        """Time the kernels alone, on quantised activations, as for oneDNN; then check one run."""
         self._prepare(case)
 
         def passes(rounds: int) -> float:
@@ -102,7 +102,7 @@ class SternaProducts(Products):
         return seconds, self._wrong(self.multiply(0)) == 0
 
     def multiply(self, copy: int) -> object:
-        """One product, quantisation of x included."""
+        """Compute one product, including the quantisation of x."""
         return _native.linear(self.native[copy], self.x, self.isa, self.threads, self.in_order)
 
     def result(self, y: Any) -> F32:
@@ -114,12 +114,12 @@ class SternaProducts(Products):
 
 
 def _holds_ternary(f: formats.Format) -> bool:
-    """Whether the levels that products are made of, -1, 0 and 1, are among the format's."""
+    """Whether the format has the levels of the products, -1, 0 and 1."""
     return f.codebook is None or f.codebook.has_all((-1, 0, 1))
 
 
 def create(options: Options) -> tuple[str, str, str | None, list[Part]]:
-    """variant: a weight format; products only of one whose levels include -1, 0 and 1."""
+    """Make the participant. variant: a weight format; without -1, 0 and 1 it has no products."""
     parts: list[Part] = []
     if end_to_end(options):
         parts.append(SternaModel(options))

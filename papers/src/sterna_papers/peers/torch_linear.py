@@ -15,7 +15,7 @@ __all__ = ["create"]
 
 
 class TorchProducts(Products):
-    """What both have in common: lists of tensors."""
+    """The common part of both: lists of tensors."""
 
     def __init__(self, options: Options, torch: Any) -> None:
         super().__init__(options)
@@ -23,14 +23,14 @@ class TorchProducts(Products):
         self.weights: list[Any] = []
 
     def copy(self, count: int) -> None:
-        """Clones of the packed weight, a prepacked one packed again."""
+        """Clone the packed weight, or pack a prepacked one again."""
         self.weights = [self._pack() for _ in range(count)]
 
     @abstractmethod
     def _pack(self) -> Any: ...
 
     def result(self, y: Any) -> F32:
-        """The tensor as a float32 array."""
+        """Return the tensor as a float32 array."""
         values: F32 = y.float().numpy()
         return values
 
@@ -45,7 +45,7 @@ class Bf16(TorchProducts):
     tolerance = 2.0**-8
 
     def pack(self, weight: npt.NDArray[np.int8], n: int) -> int:
-        """Levels are exact in bf16."""
+        """Convert levels to bf16, which is exact."""
         self.weight = self.torch.from_numpy(weight).bfloat16()
         return 2 * weight.size
 
@@ -53,11 +53,11 @@ class Bf16(TorchProducts):
         return self.weight.clone()
 
     def input(self, x: npt.NDArray[np.int8]) -> None:
-        """Whole numbers up to 127 are exact in bf16."""
+        """Take x as bf16, which is exact for whole numbers up to 127."""
         self.x = self.torch.from_numpy(x).bfloat16()
 
     def multiply(self, copy: int) -> object:
-        """y = x W^T."""
+        """Compute y = x W^T."""
         return self.torch.nn.functional.linear(self.x, self.weights[copy])
 
 
@@ -65,7 +65,7 @@ class OneDnnInt8(TorchProducts):
     """torch.ops.onednn.qlinear_pointwise: int8 x, prepacked int8 W, float32 y, row scales."""
 
     def pack(self, weight: npt.NDArray[np.int8], n: int) -> int:
-        """oneDNN chooses its layout for a number of tokens."""
+        """Prepack the weight; oneDNN chooses the layout by the number of tokens."""
         self.weight, self.n = self.torch.from_numpy(weight), n
         self.scale = self.torch.ones(len(weight))
         self.zero = self.torch.zeros(len(weight), dtype=self.torch.int32)
@@ -75,11 +75,11 @@ class OneDnnInt8(TorchProducts):
         return self.torch.ops.onednn.qlinear_prepack(self.weight, [self.n, self.weight.shape[1]])
 
     def input(self, x: npt.NDArray[np.int8]) -> None:
-        """Symmetric: scale 1, zero point 0."""
+        """Take x as int8 with scale 1 and zero point 0."""
         self.x = self.torch.from_numpy(x)
 
     def multiply(self, copy: int) -> object:
-        """y = x W^T, dequantised in the same call."""
+        """Compute y = x W^T, dequantised in the same call."""
         return self.torch.ops.onednn.qlinear_pointwise(
             self.x, 1.0, 0, self.weights[copy], self.scale, self.zero, None,
             1.0, 0, self.torch.float32, "none", [], "",
@@ -87,7 +87,7 @@ class OneDnnInt8(TorchProducts):
 
 
 def create(options: Options) -> tuple[str, str, str | None, list[Part]]:
-    """variant: bf16 or int8."""
+    """Make the participant. variant: bf16 or int8."""
     torch = require("torch", "torch")
     torch.set_num_threads(options.threads)
     torch.set_grad_enabled(False)

@@ -1,6 +1,6 @@
 """A whole model in PyTorch as a participant: dense weights, `F.linear`, a cache of keys and values.
 
-What a float framework makes of a model whose weights happen to be ternary. The layers are those of
+It shows the speed of a float framework with a ternary model. The layers are those of
 models/bitnet.py and models/llama.py.
 """
 
@@ -17,13 +17,13 @@ from sterna_papers.peers.end_to_end import EndToEnd
 
 __all__ = ["TorchModel", "create", "model_bytes"]
 
-TILE = 64  # rows made up at a time
+TILE = 64  # random rows made at a time
 EPS, THETA = 1e-5, 500000.0
 SIZES = {"bf16": 2, "f32": 4}
 
 
 def model_bytes(options: Options) -> int:
-    """Bytes of all weights."""
+    """Count the bytes of all weights."""
     s = options.model
     layers = s.layers * sum(M * K for M, K in s.matrices().values())
     tables = (1 if s.tied else 2) * s.vocab * s.hidden
@@ -31,7 +31,7 @@ def model_bytes(options: Options) -> int:
 
 
 class TorchModel(EndToEnd):
-    """One forward pass a step; variant: the type of weights and activations."""
+    """A model with one forward pass a step; variant: the type of weights and activations."""
 
     def __init__(self, options: Options, torch: Any) -> None:
         super().__init__(options)
@@ -64,7 +64,7 @@ class TorchModel(EndToEnd):
         self.last = np.zeros(0, np.float32)
 
     def _matrix(self, M: int, K: int, deviation: float) -> Any:
-        """Random ternary values of this deviation, [M, K]: a tile, rolled for each of the next."""
+        """Make random ternary values of this deviation, [M, K]: one tile, rolled for the others."""
         torch = self.torch
         levels = torch.from_numpy(self.rng.integers(-1, 2, (TILE, K), np.int8))
         tile = levels.to(self.type) * deviation * 1.5**0.5
@@ -74,14 +74,14 @@ class TorchModel(EndToEnd):
         return made
 
     def keep(self, length: int) -> None:
-        """What the cache holds beyond this position is not read."""
+        """Set the length; the cache beyond it is not read."""
         self.length = length
 
     def feed(self, tokens: Sequence[int]) -> None:
-        """All layers for these tokens, and the head for the last."""
+        """Run all layers for these tokens, and the head for the last."""
         torch, f, s = self.torch, self.torch.nn.functional, self.shape
         start, n = self.length, len(tokens)
-        # Tokens see themselves and what came before; one alone sees all.
+        # Tokens see themselves and earlier ones; a single token needs no mask.
         seen = torch.ones(n, start + n, dtype=torch.bool).tril(start) if n > 1 and start else None
         x = f.embedding(torch.tensor(tokens), self.table)
         for i, layer in enumerate(self.layers):
@@ -117,19 +117,19 @@ class TorchModel(EndToEnd):
         return self.torch.cat((low * cos - high * sin, high * cos + low * sin), -1)
 
     def logits(self) -> F32:
-        """A copy of the last logits."""
+        """Return a copy of the last logits."""
         last: F32 = self.last.copy()
         return last
 
     def weight_bytes(self, case: Case) -> float | None:
-        """All but an embedding that is not the head."""
+        """Count all weights but an embedding that is not the head."""
         s = self.shape
         apart = 0 if s.tied else s.vocab * s.hidden * SIZES[self.options.variant]
         return float(self.bytes - apart)
 
 
 def create(options: Options) -> tuple[str, str, str | None, list[Part]]:
-    """variant: bf16 or f32."""
+    """Make the participant. variant: bf16 or f32."""
     torch = require("torch", "torch")
     torch.set_num_threads(options.threads)
     torch.set_grad_enabled(False)

@@ -1,8 +1,9 @@
 """A participant's process: `python -m sterna_papers.peers.worker MODULE`.
 
-Speaks lines of JSON over stdin and stdout; what a library prints goes to stderr. The first line in
-is the options, every further one {"do": "check" | "time", "case": index}; each gets one line back.
-MODULE offers `create(options) -> (version, format, head, parts)`.
+The process reads lines of JSON from stdin and answers each with a line on stdout; what a library
+prints goes to stderr. The first line has the options, and every further one is
+{"do": "check" | "time", "case": index}. MODULE has `create(options) -> (version, format, head,
+parts)`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def _failure(error: BaseException) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Serves requests until stdin ends."""
+    """Serve requests until stdin ends."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 

@@ -1,5 +1,6 @@
-"""Products with power-of-two weights, in the naive loop order of the paper that they are from:
-"Demystifying Power-of-Two Quantization: Benchmarking Inference on AVX and RVV" (2025).
+"""Products with power-of-two weights, in the naive loop order of their paper.
+
+The paper is "Demystifying Power-of-Two Quantization: Benchmarking Inference on AVX and RVV" (2025).
 
 >>> import numpy as np, sterna_papers.pot as pot
 >>> a = np.ones((2, 3), np.float32)

@@ -1,4 +1,4 @@
-"""The kernels by name, checked: `matmul`, what it may be asked for, and its C++ source."""
+"""The kernels by name, with checks: `matmul`, its options, and its C++ source."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ from sterna_papers.pot.tuning import Unroll
 
 __all__ = ["isas", "kernels", "matmul", "resolve", "source", "unrolls"]
 
-# The kernel units of whole models, as far as they are more than these.
+# Kernel units of whole models -> the instruction sets whose kernels they use here.
 _UNITS = {
     "avxvnni": "avx2", "avx512bw": "avx512", "amx": "avx512", "neon_i8mm": "neon",
     "rvv128": "rvv", "rvv256": "rvv",
 }  # fmt: skip
 
 
-# What the kernels without codes multiply.
+# The element types of the kernels without codes.
 _BASELINES = {"f32": np.dtype(np.float32), "i32": np.dtype(np.int32)}
 
 
 def isas() -> list[str]:
-    """Instruction sets with kernels that run here, the plainest first: scalar, avx2, …"""
+    """List the instruction sets with kernels that run here, the plainest first: scalar, avx2, …"""
     return [name for name, _, runs in _kernels.isas() if runs]
 
 
 def kernels(isa: str | None = None) -> list[str]:
-    """Names of the kernels of an instruction set; None is the best one."""
+    """List the kernels of an instruction set; None is the best one."""
     return _kernels.kernels(_resolve_isa(isa))
 
 
 def unrolls(kernel: str, isa: str | None = None) -> list[Unroll]:
-    """Unroll factors that a kernel is compiled with: (rows of a, rows of b, vectors of k)."""
+    """List a kernel's unroll factors: (rows of a, rows of b, vectors of k)."""
     return _kernels.unrolls(*_resolve_kernel(kernel, isa))
 
 
 def source() -> Path:
-    """The folder with the kernels' C++ source; `standalone.cpp` in it compiles alone.
+    """Find the folder with the kernels' C++ source; `standalone.cpp` in it compiles alone.
 
-    Raises RequestError where neither the installed package nor a checkout has it.
+    Raises RequestError if neither the installed package nor a checkout has it.
     """
     here = Path(__file__).resolve().parent
     for folder in (here / "source", here.parents[2] / "native" / "pot"):
@@ -74,33 +74,36 @@ def matmul(
     unroll: Unroll | None = None,
     special: bool = True,
 ) -> npt.NDArray[Any]:
-    """The product a · bᵀ with weights that are powers of two, [N, M].
+    """Compute the product a · bᵀ [N, M] with weights that are powers of two.
 
     a: [N, K], float32, or int32 for "fxpot" and "i32". b_codes: [M, words], a row of codes for each
-    column of the result (a column of the paper's B), as `formats.pot_encodings.ENCODINGS` has them:
+    column of the result (a column of the paper's B), encoded by `formats.pot_encodings.ENCODINGS`.
 
-    - "pot8", "pot16", "pot4": exponents are added (Algorithms 2, 3 and 4; RISC-V has 5 and 4)
-    - "fxpot": shifts (its section 7), with the sign
-    - "pot8-fma", "pot4-fma": the same codes made 2^e, and multiplied
-    - baselines on a plain matrix [M, K]: "f32" (fused multiply-add) and "i32"; on RISC-V "f32" is
-      the paper's, of one register, and "f32-m4" of four
-    - "f32-scalar", "i32-scalar", "pot8-scalar": one product after the other; "f32-auto",
-      "i32-auto", "pot8-auto": the same source, vectorised by the compiler
+    Kernels:
 
-    scale: what the result is multiplied by, a float or float32 [M]; integer sums become float32.
-    unroll: one of `unrolls`; None takes the tuned or a fair one. threads: they share rows of b.
+    - "pot8", "pot16", "pot4" add exponents (Algorithms 2, 3 and 4; 5 and 4 on RISC-V).
+    - "fxpot" shifts (section 7), and applies the sign.
+    - "pot8-fma", "pot4-fma" turn the same codes into 2^e, and multiply.
+    - "f32" (fused multiply-add) and "i32" are baselines on a plain matrix [M, K]. On RISC-V "f32"
+      is the paper's, which uses one register, and "f32-m4" uses four.
+    - "f32-scalar", "i32-scalar", "pot8-scalar" compute one product after the other; "f32-auto",
+      "i32-auto", "pot8-auto" are the same source, vectorised by the compiler.
 
-    special: True gives each product as IEEE has it: zeros and subnormal numbers are right, one that
-    is too large is an infinity, infinities and NaN stay. False is the paper's addition of exponents
-    whatever comes out; kernels that add none ("-fma", "f32", ...) then only look less.
+    scale: a factor of the result, a float or float32 [M]; integer sums become float32. unroll: one
+    of `unrolls`; None takes the tuned one, or a default. threads: threads share the rows of b.
 
-    Sums of floats go to lanes first: they are within about K · 2^-24 · Σ|product| of the exact sum,
-    and differ between unroll factors and instruction sets, but never between numbers of threads.
+    special: True makes each product as IEEE does: zeros and subnormal numbers are right, a product
+    that is too large is an infinity, and infinities and NaN stay. False is the paper's addition of
+    exponents without these cases; kernels that add no exponents ("-fma", "f32", ...) then only
+    leave checks out.
+
+    Sums of floats go to lanes first. They are within about K · 2^-24 · Σ|product| of the exact sum,
+    and differ between unroll factors and instruction sets, but not between numbers of threads.
     Integer sums are exact modulo 2^32. K = 0 gives zeros. Bits of codes that must be 0 are not
-    looked at here (`Encoding.decode` does), and make other weights, no crash.
+    checked here (`Encoding.decode` checks them); if set, they make other weights, but no crash.
 
-    Raises RequestError for a shape, dtype or name that does not fit, UnsupportedCPUError for an
-    instruction set that this CPU lacks, NonFiniteError for a scale that is not finite.
+    Raises RequestError for a wrong shape, dtype or name, UnsupportedCPUError for an instruction set
+    that this CPU lacks, and NonFiniteError for a scale that is not finite.
     """
     _resolve_kernel(kernel, isa)
     k = _count(K, "K")
@@ -121,7 +124,7 @@ def matmul(
     c = _kernels.matmul(name, x, codes, k, chosen, team, factors, as_ieee)
     if factor is None:
         return c
-    with np.errstate(over="ignore", invalid="ignore"):  # infinities are results here
+    with np.errstate(over="ignore", invalid="ignore"):  # infinities are valid results
         scaled: npt.NDArray[Any] = (c * factor).astype(np.float32, copy=False)
     return scaled
 
@@ -135,7 +138,7 @@ def resolve(
     threads: int = 1,
     unroll: Unroll | None = None,
 ) -> tuple[str, str, Unroll]:
-    """The kernel, instruction set and unroll factors that `matmul` runs with these arguments."""
+    """Return the kernel, instruction set and unroll factors that `matmul` uses for arguments."""
     name, chosen = _resolve_kernel(kernel, isa)
     there = _kernels.unrolls(name, chosen)
     if unroll is not None:
@@ -159,7 +162,7 @@ def _resolve_isa(isa: str | None) -> str:
         raise RequestError(f"{source}: must be one of {', '.join(isas())}, but got {shown(name)}")
     if not name:
         return isas()[-1]
-    if name in _UNITS:  # what it maps to may run where the unit itself does not
+    if name in _UNITS:  # the mapped instruction set may run even if the unit itself does not
         name = _UNITS[resolve_isa(isa)]
     if name not in known:
         raise RequestError(f"{source}: must be one of {', '.join(isas())}, but got {shown(name)}")
@@ -179,7 +182,7 @@ def _resolve_kernel(kernel: str, isa: str | None) -> tuple[str, str]:
 
 
 def _operands(kernel: str, K: int) -> tuple[np.dtype[Any], np.dtype[Any], int]:
-    """Element type of a, word type of b, and words of a row of K weights."""
+    """Return the element type of a, the word type of b, and the words of a row of K weights."""
     name = kernel.split("-")[0]
     if name in _BASELINES:
         return _BASELINES[name], _BASELINES[name], K

@@ -1,9 +1,9 @@
-"""Which unrolling a power-of-two kernel runs with: measured once per CPU, kept in the cache.
+"""The choice of unrolling for a power-of-two kernel: measured once per CPU, kept in the cache.
 
 The paper (section 3.5) compiles a program for every combination of unrolling factors. Here the
-combinations are instances of one template, all of them in the module, and tuning is choosing. What
-was chosen is the file TUNING_FILE in the cache (`checkpoints.cache.cache_dir`), JSON; a damaged one
-is ignored with a warning, and the defaults hold again.
+module has all combinations, as instances of one template, and tuning chooses among them. The file
+TUNING_FILE in the cache (`checkpoints.cache.cache_dir`) has the choices, as JSON. A damaged file is
+ignored with a warning; the defaults apply then.
 """
 
 from __future__ import annotations
@@ -57,26 +57,26 @@ Shape = tuple[int, int, int]  # N, M, K
 
 TUNING_FILE = "pot-tuning.json"
 FILE_VERSION = 1
-KERNELS_VERSION = 1  # raise it when the kernels change: what older ones measured holds no longer
+KERNELS_VERSION = 1  # raise it when the kernels change, which makes older choices invalid
 MAX_FILE_BYTES = 1 << 20
-#: Shapes in the first-level cache, in the second, and out of it; one token, some, and many.
+#: Shapes in the first-level cache, in the second-level one, and in neither; one token to many.
 SHAPES: tuple[Shape, ...] = (
     (64, 64, 64), (256, 256, 256), (512, 512, 512), (1024, 1024, 1024),
     (1, 4096, 4096), (8, 4096, 4096), (64, 4096, 4096),
 )  # fmt: skip
-MAX_SIZE = 1 << 20  # of N, M and K: far above any layer
-MAX_ELEMENTS = 1 << 28  # of a matrix: above any layer, and what memory has room for
-SMALL_MACS = 1 << 24  # a measurement repeats a call up to so many multiply-adds, some milliseconds
-MAX_ROUNDS = 1 << 10  # and no more often: the smallest calls take the time of starting threads
-TIE = 0.01  # a smaller unrolling that is slower by less than this share wins: it is noise
+MAX_SIZE = 1 << 20  # the greatest N, M or K: far above any layer
+MAX_ELEMENTS = 1 << 28  # elements of a matrix: more than any layer has, and within memory
+SMALL_MACS = 1 << 24  # a measurement repeats calls up to so many multiply-adds: some milliseconds
+MAX_ROUNDS = 1 << 10  # the most repetitions: starting threads dominates the smallest calls
+TIE = 0.01  # a smaller unrolling wins unless it is slower by more than this share: less is noise
 _INT_FIELDS = ("kernels", "threads", "N", "M", "K")
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The best unrolling that was measured for a kernel and shape on a CPU; times in seconds.
+    """The best measured unrolling of a kernel for a shape on a CPU; times in seconds.
 
-    kernels: the KERNELS_VERSION that was measured. a is [N, K], b is [M, K].
+    kernels: the KERNELS_VERSION of the measurement. a is [N, K], b is [M, K].
     """
 
     cpu: str
@@ -93,12 +93,12 @@ class Choice:
 
     @property
     def gain(self) -> float:
-        """How many times faster than the default."""
+        """The speed-up over the default."""
         return self.default_time_s / self.time_s
 
     @property
     def place(self) -> tuple[Any, ...]:
-        """What it is the choice for: of two with the same, the later one counts."""
+        """The key of the choice: of two choices with the same key, the later one counts."""
         return dataclasses.astuple(self)[:8]
 
 
@@ -106,9 +106,10 @@ class Choice:
 
 
 def best(kernel: str, isa: str, N: int, M: int, K: int, threads: int) -> Unroll | None:
-    """The tuned unrolling of the shape nearest to this one, None where none was tuned.
+    """Return the tuned unrolling of the nearest shape; None if nothing was tuned.
 
-    Near is the Euclidean distance of the logarithms of N, M and K; of two as near, the smaller.
+    The distance is the Euclidean one of the logarithms of N, M and K; of two shapes equally near,
+    the smaller counts.
     """
     runnable = set(_kernels.unrolls(kernel, isa))
     choices = [
@@ -126,20 +127,22 @@ def best(kernel: str, isa: str, N: int, M: int, K: int, threads: int) -> Unroll 
 
 
 def default_unroll(unrolls: Sequence[Unroll], N: int) -> Unroll:
-    """The choice for a kernel that was never tuned: as many rows of a as there are, which share the
-    decoding, then rows of b.
+    """Choose for a kernel that was never tuned.
+
+    The choice has the most rows of a, up to N, since they share the decoding, and then the largest
+    product of rows of b and vectors of k.
     """
     fitting = [one for one in unrolls if one[0] <= max(1, N)]
     return max(fitting, key=lambda one: (one[0], one[1] * one[2], one[1]))
 
 
 def tunable(isa: str) -> list[str]:
-    """The kernels of a unit that have more than one unrolling."""
+    """List the kernels of a unit that have more than one unrolling."""
     return [name for name in _kernels.kernels(isa) if len(_kernels.unrolls(name, isa)) > 1]
 
 
 def fastest(times: Mapping[Unroll, float]) -> Unroll:
-    """The unrolling of the least time; of those within TIE of it, the smallest."""
+    """Return the smallest of the unrollings with times within TIE of the least."""
     limit = min(times.values()) * (1 + TIE)
     return min((u for u, t in times.items() if t <= limit), key=lambda u: (math.prod(u), u))
 
@@ -149,7 +152,7 @@ def sweep(
     repeat: int,
     tick: Callable[[], None] = lambda: None,
 ) -> dict[Unroll, float]:
-    """Median seconds of each: `repeat` rounds of all in turn, so that drift meets all alike."""
+    """Return median seconds of each: `repeat` rounds of all in turn, so drift meets all alike."""
     times: dict[Unroll, list[float]] = {unroll: [] for unroll in timers}
     for _ in range(repeat):
         for unroll, timer in timers.items():
@@ -164,9 +167,10 @@ def sweep(
 def operands(
     kernel: str, N: int, M: int, K: int, seed: int = 0
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Random a [N, K] and b [M, words] for a kernel, the same for the same seed.
+    """Make random a [N, K] and b [M, words] for a kernel, the same for the same seed.
 
-    Exponents are 0..7, which every encoding has, and a is normal: nothing overflows.
+    Exponents are 0..7, which every encoding has, and a is normally distributed, so that nothing
+    overflows.
     """
     rng = np.random.default_rng(seed)
     base = kernel.partition("-")[0]
@@ -193,10 +197,10 @@ def tune(
     repeat: int = 5,
     progress: Callable[[float, float], None] = lambda done, of: None,
 ) -> list[Choice]:
-    """Measure every unrolling of the kernels on every shape (N, M, K): the choices, not stored.
+    """Measure every unrolling of the kernels on every shape (N, M, K); return the choices.
 
-    Medians of `repeat` interleaved rounds; data of one seed. progress: is told measurements done,
-    and of how many. Raises RequestError.
+    They are not stored. Times are medians of `repeat` interleaved rounds on data of one seed.
+    progress: called with the number of measurements done, and of all. Raises RequestError.
     """
     _check(kernels, isa, shapes, repeat)
     team = int(resolve_threads(threads))
@@ -268,7 +272,7 @@ def _timer(
 
 
 def rounds_of(N: int, M: int, K: int) -> int:
-    """How often a measurement repeats a product: some milliseconds of a small one."""
+    """Return how often a measurement repeats a product: some milliseconds of a small one."""
     return min(MAX_ROUNDS, max(1, SMALL_MACS // max(1, N * M * K)))
 
 
@@ -276,17 +280,17 @@ def rounds_of(N: int, M: int, K: int) -> int:
 
 
 def load() -> list[Choice]:
-    """The choices for this CPU and these kernels; none where nothing was tuned or the cache is off.
+    """Load the choices for this CPU and these kernels; none if nothing was tuned or kept.
 
-    A damaged file is a RuntimeWarning, once.
+    A damaged file gives a RuntimeWarning, once.
     """
     return [c for c in _load_all() if c.cpu == cpu_name() and c.kernels == KERNELS_VERSION]
 
 
 def store(choices: Sequence[Choice]) -> Path | None:
-    """Add choices to the file, in place of older ones for the same; its path, None: cache off.
+    """Write choices to the file, in place of older ones with the same key; return its path.
 
-    Raises RequestError where it cannot be written.
+    Returns None if the cache is off. Raises RequestError if the file cannot be written.
     """
     path = _path()
     if path is None:
@@ -297,7 +301,7 @@ def store(choices: Sequence[Choice]) -> Path | None:
 
 
 def require_place() -> None:
-    """RequestError unless `store` can write or has nothing to: asked before minutes of work."""
+    """Raise RequestError if `store` could not write; call it before minutes of work."""
     path = _path()
     if path is None:
         return
@@ -310,9 +314,9 @@ def require_place() -> None:
 
 
 def delete(kernels: Sequence[str] | None = None) -> int:
-    """Forget what was tuned on this CPU, of some kernels or of all; how many choices that were.
+    """Delete the choices of this CPU, for some kernels or for all; return their number.
 
-    Those of other CPUs that share the cache stay. Raises RequestError.
+    Choices of other CPUs that share the cache stay. Raises RequestError.
     """
     path = _path()
     if path is None:
@@ -369,7 +373,7 @@ def _parsed(path: Path, mtime_ns: int, nbytes: int) -> tuple[Choice, ...]:
     try:
         content = load_json_object(path, MAX_FILE_BYTES)
         if content.get("version") != FILE_VERSION:
-            return ()  # of another version of Sterna: no damage
+            return ()  # another version of Sterna wrote it, so it is not damaged
         rows = content.get("choices")
         if not isinstance(rows, list):
             raise ModelFormatError(file=path, field="choices", expected="an array")
@@ -406,8 +410,8 @@ def _choice(path: Path, row: Any) -> Choice:
 
 @lru_cache(maxsize=1)
 def cpu_name() -> str:
-    """What choices belong to: the CPU's vendor, family, model, stepping and name."""
+    """Name the CPU that choices belong to: vendor, family, model, stepping and name."""
     info = _native.cpu_info()
-    # A virtual machine's name says little; the numbers tell CPUs apart there
+    # A virtual machine's name says little, but the numbers tell CPUs apart.
     numbers = f"{info['family']}-{info['model_id']}-{info['stepping']}"
     return " ".join(f"{info['vendor']} {numbers} {info['model']}".split())
