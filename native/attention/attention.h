@@ -1,9 +1,9 @@
 // Softmax attention over a paged KV cache.
 //
-// Positions are summed in absolute chunks of 256: each gives (max, sum, partial output), merged in
-// ascending order, so the result does not depend on how a prompt was split into steps. Within a
-// chunk the softmax sum runs in sixteen lanes. How scores and outputs are summed depends on the type of
-// the pages: attention_float.h and attention_integers.h.
+// Positions are summed in absolute chunks of 256. Each chunk gives (max, sum, partial output), and chunks
+// are merged in ascending order, so the result does not depend on how a prompt was split into steps.
+// Within a chunk the softmax sum runs in sixteen lanes. The order of sums in scores and outputs depends on
+// the type of the pages: see attention_float.h and attention_integers.h.
 #pragma once
 #include "attention/attention_float.h"
 #include "attention/attention_integers.h"
@@ -13,7 +13,7 @@
 
 namespace {
 
-// Caps the scores of a row, which are logarithms to base 2 afterwards.
+// Caps the scores of a row, and turns them into logarithms to base 2.
 inline void cap_scores(const sterna::AttentionArgs& a, Rows& s, int r) {
     const float most = a.cap * kLog2E;
     const F16x cap = l_set1(most), inverse = l_set1(s.scale[r] / most);
@@ -21,8 +21,8 @@ inline void cap_scores(const sterna::AttentionArgs& a, Rows& s, int r) {
         l_store(s.scores[r] + j, l_cap(l_load(s.scores[r] + j), cap, inverse));
 }
 
-// Returns the largest logarithm of a row, `scale` times a score. Fills the rest of its first and last page
-// with scores of -inf.
+// Returns the largest logarithm of a row; a logarithm is `scale` times a score. Sets the other scores of the row's
+// first and last page to -inf.
 inline float largest_log(Rows& s, int r, float scale) {
     float* scores = s.scores[r];
     const int begin = page_begin(s.from[r]), padded = whole_pages(s.keys[r]);
@@ -33,8 +33,8 @@ inline float largest_log(Rows& s, int r, float scale) {
     return l_reduce_max(m) * scale;
 }
 
-// scores -> 2^(score * unit - max), times the position's scale if pages have scales. Returns the sum before
-// the scales, and the largest value after them.
+// Turns scores into 2^(score * unit - max), times the position's scale if pages have scales. Returns the sum before
+// scaling, and the largest value after it.
 template <class Pages>
 inline float softmax(Pages& pages, int64_t first, int r, float unit, float max, float* largest) {
     const int from = pages.rows.from[r], keys = pages.rows.keys[r];
@@ -43,7 +43,7 @@ inline float softmax(Pages& pages, int64_t first, int r, float unit, float max, 
     F16x sum = l_set1(0.0f), most = l_set1(1e-30f);
     for (int j0 = page_begin(from); j0 < keys; j0 += kPage) {
         const float* scales = pages.value_scales(first + j0);
-        float seen[kPage];  // zeros for positions of the page's last owner, and before a window
+        float seen[kPage];  // zeros for positions of the page's previous owner, and before a window
         if (Pages::kScaled && (from > j0 || keys - j0 < kPage)) {
             for (int j = 0; j < kPage; ++j)
                 seen[j] = from <= j0 + j && j0 + j < keys ? scales[j] : 0.0f;
@@ -63,12 +63,12 @@ inline float softmax(Pages& pages, int64_t first, int r, float unit, float max, 
     return l_sum(sum);
 }
 
-// One chunk of positions: for each row the largest logarithm of a weight, the sum of weights relative to
-// it and, in rows.chunk_out, the outputs.
+// Computes a chunk of positions. The results for each row are the largest logarithm of a weight, the sum of weights
+// relative to it and, in rows.chunk_out, the outputs.
 struct Chunk {
     static constexpr int kRows = sterna::kMaxAttentionRows;
     float max[kRows] = {}, sum[kRows];
-    int begin = 0, end = 0;  // rows that see a part of it
+    int begin = 0, end = 0;  // the rows that see a part of the chunk
 
     template <class Pages>
     void compute(const sterna::AttentionArgs& a, Pages& pages, int64_t first) {
@@ -147,8 +147,7 @@ struct Merged {
                 l_store(o + d, l_fma(l_load(o + d), f, l_mul(l_load(co + d), cf)));
         }
     }
-    // Sinks come last, once the largest score and the sum of all chunks are known, so they depend on no
-    // chunk.
+    // Sinks come last, when the largest score and the sum of all chunks are known, so they do not depend on chunks.
     void add_sinks() {
         float factor[kRows], own[kRows];
         for (int r = 0; r < a.rows; r += 16) {
@@ -174,11 +173,11 @@ template <class Pages, class F>
 inline void with(const sterna::AttentionArgs& a, F f) {
     Pages pages(a);
     f(pages);
-    pages.end();  // not a destructor's: a unit has no tables for exceptions (test_layers.py)
+    pages.end();  // not in a destructor, since a unit has no tables for exceptions (test_layers.py)
 }
 
 // The two kinds of attention. with_pages: f(pages) for pages of the call's type.
-template <template <class> class Tiles>  // NoTiles, or those of a matrix unit
+template <template <class> class Tiles>  // NoTiles, or the tiles of a matrix unit
 struct IntegerAttention {
     template <class F>
     static void with_pages(const sterna::AttentionArgs& a, F f) {

@@ -1,5 +1,5 @@
-// Attention over pages of floats, in fused multiply-adds: a score sums over head_dim in ascending order
-// (keys are lanes), an output over positions in ascending order (head_dim is lanes).
+// Attention over pages of floats, in fused multiply-adds. A score sums over head_dim in ascending order, with
+// keys as lanes. An output sums over positions in ascending order, with head_dim as lanes.
 #pragma once
 #include "attention/attention_rows.h"
 #include "lanes.h"
@@ -23,8 +23,8 @@ inline void prefetch_kv(const uint8_t* base, int64_t element) {
     prefetch_l2(base + element * (kF16 ? 2 : 4));
 }
 
-// Computes the scores of the rows with the keys of one page, 16 at a time. Scores of positions that a
-// row does not see are masked later.
+// Computes the scores of the rows with the keys of one page, 16 keys at a time. Scores of positions that a row does
+// not see are masked later.
 template <bool kF16>
 struct FloatKeys {
     const sterna::AttentionArgs& a;
@@ -75,7 +75,7 @@ struct FloatValues {
     const uint8_t *page, *next;
     int j0;
 
-    // Rows see different keys: those that all rows see are shared, those before and after are not.
+    // Rows see different keys. All rows share the keys in the middle, but not those before and after.
     template <int R>
     void block(int row0) {
         int from[R], to[R];
@@ -129,7 +129,7 @@ struct FloatValues {
 
 template <bool kF16>
 struct FloatPages {
-    static constexpr bool kScaled = false;  // each position of a page has a scale
+    static constexpr bool kScaled = false;  // whether each position of a page has a scale
 
     const sterna::AttentionArgs& a;
     Rows rows;
@@ -153,8 +153,8 @@ struct FloatPages {
         all_pages<FloatValues>(first, a.v_base, page_after_values);
     }
 
-    // A page at a time, so that all rows read it from L1; if several blocks of rows read it, f16 is widened
-    // once for all of them.
+    // Works a page at a time, so that all rows read it from L1. If several blocks of rows read it, f16 is widened once
+    // for all of them.
     template <template <bool> class Blocks, class After>
     void all_pages(int64_t first, const uint8_t* base, After after) {
         for (int j = rows.first_page; j < rows.keys[a.rows - 1]; j += kPage) {

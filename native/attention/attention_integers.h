@@ -1,16 +1,17 @@
 // Attention over pages of integers. Queries and softmax weights are rounded to integers as well, so scores
-// and outputs are exact sums of integers. A unit may add them in any order, pair by pair or, split into
+// and outputs are exact sums of integers. A unit may add these in any order: pair by pair or, split into
 // bytes, in the tiles of a matrix unit.
 //
-// Keys and values have 13 bits (int16) or 8 (int8), and weights 16, so that 16 products of them or more stay
-// in int32; queries have 14 bits, and with int16 from a head_dim of 128 on one less for each doubling.
+// Keys and values have 13 bits (int16) or 8 (int8), and weights 16, so that at least 16 products of them stay in
+// int32. Queries have 14 bits; with int16 pages and a head_dim of 128 or more, they have one bit less for each
+// doubling.
 //
 //   score[j] = float(sum_d q[d] k[j][d]) * k_scale[j]                        exact in int32
 //   w[j]     = round(x[j] * (32767 / max x)), x[j] = p[j] * v_scale[j]       p: the softmax, of a chunk
 //   out[d]   = float(sum_j w[j] v[j][d]) * (max x / 32767)                   below 2^35, rounded once
 //
 // A weight below 1/65534 of its chunk's largest counts as zero, which loses at most 0.4 % of the largest
-// weight. The values of a pair of positions whose weights are zero in all rows of a block are not read.
+// weight. If the weights of a pair of positions are zero in all rows of a block, the pair's values are not read.
 #pragma once
 #include "attention/attention_rows.h"
 #include "attention/integer_sums.h"
@@ -28,11 +29,11 @@ struct Integers {
     const sterna::AttentionArgs& a;
     Rows& rows;
     int16_t* q =
-        nullptr;  // of each block of rows [padded head_dim / 2][rows][2]; for tiles [rows][padded head_dim]
+        nullptr;  // for each block of rows [padded head_dim / 2][rows][2]; for tiles [rows][padded head_dim]
     int16_t (*w)[kChunk] = nullptr;  // [rows]
     float* w_scale = nullptr;  // [rows]
     int32_t* sums =
-        nullptr;  // of a block's outputs: [of a run, high, low][kAttentionRows][head_dim]
+        nullptr;  // sums of a block's outputs: [of a run, high, low][kAttentionRows][head_dim]
 
     int64_t padded() const { return padded_head_dim(a.head_dim); }
 };
@@ -87,23 +88,23 @@ struct IntegerKeys {
     }
 };
 
-// Pairs of positions of a chunk with a weight that is not zero in a block of rows, in runs whose sums stay
-// in int32.
+// The pairs of positions of a chunk that have a nonzero weight in a block of rows. They are split into runs, so that
+// the sums of a run stay in int32.
 template <class Element>
 struct CountedPairs {
     static constexpr int kPairs = kChunk / 2, kAhead = kPage / 2;
-    // The most that a row's weights in one run may add up to.
+    // The limit for the sum of a row's weights in one run.
     static constexpr int32_t kMostWeight = INT32_MAX / sterna::kv_levels(sizeof(Element));
     static constexpr int kRuns = kPairs / (kMostWeight / (2 * sterna::kWeightLevels)) + 1;
     static_assert(kMostWeight >= 2 * sterna::kWeightLevels);
 
     const Element* values[kPairs + kAhead];  // followed by values to prefetch
-    int32_t first[kPairs];  // position of the chunk
+    int32_t first[kPairs];  // first position, counted from the chunk's start
     int end[kRuns], runs = 0;
 
     template <int R>
     void find(const Integers& s, int64_t chunk, int row0) {
-        int32_t most[kPairs];  // of the rows' weights of a pair
+        int32_t most[kPairs];  // the largest of the rows' weights of a pair
         constexpr int16_t kOnes[2] = {1, 1};
         const VX ones = x_load(kOnes);
         const int begin = s.rows.first_page / 2;
@@ -134,19 +135,19 @@ struct CountedPairs {
     }
 };
 
-// chunk_out[row] = the weighted sum of a chunk's values. Weights of positions that a row does not see are 0.
+// Sets chunk_out[row] to the weighted sum of a chunk's values. Weights of positions that a row does not see are 0.
 template <class Element>
 struct IntegerValues {
     using Pairs = CountedPairs<Element>;
     const Integers& s;
-    int64_t chunk;  // its first position
+    int64_t chunk;  // the chunk's first position
 
     template <int R>
     void block(int row0) {
         Pairs pairs;
         pairs.template find<R>(s, chunk, row0);
         for (int run = 0, from = 0; run < pairs.runs; ++run) {
-            // A page's worth at a time: L1 holds it while the parts of head_dim are added one by one.
+            // As many pairs as a page has at a time: L1 holds them while parts of head_dim are added one by one.
             for (bool fresh = true; fresh || from < pairs.end[run]; fresh = false) {
                 const int to = clamp(pairs.end[run], from + Pairs::kAhead);
                 add<R>(pairs, row0, from, to, fresh);
@@ -159,7 +160,7 @@ struct IntegerValues {
     // Prefetches the lines of later pairs in the order of memory, so that the hardware prefetcher follows.
     struct Lines {
         const Element* const* pair;
-        int64_t elements;  // of a pair
+        int64_t elements;  // elements of a pair
         int64_t at = 0;
         void ask() {
             prefetch_l2(*pair + at);
@@ -208,7 +209,7 @@ struct IntegerValues {
         ahead = next;
     }
 
-    // Adds a run's sums to those of the runs before, and after the last run to the outputs.
+    // Adds a run's sums to those of earlier runs and, after the last run, writes the outputs.
     template <int R>
     void finish(int row0, bool first, bool last) {
         const int64_t hd = s.a.head_dim, part = kAttentionRows * hd;
@@ -230,7 +231,7 @@ struct IntegerValues {
     }
 };
 
-// The placeholder of a vector unit for a matrix unit's tiles (matrix/attention_tiles.h).
+// A vector unit's placeholder for a matrix unit's tiles (matrix/attention_tiles.h).
 template <class Element>
 struct NoTiles {
     static constexpr bool kUsed = false;
@@ -283,7 +284,7 @@ struct IntegerPages {
     void end() {
         if constexpr (kTiles) tiles.end();
     }
-    // A block of rows passes over the keys together, so its pairs of a position are adjacent.
+    // The rows of a block pass over the keys together, so their pairs of elements are adjacent.
     void put_query(int r, const float* x, const Rounding& rounding) {
         const int in_block = kTiles ? 0 : r % kAttentionRows, row0 = r - in_block;
         const int together = kTiles ? 1 : clamp(a.rows - row0, kAttentionRows);
@@ -311,8 +312,8 @@ struct IntegerPages {
         return reinterpret_cast<const float*>(page_at(a, a.v_base, position) +
                                               scales_at<Element>(a.head_dim));
     }
-    // Rounds a row's weights, whose largest is `most`, to integers; they are zeros where it sees no keys. A NaN
-    // is lost here, but not in the softmax's sum, which divides the output.
+    // Rounds a row's weights to integers; the largest of them is `most`. They are zeros where the row sees no keys. A
+    // NaN is lost here, but not in the softmax's sum, which divides the output.
     void weights(int r, float most) {
         const bool seen = rows.from[r] < rows.keys[r];
         const int begin = page_begin(rows.from[r]), keys = whole_pages(rows.keys[r]);

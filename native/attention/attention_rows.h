@@ -1,4 +1,4 @@
-// State of the query rows of one attention call, which pass over the keys together.
+// The state of the query rows of one attention call. The rows pass over the keys together.
 #pragma once
 #include "attention/kv_pages.h"
 #include "units/kernel_table.h"
@@ -9,7 +9,7 @@ namespace {
 constexpr int kChunk = sterna::kChunkPositions;
 static_assert(kChunk % kPage == 0 && kAttentionRows <= sterna::kMaxAttentionRows);
 
-// Vectors of 16 keys, or of 16 elements of head_dim, that a block of kAttentionRows takes at a time: all
+// How many vectors of 16 keys, or of 16 elements of head_dim, a block of kAttentionRows takes at a time, so that all
 // accumulators stay in registers.
 constexpr int kAttentionVectors = kLanes == 16 ? 2 : 1;
 static_assert(kPage / 16 % kAttentionVectors == 0, "a block of keys lies in one page");
@@ -18,7 +18,7 @@ inline int clamp(int64_t value, int most) {
     return static_cast<int>(value < 0 ? 0 : value < most ? value : most);
 }
 
-// The matrix unit takes 64 of head_dim at a time.
+// The matrix unit takes 64 elements of head_dim at a time.
 constexpr int64_t padded_head_dim(int64_t head_dim) { return (head_dim + 63) / 64 * 64; }
 constexpr int whole_pages(int keys) { return (keys + kPage - 1) / kPage * kPage; }
 constexpr int page_begin(int position) { return position / kPage * kPage; }
@@ -49,9 +49,9 @@ inline const uint8_t* page_at(const sterna::AttentionArgs& a, const uint8_t* bas
     return base + a.pages[position / kPage] * a.page_stride;
 }
 
-// Returns the page to prefetch into L2 while one is read, if that is faster (Reading). Pages of a head are
-// not adjacent, so the hardware prefetcher does not find them, and L1 cannot wait for so many lines. A
-// chunk's keys come first, then its values, then the next chunk's keys; at the end, the page itself.
+// Returns the page to prefetch into L2 while another is read, if that is faster (Reading). Pages of a head are not
+// adjacent, so the hardware prefetcher does not find them, and L1 has too few buffers to wait for so many lines. The
+// order is a chunk's keys, its values, and the next chunk's keys. At the end, the page itself is returned.
 inline const uint8_t* page_after_keys(const sterna::AttentionArgs& a, const Rows& s, int64_t first,
                                       int j) {
     if (!a.next_page) return page_at(a, a.k_base, first + j);
@@ -78,8 +78,8 @@ inline void row_blocks(int rows, F& f, int row = 0) {
         if (row < rows) row_blocks<R - 1>(rows, f, row);
 }
 
-// Calls f.template keys_of<R>(row, j) for each kAttentionVectors * 16 keys of a page. The last call may reach
-// keys that the rows do not see: their scores are set to -inf later (largest_log).
+// Calls f.template keys_of<R>(row, j) for each kAttentionVectors * 16 keys of a page. The last call may include keys
+// that the rows do not see; their scores are set to -inf later (largest_log).
 template <int R, class F>
 inline void key_blocks(F& f, int row, int keys) {
     for (int j = 0; j < keys; j += 16 * kAttentionVectors) f.template keys_of<R>(row, j);

@@ -25,7 +25,7 @@ AttentionTimer::AttentionTimer(int kv_heads, int head_dim, int positions, KvType
         all_tables().front()->kv_store({k.data(), v.data(), cache_.keys(0), cache_.values(0),
                                         position, kv_heads, cache_.heads(0).head_dim, type});
     }
-    // Write to it: memory pages never written to are all the same one, which is in the cache.
+    // Write to the memory: pages never written to are all one physical page, which stays in the cache.
     for (int page = 1; page < cache_.pages; ++page) cache_.copy_page(0, page);
 }
 

@@ -3,14 +3,14 @@
 //   floats  K [kv_head][position / 16][d][16]          V [kv_head][position][d]
 //   int16   K [kv_head][position / 16][d / 2][16][2]   V [kv_head][position / 2][d][2]
 //   int8    the same, rotated
-//           behind a head's integers there is one float for each position, which multiplies them
+//           a head's integers are followed by one float for each position, which multiplies them
 //
 // A key is a lane. Pairs along the axis that a product sums over suit the instructions that multiply
 // and add two int16. head_dim is a multiple of 16.
 //
-// Rotated: a key or value x is stored as Hx / n, with H the Hadamard matrix of order n, so that one outlier,
-// as keys have them, does not use up the levels of 8 bits (QuaRot, arXiv 2404.00456, section 4). A query
-// becomes Hq, and (Hq)(Hk / n) = qk. An output y is returned as Hy.
+// Rotated: a key or value x is stored as Hx / n, with H the Hadamard matrix of order n. Then an outlier, as keys have
+// them, does not use up the levels of 8 bits (QuaRot, arXiv 2404.00456, section 4). A query becomes Hq, and
+// (Hq)(Hk / n) = qk. An output y is returned as Hy.
 #pragma once
 #include <type_traits>
 
@@ -30,15 +30,15 @@ struct Rounding {
 
     Rounding(const float* x, int64_t n, int levels) {
         const int32_t bits = absmax_bits(x, n);
-        if (bits >= 0x7F800000) return;  // a scale of 0: whatever the integers, products are finite
+        if (bits >= 0x7F800000) return;  // scale 0: products stay finite with any integers
         float absmax;
         __builtin_memcpy(&absmax, &bits, 4);
         absmax = absmax > 1e-30f ? absmax : 1e-30f;
         scale = absmax / static_cast<float>(levels);
         inverse = static_cast<float>(levels) / absmax;
     }
-    // Rounds 16 values, half to even. |x| * inverse may exceed `levels` a little, but never by half, so no
-    // clamp is needed.
+    // Rounds 16 values, half to even. |x| * inverse may exceed `levels` a little, but never by a half, so no clamp is
+    // needed.
     void round16(const float* x, int16_t* q) const {
         for (int i = 0; i < 16; i += kLanes)
             i_store_i16(q + i, i_round(f_mul(f_load(x + i), f_set1(inverse))));
@@ -52,11 +52,11 @@ inline VP load_pairs(const int8_t* p) { return i_pairs(w_load_i8(p)); }
 template <class Element>
 constexpr bool kRotated = sizeof(Element) == 1;
 
-// The order of H: the largest power of two that divides head_dim.
+// Returns the order of H, the largest power of two that divides head_dim.
 constexpr int64_t rotated_block(int64_t head_dim) { return head_dim & -head_dim; }
 inline void rotate(float* x, int64_t head_dim) { hadamard(x, head_dim, rotated_block(head_dim)); }
 
-// The multipliers of a head's positions in a page of integers.
+// Returns the factors of a head's positions in a page of integers.
 template <class Element>
 inline int64_t scales_at(int64_t head_dim) {
     return kPage * head_dim * int64_t{sizeof(Element)};
@@ -66,7 +66,7 @@ template <class Element>
 inline void store_integers(float* k, float* v, int64_t position, int64_t head_dim, uint8_t* k_head,
                            uint8_t* v_head) {
     if constexpr (kRotated<Element>) {
-        // Divide first, as the sums may be that much larger.
+        // Divide first, since the sums may be n times as large.
         const float inverse = 1.0f / static_cast<float>(rotated_block(head_dim));
         for (int64_t d = 0; d < head_dim; ++d) k[d] *= inverse, v[d] *= inverse;
         rotate(k, head_dim);
@@ -90,7 +90,7 @@ inline void store_integers(float* k, float* v, int64_t position, int64_t head_di
     reinterpret_cast<float*>(v_head + scales)[position] = of_v.scale;
 }
 
-// Stores sixteen values as a page of floats holds them.
+// Stores sixteen values in the form of a page of floats.
 template <bool kF16>
 inline void to_page(const float* x, void* out) {
     for (int i = 0; i < 16; i += kLanes) {

@@ -15,17 +15,17 @@ namespace sterna {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-// Both ends of tokens that do not compete: no comparison with NaN is true.
+// Both ends of a forbidden token's interval: no comparison with NaN is true.
 constexpr float kNoInterval = std::numeric_limits<float>::quiet_NaN();
-// If a mask leaves at most one of so many row blocks, these are computed without the shadow: a bf16 row
-// block has the bytes of two of the shadow, and is read by itself.
+// If a mask leaves at most one row block of this many, these are computed without the shadow: a row block of bf16 has
+// the bytes of two of the shadow, and is not read in sequence.
 constexpr int64_t kListedShare = 8;
-// Bound of roundings below the least normal: at most 2^16 of the float head (2^-150 each, grown by less
-// than 2) and, in a plane, one of a scale times |t| < 2^31; 2^-115 in all, those of E itself included.
+// A bound for all roundings below the least normal number: at most 2^16 in the float head (2^-150 each, grown by less
+// than 2) and, in a plane, one of a scale times |t| < 2^31. Together with those of E itself they are at most 2^-115.
 constexpr float kUnderflow = 0x1p-100f;
-// E is six rounded operations on values that are not negative: it loses less than 6 * 2^-24.
+// E takes six rounded operations on values that are not negative, and loses less than 6 * 2^-24.
 constexpr float kSlack = 1.0f + 0x1p-20f;
-// Below it no partial sum and no product with the shadow overflows (FLT_MAX is about 2^128).
+// Below this reach, no partial sum and no product with the shadow overflows (FLT_MAX is about 2^128).
 constexpr float kReach = 0x1p125f;
 constexpr double kHalfUlp = 0x1p-24;
 
@@ -45,7 +45,7 @@ double lane_sum(int64_t K, F f) {
     return sum;
 }
 
-// Returns the largest of n floats, none a NaN; in lanes, so that it vectorises.
+// Returns the largest of n floats, none of them a NaN. It works in lanes, so that it vectorises.
 float largest(const float* values, int64_t n) {
     float lanes[16];
     std::fill(lanes, lanes + 16, -kInfinity);
@@ -90,9 +90,9 @@ TokenBounds token_bounds(const float* x, const int8_t* const codes[2], const flo
         const double d = value(k) - first(k) - second(k);
         return d * d;
     }));
-    // |(W_i - s_i q_i) x| <= peak_i * sum |x_k| over the large k + error_i * ||the other x_k||, for
-    // any division. Moving x_k to the sum pays where |x_k| > 2 ||others|| * error_i / (peak_i K),
-    // which for evenly spread errors (error = peak * sqrt(K / 3)) is sqrt(12) times the others' rms.
+    // |(W_i - s_i q_i) x| <= peak_i * sum |x_k| over the large k + error_i * ||the other x_k||, whichever k
+    // count as large. Counting x_k as large pays if |x_k| > 2 ||others|| * error_i / (peak_i K). For evenly
+    // spread errors (error = peak * sqrt(K / 3)), that is sqrt(12) times the others' rms.
     double rest = squares, limit = 0;
     const auto square_below = [&](int64_t k) {
         const double v = value(k) * value(k);
@@ -104,7 +104,7 @@ TokenBounds token_bounds(const float* x, const int8_t* const codes[2], const flo
     }
     const double large = lane_sum(
         K, [&](int64_t k) { return value(k) * value(k) <= limit ? 0.0 : std::fabs(value(k)); });
-    // Doubles lose 2^-40 of a sum of 2^16 terms at most, and `missed` as much of what it subtracts.
+    // Doubles lose at most 2^-40 of a sum of 2^16 terms, and `missed` loses as much of what it subtracts.
     const double gamma = 1.01 * kHalfUlp * static_cast<double>(fma_steps + 2) * norm;
     const double lost = missed + 0x1p-40 * (norm + planes) + 8 * kHalfUlp * planes;
     return {up(large), up(std::sqrt(rest) + gamma), up(lost + gamma), up(std::max(norm, planes))};
@@ -151,7 +151,7 @@ void Screen::reserve(int64_t rows) {
     capacity_ = rows;
 }
 
-// Lists the row blocks with an allowed row; returns false, and lists none, if these are too many.
+// Lists the row blocks with an allowed row. If they are too many, lists none and returns false.
 bool Screen::list_allowed(int64_t row) {
     static_assert(kRowBlock == 16);
     Row& r = rows_[static_cast<size_t>(row)];
@@ -232,7 +232,7 @@ bool Screen::step(ScreenStage stage, int64_t begin, int64_t end, const Activatio
     return finite;
 }
 
-// Writes x as two int8 planes, the second of the first one's remainder.
+// Writes x as two int8 planes; the second rounds the remainder of the first.
 bool Screen::to_int8_planes(Row& row, const float* x) {
     const int64_t K = shadow_.K, n = 2 * row.slot;
     const int block = kernels_->x_block(planes());
@@ -270,7 +270,7 @@ void Screen::shadow_products(int64_t begin, int64_t end, uint8_t* scratch, int n
     }
 }
 
-// Puts the intervals of one block of rows in place of the planes' products; every logit starts as -inf.
+// Replaces the planes' products of one block of rows with the intervals, and sets every logit to -inf.
 void Screen::bound(const Row& row, int64_t block, float* logits) {
     const int64_t begin = block * block_rows_;
     const int64_t end = std::min(begin + block_rows_, shadow_.M);
@@ -296,8 +296,8 @@ void Screen::block_maxima(const Row& row, int64_t block) {
     block_high(row)[block] = largest(high_of(row) + begin, n);
 }
 
-// A score never decreases as the logit grows, roundings included, so the scores of an interval's ends
-// enclose it.
+// A score never decreases as the logit grows, even with roundings. So the scores of an interval's ends enclose the
+// logit's score.
 void Screen::change(const Row& row) {
     const DecidingLogits& deciding = row.deciding;
     if (deciding.changes.empty()) return;
@@ -310,17 +310,17 @@ void Screen::change(const Row& row) {
     for (int64_t block = 0; block < blocks(); ++block) block_maxima(row, block);
 }
 
-// Returns the count-th largest lower bound: at least so many scores are not below it.
+// Returns the count-th largest lower bound: at least `count` scores are not below it.
 float Screen::threshold_of(const Row& row) {
     const int64_t top = row.deciding.count, n = blocks();
     const float* most = block_low(row);
     float* values = reinterpret_cast<float*>(values_.data()) + row.slot * shadow_.M;
     const auto nth = [&](int64_t count) {
-        if (count < top) return -kInfinity;  // fewer are allowed
+        if (count < top) return -kInfinity;  // the mask allows fewer
         std::nth_element(values, values + (top - 1), values + count, std::greater<>());
         return values[top - 1];
     };
-    // The top-th largest of the blocks' maxima is a lower bound of it, which few values pass.
+    // The top-th largest of the blocks' maxima is a lower bound of the result, and few values exceed it.
     float floor = -kInfinity;
     if (top <= n) {
         std::copy_n(most, n, values);
@@ -337,7 +337,7 @@ float Screen::threshold_of(const Row& row) {
     return nth(count);
 }
 
-// Lists the row blocks with a row whose interval reaches the threshold.
+// Lists the row blocks that have a row with an interval up to the threshold or above.
 void Screen::choose(Row& r) {
     change(r);
     r.threshold = threshold_of(r) - r.deciding.gap;

@@ -1,5 +1,5 @@
-// The two kernels of the exact head (docs/explanation/exact-head.md): making a float matrix's int8
-// shadow with bounds of its error, and computing float logits of single row blocks.
+// The two kernels of the exact head (docs/explanation/exact-head.md). One makes the int8 shadow of a float matrix, with
+// bounds of its error. The other computes float logits of single row blocks.
 #pragma once
 #include "layouts/layout.h"
 #include "layouts/more_bits/b8.h"
@@ -10,7 +10,7 @@
 
 namespace {
 
-// Offset of a row block's first line; the k-th step's lines lie k / kStepK * kStepBytes further.
+// Returns the offset of a row block's first line. The lines of k are k / kStepK * kStepBytes further.
 template <class F>
 inline int64_t row_block_offset(int64_t row_block, int64_t tile_bytes) {
     return row_block / F::kRowBlocks * tile_bytes +
@@ -29,7 +29,7 @@ inline void rescore_jobs(const sterna::RescoreArgs& a) {
         STERNA_UNROLL(8)
         for (int p = 0; p < kParts; ++p) acc[i][p] = F::zero();
     }
-    // In the order of linear.h: ascending k, one fused multiply-add each, padding included.
+    // The order is that of linear.h: ascending k, one fused multiply-add each, padding included.
     for (int64_t k = 0; k < a.K; k += F::kStepK) {
         STERNA_UNROLL(8)
         for (int i = 0; i < J; ++i) {
@@ -61,9 +61,9 @@ void rescore(const sterna::RescoreArgs& a) {
 
 // --------------------------------------------------------------------------------- the int8 shadow
 
-// Below this largest |w| a row counts as zero: 127 / |w| must not overflow, nor s be denormal.
+// A row with a largest |w| below this counts as zero, because 127 / |w| must not overflow, and s must not be denormal.
 constexpr float kLeastRow = 1e-30f;
-// Squares below the least denormal are lost; a sum of 2^16 of them can add less than this to a norm:
+// Squares below the least denormal are lost. A sum of 2^16 of them would add less than this to a norm:
 // sqrt(2^16 * 2^-150) = 2^-67.
 constexpr float kLostSquares = 0x1p-64f;
 
@@ -96,7 +96,7 @@ inline void row_scales(const uint8_t* step, int64_t K, RowBounds& b) {
     }
 }
 
-// Writes the codes of one row block, and the sums that bound their error: d = w - s q, rounded once.
+// Writes the codes of one row block, and the sums that bound their error. d = w - s q is rounded once.
 template <class F>
 inline void row_codes(const uint8_t* step, int64_t K, uint8_t* out, RowBounds& b, int p) {
     constexpr int kDotK = b8::kDotK;
@@ -136,7 +136,7 @@ inline void row_codes(const uint8_t* step, int64_t K, uint8_t* out, RowBounds& b
 
 template <class F>
 void make_shadow(const sterna::ShadowArgs& a) {
-    // A sum of K squares, each rounded, and its root, product and sum below: (K + 8) half-ulps.
+    // The sum of K rounded squares, and its root, product and sum below, are off by at most (K + 8) half-ulps.
     const float up = 1.0f + static_cast<float>(a.K + 8) * 0x1p-23f;
     for (int64_t row_block = a.row_block_begin; row_block < a.row_block_end; ++row_block) {
         const uint8_t* step = a.codes + row_block_offset<F>(row_block, a.tile_bytes);

@@ -1,4 +1,4 @@
-// The sums of attention_integers.h on a matrix unit: an int16 is cut into its high byte (signed) and its low
+// The sums of attention_integers.h on a matrix unit. An int16 is split into its high byte (signed) and its low
 // byte (unsigned), 256 h + l, and four products of bytes make one of int16.
 #pragma once
 #include "attention/attention_rows.h"
@@ -10,10 +10,10 @@
 
 namespace {
 
-// Accumulators 0..3 += x y, x 16 x 64 and y 64 x 16, each its low and then its high bytes: low x low,
-// low x high, high x low, high x high. A register is loaded when the products that read it are done, so the
-// steps take turns in which tile of y they start with. `first`: the accumulators hold another block,
-// which goes to `sums` if there was one, each just before it is cleared.
+// Accumulators 0..3 += x y, with x 16 x 64 and y 64 x 16, each stored as its low and then its high bytes: low x low,
+// low x high, high x low, high x high. Loading a register waits for the products that read it, so steps alternate
+// in the tile of y that they start with. `first`: the accumulators still hold the previous block. If there was
+// one, each is stored to `sums` just before it is cleared.
 template <bool kOdd>
 inline void byte_products(const uint8_t* x, const uint8_t* y, bool first, int32_t* sums) {
     tile_load(4, x, 64);
@@ -53,7 +53,7 @@ struct RowSums {
           high(i_load(sums + 768)) {}
 };
 
-// Blocks of 16 x 16 sums one after the other; each is finished while the unit works on the next.
+// Computes blocks of 16 x 16 sums one after the other. Each is finished while the unit works on the next.
 template <class Finish>
 struct TilePipeline {
     int32_t* sums;  // [4][16][16]
@@ -78,7 +78,7 @@ struct TilePipeline {
     }
 };
 
-constexpr int kFewestTileRows = 8;  // of queries: with fewer, most of a tile would be empty
+constexpr int kFewestTileRows = 8;  // query rows: with fewer, most of a tile would be empty
 
 template <class Element>
 struct AttentionTiles {
@@ -90,7 +90,7 @@ struct AttentionTiles {
     int64_t steps;  // steps of 64 values of a head
     uint8_t* q;  // [block of 16 rows][step][low, high][16 rows][64 d]
     uint8_t* w;  // [block of 16 rows][page][low, high][16 rows][64 positions]
-    uint8_t* kv;  // what a block of 16 keys, or of 16 d, is multiplied by: see split_columns
+    uint8_t* kv;  // the tiles of y for a block of 16 keys, or of 16 d: see split_columns
     int32_t* sums;  // sums of a TilePipeline
 
     AttentionTiles(const sterna::AttentionArgs& a, Rows& rows, uint8_t* scratch)
@@ -192,7 +192,7 @@ struct AttentionTiles {
         pipeline.drain();
     }
 };
-// Sums of low x low over a chunk fit int32, with the part of `middle` that is added to them.
+// Sums of low x low over a chunk, and the part of `middle` that is added to them, fit int32.
 static_assert(int64_t{kChunk} * 255 * 255 + (15 << 8) < int64_t{1} << 31);
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Numbers as sums of bf16 planes, and how a matrix unit wants them: what float_tiles.h multiplies.
+// The operands of float_tiles.h: numbers as sums of bf16 planes, in the order of a matrix unit's tiles.
 #pragma once
 #include "layouts/layout.h"
 #include "matrix/tiles.h"
@@ -17,7 +17,7 @@ constexpr int64_t kHalfTile = kTileBytes / 2;  // bf16 of a tile
 template <class F>
 constexpr int kXPlanes = F::kPlanes == 1 ? 1 : 3;
 
-// The pairs of planes, of weights and of activations, that are multiplied, in this order.
+// The pairs of planes (of weights, of activations) to multiply, in this order.
 template <class F>
 struct PlaneProducts {
     int count = 0, w[6] = {}, x[6] = {};
@@ -38,7 +38,7 @@ inline const uint8_t* x_tile(const sterna::LinearArgs& a, int planes, int64_t n,
            (n / 16 * (a.ldx / kTileK) + step) * planes * kTileBytes;
 }
 
-// Weight tiles of `steps` x 32 k as the unit wants them: line r of a tile holds k = 2r and 2r + 1.
+// Weight tiles of `steps` x 32 k in the unit's order: line r of a tile holds k = 2r and 2r + 1.
 struct WeightTiles {
     const uint8_t* at;
     int64_t row_block, step, plane;  // bytes from one to the next
@@ -46,8 +46,8 @@ struct WeightTiles {
 };
 
 // Writes the planes of k in [begin, end) of `step`; k from `valid` on count as 0.
-// w = w0 + w1 + w2 exactly: each plane takes the upper 8 bits of what is left. A format that is bf16 may
-// have a shorter way to it.
+// w = w0 + w1 + w2 exactly: each plane takes the upper 8 bits of the remainder. A format with weights in bf16 may
+// do this more directly.
 template <class F>
 inline void decode_planes(const uint8_t* step, int64_t begin, int64_t end, int64_t valid,
                           const WeightTiles& tiles, uint8_t* out) {
@@ -85,7 +85,7 @@ inline void decode_planes(const uint8_t* step, int64_t begin, int64_t end, int64
     }
 }
 
-// Weights of one plane that lie in lines of the unit's tiles are copied, where no k is missing.
+// Copies weights of one plane that are already stored as lines of the unit's tiles, if no k is missing.
 template <class F>
 inline bool tiles_in_place(int64_t valid, int64_t steps) {
     return F::kBf16Tiles && valid >= steps * kTileK;
@@ -108,8 +108,8 @@ inline WeightTiles weight_tiles(const uint8_t* step, int64_t valid, int64_t step
     return tiles;
 }
 
-// x = x0 + x1 + x2, exactly where x is normal: each plane is what is left, rounded to nearest even. A first plane
-// of several does not reach infinity, so that every finite x has finite planes.
+// x = x0 + x1 + x2, exactly if x is normal: each plane is the remainder, rounded to nearest even. If there are several
+// planes, the first does not round to infinity, so that every finite x has finite planes.
 inline void to_bf16_planes(const sterna::Bf16PlanesArgs& a) {
     const VF limit = f_bits(i_set1(0x7F7F0000)), minus = f_sub(f_set1(0.0f), limit);
     for (int64_t k = 0; k < a.width; k += kTileK) {

@@ -1,12 +1,12 @@
 // The fast arithmetic of float formats: sums of bf16 products on a matrix unit (AMX).
 //
-// A weight is a sum of F::kPlanes bf16 numbers, an activation one of kXPlanes<F>, each plane about 2^-8
-// of the one before. y adds, over steps of 32 k in ascending order, the products of planes i and j with
-// i + j < kXPlanes<F>, the smallest first (PlaneProducts); the products left out are below 2^-21 of a
-// product. bf16 weights have one product, and activations are rounded to bf16. A product of
-// tiles adds 32 k as the unit does, which flushes denormals; kFloatSteps<F> such steps are a block of
-// k, and blocks are added in ascending order. Neither the result nor the error is that of linear.h, but
-// it is the same for any number of tokens, threads and tiles.
+// A weight is a sum of F::kPlanes bf16 numbers, and an activation one of kXPlanes<F>; each plane is about
+// 2^-8 of the one before. Over steps of 32 k in ascending order, y adds the products of planes i and j with
+// i + j < kXPlanes<F>, the smallest first (PlaneProducts). The omitted products are below 2^-21 of a
+// product. bf16 weights have one product, and their activations are rounded to bf16. A product of tiles
+// adds 32 k as the unit does, which flushes denormals. kFloatSteps<F> such steps are a block of k, and
+// blocks are added in ascending order. Results and errors differ from those of linear.h, but results are
+// the same for any number of tokens, threads and tiles.
 #pragma once
 #include "layouts/layout.h"
 #include "linear/linear.h"
@@ -22,8 +22,8 @@ namespace {
 constexpr int kFloatTileTokens = 512;  // tokens whose sums wait in L2 between two blocks of k
 constexpr int64_t kFloatChunkTiles = 8;
 
-// At the first product of a block of k the accumulators hold the block before, [row block][16][16]. It goes
-// to `previous` (null: there was none), each accumulator just before it is cleared.
+// At the first product of a block of k, the accumulators still hold the previous block, [row block][16][16]. Each
+// is stored to `previous` (null: there was none) just before it is cleared.
 struct SumsTurn {
     float* previous;
     bool first;
@@ -42,8 +42,8 @@ struct SumsTurn {
         tile_dot_bf16(acc, 5, w); \
     }
 
-// acc[g] += x tile in register X (4 or 5) times the weight tiles w + g * row_block; the next x tile goes to
-// the other register meanwhile.
+// acc[g] += the x tile in register X (4 or 5) times the weight tile w + g * row_block. Meanwhile the next x tile is
+// loaded into the other register.
 template <int X>
 inline void float_product(const WeightTiles& t, const uint8_t* w, const uint8_t* next_x,
                           const SumsTurn& turn) {
@@ -70,8 +70,8 @@ inline void float_product(const WeightTiles& t, const uint8_t* w, const uint8_t*
 #undef float_dot
 #undef float_sums_turn
 
-// Makes all products of one step of 32 k; `more`: another step follows, whose first x tile is loaded.
-// `between` runs after each product, while the unit works.
+// Computes all products of one step of 32 k. `more`: load the first x tile of the next step. `between` runs after
+// each product, while the unit works.
 template <class F, int X, int I = 0, class Between>
 inline void float_step(const WeightTiles& t, const uint8_t* w, const uint8_t* x, bool more,
                        const SumsTurn& turn, Between between) {
@@ -91,7 +91,7 @@ template <class F, class Between>
 inline void float_block(const WeightTiles& t, const uint8_t* x, int64_t steps, SumsTurn turn,
                         Between between) {
     constexpr PlaneProducts<F> p;
-    constexpr int kOdd = p.count % 2 ? 5 : 4;  // the register that the second step starts with
+    constexpr int kOdd = p.count % 2 ? 5 : 4;  // the first register of the second step
     tile_load(4, x + p.x[0] * kTileBytes, kLine);
     const uint8_t* w = t.at;
     constexpr int64_t x_step = kXPlanes<F> * kTileBytes;
@@ -105,10 +105,10 @@ inline void float_block(const WeightTiles& t, const uint8_t* x, int64_t steps, S
     }
 }
 
-// What a thread's scratch holds.
+// A thread's scratch.
 template <class F>
 struct FloatTileScratch {
-    // One panel of a block of k for many tokens; two panels of a step, used in turn, for few.
+    // For many tokens, a panel of a block of k; for few, two panels of a step, used in turn.
     static constexpr int64_t kPanel = kFloatSteps<F> * F::kRowBlocks * F::kPlanes * kTileBytes;
     static_assert(kFloatSteps<F> >= 2);
     static constexpr int64_t kBlock = F::kRowBlocks * 256;
@@ -123,8 +123,8 @@ struct FloatTileScratch {
     }
 };
 
-// A finished block of 16 tokens x a weight tile x a block of k. It is joined to the sums of earlier blocks
-// of k, or turned into outputs, a few tokens at a time while the unit does the next block.
+// Finishes a block of 16 tokens x a weight tile x a block of k: adds it to the sums of earlier blocks of k, or
+// writes outputs, a few tokens at a time while the unit computes the next block.
 template <class F>
 struct FloatEpilogue {
     const sterna::LinearArgs& a;
@@ -132,7 +132,7 @@ struct FloatEpilogue {
     float* sums = nullptr;  // [token][row block][16]
     int64_t n = 0, row = 0;
     int next = 0, tokens = 0;
-    bool first = true, last = true;  // whether it is the first, or last, block of k
+    bool first = true, last = true;  // whether this is the first, or last, block of k
 
     void run(int count) {
         constexpr int G = F::kRowBlocks;
@@ -158,7 +158,7 @@ struct FloatEpilogue {
             f_stream(a.y + at, y);  // past the caches, as in tiles.h
         }
     }
-    // The block that the accumulators hold now: tokens from `token` on, `left` to the last.
+    // Takes the block that the accumulators hold now: tokens from `token` on, `left` of them to the end.
     void start(float* to, int64_t token, int64_t left, int64_t tile, bool is_first, bool is_last) {
         sums = to, n = token, row = tile * F::kRowBlocks * sterna::kRowBlock;
         next = 0, tokens = static_cast<int>(left < 16 ? left : 16);
@@ -189,7 +189,7 @@ inline void float_block_k(const sterna::LinearArgs& a, int64_t first, int64_t la
         const WeightTiles w = weight_tiles<F>(codes, valid, steps, s.panel);
         float* sums = s.sums + (tile - first) * s.kTileSums;
         for (int64_t n = n0; n < n1; n += 16, sums += s.kBlock) {
-            // The first weight tile meets x outside of L2: ask for its next tokens.
+            // For the first weight tile, x is not in L2 yet: prefetch the next tokens.
             const uint8_t* x = x_tile(a, kX, n, step0);
             const uint8_t* next_x = x_tile(a, kX, n + 16, step0);
             const bool far = tile == first && n + 16 < n1;
@@ -226,8 +226,8 @@ template <class F>
     }
 }
 
-// Asks for memory in four pages side by side, a window of them ahead of the arithmetic: a prefetcher
-// follows a stream within a page alone (linear.h), and tiles are read one by one here.
+// Prefetches four pages at a time, a window of them ahead of the arithmetic. Tiles are read one by one here, and a
+// hardware prefetcher follows a stream only within a page (linear.h).
 class PagesAhead {
   public:
     static constexpr int64_t kTurn = 512, kPage = 4096, kWindow = 4 * kPage;
@@ -247,16 +247,15 @@ class PagesAhead {
     uint32_t turn_ = 0;
 };
 
-// Decodes the weights of one step of 32 k after another, a part at a time, while the unit multiplies the
-// step before.
+// Decodes weights step by step (32 k), a part at a time, while the unit multiplies the previous step.
 template <class F>
 class StepDecoder {
   public:
     // Bytes of one of the two panels.
     static constexpr int64_t kPanel = F::kRowBlocks * F::kPlanes * kTileBytes;
     static constexpr int64_t kPartK = 8;
-    // Parts to decode after each product, so that a step is decoded well before its tiles are loaded: a tile
-    // loaded right after its store waits for that store.
+    // How many parts to decode after each product. A step has to be decoded well before its tiles are loaded, since
+    // loading a tile right after its store waits for the store.
     static constexpr int kPartsBeside =
         (kTileK / kPartK + PlaneProducts<F>{}.count - 1) / PlaneProducts<F>{}.count;
     StepDecoder(const sterna::LinearArgs& a, uint8_t* panels)
@@ -272,7 +271,7 @@ class StepDecoder {
         }
         k_ += kPartK;
     }
-    // Decodes the missing parts of the step, and returns its tiles; the next part belongs to the next step.
+    // Decodes the remaining parts of the step, and returns its tiles. The next part belongs to the next step.
     WeightTiles finish() {
         while (k_ < kTileK) part();
         const WeightTiles tiles = tiles_in_place<F>(valid(), 1)
@@ -301,7 +300,7 @@ class StepDecoder {
     PagesAhead ahead_;
 };
 
-// A layer of at most 16 tokens, which reads its weights once.
+// Runs a layer of at most 16 tokens, which reads its weights once.
 template <class F>
 [[gnu::noinline]] void float_few_tokens(const sterna::LinearArgs& a) {
     const FloatTileScratch<F> s(a.scratch);
@@ -354,7 +353,7 @@ void linear_float_tiles(const sterna::LinearArgs& a) {
     static_assert(kParts == 1);
     if (a.K == 0) return float_no_terms<F>(a);
     const unsigned state =
-        flush_denormals();  // sums of blocks, so that one token's may be as the unit's
+        flush_denormals();  // of sums of blocks, so that one token on vectors gets the unit's bits
     float_tokens<F>(a);
     restore_denormals(state);
 }

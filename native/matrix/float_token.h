@@ -1,7 +1,7 @@
-// One token in the arithmetic of float_tiles.h, on vector units, for weights that are one bf16 number each
-// and an even K: a matrix unit would do a sixteenth of its work, and wait for weights to be decoded into
-// tiles and read back. The bits are the same, as the unit's sums are fused multiply-adds in an order that
-// is known (tile_dot_bf16).
+// One token in the arithmetic of float_tiles.h, on vector units, for weights of one bf16 number each and an
+// even K. A matrix unit would use a sixteenth of its tile, and wait for weights to be decoded into tiles and
+// read back. The bits are the same, since the unit's sums are fused multiply-adds in a known order
+// (tile_dot_bf16).
 #pragma once
 #include "layouts/layout.h"
 #include "matrix/float_planes.h"
@@ -11,13 +11,13 @@
 
 namespace {
 
-// The sums of one tile: the outputs, the block of k in progress, and the even and odd k of its present step.
+// The sums of one tile: the outputs, the current block of k, and the even and odd k of its current step.
 template <class F>
 struct TokenSums {
     static constexpr int G = F::kRowBlocks;
     VF sums[G], block[G], run[2][G];
 
-    // `count` k from `step` on.
+    // Adds `count` k from `step` on.
     [[gnu::always_inline]] void add(const uint8_t* step, const uint8_t* x, int64_t count,
                                     int64_t ahead) {
         constexpr int kBytes = 2 / F::kStepK * F::kStepBytes;  // bytes of two k

@@ -1,9 +1,9 @@
-// Many tokens on a matrix unit where scales are in groups of 32 k. Levels and activations are whole numbers of
-// eight bits at most, and exact as bf16; the sum of 32 products is below 2^24, and exact as a float. So a
-// product of bf16 tiles, 16 tokens x 32 k and 32 k x 16 rows, gives the sums of one group, and as floats.
-// A product of bytes would take as long, since 32 k fill it by half, and would leave the conversions to the
-// vector units. These have more to do than the matrix unit: a multiplication and an addition for each vector
-// of sums, 32 for a product of 16 cycles; and while it multiplies, they have one port for them and not two.
+// Many tokens on a matrix unit, with scales in groups of 32 k. Levels and activations are whole numbers of at most
+// eight bits, which are exact in bf16, and the sum of 32 products is below 2^24, which is exact in a float. So a
+// product of bf16 tiles, 16 tokens x 32 k and 32 k x 16 rows, gives the sums of one group, already as floats.
+// A product of bytes would take as long, since 32 k fill only half of it, and would leave the conversions to the
+// vector units. The vector units bind: they do a multiplication and an addition for each vector of sums, 32 for a
+// product of 16 cycles. While the matrix unit multiplies, they have one port for these instead of two.
 #pragma once
 #include "layouts/layout.h"
 #include "linear/panel.h"
@@ -16,10 +16,10 @@
 
 namespace {
 
-// k of a block: a tile of weights in bf16. Half of it (16 KB) stays in L1 while the tokens pass by.
+// The k of a block: a tile of weights in bf16. Half of it (16 KB) stays in L1 while it meets all tokens.
 constexpr int64_t kGroupedBlockK = 256;
 constexpr int kGroupedBlockTokens = 512;
-// Row blocks whose outputs (32 KB each) stay in L2 at a time, together with a block of k of all tokens.
+// The row blocks of a chunk: their outputs (32 KB each) stay in L2, together with a block of k of all tokens.
 constexpr int kGroupedChunkRowBlocks = 32;
 
 // The activations of up to kGroupedBlockTokens tokens; kSpan is the k of a minimum.
@@ -28,7 +28,7 @@ struct GroupedTokens {
     int64_t groups;  // groups of 32 k
     uint8_t* tiles;  // [token / 16][k / 32], 16 tokens x 32 k in bf16
     float* scale;  // [token / 16][k / 32][16]
-    float* minimum;  // [token / 16][k / kSpan][16]: what minima are multiplied with
+    float* minimum;  // [token / 16][k / kSpan][16]: the factors of minima
 
     GroupedTokens(uint8_t* p, int64_t K, int n)
         : groups(K / kGroupK),
@@ -42,7 +42,7 @@ struct GroupedTokens {
         return blocks(n) * (K / kGroupK * (kTileBytes + 64) + K / kSpan * 64);
     }
 
-    // Converts tokens [n0, n1), and what fills the last block of 16.
+    // Converts tokens [n0, n1), and pads the last block of 16.
     void gather(const sterna::LinearArgs& a, int64_t n0, int64_t n1) const {
         uint8_t* tile = tiles;
         float *s = scale, *m = minimum;
@@ -62,7 +62,7 @@ struct GroupedTokens {
     }
 };
 
-// Turns codes of 16 rows x 4 k into levels, or twice the levels where these are halves (GroupOffset).
+// Turns codes of 16 rows x 4 k into levels, or into twice the levels if these are halves (GroupOffset).
 template <class F>
 class Levels {
   public:
@@ -77,14 +77,14 @@ class Levels {
                                f_set1(static_cast<float>(-zero_x2 * twice / 2)));
         }
     }
-    // Makes a float of byte j of each double word: in bits 8 to 15 of a float in [2^15, 2^16) it counts ones.
+    // Makes a float of byte j of each double word. In bits 8 to 15 of a float in [2^15, 2^16), a byte counts ones.
     template <int j>
     VF at(VI codes, int row_block) const {
         const VI byte = j == 0 ? i_shl<8>(codes) : j == 1 ? codes : i_shr<j == 3 ? 16 : 8>(codes);
         const VF level = f_fma(f_bits(b_select(i_set1(0xFF00), byte, i_bits(f_set1(kMagic)))),
                                factor_[row_block], offset_[row_block]);
         if constexpr (!F::kHasLevel128) return level;
-        // Levels are powers of two, and 127 in place of 128, which the carry into the exponent makes 128.
+        // Levels are powers of two, with 127 in place of 128. The carry into the exponent turns 127 into 128.
         return f_bits(i_and(i_add(i_bits(level), i_set1(1 << 17)),
                             i_set1(static_cast<int32_t>(0xFF800000u))));
     }
@@ -95,7 +95,7 @@ class Levels {
     VF factor_[F::kRowBlocks], offset_[F::kRowBlocks];
 };
 
-// Writes two k of 16 rows as a line of a bf16 tile, and what 8 bits do not hold to the kPlanes - 1 tiles behind it.
+// Writes two k of 16 rows as a line of a bf16 tile, and remainders beyond 8 bits to the kPlanes - 1 tiles behind it.
 template <int kPlanes>
 [[gnu::always_inline]] inline void store_planes(uint8_t* to, VF low, VF high) {
     const VI upper = i_set1(static_cast<int32_t>(0xFFFF0000u));
@@ -107,7 +107,7 @@ template <int kPlanes>
     }
 }
 
-// Decodes a tile of weights over kc k to panel[row block][k / 32][plane]; levels are multiplied by scale(k, g).
+// Decodes a tile of weights over kc k to panel[row block][k / 32][plane], and multiplies levels by scale(k, g).
 template <class F, int kPlanes, class Scale>
 inline void decode_levels(const sterna::LinearArgs& a, const uint8_t* step, int64_t kc,
                           uint8_t* panel, Scale scale) {
@@ -140,10 +140,10 @@ struct GroupedRun {
     const float *w, *w_minimum;  // [group of k][rows of a tile]
     const float *x, *x_minimum;  // [group of k][16]
     float* y;  // [16 tokens][16 rows]
-    float* part;  // [16 tokens][16 rows]: what a super-block's runs add up
+    float* part;  // [16 tokens][16 rows]: the sums of a super-block's runs so far
     int row;  // first row, in the tile
     int begin, end;  // the run's groups of k
-    bool last;  // run of the block
+    bool last;  // whether this is the last run of the block
 };
 
 // Adds the sums of 16 tokens x 16 rows over the groups of a block of k to the outputs.
@@ -197,7 +197,7 @@ struct PlainTile {
     }
 };
 
-// What a thread's scratch holds.
+// A thread's scratch.
 template <class Tile>
 struct GroupedScratch {
     using F = typename Tile::Format;
@@ -207,7 +207,7 @@ struct GroupedScratch {
     static constexpr int64_t kFactors = kGroupedBlockK / sterna::kSumK * Tile::kRows;
     static constexpr int64_t kTileOutputs = int64_t{kGroupedBlockTokens} * Tile::kRows;
     uint8_t* panel;
-    float *scale, *minimum;  // for a tile's rows
+    float *scale, *minimum;  // of a tile's rows
     float* sums;  // [2][16 tokens][16 rows]
     float* part;  // for one tile, laid out as y
     float* y;  // [tile of a chunk][token / 16][row block][16 tokens][16 rows]
@@ -231,7 +231,7 @@ constexpr int64_t grouped_tiles_scratch(int64_t K, int n) {
     return GroupedScratch<Tile>::bytes(K, n);
 }
 
-// Accumulator J % 2 += the x tile in register 4 + J times the first plane of weights, or the second.
+// Accumulator J % 2 += the x tile in register 4 + J times the first or the second plane of weights.
 template <int J, int kPlane>
 inline void group_product(const uint8_t* w) {
     static_assert(J < 4 && (kPlane == 0 || J < 2));
@@ -252,10 +252,10 @@ inline void group_product(const uint8_t* w) {
     }
 }
 
-// Multiplies 16 tokens with a tile of weights over a few groups of k. The groups' x tiles stay in the unit while
-// the row blocks pass by, since loads of tiles cost as much as products: as many as leave a register for each
-// weight tile of two groups. The unit is a group ahead of the sums that are stored, and these are one ahead of
-// those that are added, since a tile just stored is slow to read.
+// Multiplies 16 tokens with a tile of weights over a few groups of k. The groups' x tiles stay in the unit for all row
+// blocks, since loading a tile costs as much as a product. There are as many as leave a register for each weight tile
+// of two groups. The unit computes one group ahead of the sums that are stored, and these are one group ahead of the
+// sums that are added, since a tile just stored is slow to read.
 template <class Tile>
 class GroupedSweep {
   public:
@@ -263,7 +263,7 @@ class GroupedSweep {
     static constexpr int64_t kWeights = kPlanes * kTileBytes;  // bytes of a group's weights
     GroupedSweep(const Tile& tile, float* sums) : tile_(tile), even_(sums), odd_(sums + 256) {}
 
-    // Multiplies groups of k, from x on.
+    // Multiplies groups of k, starting at x.
     static void hold(const uint8_t* x, int count) {
         tile_load(4, x, kLine);
         tile_load(5, x + kTileBytes, kLine);
@@ -307,9 +307,9 @@ class GroupedSweep {
     }
 
     const Tile& tile_;
-    float *even_, *odd_;  // sums of the two groups before
-    GroupedRun run_{};  // what they belong to
-    int group_ = 0;  // the first of them
+    float *even_, *odd_;  // sums of the two previous groups
+    GroupedRun run_{};  // the run that these belong to
+    int group_ = 0;  // the first of these groups
     VF sum_[16];
 };
 
@@ -321,16 +321,16 @@ inline void grouped_sweep(const Tile& tile, int64_t kc, int64_t n0, int64_t n1, 
     constexpr int64_t kMinima = kGroupK / Tile::kSpan;  // minima of a group
     constexpr int kRowBlocks = Tile::Format::kRowBlocks;
     constexpr int kAskedFor =
-        Sweep::kHeld * 16 / kRowBlocks;  // lines, while each row block is swept
+        Sweep::kHeld * 16 / kRowBlocks;  // lines to prefetch during the sweep of a row block
     const int groups = static_cast<int>(kc / kGroupK);
     Sweep sweep(tile, s.sums);
     for (int begin = 0; begin < groups; begin += Sweep::kHeld) {
         const int end = begin + Sweep::kHeld < groups ? begin + Sweep::kHeld : groups;
-        int64_t at = tile.k0 / kGroupK;  // place among the tokens' groups
+        int64_t at = tile.k0 / kGroupK;  // index among the tokens' groups
         int64_t out = 0;
         for (int64_t n = n0; n < n1; n += 16, at += s.x.groups) {
             const uint8_t* x = s.x.tiles + (at + begin) * kTileBytes;
-            const uint8_t* next = x + s.x.groups * kTileBytes;  // of the next tokens, from L2
+            const uint8_t* next = x + s.x.groups * kTileBytes;  // prefetched from L2
             sweep.hold(x, end - begin);
             for (int g = 0; g < kRowBlocks; ++g, out += 256) {
                 for (int i = 0; i < kAskedFor; ++i, next += kLine) prefetch(next);

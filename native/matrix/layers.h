@@ -1,4 +1,4 @@
-// How a linear layer runs on a matrix unit (AMX), where that is faster than the vectors of the unit that it extends.
+// Runs linear layers on a matrix unit (AMX), if that is faster than the vectors of the unit that it extends.
 #pragma once
 #include "linear/layers.h"
 #include "matrix/float_tiles.h"
@@ -9,10 +9,10 @@
 
 namespace {
 
-// Runs the layer, or says that it is one for vectors.
+// Runs the layer, or returns that vectors should run it.
 template <class F>
 bool linear_matrix(const sterna::LinearArgs& a) {
-    const bool many = a.x_block > 1;  // tokens
+    const bool many = a.x_block > 1;  // many tokens
     if constexpr (F::kLookup) {
         if constexpr (F::Main::kExact) {
             if (many) many_tokens<F, JoinRows<F>>(a);
@@ -43,7 +43,7 @@ bool linear_matrix(const sterna::LinearArgs& a) {
                 many_tokens<F, JoinRows<F>>(a);
                 return true;
             }
-            // Levels of 128 want a second panel.
+            // Levels of 128 need a second panel.
             if constexpr (!F::kHasLevel128) {
                 if (is_direct(a, kFewestTileTokens - 1)) return false;
                 linear_few_tokens<F>(a);

@@ -1,11 +1,11 @@
-// What a matrix unit's arithmetic reaches with all operands in registers, as units/peak.h for vectors.
+// Measures a matrix unit's arithmetic with all operands in registers, as units/peak.h does for vectors.
 #pragma once
 #include "units/kernel_table.h"
 #include "vocabulary.h"
 
 namespace {
 
-// Products of tiles in registers: of bytes, or kBf16, of which `k` fill a row.
+// Multiplies tiles in registers, of bytes or (kBf16) of bf16; a row has `k` values.
 template <bool kBf16>
 int64_t tiles_peak(const void* tile, int k, int64_t ops) {
     const int64_t per_round = int64_t{4} * 2 * 16 * 16 * k, rounds = ops / per_round + 1;
@@ -35,7 +35,7 @@ int64_t tiles_peak(const void* tile, int k, int64_t ops) {
     return rounds * per_round;
 }
 
-// Bytes of all values: of zeros the unit takes so little power that a core's clock rises by a fifth.
+// Fills tiles with bytes of all values. With zeros the unit takes so little power that the clock rises by a fifth.
 int64_t peak_int8(int64_t ops) {
     alignas(64) uint8_t bytes[kTileBytes];
     for (int i = 0; i < kTileBytes; ++i) bytes[i] = static_cast<uint8_t>(i * 181 + i / 64 * 37);

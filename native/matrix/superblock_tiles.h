@@ -1,6 +1,6 @@
-// Super-blocks on a matrix unit: the sums of superblocks.h by the products of grouped_tiles.h. With groups of 16 k, tiles
-// hold the products s_g level, as two bf16 planes where they have more than 8 bits; one product of tiles, or two, then
-// gives the whole T.
+// Super-blocks on a matrix unit: the sums of superblocks.h from the products of grouped_tiles.h. With groups of 16 k,
+// tiles hold the products s_g level, as two bf16 planes if these have more than 8 bits. One product of tiles, or two,
+// then gives the whole T.
 #pragma once
 #include "matrix/grouped_tiles.h"
 #include "scales/groups.h"

@@ -1,5 +1,5 @@
-// Many tokens on a matrix unit (AMX): x tiles of 16 tokens x 64 k, weight tiles of 64 k x 16 rows in
-// the same lines as a panel's, accumulators of 16 tokens x 16 rows.
+// Many tokens on a matrix unit (AMX), with x tiles of 16 tokens x 64 k and accumulators of 16 tokens x 16
+// rows. Weight tiles of 64 k x 16 rows have the same lines as a panel.
 #pragma once
 #include "layouts/layout.h"
 #include "linear/panel.h"
@@ -15,22 +15,22 @@ constexpr int kFewestTileTokens = 5;
 
 constexpr int tiles_x_block(int n) { return n > sterna::kFewTokens ? 16 : 1; }
 
-// Four row blocks x 512 k, decoded, are 32 KB and stay in L1 (48 KB) while the tokens pass by, one tile of
-// tokens for four of weights. Shorter blocks would join their sums more often: with 384 a layer took 1.00 to 1.14
-// times as long (2B's layers on one thread of a Xeon). Tokens and the sums that wait for the next block of k come from L2 at 32 bytes
-// a cycle; with a whole decoded panel there it would be 64, and L2 gives 44. Token tiles are
-// read past L1 (tile_load_once), which gained 4 % on one thread.
+// Four row blocks x 512 k, decoded, are 32 KB. They stay in L1 (48 KB) while they meet all tokens, one tile of tokens
+// for four of weights. Shorter blocks would add their sums more often: with 384 k a layer took 1.00 to 1.14 times as
+// long (2B's layers on one thread of a Xeon). Tokens, and the sums of earlier blocks of k, come from L2 at 32 bytes a
+// cycle. With a whole decoded panel in L2 it would be 64, but L2 gives 44. Token tiles are read past L1
+// (tile_load_once), which gained 4 % on one thread.
 constexpr int64_t kBlockK = 512;
 constexpr int kPanelRowBlocks = 4;
 constexpr int kBlockTokens = 512;
-// Tiles of weights whose sums (128 KB each) stay in L2 at a time, together with a block of k of all tokens.
+// The weight tiles of a chunk: their sums (128 KB each) stay in L2, together with a block of k of all tokens.
 constexpr int64_t kChunkTiles = 4;
 
-// Panels of a block: where levels reach 128, a second one has what the first lacks (IntegerDot::kHasLevel128).
+// Panels of a block: if levels reach 128, a second panel has the rest of them (IntegerDot::kHasLevel128).
 template <class F>
 constexpr int kPanels = F::kHasLevel128 ? 2 : 1;
 
-// Blocks of k are of about one length, and start where a layout can be decoded from.
+// Blocks of k have about equal lengths, and start where decoding of the layout can start.
 template <class F>
 constexpr int64_t block_k(int64_t K) {
     constexpr int64_t kUnit = F::kBlockUnit, kMost = kBlockK / kPanels<F> / kUnit * kUnit;
@@ -44,11 +44,11 @@ inline void tile_output(const sterna::LinearArgs& a, VF y, int64_t token, int64_
     if (a.residual) {
         f_store(a.y + at, f_add(f_load(a.residual + at), y));
     } else {
-        f_stream(a.y + at, y);  // read only after the whole layer: leave the caches to weights
+        f_stream(a.y + at, y);  // read only after the layer: leave the caches to weights
     }
 }
 
-// A block's sums join those of earlier blocks of k as integers, where a row has one scale.
+// Adds a block's sums to those of earlier blocks of k as integers, for rows with one scale.
 template <class F>
 struct JoinRows {
     using Sum = int32_t;
@@ -66,7 +66,7 @@ struct JoinRows {
     }
 };
 
-// With long groups, a block of k is one group, whose sums become floats.
+// Adds a block's sums as floats, for long groups: a block of k is one group.
 template <class F>
 struct JoinGroups {
     using Sum = float;
@@ -100,8 +100,8 @@ struct JoinGroups {
     }
 };
 
-// A finished block of 16 tokens x up to 64 rows x a block of k. It is joined (`Join`) to the sums of earlier
-// blocks of k, or turned into outputs, a few tokens at a time while the unit does the next block.
+// Finishes a block of 16 tokens x up to 64 rows x a block of k: adds it (`Join`) to the sums of earlier blocks of k,
+// or writes outputs, a few tokens at a time while the unit computes the next block.
 template <class F, class Join>
 struct Epilogue {
     const sterna::LinearArgs& a;
@@ -110,7 +110,7 @@ struct Epilogue {
     typename Join::Sum* sums = nullptr;  // sums of earlier blocks of k: [token][row block][16]
     int64_t n = 0, row = 0;
     int next = 0, tokens = 0;
-    bool first = true, last = true;  // whether it is the first, or last, block of k
+    bool first = true, last = true;  // whether this is the first, or last, block of k
 
     template <int G>
     void run(int count) {
@@ -124,7 +124,7 @@ struct Epilogue {
     }
 };
 
-// Asks for what is needed next, so many lines a step: into L2, as L1 is the panel's.
+// Prefetches what is needed next, so many lines a step. It goes into L2, since the panel fills L1.
 struct Ahead {
     const uint8_t *line = nullptr, *end = nullptr;
     int64_t lines = 0;
@@ -144,9 +144,9 @@ struct Ahead {
         tile_dot(acc, 5, w); \
     }
 
-// acc[g] += the x tile in register X (4 or 5) times weight tiles g. The next x tile goes to the other
-// register meanwhile: a load has to wait for the products that still read its register. On a block's
-// first step the accumulators hold the block before, which is stored just before each is cleared.
+// acc[g] += the x tile in register X (4 or 5) times weight tile g. Meanwhile the next x tile is loaded into the other
+// register, because a load waits for the products that still read its register. On a block's first step, the
+// accumulators still hold the previous block, and each is stored just before it is cleared.
 template <int X, int G>
 inline void tile_step(const uint8_t* w, int64_t stride, const int8_t* next, int32_t* previous) {
     tile_load(6, w, 64);
@@ -189,8 +189,8 @@ inline void tile_step(const uint8_t* w, int64_t stride, const int8_t* next, int3
 }
 #undef tile_dot_x
 
-// acc[g] = one tile of tokens times weight tiles g of `panels` panels (kTwo: there may be two), one behind
-// the other, over one block of k.
+// acc[g] = one tile of tokens times weight tile g, over one block of k, for each of `panels` panels, which lie one
+// behind the other (kTwo: there may be two).
 template <int G, bool kTwo, class Epilogue>
 inline void tile_block_k(const int8_t* x, const uint8_t* panel, int64_t kc, int panels,
                          int32_t* block, Epilogue& epilogue, Ahead& weights_ahead,
@@ -220,7 +220,7 @@ inline void tile_block_k(const int8_t* x, const uint8_t* panel, int64_t kc, int 
     epilogue.template run<G>(16);
 }
 
-// Writes what levels of 128 lack behind a panel of `bytes`; says whether there are any.
+// Writes the rest of levels of 128 behind a panel of `bytes`, and returns whether there are any.
 inline bool level_128_panel(uint8_t* panel, int64_t bytes) {
     VI any = i_set1(0);
     for (int64_t i = 0; i < bytes; i += kLine) {
@@ -245,7 +245,7 @@ inline void drain(int32_t* block, Epilogue& epilogue) {
     epilogue.tokens = 0;
 }
 
-// What a thread's scratch holds in many_tokens.
+// A thread's scratch in many_tokens.
 template <class F>
 struct TileScratch {
     static constexpr int64_t kPanelBytes = kPanelRowBlocks * kBlockK * 16;
@@ -267,7 +267,7 @@ inline void row_blocks_k(const sterna::LinearArgs& a, int64_t first, int64_t las
                          int64_t kc, int64_t n0, int64_t n1, const TileScratch<F>& s) {
     const int64_t before = bytes_before<F>(a.K, k0), steps = (n1 - n0 + 15) / 16 * (kc / 64);
     const int64_t bytes = bytes_before<F>(a.K, k0 + kc) - before;
-    // The block of k that comes next, of the same tokens; the first one after the last.
+    // The next block of k of the same tokens; after the last, the first one.
     const int64_t next_k = k0 + kc < a.K ? k0 + kc : 0;
     const int64_t next_kc = a.K - next_k < kc ? a.K - next_k : kc;
     Epilogue<F, Join> epilogue{a, s.block, Join(a, first, k0, G0)};
@@ -281,14 +281,14 @@ inline void row_blocks_k(const sterna::LinearArgs& a, int64_t first, int64_t las
         auto* sums = reinterpret_cast<typename Join::Sum*>(s.sums) +
                      (tile - first) * s.sums_of_tile() + G0 * 16 * (n1 - n0);
         for (int64_t n = n0; n < n1; n += 16, sums += G * 256) {
-            // With long rows, activations do not stay in L2 from one chunk of tiles to the next.
+            // Long rows: activations do not stay in L2 from one chunk of tiles to the next.
             if (tile + 1 == last)
                 tokens_ahead = Ahead::over(a.xq + sterna::x_offset(n, next_k, a.ldx, 16),
                                            next_kc * 16, kc / 64);
             tile_block_k<G, F::kHasLevel128>(a.xq + sterna::x_offset(n, k0, a.ldx, 16), s.panel, kc,
                                              panels, s.block, epilogue, weights_ahead,
                                              tokens_ahead);
-            if (n == n0) epilogue.join = Join(a, tile, k0, G0);  // the tile before has passed
+            if (n == n0) epilogue.join = Join(a, tile, k0, G0);  // the previous tile is finished
             epilogue.sums = sums;
             epilogue.n = n;
             epilogue.row = (tile * F::kRowBlocks + G0) * sterna::kRowBlock;
@@ -306,7 +306,7 @@ inline void row_blocks_k(const sterna::LinearArgs& a, int64_t first, int64_t las
     }
 }
 
-// A layer of more than kFewTokens tokens.
+// Runs a layer of more than kFewTokens tokens.
 template <class F, class Join>
 void many_tokens(const sterna::LinearArgs& a) {
     tile_begin(16);
@@ -325,7 +325,7 @@ void many_tokens(const sterna::LinearArgs& a) {
     tile_end();
 }
 
-// A layer of few tokens, whose sums stay in the unit over all of K: 64 k are decoded and multiplied at a time.
+// Runs a layer of few tokens. Its sums stay in the unit over all of K; 64 k are decoded and multiplied at a time.
 template <class F, int G0 = 0>
 inline void few_tokens(const sterna::LinearArgs& a, int64_t tile) {
     constexpr int G = F::kRowBlocks - G0 < 4 ? F::kRowBlocks - G0 : 4;
@@ -334,8 +334,8 @@ inline void few_tokens(const sterna::LinearArgs& a, int64_t tile) {
     tile_zero(1);
     tile_zero(2);
     tile_zero(3);
-    // Four buffers are used in turn. Tiles are loaded a step after they were decoded: a load waits for stores that have not
-    // reached L1.
+    // Four buffers are used in turn. Tiles are loaded a step after they were decoded, because a load waits for stores
+    // that have not reached L1.
     const auto buffer = [&](int64_t k) { return a.scratch + k / 64 % 4 * 4 * kTileBytes; };
     decode_panel<F, G0, G, true>(step, 64, buffer(0));
     for (int64_t k = 0; k < a.K; k += 64) {
