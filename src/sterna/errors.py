@@ -116,7 +116,7 @@ class ModelFormatError(SternaError):
         remedy: str | None = None,
     ) -> None:
         """Values are shown in the message, shortened and without control characters."""
-        self.file = os.fspath(file)
+        self.file: str = os.fspath(file)
         self.field = field
         self.expected = expected
         self.got = got

@@ -66,7 +66,8 @@ class Tokenizer:
         settings: dict[str, Any],
         configs: Sequence[dict[str, Any]],
     ) -> None:
-        self.path, self._backend, self._settings = file, backend, settings
+        self.path = file
+        self._backend, self._settings = backend, settings
         added = self._backend.get_added_tokens_decoder()
         self._special = frozenset(id for id, token in added.items() if token.special)
         self._decoder = token_bytes_of(self._backend)

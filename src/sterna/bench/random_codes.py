@@ -114,7 +114,7 @@ class Arena:
 
     def __init__(self, format: str, nbytes: int) -> None:
         """nbytes: the least size, rounded up to whole blocks."""
-        self.format = formats.get(format)
+        self.format: Format = formats.get(format)
         self._pool, self._scale = random_pool(format)
         block = self.format.tile_bytes(BLOCK_K)
         self._codes = _native.alloc(-(-nbytes // block) * block)

@@ -206,7 +206,7 @@ def _ternary(hidden: int, intermediate: int, layers: int, heads: int) -> Shape:
 #: and the others come from the paper's code (utils/generate-dummy-bitnet-model.py in
 #: microsoft/BitNet). Only 3.8b differs, with 30 heads of 128 instead of 32 of 120: the parameters
 #: are as many, and heads of 120 would be padded to 128.
-SHAPES = {
+SHAPES: dict[str, Shape] = {
     "bitnet-2b": Shape("BitNetForCausalLM", 2560, 6912, 30, 20, 5, 128256, True),
     "llama3-8b": Shape("LlamaForCausalLM", 4096, 14336, 32, 32, 8, 128256, False),
     "falcon3-1b": Shape("LlamaForCausalLM", 2048, 8192, 18, 8, 4, 131072, False, head_dim=256),
@@ -328,11 +328,13 @@ class RandomWeights:
     """A weight source of random weights, the same on every run."""
 
     def __init__(self, format: str, head: str, zeros: Zeros | None = None) -> None:
-        self.format, self.head, self.zeros = formats.get(format), _head_format(head), zeros
-        self.exact = head == "exact"
+        self.format: formats.Format = formats.get(format)
+        self.head: formats.Format = _head_format(head)
+        self.zeros = zeros
+        self.exact: bool = head == "exact"
         self.modules: dict[str, PackedWeight] = {}
         self.tensors: dict[str, F32] = {}
-        self.rng = np.random.default_rng(0)
+        self.rng: np.random.Generator = np.random.default_rng(0)
         self._start = 0  # offset into the pool of codes, so that no two layers are alike
 
     def has(self, name: str) -> bool:

@@ -108,7 +108,7 @@ class Generation(Extension):
     """
 
     # jinja2 declares a set but only reads it, so a frozen one does.
-    tags = frozenset({"generation"})  # type: ignore[assignment]
+    tags: set[str] = frozenset({"generation"})  # type: ignore[assignment]
 
     def filter_stream(self, stream: Iterable[Any]) -> Iterator[Any]:
         """Pass the tokens on; OverBudget if there are too many."""

@@ -21,10 +21,11 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from types import CodeType
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import jinja2
 from jinja2 import nodes
+from jinja2.compiler import CodeGenerator
 from jinja2.exceptions import SecurityError
 from jinja2.runtime import BlockReference, Context, LoopContext, Macro, TemplateReference
 from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
@@ -113,10 +114,13 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     Call both within `with spending():`, from whose budget they take.
     """
 
-    intercepted_binops = frozenset(ImmutableSandboxedEnvironment.default_binop_table)
-    code_generator_class = Compiler
-    concat = staticmethod(_concat)
-    value = staticmethod(lambda value: value)  # `call` checks it
+    intercepted_binops: frozenset[str] = frozenset(
+        ImmutableSandboxedEnvironment.default_binop_table
+    )
+    code_generator_class: type[CodeGenerator] = Compiler
+    concat: Callable[[Iterable[str]], str] = staticmethod(_concat)
+    filters: dict[str, Callable[..., Any]]
+    tests: dict[str, Callable[..., Any]]  # type: ignore[assignment]
 
     def __init__(self) -> None:
         super().__init__(
@@ -126,18 +130,22 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             finalize=_finalize,
             extensions=["jinja2.ext.loopcontrols", Generation],
         )
-        filters = cast("dict[str, Callable[..., Any]]", self.filters)
-        tests = cast("dict[str, Callable[..., Any]]", self.tests)
+        filters, tests = self.filters, self.tests
         self.filters = {name: _bounded(filters[name], name) for name in FILTERS}
         self.filters["tojson"] = _bounded(_tojson, "tojson")
         self.tests = {name: _bounded(test, name) for name, test in tests.items()}
-        self.globals = {
+        self.globals: dict[str, object] = {
             "dict": dict,
             "namespace": _OpaqueNamespace,
             "raise_exception": _raise_exception,
             "range": _range,
             "strftime_now": _strftime_now,
         }
+
+    @staticmethod
+    def value(value: object) -> object:
+        """Return a value of the template as it is; `call` checks it."""
+        return value
 
     def load(self, source: str) -> jinja2.Template:
         """Compile a template; raises OverBudget, or what jinja2 and Python's compiler raise."""

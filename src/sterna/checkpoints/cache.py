@@ -52,7 +52,7 @@ class BackgroundWrite:
         self._key = key
         self._thread = thread
         self._temporary = temporary
-        self.given_up = False
+        self.given_up: bool = False
 
     @property
     def done(self) -> bool:

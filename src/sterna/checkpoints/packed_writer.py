@@ -61,7 +61,7 @@ class PackedWriter:
     def __init__(self, file: SafetensorsWriter) -> None:
         self._file = file
         self.specs: dict[str, ModuleSpec] = {}
-        self.nbytes = 0  # of tensors so far
+        self.nbytes: int = 0  # of tensors so far
 
     def add(self, name: str, item: PackedWeight | NDArray[np.float32]) -> None:
         """Write a matrix or a tensor. RequestError: arrays that do not fit their format."""

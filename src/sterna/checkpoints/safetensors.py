@@ -62,12 +62,14 @@ class SafetensorsFile(TensorFile):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Read and check the header; no tensor is read or allocated."""
-        self.path = Path(path)
+        self.path: Path = Path(path)
         with open_regular(self.path) as (descriptor, state):
             self._state = state
             header = read_header(self.path, descriptor, state.nbytes)
-        self.data_offset = LENGTH_BYTES + len(header)
-        self.data_nbytes = state.nbytes - self.data_offset
+        self.data_offset: int = LENGTH_BYTES + len(header)
+        self.data_nbytes: int = state.nbytes - self.data_offset
+        self.tensors: dict[str, TensorInfo]
+        self.metadata: dict[str, str]
         self.tensors, self.metadata = parse_header(
             header, self.path, self.data_offset, self.data_nbytes
         )

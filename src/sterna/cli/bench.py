@@ -10,6 +10,7 @@ import click
 
 from sterna.cli import plugins
 from sterna.cli.bench_barrier import barrier
+from sterna.cli.decorators import combined
 from sterna.cli.options import (
     activations_option,
     cores_option,
@@ -150,39 +151,32 @@ def _draw_e2e(rows: list[dict[str, Any]]) -> None:
     table(rows, varying(rows, E2E, ["batch", "depth", "zeros"]))
 
 
-def _linear_options(function: Any) -> Any:
-    options = (
-        click.option(
-            "--shapes",
-            type=NAMES,
-            help="Models, for the matrices of a layer, or MxK, such as 2560x6912; "
-            "default: bitnet-2b.",
-        ),
-        click.option(
-            "--formats",
-            type=NAMES,
-            help="Weight formats, all, or quick: i2, t5, q4_0 and q8_0; default: quick.",
-        ),
-        click.option(
-            "--thorough",
-            is_flag=True,
-            help="By default falcon3-1b, mobilellm-1.5b and llama3-8b too, and every integer "
-            "format: about an hour.",
-        ),
-        click.option("--threads", type=NUMBERS, help="Thread counts; default: the usable cores."),
-        cores_option,
-        click.option("--isa", "isas", type=NAMES, help="Kernel units, or all; default: the best."),
-        click.option(
-            "--repeat", type=int, default=3, show_default=True, help="Runs; medians count."
-        ),
-        working_set_option,
-        deterministic_option,
-        plot_option,
-        output_options,
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
+_linear_options = combined(
+    click.option(
+        "--shapes",
+        type=NAMES,
+        help="Models, for the matrices of a layer, or MxK, such as 2560x6912; default: bitnet-2b.",
+    ),
+    click.option(
+        "--formats",
+        type=NAMES,
+        help="Weight formats, all, or quick: i2, t5, q4_0 and q8_0; default: quick.",
+    ),
+    click.option(
+        "--thorough",
+        is_flag=True,
+        help="By default falcon3-1b, mobilellm-1.5b and llama3-8b too, and every integer "
+        "format: about an hour.",
+    ),
+    click.option("--threads", type=NUMBERS, help="Thread counts; default: the usable cores."),
+    cores_option,
+    click.option("--isa", "isas", type=NAMES, help="Kernel units, or all; default: the best."),
+    click.option("--repeat", type=int, default=3, show_default=True, help="Runs; medians count."),
+    working_set_option,
+    deterministic_option,
+    plot_option,
+    output_options,
+)
 
 
 @command.command()

@@ -46,10 +46,10 @@ class Session:
         interactive: bool = False,
     ) -> None:
         self.conversation = conversation
-        self.options = options
+        self.options: dict[str, Any] = options
         self.stats = stats
         self.interactive = interactive
-        self.retries = 0
+        self.retries: int = 0
         self._seed = SamplingParams.fresh_seed()
 
     def note(self, text: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from sterna.cli.decorators import Option
 from sterna.cli.options import (
     fetch_model,
     i2s_option,
@@ -19,7 +20,7 @@ from sterna.cli.terminal import console, print_json
 
 __all__ = ["command", "finished", "places", "size_of"]
 
-head = click.option(
+head: Option = click.option(
     "--head",
     help="Format of the embedding and the output head: bf16, f16, f32, int8 or another such as "
     "q8_0; default: their own.",

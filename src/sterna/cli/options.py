@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from sterna.cli.decorators import Option, combined
 from sterna.cli.progress import loading
 from sterna.cli.terminal import tell
 from sterna.errors import RequestError
@@ -41,15 +42,17 @@ MODEL = (
 #: More options of `LLM`, for memory of keys and values, that `sterna serve` sets.
 MEMORY = ("kv_bytes", "cache_disk", "cache_disk_max")
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON array of rows.")
-head_option = click.option(
+json_option: Option = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON array of rows."
+)
+head_option: Option = click.option(
     "--head",
     help="Weight format of the output head: bf16, f16, f32, int8 or another format such as q8_0; "
     "exact: the checkpoint's float rows behind an int8 screen, with the same results. Default: "
     "exact, or as the model is packed.",
 )
 
-kv_dtype_option = click.option(
+kv_dtype_option: Option = click.option(
     "--kv-dtype",
     type=click.Choice(["i16", "i8", "f16", "f32"]),
     help="Type of the KV cache: i16 (13 bits and a scale per vector), i8 (half the memory, faster "
@@ -57,7 +60,7 @@ kv_dtype_option = click.option(
 )
 
 
-deterministic_option = click.option(
+deterministic_option: Option = click.option(
     "--deterministic/--fast",
     default=None,
     help="Sum float layers in a fixed order (same bits everywhere) or use AMX bf16 products "
@@ -65,7 +68,7 @@ deterministic_option = click.option(
 )
 
 
-activations_option = click.option(
+activations_option: Option = click.option(
     "--activations",
     type=click.Choice(["int8", "int8x2"]),
     help="What integer layers round their inputs to: int8; or int8x2 (15 bits and a sign), nearly "
@@ -74,7 +77,7 @@ activations_option = click.option(
 )
 
 
-i2s_option = click.option(
+i2s_option: Option = click.option(
     "--i2s",
     type=click.Choice(["128", "64", "rows"]),
     help="Layout of I2_S tensors, which a GGUF file does not record: runs of 128 or 64 weights, or "
@@ -82,30 +85,21 @@ i2s_option = click.option(
 )
 
 
-def _all(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def decorate(function: Any) -> Any:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
-
-
-cores_option = click.option(
+cores_option: Option = click.option(
     "--cores",
     help="Where the threads run: performance cores, all, or a list of CPUs such as 0-3,8 with one "
     "thread pinned to each. Default: all.",
 )
-threads_options = _all(
+threads_options: Option = combined(
     click.option("--threads", type=int, help="Threads that compute. Default: the usable cores."),
     cores_option,
 )
 
-offline_option = click.option(
+offline_option: Option = click.option(
     "--offline", is_flag=True, help="Download nothing, as with HF_HUB_OFFLINE=1."
 )
 
-run_options = _all(
+run_options: Option = combined(
     click.option("--format", help="Weight format of the layers. Default: the checkpoint's."),
     head_option,
     click.option(
@@ -132,7 +126,7 @@ run_options = _all(
     ),
     threads_options,
 )
-model_options = _all(
+model_options: Option = combined(
     click.option(
         "--model",
         default="nano",
@@ -152,14 +146,14 @@ model_options = _all(
     run_options,
 )
 
-chat_template_option = click.option(
+chat_template_option: Option = click.option(
     "--chat-template",
     metavar="FILE|NAME",
     help="Chat template in place of the model's own: a Jinja file, or chatml, gemma, llama2, "
     "llama3, mistral, phi3 or zephyr.",
 )
 
-drafting_options = _all(
+drafting_options: Option = combined(
     click.option(
         "--speculate",
         type=click.Choice(["auto", "lookup", "off"]),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from sterna.cli.decorators import Command, Option, combined
 from sterna.cli.terminal import console, print_json, status
 from sterna.errors import shown
 
@@ -34,8 +35,14 @@ Row = Mapping[str, Any]
 OUTPUTS = ("table", "json", "csv", "markdown")
 
 
-# The ignores: ParamType is generic in newer versions of click and not in older ones.
-class _Numbers(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+if TYPE_CHECKING:
+    _NumbersType = click.ParamType[tuple[int, ...]]
+    _NamesType = click.ParamType[tuple[str, ...]]
+else:  # older versions of click have no generic type
+    _NumbersType = _NamesType = click.ParamType
+
+
+class _Numbers(_NumbersType):
     """Comma-separated whole numbers: "128,512"; with `none`, empty or "0" for none."""
 
     name = "N,N"
@@ -59,7 +66,7 @@ class _Numbers(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         return numbers
 
 
-class _Names(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+class _Names(_NamesType):
     """Comma-separated names."""
 
     name = "NAME,NAME"
@@ -75,18 +82,18 @@ class _Names(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 COUNTS, NUMBERS, NAMES = _Numbers(none=True), _Numbers(none=False), _Names()
 
-working_set_option = click.option(
+working_set_option: Option = click.option(
     "--working-set",
     "working_set_mb",
     type=int,
     metavar="MB",
     help="Copies of a matrix that take turns; default: enough to be out of cache.",
 )
-isa_option = click.option("--isa", help="Kernel unit; default: the best that runs here.")
-team_option = click.option(
+isa_option: Option = click.option("--isa", help="Kernel unit; default: the best that runs here.")
+team_option: Option = click.option(
     "--threads", type=int, help="Threads of everybody; default: the usable cores."
 )
-limit_option = click.option(
+limit_option: Option = click.option(
     "--limit",
     "limit_s",
     type=float,
@@ -94,15 +101,15 @@ limit_option = click.option(
     show_default=True,
     help="Seconds after which a silent participant is given up.",
 )
-plot_option = click.option(
+plot_option: Option = click.option(
     "--plot",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Draw a picture into this .png file; needs matplotlib.",
 )
 
 
-def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --output and its short forms; the command gets `output`, one of OUTPUTS."""
+def _with_output(function: Command) -> Command:
+    """Pass `output`, one of OUTPUTS, in place of --output and its short forms."""
 
     @functools.wraps(function)
     def command(*, output: str | None, **options: Any) -> Any:
@@ -111,16 +118,24 @@ def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
             raise click.UsageError(f"output: must be one of {', '.join(OUTPUTS)}, not several")
         return function(output=asked.pop() if asked else "table", **options)
 
-    for name, text in (
-        ("markdown", "Short for --output markdown."),
-        ("csv", "Short for --output csv: all fields."),
-        ("json", "Short for --output json: one array of rows, all fields."),
-    ):
-        command = click.option(f"--{name}", f"as_{name}", is_flag=True, help=text)(command)
-    choice = click.Choice(OUTPUTS)
-    return click.option("--output", type=choice, help="How rows are written; default: a table.")(
-        command
-    )
+    return cast("Command", command)
+
+
+#: --output and its short forms; the command gets `output`, one of OUTPUTS.
+output_options: Option = combined(
+    click.option(
+        "--output", type=click.Choice(OUTPUTS), help="How rows are written; default: a table."
+    ),
+    click.option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        help="Short for --output json: one array of rows, all fields.",
+    ),
+    click.option("--csv", "as_csv", is_flag=True, help="Short for --output csv: all fields."),
+    click.option("--markdown", "as_markdown", is_flag=True, help="Short for --output markdown."),
+    _with_output,
+)
 
 
 def tell_left_out(

@@ -10,13 +10,15 @@ from typing import Any
 
 import click
 
+from sterna.cli.decorators import Option, combined
 from sterna.errors import RequestError
 
-__all__ = ["Texts", "convention_options", "file_options", "piped_text", "text_options"]
+__all__ = ["Texts", "piped_text", "text_options"]
 
 MAX_STDIN_BYTES = 64 << 20  # far beyond any context
 
-file_options = [
+#: Texts and conventions; `Texts.of` takes the former.
+text_options: Option = combined(
     click.option(
         "--file", "files", type=click.Path(path_type=Path), multiple=True, help="A UTF-8 text file."
     ),
@@ -32,8 +34,6 @@ file_options = [
         help="The Python sources held out from the built-in model's training.",
     ),
     click.option("--limit", type=click.IntRange(min=1), help="Only the first so many files."),
-]
-convention_options = [
     click.option(
         "--convention",
         type=click.Choice(["sterna", "llama.cpp", "transformers"]),
@@ -49,14 +49,7 @@ convention_options = [
         help="Tokens between two windows; default: half a window, transformers 512 at most, "
         "llama.cpp none.",
     ),
-]
-
-
-def text_options(function: Any) -> Any:
-    """Add the options of texts and of conventions; `Texts.of` takes the former."""
-    for option in reversed([*file_options, *convention_options]):
-        function = option(function)
-    return function
+)
 
 
 def piped_text() -> str:

@@ -30,7 +30,7 @@ from sterna.errors import NonFiniteError, RequestError
 from sterna.graph import ACTIVATIONS
 from sterna.loading import Model
 from sterna.ops import is_fast
-from sterna.runtime import resolve_isa, resolve_threads
+from sterna.runtime import Threads, resolve_isa, resolve_threads
 
 __all__ = ["KV_DTYPES", "NUMERICS", "PREFILL_CHUNK", "Engine", "StepInput", "StepOutput"]
 
@@ -76,9 +76,9 @@ class Engine:
     ) -> None:
         self.model = model
         self._deterministic, self._kv_bytes = deterministic, kv_bytes
-        self.activations = resolve_activations(model, activations)
-        self.threads = resolve_threads(threads, cores)
-        self.isa = resolve_isa(isa)
+        self.activations: str | None = resolve_activations(model, activations)
+        self.threads: Threads = resolve_threads(threads, cores)
+        self.isa: str = resolve_isa(isa)
         limit, most = model.config.max_position, model.config.most_positions
         chosen = model.kv_dtype if kv_dtype is None else kv_dtype
         kv_dtype = checked_name("kv_dtype", chosen, KV_DTYPES)
@@ -95,13 +95,13 @@ class Engine:
         if deterministic is not None:
             checked_flag("deterministic", deterministic)
         #: Whether layers, all of floats, use the unit's bf16 products.
-        self.fast = model.graph.can_be_fast and is_fast(
+        self.fast: bool = model.graph.can_be_fast and is_fast(
             formats.get(model.format), self.isa, deterministic
         )
         read = model.weight_bytes_per_token
         #: Whether masks are filled in the background; steps of small models take no longer than
         #: starting a thread.
-        self.background_masks = read >= LEAST_BYTES
+        self.background_masks: bool = read >= LEAST_BYTES
         if skip_zeros is None:
             # Skipping needs copies, which, unlike weights, are not placed near threads.
             skip_zeros = read >= LEAST_BYTES and not self.threads.nodes
@@ -114,7 +114,7 @@ class Engine:
         )  # fmt: skip
         place_weights(self._program, model.graph, self.threads)
         #: Pages and recurrent states of all sequences.
-        self.kv_cache = KVCacheManager(
+        self.kv_cache: KVCacheManager = KVCacheManager(
             model.graph, self._program.state_bytes, context, kv_dtype, kv_bytes, PREFILL_CHUNK
         )
 

@@ -79,13 +79,17 @@ class Request:
         adapter: Adapter | None = None,
     ) -> None:
         self._began = time.perf_counter()
-        self.id = next(_ids)
-        self.params, self.context = params, context
-        self.ends = ends.union(params.stop_token_ids)
-        self.key, self.priority, self.deadline_s = key, priority, deadline_s
-        self.adapter, self.salt = adapter, cache_salt(salt, adapter)
+        self.id: int = next(_ids)
+        self.params = params
+        self.context = context
+        self.ends: frozenset[int] = ends.union(params.stop_token_ids)
+        self.key = key
+        self.priority = priority
+        self.deadline_s = deadline_s
+        self.adapter = adapter
+        self.salt: str = cache_salt(salt, adapter)
         #: Lengths at which a step must end, since a snapshot may be wanted there.
-        self.boundaries = {boundary} - {0}
+        self.boundaries: set[int] = {boundary} - {0}
         vocab = tokenizer.vocab_size if vocab is None else vocab
         params.check_ids(vocab)
         allowed = AllowedTokens(params, tokenizer, self.ends, vocab)
@@ -95,11 +99,11 @@ class Request:
         self._n_drafts = 0  # of the latest step, in the history behind known tokens
         self._fed_from = 0  # where the latest step's tokens began
         self._again = 0  # known tokens to compute again after a wrong draft
-        self.completion = completion or Completion(stats=Stats(n_prompt=len(prompt)))
-        self.sequence = Sequence()
+        self.completion: Completion = completion or Completion(stats=Stats(n_prompt=len(prompt)))
+        self.sequence: Sequence = Sequence()
         #: The error that ended the request, if any; `pieces` raises it.
         self.error: Exception | None = None
-        self.n_prompt = len(prompt)
+        self.n_prompt: int = len(prompt)
         self._history = np.zeros(min(len(prompt) + params.max_tokens, context + 1), np.int32)
         self._history[: len(prompt)] = prompt
         # The one record of progress, so that an interrupt cannot leave both sides at odds.

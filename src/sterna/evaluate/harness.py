@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lm_eval.models  # noqa: F401  (the harness's own models register before this one)
-from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
@@ -23,6 +22,16 @@ from sterna.errors import RequestError, UnsupportedModelError
 from sterna.evaluate.loglikelihood import Score, ScoringRequest, encode_pair, score
 from sterna.llm import LLM
 
+if TYPE_CHECKING:
+
+    class TemplateLM:
+        """What is used of the harness's class; the harness has no types."""
+
+        cache_hook: Any
+
+else:
+    from lm_eval.api.model import TemplateLM
+
 __all__ = ["SternaLM"]
 
 OPTIONS = (
@@ -30,12 +39,13 @@ OPTIONS = (
     "activations", "cache", "mmap",
 )  # fmt: skip
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-GREEDY = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
+GREEDY: dict[str, float] = {
+    "temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0,
+}  # fmt: skip
 
 
 @register_model("sterna")
-# The harness has no types, so mypy sees a base that is Any; where it is not installed, no base.
-class SternaLM(TemplateLM):  # type: ignore[misc,unused-ignore]
+class SternaLM(TemplateLM):
     """A model for the harness: model and the options of `LLM`, as model_args.
 
     max_gen_toks: tokens of an answer where a task names none. seed: of tasks that sample. The
@@ -61,8 +71,9 @@ class SternaLM(TemplateLM):  # type: ignore[misc,unused-ignore]
                 f"model_args: must be among model, max_gen_toks, seed, {', '.join(OPTIONS)}, but "
                 f"got {unknown[0]}"
             )
-        self.llm = LLM(pretrained or model, **options)
-        self.max_gen_toks, self.seed = max_gen_toks, seed
+        self.llm: LLM = LLM(pretrained or model, **options)
+        self.max_gen_toks = max_gen_toks
+        self.seed = seed
 
     @property
     def max_length(self) -> int:

@@ -84,7 +84,9 @@ class Weighed:
     """Weights x [n, G], weights of their errors e [n, G] or [n, 1], and ex = e x [n, G]."""
 
     def __init__(self, x: F32, e: F32) -> None:
-        self.x, self.e, self.ex = x, e, x * e
+        self.x = x
+        self.e = e
+        self.ex: F32 = x * e
 
     def totals(self) -> tuple[Array, Array]:
         """Σ e and Σ e x [G]."""

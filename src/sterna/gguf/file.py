@@ -38,7 +38,7 @@ READABLE = (*FLOAT_TYPES, *BLOCK_TYPES, "I2_S")
 _OTHER = "use another quantisation of this model"
 #: What to download instead of a file of a type that is not supported. IQ1, IQ2 and IQ3 store
 #: indices of tables of eight or four weights; looking them up gives an eighth of Q2_K's speed.
-NEAREST = {
+NEAREST: dict[str, str] = {
     kind: f"download this model as {other} in its place"
     for other, kinds in {
         "Q2_K": ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S"),
@@ -74,13 +74,15 @@ class GgufFile(TensorFile):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Read and check the header; no tensor is read or allocated."""
-        self.path = Path(path)
+        self.path: Path = Path(path)
         with open_regular(self.path) as (descriptor, state):
             self._state = state
             header = read_header(self.path, descriptor, state.nbytes)
-        self.metadata = Metadata(self.path, header.metadata, header.places)
-        self.data_offset = header.data_offset
-        self.tensors = _placed(self.path, header, state.nbytes - header.data_offset)
+        self.metadata: Metadata = Metadata(self.path, header.metadata, header.places)
+        self.data_offset: int = header.data_offset
+        self.tensors: dict[str, TensorInfo] = _placed(
+            self.path, header, state.nbytes - header.data_offset
+        )
 
     def read(self, name: str) -> npt.NDArray[np.uint8]:
         """Read a tensor into fresh memory: uint8 [rows, bytes of a row], or [bytes] for I2_S."""
@@ -105,8 +107,9 @@ class GgufModel:
         """Open all files and check their headers."""
         paths = parts_of(Path(path))
         files = [GgufFile(p) for p in paths]
-        self.path, self.metadata = paths[0], files[0].metadata
-        self.files = {file.path: file for file in files}
+        self.path: Path = paths[0]
+        self.metadata: Metadata = files[0].metadata
+        self.files: dict[Path, GgufFile] = {file.path: file for file in files}
         self.tensors: dict[str, TensorInfo] = {}
         for number, file in enumerate(files):
             _check_part(file, number, len(files))

@@ -93,7 +93,7 @@ class TokenTypes:
     ) -> None:
         """ids: of `tokens`. named: ids that keys name as special. merged: results of merges."""
         self._metadata, self._tokens, self._ids = metadata, tokens, ids
-        self.types = self._read_types()
+        self.types: list[int] = self._read_types()
         for id in named:
             self.types[id] = UNKNOWN if self.types[id] == UNKNOWN else CONTROL
         self._correct(merged)

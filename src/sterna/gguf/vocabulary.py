@@ -49,11 +49,13 @@ class Vocabulary:
         tokens = metadata.texts(f"{PREFIX}tokens")
         if not 0 < len(tokens) <= MAX_VOCAB:
             raise metadata.error(f"{PREFIX}tokens", f"1 to {MAX_VOCAB} tokens", len(tokens))
+        self.tokens: list[str]
         self.tokens, self._copies = unique_spellings(metadata, tokens)
         # An empty token has no spelling, so its id stands for no text.
         self._ids = {token: i for i, token in enumerate(self.tokens) if token}
-        self.pre = self._pre()
-        self.bos_id, self._eos = self._id("bos"), self._id("eos")
+        self.pre: str = self._pre()
+        self.bos_id: int | None = self._id("bos")
+        self._eos = self._id("eos")
         ends = [i for i in (self._eos, self._id("eot"), self._id("eom")) if i is not None]
         self._merges = self._read_merges()
         self._roles = TokenTypes(
@@ -61,8 +63,8 @@ class Vocabulary:
             named=ends if self.bos_id is None else [self.bos_id, *ends],
             merged={left + right for left, right in self._merges},
         )  # fmt: skip
-        self.eos_ids = self._roles.ends(ends)
-        self.backend = checked_backend(metadata.path, makers[self._kind])
+        self.eos_ids: tuple[int, ...] = self._roles.ends(ends)
+        self.backend: tokenizers.Tokenizer = checked_backend(metadata.path, makers[self._kind])
 
     # ------------------------------------------------------------------------------ the metadata
 

@@ -33,7 +33,8 @@ class ChatRenderer:
         template: ChatTemplate | None,
         token_settings: Mapping[str, Any],
     ) -> None:
-        self._model, self._tokenizer, self.template = model, tokenizer, template
+        self._model, self._tokenizer = model, tokenizer
+        self.template = template
         self._token_settings = token_settings
 
     def render(

@@ -50,7 +50,9 @@ class Conversation:
         if not isinstance(llm, LLM):
             raise RequestError(f"llm: must be an LLM, but got {shown(llm)}; pass sterna.LLM(model)")
         self.llm = llm
-        self.tools, self.documents, self.template_options = tools, documents, template_options
+        self.tools = tools
+        self.documents = documents
+        self.template_options = template_options
         self.drop_oldest: bool = checked_flag("drop_oldest", drop_oldest)
         #: Exchanges that the latest turn had to forget.
         self.dropped: int = 0

@@ -36,6 +36,7 @@ from sterna.models.context_extension import ContextExtension
 from sterna.outputs import Completion, Stream, TokenLogprob
 from sterna.runtime import resolve_threads
 from sterna.sampling_params import SamplingParams
+from sterna.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -161,7 +162,8 @@ class LLM:
         )  # fmt: skip
         files, vocab = self.model.assets, self.model.config.vocab_size
         assert files is not None  # every model that is loaded from a path has them
-        self.tokenizer, settings = files.tokenizer(), files.tokenizer_config
+        self.tokenizer: Tokenizer = files.tokenizer()
+        settings = files.tokenizer_config
         template = (
             files.template()
             if chat_template is None

@@ -27,7 +27,9 @@ class Fields:
     def __init__(
         self, config: dict[str, Any], file: Path, names: Mapping[str, str] = MappingProxyType({})
     ) -> None:
-        self.config, self.file, self.names = config, file, names
+        self.config = config
+        self.file = file
+        self.names = names
 
     def having(self, config: dict[str, Any]) -> Fields:
         """Another object of the same file."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from sterna.graph import GraphBuilder, Value
 from sterna.models import glm
 from sterna.models.config import TransformerConfig
+from sterna.models.glm import complete as complete
 from sterna.models.layers import Norms
 from sterna.weights.sources import WeightSource
 
@@ -17,7 +18,6 @@ ARCHITECTURES = ("Glm4ForCausalLM",)
 ACTIVATION = glm.ACTIVATION
 TERNARY = glm.TERNARY
 NORMS = Norms(adds=("post_self_attn_layernorm", "post_mlp_layernorm"))
-complete = glm.complete
 
 
 def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:

@@ -21,7 +21,7 @@ ARCHITECTURES = ("GptOssForCausalLM",)
 ACTIVATION = "silu"  # what config.json calls it
 TERNARY = False  # float tensors of linear layers are the weights themselves
 KV_DTYPE = "f16"  # keys have biases
-YARN = {
+YARN: dict[str, Any] = {
     "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
     "original_max_position_embeddings": 4096,
 }  # fmt: skip

@@ -10,11 +10,11 @@ from typing import Any
 from sterna.models import llama
 from sterna.models.config import SLIDING
 from sterna.models.config_fields import Fields
+from sterna.models.llama import build as build
 
 ARCHITECTURES = ("MistralForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
-build = llama.build
 
 
 def complete(f: Fields) -> dict[str, Any]:

@@ -8,8 +8,9 @@ The shares of a token's two experts add up to 1.
 from __future__ import annotations
 
 from sterna.graph import GraphBuilder, Value
-from sterna.models import llama, mistral, moe
+from sterna.models import llama, moe
 from sterna.models.config import TransformerConfig
+from sterna.models.mistral import complete as complete
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("MixtralForCausalLM",)
@@ -17,7 +18,6 @@ ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
 #: A checkpoint's names of the parts of a layer of experts.
 NAMES = moe.Names("gate", "experts.{}.w1", "experts.{}.w3", "experts.{}.w2")
-complete = mistral.complete
 
 
 def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:

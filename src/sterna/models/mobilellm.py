@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from sterna.models import llama
+from sterna.models.llama import build as build
 
 ARCHITECTURES = ("MobileLLMForCausalLM",)
 ACTIVATION = "silu"
 TERNARY = False  # float tensors of linear layers are the weights themselves
-build = llama.build

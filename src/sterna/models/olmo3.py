@@ -10,12 +10,12 @@ from typing import Any
 from sterna.models import olmo2
 from sterna.models.config import FULL, SLIDING
 from sterna.models.config_fields import Fields
+from sterna.models.olmo2 import build as build
 from sterna.models.rotations import rotations_of
 
 ARCHITECTURES = ("Olmo3ForCausalLM",)
 ACTIVATION = olmo2.ACTIVATION
 TERNARY = olmo2.TERNARY
-build = olmo2.build
 
 
 def complete(f: Fields) -> dict[str, Any]:

@@ -8,15 +8,15 @@ The width of a head is not hidden_size / heads, and is 128 where config.json lea
 from __future__ import annotations
 
 from sterna.graph import GraphBuilder, Value
-from sterna.models import llama, qwen2
+from sterna.models import llama
 from sterna.models.config import TransformerConfig
 from sterna.models.layers import AttentionOptions, HeadNorms
+from sterna.models.qwen2 import complete as complete
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Qwen3ForCausalLM", "Qwen3Model")
 ACTIVATION = "silu"
 TERNARY = False  # float tensors of linear layers are the weights themselves
-complete = qwen2.complete
 
 
 def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:

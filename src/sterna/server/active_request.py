@@ -49,11 +49,15 @@ class ActiveRequest:
         idle_event: asyncio.Event | None = None,
         adapter: str | None = None,
     ) -> None:
-        self.adapter, self.name = adapter, adapter or model.name
-        self.model, self.key, self.idle_event = model, key, idle_event
-        self.id, self.created = f"{prefix}-{secrets.token_hex(12)}", int(time.time())
-        self.began = time.perf_counter()
-        self.cancelled = False
+        self.adapter = adapter
+        self.name: str = adapter or model.name
+        self.model = model
+        self.key = key
+        self.idle_event = idle_event
+        self.id: str = f"{prefix}-{secrets.token_hex(12)}"
+        self.created: int = int(time.time())
+        self.began: float = time.perf_counter()
+        self.cancelled: bool = False
         self.stream_error: ApiError | None = None
         self.warnings: list[str] = []
         self._limits = limits

@@ -34,7 +34,9 @@ class ChatGeneration:
         structured: StructuredOutputs | None = None,
         response_format: dict[str, Any] | None = None,
     ) -> None:
-        self.active, self.generation, self.tools = active, generation, tools
+        self.active = active
+        self.generation = generation
+        self.tools = tools
         self._template_input, self._structured = template_input, structured
         self._format = response_format
         self._reasoning = ReasoningState.CLOSED

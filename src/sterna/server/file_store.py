@@ -20,7 +20,7 @@ from sterna.server.errors import ApiError
 
 __all__ = ["FileObject", "FileStore", "read_records"]
 
-log = logging.getLogger("sterna.server")
+_log = logging.getLogger("sterna.server")
 LOCK = ".lock"
 #: File permissions: prompts and answers are private.
 MODE = 0o600
@@ -55,7 +55,8 @@ class FileStore:
     """
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
-        self.folder, self.max_bytes = folder, max_bytes
+        self.folder = folder
+        self.max_bytes = max_bytes
         self._lock = threading.Lock()
         self._reserved = 0
         self.pending_bytes = 0
@@ -178,5 +179,5 @@ def read_records(folder: Path, pattern: str, kind: type[Any]) -> list[Any]:
                 raise ValueError("the id is of another file")
             found.append(value)
         except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
-            log.warning("%s: is damaged, so it is ignored: %s", path, error)
+            _log.warning("%s: is damaged, so it is ignored: %s", path, error)
     return found

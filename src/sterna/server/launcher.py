@@ -23,7 +23,7 @@ from sterna.server.settings import Settings
 
 __all__ = ["serve"]
 
-log = logging.getLogger("sterna.server")
+_log = logging.getLogger("sterna.server")
 KEEP_ALIVE_S = 15  #: how long an idle connection stays open
 POLL_S = 0.05
 #: Time for clients to read the last event of an answer that was cut off.
@@ -103,7 +103,7 @@ class _Server(uvicorn.Server):
         if isinstance(name, tuple):
             host, port = name[:2]
             name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        log.info("listening on %s://%s", scheme, name)
+        _log.info("listening on %s://%s", scheme, name)
 
     async def main_loop(self) -> None:
         """Wait for a signal, or for the first model to fail to load."""
@@ -114,7 +114,7 @@ class _Server(uvicorn.Server):
                 return
             if not ready and not self._service.loading:
                 ready = True
-                log.info("ready: %s", ", ".join(self._service.models.names))
+                _log.info("ready: %s", ", ".join(self._service.models.names))
             await asyncio.sleep(POLL_S)
 
     @contextlib.contextmanager
@@ -145,7 +145,7 @@ class _Server(uvicorn.Server):
         active, limit = self._service.active, self._service.settings.shutdown_timeout
         if self._service.batches is not None:
             await self._service.batches.stop()
-        log.info("draining: %d requests have %g s to finish", len(active), limit)
+        _log.info("draining: %d requests have %g s to finish", len(active), limit)
         until = asyncio.get_running_loop().time() + limit
         while active and asyncio.get_running_loop().time() < until:
             await asyncio.sleep(POLL_S)

@@ -22,7 +22,7 @@ from sterna.server.service import Service
 
 __all__ = ["RequestMiddleware"]
 
-log = logging.getLogger("sterna.server")
+_log = logging.getLogger("sterna.server")
 MAX_ID = 128
 SECURITY = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
 CORS_METHODS, CORS_HEADERS = "GET, POST, DELETE", "authorization, content-type, x-api-key"
@@ -74,7 +74,7 @@ class RequestMiddleware:
                 await response(scope, receive, noting)
         except Exception as error:
             if not isinstance(error, (ApiError, SternaError)):
-                log.error("%s: failed", state["id"], exc_info=error)
+                _log.error("%s: failed", state["id"], exc_info=error)
             state["error"] = errors.to_api_error(error)
             if not status:
                 await as_error(state["error"], scope)(scope, receive, noting)
@@ -166,9 +166,9 @@ class RequestMiddleware:
 
     def _write(self, line: dict[str, Any]) -> None:
         if self._service.settings.log_format == "json":
-            log.info("%s", json.dumps({"time": round(time.time(), 3), **line}))
+            _log.info("%s", json.dumps({"time": round(time.time(), 3), **line}))
         else:
-            log.info("%s", " ".join(f"{name}={_plain(value)}" for name, value in line.items()))
+            _log.info("%s", " ".join(f"{name}={_plain(value)}" for name, value in line.items()))
 
 
 def _plain(value: object) -> str:

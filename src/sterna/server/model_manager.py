@@ -20,7 +20,7 @@ from sterna.server.errors import ApiError
 
 __all__ = ["LoadedModel", "ModelManager", "ModelSource"]
 
-log = logging.getLogger("sterna.server")
+_log = logging.getLogger("sterna.server")
 #: Bytes read to measure memory bandwidth: more than any cache, and read in 0.1 s.
 BANDWIDTH_BYTES = 256 << 20
 POLL_S = 5.0  #: how often to look for unused models
@@ -47,10 +47,14 @@ class LoadedModel:
     """
 
     def __init__(self, name: str, llm: LLM, engine_options: Mapping[str, Any]) -> None:
-        self.name, self.llm, self.created = name, llm, int(time.time())
+        self.name = name
+        self.llm = llm
+        self.created: int = int(time.time())
         llm.name = name  # for errors: clients must not see paths
-        self.engine = AsyncLLM(llm, **engine_options)
-        self.busy, self.clients, self.used = 0, 0, time.monotonic()
+        self.engine: AsyncLLM = AsyncLLM(llm, **engine_options)
+        self.busy: int = 0
+        self.clients: int = 0
+        self.used: float = time.monotonic()
         self.bandwidth_gb_s: float | None = None
         self._fingerprint = asyncio.ensure_future(asyncio.to_thread(receipt.fingerprint, llm))
         self._measured: asyncio.Future[None] | None = None
@@ -99,7 +103,7 @@ class ModelManager:
         self._adapted = {a: name for name, source in sources.items() for a in source.adapters}
         self._keep_alive, self._max_loaded = keep_alive, max_loaded
         self.loaded: dict[str, LoadedModel] = {}
-        self.ever_loaded = False
+        self.ever_loaded: bool = False
         self._loading = asyncio.Lock()
         self._left = asyncio.Event()
 
@@ -161,7 +165,7 @@ class ModelManager:
         try:
             return await _in_daemon_thread(self._sources[name].open)
         except SternaError as error:
-            log.error("%s: cannot be loaded: %s", name, error)
+            _log.error("%s: cannot be loaded: %s", name, error)
             raise ApiError(
                 500,
                 f"model: {name} cannot be loaded; the server's log has the reason",

@@ -13,7 +13,7 @@ from sterna.server.unsupported_fields import unsupported_fields
 
 __all__ = ["document"]
 
-ERROR = {
+ERROR: dict[str, Any] = {
     "type": "object",
     "required": ["error"],
     "properties": {

@@ -25,7 +25,7 @@ class RequestLimits:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.draining = False
-        self.clients = 0
+        self.clients: int = 0
         self._by_key: Counter[str] = Counter()
 
     def enter(self, key: str) -> None:

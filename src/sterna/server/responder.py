@@ -18,7 +18,7 @@ from sterna.server.sse import EventStream, with_cancellation
 
 __all__ = ["Responder", "respond"]
 
-log = logging.getLogger("sterna.server")
+_log = logging.getLogger("sterna.server")
 
 
 class Responder(Protocol):
@@ -65,6 +65,6 @@ async def _events(responder: Responder, active: ActiveRequest) -> AsyncIterator[
             yield data
     except Exception as error:
         if not isinstance(error, (ApiError, SternaError)):
-            log.error("%s: failed", active.id, exc_info=error)
+            _log.error("%s: failed", active.id, exc_info=error)
         active.stream_error = errors.to_api_error(error)
         yield responder.error_event(active.stream_error)

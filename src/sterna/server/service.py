@@ -30,11 +30,12 @@ class Service:
     """
 
     def __init__(self, settings: Settings, models: ModelManager) -> None:
-        self.settings, self.models = settings, models
-        self.keys = ApiKeys(settings.api_keys, settings.api_key_file)
-        self.metrics = Metrics(models)
-        self.responses = ResponseStore()
-        self.limits = RequestLimits(settings)
+        self.settings = settings
+        self.models = models
+        self.keys: ApiKeys = ApiKeys(settings.api_keys, settings.api_key_file)
+        self.metrics: Metrics = Metrics(models)
+        self.responses: ResponseStore = ResponseStore()
+        self.limits: RequestLimits = RequestLimits(settings)
         self.batches: BatchRunner | None = None
         if settings.files is not None:
             self.batches = BatchRunner(self.limits, models, settings.files, settings.files_max)

@@ -15,7 +15,7 @@ from sterna.server.sampling_fields import StructuredOutputs
 
 __all__ = ["constraint_for"]
 
-log = logging.getLogger("sterna.server")
+_log = logging.getLogger("sterna.server")
 
 
 class ConstraintSpec(NamedTuple):
@@ -48,7 +48,7 @@ async def constraint_for(
         remedy = "; strict: false ignores what cannot be enforced" if relaxed else ""
         raise ApiError(400, f"{error}{remedy}", param=param) from None
     if made.ignored:
-        log.warning("%s: is not enforced in full: %s", param, "; ".join(made.ignored))
+        _log.warning("%s: is not enforced in full: %s", param, "; ".join(made.ignored))
     return made
 
 

@@ -48,8 +48,9 @@ class SternaLinear(nn.Module):
         if int8_gradient:
             operator.check_int8_gradient(str(packed.format))
         self.int8_gradient = int8_gradient
-        self.out_features, self.in_features = packed.shape
-        self.format = str(packed.format)
+        self.out_features: int = packed.M
+        self.in_features: int = packed.K
+        self.format: str = str(packed.format)
         codes, scale = packed_tensors(packed)
         self.register_buffer("codes", codes)
         self.register_buffer("scale", scale)

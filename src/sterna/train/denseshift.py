@@ -41,10 +41,10 @@ class _Reparametrised(QuantLinear):
         super().__init__(weight, bias, rms_norm=rms_norm, rotation=rotation)
         start = quantizer(finite("weight", self.weight.detach()).cpu().numpy())
         exponents = torch.from_numpy(start.exponents).int()
-        self.n_shifts = quantizer.max_exponent
+        self.n_shifts: int = quantizer.max_exponent
         negative = self.weight.detach() < 0
         del self.weight
-        self.w_sign = _latent(~negative)
+        self.w_sign: nn.Parameter = _latent(~negative)
         for t in range(1, self.n_shifts + 1):  # the last e of them are 1, and the one before is 0
             self.register_parameter(f"w_{t}", _latent(exponents > self.n_shifts - t))
         zero = quantizer.zero == "near"

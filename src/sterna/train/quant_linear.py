@@ -46,11 +46,14 @@ class QuantLinear(nn.Module, ABC):
                 f"weight: must be floats [M, K], but got {weight.dtype} of shape "
                 f"{tuple(weight.shape)}"
             )
-        self.out_features, self.in_features = weight.shape
+        self.out_features: int = weight.shape[0]
+        self.in_features: int = weight.shape[1]
         if rotation is not None:
             weight = rotation(finite("weight", weight.detach()))
         self.weight = nn.Parameter(weight.detach().clone())
-        self.bias = None if bias is None else nn.Parameter(bias.detach().clone())
+        self.bias: nn.Parameter | None = (
+            None if bias is None else nn.Parameter(bias.detach().clone())
+        )
         self.rms_norm = rms_norm
         self.rotation = rotation
         self.held: Rounded | None = None  # by `round_per_step`

@@ -76,7 +76,7 @@ class DeepShiftPSLinear(DeepShiftQLinear):
         self.sign = nn.Parameter(w.sign())
         smallest = torch.finfo(torch.float32).tiny
         logs = (w.abs() / self.unit).clamp(min=smallest).log2()
-        self.weight = nn.Parameter(logs.clamp(0, self.most))
+        self.weight: nn.Parameter = nn.Parameter(logs.clamp(0, self.most))
 
     def rounded(self) -> Rounded:
         """The weights as they are now."""

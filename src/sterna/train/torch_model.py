@@ -30,8 +30,9 @@ class TorchModel:
 
     def __init__(self, model: nn.Module, tokenizer: Tokenizer) -> None:
         """Raise RequestError unless this is a model of transformers."""
-        self.context = int(config_of(model).max_position_embeddings)
-        self.model, self.tokenizer = model, tokenizer
+        self.context: int = int(config_of(model).max_position_embeddings)
+        self.model = model
+        self.tokenizer = tokenizer
 
     def logprobs(self, tokens: list[int], start: int = 1) -> npt.NDArray[np.float32]:
         """log p(tokens[i] | tokens[:i]) for i = start … n - 1, natural log, float32 [n - start]."""

@@ -49,7 +49,13 @@ F32 = npt.NDArray[np.float32]
 #: Head -> the format of its rows; an exact head keeps the checkpoint's. The name of any weight
 #: format, such as q8_0, is a head, too. "int8" means rows of the format "i8"; both are accepted,
 #: and a model's `head` says "int8".
-HEADS = {"bf16": "bf16", "f16": "f16", "f32": "f32", "int8": "i8", "exact": None}
+HEADS: dict[str, str | None] = {
+    "bf16": "bf16",
+    "f16": "f16",
+    "f32": "f32",
+    "int8": "i8",
+    "exact": None,
+}
 #: The default head for float rows: "exact", or None for the rows alone. Both give the same deciding
 #: logits; "exact" reads fewer bytes and takes more memory.
 DEFAULT_FLOAT_HEAD: str | None = "exact"

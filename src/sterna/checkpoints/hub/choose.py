@@ -33,7 +33,7 @@ MAX_SMALL_BYTES = 256 << 20  # of each: the largest tokenizer.json has some 30 M
 MAX_LISTED = 30
 
 #: Types to choose among several GGUF files, in this order, and why.
-USUAL = {
+USUAL: dict[str, tuple[str, ...]] = {
     "which has about 4 bits a weight, the usual balance of size and quality": (
         "Q4_K_M", "Q4_K_S", "Q4_0", "MXFP4", "IQ4_XS", "IQ4_NL",
     ),

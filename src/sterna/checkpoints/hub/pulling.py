@@ -88,10 +88,14 @@ class Pull:
         inspect: Callable[[Path], None],
     ) -> None:
         """Arguments as of `sterna.checkpoints.hub.pull`."""
-        self.name, self.listing, self.repository = name, listing, repository
-        self.recheck, self.announce, self.inspect = recheck, announce, inspect
+        self.name = name
+        self.listing = listing
+        self.repository = repository
+        self.recheck = recheck
+        self.announce = announce
+        self.inspect = inspect
         # Files that an earlier pull has checked need no second hash
-        self.checked = {file.digest for d in downloads(name.repo) for file in d.files}
+        self.checked: set[str] = {file.digest for d in downloads(name.repo) for file in d.files}
 
     def run(self) -> Download:
         """Fetch missing files, small ones first, and record the model."""

@@ -132,8 +132,8 @@ class Repository:
     def __init__(self, repo: str) -> None:
         """`repo`: org/name, checked."""
         org, _, name = repo.partition("/")
-        self.folder = cache_root() / f"models--{org}--{name}"
-        self.records = self.folder / "sterna"
+        self.folder: Path = cache_root() / f"models--{org}--{name}"
+        self.records: Path = self.folder / "sterna"
 
     def snapshot(self, commit: str) -> Path:
         """The folder of a commit's files."""

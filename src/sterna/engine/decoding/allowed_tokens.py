@@ -37,7 +37,7 @@ class AllowedTokens:
         self._ends = sorted(ends) if params.min_tokens else []
         self._words = _bad_words(params, tokenizer)
         #: Whether all tokens are allowed at every position.
-        self.all = params.allowed_token_ids is None and not self._ends and not self._words
+        self.all: bool = params.allowed_token_ids is None and not self._ends and not self._words
         listed = params.allowed_token_ids
         self._base = _bits(listed, vocab)
         if listed is not None and not self._without_ends().any():

@@ -27,9 +27,10 @@ class AnswerText:
         params: SamplingParams,
         completion: Completion,
     ) -> None:
-        self.completion, self._params = completion, params
+        self.completion = completion
+        self._params = params
         #: Whether the answer has its last piece.
-        self.finished = False
+        self.finished: bool = False
         self._detokenizer = Detokenizer(tokenizer, list(prompt))
         self._filter = StopFilter(tuple(params.stop))
 

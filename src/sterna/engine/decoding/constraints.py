@@ -50,7 +50,8 @@ class Constraint:
         ignored: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         self._matcher, self._of, self._ends = matcher, of, ends
-        self.grammar, self.ignored = grammar, ignored
+        self.grammar = grammar
+        self.ignored = ignored
         #: Of a constraint after reasoning: whether the prompt has opened that.
         self._opened: bool | None = None
         self._behind: dict[bool, Constraint] = {}
@@ -91,7 +92,8 @@ class Constraints:
 
     def __init__(self, tokenizer: Tokenizer, vocab: int) -> None:
         """`vocab`: tokens of the model, at least the tokenizer's."""
-        self.tokenizer, self.vocab = tokenizer, vocab
+        self.tokenizer = tokenizer
+        self.vocab = vocab
         self._lock = threading.Lock()
 
     def matcher(self, constraint: object, max_tokens: int = 0) -> GrammarMatcher | None:

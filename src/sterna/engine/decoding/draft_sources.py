@@ -35,10 +35,10 @@ class PromptLookup:
     Takes 8 to 16 bytes a token.
     """
 
-    cost = 0.0
+    cost: float = 0.0
 
     def __init__(self, gram: int) -> None:
-        self.prior = 0.8 if gram >= LONG else 0.35
+        self.prior: float = 0.8 if gram >= LONG else 0.35
         self._gram = gram
         # Where `gram` tokens end, by their hash. A collision loses the earlier place.
         self._ends = np.zeros(1 << 10, np.int32)
@@ -73,7 +73,8 @@ class PromptLookup:
 class ForcedTokens:
     """Drafts the tokens that a grammar leaves no choice about."""
 
-    cost, prior = 0.0, 0.95
+    cost: float = 0.0
+    prior: float = 0.95
 
     def __init__(self, matcher: GrammarMatcher) -> None:
         self._matcher = matcher
@@ -89,7 +90,8 @@ class PredictedOutput:
     begin: where the answer begins in the history; tokens: of the text.
     """
 
-    cost, prior = 0.0, 0.8
+    cost: float = 0.0
+    prior: float = 0.8
 
     def __init__(self, begin: int, tokens: SequenceOf[int]) -> None:
         self._begin, self._tokens = begin, list(tokens)
@@ -125,7 +127,7 @@ class DraftModel:
     and drafts nothing if that has no room.
     """
 
-    prior = 0.6
+    prior: float = 0.6
 
     def __init__(
         self, engine: Engine, params: _native.SampleParams, begin: int, cost: float

@@ -39,7 +39,7 @@ class GrammarMatcher:
         self._matcher, self._vocab, self._own_ends = matcher, vocab, own_ends
         self._thinking = thinking
         self._followed = 0
-        self.ended = matcher.is_stopped()
+        self.ended: bool = matcher.is_stopped()
 
     def follow(self, answer: I32) -> None:
         """Take the answer so far, int32 [n], without its end token; only new tokens count."""

@@ -31,7 +31,7 @@ class MtpDrafts:
     engine: that of the model; params, begin: of the request, and where its answer begins.
     """
 
-    prior = 0.6
+    prior: float = 0.6
     #: Tokens without drafts after an error, doubled each time.
     PAUSE = 64
 
@@ -39,7 +39,7 @@ class MtpDrafts:
         of_layer = engine.mtp
         assert of_layer is not None
         read = of_layer.model.weight_bytes_per_token
-        self.cost = read / engine.model.weight_bytes_per_token
+        self.cost: float = read / engine.model.weight_bytes_per_token
         self._engine, self._params, self._begin = of_layer, params, begin
         self._pause, self._rest_until = self.PAUSE, 0
         self._begin_anew(1)

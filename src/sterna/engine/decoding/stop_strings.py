@@ -10,7 +10,7 @@ class StopFilter:
 
     def __init__(self, stops: tuple[str, ...]) -> None:
         self.stops = stops
-        self.held = ""
+        self.held: str = ""
         self.stopped_by: str | None = None
 
     def push(self, text: str) -> str:

@@ -29,7 +29,8 @@ class TokenRules:
         ends: frozenset[int],
         vocab: int,
     ) -> None:
-        self._allowed, self.matcher = allowed, matcher
+        self._allowed = allowed
+        self.matcher = matcher
         self._ends, self._words = sorted(ends), mask_words(vocab)
 
     def masks(self, history: I32, n_known: int, n_prompt: int) -> TokenMasks | None:

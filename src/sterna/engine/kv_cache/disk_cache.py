@@ -79,7 +79,8 @@ class PrefixDiskCache:
         identity: tuple[object, ...],
         most: int,
     ) -> None:
-        self.folder, self.most = Path(folder), most
+        self.folder: Path = Path(folder)
+        self.most = most
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             writable = os.access(self.folder, os.R_OK | os.W_OK | os.X_OK)
@@ -90,8 +91,8 @@ class PrefixDiskCache:
         if not writable:
             raise RequestError(f"cache_disk: must be writable, but {shown(str(folder))} is not")
         self._kv_cache = kv_cache
-        self.state_bytes = kv_cache.state_bytes
-        self.root = _name(*_fields(kv_cache, identity))
+        self.state_bytes: int = kv_cache.state_bytes
+        self.root: bytes = _name(*_fields(kv_cache, identity))
         self._waiting: deque[tuple[bytes, bytes, StoredPage]] = deque()
         self._pending, self._lock = 0, threading.Lock()
         self._known: dict[bytes, int] = {}  # bytes of files that are there, or will be, by name

@@ -66,16 +66,19 @@ class KVCacheManager:
 
         Raises RequestError if `kv_bytes` is out of range, or the system refuses the address space.
         """
-        self._graph, self.context, self.kv_dtype = graph, context, kv_dtype
+        self._graph = graph
+        self.context = context
+        self.kv_dtype = kv_dtype
         self.state_bytes = state_bytes
         state_pages = -(-state_bytes // (self.bytes_per_position * PAGE))
         self._shape = self._page_shape(step)
+        self.native: _native.KvCache
         self.native, count = self._make_cache(kv_bytes, state_pages)
-        self.prefix_cache_pages = count
+        self.prefix_cache_pages: int = count
         if kv_bytes is None:
             share = available_bytes() // SHARE // self.page_bytes
             self.prefix_cache_pages = min(count, share)
-        self.pool = PagePool(
+        self.pool: PagePool = PagePool(
             count, self.native.copy_page, state_bytes, state_pages, self._shape,
             self.native.pages, self.native.release,
         )  # fmt: skip

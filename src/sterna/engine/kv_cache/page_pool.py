@@ -63,16 +63,18 @@ class PagePool:
         """count: whole pages that there is room for; copy_page: copies one page to another;
         state_bytes: of a recurrent state, or 0; state_pages: pages that a state counts as; shape:
         of pages; ids: page ids, default `count`; release: as of `ResidentPages`."""
-        self.count, self.state_bytes, self.state_pages = count, state_bytes, state_pages
-        self.shape = shape or PageShape()
-        self.ids = count if ids is None else ids
+        self.count = count
+        self.state_bytes = state_bytes
+        self.state_pages = state_pages
+        self.shape: PageShape = shape or PageShape()
+        self.ids: int = count if ids is None else ids
         self._copy_page, self._resident = copy_page, ResidentPages(self.shape, self.ids, release)
         # Keys are id(sequence); a new sequence may reuse a forgotten one's id. Not a WeakSet:
         # interrupted at the begin of an iteration, it never again drops forgotten members.
         self._sequences: dict[int, weakref.ref[Sequence]] = {}
         #: Held while pages are counted and handed out, by the pool and by its prefix cache.
         #: Reentrant, since the garbage collector may end a forgotten request within.
-        self.lock = threading.RLock()
+        self.lock: threading.RLock = threading.RLock()
         #: The prefix cache, which gives up pages when sequences need them.
         self.cache: PageCache | None = None
 

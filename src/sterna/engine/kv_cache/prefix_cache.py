@@ -43,7 +43,8 @@ class PrefixCache:
     def __init__(self, pool: PagePool, most: int, disk: PrefixDiskCache | None = None) -> None:
         if pool.cache is not None:
             raise RequestError("prefix cache: a pool must have one at most, but has one; use it")
-        self._pool, self.most = pool, min(most, pool.count)
+        self._pool = pool
+        self.most: int = min(most, pool.count)
         self._disk = disk
         self._trie = PrefixTrie()
         pool.cache = self

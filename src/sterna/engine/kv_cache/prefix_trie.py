@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ I32 = npt.NDArray[np.int32]
 TOKEN_BYTES = 4  #: of a token in a key
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class TrieNode:
     """A page below those before it: of 64 tokens, or fewer if nothing follows.
 
@@ -29,15 +31,15 @@ class TrieNode:
     bytes.
     """
 
-    __slots__ = ("children", "key", "keys", "name", "page", "parent", "states", "stored")
-
-    def __init__(self, parent: TrieNode | None, key: bytes, page: int) -> None:
-        self.parent, self.key, self.page = parent, key, page
-        self.states: tuple[_native.State, ...] = ()
-        self.name: bytes | None = None
-        self.stored = 0
-        self.children: dict[bytes, TrieNode] = {}
-        self.keys: list[bytes] = []  # of the children, sorted: equal beginnings are neighbours
+    parent: TrieNode | None
+    key: bytes
+    page: int
+    states: tuple[_native.State, ...] = ()
+    name: bytes | None = None
+    stored: int = 0
+    children: dict[bytes, TrieNode] = field(default_factory=dict)
+    #: Of the children, sorted: equal beginnings are neighbours.
+    keys: list[bytes] = field(default_factory=list)
 
     def nearest(self, key: bytes) -> tuple[TrieNode | None, int]:
         """Return the child with the longest common prefix of tokens, and that length."""

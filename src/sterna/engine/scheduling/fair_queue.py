@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from sterna.engine.request import Request
 from sterna.engine.scheduling.step_costs import StepCosts
@@ -15,6 +16,7 @@ AGEING = 0.5
 PRIORITY_S = 10.0
 
 
+@dataclass(slots=True, eq=False)
 class Entry:
     """A request's entry in a scheduler.
 
@@ -23,13 +25,12 @@ class Entry:
     computing a prefix of this one's prompt, which waits until the source has `goal` positions.
     """
 
-    __slots__ = ("arrived", "begun", "goal", "request", "running", "source")
-
-    def __init__(self, request: Request, arrived: float, begun: int = 0) -> None:
-        self.request, self.arrived, self.running = request, arrived, False
-        self.begun = begun
-        self.source: Entry | None = None
-        self.goal = 0
+    request: Request
+    arrived: float
+    begun: int = 0
+    running: bool = False
+    source: Entry | None = None
+    goal: int = 0
 
 
 class FairQueue:

@@ -70,9 +70,12 @@ class Scheduler:
         prefix_cache: PrefixCache | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.engine, self.costs = engine, StepCosts()
-        self.step_ms, self.prompt_step_ms = step_ms, prompt_step_ms
-        self.max_running, self.cache = max_running, prefix_cache
+        self.engine = engine
+        self.costs: StepCosts = StepCosts()
+        self.step_ms = step_ms
+        self.prompt_step_ms = prompt_step_ms
+        self.max_running = max_running
+        self.cache = prefix_cache
         self._admission = Admission(engine, self.costs)
         self._queue = FairQueue(self.costs)
         self._clock = clock
@@ -80,7 +83,7 @@ class Scheduler:
         self._entries: dict[int, Entry] = {}
         self._unfinished, self._learnt = False, 0.0
         self._longer = 0  # steps longer than asked for, to give prompts their share
-        self.preemptions = 0
+        self.preemptions: int = 0
 
     def add(self, request: Request) -> None:
         """Queue a request; raises ContextError if its prompt can never fit the pool."""

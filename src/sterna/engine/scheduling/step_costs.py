@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +34,7 @@ LEAST_MS = 1e-3
 _READ, _ROWS = 1 << 12, 1 << 18
 
 
+@dataclass(slots=True)
 class StepWork:
     """What a step computes.
 
@@ -40,10 +42,9 @@ class StepWork:
     and a position that it sees.
     """
 
-    __slots__ = ("read", "rows", "tokens")
-
-    def __init__(self, tokens: int = 0, read: int = 0, rows: int = 0) -> None:
-        self.tokens, self.read, self.rows = tokens, read, rows
+    tokens: int = 0
+    read: int = 0
+    rows: int = 0
 
     @classmethod
     def of(cls, inputs: SequenceOf[StepInput]) -> StepWork:

@@ -47,9 +47,9 @@ class StepTime:
         waits = is_streamed and decoding.tokens > 0
         ms, most = costs.ms(decoding), step_ms if waits else prompt_step_ms
         #: Milliseconds of a step that computes a long prompt.
-        self.usual = max(most, ms * (1 + PROMPTS_SHARE))
+        self.usual: float = max(most, ms * (1 + PROMPTS_SHARE))
         #: Whether that is longer than asked for, to give prompts their share.
-        self.stretched = self.usual > most
+        self.stretched: bool = self.usual > most
         self._joining = self.usual
         self._short = costs.chunk(StepWork(), 0, PREFILL_CHUNK, prompt_step_ms)
         joining = min(places, sum(1 for request in prompts if self._joins(request)))

@@ -24,7 +24,7 @@ class RowScales(ScaleLayout):
     default: str = "tensor"  # or "row"
     group = 0
     x_group = 0
-    held_type = np.float32
+    held_type: type[np.generic] = np.float32
 
     @property
     def single(self) -> bool:

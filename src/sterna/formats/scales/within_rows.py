@@ -22,7 +22,7 @@ class BlockScales(ScaleLayout):
     """Blocks of k have scales of their own, held as the kernels' lines, uint8 [tiles, bytes]."""
 
     default = "group"
-    held_type = np.uint8
+    held_type: type[np.generic] = np.uint8
 
     @property
     @abstractmethod

@@ -37,7 +37,8 @@ class BatchInput:
     """The requests of a checked file. Reads one line at a time, so any file fits in memory."""
 
     def __init__(self, path: Path, spans: list[tuple[int, int]], model: str | None) -> None:
-        self._path, self._spans, self.model = path, spans, model
+        self._path, self._spans = path, spans
+        self.model = model
 
     def __len__(self) -> int:
         """The number of requests."""

@@ -47,7 +47,7 @@ class Journal:
             self._add(end, line)
             end += len(line)
         self._file.truncate(end)
-        self.nbytes = end
+        self.nbytes: int = end
 
     def _add(self, start: int, line: bytes) -> None:
         head, _, data = line.partition(b"\t")

@@ -23,7 +23,7 @@ from sterna.server.request_limits import RequestLimits
 
 __all__ = ["BatchRunner"]
 
-log = logging.getLogger("sterna.server")
+_log = logging.getLogger("sterna.server")
 #: Requests at a time: larger steps would make none of them faster.
 MAX_CONCURRENT = 32
 #: Prompt tokens that batches may have waiting: the most that a client's request waits for.
@@ -44,7 +44,7 @@ class BatchRunner:
     def __init__(
         self, limits: RequestLimits, models: ModelManager, folder: Path, max_bytes: int
     ) -> None:
-        self.files = FileStore(folder, max_bytes)
+        self.files: FileStore = FileStore(folder, max_bytes)
         self._limits, self._models = limits, models
         found: list[Batch] = read_records(folder, "batch_*.json", Batch)
         self._batches = {batch.id: batch for batch in sorted(found, key=lambda b: b.created_at)}
@@ -143,7 +143,7 @@ class BatchRunner:
 
     def _report(self, batch: Batch, error: Exception) -> None:
         """Note in the batch and in the log why it failed."""
-        log.error("%s: failed", batch.id, exc_info=error)
+        _log.error("%s: failed", batch.id, exc_info=error)
         said = errors.to_api_error(error)
         data = [{"code": said.code, "line": None, "message": said.message, "param": None}]
         batch.errors = {"object": "list", "data": data}
@@ -256,7 +256,7 @@ class BatchRunner:
         batch.set_status(status)
         await self._save(batch)
         journal.delete()
-        log.info(
+        _log.info(
             "batch=%s status=%s completed=%d failed=%d of %d",
             batch.id, status, batch.completed, batch.failed, batch.total,
         )  # fmt: skip

@@ -9,6 +9,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from sterna.llm import LLM
 from sterna.server.active_request import ActiveRequest
 from sterna.server.builtin_tools import client_tools
 from sterna.server.chat_generation import ChatGeneration
@@ -98,9 +99,11 @@ class ChatResponder:
     def __init__(
         self, body: ChatCompletionRequest, active: ActiveRequest, settings: Settings
     ) -> None:
-        self.body, self.active, self.llm = body, active, active.model.llm
+        self.body = body
+        self.active = active
+        self.llm: LLM = active.model.llm
         self._settings = settings
-        self.n = checked_n(body)
+        self.n: int = checked_n(body)
         top = max(1, body.top_logprobs or 0) if body.logprobs else 0
         generation = GenerationRequest(
             [],
@@ -114,7 +117,7 @@ class ChatResponder:
         )
         own = client_tools(body.tools, ("function",), active.warnings.append)
         tools = parse_tools(own, body.tool_choice, body.parallel_tool_calls)
-        self.chat = ChatGeneration(
+        self.chat: ChatGeneration = ChatGeneration(
             active,
             self._template_input(),
             generation,
@@ -122,7 +125,10 @@ class ChatResponder:
             body.structured_outputs,
             body.response_format,
         )
-        self.submit = self.chat.submit
+
+    async def submit(self) -> None:
+        """Submit the conversation to the engine."""
+        await self.chat.submit()
 
     def _template_input(self) -> TemplateInput:
         body = self.body

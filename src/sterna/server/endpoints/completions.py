@@ -69,9 +69,11 @@ class CompletionResponder:
     """The response to a completion request. The choices of a prompt are consecutive."""
 
     def __init__(self, body: CompletionRequest, active: ActiveRequest, service: Service) -> None:
-        self.body, self.active, self.service = body, active, service
-        self.llm = active.model.llm
-        self.n = checked_n(body)
+        self.body = body
+        self.active = active
+        self.service = service
+        self.llm: LLM = active.model.llm
+        self.n: int = checked_n(body)
         _check(body, self.n)
         self.prompts: list[list[int]] = []
         self.scores: list[list[TokenLogprob | None]] = []

@@ -104,7 +104,8 @@ class MessagesResponder:
     """The response to a messages request."""
 
     def __init__(self, body: MessagesRequest, active: ActiveRequest, settings: Settings) -> None:
-        self.body, self.active = body, active
+        self.body = body
+        self.active = active
         sampling = SamplingFields(
             temperature=body.temperature,
             top_p=body.top_p,
@@ -124,10 +125,13 @@ class MessagesResponder:
         form = body.output_format
         if form is None and body.output_config is not None:
             form = body.output_config.format
-        self.chat = ChatGeneration(
+        self.chat: ChatGeneration = ChatGeneration(
             active, _template_input(body, tools, warn), generation, tools, None, form
         )
-        self.submit = self.chat.submit
+
+    async def submit(self) -> None:
+        """Submit the conversation to the engine."""
+        await self.chat.submit()
 
     def _head(self) -> dict[str, Any]:
         return {

@@ -137,7 +137,9 @@ class ResponsesResponder:
     """The response to a responses request. items: the conversation before the answer."""
 
     def __init__(self, body: ResponsesRequest, active: ActiveRequest, service: Service) -> None:
-        self.body, self.active, self.service = body, active, service
+        self.body = body
+        self.active = active
+        self.service = service
         self.items: list[dict[str, Any]] = []
         if body.previous_response_id is not None:
             earlier = service.responses.get(
@@ -160,7 +162,7 @@ class ResponsesResponder:
             deadline_s=checked_timeout(sampling, service.settings.timeout),
         )
         response_format = (body.text or {}).get("format")
-        self.chat = ChatGeneration(
+        self.chat: ChatGeneration = ChatGeneration(
             active,
             _template_input(body, self.items, active.warnings.append),
             generation,
@@ -168,8 +170,9 @@ class ResponsesResponder:
             None,
             response_format,
         )
-        self.status, self.error = "in_progress", None
-        self.fingerprint = ""
+        self.status: str = "in_progress"
+        self.error: dict[str, Any] | None = None
+        self.fingerprint: str = ""
         self._output: list[dict[str, Any]] = []
 
     async def submit(self) -> None:

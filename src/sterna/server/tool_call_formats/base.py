@@ -82,7 +82,7 @@ class ToolCallParser(ABC):
     def __init__(self, call_format: ToolCallFormat) -> None:
         self.call_format = call_format
         self.rest: str | None = None
-        self.cut = False
+        self.cut: bool = False
         self._held = ""
         self._step: Callable[[list[ToolCallPart], bool], bool] = self._open
         self._count = 0  # calls so far
@@ -214,7 +214,7 @@ class JsonToolCallParser(ToolCallParser):
         self._held = self._held[len(text) :]
         if end >= 0:
             self._step = self._tail
-        self.cut = final and end < 0
+        self.cut: bool = final and end < 0
         return end >= 0
 
     def _tail(self, found: list[ToolCallPart], final: bool) -> bool:
