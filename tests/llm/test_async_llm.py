@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -200,6 +203,14 @@ def test_errors(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
             patch.setattr(Request, "take", take)
             with pytest.raises(NonFiniteError, match="finite"):
                 await engine.submit(PROMPTS[0], n=2, **OPTIONS).result()
+            stream = engine.submit(PROMPTS[0], **OPTIONS)
+            with contextlib.suppress(NonFiniteError):
+                await stream.result()
+            failed = weakref.ref(stream)
+            del stream
+            while failed() is not None:  # the error's traceback keeps nothing alive
+                await asyncio.sleep(0.01)
+                gc.collect()
 
         def fail() -> None:
             raise ZeroDivisionError("a fault of ours")

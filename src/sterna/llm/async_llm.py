@@ -6,7 +6,7 @@ import asyncio
 import threading
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sterna.checks import checked_real, checked_whole
@@ -187,14 +187,18 @@ class AsyncLLM:
             self._wake.clear()
             try:
                 idle = self._engine_loop.step() == []
-            except Exception as error:  # else their readers would wait forever
-                for stream in self._open_streams():
-                    for request in stream.requests:
-                        request.end("error", error)
-                    self._wake_reader(stream)
+            except Exception as error:
+                self._fail(error)
                 idle = True
             if idle:
                 self._wake.wait(LOOK_S if self._engine_loop.scheduler.busy else None)
+
+    def _fail(self, error: Exception) -> None:
+        """End all requests with an error, so that no reader waits forever."""
+        for stream in self._open_streams():
+            for request in stream.requests:
+                request.end("error", error)
+            self._wake_reader(stream)
 
     def _on_events(self, events: list[Event]) -> None:
         """Handle the events of a step, from any thread; none: requests came or went."""
@@ -251,7 +255,9 @@ class AsyncStream(AsyncIterator[Piece]):
         self.news: asyncio.Event = asyncio.Event()
         self._engine_loop, self._wake_reader = engine_loop, wake_reader
         self._current: Iterator[Piece] = iter(())
-        weakref.finalize(self, _cancel, engine_loop, requests).atexit = False
+        # A request's error has a traceback whose frames hold this stream, so the finalizer must not
+        # hold requests. The scheduler holds those that run or wait.
+        weakref.finalize(self, _cancel, engine_loop, weakref.WeakSet(requests)).atexit = False
 
     def cancel(self) -> None:
         """End the answers as they are, from any thread; harmless after their end.
@@ -312,6 +318,6 @@ def _checked_scheduling(
     return {"key": key, "priority": whole, "deadline_s": deadline_s, "salt": salt}
 
 
-def _cancel(engine_loop: EngineLoop, requests: Sequence[Request]) -> None:
+def _cancel(engine_loop: EngineLoop, requests: Iterable[Request]) -> None:
     for request in requests:
         engine_loop.cancel(request)
