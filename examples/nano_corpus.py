@@ -82,7 +82,7 @@ class Forbidden(NamedTuple):
 
     @classmethod
     def of(cls, texts: list[str]) -> Forbidden:
-        """Of held-out texts."""
+        """Make the set of lines of held-out texts."""
         found = [telling(text) for text in texts]
         runs = frozenset(run for lines in found for run in _runs(lines))
         return cls(frozenset(line for lines in found for line in lines), runs)
@@ -95,7 +95,7 @@ class Forbidden(NamedTuple):
 
 
 def telling(text: str) -> list[str]:
-    """Lines that two files hardly share by chance."""
+    """List lines that two files hardly share by chance."""
     return [
         line
         for line in map(str.strip, text.splitlines())
@@ -108,7 +108,7 @@ def _runs(lines: list[str]) -> Iterator[tuple[str, ...]]:
 
 
 def licence(project: Path) -> str:
-    """A wheel's metadata in short; the interpreter's if there is none."""
+    """Summarise a wheel's metadata; the interpreter's if there is none."""
     found = sorted(project.glob("*.dist-info/METADATA"))
     if not found:
         return "PSF-2.0"
@@ -119,7 +119,7 @@ def licence(project: Path) -> str:
 
 
 def _others(folders: Iterable[Path]) -> Iterator[tuple[Path, str, bytes]]:
-    """Files of other sources, by project, ordered by the hashes of their paths."""
+    """Yield files of other sources, by project, ordered by the hashes of their paths."""
     for folder in folders:
         own = folder == Path(sysconfig.get_paths()["stdlib"]) / "test"
         for project in [folder] if own else sorted(p for p in folder.iterdir() if p.is_dir()):

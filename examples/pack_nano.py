@@ -51,7 +51,7 @@ it knows nothing else and is no assistant.
 
 
 def read_losses(run: Path) -> list[str]:
-    """Nats per token of all steps; of the first stage those that the last one stands on."""
+    """Read nats per token of all steps; of the first stage, those that the last starts from."""
     logs = [run / name / "losses.tsv" for name in ("training", "training-last")]
     return [line.split("\t")[1] for log in logs for line in log.read_text().splitlines()[1:]]
 

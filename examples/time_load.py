@@ -41,7 +41,7 @@ print(json.dumps({"ready": ready, "first": first, "MB": mb["VmHWM"], "unshared":
 
 
 def load(model: str, way: str, threads: int) -> dict[str, float]:
-    """One start in a process of its own."""
+    """Time one start in a process of its own."""
     command = [sys.executable, "-c", CODE, model, way, str(threads)]
     times: dict[str, float] = json.loads(subprocess.check_output(command))
     return times

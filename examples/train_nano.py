@@ -103,7 +103,7 @@ def train_tokenizer(texts: list[str], vocab_size: int, path: Path) -> None:
 
 
 def encode(texts: list[str], path: Path) -> Tensor:
-    """All documents in one int64 stream, each opened by `<|end|>`."""
+    """Encode all documents in one int64 stream, each opened by `<|end|>`."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(path))
@@ -114,8 +114,9 @@ def encode(texts: list[str], path: Path) -> Tensor:
 
 
 def streams_of(corpus: Corpus, path: Path, folder: Path) -> dict[str, Tensor]:
-    """The corpus in tokens: of the standard library, of held-out files, of the others, which are
-    shuffled. They are kept in the folder, as a run that goes on needs them again.
+    """Encode the corpus: the standard library, held-out files, and the others, shuffled.
+
+    The folder keeps the tokens, since a run that goes on needs them again.
     """
     kept = folder / f"tokens-{corpus.digest[:16]}.pt"
     if not kept.exists():
@@ -132,7 +133,7 @@ def streams_of(corpus: Corpus, path: Path, folder: Path) -> dict[str, Tensor]:
 
 
 def windows(streams: list[Tensor], length: int) -> Rows:
-    """Streams cut into rows, whose every token but the first is to be predicted."""
+    """Cut streams into rows; every token of a row but the first is to be predicted."""
     cut = [stream[: len(stream) // length * length].view(-1, length) for stream in streams]
     tokens = torch.cat(cut)
     labels = tokens.clone()
@@ -141,14 +142,14 @@ def windows(streams: list[Tensor], length: int) -> Rows:
 
 
 def rows_of(stage: Stage, stdlib: Tensor, others: Tensor) -> Rows:
-    """What a stage's epoch has; copies of a stream are cut at other places."""
+    """Collect the rows of a stage's epoch; copies of a stream are cut at other places."""
     step = stage.length // stage.copies
     copies = [stdlib[i * step :] for i in range(stage.copies)]
     return windows([*copies, others[: int(stage.others * len(others))]], stage.length)
 
 
 def new_model(sizes: dict[str, int]) -> BitNetForCausalLM:
-    """A model from scratch, whose layers are BitNet b1.58's."""
+    """Make a model from scratch, with the layers of BitNet b1.58."""
     torch.manual_seed(0)
     config = BitNetConfig(
         **sizes, rope_theta=10000.0, rms_norm_eps=1e-5, hidden_act="relu2",
@@ -161,7 +162,7 @@ def new_model(sizes: dict[str, int]) -> BitNetForCausalLM:
 
 
 def write_beside(folder: Path) -> None:
-    """What the exported folder takes besides its tokenizer."""
+    """Write the files that the exported folder has next to its tokenizer."""
     # Greedy decoding of so small a model repeats itself; these suit it.
     sampling = {"temperature": 0.7, "min_p": 0.05, "repetition_penalty": 1.2}
     generation = {"bos_token_id": 0, "eos_token_id": 0, "do_sample": True, **sampling}
@@ -210,7 +211,7 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
 def train_stages(
     args: argparse.Namespace, model: BitNetForCausalLM, stdlib: Tensor, others: Tensor
 ) -> int:
-    """Returns the tokens that were seen."""
+    """Train the stages, and return the number of tokens seen."""
     seen, before = 0, None
     for stage, steps in zip(STAGES, (args.steps, args.last), strict=True):
         length = min(stage.length, args.max_position_embeddings)
@@ -238,7 +239,7 @@ def train_stages(
 
 
 def read_steps(folder: Path) -> int:
-    """Steps of a stage's last state."""
+    """Return the steps of a stage's last state."""
     return len((folder / "losses.tsv").read_text().splitlines()) - 1
 
 

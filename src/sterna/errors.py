@@ -69,7 +69,7 @@ def _cut(text: str) -> str:
 
 
 def brief(value: object) -> str:
-    """A value for a message as `str` writes it, cut at 200 characters."""
+    """Format a value for a message as `str` writes it, cut at 200 characters."""
     if isinstance(value, str):
         return _cut(value[: _MAX_VALUE_CHARS + 1])
     # What these are made of is theirs to write, and may be long.
@@ -77,7 +77,7 @@ def brief(value: object) -> str:
 
 
 def shown(value: object) -> str:
-    """A value for a message as `repr` writes it, cut at 200 characters."""
+    """Format a value for a message as `repr` writes it, cut at 200 characters."""
     return _cut(" ".join(_Shortened().repr(value).split("\n")))
 
 
@@ -90,7 +90,7 @@ class SternaError(Exception):
     """Base of every exception that Sterna raises on purpose; `str()` is one printable line."""
 
     def __str__(self) -> str:
-        """The message as one printable line, whatever values went into it."""
+        """Return the message as one printable line, whatever values it contains."""
         text = _printable(" ".join(super().__str__().splitlines()))
         if len(text) <= _MAX_MESSAGE_CHARS:
             return text
@@ -139,7 +139,7 @@ class ModelFormatError(SternaError):
         return f"{text}; {_printable(self.remedy)}" if self.remedy else text
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles the keywords: the default would call the class with the message alone."""
+        """Pickle the keywords: the default would call the class with the message alone."""
         values = {
             "file": self.file,
             "field": self.field,
@@ -180,7 +180,7 @@ class HubError(SternaError):
         self.reason = reason
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles both arguments: the default would keep the message alone."""
+        """Pickle both arguments: the default would keep the message alone."""
         return type(self), (self.args[0], self.reason)
 
 

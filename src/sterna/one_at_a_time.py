@@ -39,14 +39,14 @@ class OneAtATime:
         self._lock = threading.RLock()
 
     def enter(self) -> Visit:
-        """A visit to keep, and to end in a `finally`. RequestError while another thread is in."""
+        """Begin a visit, to be ended in a `finally`. RequestError while another thread is in."""
         visit = self.try_enter()
         if visit is None:
             raise RequestError(self._refusal)
         return visit
 
     def try_enter(self) -> Visit | None:
-        """As `enter`, but None while another thread is in."""
+        """Begin a visit as `enter`, but return None while another thread is in."""
         visit = Visit()
         with self._lock:
             here = [ref for ref in self._visits if _thread(ref) is not None]
@@ -62,6 +62,6 @@ class OneAtATime:
 
 
 def _thread(visit: weakref.ref[Visit]) -> int | None:
-    """The thread whose visit it is; None where it has ended or is forgotten."""
+    """Return the thread whose visit it is; None if it has ended or is forgotten."""
     owner = visit()
     return None if owner is None else owner.thread

@@ -245,7 +245,7 @@ def _nodes_online() -> str:
 
 
 def _resolved(threads: int | None, cores: str | None) -> Threads:
-    """As `resolve_threads`, without regard to NUMA nodes."""
+    """Resolve as `resolve_threads`, without regard to NUMA nodes."""
     count, source = _count(threads)
     name = "cores" if cores is not None else "STERNA_CORES"
     value = cores if cores is not None else os.environ.get("STERNA_CORES") or None

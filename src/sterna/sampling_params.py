@@ -134,20 +134,20 @@ class SamplingParams:
         self._set("stop", _stops(self.stop))
 
     def _set(self, name: str, value: object) -> None:
-        """Stores a field's checked form."""
+        """Store a field's checked form."""
         object.__setattr__(self, name, value)
 
     def replaced(self, fields: Mapping[str, Any]) -> SamplingParams:
-        """A copy with some fields replaced. RequestError."""
+        """Return a copy with some fields replaced. RequestError."""
         return replace(self, **fields) if fields else self
 
     def resolved(self, defaults: Mapping[str, Any]) -> SamplingParams:
-        """A copy without None: the model's defaults, neutral values, and a random seed."""
+        """Return a copy without None: the model's defaults, neutral values, and a random seed."""
         values = {"seed": self.fresh_seed(), **NEUTRAL, **defaults}
         return self.replaced({n: v for n, v in values.items() if getattr(self, n) is None})
 
     def check_ids(self, vocab: int) -> None:
-        """RequestError where a token id that some field names is not below `vocab`."""
+        """Raise RequestError if a token id in some field is not below `vocab`."""
         named: dict[str, Iterable[int]] = {
             "logit_bias": self.logit_bias,
             "allowed_token_ids": self.allowed_token_ids or (),
@@ -168,7 +168,7 @@ class SamplingParams:
 
     @staticmethod
     def fresh_seed() -> int:
-        """A random seed."""
+        """Return a random seed."""
         return secrets.randbits(63)
 
     @cached_property

@@ -36,11 +36,12 @@ _GUESS, _PANEL, _DIRECT = 0, 1, _native.few_tokens
 def direct_tokens(
     weights: Iterable[PackedWeight], threads: Threads, isa: str, weight_bytes: int
 ) -> dict[str, int]:
-    """The most tokens that go straight from the decoder, for each format; left out: the guess.
+    """Find the most tokens to multiply straight from the decoder, for each format.
 
-    From `STERNA_DIRECT_TOKENS` (1..16, for all formats), else as measured on this machine before,
-    else measured now with some of the weights, where a token reads `weight_bytes` beyond any cache.
-    Raises RequestError for a STERNA_DIRECT_TOKENS that is no such number.
+    The limit comes from `STERNA_DIRECT_TOKENS` (1..16, for all formats), or from an earlier
+    measurement on this machine, or from a measurement now with some of the weights, if a token
+    reads more bytes (`weight_bytes`) than any cache has. For a format that is not in the result,
+    the kernels guess. Raises RequestError for another STERNA_DIRECT_TOKENS.
     """
     samples = _samples(weights)
     if pinned := os.environ.get("STERNA_DIRECT_TOKENS", ""):
@@ -60,7 +61,7 @@ def direct_tokens(
 
 
 def known(threads: Threads, isa: str) -> dict[str, int]:
-    """What was measured so far on this machine, for each format; 0: the unit's guess is good."""
+    """Return what was measured so far on this machine, for each format; 0: the guess is good."""
     most_of = kept(_WHAT, f"{place(threads)}, {isa}")
     if not isinstance(most_of, dict):
         return {}
@@ -68,7 +69,7 @@ def known(threads: Threads, isa: str) -> dict[str, int]:
 
 
 def most_direct(seconds: Mapping[tuple[int, int], float]) -> int:
-    """The limit that costs least over all steps; 0 where the unit's guess is as good.
+    """Return the limit that costs least over all steps; 0 if the unit's guess is as good.
 
     seconds: of steps of so many tokens (COUNTS), with so many direct at most: 0, the guess; 1, a
     panel; or 16, straight from the decoder. Each step weighs the same.
@@ -112,7 +113,7 @@ def _samples(weights: Iterable[PackedWeight]) -> dict[str, list[PackedWeight]]:
 def _measured(
     packed: Sequence[PackedWeight], threads: Threads, isa: str, budget_s: float
 ) -> int | None:
-    """`most_direct` of these weights; None where the machine is too busy to tell."""
+    """Measure `most_direct` for these weights; None if the machine is too busy to tell."""
     weights = cycle([weight.native() for weight in packed])
 
     def seconds_of(step: tuple[int, int]) -> float:

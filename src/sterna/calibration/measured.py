@@ -36,7 +36,7 @@ def usual_seconds(
     budget_s: float,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[Way, float] | None:
-    """The seconds that a quarter of each way's runs take at most; None where the machine was too
+    """Return each way's lower quartile of times in seconds; None if the machine was too
     busy to tell.
 
     Disturbances only add to a time: while other programs ran, the lower quartile still found the
@@ -59,7 +59,7 @@ def usual_seconds(
 
 
 def place(threads: Threads) -> str:
-    """The scope of a measurement: this CPU, so many threads, and where they run."""
+    """Return the scope of a measurement: this CPU, so many threads, and where they run."""
     cpu = _native.cpu_info()
     model = f"{cpu['vendor']} {cpu['family']}/{cpu['model_id']}/{cpu['stepping']} {cpu['model']}"
     where = f" on {','.join(map(str, threads.cpus))}" if threads.cpus else ""
@@ -67,7 +67,7 @@ def place(threads: Threads) -> str:
 
 
 def kept(what: str, where: str) -> Any:
-    """What `keep` was given for this place, as JSON has it; None if nothing, or unreadable."""
+    """Return what `keep` was given for this place, as JSON; None for nothing, or if unreadable."""
     folder = cache_dir()
     return _read(folder / _FILE).get(where, {}).get(what) if folder else None
 

@@ -94,7 +94,7 @@ def prepare(threads: Threads, isa: str, weight_bytes: int) -> str:
 
 
 def current(threads: int) -> Reading:
-    """How these threads read memory now."""
+    """Return how these threads read memory now."""
     return Reading(*_native.reading(threads))
 
 
@@ -105,7 +105,7 @@ def choose(
     budget_s: float,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Reading | None:
-    """The reading of the least usual time; `default` unless another gains on it by `GAIN`.
+    """Choose the reading of the least usual time; `default` unless another gains `GAIN` on it.
 
     seconds_of: reads once. Times are taken as `measured.usual_seconds` says; None where that is.
     """
@@ -117,7 +117,7 @@ def choose(
 
 
 def _measured(threads: Threads, isa: str) -> Reading | None:
-    """The fastest out of cache; None where memory is too short for trying, or the machine busy."""
+    """Choose the fastest out of cache; None if memory is too short, or the machine too busy."""
     default = current(threads)
     caches = cache_bytes()
     nbytes = min(max(_BYTES, 2 * caches[max(caches)]), _MOST_BYTES)
@@ -131,7 +131,7 @@ def _measured(threads: Threads, isa: str) -> Reading | None:
 
 
 def _of_weights(threads: Threads, isa: str, default: Reading, nbytes: int) -> Reading | None:
-    """The fastest on weights of two bits.
+    """Choose the fastest on weights of two bits.
 
     Their slices have their turns in order, so that a slice that is read again has left the cache.
     """
@@ -155,7 +155,7 @@ def _of_weights(threads: Threads, isa: str, default: Reading, nbytes: int) -> Re
 
 
 def _of_pages(threads: Threads, isa: str, default: Reading, nbytes: int) -> Reading | None:
-    """Chooses `next_page` on the keys and values of one token's attention, of the default type."""
+    """Choose `next_page` on the keys and values of one token's attention, of the default type."""
     page = _native.page_positions
     positions = _SLICE_BYTES // _native.kv_bytes(1, _KV_HEADS, _HEAD_DIM, "i16") // page * page
     turns = itertools.cycle(
@@ -191,6 +191,6 @@ def _pin(threads: Threads, text: str) -> None:
 
 
 def _checked(value: object) -> Reading | None:
-    """A kept reading, None where it is none that was ever tried."""
+    """Check a kept reading; None if it is not one that was ever tried."""
     tried = [r._replace(next_page=ahead) for r in CANDIDATES for ahead in (True, False)]
     return next((r for r in tried if list(r) == value), None)

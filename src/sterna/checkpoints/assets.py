@@ -51,15 +51,15 @@ class Assets(ABC):
 
     @abstractmethod
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer; ModelFormatError if it is missing or damaged."""
+        """Read the tokenizer; ModelFormatError if it is missing or damaged."""
 
     @abstractmethod
     def template(self) -> ChatTemplate | None:
-        """The chat template, None if there is none; ModelFormatError if it is malformed."""
+        """Read the chat template, None if there is none; ModelFormatError if it is malformed."""
 
     @abstractmethod
     def as_folder(self) -> contextlib.AbstractContextManager[Path]:
-        """A folder with tokenizer.json and the others, in the Hugging Face layout."""
+        """Provide a folder with tokenizer.json and the others, in the Hugging Face layout."""
 
 
 @dataclass(frozen=True)
@@ -82,13 +82,13 @@ class FolderAssets(Assets):
         return os.path.lexists(self.path / TOKENIZER)
 
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer of tokenizer.json."""
+        """Read the tokenizer of tokenizer.json."""
         file = self.path / TOKENIZER
         configs = [self.generation_config, self.config]
         return Tokenizer.from_parts(file, read_backend(file), self.tokenizer_config, configs)
 
     def template(self) -> ChatTemplate | None:
-        """The template of the folder's files."""
+        """Read the template of the folder's files."""
         return ChatTemplate.load(self.path, self.tokenizer_config)
 
     @contextlib.contextmanager
@@ -112,17 +112,17 @@ class FileAssets(Assets):
         return True
 
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer of the file's vocabulary."""
+        """Make the tokenizer of the file's vocabulary."""
         configs = [self.generation_config, self.config]
         return Tokenizer.from_parts(self.path, self.backend, self.tokenizer_config, configs)
 
     def template(self) -> ChatTemplate | None:
-        """The template of the file's metadata."""
+        """Make the template of the file's metadata."""
         return ChatTemplate.from_settings(self.path, self.tokenizer_config)
 
     @contextlib.contextmanager
     def as_folder(self) -> Iterator[Path]:
-        """A temporary folder."""
+        """Provide a temporary folder."""
         texts = {
             TOKENIZER: self.backend.to_str(),
             TOKENIZER_CONFIG: json.dumps(self.tokenizer_config),

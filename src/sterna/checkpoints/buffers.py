@@ -17,7 +17,7 @@ __all__ = ["buffer"]
 def buffer(
     nbytes: int, file: Path, what: str, scratch: _native.Scratch | None = None
 ) -> npt.NDArray[np.uint8]:
-    """`nbytes` bytes for `what` of a file, in huge pages where the system grants them.
+    """Allocate `nbytes` bytes for `what` of a file, in huge pages if the system grants them.
 
     They are aligned to a line, for kernels and for reading: numpy's own arrays start 16 bytes
     behind a page's begin, where the system's copy runs at a third of its speed (Zen 3). scratch:

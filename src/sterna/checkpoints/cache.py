@@ -105,7 +105,7 @@ def cache_key(
     head: str | None,
     parts: Sequence[Path] = (),
 ) -> str:
-    """The key of a source (a folder or a file) packed in `format` with `head`.
+    """Return the key of a source (a folder or a file) packed in `format` with `head`.
 
     It covers the path, the layout's version, and names, sizes and modification times of the files
     that matter. `parts`: the files of a source that is split. Raises RequestError if the source
@@ -131,7 +131,7 @@ def cache_key(
 
 
 def lookup(key: str) -> Path | None:
-    """The packed directory of this key, or None."""
+    """Return the packed directory of this key; None if there is none."""
     root = cache_dir()
     if root is None:
         return None
@@ -194,7 +194,7 @@ def discard(key: str) -> None:
 
 
 def entries() -> list[tuple[Path, int]]:
-    """The cache's entries and their sizes in bytes, by name."""
+    """List the cache's entries and their sizes in bytes, by name."""
     root = cache_dir()
     sizes: list[tuple[Path, int]] = []
     with contextlib.suppress(OSError):
@@ -205,13 +205,13 @@ def entries() -> list[tuple[Path, int]]:
 
 
 def entries_of(path: str | os.PathLike[str]) -> list[tuple[Path, int]]:
-    """Entries made from this source (a folder or a file, even a deleted one), and their sizes."""
+    """List entries made from this source (a folder or a file, even a deleted one), with sizes."""
     source = _source_digest(Path(os.path.realpath(path)))
     return [entry for entry in entries() if entry[0].name[-41:].startswith(source)]
 
 
 def source_of(entry: Path) -> str | None:
-    """The path of an entry's source; None if an earlier version wrote the entry."""
+    """Return the path of an entry's source; None if an earlier version wrote the entry."""
     try:
         with (entry / _SOURCE).open("rb") as file:
             return os.fsdecode(file.read(_MAX_PATH_BYTES)) or None

@@ -61,7 +61,7 @@ class Checkpoint:
         return cls(folder, config, _open_weights(folder))
 
     def renamed(self, name_of: Callable[[str], str]) -> Checkpoint:
-        """The same files with other names of tensors.
+        """Return the same files with other names of tensors.
 
         Errors name a tensor as its file does. ModelFormatError if two tensors get the same name.
         """
@@ -139,7 +139,7 @@ class Checkpoint:
 
 
 def require_folder(path: str | os.PathLike[str]) -> Path:
-    """The path of an existing folder; RequestError if it is missing or something else."""
+    """Return the path of an existing folder; RequestError if it is missing or no folder."""
     if not os.fspath(path):  # Path("") would be the current folder
         raise RequestError("model: must be a folder, but got an empty path; pass its path")
     folder = Path(path)

@@ -113,7 +113,7 @@ class LoraFolder:
 
 
 def _folder(path: str | os.PathLike[str]) -> Path:
-    """The path of a folder that has both files."""
+    """Return the path of a folder that has both files."""
     if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
         raise RequestError(f"adapter: must be the path of a folder, but got {shown(path)}")
     folder = Path(os.path.expanduser(os.fspath(path)))
@@ -166,7 +166,7 @@ class _Settings:
         return int(self._of(layer, self._ranks, self._rank))
 
     def scale(self, layer: str) -> float:
-        """The factor of B (A x)."""
+        """Return the factor of B (A x)."""
         rank, alpha = self.rank(layer), self._of(layer, self._alphas, self._alpha)
         return alpha / (math.sqrt(rank) if self._rs else rank)
 
@@ -180,7 +180,7 @@ class _Settings:
         return default
 
     def _pattern(self, name: str, whole: bool) -> dict[str, float]:
-        """Numbers by the ends of layers' names: PEFT takes any regular expression."""
+        """Read numbers by the ends of layers' names, though PEFT takes any regular expression."""
         given = self._config.get(name)
         if not isinstance(given, dict | None):
             self._fail(name, "an object", given)
@@ -239,7 +239,7 @@ def _layers(file: SafetensorsFile, settings: _Settings) -> dict[str, LoraLayer]:
 
 
 def _matrix(file: SafetensorsFile, name: str) -> npt.NDArray[np.float32]:
-    """A tensor of two dimensions as float32."""
+    """Read a tensor of two dimensions as float32."""
     info = file.info(name)
     if info.dtype not in FLOATS or len(info.shape) != 2:
         raise ModelFormatError(

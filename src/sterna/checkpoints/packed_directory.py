@@ -69,7 +69,7 @@ class ModuleSpec:
     scale: str
 
     def json(self) -> dict[str, str | int]:
-        """The entry as in config.json."""
+        """Return the entry as config.json has it."""
         return {"format": self.format.name, "M": self.M, "K": self.K, "scale": self.scale}
 
     def codes_shape(self) -> tuple[int, int]:
@@ -199,7 +199,7 @@ def verify(path: str | os.PathLike[str], progress: Callable[[int], None] | None 
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
-    """The SHA-256 of the contents of config.json, whatever its white space and order."""
+    """Return the SHA-256 of the contents of config.json, for any white space and order."""
     text = json.dumps(config, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -325,7 +325,7 @@ def _check_tensors(file: SafetensorsFile, specs: Mapping[str, ModuleSpec]) -> No
 
 
 def _read_all(file: SafetensorsFile, mapped: NDArray[np.uint8] | None) -> dict[str, Array]:
-    """All tensors, as views of one buffer read in a few large pieces, and of `mapped`.
+    """Read all tensors, as views of one buffer read in a few large pieces, and of `mapped`.
 
     Bytes are mapped unless another program has rewritten the file to places that kernels cannot
     read from. Floats, which are few, are read, since they are looked at from Python as well.

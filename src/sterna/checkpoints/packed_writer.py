@@ -116,7 +116,7 @@ def packing(
 
 
 def _asset_files(source: str | os.PathLike[str] | None) -> list[tuple[Path, int]]:
-    """The files to copy, and the bytes that each may have; ModelFormatError for one with more."""
+    """List the files to copy, and their allowed sizes; ModelFormatError for a larger file."""
     if source is None:
         return []
     try:

@@ -20,7 +20,7 @@ def resolve(
     announce: Callable[[str], None] = lambda text: None,
     inspect: Callable[[Path], None] = lambda config: None,
 ) -> Path:
-    """The folder or GGUF file that `model` means, fetched from the Hub if it is not here yet.
+    """Find the folder or GGUF file that `model` means, and fetch it from the Hub if need be.
 
     An existing path comes first, then a built-in name, then org/name[@revision][:file] on the Hub
     (hf:// in front means the Hub). Texts that look like paths are never fetched. A model of the Hub

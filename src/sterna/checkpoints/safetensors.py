@@ -130,7 +130,7 @@ def write_safetensors(
 
 
 def header_room(n_tensors: int, name_bytes: int) -> int:
-    """Bytes that a header of so many tensors, with names of at most so many bytes, cannot exceed.
+    """Bound the bytes of a header by the number of tensors and the bytes of the longest name.
 
     An entry is twice the name, in JSON at most six bytes each, a SHA-256 and four numbers.
     """
@@ -190,7 +190,7 @@ class SafetensorsWriter:
 
 
 def _final_order(arrays: Mapping[str, Array]) -> list[str]:
-    """Names as SafetensorsWriter writes them: whole lines as they come, then by item size."""
+    """Order names as SafetensorsWriter writes them: whole lines as they come, then by item size."""
     return sorted(
         arrays,
         key=lambda n: -arrays[n].dtype.itemsize if arrays[n].nbytes % ALIGNMENT else -ALIGNMENT,
@@ -241,5 +241,5 @@ def verify_hashes(file: SafetensorsFile, progress: Callable[[int], None] | None 
 
 
 def recorded_hash(file: SafetensorsFile, name: str) -> str | None:
-    """The SHA-256 of a tensor that the metadata has, if any."""
+    """Return the SHA-256 of a tensor that the metadata has, if any."""
     return file.metadata.get(HASH_PREFIX + name)

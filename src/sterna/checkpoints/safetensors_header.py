@@ -68,7 +68,7 @@ class TensorInfo(NamedTuple):
 
 
 def read_header(path: Path, descriptor: int, file_nbytes: int) -> bytearray:
-    """The JSON bytes of an open file's header; ModelFormatError if its length is impossible."""
+    """Read the JSON bytes of an open file's header; ModelFormatError for an impossible length."""
     if file_nbytes < LENGTH_BYTES:
         raise ModelFormatError(
             file=path,
@@ -98,7 +98,7 @@ def read_header(path: Path, descriptor: int, file_nbytes: int) -> bytearray:
 def parse_header(
     header: bytearray, path: Path, data_offset: int, data_nbytes: int
 ) -> tuple[dict[str, TensorInfo], dict[str, str]]:
-    """Tensors in file order and the metadata, everything checked; ModelFormatError if not sound."""
+    """Parse and check tensors in file order, and the metadata; ModelFormatError if not sound."""
     if not header.startswith(b"{"):  # the format's own rule: no space before the object
         raise ModelFormatError(
             file=path, field="header", offset=LENGTH_BYTES, expected="'{'", got=repr(header[:1])
@@ -147,7 +147,7 @@ def _check_metadata(metadata: object, path: Path) -> dict[str, str]:
 
 
 def _check_entry(path: Path, name: str, entry: object, data_nbytes: int) -> TensorInfo:
-    """One tensor's entry, checked; its offset still counts from the start of the data region."""
+    """Check one tensor's entry; its offset still counts from the start of the data region."""
     if not isinstance(entry, dict):
         raise _entry_error(path, name, None, "an object", json_kind(entry))
     dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))

@@ -49,7 +49,7 @@ def pooling_of(folder: Path) -> dict[str, Any] | None:
 
 
 def _modules(file: Path) -> list[tuple[str, str]]:
-    """Class and folder of each module, in order."""
+    """Read class and folder of each module, in order."""
     listed = parse_json(read_file(file, MAX_CONFIG_BYTES), file)
     if not isinstance(listed, list):
         raise ModelFormatError(
@@ -72,7 +72,7 @@ def _modules(file: Path) -> list[tuple[str, str]]:
 
 
 def _kind(file: Path) -> str:
-    """The one pooling mode of a config.json, as ours."""
+    """Read the one pooling mode of a config.json, by our name."""
     config = load_settings(file)
     mode = config.get("pooling_mode")
     if mode is None:

@@ -34,7 +34,7 @@ class TensorFile:
     _progress: Callable[[int], None] | None = None
 
     def info(self, name: str) -> TensorInfo:
-        """The tensor's place; ModelFormatError if the file does not have it."""
+        """Return the tensor's place; ModelFormatError if the file does not have it."""
         try:
             return self.tensors[name]
         except KeyError:
@@ -68,7 +68,7 @@ class TensorFile:
             self._progress(nbytes)
 
     def chunks(self, info: TensorInfo) -> Iterator[memoryview]:
-        """The tensor's bytes in pieces of bounded size; each is valid until the next is taken."""
+        """Yield the tensor's bytes in bounded pieces; each is valid until the next is taken."""
         buffer = memoryview(bytearray(min(CHUNK_BYTES, info.nbytes)))
         with open_regular(self.path) as (descriptor, state):
             self._check_unchanged(state)

@@ -49,11 +49,11 @@ class _Cli(click.Group):
     """A group whose commands load on demand and whose errors are one line each."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names, in the order of the help page."""
+        """List names in the order of the help page."""
         return [*COMMANDS, *(name for name in plugins.names() if name not in COMMANDS)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of a name, None if there is none."""
+        """Return the command of a name; None if there is none."""
         if cmd_name not in COMMANDS:
             return plugins.load(cmd_name)
         command: click.Command = import_module(f"sterna.cli.{cmd_name.replace('-', '_')}").command

@@ -73,11 +73,11 @@ class _Bench(click.Group):
     """`bench`, with the commands that other packages add to it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names, in the order of the help page."""
+        """List names in the order of the help page."""
         return sorted({*super().list_commands(ctx), *plugins.names("bench")})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of a name, None if there is none."""
+        """Return the command of a name; None if there is none."""
         return super().get_command(ctx, cmd_name) or plugins.load(cmd_name, "bench")
 
 

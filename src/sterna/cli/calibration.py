@@ -40,7 +40,7 @@ class Calibration:
         return cls(parts_of(file, src), tokens)
 
     def squares(self, src: str, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of `convert`."""
+        """Return the arguments of `convert`."""
         from sterna.convert import calibrate
 
         with progress_bar(f"reading with {src}", "tokens", 1, self.tokens) as progress:

@@ -100,7 +100,7 @@ def _talk(session: Session, read: Callable[[], str]) -> None:
 
 
 def unquoted(text: str) -> str:
-    """The text between triple quotes, or as it is."""
+    """Return the text between triple quotes, or the text as it is."""
     bare = text.strip()
     if bare.startswith(QUOTES) and bare.endswith(QUOTES) and len(bare) >= 2 * len(QUOTES):
         return bare[len(QUOTES) : -len(QUOTES)].strip("\n")
@@ -108,7 +108,7 @@ def unquoted(text: str) -> str:
 
 
 def _lines(stdin: IO[bytes]) -> Iterator[str]:
-    """The messages of a pipe: lines, or texts between two lines of triple quotes."""
+    """Yield the messages of a pipe: lines, or texts between two lines of triple quotes."""
     block: list[str] | None = None
     while data := stdin.readline(MAX_LINE_BYTES + 1):
         if len(data) > MAX_LINE_BYTES:

@@ -74,7 +74,7 @@ class Commands(Completer):
     """Tab completes a command."""
 
     def get_completions(self, document: Document, event: CompleteEvent) -> Iterable[Completion]:
-        """The commands that begin as the text does."""
+        """Yield the commands that begin as the text does."""
         text = document.text
         if text.startswith("/") and " " not in text:
             for usage, what in COMMANDS.items():
@@ -142,5 +142,5 @@ class MessageReader:
         )
 
     def read(self) -> str:
-        """What was typed; KeyboardInterrupt on Ctrl-C, EOFError on Ctrl-D in an empty line."""
+        """Read a line; KeyboardInterrupt on Ctrl-C, EOFError on Ctrl-D in an empty line."""
         return self._session.prompt()

@@ -77,7 +77,7 @@ class Session:
         return True
 
     def settings(self) -> dict[str, tuple[Any, str]]:
-        """The value of every setting that has one, and where it comes from."""
+        """Return the value of every setting that has one, and where it comes from."""
         model = self.conversation.llm.defaults
         layers = (
             (self.options, "set"),

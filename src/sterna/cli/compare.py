@@ -58,7 +58,7 @@ def command(
     max_kl: float | None,
     **options: Any,
 ) -> None:
-    """Logits of A and B on the same texts: differences, KL divergence, agreement, perplexities.
+    """Compare logits of A and B on the same texts: differences, KL divergence, perplexities.
 
     A and B are models as for --model. B is by default A, changed by the options of B:
 

@@ -39,7 +39,7 @@ def constraint_options(function: Any) -> Any:
 
 
 def constraint(llm: LLM, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The argument of `LLM.generate` from the options; empty without any."""
+    """Make the argument of `LLM.generate` from the options; empty without any."""
     names = ("json_schema", "regex", "choice", "grammar")
     given = [name for name in names if options[name]]
     if len(given) > 1:
@@ -57,7 +57,7 @@ def constraint(llm: LLM, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _text(name: str, value: str, is_text: bool) -> str:
-    """The option's own text, or the text of the file that it names."""
+    """Return the option's own text, or the text of the file that it names."""
     if is_text:
         return value
     try:

@@ -79,7 +79,7 @@ def finished(
     losses: list[Any],
     seconds: float,
 ) -> dict[str, Any]:
-    """The result of a conversion as a row; format, head: as in `convert`."""
+    """Return the result of a conversion as a row; format, head: as in `convert`."""
     rounded = [loss for loss in losses if not loss.exact]
     worst = max(rounded, key=lambda loss: loss.relative_rms, default=None)
     return {
@@ -98,7 +98,7 @@ def finished(
 
 
 def _replaced(format: str | None, head: str | None, losses: list[Any]) -> list[str]:
-    """Lines with the names of matrices that could not have the format."""
+    """Return lines with the names of matrices that could not have the format."""
     from sterna.convert import weight_format
     from sterna.weights.format_fallback import Made, format_fallbacks
 
@@ -130,6 +130,6 @@ def report(row: dict[str, Any]) -> None:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file, or of a folder's files."""
+    """Count the bytes of a file, or of a folder's files."""
     files = path.rglob("*") if path.is_dir() else [path]
     return sum(file.stat().st_size for file in files if file.is_file())

@@ -40,7 +40,7 @@ def command(
     texts: tuple[str, ...], prompt_name: str | None, prompt: str | None, pooling: str | None,
     output: Path | None, **options: Any,
 ) -> None:  # fmt: skip
-    """A vector of each of TEXTS, or of each line that is piped in.
+    """Compute a vector of each of TEXTS, or of each line that is piped in.
 
     Prints one JSON array a line, with the shortest digits that are the same float32. A text with
     too many tokens is an error, and is not cut.

@@ -45,7 +45,7 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """How often a model finds the right choice the likeliest.
+    """Measure how often a model finds the right choice the likeliest.
 
     acc compares the log-probabilities of the endings, acc_norm those for each character, acc_bytes
     those for each byte, as in lm-evaluation-harness; with standard errors. WinoGrande's two

@@ -49,7 +49,7 @@ MEASURED = ("gb_s", "fraction_of_bandwidth", "gops", "fraction_of_peak")
 @threads_options
 @output_options
 def command(output: str, **options: Any) -> None:
-    """The weight formats: bits per weight with scales, levels, exactness and, measured, speed.
+    """Show the weight formats: bits per weight with scales, levels, exactness and speed.
 
     GB/s is for one token, with weights from memory, GOPS for many tokens. An integer format is
     exact if it sums its integers without rounding; the others round their lookup tables.

@@ -113,7 +113,7 @@ def _stream(llm: LLM, prompt: str, options: dict[str, Any]) -> None:
 
 
 def _head(stats: Stats) -> str:
-    """Rows that an exact head rescored, if any."""
+    """Format the rows that an exact head rescored, if any."""
     if not stats.head_rows_rescored or not stats.n_generated:
         return ""
     return f"; {stats.head_rows_rescored / stats.n_generated:,.0f} rows of the head per token"

@@ -78,7 +78,7 @@ def _rows(output: Path | None) -> Iterator[tuple[BinaryIO, int]]:
 def _answers(
     llm: LLM, path: Path, lines: list[bytes], first: int, options: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Rows of the lines from `first` on, in order, as soon as those before are there."""
+    """Yield rows of the lines from `first` on, in order, as soon as earlier ones are there."""
     waiting: dict[int, dict[str, Any]] = {}
     places: dict[int, tuple[int, dict[str, Any]]] = {}
 

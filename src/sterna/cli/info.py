@@ -134,7 +134,7 @@ def _spelt(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
 
 
 def _topology(native: Any) -> dict[str, Any]:
-    """Sockets, cores and logical CPUs of the machine, and the part of them this process may use."""
+    """Return the machine's sockets, cores and logical CPUs, and those this process may use."""
     logical = os.cpu_count()
     packages, siblings = (
         {line for path in _CPUS.glob(f"cpu[0-9]*/topology/{name}") if (line := _line(path))}
@@ -156,7 +156,7 @@ def _topology(native: Any) -> dict[str, Any]:
 
 
 def _nodes(team: Threads, found: list[Any]) -> dict[str, Any]:
-    """The memory nodes that the threads belong to, and whose weights lie near them."""
+    """Return the memory nodes that the threads belong to, and whose weights lie near them."""
     from sterna.runtime import cpu_list
 
     ids = {cpu: node["id"] for node in found for cpu in node["cpus"]}
@@ -201,7 +201,7 @@ def _place(row: dict[str, Any]) -> str:
 
 
 def _near(row: dict[str, Any]) -> str:
-    """The memory nodes from which threads read their weights, and why."""
+    """Name the memory nodes from which threads read their weights, and why."""
     if row["nodes"]:
         where = ", ".join(
             f"{node['id']} has CPUs {node['cpus']} and {_count(node['threads'], 'thread')}"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @text_options
 @json_option
 def command(as_json: bool, convention: str, stride: int | None, **options: Any) -> None:
-    """Nats per token, perplexity and bits per byte of texts, with standard errors.
+    """Measure nats per token, perplexity and bits per byte of texts, with standard errors.
 
     Each file is a document by itself, read in windows of the context. A perplexity depends on how
     these windows lie: --convention has three ways, and the answer names its own.

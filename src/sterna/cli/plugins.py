@@ -19,7 +19,7 @@ GROUP = "sterna.commands"
 
 
 def names(parent: str = "") -> list[str]:
-    """The commands that installed packages add to a group of commands, "" being `sterna` itself."""
+    """List the commands that installed packages add to a group; "" is `sterna` itself."""
     return sorted(_found(parent))
 
 

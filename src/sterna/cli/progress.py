@@ -17,7 +17,7 @@ LOADING_S = 1.0
 
 
 def loading(model: str) -> AbstractContextManager[Callable[..., None]]:
-    """The bar of a model's weights, for the argument `progress` of `LLM`."""
+    """Make the bar of a model's weights, for the argument `progress` of `LLM`."""
     return progress_bar(f"loading {model}", "MB", after_s=LOADING_S)
 
 

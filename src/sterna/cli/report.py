@@ -210,13 +210,13 @@ def measured(
 def varying(
     rows: Sequence[Row], columns: Mapping[str, str], fields: Sequence[str]
 ) -> dict[str, str]:
-    """The columns, without columns of `fields` that are the same in every row."""
+    """Return the columns, without columns of `fields` that are the same in every row."""
     same = {name for name in fields if len({row.get(name) for row in rows}) <= 1}
     return {field: heading for field, heading in columns.items() if field not in same}
 
 
 def count(n: int, noun: str) -> str:
-    """ "1 thread", "2 threads"."""
+    """Return "1 thread", "2 threads"."""
     return f"{n} {noun}{'' if n == 1 else 's'}"
 
 
@@ -226,7 +226,7 @@ def table(
     group: Callable[[Row], str | None] | None = None,
     right: Collection[str] = (),
 ) -> None:
-    """A table of these columns (field -> heading); numbers to the right.
+    """Print a table of these columns (field -> heading), with numbers to the right.
 
     right: further fields to align right. group: the heading of a row, on a line of its own when it
     changes. Lines are never cut: they wrap on a terminal, and stay whole in a pipe.

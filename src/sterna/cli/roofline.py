@@ -98,7 +98,7 @@ def _draw(rows: list[dict[str, Any]]) -> None:
 
 
 def _draw_peaks(rows: list[dict[str, Any]]) -> None:
-    """A line per unit, a column per kind and thread count."""
+    """Draw a line per unit, and a column per kind and thread count."""
     columns = {"isa": "peak GOPS"}
     lines: dict[str, dict[str, Any]] = {}
     for row in rows:

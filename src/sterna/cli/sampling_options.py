@@ -42,6 +42,6 @@ def _default(name: str) -> dict[str, Any]:
 
 
 def sampling(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of `LLM.generate` from a command's options; missing ones keep their default."""
+    """Collect options of `LLM.generate` from a command's options; missing ones keep the default."""
     given = {name: options[name] for name in SETTINGS if options[name] is not None}
     return {**given, "stop": list(options["stop"]) or None}

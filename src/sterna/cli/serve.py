@@ -32,7 +32,7 @@ TIMES = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def size(value: str | int) -> int:
-    """Bytes: 65536, 64K, 1M."""
+    """Parse bytes: 65536, 64K, 1M."""
     found = re.fullmatch(r"(\d{1,15})([kmg]?)i?b?", str(value).strip().lower())
     if not found:
         raise click.BadParameter(f"must be bytes such as 65536, 64K or 1M, but got {shown(value)}")
@@ -40,7 +40,7 @@ def size(value: str | int) -> int:
 
 
 def duration(value: str | float) -> float:
-    """Seconds: 30, 10m, 1h."""
+    """Parse seconds: 30, 10m, 1h."""
     found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)([smhd]?)", str(value).strip().lower())
     if not found or float(found[1]) <= 0:
         raise click.BadParameter(
@@ -268,7 +268,7 @@ def command(
 
 
 def require_server() -> None:
-    """RequestError, with what to install, if the extra `server` is missing."""
+    """Raise RequestError, with what to install, if the extra `server` is missing."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise RequestError(
@@ -284,7 +284,7 @@ def _settings(max_seqs: int, step_ms: float, options: dict[str, Any]) -> Setting
 
 
 def _file_bytes(model: str) -> int:
-    """The bytes of a model's files, which is about what it needs in memory."""
+    """Count the bytes of a model's files, which is about what it needs in memory."""
     from sterna.checkpoints.resolve import resolve
 
     path = resolve(model)
@@ -293,7 +293,7 @@ def _file_bytes(model: str) -> int:
 
 
 def _names(models: tuple[str, ...], served: tuple[str, ...]) -> list[str]:
-    """The names of models for clients: never paths. RequestError if two are equal."""
+    """Choose the models' names for clients, which are never paths; RequestError for a double."""
     if served and len(served) != len(models):
         raise RequestError(
             f"served-name: must be given once for each of {len(models)} models, but is given "
@@ -307,7 +307,7 @@ def _names(models: tuple[str, ...], served: tuple[str, ...]) -> list[str]:
 
 
 def _adapters(models: list[str], given: tuple[str, ...]) -> dict[str, str]:
-    """The folders of adapters, by their names for clients."""
+    """Return the folders of adapters, by their names for clients."""
     named: dict[str, str] = {}
     for name, folder in map(adapter_named, given):
         served = name or Path(folder).resolve().name

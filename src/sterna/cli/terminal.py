@@ -33,7 +33,7 @@ def tell(text: str) -> None:
 
 
 def console(stderr: bool = False) -> Console:
-    """A rich console on stdout or stderr. Imports rich, which takes time, only here."""
+    """Make a rich console on stdout or stderr. Imports rich, which takes time, only here."""
     from rich.console import Console
 
     class Piped(Console):

@@ -89,7 +89,7 @@ class Texts:
         return cls(source, paths[:limit], "replace" if stdlib else "strict")  # as in training
 
     def __iter__(self) -> Iterator[str]:
-        """The texts, read as they are needed."""
+        """Yield the texts, read as they are needed."""
         from sterna.evaluate.perplexity import read_text
 
         return (read_text(path, self.errors) for path in self.paths)

@@ -43,7 +43,7 @@ GGUF = "gguf:"
 
 
 def weight_format(format: str | None) -> str | None:
-    """The weight format of the layers for a format of `convert`, such as `gguf:Q4_0`."""
+    """Return the weight format of the layers for a format of `convert`, such as `gguf:Q4_0`."""
     if format is None or not format.lower().startswith(GGUF):
         return format
     return TYPES.get(format[len(GGUF) :].upper(), format)

@@ -86,7 +86,7 @@ class _Tensor(NamedTuple):
 
 
 def row_bytes(format: str, K: int) -> int:
-    """Bytes of K weights in a GGUF file."""
+    """Count the bytes of K weights in a GGUF file."""
     if not formats.get(format).integer:
         return formats.float_format(format).bits_type.itemsize * K
     block = BLOCKS[format]
@@ -183,7 +183,7 @@ class _Writing:
         self._tensors = {item.name: self._of(item) for item in planned.items.values()}
 
     def nbytes(self) -> int:
-        """Bytes of all tensors."""
+        """Count the bytes of all tensors."""
         return sum(t.M * t.row_bytes for some in self._tensors.values() for t in some)
 
     def _of(self, item: Item) -> list[_Tensor]:
@@ -207,7 +207,7 @@ class _Writing:
         return permutes(self.architecture, module)
 
     def _format(self, item: Item) -> Format:
-        """The format of an item: the requested one, or a fallback if its rows are no whole blocks,
+        """Choose an item's format: the requested one, a fallback if its rows are no whole blocks,
         at last F16."""
         name = self._table_format(item) if item.kind == "table" else TYPES[self._type]
         f = formats.fitting(formats.get(name), item.K)
@@ -271,7 +271,7 @@ class _Writing:
         return _Rows(self._encoded(item))
 
     def _encoded(self, item: Item) -> Iterator[npt.NDArray[np.uint8]]:
-        """The rows of an item in the file's bytes, uint8 [rows, bytes], some at a time."""
+        """Yield some rows of an item at a time in the file's bytes, uint8 [rows, bytes]."""
         for name, piece in self._plan.read(item):
             if not isinstance(piece, PackedWeight):
                 yield np.ascontiguousarray(piece, "<f4").reshape(1, -1).view(np.uint8)
@@ -288,7 +288,7 @@ class _Writing:
                     yield np.ascontiguousarray(f.encode(levels)).view(np.uint8)
 
     def _taken(self, rows: _Rows, t: _Tensor) -> Iterator[npt.NDArray[np.uint8]]:
-        """The rows of a tensor; q and k get the order of interleaved rotations."""
+        """Yield the rows of a tensor; q and k get the order of interleaved rotations."""
         if not t.permuted:
             yield from rows.take(t.M)
             return
@@ -308,7 +308,7 @@ class _Rows:
         self._left: npt.NDArray[np.uint8] | None = None
 
     def take(self, count: int) -> Iterator[npt.NDArray[np.uint8]]:
-        """The next `count` rows."""
+        """Yield the next `count` rows."""
         while count:
             piece = next(self._pieces) if self._left is None else self._left
             self._left = piece[count:] if len(piece) > count else None
@@ -344,7 +344,7 @@ def _replace(file: BinaryIO, marks: list[str], hashes: list[str]) -> None:
 
 
 def _metadata_hash_of(path: Path, file: BinaryIO) -> str:
-    """The hash of the metadata as a reader finds them; only this hash is still to be written."""
+    """Hash the metadata as a reader finds them; only this hash is still to be written."""
     file.flush()
     nbytes = file.seek(0, os.SEEK_END)
     header = read_header(path, file.fileno(), nbytes)

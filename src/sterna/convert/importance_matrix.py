@@ -147,7 +147,7 @@ def calibrate(
 
 
 def _mean(several: list[tuple[int, npt.NDArray[np.float64]]]) -> F32:
-    """The mean over all rows that a weight has read, in one place of the model or several."""
+    """Average over all rows that a weight has read, in one place of the model or several."""
     rows = sum(count for count, _ in several)
     return np.asarray(sum(columns for _, columns in several) / max(rows, 1), np.float32)
 
@@ -202,7 +202,7 @@ class _Named:
         return self.source.vector(name, *shape)
 
     def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
-        """The source's, whose name is kept."""
+        """Return the source's weights, and keep their name."""
         made = self.source.matrix(name, parts)
         self.names.update((id(weight), name) for weight in made)
         return made
@@ -210,7 +210,7 @@ class _Named:
     def experts(
         self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
     ) -> list[Experts]:
-        """The source's, whose name is kept."""
+        """Return the source's weights, and keep their name."""
         made = self.source.experts(name, parts, count, stacking)
         self.names.update((id(experts.weight), name) for experts in made)
         return made

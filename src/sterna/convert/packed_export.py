@@ -94,7 +94,7 @@ class _Writing:
         self.losses: list[Loss] = []
 
     def nbytes(self) -> int:
-        """The least bytes of the weights."""
+        """Return the least bytes of the weights."""
         total = 0
         for item in self._plan.items.values():
             if item.kind in ("vector", "bias"):
@@ -152,7 +152,7 @@ class _Writing:
         return rows.finish()
 
     def _checked_target(self, item: Item, name: str, stored: Format) -> Format:
-        """As `_target`; RequestError if that would change a layer's arithmetic."""
+        """Choose as `_target`; RequestError if that would change a layer's arithmetic."""
         target = self._target(item, stored)
         if stored.integer and not target.integer:
             raise RequestError(
@@ -162,7 +162,7 @@ class _Writing:
         return target
 
     def _target(self, item: Item, stored: Format) -> Format:
-        """The format of an item whose pieces are stored in `stored`."""
+        """Choose the format of an item with pieces stored in `stored`."""
         if item.kind in ("matrix", "experts"):
             asked = None if item.exact else self._format
         else:
@@ -185,5 +185,5 @@ def _finished(made: Rows | PackedWeight) -> PackedWeight:
 
 
 def default_name(src: str | Path) -> str:
-    """A short name of a model, for messages and metadata."""
+    """Return a short name of a model, for messages and metadata."""
     return Path(os.path.abspath(src)).name

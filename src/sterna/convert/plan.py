@@ -77,14 +77,14 @@ class Plan:
         return np.zeros(shape, np.float32)
 
     def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
-        """One weight of this shape, without codes."""
+        """Return one weight of this shape, without codes."""
         self.items[name] = Item("matrix", name, tuple(parts))
         return [_hollow(sum(part.M for part in parts), parts[0].K)]
 
     def experts(
         self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
     ) -> list[Experts]:
-        """Weights of this shape, without codes."""
+        """Return weights of this shape, without codes."""
         self.items[name] = Item("experts", name, tuple(parts), (), count, stacking)
         M = sum(part.M for part in parts)
         return [Experts(_hollow(count * M, parts[0].K), count, M)]
@@ -97,7 +97,7 @@ class Plan:
         return np.zeros((count, sum(part.M for part in parts)), np.float32)
 
     def table(self, name: str, M: int, K: int) -> PackedWeight:
-        """A weight of this shape, without codes."""
+        """Return a weight of this shape, without codes."""
         self.items[name] = Item("table", name, (Linear(name, M, K),))
         return _hollow(M, K)
 
@@ -145,7 +145,7 @@ class Plan:
             loading.refuse_unread(self.source, module, model.config)
 
     def stored_format(self, item: Item) -> str:
-        """The model's own format of an item; reads the first piece."""
+        """Return the model's own format of an item; reads the first piece."""
         for _, piece in self.read(item):
             return piece.format.name if isinstance(piece, PackedWeight) else "f32"
         raise AssertionError("an item has pieces")
@@ -181,7 +181,7 @@ def check_assets(model: loading.Model, required: bool = True) -> None:
 
 
 def assets_of(model: loading.Model) -> Assets:
-    """The assets of a model of `plan`; it was loaded from a path, so it has them."""
+    """Return the assets of a model of `plan`, which has them since it came from a path."""
     assert model.assets is not None
     return model.assets
 

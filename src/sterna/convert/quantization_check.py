@@ -47,7 +47,7 @@ def warn_if_too_lossy(planned: Plan, format: Format | None, name: str) -> None:
 
 
 def _first_rounded(planned: Plan, format: Format) -> PackedWeight | None:
-    """The first layer's or expert's weights that get the format's levels; None without any.
+    """Return the first layer's or expert's weights that get the format's levels, if any.
 
     A layer whose rows are no whole blocks may get others, which say nothing about this format.
     """

@@ -42,7 +42,7 @@ def check_places(
 
 
 def with_scales(format: str, scales: str | None) -> str:
-    """The format's name with `scales`: "tensor", "row" or "group:N"; RequestError for another."""
+    """Add `scales` to a format's name: "tensor", "row" or "group:N"; RequestError for others."""
     if scales is None:
         return format
     kind, _, size = scales.partition(":")

@@ -103,7 +103,7 @@ class PromptLogprobsRequest(Request):
         self, most: int = PREFILL_CHUNK, budget: int = 0, costs: StepCost = default_step_cost,
         others: int = 0,
     ) -> StepInput:  # fmt: skip
-        """As `Request.step_input`, with the next token's log-probability after each."""
+        """Return `Request.step_input`'s input, with the next token's log-probability after each."""
         begin = self.sequence.length
         end = min(begin + most, begin + step_tokens(self._vocab), self.n_prompt - 1)
         draw = logprobs_draw(self._history[: end + 1], end - begin, self._vocab, self._top)

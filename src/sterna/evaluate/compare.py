@@ -71,7 +71,7 @@ class Difference:
         }
 
     def add(self, a: F32, b: F32) -> None:
-        """Counts logits of both models at the same positions, float32 [n, vocab]."""
+        """Count logits of both models at the same positions, float32 [n, vocab]."""
         self.n_positions += a.shape[0]
         self.n_logits += a.size
         self.n_agree += int((a.argmax(axis=1) == b.argmax(axis=1)).sum())

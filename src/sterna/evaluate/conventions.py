@@ -21,7 +21,7 @@ Span = tuple[int, int, int]
 
 
 def windows(n_tokens: int, window: int, stride: int | None = None) -> Iterator[Span]:
-    """(begin, end, first scored) of each window of a document, `stride` apart.
+    """Yield (begin, end, first scored) of each window of a document, `stride` apart.
 
     A token is scored once, in the first window that has it, and sees window - stride tokens before
     it, or all there are. Token 0 is not scored; nor, where the stride is the whole window, the
@@ -38,7 +38,7 @@ def windows(n_tokens: int, window: int, stride: int | None = None) -> Iterator[S
 
 
 def chunks(n_tokens: int, window: int, stride: int | None = None) -> Iterator[Span]:
-    """The spans of llama.cpp's perplexity tool: whole windows, what remains at the end is left out.
+    """Yield the spans of llama.cpp's perplexity tool: whole windows, without the remaining end.
 
     Without a stride they do not overlap, and of each only what follows its first half is scored;
     with one they are `stride` apart, and the last `stride` tokens of each are.
@@ -63,7 +63,7 @@ class Convention:
     def of(
         cls, name: str, *, limit: int, context: int | None = None, stride: int | None = None
     ) -> Convention:
-        """The convention of a name, for a model of `limit` positions.
+        """Make the convention of a name, for a model of `limit` positions.
 
         context: tokens of a window, default the limit, and for llama.cpp 512, where a stride makes
         the window stride / 2 longer. stride: default half a window; transformers 512, at most half
@@ -112,7 +112,7 @@ class Convention:
         return self.name != LLAMA_CPP and self.stride != self.window
 
     def spans(self, n_tokens: int, document: int = 1) -> Iterator[Span]:
-        """(begin, end, first scored) of each window of a document.
+        """Yield (begin, end, first scored) of each window of a document.
 
         llama.cpp needs a text of two windows (RequestError).
         """

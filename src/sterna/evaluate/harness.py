@@ -107,7 +107,7 @@ class SternaLM(TemplateLM):
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, **_: Any
     ) -> list[int]:
-        """Ids of a text; by default with BOS as the tokenizer adds it, but not a second one."""
+        """Encode a text; by default with BOS as the tokenizer adds it, but not a second one."""
         plain = self.llm.tokenizer.encode(string, add_special=False)
         opened = plain[:1] == [self.llm.tokenizer.bos_id]
         if add_special_tokens is False or (add_special_tokens is None and opened):
@@ -125,7 +125,7 @@ class SternaLM(TemplateLM):
         disable_tqdm: bool = False,
         **_: Any,
     ) -> list[tuple[float, bool]]:
-        """(sum of log-probabilities, greedy) of each (key, context ids, continuation ids)."""
+        """Return (sum of log-probabilities, greedy) per (key, context ids, continuation ids)."""
         # Requests of one context come one after another: it is computed once.
         grouped = [list(g) for _, g in itertools.groupby(requests, key=lambda r: r[1])]
         groups = [[ScoringRequest([*c, *new], len(new)) for _, c, new in g] for g in grouped]
@@ -146,7 +146,7 @@ class SternaLM(TemplateLM):
     def loglikelihood_rolling(
         self, requests: Sequence[Any], disable_tqdm: bool = False
     ) -> list[float]:
-        """The log-probability of each whole text, in the harness's windows of the full context.
+        """Score each whole text by its log-probability, in the harness's windows of full context.
 
         The first token follows `prefix_token_id`, and the tokenizer's own BOS is not added: a
         second one would be scored.
@@ -167,7 +167,7 @@ class SternaLM(TemplateLM):
         return results
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """What follows each context, up to one of the task's stops; greedy unless it samples.
+        """Continue each context up to one of the task's stops; greedily unless the task samples.
 
         They run side by side, each as alone.
         """
@@ -191,7 +191,7 @@ class SternaLM(TemplateLM):
         return results
 
     def _asked(self, context: str, asked: dict[str, Any]) -> tuple[list[int], dict[str, Any]]:
-        """A request's prompt and the options of `LLM.generate` that it means."""
+        """Return a request's prompt, and its options as those of `LLM.generate`."""
         until = asked.get("until") or []
         length = int(asked.get("max_gen_toks") or asked.get("max_new_tokens") or self.max_gen_toks)
         if not 0 < length < self.max_length:
@@ -213,7 +213,7 @@ class SternaLM(TemplateLM):
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
-        """A conversation as the model's template writes it; RequestError if it has none."""
+        """Write a conversation by the model's template; RequestError if it has none."""
         template = self.llm.template
         if template is None:
             raise RequestError(

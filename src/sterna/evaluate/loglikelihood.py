@@ -138,7 +138,7 @@ class _Group:
 def _batches(
     engine: Engine, groups: Sequence[list[ScoringRequest]], budget: int, adapter: Adapter | None
 ) -> Iterator[list[_Group]]:
-    """Groups that run together: as many as a step has logits for, in the free pages, or one."""
+    """Yield groups that run together: as many as logits and free pages allow, or one."""
     states = 2 * engine.kv_cache.pool.state_pages  # of each sequence, and of a snapshot
     batch: list[_Group] = []
     rows = pages = 0
@@ -187,7 +187,7 @@ def _score_batch(
 
 
 def _shared(group: list[ScoringRequest]) -> int:
-    """Tokens that all requests of a group begin with, and that come before any logits wanted."""
+    """Count the tokens that begin all requests of a group, before any logits are wanted."""
     if not group:
         return 0
     columns = zip(*(r.tokens for r in group), strict=False)  # ends with the shortest

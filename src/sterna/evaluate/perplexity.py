@@ -56,7 +56,7 @@ class Perplexity:
     seconds: float = 0.0
 
     def add(self, logprobs: Iterable[float]) -> None:
-        """Counts tokens of these natural-log probabilities; NonFiniteError if one is not finite."""
+        """Count tokens of these natural-log probabilities; NonFiniteError if one is not finite."""
         values = [float(x) for x in logprobs]
         self.nats -= math.fsum(values)
         self.squares += math.fsum(x * x for x in values)
@@ -114,7 +114,7 @@ def perplexity(
     stride: int | None = None,
     progress: Callable[[float], None] = lambda done_bytes: None,
 ) -> Perplexity:
-    """Scores each text as one document; memory is bounded by one text and one window.
+    """Score each text as one document; memory is bounded by one text and one window.
 
     context, convention, stride: as in `Convention.of`, for the model's context. progress is called
     with the bytes done. The same bits for any number of threads. Raises RequestError for sizes out
@@ -143,7 +143,7 @@ def perplexity(
 
 
 def read_text(path: Path, errors: str = "strict") -> str:
-    """The text of a UTF-8 file with its line endings; RequestError if it is not one."""
+    """Read the text of a UTF-8 file with its line endings; RequestError if it is not one."""
     require_regular(path)
     try:
         return path.read_bytes().decode("utf-8", errors)
@@ -158,7 +158,7 @@ def read_text(path: Path, errors: str = "strict") -> str:
 
 
 def text_files(folder: Path) -> list[Path]:
-    """The UTF-8 files below a folder in the order of their paths, hidden and binary ones left out.
+    """List the UTF-8 files below a folder by their paths, without hidden and binary ones.
 
     Raises RequestError if it is not a folder or holds none.
     """
@@ -188,7 +188,7 @@ def is_held_out(relative: str) -> bool:
 
 
 def stdlib_sources() -> list[tuple[str, Path]]:
-    """(posix path below the library's folder, path) of the running interpreter's own sources.
+    """List (posix path below the library's folder, path) of the interpreter's own sources.
 
     Tests and installed packages are left out; sorted. Empty where there is no folder of sources.
     """
@@ -202,7 +202,7 @@ def stdlib_sources() -> list[tuple[str, Path]]:
 
 
 def held_out_stdlib() -> list[Path]:
-    """The running interpreter's standard-library sources that the built-in model never saw.
+    """List the running interpreter's standard-library sources that the built-in model never saw.
 
     Raises RequestError where the standard library is not a folder of sources.
     """

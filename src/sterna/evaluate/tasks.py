@@ -93,7 +93,7 @@ TASKS: dict[str, Callable[[Mapping[str, Any]], Question]] = {
 
 
 def _cleaned(text: str) -> str:
-    """A text without the marks in brackets that WikiHow's have; a title ends a sentence."""
+    """Remove WikiHow's marks in brackets from a text; a title ends a sentence."""
     text = _BRACKETS.sub("", text.strip().replace(" [title]", ". "))
     return text.replace("  ", " ")
 
@@ -122,7 +122,7 @@ def _number(record: Mapping[str, Any], field: str, low: int, high: int) -> int:
 
 
 def read_questions(path: Path, task: str, limit: int | None = None) -> list[Question]:
-    """The questions of a file with a JSON object in each line, the first `limit` of them.
+    """Read the first `limit` questions of a file with a JSON object in each line.
 
     RequestError for an unknown task, an unreadable or empty file, or a bad line: it names the
     file, the line and the field.
@@ -187,7 +187,7 @@ class Accuracy:
     seconds: float = 0.0
 
     def add(self, question: Question, scores: Iterable[Score]) -> None:
-        """Counts one question; of equal choices the first is the answer."""
+        """Count one question; of equal choices the first is the answer."""
         logprobs = [s.logprob for s in scores]
         endings = [ending for _, ending in question.choices]
 
@@ -201,7 +201,7 @@ class Accuracy:
         self.right_bytes += is_right([len(ending.encode()) for ending in endings])
 
     def share(self, right: int) -> tuple[float, float]:
-        """(share of right answers, its standard error); NaN where there are too few."""
+        """Return (share of right answers, its standard error); NaN if there are too few."""
         if not self.n:
             return math.nan, math.nan
         p = right / self.n
@@ -218,7 +218,7 @@ class Scorer(Protocol):
     def scores(
         self, groups: Sequence[Sequence[ScoringRequest]], progress: Callable[[int], None]
     ) -> list[list[Score]]:
-        """As `scoring.score`."""
+        """Score as `loglikelihood.score`."""
 
 
 class Scores(NamedTuple):
@@ -233,7 +233,7 @@ def evaluate(
     questions: list[Question],
     progress: Callable[[int], None] = lambda done_questions: None,
 ) -> Accuracy:
-    """Scores every choice of every question; the same bits for any number of threads."""
+    """Score every choice of every question; the same bits for any number of threads."""
     return accuracy(questions, question_scores(llm, questions, progress))
 
 
@@ -242,7 +242,7 @@ def question_scores(
     questions: list[Question],
     progress: Callable[[int], None] = lambda done_questions: None,
 ) -> Scores:
-    """The scores of the choices of each question."""
+    """Return the scores of the choices of each question."""
     started = time.perf_counter()
     groups = [
         [encode_pair(llm.tokenizer.encode, context, f" {ending}") for context, ending in q.choices]
@@ -256,7 +256,7 @@ def question_scores(
 
 
 def accuracy(questions: list[Question], scores: Scores) -> Accuracy:
-    """The accuracy of scored questions."""
+    """Compute the accuracy of scored questions."""
     result = Accuracy(seconds=scores.seconds)
     for question, of_choices in zip(questions, scores.of, strict=True):
         result.add(question, of_choices)

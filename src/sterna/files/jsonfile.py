@@ -87,7 +87,7 @@ def parse_json(data: bytes | bytearray, path: Path, offset: int = 0) -> Any:
 
 
 def json_kind(value: object) -> str:
-    """A JSON value's kind in words, for messages."""
+    """Name a JSON value's kind, for messages."""
     kinds = {dict: "an object", list: "an array", str: "a string", bool: "a boolean"}
     return kinds.get(type(value), "null" if value is None else "a number")
 

@@ -73,14 +73,14 @@ def open_regular(path: Path) -> Iterator[tuple[int, FileState]]:
 
 
 def unreadable(path: Path, error: Exception) -> RequestError:
-    """The RequestError for a path that the operating system refuses to read."""
+    """Make the RequestError for a path that the operating system refuses to read."""
     return RequestError(
         f"{path}: must be readable, but got {reason(error)}; check the path and its rights"
     )
 
 
 def require_regular(path: Path) -> None:
-    """RequestError unless the caller's path is a regular file: a pipe or a device may never end."""
+    """Raise RequestError unless a path is a regular file: a pipe or a device may never end."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError) as error:
@@ -92,7 +92,7 @@ def require_regular(path: Path) -> None:
 
 
 def require_size(path: Path, max_bytes: int) -> None:
-    """ModelFormatError where a file has more than `max_bytes` bytes."""
+    """Raise ModelFormatError if a file has more than `max_bytes` bytes."""
     try:
         nbytes = path.stat().st_size
     except OSError as error:
@@ -104,7 +104,7 @@ def require_size(path: Path, max_bytes: int) -> None:
 
 
 def read_file(path: Path, max_bytes: int) -> bytearray:
-    """The whole of a regular file of at most `max_bytes` bytes."""
+    """Read the whole of a regular file of at most `max_bytes` bytes."""
     with open_regular(path) as (descriptor, state):
         if state.nbytes > max_bytes:
             raise ModelFormatError(

@@ -22,7 +22,7 @@ _HEX = re.compile("[0-9a-f]{16}")
 
 @contextlib.contextmanager
 def replacing(path: Path, nbytes: int, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """A binary file that takes the place of `path` only once it is whole and on the disk.
+    """Open a binary file that takes the place of `path` once it is whole and on the disk.
 
     It is written next to `path` under another name, and may be read. `nbytes` is what will be
     written, for the message when the disk is full; `mode`: its rights, less the umask. Raises
@@ -37,7 +37,7 @@ def replacing(path: Path, nbytes: int, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def replacing_path(path: Path, nbytes: int, mode: int = 0o666) -> Iterator[Path]:
-    """`replacing` for a writer that opens the file by its name: an empty file to be filled."""
+    """Provide an empty file for a writer that opens it by its name; otherwise as `replacing`."""
     temporary = _temporary(path)
     try:
         require_space(path, nbytes)
@@ -58,7 +58,7 @@ def replacing_path(path: Path, nbytes: int, mode: int = 0o666) -> Iterator[Path]
 
 @contextlib.contextmanager
 def synced(path: Path) -> Iterator[BinaryIO]:
-    """A new binary file whose bytes are on the disk when the block has ended."""
+    """Open a new binary file; its bytes are on the disk when the block has ended."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     with os.fdopen(os.open(path, flags, 0o666), "wb") as file:
         yield file
@@ -68,7 +68,7 @@ def synced(path: Path) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def replacing_directory(path: Path, nbytes: int, force: bool = False) -> Iterator[Path]:
-    """A fresh directory next to `path` that takes its name once the block ends without an error.
+    """Make a fresh directory next to `path` that takes its name if the block ends without error.
 
     `path` must not exist, or be an empty directory; with `force` it may be one with files, which
     are removed after the rename. Raises RequestError.
@@ -151,7 +151,7 @@ def _sweep(path: Path) -> None:
 
 
 def require_space(path: Path, nbytes: int) -> None:
-    """RequestError if the file system of `path` has fewer than `nbytes` bytes free."""
+    """Raise RequestError if the file system of `path` has fewer than `nbytes` bytes free."""
     with contextlib.suppress(OSError):  # what cannot be asked is found out by writing
         total, _, free = shutil.disk_usage(path.parent)
         # A place for no files, or not for these, may have 0 bytes free; that is not what is wrong.
@@ -177,7 +177,7 @@ def copy_file(source: Path, target: Path, max_bytes: int) -> None:
 
 
 def unwritable(path: Path, error: OSError, nbytes: int | None = None) -> RequestError:
-    """The RequestError for a path that cannot be written, naming the bytes it needs."""
+    """Make the RequestError for a path that cannot be written, naming the bytes it needs."""
     need = "" if nbytes is None else f" with {nbytes} bytes"
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     remedy = "free disk space or choose another place" if full else "choose another place"

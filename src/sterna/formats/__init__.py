@@ -41,12 +41,12 @@ for _info in pkgutil.iter_modules(__path__):
 
 
 def names() -> list[str]:
-    """Names of all formats, sorted."""
+    """List the names of all formats, sorted."""
     return sorted(_FORMATS)
 
 
 def get(name: str | Format) -> Format:
-    """The format of a name, or itself; RequestError for an unknown name lists all.
+    """Return the format of a name, or itself; RequestError, which lists all, for an unknown name.
 
     A suffix changes where an integer format has its scales: `i2:tensor`, `i2:row`, or `i2:g64`, an
     f16 for every 64 k of a row (a multiple of 32).
@@ -61,7 +61,7 @@ def get(name: str | Format) -> Format:
 
 
 def fitting(format: Format, K: int) -> Format:
-    """A format for a matrix of K columns: the given one, or its replacement there.
+    """Return a format for a matrix of K columns: the given one, or its replacement.
 
     If rows are no whole blocks, GGUF's formats give way to one of shorter blocks, as in llama.cpp's
     quantiser (q4_k to q5_0, q6_k to q8_0 …), and groups to the longest that fit (`i4:g128` to
@@ -79,20 +79,20 @@ def fitting(format: Format, K: int) -> Format:
 
 
 def float_format(name: str) -> FloatFormat:
-    """The float format of a name; the format must be one that keeps values as they are."""
+    """Return the float format of a name; the format must be one that keeps values as they are."""
     format = _FORMATS[name]
     assert isinstance(format, FloatFormat)
     return format
 
 
 def names_of(condition: Callable[[Format], bool]) -> str:
-    """Names of the formats that meet a condition, for a message: a, b or c."""
+    """List the formats that meet a condition, for a message: a, b or c."""
     *others, last = (name for name in names() if condition(_FORMATS[name]))
     return f"{', '.join(others)} or {last}" if others else last
 
 
 def with_method(format: Format, method: str) -> Format:
-    """A format that rounds by another method; RequestError if it lacks this or has only one."""
+    """Return a format that rounds by another method; RequestError if it does not have it."""
     if isinstance(format, Powers):
         return format.with_method(method)
     several = names_of(lambda f: isinstance(f, Powers))

@@ -22,7 +22,7 @@ SMALLEST_F16 = np.finfo(np.float16).smallest_subnormal
 
 
 def first_index(wrong: npt.NDArray[Any]) -> tuple[int, ...]:
-    """The index of the first element that is not 0, row by row, for a message."""
+    """Return the index of the first element that is not 0, row by row, for a message."""
     return tuple(int(i) for i in np.unravel_index((wrong != 0).argmax(), wrong.shape))
 
 
@@ -34,7 +34,7 @@ def mean_abs(w: F32, axis: int | None) -> F32:
 
 
 def inverse_or_zero(d: F32) -> F32:
-    """1 / d in float32, of any shape; 0 if that is not finite, since f16 holds such a d as 0."""
+    """Compute 1 / d in float32; 0 if that is not finite, since f16 holds such a d as 0."""
     with np.errstate(divide="ignore", over="ignore"):
         inverse = np.float32(1) / d
     return np.asarray(np.where(np.isfinite(inverse), inverse, np.float32(0)), np.float32)
@@ -48,7 +48,7 @@ def half_if_finite(d: F32) -> F32:
 
 
 def half_or_smallest(d: F32) -> F32:
-    """`half_if_finite`, but values that would become 0 become the smallest f16 of their sign."""
+    """Round as `half_if_finite`, but to the smallest f16 of a value's sign instead of 0."""
     half = half_if_finite(d)
     lifted = np.where((half == 0) & (d != 0), np.copysign(SMALLEST_F16, d), half)
     return np.asarray(lifted, np.float32)

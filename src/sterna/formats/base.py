@@ -119,15 +119,15 @@ class Format:
         return self.layout.tile_rows
 
     def tile_bytes(self, K: int) -> int:
-        """Bytes of one tile of `tile_rows` rows and K columns, padding included."""
+        """Count the bytes of a tile of `tile_rows` rows and K columns, padding included."""
         return self.layout.tile_bytes(K)
 
     def n_tiles(self, M: int) -> int:
-        """Tiles of M rows."""
+        """Count the tiles of M rows."""
         return self.layout.n_tiles(M)
 
     def scale_bytes(self, M: int, K: int) -> int:
-        """Bytes of scales that one pass over a packed matrix reads."""
+        """Count the bytes of scales that one pass over a packed matrix reads."""
         return self.scales.nbytes(self.layout, M, K)
 
     def check_shape(self, M: int, K: int, name: str = "weight") -> None:
@@ -163,15 +163,15 @@ class Format:
         return self.quantize(blocks, "row")
 
     def axis(self, scale: str | None) -> int | None:
-        """The axis of weights [M, K] along which `quantize` shares a scale; None: one for all."""
+        """Return the axis of weights [M, K] along which a scale is shared; None: one for all."""
         return 1 if (scale or self.scales.default) == "row" else None
 
     def check_scales(self, scales: npt.NDArray[Any], M: int, K: int) -> F32:
-        """The scales as the format stores them, in float32; raises as `ScaleLayout.check`."""
+        """Return the scales as the format stores them, float32; raises as `ScaleLayout.check`."""
         return self.scales.check(scales, M, K, self.name)
 
     def encode(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Levels or floats [M, K] -> the codes to pack, [M, K]."""
+        """Encode levels or floats [M, K] into the codes to pack, [M, K]."""
         return self.codebook.encoded(values) if self.codebook else values
 
     def decode(self, raw: F32) -> npt.NDArray[Any]:

@@ -106,7 +106,7 @@ class Codebook:
         return (0, 1) if self.by_code else (self.offset, self.step)
 
     def encoded(self, levels: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The array to pack for levels [M, K]: themselves, or int8 [M, K] of codes by `by_code`."""
+        """Return the array to pack for levels [M, K]: themselves, or int8 codes by `by_code`."""
         if not self.by_code:
             return levels
         table = np.zeros(self.high - self.low + 1, np.int8)
@@ -125,7 +125,7 @@ class Codebook:
         return self.of_halves[at]
 
     def check(self, levels: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
-        """Levels [M, K] of any numeric dtype as `dtype`.
+        """Convert levels [M, K] of any numeric dtype to `dtype`.
 
         RequestError names the first that the codebook lacks, NonFiniteError one that is no number;
         name: of the format, for the message.

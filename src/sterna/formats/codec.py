@@ -38,7 +38,7 @@ def by_rule(format: Format, w: F32, scale: str | None = None) -> tuple[Array, F3
 
 
 def real_values(format: Format, values: Array, scales: F32) -> F32:
-    """Levels or floats [M, K] and their scales -> the real weights float32 [M, K]."""
+    """Compute the weights float32 [M, K] from levels or floats [M, K] and their scales."""
     return format.scales.weights(values, scales, format.value)
 
 
@@ -48,7 +48,7 @@ def pack_codes(
     threads: int = 1,
     order: npt.NDArray[np.int64] | None = None,
 ) -> npt.NDArray[np.uint8]:
-    """Levels int8 [M, K] (or values, for a float format) -> tiles uint8 [tiles, bytes].
+    """Pack levels int8 [M, K] (values, for a float format) into tiles uint8 [tiles, bytes].
 
     values: an array, or several with the rows of one matrix in sequence. order: indices of the rows
     to pack first, second, and so on. Raises as `Format.check_shape`.
@@ -59,7 +59,7 @@ def pack_codes(
 
 
 def codes_of(format: Format, values: Array, threads: int = 1) -> npt.NDArray[np.uint8]:
-    """The tiles of one matrix of any K: groups may be cut."""
+    """Pack the tiles of one matrix of any K: groups may be cut."""
     return _packed(format, [values], threads, None)
 
 
@@ -72,5 +72,5 @@ def _packed(
 
 
 def held_scale(format: Format, scales: Array, M: int, K: int) -> Array:
-    """Scales of a matrix [M, K] -> its PackedWeight's; raises as `Format.check_scales`."""
+    """Convert scales of a matrix [M, K] to its PackedWeight's; raises as `Format.check_scales`."""
     return format.scales.pack(format.check_scales(scales, M, K), format.layout, M, K)

@@ -37,7 +37,7 @@ class Experts:
 
     @classmethod
     def rows_of(cls, format_rows: int, count: int, M: int) -> int:
-        """Rows of the one weight, in tiles of so many."""
+        """Return the rows of the one weight, in tiles of `format_rows`."""
         return count * (-(-M // format_rows) * format_rows)
 
     @classmethod
@@ -68,7 +68,7 @@ class Experts:
         return cls(packed, count, first.M)
 
     def __getitem__(self, i: int) -> PackedWeight:
-        """The weight of expert i, which shares memory."""
+        """Return the weight of expert i, which shares memory."""
         if not 0 <= i < self.count:
             raise IndexError(i)
         f, tiles = self.weight.format, len(self.weight.codes) // self.count
@@ -78,5 +78,5 @@ class Experts:
         return PackedWeight(f, self.M, self.K, codes, scale)
 
     def __iter__(self) -> Iterator[PackedWeight]:
-        """The weights of all experts."""
+        """Yield the weights of all experts."""
         return (self[i] for i in range(self.count))

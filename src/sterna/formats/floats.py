@@ -36,18 +36,18 @@ class FloatFormat(Format, ABC):
 
     @abstractmethod
     def words(self, x: F32) -> npt.NDArray[Any]:
-        """Values float32 [...] to the nearest word, half to even; beyond the range infinity."""
+        """Round float32 [...] to the nearest word, half to even; beyond the range to infinity."""
 
     @abstractmethod
     def floats(self, words: npt.NDArray[Any]) -> F32:
-        """Words [...] -> the float32 [...] that they stand for, exact."""
+        """Convert words [...] to the float32 [...] that they stand for, exactly."""
 
     def is_finite(self, words: npt.NDArray[Any], threads: int) -> bool:
         """Whether words, of any numpy type of their size, hold no infinity and no NaN."""
         return not _native.has_non_finite(words, self.exponent, threads)
 
     def encode(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Words or real values [M, K] -> words [M, K]; NonFiniteError for what is out of range."""
+        """Encode words or values [M, K] as words [M, K]; NonFiniteError for values out of range."""
         if values.dtype == self.word:
             return values
         with np.errstate(over="ignore"):  # reported below

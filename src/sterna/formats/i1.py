@@ -18,7 +18,7 @@ class Binary(Format):
     """Levels -1 and 1; a scale is the mean of |w| (ParetoQ, 1 bit)."""
 
     def quantize(self, w: F32, scale: str | None = None) -> tuple[npt.NDArray[Any], F32]:
-        """The sign of w, that of 0 being 1, and s = mean |w|.
+        """Round w to its sign, or 1 for 0, times s = mean |w|.
 
         w float32 [M, K] -> (levels int8 [M, K], scale float32 () or (M,)).
         """

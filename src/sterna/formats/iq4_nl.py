@@ -24,7 +24,7 @@ class Iq4Nl(Format):
     """A scale puts the block's largest value near the first level."""
 
     def quantize_blocks(self, blocks: F32) -> tuple[npt.NDArray[Any], F32]:
-        """The nearest levels for the scale largest / -127.
+        """Round to the nearest levels for the scale largest / -127.
 
         blocks float32 [B, 32] -> (levels int8 [B, 32], scales float32 [B]).
         """

@@ -45,7 +45,7 @@ class KQuant(Format):
         return self._made(groups, self._by_block(largest / np.float32(self.codebook.low)), None)
 
     def searched_blocks(self, blocks: F32, weight: F32) -> tuple[Levels, F32]:
-        """As `quantize_blocks`, with scales of less error; `weight` [B, 256] weighs the errors.
+        """Round as `quantize_blocks`, with scales of less error; `weight` [B, 256] weighs errors.
 
         The search treats each group as if it had a scale (and minimum) of its own. Then minima are
         rounded, and scales are fitted to them and rounded.
@@ -71,15 +71,15 @@ class KQuant(Format):
         return self._made(groups, self._by_block(np.ldexp(d, of_group)), whole_m)
 
     def _groups(self, blocks: F32) -> F32:
-        """[B, 256] -> [group, B * groups]."""
+        """Reorder [B, 256] to [group, B * groups]."""
         return np.ascontiguousarray(np.asarray(blocks, np.float32).reshape(-1, self.scales.group).T)
 
     def _by_block(self, values: F32) -> F32:
-        """[B * groups] -> [B, groups]."""
+        """Reorder [B * groups] to [B, groups]."""
         return np.asarray(values, np.float32).reshape(-1, self._layout.groups)
 
     def _made(self, groups: F32, scales: F32, minima: _Whole | None) -> tuple[Levels, F32]:
-        """Levels and parts of groups [group, B * groups] for scales [B, groups] and minima."""
+        """Round groups [group, B * groups], for scales [B, groups] and minima, to levels, parts."""
         layout = self._layout
         end = 1 if layout.minima else 0
         whole = _Whole.of(scales, end, layout.scale_range)
@@ -100,7 +100,7 @@ class KQuant(Format):
         )
 
     def _levels(self, groups: F32, scales: F32) -> F32:
-        """Groups [group, G] over their scales [G], to the nearest level."""
+        """Round groups [group, G] over their scales [G] to the nearest level."""
         assert self.codebook is not None
         with np.errstate(over="ignore", invalid="ignore"):
             ratios = np.nan_to_num(groups * inverse_or_zero(scales))
@@ -116,7 +116,7 @@ class _Whole:
 
     @classmethod
     def of(cls, values: F32, end: int, limits: tuple[int, int] | None) -> _Whole:
-        """The largest of values [B, G] is on the given limit.
+        """Put the largest of values [B, G] on the given limit.
 
         The other end of `limits` is as far from zero or nearer. d is rounded to f16 first, and to
         the smallest rather than to 0. end: 0 where the limit's sign is that of the largest value's
@@ -138,7 +138,7 @@ class _Whole:
         return np.asarray(self.d[:, None] * self.whole, np.float32)
 
     def parts(self, zeros: npt.NDArray[np.bool_]) -> F32:
-        """[B, 1 + G], 0 in the blocks that are to be zeros."""
+        """Return [B, 1 + G], 0 in the blocks that are to be zeros."""
         parts = np.concatenate([self.d[:, None], self.whole], axis=1)
         parts[zeros] = 0
         return parts

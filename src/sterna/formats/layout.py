@@ -43,11 +43,11 @@ class Layout:
         return self._facts["group_scales"]
 
     def tile_bytes(self, K: int) -> int:
-        """Bytes of one tile of `tile_rows` rows and K columns, padding included."""
+        """Count the bytes of a tile of `tile_rows` rows and K columns, padding included."""
         return _native.tile_bytes(self.name, K)
 
     def n_tiles(self, M: int) -> int:
-        """Tiles of M rows."""
+        """Count the tiles of M rows."""
         return -(-M // self.tile_rows)
 
     def codes_valid(self, codes: npt.NDArray[np.uint8], max_code: int, threads: int) -> bool:

@@ -21,7 +21,7 @@ class MxFp4(Format):
     """Levels are twice E2M1's values, so that a weight is level / 2 * scale."""
 
     def quantize_blocks(self, blocks: F32) -> tuple[npt.NDArray[Any], F32]:
-        """The nearest value, of two the one nearer to zero.
+        """Round to the nearest value, of two the one nearer to zero.
 
         The scale is 2^(floor(log2(max |w|)) - 2) (OCP Microscaling Formats 1.0, section 6.3).
         blocks float32 [B, 32] -> (levels int8 [B, 32], scales float32 [B]).

@@ -34,7 +34,7 @@ class PackedWeight:
     scale: npt.NDArray[Any] = field(repr=False)
 
     def __repr__(self) -> str:
-        """The format's name and the shape."""
+        """Show the format's name and the shape."""
         return f"PackedWeight(format='{self.format}', M={self.M}, K={self.K})"
 
     @property
@@ -61,11 +61,11 @@ class PackedWeight:
             raise self.refused() from None
 
     def unpacked(self, isa: str = "scalar", threads: int = 1) -> npt.NDArray[Any]:
-        """Tiles -> levels int8 or int16 [M, K], or float32 values of a float format."""
+        """Unpack tiles to levels int8 or int16 [M, K], or to float32 values of a float format."""
         return self.format.decode(_native.unpack(self.native(), isa, threads))
 
     def native(self) -> _native.Weight:
-        """The kernels' view, which keeps the arrays alive.
+        """Return the kernels' view, which keeps the arrays alive.
 
         Raises AttributeError, TypeError or ValueError for fields that somebody else has filled in.
         """
@@ -77,7 +77,7 @@ class PackedWeight:
         return _native.Weight(f.layout.name, self.M, self.K, self.codes, scale, f.zero_x2, groups)
 
     def refused(self) -> RequestError:
-        """The error for fields that come neither from `ops.pack` nor from a model's file."""
+        """Make the error for fields that come neither from `ops.pack` nor from a model's file."""
         arrays = (
             f"{getattr(a, 'dtype', type(a).__name__)} {getattr(a, 'shape', '')}".strip()
             for a in (self.codes, self.scale)

@@ -31,7 +31,7 @@ class ByteFloats(PowerFloats):
         return codes
 
     def quantize(self, w: F32, scale: str | None = None) -> tuple[npt.NDArray[Any], F32]:
-        """Levels of w float32 [M, K]; RequestError where they need a scale above MAX_SCALE."""
+        """Round w float32 [M, K] to levels; RequestError if they need a scale above MAX_SCALE."""
         values, s = super().quantize(w, scale)
         if (s > MAX_SCALE).any():
             at = first_index(np.abs(w) == np.abs(w).max())
@@ -42,7 +42,7 @@ class ByteFloats(PowerFloats):
         return values, s
 
     def check_scales(self, scales: npt.NDArray[Any], M: int, K: int) -> F32:
-        """The scale as float32 () or (M,); RequestError where the kernels' would overflow."""
+        """Return the scale as float32 () or (M,); RequestError if the kernels' would overflow."""
         s = super().check_scales(scales, M, K)
         if (s > MAX_SCALE).any():
             raise RequestError(
@@ -52,7 +52,7 @@ class ByteFloats(PowerFloats):
         return s
 
     def codes_valid(self, codes: npt.NDArray[np.uint8], threads: int) -> bool:
-        """Every byte is a power: bits 5 and 6 do not count."""
+        """Return True: every byte is a power, since bits 5 and 6 do not count."""
         return True
 
     def decode(self, raw: F32) -> npt.NDArray[Any]:

@@ -58,11 +58,11 @@ class Encoding:
         return self.word.itemsize * 8 // self.per_word
 
     def words(self, K: int) -> int:
-        """Words of a row of K weights."""
+        """Count the words of a row of K weights."""
         return -(-K // self.per_word)
 
     def encode(self, signs: Array, exponents: Array) -> Array:
-        """Signs [M, K] of -1 and 1 and exponents [M, K], integers -> words [M, words(K)].
+        """Encode signs [M, K] of -1 and 1 and integer exponents [M, K] in words [M, words(K)].
 
         Raises RequestError for another shape or dtype, a sign of 0 or any other, or an exponent out
         of range; it names the element.
@@ -79,7 +79,7 @@ class Encoding:
         return words.astype(self.word)
 
     def decode(self, codes: Array, K: int) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.uint8]]:
-        """Words [M, words(K)] -> (signs int8 [M, K] of -1 and 1, exponents uint8 [M, K]).
+        """Decode words [M, words(K)] to signs int8 [M, K] of -1 and 1, exponents uint8 [M, K].
 
         Raises RequestError for another shape or dtype, or for bits set that must be 0, in a word's
         unused bits or in the padding of an odd K; it names the word.
@@ -95,7 +95,7 @@ class Encoding:
         return signs, (fields >> self.shift & self.max_exponent).astype(np.uint8)
 
     def stray(self, codes: Array, K: int) -> tuple[int, int] | None:
-        """The place of the first word with bits set that must be 0; None: there is none."""
+        """Find the first word with bits set that must be 0; None: there is none."""
         fields = self._fields(codes)
         fields[:, :K] &= ~np.uint32(1 << (self.bits - 1) | self.max_exponent << self.shift)
         if not fields.any():
@@ -104,7 +104,7 @@ class Encoding:
         return row, k // self.per_word
 
     def _fields(self, codes: Array) -> npt.NDArray[np.uint32]:
-        """A field for each weight, padding included."""
+        """Return a field for each weight, padding included."""
         fields = np.empty((codes.shape[0], codes.shape[1] * self.per_word), np.uint32)
         for i in range(self.per_word):
             fields[:, i :: self.per_word] = codes >> (i * self.bits) & ((1 << self.bits) - 1)

@@ -38,12 +38,12 @@ class Powers(Format):
         return self.codebook is not None and 0 in self.codebook.levels
 
     def with_method(self, method: str) -> Powers:
-        """This format with another rounding; RequestError for levels that it lacks."""
+        """Return this format with another rounding; RequestError for levels that it lacks."""
         quantizer(method, self.max_exponent, self.has_zero, self.name)
         return replace(self, method=method)
 
     def check_scales(self, scales: npt.NDArray[Any], M: int, K: int) -> F32:
-        """The scales as held; RequestError for a scale that is not positive, naming it.
+        """Return the scales as held; RequestError for a scale that is not positive, naming it.
 
         A group may have the scale 0: its weights are then 0, which the levels may lack. Other
         scales that f16 would round to 0 become its smallest number.
@@ -95,7 +95,7 @@ class PowerFloats(Powers):
         return values, np.asarray(np.ldexp(made.scale, shift), np.float32)
 
     def exponents(self, values: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-        """Values sign * 2^e [M, K] -> e int32 [M, K]; RequestError names the first of others."""
+        """Return e int32 [M, K] of values sign * 2^e; RequestError names the first other value."""
         mantissa, exponent = np.frexp(np.asarray(values, np.float32))
         e = exponent - 1
         wrong = (np.abs(mantissa) != 0.5) | (e < self.low) | (e > self.high)

@@ -23,7 +23,7 @@ METHODS: dict[str, Quantizer | None] = {
 
 
 def quantizer(method: str, max_exponent: int, zero: bool, format: str) -> Quantizer:
-    """The method for levels +-2^0 .. +-2^max_exponent, with 0 if `zero`; `format` has them.
+    """Return the method for levels +-2^0 .. +-2^max_exponent, with 0 if `zero`, of `format`.
 
     Raises RequestError for an unknown method, or levels that the format lacks.
     """

@@ -119,7 +119,7 @@ class PotLevels:
         return np.ldexp(self.signs.astype(np.float32), self.exponents.astype(np.int32))
 
     def values(self) -> F32:
-        """The weights, float32 [M, K]: exact, infinite from 2^128 on."""
+        """Return the weights, float32 [M, K]: exact, infinite from 2^128 on."""
         M, K = self.shape
         scale = np.asarray(self.scale, np.float32)
         per_row = (
@@ -144,7 +144,7 @@ class Quantizer:
     power_scale: bool = False
 
     def __call__(self, w: Any, scale: str = "row") -> PotLevels:
-        """Weights [M, K] -> PotLevels.
+        """Round weights [M, K] to PotLevels.
 
         scale: "tensor", "row" or "group:N", N dividing K. A weight of 0 becomes +2^0 where there is
         no zero; `PotLevels.zeros` counts them. Raises NonFiniteError for NaN and infinities, naming
@@ -170,7 +170,7 @@ class Quantizer:
         return PotLevels(signs.reshape(M, K), exponents.reshape(M, K), shaped.copy(), zeros)
 
     def _scales(self, blocks: npt.NDArray[Any], shared: bool) -> F32:
-        """A scale for each block [B, n], float32 [B]; shared: the same for all."""
+        """Choose a scale for each block [B, n], float32 [B]; shared: the same for all."""
         top = np.abs(blocks).max(axis=1, initial=0.0).astype(np.float64)
         if shared:
             top[:] = top.max(initial=0.0)
@@ -189,7 +189,7 @@ class Quantizer:
     def _best(
         self, blocks: npt.NDArray[Any], top: F64, octaves: npt.NDArray[Any], shared: bool
     ) -> F64:
-        """The octaves for which 2^octaves * `top` [B], the largest level, has the least error.
+        """Find the octaves for which 2^octaves * `top` [B], the largest level, has the least error.
 
         Returns float64 [B]. Errors are of |w| / top in float32: at a bound between two exponents
         either will do.
@@ -232,7 +232,7 @@ class Quantizer:
 
 
 def nearest(w: Any, scale: str = "row", *, max_exponent: int = 7, zero: bool = False) -> PotLevels:
-    """Weights [M, K] to the nearest power of two, exponents 0..max_exponent, as a `Quantizer`.
+    """Round weights [M, K] to the nearest power of two, exponents 0..max_exponent (`Quantizer`).
 
     zero: weights below half of the smallest level become 0.
     """
@@ -243,12 +243,12 @@ def nearest(w: Any, scale: str = "row", *, max_exponent: int = 7, zero: bool = F
 
 
 def denseshift(T: int) -> Quantizer:
-    """Levels +-2^0 .. +-2^T, without a zero (DenseShift, arXiv 2208.09708), T = 2..4."""
+    """Make the quantizer of levels +-2^0 .. +-2^T, T = 2..4 (DenseShift, arXiv 2208.09708)."""
     return Quantizer(f"denseshift{T}", _one_of("denseshift: T", T, (2, 3, 4)))
 
 
 def s3(T: int) -> Quantizer:
-    """Levels 0, +-2^0 .. +-2^(T - 1) (S3, NeurIPS 2021), T = 2..4."""
+    """Make the quantizer of levels 0, +-2^0 .. +-2^(T - 1) (S3, NeurIPS 2021), T = 2..4."""
     return Quantizer(f"s3-{T}", _one_of("s3: T", T, (2, 3, 4)) - 1, "near")
 
 
@@ -285,7 +285,7 @@ def from_latents(w_sign: Any, w: list[Any], w_sparse: Any = None, scale: Any = 1
 
 
 def error(w: Any, levels: PotLevels) -> RoundingLoss:
-    """The error of `levels` as weights [M, K], in float64."""
+    """Return the error of `levels` as weights [M, K], in float64."""
     before = _weights(w, "error").astype(np.float64)
     if before.shape != levels.shape:
         raise RequestError(f"error: shapes must agree, but got {before.shape} and {levels.shape}")
@@ -300,7 +300,7 @@ def error(w: Any, levels: PotLevels) -> RoundingLoss:
 
 
 def check_scale(scale: Any, M: int, K: int, what: str) -> F32:
-    """Scales of weights [M, K] as float32, shape (), (M,) or [M, groups], groups dividing K.
+    """Check scales of weights [M, K]; float32 (), (M,) or [M, groups], groups dividing K.
 
     Raises NonFiniteError, and RequestError for another shape or a scale that is not positive.
     Weights have their own signs, so a negative scale would be a mistake.
@@ -332,7 +332,7 @@ def check_scale(scale: Any, M: int, K: int, what: str) -> F32:
 
 
 def _weights(w: Any, what: str) -> F32:
-    """Weights as float32 [M, K], checked to be finite."""
+    """Convert weights to float32 [M, K], and check that they are finite."""
     given = np.asarray(w)
     if given.ndim != 2 or given.dtype.kind not in "iuf":
         raise RequestError(
@@ -357,7 +357,7 @@ def _latent(w: Any, what: str, shape: tuple[int, ...]) -> F32:
 
 
 def _group(scale: str, K: int, what: str) -> int:
-    """Weights of a row that share a scale."""
+    """Return the number of weights of a row that share a scale."""
     if scale in ("tensor", "row"):
         return K
     kind, _, digits = scale.partition(":") if isinstance(scale, str) else ("", "", "")

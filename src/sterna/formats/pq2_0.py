@@ -19,7 +19,7 @@ class PQ20(Format):
     """Blocks of q2_0, twice as long, without a minimum: the levels themselves are signed."""
 
     def quantize_blocks(self, blocks: F32) -> tuple[npt.NDArray[Any], F32]:
-        """`of_least_error`: blocks float32 [B, 128] -> (levels int8 [B, 128], scales [B])."""
+        """Round blocks float32 [B, 128] by `of_least_error`: levels int8 [B, 128], scales [B]."""
         levels, d = of_least_error(blocks)
         return levels.astype(np.int8), d.astype(np.float32)
 

@@ -19,7 +19,7 @@ from sterna.formats.scales import GroupScales
 
 
 def of_least_error(blocks: F32) -> tuple[F32, F32]:
-    """Blocks float32 [B, k] -> (levels -1..2 [B, k], scales d [B]), round(w / d) of one of two d.
+    """Round blocks float32 [B, k] by one of two d to (levels -1..2 [B, k], scales d [B]).
 
     One d is the largest |w|, the other half of the largest w, with its sign. The d with the smaller
     square error is taken.
@@ -42,7 +42,7 @@ class Q20(Format):
     """A weight is (level - 1) d."""
 
     def quantize_blocks(self, blocks: F32) -> tuple[npt.NDArray[Any], F32]:
-        """`of_least_error`: blocks float32 [B, 64] -> (levels int8 [B, 64], scales [B, 2])."""
+        """Round blocks float32 [B, 64] by `of_least_error`: levels int8 [B, 64], scales [B, 2]."""
         levels, d = of_least_error(blocks)
         return (levels + 1).astype(np.int8), np.stack([d, -d], axis=1).astype(np.float32)
 

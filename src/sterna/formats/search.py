@@ -37,7 +37,7 @@ PRECISE = 4096  # sums of more are of doubles
 
 
 def total(values: Array) -> Array:
-    """The sums [G] of values [n, G], line after line."""
+    """Sum values [n, G] line after line, to [G]."""
     if values.shape[1] == 1:  # numpy would sum it as one line
         return total(np.concatenate([values, values], axis=1))[:1]
     precise = len(values) > PRECISE or values.dtype == np.float64
@@ -74,7 +74,7 @@ class Nearest:
 
 
 def by_size(x: F32) -> F32:
-    """Weights of errors for weights x [n, G] without a text: x² + its mean."""
+    """Weigh errors of weights x [n, G] without a text: x² + its mean."""
     squares = x * x
     squares += total(squares) / np.float32(len(x))
     return np.asarray(squares, np.float32)
@@ -115,7 +115,7 @@ def scales(
     first: F32,
     held: Callable[[F32], F32] | None = None,
 ) -> F32:
-    """A scale for each group [G], so that a weight is level * scale.
+    """Choose a scale for each group [G], so that a weight is level * scale.
 
     first: a scale to try, too. held: which number a scale becomes, where numbers are few.
     """
@@ -149,7 +149,7 @@ def scales(
 def scale_and_minimum(
     weighed: Weighed, codebook: Codebook, first: tuple[F32, F32], below_zero: bool = False
 ) -> tuple[F32, F32]:
-    """(d, m) [G], so that a weight is level * d + m, of levels 0 … n.
+    """Choose (d, m) [G], so that a weight is level * d + m, of levels 0 … n.
 
     first: d and m to try, too. below_zero: m is 0 at most.
     """
@@ -175,13 +175,13 @@ def scale_and_minimum(
 
 
 def fitted(weighed: Weighed, codebook: Codebook, d: F32) -> F32:
-    """The scale of least squares for the levels nearest to x / d [G]; d where all are 0."""
+    """Return the scale of least squares for the levels nearest to x / d [G]; d if all are 0."""
     xq, qq, _ = Nearest(codebook).sums(weighed, d)
     return np.asarray(np.where(qq > 0, _ratio(xq, qq), d), np.float32)
 
 
 def _line(*sums: Array, below_zero: bool) -> tuple[F32, F32, Array]:
-    """The line d q + m of least squares, and what it takes off Σ e x².
+    """Fit the line d q + m of least squares; also return what it takes off Σ e x².
 
     sums: Σ e, Σ e x, Σ e x q, Σ e q² and Σ e q [G].
     """

@@ -32,7 +32,7 @@ class Shadow:
 
     @classmethod
     def of(cls, weight: PackedWeight, threads: int) -> Shadow:
-        """The shadow of a packed float weight; RequestError for an integer format or a K too large.
+        """Make the shadow of a packed float weight; RequestError for integers, or a K too large.
 
         The same bits for every kernel unit and thread count.
         """

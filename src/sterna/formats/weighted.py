@@ -104,7 +104,7 @@ def _of_least_error(format: Format, w: F32, scale: str | None, e: F32 | None) ->
 
 
 def _groups(format: Format, w: F32, e: F32 | None, levels: Array, scales: F32) -> Rounded:
-    """The better of the given and the found rounding, for each group that shares a scale."""
+    """Choose the better of the given and the found rounding, for each group with one scale."""
     assert format.codebook is not None
     n = format.scales.group or (w.shape[1] if np.ndim(scales) else w.size)
     columns = _columns(w, n)
@@ -136,7 +136,7 @@ def _groups(format: Format, w: F32, e: F32 | None, levels: Array, scales: F32) -
 
 
 def _columns(values: Array, n: int) -> Array:
-    """[M, K] as groups of n, [n, G]."""
+    """Reshape [M, K] to groups of n, [n, G]."""
     return np.ascontiguousarray(values.reshape(-1, n).T)
 
 
@@ -148,13 +148,13 @@ def _columns_of(e: F32, M: int, n: int, G: int) -> F32:
 
 
 def _normal(x: F32) -> tuple[F32, npt.NDArray[np.int32]]:
-    """(x / 2^shift, shift [G]): the largest of a group is 1/2 to 1, so that squares are floats."""
+    """Return (x / 2^shift, shift [G]): a group's largest is 1/2 to 1, so squares are floats."""
     shift = np.frexp(np.abs(x).max(axis=0))[1].astype(np.int32)
     return np.ldexp(x, -shift), shift
 
 
 def _few(format: Format, shift: npt.NDArray[np.int32]) -> Callable[[F32], F32] | None:
-    """The rounding of normal scales if few numbers can be held; None: nearly any number can."""
+    """Return the rounding of normal scales if few can be held; None: nearly any number can."""
     scales, value = format.scales, np.float32(format.value)
     if not isinstance(scales, GroupScales) or scales.any_number:
         return None
@@ -168,7 +168,7 @@ def _few(format: Format, shift: npt.NDArray[np.int32]) -> Callable[[F32], F32] |
 
 
 def _held(format: Format, parameters: F32, old: F32) -> F32:
-    """Parameters [1 or 2, G] as the format holds them; old ones replace any that it cannot hold."""
+    """Round parameters [1 or 2, G] as the format holds them; old ones replace unheld ones."""
     scales = format.scales
     if not isinstance(scales, GroupScales):
         return np.where(np.isfinite(parameters), parameters, old)
@@ -178,7 +178,7 @@ def _held(format: Format, parameters: F32, old: F32) -> F32:
 
 
 def _nearest(format: Format, x: F32, shift: npt.NDArray[np.int32], parameters: F32) -> F32:
-    """The levels nearest to weights x 2^shift [n, G] for parameters as they are held."""
+    """Find the levels nearest to weights x 2^shift [n, G] for parameters as they are held."""
     assert format.codebook is not None
     normal = np.ldexp(parameters, -shift).astype(np.float32)
     above = x - normal[1] if format.scales.minima else x
@@ -187,13 +187,13 @@ def _nearest(format: Format, x: F32, shift: npt.NDArray[np.int32], parameters: F
 
 
 def _real(format: Format, levels: Array, parameters: F32) -> npt.NDArray[np.float64]:
-    """The weights of groups [n, G] as they will be: rounded to float32."""
+    """Compute the weights of groups [n, G] as they will be: rounded to float32."""
     real = levels * (parameters[0] * np.float32(format.value))
     return np.asarray(real + parameters[1] if format.scales.minima else real, np.float64)
 
 
 def _super_blocks(format: Format, w: F32, e: F32 | None, levels: Array, scales: F32) -> Rounded:
-    """The better of the given and the found rounding, for each super-block."""
+    """Choose the better of the given and the found rounding, for each super-block."""
     assert isinstance(format, KQuant)
     M, K = w.shape
     blocks = w.reshape(-1, format.scales.block)

@@ -35,7 +35,7 @@ __all__ = [
 
 
 def require_neutral(m: Metadata, key: str, neutral: tuple[object, ...]) -> None:
-    """UnsupportedModelError for a key with a value that changes the arithmetic."""
+    """Raise UnsupportedModelError for a key with a value that changes the arithmetic."""
     if key not in m:
         return
     value = m.boolean(key) if isinstance((*neutral, 0)[0], bool) else m.number(key)

@@ -21,12 +21,12 @@ Array = npt.NDArray[Any]
 
 
 def to_ggml(weight: PackedWeight, isa: str = "scalar", threads: int = 1) -> U8:
-    """A weight in a format of ENCODERS -> blocks uint8 [M, bytes of a row], without loss."""
+    """Encode a weight in a format of ENCODERS as blocks uint8 [M, bytes of a row], without loss."""
     return blocks_of(weight.format.name, weight.unpacked(isa, threads), weight.scales)
 
 
 def blocks_of(name: str, levels: Array, scales: Array) -> U8:
-    """Levels int8 [M, K], scales as `ops.unpack` gives them -> blocks uint8 [M, bytes of a row].
+    """Encode levels int8 [M, K] and scales of `ops.unpack` as blocks uint8 [M, bytes of a row].
 
     name: a format and ggml type, one of ENCODERS. Raises RequestError for another.
     """
@@ -48,7 +48,7 @@ def _half(values: F32) -> U8:
 
 
 def _bytes(codes: Array, bits: int, span: int) -> U8:
-    """Codes [B, k] -> bytes: each `span` bytes take their lowest fields first, then the next."""
+    """Pack codes [B, k] in bytes: each `span` bytes take their lowest fields first."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     fields = codes.reshape(len(codes), -1, 8 // bits, span) << shifts
     return np.asarray(np.bitwise_or.reduce(fields, axis=2).reshape(len(codes), -1), np.uint8)

@@ -67,7 +67,7 @@ def from_ggml(
     order: npt.NDArray[np.int64] | None = None,
     narrow: bool = False,
 ) -> PackedWeight:
-    """Blocks uint8 [M, bytes of a row] of a GGUF tensor -> the weight [M, K] in format `name`.
+    """Decode blocks uint8 [M, bytes of a row] of a GGUF tensor to the weight [M, K] in `name`.
 
     name: the ggml type in lower case, one of BLOCKS. blocks: an array, or a list of arrays with the
     rows of one matrix in sequence. order: indices of the rows that come first, second, and so on.
@@ -135,7 +135,7 @@ def _f16(raw: U8) -> F32:
 
 
 def _fields(raw: U8, bits: int, span: int) -> U8:
-    """Bytes [B, n] -> codes [B, n * 8 / bits]: of each `span` bytes first all lowest fields."""
+    """Unpack bytes [B, n] to codes [B, n * 8 / bits]: the lowest fields of each `span` first."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     B, n = raw.shape
     fields = raw.reshape(B, n // span, 1, span) >> shifts & np.uint8((1 << bits) - 1)
@@ -143,7 +143,7 @@ def _fields(raw: U8, bits: int, span: int) -> U8:
 
 
 def _bits(raw: U8) -> U8:
-    """Bytes [B, n] -> bits [B, 8 n], the lowest of each byte first."""
+    """Unpack bytes [B, n] to bits [B, 8 n], the lowest of each byte first."""
     return np.unpackbits(raw, axis=1, bitorder="little")
 
 
@@ -173,7 +173,7 @@ def _q5_0(raw: U8) -> Parsed:
 
 
 def _q5_1(raw: U8) -> Parsed:
-    """Blocks as of q5_0, with a minimum after d."""
+    """Parse blocks as of q5_0, with a minimum after d."""
     codes = _fields(raw[:, 8:], 4, 16) | _bits(raw[:, 4:8]) << 4
     return codes.astype(np.int8), _f16(raw[:, :4])
 
@@ -192,7 +192,7 @@ def _q2_0(raw: U8) -> Parsed:
 
 
 def _pq2_0(raw: U8) -> Parsed:
-    """The bits of q2_0, in blocks of any size, as levels -1, 0, 1, 2; 2 may be refused."""
+    """Parse bits as of q2_0, in blocks of any size, as levels -1, 0, 1, 2; 2 may be refused."""
     levels, scales = _q2_0(raw)
     return levels - np.int8(1), scales[:, 0]
 
@@ -202,7 +202,7 @@ def _q8_0(raw: U8) -> Parsed:
 
 
 def _mxfp4(raw: U8) -> Parsed:
-    """The exponent 255 is NaN (OCP Microscaling Formats 1.0, section 5.4)."""
+    """Parse mxfp4; the exponent 255 is NaN (OCP Microscaling Formats 1.0, section 5.4)."""
     values = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
     exponents = np.minimum(raw[:, 0], 254).astype(np.int32) - 127
     scales = np.where(raw[:, 0] == 255, np.nan, np.ldexp(np.float32(1), exponents))
@@ -226,13 +226,13 @@ _IQ4 = np.array(iq4_nl.LEVELS, np.int8)
 
 
 def _q2_k(raw: U8) -> Parsed:
-    """16 bytes of scale and minimum, 64 of codes, d, dmin."""
+    """Parse 16 bytes of scale and minimum, 64 of codes, d, dmin."""
     scales = _with_minima(raw[:, 80:], raw[:, :16] & 15, raw[:, :16] >> 4)
     return _fields(raw[:, 16:80], 2, 32).astype(np.int8), scales
 
 
 def _q3_k(raw: U8) -> Parsed:
-    """32 bytes of high bits, 64 of low ones, 12 of scales, d."""
+    """Parse 32 bytes of high bits, 64 of low ones, 12 of scales, d."""
     codes = _fields(raw[:, 32:96], 2, 32) | _fields(raw[:, :32], 1, 32) << 2
     low, high = _fields(raw[:, 96:104], 4, 8), _fields(raw[:, 104:108], 2, 4)
     scales = (low | high << 4).astype(np.int8) - np.int8(32)
@@ -253,21 +253,21 @@ def _q4_k(raw: U8) -> Parsed:
 
 
 def _q5_k(raw: U8) -> Parsed:
-    """Blocks as of q4_k, with 32 bytes of high bits before the codes."""
+    """Parse blocks as of q4_k, with 32 bytes of high bits before the codes."""
     scales = _with_minima(raw[:, :4], *_six_bits(raw[:, 4:16]))
     codes = _fields(raw[:, 48:], 4, 32) | _fields(raw[:, 16:48], 1, 32) << 4
     return codes.astype(np.int8), scales
 
 
 def _q6_k(raw: U8) -> Parsed:
-    """128 bytes of low bits, 64 of high ones, 16 of scales, d."""
+    """Parse 128 bytes of low bits, 64 of high ones, 16 of scales, d."""
     codes = _fields(raw[:, :128], 4, 64) | _fields(raw[:, 128:192], 2, 32) << 4
     scales = _joined(_f16(raw[:, 208:])[:, 0], raw[:, 192:208].view(np.int8))
     return codes.astype(np.int8) - np.int8(32), scales
 
 
 def _tq1_0(raw: U8) -> Parsed:
-    """52 bytes of codes, d. A byte is a fraction of 256 whose base-3 digits are levels + 1.
+    """Parse 52 bytes of codes, d. A byte is a fraction of 256 with levels + 1 as base-3 digits.
 
     32 bytes hold levels 32 i + m in digit i of byte m, 16 bytes 160 + 16 i + m, each five digits,
     and 4 bytes of four digits 240 + 4 i + m. Any bytes are levels.
@@ -276,13 +276,16 @@ def _tq1_0(raw: U8) -> Parsed:
 
 
 def _ptq1_0(raw: U8) -> Parsed:
-    """26 bytes of codes as of tq1_0, d: digit i of byte m is level 16 i + m in the first 16 bytes,
-    80 + 8 i + m in the next 8, 120 + 2 i + m in the last 2, which have four digits."""
+    """Parse 26 bytes of codes as of tq1_0, d.
+
+    Digit i of byte m is level 16 i + m in the first 16 bytes, 80 + 8 i + m in the next 8, and
+    120 + 2 i + m in the last 2, which have four digits.
+    """
     return _thirds(raw, ((0, 16, 5), (16, 8, 5), (24, 2, 4))), _f16(raw[:, 26:])[:, 0]
 
 
 def _thirds(raw: U8, runs: tuple[tuple[int, int, int], ...]) -> npt.NDArray[np.int8]:
-    """The levels of runs of bytes (first, count, digits): the first digit of all bytes first."""
+    """Decode runs of bytes (first, count, digits) to levels: the first digit of all bytes first."""
     pieces = []
     for first, size, digits in runs:
         powers = np.array([3**i for i in range(digits)], np.uint8)[:, None]
@@ -292,13 +295,13 @@ def _thirds(raw: U8, runs: tuple[tuple[int, int, int], ...]) -> npt.NDArray[np.i
 
 
 def _tq2_0(raw: U8) -> Parsed:
-    """64 bytes of codes, d. A code 3 is not ternary: it is refused."""
+    """Parse 64 bytes of codes, d. A code 3 is not ternary, and is refused."""
     codes = _fields(raw[:, :64], 2, 32)
     return codes.astype(np.int8) - np.int8(1), _f16(raw[:, 64:])[:, 0]
 
 
 def _groups(format: Format, k: int) -> Format:
-    """`format` with an f16 for every k of a row."""
+    """Return `format` with an f16 for every k of a row."""
     return replace(format, name=f"{format.name}:g{k}", scales=GroupScales(k))
 
 

@@ -144,7 +144,7 @@ class GgufModel:
 
 
 def parts_of(path: Path) -> list[Path]:
-    """The files of a split that `path` is one of, in order; else `path` alone."""
+    """List the files of a split that `path` is one of, in order; else `path` alone."""
     match = _PART.fullmatch(path.name)
     if match is None or not 1 <= int(match[2]) <= int(match[3]) <= MAX_PARTS:
         return [path]

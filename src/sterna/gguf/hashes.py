@@ -23,7 +23,7 @@ def heading(name: str, type: str, shape: Sequence[int]) -> bytes:
 
 
 def metadata_hash(metadata: Metadata) -> tuple[str | None, str]:
-    """The recorded SHA-256 of the metadata, if any, and the computed one.
+    """Return the recorded SHA-256 of the metadata, if any, and the computed one.
 
     Splitting a file changes neither.
     """

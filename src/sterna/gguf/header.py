@@ -105,14 +105,14 @@ class _Cursor:
         return target
 
     def integer(self, nbytes: int, field: str) -> int:
-        """An unsigned integer."""
+        """Read an unsigned integer."""
         self.need(nbytes, field)
         value = int.from_bytes(self._data[self.at : self.at + nbytes], "little")
         self.at += nbytes
         return value
 
     def count(self, nbytes: int, most: int, least_nbytes: int, field: str) -> int:
-        """A count of items; the file must have `least_nbytes` bytes for each."""
+        """Read a count of items; the file must have `least_nbytes` bytes for each."""
         at = self.at
         value = self.integer(nbytes, field)
         left = self._file_nbytes - self.at
@@ -122,7 +122,7 @@ class _Cursor:
         return value
 
     def numbers(self, dtype: np.dtype[Any], count: int, field: str) -> npt.NDArray[Any]:
-        """`count` numbers, a copy."""
+        """Read `count` numbers, a copy."""
         nbytes = count * dtype.itemsize
         self.need(nbytes, field)
         raw = bytes(memoryview(self._data)[self.at : self.at + nbytes])
@@ -130,7 +130,7 @@ class _Cursor:
         return np.frombuffer(raw, dtype)
 
     def string(self, field: str, most: int = MAX_HEADER_BYTES) -> str:
-        """A string of at most `most` bytes."""
+        """Read a string of at most `most` bytes."""
         length = self.count(8, most, 1, field)
         self.need(length, field)
         at = self.at
@@ -138,7 +138,7 @@ class _Cursor:
         return self._decoded(at, self.at, field)
 
     def strings(self, count: int, field: str) -> list[str]:
-        """The elements of an array of strings."""
+        """Read the elements of an array of strings."""
         self._n_strings += count
         if self._n_strings > MAX_STRINGS:
             raise self.error(field, f"at most {MAX_STRINGS} strings", self._n_strings, self.at)
@@ -170,7 +170,7 @@ class _Cursor:
 
 
 def read_header(path: Path, descriptor: int, file_nbytes: int) -> Header:
-    """The header of an open file, checked but for the tensors' types and places.
+    """Read the header of an open file; check all but the tensors' types and places.
 
     Raises ModelFormatError; UnsupportedModelError for big-endian files and version 1.
     """
@@ -195,7 +195,7 @@ def read_header(path: Path, descriptor: int, file_nbytes: int) -> Header:
 
 
 def _counts(cursor: _Cursor) -> tuple[int, int]:
-    """The fixed part: tensors and metadata entries."""
+    """Read the fixed part: the numbers of tensors and metadata entries."""
     magic = cursor.numbers(np.dtype("<u1"), 4, "magic").tobytes()
     if magic != MAGIC:
         raise cursor.error("magic", repr(MAGIC), repr(magic), 0)

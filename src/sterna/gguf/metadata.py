@@ -34,7 +34,7 @@ class Metadata:
         return key in self._values
 
     def __iter__(self) -> Iterator[str]:
-        """The keys, in the file's order."""
+        """Yield the keys, in the file's order."""
         return iter(self._values)
 
     def sha256(self, but: tuple[str, ...]) -> str:
@@ -63,7 +63,7 @@ class Metadata:
         return value
 
     def integer(self, key: str, default: int | None = None, most: int = 2**63) -> int:
-        """A whole number from 0 to `most`."""
+        """Return a whole number from 0 to `most`."""
         if default is not None and key not in self:
             return default
         value = self._value(key, "a whole number", (int,))
@@ -72,7 +72,7 @@ class Metadata:
         return int(value)
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A finite number."""
+        """Return a finite number."""
         if default is not None and key not in self:
             return default
         value = self._value(key, "a number", (int, float))
@@ -87,30 +87,30 @@ class Metadata:
         return bool(self._value(key, "a boolean", (bool,)))
 
     def text(self, key: str, default: str | None = None) -> str:
-        """A string."""
+        """Return a string."""
         if default is not None and key not in self:
             return default
         return str(self._value(key, "a string", (str,)))
 
     def texts(self, key: str) -> list[str]:
-        """A list of strings."""
+        """Return a list of strings."""
         value: list[str] = self._value(key, "an array of strings", (list,))
         return value
 
     def array(self, key: str) -> npt.NDArray[Any]:
-        """An array of any number of numbers."""
+        """Return an array of any number of numbers."""
         value: npt.NDArray[Any] = self._value(key, "an array of numbers", (np.ndarray,))
         return value
 
     def numbers(self, key: str, size: int) -> npt.NDArray[Any]:
-        """An array of `size` numbers."""
+        """Return an array of `size` numbers."""
         value = self.array(key)
         if value.shape != (size,):
             raise self.error(key, f"{size} numbers", value.size)
         return value
 
     def each(self, key: str, size: int) -> list[int]:
-        """`size` non-negative whole numbers, stored one by one or as one for all."""
+        """Return `size` non-negative whole numbers, stored one by one or as one for all."""
         if not isinstance(self._values.get(key), np.ndarray):
             return [self.integer(key)] * size
         array = self.numbers(key, size)
@@ -119,14 +119,14 @@ class Metadata:
         return [int(value) for value in array]
 
     def flags(self, key: str, size: int) -> list[bool]:
-        """`size` booleans."""
+        """Return `size` booleans."""
         array = self.numbers(key, size)
         if array.dtype.kind not in "bu" or array.max(initial=0) > 1:
             raise self.error(key, f"{size} times true or false", "other numbers")
         return [bool(value) for value in array]
 
     def windowed(self, key: str, size: int, period: int) -> list[bool]:
-        """`size` booleans, stored one by one; else true except for every n-th.
+        """Return `size` booleans, stored one by one; else true except for every n-th.
 
         n is stored, or `period` if nothing is.
         """
@@ -138,7 +138,7 @@ class Metadata:
         return [(i + 1) % period != 0 for i in range(size)]
 
     def same(self, key: str, size: int, default: int | None = None) -> int:
-        """A whole number, stored once or `size` times."""
+        """Return a whole number, stored once or `size` times."""
         value = self._values.get(key)
         if not isinstance(value, np.ndarray):
             return self.integer(key, default)
@@ -149,7 +149,7 @@ class Metadata:
 
 
 def kind_of(value: Value) -> str:
-    """A value's kind in words, for messages."""
+    """Name a value's kind, for messages."""
     kinds = {list: "an array of strings", str: "a string", bool: "a boolean"}
     if isinstance(value, np.ndarray):
         return "an array of numbers"

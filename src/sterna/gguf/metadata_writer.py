@@ -156,7 +156,7 @@ def _add_vocabulary(
 def _tokens(
     gguf: Any, tokenizer: dict[str, Any], vocab_size: int, file: Path
 ) -> tuple[list[str], list[int]]:
-    """Spellings and types of all ids; rows of the embedding without a token are unused."""
+    """List spellings and types of all ids; embedding rows without a token are unused."""
     kinds = gguf.TokenType
     tokens = [f"[PAD{i}]" for i in range(vocab_size)]
     types = [int(kinds.UNUSED)] * vocab_size
@@ -186,7 +186,7 @@ def _tokens(
 
 
 def _scores(model: dict[str, Any], tokens: list[str]) -> list[float]:
-    """Scores of tokens, higher for earlier merges, as in SentencePiece."""
+    """Return scores of tokens, higher for earlier merges, as in SentencePiece."""
     rank: dict[str, int] = {}
     for i, merge in enumerate(model["merges"]):
         left, right = merge.split(" ") if isinstance(merge, str) else merge
@@ -205,7 +205,7 @@ def _has_prefix(tokenizer: dict[str, Any]) -> bool:
 
 
 def _pre(tokenizer: dict[str, Any], file: Path) -> str:
-    """GGUF's name of the pre-tokenizer."""
+    """Return GGUF's name of the pre-tokenizer."""
     cuts: list[str] = []
     for step in _steps(tokenizer, "pre_tokenizer"):
         if step["type"] == "Split":
@@ -226,7 +226,7 @@ def _pre(tokenizer: dict[str, Any], file: Path) -> str:
 
 
 def _steps(tokenizer: dict[str, Any], key: str) -> list[dict[str, Any]]:
-    """The steps of a normalizer or pre-tokenizer; sequences are unrolled once."""
+    """List the steps of a normalizer or pre-tokenizer; sequences are unrolled once."""
     whole = tokenizer.get(key)
     if not whole:
         return []

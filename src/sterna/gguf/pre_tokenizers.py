@@ -80,13 +80,13 @@ class PreTokenizer:
     opens: bool = False
 
     def steps(self) -> pre_tokenizers.PreTokenizer:
-        """The library's pre-tokenizer."""
+        """Make the library's pre-tokenizer."""
         level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         cuts = [pre_tokenizers.Split(Regex(cut), "isolated") for cut in self.cuts]
         return pre_tokenizers.Sequence([*cuts, level])
 
     def normalizer(self) -> normalizers.Normalizer | None:
-        """The library's normalizer, if any."""
+        """Make the library's normalizer, if any."""
         return normalizers.NFC() if self.composed else None
 
 

@@ -35,7 +35,7 @@ def rope_of(model: GgufModel, name: str) -> dict[str, Any]:
 
 
 def scaling_of(model: GgufModel, name: str) -> str:
-    """The type of the scaling; for Phi-3 it is LongRoPE, which the files do not say."""
+    """Return the type of the scaling; for Phi-3 it is LongRoPE, which the files do not say."""
     kind = model.metadata.text(f"{name}.rope.scaling.type", "none")
     unsaid = name == "phi3" and kind == "none" and LONGROPE.format("long") in model.tensors
     return "longrope" if unsaid else kind
@@ -49,7 +49,7 @@ def _linear_scaling(model: GgufModel, name: str) -> dict[str, Any]:
 
 
 def _yarn_scaling(model: GgufModel, name: str) -> dict[str, Any]:
-    """YaRN's keys, as llama.cpp reads them for these architectures.
+    """Return YaRN's keys, as llama.cpp reads them for these architectures.
 
     attn_factor multiplies the paper's factor. yarn_attn_factor is config.json's attention_factor,
     as the converter writes it; 1, which llama.cpp writes when it saves a model, means nothing.
@@ -90,13 +90,13 @@ _SCALINGS: dict[str, Callable[[GgufModel, str], dict[str, Any]]] = {
 
 
 def _original(m: Metadata, name: str) -> int:
-    """Positions before the context was made longer."""
+    """Return the positions before the context was extended."""
     context = m.integer(f"{name}.context_length")
     return m.integer(f"{name}.rope.scaling.original_context_length", context)
 
 
 def _factors(model: GgufModel, tensor: str) -> list[float]:
-    """A tensor of factors that divide the frequencies of pairs."""
+    """Read a tensor of factors that divide the frequencies of pairs."""
     info = model.tensors.get(tensor)
     if info is None or info.dtype != "F32" or len(info.shape) != 1:
         raise ModelFormatError(

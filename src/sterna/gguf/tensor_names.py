@@ -16,7 +16,7 @@ _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 
 
 def gguf_name(architecture: str, name: str) -> str:
-    """The tensor of a GGUF architecture for a tensor's name in a Hugging Face checkpoint."""
+    """Return a GGUF architecture's tensor for a tensor's name in a Hugging Face checkpoint."""
     inside = _LAYER.fullmatch(name)
     kinds = (ARCHITECTURES_OF[architecture], WITH_EXPERTS.get(architecture))
     arrays = {key: to for kind in kinds if kind for key, to in kind.arrays.items()}

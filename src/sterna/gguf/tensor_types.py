@@ -88,7 +88,7 @@ def is_known(type_id: int) -> bool:
 
 
 def nbytes_of(layout: Layout, shape: Sequence[int]) -> int | None:
-    """Bytes of a tensor [.., K] in this layout; None where its rows are not whole blocks."""
+    """Count the bytes of a tensor [.., K] in this layout; None if rows are not whole blocks."""
     n = 1
     for size in shape:
         n *= size
@@ -100,5 +100,5 @@ def nbytes_of(layout: Layout, shape: Sequence[int]) -> int | None:
 
 
 def candidates(type_id: int) -> tuple[Layout, ...]:
-    """The types that have this id, the usual one first."""
+    """List the types that have this id, the usual one first."""
     return _LAYOUTS[type_id]

@@ -133,7 +133,7 @@ class TokenTypes:
             )  # fmt: skip
 
     def _templates(self) -> str:
-        """The text of all chat templates."""
+        """Return the text of all chat templates."""
         keys = [key for key in self._metadata if key.startswith("tokenizer.chat_template")]
         return "\n".join(
             self._metadata.text(key) for key in keys if key != "tokenizer.chat_templates"
@@ -160,6 +160,6 @@ class TokenTypes:
 
 
 def _shown(tokens: Iterable[str]) -> str:
-    """A few of the tokens."""
+    """Show a few of the tokens."""
     named = [shown(token) for token in tokens]
     return ", ".join(named[:5]) + (f" and {len(named) - 5} more" if len(named) > 5 else "")

@@ -68,14 +68,14 @@ class ValueHeads:
         return np.concatenate([np.arange(first), places.reshape(-1)])
 
     def with_columns(self, module: str, raw: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """The bytes [rows, bytes] of a layer, its columns in the model's order."""
+        """Return the bytes [rows, bytes] of a layer, with columns in the model's order."""
         if module not in self.restored:
             return raw
         return raw.reshape(len(raw), self.v_heads, -1)[:, self.order].reshape(raw.shape)
 
 
 def tiled_out_proj(model: GgufModel, v_dim: int, folded: Mapping[str, Any] | None) -> list[str]:
-    """The layers `out_proj` that keep llama.cpp's order of value heads in their columns.
+    """List the layers `out_proj` that keep llama.cpp's order of value heads in their columns.
 
     Their blocks span heads, or a Hadamard matrix was folded into them in this order.
     """

@@ -91,7 +91,7 @@ class GgufWeights:
         return values
 
     def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
-        """The rows of `parts`: a weight for each run of neighbours of one type."""
+        """Pack the rows of `parts`: a weight for each run of neighbours of one type."""
         for part in parts:
             bias = self.model.tensors.get(self._name(f"{part.name}.bias"))
             if bias is not None and not part.bias:
@@ -107,7 +107,7 @@ class GgufWeights:
     def experts(
         self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
     ) -> list[Experts]:
-        """The rows of `parts` of all experts: a weight for each run of neighbours of one type."""
+        """Pack the rows of `parts` of all experts: a weight for each run of one type."""
         whole = Linear(name, sum(part.M for part in parts), parts[0].K)
         if len(parts) > 1 and self._name(f"{name}.weight") in self.model.tensors:
             parts = [whole]
@@ -128,7 +128,7 @@ class GgufWeights:
     def experts_bias(
         self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
     ) -> F32:
-        """The biases of all experts; the parts' tensors lie side by side."""
+        """Read the biases of all experts; the parts' tensors lie side by side."""
         each = [(f"{part.name.replace('.{}', '')}.bias", part.M) for part in parts]
         biases = np.concatenate([self.vector(part, count, M) for part, M in each], axis=1)
         for part, _ in each:
@@ -137,7 +137,7 @@ class GgufWeights:
         return biases
 
     def _stack(self, part: Linear, count: int) -> TensorInfo:
-        """The tensor of a part of all experts."""
+        """Return the tensor of a part of all experts."""
         name = self._name(f"{part.name.replace('.{}', '')}.weight")
         return self._info(name, (count, part.M, part.K))
 
@@ -149,7 +149,7 @@ class GgufWeights:
         return packing.pack(floats, packing.choose(floats[0], self.format), self.threads, info.name)
 
     def table(self, name: str, M: int, K: int) -> PackedWeight:
-        """The embedding or the output head [M, K], as it is stored or in the head's format."""
+        """Read the embedding or the output head [M, K], as it is stored or in the head's format."""
         part = Linear(name, M, K)
         info = self._part(part)
         is_float = info.dtype in FLOAT_TYPES
@@ -163,7 +163,7 @@ class GgufWeights:
         return self.modules[name]
 
     def shadow(self, table: PackedWeight) -> Shadow | None:
-        """The int8 shadow of the output head's table, if the head is exact."""
+        """Make the int8 shadow of the output head's table, if the head is exact."""
         return sources.shadow_of(table, self.head, self.threads)
 
     def refuse_unread(
@@ -203,7 +203,7 @@ class GgufWeights:
         return ValueHeads.of(self.config, self.model)
 
     def _name(self, name: str) -> str:
-        """The file's name of a tensor."""
+        """Return the file's name of a tensor."""
         return gguf_name(self._architecture, self._in_layer(name))
 
     def _in_layer(self, name: str) -> str:
@@ -267,7 +267,7 @@ class GgufWeights:
         return None if scale == 1 else np.float32(scale)
 
     def _order(self, module: str, rows: int) -> npt.NDArray[np.intp] | slice:
-        """The stored rows in the model's order.
+        """Return the stored rows in the model's order.
 
         In q and k, the pairs (i, i + head_dim / 2) of a head may be stored side by side. q, k and v
         may be stored one after the other, each with the rows of all heads.
@@ -294,13 +294,13 @@ class GgufWeights:
         return np.concatenate(ordered).astype(np.int64)
 
     def _raw(self, part: Linear) -> U8:
-        """The bytes of a layer's rows, uint8 [M, bytes], in the file's order."""
+        """Read the bytes of a layer's rows, uint8 [M, bytes], in the file's order."""
         raw = self.model.read(self._part(part).name)
         heads = self._value_heads
         return raw if heads is None else heads.with_columns(part.name, raw)
 
     def _rows(self, part: Linear) -> U8:
-        """The bytes of a layer's rows, uint8 [M, bytes], in the model's order: a copy."""
+        """Read the bytes of a layer's rows, uint8 [M, bytes], in the model's order: a copy."""
         raw = self._raw(part)
         order = self._order(part.name, part.M)
         return raw if isinstance(order, slice) else raw[order]
@@ -402,7 +402,7 @@ class GgufWeights:
 
 
 def _a_log(rates: F32) -> F32:
-    """The A_log whose -exp(A_log) is `rates`, or the nearest one in float32."""
+    """Return the A_log with -exp(A_log) = `rates`, or the nearest one in float32."""
     near = np.log(-rates.astype(np.float64)).astype(np.float32)
     below, above = (np.nextafter(near, np.float32(end)) for end in (-np.inf, np.inf))
     candidates = np.stack([near, below, above])

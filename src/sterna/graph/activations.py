@@ -17,7 +17,7 @@ ACTIVATIONS = ("int8", "int8x2")
 
 
 def in_two_planes(ops: Sequence[Op], activations: str) -> set[Value]:
-    """The values that are rounded to two planes of int8, not to one."""
+    """Return the values that are rounded to two planes of int8, not to one."""
     if activations != "int8x2":
         return set()
     return {op.output for op in ops if isinstance(op, RowwiseOp) and op.rounding is not None}

@@ -70,16 +70,16 @@ class GraphBuilder:
         return op.output
 
     def embed(self, table: PackedWeight, factor: float = 1.0) -> Value:
-        """Rows of the table [vocab, width] for the batch's tokens, times the factor."""
+        """Look up rows of the table [vocab, width] for the batch's tokens, times the factor."""
         out = Value(table.K)
         return self._add(EmbedOp(name="embed_tokens", output=out, weight=table, factor=factor))
 
     def previous_hidden_states(self, width: int) -> Value:
-        """A row for each token from outside (`StepInput.previous_hidden_states`)."""
+        """Add a row for each token from outside (`StepInput.previous_hidden_states`)."""
         return self._add(CopyOp(name="previous_hidden_states", output=Value(width), x=None))
 
     def concatenate(self, parts: Sequence[Value]) -> Value:
-        """The columns of all parts in one row."""
+        """Put the columns of all parts into one row."""
         *starts, width = accumulate((part.width for part in parts), initial=0)
         out = Value(width)
         for part, start in zip(parts, starts, strict=True):
@@ -233,12 +233,12 @@ class GraphBuilder:
         self, x: Value, table: PackedWeight, shadow: Shadow | None, name: str, cap: float = 0.0,
         bias: F32 | None = None,
     ) -> Value:  # fmt: skip
-        """The logits x W^T (+ bias); with a shadow of a float table, screened in steps that want a
-        top k.
+        """Compute the logits x W^T (+ bias).
 
-        cap: logits become cap * tanh(logit / cap). Such logits, and those with a bias, are not
-        screened: rounding may make the largest logits equal, and the float head could then choose
-        another of them.
+        shadow: of a float table; it screens the logits in steps that want a top k. cap: logits
+        become cap * tanh(logit / cap). Such logits, and those with a bias, are not screened:
+        rounding may make the largest logits equal, and the float head could then choose another of
+        them.
         """
         out = Value(table.M)
         if shadow is None or cap or bias is not None:
@@ -292,13 +292,15 @@ class GraphBuilder:
         )  # fmt: skip
 
     def split_heads(self, x: Value, n_heads: int, parts: int, name: str) -> Value:
-        """Columns [q | k | v] of each head in turn as [q of all | k of all | v of all]; parts: how
-        many there are of a head."""
+        """Reorder columns [q | k | v] of each head in turn to [q of all | k of all | v of all].
+
+        parts: how many parts a head has.
+        """
         out = Value(x.width)
         return self._add(SplitHeadsOp(name=name, output=out, x=x, n_heads=n_heads, parts=parts))
 
     def conv(self, x: Value, weight: F32, name: str) -> Value:
-        """A causal convolution of each of the first channels of x by itself, then SiLU.
+        """Convolve each of the first channels of x causally by itself, then apply SiLU.
 
         weight: float32 [channels, width]; the last column is for the token itself. Other columns of
         x stay as they are. Read the result and not x afterwards.
@@ -309,12 +311,13 @@ class GraphBuilder:
     def recurrence(
         self, x: Value, heads: RecurrentHeads, a: int, b: int, rate: F32, bias: F32, name: str
     ) -> Value:
-        """The gated delta rule over a row that begins [q | k | v], and has both gates of each value
-        head from the columns `a` and `b` on: float32 [v_heads * v_dim].
+        """Apply the gated delta rule; the result is float32 [v_heads * v_dim].
 
-        With q and k of unit length, q over the root of k_dim, decay = exp(rate softplus(a + bias))
-        and beta = sigmoid(b), each head's state is S <- decay S + k (beta (v - decay S^T k))^T, and
-        the result S^T q. rate, bias: float32 [v_heads]. Do not read x afterwards.
+        A row begins [q | k | v], and has the two gates of each value head from the columns `a` and
+        `b` on. q and k get unit length, and q is divided by the root of k_dim. With
+        decay = exp(rate softplus(a + bias)) and beta = sigmoid(b), each head's state is
+        S <- decay S + k (beta (v - decay S^T k))^T, and the result is S^T q. rate, bias: float32
+        [v_heads]. Do not read x afterwards.
         """
         out = Value(heads.v_width)
         return self._add(
@@ -372,8 +375,10 @@ class GraphBuilder:
         return self._add(RowwiseOp(name=name, output=out, x=x, spread=True))
 
     def combine(self, x: Value, residual: Value | None, name: str) -> Value:
-        """(residual +) the sum of a token's rows of experts, each times its share, in the order of
-        the experts."""
+        """Sum a token's rows of experts (and the residual), each times its share.
+
+        The order is that of the experts.
+        """
         route = x.route
         if route is None:
             raise ValueError(f"{name}: must combine rows of experts, but got rows of tokens")

@@ -32,7 +32,7 @@ def compiled(
     ops: Sequence[Op], planes_for: Mapping[Value, PackedWeight], skip_with: int,
     direct_tokens: Mapping[str, int], context: int, activations: str,
 ) -> _native.Program:  # fmt: skip
-    """The native program of operations; the settings are those of `Graph.compile`.
+    """Compile operations to a native program; the settings are those of `Graph.compile`.
 
     planes_for: of the values that layers read as planes of bf16, a weight that does.
     """
@@ -64,8 +64,11 @@ def _with_skips(ops: Sequence[Op]) -> list[Op]:
 
 
 def _with_planes(ops: Sequence[Op], planes_for: Mapping[Value, PackedWeight]) -> list[Op]:
-    """The operations, and one that makes planes of bf16 after the last that writes a value that
-    is read so; rowwise operations make their own."""
+    """Add operations that make planes of bf16.
+
+    Each follows the last operation that writes a value that is read as planes. Rowwise operations
+    make their own planes.
+    """
     out: list[Op] = []
     for op, following in zip(ops, [*ops[1:], None], strict=True):
         out.append(op)
@@ -94,7 +97,7 @@ class _Numbers:
                 self.by_id[id(rows)] = self.program.weight(rows.native())
 
     def add_heads(self, ops: Sequence[Op], context: int) -> None:
-        """Heads and rotations; equal ones have one number."""
+        """Add heads and rotations; equal ones have one number."""
         heads: dict[Heads, int] = {}
         rotaries: dict[Rotary, int] = {}
         for op in ops:
@@ -131,7 +134,7 @@ class _Numbers:
 
 
 def _buffers(ops: Sequence[Op], program: _native.Program) -> dict[Value, int]:
-    """A buffer of the program for each value; values never alive together share one."""
+    """Assign values to buffers of the program; values never alive together share one."""
     last_use = {x: i for i, op in enumerate(ops) for x in op.inputs}
     buffers: dict[Value, int] = {}
     free: dict[tuple[int, bool], list[int]] = {}

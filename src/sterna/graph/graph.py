@@ -83,7 +83,7 @@ class Graph:
         ]
 
     def kv_bytes(self, dtype: str, windowed: bool = False) -> int:
-        """Bytes of keys and values of one position, over all layers, or over those with windows."""
+        """Count the bytes of keys and values of one position, in all or in windowed layers."""
         return sum(
             _native.kv_bytes(1, heads.n_kv_heads, heads.head_dim, dtype)
             for heads, window in zip(self.kv_heads, self.kv_windows, strict=True)
@@ -91,12 +91,12 @@ class Graph:
         )
 
     def without_head(self) -> Graph:
-        """The model up to its last norm, which gives the hidden states of the selected rows."""
+        """Return the model up to its last norm, which gives hidden states of the selected rows."""
         last = max(i for i, op in enumerate(self.ops) if op.is_norm)
         return replace(self, ops=self.ops[: last + 1])
 
     def observed(self) -> Graph:
-        """The model with a program that adds up the squares of what its layers read, by column.
+        """Return the model with a program that adds up squares of its layers' inputs, by column.
 
         `Program.square_sums` has the sums in the order of `observed_by`. Compile it without `fast`,
         whose products read no floats.
@@ -117,7 +117,7 @@ class Graph:
         return [[weight for read, weight in layers if read is x] for x in values]
 
     def weights(self) -> list[PackedWeight]:
-        """Every packed weight once."""
+        """List every packed weight once."""
         return [op.weight for op in self.weight_ops]
 
     @property
@@ -132,11 +132,11 @@ class Graph:
         return len(formats) == 1 and not any(f.integer for f in formats)
 
     def linear_weights(self) -> list[PackedWeight]:
-        """Every packed weight that a linear layer or the head reads, once; of experts the first."""
+        """List every packed weight that a linear layer or the head reads; of experts the first."""
         return list({id(op.weight): op.one_weight for op in self.linears}.values())
 
     def layers(self) -> list[tuple[Value, PackedWeight]]:
-        """What each linear layer reads, and its weight; without the head."""
+        """List what each linear layer reads, and its weight; without the head."""
         return [(op.x, op.weight) for op in self.ops[:-1] if isinstance(op, LinearOp)]
 
     def compile(
@@ -147,7 +147,7 @@ class Graph:
         context: int = 0,
         activations: str = "int8",
     ) -> _native.Program:
-        """The native program; the last value written is the logits, or that of `without_head`.
+        """Compile; the last value written is the logits, or that of `without_head`.
 
         fast: layers of a model that `can_be_fast` use the bf16 products of the unit, if it has
         them, for every number of tokens. The head keeps the ascending sums of `ops.linear`, for
@@ -165,5 +165,5 @@ class Graph:
         return compiled(self.ops, planes_for, skip_with, direct_tokens, context, activations)
 
     def skips(self) -> dict[Op, int]:
-        """The layers that may leave out weights that meet a zero, as `skips.skips` finds them."""
+        """Find the layers that may leave out weights that meet a zero, as `skips.skips` does."""
         return skips(self.ops)

@@ -30,7 +30,7 @@ class Rotary:
     short_context: int = 0
 
     def of_context(self, context: int) -> tuple[float, ...]:
-        """The inverse frequencies of sequences of up to `context` positions."""
+        """Return the inverse frequencies of sequences of up to `context` positions."""
         return self.long if self.long and context > self.short_context else self.inverse_frequencies
 
 

@@ -10,7 +10,7 @@ __all__ = ["read_as_floats", "skips"]
 
 
 def skips(ops: Sequence[Op]) -> dict[Op, int]:
-    """The layers around a relu2 that may leave out what meets a zero (native/linear/active.h).
+    """Find layers around a relu2 that may leave out what meets a zero (native/linear/active.h).
 
     [gate | up] comes with the number of its rows that are gates: `up` needs no row whose gate
     is closed. What reads the product comes with 0: it needs no column whose activation is 0.
@@ -34,7 +34,7 @@ def skips(ops: Sequence[Op]) -> dict[Op, int]:
 
 
 def read_as_floats(ops: Sequence[Op]) -> set[Value]:
-    """The values that are read as floats: the others exist only as int8."""
+    """Return the values that are read as floats: the others exist only as int8."""
     floats = {x for op in ops for x in op.float_inputs}
     floats.add(ops[-1].output)
     return floats

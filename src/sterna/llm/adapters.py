@@ -32,15 +32,15 @@ class Adapters(Mapping[str, Adapter]):
         self.default: str | None = None
 
     def __getitem__(self, name: str) -> Adapter:
-        """The adapter of a name; KeyError."""
+        """Return the adapter of a name; KeyError if there is none."""
         return self._adapters[name]
 
     def __iter__(self) -> Iterator[str]:
-        """The names, in the order of loading."""
+        """Yield the names, in the order of loading."""
         return iter(tuple(self._adapters))
 
     def __len__(self) -> int:
-        """The number of adapters."""
+        """Return the number of adapters."""
         return len(self._adapters)
 
     def begin(self, given: object) -> None:
@@ -72,7 +72,7 @@ class Adapters(Mapping[str, Adapter]):
             self.default = None
 
     def chosen(self, name: str | None) -> Adapter | None:
-        """The adapter of this name, or the default for None; None if there is none."""
+        """Return the adapter of this name, or the default for None; None if there is none."""
         name = self.default if name is None else name
         return None if name is None or name == BASE else self._require(name)
 

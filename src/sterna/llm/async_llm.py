@@ -121,7 +121,7 @@ class AsyncLLM:
         priority: int = 0,
         adapter: str | None = None,
     ) -> list[TokenLogprob | None]:
-        """As `LLM.prompt_logprobs`, in shared steps; key and priority as in `submit`."""
+        """Score as `LLM.prompt_logprobs`, in shared steps; key and priority as in `submit`."""
         self._check_open()
         scheduling = _checked_scheduling(key, priority, None, "")
         request = self.llm.requests.make_scoring(prompt, top, adapter, **scheduling)
@@ -149,7 +149,7 @@ class AsyncLLM:
         return stream
 
     def load(self) -> SchedulerLoad:
-        """How busy the scheduler is; from any thread."""
+        """Return how busy the scheduler is; from any thread."""
         return self._engine_loop.scheduler.load
 
     async def drain(self) -> None:
@@ -273,13 +273,13 @@ class AsyncStream(AsyncIterator[Piece]):
             request.is_streamed = False
 
     async def result(self) -> list[Completion]:
-        """The answers once they have ended; raises the error of one that failed."""
+        """Return the answers once they have ended; raises the error of one that failed."""
         async for _ in self:
             pass
         return self.completions
 
     async def __anext__(self) -> Piece:
-        """The next piece of any answer (`Piece.index`)."""
+        """Return the next piece of any answer (`Piece.index`)."""
         while True:
             self.news.clear()
             try:
@@ -294,7 +294,7 @@ class AsyncStream(AsyncIterator[Piece]):
             await self.news.wait()
 
     def _next(self) -> Piece | None:
-        """A piece that is there already, else None."""
+        """Return a piece that is there already, else None."""
         while True:
             piece = next(self._current, None)
             if piece is not None:

@@ -48,7 +48,7 @@ class ChatRenderer:
         add_generation_prompt: bool = True,
         template: ChatTemplate | None = None,
     ) -> str:
-        """The prompt of a conversation; arguments as in `LLM.chat_prompt`."""
+        """Render the prompt of a conversation; arguments as in `LLM.chat_prompt`."""
         template = template or self.template
         if template is None:
             raise RequestError(
@@ -69,11 +69,11 @@ class ChatRenderer:
         )
 
     def encode(self, messages: object, **options: Any) -> list[int]:
-        """`render` as token ids. The template writes its own BOS."""
+        """Render, and return token ids. The template writes its own BOS."""
         return self._tokenizer.encode(self.render(messages, **options), add_special=False)
 
     def template_from(self, source: str) -> ChatTemplate:
-        """A template of Jinja text for this model; ModelFormatError where it is malformed."""
+        """Make a template from Jinja text for this model; ModelFormatError if it is malformed."""
         return ChatTemplate.from_source(source, self._token_settings)
 
     def reasoning_state(
@@ -83,7 +83,7 @@ class ChatRenderer:
         continued: bool = False,
         template: ChatTemplate | None = None,
     ) -> ReasoningState:
-        """How an answer to a rendered prompt begins. continued: it continues the last message."""
+        """Return how an answer to a prompt begins. continued: it continues the last message."""
         template = template or self.template
         if template is None:
             return ReasoningState.CLOSED
@@ -99,7 +99,7 @@ class ChatRenderer:
         return self.turn_ends_of(self.template)
 
     def turn_ends_of(self, template: ChatTemplate | None) -> frozenset[int]:
-        """The added token that a template writes after an answer, often not the EOS.
+        """Return the added token that a template writes after an answer, often not the EOS.
 
         Empty where that token ends only a part of a turn in the model's family, such as gpt-oss's
         <|end|>.
@@ -112,7 +112,7 @@ class ChatRenderer:
         return frozenset([added])
 
     def end_of_turn(self, tokens: list[int], messages: object, options: dict[str, Any]) -> int:
-        """How many tokens of a prompt come before the opening of the answer; never all.
+        """Count the tokens of a prompt before the opening of the answer; never all.
 
         Templates may write the opening differently once the answer is part of the messages.
         """
@@ -125,7 +125,7 @@ class ChatRenderer:
 
 
 def after_reasoning(state: ReasoningState, constraint: Constraint) -> Constraint:
-    """A constraint of the content alone, for an answer that begins in this state."""
+    """Limit a constraint to the content, for an answer that begins in this state."""
     if state is ReasoningState.CLOSED:
         return constraint
     return constraint.after_reasoning(state is ReasoningState.OPENED)

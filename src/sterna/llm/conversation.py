@@ -146,7 +146,7 @@ class Conversation:
     def _begin(
         self, content: str, options: Mapping[str, Any], params: SamplingParams | None
     ) -> tuple[Completion, Stream]:
-        """The completion of a turn, and the stream that fills it."""
+        """Start a turn; return its completion, and the stream that fills it."""
         with self._alone():
             self._end_running()
             messages = [*self._messages, {"role": "user", "content": content}]

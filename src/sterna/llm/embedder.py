@@ -31,7 +31,7 @@ class Embedder:
         pooling: str | None,
         adapter: Adapter | None,
     ) -> npt.NDArray[np.float32]:
-        """Vectors, float32 [texts, hidden_size]; RequestError."""
+        """Compute vectors, float32 [texts, hidden_size]; RequestError."""
         chosen = self._pooling(pooling)
         prefix = self._prompt(chosen, prompt_name, prompt)
         tokens = self._encode(texts, prefix, chosen)
@@ -55,7 +55,7 @@ class Embedder:
         return tokens
 
     def _pooling(self, kind: str | None) -> Pooling:
-        """The checkpoint's own pooling, or the given kind for a model that has none."""
+        """Return the checkpoint's own pooling, or the given kind for a model that has none."""
         name, own = self._engine.model.name, self._engine.model.config.pooling
         if kind is not None:
             checked_name("pooling", kind, KINDS)
@@ -71,7 +71,7 @@ class Embedder:
         return own or Pooling(str(kind), True, {}, None, None)
 
     def _prompt(self, pooling: Pooling, name: str | None, text: str | None) -> str:
-        """The prefix of each text."""
+        """Return the prefix of each text."""
         if name is not None and text is not None:
             raise RequestError("prompt: must be given by name or as a text, but got both")
         if text is not None:

@@ -32,7 +32,7 @@ class GenerationDefaults:
         return cls(sampling_of(config, file), _suppressed(config, vocab, file))
 
     def applied(self, params: SamplingParams) -> SamplingParams:
-        """Parameters with the model's values, or neutral ones, in place of None."""
+        """Return parameters with the model's values, or neutral ones, in place of None."""
         params = params.resolved(self.sampling)
         if not self.suppressed:
             return params
@@ -63,7 +63,7 @@ def sampling_of(config: Mapping[str, Any], file: Path) -> dict[str, Any]:
 
 
 def _suppressed(config: Mapping[str, Any], vocab: int, file: Path) -> tuple[tuple[int, ...], ...]:
-    """suppress_tokens and bad_words_ids of generation_config.json, as sequences of token ids.
+    """Read suppress_tokens and bad_words_ids of generation_config.json as sequences of ids.
 
     Gemma 4 lists its markers of images and sound there. Ids outside the model's vocabulary are left
     out, as in llama.cpp. ModelFormatError names `file` for malformed lists.

@@ -247,7 +247,7 @@ class LLM:
         return dict(self._defaults.sampling)
 
     def info(self) -> dict[str, Any]:
-        """What runs, by name.
+        """Return what runs, by name.
 
         model, architecture, isa, threads, format, head, kv_dtype, activations (None where all
         layers are floats), context, n_params, n_active_params (of one token's experts),
@@ -391,7 +391,7 @@ class LLM:
     def chat_prompt(
         self, messages: Sequence[Mapping[str, Any]], **options: Unpack[PromptOptions]
     ) -> str:
-        """The prompt that the chat template makes of a conversation.
+        """Render a conversation as the prompt that the chat template makes of it.
 
         Tools that the template has no place for go into the system prompt.
         """
@@ -400,11 +400,11 @@ class LLM:
     def chat_tokens(
         self, messages: Sequence[Mapping[str, Any]], **options: Unpack[PromptOptions]
     ) -> list[int]:
-        """`chat_prompt` as token ids."""
+        """Render as `chat_prompt`, and return token ids."""
         return self.renderer.encode(messages, **options)
 
     def start(self, request: Request) -> tuple[Completion, Stream]:
-        """The completion of a request, and the stream that fills it."""
+        """Start a request; return its completion, and the stream that fills it."""
         self.last = request.completion
         return request.completion, Stream(self.engine_loop.pieces(request))
 
@@ -426,7 +426,7 @@ class LLM:
         pooling: str | None = None,
         adapter: str | None = None,
     ) -> npt.NDArray[np.float32]:
-        """Vectors of texts, float32 [texts, hidden_size]; one row for a single string.
+        """Embed texts, float32 [texts, hidden_size]; one row for a single string.
 
         They are pooled and normalised as the checkpoint says, in its files for
         sentence-transformers or its GGUF metadata. The dot product of two vectors of unit length is
@@ -484,7 +484,7 @@ class LLM:
     def prompt_logprobs(
         self, prompt: str | Sequence[int], top: int = 0, *, adapter: str | None = None
     ) -> list[TokenLogprob | None]:
-        """The log-probability of each token of a prompt given the earlier ones; None for the first.
+        """Return log-probabilities of a prompt's tokens given earlier ones; None for the first.
 
         top: report so many of the likeliest tokens as well, up to 100. All tokens are computed,
         even if the prefix cache knows them, in steps shared with other requests. RequestError as in
@@ -496,7 +496,7 @@ class LLM:
 
 
 def _completed(started: tuple[Completion, Stream]) -> Completion:
-    """The completion once its stream is read."""
+    """Return the completion once its stream is read."""
     done, pieces = started
     for _ in pieces:
         pass

@@ -78,7 +78,7 @@ TEMPLATE = frozenset(TemplateOptions.__annotations__)
 def checked_options(
     options: Mapping[str, Any], params: SamplingParams | None = None
 ) -> tuple[SamplingParams, dict[str, Any]]:
-    """Options of `generate` as sampling parameters, and the others by name.
+    """Split options of `generate` into sampling parameters and the others, by name.
 
     A sampling option replaces the field of `params`; None leaves it alone. RequestError for an
     unknown option or a value out of range.
@@ -98,6 +98,6 @@ def checked_options(
 
 
 def split_template_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Options of `chat` as those of the template and those of `generate`."""
+    """Split options of `chat` into those of the template and those of `generate`."""
     template = {name: value for name, value in options.items() if name in TEMPLATE}
     return template, {name: value for name, value in options.items() if name not in TEMPLATE}

@@ -57,7 +57,7 @@ class PromptEncoder:
         return checked
 
     def _longer_context(self, needed: int) -> str:
-        """The remedy for a prompt of `needed` tokens."""
+        """Return the remedy for a prompt of `needed` tokens."""
         if needed > self._max_context:
             return "shorten it"
         return (

@@ -16,7 +16,7 @@ __all__ = ["digest", "fingerprint"]
 
 
 def fingerprint(llm: LLM, adapter: str | None = None) -> str:
-    """A digest of all that the bits of answers depend on, apart from the request.
+    """Hash all that the bits of answers depend on, apart from the request.
 
     It covers the engine's `identity`, the tokenizer, the template, and the adapter of this name or
     the default one. The first call reads all weights, about a second for 1.5 GB.

@@ -67,7 +67,7 @@ class RequestFactory:
         params: SamplingParams | None = None,
         **request_args: Any,
     ) -> Request:
-        """A request for one answer; arguments as in `make_several`."""
+        """Make a request for one answer; arguments as in `make_several`."""
         (request,) = self.make_several(prompt, 1, options, params, **request_args)
         return request
 
@@ -81,7 +81,7 @@ class RequestFactory:
         chat: bool = False,
         **request_args: Any,
     ) -> list[Request]:
-        """Requests for n answers to a prompt.
+        """Make requests for n answers to a prompt.
 
         options, params: as in `LLM.generate`. chat: end an answer with the end of a turn as well.
         request_args: other arguments of `Request`. RequestError.
@@ -101,7 +101,7 @@ class RequestFactory:
         params: SamplingParams | None = None,
         **request_args: Any,
     ) -> Request:
-        """A request for the answer to a conversation; options, params as in `LLM.chat`."""
+        """Make a request for the answer to a conversation; options, params as in `LLM.chat`."""
         template, others = split_template_options(options)
         renderer = self._renderer
         prompt = renderer.render(messages, **template)
@@ -121,7 +121,7 @@ class RequestFactory:
     def make_scoring(
         self, prompt: str | Sequence[int], top: int, adapter: str | None, **request_args: Any
     ) -> PromptLogprobsRequest:
-        """A request for the log-probabilities of a prompt's tokens."""
+        """Make a request for the log-probabilities of a prompt's tokens."""
         checked_whole("top", top, 0, MAX_LOGPROBS)
         return PromptLogprobsRequest(
             self._encoder.encode(prompt), top, self._tokenizer, context=self._engine.context,
@@ -130,7 +130,7 @@ class RequestFactory:
         )  # fmt: skip
 
     def check_options(self, options: Mapping[str, Any]) -> None:
-        """RequestError unless `make` takes these options."""
+        """Raise RequestError unless `make` takes these options."""
         _, others = checked_options(options)
         self._adapters.chosen(others.get("adapter"))
         self._constraints.matcher(others.get("constraint"))

@@ -77,7 +77,7 @@ def load(
 
 
 def load_assets(path: str | Path) -> Assets:
-    """The tokenizer, template and settings of a model, without its weights; raises as `load`."""
+    """Load a model's tokenizer, template and settings, without its weights; raises as `load`."""
     source = Path(path)
     if is_gguf(source):
         file = GgufModel(source)
@@ -125,7 +125,7 @@ def _open(source: Path, options: _Options, i2s: str | None, cached: bool) -> Mod
 
 
 def _from_cache(key: str, assets: Assets | None, options: _Options) -> Model | None:
-    """The packed form of a model; None if it is missing or cannot be used."""
+    """Open the packed form of a model; None if it is missing or cannot be used."""
     folder = cache.lookup(key)
     if folder is None:
         return None

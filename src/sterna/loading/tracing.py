@@ -85,7 +85,7 @@ def refuse_unread(source: WeightSource, module: ModuleType, config: TransformerC
 
 
 def _formats(graph: Graph) -> tuple[str, str]:
-    """The format of most bytes of the linear layers, and the head's format."""
+    """Return the format of most bytes of the linear layers, and the head's format."""
     *layers, head = graph.linears
     nbytes: Counter[str] = Counter()
     for layer in layers:
@@ -101,7 +101,7 @@ def layer_names(model: Model, of_files: Mapping[str, T]) -> dict[str, tuple[str,
 
 
 def model_name_of(module: ModuleType, stored: str) -> str:
-    """An architecture's name of the tensor that a checkpoint calls `stored`."""
+    """Return an architecture's name of the tensor that a checkpoint calls `stored`."""
     prefixes = BASE_MODEL | getattr(module, "PREFIXES", {})
     old = next((p for p in prefixes if stored.startswith(p)), "")
     name: str = prefixes.get(old, "") + stored[len(old) :]

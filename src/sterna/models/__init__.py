@@ -33,7 +33,7 @@ for _info in pkgutil.iter_modules(__path__):
 
 
 def architectures() -> list[str]:
-    """The names that config.json's `architectures` may have."""
+    """List the names that config.json's `architectures` may have."""
     return sorted(_MODULES)
 
 
@@ -46,7 +46,7 @@ def require_architecture(file: Path) -> None:
 
 
 def module_of(config: dict[str, Any], file: Path) -> ModuleType:
-    """The module of a config.json's architecture; raises as `require_architecture`."""
+    """Return the module of a config.json's architecture; raises as `require_architecture`."""
     names = config.get("architectures")
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
         raise ModelFormatError(

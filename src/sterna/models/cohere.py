@@ -22,7 +22,7 @@ TERNARY = False  # float tensors of linear layers are the weights themselves
 
 
 def complete(f: Fields) -> dict[str, Any]:
-    """The epsilon of norms and the kind of rotations, by the names that other files have."""
+    """Return the epsilon of norms and the kind of rotations, by the names of other files."""
     f.supported("use_qk_norm", f.flag("use_qk_norm"), False)
     return {"rms_norm_eps": f.number("layer_norm_eps"), "rope_interleaved": True}
 

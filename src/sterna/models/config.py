@@ -133,12 +133,12 @@ class TransformerConfig:
 
 
 def _architecture(config: dict[str, Any]) -> str:
-    """The name of the model's class in transformers."""
+    """Return the name of the model's class in transformers."""
     return str((config.get("architectures") or ["?"])[0])
 
 
 def _attention(fields: Fields, n_layers: int, head_dim: int, context: int) -> tuple[Attention, ...]:
-    """Rotations and window of each layer.
+    """Return rotations and window of each layer.
 
     layer_types: which layers have a window, and which set of rope_parameters each uses if there are
     several. no_rope_layers (SmolLM3): 1 for a layer that has rotations, else 0. Fields of ours:
@@ -174,7 +174,7 @@ def _attention(fields: Fields, n_layers: int, head_dim: int, context: int) -> tu
 
 
 def _rope_parameters(fields: Fields, types: list[str] | None) -> dict[str, dict[str, Any]]:
-    """The fields of the rotary embedding for each type of layer."""
+    """Return the fields of the rotary embedding for each type of layer."""
     name = "rope_parameters"
     parameters = fields.mapping(name)
     sets = [kind for kind, value in parameters.items() if isinstance(value, dict)]

@@ -34,7 +34,7 @@ _ROPE, _SCALING, _FULL = "rope_parameters", "rope_scaling", "full_attention"
 
 
 def resolve_aliases(config: dict[str, Any], file: Path) -> Fields:
-    """The fields of a config.json by one name each; errors name a field as the file does.
+    """Give the fields of a config.json one name each; errors name a field as the file does.
 
     ModelFormatError if two names of one field have different values.
     """

@@ -36,7 +36,7 @@ class Fields:
         return Fields(config, self.file, self.names)
 
     def name(self, field: str) -> str:
-        """The file's name of a field."""
+        """Return the file's name of a field."""
         return self.names.get(field, field)
 
     def fail(self, field: str, expected: str, got: object) -> None:
@@ -47,7 +47,7 @@ class Fields:
         raise ModelFormatError(file=self.file, field=field, expected=expected, got=value)
 
     def count(self, field: str, default: int | None = None, most: int = MAX_SIZE) -> int:
-        """A whole number in 1..most."""
+        """Return a whole number in 1..most."""
         value = self.config.get(field)
         value = default if value is None else value
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
@@ -56,7 +56,7 @@ class Fields:
         return value
 
     def number(self, field: str, default: float | None = None) -> float:
-        """A positive number."""
+        """Return a positive number."""
         value = self.config.get(field)
         value = default if value is None else value
         if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -72,14 +72,14 @@ class Fields:
         return self.count("num_hidden_layers", most=MAX_LAYERS)
 
     def factor(self, field: str, default: float | None = None) -> float:
-        """A number that scales something, well within the range of float32."""
+        """Return a number that scales something, well within the range of float32."""
         value = self.number(field, default)
         if not 1e-6 <= value <= 1e6:
             self.fail(field, "a number in 0.000001..1000000", value)
         return value
 
     def cap(self, field: str) -> float:
-        """The cap of a soft cap; 0 where the field is absent or null."""
+        """Return the cap of a soft cap; 0 if the field is absent or null."""
         if self.config.get(field) is None:
             return 0.0
         value = self.number(field)
@@ -88,7 +88,7 @@ class Fields:
         return value
 
     def mapping(self, field: str) -> dict[str, Any]:
-        """An object; empty where the field is absent."""
+        """Return an object; empty if the field is absent."""
         value = self.config.get(field) or {}
         if not isinstance(value, dict):
             self.fail(field, "an object", value)
@@ -112,7 +112,7 @@ class Fields:
         return [Fields({field: v}, self.file).number(field) for v in values]
 
     def strings(self, field: str) -> frozenset[str]:
-        """A list of strings; empty where the field is absent."""
+        """Return a list of strings; empty if the field is absent."""
         values = self.config.get(field, [])
         if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
             self.fail(field, "a list of strings", values)

@@ -51,7 +51,7 @@ class ContextExtension:
         return self.factor if self.kind == "linear" else 1.0
 
     def over(self, fields: Fields) -> Fields:
-        """The fields of a file, with this scaling for the layers without a window."""
+        """Return the fields of a file, with this scaling for the layers without a window."""
         if not self.kind:
             return fields
         text = fields.config.get("text_config")

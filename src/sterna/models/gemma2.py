@@ -29,7 +29,7 @@ NORMS = Norms(
 
 
 def complete(f: Fields) -> dict[str, Any]:
-    """The fields that follow from others: the first layer has a window, the second none."""
+    """Return fields that follow from others: the first layer has a window, the second none."""
     f.supported("use_bidirectional_attention", f.flag("use_bidirectional_attention"), False)
     if f.config.get("layer_types") is not None:
         return {}
@@ -45,7 +45,7 @@ def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
 def write(
     g: GraphBuilder, c: TransformerConfig, w: WeightSource, qk_norm: HeadNorms | None
 ) -> Value:
-    """The layers; qk_norm: as in `layers.attention`."""
+    """Write the layers; qk_norm: as in `layers.attention`."""
     attention = AttentionOptions(
         qk_norm=qk_norm,
         scale=c.fields.factor("query_pre_attn_scalar") ** -0.5,

@@ -21,7 +21,7 @@ TERNARY = False  # float tensors of linear layers are the weights themselves
 
 
 def complete(f: Fields) -> dict[str, Any]:
-    """The fields that follow from others, and the rotations of both kinds of layers."""
+    """Return the fields that follow from others, and the rotations of both kinds of layers."""
     f.supported("attn_logit_softcapping", f.config.get("attn_logit_softcapping"), None)
     found: dict[str, Any] = {
         "rope_parameters": rotations_of(

@@ -51,7 +51,7 @@ KV_HEADS, HEAD_DIM = "full_kv_heads", "full_head_dim"  # fields of ours, of laye
 
 
 def complete(f: Fields) -> dict[str, Any]:
-    """The fields of the text alone, its layers' kinds, and the heads and rotations of either."""
+    """Return the text's fields alone, its layers' kinds, and the heads and rotations of each."""
     text = f.mapping("text_config")
     t = f.having({**f.config, **text})
     if t.config.get("use_bidirectional_attention") not in (None, "vision"):  # that of images
@@ -118,7 +118,7 @@ def _check(t: Fields, kinds: list[str], kv_heads: int) -> None:
 
 
 def unread(c: TransformerConfig) -> set[str]:
-    """Modules of checkpoints that have no effect: keys of layers that read another layer's."""
+    """Return modules without effect: keys of layers that read another layer's."""
     names = ("k_proj", "v_proj", "k_norm", "v_norm")
     shared = range(c.n_layers - _shared(c.fields), c.n_layers)
     return {f"model.layers.{i}.self_attn.{name}" for i in shared for name in names}
@@ -169,7 +169,7 @@ def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
 
 
 def _shared(f: Fields) -> int:
-    """How many layers, the last ones, have no keys and values of their own."""
+    """Count the last layers that have no keys and values of their own."""
     return (
         f.count("num_kv_shared_layers", most=f.n_layers) if _given(f, "num_kv_shared_layers") else 0
     )
@@ -181,7 +181,7 @@ def _given(f: Fields, name: str) -> bool:
 
 
 def _rows(g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value) -> Value | None:
-    """The rows that layers add for each token, of all layers side by side."""
+    """Write the rows that layers add for each token, of all layers side by side."""
     if not _given(c.fields, ROW_WIDTH):
         return None
     each, half = c.fields.count(ROW_WIDTH), 0.5**0.5

@@ -22,7 +22,7 @@ QKV_BIAS = "qkv_bias"  # a field of ours: attention_bias, which leaves out that 
 
 
 def complete(f: Fields) -> dict[str, Any]:
-    """The part of a head that is rotated, and which layers have biases."""
+    """Return the part of a head that is rotated, and which layers have biases."""
     head_dim = f.count("head_dim", most=MAX_HEAD_DIM)
     rotary_dim, rope = rotated_part(f, f.mapping("rope_parameters"), head_dim)
     return {
@@ -41,7 +41,7 @@ def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
 
 
 def write(g: GraphBuilder, c: TransformerConfig, w: WeightSource, norms: Norms) -> Value:
-    """The layers, with norms of these names."""
+    """Write the layers, with norms of these names."""
     bias = c.fields.flag(QKV_BIAS)
     attention = AttentionOptions(bias=bias)
     return llama.build(g, c, w, norms=norms, attention=attention, fused_gate_up=True)

@@ -29,14 +29,14 @@ PREFIXES = {
 
 
 def complete(f: Fields) -> dict[str, Any]:
-    """The epsilon of norms, and the part of a head that is rotated."""
+    """Return the epsilon of norms, and the part of a head that is rotated."""
     heads = f.count("num_attention_heads")
     f.supported("num_key_value_heads", f.count("num_key_value_heads", heads), heads)
     return phi.complete(f)
 
 
 def unread(c: TransformerConfig) -> set[str]:
-    """Masks, which older checkpoints have as tensors."""
+    """Return the masks, which older checkpoints have as tensors."""
     return {f"model.layers.{i}.attention" for i in range(c.n_layers)}
 
 

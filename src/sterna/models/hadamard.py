@@ -50,11 +50,11 @@ class Hadamard:
         return cls(f, block, signs, f.strings("inputs"), f.strings("rows"))
 
     def of_input(self, name: str, width: int) -> Rotation | None:
-        """The rotation of a layer's input; None if there is none."""
+        """Return the rotation of a layer's input; None if there is none."""
         return self._of_width(width, name) if name in self.inputs else None
 
     def of_rows(self, name: str, width: int) -> Rotation | None:
-        """The rotation that a table's rows went through; None if there was none."""
+        """Return the rotation that a table's rows went through; None if there was none."""
         return self._of_width(width, name) if name in self.rows else None
 
     def _of_width(self, width: int, name: str) -> Rotation:

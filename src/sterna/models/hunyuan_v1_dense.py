@@ -27,7 +27,7 @@ QK_NORM = HeadNorms(names=("query_layernorm", "key_layernorm"), last=True)
 
 
 def complete(f: Fields) -> dict[str, Any]:
-    """The base of the rotations; UnsupportedModelError for features of the first code alone."""
+    """Return the base of the rotations; UnsupportedModelError for the first code's features."""
     f.supported("use_cla", f.flag("use_cla"), False)
     f.supported("use_qk_norm", f.config.get("use_qk_norm", True), True)
     rope = f.having({"rope_theta": f.number("rope_theta"), **f.mapping("rope_parameters")})

@@ -105,7 +105,7 @@ LLAMA_ATTENTION, NO_FACTORS = AttentionOptions(), Factors()
 def embedding(
     g: GraphBuilder, c: TransformerConfig, w: WeightSource, factor: float = 1.0
 ) -> tuple[Value, PackedWeight]:
-    """The residual stream at the first layer, factor times a row of the table, and the table."""
+    """Write the residual stream's first rows, factor * the table's; also return the table."""
     name = "model.embed_tokens"
     table = w.table(name, c.vocab_size, c.hidden_size)
     x = g.embed(table, factor)
@@ -148,7 +148,7 @@ def ungated(
 def norm_weight(
     w: WeightSource, name: str, size: int, plus_one: bool = False
 ) -> npt.NDArray[np.float32]:
-    """A norm's multiplier: `name`.weight, or with plus_one 1 + it, rounded to float32 once."""
+    """Return a norm's multiplier: `name`.weight, or with plus_one 1 + it, rounded once."""
     weight = w.vector(f"{name}.weight", size)
     return np.float32(1) + weight if plus_one else weight
 
@@ -180,7 +180,7 @@ def linear_parts(
     residual: Value | None = None,
     factor: float = 1.0,
 ) -> tuple[Value, list[int]]:
-    """As `linear`, and the columns where the results of each part begin.
+    """Write layers as `linear` does; also return the columns where each part's results begin.
 
     Layers with norms or rotations of their own inputs run one by one. Adapters may add to all that
     read x itself; a norm that is fused with the glu before it leaves no x.
@@ -208,7 +208,7 @@ def linear_parts(
 
 
 def _columns(parts: list[Linear], weights: list[PackedWeight], row: Value) -> list[int]:
-    """The column where each part's results begin; one weight may hold several parts."""
+    """Return the column where each part's results begin; a weight may hold several parts."""
     starts = dict(zip(accumulate((x.M for x in weights), initial=0), row.starts, strict=False))
     columns, at, before = [], 0, 0  # `before`: the weight's rows begin there
     for part in parts:
@@ -275,7 +275,7 @@ def gate_up(
     g: GraphBuilder, c: TransformerConfig, w: WeightSource, h: Value, name: str,
     *, stored_fused: bool = False,
 ) -> Value:  # fmt: skip
-    """The row [gate | up] of an FFN, one matrix; stored_fused: it is one in the checkpoint, too."""
+    """Write the row [gate | up] of an FFN, one matrix; stored_fused: also in the checkpoint."""
     d, ff = c.hidden_size, c.intermediate_size
     parts = [Linear(f"{name}.{n}_proj", ff, d, c.mlp_bias) for n in ("gate", "up")]
     if stored_fused:
@@ -303,12 +303,12 @@ def head(
     g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, embedding: PackedWeight,
     *, plus_one: bool = False, factor: float = 1.0, cap: float = 0.0, hidden_states: bool = False,
 ) -> Value:  # fmt: skip
-    """Logits of the wanted rows, times the factor, then capped; a tied head uses the embedding.
+    """Write logits of the wanted rows, times the factor, then capped.
 
     hidden_states: steps may ask for the head's input of all tokens (`GraphBuilder.hidden_states`).
 
-    The last norm's weight takes the factor, one rounding each. An exact head has a shadow of
-    its table; capped logits are not screened (`GraphBuilder.head`).
+    A tied head uses the embedding. The last norm's weight takes the factor, one rounding each. An
+    exact head has a shadow of its table; capped logits are not screened (`GraphBuilder.head`).
     """
     weight = norm_weight(w, "model.norm", c.hidden_size, plus_one)
     if factor != 1:
@@ -323,7 +323,7 @@ def logits(
     g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, embedding: PackedWeight,
     *, cap: float = 0.0, bias: bool = False,
 ) -> Value:  # fmt: skip
-    """Logits of rows that are normalised already; bias: `lm_head.bias`."""
+    """Write logits of rows that are normalised already; bias: `lm_head.bias`."""
     rotation = c.hadamard.of_input("lm_head", c.hidden_size) if c.hadamard else None
     x = _rotated(g, x, rotation, "lm_head")
     table = embedding if c.tied else w.table("lm_head", c.vocab_size, c.hidden_size)

@@ -18,7 +18,7 @@ TERNARY = llama.TERNARY
 
 
 def complete(f: Fields) -> dict[str, Any]:
-    """The window, which all layers have."""
+    """Return the window, which all layers have."""
     if f.config.get("layer_types") is not None or f.config.get("sliding_window") is None:
         return {}
     return {"layer_types": [SLIDING] * f.n_layers}

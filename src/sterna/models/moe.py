@@ -104,7 +104,7 @@ def combined(
     name: str, how: ExpertFields, *, names: Names = NAMES, bias: bool = False,
     stacking: Stacking = STACKED, activation: str = "", limit: float = 0.0,
 ) -> Value:  # fmt: skip
-    """(x +) the result of a route's experts for each row of h; the rest as in `feed_forward`."""
+    """Write (x +) the result of a route's experts for each row of h; else as `feed_forward`."""
     module = f"{name}.experts"
     rows = g.spread(h, route, f"{module}.spread")
     two = [Linear(f"{name}.{part}", how.width, c.hidden_size, bias) for part in names.gate_up]

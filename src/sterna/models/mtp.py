@@ -38,7 +38,7 @@ def is_there(c: TransformerConfig, w: WeightSource) -> bool:
 
 
 def build(model: Graph, c: TransformerConfig, w: WeightSource, ffn: FeedForward) -> Graph:
-    """The MTP layer of a model whose graph is `model`."""
+    """Build the MTP layer of a model with the graph `model`."""
     c = replace(c, attention=(*c.attention, c.attention[-1]))
     g, width, head = GraphBuilder(c.heads), c.hidden_size, model.head
     table = model.table

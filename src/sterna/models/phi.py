@@ -24,7 +24,7 @@ PREFIXES = {"model.final_layernorm.": "model.norm."}
 
 
 def complete(f: Fields) -> dict[str, Any]:
-    """The epsilon of norms, and the part of a head that is rotated."""
+    """Return the epsilon of norms, and the part of a head that is rotated."""
     f.supported("qk_layernorm", f.flag("qk_layernorm"), False)
     head_dim = f.count("hidden_size") // f.count("num_attention_heads")
     head_dim = f.count("head_dim", head_dim, MAX_HEAD_DIM)

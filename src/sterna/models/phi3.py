@@ -24,7 +24,7 @@ OLDER_NAMES = ("su", "yarn")  # of LongRoPE in the first files; this family has 
 
 
 def complete(f: Fields) -> dict[str, Any]:
-    """The window of all layers, the part of a head that is rotated, and the scaling's name."""
+    """Return the window of all layers, the rotated part of a head, and the scaling's name."""
     head_dim = f.count("hidden_size") // f.count("num_attention_heads")
     head_dim = f.count("head_dim", head_dim, MAX_HEAD_DIM)
     rotary_dim, rope = rotated_part(f, f.mapping("rope_parameters"), head_dim)

@@ -22,7 +22,7 @@ KV_DTYPE = "f16"
 
 
 def complete(f: Fields) -> dict[str, Any]:
-    """The first max_window_layers layers have no window, the others one, if it is in use."""
+    """Return windows: none in the first max_window_layers layers, one in others if in use."""
     if not f.flag("use_sliding_window"):
         return {"sliding_window": None}
     if f.config.get("layer_types") is not None or f.config.get("sliding_window") is None:

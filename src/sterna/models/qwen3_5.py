@@ -43,7 +43,7 @@ MAX_CONV_WIDTH = 16  # native kMaxConvWidth
 
 
 def complete(f: Fields) -> dict[str, Any]:
-    """The fields of the text alone, its layers' kinds, and the part of a head that is rotated."""
+    """Return the text's fields alone, its layers' kinds, and the rotated part of a head."""
     text = f.mapping("text_config")
     t = f.having({**f.config, **text})
     t.supported("attn_output_gate", t.config.get("attn_output_gate", True), True)
@@ -65,7 +65,7 @@ def complete(f: Fields) -> dict[str, Any]:
 
 
 def _mixers(t: Fields) -> list[str]:
-    """The kind of each layer: FULL or LINEAR."""
+    """Return the kind of each layer: FULL or LINEAR."""
     listed = t.items("layer_types", t.n_layers, (LINEAR, FULL))
     if listed is None:
         interval = t.count("full_attention_interval")
@@ -76,7 +76,7 @@ def _mixers(t: Fields) -> list[str]:
 
 
 def _check_sections(rope: Fields, rotary_dim: int) -> None:
-    """The sections must have a part for each pair of rotated features."""
+    """Check that the sections have a part for each pair of rotated features."""
     sections = rope.config.get("mrope_section")
     if sections is not None:
         whole = isinstance(sections, list) and all(type(s) is int and s >= 0 for s in sections)
@@ -115,7 +115,7 @@ def build(
 
 
 def _dense(c: TransformerConfig, w: WeightSource) -> FeedForward:
-    """An FFN without experts."""
+    """Make an FFN without experts."""
 
     def feed_forward(g: GraphBuilder, h: Value, x: Value, name: str) -> Value:
         h = g.glu(layers.gate_up(g, c, w, h, name), ACTIVATION, f"{name}.act")
@@ -127,7 +127,7 @@ def _dense(c: TransformerConfig, w: WeightSource) -> FeedForward:
 def predictor(
     g: Graph, c: TransformerConfig, w: WeightSource, ffn: FeedForward | None = None
 ) -> Graph | None:
-    """The MTP layer of the model with graph `g`; None if the weights have none."""
+    """Build the MTP layer of the model with graph `g`; None if the weights have none."""
     if not mtp.is_there(c, w):
         return None
     return mtp.build(g, c, w, ffn or _dense(c, w))
@@ -151,7 +151,7 @@ def _delta_net(
     heads: RecurrentHeads,
     name: str,
 ) -> Value:
-    """A gated DeltaNet layer, up to out_proj."""
+    """Write a gated DeltaNet layer, up to out_proj."""
     parts = [
         Linear(f"{name}.in_proj_{part}", M, c.hidden_size)
         for part, M in (

@@ -22,7 +22,7 @@ SKIPPED = qwen3_5.SKIPPED
 
 
 def complete(f: Fields) -> dict[str, Any]:
-    """The fields of the dense models, and the width of an expert for all layers."""
+    """Return the fields of the dense models, and the width of an expert for all layers."""
     fields = qwen3_5.complete(f)
     text = f.having({**f.config, **fields})
     return {**fields, "intermediate_size": text.count("moe_intermediate_size")}
@@ -34,7 +34,7 @@ def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
 
 
 def predictor(g: Graph, c: TransformerConfig, w: WeightSource) -> Graph | None:
-    """The MTP layer of the model with graph `g`; None if the weights have none."""
+    """Build the MTP layer of the model with graph `g`; None if the weights have none."""
     return qwen3_5.predictor(g, c, w, _experts(c, w))
 
 

@@ -21,7 +21,7 @@ TERNARY = False  # float tensors of linear layers are the weights themselves
 
 
 def complete(f: Fields) -> dict[str, Any]:
-    """The window, if it is in use; all layers have it."""
+    """Return the window, if it is in use; all layers have it."""
     if not f.flag("use_sliding_window") or f.config.get("sliding_window") is None:
         return {"sliding_window": None}
     return {"layer_types": [SLIDING] * f.n_layers}
@@ -43,7 +43,7 @@ def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
 
 
 def _dense_layers(f: Fields) -> set[int]:
-    """The layers without experts."""
+    """Return the layers without experts."""
     listed = f.config.get("mlp_only_layers") or []
     if not isinstance(listed, list) or any(type(i) is not int or i < 0 for i in listed):
         f.fail("mlp_only_layers", "a list of layers' numbers", listed)

@@ -36,7 +36,7 @@ F64 = npt.NDArray[np.float64]
 
 
 def rotary_of(fields: Fields, parameters: dict[str, Any], rotary_dim: int) -> Rotary:
-    """The rotations of the first `rotary_dim` values of a head.
+    """Return the rotations of the first `rotary_dim` values of a head.
 
     parameters: rope_parameters, of a kind of layers. `rope_factors` [rotary_dim / 2] is a field of
     ours: numbers to divide frequencies by, as GGUF stores Llama 3's scaling.
@@ -57,7 +57,7 @@ def rotary_of(fields: Fields, parameters: dict[str, Any], rotary_dim: int) -> Ro
 
 
 def rotations_of(fields: Fields, kinds: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """rope_parameters of each kind of layers; the file's win over the defaults in `kinds`.
+    """Return rope_parameters of each kind of layers; the file's win over defaults in `kinds`.
 
     Parameters without a kind are of the layers without a window.
     """
@@ -71,9 +71,9 @@ def rotations_of(fields: Fields, kinds: dict[str, dict[str, Any]]) -> dict[str, 
 def rotated_part(
     fields: Fields, parameters: dict[str, Any], head_dim: int
 ) -> tuple[int, dict[str, Any]]:
-    """How many of a head's features are rotated, and `parameters` without partial_rotary_factor.
+    """Count a head's rotated features; also return `parameters` without partial_rotary_factor.
 
-    That field stands in `parameters` or in config.json itself.
+    That field is in `parameters` or in config.json itself.
     """
     name = "partial_rotary_factor"
     rest = {key: value for key, value in parameters.items() if key != name}
@@ -87,12 +87,12 @@ def rotated_part(
 
 
 def scaling_kind(parameters: dict[str, Any]) -> Any:
-    """The scaling for longer contexts."""
+    """Return the scaling for longer contexts."""
     return parameters.get("rope_type", "default")
 
 
 def extended_context(fields: Fields) -> int:
-    """Positions that a model holds: max_position_embeddings, or YaRN's extension of the original.
+    """Return a model's positions: max_position_embeddings, or YaRN's extension of the original.
 
     Files extended by hand, as Qwen3's makers describe it, keep the old max_position_embeddings.
     """
@@ -106,7 +106,7 @@ def extended_context(fields: Fields) -> int:
 
 
 def default_attention_factor(factor: float, mscale: float = 1.0) -> float:
-    """YaRN's factor of cosines and sines (arXiv 2309.00071, section 3.4)."""
+    """Return YaRN's factor of cosines and sines (arXiv 2309.00071, section 3.4)."""
     return 0.1 * mscale * _native.log(factor) + 1.0 if factor > 1 else 1.0
 
 
@@ -144,12 +144,12 @@ class _Rope(Fields):
         return factor
 
     def optional(self, field: str) -> float | None:
-        """A positive number, None where the field is absent or null."""
+        """Return a positive number; None if the field is absent or null."""
         return None if self.config.get(field) is None else self.factor(field)
 
 
 def _rounded(frequencies: Any, factors: Any = 1.0) -> tuple[float, ...]:
-    """Frequencies over factors, rounded to float32 once."""
+    """Divide frequencies by factors, rounded to float32 once."""
     quotients = np.asarray(frequencies, np.float64) / np.asarray(factors, np.float64)
     return tuple(quotients.astype(np.float32).tolist())
 
@@ -211,7 +211,7 @@ class Yarn:
 
 
 def yarn_of(fields: Fields, parameters: dict[str, Any]) -> Yarn:
-    """The YaRN of rope_parameters; ModelFormatError names a field."""
+    """Read the YaRN of rope_parameters; ModelFormatError names a field."""
     rope = _Rope(fields, parameters, 2)
     factor = rope.extension
     fast, slow = rope.optional("beta_fast") or BETA_FAST, rope.optional("beta_slow") or BETA_SLOW

@@ -21,7 +21,7 @@ TERNARY = False  # float tensors of linear layers are the weights themselves
 
 
 def complete(f: Fields) -> dict[str, Any]:
-    """The epsilon of norms and the biases, by the names that other files have."""
+    """Return the epsilon of norms and the biases, by the names of other files."""
     return mistral.complete(f) | {
         "rms_norm_eps": f.number("norm_epsilon"),
         "attention_bias": f.flag("use_bias"),

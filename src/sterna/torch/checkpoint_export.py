@@ -91,7 +91,7 @@ def export_checkpoint(model: nn.Module, out: str | Path, tokenizer: Any = None) 
 
 
 def config_of(model: Any) -> Any:
-    """The config of a model of transformers; RequestError for any other module."""
+    """Return the config of a model of transformers; RequestError for any other module."""
     config = getattr(model, "config", None)
     if config is None or not isinstance(model, nn.Module):
         raise RequestError(
@@ -142,7 +142,7 @@ def _layer_tensors(name: str, layer: nn.Module) -> dict[str, Stored]:
 
 
 def stored_tensor(name: str, tensor: Any) -> Stored:
-    """A tensor as numpy has it, those of 16 bits as ("BF16" or "F16", uint16); named in errors."""
+    """Convert a tensor to numpy, one of 16 bits to ("BF16" or "F16", uint16); named in errors."""
     if tensor.device.type != "cpu":
         raise RequestError(f"{name}: must be on the CPU, but is on {tensor.device}; move it there")
     if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):

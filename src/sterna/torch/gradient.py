@@ -35,7 +35,7 @@ def of_floats(
     threads: Threads,
     dtype: torch.dtype,
 ) -> Tensor:
-    """A product of torch, a few tiles of W at a time.
+    """Multiply with torch, a few tiles of W at a time.
 
     dtype: of y. Products are in float32. If dtype is bfloat16 and rows have one scale each, they
     are as in torch's own layers of that dtype: grad times the scales is rounded to 8 bits, levels
@@ -61,7 +61,7 @@ def of_floats(
 def of_integers(
     grad: Tensor, codes: Tensor, scale: Tensor, f: Format, K: int, threads: Threads
 ) -> Tensor:
-    """A product of Sterna's kernels: the same bits on every CPU.
+    """Multiply with Sterna's kernels: the same bits on every CPU.
 
     grad times the scales is rounded as activations are, to max / 127 of each token (of each 65,536
     rows of W), where rows have different ones. W^T is kept for the next time, in a format of its
@@ -88,7 +88,7 @@ def of_integers(
 def _parts(
     codes: Tensor, scale: Tensor, f: Format, M: int, K: int, itemsize: int
 ) -> Iterator[tuple[slice, PackedWeight]]:
-    """The rows of a few tiles at a time, whose weights take _CHUNK_BYTES of items, and these."""
+    """Yield the rows of a few tiles, whose weights take _CHUNK_BYTES, and the weights."""
     tiles = max(1, _CHUNK_BYTES // max(1, itemsize * f.tile_rows * K))
     for first in range(0, codes.shape[0], tiles):
         last = first + tiles
@@ -100,7 +100,7 @@ def _parts(
 
 
 def _real_scales(weight: PackedWeight) -> Tensor:
-    """What the levels of rows that have one scale each are multiplied with."""
+    """Return the factors of levels, for rows with one scale each."""
     scales = np.broadcast_to(weight.scales * np.float32(weight.format.value), (weight.M,))
     return torch.from_numpy(np.array(scales))
 

@@ -37,7 +37,7 @@ def kind_of(layer: nn.Module) -> str | None:
 
 
 def packed_layer(layer: nn.Module, format: str | None) -> PackedWeight:
-    """The weights of a layer; raises as `SternaLinear.of`."""
+    """Pack the weights of a layer; raises as `SternaLinear.of`."""
     kind = kind_of(layer)
     if kind is None:
         raise RequestError(
@@ -67,7 +67,7 @@ def _scale(layer: nn.Module) -> F32:
 
 
 def _bit_linear(layer: nn.Module, weight: Tensor) -> tuple[npt.NDArray[Any], F32]:
-    """Trits + 1, row i * M / 4 + r in bits 2i of byte row r; the sums are divided by the scale."""
+    """Read trits + 1 (row i * M / 4 + r in bits 2i of byte row r) and the divisor of the sums."""
     codes = torch.cat([(weight >> 2 * i) & 3 for i in range(4)])
     if bool((codes == 3).any()):
         raise RequestError("weight: must be of codes 0, 1 and 2, but got a code 3; it is damaged")

@@ -40,7 +40,7 @@ class Swaps:
     left: tuple[Left, ...]
 
     def __str__(self) -> str:
-        """Numbers of swapped layers by class and format, and of the others with reasons."""
+        """Count swapped layers by class and format, and the others with reasons."""
         counts = Counter((s.kind, s.format) for s in self.swapped)
         made = ", ".join(f"{n} {kind} to {format}" for (kind, format), n in counts.items())
         line = f"swapped {len(self.swapped)} of {len(self.swapped) + len(self.left)} linear layers"
@@ -107,7 +107,7 @@ def accelerate(
 
 
 def owners_of(model: nn.Module) -> dict[int, list[str]]:
-    """Names of the modules that have a tensor as their weight, by the address of its memory."""
+    """Name the modules that have a tensor as their weight, by the address of its memory."""
     owners: dict[int, list[str]] = {}
     for name, module in model.named_modules():
         for key, tensor in module.named_parameters(recurse=False):

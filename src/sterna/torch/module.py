@@ -68,7 +68,7 @@ class SternaLinear(nn.Module):
     def of(
         cls, layer: nn.Module, format: str | None = None, int8_gradient: bool = False
     ) -> SternaLinear:
-        """The packed layer of an nn.Linear, or of a BitLinear or AutoBitLinear of transformers.
+        """Pack an nn.Linear, or a BitLinear or AutoBitLinear of transformers.
 
         format: for an nn.Linear, whose weights are rounded to it; BitNet's layers are ternary
         already, and by default `i2`. It shares the bias and the norm with the layer. Raises
@@ -92,7 +92,7 @@ class SternaLinear(nn.Module):
         return self.codes
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., K] -> [..., M]; raises as `ops.linear`, and for a bias of another dtype."""
+        """Compute [..., K] -> [..., M]; raises as `ops.linear`, and for a bias of another dtype."""
         if self.rms_norm is not None:
             x = self.rms_norm(x)
         M, K = self.out_features, self.in_features
@@ -124,11 +124,11 @@ class SternaLinear(nn.Module):
     # ------------------------------------------------------------------------------------- state
 
     def get_extra_state(self) -> Tensor:
-        """The format's name, uint8, so that every file of tensors can hold it."""
+        """Return the format's name as uint8, so that every file of tensors can hold it."""
         return torch.tensor(list(self.format.encode()), dtype=torch.uint8)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """RequestError where the state is that of another format."""
+        """Raise RequestError if the state is that of another format."""
         name = bytes(state.tolist()).decode(errors="replace")
         if name != self.format:
             raise RequestError(

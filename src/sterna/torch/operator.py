@@ -78,7 +78,7 @@ _MOST_SEEN = 1 << 14  # a view takes 0.5 KB, a model has some hundred
 
 
 def _kernels(codes: Tensor, scale: Tensor, format: str, M: int, K: int) -> _Kernels:
-    """The kernels' view of a weight's tensors; RequestError where they are not of that weight."""
+    """Return the kernels' view of a weight's tensors; RequestError if they are not of it."""
     key = (
         codes.data_ptr(), codes.shape, codes.dtype, codes.is_contiguous(),
         scale.data_ptr(), scale.shape, scale.dtype, scale.is_contiguous(),
@@ -167,7 +167,7 @@ def _linear(
 
 
 def check_int8_gradient(format: str) -> None:
-    """RequestError for a format whose levels, times one scale a row, are not those of `i8`."""
+    """Raise RequestError for a format without levels of `i8` times one scale a row."""
     f = formats.get(format)
     codebook = f.codebook
     if codebook is None or f.scales.group or codebook.ends[0] < -128 or codebook.ends[1] > 127:
@@ -180,7 +180,7 @@ def check_int8_gradient(format: str) -> None:
 def _linear_backward(
     y: Tensor, codes: Tensor, scale: Tensor, format: str, M: int, K: int, int8: bool = False
 ) -> Tensor:
-    """The gradient of x [..., K] for that of y [..., M], y W, as gradient.py computes it.
+    """Compute the gradient of x [..., K] from that of y [..., M], y W, as gradient.py does.
 
     The rounding of activations passes the gradient on unchanged (straight through). int8: a product
     of integers, RequestError for formats that it is not for.
@@ -270,7 +270,7 @@ def linear(
     K: int,
     int8_gradient: bool = False,
 ) -> Tensor:
-    """`torch.ops.sterna.linear`, without torch's dispatch when nothing would see it.
+    """Call `torch.ops.sterna.linear`, without torch's dispatch if nothing would see it.
 
     The dispatch takes three times as long as the operator: autograd's key looks for a gradient, and
     Python objects are boxed.

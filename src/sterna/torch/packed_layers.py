@@ -30,7 +30,7 @@ class OpenedLayers(NamedTuple):
 
 
 def open_layers(path: str | Path) -> OpenedLayers:
-    """A packed folder, or any other model that `sterna.loading.load` opens, layer by layer.
+    """Open a packed folder, or any other model that `sterna.loading.load` opens, by layers.
 
     Sterna packs q, k and v, and gate and up, as one weight: here each layer has its own rows, with
     the same levels and scales. Raises as `loading.load`, and RequestError for models of experts and

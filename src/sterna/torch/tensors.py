@@ -18,7 +18,7 @@ ALIGNMENT = 64  # bytes: a vector, as kernels load it, and how torch allocates
 
 
 def packed_tensors(packed: PackedWeight) -> tuple[Tensor, Tensor]:
-    """(codes, scale) of a packed weight, as `torch.ops.sterna.linear` takes them.
+    """Return (codes, scale) of a packed weight, as `torch.ops.sterna.linear` takes them.
 
     They share the memory of the packed weight where that may be written to and is aligned.
     """
@@ -31,7 +31,7 @@ def packed_tensors(packed: PackedWeight) -> tuple[Tensor, Tensor]:
 
 
 def packed_weight(codes: Tensor, scale: Tensor, format: str, M: int, K: int) -> PackedWeight:
-    """The inverse of `packed_tensors`, which shares their memory; the scales are those of rows."""
+    """Invert `packed_tensors`, sharing their memory; the scales are those of rows."""
     f = formats.get(format)
     lines = scale.numpy()
     if not f.scales.group:  # units are powers of two

@@ -20,7 +20,7 @@ class BitLinear(QuantLinear):
     """
 
     def rounded(self) -> Rounded:
-        """The weights as they are now."""
+        """Return the weights as they are now."""
         w = finite("weight", self.weight)
         scale = mean_abs(w.reshape(1, -1)).reshape(()).clamp(min=SMALLEST)
         # Times the inverse, which is rounded first: it decides near-ties.

@@ -36,11 +36,11 @@ class Rows(NamedTuple):
 
 
 def examples(file: Path, tokenizer: Tokenizer, template: ChatTemplate | None) -> list[Example]:
-    """The examples of a file, a JSON object a line: {"messages": [...]} or {"text": "..."}.
+    """Read the examples of a file, a JSON object a line: {"messages": [...]} or {"text": "..."}.
 
-    Of a conversation the assistant's answers are trained, each as the template has it after what
-    opens an answer; of a text all of it. Both end with the tokenizer's end. Raises ModelFormatError
-    that names the line, RequestError for messages without a template.
+    Training covers the assistant's answers of a conversation, each as the template writes it after
+    what opens an answer, and all of a text. Both end with the tokenizer's end. Raises
+    ModelFormatError that names the line, and RequestError for messages without a template.
     """
     made = []
     for line, text, messages in documents(file):

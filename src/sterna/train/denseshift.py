@@ -52,7 +52,7 @@ class _Reparametrised(QuantLinear):
         self.scale = nn.Parameter(torch.from_numpy(start.scale))
 
     def rounded(self) -> Rounded:
-        """The weights as they are now; RequestError for a scale of 0."""
+        """Return the weights as they are now; RequestError for a scale of 0."""
         scale = finite("scale", self.scale).abs()  # a sign is each weight's own
         if bool((scale == 0).any()):
             row = int((scale == 0).int().argmax())
@@ -109,6 +109,6 @@ def _latent(positive: Tensor) -> nn.Parameter:
 
 
 def _step(name: str, x: Tensor) -> Tensor:
-    """1(x), whose gradient is that of x."""
+    """Compute the step function 1(x), with the gradient of x."""
     x = finite(name, x)
     return straight_through((x >= 0).float(), x)

@@ -39,7 +39,7 @@ class GroupTernaryLinear(QuantLinear):
         self._format = str(format)
 
     def rounded(self) -> Rounded:
-        """The weights as they are now."""
+        """Return the weights as they are now."""
         w = finite("weight", self.weight)
         blocks = w.detach().reshape(len(w), -1, self.group)
         scale = mean_abs(blocks).clamp(min=SMALLEST).half().float()

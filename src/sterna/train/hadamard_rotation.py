@@ -20,7 +20,7 @@ class Rotation(graph.Rotation):
     """
 
     def __call__(self, x: Tensor) -> Tensor:
-        """[..., K] -> [..., K], of x's dtype; RequestError where blocks do not divide K."""
+        """Rotate [..., K] -> [..., K], of x's dtype; RequestError if blocks do not divide K."""
         K, block = x.shape[-1], self.block
         if block < 1 or block & (block - 1) or K % block or K % 16:
             raise RequestError(

@@ -58,7 +58,7 @@ class TrainingOptions:
     compiled: bool = False
 
     def part(self, step: int) -> float:
-        """The part of the highest learning rate that a step has, counted from 0."""
+        """Return the share of the highest learning rate that a step has, counted from 0."""
         rise = round(self.warmup * self.steps)
         if step < rise:
             return (step + 1) / rise
@@ -117,8 +117,10 @@ def train(
 def _optimizers(
     model: Any, trained: dict[str, nn.Parameter], settings: TrainingOptions
 ) -> list[torch.optim.Optimizer]:
-    """Of matrices, and of vectors: a step of Adam is as large for a scale as for a master, whose
-    sizes are alike, but a row has one scale, and thousands of masters.
+    """Make an optimizer for matrices and one for vectors.
+
+    A step of Adam is as large for a scale as for a master, since their sizes are alike, but a row
+    has one scale, and thousands of masters.
     """
     matrices = [p for p in trained.values() if p.ndim >= 2 and p.shape[-1] != 1]
     vectors = [p for p in trained.values() if p.ndim < 2 or p.shape[-1] == 1]
@@ -143,7 +145,7 @@ def _optimizers(
 def _step(
     model: Any, rows: Rows, settings: TrainingOptions, step: int, loss_of: Callable[..., Tensor]
 ) -> float:
-    """Gradients of the rows of a step, and their loss."""
+    """Compute the gradients of the rows of a step, and return their loss."""
     picked = _picked(len(rows.tokens), settings, step)
     scored = max(1, int((rows.labels[picked][:, 1:] != IGNORED).sum()))
     value = 0.0
@@ -164,14 +166,14 @@ def _step(
 
 
 def _loss(model: Any, tokens: Tensor, positions: Tensor, labels: Tensor) -> Tensor:
-    """Nats of all tokens that are to be predicted, summed."""
+    """Sum the nats of all tokens that are to be predicted."""
     logits = model(input_ids=tokens, position_ids=positions, use_cache=False).logits
     flat = logits[:, :-1].flatten(0, 1).float()
     return nn.functional.cross_entropy(flat, labels[:, 1:].flatten(), reduction="sum")
 
 
 def _picked(count: int, settings: TrainingOptions, step: int) -> Tensor:
-    """Rows of a step: each epoch has all in an order of its own, which no other state decides."""
+    """Pick the rows of a step: each epoch has all, in an order that only its number decides."""
     picked: list[Tensor] = []
     place, missing = step * settings.batch, settings.batch
     while missing:
@@ -234,7 +236,7 @@ def _restored(
 def _begin(
     start: Path, trained: dict[str, nn.Parameter], optimizers: list[torch.optim.Optimizer]
 ) -> None:
-    """Parameters and moments of another run's state, whose rates stay there."""
+    """Load parameters and moments of another run's state, but keep this run's rates."""
     state = _read(start / _STATE)
     shapes = {name: tuple(p.shape) for name, p in trained.items()}
     if {name: tuple(p.shape) for name, p in state["trained"].items()} != shapes:

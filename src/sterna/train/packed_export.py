@@ -103,7 +103,7 @@ def _levels(name: str, layer: nn.Module) -> Levels:
 
 
 def _tensors(model: nn.Module, layers: Mapping[str, nn.Module]) -> dict[str, Stored]:
-    """All tensors but the weights of low-bit layers."""
+    """Collect all tensors but the weights of low-bit layers."""
     config: Any = model.config
     tensors: dict[str, Stored] = {}
     for name, tensor in model.state_dict().items():

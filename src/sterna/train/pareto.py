@@ -68,7 +68,7 @@ class ParetoLinear(QuantLinear):
         self.weight_clip_val = nn.Parameter(alpha[:, None])
 
     def rounded(self) -> Rounded:
-        """The weights as they are now."""
+        """Return the weights as they are now."""
         w = finite("weight", self.weight)
         alpha = finite("weight_clip_val", self.weight_clip_val).clamp(min=float(SMALLEST))
         if self.bits == 1:

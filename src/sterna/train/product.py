@@ -26,7 +26,7 @@ __all__ = ["packed", "product", "rounded_activations"]
 
 
 def packed(rounded: Rounded) -> PackedWeight:
-    """What kernels read; RequestError where a level or scale is none of the format's."""
+    """Pack what kernels read; RequestError for a level or scale that the format lacks."""
     return ops.pack(
         rounded.levels.detach().cpu().numpy(),
         rounded.scale.detach().cpu().numpy(),

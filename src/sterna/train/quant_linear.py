@@ -61,7 +61,7 @@ class QuantLinear(nn.Module, ABC):
 
     @classmethod
     def of(cls, layer: nn.Linear, **options: Any) -> QuantLinear:
-        """The layer that starts from an nn.Linear; options: those of the class."""
+        """Make the layer that starts from an nn.Linear; options: those of the class."""
         if not isinstance(layer, nn.Linear):
             raise RequestError(f"layer: must be an nn.Linear, but got {type(layer).__name__}")
         norm = getattr(layer, "rms_norm", None)
@@ -70,15 +70,15 @@ class QuantLinear(nn.Module, ABC):
 
     @abstractmethod
     def rounded(self) -> Rounded:
-        """The weights as they are now; NonFiniteError where training diverged, RequestError."""
+        """Return the weights as they are now; NonFiniteError if training diverged, RequestError."""
 
     def packed(self) -> PackedWeight:
-        """The weights for `sterna.ops`, and for export."""
+        """Pack the weights for `sterna.ops`, and for export."""
         with torch.no_grad():
             return packed(self.rounded())
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., K] -> [..., M], of x's dtype; raises as `ops.linear`, and for another device."""
+        """Compute [..., K] -> [..., M], of x's dtype; raises as `ops.linear`, or for its device."""
         device = self._masters[0].device
         if x.device != device:
             raise RequestError(
@@ -120,5 +120,5 @@ class QuantLinear(nn.Module, ABC):
         return self._packed[1]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles pack their weight themselves."""
+        """Leave the packed weight out: copies and pickles pack their weight themselves."""
         return {**self.__dict__, "_packed": None, "held": None}

@@ -43,7 +43,7 @@ class DeepShiftQLinear(QuantLinear):
         self.register_buffer("unit", torch.ldexp(torch.tensor(1.0), exponent - self.most))
 
     def rounded(self) -> Rounded:
-        """The weights as they are now."""
+        """Return the weights as they are now."""
         w = finite("weight", self.weight)
         mantissa, exponent = torch.frexp(w.detach().abs() / self.unit.float())
         p = (exponent - (mantissa < _SQRT_HALF).int()).clamp(0, self.most)
@@ -79,7 +79,7 @@ class DeepShiftPSLinear(DeepShiftQLinear):
         self.weight: nn.Parameter = nn.Parameter(logs.clamp(0, self.most))
 
     def rounded(self) -> Rounded:
-        """The weights as they are now."""
+        """Return the weights as they are now."""
         shift = finite("weight", self.weight).clamp(0, self.most)
         sign = finite("sign", self.sign).clamp(-1, 1)
         p, s = shift.detach().round(), sign.detach().round()

@@ -31,7 +31,7 @@ class Rounded(NamedTuple):
 
 
 def straight_through(value: Tensor, of: Tensor) -> Tensor:
-    """`value`, whose gradient goes to `of` unchanged: straight-through (Bengio, arXiv 1308.3432).
+    """Return `value` with its gradient going to `of` unchanged (Bengio, arXiv 1308.3432).
 
     of: finite, of value's shape. Zero is added to the value, which keeps its bits.
     """
@@ -44,7 +44,7 @@ def scaled_gradient(x: Tensor, factor: float) -> Tensor:
 
 
 def finite(name: str, t: Tensor) -> Tensor:
-    """A tensor as float32; NonFiniteError for NaN and infinities, as training diverges to."""
+    """Convert a tensor to float32; NonFiniteError for NaN and infinities, if training diverged."""
     if not bool(torch.isfinite(t).all()):
         at = arithmetic.first_index((~torch.isfinite(t)).cpu().numpy())
         value = float(t.detach()[at])

@@ -58,7 +58,7 @@ class TorchModel:
         return Score(float(logprobs.sum(dtype=np.float64)), greedy)
 
     def _scored(self, tokens: list[int], start: int) -> tuple[npt.NDArray[np.float32], Tensor]:
-        """Log-probabilities of the tokens from `start` on, and the likeliest in their places."""
+        """Return log-probabilities of tokens from `start` on, and the likeliest in their places."""
         if start >= len(tokens):
             return np.zeros(0, np.float32), torch.zeros(0, dtype=torch.int64)
         training = self.model.training

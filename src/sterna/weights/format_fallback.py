@@ -32,7 +32,7 @@ class FormatFallback(NamedTuple):
     made: tuple[Made, ...]
 
     def __str__(self) -> str:
-        """One line that names the matrices, without the numbers of layers."""
+        """Name the matrices in one line, without the numbers of layers."""
         kinds = [*dict.fromkeys(_LAYER.sub(".*", one.name) for one in self.made)]
         more = f" and {len(kinds) - MOST_NAMES} more" if len(kinds) > MOST_NAMES else ""
         widths = " and ".join(map(str, sorted({one.K for one in self.made})))

@@ -72,7 +72,7 @@ class Loss:
             self.moved_zeros += int(np.count_nonzero(error[before == 0]))
 
     def row(self) -> dict[str, Any]:
-        """A row of a table or of JSON."""
+        """Return a row of a table or of JSON."""
         return {
             "tensor": self.name,
             "M": self.M,
@@ -89,6 +89,6 @@ class Loss:
 
 
 def _squares(values: F32) -> float:
-    """The sum of squares, in float64."""
+    """Sum squares in float64."""
     # numpy's dot product is avoided: its threads wait for each other when the cores are busy.
     return float(np.square(values, dtype=np.float64).sum())

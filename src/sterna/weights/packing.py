@@ -46,7 +46,7 @@ class Choice:
 
 
 def choose(part: Levels | Floats, asked: str | None) -> Choice:
-    """The format asked for, or the layer's own: the narrowest with all its levels, or its dtype.
+    """Choose the requested format, or the layer's own: the narrowest with all levels, or its dtype.
 
     If rows are no whole blocks, `formats.fitting` replaces the format. Raises RequestError for a
     format that cannot hold the weights.
@@ -116,7 +116,7 @@ def _pack_levels(parts: list[Levels], format: Format, threads: int, name: str) -
 
 
 def _scale(parts: list[Levels], format: Format) -> npt.NDArray[Any]:
-    """The parts' scales as one, in the unit of the format's levels, which is a power of two."""
+    """Join the parts' scales, in the unit of the format's levels, which is a power of two."""
     unit = np.float32(1 / format.value)
     M, K = sum(part.M for part in parts), parts[0].K
     scales = format.scales.joined([(part.M, part.scale) for part in parts])

@@ -34,7 +34,7 @@ CHUNK_WEIGHTS = 1 << 21  # float32: 8 MiB, of which a rounding has half a dozen 
 
 
 def row_chunks(weight: PackedWeight, whole: bool = False) -> Iterator[PackedWeight]:
-    """The rows of a weight in order, as weights of about CHUNK_WEIGHTS that share its memory."""
+    """Yield the rows of a weight in order, as weights of about CHUNK_WEIGHTS that share memory."""
     f = weight.format
     tiles = max(1, CHUNK_WEIGHTS // (f.tile_rows * weight.K))
     step = weight.M if whole else tiles * f.tile_rows
@@ -72,7 +72,7 @@ def _keeps(new: Format, old: Format) -> bool:
 
 
 def _base(f: Format) -> str:
-    """The name of a format without the suffix for scales."""
+    """Return the name of a format without the suffix for scales."""
     return f.name.partition(":")[0]
 
 
@@ -84,7 +84,7 @@ def _differ_in_name(new: Format, old: Format) -> bool:
 def repacked(
     weight: PackedWeight, format: str | None, threads: int, name: str, is_layer: bool = True
 ) -> PackedWeight:
-    """`weight` in `format` (None: its own), if nothing is lost or the weight is of floats.
+    """Put `weight` into `format` (None: its own), if nothing is lost or the weight is of floats.
 
     If rows are no whole blocks, `formats.fitting` replaces the format.
 
@@ -153,7 +153,7 @@ class Rows:
         return loss
 
     def finish(self) -> PackedWeight:
-        """The weight of the rows so far."""
+        """Return the weight of the rows so far."""
         self._pack(final=True)
         codes = self._codes[: self.format.n_tiles(self._done)]
         made = PackedWeight(self.format, self._done, self.K, codes, self._scale())
@@ -249,7 +249,7 @@ def _kept(
 
 
 def _merged(new: Format, old: Format, levels: npt.NDArray[Any], scale: F32, whole: bool) -> F32:
-    """Scales of least square error for levels -1, 0, 1 in new groups, in rows or (whole) in one.
+    """Fit scales of least squares for levels -1, 0, 1 in new groups, rows or (whole) one.
 
     Every sum here is exact, so a scale that all old groups share stays the same.
     """

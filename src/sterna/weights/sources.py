@@ -172,7 +172,7 @@ class PackedWeights:
         return name in self.modules or f"{name}.0" in self.modules
 
     def vector(self, name: str, *shape: int) -> F32:
-        """A small array, float32 of this shape."""
+        """Read a small array, float32 of this shape."""
         got = self.tensors.get(name)
         if got is None or got.shape != shape:
             raise ModelFormatError(
@@ -182,7 +182,7 @@ class PackedWeights:
         return np.asarray(got, np.float32)
 
     def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
-        """The packed weight of this name, or several named as by `in_runs`, each of whole parts."""
+        """Read the packed weight of this name, or several (`in_runs`), each of whole parts."""
         exact = any(part.exact for part in parts)
         modules = self._modules(name, parts, lambda rows, _: rows)
         return [self._layer(module, M, parts[0].K, exact) for module, M in modules]
@@ -190,7 +190,7 @@ class PackedWeights:
     def experts(
         self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
     ) -> list[Experts]:
-        """The packed weights of this name, as in `matrix`."""
+        """Read the packed weights of this name, as in `matrix`."""
         made = []
         for module, M in self._modules(
             name, parts, lambda rows, stored: Experts.rows_of(stored.format.tile_rows, count, rows)
@@ -206,7 +206,7 @@ class PackedWeights:
     def experts_bias(
         self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
     ) -> F32:
-        """The stored biases of all experts."""
+        """Read the stored biases of all experts."""
         return self.vector(f"{name}.bias", count, sum(part.M for part in parts))
 
     def _modules(
@@ -230,7 +230,7 @@ class PackedWeights:
         return modules
 
     def table(self, name: str, M: int, K: int) -> PackedWeight:
-        """The packed embedding or head."""
+        """Read the packed embedding or head."""
         got = self._packed(name, M, K)
         format = None if self.head is None else head_format(self.head, got.format.name)
         return self._kept(name, repacked(got, format, self.threads, name, is_layer=False))
@@ -309,13 +309,13 @@ class CheckpointWeights:
         return nested if tensor not in tensors and nested in tensors else tensor
 
     def vector(self, name: str, *shape: int) -> F32:
-        """A small array, float32 of this shape."""
+        """Read a small array, float32 of this shape."""
         self._read.add(name)
         self.tensors[name] = self._stored.floats(name, shape)
         return self.tensors[name]
 
     def table(self, name: str, M: int, K: int) -> PackedWeight:
-        """The embedding or the output head [M, K], in the head's format."""
+        """Read the embedding or the output head [M, K], in the head's format."""
         tensor = self._table_name(name)
         self._read.add(tensor)
         rows = self._stored.read(tensor, (M, K))
@@ -333,7 +333,7 @@ class CheckpointWeights:
         return shadow_of(table, self.head, self.threads)
 
     def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
-        """The rows of `parts` as one packed weight, or as one for each format among them."""
+        """Pack the rows of `parts` as one weight, or as one for each format among them."""
         read = {part.name: self.rows(part) for part in parts}
         choices = {
             part.name: packing.choose(read[part.name], None if part.exact else self.format)
@@ -352,7 +352,7 @@ class CheckpointWeights:
     def experts(
         self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
     ) -> list[Experts]:
-        """The rows of `parts` for all experts, as `matrix` gives them for one."""
+        """Pack the rows of `parts` for all experts, as `matrix` does for one."""
         if f"{name}_blocks" in self.checkpoint.tensors:
             self._read |= {f"{name}_blocks", f"{name}_scales"}
             asked, threads = self.format or "mxfp4", self.threads

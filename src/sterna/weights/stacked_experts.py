@@ -41,7 +41,7 @@ class Stacking:
     alternating: bool = False
 
     def rows(self, parts: list[Linear], part: Linear) -> slice:
-        """The rows of a part."""
+        """Return the rows of a part."""
         at = parts.index(part)
         if self.alternating:
             return slice(at, None, len(parts))
@@ -49,7 +49,7 @@ class Stacking:
         return slice(first, first + part.M)
 
     def order(self, parts: list[Linear]) -> npt.NDArray[np.int64] | None:
-        """Indices of stored rows that put the parts one after the other; None if they lie so."""
+        """Return indices of stored rows that put the parts in sequence; None if they are so."""
         if not self.alternating or len(parts) == 1:
             return None
         every = np.arange(sum(part.M for part in parts), dtype=np.int64)
@@ -94,7 +94,7 @@ def mxfp4_experts(
     checkpoint: Checkpoint, name: str, parts: list[Linear], count: int, stacking: Stacking,
     threads: int,
 ) -> Iterator[PackedWeight]:  # fmt: skip
-    """The weights of all experts in mxfp4, from the tensors `name`_blocks and `name`_scales.
+    """Yield the weights of all experts in mxfp4, from `name`_blocks and `name`_scales.
 
     ModelFormatError for another shape or dtype, NonFiniteError for a scale that is NaN.
     """
@@ -112,7 +112,7 @@ def mxfp4_experts(
 
 
 def _ggml_blocks(nibbles: U8, scales: U8) -> U8:
-    """Blocks [M, G, 16] of pairs, and their exponents [M, G] -> rows of ggml's blocks [M, 17 G]:
+    """Turn blocks [M, G, 16] of pairs and exponents [M, G] into rows of ggml's blocks [M, 17 G]:
     an exponent, then bytes of weights i and i + 16."""
     M, G, _ = nibbles.shape
     halves = nibbles.reshape(M, G, 2, 8)
@@ -125,7 +125,7 @@ def _ggml_blocks(nibbles: U8, scales: U8) -> U8:
 
 
 def experts_in(experts: Experts, format: str | None, threads: int, name: str) -> Experts:
-    """Experts in a format (None: their own): floats are rounded, levels kept; RequestError."""
+    """Put experts into a format (None: their own): round floats, keep levels; RequestError."""
     if format is None or experts.format == format:
         return experts
     made = (weight_in(expert, format, threads, name) for expert in experts)
@@ -133,7 +133,7 @@ def experts_in(experts: Experts, format: str | None, threads: int, name: str) ->
 
 
 def weight_in(weight: PackedWeight, format: str, threads: int, name: str) -> PackedWeight:
-    """A weight in a format that keeps its levels, or as floats; RequestError."""
+    """Put a weight into a format that keeps its levels, or into floats; RequestError."""
     if weight.format == format:
         return weight
     if formats.get(format).integer or not weight.format.integer:

@@ -50,7 +50,7 @@ def adopt(name: HubName) -> Download | None:
 
 
 def _snapshot(name: HubName) -> Path | None:
-    """The folder of the revision's last known commit."""
+    """Find the folder of the revision's last known commit."""
     repository = Repository(name.repo)
     with contextlib.suppress(OSError, ValueError):
         folder = repository.snapshot(name.revision)
@@ -66,7 +66,7 @@ def _snapshot(name: HubName) -> Path | None:
 
 
 def _files(folder: Path) -> dict[str, RemoteFile]:
-    """The files of a snapshot by path, if they are links to blobs named by their hash."""
+    """List the files of a snapshot by path, if they are links to blobs named by their hash."""
     files = {}
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError, ValueError):

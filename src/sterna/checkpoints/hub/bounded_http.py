@@ -27,7 +27,7 @@ class Slow(Exception):
 
 
 def headers() -> dict[str, str]:
-    """The headers of a request, with the user's token.
+    """Return the headers of a request, with the user's token.
 
     The package's own function sends a request without limits to ask which agents exist.
     """
@@ -39,7 +39,7 @@ def headers() -> dict[str, str]:
 
 @contextlib.contextmanager
 def answer(url: str, headers: dict[str, str]) -> Iterator[Any]:
-    """The answer to a GET, its body still to be read.
+    """Send a GET and yield the answer, with its body still to be read.
 
     Its connection and each piece of it must come within HF_HUB_DOWNLOAD_TIMEOUT seconds. Raises
     HubError for redirections that lead nowhere, and what huggingface_hub and its HTTP client raise.

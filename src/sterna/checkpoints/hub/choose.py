@@ -100,7 +100,7 @@ def choose(name: HubName, sizes: Mapping[str, int]) -> Choice:
 def _usual(
     name: HubName, models: Mapping[str, tuple[str, ...]], sizes: Mapping[str, int]
 ) -> tuple[str | None, str]:
-    """The file that a name without a word means, and why; None if that is ambiguous."""
+    """Choose the file that a name without a word means, and why; None if that is ambiguous."""
     if len(models) == 1:
         return next(iter(models)), ""
     for why, types in USUAL.items():
@@ -151,7 +151,7 @@ def _gguf_models(paths: Iterable[str]) -> dict[str, tuple[str, ...]]:
 def _matching(
     name: HubName, models: Mapping[str, tuple[str, ...]], sizes: Mapping[str, int]
 ) -> str:
-    """The model that `name.file` names: by its path, by the file's name, or by a word of it."""
+    """Find the model that `name.file` names: by its path, its file's name, or a word of it."""
     asked = (name.file or "").lower()
     if not models:
         raise RequestError(
@@ -171,7 +171,7 @@ def _matching(
 
 
 def _words(path: str) -> set[str]:
-    """The endings of a file's name that begin after '-' or '.', and its folders: "q4_k_m"."""
+    """List the endings of a file's name after '-' or '.', and its folders: "q4_k_m"."""
     *folders, last = path.lower().split("/")
     split = _SPLIT.fullmatch(last)
     stem = split[1] if split else last.removesuffix(".gguf")
@@ -180,7 +180,7 @@ def _words(path: str) -> set[str]:
 
 
 def _short(path: str, models: Iterable[str]) -> str:
-    """The shortest word of a file's name that means no other file."""
+    """Return the shortest word of a file's name that means no other file."""
     others = set().union(*(_words(m) for m in models if m != path))
     word = min((w for w in _words(path) - others), key=lambda w: (len(w), w), default=path)
     at = path.lower().rfind(word)
@@ -224,7 +224,7 @@ def _no_weights(name: HubName, sizes: Mapping[str, int]) -> ModelFormatError:
 
 
 def human(nbytes: int) -> str:
-    """ "1.2 GB", "3.4 kB": bytes in decimal units."""
+    """Format bytes in decimal units: "1.2 GB", "3.4 kB"."""
     for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if nbytes >= size:
             return f"{nbytes / size:.1f} {unit}"

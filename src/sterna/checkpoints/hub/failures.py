@@ -14,7 +14,7 @@ from sterna.files.writing import unwritable
 
 
 def host() -> str:
-    """The Hub's host and port only: the rest of an address may hold a password."""
+    """Return the Hub's host and port only: the rest of an address may hold a password."""
     from huggingface_hub import constants
 
     parts = urlsplit(constants.ENDPOINT)
@@ -85,7 +85,7 @@ def _translated(error: Exception, name: HubName) -> SternaError | None:
 
 
 def network_errors() -> tuple[type[Exception], ...]:
-    """The HTTP client's exceptions for connections that fail or are cut."""
+    """Return the HTTP client's exceptions for connections that fail or are cut."""
     from huggingface_hub.errors import HfHubHTTPError
 
     # Its base is the client's own HTTPError: httpx before version 2 of the package, httpx2 since
@@ -94,7 +94,7 @@ def network_errors() -> tuple[type[Exception], ...]:
 
 
 def offline(name: HubName, there: str = "") -> HubError:
-    """The error for a model that is not here and may not be fetched."""
+    """Make the error for a model that is not here and may not be fetched."""
     return HubError(
         f"{name}: must be downloaded before it is used offline, but is not{there}; run "
         f"`sterna pull {name}` without --offline and HF_HUB_OFFLINE",
@@ -103,7 +103,7 @@ def offline(name: HubName, there: str = "") -> HubError:
 
 
 def no_space(name: HubName, need: int, free: int) -> HubError:
-    """The error for a disk that is too small, before a byte is fetched."""
+    """Make the error for a disk that is too small, before a byte is fetched."""
     return HubError(
         f"{name}: needs {need:,} bytes in {cache_root()}, but got {free:,} free; free disk space "
         "(`sterna models` lists, `sterna rm` removes), or set HF_HOME to another disk",

@@ -59,7 +59,7 @@ class HubName:
         )
 
     def __str__(self) -> str:
-        """The name as one would type it."""
+        """Return the name as one would type it."""
         revision = "" if self.revision == DEFAULT_REVISION else f"@{self.revision}"
         return f"{self.repo}{revision}{f':{self.file}' if self.file else ''}"
 

@@ -130,7 +130,7 @@ class Pull:
         return download
 
     def _shards(self) -> list[RemoteFile]:
-        """The files that the index names."""
+        """List the files that the index names."""
         path = self.repository.snapshot(self.listing.commit) / INDEX
         names = sorted(set(weight_map(path).values()))
         for shard in names:
@@ -227,7 +227,7 @@ class _Meter:
 
 @contextlib.contextmanager
 def _bar(text: str, total: int) -> Iterator[_Meter]:
-    """The package's own progress bar on stderr: none where that is no terminal."""
+    """Show the package's own progress bar on stderr, if that is a terminal."""
     from huggingface_hub.utils import tqdm
 
     bar: Any = tqdm

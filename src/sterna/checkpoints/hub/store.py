@@ -120,7 +120,7 @@ class Download:
 
 
 def cache_root() -> Path:
-    """The Hugging Face cache: HF_HUB_CACHE, else HF_HOME/hub, else ~/.cache/huggingface/hub."""
+    """Return the Hugging Face cache: HF_HUB_CACHE, HF_HOME/hub or ~/.cache/huggingface/hub."""
     from huggingface_hub import constants
 
     return Path(os.path.abspath(Path(constants.HF_HUB_CACHE).expanduser()))
@@ -136,20 +136,20 @@ class Repository:
         self.records: Path = self.folder / "sterna"
 
     def snapshot(self, commit: str) -> Path:
-        """The folder of a commit's files."""
+        """Return the folder of a commit's files."""
         return self.folder / "snapshots" / commit
 
     def blob(self, digest: str) -> Path:
-        """The contents of this digest."""
+        """Return the path of the contents with this digest."""
         return self.folder / "blobs" / digest
 
     def partial(self, digest: str) -> Path:
-        """The contents of this digest while they are being fetched."""
+        """Return the path of the contents with this digest while they are being fetched."""
         return self.folder / "blobs" / f"{digest}{PARTIAL}"
 
     @contextlib.contextmanager
     def lock(self, announce: Callable[[str], None] = lambda text: None) -> Iterator[None]:
-        """One process (and thread) at a time fetches or removes files of this repository.
+        """Let one process (and thread) at a time fetch or remove files of this repository.
 
         announce: called with a notice if this one must wait for another.
         """
@@ -195,7 +195,7 @@ class Repository:
 
 
 def downloads(repo: str | None = None) -> list[Download]:
-    """The models fetched by Sterna and still whole, by name; of one repository or of all."""
+    """List the models that Sterna fetched and that are still whole, of one repository or all."""
     try:
         folders = [Repository(repo).folder] if repo else sorted(cache_root().glob("models--*"))
         paths = [path for folder in folders for path in (folder / "sterna").glob("*.json")]
@@ -206,7 +206,7 @@ def downloads(repo: str | None = None) -> list[Download]:
 
 
 def find(name: HubName) -> Download | None:
-    """The download that a name means, None if there is none; never asks the Hub."""
+    """Find the download that a name means, None if there is none; never asks the Hub."""
     candidates = downloads(name.repo)
     exact = [d for d in candidates if d.revision == name.revision]
     for d in exact or [d for d in candidates if name.is_commit(d.commit)]:
@@ -252,7 +252,7 @@ def remove(download: Download) -> int:
 
 
 def partial_bytes(repo: str) -> int:
-    """Bytes that an interrupted pull of a repository has left."""
+    """Count the bytes that an interrupted pull of a repository has left."""
     total = 0
     for path in (Repository(repo).folder / "blobs").glob(f"*{PARTIAL}"):
         with contextlib.suppress(FileNotFoundError):  # somebody's pull has come to its end
@@ -282,7 +282,7 @@ def _unlink(repository: Repository, path: Path, digest: str) -> int:
 
 
 def _own_bytes(path: Path) -> int:
-    """Bytes freed by removing this name: none for a link, or for a file with another name."""
+    """Count the bytes that removing this name frees: none for a link, or for a shared file."""
     if not path.is_file() or path.is_symlink():
         return 0
     status = path.stat()
@@ -318,7 +318,7 @@ def _prune(repository: Repository) -> int:
 
 
 def _read(path: Path) -> Download | None:
-    """A record, None if it is absent, damaged or of another version."""
+    """Read a record; None if it is absent, damaged or of another version."""
     try:
         value = load_json_object(path, _MAX_RECORD_BYTES)
         record = Download(
@@ -349,21 +349,21 @@ def _checked_path(value: Any) -> str:
 
 
 def checked_commit(value: Any) -> str:
-    """A commit's 40 digits; ValueError for anything else."""
+    """Return a commit's 40 digits; ValueError for anything else."""
     if not isinstance(value, str) or not _COMMIT.fullmatch(value):
         raise ValueError("commit")
     return value
 
 
 def checked_digest(value: Any) -> str:
-    """A SHA-256's 64 digits or a SHA-1's 40; ValueError for anything else."""
+    """Return a SHA-256's 64 digits or a SHA-1's 40; ValueError for anything else."""
     if not isinstance(value, str) or not _DIGEST.fullmatch(value):
         raise ValueError("digest")
     return value
 
 
 def checked_size(value: Any) -> int:
-    """A file's bytes; ValueError for anything but a whole number from 0 to 2^50."""
+    """Return a file's size in bytes; ValueError unless it is a whole number from 0 to 2^50."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 1 << 50:
         raise ValueError("size")
     return value

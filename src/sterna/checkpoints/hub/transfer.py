@@ -35,7 +35,7 @@ class _Cut(Exception):
 def fetch(
     url: str, headers: dict[str, str], file: RemoteFile, partial: Path, progress: Progress
 ) -> None:
-    """Fetches a file into `partial`, which may hold its beginning, and checks it.
+    """Fetch a file into `partial`, which may hold its beginning, and check it.
 
     `progress` also counts bytes that were there already. If the contents do not match the Hub's
     metadata, the file is removed and ModelFormatError raised. Errors of the network and of the disk
@@ -75,7 +75,7 @@ def check(path: Path, file: RemoteFile) -> None:
 
 
 def digest_of(path: Path, file: RemoteFile) -> str:
-    """The SHA-256 of a file, or its git SHA-1 where the metadata have that."""
+    """Compute the SHA-256 of a file, or its git SHA-1 if the metadata have that."""
     if len(file.digest) == 64:
         hasher = hashlib.sha256()
     else:

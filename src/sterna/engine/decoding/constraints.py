@@ -188,7 +188,7 @@ class Constraints:
         return self._compiled("tools", grammar, tuple(ignored), strict)
 
     def after_reasoning(self, constraint: Constraint, opened: bool) -> Constraint:
-        """As `Constraint.after_reasoning`."""
+        """Return the constraint as `Constraint.after_reasoning` does."""
         grammar = after_reasoning(constraint.grammar, self._special, opened, OPEN, CLOSE)
         made = self._compiled("constraint", grammar, constraint.ignored, not constraint.ignored)
         made._opened = opened

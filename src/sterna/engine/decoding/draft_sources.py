@@ -45,7 +45,7 @@ class PromptLookup:
         self._seen = gram - 1  # ends up to here are in the table
 
     def propose(self, history: I32, k: int) -> list[int]:
-        """As `DraftSource.propose`; a place near the end is repeated to get k tokens."""
+        """Propose as `DraftSource.propose`; a place near the end is repeated to get k tokens."""
         n, gram = len(history), self._gram
         if n < gram:
             return []
@@ -80,7 +80,7 @@ class ForcedTokens:
         self._matcher = matcher
 
     def propose(self, history: I32, k: int) -> list[int]:
-        """As `DraftSource.propose`, where the matcher has followed the answer."""
+        """Propose as `DraftSource.propose`, if the matcher has followed the answer."""
         return self._matcher.forced_tokens()[:k]
 
 
@@ -102,7 +102,7 @@ class PredictedOutput:
             self._places.setdefault(tuple(self._tokens[end - SHORT : end]), []).append(end)
 
     def propose(self, history: I32, k: int) -> list[int]:
-        """As `DraftSource.propose`: what follows the matching place nearest to the last one."""
+        """Propose as `DraftSource.propose`: what follows the match nearest to the last one."""
         answer = history[self._begin + self._seen :].tolist()
         self._seen += len(answer)
         if self._tokens[self._at : self._at + len(answer)] == answer:

@@ -172,5 +172,5 @@ def common_prefix_length(a: I32, b: I32) -> int:
 
 
 def _layers(page: int) -> int:
-    """0 for a page that is there for no layer, 1 for some, 2 for all."""
+    """Return 0 for a page that is there for no layer, 1 for some, 2 for all."""
     return 0 if page == GONE else 1 if page >= BARE else 2

@@ -65,7 +65,7 @@ class FairQueue:
         self._served[key] += tokens
 
     def _rank(self, entry: Entry, now: float) -> float:
-        """Seconds to compute the rest of the prompt, less credit for waiting and priority."""
+        """Return the prompt's remaining seconds, less credit for waiting and priority."""
         left = entry.request.left
         per_token = self._costs.rate(min(left, 256))
         waited = now - entry.arrived

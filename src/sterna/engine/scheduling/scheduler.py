@@ -262,7 +262,7 @@ class Scheduler:
         return self.costs.chunk(work, entry.request.sequence.length, entry.request.left, target)
 
     def _source(self, entry: Entry, chosen: Mapping[Entry, _Share]) -> Entry | None:
-        """As `Admission.source`; a source that needs a snapshot stops where this one will go on."""
+        """Choose as `Admission.source`; a source that needs a snapshot stops where this goes on."""
         source = self._admission.source(entry, self._running())
         share = chosen.get(source) if source is not None else None
         if share is not None and self.engine.kv_cache.needs_snapshots:

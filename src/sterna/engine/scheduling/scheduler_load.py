@@ -32,5 +32,5 @@ class SchedulerLoad:
         return not self.running and not self.waiting
 
     def queue(self, more: int) -> int:
-        """How many requests would wait if `more` were added."""
+        """Return how many requests would wait if `more` were added."""
         return max(0, self.waiting + more - self.places)

@@ -83,7 +83,7 @@ class ScaleLayout(ABC):
 
     @abstractmethod
     def check(self, scales: npt.NDArray[Any], M: int, K: int, name: str) -> F32:
-        """Scales of `shape` or () as float32, rounded to values that can be held.
+        """Round scales of `shape` or () to values that can be held, as float32.
 
         RequestError for a wrong shape or a value that cannot be held, NonFiniteError; name: of the
         format, for the message.
@@ -95,7 +95,7 @@ class ScaleLayout(ABC):
 
     @abstractmethod
     def weights(self, levels: Levels, scales: F32, value: float) -> F32:
-        """Levels [M, K], or floats, and their scales -> the real weights, float32 [M, K].
+        """Compute the weights, float32 [M, K], of levels [M, K] (or floats) and their scales.
 
         value: of a level of 1, before its scale.
         """
@@ -104,7 +104,7 @@ class ScaleLayout(ABC):
 
     @abstractmethod
     def nbytes(self, layout: Layout, M: int, K: int) -> int:
-        """Bytes of scales that one pass over a packed matrix reads."""
+        """Count the bytes of scales that one pass over a packed matrix reads."""
 
     @property
     @abstractmethod
@@ -113,7 +113,7 @@ class ScaleLayout(ABC):
 
     @abstractmethod
     def kind_of(self, held: Held) -> str:
-        """The one of `kinds` that `held` is of."""
+        """Return the one of `kinds` that `held` is of."""
 
     @abstractmethod
     def held_shape(self, kind: str, layout: Layout, M: int, K: int) -> tuple[int, ...]:
@@ -121,19 +121,19 @@ class ScaleLayout(ABC):
 
     @abstractmethod
     def pack(self, scales: F32, layout: Layout, M: int, K: int) -> Held:
-        """Scales as `check` returns them -> held."""
+        """Pack scales as `check` returns them into a held array."""
 
     @abstractmethod
     def unpack(self, held: Held, layout: Layout, M: int, K: int) -> F32:
-        """The values of held, of `shape` or ()."""
+        """Return the values of a held array, of `shape` or ()."""
 
     @abstractmethod
     def rows_of(self, held: Held, rows: slice, layout: Layout) -> Held:
-        """The held array for some rows, which begin with a tile."""
+        """Return the held array for some rows, which begin with a tile."""
 
     @abstractmethod
     def stacked(self, parts: Sequence[Held], M: int, rows: int) -> Held:
-        """The held array for matrices of M rows; each takes `rows`, which are whole tiles."""
+        """Join held arrays of matrices of M rows; each takes `rows`, which are whole tiles."""
 
     @abstractmethod
     def valid(self, held: Held, layout: Layout, threads: int) -> bool:
@@ -143,7 +143,7 @@ class ScaleLayout(ABC):
     def for_kernels(
         self, held: Held, M: int, rows: int, unit: float, value: float
     ) -> tuple[F32 | None, KernelGroups | None]:
-        """The native core's arguments: a scale for each row of all tiles, or groups of scales.
+        """Make the native core's arguments: a scale for each row of all tiles, or groups of scales.
 
         rows: of all tiles, including the matrix's M; unit and value: as of a Codebook. Raises
         TypeError and ValueError for arrays of another kind.
@@ -158,18 +158,18 @@ class ScaleLayout(ABC):
     def settled(
         self, blocks: F32, levels: Levels, scales: F32, codebook: Codebook
     ) -> tuple[Levels, F32]:
-        """Levels [B, block] and scales [B, ...] of rounded blocks, after rounding of the scales.
+        """Correct levels [B, block], scales [B, ...] of rounded blocks after rounding the scales.
 
         If held scales have few bits, other levels may be nearer to the weights.
         """
         return levels, scales
 
     def typical(self, scales: F32, factor: float) -> F32:
-        """One scale for all places: the median of some blocks' [B, ...], times a factor."""
+        """Return one scale for all places: the median of some blocks' [B, ...], times a factor."""
         return np.asarray(np.median(np.abs(scales), axis=0) * factor, np.float32)
 
     def repeated(self, scale: F32, layout: Layout, K: int) -> Held:
-        """One scale, for all places -> the held array for the rows of a tile of K columns."""
+        """Repeat one scale in a held array for the rows of a tile of K columns."""
         rows = layout.tile_rows
         scales = np.ascontiguousarray(np.broadcast_to(scale, self.shape(rows, K)))
         return self.pack(scales, layout, rows, K)

@@ -69,21 +69,21 @@ class GroupScales(BlockScales):
         return 2 if self.minima else 1
 
     def _lines(self, K: int) -> int:
-        """Lines of a tile; K is padded like the codes'."""
+        """Count the lines of a tile; K is padded like the codes'."""
         return -(-(-(-K // PAD_K) * PAD_K) // self.group) * self._per_group
 
     # ----------------------------------------------------------------------------------- values
 
     def shape(self, M: int, K: int) -> tuple[int, ...]:
-        """(M, groups), or with minima (M, groups, 2)."""
+        """Return (M, groups), or with minima (M, groups, 2)."""
         return (M, self.n_groups(K), 2) if self.minima else (M, self.n_groups(K))
 
     def group_values(self, scales: F32, M: int, K: int) -> F32:
-        """Scales -> float32 [M, groups, 1], or with minima [M, groups, 2]."""
+        """Convert scales to float32 [M, groups, 1], or with minima [M, groups, 2]."""
         return scales.reshape(M, self.n_groups(K), self._per_group)
 
     def check(self, scales: npt.NDArray[Any], M: int, K: int, name: str) -> F32:
-        """Scales of `shape` or () as float32 of the values that the number holds."""
+        """Round scales of `shape` or () to values that the number holds, as float32."""
         given = np.asarray(scales, np.float32)
         given = np.broadcast_to(given, self.check_shape(given, M, K, name))
         held, fits = self.number.held(given)
@@ -97,16 +97,16 @@ class GroupScales(BlockScales):
     # ------------------------------------------------------------------------------------- held
 
     def nbytes(self, layout: Layout, M: int, K: int) -> int:
-        """Bytes of the lines of all tiles."""
+        """Count the bytes of the lines of all tiles."""
         return layout.n_tiles(M) * self._lines(K) * layout.tile_rows * self.number.dtype.itemsize
 
     def pack(self, scales: F32, layout: Layout, M: int, K: int) -> Held:
-        """Scales of `shape` -> lines uint8 [tiles, bytes]."""
+        """Pack scales of `shape` into lines uint8 [tiles, bytes]."""
         typed = self.number.encoded(scales).reshape(M, self.n_groups(K) * self._per_group)
         return lines_of(typed, layout, self._lines(K))
 
     def unpack(self, held: Held, layout: Layout, M: int, K: int) -> F32:
-        """Lines uint8 [tiles, bytes] -> scales of `shape`."""
+        """Unpack lines uint8 [tiles, bytes] to scales of `shape`."""
         tiles, count = held.shape[0], self._lines(K)
         typed = held.view(self.number.dtype).reshape(tiles, count, layout.tile_rows)
         rows = typed.transpose(0, 2, 1).reshape(tiles * layout.tile_rows, count)
@@ -122,7 +122,7 @@ class GroupScales(BlockScales):
     def settled(
         self, blocks: F32, levels: Levels, scales: F32, codebook: Codebook
     ) -> tuple[Levels, F32]:
-        """Levels [B, group] and scales [B, ...] of rounding, for the scales as they are held.
+        """Correct levels [B, group] and scales [B, ...] of rounding, for the held scales.
 
         A coarse scale has few bits left. For such a block, the best of three is taken: the rounded
         levels, the levels nearest to its weights for the held scale, and zeros.
@@ -150,24 +150,24 @@ class GroupScales(BlockScales):
         return levels, scales
 
     def _block_values(self, levels: Levels, scales: F32, value: float) -> npt.NDArray[np.float64]:
-        """The values of blocks [B, group]."""
+        """Compute the values of blocks [B, group]."""
         pairs = scales.astype(np.float64).reshape(len(scales), -1)
         values = levels * (pairs[:, :1] * value)
         return np.asarray(values + pairs[:, 1:] if self.minima else values)
 
     def _nearest(self, w: npt.NDArray[np.float64], scales: F32, codebook: Codebook) -> Levels:
-        """The levels [B, group] nearest to weights, any for a scale of 0."""
+        """Find the levels [B, group] nearest to weights, any for a scale of 0."""
         pairs = scales.astype(np.float64).reshape(len(scales), -1)
         d = np.where(pairs[:, :1] == 0, 1, pairs[:, :1] * codebook.value)
         return codebook.nearest((w - pairs[:, 1:] if self.minima else w) / d)
 
     def typical(self, scales: F32, factor: float) -> F32:
-        """The median of some groups' scales [B] (of |scale|) or [B, 2], times a factor."""
+        """Return the median of some groups' scales [B] (of |scale|) or [B, 2], times a factor."""
         typical = np.median(scales if self.minima else np.abs(scales), axis=0)
         return np.asarray(typical * factor, np.float32)
 
     def repeated(self, scale: F32, layout: Layout, K: int) -> Held:
-        """One scale, or scale and minimum, for all groups -> the lines of a tile."""
+        """Repeat one scale, or scale and minimum, for all groups in the lines of a tile."""
         if not self.number.any_number:
             scale = self.number.nearest(scale)
         return super().repeated(scale, layout, K)

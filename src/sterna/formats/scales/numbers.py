@@ -40,19 +40,19 @@ class ScaleNumber(ABC):
 
     @abstractmethod
     def nearest(self, scales: F32) -> F32:
-        """The values nearest to scales of any shape; scales that are too large are kept."""
+        """Round scales of any shape to the nearest values; keep scales that are too large."""
 
     @abstractmethod
     def lifted(self, scales: F32) -> F32:
-        """`nearest`, but values that would become 0 become the smallest of their sign."""
+        """Round as `nearest`, but values that would become 0 to the smallest of their sign."""
 
     @abstractmethod
     def encoded(self, scales: F32) -> Array:
-        """Values that are held, of any shape -> `dtype`."""
+        """Encode values that are held, of any shape, as `dtype`."""
 
     @abstractmethod
     def decoded(self, typed: Array) -> F32:
-        """`dtype`, of any shape -> the values."""
+        """Decode an array of `dtype`, of any shape, to the values."""
 
     def valid(self, lines: npt.NDArray[np.uint8], threads: int) -> bool:
         """Whether no number of these bytes is an infinity or NaN."""
@@ -95,18 +95,18 @@ class _PowerOfTwo(ScaleNumber):
     max_weight = np.inf
 
     def held(self, scales: F32) -> tuple[F32, npt.NDArray[np.bool_]]:
-        """Themselves; powers of two from 2^-127."""
+        """Return the scales, and which of them are held: powers of two from 2^-127."""
         mantissa, _ = np.frexp(scales)
         return scales, (mantissa == 0.5) & (scales >= np.float32(2.0**-127))
 
     def nearest(self, scales: F32) -> F32:
-        """2^round(log2 scale), of positive scales."""
+        """Round positive scales to 2^round(log2 scale)."""
         mantissa, exponent = np.frexp(scales)  # 1/2 to 1; not log2, whose last bits are libm's
         lower = mantissa < np.float32(np.sqrt(0.5))
         return np.asarray(np.ldexp(np.float32(1), exponent - lower), np.float32)
 
     def lifted(self, scales: F32) -> F32:
-        """`nearest`, since no power is 0."""
+        """Round as `nearest`, since no power is 0."""
         return self.nearest(scales)
 
     def encoded(self, scales: F32) -> Array:

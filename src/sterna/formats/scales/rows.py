@@ -44,23 +44,23 @@ class RowScales(ScaleLayout):
         return (M,)
 
     def check_given(self, shape: tuple[int, ...], M: int, K: int, name: str) -> None:
-        """RequestError unless the shape is () or (M,)."""
+        """Raise RequestError unless the shape is () or (M,)."""
         if shape not in ((), (M,)):
             raise RequestError(f"{name}: scale must have shape () or ({M},), but got {shape}")
 
     def check(self, scales: npt.NDArray[Any], M: int, K: int, name: str) -> F32:
-        """Scales as float32, all of which can be held."""
+        """Return scales as float32, all of which can be held."""
         return np.asarray(scales, np.float32)
 
     def joined(self, parts: Sequence[tuple[int, F32]]) -> F32:
-        """() where all parts have the same single scale, else (rows,)."""
+        """Return () if all parts have the same single scale, else (rows,)."""
         scales = [scale for _, scale in parts]
         if all(s.ndim == 0 for s in scales) and len(set(map(float, scales))) == 1:
             return np.asarray(scales[0], np.float32)
         return np.concatenate([np.broadcast_to(scale, (rows,)) for rows, scale in parts])
 
     def weights(self, levels: Levels, scales: F32, value: float) -> F32:
-        """Levels [M, K], scales () or (M,) -> float32 [M, K]."""
+        """Multiply levels [M, K] by scales () or (M,), to float32 [M, K]."""
         row = np.asarray(scales * np.float32(value)).reshape(-1, 1)
         return np.asarray(levels.astype(np.float32) * row)
 
@@ -73,26 +73,26 @@ class RowScales(ScaleLayout):
         return "tensor", "row"
 
     def kind_of(self, held: Held) -> str:
-        """The kind, by the shape."""
+        """Return the kind, by the shape."""
         return "row" if held.ndim else "tensor"
 
     def held_shape(self, kind: str, layout: Layout, M: int, K: int) -> tuple[int, ...]:
         return (M,) if kind == "row" else ()
 
     def pack(self, scales: F32, layout: Layout, M: int, K: int) -> Held:
-        """A copy of the scales, () or (M,)."""
+        """Copy the scales, () or (M,)."""
         return np.array(scales, np.float32)
 
     def unpack(self, held: Held, layout: Layout, M: int, K: int) -> F32:
-        """The scales, () or (M,)."""
+        """Return the scales, () or (M,)."""
         return np.asarray(held, np.float32)
 
     def rows_of(self, held: Held, rows: slice, layout: Layout) -> Held:
-        """A part of them, which shares their memory, or the one of all."""
+        """Return a part of them, which shares their memory, or the one of all."""
         return held[rows] if held.ndim else held
 
     def stacked(self, parts: Sequence[Held], M: int, rows: int) -> Held:
-        """(all rows,), 0 for those that fill tiles."""
+        """Return (all rows,), with 0 for rows that fill tiles."""
         scale = np.zeros((len(parts), rows), np.float32)
         for i, part in enumerate(parts):
             scale[i, :M] = part
@@ -114,7 +114,7 @@ class RowScales(ScaleLayout):
         """Any weights have a scale."""
 
     def repeated(self, scale: F32, layout: Layout, K: int) -> Held:
-        """The one scale, ()."""
+        """Return the one scale, ()."""
         return np.array(scale)
 
 
@@ -139,7 +139,7 @@ class NoScales(RowScales):
         return np.ones((), np.float32)
 
     def weights(self, levels: Levels, scales: F32, value: float) -> F32:
-        """Values [M, K] as float32."""
+        """Return values [M, K] as float32."""
         return np.asarray(levels, dtype=np.float32)
 
     def nbytes(self, layout: Layout, M: int, K: int) -> int:

@@ -96,21 +96,21 @@ class SuperBlockScales(BlockScales):
     # ----------------------------------------------------------------------------------- values
 
     def shape(self, M: int, K: int) -> tuple[int, ...]:
-        """(M, K / 256, 1 + groups), or with minima (M, K / 256, 2, 1 + groups)."""
+        """Return (M, K / 256, 1 + groups), or with minima (M, K / 256, 2, 1 + groups)."""
         return (M, K // SUPER_K, *((2,) if self.minima else ()), 1 + self.groups)
 
     def in_parts(self, scales: F32, M: int, K: int) -> F32:
-        """Scales as [M, super-blocks, 1 or 2, 1 + groups]."""
+        """Reshape scales to [M, super-blocks, 1 or 2, 1 + groups]."""
         return scales.reshape(M, K // SUPER_K, len(self.ranges), 1 + self.groups)
 
     def group_values(self, scales: F32, M: int, K: int) -> F32:
-        """Scales -> [M, groups, 1], or with minima [M, groups, 2], the products d s_g: exact."""
+        """Compute [M, groups, 1], or with minima [M, groups, 2]: the products d s_g, exactly."""
         parts = self.in_parts(scales, M, K)
         values = (parts[..., :1] * parts[..., 1:]).swapaxes(2, 3)
         return np.ascontiguousarray(values).reshape(M, self.n_groups(K), len(self.ranges))
 
     def check(self, scales: npt.NDArray[Any], M: int, K: int, name: str) -> F32:
-        """Scales of `shape` or () as float32 of the values that a super-block holds."""
+        """Round scales of `shape` or () to values that a super-block holds, as float32."""
         s = np.asarray(scales, np.float32)
         given = np.broadcast_to(s, self.check_shape(s, M, K, name))
         s = np.array(given, np.float32)
@@ -143,11 +143,11 @@ class SuperBlockScales(BlockScales):
         return 2 * parts, self.groups * (1 if self.nibbles else parts)
 
     def nbytes(self, layout: Layout, M: int, K: int) -> int:
-        """Bytes of the lines of all tiles."""
+        """Count the bytes of the lines of all tiles."""
         return layout.n_tiles(M) * (K // SUPER_K) * layout.tile_rows * sum(self._line_bytes)
 
     def pack(self, scales: F32, layout: Layout, M: int, K: int) -> Held:
-        """Scales of `shape` -> lines uint8 [tiles, bytes]."""
+        """Pack scales of `shape` into lines uint8 [tiles, bytes]."""
         rows, tiles, blocks = layout.tile_rows, layout.n_tiles(M), K // SUPER_K
         padded = np.zeros((tiles * rows, *self.shape(M, K)[1:]), np.float32)
         padded[:M] = scales
@@ -164,7 +164,7 @@ class SuperBlockScales(BlockScales):
         ).reshape(tiles, blocks * (n + m) * rows)
 
     def unpack(self, held: Held, layout: Layout, M: int, K: int) -> F32:
-        """Lines uint8 [tiles, bytes] -> scales of `shape`."""
+        """Unpack lines uint8 [tiles, bytes] to scales of `shape`."""
         floats, whole = self._apart(held, layout.tile_rows)
         by_line = np.concatenate([floats.astype(np.float32), whole.astype(np.float32)], axis=2)
         by_row = np.ascontiguousarray(by_line.transpose(0, 4, 1, 3, 2))
@@ -174,7 +174,7 @@ class SuperBlockScales(BlockScales):
     def _apart(
         self, lines: Held, rows: int
     ) -> tuple[npt.NDArray[np.float16], npt.NDArray[np.int8]]:
-        """Lines -> f16 [tiles, blocks, 1, parts, rows], whole numbers [.., groups, parts, rows]."""
+        """Split lines: f16 [tiles, blocks, 1, parts, rows], integers [.., groups, parts, rows]."""
         tiles, parts = lines.shape[0], len(self.ranges)
         n, m = self._line_bytes
         view = lines.reshape(tiles, lines.shape[1] // (rows * (n + m)), rows * (n + m))
@@ -198,7 +198,7 @@ class SuperBlockScales(BlockScales):
     # --------------------------------------------------------------------------------- rounding
 
     def typical(self, scales: F32, factor: float) -> F32:
-        """The medians of some super-blocks [B, ...], with d and d_m times a factor."""
+        """Return the medians of some super-blocks [B, ...], with d and d_m times a factor."""
         typical = np.rint(np.median(np.abs(scales), axis=0)).astype(np.float32)
         size = np.median(np.abs(scales[..., 0]), axis=0)  # signs differ where there are no minima
         typical[..., 0] = np.copysign(size, np.median(scales[..., 0], axis=0)) * factor

@@ -41,7 +41,7 @@ class BlockScales(ScaleLayout):
 
     @abstractmethod
     def group_values(self, scales: F32, M: int, K: int) -> F32:
-        """Scales -> float32 [M, groups, 1], or with minima [M, groups, 2]: a scale, a minimum."""
+        """Convert scales to float32 [M, groups, 1], or with minima [M, groups, 2]."""
 
     @property
     def single(self) -> bool:
@@ -49,16 +49,16 @@ class BlockScales(ScaleLayout):
         return not self.minima
 
     def n_groups(self, K: int) -> int:
-        """Groups of a row of K columns."""
+        """Count the groups of a row of K columns."""
         return K // self.group
 
     def check_given(self, shape: tuple[int, ...], M: int, K: int, name: str) -> None:
-        """RequestError for more than a scale and a minimum for each weight: no format has them."""
+        """Raise RequestError for more than a scale and a minimum for each weight."""
         if prod(shape) > 2 * max(M, 1) * max(K, 1):
             raise RequestError(f"{name}: scale must fit weights [{M}, {K}], but got {shape}")
 
     def check_shape(self, scales: F32, M: int, K: int, name: str) -> tuple[int, ...]:
-        """`shape`; RequestError unless it is that of scales, or theirs is ()."""
+        """Return `shape`; RequestError unless it is the scales' shape, or theirs is ()."""
         shape = self.shape(M, K)
         if scales.shape not in ((), shape):
             raise RequestError(
@@ -70,7 +70,7 @@ class BlockScales(ScaleLayout):
         return np.concatenate([scale for _, scale in parts])
 
     def weights(self, levels: Levels, scales: F32, value: float) -> F32:
-        """Levels [M, K], scales of `shape` -> float32 [M, K]."""
+        """Multiply levels [M, K] by scales of `shape`, to float32 [M, K]."""
         M, K = levels.shape
         pairs = self.group_values(scales, M, K)[..., None]
         groups = levels.reshape(*pairs.shape[:2], self.group).astype(np.float32)
@@ -87,17 +87,17 @@ class BlockScales(ScaleLayout):
         return self.kinds[0]
 
     def held_shape(self, kind: str, layout: Layout, M: int, K: int) -> tuple[int, ...]:
-        """(tiles, bytes of a tile's lines)."""
+        """Return (tiles, bytes of a tile's lines)."""
         tiles = layout.n_tiles(M)
         return tiles, self.nbytes(layout, M, K) // tiles
 
     def rows_of(self, held: Held, rows: slice, layout: Layout) -> Held:
-        """The lines of their tiles, which share memory."""
+        """Return the lines of their tiles, which share memory."""
         size = layout.tile_rows
         return held[rows.start // size : -(-rows.stop // size)]
 
     def stacked(self, parts: Sequence[Held], M: int, rows: int) -> Held:
-        """The lines of all tiles."""
+        """Join the lines of all tiles."""
         tiles, nbytes = parts[0].shape
         lines = _native.alloc(len(parts) * tiles * nbytes).reshape(len(parts), tiles, nbytes)
         for i, part in enumerate(parts):
@@ -107,7 +107,7 @@ class BlockScales(ScaleLayout):
     def for_kernels(
         self, held: Held, M: int, rows: int, unit: float, value: float
     ) -> tuple[F32 | None, KernelGroups | None]:
-        """The lines and what they are; TypeError for an array of another dtype."""
+        """Return the lines and what they are; TypeError for an array of another dtype."""
         if held.dtype != self.held_type:  # the native core would convert it
             raise TypeError("scales of groups must be uint8")
         return None, (held, self.group, self.x_group, self.kernel_name, self.minima, value)
@@ -126,7 +126,7 @@ class BlockScales(ScaleLayout):
 
 
 def lines_of(values: npt.NDArray[np.generic], layout: Layout, count: int) -> Held:
-    """Values [M, n], n <= count, of a row's lines -> the lines of tiles, uint8 [tiles, bytes]."""
+    """Arrange values [M, n], n <= count, of rows as lines of tiles, uint8 [tiles, bytes]."""
     M, n = values.shape
     tiles, rows = layout.n_tiles(M), layout.tile_rows
     by_row = np.zeros((tiles * rows, count), values.dtype)

@@ -6,7 +6,7 @@ from sterna.weights.storages.base import Floats, Layer
 
 
 def recognises(layer: Layer) -> bool:
-    """Always true; `read` refuses other dtypes by name."""
+    """Return True; `read` refuses other dtypes by name."""
     return True
 
 
