@@ -215,7 +215,7 @@ def _open(
             zeros=Zeros.parse(zeros) if zeros else None,
         )
     if zeros:
-        raise RequestError(f"zeros: are those of a random model, but got {model}; see --model")
+        raise RequestError(f"zeros: must be of a random model, but got {model}; see --model")
     return loading.load(resolve(model), format=format, head=head, cached=False)
 
 

@@ -185,8 +185,8 @@ def _pin(threads: Threads, text: str) -> None:
         _set(threads, Reading(streams, turn_bytes, prefetch_bytes, next_page != [0]))
     except (TypeError, ValueError) as error:
         raise RequestError(
-            "STERNA_READING: must be streams,turn_bytes,prefetch_bytes such as 1,4096,4096, and "
-            f"a 0 after them where no page is asked for ahead, but got {shown(text)} ({error})"
+            "STERNA_READING: must be streams,turn_bytes,prefetch_bytes such as 1,4096,4096, with "
+            f"a 0 after them to prefetch no pages, but got {shown(text)} ({error})"
         ) from None
 
 

@@ -121,7 +121,7 @@ def _folder(path: str | os.PathLike[str]) -> Path:
         names = os.listdir(folder)
     except (OSError, ValueError):
         raise RequestError(
-            f"adapter: must be a folder that PEFT has saved, but {folder} is none; "
+            f"adapter: must be a folder that PEFT has saved, but {folder} is not; "
             "check the spelling"
         ) from None
     for needed in (CONFIG, WEIGHTS):
@@ -225,7 +225,7 @@ def _layers(file: SafetensorsFile, settings: _Settings) -> dict[str, LoraLayer]:
                 other = next(iter(names.values()))
                 raise ModelFormatError(
                     file=file.path, field=f"{PREFIX}{module}.lora_{half}.weight",
-                    expected=f"a tensor beside {other}", got="none of this name",
+                    expected=f"a tensor next to {other}", got="none of this name",
                 )  # fmt: skip
         rank = settings.rank(module)
         down, up = (_matrix(file, names[half]) for half in "AB")

@@ -65,7 +65,7 @@ def _modules(file: Path) -> list[tuple[str, str]]:
         plain = PurePosixPath(path)
         if plain.is_absolute() or len(plain.parts) > 1 or ".." in plain.parts or "\\" in path:
             raise ModelFormatError(
-                file=file, field="path", expected="a folder beside this file", got=shown(path)
+                file=file, field="path", expected="a folder next to this file", got=shown(path)
             )
         modules.append((kind.rpartition(".")[2], path))
     return modules

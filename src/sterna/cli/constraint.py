@@ -44,7 +44,7 @@ def constraint(llm: LLM, options: Mapping[str, Any]) -> dict[str, Any]:
     given = [name for name in names if options[name]]
     if len(given) > 1:
         listed = " and ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise click.UsageError(f"constraint: must be one, but got {listed}")
+        raise click.UsageError(f"constraint: must be only one, but got {listed}")
     if not given:
         return {}
     (name,), make = given, llm.constraints

@@ -42,7 +42,7 @@ def generate_file(llm: LLM, path: Path, output: Path | None, options: dict[str, 
             failed += "error" in row
             update(i, len(lines))
     if failed:
-        raise RequestError(f"{path}: lines must be answerable, but {failed} have errors; see there")
+        raise RequestError(f"{path}: lines must be answerable, but {failed} have errors; see those")
 
 
 @contextlib.contextmanager
@@ -68,7 +68,7 @@ def _rows(output: Path | None) -> Iterator[tuple[BinaryIO, int]]:
                     continue
             raise RequestError(
                 f"output: must have rows of this command or none, but line {i + 1} of "
-                f"{shown(str(output))} is none; name another file"
+                f"{shown(str(output))} is another; name another file"
             )
         file.truncate(len(whole))
         file.seek(len(whole))

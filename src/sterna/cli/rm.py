@@ -62,7 +62,7 @@ def _plan(text: str) -> list[Target]:
     if not hub.looks_like_name(text):
         raise RequestError(
             f"{text}: must be the name of a download or the path of a packed copy; `sterna models` "
-            "lists them, and what you made yourself is yours to remove"
+            "lists them; files that you made are yours to remove"
         )
     return _downloads(hub.HubName.parse(text), text)
 

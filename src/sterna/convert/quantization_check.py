@@ -39,7 +39,7 @@ def warn_if_too_lossy(planned: Plan, format: Format | None, name: str) -> None:
     if loss.relative_rms > USELESS:
         warnings.warn(
             f"{name}: was not trained for {format}: rounding its floats loses "
-            f"{loss.relative_rms:.0%} of their size, and nothing is left of what it says; choose "
+            f"{loss.relative_rms:.0%} of their size, and nothing is left of its answers; choose "
             "four bits or more, such as iq4_nl, or train it for so few levels "
             "(docs/how-to/fine-tune.md)",
             RuntimeWarning, stacklevel=4,

@@ -127,8 +127,8 @@ class TokenTypes:
             self.types[self._ids[token]] = roles[token]
         if corrected:
             warnings.warn(
-                f"{self._metadata.path}: {_shown(corrected)}: typed as words by the file, but "
-                "marks by the chat template or their family; they are taken as marks",
+                f"{self._metadata.path}: {_shown(corrected)}: the file types them as words, but "
+                "they are marks by the chat template or their family; they are taken as marks",
                 RuntimeWarning, stacklevel=2,
             )  # fmt: skip
 

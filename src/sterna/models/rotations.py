@@ -129,7 +129,7 @@ class _Rope(Fields):
         outer = self.outer.config.get(ORIGINAL)
         if outer is not None and outer != self.config[ORIGINAL]:
             self.fail(
-                ORIGINAL, f"one number, but {outer} beside rope_parameters", self.config[ORIGINAL]
+                ORIGINAL, f"one number, but {outer} next to rope_parameters", self.config[ORIGINAL]
             )
         return self.count(ORIGINAL, self.outer.count("max_position_embeddings"))
 

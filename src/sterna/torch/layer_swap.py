@@ -72,7 +72,7 @@ def accelerate(
     if not isinstance(model, nn.Module):
         raise RequestError(f"model: must be a torch.nn.Module, but got {type(model).__name__}")
     if kind_of(model) is not None:
-        raise RequestError("model: is one linear layer itself; SternaLinear.of makes a packed one")
+        raise RequestError("model: must contain layers, but is a linear layer; use SternaLinear.of")
     owners = owners_of(model)
     # In eval torch's encoder layer hands its layers' weights to one kernel.
     read = {

@@ -242,8 +242,8 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 def _no_second(ctx: Any, grad: Tensor) -> NoReturn:
     raise RequestError(
-        "sterna::linear: has a first gradient alone, but got a second one (create_graph); "
-        "take float weights where it is needed"
+        "sterna::linear: must be differentiated once, but got a second gradient (create_graph); "
+        "use float weights if you need it"
     )
 
 

@@ -39,7 +39,7 @@ def prepare(
         if len(names) > 1:
             other = next(n for n in names if n != name)
             raise RequestError(
-                f"{name}: must have a weight of its own, but it is that of {other} too; skip it"
+                f"{name}: must have a weight of its own, but shares it with {other}; skip it"
             )
         try:
             made[name] = instead[layer] = make(layer)

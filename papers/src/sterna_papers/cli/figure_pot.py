@@ -97,7 +97,7 @@ def pot(output: str, plot: Path | None, vlen: int | None, **options: Any) -> Non
 
     if vlen is not None:
         if plot is not None:
-            raise RequestError("--plot: must be left out with --count, which has tables alone")
+            raise RequestError("--plot: must be left out with --count, which only has tables")
         run_figure(
             pot_counts.run, None, pot_plots.pot, show, vlen=vlen, compilers=options["compilers"]
         )

@@ -119,7 +119,7 @@ def _usual(
 def _safetensors(name: HubName, sizes: Mapping[str, int]) -> Choice:
     if CONFIG not in sizes:
         raise ModelFormatError(
-            file=str(name), expected=f"{CONFIG} beside the weights", got="a repository without it"
+            file=str(name), expected=f"{CONFIG} next to the weights", got="a repository without it"
         )
     small = [path for path in SMALL if path in sizes]
     small += [path for path in WITHOUT_TOKENIZER if path in sizes and TOKENIZER not in sizes]

@@ -42,7 +42,7 @@ class AllowedTokens:
         self._base = _bits(listed, vocab)
         if listed is not None and not self._without_ends().any():
             raise RequestError(
-                "allowed_token_ids: must have a token that is no end, as min_tokens asks for one, "
+                "allowed_token_ids: must have a token that does not end an answer, for min_tokens, "
                 f"but got {shown(listed)}"
             )
 

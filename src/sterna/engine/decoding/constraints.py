@@ -170,7 +170,7 @@ class Constraints:
         """
         if not calls or not trigger or not all(c.begin.startswith(trigger) for c in calls):
             raise RequestError(
-                "tools: must have calls, each of which begins with the trigger, but got "
+                "tools: must have calls that all begin with the trigger, but got "
                 f"{shown(trigger)} and {shown([c.begin for c in calls])}"
             )
         bodies, ignored = [], list(answer.ignored if answer else ())
@@ -207,7 +207,7 @@ class Constraints:
         if warnings and strict:
             raise RequestError(_refusal(what, f"llguidance says {warnings[0]}"))
         if matcher.is_stopped():
-            raise RequestError(f"{what}: must allow a text, but allows none but the empty one")
+            raise RequestError(f"{what}: must allow a text, but allows only the empty one")
         return Constraint(matcher, grammar, self, self._tokens.eos_tokens, (*ignored, *warnings))
 
     @cached_property

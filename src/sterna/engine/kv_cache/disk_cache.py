@@ -86,7 +86,7 @@ class PrefixDiskCache:
             writable = os.access(self.folder, os.R_OK | os.W_OK | os.X_OK)
         except OSError as error:
             raise RequestError(
-                f"cache_disk: must be a folder, but {shown(str(folder))} is none: {error.strerror}"
+                f"cache_disk: must be a folder, but {shown(str(folder))} is not: {error.strerror}"
             ) from None
         if not writable:
             raise RequestError(f"cache_disk: must be writable, but {shown(str(folder))} is not")

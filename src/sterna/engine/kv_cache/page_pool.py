@@ -135,8 +135,8 @@ class PagePool:
             if state.position == sequence.length:
                 return state
         raise RequestError(
-            f"sequence: its recurrent state must be of its {sequence.length} positions, but a step "
-            "that did not end left it of others; rewind the sequence"
+            f"sequence: its recurrent state must have its {sequence.length} positions, but an "
+            "interrupted step left it with others; rewind the sequence"
         )
 
     def _give_state(self, sequence: Sequence, source: _native.State | None) -> None:
