@@ -73,11 +73,11 @@ class ModuleSpec:
         return {"format": self.format.name, "M": self.M, "K": self.K, "scale": self.scale}
 
     def codes_shape(self) -> tuple[int, int]:
-        """(tiles, bytes of a tile)."""
+        """Return (tiles, bytes of a tile)."""
         return self.format.n_tiles(self.M), self.format.tile_bytes(self.K)
 
     def scale_shape(self) -> tuple[int, ...]:
-        """() or (M,), or of groups (tiles, bytes of their lines)."""
+        """Return () or (M,), or for groups (tiles, bytes of their lines)."""
         f = self.format
         return f.scales.held_shape(self.scale, f.layout, self.M, self.K)
 

@@ -369,7 +369,7 @@ def _load_all() -> list[Choice]:
 
 @lru_cache(maxsize=4)
 def _parsed(path: Path, mtime_ns: int, nbytes: int) -> tuple[Choice, ...]:
-    """The file's choices, read once for each state of the file."""
+    """Parse the file's choices, read once for each state of the file."""
     try:
         content = load_json_object(path, MAX_FILE_BYTES)
         if content.get("version") != FILE_VERSION:
