@@ -43,7 +43,7 @@ double AttentionTimer::seconds(const KernelTable& unit, Pool& pool, int queries_
     const auto stride =
         (partial + static_cast<size_t>(kernels.scratch(head_dim)) + 8191) / 4096 * 4096;
     const HugeBuffer memory(stride * static_cast<size_t>(pool.size()));
-    const bool next_page = pool.reading().next_page;
+    const bool next_page = pool.readings().next_page;
     std::atomic<int> next{0};
     const auto begin = std::chrono::steady_clock::now();
     pool.run([&](int worker) {

@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "runtime/arena.h"
 #include "runtime/memory.h"
 #include "runtime/pool.h"
 
@@ -39,13 +40,22 @@ size_t array_bytes(const size_t (&shape)[kDims], size_t element) {
     return bytes;
 }
 
-// A new numpy array in huge pages; its memory goes when the last view of it does.
-template <class T, size_t kDims>
-Out<T, kDims> make_array(const size_t (&shape)[kDims]) {
-    auto* buffer = new HugeBuffer(array_bytes(shape, sizeof(T)), true);
-    nb::capsule owner(buffer, [](void* p) noexcept { delete static_cast<HugeBuffer*>(p); });
+// A new numpy array of zeros in `buffer`, which goes when the last view of it does.
+template <class T, size_t kDims, class Buffer>
+Out<T, kDims> array_in(Buffer* buffer, const size_t (&shape)[kDims]) {
+    nb::capsule owner(buffer, [](void* p) noexcept { delete static_cast<Buffer*>(p); });
     void* data = buffer->data() ? static_cast<void*>(buffer->data()) : static_cast<void*>(buffer);
     return Out<T, kDims>(data, kDims, shape, owner);
+}
+// One for a result.
+template <class T, size_t kDims>
+Out<T, kDims> make_array(const size_t (&shape)[kDims]) {
+    return array_in<T>(new HugeBuffer(array_bytes(shape, sizeof(T)), true), shape);
+}
+// One for a weight, which lives long.
+template <class T, size_t kDims>
+Out<T, kDims> make_weight_array(const size_t (&shape)[kDims]) {
+    return array_in<T>(new ArenaBuffer(array_bytes(shape, sizeof(T))), shape);
 }
 
 // The same of any content, whose memory `spare` has again when the last view of it goes.

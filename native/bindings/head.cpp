@@ -28,7 +28,7 @@ std::tuple<Out<uint8_t, 2>, Out<float, 1>, Out<float, 2>> shadow(const PyWeight&
     a.tile_bytes = floats.tile_bytes;
     a.K = floats.padded_k;
     a.out_tile_bytes = tile_bytes(f, floats.K);
-    auto codes = make_array<uint8_t, 2>({tiles, static_cast<size_t>(a.out_tile_bytes)});
+    auto codes = make_weight_array<uint8_t, 2>({tiles, static_cast<size_t>(a.out_tile_bytes)});
     auto scale = make_array<float, 1>({rows});
     auto bounds = make_array<float, 2>({3, rows});
     a.out = codes.data();
@@ -79,7 +79,7 @@ std::tuple<Out<float, 2>, Out<float, 2>, Out<float, 2>, std::vector<int64_t>> sc
     auto logits = make_array<float, 2>(shape), low = make_array<float, 2>(shape);
     auto high = make_array<float, 2>(shape);
     std::atomic<bool> finite{true};
-    require(screen.begin(checked, kernels, p.reading()), "deciding: must not be all logits");
+    require(screen.begin(checked, kernels, p.readings()), "deciding: must not be all logits");
     {
         nb::gil_scoped_release release;
         Activations input(floats.K), output(floats.M);

@@ -50,7 +50,8 @@ void bind_memory(nb::module_& m) {
         .def(nb::init<>())
         .def("alloc", &Scratch::alloc, "nbytes"_a)
         .def("close", [](Scratch& s) { s.spare->close(); });
-    m.def("alloc", [](size_t nbytes) { return make_array<uint8_t, 1>({nbytes}); }, "nbytes"_a);
+    m.def(
+        "alloc", [](size_t nbytes) { return make_weight_array<uint8_t, 1>({nbytes}); }, "nbytes"_a);
     m.def("map_file", &map_file, "descriptor"_a, "nbytes"_a, "path"_a);
     m.def(
         "require_whole",

@@ -42,6 +42,9 @@ double peak_gops(const std::string& isa, const nb::int_& threads, const std::str
     return best / 1e9;
 }
 
+// Streams, bytes of a turn, bytes ahead, whether into L2.
+using PyReading = std::tuple<int, int, int, bool>;
+
 // root and allowed: for tests, a made-up file tree and the CPUs that the process may use there.
 nb::dict topology_dict(const std::string& root, const std::optional<std::vector<int>>& allowed) {
     const Topology t = allowed ? topology(root, *allowed) : topology();
@@ -125,6 +128,16 @@ void bind_machine(nb::module_& m) {
         },
         "threads"_a);
     m.def(
+        "read_gb_s",
+        [](const nb::int_& threads, const std::vector<In<uint8_t, 1>>& arrays) {
+            std::vector<std::span<const uint8_t>> bytes;
+            for (const auto& array : arrays) bytes.emplace_back(array.data(), array.size());
+            Pool& p = pool(threads);
+            nb::gil_scoped_release release;
+            return read_gb_s(p, bytes);
+        },
+        "threads"_a, "arrays"_a);
+    m.def(
         "barrier_ns",
         [](const nb::int_& threads, int64_t rounds) {
             Pool& p = pool(threads);
@@ -133,21 +146,25 @@ void bind_machine(nb::module_& m) {
         },
         "threads"_a, "rounds"_a);
     m.def(
-        "reading",
+        "readings",
         [](const nb::int_& threads) {
-            const Reading r = pool(threads).reading();
-            return std::tuple<int, int, int, bool>(r.streams, r.turn_bytes, r.prefetch_bytes,
-                                                   r.next_page);
+            const Readings readings = pool(threads).readings();
+            const auto fields = [&](ReadLoop loop) {
+                const Reading& r = readings.of(loop);
+                return PyReading(r.streams, r.turn_bytes, r.prefetch_bytes, r.into_l2);
+            };
+            return std::tuple<PyReading, PyReading, bool>(
+                fields(ReadLoop::kFewBits), fields(ReadLoop::kManyBits), readings.next_page);
         },
         "threads"_a);
     m.def(
-        "set_reading",
-        [](const nb::int_& threads, int streams, int turn_bytes, int prefetch_bytes,
+        "set_readings",
+        [](const nb::int_& threads, const PyReading& few_bits, const PyReading& many_bits,
            bool next_page) {
-            pool(threads).set_reading(
-                checked_reading(streams, turn_bytes, prefetch_bytes, next_page));
+            const auto checked = [](const PyReading& r) { return std::apply(checked_reading, r); };
+            pool(threads).set_readings({{checked(few_bits), checked(many_bits)}, next_page});
         },
-        "threads"_a, "streams"_a, "turn_bytes"_a, "prefetch_bytes"_a, "next_page"_a = true);
+        "threads"_a, "few_bits"_a, "many_bits"_a, "next_page"_a);
     m.def("peak_gops", &peak_gops, "isa"_a, "threads"_a, "kind"_a = "int8");
 }
 

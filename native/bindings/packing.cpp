@@ -67,7 +67,7 @@ Out<uint8_t, 2> pack(const std::string& layout, const std::string& source,
     a.mask = bitnet ? 3 : level_step == 2 ? 127 : 255;
     a.rows = rows.data();
     a.tile_bytes = tile_bytes(f, a.K);
-    auto out = make_array<uint8_t, 2>(
+    auto out = make_weight_array<uint8_t, 2>(
         {static_cast<size_t>(tile_count(f, a.M)), static_cast<size_t>(a.tile_bytes)});
     a.codes = out.data();
     const auto* kernels = runnable_tables().back();
@@ -106,8 +106,8 @@ std::tuple<Out<uint8_t, 2>, Out<uint8_t, 2>, int64_t> pack_ggml(
                 scale_tile_bytes < int64_t{1} << 40,
             "scale_tile_bytes: must hold the scales of all blocks");
     const auto tiles = static_cast<size_t>(tile_count(f, M));
-    auto codes = make_array<uint8_t, 2>({tiles, static_cast<size_t>(tile_bytes(f, K))});
-    auto scales = make_array<uint8_t, 2>({tiles, static_cast<size_t>(scale_tile_bytes)});
+    auto codes = make_weight_array<uint8_t, 2>({tiles, static_cast<size_t>(tile_bytes(f, K))});
+    auto scales = make_weight_array<uint8_t, 2>({tiles, static_cast<size_t>(scale_tile_bytes)});
     const BlockRows from{*found,
                          rows.data(),
                          M,

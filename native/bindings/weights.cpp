@@ -141,8 +141,8 @@ class LinearRun {
     LinearRun(const KernelTable& kernels, Pool& pool, const Weight& weight, const LinearArgs& args,
               bool fast)
         : pool_(pool), args_(args) {
-        args_.reading = pool.reading();
         const auto& format = kernels.formats[weight.format];
+        args_.reading = pool.readings().of(format.read_loop);
         linear_ = fast ? format.fast.linear : format.linear;
         const auto bytes = fast ? format.fast.scratch_bytes : format.scratch_bytes;
         stride_ = (bytes(args.K, args.n) + 8191) / 4096 * 4096;

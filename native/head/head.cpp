@@ -117,8 +117,8 @@ Interval logit_interval(const TokenBounds& x, float error, float norm, float pea
 }
 
 bool Screen::begin(std::span<const DecidingLogits> deciding, const KernelTable& kernels,
-                   const Reading& reading) {
-    reading_ = reading;
+                   const Readings& readings) {
+    reading_ = readings.of(kernels.formats[shadow_.format].read_loop);
     kernels_ = &kernels;
     block_rows_ = kernels.formats[shadow_.format].tile_rows;
     rows_.clear();

@@ -67,7 +67,7 @@ class Screen {
     // Prepares a step: for each row of x, which logits decide, with count <= M. Returns false if a row needs all
     // logits; then there is no step. Allocates no memory if `reserve` has allocated enough.
     bool begin(std::span<const DecidingLogits> deciding, const KernelTable& kernels,
-               const Reading& reading);
+               const Readings& readings);
     // Scratch bytes that a worker needs in a step of up to so many rows.
     int64_t scratch_bytes(const KernelTable& kernels, int64_t rows) const;
     // team: the NUMA nodes of the threads if the shadow is placed there, or null.

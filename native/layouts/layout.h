@@ -52,10 +52,6 @@ struct IntegerDot {
     static constexpr bool kEvenOffset = false;
     // Whether levels reach 128, which is decoded as 255 and lacks 1 (formats/pot4.h).
     static constexpr bool kHasLevel128 = false;
-    // Whether decoding is loading alone. With one token a core is then so far ahead of its sums that lines are asked
-    // for into L2: into L1 they would take the few places of loads that miss it (Zen 4, `q8_0` of memory: one thread
-    // 22.2 GB/s into L1 and 30.9 into L2, two 30.3 and 34.5; but one thread of `i2` 28.6 and 23.1).
-    static constexpr bool kLoadsAlone = false;
     // Whether codes are 0..3, so that active.h can make copies of them.
     static constexpr bool kTwoBits = false;
     // Accumulators that a block of tokens may have, and bytes of a run whose pair sums are int16.
@@ -91,7 +87,7 @@ template <class F>
 struct FloatDot {
     static constexpr bool kInteger = false, kRowScales = true, kGroupScales = false, kRuns = false;
     static constexpr bool kLookup = false;
-    static constexpr bool kPairs = false, kSigns = false, kLoadsAlone = false;
+    static constexpr bool kPairs = false, kSigns = false;
     static constexpr int kSums = kAccumulators, kRunBytes = 512;
     static constexpr int kSourceBytes = 2;  // bytes of a weight to be packed
     static constexpr bool kBf16Tiles =
@@ -182,6 +178,15 @@ template <class P>
 struct Even : P {
     static constexpr bool kEvenOffset = true;
 };
+
+// A format's loop for few tokens, by the bits of a weight's field.
+template <class F>
+constexpr sterna::ReadLoop kReadLoop = [] {
+    if constexpr (requires { F::kStepBytes; }) {
+        if (F::kStepBytes * 8 >= 4 * F::kStepK * kTileRows<F>) return sterna::ReadLoop::kManyBits;
+    }
+    return sterna::ReadLoop::kFewBits;
+}();
 
 // A panel's bytes where they have scales in groups.
 template <class F>

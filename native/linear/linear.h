@@ -153,13 +153,15 @@ constexpr int sum_at(int n, int p, int g) {
     return (n * P + p) * F::kRowBlocks + g;
 }
 
-// Asks for a line of memory, into L2 or into L1.
-template <bool kIntoL2>
-inline void ask_for(const uint8_t* line) {
-    if constexpr (kIntoL2) {
-        prefetch_l2(line);
+// Asks for `bytes` of memory, into L2 or into L1.
+template <int bytes>
+[[gnu::always_inline]] inline void ask_for(const uint8_t* at, bool into_l2) {
+    if (into_l2) {
+        STERNA_UNROLL(8)
+        for (int line = 0; line < bytes; line += kLine) prefetch_l2(at + line);
     } else {
-        prefetch(line);
+        STERNA_UNROLL(8)
+        for (int line = 0; line < bytes; line += kLine) prefetch(at + line);
     }
 }
 
@@ -179,14 +181,12 @@ inline void tile_turn(const sterna::LinearArgs& a, const uint8_t* step, int64_t 
     for (int g = 0; g < G; ++g)
         run[c][n][p][g] = kRunIsSum<F> && c == 0 ? sums[sum_at<F, P>(n, p, g)] : F::zero();
     const int64_t ahead = a.reading.prefetch_bytes;
+    const bool into_l2 = N == 1 && kReadLoop<F> == sterna::ReadLoop::kManyBits && a.reading.into_l2;
     for (int64_t k = k0; k < k1; k += F::kStepK * U) {
         STERNA_UNROLL(8)
         for (int u = 0; u < U; ++u, step += F::kStepBytes) {
-            if (part0 == 0) {  // the other parts read the same lines
-                STERNA_UNROLL(8)
-                for (int line = 0; line < F::kStepBytes; line += 64)
-                    ask_for<F::kLoadsAlone && N == 1>(step + ahead + line);
-            }
+            if (part0 == 0)  // the other parts read the same lines
+                ask_for<F::kStepBytes>(step + ahead, into_l2);
             STERNA_UNROLL(8)
             for (int j = 0; j < F::kStepK; j += F::kDotK) {
                 auto& to = run[(u * F::kStepK + j) / F::kDotK % C];

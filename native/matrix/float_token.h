@@ -19,7 +19,9 @@ struct TokenSums {
 
     // Adds `count` k from `step` on.
     [[gnu::always_inline]] void add(const uint8_t* step, const uint8_t* x, int64_t count,
-                                    int64_t ahead) {
+                                    const sterna::Reading& reading) {
+        const int64_t ahead = reading.prefetch_bytes;
+        const bool into_l2 = reading.into_l2;
         constexpr int kBytes = 2 / F::kStepK * F::kStepBytes;  // bytes of two k
         const VI upper = i_set1(static_cast<int32_t>(0xFFFF0000u));
         VF even[G], odd[G];
@@ -27,7 +29,8 @@ struct TokenSums {
         for (int g = 0; g < G; ++g) even[g] = run[0][g], odd[g] = run[1][g];
         for (int64_t k = 0; k < count; k += 2, step += kBytes, x += 4) {
             STERNA_UNROLL(8)
-            for (int line = 0; line < kBytes; line += kLine) prefetch_surely(step + ahead + line);
+            for (int line = 0; line < kBytes; line += kLine)
+                prefetch_surely(step + ahead + line, into_l2);
             int32_t two;
             __builtin_memcpy(&two, x, sizeof two);
             const VI pair = i_set1(two);
@@ -63,7 +66,6 @@ template <class F>
 inline void token_tiles(const sterna::LinearArgs& a, int64_t tile, int64_t tile_stride, int count) {
     constexpr int64_t kTurnK = 512 / F::kStepBytes * F::kStepK;  // at most a step of the unit
     static_assert(kTileK % kTurnK == 0 && kTurnK % 2 == 0 && 2 % F::kStepK == 0);
-    const int64_t ahead = a.reading.prefetch_bytes;
     static_assert(PlaneProducts<F>{}.count == 1);
     TokenSums<F> sums[kMostStreams];
     for (int s = 0; s < count; ++s) sums[s].begin();
@@ -72,7 +74,7 @@ inline void token_tiles(const sterna::LinearArgs& a, int64_t tile, int64_t tile_
         const int64_t end = k + kTurnK < a.K ? k + kTurnK : a.K;
         const uint8_t* x = x_tile(a, 1, 0, k / kTileK) + k % kTileK * 2;
         for (int s = 0; s < count; ++s) {
-            sums[s].add(codes + s * tile_stride * a.tile_bytes, x, end - k, ahead);
+            sums[s].add(codes + s * tile_stride * a.tile_bytes, x, end - k, a.reading);
             if (end % kTileK == 0 || end == a.K) sums[s].end_step();
             if (end % (kFloatSteps<F> * kTileK) == 0 || end == a.K) sums[s].end_block();
         }

@@ -133,7 +133,7 @@ float* Program::run(const Batch& batch, const KvCache& cache, const KernelTable&
               static_cast<int64_t>(batch.tokens.size()),
               std::ssize(work_.rows.selected),
               pool.size(),
-              pool.reading(),
+              pool.readings(),
               work_.weights.team(pool),
               !work_.adapters.empty()};
     for (const auto& op : ops_) op->begin(step);

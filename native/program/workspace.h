@@ -83,13 +83,16 @@ struct Step {
     const KernelTable& kernels;
     int64_t tokens, selected;
     int threads;
-    Reading reading;
+    Readings readings;
     const NodeTeam* team;  // where threads are those that weights are near to
     bool adapting;  // a row has an adapter, which reads floats
     std::atomic<int64_t> left_out{0};  // bytes of weights that were not read
     // The first operation that met a value that is not finite.
     std::atomic<size_t> non_finite{std::numeric_limits<size_t>::max()};
 
+    const Reading& reading_of(const Weight& w) const {
+        return readings.of(kernels.formats[w.format].read_loop);
+    }
     int node_of(int worker) const { return team ? team->node_of(worker) : 0; }
     // Whether the step may leave out what meets zeros: of one token, whose gates nothing is added to.
     bool one() const { return tokens == 1 && !adapting; }

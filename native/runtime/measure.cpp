@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <iterator>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -170,6 +171,39 @@ double bandwidth_gb_s(Pool& pool, size_t nbytes) {
         best_s = std::min(best_s, times[kRepeats / 2]);
     }
     return static_cast<double>(part) * threads / std::max(best_s, 1e-9) / 1e9;
+}
+
+double read_gb_s(Pool& pool, std::span<const std::span<const uint8_t>> arrays) {
+    using Clock = std::chrono::steady_clock;
+    const auto threads = static_cast<size_t>(pool.size());
+    // Vectors are loaded from their multiples.
+    const auto lines_of = [](std::span<const uint8_t> array) {
+        const size_t odd = (64 - reinterpret_cast<uintptr_t>(array.data()) % 64) % 64;
+        return array.subspan(std::min(odd, array.size()));
+    };
+    const auto part_of = [&](std::span<const uint8_t> lines) {
+        return lines.size() / threads / kStep * kStep;
+    };
+    size_t total = 0;
+    for (const auto& array : arrays) total += part_of(lines_of(array)) * threads;
+    if (total == 0) throw std::invalid_argument("arrays: must have bytes for each thread");
+    const bool four = default_readings().of(ReadLoop::kFewBits).streams > 1;
+    const Pattern pattern = four ? Pattern::kFour : Pattern::kAhead;
+    const ReadFn read = widest_read();
+    std::atomic<uint64_t> sink{0};  // keeps the reads alive
+    const Clock::time_point start = Clock::now();
+    pool.run([&](int worker) {
+        uint64_t sum = 0;
+        for (const auto& array : arrays) {
+            const auto lines = lines_of(array);
+            const size_t part = part_of(lines);
+            const uint8_t* begin = lines.data() + part * static_cast<size_t>(worker);
+            sum ^= read(pattern, begin, begin + part);
+        }
+        sink.fetch_xor(sum, std::memory_order_relaxed);
+    });
+    const double took_s = std::chrono::duration<double>(Clock::now() - start).count();
+    return static_cast<double>(total) / std::max(took_s, 1e-9) / 1e9;
 }
 
 double barrier_ns(Pool& pool, int64_t rounds) {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "runtime/pool.h"
 
@@ -15,6 +16,10 @@ namespace sterna {
 // Meaningful well above the last-level cache: 1 GiB. The buffer is freed before returning. Throws std::bad_alloc if it cannot
 // be had and std::invalid_argument for nbytes out of range (at least 4 KiB a thread).
 double bandwidth_gb_s(Pool& pool, size_t nbytes);
+
+// GB/s of one pass over these bytes, each thread reading a part of each array: four streams or one that is asked for a
+// page ahead, as readings are where nothing was measured. Throws std::invalid_argument where there is nothing to read.
+double read_gb_s(Pool& pool, std::span<const std::span<const uint8_t>> arrays);
 
 // Nanoseconds from one of the pool's barriers to the next, with nothing in between: the mean of
 // `rounds` in one run, the best of five runs. Throws std::invalid_argument unless rounds >= 1.

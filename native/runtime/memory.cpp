@@ -25,7 +25,9 @@ HugeBuffer::HugeBuffer(size_t bytes, bool reserved) : size_(bytes) {
         return;
     }
     // Room to move the start to a huge-page boundary; what lies before and after is never touched.
-    mapped_ = bytes + kHuge;
+    // One that will be used to its end has its last part in a huge page, too.
+    const size_t advised = reserved ? (bytes + kHuge - 1) / kHuge * kHuge : bytes;
+    mapped_ = advised + kHuge;
     if (mapped_ < bytes) throw std::bad_alloc();
     mapping_ = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | (reserved ? 0 : MAP_NORESERVE), -1, 0);
@@ -36,7 +38,7 @@ HugeBuffer::HugeBuffer(size_t bytes, bool reserved) : size_(bytes) {
     const auto address = (reinterpret_cast<uintptr_t>(mapping_) + kHuge - 1) / kHuge * kHuge;
     data_ = reinterpret_cast<uint8_t*>(address);
 #ifdef MADV_HUGEPAGE
-    madvise(data_, bytes, MADV_HUGEPAGE);  // a wish: failure is fine
+    madvise(data_, advised, MADV_HUGEPAGE);  // a wish: failure is fine
 #endif
 }
 

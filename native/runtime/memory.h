@@ -1,4 +1,4 @@
-// Zeroed memory: weights, KV pages, activation buffers. From 2 MiB on it is mapped, in huge pages where
+// Zeroed memory: KV pages, activation buffers, results. From 2 MiB on it is mapped, in huge pages where
 // the system has them, and takes no room until touched; below it comes from malloc.
 #pragma once
 #include <cstddef>

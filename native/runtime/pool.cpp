@@ -316,6 +316,7 @@ Pool::Pool(int threads, Placement placement)
         throw std::invalid_argument("cpus: must be one for each pinned thread, but got " +
                                     std::to_string(placement_.cpus.size()));
     }
+    set_readings(default_readings());
     if (placement_.nodes.empty()) return;
     team_.first.push_back(0);
     for (const auto& node : placement_.nodes) {
@@ -342,6 +343,20 @@ Pool::State& Pool::current_state() {
     if (state_.compare_exchange_strong(state, fresh, std::memory_order_acq_rel)) return *fresh;
     delete fresh;
     return *state;  // the winner's
+}
+
+Readings Pool::readings() const {
+    Readings readings;
+    for (int loop = 0; loop < kReadLoops; ++loop)
+        readings.loops[loop] = of_weights_[loop].load(std::memory_order_relaxed);
+    readings.next_page = next_page_.load(std::memory_order_relaxed);
+    return readings;
+}
+
+void Pool::set_readings(const Readings& readings) {
+    for (int loop = 0; loop < kReadLoops; ++loop)
+        of_weights_[loop].store(readings.loops[loop], std::memory_order_relaxed);
+    next_page_.store(readings.next_page, std::memory_order_relaxed);
 }
 
 void Pool::run_task(TaskFn fn, void* task) {

@@ -119,9 +119,9 @@ class Pool {
     const Placement& placement() const { return placement_; }
     const NodeTeam& team() const { return team_; }
 
-    // How its threads read weights. A step takes it as it begins.
-    Reading reading() const { return reading_.load(std::memory_order_relaxed); }
-    void set_reading(const Reading& r) { reading_.store(r, std::memory_order_relaxed); }
+    // How its threads read memory. A step takes it as it begins.
+    Readings readings() const;
+    void set_readings(const Readings& readings);
 
     // Runs f(worker) for worker = 0 .. size() - 1 at the same time and returns when all are done;
     // the caller is worker 0. All run with the default floating-point state (fpenv.h); the caller's
@@ -150,7 +150,8 @@ class Pool {
     const int size_;
     const Placement placement_;
     NodeTeam team_;
-    std::atomic<Reading> reading_{default_reading()};
+    std::atomic<Reading> of_weights_[kReadLoops];
+    std::atomic<bool> next_page_;
     std::atomic<State*> state_;
 };
 

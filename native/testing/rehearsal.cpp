@@ -17,7 +17,8 @@ std::vector<Share> rehearse(Pool& pool, int64_t tiles, int64_t tokens,
         throw std::invalid_argument("slowdown: must be one for each thread, but got " +
                                     std::to_string(slowdown.size()));
     }
-    Division division = divide_tiles(tiles, tokens, pool.size(), pool.reading());
+    Division division =
+        divide_tiles(tiles, tokens, pool.size(), pool.readings().of(ReadLoop::kFewBits));
     const NodeTeam& team = pool.team();
     NearTiles near;
     if (team.nodes() > 1) near = NearTiles(team, tiles, replicas);

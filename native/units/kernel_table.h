@@ -27,13 +27,24 @@ static_assert(2 * 128 * 127 * kMaxIntegerK < (int64_t{1} << 31));
 constexpr int kPagePositions = 64;  // positions of one KV page
 constexpr int kChunkPositions = 256;  // attention is summed over absolute chunks of this many
 
-// How a thread asks memory for weights while tokens are few, and for pages of the KV cache. Which way is fastest
-// differs between CPUs and between numbers of threads (reading.h); none changes a bit.
+// The loops of few tokens, by what a core does with a line of weights: it decodes and multiplies fields of less than
+// four bits, of which a line has many, or does little more than load wider ones. Wider fields leave a core so far
+// ahead of its sums that loads which miss L1, for which there are few places, are what it waits for.
+enum class ReadLoop : uint8_t { kFewBits, kManyBits };
+constexpr int kReadLoops = 2;
+// How a thread asks memory for weights while tokens are few. Which way is fastest differs between CPUs, between numbers
+// of threads and between loops (reading.h); none changes a bit.
 struct Reading {
     uint8_t streams = 1;  // tiles read side by side: 1..kMostStreams
-    bool next_page = true;  // whether attention asks for a page while it reads the one before
+    bool into_l2 = false;  // lines are asked for into L2, for one token of kManyBits; else into L1
     uint16_t turn_bytes = 4096;  // read of one before the next has its turn
     uint32_t prefetch_bytes = 4096;  // how far ahead of the arithmetic lines are asked for
+};
+struct Readings {
+    Reading loops[kReadLoops];
+    bool next_page = true;  // whether attention asks for a page while it reads the one before
+
+    const Reading& of(ReadLoop loop) const { return loops[static_cast<int>(loop)]; }
 };
 
 // y[n][m] (+ residual[n][m]) = sum_k W[m][k] x[n][k], for tiles [tile_begin, tile_end).
@@ -395,6 +406,7 @@ struct LayoutKernels {
 struct LayoutFacts {
     const char* name;  // "b2", "b8", "f32" ...
     bool integer;
+    ReadLoop read_loop;
     int tile_rows;
     int source_bytes;  // bytes of an element that `pack` takes
     bool rows;  // whether weights may have a scale for each row, and in groups of k

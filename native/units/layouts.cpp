@@ -22,6 +22,7 @@ constexpr void add_products(sterna::FormatKernels& k) {
 template <class F>
 constexpr void add_facts(sterna::FormatKernels& k) {
     k.integer = F::kInteger;
+    k.read_loop = kReadLoop<F>;
     k.tile_rows = kTileRows<F>;
     k.source_bytes = F::kSourceBytes;
     k.rows = F::kRowScales;

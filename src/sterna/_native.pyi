@@ -6,6 +6,8 @@ from typing import Any, TypedDict
 import numpy as np
 import numpy.typing as npt
 
+_Reading = tuple[int, int, int, bool]
+
 class _CpuInfo(TypedDict):
     vendor: str
     model: str
@@ -55,10 +57,11 @@ class Scratch:
 
 def tile_bytes(layout: str, K: int) -> int: ...
 def layout_facts(layout: str) -> _LayoutFacts: ...
-def reading(threads: int) -> tuple[int, int, int, bool]: ...
-def set_reading(
-    threads: int, streams: int, turn_bytes: int, prefetch_bytes: int, next_page: bool = True
+def readings(threads: int) -> tuple[_Reading, _Reading, bool]: ...
+def set_readings(
+    threads: int, few_bits: _Reading, many_bits: _Reading, next_page: bool
 ) -> None: ...
+def read_gb_s(threads: int, arrays: list[npt.NDArray[np.uint8]]) -> float: ...
 def time_linear(
     weights: list[Weight],
     n: int,

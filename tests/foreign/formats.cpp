@@ -185,8 +185,8 @@ void compare_products(Comparison& c, const Weight& w, Random& random, const std:
     for (const int n : kTokens) check(n, {}, 0, nullptr);
     check(8, {}, 1, nullptr);
     check(8, {}, 16, nullptr);
-    check(3, {.streams = 3, .next_page = false, .turn_bytes = 512, .prefetch_bytes = 0}, 0,
-          nullptr);
+    check(1, {.streams = 2, .into_l2 = true}, 0, nullptr);
+    check(3, {.streams = 3, .into_l2 = true, .turn_bytes = 512, .prefetch_bytes = 0}, 0, nullptr);
     check(2, {}, 0, residual.data());
 }
 

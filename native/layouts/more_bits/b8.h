@@ -16,7 +16,7 @@ struct b8 : IntegerDot {
     static constexpr int kRowBlocks = 4, kStepK = 4, kStepBytes = 256;
     static constexpr bool kEvenOffset = true;
     static constexpr int kMaxByte = 255;
-    static constexpr bool kRuns = false, kLoadsAlone = !kSignedBytes;
+    static constexpr bool kRuns = false;
     static constexpr int kDirectTokens =
         kFewTokens;  // sums of pairs would not fit a panel's either
     // Where 255 is too great to be multiplied, levels are signed bytes.

@@ -88,7 +88,7 @@ struct AttentionOp::Call {
         a.sinks = op.sinks_.empty() ? nullptr : sinks;
         a.page_stride = step.cache.page_stride(layer);
         a.type = step.cache.type;
-        a.next_page = step.reading.next_page;
+        a.next_page = step.readings.next_page;
         a.scratch = scratch;
         padded_out =
             reinterpret_cast<float*>(scratch + (kernels.scratch(a.head_dim) + 63) / 64 * 64);

@@ -27,7 +27,7 @@ class BeginScreenOp final : public Op {
   private:
     void begin_screen(const Step& step) {
         ExactHead& head = *work.head;
-        head.screened = head.screen.begin(work.rows.deciding, step.kernels, step.reading);
+        head.screened = head.screen.begin(work.rows.deciding, step.kernels, step.readings);
     }
 };
 

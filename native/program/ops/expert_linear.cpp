@@ -40,7 +40,7 @@ class ExpertLinearOp final : public Op {
         const Routing& routing = work.routing;
         const int64_t active = std::ssize(routing.active);
         Division all = divide_tiles(active * tiles(), routing.most * product_.planes, step.threads,
-                                    step.reading);
+                                    step.reading_of(work.weights[product_.weight]));
         if (step.team && work.weights.near(product_.weight).in_parts()) {
             all.team = step.team;
             all.repeats = active;

@@ -64,7 +64,7 @@ LinearArgs LinearProduct::args(const Step& step, const Weight& w, int64_t first,
     LinearArgs a = linear_args(w, work.buffer(x), static_cast<int>(rows), x_block(step, rows),
                                work.buffer(y), first, planes);
     a.y += column;
-    a.reading = step.reading;
+    a.reading = step.reading_of(w);
     return a;
 }
 
@@ -183,7 +183,8 @@ Division LinearOp::units(const Step& step) const {
     if (const int64_t count = parts(step)) return {count};
     int64_t tiles = weight().tiles;
     if (step.one() && active_ == Active::kGates) tiles = copy_->first_tile;
-    Division all = divide_tiles(tiles, rows(step) * product_.planes, step.threads, step.reading);
+    Division all =
+        divide_tiles(tiles, rows(step) * product_.planes, step.threads, step.reading_of(weight()));
     if (work.weights.near(product_.weight).in_parts()) all.team = step.team;
     return all;
 }

@@ -1,8 +1,10 @@
 """The fastest settings on this machine: measured once, kept in the cache folder.
 
-measured    the file, and how choices are timed
-prefetch    how memory is read
-few_tokens  how steps of a few tokens are computed
+measured       the file, and how choices are timed
+readings       ways of reading memory
+memory_trials  what they cost now
+prefetch       which of them is taken
+few_tokens     how steps of a few tokens are computed
 
 No choice changes a bit.
 """

@@ -1,196 +1,130 @@
-"""How kernels stream and prefetch memory: measured once for a CPU and its threads.
+"""How kernels stream and prefetch memory: measured for a CPU and its threads, and kept.
 
 Decoding reads every weight once. Its speed depends on how a core asks for them: as one stream or
-several side by side, and how far ahead; in a long context also on whether the next page of keys and
-values is prefetched. The fastest way on one CPU is slow on another, so the first large model on a
-machine spends half a second on trying. No choice changes a bit.
+several side by side, how far ahead, and into which cache; in a long context also on whether the
+next page of keys and values is prefetched. The fastest way on one CPU is slow on another, and
+formats of few bits, whose decoding takes a core's time, want another way than wider ones. So the
+first large model on a machine spends half a second on trying. Memory of virtual machines changes
+its speed between minutes: where a start finds it far from what was noted, it measures again, and
+what costs least over all measurements is chosen. No choice changes a bit.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
-import time
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
 
 from sterna import _native
-from sterna.calibration.measured import GAIN, LEAST_BYTES, keep, kept, place, usual_seconds
+from sterna.calibration.measured import GAIN, LEAST_BYTES, keep, kept, place
+from sterna.calibration.memory_trials import CANDIDATES, Mood, measured
+from sterna.calibration.readings import Reading, Readings, current, pin
 from sterna.checkpoints.cache import cache_dir
-from sterna.errors import RequestError, shown
-from sterna.formats.layout import Layout
 from sterna.runtime import Threads, cache_bytes
 
-__all__ = ["CANDIDATES", "Reading", "choose", "current", "prepare"]
+__all__ = ["MOST_MOODS", "choose", "prepare"]
 
+Codes = npt.NDArray[np.uint8]
 
-class Reading(NamedTuple):
-    """How weights and pages are read.
-
-    streams: tiles read side by side. turn_bytes: bytes of one tile before the next has its turn.
-    prefetch_bytes: how far ahead. next_page: whether attention prefetches the next page.
-    """
-
-    streams: int
-    turn_bytes: int
-    prefetch_bytes: int
-    next_page: bool = True
-
-
-#: The candidates. One stream with a prefetch of a page is best on Zen 4 and 5, four
-#: streams on Xeons.
-CANDIDATES = (
-    Reading(1, 4096, 4096),
-    Reading(1, 4096, 2048),
-    Reading(1, 4096, 8192),
-    Reading(2, 4096, 4096),
-    Reading(4, 512, 2048),
-    Reading(4, 1024, 1024),
-)
-#: Seconds for trying weights and pages, without making them.
-WEIGHTS_S, PAGES_S = 0.15, 0.1
-_BYTES = 128 << 20  # that are read, or as many as are twice a cache
-_MOST_BYTES = 512 << 20
-# Of weights that a way reads at a time, about a millisecond's: so each is timed often, and what
-# disturbs a moment disturbs one time of many.
-_SLICE_BYTES = 32 << 20
-_K = 2560
-_KV_HEADS, _HEAD_DIM, _GROUP = 4, 128, 4  # of the pages
+#: Measurements that are kept for a machine, each made at another speed of its memory.
+MOST_MOODS = 3
+#: Memory has another speed where it is so many times as fast, or as slow.
+FAR = 1.3
+_PROBE_BYTES = 64 << 20  # of weights whose reading tells the memory's speed
+_WHAT = "reading of memory"
 
 # Threads and their CPUs that have their measured reading; kept for the process, as their pool is.
 _prepared: set[tuple[int, tuple[int, ...]]] = set()
 
 
-def prepare(threads: Threads, isa: str, weight_bytes: int) -> str:
-    """Set how `threads` read memory; returns "STERNA_READING", "measured" or "default".
+def prepare(threads: Threads, isa: str, weight_bytes: int, weights: Iterable[Codes] = ()) -> str:
+    """Set how `threads` read memory; return "STERNA_READING", "measured" or "default".
 
-    `STERNA_READING` comes first ("streams,turn_bytes,prefetch_bytes", and ",0" to request no page
-    ahead), then an earlier measurement on this machine. Otherwise it measures now, if a token reads
-    `weight_bytes` beyond any cache and there is a cache folder for the result. `isa` is the unit
-    that measures; the result serves all units, since it is about memory. Raises RequestError for a
-    malformed STERNA_READING.
+    `STERNA_READING` comes first (`readings.pin`), then earlier measurements on this machine. It
+    measures now if a token reads `weight_bytes` beyond any cache, there is a cache folder for the
+    result, and there is no measurement, or none at the speed at which `weights`, any codes, are
+    read. `isa` is the unit that measures; the result serves all units, since it is about memory.
+    Raises RequestError for a malformed STERNA_READING.
     """
     key = int(threads), threads.cpus
     pinned = os.environ.get("STERNA_READING", "")
     if pinned:
-        _pin(threads, pinned)
+        pin(threads, pinned)
         return "STERNA_READING"
     if key in _prepared:
         return "measured"
     if cache_dir() is None or isa == _native.isas()[0]:  # `scalar` never waits for memory
         return "default"
     where = place(threads)
-    reading = _checked(kept("reading", where))
-    if reading is None:
-        if weight_bytes < LEAST_BYTES:
-            return "default"
-        reading = _measured(threads, isa)
-        if reading is None:
-            return "default"
-        keep("reading", where, reading)
-    _set(threads, reading)
+    moods = _checked(kept(_WHAT, where))
+    if weight_bytes >= LEAST_BYTES and (
+        not moods or _is_far(moods, threads, weight_bytes, weights)
+    ):
+        mood = measured(threads, isa)
+        if mood is not None:
+            moods.append(mood)
+            keep(_WHAT, where, [one._asdict() for one in moods])
+    if not moods:
+        return "default"
+    choose(moods, current(threads)).set(threads)
     _prepared.add(key)
     return "measured"
 
 
-def current(threads: int) -> Reading:
-    """Return how these threads read memory now."""
-    return Reading(*_native.reading(threads))
+def choose(moods: Sequence[Mood], default: Readings) -> Readings:
+    """Choose what costs least in all measurements; `default` unless one gains on it by `GAIN`."""
+
+    def cheapest(kind: str) -> str:
+        costs = {
+            way: sum(getattr(mood, kind).get(way, cost) for mood in moods)
+            for way, cost in getattr(moods[0], kind).items()
+        }
+        usual, best = str(getattr(default, kind)), min(costs, key=lambda way: costs[way])
+        return best if costs[best] * GAIN < costs.get(usual, float("inf")) else usual
+
+    few_bits, many_bits = (Reading.parse(cheapest(kind)) for kind in CANDIDATES)
+    return Readings(few_bits, many_bits, cheapest("next_page") == str(True))
 
 
-def choose(
-    candidates: Sequence[Reading],
-    default: Reading,
-    seconds_of: Callable[[Reading], float],
-    budget_s: float,
-    clock: Callable[[], float] = time.perf_counter,
-) -> Reading | None:
-    """Choose the reading of the least usual time; `default` unless another gains `GAIN` on it.
-
-    seconds_of: reads once. Times are taken as `measured.usual_seconds` says; None where that is.
-    """
-    usual = usual_seconds([default, *candidates], seconds_of, budget_s, clock)
-    if usual is None:
-        return None
-    best = min(usual, key=lambda reading: usual[reading])
-    return best if usual[best] * GAIN < usual[default] else default
-
-
-def _measured(threads: Threads, isa: str) -> Reading | None:
-    """Choose the fastest out of cache; None if memory is too short, or the machine too busy."""
-    default = current(threads)
+def _is_far(
+    moods: Sequence[Mood], threads: Threads, weight_bytes: int, weights: Iterable[Codes]
+) -> bool:
+    """Return whether weights are read at a speed of which there is no measurement yet."""
     caches = cache_bytes()
-    nbytes = min(max(_BYTES, 2 * caches[max(caches)]), _MOST_BYTES)
-    try:
-        of_weights = _of_weights(threads, isa, default, nbytes)
-        return _of_pages(threads, isa, of_weights, nbytes) if of_weights else None
-    except MemoryError:
-        return None
-    finally:
-        _set(threads, default)
+    if len(moods) >= MOST_MOODS or weight_bytes < 2 * caches[max(caches)]:
+        return False
+    probed: list[Codes] = []
+    left = _PROBE_BYTES
+    for codes in weights:
+        probed.append(codes.reshape(-1)[:left])
+        left -= probed[-1].size
+        if left == 0:
+            gb_s = _native.read_gb_s(threads, probed)
+            return all(max(gb_s / mood.gb_s, mood.gb_s / gb_s) > FAR for mood in moods)
+    return False
 
 
-def _of_weights(threads: Threads, isa: str, default: Reading, nbytes: int) -> Reading | None:
-    """Choose the fastest on weights of two bits.
+def _checked(value: object) -> list[Mood]:
+    """Return kept measurements; none where they are not of today's candidates."""
 
-    Their slices have their turns in order, so that a slice that is read again has left the cache.
-    """
-    layout = Layout("b2")
-    rows, tile = layout.tile_rows, layout.tile_bytes(_K)
-    tiles = _SLICE_BYTES // tile
-    scale = _native.alloc(tiles * rows * 4).view("float32")
-    slices = []
-    for _ in range(nbytes // _SLICE_BYTES):
-        codes = _native.alloc(tiles * tile)
-        codes.fill(0b01010101)  # written: untouched pages are all one page, which is in the cache
-        codes = codes.reshape(tiles, tile)
-        slices.append(_native.Weight(layout.name, tiles * rows, _K, codes, scale, 2))
-    turns = itertools.cycle(slices)
+    def is_cost(x: object) -> bool:
+        return isinstance(x, float | int) and 0 < x < 1e9
 
-    def seconds_of(reading: Reading) -> float:
-        _set(threads, reading)
-        return _native.time_linear([next(turns)], 1, isa, threads, 1)[0]
+    def is_sound(mood: object) -> bool:
+        return (
+            isinstance(mood, dict)
+            and mood.keys() == set(Mood._fields)
+            and is_cost(mood["gb_s"])
+            and all(
+                isinstance(mood[kind], dict)
+                and set(map(str, ways)) <= mood[kind].keys()
+                and all(map(is_cost, mood[kind].values()))
+                for kind, ways in {**CANDIDATES, "next_page": (True, False)}.items()
+            )
+        )
 
-    return choose(CANDIDATES, default, seconds_of, WEIGHTS_S)
-
-
-def _of_pages(threads: Threads, isa: str, default: Reading, nbytes: int) -> Reading | None:
-    """Choose `next_page` on the keys and values of one token's attention, of the default type."""
-    page = _native.page_positions
-    positions = _SLICE_BYTES // _native.kv_bytes(1, _KV_HEADS, _HEAD_DIM, "i16") // page * page
-    turns = itertools.cycle(
-        [
-            _native.AttentionTimer(_KV_HEADS, _HEAD_DIM, positions, "i16")
-            for _ in range(nbytes // _SLICE_BYTES)
-        ]
-    )
-
-    def seconds_of(reading: Reading) -> float:
-        _set(threads, reading)
-        return next(turns).seconds(isa, threads, _GROUP)
-
-    candidates = [default._replace(next_page=ahead) for ahead in (True, False)]
-    return choose(candidates, default, seconds_of, PAGES_S)
-
-
-def _set(threads: Threads, reading: Reading) -> None:
-    _native.set_reading(threads, *reading)
-
-
-def _pin(threads: Threads, text: str) -> None:
-    try:
-        streams, turn_bytes, prefetch_bytes, *next_page = map(int, text.split(","))
-        if next_page not in ([], [0], [1]):
-            raise ValueError("next_page: must be 0 or 1")
-        _set(threads, Reading(streams, turn_bytes, prefetch_bytes, next_page != [0]))
-    except (TypeError, ValueError) as error:
-        raise RequestError(
-            "STERNA_READING: must be streams,turn_bytes,prefetch_bytes such as 1,4096,4096, with "
-            f"a 0 after them to prefetch no pages, but got {shown(text)} ({error})"
-        ) from None
-
-
-def _checked(value: object) -> Reading | None:
-    """Check a kept reading; None if it is not one that was ever tried."""
-    tried = [r._replace(next_page=ahead) for r in CANDIDATES for ahead in (True, False)]
-    return next((r for r in tried if list(r) == value), None)
+    if not isinstance(value, list) or not all(map(is_sound, value)):
+        return []
+    return [Mood(**mood) for mood in value[:MOST_MOODS]]

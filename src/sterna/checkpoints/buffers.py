@@ -11,7 +11,10 @@ from sterna import _native
 from sterna.checkpoints.safetensors_header import ALIGNMENT
 from sterna.errors import RequestError
 
-__all__ = ["buffer"]
+__all__ = ["buffer", "huge_page_share"]
+
+_MAPPINGS = Path("/proc/self/smaps")
+_SAMPLE_BYTES = 16 << 20
 
 
 def buffer(
@@ -32,3 +35,27 @@ def buffer(
             f"{file}: {what} must fit into memory, but needs {nbytes} bytes; "
             "use a machine with more memory"
         ) from None
+
+
+def huge_page_share() -> float | None:
+    """Return the share of new arrays that is in huge pages; None if the system does not say.
+
+    A container, a kernel without them or a host short of memory may grant none.
+    """
+    sample = _native.alloc(_SAMPLE_BYTES)
+    sample[::4096] = 1
+    address, inside, sizes = sample.ctypes.data, False, dict[str, int]()
+    try:
+        lines = _MAPPINGS.read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        name, *values = line.split()
+        if name.endswith(":"):
+            if inside and values[-1:] == ["kB"]:
+                sizes[name] = int(values[0])
+        else:
+            begin, _, end = name.partition("-")
+            inside = int(begin, 16) <= address < int(end, 16)
+    resident, huge = sizes.get("Rss:", 0), sizes.get("AnonHugePages:")
+    return None if huge is None or resident == 0 else round(huge / resident, 3)

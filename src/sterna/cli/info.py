@@ -19,6 +19,7 @@ from sterna.cli.options import (
 from sterna.cli.terminal import console, print_json, status
 
 if TYPE_CHECKING:
+    from sterna.calibration.readings import Readings
     from sterna.runtime import Threads
     from sterna.tokenizer import Tokenizer
 
@@ -47,7 +48,9 @@ def command(
         return
     from sterna import __version__, _native
     from sterna.calibration.few_tokens import known
-    from sterna.calibration.prefetch import current, prepare
+    from sterna.calibration.prefetch import prepare
+    from sterna.calibration.readings import current
+    from sterna.checkpoints.buffers import huge_page_share
     from sterna.checkpoints.cache import cache_dir, entries
     from sterna.runtime import (
         available_bytes,
@@ -83,7 +86,8 @@ def command(
         "memory_gb": round(memory_bytes() / 1e9, 2),
         "memory_available_gb": round(available / 1e9, 2),
         "bandwidth_gb_s": speed,
-        "reading": {**current(team)._asdict(), "source": source},
+        "huge_pages": huge_page_share(),
+        "reading": {**_reading(current(team)), "source": source},
         "direct_tokens": known(team, isa),
         "cache_dir": None if folder is None else str(folder),
         "cache_bytes": sum(size for _, size in entries()),
@@ -220,13 +224,34 @@ def _near(row: dict[str, Any]) -> str:
     return f"{row['numa_nodes']}; the threads all run on one"
 
 
-def _reading(
-    streams: int, turn_bytes: int, prefetch_bytes: int, next_page: bool, source: str
-) -> str:
-    turns = f", {turn_bytes:,} bytes of each in turn" if streams > 1 else ""
-    how = f"{_count(streams, 'stream')} of weights{turns}, asked for {prefetch_bytes:,} bytes ahead"
+def _reading(readings: Readings) -> dict[str, Any]:
+    few_bits, many_bits, next_page = readings
+    return {"few_bits": str(few_bits), "many_bits": str(many_bits), "next_page": next_page}
+
+
+def _reading_line(few_bits: str, many_bits: str, next_page: bool, source: str) -> str:
+    weights = _weights_line(few_bits)
+    if many_bits != few_bits:
+        weights += f"; of 4 bits and more {_weights_line(many_bits)}"
     pages = "keys and values a page ahead" if next_page else "keys and values as they come"
-    return f"{how}; {pages} ({source})"
+    return f"{weights}; {pages} ({source})"
+
+
+def _weights_line(reading: str) -> str:
+    from sterna.calibration.readings import Reading
+
+    streams, turn_bytes, prefetch_bytes, into_l2 = Reading.parse(reading)
+    turns = f", {turn_bytes:,} bytes of each in turn" if streams > 1 else ""
+    level = " into L2" if into_l2 else ""
+    return f"{_count(streams, 'stream')} of weights{turns}, {prefetch_bytes:,} bytes ahead{level}"
+
+
+def _pages(huge: float | None) -> str:
+    if huge is None:
+        return "the system does not say whether arrays are in huge pages"
+    return f"{huge:.0%} of an array in huge pages" + (
+        "" if huge > 0.9 else "; decoding is slower without (/sys/kernel/mm/transparent_hugepage)"
+    )
 
 
 def _direct(most: dict[str, int]) -> str:
@@ -262,7 +287,8 @@ def _lines(row: dict[str, Any]) -> list[tuple[str, str]]:
         ("memory nodes", _near(row)),
         ("memory", f"{row['memory_gb']:.1f} GB, {row['memory_available_gb']:.1f} GB available"),
         ("bandwidth", "not measured" if speed is None else f"{speed:.1f} GB/s"),
-        ("reading", _reading(**row["reading"])),
+        ("pages", _pages(row["huge_pages"])),
+        ("reading", _reading_line(**row["reading"])),
         ("direct tokens", _direct(row["direct_tokens"])),
         ("cache", "off" if row["cache_dir"] is None else cache),
     ]

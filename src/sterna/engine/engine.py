@@ -105,9 +105,10 @@ class Engine:
         if skip_zeros is None:
             # Skipping needs copies, which, unlike weights, are not placed near threads.
             skip_zeros = read >= LEAST_BYTES and not self.threads.nodes
-        prepare(self.threads, self.isa, read)
-        layers = () if self.fast else model.graph.linear_weights()
-        self._direct = direct_tokens(layers, self.threads, self.isa, read)
+        weights = model.graph.linear_weights()
+        prepare(self.threads, self.isa, read, (weight.codes for weight in weights))
+        integer = () if self.fast else weights
+        self._direct = direct_tokens(integer, self.threads, self.isa, read)
         self._program = model.graph.compile(
             self.fast, self.threads if skip_zeros else 0, self._direct, context,
             self.activations or ACTIVATIONS[0],
