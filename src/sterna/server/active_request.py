@@ -140,7 +140,7 @@ class ActiveRequest:
             self._tasks.discard(task)
 
     async def fingerprint(self) -> str:
-        """The fingerprint of the model, with the request's adapter."""
+        """Return the fingerprint of the model, with the request's adapter."""
         return await self.run(self.model.fingerprint(self.adapter))
 
     async def pieces(self) -> AsyncIterator[tuple[int, Piece]]:
@@ -211,7 +211,7 @@ class ActiveRequest:
         return [done for ticket in self._tickets for done in ticket.completions]
 
     def log_fields(self, log_prompts: bool) -> dict[str, Any]:
-        """What the log line of an ended request says of its answer."""
+        """Return what the log line of an ended request says of its answer."""
         completions = self.completions
         line: dict[str, Any] = {"answer": self.id, "model": self.name}
         if self.stream_error is not None:
@@ -233,7 +233,7 @@ class ActiveRequest:
         return line
 
     def receipt(self) -> dict[str, Any]:
-        """What another machine needs, next to the request, to check the answer.
+        """Return what another machine needs, next to the request, to check the answer.
 
         `rendered_at` is there if the template asked for the time, since the prompt depends on it.
         `sampling` has the values in effect, including the model's own defaults.
@@ -248,7 +248,7 @@ class ActiveRequest:
         }
 
     def usage(self) -> dict[str, Any]:
-        """OpenAI's `usage`; a prompt that several choices share counts once."""
+        """Return OpenAI's `usage`; a prompt that several choices share counts once."""
         firsts = [ticket.completions[0].stats for ticket in self._tickets]
         every = [done.stats for done in self.completions]
         prompt, generated = sum(s.n_prompt for s in firsts), sum(s.n_generated for s in every)

@@ -35,7 +35,7 @@ class ApiKeys:
             self._reload()
 
     def owner(self, key: str) -> str | None:
-        """The name of a key's owner; None for a wrong key.
+        """Return the name of a key's owner; None for a wrong key.
 
         Compares all keys in constant time, so that timing reveals nothing about them.
         """

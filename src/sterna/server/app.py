@@ -25,7 +25,7 @@ __all__ = ["create_app", "endpoints"]
 
 
 def endpoints() -> list[Endpoint]:
-    """The endpoints of all modules in `sterna.server.endpoints`."""
+    """List the endpoints of all modules in `sterna.server.endpoints`."""
     names = sorted(module.name for module in iter_modules(endpoint_modules.__path__))
     modules = [import_module(f"{endpoint_modules.__name__}.{name}") for name in names]
     return [endpoint for module in modules for endpoint in module.ENDPOINTS]
@@ -42,7 +42,7 @@ async def _no_endpoint(request: Request, error: Exception) -> Response:
 
 
 def create_app(service: Service) -> Starlette:
-    """An app for any ASGI server. Its lifespan opens and closes the service."""
+    """Make an app for any ASGI server. Its lifespan opens and closes the service."""
     found, settings = endpoints(), service.settings
     if not settings.metrics:
         found = [endpoint for endpoint in found if endpoint.path != "/metrics"]

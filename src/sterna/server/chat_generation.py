@@ -78,7 +78,7 @@ class ChatGeneration:
         self.generation.prompt = llm.tokenizer.encode(prompt, add_special=False)
 
     def parser(self) -> OutputParser:
-        """A new parser, for one of the answers."""
+        """Make a new parser, for one of the answers."""
         call_format = self.tools.call_format(self.active.model.llm, self._template_input.template)
         opened = self._reasoning is ReasoningState.OPENED
         return OutputParser(call_format, self.tools.parallel, opened, self.tools.schemas)

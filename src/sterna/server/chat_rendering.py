@@ -71,7 +71,7 @@ def render_prompt(llm: LLM, template_input: TemplateInput) -> str:
 
 
 def request_template(llm: LLM, source: str | None, trusted: bool) -> ChatTemplate | None:
-    """The chat template that a request brings. ApiError 400 if it is invalid or not allowed."""
+    """Make the chat template that a request brings. ApiError 400 if invalid or not allowed."""
     if source is None:
         return None
     if not trusted:
@@ -86,7 +86,7 @@ def request_template(llm: LLM, source: str | None, trusted: bool) -> ChatTemplat
 
 
 def _message(i: int, message: dict[str, Any]) -> dict[str, Any]:
-    """A message as templates expect it: content as one text, arguments of calls as objects."""
+    """Put a message into templates' form: content as one text, arguments of calls as objects."""
     where, role = f"messages[{i}]", message.get("role")
     if role not in ROLES:
         raise invalid(f"{where}.role", f"must be one of {', '.join(ROLES)}", role)
@@ -99,7 +99,7 @@ def _message(i: int, message: dict[str, Any]) -> dict[str, Any]:
 
 
 def join_text_parts(parts: list[Any], where: str) -> str:
-    """The text of content parts, one per line. ApiError 400 for images, files and audio."""
+    """Join the text of content parts, one per line. ApiError 400 for images, files and audio."""
     texts = []
     for i, part in enumerate(parts):
         kind = part.get("type") if isinstance(part, dict) else None

@@ -17,7 +17,7 @@ WRITE_BUFFER_BYTES = 64 << 10
 
 
 def connection_class(header_timeout: float, write_timeout: float) -> type[H11Protocol]:
-    """The connection protocol for uvicorn.
+    """Make the connection protocol for uvicorn.
 
     header_timeout: seconds until a request's headers must be complete, counted from the connection
     or from the first byte of a later request. write_timeout: seconds in which a client must read

@@ -60,7 +60,7 @@ class ApiError(Exception):
         return TYPES.get(self.status, "server_error")
 
     def body(self) -> dict[str, Any]:
-        """The response in OpenAI's form."""
+        """Return the response in OpenAI's form."""
         return {
             "error": {
                 "message": self.message,
@@ -71,25 +71,25 @@ class ApiError(Exception):
         }
 
     def anthropic_body(self) -> dict[str, Any]:
-        """The response in Anthropic's form."""
+        """Return the response in Anthropic's form."""
         kind, message = ANTHROPIC_TYPES.get(self.status, self.type), self.message
         if self.code == TOO_LONG:  # clients look for these words and shorten the prompt
             message = f"prompt is too long: {message}"
         return {"type": "error", "error": {"type": kind, "message": message}}
 
     def headers(self) -> dict[str, str]:
-        """The headers of the response."""
+        """Return the headers of the response."""
         headers = {} if self.retry_after is None else {"retry-after": str(self.retry_after)}
         return {**headers, "www-authenticate": "Bearer"} if self.status == 401 else headers
 
 
 def invalid(param: str, rule: str, value: object) -> ApiError:
-    """A 400 for a field with a value that breaks a rule."""
+    """Make a 400 for a field with a value that breaks a rule."""
     return ApiError(400, f"{param}: {rule}, but got {shown(value)}", param=param)
 
 
 def to_api_error(error: Exception) -> ApiError:
-    """The error response for any exception.
+    """Make the error response for any exception.
 
     Unexpected exceptions become a 500 without details. Expected ones keep their message, without
     the folders of this machine.
@@ -108,7 +108,7 @@ def to_api_error(error: Exception) -> ApiError:
 
 
 def rename_param(error: ApiError, names: Mapping[str, str]) -> ApiError:
-    """The error with its field renamed. names: from chat's name of a field to the protocol's."""
+    """Rename an error's field. names: from chat's name of a field to the protocol's."""
     for name, word in names.items():
         begins = re.compile(rf"{re.escape(name)}(?=$|[.:\[ ])")
         if error.param is not None and begins.match(error.param):

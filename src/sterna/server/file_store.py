@@ -38,7 +38,7 @@ class FileObject(msgspec.Struct):
     expires_at: int | None = None
 
     def body(self) -> dict[str, Any]:
-        """The file as a client gets it."""
+        """Return the file as a client gets it."""
         fields = msgspec.structs.asdict(self)
         del fields["key"]
         return {"object": "file", "status": "processed", **fields}
@@ -85,7 +85,7 @@ class FileStore:
         os.close(self._claim)
 
     def path(self, id: str) -> Path:
-        """The path of a file's bytes."""
+        """Return the path of a file's bytes."""
         return self.folder / id
 
     @property
@@ -95,7 +95,7 @@ class FileStore:
         return stored + self._reserved + self.pending_bytes
 
     def require_room(self, nbytes: int) -> None:
-        """ApiError 413 if `nbytes` more do not fit."""
+        """Raise ApiError 413 if `nbytes` more do not fit."""
         self._delete_expired()
         if self.used + nbytes > self.max_bytes:
             raise ApiError(
@@ -138,7 +138,7 @@ class FileStore:
                 file.write(data)
 
     def get(self, id: str, key: str, param: str = "id") -> FileObject:
-        """A file of this key. ApiError 404."""
+        """Return a file of this key. ApiError 404."""
         self._delete_expired()
         found = self._files.get(id)
         if found is None or found.key != key:
@@ -149,7 +149,7 @@ class FileStore:
         return found
 
     def owned_by(self, key: str) -> list[FileObject]:
-        """The files of a key, newest first."""
+        """List the files of a key, newest first."""
         self._delete_expired()
         return [
             file_object for file_object in reversed(self._files.values()) if file_object.key == key

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def encode(value: Any) -> bytes:
-    """A value as JSON, with the shortest digits that give each float back."""
+    """Encode a value as JSON, with the shortest digits that give each float back."""
     return msgspec.json.encode(value)
 
 
@@ -110,7 +110,7 @@ def _too_deep() -> ApiError:
 
 
 def _refused(message: str) -> ApiError:
-    """The error for a message of msgspec, with the field it is about."""
+    """Make the error for a message of msgspec, with the field it is about."""
     found = _PATH.search(message)
     where = re.sub(r"\[\.\.\.\]", "", found[1]) if found else ""
     reason = message[: found.start()] if found else message

@@ -12,7 +12,7 @@ __all__ = ["TextLogprobs", "chat_logprob", "token_text"]
 
 
 def token_text(tokenizer: Tokenizer, id: int) -> str:
-    """A token's text, or `bytes:\\xe2\\x82` if it is only part of a character."""
+    """Return a token's text, or `bytes:\\xe2\\x82` if it is only part of a character."""
     data = tokenizer.token_bytes(id)
     try:
         return data.decode()
@@ -21,7 +21,7 @@ def token_text(tokenizer: Tokenizer, id: int) -> str:
 
 
 def chat_logprob(tokenizer: Tokenizer, found: TokenLogprob, count: int) -> dict[str, Any]:
-    """An entry of a chat's `logprobs.content`, with at most `count` alternatives."""
+    """Make an entry of a chat's `logprobs.content`, with at most `count` alternatives."""
 
     def entry(id: int, logprob: float) -> dict[str, Any]:
         data = tokenizer.token_bytes(id)

@@ -17,7 +17,7 @@ class BlockStream:
         self._index, self._open = -1, ""
 
     def take(self, delta: Delta) -> list[bytes]:
-        """The events for a delta of the answer."""
+        """Return the events for a delta of the answer."""
         found = []
         block = {
             "content": {"type": "text", "text": ""},

@@ -87,7 +87,7 @@ class Metrics:
         )  # fmt: skip
 
     def text(self) -> bytes:
-        """All metrics in Prometheus's text format."""
+        """Return all metrics in Prometheus's text format."""
         return generate_latest(self._registry)
 
     def count_response(self, method: str, handler: str, status: int) -> None:

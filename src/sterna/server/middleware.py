@@ -82,7 +82,7 @@ class RequestMiddleware:
             self._end(scope, status, time.perf_counter() - began)
 
     def _preflight(self, scope: Scope, headers: Headers) -> Any:
-        """The answer to a CORS preflight; None for any other request."""
+        """Return the answer to a CORS preflight; None for any other request."""
         if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
             return as_json({}, 200 if self._cors(headers) else 403)
         return None
@@ -106,7 +106,7 @@ class RequestMiddleware:
         return found
 
     def _check(self, scope: Scope, headers: Headers) -> None:
-        """ApiError 403 for a host or an origin that is not allowed, 401 for a wrong key."""
+        """Raise ApiError 403 for a host or an origin that is not allowed, 401 for a wrong key."""
         service, host = self._service, headers.get("host", "")
         if not service.settings.allows_host(host):
             raise ApiError(
@@ -182,7 +182,7 @@ def _header(text: str) -> str:
 
 
 def _request_id(headers: Headers) -> str:
-    """The client's id if it is well-formed, else a new one."""
+    """Return the client's id if it is well-formed, else a new one."""
     given = headers.get("x-request-id", "")
     good = 0 < len(given) <= MAX_ID and all(c.isalnum() or c in "-_.:" for c in given)
     return given if good and given.isascii() else f"req-{secrets.token_hex(8)}"

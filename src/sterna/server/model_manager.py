@@ -69,7 +69,7 @@ class LoadedModel:
         self.bandwidth_gb_s = _native.bandwidth_gb_s(self.llm.engine.threads, nbytes)
 
     async def fingerprint(self, adapter: str | None = None) -> str:
-        """The fingerprint of the model and an adapter; computed in the background after loading."""
+        """Return the fingerprint of the model and an adapter; computed after loading."""
         own = await asyncio.shield(self._fingerprint)
         return own if adapter is None else receipt.fingerprint(self.llm, adapter)
 
@@ -113,11 +113,11 @@ class ModelManager:
         return [*self._sources, *self._adapted]
 
     def model_of(self, name: str) -> str:
-        """The name of the base model: of an adapter's, else the name itself."""
+        """Return the name of the base model: of an adapter's, else the name itself."""
         return self._adapted.get(name, name)
 
     def adapter_of(self, name: str | None) -> str | None:
-        """The name if it is an adapter's, else None."""
+        """Return the name if it is an adapter's, else None."""
         return name if name in self._adapted else None
 
     @contextlib.asynccontextmanager

@@ -32,7 +32,7 @@ ERROR: dict[str, Any] = {
 
 
 def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
-    """The OpenAPI 3.1 document of some endpoints."""
+    """Make the OpenAPI 3.1 document of some endpoints."""
     bodies = [endpoint.body for endpoint in endpoints if endpoint.body is not None]
     schemas, components = msgspec.json.schema_components(
         bodies, ref_template="#/components/schemas/{name}"
@@ -60,7 +60,7 @@ def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
 
 
 def _operation(endpoint: Endpoint, path: str) -> dict[str, Any]:
-    """The description of an endpoint, without its body."""
+    """Describe an endpoint, without its body."""
     error = {"schema": {"$ref": "#/components/schemas/Error"}}
     operation: dict[str, Any] = {
         "summary": endpoint.summary,

@@ -32,7 +32,7 @@ class Delta:
     name: str = ""
 
     def chat_delta(self) -> dict[str, Any]:
-        """The `delta` of a chat completion chunk."""
+        """Return the `delta` of a chat completion chunk."""
         if self.kind != "tool_calls":
             return {self.kind: self.text}
         call: dict[str, Any] = {"index": self.index, "function": {"arguments": self.text}}

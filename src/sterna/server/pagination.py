@@ -15,7 +15,7 @@ __all__ = ["paginate"]
 def paginate(
     request: Request, items: Sequence[Any], max_limit: int, default_limit: int
 ) -> dict[str, Any]:
-    """The page that the request's query asks for.
+    """Return the page that the request's query asks for.
 
     items: newest first, each with an `id` and a `body()`. The query may have `limit`, `order` (asc
     or desc), and `after`, the id of the last item of the page before. ApiError 400.

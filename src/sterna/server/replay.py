@@ -33,7 +33,7 @@ SAMPLING = "sampling"
 
 
 def differences(opener: Callable[[], LLM], request: Any, answer: Any) -> list[str]:
-    """How this machine's answer to a request differs from a given one; empty if it does not.
+    """List how this machine's answer to a request differs from a given one; empty if it does not.
 
     request: the body that was sent. answer: the response, or the chunk of a stream that has the
     receipt. RequestError if they are not valid.
@@ -64,7 +64,7 @@ def differences(opener: Callable[[], LLM], request: Any, answer: Any) -> list[st
 
 
 def _moment(receipt: dict[str, Any]) -> datetime | None:
-    """The time that the template was given; None if it did not ask."""
+    """Return the time that the template was given; None if it did not ask."""
     said = receipt.get("rendered_at")
     if said is None:
         return None

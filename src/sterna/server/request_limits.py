@@ -48,12 +48,12 @@ class RequestLimits:
         self._by_key += Counter()  # drops keys with a count of 0
 
     def require_open(self) -> None:
-        """ApiError 503 if the server is shutting down."""
+        """Raise ApiError 503 if the server is shutting down."""
         if self.draining:
             raise ApiError(503, "The server is shutting down.", code="shutting_down", retry_after=5)
 
     def require_room(self, load: SchedulerLoad, count: int) -> None:
-        """ApiError 429 if `count` more requests would make the queue too long.
+        """Raise ApiError 429 if `count` more requests would make the queue too long.
 
         Requests that fit into the next step do not queue, and an idle engine takes any number.
         """

@@ -33,7 +33,7 @@ class Responder(Protocol):
         ...
 
     def error_event(self, error: ApiError) -> bytes:
-        """The last event of a stream that fails."""
+        """Make the last event of a stream that fails."""
         ...
 
     async def full(self) -> dict[str, Any]:

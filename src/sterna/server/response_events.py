@@ -14,7 +14,7 @@ __all__ = ["ResponseEventStream", "output_items", "response_status", "response_u
 
 
 def response_usage(active: ActiveRequest) -> dict[str, Any]:
-    """The `usage` of a response."""
+    """Return the `usage` of a response."""
     usage = active.usage()
     return {
         "input_tokens": usage["prompt_tokens"],
@@ -26,18 +26,18 @@ def response_usage(active: ActiveRequest) -> dict[str, Any]:
 
 
 def response_status(reason: str) -> str:
-    """The status of a response. reason: the finish reason of its answer."""
+    """Return the status of a response. reason: the finish reason of its answer."""
     words = {"length": "incomplete", "cancelled": "cancelled", "deadline": "incomplete"}
     return words.get(reason, "completed")
 
 
 def _item_status(reason: str) -> str:
-    """The status of the last item."""
+    """Return the status of the last item."""
     return "completed" if response_status(reason) == "completed" else "incomplete"
 
 
 def output_items(message: dict[str, Any], id: str, reason: str) -> list[dict[str, Any]]:
-    """A chat message as output items. reason: the finish reason; only the last item may be cut."""
+    """Make output items of a chat message. reason: of finishing; only the last item may be cut."""
     items = []
     if message.get("reasoning_content"):
         items.append(_item("reasoning_content", id, 0, message["reasoning_content"]))
@@ -125,7 +125,7 @@ class ResponseEventStream:
         yield self._event(kind, response=body)
 
     def error_event(self, error: ApiError) -> bytes:
-        """The last event of a stream that fails."""
+        """Make the last event of a stream that fails."""
         return self._event("error", message=error.message, code=error.code, param=error.param)
 
     def _event(self, kind: str, **fields: Any) -> bytes:

@@ -58,7 +58,7 @@ class ResponseStore:
             self.drop(next(iter(self._stored)))
 
     def get(self, id: str, key: str, param: str = "id") -> StoredResponse:
-        """A response of this key. ApiError 404."""
+        """Return a response of this key. ApiError 404."""
         found = self._stored.get(id)
         if found is None or found.key != key:
             raise ApiError(

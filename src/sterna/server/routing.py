@@ -29,12 +29,12 @@ class Endpoint:
 
 
 def as_json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """A JSON response."""
+    """Make a JSON response."""
     return Response(encode(value), status, headers, "application/json")
 
 
 def as_error(answer: ApiError, scope: Scope) -> Response:
-    """An error in Anthropic's form if path or headers are of that protocol, else in OpenAI's."""
+    """Make an error in Anthropic's form if path or headers are of that protocol, else OpenAI's."""
     anthropic = scope["path"].startswith("/v1/messages") or any(
         name == b"anthropic-version" for name, _ in scope["headers"]
     )
@@ -43,6 +43,6 @@ def as_error(answer: ApiError, scope: Scope) -> Response:
 
 
 def service_of(request: Request) -> Service:
-    """The service of the request's app."""
+    """Return the service of the request's app."""
     service: Service = request.app.state.service
     return service

@@ -91,7 +91,7 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def sampling_options(body: SamplingFields, max_tokens: int | None, logprobs: int) -> dict[str, Any]:
-    """The options of `LLM.generate` that a request sets. ApiError 400 if a limit is exceeded.
+    """Return the options of `LLM.generate` that a request sets. ApiError 400 for a limit exceeded.
 
     max_tokens: the default; None is as many as fit into the context. logprobs: how many
     alternatives to report for each token.
@@ -122,7 +122,7 @@ def sampling_options(body: SamplingFields, max_tokens: int | None, logprobs: int
 
 
 def checked_n(body: SamplingFields) -> int:
-    """The number of answers. ApiError 400."""
+    """Return the number of answers. ApiError 400."""
     n = 1 if body.n is None else body.n
     if not 1 <= n <= MAX_N:
         raise invalid("n", f"must lie in 1..{MAX_N}", n)
@@ -130,14 +130,14 @@ def checked_n(body: SamplingFields) -> int:
 
 
 def checked_timeout(body: SamplingFields, limit: float | None) -> float | None:
-    """Seconds that the answer may take, at most `limit`, the server's own. ApiError 400."""
+    """Return the seconds for the answer, at most `limit`, the server's own. ApiError 400."""
     if body.timeout is not None and not 0 < body.timeout <= 86400:
         raise invalid("timeout", "must lie in (0, 86400] seconds", body.timeout)
     return min((t for t in (body.timeout, limit) if t is not None), default=None)
 
 
 def checked_priority(body: SamplingFields) -> int:
-    """The priority in the queue. ApiError 400."""
+    """Return the priority in the queue. ApiError 400."""
     if body.priority is not None and not -1000 <= body.priority <= 1000:
         raise invalid("priority", "must lie in -1000..1000", body.priority)
     return body.priority or 0

@@ -116,7 +116,7 @@ class Service:
         self.models.release(active.model)
 
     def require_batches(self) -> BatchRunner:
-        """The runner of batches. ApiError 404 if the server keeps no files."""
+        """Return the runner of batches. ApiError 404 if the server keeps no files."""
         if self.batches is None:
             raise ApiError(
                 404, "This server keeps no files; see sterna serve --files.", code="no_files"

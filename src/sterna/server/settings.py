@@ -90,7 +90,7 @@ class Settings:
         return bool(self.api_keys) or self.api_key_file is not None
 
     def listener(self) -> socket.socket:
-        """A duplicate of the socket `fd`. RequestError if it is not a listening socket."""
+        """Return a duplicate of the socket `fd`. RequestError if it is not a listening socket."""
         assert self.fd is not None
         try:
             found = socket.socket(fileno=os.dup(self.fd))

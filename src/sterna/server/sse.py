@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def event(value: Any, name: str | None = None) -> bytes:
-    """A value as one event. Its JSON has no raw line breaks."""
+    """Encode a value as one event. Its JSON has no raw line breaks."""
     head = b"" if name is None else b"event: " + name.encode() + b"\n"
     return head + b"data: " + encode(value) + b"\n\n"
 

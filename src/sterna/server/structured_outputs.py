@@ -30,7 +30,7 @@ class ConstraintSpec(NamedTuple):
 async def constraint_for(
     llm: LLM, asked: StructuredOutputs | None, response_format: dict[str, Any] | None = None
 ) -> Constraint | None:
-    """The constraint that a request asks for, or None.
+    """Make the constraint that a request asks for, or None.
 
     ApiError 400 if it cannot be enforced in full. A schema with `strict: false` is enforced as far
     as possible, and the log says what is not.
@@ -55,7 +55,7 @@ async def constraint_for(
 def _wanted(
     asked: StructuredOutputs | None, response_format: dict[str, Any] | None
 ) -> ConstraintSpec | None:
-    """The one field that asks for a constraint. ApiError 400 if several do."""
+    """Return the one field that asks for a constraint. ApiError 400 if several do."""
     found: list[ConstraintSpec] = []
     if asked is not None:
         for name, method in (

@@ -39,7 +39,7 @@ def _text(message: dict[str, Any]) -> str:
 
 
 def _split(messages: Messages) -> tuple[str, Messages]:
-    """The joined text of the system messages, and the other messages."""
+    """Return the joined text of the system messages, and the other messages."""
     system = "\n\n".join(_text(m) for m in messages if m["role"] == "system")
     return system, [m for m in messages if m["role"] != "system"]
 

@@ -42,13 +42,13 @@ class ToolChoice:
         return {f["name"]: f.get("parameters") for f in functions}
 
     def call_format(self, llm: LLM, template: ChatTemplate | None = None) -> ToolCallFormat | None:
-        """How the model writes calls; None without tools. template: of the request, if any."""
+        """Return how the model writes calls; None without tools. template: of the request."""
         return format_of(template or llm.template) if self.shown else None
 
     async def constraint(
         self, llm: LLM, answer: Constraint | None, template: ChatTemplate | None = None
     ) -> Constraint | None:
-        """The constraint that allows either tool calls or an answer.
+        """Make the constraint that allows either tool calls or an answer.
 
         answer: the constraint of the answer; None is any text. Arguments follow their schema if it
         is strict, or if a call is required, then as far as it can be enforced.
@@ -96,7 +96,7 @@ def parse_tools(
 
 
 def _chosen(choice: Any) -> tuple[frozenset[str], bool]:
-    """The tool names of a choice object, and whether a call is required."""
+    """Return the tool names of a choice object, and whether a call is required."""
     if not isinstance(choice, dict):
         raise invalid("tool_choice", "must be none, auto, required or a tool", choice)
     if choice.get("type") == "allowed_tools":

@@ -36,7 +36,7 @@ class UnsupportedField(NamedTuple):
 
 
 def _any(names: str, why: str, *protocols: str) -> Iterator[UnsupportedField]:
-    """Fields that are ignored with any value."""
+    """Yield fields that are ignored with any value."""
     for name in names.split():
         yield UnsupportedField(name, why, protocols)
 
@@ -44,7 +44,7 @@ def _any(names: str, why: str, *protocols: str) -> Iterator[UnsupportedField]:
 def _only(
     name: str, passes: tuple[Any, ...], why: str, *protocols: str
 ) -> Iterator[UnsupportedField]:
-    """A field that is ignored with these values, and refused with others."""
+    """Yield a field that is ignored with these values, and refused with others."""
     yield UnsupportedField(name, why, protocols, passes)
 
 
@@ -159,12 +159,12 @@ _ROWS = (
 
 @cache
 def unsupported_fields(protocol: str) -> Mapping[str, UnsupportedField]:
-    """The unread fields of a protocol, by name."""
+    """Return the unread fields of a protocol, by name."""
     return {row.name: row for row in _ROWS if not row.protocols or protocol in row.protocols}
 
 
 def drop_ignored(body: dict[str, Any], protocol: str, read: frozenset[str]) -> dict[str, Any]:
-    """The body without nulls and ignored fields. ApiError 400 for a refused value.
+    """Return the body without nulls and ignored fields. ApiError 400 for a refused value.
 
     read: the fields that the endpoint reads.
     """

@@ -41,11 +41,11 @@ class BatchInput:
         self.model = model
 
     def __len__(self) -> int:
-        """The number of requests."""
+        """Return the number of requests."""
         return len(self._spans)
 
     def read(self, index: int) -> tuple[str, bytes]:
-        """The custom_id and the body of a request."""
+        """Return the custom_id and the body of a request."""
         start, length = self._spans[index]
         with self._path.open("rb") as file:
             file.seek(start)

@@ -58,7 +58,7 @@ class Batch(msgspec.Struct):
         setattr(self, f"{status}_at", int(time.time()))
 
     def body(self) -> dict[str, Any]:
-        """The batch as a client gets it."""
+        """Return the batch as a client gets it."""
         fields = msgspec.structs.asdict(self)
         counts = {name: fields.pop(name) for name in ("total", "completed", "failed")}
         for name in ("key", "output_expires_s"):

@@ -16,13 +16,13 @@ __all__ = ["Journal", "error_line", "output_line"]
 
 
 def output_line(custom_id: str, status: int, id: str, body: bytes) -> bytes:
-    """A line of the output file or of the error file: the response to a request."""
+    """Make a line of the output file or of the error file: the response to a request."""
     response = {"status_code": status, "request_id": id, "body": msgspec.Raw(body)}
     return encode({"id": id, "custom_id": custom_id, "response": response, "error": None})
 
 
 def error_line(custom_id: str, code: str, message: str) -> bytes:
-    """A line of the error file for a request that was not run."""
+    """Make a line of the error file for a request that was not run."""
     error = {"code": code, "message": message}
     id = f"batch_req_{secrets.token_hex(12)}"
     return encode({"id": id, "custom_id": custom_id, "response": None, "error": error})
@@ -59,7 +59,7 @@ class Journal:
         return index in self._results
 
     def count(self, ok: bool) -> int:
-        """The number of answers (ok) or of errors."""
+        """Return the number of answers (ok) or of errors."""
         return sum(1 for result in self._results.values() if result[2] is ok)
 
     def append(self, index: int, ok: bool, data: bytes) -> None:
@@ -71,7 +71,7 @@ class Journal:
         self.nbytes += len(line)
 
     def collect(self, ok: bool) -> tuple[int, Callable[[BinaryIO], None]]:
-        """The answers (ok) or the errors: their bytes, and a function that writes them in order."""
+        """Return the bytes of answers (ok) or errors, and a function that writes them in order."""
         results = [self._results[i] for i in sorted(self._results) if self._results[i][2] is ok]
 
         def write(file: BinaryIO) -> None:

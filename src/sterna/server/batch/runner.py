@@ -82,14 +82,14 @@ class BatchRunner:
         await asyncio.to_thread(self.files.save_record, batch)
 
     def get(self, id: str, key: str) -> Batch:
-        """A batch of this key. ApiError 404."""
+        """Return a batch of this key. ApiError 404."""
         found = self._batches.get(id)
         if found is None or found.key != key:
             raise ApiError(404, f"id: you have no batch {shown(id)}", param="id")
         return found
 
     def owned_by(self, key: str) -> list[Batch]:
-        """The batches of a key, newest first."""
+        """List the batches of a key, newest first."""
         return [batch for batch in reversed(self._batches.values()) if batch.key == key]
 
     def uses(self, file_id: str) -> bool:

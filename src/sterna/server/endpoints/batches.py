@@ -79,7 +79,7 @@ async def create(request: Request) -> Response:
 
 
 def _window(text: str) -> int:
-    """A completion_window in seconds. ApiError 400."""
+    """Parse a completion_window into seconds. ApiError 400."""
     found = re.fullmatch(r"([0-9]{1,7})([smhd])", text)
     seconds = int(found[1]) * UNITS[found[2]] if found else 0
     if not 1 <= seconds <= MAX_WINDOW_S:

@@ -75,7 +75,7 @@ async def chat(request: Request) -> Response:
 
 
 def _check(body: ChatCompletionRequest) -> None:
-    """ApiError 400 for fields that contradict each other. Sets max_tokens."""
+    """Raise ApiError 400 for fields that contradict each other. Sets max_tokens."""
     if body.top_logprobs:
         if not body.logprobs:
             raise ApiError(400, "top_logprobs: needs logprobs: true", param="top_logprobs")
@@ -170,11 +170,11 @@ class ChatResponder:
         }
 
     def error_event(self, error: ApiError) -> bytes:
-        """The last event of a stream that fails."""
+        """Make the last event of a stream that fails."""
         return event(error.body())
 
     async def full(self) -> dict[str, Any]:
-        """The response with all choices."""
+        """Return the response with all choices."""
         choices = []
         for i, (done, parser) in enumerate(
             zip(await self.active.result(), self._parsers(), strict=True)
@@ -248,7 +248,7 @@ class ChatResponder:
 
 
 def _opening(i: int) -> dict[str, Any]:
-    """The first chunk of a choice."""
+    """Make the first chunk of a choice."""
     delta = {"role": "assistant", "content": ""}
     return {"index": i, "delta": delta, "logprobs": None, "finish_reason": None}
 

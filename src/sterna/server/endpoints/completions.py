@@ -123,7 +123,7 @@ class CompletionResponder:
         }
 
     def _echo(self, choice: int) -> tuple[str, TextLogprobs | None]:
-        """The prompt and its log-probabilities, as far as a choice repeats them."""
+        """Return the prompt and its log-probabilities, as far as a choice repeats them."""
         prompt = self.prompts[choice // self.n]
         text = self.llm.tokenizer.decode(prompt) if self.body.echo else ""
         if self.body.logprobs is None:
@@ -134,11 +134,11 @@ class CompletionResponder:
         return text, logprobs
 
     def error_event(self, error: ApiError) -> bytes:
-        """The last event of a stream that fails."""
+        """Make the last event of a stream that fails."""
         return event(error.body())
 
     async def full(self) -> dict[str, Any]:
-        """The response with all choices."""
+        """Return the response with all choices."""
         done = await self.active.result()
         choices = []
         for i, one in enumerate(done):
@@ -222,12 +222,12 @@ def _check(body: CompletionRequest, n: int) -> None:
 
 
 def _max_tokens(llm: LLM, prompt: list[int], wanted: int | None) -> int:
-    """The most tokens of an answer; None becomes as many as fit into the context."""
+    """Return the most tokens of an answer; None becomes as many as fit into the context."""
     return max(1, llm.context - len(prompt)) if wanted is None else wanted
 
 
 def _prompts(llm: LLM, body: CompletionRequest) -> list[list[int]]:
-    """The token ids of each prompt. The engine checks the ids."""
+    """Return the token ids of each prompt. The engine checks the ids."""
     given: Any = body.prompt
     if isinstance(given, str) or (given and all(isinstance(p, int) for p in given)):
         given = [given]
@@ -248,7 +248,7 @@ def _prompts(llm: LLM, body: CompletionRequest) -> list[list[int]]:
 
 
 def _fill(llm: LLM, before: Any, after: str) -> list[int]:
-    """The prompt that makes the model fill in between two texts, with its FIM tokens."""
+    """Make the prompt that has the model fill in between two texts, with its FIM tokens."""
     if not isinstance(before, str):
         raise ApiError(400, "suffix: needs a prompt that is a text", param="suffix")
     for names in FILL:

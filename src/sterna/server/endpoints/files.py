@@ -45,7 +45,7 @@ async def upload(request: Request) -> Response:
 
 
 def _expires(form: FormData) -> int | None:
-    """Seconds until a file is deleted; None is never."""
+    """Return the seconds until a file is deleted; None is never."""
     anchor, seconds = (form.get(f"expires_after[{name}]") for name in ("anchor", "seconds"))
     if anchor is None and seconds is None:
         return None

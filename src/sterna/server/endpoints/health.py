@@ -9,7 +9,7 @@ from sterna.server.routing import Endpoint, as_json, service_of
 
 
 async def health(request: Request) -> Response:
-    """200 if requests are accepted; 503 while the first model loads and during shutdown."""
+    """Answer 200 if requests are accepted; 503 while the first model loads and during shutdown."""
     service = service_of(request)
     if service.limits.draining or service.loading:
         status = "shutting down" if service.limits.draining else "loading"

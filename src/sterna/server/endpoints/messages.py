@@ -156,7 +156,7 @@ class MessagesResponder:
         }
 
     def _stop(self, done: Completion, called: bool) -> dict[str, Any]:
-        """The stop reason, and the stop sequence if that was the reason."""
+        """Return the stop reason, and the stop sequence if that was the reason."""
         reason = STOPS.get(done.finish_reason, done.finish_reason)
         if called:
             reason = "tool_use"
@@ -166,7 +166,7 @@ class MessagesResponder:
         return {"stop_reason": reason, "stop_sequence": stop}
 
     async def full(self) -> dict[str, Any]:
-        """The whole message."""
+        """Return the whole message."""
         (done,) = await self.active.result()
         parser = self.chat.parser()
         said = parser.message(done.text)
@@ -193,7 +193,7 @@ class MessagesResponder:
         }
 
     def error_event(self, error: ApiError) -> bytes:
-        """The last event of a stream that fails."""
+        """Make the last event of a stream that fails."""
         return event(error.anthropic_body(), "error")
 
     async def stream(self) -> AsyncIterator[bytes]:

@@ -181,7 +181,7 @@ class ResponsesResponder:
         self.fingerprint = await self.active.fingerprint()
 
     def snapshot(self) -> dict[str, Any]:
-        """The response in its present state."""
+        """Return the response in its present state."""
         body, ended = self.body, self.status not in ("in_progress", "queued")
         cut = self.status == "incomplete"
         return {
@@ -215,7 +215,7 @@ class ResponsesResponder:
         return {"system_fingerprint": self.fingerprint, "receipt": self.active.receipt()}
 
     async def full(self) -> dict[str, Any]:
-        """The whole response, which is stored unless `store` is false."""
+        """Return the whole response, which is stored unless `store` is false."""
         (done,) = await self.active.result()
         parser = self.chat.parser()
         return self.finish(done.finish_reason, parser, parser.message(done.text))
@@ -239,7 +239,7 @@ class ResponsesResponder:
         return self._stream.stream()
 
     def error_event(self, error: ApiError) -> bytes:
-        """The last event of a stream that fails."""
+        """Make the last event of a stream that fails."""
         return self._stream.error_event(error)
 
     @cached_property

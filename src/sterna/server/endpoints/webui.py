@@ -19,7 +19,7 @@ SCRIPTS = ("tree", "text", "view", "alternatives", "requests", "store", "main")
 
 @lru_cache(maxsize=1)
 def _page() -> tuple[bytes, str]:
-    """The page with its style and script inlined, and a policy that allows only these."""
+    """Return the page with its style and script inlined, and a policy that allows only these."""
     style = "\n" + (FOLDER / "style.css").read_text("utf-8")
     parts = [(FOLDER / f"{name}.js").read_text("utf-8") for name in SCRIPTS]
     script = "\n".join(['\n"use strict";', *parts])

@@ -40,13 +40,13 @@ _TOOL = {
 
 
 def formats() -> list[ToolCallFormat]:
-    """The formats of all modules."""
+    """List the formats of all modules."""
     names = [module.name for module in iter_modules(__path__) if module.name != "base"]
     return [import_module(f"{__name__}.{name}").FORMAT for name in names]
 
 
 def format_of(template: ChatTemplate | None) -> ToolCallFormat:
-    """The format of calls for a model with this template."""
+    """Return the format of calls for a model with this template."""
     own = _own_format(template) if template is not None else None
     return own or hermes.FORMAT
 
@@ -56,7 +56,7 @@ def for_template(
     messages: list[dict[str, Any]],
     tools: Sequence[dict[str, Any]],
 ) -> tuple[list[dict[str, Any]], Sequence[dict[str, Any]]]:
-    """Messages and tools such that the template can show them.
+    """Change messages and tools such that the template can show them.
 
     Moves tools and calls into the text of messages if the template has no known format for them.
     """
@@ -67,7 +67,7 @@ def for_template(
 
 @lru_cache(maxsize=64)
 def _own_format(template: ChatTemplate) -> ToolCallFormat | None:
-    """The format in which the template writes calls, if it is known."""
+    """Return the format in which the template writes calls, if it is known."""
     if not template.takes_tools:
         return None
     said = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": ""}]

@@ -52,11 +52,11 @@ class ToolCallFormat:
     within: bool = False
 
     def tool_call(self, name: str, schema: Mapping[str, Any], strict: bool) -> ToolCall:
-        """The rule by which the engine constrains a call of a tool. strict: see `ToolCall`."""
+        """Make the rule by which the engine constrains a call of a tool. strict: see `ToolCall`."""
         return ToolCall(self.begin.replace("{}", json.dumps(name)), schema, self.end, strict)
 
     def parser(self, schemas: Mapping[str, Any]) -> ToolCallParser:
-        """A parser for text that begins with one of `opens`.
+        """Make a parser for text that begins with one of `opens`.
 
         schemas: of the arguments, by tool name, for formats that do not mark strings.
         """
@@ -198,7 +198,7 @@ class JsonToolCallParser(ToolCallParser):
         return True
 
     def _whole(self, text: str) -> list[ToolCallPart] | None:
-        """The parts of a complete object; None if it is not a call."""
+        """Return the parts of a complete object; None if it is not a call."""
         value = _json(text)
         if not isinstance(value, dict) or not isinstance(value.get("name"), str):
             return None
@@ -233,7 +233,7 @@ class _Nesting:
         self._depth, self._quoted, self._escaped = depth, False, False
 
     def end(self, text: str, floor: int) -> int:
-        """The index after which the text's depth falls to `floor`; -1 if it does not."""
+        """Return the index after which the text's depth falls to `floor`; -1 if it does not."""
         for i, c in enumerate(text):
             if self._escaped:
                 self._escaped = False

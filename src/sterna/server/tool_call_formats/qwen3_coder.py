@@ -79,7 +79,7 @@ class XmlToolCallParser(ToolCallParser):
 
 
 def _value(text: str, as_text: bool) -> str:
-    """An argument as JSON. as_text: its schema says string, so do not parse it."""
+    """Return an argument as JSON. as_text: its schema says string, so do not parse it."""
     if as_text:
         return json.dumps(text, ensure_ascii=False)
     try:
