@@ -56,7 +56,7 @@ def command(
 
     questions = read_questions(data, task, limit)
     llm = open_model(options)
-    beside: dict[str, Any] = {}
+    torch_fields: dict[str, Any] = {}
     if checkpoint is None:
         with progress_bar("scoring", "questions", 1, len(questions)) as progress:
             result = evaluate(llm, questions, progress)
@@ -66,7 +66,8 @@ def command(
             both = module(llm, questions, progress)
         result = both.sterna
         theirs = _numbers(both.torch, task)
-        beside = {"torch": {"checkpoint": str(checkpoint), **theirs, "difference": both.difference}}
+        of_torch = {"checkpoint": str(checkpoint), **theirs, "difference": both.difference}
+        torch_fields = {"torch": of_torch}
     info = llm.info()
     row = {
         "task": task,
@@ -78,7 +79,7 @@ def command(
             key: info[key]
             for key in ("format", "head", "kv_dtype", "activations", "isa", "threads")
         },
-        **beside,
+        **torch_fields,
     }
     if as_json:
         print_json([row])

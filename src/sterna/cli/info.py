@@ -79,7 +79,7 @@ def command(
         "isa": isa,
         "amx": _native.tile_state(),
         "threads": int(team),
-        "thread_cpus": cpu_list(team.cpus) or None,  # None: wherever the system places them
+        "thread_cpus": cpu_list(team.cpus) or None,  # None: the system places them
         "pinned": team.pinned,
         **_topology(_native.topology()),
         **_nodes(team, _native.topology()["nodes"]),

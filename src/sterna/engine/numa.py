@@ -22,7 +22,7 @@ def place_weights(program: _native.Program, graph: Graph, threads: Threads) -> N
     nbytes = sum(read.values()) * (len(threads.nodes) if threads.replicas else 1)
     error = RequestError(
         f"STERNA_NUMA: {nbytes / 1e9:.2f} GB of weights near {len(threads.nodes)} memory nodes "
-        f"must fit into memory beside those that were loaded, but {available_bytes() / 1e9:.2f} "
+        f"must fit into memory next to those that were loaded, but {available_bytes() / 1e9:.2f} "
         f"GB are available; set it to {'split or ' if threads.replicas else ''}off"
     )
     if nbytes > available_bytes():

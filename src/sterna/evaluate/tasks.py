@@ -66,7 +66,7 @@ def hellaswag(record: Mapping[str, Any]) -> Question:
     for i in range(len(endings)):
         ending = _cleaned(_text({f"endings[{i}]": endings[i]}, f"endings[{i}]"))
         if not ending:
-            raise _FieldError(f"endings[{i}]", "a text besides what is in brackets", endings[i])
+            raise _FieldError(f"endings[{i}]", "a text outside of brackets", endings[i])
         choices.append((context, ending))
     return Question(tuple(choices), _number(record, "label", 0, len(endings) - 1))
 

@@ -104,7 +104,7 @@ class ActiveRequest:
         )
 
     def cancel(self) -> None:
-        """End the request wherever it is; harmless when repeated."""
+        """End the request at any stage; harmless when repeated."""
         self.cancelled = True
         for ticket in self._tickets:
             ticket.cancel()

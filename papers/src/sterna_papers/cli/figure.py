@@ -157,8 +157,8 @@ def prompt(output: str, plot: Path | None, **options: Any) -> None:
     from sterna_papers.figures import prompt as source
 
     def show(rows: Rows) -> None:
-        beside = ("peer_skipped", "llama.cpp")
-        write_sections(rows, output, lambda shown: [("", shown, PROMPT)], beside)
+        reason = ("peer_skipped", "llama.cpp")
+        write_sections(rows, output, lambda shown: [("", shown, PROMPT)], reason)
 
     run_figure(source.run, plot, plots.prompt, show, **options)
 

@@ -133,14 +133,14 @@ def _draw_prompt(ax: Axes, rows: Sequence[Row], kind: str, title: str) -> None:
     names = [f"{row['format']}\n{row['model']}" if several else row["format"] for row in rows]
     (mine, theirs), width = _offsets(2)
     top = 0.0
-    for prefix, offset, colour, who in (
+    for prefix, offset, colour, label in (
         ("", mine, COLOURS[0], "Sterna"),
         ("peer_", theirs, PEER, "llama.cpp"),
     ):
         speeds = [row[f"{prefix}{kind}_tok_s"] or 0.0 for row in rows]
         counts = [row[f"{prefix}checked"] is not False for row in rows]
         speeds = [speed if ok else 0.0 for speed, ok in zip(speeds, counts, strict=True)]
-        _bars(ax, [i + offset for i in range(len(rows))], speeds, width, color=colour, label=who)
+        _bars(ax, [i + offset for i in range(len(rows))], speeds, width, color=colour, label=label)
         top = max(top, *speeds)
         for i, speed in enumerate(speeds):
             above(ax, i + offset, speed, cell(float(speed)) if speed else "–")

@@ -195,7 +195,7 @@ class PagePool:
         if not self.state_bytes or sequence.draft_state is not None:
             return True
         with self.lock:
-            if not self._has_room_for_state(beside=len(self._sequences)):
+            if not self._has_room_for_state(more_pages=len(self._sequences)):
                 return False
             sequence.draft_state = _native.State(self.state_bytes)
             return True
@@ -296,9 +296,9 @@ class PagePool:
             states.update(map(id, self.cache.states()))
         return len(states)
 
-    def _has_room_for_state(self, beside: int = 0) -> bool:
-        """Make room for a state and so many more pages, or return False; evicts cached prefixes."""
-        held, need = self._counted(), self.state_pages + beside
+    def _has_room_for_state(self, more_pages: int = 0) -> bool:
+        """Make room for a state and `more_pages`, or return False; evicts cached prefixes."""
+        held, need = self._counted(), self.state_pages + more_pages
         if self._free(held, self._states()) < need:
             return False
 
