@@ -110,7 +110,7 @@ def command() -> None:
     type=NUMBERS,
     default="0",
     show_default=True,
-    help="Positions that are in the KV cache before, multiples of 64, such as 0,4096,16384.",
+    help="Positions in the KV cache before a test, multiples of 64, such as 0,4096,16384.",
 )
 @click.option(
     "--zeros",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SIDE = ("model", "format", "head", "kv_dtype", "activations", "isa")
 
 
-@click.command(short_help="How far two models, or two formats of one, are apart.")
+@click.command(short_help="Compare two models, or two formats of one model.")
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="[B]", required=False)
 @offline_option
@@ -36,18 +36,24 @@ SIDE = ("model", "format", "head", "kv_dtype", "activations", "isa")
 @click.option(
     "--kv-dtype-b",
     type=click.Choice(["i16", "i8", "f16", "f32"]),
-    help="B's; default: as A.",
+    help="Type of B's KV cache; default: as A.",
 )
-@click.option("--activations-b", type=click.Choice(["int8", "int8x2"]), help="B's; default: as A.")
+@click.option(
+    "--activations-b",
+    type=click.Choice(["int8", "int8x2"]),
+    help="Rounding of B's activations; default: as A.",
+)
 @click.option("--isa-b", help="B's kernel unit; default: as A.")
-@click.option("--deterministic-b/--fast-b", default=None, help="B's float layers; default: as A.")
+@click.option(
+    "--deterministic-b/--fast-b", default=None, help="Sums of B's float layers; default: as A."
+)
 @text_options
 @click.option(
     "--require",
     type=click.Choice(["identical"]),
     help="Exit with 1 unless every bit of every logit is the same.",
 )
-@click.option("--max-kl", type=float, help="Exit with 1 if the mean KL(A || B) is above, in nats.")
+@click.option("--max-kl", type=float, help="Exit with 1 above this mean KL(A || B), in nats.")
 @json_option
 @click.pass_context
 def command(

@@ -27,7 +27,7 @@ def constraint_options(function: Any) -> Any:
             metavar="FILE|JSON",
             help="The answer is JSON of this schema (docs/how-to/constrain.md).",
         ),
-        click.option("--regex", help="The answer is a text that this matches from begin to end."),
+        click.option("--regex", help="The answer is a text that this matches as a whole."),
         click.option("--choice", multiple=True, help="The answer is one of these; to be repeated."),
         click.option(
             "--grammar", metavar="FILE|TEXT", help="The answer is a text of this Lark grammar."

@@ -29,7 +29,7 @@ AT_ONCE = 64  # texts between two steps of the bar
 @click.option(
     "--pooling",
     type=click.Choice(["last", "mean"]),
-    help="For a model whose files do not say: the last token's values, or the mean of all.",
+    help="Use the last token's values, or the mean of all, if the model's files do not say.",
 )
 @click.option(
     "--output",

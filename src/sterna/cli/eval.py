@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 METRICS = {"acc": "right", "acc_norm": "right_norm", "acc_bytes": "right_bytes"}
 
 
-@click.command(short_help="Accuracy in HellaSwag or WinoGrande, from their files.")
+@click.command(short_help="Measure accuracy in HellaSwag or WinoGrande.")
 @click.argument("task", type=click.Choice(["hellaswag", "winogrande"]))
 @click.option(
     "--data",
@@ -27,7 +27,9 @@ METRICS = {"acc": "right", "acc_norm": "right_norm", "acc_bytes": "right_bytes"}
     required=True,
     help="The task's file: a JSON object with its standard fields in each line.",
 )
-@click.option("--limit", type=click.IntRange(min=1), help="Only the first so many questions.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), help="Number of questions to use, from the first on."
+)
 @click.option(
     "--torch",
     "checkpoint",

@@ -34,7 +34,7 @@ COLUMNS = {
 MEASURED = ("gb_s", "fraction_of_bandwidth", "gops", "fraction_of_peak")
 
 
-@click.command(short_help="Weight formats: bits, scales, and speed on this machine.")
+@click.command(short_help="Show weight formats: bits, scales, and speed on this machine.")
 @click.option("--formats", "names", type=NAMES, help="Weight formats; default: all.")
 @click.option("--shape", default="4096x4096", show_default=True, help="The matrix, MxK.")
 @click.option("--n", default=512, show_default=True, type=click.IntRange(2), help="Tokens of GOPS.")

@@ -34,7 +34,7 @@ PACKED = {
 }
 
 
-@click.command(short_help="List the models at hand.")
+@click.command(short_help="List the models on this machine.")
 @json_option
 def command(as_json: bool) -> None:
     """List the built-in models, the downloads, and the packed copies in the cache."""

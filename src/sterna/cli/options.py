@@ -159,8 +159,8 @@ drafting_options: Option = combined(
         type=click.Choice(["auto", "lookup", "off"]),
         default="auto",
         show_default=True,
-        help="Draft tokens ahead, for speed alone: auto, from the text so far, the model's own MTP "
-        "layer or --draft; lookup, from the text alone.",
+        help="Draft tokens ahead, which only changes the speed. auto: from the text so far, the "
+        "model's own MTP layer or --draft; lookup: from the text so far.",
     ),
     click.option(
         "--draft", metavar="MODEL", help="A smaller model of the same tokenizer that drafts tokens."

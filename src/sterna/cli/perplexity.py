@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sterna.evaluate.perplexity import Perplexity
 
 
-@click.command(short_help="How well a model predicts texts.")
+@click.command(short_help="Measure how well a model predicts texts.")
 @model_options
 @text_options
 @json_option

@@ -45,16 +45,16 @@ COLUMNS = {name: name for name in ("tensor", "MxK", "from", "to", *FIGURES)}
 @click.option(
     "--calibrate",
     type=click.Path(path_type=Path, dir_okay=False),
-    help='A text of what the model is for, or JSON Lines of {"text"} or {"messages"} (named '
-    ".jsonl): rounding favours what large inputs meet. Every fifth piece is held out, and its "
-    "perplexity told.",
+    help='A text like those of the model\'s use, or JSON Lines of {"text"} or {"messages"} (named '
+    ".jsonl): rounding favours weights that meet large inputs. Every fifth piece is held out, and "
+    "the report has its perplexity.",
 )
 @click.option(
     "--calibrate-tokens",
     type=click.IntRange(256, 1 << 24),
     default=16384,
     show_default=True,
-    help="Tokens of the text that are read; of what was held out a quarter as many.",
+    help="Tokens of the text to read, and a quarter as many of the held-out pieces.",
 )
 @places
 def command(

@@ -91,7 +91,7 @@ working_set_option: Option = click.option(
 )
 isa_option: Option = click.option("--isa", help="Kernel unit; default: the best that runs here.")
 team_option: Option = click.option(
-    "--threads", type=int, help="Threads of everybody; default: the usable cores."
+    "--threads", type=int, help="Threads of every participant; default: the usable cores."
 )
 limit_option: Option = click.option(
     "--limit",

@@ -45,7 +45,7 @@ MARKDOWN = {
 }
 
 
-@click.command(short_help="What memory and cores allow each weight format.")
+@click.command(short_help="Measure what memory and cores allow each weight format.")
 @click.option("--threads", type=NUMBERS, help="Thread counts; default: one, and the usable cores.")
 @cores_option
 @click.option("--formats", type=NAMES, help="Weight formats; default: all.")
@@ -54,7 +54,7 @@ MARKDOWN = {
     "--shape",
     default="13824x2560",
     show_default=True,
-    help="The matrix on which what is reached is measured.",
+    help="The matrix for measuring what is reached.",
 )
 @click.option("--repeat", type=int, default=3, show_default=True, help="Runs; medians count.")
 @deterministic_option

@@ -33,7 +33,9 @@ text_options: Option = combined(
         is_flag=True,
         help="The Python sources held out from the built-in model's training.",
     ),
-    click.option("--limit", type=click.IntRange(min=1), help="Only the first so many files."),
+    click.option(
+        "--limit", type=click.IntRange(min=1), help="Number of files to use, from the first on."
+    ),
     click.option(
         "--convention",
         type=click.Choice(["sterna", "llama.cpp", "transformers"]),

@@ -32,18 +32,20 @@ from sterna.errors import RequestError
     "--batch", type=click.IntRange(1, 4096), default=1, show_default=True, help="Rows of a step."
 )
 @click.option("--seed", type=click.IntRange(0, 2**31), default=1, show_default=True)
-@click.option("--checkpointing", is_flag=True, help="Less memory: layers are computed twice.")
+@click.option("--checkpointing", is_flag=True, help="Save memory: compute layers twice.")
 @click.option(
     "--at-once", type=click.IntRange(0, 4096), default=0,
-    help="Rows of a step that are computed together: less memory. All by default.",
+    help="Rows of a step to compute together; fewer save memory. Default: all.",
 )  # fmt: skip
-@click.option("--bf16", is_flag=True, help="Products in bfloat16, on CPUs that multiply it.")
-@click.option("--compile", "compiled", is_flag=True, help="torch.compile: a minute, then faster.")
+@click.option("--bf16", is_flag=True, help="Multiply in bfloat16, on CPUs that can.")
+@click.option(
+    "--compile", "compiled", is_flag=True, help="Use torch.compile: takes a minute, then is faster."
+)
 @click.option(
     "--save-every", type=click.IntRange(1), default=50, show_default=True,
-    help="Steps after which the state is written that a run goes on from.",
+    help="Steps between two saves of the state, from which a run can go on.",
 )  # fmt: skip
-@click.option("--threads", type=click.IntRange(1, 1024), help="Of torch and Sterna.")
+@click.option("--threads", type=click.IntRange(1, 1024), help="Threads of torch and Sterna.")
 @click.option(
     "--plot", type=click.Path(path_type=Path, dir_okay=False, writable=True),
     help="Draw the loss into this .png or .svg file.",

@@ -84,12 +84,12 @@ def _counted(row: Row) -> dict[str, Any]:
 
 
 def _remarks(row: Row, reasons: Sequence[tuple[str, str]]) -> list[str]:
-    participant = " ".join(str(row[k]) for k in ("peer", "model", "build", "format") if row.get(k))
+    side = " ".join(str(row[k]) for k in ("peer", "model", "build", "format") if row.get(k))
     case = " ".join(str(row[k]) for k in ("model", "format") if row.get(k))
-    lines = [f"skipped: {case if reasons else participant}: {row['skipped']}"] if row["skipped"] else []
+    lines = [f"skipped: {case if reasons else side}: {row['skipped']}"] if row["skipped"] else []
     lines += [f"skipped: {of} next to {case}: {row[name]}" for name, of in reasons if row.get(name)]
     if row.get("checked") is False and not row["skipped"]:
-        lines.append(f"not counted: {case if reasons else participant}: its outputs were wrong")
+        lines.append(f"not counted: {case if reasons else side}: its outputs were wrong")
     if row.get("peer_checked") is False and not row.get("peer_skipped"):
         lines.append(f"not counted: {row['peer']} next to {case}: its outputs were wrong")
     return lines
