@@ -262,7 +262,7 @@ def page(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-TABLES = {"file": "who", "keys and values": "type", "head": "head", "format": "format"}
+TABLES = {"file": "model", "keys and values": "type", "head": "head", "format": "format"}
 EXPLAINED = {
     "file": "the file as it is",
     "keys and values": "types of keys and values, all else in float32",
