@@ -2,7 +2,7 @@
 
 A fifth of the standard library's files is held out (`sterna.evaluate.perplexity`). A file from
 elsewhere is left out if it shares more than a few lines, or a few consecutive ones, with the
-held-out files, so that training sees no copy of what is to be predicted.
+held-out files, so that training sees no copy of the test data.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Corpus(NamedTuple):
 def read_corpus(limit: int | None = None, also: Iterable[Path] = ()) -> Corpus:
     """Read the corpus.
 
-    limit: read only the first so many files of the standard library. also: folders with one folder
-    for each project, `name-version`; or the standard library's `test`.
+    limit: how many files of the standard library to read, from the first on. also: folders with one
+    folder for each project, `name-version`; or the standard library's `test`.
     """
     stdlib, held, digest = [], [], hashlib.sha256()
     for relative, path in stdlib_sources()[:limit]:

@@ -4,10 +4,10 @@
     python examples/time_load.py MODEL [--rounds 5] [--threads 2]
 
 There are three ways to load. `packed` reads a published checkpoint without a cache; `read` and
-`mmap` take its packed copy from a cache folder of their own, removed afterwards. A packed folder has
-only the last two. Rounds take turns among the ways, each in a new process. Printed are medians and,
-in brackets, the fastest. `MB` is the largest resident size, `own` the part of it that no other
-process can share. Files should be in the page cache, so run it twice.
+`mmap` take its packed copy from a cache folder of their own, removed at the end. A packed folder has
+only the last two. Rounds take turns among the ways, each in a new process. The output has medians
+and, in brackets, the fastest start. `MB` is the largest resident size, `unshared` the part of it
+that no other process can share. Files should be in the page cache, so run it twice.
 """
 
 from __future__ import annotations

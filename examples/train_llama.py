@@ -40,7 +40,7 @@ def make_model() -> LlamaForCausalLM:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("runs/llama"))
-    parser.add_argument("--minutes", type=float, default=12, help="in all, over resumes")
+    parser.add_argument("--minutes", type=float, default=12, help="of all runs together")
     parser.add_argument("--stop-after", type=float, default=1e9, help="minutes of this run")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)

@@ -76,7 +76,7 @@ STAGES = (
 
 
 def train_tokenizer(texts: list[str], vocab_size: int, path: Path) -> None:
-    """Byte-level BPE with `<|end|>` as id 0, which both opens and closes a document."""
+    """Train byte-level BPE with `<|end|>` as id 0, which both opens and closes a document."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -173,7 +173,7 @@ def write_beside(folder: Path) -> None:
 
 @torch.no_grad()
 def zero_shares(model: BitNetForCausalLM, tokens: Tensor) -> list[float]:
-    """Share of FFN activations, relu(gate)^2 * up, that are exactly zero, per layer."""
+    """Measure each layer's share of FFN activations, relu(gate)^2 * up, that are exactly zero."""
     shares: list[float] = []
     hooks = [
         layer.mlp.ffn_sub_norm.register_forward_pre_hook(
@@ -193,15 +193,15 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--also", type=Path, action="append", default=[], metavar="FOLDER",
                         help="with folders name-version of other projects' sources; may be given "
                         "again")  # fmt: skip
-    parser.add_argument("--steps", type=int, default=5400, help="of 6,144 tokens, first stage")
+    parser.add_argument("--steps", type=int, default=5400, help="steps of the first stage")
     parser.add_argument("--last", type=int, default=800, help="steps of the last stage")
     parser.add_argument("--finish", action="store_true",
-                        help="go on to the last stage, from where the first one is")  # fmt: skip
-    parser.add_argument("--tokens", type=int, default=6144, help="of a step")
+                        help="go on to the last stage, from the first one's state")  # fmt: skip
+    parser.add_argument("--tokens", type=int, default=6144, help="tokens of a step")
     parser.add_argument("--muon", type=float, default=0.02, help="learning rate of the layers")
     parser.add_argument("--lr", type=float, default=4e-3, help="learning rate of the rest")
     parser.add_argument("--save-every", type=int, default=100, help="steps between states")
-    parser.add_argument("--files", type=int, help="only the first so many, to try it")
+    parser.add_argument("--files", type=int, help="files of the library to read, for a trial")
     parser.add_argument("--plain", action="store_true", help="without bfloat16 and torch.compile")
     for name, value in SIZES.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
