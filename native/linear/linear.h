@@ -153,15 +153,13 @@ constexpr int sum_at(int n, int p, int g) {
     return (n * P + p) * F::kRowBlocks + g;
 }
 
-// Asks for `bytes` of memory, into L2 or into L1.
-template <int bytes>
-[[gnu::always_inline]] inline void ask_for(const uint8_t* at, bool into_l2) {
-    if (into_l2) {
-        STERNA_UNROLL(8)
-        for (int line = 0; line < bytes; line += kLine) prefetch_l2(at + line);
+// Asks for a line of memory, into L2 or into L1.
+template <bool kIntoL2>
+inline void ask_for(const uint8_t* line) {
+    if constexpr (kIntoL2) {
+        prefetch_l2(line);
     } else {
-        STERNA_UNROLL(8)
-        for (int line = 0; line < bytes; line += kLine) prefetch(at + line);
+        prefetch(line);
     }
 }
 
@@ -185,8 +183,17 @@ inline void tile_turn(const sterna::LinearArgs& a, const uint8_t* step, int64_t 
     for (int64_t k = k0; k < k1; k += F::kStepK * U) {
         STERNA_UNROLL(8)
         for (int u = 0; u < U; ++u, step += F::kStepBytes) {
-            if (part0 == 0)  // the other parts read the same lines
-                ask_for<F::kStepBytes>(step + ahead, into_l2);
+            // The other parts read the same lines. These loops stand here: GCC 12 drops them from a function of
+            // their own, as it has no effect that a program sees.
+            if (part0 == 0 && into_l2) {
+                STERNA_UNROLL(8)
+                for (int line = 0; line < F::kStepBytes; line += kLine)
+                    prefetch_l2(step + ahead + line);
+            } else if (part0 == 0) {
+                STERNA_UNROLL(8)
+                for (int line = 0; line < F::kStepBytes; line += kLine)
+                    prefetch(step + ahead + line);
+            }
             STERNA_UNROLL(8)
             for (int j = 0; j < F::kStepK; j += F::kDotK) {
                 auto& to = run[(u * F::kStepK + j) / F::kDotK % C];

@@ -201,7 +201,8 @@ struct PlainGroups {
     // Asks for the scales to come: for one token into L2, since loads that miss L1 have few places (linear.h).
     template <int N>
     void ask_ahead(int64_t k) const {
-        ask_for<2 * kLine>(scales.at(k) + kScalesAhead, N == 1);
+        ask_for<N == 1>(scales.at(k) + kScalesAhead);
+        ask_for<N == 1>(scales.at(k) + kScalesAhead + kLine);
     }
 
     // The part that pair_panel.h uses, which has no minima. ready: a group's scale; factor and scaled: the factors

@@ -194,7 +194,7 @@ struct SuperGroups {
     void ask_ahead(int64_t k) const {
         const int64_t part = scales.bytes * kGroupK / kSuperK;
         const uint8_t* from = scales.head(k) + scales.bytes + k % kSuperK / kGroupK * part;
-        for (int64_t i = 0; i < part; i += kLine) ask_for<kLine>(from + i, N == 1);
+        for (int64_t i = 0; i < part; i += kLine) ask_for<N == 1>(from + i);
     }
 
     template <int GN>

@@ -96,8 +96,10 @@ def _of_weights(
     Slices of layouts have their turns in order, so that one read again has left the cache.
     """
     layouts = _LAYOUTS[kind]
-    slices = [_slices(name, nbytes // len(layouts)) for name in layouts]
-    gb_s = _native.read_gb_s(threads, [codes for codes, _ in slices[0][:2]])
+    slices = [
+        _slices(name, nbytes // _SLICE_BYTES, _SLICE_BYTES // len(layouts)) for name in layouts
+    ]
+    gb_s = _native.read_gb_s(threads, [codes for codes, _ in slices[0][:4]])
     turns = itertools.cycle(zip(*slices, strict=True))
 
     def seconds_of(reading: Reading) -> float:
@@ -108,13 +110,13 @@ def _of_weights(
     return gb_s, _costs([usual, *CANDIDATES[kind]], seconds_of, WEIGHTS_S)
 
 
-def _slices(name: str, nbytes: int) -> list[tuple[Codes, _native.Weight]]:
+def _slices(name: str, count: int, nbytes: int) -> list[tuple[Codes, _native.Weight]]:
     layout = Layout(name)
     rows, tile = layout.tile_rows, layout.tile_bytes(_K)
-    tiles = _SLICE_BYTES // tile
+    tiles = nbytes // tile
     scale = _native.alloc(tiles * rows * 4).view("float32")
     slices = []
-    for _ in range(nbytes // _SLICE_BYTES):
+    for _ in range(count):
         codes = _native.alloc(tiles * tile)
         codes.fill(0b01010101)  # written: untouched pages are all one page, which is in the cache
         of_tiles = codes.reshape(tiles, tile)
