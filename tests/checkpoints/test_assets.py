@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
 from pathlib import Path
 
 import pytest
+import tokenizers
 from helpers import command, failed, failure
 
 from sterna import LLM
 from sterna.checkpoints import cache
+from sterna.checkpoints.assets import FileAssets
 from sterna.checkpoints.packed_writer import ASSET_FILES
 from sterna.errors import ModelFormatError
 
@@ -84,3 +87,31 @@ def test_what_the_limits_allow_is_copied(folder: Path, tmp_path: Path) -> None:
     (folder / "LICENSE").write_bytes(b"x" * ASSET_FILES["LICENSE"])
     assert command("convert", str(folder), str(tmp_path / "packed")).exit_code == 0
     assert (tmp_path / "packed" / "LICENSE").stat().st_size == ASSET_FILES["LICENSE"]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "kind"),
+    [
+        ([("a", "b"), ("ab", "é")], str),
+        ([("a", " "), ("a ", "b")], list),  # "a  " would be three parts
+        ([("#version", "b")], list),  # the library skips such a text
+    ],
+)
+def test_a_tokenizer_written_from_a_single_file(
+    tmp_path: Path, pairs: list[tuple[str, str]], kind: type
+) -> None:
+    """Its merges are texts wherever the library reads the same tokenizer from them."""
+    spelt = dict.fromkeys([*(part for pair in pairs for part in pair), *map("".join, pairs)])
+    vocab = {token: id for id, token in enumerate(spelt)}
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocab, pairs))
+    with FileAssets(tmp_path / "x.gguf", {}, {}, {}, backend).as_folder() as folder:
+        text = (folder / "tokenizer.json").read_text(encoding="utf-8")
+    assert {type(merge) for merge in json.loads(text)["model"]["merges"]} == {kind}
+    assert tokenizers.Tokenizer.from_str(text).to_str() == backend.to_str()
+
+
+def test_a_tokenizer_without_merges(tmp_path: Path) -> None:
+    backend = tokenizers.Tokenizer(tokenizers.models.Unigram([("<unk>", 0.0), ("a b", -1.5)], 0))
+    with FileAssets(tmp_path / "x.gguf", {}, {}, {}, backend).as_folder() as folder:
+        read = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    assert read.to_str() == backend.to_str()

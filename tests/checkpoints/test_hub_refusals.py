@@ -30,7 +30,7 @@ from sterna.checkpoints import hub
 from sterna.checkpoints.hub import HubName, pulling, store, transfer
 from sterna.checkpoints.hub.choose import choose
 from sterna.checkpoints.hub.failures import hub_errors
-from sterna.checkpoints.hub.names import is_plain_path
+from sterna.checkpoints.hub_names import is_plain_path
 from sterna.checkpoints.resolve import resolve
 from sterna.errors import (
     HubError,

@@ -19,7 +19,8 @@ from sterna.errors import ModelFormatError, UnsupportedModelError
 from sterna.formats import PackedWeight
 from sterna.graph import GraphBuilder, Heads, Value
 from sterna.graph.ops import LinearOp
-from sterna.weights.sources import CheckpointWeights, Linear, PackedWeights, in_runs
+from sterna.weights.checkpoint_weights import CheckpointWeights
+from sterna.weights.sources import Linear, PackedWeights, in_runs
 
 WIDTH, VOCAB = 256, 256
 ROWS = (100, 64, 37)  # only the second is whole groups of 16

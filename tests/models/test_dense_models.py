@@ -25,7 +25,7 @@ from sterna.graph import GraphBuilder
 from sterna.llm import LLM
 from sterna.models import layers
 from sterna.models.config import TransformerConfig
-from sterna.weights.sources import CheckpointWeights
+from sterna.weights.checkpoint_weights import CheckpointWeights
 
 BIAS = "model.layers.1.self_attn.k_proj.bias"
 Change = Callable[[dict[str, torch.Tensor]], None]

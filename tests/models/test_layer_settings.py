@@ -15,7 +15,7 @@ from sterna.errors import ModelFormatError, UnsupportedModelError
 from sterna.graph import Graph, GraphBuilder
 from sterna.models import module_of
 from sterna.models.config import TransformerConfig
-from sterna.weights.sources import CheckpointWeights
+from sterna.weights.checkpoint_weights import CheckpointWeights
 
 
 def read(recipe: str, **changes: Any) -> TransformerConfig:

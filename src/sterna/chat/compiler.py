@@ -12,7 +12,8 @@ from jinja2.compiler import CodeGenerator
 from jinja2.ext import Extension
 from jinja2.visitor import NodeTransformer
 
-from sterna.chat.budget import MAX_LOOPS, MAX_NODES, MAX_SCOPES, MAX_TOKENS, OverBudget, current
+from sterna.chat.budget import OverBudget, current
+from sterna.chat.limits import MAX_LOOPS, MAX_NODES, MAX_SCOPES, MAX_TOKENS
 
 __all__ = ["Compiler", "Generation", "rewrite"]
 

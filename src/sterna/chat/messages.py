@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sterna.chat.budget import MAX_CHARS
+from sterna.chat.limits import MAX_CHARS
 from sterna.errors import RequestError, shown
 
 __all__ = [

@@ -31,22 +31,10 @@ from jinja2.runtime import BlockReference, Context, LoopContext, Macro, Template
 from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
 from jinja2.utils import Namespace
 
-from sterna.chat.budget import (
-    MAX_ARGUMENTS,
-    MAX_CHARS,
-    MAX_DEPTH,
-    MAX_INT_BITS,
-    MAX_SOURCE_CHARS,
-    OverBudget,
-    allow,
-    allow_pieces,
-    checked,
-    current,
-    iterated,
-    text,
-)
+from sterna.chat.budget import OverBudget, allow, allow_pieces, checked, current, iterated, text
 from sterna.chat.clock import now
 from sterna.chat.compiler import Compiler, Generation, rewrite
+from sterna.chat.limits import MAX_ARGUMENTS, MAX_CHARS, MAX_DEPTH, MAX_INT_BITS, MAX_SOURCE_CHARS
 
 __all__ = ["BoundedEnvironment", "TemplateRefusal"]
 

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jinja2
-
-from sterna.chat.budget import OverBudget, spending
 from sterna.chat.calls import with_other_arguments
 from sterna.chat.messages import (
     MARK,
@@ -30,17 +26,18 @@ from sterna.chat.messages import (
 )
 from sterna.chat.named import NAMED
 from sterna.chat.reasoning import CLOSE, ReasoningState, disables_reasoning
-from sterna.chat.sandbox import BoundedEnvironment, TemplateRefusal
+from sterna.chat.sources import malformed, named_templates, read_text, special_tokens
 from sterna.chat.tools import has_calls, tools_in_messages, with_all_fields
 from sterna.errors import ModelFormatError, RequestError, shown
-from sterna.files.jsonfile import MAX_CONFIG_BYTES, load_settings
-from sterna.files.reading import read_file
+from sterna.files.jsonfile import load_settings
+
+if TYPE_CHECKING:
+    from sterna.chat.rendering import Renderer
 
 __all__ = ["ChatTemplate"]
 
 _NO_PARAMETERS = {"type": "object", "properties": {}, "required": []}
 _TOOL = {"name": MARK, "description": MARK, "parameters": _NO_PARAMETERS}
-_REMEDY = "put a working chat_template.jinja into the model's folder"
 
 
 class ChatTemplate:
@@ -53,7 +50,6 @@ class ChatTemplate:
         self.file = file
         self._sources = templates
         self._tokens = tokens
-        self._compiled: dict[str, tuple[BoundedEnvironment, jinja2.Template]] = {}
 
     @classmethod
     def load(
@@ -72,29 +68,29 @@ class ChatTemplate:
         for path in (folder / "chat_template.json", file):
             config = settings if path == file else load_settings(path)
             if config.get("chat_template") is not None:
-                named, file = _named_templates(path, config["chat_template"]), path
+                named, file = named_templates(path, config["chat_template"]), path
                 break
         jinja = folder / "chat_template.jinja"
-        if (source := _read_text(jinja)) is not None:
+        if (source := read_text(jinja)) is not None:
             named["default"], file = source, jinja
         for path in sorted(folder.glob("additional_chat_templates/*.jinja")):
-            named[path.stem] = _read_text(path) or ""
+            named[path.stem] = read_text(path) or ""
         if not named:
             return None
         if "default" not in named:
             if len(named) > 1:
-                raise _malformed(file, 'a template named "default"', ", ".join(sorted(named)))
+                raise malformed(file, 'a template named "default"', ", ".join(sorted(named)))
             named["default"] = next(iter(named.values()))
-        return cls(file, named, _special_tokens(settings))
+        return cls(file, named, special_tokens(settings))
 
     @classmethod
     def from_settings(cls, file: Path, settings: Mapping[str, Any]) -> ChatTemplate | None:
         """Make the template of the tokenizer_config.json that `file` contains; None without one."""
         if settings.get("chat_template") is None:
             return None
-        named = _named_templates(file, settings["chat_template"])
+        named = named_templates(file, settings["chat_template"])
         named.setdefault("default", next(iter(named.values())))
-        return cls(file, named, _special_tokens(settings))
+        return cls(file, named, special_tokens(settings))
 
     @classmethod
     def from_name_or_file(cls, given: str | Path, settings: Mapping[str, Any]) -> ChatTemplate:
@@ -104,7 +100,7 @@ class ChatTemplate:
         """
         source = NAMED.get(str(given))
         if source is None and isinstance(given, (str, Path)) and "\0" not in str(given):
-            source = _read_text(Path(given)) if Path(given).is_file() else None
+            source = read_text(Path(given)) if Path(given).is_file() else None
         if source is None:
             raise RequestError(
                 f"chat_template: must be a file, or one of {', '.join(NAMED)}, but got "
@@ -117,10 +113,16 @@ class ChatTemplate:
         cls, source: str, settings: Mapping[str, Any], file: Path = Path("chat_template")
     ) -> ChatTemplate:
         """Make a template from Jinja text; ModelFormatError if it is malformed."""
-        made = cls(file, {"default": source}, _special_tokens(settings))
-        with spending():
-            made._template("default")
+        made = cls(file, {"default": source}, special_tokens(settings))
+        made._renderer.check("default")
         return made
+
+    @cached_property
+    def _renderer(self) -> Renderer:
+        # Imports jinja2, which takes time, once a conversation is rendered.
+        from sterna.chat.rendering import Renderer
+
+        return Renderer(self.file, self._sources)
 
     @property
     def source(self) -> str:
@@ -227,7 +229,7 @@ class ChatTemplate:
         values = {**self._tokens, "documents": None, "tools": None, **given, "messages": messages}
         try:
             name = "tool_use" if given else "default"
-            return self._run(name, {**values, "add_generation_prompt": True})
+            return self._renderer.run(name, {**values, "add_generation_prompt": True})
         except (RequestError, ModelFormatError):
             return ""
 
@@ -250,8 +252,9 @@ class ChatTemplate:
 
     def _render_in_any_form(self, name: str, values: Mapping[str, Any]) -> str:
         """Render messages and tools as they are, or in another form that the template takes."""
+        run = self._renderer.run
         try:
-            return self._run(name, values)
+            return run(name, values)
         except RequestError as error:
             whole = with_all_fields(values["tools"])
             for messages in (values["messages"], *with_other_arguments(values["messages"])):
@@ -259,90 +262,5 @@ class ChatTemplate:
                     if messages is values["messages"] and tools == values["tools"]:
                         continue  # tried
                     with contextlib.suppress(RequestError):
-                        return self._run(name, {**values, "messages": messages, "tools": tools})
+                        return run(name, {**values, "messages": messages, "tools": tools})
             raise error
-
-    def _run(self, name: str, values: Mapping[str, Any]) -> str:
-        try:
-            with spending():  # the first rendering pays for compiling, too
-                environment, template = self._template(name)
-                return environment.run(template, values)
-        except ModelFormatError:
-            raise
-        except OverBudget as error:
-            raise _malformed(self.file, f"at most {error}", "more") from None
-        except TemplateRefusal as error:
-            raise RequestError(
-                f"messages: the chat template refuses them with {shown(str(error)[:300])}; "
-                "change the roles or the content"
-            ) from None
-        except Exception as error:  # the template's expressions may raise anything
-            raise RequestError(
-                f"messages: the chat template failed with {type(error).__name__}: "
-                f"{str(error)[:300]}; see which fields the template reads"
-            ) from None
-
-    def _template(self, name: str) -> tuple[BoundedEnvironment, jinja2.Template]:
-        name = name if name in self._sources else "default"
-        if name not in self._compiled:
-            source = self._sources[name]
-            try:
-                environment = BoundedEnvironment()
-                self._compiled[name] = environment, environment.load(source)
-            except OverBudget as error:
-                raise _malformed(self.file, f"at most {error}", "more") from None
-            except jinja2.TemplateSyntaxError as error:
-                got = f"{error.message} (line {error.lineno})"
-                raise _malformed(self.file, "a valid Jinja template", got) from None
-            except Exception as error:  # nested too deeply for the parser or the compiler
-                got = f"{type(error).__name__}: {error}"
-                raise _malformed(self.file, "a valid Jinja template", got) from None
-        return self._compiled[name]
-
-
-def _malformed(file: Path, expected: str, got: object) -> ModelFormatError:
-    return ModelFormatError(
-        file=file, field="chat_template", expected=expected, got=got, remedy=_REMEDY
-    )
-
-
-def _named_templates(file: Path, value: object) -> dict[str, str]:
-    """Turn a template, or the list form [{"name", "template"}, ...], into templates by name."""
-    if isinstance(value, str):
-        return {"default": value}
-    entries = value if isinstance(value, list) else [value]
-    named = {}
-    for entry in entries:
-        name, source = (
-            (entry.get("name"), entry.get("template")) if isinstance(entry, dict) else (None, None)
-        )
-        if not isinstance(name, str) or not isinstance(source, str):
-            expected = "a string, or a list of objects with a name and a template"
-            raise _malformed(file, expected, type(entry).__name__)
-        named[name] = source
-    return named
-
-
-def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return special tokens by the names that templates use: bos_token, eos_token …"""
-    tokens = {"bos_token": "", "eos_token": ""}
-    for key, value in settings.items():
-        text = value.get("content") if isinstance(value, dict) else value
-        if key.endswith("_token") and isinstance(text, str):
-            tokens[key] = text
-    return tokens
-
-
-# --------------------------------------------------------------------------------------- files
-
-
-def _read_text(path: Path) -> str | None:
-    """Read a small UTF-8 file, None if there is none; ModelFormatError if it cannot be read."""
-    if not os.path.exists(path):
-        return None
-    try:
-        return read_file(path, MAX_CONFIG_BYTES).decode()
-    except UnicodeDecodeError as error:
-        raise ModelFormatError(
-            file=path, offset=error.start, expected="a text in UTF-8", got="invalid UTF-8"
-        ) from None

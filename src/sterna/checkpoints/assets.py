@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -123,8 +121,11 @@ class FileAssets(Assets):
     @contextlib.contextmanager
     def as_folder(self) -> Iterator[Path]:
         """Provide a temporary folder."""
+        import shutil  # these two only where a model is written
+        import tempfile
+
         texts = {
-            TOKENIZER: self.backend.to_str(),
+            TOKENIZER: _quick_to_read(self.backend.to_str()),
             TOKENIZER_CONFIG: json.dumps(self.tokenizer_config),
             GENERATION_CONFIG: json.dumps(self.generation_config),
         }
@@ -137,3 +138,18 @@ class FileAssets(Assets):
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _quick_to_read(tokenizer: str) -> str:
+    """Return a tokenizer.json with merges as texts "a b", which the library reads in half the time.
+
+    Merges with a space, or ones that look like the first line of a merges.txt, have no such form.
+    """
+    file = json.loads(tokenizer)
+    merges = file["model"].get("merges")
+    if not merges or any(
+        " " in part or part.startswith("#version") for pair in merges for part in pair
+    ):
+        return tokenizer
+    file["model"]["merges"] = [" ".join(pair) for pair in merges]
+    return json.dumps(file, ensure_ascii=False, separators=(",", ":"))

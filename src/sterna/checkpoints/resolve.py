@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from sterna.checkpoints import hub
 from sterna.checkpoints.directory import CONFIG
+from sterna.checkpoints.hub_names import PREFIX, HubName, looks_like_name
 from sterna.errors import HubError, RequestError, shown
 
 BUILT_IN = {"nano": Path(__file__).parent.parent / "data" / "nano"}
@@ -36,15 +36,17 @@ def resolve(
     path = Path(os.path.expanduser(text))  # as it is where there is no such user
     if text in BUILT_IN and not _holds_model(path):
         return BUILT_IN[text]
-    if not isinstance(model, str) or not hub.looks_like_name(text) or _exists(path):
+    if not isinstance(model, str) or not looks_like_name(text) or _exists(path):
         return _existing(path, text)
-    name = hub.HubName.parse(text)
+    from sterna.checkpoints import hub  # a model that is here already needs none of it
+
+    name = HubName.parse(text)
     download = hub.find(name)
     if download is None:
         try:
             download = hub.pull(name, offline_only=offline, announce=announce, inspect=inspect)
         except (HubError, RequestError) as error:
-            if not text.startswith(hub.PREFIX) and _may_mean_path(error, path):
+            if not text.startswith(PREFIX) and _may_mean_path(error, path):
                 error.args = (f"{error}; nor is there a folder or file {text} here",)
             raise
     return download.use()
@@ -59,10 +61,10 @@ def _may_mean_path(error: HubError | RequestError, path: Path) -> bool:
 
 def _existing(path: Path, text: str) -> Path:
     if _exists(path):
-        if hub.looks_like_name(text) and not _holds_model(path):
+        if looks_like_name(text) and not _holds_model(path):
             raise RequestError(
                 f"{text}: must be a model's folder, but the one of this name has no {CONFIG}; "
-                f"for the model of this name on the Hub write {hub.PREFIX}{text}"
+                f"for the model of this name on the Hub write {PREFIX}{text}"
             )
         return path
     known = f"a built-in name ({', '.join(BUILT_IN)}) or org/name on the Hub"

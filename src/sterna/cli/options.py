@@ -208,7 +208,7 @@ def _open(model: str, options: Mapping[str, Any], given: Mapping[str, Any]) -> L
 
 def fetch_model(model: str, offline: bool = False) -> None:
     """Download a model of the Hub that is not here yet, before another progress bar is shown."""
-    from sterna.checkpoints.hub.names import looks_like_name
+    from sterna.checkpoints.hub_names import looks_like_name
 
     if looks_like_name(model):
         from sterna import models

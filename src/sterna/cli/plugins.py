@@ -7,11 +7,14 @@ The name of an entry point is its command's place: `tune` is `sterna tune`, `ben
 from __future__ import annotations
 
 import warnings
-from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING
 
 import click
 
 from sterna.errors import shown
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = ["GROUP", "load", "names"]
 
@@ -40,6 +43,8 @@ def load(name: str, parent: str = "") -> click.Command | None:
 
 
 def _found(parent: str) -> dict[str, EntryPoint]:
+    from importlib.metadata import entry_points  # slower to import than click
+
     found = {}
     for entry in entry_points(group=GROUP):
         head, _, last = entry.name.rpartition(".")

@@ -15,9 +15,9 @@ from sterna import formats, loading
 from sterna.checkpoints.assets import Assets
 from sterna.formats import Experts, PackedWeight, Shadow
 from sterna.models import module_of
+from sterna.weights.checkpoint_weights import CheckpointWeights
 from sterna.weights.sources import (
     STACKED,
-    CheckpointWeights,
     Linear,
     PackedWeights,
     Stacking,

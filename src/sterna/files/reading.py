@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -160,10 +160,23 @@ def read_spans(
         if progress is not None:
             progress(chunk.nbytes)
 
-    if n_threads <= 1:
-        for chunk in chunks:
-            read(chunk)
-        return
-    with ThreadPoolExecutor(n_threads) as pool:
-        for _ in pool.map(read, chunks):
-            pass
+    left, errors = iter(chunks), list[BaseException]()
+
+    def work() -> None:
+        try:
+            for chunk in left:  # each goes to one thread
+                if errors:
+                    return
+                read(chunk)
+        except BaseException as error:
+            errors.append(error)
+
+    # Not a pool of concurrent.futures, which takes longer to import than a small model to read.
+    others = [threading.Thread(target=work) for _ in range(n_threads - 1)]
+    for thread in others:
+        thread.start()
+    work()
+    for thread in others:
+        thread.join()
+    if errors:
+        raise errors[0]

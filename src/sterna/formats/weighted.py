@@ -17,7 +17,6 @@ squares would cut them off (docs/reference/formats.md has figures).
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -80,6 +79,8 @@ def rounded(
     step = max(CHUNK_ROWS, CHUNK_WEIGHTS // max(K, 1))
     if step >= M or (not format.scales.group and (scale or format.scales.default) == "tensor"):
         return one(w)
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(threads) as pool:
         made = list(pool.map(one, (w[start : start + step] for start in range(0, M, step))))
     return np.concatenate([levels for levels, _ in made]), np.concatenate([s for _, s in made])

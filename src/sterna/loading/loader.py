@@ -1,4 +1,8 @@
-"""Opens a published checkpoint, a packed directory or a GGUF file as a `Model`."""
+"""Opens a published checkpoint, a packed directory or a GGUF file as a `Model`.
+
+The readers of published files are imported when one is read: most starts find a packed form in the
+cache.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +22,8 @@ from sterna.checkpoints.packed_directory import open_packed, read_packed
 from sterna.checkpoints.sentence_transformers import pooling_of
 from sterna.checkpoints.tensor_file import reading
 from sterna.errors import SternaError
-from sterna.gguf.assets import assets_of
 from sterna.gguf.file import GgufModel, is_gguf, parts_of
-from sterna.gguf.hf_config import config_of
 from sterna.gguf.i2_s import i2s_layout, warn_of_i2s
-from sterna.gguf.weight_source import GgufWeights
 from sterna.loading.model import Model
 from sterna.loading.tracing import STORED_NORM, from_weights, model_name_of
 from sterna.models import module_of
@@ -30,7 +31,7 @@ from sterna.models.context_extension import NOT_EXTENDED, ContextExtension
 from sterna.models.pooling import POOLING
 from sterna.runtime import resolve_threads
 from sterna.weights.format_fallback import warn_of_fallbacks
-from sterna.weights.sources import CheckpointWeights, PackedWeights, WeightSource
+from sterna.weights.sources import PackedWeights, WeightSource
 
 __all__ = ["load", "load_assets"]
 
@@ -80,6 +81,9 @@ def load_assets(path: str | Path) -> Assets:
     """Load a model's tokenizer, template and settings, without its weights; raises as `load`."""
     source = Path(path)
     if is_gguf(source):
+        from sterna.gguf.assets import assets_of
+        from sterna.gguf.hf_config import config_of
+
         file = GgufModel(source)
         return assets_of(file, config_of(file))
     checkpoint = Checkpoint.open(source)
@@ -149,6 +153,8 @@ def _to_cache(key: str, model: Model) -> Model:
 
 def _read_checkpoint(checkpoint: Checkpoint, assets: Assets, options: _Options) -> Model:
     """Read a published checkpoint in safetensors and pack it."""
+    from sterna.weights.checkpoint_weights import CheckpointWeights
+
     checkpoint = _with_own_norms(checkpoint)
     sources: list[CheckpointWeights] = []
 
@@ -218,6 +224,10 @@ def _warn_of_skipped(checkpoint: Checkpoint, reads_mtp: bool) -> None:
 
 def _read_gguf(path: Path, layout: str | None, options: _Options) -> Model:
     """Read a GGUF file and pack it. layout: of I2_S tensors, None for the usual one."""
+    from sterna.gguf.assets import assets_of
+    from sterna.gguf.hf_config import config_of
+    from sterna.gguf.weight_source import GgufWeights
+
     file = GgufModel(path)
     warn_of_i2s(file, layout)
     config = config_of(file)

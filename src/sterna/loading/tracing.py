@@ -10,14 +10,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from sterna.gguf.weight_source import GgufWeights
 from sterna.graph import Graph, GraphBuilder
 from sterna.loading.model import Model
 from sterna.models import module_of
 from sterna.models.config import LINEAR_NORM, TransformerConfig
 from sterna.models.context_extension import NOT_EXTENDED, ContextExtension
-from sterna.weights import storages
-from sterna.weights.sources import CheckpointWeights, WeightSource
+from sterna.weights.sources import WeightSource
 
 __all__ = ["STORED_NORM", "from_weights", "layer_names", "model_name_of", "refuse_unread"]
 
@@ -42,6 +40,8 @@ def from_weights(
     module = module_of(json, file)
     quantization = json.get("quantization_config")
     if isinstance(quantization, dict) and quantization.get("use_rms_norm"):
+        from sterna.weights import storages  # a packed model needs none of them
+
         json = {**json, LINEAR_NORM: storages.quantization(json, file).norm_eps}
     config, source = TransformerConfig.of(module, json, file, extension), weights(module)
     if config.tied and own_head(config.vocab_size, config.hidden_size):
@@ -79,9 +79,10 @@ def refuse_unread(source: WeightSource, module: ModuleType, config: TransformerC
 
     Tensors that it skips, or that have no effect, are allowed.
     """
-    if isinstance(source, CheckpointWeights | GgufWeights):
+    refuse = getattr(source, "refuse_unread", None)  # only the sources of published files have it
+    if refuse is not None:
         unread = getattr(module, "unread", lambda _: ())(config)
-        source.refuse_unread(unread, getattr(module, "SKIPPED", ()))
+        refuse(unread, getattr(module, "SKIPPED", ()))
 
 
 def _formats(graph: Graph) -> tuple[str, str]:

@@ -33,7 +33,7 @@ from sterna.torch.checkpoint_export import (
 from sterna.torch.layer_packing import BITNET, kind_of, packed_layer
 from sterna.torch.module import SternaLinear
 from sterna.train.quant_linear import QuantLinear
-from sterna.weights.sources import CheckpointWeights
+from sterna.weights.checkpoint_weights import CheckpointWeights
 from sterna.weights.storages import Floats, Levels, Linear
 
 __all__ = ["export"]

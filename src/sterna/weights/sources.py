@@ -7,8 +7,8 @@ is stored, `packing` puts it into a format. GGUF files have their source in `ste
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Protocol
 
@@ -16,25 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import formats
-from sterna.checkpoints.directory import Checkpoint
-from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError, brief, shown
+from sterna.errors import ModelFormatError, RequestError, shown
 from sterna.formats import Experts, PackedWeight, Shadow
 from sterna.formats.base import MAX_INTEGER_K
-from sterna.weights import packing, storages
-from sterna.weights.rounding import repacked
-from sterna.weights.stacked_experts import (
-    Stacking,
-    experts_in,
-    joined,
-    mxfp4_experts,
-    stored_parts,
-    weight_in,
-)
-from sterna.weights.storages import Floats, Layer, Levels, Linear, Tensors
-from sterna.weights.storages.float_levels import ternary_table
+from sterna.weights.parts import STACKED, Linear, Stacking
 
 __all__ = [
-    "CheckpointWeights",
+    "STACKED",
     "Linear",
     "PackedWeights",
     "Stacking",
@@ -100,9 +88,6 @@ def in_runs(
     if len(runs) == 1:
         return [(name, runs[0])]
     return [(f"{name}.{i}", run) for i, run in enumerate(runs)]
-
-
-STACKED = Stacking()
 
 
 class WeightSource(Protocol):
@@ -198,7 +183,11 @@ class PackedWeights:
             stored = self.modules.get(module)
             rows = Experts.rows_of(stored.format.tile_rows, count, M) if stored else count * M
             weight = self._packed(module, rows, parts[0].K)
-            experts = experts_in(Experts(weight, count, M), self.format, self.threads, module)
+            experts = Experts(weight, count, M)
+            if self.format is not None:
+                from sterna.weights.stacked_experts import experts_in
+
+                experts = experts_in(experts, self.format, self.threads, module)
             self._kept(module, experts.weight)
             made.append(experts)
         return made
@@ -233,12 +222,22 @@ class PackedWeights:
         """Read the packed embedding or head."""
         got = self._packed(name, M, K)
         format = None if self.head is None else head_format(self.head, got.format.name)
-        return self._kept(name, repacked(got, format, self.threads, name, is_layer=False))
+        return self._kept(name, self._in(format, got, name, is_layer=False))
 
     def _layer(self, name: str, M: int, K: int, exact: bool) -> PackedWeight:
         got = self._packed(name, M, K)
         format = None if exact else self.format
-        return self._kept(name, repacked(got, format, self.threads, name))
+        return self._kept(name, self._in(format, got, name))
+
+    def _in(
+        self, format: str | None, got: PackedWeight, name: str, is_layer: bool = True
+    ) -> PackedWeight:
+        """Return the weight in a format, None for its own, by `rounding.repacked`."""
+        if format is None:
+            return got
+        from sterna.weights.rounding import repacked
+
+        return repacked(got, format, self.threads, name, is_layer)
 
     def _packed(self, name: str, M: int, K: int) -> PackedWeight:
         got = self.modules.get(name)
@@ -257,177 +256,3 @@ class PackedWeights:
     def shadow(self, table: PackedWeight) -> Shadow | None:
         """Return the int8 shadow of the output head's table if the head is exact, else None."""
         return shadow_of(table, self.head, self.threads)
-
-
-@dataclass
-class CheckpointWeights:
-    """The source of a checkpoint in a published layout; weights are packed on request.
-
-    format: of the linear layers; None for the checkpoint's own (ternary -> i2, floats unchanged).
-    head: bf16, f16, f32, int8 or another format for the embedding and the head; exact for their own
-    with a shadow; None for the default.
-    `modules` and `tensors` collect what was made, for the packed directory.
-    """
-
-    checkpoint: Checkpoint
-    format: str | None
-    head: str | None
-    threads: int
-    ternary_masters: bool  # the architecture's float layers are masters of ternary weights
-    modules: dict[str, PackedWeight] = field(default_factory=dict)
-    tensors: dict[str, F32] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Read config.json's description of the storage; raises as `storages.quantization` does."""
-        self._stored = Tensors(self.checkpoint, self.threads)
-        config, file = self.checkpoint.config, self.checkpoint.path / "config.json"
-        self._quantization = storages.quantization(config, file)
-        self._read: set[str] = set()
-
-    def has(self, name: str) -> bool:
-        """Whether the checkpoint has some tensor of a layer of this name."""
-        return any(f"{name}.{suffix}" in self.checkpoint.tensors for suffix in storages.SUFFIXES)
-
-    def has_own_head(self, vocab: int, hidden: int) -> bool:
-        """Whether there is an output head [vocab, hidden] that is not the embedding again."""
-        head, embedding = (self._table_name(n) for n in ("lm_head", "model.embed_tokens"))
-        tensors = self.checkpoint.tensors
-        if head not in tensors or embedding not in tensors:
-            return self.has("lm_head")
-        if tensors[head].shape != tensors[embedding].shape:
-            return True
-        self._read.add(head)
-        one, other = (self._stored.read(name, (vocab, hidden)) for name in (head, embedding))
-        if one.format == other.format:
-            return not np.array_equal(one.bits, other.bits)
-        return not np.array_equal(one.values(), other.values())
-
-    def _table_name(self, name: str) -> str:
-        """Return the name of a table's tensor; some ternary checkpoints nest lm_head."""
-        tensor, nested = f"{name}.weight", f"model.{name}.weight"
-        tensors = self.checkpoint.tensors
-        return nested if tensor not in tensors and nested in tensors else tensor
-
-    def vector(self, name: str, *shape: int) -> F32:
-        """Read a small array, float32 of this shape."""
-        self._read.add(name)
-        self.tensors[name] = self._stored.floats(name, shape)
-        return self.tensors[name]
-
-    def table(self, name: str, M: int, K: int) -> PackedWeight:
-        """Read the embedding or the output head [M, K], in the head's format."""
-        tensor = self._table_name(name)
-        self._read.add(tensor)
-        rows = self._stored.read(tensor, (M, K))
-        asked = None if self.head is None else head_format(self.head, rows.format)
-        part = rows if asked == rows.format else ternary_table(rows)
-        choice = packing.choose(part, asked)
-        if choice.keeps:
-            self.modules[name] = packing.pack([part], choice, self.threads, tensor)
-        else:
-            self.modules[name] = packing.pack_floats([rows], choice.format, self.threads, tensor)
-        return self.modules[name]
-
-    def shadow(self, table: PackedWeight) -> Shadow | None:
-        """Return the int8 shadow of the output head's table if the head is exact, else None."""
-        return shadow_of(table, self.head, self.threads)
-
-    def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
-        """Pack the rows of `parts` as one weight, or as one for each format among them."""
-        read = {part.name: self.rows(part) for part in parts}
-        choices = {
-            part.name: packing.choose(read[part.name], None if part.exact else self.format)
-            for part in parts
-        }
-        runs = in_runs(name, parts, lambda part: choices[part.name])
-        for module, run in runs:
-            rows, choice = [read[part.name] for part in run], choices[run[0].name]
-            self.modules[module] = packing.pack(rows, choice, self.threads, run[0].name)
-        return [self.modules[module] for module, _ in runs]
-
-    def rows(self, part: Linear) -> Levels | Floats:
-        """Read one layer from its tensors, checked."""
-        return storages.read(self._layer(part))
-
-    def experts(
-        self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
-    ) -> list[Experts]:
-        """Pack the rows of `parts` for all experts, as `matrix` does for one."""
-        if f"{name}_blocks" in self.checkpoint.tensors:
-            self._read |= {f"{name}_blocks", f"{name}_scales"}
-            asked, threads = self.format or "mxfp4", self.threads
-            stored = mxfp4_experts(self.checkpoint, name, parts, count, stacking, threads)
-            weights = (weight_in(weight, asked, threads, name) for weight in stored)
-            return [self._kept(name, Experts.of(count, weights, name))]
-        self._read.add(name)
-        read = stored_parts(self._stored, self._layer, name, parts, count, stacking)
-        choices = {part.name: packing.choose(read(0, part), self.format) for part in parts}
-
-        def packed(expert: int, run: list[Linear]) -> PackedWeight:
-            rows = joined([read(expert, part) for part in run])
-            choice = packing.choose(rows[0], self.format)
-            return packing.pack(rows, choice, self.threads, run[0].of_expert(expert).name)
-
-        return [
-            self._kept(module, Experts.of(count, (packed(i, run) for i in range(count)), module))
-            for module, run in in_runs(name, parts, lambda part: choices[part.name])
-        ]
-
-    def experts_bias(
-        self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
-    ) -> F32:
-        """Read the biases of all experts, from one tensor or from one for each expert."""
-        fused = f"{name}_bias"
-        if fused in self.checkpoint.tensors:
-            self._read.add(fused)
-            biases = self._stored.floats(fused, (count, sum(part.M for part in parts)))
-            order = stacking.order(parts)
-            biases = biases if order is None else biases[:, order]
-        else:
-            of_all = [part.of_expert(i) for i in range(count) for part in parts]
-            each = [self._stored.floats(f"{part.name}.bias", (part.M,)) for part in of_all]
-            biases = np.concatenate(each).reshape(count, -1)
-        self.tensors[f"{name}.bias"] = np.ascontiguousarray(biases)
-        return self.tensors[f"{name}.bias"]
-
-    def _kept(self, module: str, experts: Experts) -> Experts:
-        self.modules[module] = experts.weight
-        return experts
-
-    def _layer(self, part: Linear) -> Layer:
-        quantization = self._quantization
-        masters = (quantization.declared or self.ternary_masters) and quantization.converts(
-            part.name
-        )
-        layer = Layer(self._stored, part, masters, quantization)
-        self._read.update(f"{part.name}.{suffix}" for suffix in storages.SUFFIXES)
-        allowed = {"bias": part.bias, "rms_norm.weight": quantization.norm_eps > 0}
-        for extra, known in allowed.items():
-            if layer.has(extra) and not known:
-                raise UnsupportedModelError(
-                    f"{layer.info(extra).file}: {part.name}.{extra}: "
-                    f"a linear layer of this architecture has no {extra}"
-                )
-        return layer
-
-    def refuse_unread(
-        self, without_effect: Iterable[str] = (), skipped: Iterable[str] = ()
-    ) -> None:
-        """Raise UnsupportedModelError for a tensor that the architecture did not ask for.
-
-        The checkpoint's architecture is then not the stated one: one more norm or bias changes
-        every result. Modules without an effect, names with a skipped prefix and tensors that can be
-        recomputed are exempt.
-        """
-        unused = {*without_effect}
-        for name, info in self.checkpoint.tensors.items():
-            known = name in self._read or name.endswith(".rotary_emb.inv_freq")
-            known = known or name.rpartition(".")[0] in unused
-            known = known or name.startswith(tuple(skipped))
-            if name.startswith(("model.", "lm_head.")) and not known:
-                raise UnsupportedModelError(
-                    f"{info.file}: {name}: must be a tensor of "
-                    f"{brief((self.checkpoint.config.get('architectures') or ['?'])[0])}, "
-                    "but it has none of this name; config.json names another architecture or other "
-                    "sizes"
-                )

@@ -8,7 +8,6 @@ weights 2i and 2i + 1, and `*_scales`, uint8 [experts, M, K / 32].
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -19,41 +18,15 @@ from sterna.errors import NonFiniteError
 from sterna.formats import Experts, PackedWeight
 from sterna.gguf.blocks import from_ggml
 from sterna.weights import packing, storages
+from sterna.weights.parts import Linear, Stacking
 from sterna.weights.rounding import repacked
-from sterna.weights.storages import Floats, Layer, Levels, Linear, Tensors
+from sterna.weights.storages import Floats, Layer, Levels, Tensors
 
-__all__ = ["Stacking", "experts_in", "joined", "mxfp4_experts", "stored_parts"]
+__all__ = ["experts_in", "joined", "mxfp4_experts", "stored_parts"]
 
 U8 = npt.NDArray[np.uint8]
 #: The weights of a part of an expert: (expert, part).
 ReadPart = Callable[[int, Linear], Levels | Floats]
-
-
-@dataclass(frozen=True)
-class Stacking:
-    """The place of an expert's matrix in a tensor of all experts.
-
-    transposed: floats are [K, M]. alternating: rows of two parts take turns; otherwise all rows of
-    the first precede the second's.
-    """
-
-    transposed: bool = False
-    alternating: bool = False
-
-    def rows(self, parts: list[Linear], part: Linear) -> slice:
-        """Return the rows of a part."""
-        at = parts.index(part)
-        if self.alternating:
-            return slice(at, None, len(parts))
-        first = sum(p.M for p in parts[:at])
-        return slice(first, first + part.M)
-
-    def order(self, parts: list[Linear]) -> npt.NDArray[np.int64] | None:
-        """Return indices of stored rows that put the parts in sequence; None if they are so."""
-        if not self.alternating or len(parts) == 1:
-            return None
-        every = np.arange(sum(part.M for part in parts), dtype=np.int64)
-        return np.concatenate([every[self.rows(parts, part)] for part in parts])
 
 
 def stored_parts(

@@ -14,7 +14,6 @@ from pathlib import Path
 from sterna.checkpoints.hub.adopt import adopt
 from sterna.checkpoints.hub.choose import human
 from sterna.checkpoints.hub.failures import check_endpoint, hub_errors, offline
-from sterna.checkpoints.hub.names import PREFIX, HubName, looks_like_name
 from sterna.checkpoints.hub.pulling import Pull, listing_of
 from sterna.checkpoints.hub.store import (
     Download,
@@ -25,6 +24,7 @@ from sterna.checkpoints.hub.store import (
     remove,
     remove_partial,
 )
+from sterna.checkpoints.hub_names import PREFIX, HubName, looks_like_name
 
 __all__ = [
     "PREFIX",

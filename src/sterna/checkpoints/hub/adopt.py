@@ -9,9 +9,9 @@ from pathlib import Path
 
 from sterna.checkpoints.directory import CONFIG, INDEX, weight_map
 from sterna.checkpoints.hub.choose import RemoteFile, choose
-from sterna.checkpoints.hub.names import HubName
 from sterna.checkpoints.hub.store import Download, Repository, checked_commit, checked_digest
 from sterna.checkpoints.hub.transfer import check
+from sterna.checkpoints.hub_names import HubName
 from sterna.errors import RequestError
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from sterna.checkpoints.directory import CONFIG, GENERATION_CONFIG, INDEX, PICKLED, WEIGHTS
-from sterna.checkpoints.hub.names import HubName
+from sterna.checkpoints.hub_names import HubName
 from sterna.checkpoints.sentence_transformers import MODULES, POOLING_FOLDER, PROMPTS, SIZES
 from sterna.errors import ModelFormatError, RequestError, shown
 

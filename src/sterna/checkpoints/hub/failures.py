@@ -7,8 +7,8 @@ import errno
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from sterna.checkpoints.hub.names import DEFAULT_REVISION, HubName
 from sterna.checkpoints.hub.store import cache_root
+from sterna.checkpoints.hub_names import DEFAULT_REVISION, HubName
 from sterna.errors import HubError, RequestError, SternaError, shown
 from sterna.files.writing import unwritable
 

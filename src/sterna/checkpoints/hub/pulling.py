@@ -18,7 +18,6 @@ from sterna.checkpoints.directory import CONFIG, INDEX, WEIGHTS, weight_map
 from sterna.checkpoints.hub.bounded_http import answer, body, headers
 from sterna.checkpoints.hub.choose import Choice, RemoteFile, choose, human
 from sterna.checkpoints.hub.failures import host, no_space
-from sterna.checkpoints.hub.names import HubName, is_plain_path
 from sterna.checkpoints.hub.store import (
     Download,
     Repository,
@@ -29,6 +28,7 @@ from sterna.checkpoints.hub.store import (
     downloads,
 )
 from sterna.checkpoints.hub.transfer import Progress, check, fetch
+from sterna.checkpoints.hub_names import HubName, is_plain_path
 from sterna.errors import HubError, ModelFormatError, RequestError
 
 MAX_CONNECTIONS = 4

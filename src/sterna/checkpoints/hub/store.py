@@ -27,7 +27,7 @@ from typing import Any
 
 from sterna.checkpoints import cache
 from sterna.checkpoints.hub.choose import RemoteFile
-from sterna.checkpoints.hub.names import HubName, is_plain_path
+from sterna.checkpoints.hub_names import HubName, is_plain_path
 from sterna.errors import SternaError
 from sterna.files.jsonfile import load_json_object
 from sterna.files.writing import replacing, unwritable

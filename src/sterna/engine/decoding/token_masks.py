@@ -9,12 +9,15 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from sterna import _native
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 __all__ = ["TokenMasks", "make_in_background"]
 
@@ -94,6 +97,8 @@ def make_in_background(several: Sequence[TokenMasks], thread: bool) -> _native.G
 
 
 def _worker() -> ThreadPoolExecutor:
+    from concurrent.futures import ThreadPoolExecutor
+
     process = os.getpid()
     if process not in _workers:
         _workers.setdefault(process, ThreadPoolExecutor(WORKERS, "sterna-masks"))

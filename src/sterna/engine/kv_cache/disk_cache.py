@@ -17,10 +17,10 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,9 @@ from sterna import _native
 from sterna.engine.kv_cache.manager import KVCacheManager
 from sterna.engine.kv_cache.sequence import BARE, PAGE
 from sterna.errors import RequestError, shown
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 __all__ = ["PrefixDiskCache", "StoredPage"]
 
@@ -153,7 +156,10 @@ class PrefixDiskCache:
 
     def get_all(self, pages: Iterable[tuple[bytes, bytes]]) -> Iterator[StoredPage | None]:
         """Yield `get` of each (name, tokens) in turn, reading the next few ahead."""
-        names, ahead = iter(pages), deque[tuple[bytes, Future[tuple[StoredPage | None, bool]]]]()
+        from concurrent.futures import ThreadPoolExecutor
+
+        ahead: deque[tuple[bytes, Future[tuple[StoredPage | None, bool]]]] = deque()
+        names = iter(pages)
         with ThreadPoolExecutor(READERS) as readers:
             while True:
                 for name, tokens in islice(names, READERS - len(ahead)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from sterna.formats import PackedWeight
@@ -45,7 +45,8 @@ class Op:
     @property
     def inputs(self) -> list[Value]:
         """The values that it reads, in the order of its fields."""
-        held = (getattr(self, field.name) for field in fields(self) if field.name != "output")
+        # vars, not dataclasses.fields: a model has hundreds of operations, each asked several times
+        held = (value for name, value in vars(self).items() if name != "output")
         return [value for value in held if isinstance(value, Value)]
 
     @property

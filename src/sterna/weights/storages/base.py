@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NoReturn
 
@@ -14,6 +14,7 @@ from sterna import formats
 from sterna.checkpoints.directory import Checkpoint
 from sterna.checkpoints.safetensors import TensorInfo
 from sterna.errors import ModelFormatError, NonFiniteError
+from sterna.weights.parts import Linear
 from sterna.weights.storages.quantization import Quantization
 
 __all__ = ["FLOATS", "Floats", "Layer", "Levels", "Linear", "Tensors"]
@@ -22,26 +23,6 @@ F32 = npt.NDArray[np.float32]
 #: The safetensors dtypes that hold weights, and the weight formats of the same bits.
 FLOATS = {"BF16": "bf16", "F16": "f16", "F32": "f32"}
 TERNARY, BINARY, FOUR, SIXTEEN = (-1, 0, 1), (-1, 1), (-3, -1, 1, 3), tuple(range(-8, 8))
-
-
-@dataclass(frozen=True)
-class Linear:
-    """One linear layer of a checkpoint: tensor `name`.weight, M output and K input features.
-
-    bias: whether the model adds the vector `name`.bias [M] to the result. exact: whether the layer
-    keeps the checkpoint's format even if the user asks for another one, because it is small and
-    decisive, such as a router. In the name of a layer of experts, `{}` is an expert's number.
-    """
-
-    name: str
-    M: int
-    K: int
-    bias: bool = False
-    exact: bool = False
-
-    def of_expert(self, expert: int) -> Linear:
-        """Return the layer of one expert."""
-        return replace(self, name=self.name.replace("{}", str(expert)))
 
 
 @dataclass(frozen=True)

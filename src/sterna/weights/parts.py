@@ -1,0 +1,60 @@
+"""What an architecture asks a source of weights for: linear layers, and the places of experts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["STACKED", "Linear", "Stacking"]
+
+
+@dataclass(frozen=True)
+class Linear:
+    """One linear layer of a checkpoint: tensor `name`.weight, M output and K input features.
+
+    bias: whether the model adds the vector `name`.bias [M] to the result. exact: whether the layer
+    keeps the checkpoint's format even if the user asks for another one, because it is small and
+    decisive, such as a router. In the name of a layer of experts, `{}` is an expert's number.
+    """
+
+    name: str
+    M: int
+    K: int
+    bias: bool = False
+    exact: bool = False
+
+    def of_expert(self, expert: int) -> Linear:
+        """Return the layer of one expert."""
+        return replace(self, name=self.name.replace("{}", str(expert)))
+
+
+@dataclass(frozen=True)
+class Stacking:
+    """The place of an expert's matrix in a tensor of all experts.
+
+    transposed: floats are [K, M]. alternating: rows of two parts take turns; otherwise all rows of
+    the first precede the second's.
+    """
+
+    transposed: bool = False
+    alternating: bool = False
+
+    def rows(self, parts: list[Linear], part: Linear) -> slice:
+        """Return the rows of a part."""
+        at = parts.index(part)
+        if self.alternating:
+            return slice(at, None, len(parts))
+        first = sum(p.M for p in parts[:at])
+        return slice(first, first + part.M)
+
+    def order(self, parts: list[Linear]) -> npt.NDArray[np.int64] | None:
+        """Return indices of stored rows that put the parts in sequence; None if they are so."""
+        if not self.alternating or len(parts) == 1:
+            return None
+        every = np.arange(sum(part.M for part in parts), dtype=np.int64)
+        return np.concatenate([every[self.rows(parts, part)] for part in parts])
+
+
+STACKED = Stacking()

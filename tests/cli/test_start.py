@@ -1,0 +1,69 @@
+"""What a start imports. Imports are most of the time to the first token of a small model."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+#: Slow imports that neither a page of help nor a token needs.
+HEAVY = (
+    "asyncio", "concurrent.futures", "email", "http", "httpx", "huggingface_hub",
+    "importlib.metadata", "jinja2", "llguidance", "logging", "prompt_toolkit", "requests", "rich",
+    "sterna.bench", "sterna.convert", "sterna.evaluate", "sterna.server", "torch", "transformers",
+)  # fmt: skip
+#: Readers of published models, which a model in the cache does not need.
+READERS = (
+    "sterna.chat.rendering", "sterna.checkpoints.hub", "sterna.gguf.architectures",
+    "sterna.gguf.weight_source", "sterna.weights.checkpoint_weights", "sterna.weights.storages",
+)  # fmt: skip
+#: Prints the modules that a command imports; site-packages may import others before it.
+PROGRAM = """
+import sys
+before = set(sys.modules)
+from sterna.__main__ import main
+try:
+    main()
+finally:
+    print(*sorted(set(sys.modules) - before), file=sys.stderr)
+"""
+
+
+def imported(cache: Path, *args: str) -> set[str]:
+    """Return the modules that a command imports in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *args], capture_output=True, text=True, check=True,
+        stdin=subprocess.DEVNULL, env={**os.environ, "STERNA_CACHE": str(cache)}, timeout=300,
+    )  # fmt: skip
+    return set(done.stderr.splitlines()[-1].split())
+
+
+def within(modules: set[str], *packages: str) -> list[str]:
+    """Return the modules that are these packages or lie in them."""
+    return sorted(m for m in modules if any(m == p or m.startswith(f"{p}.") for p in packages))
+
+
+def test_generate(tmp_path: Path) -> None:
+    """The first start packs the model, the second finds it in the cache."""
+    args = ("generate", "--model", "nano", "Hi", "--max-tokens", "1")
+    assert within(imported(tmp_path, *args), *HEAVY) == []
+    again = imported(tmp_path, *args)
+    assert "sterna.engine.engine" in again
+    assert within(again, *HEAVY, *READERS) == []
+
+
+@pytest.mark.parametrize("args", [("--version",), ("generate", "--help")])
+def test_without_a_model(tmp_path: Path, args: tuple[str, ...]) -> None:
+    modules = imported(tmp_path, *args)
+    assert "click" in modules
+    assert within(modules, *HEAVY, "numpy", "sterna._native", "sterna.llm") == []
+
+
+def test_the_package() -> None:
+    """`import sterna` imports nothing else of it."""
+    code = "import sys, sterna; print(*(m for m in sys.modules if m.startswith('sterna')))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["sterna"]
