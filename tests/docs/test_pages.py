@@ -266,19 +266,19 @@ def test_layers() -> None:
 
 def test_limits_of_templates() -> None:
     """The table of limits in the page about chat is that of the sandbox."""
-    from sterna.chat import budget
+    from sterna.chat import limits as sandbox
 
     page = (ROOT / "docs/how-to/chat.md").read_text(encoding="utf-8")
     table = page[page.index("| | limit |") :].split("\n\n")[0]
     told = {row.split("|")[1].strip(): row.split("|")[2] for row in table.splitlines()[2:]}
     limits = {
-        "compiling and rendering": (budget.MAX_SECONDS, budget.MAX_SECONDS),
-        "steps (calls, operators, attributes, turns of a loop, outputs)": (budget.MAX_STEPS,),
-        "output, and each value": (budget.MAX_CHARS, 8),
-        "all values of a rendering": (budget.MAX_CREATED >> 20,),
-        "depth": (budget.MAX_DEPTH, budget.MAX_LOOPS),
-        "source": (budget.MAX_SOURCE_CHARS, budget.MAX_TOKENS, budget.MAX_NODES),
-        "calls": (budget.MAX_ARGUMENTS, budget.MAX_INT_BITS),
+        "compiling and rendering": (sandbox.MAX_SECONDS, sandbox.MAX_SECONDS),
+        "steps (calls, operators, attributes, turns of a loop, outputs)": (sandbox.MAX_STEPS,),
+        "output, and each value": (sandbox.MAX_CHARS, 8),
+        "all values of a rendering": (sandbox.MAX_CREATED >> 20,),
+        "depth": (sandbox.MAX_DEPTH, sandbox.MAX_LOOPS),
+        "source": (sandbox.MAX_SOURCE_CHARS, sandbox.MAX_TOKENS, sandbox.MAX_NODES),
+        "calls": (sandbox.MAX_ARGUMENTS, sandbox.MAX_INT_BITS),
     }
     for name, text in told.items():
         numbers = [float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", text)]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import math
+import pkgutil
 
 import numpy as np
 import pytest
@@ -299,3 +301,13 @@ def test_any_byte_is_trits(name: str) -> None:
     for isa in ISAS:
         for n in range(1, 10):
             assert_same_bits(ops.linear(x[:n], odd, isa=isa), ops.linear(x[:n], same, isa="scalar"))
+
+
+def test_modules_define_formats_of_their_own_names() -> None:
+    """Formats are found by module: one of another name would be none."""
+    defined = {
+        info.name: module.FORMAT.name
+        for info in pkgutil.iter_modules(formats.__path__)
+        if hasattr(module := importlib.import_module(f"sterna.formats.{info.name}"), "FORMAT")
+    }
+    assert sorted(defined) == sorted(defined.values()) == formats.names()

@@ -1,4 +1,7 @@
-"""Weight formats, one file each; every module of this package that has a FORMAT is one."""
+"""Weight formats, one file each.
+
+A module of this package with a FORMAT of its own name is one. It is imported when it is asked for.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import gcd
 
 from sterna.errors import RequestError, shown
@@ -14,7 +17,6 @@ from sterna.formats.base import Format
 from sterna.formats.expert_weights import Experts
 from sterna.formats.floats import FloatFormat
 from sterna.formats.packed_weight import PackedWeight
-from sterna.formats.pot_levels import Powers
 from sterna.formats.scales import GroupScales, RowScales
 from sterna.formats.scales.groups import GROUP_K
 from sterna.formats.shadow import Shadow
@@ -33,16 +35,21 @@ __all__ = [
     "with_method",
 ]
 
-_FORMATS: dict[str, Format] = {}
-for _info in pkgutil.iter_modules(__path__):
-    _format = getattr(importlib.import_module(f"{__name__}.{_info.name}"), "FORMAT", None)
-    if isinstance(_format, Format):
-        _FORMATS[_format.name] = _format
+_MODULES = frozenset(info.name for info in pkgutil.iter_modules(__path__))
+
+
+@cache
+def _format(name: str) -> Format | None:
+    """Import the format that a module of this name defines; None if there is none."""
+    if name not in _MODULES:
+        return None
+    found = getattr(importlib.import_module(f"{__name__}.{name}"), "FORMAT", None)
+    return found if isinstance(found, Format) else None
 
 
 def names() -> list[str]:
     """List the names of all formats, sorted."""
-    return sorted(_FORMATS)
+    return sorted(name for name in _MODULES if _format(name) is not None)
 
 
 def get(name: str | Format) -> Format:
@@ -55,8 +62,9 @@ def get(name: str | Format) -> Format:
         return name
     if isinstance(name, str):
         base, colon, scale = name.partition(":")
-        if base in _FORMATS:
-            return _with_scale(_FORMATS[base], scale) if colon else _FORMATS[base]
+        found = _format(base)
+        if found is not None:
+            return _with_scale(found, scale) if colon else found
     raise RequestError(f"format: must be one of {', '.join(names())}, but got {shown(name)}")
 
 
@@ -80,19 +88,21 @@ def fitting(format: Format, K: int) -> Format:
 
 def float_format(name: str) -> FloatFormat:
     """Return the float format of a name; the format must be one that keeps values as they are."""
-    format = _FORMATS[name]
+    format = _format(name)
     assert isinstance(format, FloatFormat)
     return format
 
 
 def names_of(condition: Callable[[Format], bool]) -> str:
     """List the formats that meet a condition, for a message: a, b or c."""
-    *others, last = (name for name in names() if condition(_FORMATS[name]))
+    *others, last = (name for name in names() if condition(get(name)))
     return f"{', '.join(others)} or {last}" if others else last
 
 
 def with_method(format: Format, method: str) -> Format:
     """Return a format that rounds by another method; RequestError if it does not have it."""
+    from sterna.formats.pot_levels import Powers
+
     if isinstance(format, Powers):
         return format.with_method(method)
     several = names_of(lambda f: isinstance(f, Powers))
