@@ -26,7 +26,7 @@ _Way = TypeVar("_Way", Reading, bool)
 
 #: The candidates. One stream with a prefetch of a page is best on Zen 4 and 5, of wide formats
 #: into L2 and less far; four streams are best on Xeons.
-CANDIDATES = {
+CANDIDATES: dict[str, tuple[Reading, ...]] = {
     "few_bits": (
         Reading(1, 4096, 4096),
         Reading(1, 4096, 2048),
