@@ -167,7 +167,7 @@ def test_bench_runs_both(monkeypatch: pytest.MonkeyPatch) -> None:
         ("random:relu2", "t5", "up=.4,down=.8", "0.5 <= up <= down < 1"),
         ("random:relu2", "q4_0", "up=.7,down=.8", "a scale for each row"),
         ("random:tiny", "t5", "up=.7,down=.8", "a relu2 model"),
-        ("nano", "t5", "up=.7,down=.8", "those of a random model"),
+        ("nano", "t5", "up=.7,down=.8", "of a random model"),
     ],
 )
 def test_bench_says_which_zeros_it_takes(
