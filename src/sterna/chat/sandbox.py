@@ -108,6 +108,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     code_generator_class: type[CodeGenerator] = Compiler
     concat: Callable[[Iterable[str]], str] = staticmethod(_concat)
     filters: dict[str, Callable[..., Any]]
+    # jinja2 declares no type, and that of its own table of tests is narrower.
     tests: dict[str, Callable[..., Any]]  # type: ignore[assignment]
 
     def __init__(self) -> None:
