@@ -4,9 +4,10 @@
     python tests/foreign/speed.py BUILD --write    # and writes what it found
 
 BUILD is a folder of CMake, compiled by the compiler that speed.json names. Of each unit's hottest
-loops it counts instructions and accesses to the stack, and asks llvm-mca for cycles, all for 64
-bytes of weights (a panel: of bytes). The cycles are those of operands in L1 on LLVM's model of a
-core: a loop that spills, or loses an instruction that does the work of two, is seen; memory is not.
+loops it counts instructions, accesses to the stack and prefetches, and asks llvm-mca for cycles,
+all for 64 bytes of weights (a panel: of bytes). The cycles are those of operands in L1 on LLVM's
+model of a core: a loop that spills, or loses an instruction that does the work of two, is seen.
+Memory is not, so a prefetch that a compiler drops shows in their count alone.
 Needs llvm-objdump and llvm-mca 19.
 """
 
@@ -21,7 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FILE = Path(__file__).with_name("speed.json")
-#: Worse by more than this fails. A stack access that was none before always does.
+#: Worse by more than this fails. A stack access that was none before, or a prefetch less, always
+#: does.
 INSTRUCTIONS, CYCLES = 1.05, 1.10
 #: LLVM's models of cores that have a unit, a narrow and a wide one. Its Cortex-A76 is that of a
 #: Cortex-A57; Neoverse N1 has an A76's pipelines.
@@ -37,6 +39,12 @@ LANES = {"avx2": 8, "avxvnni": 8, "avx512bw": 16, "avx512": 16, "neon": 4, "neon
 #: What multiplies each lane's four bytes; and two rows of eight by two tokens, which is twice that.
 PRODUCT = re.compile(r"^(?:\{vex} )?(sdot|usdot|usmmla|vpdpbusd|vpmaddubsw)\b")
 STACK = re.compile(r"\[sp\b|\(%rsp|\(%rbp")
+#: What asks for lines of weights ahead, by the cache that they go to. Some kernels have a loop for
+#: each cache; a compiler lets the loops share instructions.
+PREFETCHES = {
+    "l1_prefetches": re.compile(r"^(prefetcht0|prefetchnta|prfm pldl1)"),
+    "l2_prefetches": re.compile(r"^(prefetcht[12]|prfm pldl2)"),
+}
 
 
 @dataclass(frozen=True)
@@ -112,6 +120,11 @@ def products(loop: list[str]) -> int:
     return sum(1 + (product[1] == "usmmla") for product in found if product is not None)
 
 
+def count(pattern: re.Pattern[str], loop: list[str]) -> int:
+    """Of instructions in which the pattern is found."""
+    return sum(pattern.search(instruction) is not None for instruction in loop)
+
+
 def cycles(loop: list[str], core: str) -> float:
     """Of one round, on LLVM's model of a core."""
     triple = "aarch64" if core.startswith(("cortex", "neoverse")) else "x86_64"
@@ -136,10 +149,15 @@ def modelled(unit: str, loop: Loop, folder: Path) -> dict[str, float] | None:
     if not found:
         return None
     hottest = max(found, key=products)
+    multiplying = [inner for inner in found if products(inner)]
     lines = products(hottest) * LANES[unit] * 4 * loop.bits / 8 / 64 / loop.tokens
     return {
         "instructions": round(len(hottest) / lines, 2),
-        "stack": round(sum(STACK.search(i) is not None for i in hottest) / lines, 2),
+        "stack": round(count(STACK, hottest) / lines, 2),
+        **{
+            name: round(max(count(pattern, inner) for inner in multiplying) / lines, 2)
+            for name, pattern in PREFETCHES.items()
+        },
         **{core: round(cycles(hottest, core) / lines, 2) for core in CORES[unit]},
     }
 
@@ -152,10 +170,14 @@ def compiler(path: Path) -> str:
 
 
 def worse(old: dict[str, float], new: dict[str, float]) -> list[str]:
-    """What costs more than it did."""
+    """What costs more than it did, and prefetches that are gone."""
     found = []
     for what, value in new.items():
         most = old.get(what, value)
+        if what in PREFETCHES:
+            if value < most - 1e-9:
+                found.append(f"{what} {most} -> {value}")
+            continue
         if what != "stack":
             most *= INSTRUCTIONS if what == "instructions" else CYCLES
         if value > most + 1e-9:

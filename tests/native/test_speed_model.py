@@ -33,14 +33,30 @@ def test_a_product_of_two_rows_counts_twice() -> None:
 
 
 @pytest.mark.parametrize(
+    ("instruction", "cache"),
+    [
+        ("prefetcht0 0x1000(%rax)", "l1_prefetches"), ("prefetchnta (%rax)", "l1_prefetches"),
+        ("prefetcht1 0x1000(%rax)", "l2_prefetches"), ("prfm pldl1keep, [x8]", "l1_prefetches"),
+        ("prfm pldl2keep, [x8, #0x40]", "l2_prefetches"), ("vmovdqu (%rax), %ymm0", None),
+    ],
+)  # fmt: skip
+def test_prefetches_by_cache(instruction: str, cache: str | None) -> None:
+    counts = {
+        name: speed.count(pattern, [instruction]) for name, pattern in speed.PREFETCHES.items()
+    }
+    assert counts == {name: int(name == cache) for name in speed.PREFETCHES}
+
+
+@pytest.mark.parametrize(
     ("what", "value", "is_worse"),
     [
+        ("l1_prefetches", 2.0, False), ("l1_prefetches", 1.0, False), ("l1_prefetches", 0.5, True),
         ("instructions", 42, False), ("instructions", 42.1, True), ("stack", 0.01, True),
         ("neoverse-v2", 8.8, False), ("neoverse-v2", 8.9, True), ("a core that is new", 99, False),
     ],
 )  # fmt: skip
 def test_what_is_worse(what: str, value: float, is_worse: bool) -> None:
-    old = {"instructions": 40.0, "stack": 0.0, "neoverse-v2": 8.0}
+    old = {"instructions": 40.0, "stack": 0.0, "l1_prefetches": 1.0, "neoverse-v2": 8.0}
     assert bool(speed.worse(old, {what: value})) is is_worse
 
 
@@ -49,3 +65,4 @@ def test_the_table_has_each_unit_that_the_model_knows() -> None:
     assert table.keys() == speed.CORES.keys() == speed.LANES.keys()
     for unit, loops in table.items():
         assert {"i2", "panel"} <= loops.keys(), unit
+        assert loops["i2"]["l1_prefetches"] > 0, unit
