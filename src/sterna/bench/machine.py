@@ -126,14 +126,22 @@ class Yardsticks:
         self._peak: dict[tuple[str, int, str], list[float]] = defaultdict(list)
         self._clock: dict[int, list[float]] = defaultdict(list)
 
-    def measure_bandwidth(self, threads: int) -> None:
-        """Measure five reads of 1 GiB, or of a quarter of the free memory if that is less."""
+    def measure_bandwidth(self, threads: int) -> float:
+        """Measure five reads of 1 GiB, or of a quarter of the free memory if that is less.
+
+        Returns this round's value, in 10^9 bytes per second.
+        """
         n = min(BANDWIDTH_BYTES, available_bytes() // 4)
         self._bandwidth[threads].append(_native.bandwidth_gb_s(threads, n))
+        return self._bandwidth[threads][-1]
 
-    def measure_peak(self, isa: str, threads: int, kind: str) -> None:
-        """Measure a unit's best instruction of a kind ("int8", "f32", "bf16"), from registers."""
+    def measure_peak(self, isa: str, threads: int, kind: str) -> float:
+        """Measure a unit's best instruction of a kind ("int8", "f32", "bf16"), from registers.
+
+        Returns this round's value, in 10^9 operations per second.
+        """
         self._peak[isa, threads, kind].append(_native.peak_gops(isa, threads, kind))
+        return self._peak[isa, threads, kind][-1]
 
     def measure_clock(self, threads: int) -> None:
         """Measure the cores' frequency while `threads` of them work."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from typing import Any
 
 import click
@@ -91,7 +92,22 @@ THOROUGH: dict[str, Any] = {
     help="By default all peers but numpy, t5 and i2, prompts of 128 and 512, 64 tokens, and matrix "
     "products of 1, 128 and 512 tokens.",
 )
-@click.option("--repeat", type=int, default=3, show_default=True, help="Rounds; medians count.")
+@click.option(
+    "--table",
+    "as_table",
+    is_flag=True,
+    help="Measure a table for this machine class: the 2B shape in t5 and TinyLlama's in q4_0, q8_0 "
+    "and q4_k (--format chooses among them), with shares of what memory and dot products allow. "
+    "--markdown writes it as a section of docs/measurements/speed.md.",
+)
+@click.option(
+    "--check",
+    "page",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Measure Sterna's rows of --table, and compare its shares with this page's for the same "
+    "machine class.",
+)
+@click.option("--repeat", type=int, help="Rounds; medians count; default: 3, with --table 5.")
 @team_option
 @isa_option
 @deterministic_option
@@ -103,20 +119,32 @@ THOROUGH: dict[str, Any] = {
 )
 @limit_option
 @output_options
-def command(
+def command(as_table: bool, page: Path | None, **given: Any) -> None:
+    """Measure Sterna and other runtimes in turn, and check their outputs.
+
+    The default is one format, one prompt and a few tokens; --thorough measures the rest, too.
+    --table takes about ten minutes on two cores, and --check without --peers two. Exit codes of
+    --check: 0, no share differs by more than 10 %; 1, some do, and this says which; 2, it could not
+    be checked, as without rows of this machine class.
+    """
+    from sterna_papers.cli import peers_table
+
+    if as_table or page is not None:
+        click.get_current_context().exit(peers_table.run(page, **given))
+    _compare(**given)
+
+
+def _compare(
     peers: tuple[str, ...] | None,
     formats: tuple[str, ...] | None,
     thorough: bool,
-    repeat: int,
+    repeat: int | None,
     limit_s: float,
     output: str,
     threads: int | None,
     **given: Any,
 ) -> None:
-    """Measure Sterna and other runtimes in turn, and check their outputs.
-
-    The default is one format, one prompt and a few tokens; --thorough measures the rest, too.
-    """
+    """Measure the tests that the options name."""
     from sterna.runtime import resolve_threads
     from sterna_papers.peers import run
     from sterna_papers.peers.case import Options
@@ -126,6 +154,7 @@ def command(
     asked |= {name: value for name, value in defaults.items() if asked[name] is None}
     peers, formats = asked.pop("peers"), asked.pop("formats")
     options = Options(variant="", scratch="", threads=resolve_threads(threads), **asked)
+    repeat = 3 if repeat is None else repeat
     measured(
         "starting",
         functools.partial(run, peers, options, formats=formats, repeat=repeat, limit_s=limit_s),

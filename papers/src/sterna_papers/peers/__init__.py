@@ -7,11 +7,12 @@ run itself was right.
 
 from __future__ import annotations
 
+import math
 import statistics
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,10 +20,10 @@ from sterna.bench.machine import Known, Pace, Progress
 from sterna.bench.report import significant
 from sterna.errors import RequestError, shown
 from sterna_papers.peers.blocks import TERNARY, TYPE_OF
-from sterna_papers.peers.case import Case, Options, matrices
+from sterna_papers.peers.case import Case, Options, Work, matrices
 from sterna_papers.peers.process import Lost, Process
 
-__all__ = ["PEERS", "Entry", "run"]
+__all__ = ["PEERS", "Entry", "Result", "results", "run"]
 
 Row = dict[str, Any]
 #: Before each measurement, so that the last one's threads have stopped spinning.
@@ -52,18 +53,19 @@ PEERS: dict[str, tuple[Entry, ...]] = {
 
 
 @dataclass
-class _Result:
-    """The results of one participant in one case so far."""
+class Result:
+    """The results of one participant in one case so far; without a case, it did not start."""
 
     entry: Entry
-    process: Process
-    case: Case
+    process: Process | None = None
+    case: Case | None = None
     seconds: list[float] = field(default_factory=list)
     joules: list[float] = field(default_factory=list)
     rss_bytes: int | None = None
     checked: bool = False
     how: str = ""
     weight_bytes: float | None = None
+    work: Work | None = None
     skipped: str | None = None
 
 
@@ -84,6 +86,76 @@ def run(
     participant. The row of a peer that is missing, crashes, hangs or answers wrongly says so.
     Raises RequestError for arguments out of range.
     """
+    rows: list[Row] = []
+    known(lambda: rows)
+    cases = results(
+        peers,
+        options,
+        formats=formats,
+        repeat=repeat,
+        limit_s=limit_s,
+        table=table,
+        progress=progress,
+    )
+    with closing(cases):
+        for found in cases:
+            rows += _rows(found, options.threads)
+    return rows
+
+
+def results(
+    peers: Sequence[str],
+    options: Options,
+    *,
+    formats: Sequence[str],
+    repeat: int,
+    limit_s: float,
+    table: Mapping[str, tuple[Entry, ...]],
+    progress: Progress,
+    before_round: Callable[[Case], None] = lambda _: None,
+    patience_s: float = math.inf,
+) -> Generator[list[Result], None, None]:
+    """Yield the participants that do not start, then the results of each case, Sterna's first.
+
+    before_round: called before each round, in which Sterna comes first. patience_s: a peer whose
+    runs of a case took longer together takes part in no further round of it. Else as `run`.
+    """
+    entries = _entries(peers, options, formats, repeat, table)
+    with ExitStack() as stack:
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="sterna-peers-"))
+        running: list[tuple[Entry, Process]] = []
+        lost = []
+        for entry in entries:
+            progress(f"starting {entry.peer} {entry.variant}")
+            given = replace(options, variant=entry.variant, scratch=scratch)
+            try:
+                process = Process(entry.module, given, limit_s)
+            except Lost as e:
+                lost.append(Result(entry, skipped=str(e)))
+                continue
+            stack.callback(process.close)
+            running.append((entry, process))
+        yield lost
+        cases = _union(process.cases for _, process in running)
+        asked = {case: [(e, p) for e, p in running if case in p.cases] for case in cases}
+        # Each is checked once and timed `repeat` times.
+        pace = Pace(sum(map(len, asked.values())) * (1 + repeat))
+
+        def step(text: str) -> None:
+            progress(pace.step(text))
+
+        for case, among in asked.items():
+            yield _measure(case, among, repeat, step, before_round, patience_s)
+
+
+def _entries(
+    peers: Sequence[str],
+    options: Options,
+    formats: Sequence[str],
+    repeat: int,
+    table: Mapping[str, tuple[Entry, ...]],
+) -> list[Entry]:
+    """List the participants, Sterna first; RequestError for arguments out of range."""
     if unknown := [name for name in peers if name not in table]:
         raise RequestError(f"peers: must be of {', '.join(table)}, but got {shown(unknown[0])}")
     if (
@@ -96,30 +168,7 @@ def run(
         raise RequestError("bench peers: depth must not be negative")
     matrices(options)  # raises for an unknown shape, which would otherwise skip all participants
     entries = [Entry("sterna", f"{HERE}.sterna_self", name) for name in formats]
-    entries += [entry for name in peers for entry in _of_formats(table[name], formats)]
-    rows: list[Row] = []
-    known(lambda: rows)
-    with ExitStack() as stack:
-        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="sterna-peers-"))
-        running: list[tuple[Entry, Process]] = []
-        for entry in entries:
-            progress(f"starting {entry.peer} {entry.variant}")
-            given = replace(options, variant=entry.variant, scratch=scratch)
-            try:
-                process = Process(entry.module, given, limit_s)
-            except Lost as e:
-                rows.append(_row(entry, options.threads, skipped=str(e)))
-                continue
-            stack.callback(process.close)
-            running.append((entry, process))
-        cases = _union(process.cases for _, process in running)
-        asked = {case: [(e, p) for e, p in running if case in p.cases] for case in cases}
-        # Each is checked once and timed `repeat` times.
-        pace = Pace(sum(map(len, asked.values())) * (1 + repeat))
-        for case, among in asked.items():
-            results = _measure(case, among, repeat, lambda text: progress(pace.step(text)))
-            rows += _rows(results, options.threads)
-    return rows
+    return entries + [entry for name in peers for entry in _of_formats(table[name], formats)]
 
 
 def _of_formats(entries: Sequence[Entry], formats: Sequence[str]) -> list[Entry]:
@@ -147,38 +196,42 @@ def _measure(
     among: Sequence[tuple[Entry, Process]],
     repeat: int,
     progress: Progress,
-) -> list[_Result]:
+    before_round: Callable[[Case], None],
+    patience_s: float,
+) -> list[Result]:
     """Check all participants, then time them in turn, `repeat` times."""
-    results = [_Result(entry, process, case) for entry, process in among]
+    results = [Result(entry, process, case) for entry, process in among]
     name = " ".join(filter(None, (case.what, case.shape, f"n={case.n}" if case.M else None)))
-    for r in results:
+    for r, (_, process) in zip(results, among, strict=True):
         progress(f"{name}: checking {r.entry.peer} {r.entry.variant}")
         try:
-            r.checked, r.how, r.weight_bytes = r.process.check(case)
+            r.checked, r.how, r.weight_bytes, r.work = process.check(case)
         except Lost as e:
             r.skipped = str(e)
     for i in range(repeat):
-        for r in results:
-            if r.skipped is not None:
+        before_round(case)
+        for r, (_, process) in zip(results, among, strict=True):
+            waits = r.entry.peer == "sterna" or sum(r.seconds) <= patience_s
+            if r.skipped is not None or not waits:
                 continue
             progress(f"{name}, run {i + 1} of {repeat}: {r.entry.peer} {r.entry.variant}")
             time.sleep(SETTLE_S)
             try:
-                timing = r.process.time(case)
+                timing = process.time(case)
             except Lost as e:
                 r.skipped = str(e)
                 continue
             r.seconds.append(timing.seconds)
             r.joules += [] if timing.joules is None else [timing.joules]
-            r.rss_bytes = r.process.rss_bytes()
+            r.rss_bytes = process.rss_bytes()
             if not timing.ok and r.checked:
                 r.checked, r.how = False, f"run {i + 1} gave another output than the check"
     return results
 
 
-def _rows(results: Sequence[_Result], threads: int) -> list[Row]:
+def _rows(results: Sequence[Result], threads: int) -> list[Row]:
     """Make the rows of one case, with ratios to the first of Sterna's formats that counts."""
-    rows = [_row(r.entry, threads, r) for r in results]
+    rows = [_row(r, threads) for r in results]
     of_sterna = [row for row in rows if row["peer"] == "sterna" and row["checked"]]
     if of_sterna and of_sterna[0]["time_us"]:
         for row in rows:
@@ -187,22 +240,22 @@ def _rows(results: Sequence[_Result], threads: int) -> list[Row]:
     return rows
 
 
-def _row(entry: Entry, threads: int, r: _Result | None = None, skipped: str | None = None) -> Row:
+def _row(r: Result, threads: int) -> Row:
     """Make one row; it has the figures of an unchecked run, but says that they do not count."""
     row: Row = dict.fromkeys(
         ("peer", "version", "what", "format", "head", "shape", "n", "threads", "tok_s", "gops",
          "gb_s", "ratio_to_sterna", "time_us", "time_us_min", "time_us_max", "repeat", "rss_mb",
          "joules", "checked", "check", "skipped")
     )  # fmt: skip
-    row |= {"peer": entry.peer, "format": entry.variant, "threads": threads, "checked": False}
-    row["skipped"] = skipped
-    if r is None:
-        return row
+    row |= {"peer": r.entry.peer, "format": r.entry.variant, "threads": threads, "checked": False}
+    row["skipped"] = r.skipped
     case, p = r.case, r.process
+    if case is None or p is None:
+        return row
     row |= {"version": p.version, "format": p.format, "what": case.what, "shape": case.shape}
     row |= {"n": case.n, "check": r.how or None, "head": None if case.M else p.head}
     if r.skipped is not None:
-        return {**row, "skipped": r.skipped}
+        return row
     seconds = statistics.median(r.seconds)
     least, most = min(r.seconds), max(r.seconds)
     times = {"time_us": seconds, "time_us_min": least, "time_us_max": most}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ __all__ = [
     "Missing",
     "Options",
     "Part",
+    "Work",
     "distance",
     "end_to_end",
     "last_words",
@@ -71,6 +72,13 @@ class Options:
     def model(self) -> Shape:
         """The model's shape; RequestError for an unknown name."""
         return shape_named(self.shape)
+
+
+class Work(NamedTuple):
+    """What a token of a case costs: bytes read from memory, and operations."""
+
+    bytes: float
+    operations: float
 
 
 class Part(Protocol):

@@ -1,10 +1,15 @@
-"""llama.cpp through llama-cpp-python's low-level interface: a dummy model, and ggml's products."""
+"""llama.cpp as a participant: a dummy model, and ggml's products.
+
+It is called through llama-cpp-python, which pip compiles for this machine, or through xllamacpp,
+whose wheel needs no compiler and may use fewer of the CPU's instructions; the version says which.
+"""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna_papers.peers import blocks, dummy_gguf
-from sterna_papers.peers.case import F32, Case, Options, Part, end_to_end, require
+from sterna_papers.peers.case import F32, Case, Missing, Options, Part, end_to_end, require
 from sterna_papers.peers.end_to_end import EndToEnd
+from sterna_papers.peers.libllama import Libllama, LibllamaModel, built_for
 from sterna_papers.peers.products import Products
 
 __all__ = ["PLAIN", "create"]
@@ -23,8 +29,8 @@ __all__ = ["PLAIN", "create"]
 PLAIN = " as stored"
 
 
-class LlamaModel(EndToEnd):
-    """llama_decode on a dummy GGUF file."""
+class BoundModel(EndToEnd):
+    """llama_decode on a dummy GGUF file, by llama-cpp-python's binding."""
 
     def __init__(self, options: Options, lib: Any) -> None:
         super().__init__(options)
@@ -68,6 +74,14 @@ class LlamaModel(EndToEnd):
         return self.bytes
 
 
+class UnboundModel(LibllamaModel):
+    """llama_decode on a dummy GGUF file, by the library's C functions."""
+
+    def __init__(self, options: Options, library: Path) -> None:
+        super().__init__(options, options.variant)
+        self.library = Libllama(library, self.path, self.positions, options.threads)
+
+
 class _InitParams(ctypes.Structure):
     _fields_ = [
         ("mem_size", ctypes.c_size_t),
@@ -89,10 +103,9 @@ class _Plan(ctypes.Structure):
 class GgmlProducts(Products):
     """ggml_mul_mat on the CPU. It rounds activations to int8, which is exact here."""
 
-    def __init__(self, options: Options, folder: Path) -> None:
+    def __init__(self, options: Options, base: Path, cpu: Path) -> None:
         super().__init__(options)
-        self.base = ctypes.CDLL(str(_library(folder, "ggml-base")))
-        self.cpu = ctypes.CDLL(str(_library(folder, "ggml-cpu")))
+        self.base, self.cpu = ctypes.CDLL(str(base)), ctypes.CDLL(str(cpu))
         for name in ("ggml_init", "ggml_new_tensor_2d", "ggml_mul_mat", "ggml_new_graph"):
             getattr(self.base, name).restype = ctypes.c_void_p
         self.base.ggml_get_data.restype = ctypes.c_void_p
@@ -166,13 +179,38 @@ def _library(folder: Path, name: str) -> Path:
     raise RuntimeError(f"llama-cpp-python has no library {name} in {folder}")
 
 
+def _xllamacpp() -> Path | None:
+    """Find the library of xllamacpp, which exports the functions of libllama and ggml."""
+    spec = find_spec("xllamacpp")
+    folders = (spec.submodule_search_locations if spec else None) or ()
+    return next((path for folder in folders for path in Path(folder).glob("xllamacpp*.so")), None)
+
+
 def create(options: Options) -> tuple[str, str, str | None, list[Part]]:
     """Make the participant. variant: a ggml type; only ternary types have products."""
-    lib = require("llama_cpp.llama_cpp", "llama-cpp-python")
-    parts: list[Part] = []
-    if end_to_end(options):
-        parts.append(LlamaModel(options, lib))
-    if options.n and options.variant in blocks.TERNARY:
-        parts.append(GgmlProducts(options, Path(lib.__file__).parent / "lib"))
     head = dummy_gguf.head_type(options.variant.removesuffix(PLAIN))
-    return version("llama-cpp-python"), options.variant, head, parts
+    products = options.n and options.variant in blocks.TERNARY
+    parts: list[Part] = []
+    try:
+        lib = require("llama_cpp.llama_cpp", "llama-cpp-python")
+    except Missing as missing:
+        found = _xllamacpp()
+        if found is None or options.variant.endswith(PLAIN):
+            raise Missing(f"{missing}; or pip install xllamacpp, which compiles nothing") from None
+        if end_to_end(options):
+            parts.append(UnboundModel(options, found))
+        if products:
+            parts.append(GgmlProducts(options, found, found))
+        lib = ctypes.CDLL(str(found))
+        lib.llama_print_system_info.restype = ctypes.c_char_p
+        made_by = f"xllamacpp {version('xllamacpp')}"
+    else:
+        if end_to_end(options):
+            parts.append(BoundModel(options, lib))
+        if products:
+            folder = Path(lib.__file__).parent / "lib"
+            base, cpu = (_library(folder, name) for name in ("ggml-base", "ggml-cpu"))
+            parts.append(GgmlProducts(options, base, cpu))
+        made_by = version("llama-cpp-python")
+    release = f"{made_by}, {built_for(lib.llama_print_system_info())}"
+    return release, options.variant, head, parts

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from sterna.runtime import resident_bytes
-from sterna_papers.peers.case import Case, Options, last_words
+from sterna_papers.peers.case import Case, Options, Work, last_words
 
 __all__ = ["Lost", "Process", "Timing"]
 
@@ -62,10 +62,14 @@ class Process:
         self.head: str | None = started["head"]
         self.cases = [Case(**case) for case in started["cases"]]
 
-    def check(self, case: Case) -> tuple[bool, str, float | None]:
-        """Return (whether this case's output is right, how that was checked, bytes of weights)."""
+    def check(self, case: Case) -> tuple[bool, str, float | None, Work | None]:
+        """Check this case's output.
+
+        Returns whether it is right, how that was checked, bytes of weights, and a token's work.
+        """
         answer = self._ask({"do": "check", "case": self.cases.index(case)})
-        return answer["ok"], answer["how"], answer["bytes"]
+        work = answer.get("work")
+        return answer["ok"], answer["how"], answer["bytes"], Work(*work) if work else None
 
     def time(self, case: Case) -> Timing:
         answer = self._ask({"do": "time", "case": self.cases.index(case)})

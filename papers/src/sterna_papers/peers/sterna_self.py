@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native, formats, ops
+from sterna.bench.e2e import bytes_per_step, operations_per_token
 from sterna.bench.random_models import random_model
 from sterna.engine import Engine
 from sterna.engine import Sequence as EngineSequence
 from sterna.formats import PackedWeight
 from sterna.runtime import resolve_isa, resolve_threads
-from sterna_papers.peers.case import F32, Case, Options, Part, end_to_end
+from sterna_papers.peers.case import F32, Case, Options, Part, Work, end_to_end
 from sterna_papers.peers.end_to_end import EndToEnd
 from sterna_papers.peers.products import MIN_SECONDS, Products
 
@@ -54,6 +55,12 @@ class SternaModel(EndToEnd):
 
     def weight_bytes(self, case: Case) -> float | None:
         return float(self.engine.model.weight_bytes_per_token)
+
+    def work(self, case: Case) -> Work:
+        """Count what a token costs at the case's mean context; prompts share the head."""
+        prompt, context = case.what.startswith("pp"), case.depth + case.n / 2
+        operations = operations_per_token(self.engine, case.n if prompt else 1, context)
+        return Work(bytes_per_step(self.engine, context), operations)
 
 
 class SternaProducts(Products):

@@ -24,7 +24,8 @@ def _answer(request: dict[str, Any], cases: list[tuple[Case, Part]]) -> dict[str
     case, part = cases[request["case"]]
     if request["do"] == "check":
         ok, how = part.check(case)
-        return {"ok": bool(ok), "how": how, "bytes": part.weight_bytes(case)}
+        work = getattr(part, "work", lambda _: None)(case)
+        return {"ok": bool(ok), "how": how, "bytes": part.weight_bytes(case), "work": work}
     seconds, ok = part.time(case)
     return {"ok": bool(ok), "seconds": seconds, "joules": getattr(part, "joules", None)}
 
