@@ -286,10 +286,15 @@ def test_limits_of_templates() -> None:
     assert told.keys() == limits.keys()
 
 
-def test_gguf_architectures() -> None:
-    """The page about GGUF files lists the architectures that are read."""
+def test_every_architecture_has_a_row() -> None:
+    """The table of families names all classes and GGUF architectures, and no other class."""
     from sterna.gguf.architectures import ARCHITECTURES_OF
+    from sterna.models import architectures
 
-    page = (ROOT / "docs/how-to/gguf.md").read_text(encoding="utf-8")
-    (row,) = re.findall(r"^\| `general.architecture` \| (.*) \|$", page, re.MULTILINE)
-    assert set(re.findall(r"`([^`]+)`", row)) == set(ARCHITECTURES_OF)
+    page = (ROOT / "docs/reference/models.md").read_text(encoding="utf-8")
+    table = page[page.index("| family |") :].split("\n\n")[0]
+    column = " ".join(row.split("|")[2] for row in table.splitlines()[2:])
+    told = set(re.findall(r"`([^`]+)`", column))
+    classes = {name for name in told if name[0].isupper()}
+    assert classes == set(architectures())
+    assert told - classes == set(ARCHITECTURES_OF)

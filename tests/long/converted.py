@@ -1,6 +1,6 @@
 """Every supported family by llama.cpp's own converter: logits are those of transformers in float32.
 
-Models are those of `saved_models`, small and random, as transformers saves them. The converter is
+Models are those of `model_configs`, small and random, as transformers saves them. The converter is
 that of the sdist of llama-cpp-python, run in a process of its own with the gguf package beside it.
 It knows pre-tokenizers by hashes; the one here is named to it, outside of its sources.
 """
@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import saved_models
 from assets import llama_cpp
-from saved_models import MODELS
+from model_configs import MODELS
 from test_saved_models import TOKENS, error, logits
 
 from sterna import loading
@@ -53,12 +53,6 @@ for folder, out in json.loads(sys.argv[2]):
     except Exception as error:
         out.with_suffix(".error").write_text(f"{type(error).__name__}: {error}")
 """
-#: What no key of GGUF says, so that files mean another model: llama.cpp runs that one, too.
-UNSAID = {
-    "llama-yarn-within-pairs", "mistral-window", "mixtral-window", "qwen2-windows",
-    "qwen3-layer-types", "qwen3-moe-shares", "gemma2-layer-types", "gemma3-layer-types",
-    "gpt-oss-layer-types", "smollm3-some", "starcoder2-plain",
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +72,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.parametrize("name", [n for n, saved in MODELS.items() if saved.converted])
+@pytest.mark.parametrize("name", [n for n, s in MODELS.items() if s.converted and not s.unsaid])
 def test_logits(name: str, files: Path) -> None:
     """Of float32 weights, keys and values: the order of sums alone differs."""
     told = files / f"{name}.error"
@@ -86,9 +80,9 @@ def test_logits(name: str, files: Path) -> None:
     assert error(logits(files / f"{name}.gguf"), np.load(files / f"{name}.npy")) < 1e-3
 
 
-@pytest.mark.parametrize("name", [n for n, s in MODELS.items() if not s.converted])
+@pytest.mark.parametrize("name", [n for n, s in MODELS.items() if s.unsaid or not s.converted])
 def test_others(name: str, files: Path) -> None:
-    """The converter or Sterna refuses it, or it is right, or it is known that no key says it."""
+    """The converter or Sterna refuses it, or it is right, or no key says what is special."""
     path = files / f"{name}.gguf"
     if (files / f"{name}.error").exists():
         return
@@ -96,5 +90,5 @@ def test_others(name: str, files: Path) -> None:
         loading.load(path, cached=False)
     except SternaError:
         return
-    if name not in UNSAID:
+    if not MODELS[name].unsaid:
         assert error(logits(path), np.load(files / f"{name}.npy")) < 1e-3

@@ -41,9 +41,10 @@ def spoiled(folder: Path, recipe: str, change: Change) -> Path:
     return folder
 
 
-#: An architecture that changes no field.
+#: An architecture that changes no field and has no defaults.
 SILU = ModuleType("silu")
 SILU.ACTIVATION = "silu"
+SILU.DEFAULTS = {}
 
 
 def parsed(recipe: str, defaults: dict[str, Any], **changes: Any) -> TransformerConfig:

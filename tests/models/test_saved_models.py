@@ -1,6 +1,6 @@
 """Every supported class as the installed transformers saves it, opened; and what files leave out.
 
-The table of defaults is that of the installed config classes, field by field.
+The defaults of each model's module are those of the installed config classes, field by field.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ import pytest
 import saved_models
 import transformers
 from helpers import failure
+from model_configs import MODELS, POSITIONS
 from safetensors.torch import load_file, save_file
-from saved_models import MODELS, POSITIONS
 
 from sterna import LLM, loading
 from sterna.engine import Engine
 from sterna.errors import ModelFormatError, SternaError, UnsupportedModelError
 from sterna.models import architectures, module_of
 from sterna.models.config import TransformerConfig
-from sterna.models.config_defaults import DEFAULTS
 
 TOKENS = np.random.default_rng(1).integers(0, 256, POSITIONS).tolist()
 #: Classes that transformers has not: their authors' own code has.
@@ -75,12 +74,16 @@ def test_what_transformers_saves_opens(name: str, tmp_path: Path) -> None:
 def test_every_class_is_among_them() -> None:
     """That transformers has and Sterna runs."""
     assert {saved.name for saved in MODELS.values()} == set(architectures()) - OTHERS
-    assert set(DEFAULTS) == set(architectures())
 
 
-@pytest.mark.parametrize("name", sorted(set(DEFAULTS) - OTHERS))
+def defaults_of(name: str) -> dict[str, Any]:
+    """`DEFAULTS` of a class's module."""
+    return dict(module_of({"architectures": [name]}, Path()).DEFAULTS)
+
+
+@pytest.mark.parametrize("name", sorted(set(architectures()) - OTHERS))
 def test_defaults_are_those_of_the_class(name: str) -> None:
-    """Every field of the class is in the table, with its value, and no other field is."""
+    """Every field of the class is among them, with its value, and no other field is."""
     kind = getattr(transformers, name).config_class
     text = kind().get_text_config()
     theirs = {k: v for k, v in text.to_dict().items() if k not in SAYS_NOTHING | FOLLOWS}
@@ -89,7 +92,7 @@ def test_defaults_are_those_of_the_class(name: str) -> None:
     theirs["sliding_window_pattern"] = theirs.pop("_sliding_window_pattern", None)
     theirs["num_experts_per_tok"] = theirs.pop("top_k_experts", theirs.get("num_experts_per_tok"))
     theirs.setdefault("num_key_value_heads", theirs["num_attention_heads"])
-    ours = dict(DEFAULTS[name])
+    ours = defaults_of(name)
     if theirs.get("use_sliding_window") is False:  # which makes null of a window
         theirs.pop("sliding_window")
         ours.pop("sliding_window")
@@ -109,7 +112,7 @@ def test_defaults_are_those_of_the_class(name: str) -> None:
         assert ours[field] == full[field]
 
 
-@pytest.mark.parametrize("name", sorted(set(DEFAULTS) - {"Gemma4ForConditionalGeneration"}))
+@pytest.mark.parametrize("name", sorted(set(architectures()) - {"Gemma4ForConditionalGeneration"}))
 def test_a_config_may_say_nothing(name: str) -> None:
     """Heads, experts and the context are the class's."""
     fields, file = {"architectures": [name]}, Path("config.json")

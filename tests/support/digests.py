@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from model_configs import DIGESTED
 
 from sterna import _native, formats, loading, models
 from sterna.checkpoints.resolve import BUILT_IN
@@ -58,50 +59,6 @@ CONFIG: dict[str, Any] = {
     "rms_norm_eps": 2.0**-17,
     "rope_theta": 10000.0,
 }
-#: What an architecture has besides, so that two layers and few positions show it.
-_HYBRID: dict[str, Any] = {
-    "layer_types": ["linear_attention", "full_attention"], "linear_key_head_dim": 32,
-    "linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_value_head_dim": 40,
-}  # fmt: skip
-_EXPERTS: dict[str, Any] = {
-    "moe_intermediate_size": 176, "num_experts": 6, "num_experts_per_tok": 2,
-}  # fmt: skip
-_WINDOWS = {"sliding_window": 48, "layer_types": ["sliding_attention", "full_attention"]}
-#: Of two layers that see the same keys; with one more, which has a window.
-_GEMMA4: dict[str, Any] = {
-    "num_hidden_layers": 3, "num_kv_shared_layers": 1, "sliding_window": 48,
-    "layer_types": ["sliding_attention", "full_attention", "full_attention"],
-    "global_head_dim": 64, "num_global_key_value_heads": 1, "attention_k_eq_v": True,
-    "hidden_size_per_layer_input": 32, "vocab_size_per_layer_input": VOCAB,
-    "use_double_wide_mlp": True,
-}  # fmt: skip
-SETTINGS: dict[str, dict[str, Any]] = {
-    "Gemma2ForCausalLM": {"sliding_window": 48, "query_pre_attn_scalar": 64},
-    **dict.fromkeys(("Gemma3ForCausalLM", "Gemma3TextModel"), _WINDOWS),
-    **dict.fromkeys(("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"), _GEMMA4),
-    "HunYuanDenseV1ForCausalLM": {"rope_scaling": {"type": "dynamic", "alpha": 1000.0}},
-    "MiniCPMForCausalLM": {"scale_emb": 12, "scale_depth": 1.5, "dim_model_base": 64},
-    "Olmo3ForCausalLM": _WINDOWS,
-    "GptOssForCausalLM": {
-        "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 48,
-        "intermediate_size": 160,
-    },
-    "GPTNeoXForCausalLM": {"num_key_value_heads": 4},
-    "GraniteForCausalLM": {
-        "attention_multiplier": 2.0**-4, "embedding_multiplier": 12.0,
-        "logits_scaling": 8.0, "residual_multiplier": 0.25,
-    },
-    "Phi3ForCausalLM": {"partial_rotary_factor": 0.75, "sliding_window": 48},
-    "Qwen3_5ForCausalLM": _HYBRID,
-    "Qwen3_5ForConditionalGeneration": {"text_config": _HYBRID},
-    "MixtralForCausalLM": {"num_local_experts": 5, "num_experts_per_tok": 2},
-    "Qwen3MoeForCausalLM": {**_EXPERTS, "mlp_only_layers": [1]},
-    "Qwen3_5MoeForCausalLM": {**_HYBRID, **_EXPERTS, "shared_expert_intermediate_size": 144},
-    "Qwen3_5MoeForConditionalGeneration": {
-        "text_config": {**_HYBRID, **_EXPERTS, "shared_expert_intermediate_size": 144},
-    },
-    "SmolLM3ForCausalLM": {"no_rope_layers": [1, 0]},
-}  # fmt: skip
 #: Tokens of each step: a prompt over a page of 64 and any block of tokens, a step of few tokens,
 #: and decoding, in which each token is the best of the logits before.
 STEPS = (75, 6, 1, 1, 1)
@@ -256,7 +213,7 @@ class Case:
         else:
             head = self.name
         source = Drawn(formats.get(format), formats.get(head_format(head, "bf16")), head == "exact")
-        config = {**CONFIG, "architectures": [architecture], **SETTINGS.get(architecture, {})}
+        config = {**CONFIG, "architectures": [architecture], **DIGESTED.get(architecture, {})}
         return loading.from_weights(config, Path(str(self)), lambda _: source)
 
 

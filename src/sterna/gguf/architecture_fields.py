@@ -1,37 +1,25 @@
 """Fields of config.json that single GGUF architectures have, from the keys of their files.
 
-Each function takes the file, the architecture's name in it and the common fields, and returns
-further fields or other values. It raises ModelFormatError or UnsupportedModelError.
+What is more than a key under another name has a function here. It takes the file, the
+architecture's name in it and the common fields, and returns further fields or other values. It
+raises ModelFormatError or UnsupportedModelError.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from sterna.errors import ModelFormatError, UnsupportedModelError, brief
 from sterna.gguf.file import GgufModel
 from sterna.gguf.metadata import Metadata
 from sterna.gguf.value_heads import tiled_out_proj
+from sterna.models import module_of
 from sterna.models.config import FULL, SLIDING
+from sterna.models.gguf_architecture import GgufArchitecture
 from sterna.models.qwen3_5 import TILED_OUT_PROJ
 
-__all__ = [
-    "cohere_fields",
-    "gemma4_experts_fields",
-    "gemma4_fields",
-    "gemma_fields",
-    "glm4_fields",
-    "gpt_neox_fields",
-    "gpt_oss_fields",
-    "granite_fields",
-    "hybrid_experts_fields",
-    "hybrid_fields",
-    "minicpm_fields",
-    "olmo2_fields",
-    "phi_fields",
-    "require_neutral",
-    "starcoder2_fields",
-]
+__all__ = ["further_fields", "require_neutral"]
 
 
 def require_neutral(m: Metadata, key: str, neutral: tuple[object, ...]) -> None:
@@ -46,7 +34,7 @@ def require_neutral(m: Metadata, key: str, neutral: tuple[object, ...]) -> None:
         )
 
 
-def hybrid_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+def _hybrid_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
     """Return the sizes of recurrent layers, and which have columns in ggml's order."""
     m = model.metadata
     v_heads, inner = (m.integer(f"{name}.ssm.{key}") for key in ("time_step_rank", "inner_size"))
@@ -69,18 +57,12 @@ def hybrid_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[s
     }
 
 
-def hybrid_experts_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of recurrent layers, and the width of the expert that all tokens share."""
-    shared = model.metadata.integer(f"{name}.expert_shared_feed_forward_length")
-    return {**hybrid_fields(model, name, fields), "shared_expert_intermediate_size": shared}
-
-
-def gpt_oss_fields(_: GgufModel, __: str, fields: dict[str, Any]) -> dict[str, Any]:
+def _gpt_oss_fields(_: GgufModel, __: str, fields: dict[str, Any]) -> dict[str, Any]:
     """Return what no key says: YaRN's ramp ends within pairs."""
     return {"rope_parameters": {**fields["rope_parameters"], "truncate": False}}
 
 
-def gemma_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+def _gemma_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
     """Return caps, windows and the scale of scores.
 
     No key has that scale. It differs in 27B models, which are known by their number of layers, as
@@ -99,7 +81,7 @@ def gemma_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[st
     return found
 
 
-def gemma4_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+def _gemma4_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
     """Return the heads of layers with and without a window, and which layers share keys."""
     m, n = model.metadata, fields["num_hidden_layers"]
     windowed = m.flags(f"{name}.attention.sliding_window_pattern", n)
@@ -136,6 +118,7 @@ def gemma4_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[s
         "attention_k_eq_v": True in without_v,
         "num_kv_shared_layers": shared,
         "use_double_wide_mlp": bool(shared) and widths == doubled,
+        **({"enable_moe_block": True} if m.integer(f"{name}.expert_count", 0) else {}),
         "hidden_size_per_layer_input": m.integer(f"{name}.embedding_length_per_layer_input", 0),
         "final_logit_softcapping": m.number(f"{name}.final_logit_softcapping", 0.0) or None,
         "rope_parameters": {
@@ -149,11 +132,6 @@ def gemma4_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[s
     }
 
 
-def gemma4_experts_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the same with experts, which every layer has in addition."""
-    return {**gemma4_fields(model, name, fields), "enable_moe_block": True}
-
-
 def _turning(m: Metadata, factors: list[float] | None) -> float:
     """Return the share of a head's pairs that turn: their factor is 1, the others' is huge."""
     if factors is None:
@@ -165,7 +143,7 @@ def _turning(m: Metadata, factors: list[float] | None) -> float:
     return turning / len(factors)
 
 
-def granite_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+def _granite_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
     """Return Granite's four multipliers."""
     m = model.metadata
     return {
@@ -176,7 +154,7 @@ def granite_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[
     }
 
 
-def minicpm_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+def _minicpm_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
     """Return the multipliers; refuse older files, which leave them to their readers."""
     m = model.metadata
     keys = ("embedding_scale", "residual_scale", "logit_scale")
@@ -190,7 +168,7 @@ def minicpm_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[
     }
 
 
-def olmo2_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+def _olmo2_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
     """Return OLMo 3's fields for a file with a window; only layers without one are scaled."""
     if not fields["sliding_window"]:
         return {}
@@ -200,29 +178,33 @@ def olmo2_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[st
     return {"architectures": ["Olmo3ForCausalLM"], "rope_parameters": rope}
 
 
-def glm4_fields(model: GgufModel, name: str, _: dict[str, Any]) -> dict[str, Any]:
+def _glm4_fields(model: GgufModel, name: str, _: dict[str, Any]) -> dict[str, Any]:
     """Return that only q, k and v have biases; refuse rotations of an image's axes."""
     require_neutral(model.metadata, f"{name}.rope.dimension_sections", ())
     return {"attention_bias": "blk.0.attn_q.bias" in model.tensors}
 
 
-def cohere_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the scale of logits, and the norms' epsilon by its name in config.json."""
-    scale = model.metadata.number(f"{name}.logit_scale")
-    return {"layer_norm_eps": fields["rms_norm_eps"], "logit_scale": scale}
+_FURTHER: dict[str, Callable[[GgufModel, str, dict[str, Any]], dict[str, Any]]] = {
+    "gemma2": _gemma_fields, "gemma3": _gemma_fields, "gemma4": _gemma4_fields,
+    "glm4": _glm4_fields, "gpt-oss": _gpt_oss_fields, "granite": _granite_fields,
+    "minicpm": _minicpm_fields, "olmo2": _olmo2_fields, "qwen35": _hybrid_fields,
+    "qwen35moe": _hybrid_fields,
+}  # fmt: skip
 
 
-def starcoder2_fields(_: GgufModel, __: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the norms' epsilon and the biases by their names in config.json."""
-    return {"norm_epsilon": fields["rms_norm_eps"], "use_bias": fields["attention_bias"]}
+def further_fields(
+    model: GgufModel, name: str, kind: GgufArchitecture, fields: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the fields that an architecture has in addition to the common ones.
 
-
-def phi_fields(_: GgufModel, __: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the norms' epsilon by its name in config.json."""
-    return {"layer_norm_eps": fields["rms_norm_eps"]}
-
-
-def gpt_neox_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the epsilon by its name in config.json, and whether both halves read the same x."""
-    parallel = model.metadata.boolean(f"{name}.use_parallel_residual")
-    return {"layer_norm_eps": fields["rms_norm_eps"], "use_parallel_residual": parallel}
+    A key of `kind.keys` has the type of its field's default in the model's module.
+    """
+    found = {own: fields[usual] for usual, own in kind.renamed.items()}
+    defaults = module_of({"architectures": [kind.architecture]}, model.path).DEFAULTS
+    m = model.metadata
+    readers: dict[type, Callable[[str], object]] = {
+        bool: m.boolean, int: m.integer, float: m.number
+    }  # fmt: skip
+    for key, field in kind.keys.items():
+        found[field] = readers[type(defaults[field])](f"{name}.{key}")
+    return found | (_FURTHER[name](model, name, fields) if name in _FURTHER else {})

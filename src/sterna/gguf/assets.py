@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sterna.checkpoints.assets import FileAssets
-from sterna.gguf.architectures import ARCHITECTURES_OF, BITNET
+from sterna.gguf.architectures import ARCHITECTURES_OF
 from sterna.gguf.file import GgufModel
 from sterna.gguf.metadata import Metadata
 from sterna.gguf.tensor_types import FLOAT_TYPES
@@ -79,8 +79,8 @@ def _sampling(m: Metadata) -> dict[str, Any]:
 
 def _warn_of_floats(model: GgufModel) -> None:
     info = model.tensors.get("blk.0.ffn_down.weight")
-    architecture = model.metadata.text("general.architecture")
-    if info and info.dtype in FLOAT_TYPES and ARCHITECTURES_OF[architecture] is BITNET:
+    kind = ARCHITECTURES_OF[model.metadata.text("general.architecture")]
+    if info and info.dtype in FLOAT_TYPES and kind.architecture == "BitNetForCausalLM":
         warnings.warn(
             f"{model.path}: layers are {info.dtype}: files of this kind made from the packed model "
             "are known to be scaled wrongly; prefer an I2_S file, or the safetensors",

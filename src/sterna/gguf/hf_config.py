@@ -10,21 +10,15 @@ import warnings
 from typing import Any
 
 from sterna.errors import ModelFormatError, UnsupportedModelError, shown
-from sterna.gguf.architecture_fields import require_neutral
-from sterna.gguf.architectures import (
-    ARCHITECTURES_OF,
-    NORM_IN,
-    PREDICTING,
-    PROJECTIONS,
-    WITH_EXPERTS,
-    GgufArchitecture,
-)
+from sterna.gguf.architecture_fields import further_fields, require_neutral
+from sterna.gguf.architectures import ARCHITECTURES_OF, WITH_EXPERTS
 from sterna.gguf.file import GgufModel
 from sterna.gguf.folded_hadamard import hadamard_of
 from sterna.gguf.metadata import Metadata
 from sterna.gguf.rope_scaling import rope_of, scaling_of
 from sterna.gguf.tensor_names import OUTER
 from sterna.models.config import FULL, SLIDING
+from sterna.models.gguf_architecture import NORM_IN, PREDICTING, PROJECTIONS, GgufArchitecture
 
 __all__ = ["GGUF_POOLINGS", "config_of"]
 
@@ -57,7 +51,7 @@ def config_of(model: GgufModel) -> dict[str, Any]:
             f"but got {shown(name)}; Sterna does not run this model yet"
         )
     kind = WITH_EXPERTS.get(name, kind) if m.integer(f"{name}.expert_count", 0) else kind
-    reads = (*kind.reads, "expert_count") if kind.experts else kind.reads
+    reads = {*kind.reads, *kind.keys, *(("expert_count",) if kind.experts else ())}
     for suffix, neutral in _NEUTRAL.items():
         if suffix not in reads:
             require_neutral(m, f"{name}.{suffix}", neutral)
@@ -105,7 +99,7 @@ def config_of(model: GgufModel) -> dict[str, Any]:
     }
     if kind.partial:
         fields["rotary_dim"] = _rotary_dim(m, f"{name}.rope.dimension_count", width)
-    return fields | (kind.settings(model, name, fields) if kind.settings else {})
+    return fields | further_fields(model, name, kind, fields)
 
 
 def _windows(m: Metadata, name: str, kind: GgufArchitecture, layers: int) -> dict[str, Any]:

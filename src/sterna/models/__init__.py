@@ -1,15 +1,17 @@
 """Architectures, one file each.
 
-A module of this package that has ARCHITECTURES, ACTIVATION, TERNARY and `build` is an architecture.
-It may also have
+A module of this package is an architecture if it has ARCHITECTURES, ACTIVATION, TERNARY, DEFAULTS
+(the fields that a config.json leaves out, built on `config_defaults`) and `build`. It may also have
 
 complete    a function of the fields that returns further fields, derived from them
 KV_DTYPE    the type of the key-value cache, if i16 is too coarse
 PREFIXES    prefixes of tensor names in files -> here
 SKIPPED     prefixes of tensors that are not read -> what these are
 predictor   a function that returns the graph of an MTP layer, or None; called after `build`
+GGUF        `general.architecture` of GGUF files -> a `GgufArchitecture` of `gguf_architecture`;
+            GGUF_WITH_EXPERTS: of files that share a name with models without experts
 
-`config_defaults` has the fields that a file leaves out, `config_aliases` their other names.
+`config_aliases` has the fields' other names.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from typing import Any
 from sterna.errors import ModelFormatError, UnsupportedModelError, brief
 from sterna.files.jsonfile import MAX_CONFIG_BYTES, load_json_object
 
-__all__ = ["architectures", "module_of", "require_architecture"]
+__all__ = ["architectures", "module_of", "modules", "require_architecture"]
 
 _MODULES: dict[str, ModuleType] = {}
 for _info in pkgutil.iter_modules(__path__):
@@ -35,6 +37,11 @@ for _info in pkgutil.iter_modules(__path__):
 def architectures() -> list[str]:
     """List the names that config.json's `architectures` may have."""
     return sorted(_MODULES)
+
+
+def modules() -> list[ModuleType]:
+    """List the modules of all architectures."""
+    return list(dict.fromkeys(_MODULES.values()))
 
 
 def require_architecture(file: Path) -> None:

@@ -7,14 +7,33 @@ Each half reads RMSNorm(x). arXiv 2504.12285.
 
 from __future__ import annotations
 
+from typing import Any
+
 from sterna.graph import GraphBuilder, Value
 from sterna.models import layers
 from sterna.models.config import TransformerConfig
+from sterna.models.config_defaults import COMMON
+from sterna.models.gguf_architecture import LINEARS, READS, GgufArchitecture
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("BitNetForCausalLM",)
 ACTIVATION = "relu2"
 TERNARY = True  # float tensors of linear layers are masters, to be ternarised
+DEFAULTS: dict[str, Any] = {
+    **COMMON, "vocab_size": 128256, "hidden_size": 2560, "intermediate_size": 6912,
+    "num_hidden_layers": 30, "num_attention_heads": 20, "num_key_value_heads": 5,
+    "hidden_act": ACTIVATION, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "attention_bias": False,
+}  # fmt: skip
+GGUF = dict.fromkeys(
+    ("bitnet-25", "bitnet-b1.58"),
+    GgufArchitecture(
+        ARCHITECTURES[0],
+        ACTIVATION,  # no key of these files says it
+        LINEARS
+        | READS
+        | {"self_attn.attn_sub_norm": "attn_sub_norm", "mlp.ffn_sub_norm": "ffn_sub_norm"},
+    ),
+)
 
 
 def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:

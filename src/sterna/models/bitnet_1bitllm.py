@@ -6,13 +6,23 @@ BitNet's layers with SiLU in place of relu^2, under other names. arXiv 2402.1776
 from __future__ import annotations
 
 from sterna.graph import GraphBuilder, Value
-from sterna.models import bitnet
+from sterna.models import bitnet, llama
 from sterna.models.config import TransformerConfig
+from sterna.models.gguf_architecture import LINEARS, READS, GgufArchitecture
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("BitnetForCausalLM",)
 ACTIVATION = "silu"
 TERNARY = True  # published as masters
+DEFAULTS = llama.DEFAULTS
+GGUF = {
+    "bitnet": GgufArchitecture(
+        ARCHITECTURES[0],
+        modules=LINEARS
+        | READS
+        | {"self_attn.inner_attn_ln": "attn_sub_norm", "mlp.ffn_layernorm": "ffn_sub_norm"},
+    )
+}
 
 
 def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:

@@ -13,12 +13,28 @@ from typing import Any
 from sterna.graph import GraphBuilder, Value
 from sterna.models import layers, llama
 from sterna.models.config import TransformerConfig
+from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
+from sterna.models.gguf_architecture import LINEARS, GgufArchitecture
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("CohereForCausalLM",)
 ACTIVATION = "silu"
 TERNARY = False  # float tensors of linear layers are the weights themselves
+DEFAULTS: dict[str, Any] = {
+    **COMMON, "vocab_size": 256000, "hidden_size": 8192, "intermediate_size": 22528,
+    "logit_scale": 0.0625, "num_hidden_layers": 40, "num_attention_heads": 64,
+    "max_position_embeddings": 8192, "layer_norm_eps": 1e-5, "rope_theta": 500000.0,
+    "tie_word_embeddings": True, "attention_bias": False, "use_qk_norm": False,
+}  # fmt: skip
+GGUF = {
+    "command-r": GgufArchitecture(
+        ARCHITECTURES[0],
+        modules={**LINEARS, "input_layernorm": "attn_norm"},
+        keys={"logit_scale": "logit_scale"}, renamed={"rms_norm_eps": "layer_norm_eps"},
+        layer_norm=True,
+    )
+}  # fmt: skip
 
 
 def complete(f: Fields) -> dict[str, Any]:

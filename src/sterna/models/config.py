@@ -10,7 +10,6 @@ from typing import Any
 from sterna.errors import UnsupportedModelError, shown
 from sterna.graph import Attention, Heads
 from sterna.models.config_aliases import resolve_aliases
-from sterna.models.config_defaults import DEFAULTS
 from sterna.models.config_fields import MAX_SIZE, Fields
 from sterna.models.context_extension import NOT_EXTENDED, ContextExtension
 from sterna.models.hadamard import Hadamard
@@ -70,7 +69,7 @@ class TransformerConfig:
         extension: a longer context than the file's own, if the user asked for one.
         """
         given = resolve_aliases(config, file)
-        filled = {**DEFAULTS.get(_architecture(config), {}), **given.config}
+        filled = {**module.DEFAULTS, **given.config}
         fields = extension.over(given.having(filled))
         if complete := getattr(module, "complete", None):
             fields = fields.having(fields.config | complete(fields))

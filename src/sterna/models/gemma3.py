@@ -5,12 +5,14 @@ arXiv 2503.19786.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from sterna.graph import GraphBuilder, Value
 from sterna.models import gemma2
 from sterna.models.config import FULL, SLIDING, TransformerConfig
 from sterna.models.config_fields import Fields
+from sterna.models.gguf_architecture import INPUT_NORMS, QK_NORMS, SOFT_CAPS, SWA_BASE
 from sterna.models.layers import HeadNorms
 from sterna.models.rotations import rotations_of
 from sterna.weights.sources import WeightSource
@@ -18,6 +20,20 @@ from sterna.weights.sources import WeightSource
 ARCHITECTURES = ("Gemma3ForCausalLM", "Gemma3TextModel")
 ACTIVATION = gemma2.ACTIVATION
 TERNARY = False  # float tensors of linear layers are the weights themselves
+DEFAULTS: dict[str, Any] = {
+    **gemma2.DEFAULTS, "vocab_size": 262208, "max_position_embeddings": 131072, "rope_theta": 1e6,
+    "rope_local_base_freq": 10000.0, "sliding_window_pattern": 6, "attn_logit_softcapping": None,
+    "final_logit_softcapping": None,
+}  # fmt: skip
+GGUF = {
+    "gemma3": replace(
+        gemma2.GGUF["gemma2"],
+        architecture=ARCHITECTURES[0],
+        modules={**gemma2.GGUF["gemma2"].modules, **QK_NORMS, **INPUT_NORMS},
+        reads=(*SOFT_CAPS, SWA_BASE),
+        period=6,
+    )
+}
 
 
 def complete(f: Fields) -> dict[str, Any]:

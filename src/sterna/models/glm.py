@@ -10,6 +10,7 @@ from typing import Any
 from sterna.graph import GraphBuilder, Value
 from sterna.models import llama
 from sterna.models.config import MAX_HEAD_DIM, TransformerConfig
+from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.layers import LLAMA_NORMS, AttentionOptions, Norms
 from sterna.models.rotations import rotated_part
@@ -18,6 +19,11 @@ from sterna.weights.sources import WeightSource
 ARCHITECTURES = ("GlmForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
+DEFAULTS: dict[str, Any] = {
+    **COMMON, "vocab_size": 151552, "intermediate_size": 13696, "num_hidden_layers": 40,
+    "num_key_value_heads": 2, "head_dim": 128, "max_position_embeddings": 131072,
+    "rms_norm_eps": 1.5625e-7, "attention_bias": True, "partial_rotary_factor": 0.5,
+}  # fmt: skip
 QKV_BIAS = "qkv_bias"  # a field of ours: attention_bias, which leaves out that of o here
 
 

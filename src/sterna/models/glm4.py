@@ -10,6 +10,7 @@ from __future__ import annotations
 from sterna.graph import GraphBuilder, Value
 from sterna.models import glm
 from sterna.models.config import TransformerConfig
+from sterna.models.gguf_architecture import ATTENTION, GATE_UP, READS, GgufArchitecture
 from sterna.models.glm import complete as complete
 from sterna.models.layers import Norms
 from sterna.weights.sources import WeightSource
@@ -17,6 +18,17 @@ from sterna.weights.sources import WeightSource
 ARCHITECTURES = ("Glm4ForCausalLM",)
 ACTIVATION = glm.ACTIVATION
 TERNARY = glm.TERNARY
+DEFAULTS = glm.DEFAULTS
+GGUF = {
+    "glm4": GgufArchitecture(
+        ARCHITECTURES[0],
+        modules={
+            **ATTENTION, **GATE_UP, **READS, "post_self_attn_layernorm": "post_attention_norm",
+            "post_mlp_layernorm": "post_ffw_norm",
+        },
+        partial=True,
+    )
+}  # fmt: skip
 NORMS = Norms(adds=("post_self_attn_layernorm", "post_mlp_layernorm"))
 
 

@@ -14,12 +14,33 @@ from typing import Any
 from sterna.graph import GraphBuilder, Value
 from sterna.models import layers, phi
 from sterna.models.config import TransformerConfig
+from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
+from sterna.models.gguf_architecture import READS, GgufArchitecture
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("GPTNeoXForCausalLM",)
 ACTIVATION = "gelu"
 TERNARY = False  # float tensors of linear layers are the weights themselves
+DEFAULTS: dict[str, Any] = {
+    **COMMON, "vocab_size": 50432, "hidden_size": 6144, "intermediate_size": 24576,
+    "num_hidden_layers": 44, "num_attention_heads": 64, "hidden_act": ACTIVATION,
+    "layer_norm_eps": 1e-5, "partial_rotary_factor": 0.25, "use_parallel_residual": True,
+    "attention_bias": True,
+}  # fmt: skip
+GGUF = {
+    "gptneox": GgufArchitecture(
+        ARCHITECTURES[0],
+        ACTIVATION,
+        {
+            **READS, "attention.query_key_value": "attn_qkv", "attention.dense": "attn_output",
+            "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down",
+        },
+        partial=True, by_head=True, layer_norm=True, biases=("output_norm",),
+        keys={"use_parallel_residual": "use_parallel_residual"},
+        renamed={"rms_norm_eps": "layer_norm_eps"},
+    )
+}  # fmt: skip
 PREFIXES = {
     "gpt_neox.embed_in.": "model.embed_tokens.",
     "gpt_neox.final_layer_norm.": "model.norm.",

@@ -7,15 +7,27 @@ Each half reads RMSNorm(x).
 
 from __future__ import annotations
 
+from typing import Any
+
 from sterna.graph import GraphBuilder, Value
 from sterna.models import llama
 from sterna.models.config import TransformerConfig
+from sterna.models.gguf_architecture import FACTORS, GgufArchitecture
 from sterna.models.layers import AttentionOptions, Factors
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("GraniteForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = False  # float tensors of linear layers are the weights themselves
+DEFAULTS: dict[str, Any] = {
+    **llama.DEFAULTS, "attention_multiplier": 1.0, "embedding_multiplier": 1.0,
+    "logits_scaling": 1.0, "residual_multiplier": 1.0,
+}  # fmt: skip
+GGUF = {
+    "granite": GgufArchitecture(
+        ARCHITECTURES[0], permuted=True, reads=(*FACTORS, "attention.scale")
+    )
+}
 
 
 def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:

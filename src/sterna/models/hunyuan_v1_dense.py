@@ -15,7 +15,9 @@ from sterna import _native
 from sterna.graph import GraphBuilder, Value
 from sterna.models import llama
 from sterna.models.config import MAX_HEAD_DIM, TransformerConfig
+from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
+from sterna.models.gguf_architecture import LINEARS, READS, GgufArchitecture
 from sterna.models.layers import AttentionOptions, HeadNorms
 from sterna.models.rotations import scaling_kind
 from sterna.weights.sources import WeightSource
@@ -23,6 +25,20 @@ from sterna.weights.sources import WeightSource
 ARCHITECTURES = ("HunYuanDenseV1ForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
+DEFAULTS: dict[str, Any] = {
+    **COMMON,
+    "vocab_size": 290943,
+    "rms_norm_eps": 1e-5,
+    "attention_bias": False,
+}
+GGUF = {
+    "hunyuan-dense": GgufArchitecture(
+        ARCHITECTURES[0],
+        modules=LINEARS
+        | READS
+        | {"self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm"},
+    )
+}
 QK_NORM = HeadNorms(names=("query_layernorm", "key_layernorm"), last=True)
 
 

@@ -9,15 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from sterna.graph import GraphBuilder, Value
 from sterna.models import layers
 from sterna.models.config import TransformerConfig
+from sterna.models.config_defaults import COMMON
+from sterna.models.gguf_architecture import GgufArchitecture
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("LlamaForCausalLM",)
 ACTIVATION = "silu"
 TERNARY = False  # float tensors of linear layers are the weights themselves
+DEFAULTS: dict[str, Any] = {
+    **COMMON,
+    "rms_norm_eps": 1e-6,
+    "attention_bias": False,
+    "mlp_bias": False,
+}
+GGUF = dict.fromkeys(
+    ("llama", "falcon3"), GgufArchitecture(ARCHITECTURES[0], permuted=True, written=True)
+)
 #: The second half of a layer: (norm(x), x, the layer's number, the FFN's name) -> the next x.
 FeedForward = Callable[[Value, Value, int, str], Value]
 

@@ -14,12 +14,18 @@ from sterna.graph import GraphBuilder, Value
 from sterna.models import llama
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
+from sterna.models.gguf_architecture import FACTORS, GgufArchitecture
 from sterna.models.layers import Factors
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("MiniCPMForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
+DEFAULTS: dict[str, Any] = {
+    **llama.DEFAULTS, "tie_word_embeddings": True, "dim_model_base": 1, "scale_depth": 1.0,
+    "scale_emb": 1.0,
+}  # fmt: skip
+GGUF = {"minicpm": GgufArchitecture(ARCHITECTURES[0], permuted=True, reads=FACTORS)}
 
 
 def complete(f: Fields) -> dict[str, Any]:

@@ -7,14 +7,30 @@ The norms of q and of k are over all of their heads.
 
 from __future__ import annotations
 
+from typing import Any
+
 from sterna.graph import GraphBuilder, Value
 from sterna.models import layers, llama
 from sterna.models.config import TransformerConfig
+from sterna.models.config_defaults import COMMON
+from sterna.models.gguf_architecture import ADDS, LINEARS, QK_NORMS, SWA_BASE, GgufArchitecture
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Olmo2ForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
+DEFAULTS: dict[str, Any] = {
+    **COMMON,
+    "vocab_size": 50304,
+    "rms_norm_eps": 1e-5,
+    "attention_bias": False,
+}
+#: Files of OLMo 3 have the same name, and a window.
+GGUF = {
+    "olmo2": GgufArchitecture(
+        ARCHITECTURES[0], modules=LINEARS | QK_NORMS | ADDS, reads=(SWA_BASE,), period=4
+    )
+}
 NORMS = layers.Norms(
     reads=(None, None), adds=("post_attention_layernorm", "post_feedforward_layernorm")
 )

@@ -13,13 +13,33 @@ from typing import Any
 from sterna.graph import GraphBuilder, Value
 from sterna.models import layers
 from sterna.models.config import MAX_HEAD_DIM, TransformerConfig
+from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
+from sterna.models.gguf_architecture import GgufArchitecture
 from sterna.models.rotations import rotated_part
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("PhiForCausalLM",)
 ACTIVATION = "gelu_new"  # the same as gelu_pytorch_tanh
 TERNARY = False  # float tensors of linear layers are the weights themselves
+DEFAULTS: dict[str, Any] = {
+    **COMMON, "vocab_size": 51200, "hidden_size": 2048, "intermediate_size": 8192,
+    "num_hidden_layers": 24, "hidden_act": ACTIVATION, "layer_norm_eps": 1e-5,
+    "partial_rotary_factor": 0.5, "qk_layernorm": False,
+}  # fmt: skip
+GGUF = {
+    "phi2": GgufArchitecture(
+        ARCHITECTURES[0],
+        ACTIVATION,
+        {
+            "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+            "self_attn.v_proj": "attn_v", "self_attn.dense": "attn_output",
+            "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down", "input_layernorm": "attn_norm",
+        },
+        partial=True, renamed={"rms_norm_eps": "layer_norm_eps"}, layer_norm=True,
+        biases=("output_norm", "output"),
+    )
+}  # fmt: skip
 PREFIXES = {"model.final_layernorm.": "model.norm."}
 
 

@@ -7,9 +7,12 @@ The width of a head is not hidden_size / heads, and is 128 where config.json lea
 
 from __future__ import annotations
 
+from typing import Any
+
 from sterna.graph import GraphBuilder, Value
-from sterna.models import llama
+from sterna.models import llama, qwen2
 from sterna.models.config import TransformerConfig
+from sterna.models.gguf_architecture import INPUT_NORMS, LINEARS, QK_NORMS, READS, GgufArchitecture
 from sterna.models.layers import AttentionOptions, HeadNorms
 from sterna.models.qwen2 import complete as complete
 from sterna.weights.sources import WeightSource
@@ -17,6 +20,12 @@ from sterna.weights.sources import WeightSource
 ARCHITECTURES = ("Qwen3ForCausalLM", "Qwen3Model")
 ACTIVATION = "silu"
 TERNARY = False  # float tensors of linear layers are the weights themselves
+DEFAULTS: dict[str, Any] = {**qwen2.DEFAULTS, "head_dim": 128, "attention_bias": False}
+GGUF = {
+    "qwen3": GgufArchitecture(
+        ARCHITECTURES[0], modules=LINEARS | READS | QK_NORMS | INPUT_NORMS, written=True
+    )
+}
 
 
 def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:

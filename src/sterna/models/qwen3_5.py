@@ -18,7 +18,16 @@ from sterna import _native
 from sterna.graph import Graph, GraphBuilder, RecurrentHeads, Value
 from sterna.models import layers, mtp
 from sterna.models.config import FULL, MAX_HEAD_DIM, TransformerConfig
+from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
+from sterna.models.gguf_architecture import (
+    LINEARS,
+    PREDICTING,
+    PROJECTIONS,
+    QK_NORMS,
+    READS,
+    GgufArchitecture,
+)
 from sterna.models.mtp import FeedForward
 from sterna.models.rotations import rotated_part
 from sterna.weights.sources import Linear, WeightSource
@@ -26,6 +35,25 @@ from sterna.weights.sources import Linear, WeightSource
 ARCHITECTURES = ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration")
 ACTIVATION = "silu"
 TERNARY = False  # float tensors of linear layers are the weights themselves
+DEFAULTS: dict[str, Any] = {
+    **COMMON, "rms_norm_eps": 1e-6, "attention_bias": False, "vocab_size": 248320,
+    "intermediate_size": 12288, "num_attention_heads": 16, "num_key_value_heads": 4,
+    "head_dim": 256, "max_position_embeddings": 32768, "partial_rotary_factor": 0.25,
+    "full_attention_interval": 4, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 32,
+}  # fmt: skip
+GGUF = {
+    "qwen35": GgufArchitecture(
+        ARCHITECTURES[0],
+        modules={
+            **LINEARS, **READS, **QK_NORMS, **PROJECTIONS, **PREDICTING,
+            "linear_attn.conv1d": "ssm_conv1d", "linear_attn.norm": "ssm_norm",
+            "post_attention_layernorm": "post_attention_norm",
+        },
+        hybrid=True, sums=True, partial=True,
+        arrays={"linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias"},
+    )
+}  # fmt: skip
 #: Prefixes of tensors in checkpoints with a vision tower -> in those without.
 PREFIXES = {"model.language_model.": "model."}
 #: Prefixes of tensors that are not the text model's -> what they are.

@@ -5,18 +5,41 @@ A token uses a few experts, whose shares add up to 1, and one that all tokens us
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from sterna.graph import Graph, GraphBuilder, Value
 from sterna.models import moe, qwen3_5
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
+from sterna.models.gguf_architecture import EXPERTS
 from sterna.models.mtp import FeedForward
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration")
 ACTIVATION = qwen3_5.ACTIVATION
 TERNARY = qwen3_5.TERNARY
+DEFAULTS: dict[str, Any] = {
+    **{name: value for name, value in qwen3_5.DEFAULTS.items() if name != "intermediate_size"},
+    "hidden_size": 2048, "num_hidden_layers": 40, "num_key_value_heads": 2,
+    "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
+    "num_experts_per_tok": 8, "num_experts": 256,
+}  # fmt: skip
+_DENSE = qwen3_5.GGUF["qwen35"]
+_FFN = {
+    **EXPERTS, "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp",
+}  # fmt: skip
+GGUF = {
+    "qwen35moe": replace(
+        _DENSE,
+        architecture=ARCHITECTURES[0],
+        modules={k: v for k, v in _DENSE.modules.items() if not k.startswith("mlp.")} | _FFN,
+        keys={"expert_shared_feed_forward_length": "shared_expert_intermediate_size"},
+        experts="moe_intermediate_size",
+    )
+}
 PREFIXES = qwen3_5.PREFIXES
 SKIPPED = qwen3_5.SKIPPED
 

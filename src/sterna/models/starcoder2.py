@@ -12,12 +12,29 @@ from typing import Any
 from sterna.graph import GraphBuilder, Value
 from sterna.models import layers, mistral
 from sterna.models.config import TransformerConfig
+from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
+from sterna.models.gguf_architecture import ATTENTION, READS, GgufArchitecture
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Starcoder2ForCausalLM",)
 ACTIVATION = "gelu_pytorch_tanh"
 TERNARY = False  # float tensors of linear layers are the weights themselves
+DEFAULTS: dict[str, Any] = {
+    **COMMON, "vocab_size": 49152, "hidden_size": 3072, "intermediate_size": 12288,
+    "num_hidden_layers": 30, "num_attention_heads": 24, "num_key_value_heads": 2,
+    "hidden_act": ACTIVATION, "max_position_embeddings": 4096, "norm_epsilon": 1e-5,
+    "sliding_window": None, "use_bias": True, "tie_word_embeddings": True,
+}  # fmt: skip
+GGUF = {
+    "starcoder2": GgufArchitecture(
+        ARCHITECTURES[0],
+        ACTIVATION,
+        {**ATTENTION, **READS, "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
+        renamed={"rms_norm_eps": "norm_epsilon", "attention_bias": "use_bias"},
+        layer_norm=True, biases=("output_norm",),
+    )
+}  # fmt: skip
 
 
 def complete(f: Fields) -> dict[str, Any]:

@@ -1,12 +1,11 @@
-"""Families with LayerNorm as GGUF files, whose logits are those of their checkpoints.
+"""Saved models as GGUF files, whose logits are those of their checkpoints.
 
 Tensors' names are those of the `gguf` package's own table; the order of GPT-NeoX's rows and the
-keys are those of llama.cpp's converters.
+keys, which stand in `model_configs`, are those of llama.cpp's converters.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 import saved_models
 from gguf_factory import Tiny
 from helpers import assert_same_bits
-from saved_models import MODELS, POSITIONS, SIZES
+from model_configs import MODELS, POSITIONS, SIZES, Saved
 
 from sterna import loading
 from sterna.engine import Engine
@@ -26,45 +25,23 @@ gguf = pytest.importorskip("gguf", reason="needs the gguf package")
 TOKENS = np.random.default_rng(1).integers(0, 256, POSITIONS).tolist()
 
 
-@dataclass(frozen=True)
-class Family:
-    """A GGUF architecture, the model that is written as one, and keys besides those of all."""
-
-    arch: str
-    model: str
-    keys: dict[str, Any] = field(default_factory=dict)
+FILES = {name: saved for name, saved in MODELS.items() if saved.gguf}
 
 
-FAMILIES = {
-    "cohere": Family("command-r", "cohere", {"logit_scale": 0.0625, "rope.freq_base": 500000.0}),
-    "starcoder2": Family("starcoder2", "starcoder2"),
-    "phi": Family("phi2", "phi", {"rope.dimension_count": 8}),
-    "gpt-neox": Family(
-        "gptneox", "gpt-neox", {"rope.dimension_count": 4, "use_parallel_residual": True}
-    ),
-    "gpt-neox-serial": Family(
-        "gptneox", "gpt-neox-serial",
-        {
-            "rope.dimension_count": 4, "use_parallel_residual": False,
-            "attention.layer_norm_epsilon": 1e-2,
-        },
-    ),
-}  # fmt: skip
-
-
-def write(path: Path, family: Family, model: Any) -> Path:
+def write(path: Path, saved: Saved, model: Any) -> Path:
     """The model as a GGUF file."""
-    sizes = SIZES | MODELS[family.model].config
+    assert saved.gguf is not None
+    arch, keys = saved.gguf
+    sizes = SIZES | saved.config
     heads, width = sizes["num_attention_heads"], sizes["hidden_size"]
-    keys = {"attention.layer_norm_epsilon": 1e-5, **family.keys}
     tiny = Tiny(
-        arch=family.arch, hidden=width, wide=sizes["intermediate_size"],
+        arch=arch, hidden=width, wide=sizes["intermediate_size"],
         layers=sizes["num_hidden_layers"], heads=heads, kv_heads=sizes["num_key_value_heads"],
-        head_dim=width // heads, keys={f"{family.arch}.{key}": v for key, v in keys.items()},
+        head_dim=width // heads, keys={f"{arch}.{key}": v for key, v in keys.items()},
     )  # fmt: skip
-    writer = gguf.GGUFWriter(path, family.arch)
+    writer = gguf.GGUFWriter(path, arch)
     gguf_factory.add_metadata(writer, tiny)
-    kind = next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == family.arch)
+    kind = next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == arch)
     names = gguf.get_tensor_name_map(kind, tiny.layers)
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight" and model.config.tie_word_embeddings:
@@ -88,8 +65,7 @@ def logits(path: Path) -> np.ndarray:
     return engine.logits([TOKENS])[0]
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", FILES)
 def test_a_file_is_its_checkpoint(name: str, tmp_path: Path) -> None:
-    family = FAMILIES[name]
-    model = saved_models.write(tmp_path / "m", MODELS[family.model])
-    assert_same_bits(logits(write(tmp_path / "m.gguf", family, model)), logits(tmp_path / "m"))
+    model = saved_models.write(tmp_path / "m", FILES[name])
+    assert_same_bits(logits(write(tmp_path / "m.gguf", FILES[name], model)), logits(tmp_path / "m"))

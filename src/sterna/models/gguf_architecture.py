@@ -1,0 +1,103 @@
+"""How a GGUF file stores an architecture: plain data, which `sterna.gguf` reads.
+
+A model's module has one `GgufArchitecture` for each name that files have for it
+(`general.architecture`), made of the tables here, which map the modules of a layer: their names in
+the checkpoint -> in the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["GgufArchitecture"]
+
+#: Linear layers of attention, of Llama's kin.
+ATTENTION = {
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+}  # fmt: skip
+#: All linear layers of Llama.
+LINEARS = {
+    **ATTENTION, "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+}  # fmt: skip
+#: Gate and up as one matrix.
+GATE_UP = {"mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+#: Norms of what the halves of a layer read.
+READS = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
+#: Norms of what the halves add, in Gemma and OLMo 2.
+ADDS = {
+    "post_attention_layernorm": "post_attention_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}  # fmt: skip
+QK_NORMS = {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
+#: Suffix of input norms of single linear layers, in BitNet's embedding models.
+NORM_IN = "_norm_in"
+INPUT_NORMS = {f"{module}.rms_norm": f"{to}{NORM_IN}" for module, to in LINEARS.items()}
+#: Attention, and the FFN of experts that replaces a dense one; a tensor holds all experts.
+EXPERTS = {
+    **ATTENTION, "mlp.gate": "ffn_gate_inp", "mlp.experts.gate_proj": "ffn_gate_exps",
+    "mlp.experts.up_proj": "ffn_up_exps", "mlp.experts.down_proj": "ffn_down_exps",
+    "mlp.experts.gate_up_proj": "ffn_gate_up_exps",
+}  # fmt: skip
+#: The projections of a recurrent layer.
+PROJECTIONS = {
+    "linear_attn.in_proj_qkv": "attn_qkv", "linear_attn.in_proj_z": "attn_gate",
+    "linear_attn.in_proj_b": "ssm_beta", "linear_attn.in_proj_a": "ssm_alpha",
+    "linear_attn.out_proj": "ssm_out",
+}  # fmt: skip
+#: The modules that an MTP layer has in addition to a layer's.
+PREDICTING = {
+    "fc": "nextn.eh_proj", "pre_fc_norm_embedding": "nextn.enorm",
+    "pre_fc_norm_hidden": "nextn.hnorm", "norm": "nextn.shared_head_norm",
+}  # fmt: skip
+#: Keys that several architectures have: caps of scores and logits, factors, a base of rotations.
+SOFT_CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
+FACTORS = ("embedding_scale", "residual_scale", "logit_scale")
+SWA_BASE = "rope.freq_base_swa"
+
+
+@dataclass(frozen=True)
+class GgufArchitecture:
+    """An architecture of GGUF files, and how it differs from the Hugging Face checkpoint.
+
+    architecture, activation: the class and `hidden_act` in config.json.
+    modules: the modules of a layer, by their names in the checkpoint -> in the file.
+    permuted: whether rows of q and k are in the order of interleaved rotations.
+    hybrid: whether some layers are recurrent.
+    partial: whether only a part of a head may be rotated.
+    keys: metadata keys that every file has -> the fields of config.json that they are.
+    renamed: fields by their usual names -> by the class's own.
+    reads: further keys that change the arithmetic and that a function of
+    `gguf/architecture_fields.py` reads; any other such key must have its neutral value.
+    written: whether Sterna writes such files.
+    experts: the field of config.json for the width of an expert; empty: no experts.
+    outer: further modules outside the layers.
+    varied: whether layers may differ in KV heads and in the width of FFNs.
+    arrays: tensors of a layer whose names have no suffix `.weight`.
+    period: of layers with a window, every so many-th has none, unless the file has a pattern.
+    sums: whether norms are stored as 1 + w, where the checkpoint stores w.
+    layer_norm: whether norms are LayerNorms.
+    by_head: whether the checkpoint has q, k and v of each head together, and files have not.
+    biases: tensors outside the layers that have a bias.
+    """
+
+    architecture: str
+    activation: str = "silu"
+    modules: Mapping[str, str] = field(default_factory=lambda: LINEARS | READS)
+    permuted: bool = False
+    hybrid: bool = False
+    partial: bool = False
+    keys: Mapping[str, str] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    reads: tuple[str, ...] = ()
+    written: bool = False
+    experts: str = ""
+    outer: Mapping[str, str] = field(default_factory=dict)
+    varied: bool = False
+    arrays: Mapping[str, str] = field(default_factory=dict)
+    period: int = 0
+    sums: bool = False
+    layer_norm: bool = False
+    by_head: bool = False
+    biases: tuple[str, ...] = ()

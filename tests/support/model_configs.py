@@ -1,0 +1,402 @@
+"""Fields of config.json of small random models, of every supported class.
+
+`MODELS` has several rows for each class, so that what files say, and what they leave to a class,
+both count: `saved_models` makes and saves them. `DIGESTED` is of the models of `digests`. This
+module imports neither torch nor Sterna.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["DIGESTED", "MODELS", "POSITIONS", "SIZES", "Saved"]
+
+POSITIONS = 60  # past the windows and the first contexts below
+FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+#: Sizes that all have; an odd number of layers, which no period of windows divides.
+SIZES: dict[str, Any] = {
+    "vocab_size": 272, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 5,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256,
+    "bos_token_id": 257, "eos_token_id": 258, "pad_token_id": None,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A class of transformers and what its config is made with besides `SIZES`.
+
+    ternary: its layers' weights are -s and s.
+    converted: whether llama.cpp's converter makes a file of it that means the same.
+    unsaid: whether it does make a file, but no key says what is special here, so that llama.cpp
+    runs another model, too.
+    gguf: its name in GGUF files and the keys that they have besides those of Llama;
+    tests/gguf/test_saved_models_as_gguf.py makes such a file.
+    """
+
+    name: str
+    config: dict[str, Any] = field(default_factory=dict)
+    ternary: bool = False
+    converted: bool = True
+    unsaid: bool = False
+    gguf: tuple[str, dict[str, Any]] | None = None
+
+
+def _yarn(**more: Any) -> dict[str, Any]:
+    return {"rope_parameters": {**YARN, "rope_theta": 10000.0, **more}}
+
+
+def _longrope(pairs: int, **more: Any) -> dict[str, Any]:
+    return {
+        "rope_type": "longrope", "rope_theta": 10000.0,
+        "short_factor": [1.0 + i / 16 for i in range(pairs)],
+        "long_factor": [1.0 + i * i / 2 for i in range(pairs)], **more,
+    }  # fmt: skip
+
+
+_MOE = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_DELTA = {
+    "head_dim": 32, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+    "layer_types": [LINEAR, FULL, LINEAR, LINEAR, FULL],
+    "rope_parameters": {
+        "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25,
+        "mrope_section": [2, 1, 1], "mrope_interleaved": True,
+    },
+}  # fmt: skip
+_REGULAR = {**_DELTA, "layer_types": [LINEAR, LINEAR, LINEAR, FULL, LINEAR]}
+_VISION = {
+    "depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 64,
+}  # fmt: skip
+_GEMMA4 = {
+    "head_dim": 24, "global_head_dim": 32, "sliding_window": 20, "hidden_size_per_layer_input": 16,
+    "vocab_size_per_layer_input": 272, "layer_types": [SLIDING, SLIDING, FULL, SLIDING, FULL],
+}  # fmt: skip
+_GEMMA4_SHARED = {
+    **_GEMMA4, "layer_types": [SLIDING, FULL, SLIDING, FULL, SLIDING, FULL],
+    "num_hidden_layers": 6, "num_kv_shared_layers": 2,
+}  # fmt: skip
+# As published: llama.cpp's converter writes as many heads of keys as of queries, a feed-forward
+# length of four times the width, and no rope_theta.
+_PHI = {"num_key_value_heads": 4, "intermediate_size": 256}
+_EPSILON = {"attention.layer_norm_epsilon": 1e-5}  # of LayerNorms
+
+MODELS: dict[str, Saved] = {
+    "llama": Saved("LlamaForCausalLM"),
+    "llama-bias": Saved("LlamaForCausalLM", {"attention_bias": True, "mlp_bias": True}),
+    "llama-heads": Saved("LlamaForCausalLM", {"head_dim": 32, "num_key_value_heads": 4}),
+    "llama-tied": Saved("LlamaForCausalLM", {"tie_word_embeddings": True, "rms_norm_eps": 1e-2}),
+    "llama-llama3": Saved("LlamaForCausalLM", {"rope_parameters": {**LLAMA3, "rope_theta": 5e5}}),
+    "llama-linear": Saved(
+        "LlamaForCausalLM",
+        {"rope_parameters": {"rope_type": "linear", "factor": 3.0, "rope_theta": 500.0}},
+    ),
+    "llama-yarn": Saved("LlamaForCausalLM", _yarn()),
+    "llama-yarn-factor": Saved("LlamaForCausalLM", _yarn(attention_factor=0.8, beta_fast=16.0)),
+    "llama-yarn-within-pairs": Saved("LlamaForCausalLM", _yarn(truncate=False), unsaid=True),
+    "mistral": Saved("MistralForCausalLM", {"sliding_window": None, "head_dim": 24}),
+    "mistral-window": Saved("MistralForCausalLM", {"sliding_window": 20}, unsaid=True),
+    "mixtral": Saved("MixtralForCausalLM", {"num_local_experts": 6}),
+    "mixtral-window": Saved(
+        "MixtralForCausalLM",
+        {"num_local_experts": 3, "num_experts_per_tok": 1, "sliding_window": 20, "head_dim": 24},
+        unsaid=True,
+    ),
+    "qwen2": Saved("Qwen2ForCausalLM"),
+    "qwen2-windows": Saved(
+        "Qwen2ForCausalLM",
+        {"use_sliding_window": True, "sliding_window": 20, "max_window_layers": 2},
+        unsaid=True,
+    ),
+    "qwen3": Saved("Qwen3ForCausalLM", {"head_dim": 24}),
+    "qwen3-bias": Saved("Qwen3ForCausalLM", {"head_dim": 24, "attention_bias": True}),
+    "qwen3-yarn": Saved("Qwen3ForCausalLM", {"head_dim": 32, **_yarn(beta_fast=8.0)}),
+    "qwen3-layer-types": Saved(
+        "Qwen3ForCausalLM",
+        {
+            "head_dim": 16, "use_sliding_window": True, "sliding_window": 20,
+            "layer_types": [FULL, SLIDING, SLIDING, FULL, SLIDING],
+        },
+        unsaid=True,
+    ),
+    "qwen3-moe": Saved("Qwen3MoeForCausalLM", {**_MOE, "head_dim": 24, "norm_topk_prob": True}),
+    "qwen3-moe-shares": Saved("Qwen3MoeForCausalLM", {**_MOE, "head_dim": 24}, unsaid=True),
+    "qwen3-moe-dense": Saved(
+        "Qwen3MoeForCausalLM",
+        {
+            **_MOE, "head_dim": 16, "mlp_only_layers": [0], "decoder_sparse_step": 2,
+            "norm_topk_prob": True, "use_sliding_window": True, "sliding_window": 20,
+        },
+        converted=False,
+    ),
+    "gemma2": Saved("Gemma2ForCausalLM", {"head_dim": 24, "sliding_window": 20,
+                                          "query_pre_attn_scalar": 24}),
+    "gemma2-caps": Saved(
+        "Gemma2ForCausalLM",
+        {
+            "head_dim": 16, "sliding_window": 20, "query_pre_attn_scalar": 16,
+            "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0,
+        },
+    ),
+    "gemma2-layer-types": Saved(
+        "Gemma2ForCausalLM",
+        {
+            "head_dim": 24, "sliding_window": 20, "query_pre_attn_scalar": 24,
+            "layer_types": [SLIDING, SLIDING, FULL, FULL, SLIDING],
+        },
+        unsaid=True,
+    ),
+    "gemma3": Saved(
+        "Gemma3ForCausalLM",
+        {"head_dim": 24, "sliding_window": 20, "query_pre_attn_scalar": 24, "num_hidden_layers": 7},
+    ),
+    "gemma3-linear": Saved(
+        "Gemma3ForCausalLM",
+        {
+            "head_dim": 16, "sliding_window": 20, "query_pre_attn_scalar": 16,
+            "num_hidden_layers": 7, "rope_parameters": {
+                FULL: {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e5},
+                SLIDING: {"rope_type": "default", "rope_theta": 1000.0},
+            },
+        },
+    ),
+    "gemma3-layer-types": Saved(
+        "Gemma3ForCausalLM",
+        {
+            "head_dim": 24, "sliding_window": 20, "query_pre_attn_scalar": 24,
+            "layer_types": [SLIDING, FULL, FULL, SLIDING, SLIDING],
+        },
+        unsaid=True,
+    ),
+    "gemma4": Saved("Gemma4ForCausalLM", _GEMMA4),
+    "gemma4-shared": Saved(
+        "Gemma4ForCausalLM", {**_GEMMA4_SHARED, "use_double_wide_mlp": True}
+    ),
+    "gemma4-keys": Saved(
+        "Gemma4ForCausalLM",
+        {
+            **_GEMMA4, "attention_k_eq_v": True, "num_global_key_value_heads": 1,
+            "hidden_size_per_layer_input": 0, "final_logit_softcapping": 2.0,
+        },
+    ),
+    "gemma4-keys-shared": Saved(
+        "Gemma4ForCausalLM",
+        {**_GEMMA4_SHARED, "attention_k_eq_v": True, "num_global_key_value_heads": 1},
+    ),
+    "gemma4-experts": Saved(
+        "Gemma4ForCausalLM",
+        {
+            **_GEMMA4, "hidden_size_per_layer_input": 0, "enable_moe_block": True, "num_experts": 6,
+            "top_k_experts": 2, "moe_intermediate_size": 32,
+        },
+    ),
+    # Layers' numbers of two digits, which transformers pads with zeros.
+    "gemma4-twelve": Saved(
+        "Gemma4ForCausalLM",
+        {
+            **_GEMMA4, "num_hidden_layers": 12, "layer_types": None,
+            "hidden_size_per_layer_input": 0,
+        },
+    ),
+    "gemma4-vision": Saved(
+        "Gemma4ForConditionalGeneration",
+        {
+            **_GEMMA4, "pad_token_id": 0, "audio_config": None, "vision_config": {
+                "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1,
+                "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16,
+            },
+        },
+        converted=False,
+    ),
+    "glm": Saved("GlmForCausalLM", {"head_dim": 24}, converted=False),
+    "glm-plain": Saved(
+        "GlmForCausalLM",
+        {
+            "head_dim": 16, "attention_bias": False,
+            "rope_parameters": {"rope_theta": 1000.0, "partial_rotary_factor": 1.0},
+        },
+        converted=False,
+    ),
+    "glm4": Saved("Glm4ForCausalLM", {"head_dim": 24}),
+    "glm4-quarter": Saved(
+        "Glm4ForCausalLM",
+        {
+            "head_dim": 32, "attention_bias": False,
+            "rope_parameters": {"rope_theta": 1000.0, "partial_rotary_factor": 0.25},
+        },
+    ),
+    "gpt-oss": Saved("GptOssForCausalLM", {"num_local_experts": 6, "sliding_window": 20}),
+    "gpt-oss-rope": Saved(
+        "GptOssForCausalLM",
+        {
+            "num_local_experts": 6, "sliding_window": 20, "head_dim": 32,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0},
+        },
+    ),
+    "gpt-oss-layer-types": Saved(
+        "GptOssForCausalLM",
+        {
+            "num_local_experts": 4, "num_experts_per_tok": 1, "sliding_window": 20, "head_dim": 16,
+            "layer_types": [FULL, FULL, SLIDING, FULL, SLIDING],
+        },
+        unsaid=True,
+    ),
+    "cohere": Saved(
+        "CohereForCausalLM",
+        gguf=("command-r", {**_EPSILON, "logit_scale": 0.0625, "rope.freq_base": 500000.0}),
+    ),
+    "cohere-bias": Saved(
+        "CohereForCausalLM",
+        {"attention_bias": True, "logit_scale": 0.5, "tie_word_embeddings": False},
+        converted=False,
+    ),
+    "starcoder2": Saved("Starcoder2ForCausalLM", gguf=("starcoder2", _EPSILON)),
+    "starcoder2-plain": Saved(
+        "Starcoder2ForCausalLM",
+        {"use_bias": False, "sliding_window": 20, "norm_epsilon": 1e-2},
+        unsaid=True,
+    ),
+    "phi": Saved("PhiForCausalLM", _PHI, gguf=("phi2", {**_EPSILON, "rope.dimension_count": 8})),
+    "phi-grouped": Saved("PhiForCausalLM", converted=False),
+    "phi-whole": Saved(
+        "PhiForCausalLM",
+        {**_PHI, "rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 1.0}},
+    ),
+    "gpt-neox": Saved(
+        "GPTNeoXForCausalLM",
+        {"num_key_value_heads": 4},
+        gguf=(
+            "gptneox", {**_EPSILON, "rope.dimension_count": 4, "use_parallel_residual": True}
+        ),
+    ),
+    "gpt-neox-serial": Saved(
+        "GPTNeoXForCausalLM",
+        {"num_key_value_heads": 4, "use_parallel_residual": False, "layer_norm_eps": 1e-2},
+        gguf=(
+            "gptneox",
+            {
+                "rope.dimension_count": 4, "use_parallel_residual": False,
+                "attention.layer_norm_epsilon": 1e-2,
+            },
+        ),
+    ),
+    "granite": Saved(
+        "GraniteForCausalLM",
+        {
+            "embedding_multiplier": 5.0, "attention_multiplier": 0.11, "residual_multiplier": 0.3,
+            "logits_scaling": 3.0,
+        },
+    ),
+    "granite-plain": Saved("GraniteForCausalLM", {"attention_bias": True, "mlp_bias": True}),
+    "hunyuan": Saved("HunYuanDenseV1ForCausalLM", {"head_dim": 24}),
+    "olmo2": Saved("Olmo2ForCausalLM"),
+    "olmo2-yarn": Saved("Olmo2ForCausalLM", _yarn()),
+    "olmo3": Saved("Olmo3ForCausalLM", {"sliding_window": 20}),
+    "olmo3-layer-types": Saved(
+        "Olmo3ForCausalLM",
+        {
+            "sliding_window": 20, "layer_types": [FULL, SLIDING, FULL, FULL, SLIDING],
+            "rope_parameters": {
+                FULL: {**YARN, "rope_theta": 5e5},
+                SLIDING: {"rope_type": "default", "rope_theta": 5e5},
+            },
+        },
+    ),
+    "phi3": Saved("Phi3ForCausalLM", {"sliding_window": None}),
+    # llama.cpp leaves this window out.
+    "phi3-window": Saved("Phi3ForCausalLM", {"sliding_window": 20}, converted=False),
+    "phi3-longrope": Saved(
+        "Phi3ForCausalLM",
+        {
+            "num_attention_heads": 2, "num_key_value_heads": 1,
+            "original_max_position_embeddings": 32, "max_position_embeddings": 128,
+            "rope_parameters": _longrope(12, partial_rotary_factor=0.75),
+        },
+    ),
+    "smollm3": Saved("SmolLM3ForCausalLM"),
+    "smollm3-some": Saved(
+        "SmolLM3ForCausalLM",
+        {
+            "no_rope_layers": [0, 1, 1, 0, 1], "use_sliding_window": True, "sliding_window": 20,
+            "tie_word_embeddings": False, "attention_bias": True, "mlp_bias": True,
+        },
+        unsaid=True,
+    ),
+    # llama.cpp's converter knows the names of 1bitLLM's models alone.
+    "bitnet": Saved(
+        "BitNetForCausalLM", {"tie_word_embeddings": True}, ternary=True, converted=False
+    ),
+    "qwen3.5": Saved("Qwen3_5ForCausalLM", _DELTA, converted=False),
+    "qwen3.5-regular": Saved("Qwen3_5ForCausalLM", _REGULAR),
+    "qwen3.5-vision": Saved(
+        "Qwen3_5ForConditionalGeneration", {**_REGULAR, "vision_config": _VISION}, converted=False
+    ),
+    "qwen3.5-moe": Saved(
+        "Qwen3_5MoeForCausalLM", {**_REGULAR, **_MOE, "shared_expert_intermediate_size": 48}
+    ),
+    "qwen3.5-moe-vision": Saved(
+        "Qwen3_5MoeForConditionalGeneration",
+        {**_DELTA, **_MOE, "shared_expert_intermediate_size": 48, "vision_config": _VISION},
+        converted=False,
+    ),
+    "gemma3-base": Saved(
+        "Gemma3TextModel",
+        {"head_dim": 24, "sliding_window": 20, "query_pre_attn_scalar": 24},
+        converted=False,
+    ),
+    "qwen3-base": Saved(
+        "Qwen3Model", {"head_dim": 24, "tie_word_embeddings": True}, converted=False
+    ),
+}  # fmt: skip
+
+_TWO_HYBRID: dict[str, Any] = {
+    "layer_types": [LINEAR, FULL], "linear_key_head_dim": 32,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_value_head_dim": 40,
+}  # fmt: skip
+_TWO_EXPERTS: dict[str, Any] = {
+    "moe_intermediate_size": 176, "num_experts": 6, "num_experts_per_tok": 2,
+}  # fmt: skip
+_SHARED = {"shared_expert_intermediate_size": 144}
+_TWO_WINDOWS = {"sliding_window": 48, "layer_types": [SLIDING, FULL]}
+#: Of two layers that see the same keys; with one more, which has a window.
+_THREE_GEMMA4: dict[str, Any] = {
+    "num_hidden_layers": 3, "num_kv_shared_layers": 1, "sliding_window": 48,
+    "layer_types": [SLIDING, FULL, FULL],
+    "global_head_dim": 64, "num_global_key_value_heads": 1, "attention_k_eq_v": True,
+    "hidden_size_per_layer_input": 32, "vocab_size_per_layer_input": 200,
+    "use_double_wide_mlp": True,
+}  # fmt: skip
+#: By class: fields without which two layers and few positions do not show what is special. Sizes
+#: are those of `digests.CONFIG`.
+DIGESTED: dict[str, dict[str, Any]] = {
+    "Gemma2ForCausalLM": {"sliding_window": 48, "query_pre_attn_scalar": 64},
+    **dict.fromkeys(("Gemma3ForCausalLM", "Gemma3TextModel"), _TWO_WINDOWS),
+    **dict.fromkeys(("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"), _THREE_GEMMA4),
+    "HunYuanDenseV1ForCausalLM": {"rope_scaling": {"type": "dynamic", "alpha": 1000.0}},
+    "MiniCPMForCausalLM": {"scale_emb": 12, "scale_depth": 1.5, "dim_model_base": 64},
+    "Olmo3ForCausalLM": _TWO_WINDOWS,
+    "GptOssForCausalLM": {
+        "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 48,
+        "intermediate_size": 160,
+    },
+    "GPTNeoXForCausalLM": {"num_key_value_heads": 4},
+    "GraniteForCausalLM": {
+        "attention_multiplier": 2.0**-4, "embedding_multiplier": 12.0,
+        "logits_scaling": 8.0, "residual_multiplier": 0.25,
+    },
+    "Phi3ForCausalLM": {"partial_rotary_factor": 0.75, "sliding_window": 48},
+    "Qwen3_5ForCausalLM": _TWO_HYBRID,
+    "Qwen3_5ForConditionalGeneration": {"text_config": _TWO_HYBRID},
+    "MixtralForCausalLM": {"num_local_experts": 5, "num_experts_per_tok": 2},
+    "Qwen3MoeForCausalLM": {**_TWO_EXPERTS, "mlp_only_layers": [1]},
+    "Qwen3_5MoeForCausalLM": {**_TWO_HYBRID, **_TWO_EXPERTS, **_SHARED},
+    "Qwen3_5MoeForConditionalGeneration": {
+        "text_config": {**_TWO_HYBRID, **_TWO_EXPERTS, **_SHARED}
+    },
+    "SmolLM3ForCausalLM": {"no_rope_layers": [1, 0]},
+}  # fmt: skip
