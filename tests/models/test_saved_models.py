@@ -101,9 +101,12 @@ def test_defaults_are_those_of_the_class(name: str) -> None:
         ours["num_key_value_heads"] = heads
     if theirs.get("head_dim") == ours["hidden_size"] // heads:
         ours.setdefault("head_dim", theirs["head_dim"])
-    assert {k: v for k, v in ours.items() if k not in OLDER and v is not None} == {
-        k: v for k, v in theirs.items() if v is not None
+    wrong = {
+        field: (ours.get(field), theirs.get(field))
+        for field in (ours.keys() - OLDER) | theirs.keys()
+        if ours.get(field) != theirs.get(field)
     }
+    assert not wrong, f"DEFAULTS must have the class's values (second), but got {wrong}"
     rope = text.rope_parameters
     full = rope.get("full_attention", rope)
     if "rope_theta" in ours:
