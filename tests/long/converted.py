@@ -34,10 +34,11 @@ from conversion import ModelBase, ModelType, get_model_architecture, get_model_c
 from conversion.base import TextModel
 TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
 load_hparams = ModelBase.load_hparams
-def with_rotary_pct(*args, **options):  # of GPT-NeoX: transformers 5 saves it by another name
+def with_rotary_pct(*args, **options):  # older files' name, the only one that a converter knows
     hparams = load_hparams(*args, **options)
-    if hparams.get("model_type") == "gpt_neox":
-        hparams.setdefault("rotary_pct", hparams["rope_parameters"]["partial_rotary_factor"])
+    rope = hparams.get("rope_parameters") or {}
+    if "partial_rotary_factor" in rope:
+        hparams.setdefault("rotary_pct", rope["partial_rotary_factor"])
     return hparams
 ModelBase.load_hparams = staticmethod(with_rotary_pct)
 for folder, out in json.loads(sys.argv[2]):

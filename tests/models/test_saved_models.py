@@ -76,23 +76,21 @@ def test_every_class_is_among_them() -> None:
     assert {saved.name for saved in MODELS.values()} == set(architectures()) - OTHERS
 
 
-def defaults_of(name: str) -> dict[str, Any]:
-    """`DEFAULTS` of a class's module."""
-    return dict(module_of({"architectures": [name]}, Path()).DEFAULTS)
-
-
 @pytest.mark.parametrize("name", sorted(set(architectures()) - OTHERS))
 def test_defaults_are_those_of_the_class(name: str) -> None:
     """Every field of the class is among them, with its value, and no other field is."""
+    module = module_of({"architectures": [name]}, Path())
     kind = getattr(transformers, name).config_class
     text = kind().get_text_config()
     theirs = {k: v for k, v in text.to_dict().items() if k not in SAYS_NOTHING | FOLLOWS}
     theirs["num_experts"] = theirs.pop("num_local_experts", theirs.get("num_experts"))
     theirs["hidden_act"] = theirs.pop("hidden_activation", theirs.get("hidden_act"))
     theirs["sliding_window_pattern"] = theirs.pop("_sliding_window_pattern", None)
-    theirs["num_experts_per_tok"] = theirs.pop("top_k_experts", theirs.get("num_experts_per_tok"))
+    for other, usual in getattr(module, "ALIASES", {}).items():
+        if other in theirs:
+            theirs[usual] = theirs.pop(other)
     theirs.setdefault("num_key_value_heads", theirs["num_attention_heads"])
-    ours = defaults_of(name)
+    ours = dict(module.DEFAULTS)
     if theirs.get("use_sliding_window") is False:  # which makes null of a window
         theirs.pop("sliding_window")
         ours.pop("sliding_window")

@@ -3,6 +3,7 @@
 A module of this package is an architecture if it has ARCHITECTURES, ACTIVATION, TERNARY, DEFAULTS
 (the fields that a config.json leaves out, built on `config_defaults`) and `build`. It may also have
 
+ALIASES     names of fields in config.json -> the usual ones, if no other family has them
 complete    a function of the fields that returns further fields, derived from them
 KV_DTYPE    the type of the key-value cache, if i16 is too coarse
 PREFIXES    prefixes of tensor names in files -> here
@@ -11,7 +12,7 @@ predictor   a function that returns the graph of an MTP layer, or None; called a
 GGUF        `general.architecture` of GGUF files -> a `GgufArchitecture` of `gguf_architecture`;
             GGUF_WITH_EXPERTS: of files that share a name with models without experts
 
-`config_aliases` has the fields' other names.
+`config_aliases` has other names of fields, of several families.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class TransformerConfig:
 
         extension: a longer context than the file's own, if the user asked for one.
         """
-        given = resolve_aliases(config, file)
+        given = resolve_aliases(config, file, getattr(module, "ALIASES", {}))
         filled = {**module.DEFAULTS, **given.config}
         fields = extension.over(given.having(filled))
         if complete := getattr(module, "complete", None):

@@ -3,19 +3,19 @@
 `resolve_aliases` leaves each field with the one name that architectures know:
 
     num_experts             num_local_experts, as transformers 5 saves every family
-    num_experts_per_tok     top_k_experts (Gemma 4)
     hidden_act              hidden_activation (Gemma), which wins where a file has both
     sliding_window_pattern  _sliding_window_pattern
-    partial_rotary_factor   rotary_pct (GPT-NeoX)
-    rope_theta              rotary_emb_base (GPT-NeoX)
     tie_word_embeddings     share_embedding (MobileLLM): either may say that they are tied
     rope_parameters         rope_scaling, until transformers 5; the rope_type within was `type`
     text_config             a model with towers nests the text's fields here; they are renamed, too
+
+Names that a single family has stand in `ALIASES` of its module.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +26,19 @@ __all__ = ["resolve_aliases"]
 
 #: Other names of a field with the same meaning.
 _SAME = {
-    "num_local_experts": "num_experts", "top_k_experts": "num_experts_per_tok",
-    "_sliding_window_pattern": "sliding_window_pattern", "rotary_pct": "partial_rotary_factor",
-    "rotary_emb_base": "rope_theta",
+    "num_local_experts": "num_experts", "_sliding_window_pattern": "sliding_window_pattern"
 }  # fmt: skip
 _ROPE, _SCALING, _FULL = "rope_parameters", "rope_scaling", "full_attention"
 
 
-def resolve_aliases(config: dict[str, Any], file: Path) -> Fields:
+def resolve_aliases(config: dict[str, Any], file: Path, own: Mapping[str, str]) -> Fields:
     """Give the fields of a config.json one name each; errors name a field as the file does.
 
-    ModelFormatError if two names of one field have different values.
+    own: names of the family alone -> the usual ones. ModelFormatError if two names of one field
+    have different values.
     """
     found, names = dict(config), dict[str, str]()
-    for other, name in _SAME.items():
+    for other, name in {**_SAME, **own}.items():
         value = found.pop(other, None)
         if value is None:
             continue
@@ -53,7 +52,7 @@ def resolve_aliases(config: dict[str, Any], file: Path) -> Fields:
     if found.pop("share_embedding", None):
         found["tie_word_embeddings"] = True
     if isinstance(found.get("text_config"), dict):
-        text = resolve_aliases(found["text_config"], file)
+        text = resolve_aliases(found["text_config"], file, own)
         found["text_config"], names = text.config, {**text.names, **names}
     names |= _spell_rotations(found, file)
     return Fields(found, file, names)

@@ -75,6 +75,7 @@ GGUF_WITH_EXPERTS = {
         experts="moe_intermediate_size",
     )
 }  # fmt: skip
+ALIASES = {"top_k_experts": "num_experts_per_tok"}
 #: Prefixes of tensor names in a checkpoint with towers -> in one without.
 PREFIXES = {"model.language_model.": "model."}
 #: Prefixes of tensors that are not the text model's -> what they are.

@@ -28,6 +28,7 @@ DEFAULTS: dict[str, Any] = {
     "layer_norm_eps": 1e-5, "partial_rotary_factor": 0.25, "use_parallel_residual": True,
     "attention_bias": True,
 }  # fmt: skip
+ALIASES = {"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"}
 GGUF = {
     "gptneox": GgufArchitecture(
         ARCHITECTURES[0],
