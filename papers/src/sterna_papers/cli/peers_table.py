@@ -30,11 +30,7 @@ def run(
     limit_s: float,
     output: str,
     threads: int | None,
-    head: str,
-    isa: str | None,
-    deterministic: bool | None,
-    llama_bench: str | None,
-    **fixed: Any,
+    **given: Any,
 ) -> int:
     """Measure and show the table, or compare it with a page; return the exit code."""
     from sterna.runtime import resolve_isa, resolve_threads
@@ -45,26 +41,15 @@ def run(
     team = resolve_threads(threads)
     wanted: dict[tuple[str, ...], float] = {}
     if page is not None:  # before minutes of measuring
-        wanted = shares_page.shares_of(page, shares.machine_class(resolve_isa(isa), team))
-    options = Options(
-        variant="",
-        scratch="",
-        threads=team,
-        head=head,
-        isa=isa,
-        deterministic=deterministic,
-        llama_bench=llama_bench,
-        shape="",
-        pp=(),
-        tg=(),
-        n=(),
-    )
+        wanted = shares_page.shares_of(page, shares.machine_class(resolve_isa(given["isa"]), team))
+    asked = {name: value for name, value in given.items() if name not in FIXED.values()}
+    options = Options(variant="", scratch="", threads=team, **asked, shape="", pp=(), tg=(), n=())
     measure = functools.partial(
         shares.run,
         options,
         peers=peers or (() if page else shares.NAMES),
         formats=formats,
-        repeat=repeat or shares.REPEAT,
+        repeat=shares.REPEAT if repeat is None else repeat,
         limit_s=limit_s,
     )
     rows: list[Row] = []

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from sterna.bench.machine import Known, Pace, Progress
@@ -140,12 +141,13 @@ def results(
         asked = {case: [(e, p) for e, p in running if case in p.cases] for case in cases}
         # Each is checked once and timed `repeat` times.
         pace = Pace(sum(map(len, asked.values())) * (1 + repeat))
-
-        def step(text: str) -> None:
-            progress(pace.step(text))
-
+        step = partial(_step, progress, pace)
         for case, among in asked.items():
             yield _measure(case, among, repeat, step, before_round, patience_s)
+
+
+def _step(progress: Progress, pace: Pace, text: str) -> None:
+    progress(pace.step(text))
 
 
 def _entries(
