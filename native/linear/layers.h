@@ -6,8 +6,8 @@
 #include "linear/float_panel.h"
 #include "linear/linear.h"
 #include "linear/lookup.h"
-#include "linear/pair_panel.h"
 #include "linear/panel.h"
+#include "scales/grouped_panel.h"
 #include "scales/groups.h"
 #include "scales/superblocks.h"
 #include "units/kernel_table.h"
@@ -17,7 +17,7 @@ namespace {
 
 // Whether the tokens go straight from the decoder; `most` is this unit's guess of the most that do.
 inline bool is_direct(const sterna::LinearArgs& a, int most) {
-    return a.n <= (a.direct_tokens ? a.direct_tokens : most);
+    return a.n < kFewestTokens || a.n <= (a.direct_tokens ? a.direct_tokens : most);
 }
 
 template <class F, class Blocks, class PanelBlocks = Blocks>
@@ -40,27 +40,29 @@ void linear_rows(const sterna::LinearArgs& a) {
     }
 }
 
+// Plain scales of groups, with or without minima: a panel of Bytes where there are many tokens.
+template <class F, class Few, class Bytes, int kX>
+void linear_plain(const sterna::LinearArgs& a) {
+    if constexpr (F::kMinima) {
+        using Groups = PlainGroups<Bytes, kX, true>;
+        if (a.groups.minima) return linear_vectors<F, Few, GroupedPanel<Bytes, Groups>>(a);
+    }
+    linear_vectors<F, Few, GroupedPanel<Bytes, PlainGroups<Bytes, kX, false>>>(a);
+}
+
 template <class F>
 void linear_groups(const sterna::LinearArgs& a) {
     constexpr bool kPairs = F::kEvenOffset && pairs_fit<F>(F::kMaxByte, kGroupK);
     using Few = std::conditional_t<kPairs, PairSums<Direct<F>, kGroupK>, Direct<F>>;
     using FewBlocks = GroupedBlocks<Few, PlainGroups<Few, kGroupK, F::kMinima>>;
-    using Bytes = std::conditional_t<kPairs, PairSums<Even<AnyCodes>, kGroupK>, GroupPanel<F>>;
-    using Groups = PlainGroups<Bytes, kGroupK, true>;
-    if constexpr (kPairSums16 && F::kEvenOffset) {
-        using Pairs = PairBlocks<Bytes, PlainGroups<Bytes, kGroupK, false>>;
-        if (!F::kMinima || !a.groups.minima) return linear_vectors<F, FewBlocks, Pairs>(a);
-    }
-    if constexpr (!kPairSums16 || !F::kEvenOffset || F::kMinima)
-        linear_vectors<F, FewBlocks, GroupedBlocks<Bytes, Groups>>(a);
+    linear_plain<F, FewBlocks, ShortGroupPanel<F>, kGroupK>(a);
 }
 
 template <class F>
 void linear_long_groups(const sterna::LinearArgs& a) {
     using Few = Direct<F>;
-    using Bytes = GroupPanel<F>;
-    linear_vectors<F, GroupedBlocks<Few, PlainGroups<Few, sterna::kLongGroupK, F::kMinima>>,
-                   GroupedBlocks<Bytes, PlainGroups<Bytes, sterna::kLongGroupK, true>>>(a);
+    using FewBlocks = GroupedBlocks<Few, PlainGroups<Few, sterna::kLongGroupK, F::kMinima>>;
+    linear_plain<F, FewBlocks, LongGroupPanel<F>, sterna::kLongGroupK>(a);
 }
 
 template <class F>
@@ -73,9 +75,7 @@ void linear_superblocks(const sterna::LinearArgs& a) {
     } else {
         using Bytes = SuperPanel<F>;
         using Groups = SuperGroups<Bytes, F::kSuperGroup, kSuperCodes<F>, false>;
-        using Sweep = std::conditional_t<Bytes::kPairs, PairBlocks<Bytes, Groups>,
-                                         GroupedBlocks<Bytes, Groups>>;
-        linear_vectors<F, FewBlocks, SuperBlocks<F, Sweep, Groups>>(a);
+        linear_vectors<F, FewBlocks, SuperBlocks<F, GroupedPanel<Bytes, Groups>, Groups>>(a);
     }
 }
 
@@ -123,8 +123,9 @@ int64_t scratch_bytes(int64_t K, int n) {
         return lookup_scratch<F>(K, n);
     } else if constexpr (F::kInteger) {
         const bool groups = F::kGroupScales || F::kSuperGroup != 0;
-        const int64_t panel = n > 1 ? panel_bytes(K, F::kRowBlocks) + grouped_scratch<F>(K) : 0;
-        return panel + (groups ? token_terms_bytes(K, n) : 0);
+        const int64_t panel = n > 1 ? panel_bytes(K, F::kRowBlocks) : 0;
+        if (!groups) return panel;
+        return token_terms_bytes(K, n) + panel + (n > 1 ? grouped_scratch<F>(K) : 0);
     } else {
         return n > 1 ? FloatPanel<F>::bytes() : 0;
     }

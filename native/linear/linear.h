@@ -231,7 +231,13 @@ inline void tile_turn(const sterna::LinearArgs& a, const uint8_t* step, int64_t 
     }
 }
 
-// Calls body(Tokens<N>, first token) for blocks of tokens that differ in size by one at most.
+// Calls body(first token, tokens) for blocks of `most` tokens at most, which differ in size by one at most.
+template <class Body>
+[[gnu::always_inline]] inline void even_blocks(int n, int most, Body body) {
+    const int blocks = (n + most - 1) / most, size = (n + blocks - 1) / blocks;
+    for (int n0 = 0; n0 < n; n0 += size) body(n0, n - n0 < size ? n - n0 : size);
+}
+// Calls body(Tokens<N>, first token) for them.
 template <int N>
 struct Tokens {
     static constexpr int value = N;
@@ -246,9 +252,7 @@ template <int N, class Body>
 }
 template <int kMost, class Body>
 [[gnu::always_inline]] inline void token_blocks(int n, Body body) {
-    const int blocks = (n + kMost - 1) / kMost, size = (n + blocks - 1) / blocks;
-    for (int n0 = 0; n0 < n; n0 += size)
-        with_tokens<kMost>(n - n0 < size ? n - n0 : size, n0, body);
+    even_blocks(n, kMost, [&](int n0, int count) { with_tokens<kMost>(count, n0, body); });
 }
 
 // The sums of few tokens x tiles side by side. Every block of tokens takes a turn's lines before the next turn
@@ -279,14 +283,10 @@ struct DirectSums {
             }
         }
     }
-    // The sums of the block [n0, n0 + N) and one part, of stream s.
-    template <int N>
-    void part(int s, int n0, int part, typename F::Acc (&out)[N][G]) const {
-        constexpr int P = Block<F, N>::P;
-        const typename F::Acc* from = sums[s] + n0 * kOfToken + part / P * N * P * G;
-        STERNA_UNROLL(8)
-        for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
-        for (int g = 0; g < G; ++g) out[n][g] = from[sum_at<F, P>(n, part % P, g)];
+    // The sums of a block of `count` tokens from n0 on and one part, of stream s: [token][row block]. Where parts are
+    // summed together (Block), there is one token.
+    const typename F::Acc* part(int s, int n0, int count, int part) const {
+        return sums[s] + n0 * kOfToken + part * count * G;
     }
 
   private:
@@ -317,16 +317,13 @@ inline void direct_rows(const sterna::LinearArgs& a, int64_t tile, int64_t tile_
     DirectSums<F> sums;
     sums.run(a, tile, tile_stride, count, 0, a.K);
     for (int s = 0; s < count; ++s)
-        token_blocks<kTokens<F>>(a.n, [&](auto tokens, int n0) {
-            constexpr int N = decltype(tokens)::value;
+        even_blocks(a.n, kTokens<F>, [&](int n0, int count) {
+            const int64_t row = (tile + s * tile_stride) * G * sterna::kRowBlock;
             for (int part = 0; part < kParts; ++part) {
-                typename F::Acc of_part[N][G];
-                sums.template part<N>(s, n0, part, of_part);
-                for (int n = 0; n < N; ++n)
-                    for (int g = 0; g < G; ++g)
-                        finish<F>(
-                            a, of_part[n][g], n0 + n, g,
-                            ((tile + s * tile_stride) * G + g) * sterna::kRowBlock + kLanes * part);
+                const typename F::Acc* sum = sums.part(s, n0, count, part);
+                for (int n = 0; n < count; ++n, sum += G) STERNA_UNROLL(8)
+                for (int g = 0; g < G; ++g)
+                    finish<F>(a, sum[g], n0 + n, g, row + g * sterna::kRowBlock + kLanes * part);
             }
         });
 }

@@ -35,9 +35,9 @@ constexpr int64_t panel_bytes(int64_t K, int row_blocks) { return row_blocks * K
 // on their way to L1 are wanted for what is decoded next.
 constexpr int64_t kPanelPrefetchBytes = 4096, kPanelNearBytes = 1024;
 
-// Groups [G0, G0 + GN) of the steps that hold k in [0, kc), as a panel of their own.
+// Groups [G0, G0 + GN) of the steps that hold k in [0, kc), as a panel of their own. A format's kinds of scales share it.
 template <class F, int G0, int GN, bool kPrefetch = false>
-inline void decode_panel(const uint8_t* step, int64_t kc, uint8_t* out) {
+[[gnu::noinline]] void decode_panel(const uint8_t* step, int64_t kc, uint8_t* out) {
     for (int64_t k = 0; k < kc; k += F::kStepK, step += F::kStepBytes) {
         if constexpr (kPrefetch) {
             STERNA_UNROLL(8)
@@ -82,13 +82,13 @@ inline void decode_tile(const uint8_t* tile, int64_t K, int64_t k0, int64_t kc, 
 template <class P>
 constexpr bool kPanelRuns = kPairSums16 && !P::kPairs && kRunSteps<P::kMaxByte> >= 4;
 
-// Adds N tokens, x, and GN row blocks of a panel, from `at` on, over `count` k. Always inlined: a call would pass
-// the accumulators in memory.
+// Adds N tokens, x, `ldx` apart, and GN row blocks of a panel, `stride` bytes apart, from `at` on, over `count` k. Always
+// inlined: a call would pass the accumulators in memory.
 template <class P, int GN, int N>
-[[gnu::always_inline]] inline void panel_sums(const sterna::LinearArgs& a, const int8_t* x,
-                                              const uint8_t* at, int64_t count, VI (&acc)[N][GN]) {
+[[gnu::always_inline]] inline void panel_sums(const int8_t* x, int64_t ldx, const uint8_t* at,
+                                              int64_t stride, int64_t count, VI (&acc)[N][GN]) {
     if constexpr (kRowPairs<P>) {
-        row_pair_sums<typename P::Acc, GN, N>(x, a.ldx, at, panel_at(a.K, 1, 0, 0), count, acc);
+        row_pair_sums<typename P::Acc, GN, N>(x, ldx, at, stride, count, acc);
         return;
     }
     const auto each = [](auto f) {
@@ -104,10 +104,10 @@ template <class P, int GN, int N>
         for (; k < end; k += 4, at += 4 * kLanes) {
             VI w[GN];
             STERNA_UNROLL(8)
-            for (int g = 0; g < GN; ++g) w[g] = i_load(at + panel_at(a.K, g, 0, 0));
+            for (int g = 0; g < GN; ++g) w[g] = i_load(at + g * stride);
             STERNA_UNROLL(16)
             for (int n = 0; n < N; ++n) {
-                const VX four = x_load(x + n * a.ldx + k);
+                const VX four = x_load(x + n * ldx + k);
                 STERNA_UNROLL(8)
                 for (int g = 0; g < GN; ++g)
                     run[n][g] = kPanelRuns<P> ? run_dot(run[n][g], w[g], four)
@@ -142,8 +142,8 @@ struct RowBlocks {
         STERNA_UNROLL(16)
         for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
         for (int g = 0; g < GN; ++g) acc[n][g] = F::zero();
-        panel_sums<F, GN, N>(a, a.xq + n0 * a.ldx, tile.bytes + panel_at(a.K, g0, part, 0), a.K,
-                             acc);
+        panel_sums<F, GN, N>(a.xq + n0 * a.ldx, a.ldx, tile.bytes + panel_at(a.K, g0, part, 0),
+                             panel_at(a.K, 1, 0, 0), a.K, acc);
         STERNA_UNROLL(16)
         for (int n = 0; n < N; ++n) {
             if (n < done) continue;
@@ -153,21 +153,23 @@ struct RowBlocks {
     }
 };
 
-// Takes the tokens from n0 on, in blocks of N and a last, smaller block. The last block has an even number of tokens:
-// where an odd number is left, it overlaps the block before, since a loop for each number would double the code.
-// Needs at least two tokens.
+// Takes the tokens from n0 on, in blocks of N and last, smaller blocks of 6 and 4, which make every even number from 4 on.
+// Where an odd number is left, the last block overlaps the one before, since a loop for each number would double the code.
+// Needs kFewestTokens.
+constexpr int kFewestTokens = 4;
 template <class Blocks, int GN, int N>
 inline void panel_tokens(const sterna::LinearArgs& a, const PanelTile& tile, int g0, int part,
                          int n0) {
-    static_assert(N >= 2);
-    for (; a.n - n0 >= N; n0 += N) Blocks::template panel<GN, N>(a, tile, g0, part, n0, 0);
-    if (n0 == a.n) return;
-    constexpr int kNext = N > 6 ? 6 : N % 2 ? N - 1 : N - 2;
-    if constexpr (kNext > 0) {
-        if (a.n - n0 <= kNext || a.n < N)
-            return panel_tokens<Blocks, GN, kNext>(a, tile, g0, part, n0);
+    if constexpr (N > kFewestTokens) {
+        const auto too_few = [&](int left) { return left > 0 && left < kFewestTokens - 1; };
+        for (; a.n - n0 >= N && !too_few(a.n - n0 - N); n0 += N)
+            Blocks::template panel<GN, N>(a, tile, g0, part, n0, 0);
+        constexpr int kNext = N > 6 ? 6 : kFewestTokens;
+        if (n0 < a.n) panel_tokens<Blocks, GN, kNext>(a, tile, g0, part, n0);
+    } else {
+        for (; a.n - n0 >= N; n0 += N) Blocks::template panel<GN, N>(a, tile, g0, part, n0, 0);
+        if (n0 < a.n) Blocks::template panel<GN, N>(a, tile, g0, part, a.n - N, N - (a.n - n0));
     }
-    Blocks::template panel<GN, N>(a, tile, g0, part, a.n - N, N - (a.n - n0));
 }
 
 // Sweeps the row blocks of a tile, a few at a time. With few registers two: a weight then serves three times as many

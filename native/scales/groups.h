@@ -1,5 +1,5 @@
-// How layers run whose weights and activations have scales in groups of k: straight from the decoder for few tokens,
-// from a panel for many. plain_groups.h and superblocks.h turn a group's sums into outputs.
+// Few tokens of a format with scales in groups, straight from the decoder; grouped_panel.h has many. plain_groups.h and
+// superblocks.h turn a group's sums into outputs.
 #pragma once
 #include "layouts/layout.h"
 #include "linear/linear.h"
@@ -11,13 +11,14 @@
 
 namespace {
 
-// Stores the outputs of GN row blocks, the first of which starts at `row` of the matrix.
-template <int GN, int N>
-inline void store_outputs(const sterna::LinearArgs& a, int64_t row, int n0, const float* y,
-                          int done = 0) {
-    for (int n = done; n < N; ++n)
-        for (int g = 0; g < GN; ++g)
-            finish_output(a, f_load(y + (n * GN + g) * kLanes), n0 + n,
+// Stores outputs, [token][row block] of `count` tokens from n0 on, of which the first `done` have theirs already. The
+// first row block starts at `row` of the matrix.
+[[gnu::noinline]] inline void store_outputs(const sterna::LinearArgs& a, int64_t row,
+                                            int row_blocks, int n0, int count, const float* y,
+                                            int done = 0) {
+    for (int n = done; n < count; ++n)
+        for (int g = 0; g < row_blocks; ++g)
+            finish_output(a, f_load(y + (n * row_blocks + g) * kLanes), n0 + n,
                           row + g * sterna::kRowBlock);
 }
 
@@ -40,15 +41,17 @@ struct DirectOutputs {
     float* block(int s, int n0) { return y[s] + n0 * kOfToken; }
     void store(const sterna::LinearArgs& a, int64_t tile, int64_t tile_stride, int count) {
         for (int s = 0; s < count; ++s)
-            token_blocks<kMost>(a.n, [&](auto tokens, int n0) {
-                constexpr int N = decltype(tokens)::value;
+            even_blocks(a.n, kMost, [&](int n0, int tokens) {
                 const int64_t row = (tile + s * tile_stride) * F::kRowBlocks * sterna::kRowBlock;
                 for (int part = 0; part < kParts; ++part)
-                    store_outputs<F::kRowBlocks, N>(a, row + kLanes * part, n0,
-                                                    block(s, n0) + part * N * kOfPart);
+                    store_outputs(a, row + kLanes * part, F::kRowBlocks, n0, tokens,
+                                  block(s, n0) + part * tokens * kOfPart);
             });
     }
 };
+
+// Whether the compiler unrolls all steps of a group. With 16 registers and dot products that is 1.03 to 1.08 times as fast.
+constexpr bool kUnrollsGroups = kLanes == 8 && !kPairSums16;
 
 // The scalar unit is there for checking: its vectors take several registers, and its text would grow.
 constexpr bool kKeepsScales = STERNA_ISA_RANK != 0;
@@ -100,8 +103,10 @@ template <class F, class Groups, int N>
                             for (int g = 0; g < G; ++g)
                                 sums[sum_at<F, P>(n, p, g)] = F::in_place(start, g);
                         }
+                        int64_t span_end = at + kSpan;
+                        if (!kUnrollsGroups) STERNA_HIDDEN(span_end);
                         tile_turn<F, N, P, C>(a, codes + at / F::kStepK * F::kStepBytes, at,
-                                              at + kSpan, n0, part, sums);
+                                              span_end, n0, part, sums);
                         STERNA_UNROLL(8)
                         for (int p = 0; p < P; ++p) STERNA_UNROLL(8)
                         for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
@@ -168,7 +173,10 @@ inline void direct_long_groups(const sterna::LinearArgs& a, int64_t tile, int64_
                 constexpr int N = decltype(tokens)::value;
                 for (int part = 0; part < kParts; ++part) {
                     VI flat[1][N][G];
-                    sums.template part<N>(s, n0, part, flat[0]);
+                    const VI* sum = sums.part(s, n0, N, part);
+                    STERNA_UNROLL(8)
+                    for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
+                    for (int g = 0; g < G; ++g) flat[0][n][g] = sum[n * G + g];
                     groups.template add<G, N>(k, n0, kLanes * part, flat,
                                               outputs.block(s, n0) + part * N * outputs.kOfPart);
                 }
@@ -184,68 +192,24 @@ constexpr int64_t token_terms_bytes(int64_t K, int64_t n) {
 }
 
 constexpr int kMostFloats = 2;
-// Scratch bytes in addition to a panel of K k: the outputs of a block, and the scales that pair_panel.h prepares.
+// Scratch bytes in addition to a panel of K k: the scales that grouped_panel.h prepares, of two floats for each 32 k of a
+// row at most, and the outputs of a block.
 template <class F>
 constexpr int64_t grouped_scratch(int64_t K) {
-    const int64_t scales =
-        kPairSums16 ? F::kRowBlocks * sterna::kRowBlock * (K / sterna::kSumK) * 4 : 0;
-    return scales + kMostFloats * kPanelSums * kLanes * int64_t{sizeof(float)};
+    const int64_t scales = F::kRowBlocks * sterna::kRowBlock * (K / sterna::kSumK);
+    return (scales + kMostFloats * kPanelSums * kLanes) * int64_t{sizeof(float)};
 }
 
-// The blocks of tokens that linear.h and panel.h call, of a format F straight from the decoder or of a panel of the
-// bytes F. A block's outputs lie behind the panel in scratch.
+// The blocks of tokens that linear.h calls, of a format F straight from the decoder.
 template <class F, class Groups>
 struct GroupedBlocks {
-    using Sweep = GroupedBlocks;
-    using Bytes = F;
     static void begin(const sterna::LinearArgs& a) { Groups::begin(a); }
-    static uint8_t* scratch(const sterna::LinearArgs& a) { return Groups::Terms::behind(a); }
-    static void prepare(const sterna::LinearArgs&, const PanelTile&) {}
     static void direct(const sterna::LinearArgs& a, int64_t tile, int64_t tile_stride, int count) {
         if constexpr (Groups::kX == kGroupK) {
             direct_groups<F, Groups>(a, tile, tile_stride, count);
         } else {
             direct_long_groups<F, Groups>(a, tile, tile_stride, count);
         }
-    }
-    // Sums over [k, end). It is a function of its own, since the code that follows would take registers from its
-    // accumulators. It is told the end and not how many k there are: GCC 12 peels some of a constant number of steps,
-    // and 24 accumulators go through memory at each (prompts of q4_0 on AVX-512: 58 instead of 110 tokens/s).
-    template <int GN, int N>
-    [[gnu::noinline]] static void group_sums(const Groups& groups, const uint8_t* at, int64_t k,
-                                             int64_t end, int n0, VI (&sums)[N][GN]) {
-        VI acc[N][GN];
-        STERNA_UNROLL(16)
-        for (int n = 0; n < N; ++n) {
-            const VI start = groups.start(n0 + n, k);
-            STERNA_UNROLL(8)
-            for (int g = 0; g < GN; ++g) acc[n][g] = F::in_place(start, g);
-        }
-        const int8_t* x = groups.a.xq + n0 * groups.a.ldx + k;
-        panel_sums<F, GN, N>(groups.a, x, at, end - k, acc);
-        STERNA_UNROLL(16)
-        for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
-        for (int g = 0; g < GN; ++g) sums[n][g] = acc[n][g];
-    }
-    template <int GN, int N>
-    static void panel(const sterna::LinearArgs& a, const PanelTile& tile, int g0, int part, int n0,
-                      int done) {
-        const Groups groups(a, tile.index, tile.row_blocks);
-        const uint8_t* codes = tile.bytes + panel_at(a.K, g0, part, 0);
-        auto* y = reinterpret_cast<float*>(tile.bytes + panel_bytes(a.K, tile.row_blocks));
-        for (int i = 0; i < Groups::kFloats * N * GN; ++i) f_store(y + i * kLanes, f_set1(0.0f));
-        static_assert(Groups::kFloats <= kMostFloats);
-        constexpr int kSpan = Groups::kX / Groups::kSpans;
-        for (int64_t k = 0; k < a.K; k += Groups::kX) {
-            VI acc[Groups::kSpans][N][GN];
-            STERNA_UNROLL(2)
-            for (int i = 0; i < Groups::kSpans; ++i) {
-                const int64_t from = k + i * kSpan;
-                group_sums<GN, N>(groups, codes + from * kLanes, from, from + kSpan, n0, acc[i]);
-            }
-            groups.template add<GN, N>(k, n0, g0 * sterna::kRowBlock + kLanes * part, acc, y);
-        }
-        store_outputs<GN, N>(a, tile.row(g0, part), n0, y, done);
     }
 };
 

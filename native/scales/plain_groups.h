@@ -149,7 +149,7 @@ struct TokenTerms {
 
     // Fills `taken` with z times the sum of x, or times each of a lane's two sums (PairSums), and `factor`.
     template <bool kPairs>
-    void fill(const sterna::LinearArgs& a, int z) const {
+    [[gnu::noinline]] void fill(const sterna::LinearArgs& a, int z) const {
         if (a.scratch_ready) return;
         for (int n = 0; n < a.n; ++n) {
             for (int64_t i = 0; i < taken.width; ++i) {
@@ -171,8 +171,8 @@ struct PlainGroups {
     static constexpr int kX = kGroup;  // k of a scale of activations
     static constexpr int kSpans = 1;  // groups, whose sums `add` takes
     static constexpr int kFloats = 1;  // vectors that it keeps for each of outputs
-    // Whether accumulators start at `taken`, so that they end as the sum of levels.
-    static constexpr bool kStarts = F::kEvenOffset && kGroup == kGroupK;
+    // Whether accumulators start at `taken`, so that they end as the sum of levels: those of a panel do.
+    static constexpr bool kStarts = F::kEvenOffset && (kGroup == kGroupK || kTileRowsOf<F> == 0);
     static_assert(!F::kPairs || kStarts);
     using Terms = TokenTerms<kGroup, kGroup, kGroup>;
     const sterna::LinearArgs& a;
@@ -205,14 +205,29 @@ struct PlainGroups {
         ask_for<N == 1>(scales.at(k) + kScalesAhead + kLine);
     }
 
-    // The part that pair_panel.h uses, which has no minima. ready: a group's scale; factor and scaled: the factors
-    // of a lane's two sums and of their total; kInto: the outputs that it is added to; end_groups() follows every
-    // end_k() k.
-    static constexpr int kInto = 0;
-    VI ready(int64_t k, int row) const { return i_bits(scales.scale(scales.at(k), row)); }
-    static VI factor(VI) { return i_set1(0x10001); }
-    static VF scaled(VI s, VF s_x) { return f_mul(f_bits(s), s_x); }
+    // The part for a panel (grouped_panel.h): a group's scale and, with kMinima, its minimum are prepared.
+    static constexpr int kReady = kMinima ? 2 : 1, kInto = 0;
+    static constexpr bool kGroupMinima = kMinima;
     int64_t end_k() const { return a.K; }
+    using Total = VF;
+    // Doubles the codes where levels are halves.
+    void finish_codes(const PanelTile& tile) const {
+        if (a.zero_x2 % 2 == 0) return;
+        const int64_t bytes = panel_bytes(a.K, tile.row_blocks);
+        for (uint8_t* at = tile.bytes; at < tile.bytes + bytes; at += 4 * kLanes)
+            i_store(at, b_add(i_load(at), i_load(at)));
+    }
+    void ready(int64_t k, int row, float* out) const {
+        const uint8_t* line = scales.at(k);
+        f_store(out, scales.scale(line, row));
+        if constexpr (kMinima) f_store(out + kLanes, scales.minimum(line, row));
+    }
+    static Total add_span(int, Total, VI sum, const float*, int row_block) {
+        return f_from_i(level_sum(sum, row_block));
+    }
+    static VF add_to(VF y, Total total, const float* scale, VF s_x) {
+        return f_fma(total, f_mul(f_load(scale), s_x), y);
+    }
     template <int GN, int N>
     static void end_groups(int64_t, int, int, float*) {}
 
@@ -243,12 +258,7 @@ struct PlainGroups {
             const VI taken = kStarts ? F::zero() : x_broadcast(of.taken.row(n0 + n) + i);
             STERNA_UNROLL(8)
             for (int g = 0; g < GN; ++g) {
-                VI t;
-                if constexpr (F::kPairs) {
-                    t = F::end(sums[0][n][g], i_set1(0x10001), g);
-                } else {
-                    t = F::settle(sums[0][n][g], g);
-                }
+                VI t = level_sum(sums[0][n][g], g);
                 if (!kStarts) t = offset.level_sum(t, taken);
                 float* to = y + (n * GN + g) * kLanes;
                 f_store(to, f_fma(f_from_i(t), f_mul(s[g], s_x), f_load(to)));
@@ -265,6 +275,16 @@ struct PlainGroups {
                 float* to = y + (n * GN + g) * kLanes;
                 f_store(to, f_fma(s[g], x, f_load(to)));
             }
+        }
+    }
+
+  private:
+    // The sum of a row block from its accumulator.
+    static VI level_sum(VI sum, int row_block) {
+        if constexpr (F::kPairs) {
+            return F::end(sum, i_set1(0x10001), row_block);
+        } else {
+            return F::settle(sum, row_block);
         }
     }
 };

@@ -13,6 +13,7 @@
 #include "layouts/layout.h"
 #include "linear/linear.h"
 #include "linear/panel.h"
+#include "scales/grouped_panel.h"
 #include "scales/groups.h"
 #include "units/kernel_table.h"
 #include "unroll.h"
@@ -147,6 +148,61 @@ enum class SuperCodes {
     kNegated,  // kNegatedOffset - s_g level
 };
 
+// Calls body(n, g, place of its vector) for the outputs of N tokens x GN row blocks.
+template <int GN, int N, class Body>
+[[gnu::always_inline]] inline void each_output(Body body) {
+    STERNA_UNROLL(8)
+    for (int g = 0; g < GN; ++g) STERNA_UNROLL(16)
+    for (int n = 0; n < N; ++n) body(n, g, (n * GN + g) * kLanes);
+}
+// Adds the minima of the group that starts at k to u.
+template <int GN, int N, int kSpan, int kRows>
+[[gnu::always_inline]] inline void add_minima(const SuperScales<kSpan, kRows>& scales,
+                                              const TokenRows<float>& factor, int64_t k, int n0,
+                                              int row0, VF (&u)[N][GN]) {
+    VF m[GN];
+    STERNA_UNROLL(8)
+    for (int g = 0; g < GN; ++g) m[g] = scales.minimum(k, row0 + g * sterna::kRowBlock);
+    STERNA_UNROLL(16)
+    for (int n = 0; n < N; ++n) {
+        const VF x = f_set1(factor.row(n0 + n)[k / kSpan]);
+        STERNA_UNROLL(8)
+        for (int g = 0; g < GN; ++g) u[n][g] = f_fma(m[g], x, u[n][g]);
+    }
+}
+// Ends the super-block that starts at k: p, and where there are minima u, go to y. With kSummed u lies behind p, else it
+// is summed here. All formats share it.
+template <int GN, int N, bool kNegated, bool kSummed, int kSpan, int kRows>
+[[gnu::noinline]] void end_super(const SuperScales<kSpan, kRows>& scales, bool minima,
+                                 const TokenRows<float>& factor, int64_t k, int n0, int row0,
+                                 float* y) {
+    float* const p = y + N * GN * kLanes;
+    VF d[GN];
+    STERNA_UNROLL(8)
+    for (int g = 0; g < GN; ++g) {
+        d[g] = scales.d(k, row0 + g * sterna::kRowBlock);
+        if (kNegated) d[g] = f_sub(f_set1(0.0f), d[g]);
+    }
+    each_output<GN, N>([&](int, int g, int at) {
+        f_store(y + at, f_fma(f_load(p + at), d[g], f_load(y + at)));
+        f_store(p + at, f_set1(0.0f));
+    });
+    if (!minima) return;
+    float* const u = p + N * GN * kLanes;
+    VF sum[N][GN];
+    each_output<GN, N>([&](int n, int g, int at) {
+        sum[n][g] = kSummed ? f_load(u + at) : f_set1(0.0f);
+        if (kSummed) f_store(u + at, f_set1(0.0f));
+    });
+    if (!kSummed)
+        for (int64_t j = k; j < k + kSuperK; j += kSpan)
+            add_minima<GN, N>(scales, factor, j, n0, row0, sum);
+    STERNA_UNROLL(8)
+    for (int g = 0; g < GN; ++g) d[g] = scales.d_minimum(k, row0 + g * sterna::kRowBlock);
+    each_output<GN, N>(
+        [&](int n, int g, int at) { f_store(y + at, f_fma(sum[n][g], d[g], f_load(y + at))); });
+}
+
 // Turns sums into outputs, as PlainGroups does, for groups of kSpan_ k. It keeps y and p, [n][g] each, and with kSpread
 // u. With kSpread, one token's minima are added with the sums of their group. Else all minima of a super-block are
 // added at its end: that takes no loads and stores of u, but with one token nothing is asked of memory meanwhile.
@@ -178,17 +234,40 @@ struct SuperGroups {
         return kStarts ? x_broadcast(terms.taken.row(n) + k * kSpans / kX) : F::zero();
     }
 
-    // The part that pair_panel.h uses, as in PlainGroups: p adds up behind y until its super-block ends.
-    static constexpr int kInto = 1;
-    VI ready(int64_t k, int row) const { return scales.pair(k, row); }
-    static VI factor(VI s) { return s; }
-    static VF scaled(VI, VF s_x) { return s_x; }
+    // The part for a panel (grouped_panel.h): p adds up behind y until its super-block ends. The scale of each span is
+    // prepared, unless sums have it already.
+    static constexpr int kReady = kWhole ? 0 : kSpans, kInto = 1;
+    static constexpr bool kGroupMinima = false;  // end_groups() adds them
     static int64_t end_k() { return kSuperK; }
-    template <int GN, int N>
-    void end_groups(int64_t k, int n0, int row0, float* y) const {
-        end<GN, N>(k, n0, row0, y);
+    using Total = std::conditional_t<F::kPairs, VI, VF>;
+    void finish_codes(const PanelTile&) const {}
+    void ready(int64_t k, int row, float* out) const {
+        for (int i = 0; i < kReady; ++i) {
+            const int64_t at = k + i * (kX / kSpans);
+            if constexpr (F::kPairs) {
+                i_store(out + i * kLanes, scales.pair(at, row));
+            } else {
+                f_store(out + i * kLanes, scales.scale(at, row));
+            }
+        }
     }
-
+    static Total add_span(int span, Total total, VI sum, const float* scale, int row_block) {
+        if constexpr (F::kPairs) {
+            const VI end = F::end(sum, i_load(scale), row_block);
+            return span == 0 ? end : i_add(total, end);
+        } else {
+            const VF levels = f_from_i(F::settle(sum, row_block));
+            if constexpr (kWhole) return levels;
+            return span == 0 ? f_mul(levels, f_load(scale)) : f_fma(levels, f_load(scale), total);
+        }
+    }
+    static VF add_to(VF p, Total total, const float*, VF s_x) {
+        if constexpr (F::kPairs) {
+            return f_fma(f_from_i(total), s_x, p);
+        } else {
+            return f_fma(total, s_x, p);
+        }
+    }
     // Asks for an eighth of the next super-block's scales, so that all have come when this one ends.
     template <int N>
     void ask_ahead(int64_t k) const {
@@ -245,66 +324,26 @@ struct SuperGroups {
         if (spreads<N>() && a.groups.minima) {
             float* const u = p + N * GN * kLanes;
             VF sum[N][GN];
-            each<GN, N>([&](int n, int g, int at) { sum[n][g] = f_load(u + at); });
+            each_output<GN, N>([&](int n, int g, int at) { sum[n][g] = f_load(u + at); });
             STERNA_UNROLL(2)
-            for (int i = 0; i < kGroupK; i += kSpan) add_minima<GN, N>(k + i, n0, row0, sum);
-            each<GN, N>([&](int n, int g, int at) { f_store(u + at, sum[n][g]); });
+            for (int i = 0; i < kGroupK; i += kSpan)
+                add_minima<GN, N>(scales, terms.factor, k + i, n0, row0, sum);
+            each_output<GN, N>([&](int n, int g, int at) { f_store(u + at, sum[n][g]); });
         }
-        if ((k + kGroupK) % kSuperK == 0) end<GN, N>(k + kGroupK - kSuperK, n0, row0, y);
+        if ((k + kGroupK) % kSuperK == 0) end_groups<GN, N>(k + kGroupK - kSuperK, n0, row0, y);
+    }
+
+    // Ends the super-block that starts at k: p and u go to y.
+    template <int GN, int N>
+    void end_groups(int64_t k, int n0, int row0, float* y) const {
+        end_super<GN, N, kCodes == SuperCodes::kNegated, spreads<N>()>(
+            scales, a.groups.minima, terms.factor, k, n0, row0, y);
     }
 
   private:
     template <int N>
     static constexpr bool spreads() {
         return kSpread && N == 1;
-    }
-    // Calls body(n, g, place of its vector) for a block's outputs.
-    template <int GN, int N, class Body>
-    [[gnu::always_inline]] static void each(Body body) {
-        STERNA_UNROLL(8)
-        for (int g = 0; g < GN; ++g) STERNA_UNROLL(16)
-        for (int n = 0; n < N; ++n) body(n, g, (n * GN + g) * kLanes);
-    }
-    // Ends the super-block that starts at k: p and u go to y.
-    template <int GN, int N>
-    [[gnu::noinline]] void end(int64_t k, int n0, int row0, float* y) const {
-        float* const p = y + N * GN * kLanes;
-        VF d[GN];
-        STERNA_UNROLL(8)
-        for (int g = 0; g < GN; ++g) {
-            d[g] = scales.d(k, row0 + g * sterna::kRowBlock);
-            if (kCodes == SuperCodes::kNegated) d[g] = f_sub(f_set1(0.0f), d[g]);
-        }
-        each<GN, N>([&](int, int g, int at) {
-            f_store(y + at, f_fma(f_load(p + at), d[g], f_load(y + at)));
-            f_store(p + at, f_set1(0.0f));
-        });
-        if (!a.groups.minima) return;
-        float* const u = p + N * GN * kLanes;
-        VF sum[N][GN];
-        each<GN, N>([&](int n, int g, int at) {
-            sum[n][g] = spreads<N>() ? f_load(u + at) : f_set1(0.0f);
-            if (spreads<N>()) f_store(u + at, f_set1(0.0f));
-        });
-        if (!spreads<N>())
-            for (int64_t j = k; j < k + kSuperK; j += kSpan) add_minima<GN, N>(j, n0, row0, sum);
-        STERNA_UNROLL(8)
-        for (int g = 0; g < GN; ++g) d[g] = scales.d_minimum(k, row0 + g * sterna::kRowBlock);
-        each<GN, N>(
-            [&](int n, int g, int at) { f_store(y + at, f_fma(sum[n][g], d[g], f_load(y + at))); });
-    }
-    // Adds the minima of the group that starts at k to u.
-    template <int GN, int N>
-    [[gnu::always_inline]] void add_minima(int64_t k, int n0, int row0, VF (&u)[N][GN]) const {
-        VF m[GN];
-        STERNA_UNROLL(8)
-        for (int g = 0; g < GN; ++g) m[g] = scales.minimum(k, row0 + g * sterna::kRowBlock);
-        STERNA_UNROLL(16)
-        for (int n = 0; n < N; ++n) {
-            const VF x = f_set1(terms.factor.row(n0 + n)[k / kSpan]);
-            STERNA_UNROLL(8)
-            for (int g = 0; g < GN; ++g) u[n][g] = f_fma(m[g], x, u[n][g]);
-        }
     }
 };
 
@@ -326,7 +365,7 @@ struct ScaledBlocks {
     using Bytes = Even<AnyCodes>;
     using Groups = SuperGroups<Bytes, F::kSuperGroup,
                                kNegated ? SuperCodes::kNegated : SuperCodes::kProducts, false>;
-    using Sweep = GroupedBlocks<Bytes, Groups>;
+    using Sweep = GroupedPanel<Bytes, Groups>;
     static void begin(const sterna::LinearArgs& a) {
         Groups::begin(a, kNegated ? kNegatedOffset : 0);
     }
