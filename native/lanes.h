@@ -39,13 +39,17 @@ inline void l_store_first(float* p, int64_t n, F16x a) {
     for (int i = 0; i < n && i < 16; ++i) p[i] = lanes[i];
 }
 
-// The fixed tree: lane i with lane i + n, for n = 8, 4, 2, 1.
+// The fixed tree: lane i with lane i + n, for n = 8, 4, 2, 1; the result is in every lane.
 template <int n = kLanes / 2, class Combine>
-inline float fold(VF a, Combine combine) {
+inline VF fold_lanes(VF a, Combine combine) {
     a = combine(a, f_swap<n>(a));
-    if constexpr (n > 1) return fold<n / 2>(a, combine);
+    if constexpr (n > 1) return fold_lanes<n / 2>(a, combine);
+    return a;
+}
+template <class Combine>
+inline float fold(VF a, Combine combine) {
     float lanes[kLanes];
-    f_store(lanes, a);
+    f_store(lanes, fold_lanes(a, combine));
     return lanes[0];
 }
 template <class Combine>
@@ -53,6 +57,30 @@ inline float fold(F16x a, Combine combine) {
     for (int n = 16 / kLanes / 2; n > 0; n /= 2)
         for (int i = 0; i < n; ++i) a.v[i] = combine(a.v[i], a.v[i + n]);
     return fold(a.v[0], combine);
+}
+// The sum of a vector's integers, and the largest of integers that are not negative. Compilers make a tree of a loop
+// over eight lanes, but not of one over sixteen.
+inline int32_t i_sum(VI a) {
+    int32_t lanes[kLanes], sum = 0;
+    if constexpr (kLanes == 16) {
+        const auto add = [](VF x, VF y) { return f_bits(i_add(i_bits(x), i_bits(y))); };
+        i_store(lanes, i_bits(fold_lanes(f_bits(a), add)));
+        return lanes[0];
+    }
+    i_store(lanes, a);
+    for (int32_t lane : lanes) sum += lane;
+    return sum;
+}
+inline int32_t i_most(VI a) {
+    int32_t lanes[kLanes], most = 0;
+    if constexpr (kLanes == 16) {
+        const auto larger = [](VF x, VF y) { return f_bits(i_max(i_bits(x), i_bits(y))); };
+        i_store(lanes, i_bits(fold_lanes(f_bits(a), larger)));
+        return lanes[0];
+    }
+    i_store(lanes, a);
+    for (int32_t lane : lanes) most = lane > most ? lane : most;
+    return most;
 }
 inline float l_sum(F16x a) { return fold(a, f_add); }
 inline float l_reduce_max(F16x a) { return fold(a, f_max); }
@@ -85,10 +113,9 @@ struct AbsMax {
             best[i] = i_max(best[i], i_and(i_bits(y.v[i]), i_set1(0x7FFFFFFF)));
     }
     int32_t bits() const {
-        int32_t lanes[16], most = 0;
-        for (int i = 0; i < 16 / kLanes; ++i) i_store(lanes + i * kLanes, best[i]);
-        for (int32_t lane : lanes) most = lane > most ? lane : most;
-        return most;
+        VI most = best[0];
+        for (int i = 1; i < 16 / kLanes; ++i) most = i_max(most, best[i]);
+        return i_most(most);
     }
 };
 inline int32_t absmax_bits(const float* y, int64_t width) {

@@ -90,13 +90,6 @@ inline void transform(const sterna::RowwiseArgs& a) {
     scale_signed(a, last, 1.0f / __builtin_sqrtf(static_cast<float>(a.hadamard_block)));
 }
 
-inline int32_t sum_of_lanes(VI sum) {
-    int32_t lanes[kLanes], total = 0;
-    i_store(lanes, sum);
-    for (int j = 0; j < kLanes; ++j) total += lanes[j];
-    return total;
-}
-
 // Values [begin, end) of the row, the largest of them absmax, to int8, half to even: q = round(127 y / absmax), whose
 // sum is the `at`-th; kTwo: and what that leaves of y likewise, in steps of a kLowSteps-th.
 template <bool kTwo>
@@ -122,8 +115,8 @@ inline void quantize(const sterna::RowwiseArgs& a, int64_t begin, int64_t end, f
             i_store_i8(a.yq_low + to, low);
         }
     }
-    a.x_sum[at] = sum_of_lanes(sum);
-    if constexpr (kTwo) a.x_sum_low[at] = sum_of_lanes(sum_low);
+    a.x_sum[at] = i_sum(sum);
+    if constexpr (kTwo) a.x_sum_low[at] = i_sum(sum_low);
 }
 inline void scale_of(const sterna::RowwiseArgs& a, float absmax, int64_t at) {
     a.x_scale[at] = absmax / 127.0f;
