@@ -71,9 +71,11 @@ struct Chunk {
     int begin = 0, end = 0;  // the rows that see a part of the chunk
 
     template <class Pages>
-    void compute(const sterna::AttentionArgs& a, Pages& pages, int64_t first) {
+    void compute(const sterna::AttentionArgs& a, Pages& pages, int64_t first,
+                 const sterna::KeyPages& after) {
         Rows& s = pages.rows;
         see(a, s, first);
+        s.set_order(a, first, after);
         pages.scores(first);
         float largest[kRows] = {};
         const bool capped = a.cap > 0.0f;
@@ -203,6 +205,13 @@ struct FloatAttention {
     static int64_t scratch(int64_t head_dim) { return FloatPages<true>::scratch_bytes(head_dim); }
 };
 
+// The keys that are read after those of a chunk.
+inline sterna::KeyPages keys_after(const sterna::AttentionArgs& a, int64_t first) {
+    const int64_t next = first + kChunk, keys = a.limit[a.rows - 1] - next;
+    if (keys <= 0) return a.after;
+    return {a.k_base, a.pages + next / kPage, whole_pages(clamp(keys, kChunk)) / kPage};
+}
+
 template <class Kind>
 void attention(const sterna::AttentionArgs& a) {
     Kind::with_pages(a, [&](auto& pages) {
@@ -210,7 +219,7 @@ void attention(const sterna::AttentionArgs& a) {
         const int64_t begin = sterna::first_attention_chunk(a) * kChunk;
         for (int64_t first = begin; first < a.limit[a.rows - 1]; first += kChunk) {
             Chunk chunk;
-            chunk.compute(a, pages, first);
+            chunk.compute(a, pages, first, keys_after(a, first));
             merged.add(chunk);
         }
         merged.outputs();
@@ -221,7 +230,7 @@ template <class Kind>
 void attention_chunk(const sterna::AttentionArgs& a, int64_t index) {
     Kind::with_pages(a, [&](auto& pages) {
         Chunk chunk;
-        chunk.compute(a, pages, index * kChunk);
+        chunk.compute(a, pages, index * kChunk, a.after);
         chunk.store(a, pages.rows, a.partial + index * a.partial_stride);
     });
 }

@@ -40,15 +40,15 @@ struct FloatKeys {
 
     template <int R>
     void keys_of(int row0, int j) {
-        constexpr int V = kAttentionVectors;
+        constexpr int V = kVectorsOf<R>;
         F16x acc[R][V];
         STERNA_UNROLL(8)
-        for (int r = 0; r < R; ++r) STERNA_UNROLL(2)
+        for (int r = 0; r < R; ++r) STERNA_UNROLL(4)
         for (int v = 0; v < V; ++v) acc[r][v] = l_set1(0.0f);
         const bool ahead = row0 == 0 && next != page;
         for (int64_t d = 0; d < a.head_dim; ++d) {
             F16x k[V];
-            STERNA_UNROLL(2)
+            STERNA_UNROLL(4)
             for (int v = 0; v < V; ++v) {
                 const int64_t element = ((j / 16 + v) * a.head_dim + d) * 16;
                 k[v] = load_kv<kF16>(page, element);
@@ -57,12 +57,12 @@ struct FloatKeys {
             STERNA_UNROLL(8)
             for (int r = 0; r < R; ++r) {
                 const F16x q = l_set1(a.q[row0 + r][d]);
-                STERNA_UNROLL(2)
+                STERNA_UNROLL(4)
                 for (int v = 0; v < V; ++v) acc[r][v] = l_fma(q, k[v], acc[r][v]);
             }
         }
         STERNA_UNROLL(8)
-        for (int r = 0; r < R; ++r) STERNA_UNROLL(2)
+        for (int r = 0; r < R; ++r) STERNA_UNROLL(4)
         for (int v = 0; v < V; ++v) l_store(s.scores[row0 + r] + j0 + j + 16 * v, acc[r][v]);
     }
 };
@@ -91,7 +91,7 @@ struct FloatValues {
 
     template <int R>
     void positions(int row0, int from, int to) {
-        constexpr int V = kAttentionVectors;
+        constexpr int V = kVectorsOf<R>;
         if (from >= to) return;
         int64_t d = 0;
         for (; d + 16 * V <= a.head_dim; d += 16 * V) values_of<R, V>(row0, from, to, d);
@@ -103,13 +103,13 @@ struct FloatValues {
         float* out = s.chunk_out + row0 * a.head_dim + d;
         F16x acc[R][V];
         STERNA_UNROLL(8)
-        for (int r = 0; r < R; ++r) STERNA_UNROLL(2)
+        for (int r = 0; r < R; ++r) STERNA_UNROLL(4)
         for (int v = 0; v < V; ++v) acc[r][v] = l_load(out + r * a.head_dim + 16 * v);
         int64_t element = from * int64_t{a.head_dim} + d;
         const bool ahead = row0 == 0 && next != page;
         for (int j = from; j < to; ++j, element += a.head_dim) {
             F16x x[V];
-            STERNA_UNROLL(2)
+            STERNA_UNROLL(4)
             for (int v = 0; v < V; ++v) {
                 x[v] = load_kv<kF16>(page, element + 16 * v);
                 if (ahead) prefetch_kv<kF16>(next, element + 16 * v);
@@ -117,12 +117,12 @@ struct FloatValues {
             STERNA_UNROLL(8)
             for (int r = 0; r < R; ++r) {
                 const F16x weight = l_set1(s.scores[row0 + r][j0 + j]);
-                STERNA_UNROLL(2)
+                STERNA_UNROLL(4)
                 for (int v = 0; v < V; ++v) acc[r][v] = l_fma(weight, x[v], acc[r][v]);
             }
         }
         STERNA_UNROLL(8)
-        for (int r = 0; r < R; ++r) STERNA_UNROLL(2)
+        for (int r = 0; r < R; ++r) STERNA_UNROLL(4)
         for (int v = 0; v < V; ++v) l_store(out + r * a.head_dim + 16 * v, acc[r][v]);
     }
 };
@@ -166,7 +166,7 @@ struct FloatPages {
                 Blocks<false> blocks{a, rows, widened, widened, j};
                 row_blocks(a.rows, blocks);
             } else {
-                Blocks<kF16> blocks{a, rows, page, after(a, rows, first, j), j};
+                Blocks<kF16> blocks{a, rows, page, after(a, rows, j), j};
                 row_blocks(a.rows, blocks);
             }
         }

@@ -14,6 +14,7 @@
 // weight. If the weights of a pair of positions are zero in all rows of a block, the pair's values are not read.
 #pragma once
 #include "attention/attention_rows.h"
+#include "attention/counted_pairs.h"
 #include "attention/integer_sums.h"
 #include "attention/kv_pages.h"
 #include "units/kernel_table.h"
@@ -32,11 +33,16 @@ struct Integers {
         nullptr;  // for each block of rows [padded head_dim / 2][rows][2]; for tiles [rows][padded head_dim]
     int16_t (*w)[kChunk] = nullptr;  // [rows]
     float* w_scale = nullptr;  // [rows]
-    int32_t* sums =
-        nullptr;  // sums of a block's outputs: [of a run, high, low][kAttentionRows][head_dim]
+    int32_t* sums = nullptr;  // of a block's outputs: [low, high][kAttentionRows][head_dim]
 
     int64_t padded() const { return padded_head_dim(a.head_dim); }
 };
+
+// Whether an element that many elements from a line's begin is the first of a line.
+template <class Element>
+constexpr bool begins_line(int64_t element) {
+    return element * int64_t{sizeof(Element)} % 64 == 0;
+}
 
 // Computes the scores of the rows with one page.
 template <class Element>
@@ -54,7 +60,7 @@ struct IntegerKeys {
 
     template <int R>
     void keys_of(int row0, int j) {
-        constexpr int V = kAttentionVectors, N = vectors_of(V);
+        constexpr int N = vectors_of(kVectorsOf<R>);
         VI acc[R][N];
         STERNA_UNROLL(8)
         for (int r = 0; r < R; ++r) STERNA_UNROLL(4)
@@ -69,7 +75,8 @@ struct IntegerKeys {
             for (int v = 0; v < N; ++v) {
                 const auto* of = keys + kLanes * v / 16 * hd * 16 + d * 16 + kLanes * v % 16 * 2;
                 k[v] = load_pairs(of);
-                if (ahead) prefetch_l2(reinterpret_cast<const uint8_t*>(of) + ahead);
+                if (ahead && begins_line<Element>(d * 16 + kLanes * v % 16 * 2))
+                    prefetch_l2(reinterpret_cast<const uint8_t*>(of) + ahead);
             }
             STERNA_UNROLL(8)
             for (int r = 0; r < R; ++r) {
@@ -88,144 +95,97 @@ struct IntegerKeys {
     }
 };
 
-// The pairs of positions of a chunk that have a nonzero weight in a block of rows. They are split into runs, so that
-// the sums of a run stay in int32.
-template <class Element>
-struct CountedPairs {
-    static constexpr int kPairs = kChunk / 2, kAhead = kPage / 2;
-    // The limit for the sum of a row's weights in one run.
-    static constexpr int32_t kMostWeight = INT32_MAX / sterna::kv_levels(sizeof(Element));
-    static constexpr int kRuns = kPairs / (kMostWeight / (2 * sterna::kWeightLevels)) + 1;
-    static_assert(kMostWeight >= 2 * sterna::kWeightLevels);
-
-    const Element* values[kPairs + kAhead];  // followed by values to prefetch
-    int32_t first[kPairs];  // first position, counted from the chunk's start
-    int end[kRuns], runs = 0;
-
-    template <int R>
-    void find(const Integers& s, int64_t chunk, int row0) {
-        int32_t most[kPairs];  // the largest of the rows' weights of a pair
-        constexpr int16_t kOnes[2] = {1, 1};
-        const VX ones = x_load(kOnes);
-        const int begin = s.rows.first_page / 2;
-        const int pairs = whole_pages(s.rows.keys[row0 + R - 1]) / 2;
-        for (int i = begin; i < pairs; i += kLanes) {
-            VI m = i_set1(0);
-            STERNA_UNROLL(8)
-            for (int r = 0; r < R; ++r)
-                m = i_max(m, pair_dot(i_set1(0), i_pairs(i_load(s.w[row0 + r] + 2 * i)), ones));
-            i_store(most + i, m);
-        }
-        int n = 0;
-        int32_t weight = 0;
-        for (int page = begin; page < pairs; page += kPage / 2) {
-            const auto* of_page =
-                reinterpret_cast<const Element*>(page_at(s.a, s.a.v_base, chunk + 2 * page));
-            for (int i = page; i < page + kPage / 2; ++i, of_page += 2 * s.a.head_dim) {
-                weight += most[i];
-                if (weight > kMostWeight) end[runs++] = n, weight = most[i];
-                values[n] = of_page;
-                first[n] = 2 * i;
-                n += most[i] > 0;
-            }
-        }
-        end[runs++] = n;
-        const auto* next = reinterpret_cast<const Element*>(page_after_chunk(s.a, chunk));
-        for (int i = 0; i < kAhead; ++i) values[n + i] = next + i * 2 * s.a.head_dim;
-    }
-};
-
 // Sets chunk_out[row] to the weighted sum of a chunk's values. Weights of positions that a row does not see are 0.
 template <class Element>
 struct IntegerValues {
     using Pairs = CountedPairs<Element>;
+    // Pairs at a time: L1 holds them while parts of head_dim are added one by one.
+    static constexpr int kPairs = kPage / 2;
+
     const Integers& s;
     int64_t chunk;  // the chunk's first position
 
     template <int R>
     void block(int row0) {
         Pairs pairs;
-        pairs.template find<R>(s, chunk, row0);
-        for (int run = 0, from = 0; run < pairs.runs; ++run) {
-            // As many pairs as a page has at a time: L1 holds them while parts of head_dim are added one by one.
-            for (bool fresh = true; fresh || from < pairs.end[run]; fresh = false) {
-                const int to = clamp(pairs.end[run], from + Pairs::kAhead);
-                add<R>(pairs, row0, from, to, fresh);
-                from = to;
-            }
-            finish<R>(row0, run == 0, run == pairs.runs - 1);
+        pairs.template find<R>(s.a, s.rows, s.w, chunk, row0);
+        const int count = pairs.end[pairs.runs - 1];
+        for (int run = 0, from = 0; from == 0 || from < count; from += kPairs) {
+            const int to = from + kPairs < count ? from + kPairs : count;
+            add<R>(pairs, row0, from, to, run);
+            while (run < pairs.runs - 1 && pairs.end[run] <= to) ++run;
         }
+        finish<R>(row0, pairs.runs > 1);
     }
 
-    // Prefetches the lines of later pairs in the order of memory, so that the hardware prefetcher follows.
-    struct Lines {
-        const Element* const* pair;
-        int64_t elements;  // elements of a pair
-        int64_t at = 0;
-        void ask() {
-            prefetch_l2(*pair + at);
-            at += 64 / int64_t{sizeof(Element)};
-            if (at >= elements) at = 0, ++pair;
-        }
-    };
-
     template <int R>
-    void add(const Pairs& pairs, int row0, int from, int to, bool fresh) {
-        constexpr int V = kAttentionVectors;
-        Lines next{pairs.values + from + (s.a.next_page ? Pairs::kAhead : 0), 2 * s.a.head_dim};
+    void add(const Pairs& pairs, int row0, int from, int to, int run) {
+        constexpr int V = kVectorsOf<R>;
         int64_t d = 0;
         for (; d + 16 * V <= s.a.head_dim; d += 16 * V)
-            values_of<R, vectors_of(V)>(pairs, row0, d, from, to, fresh, next);
+            values_of<R, vectors_of(V)>(pairs, row0, d, from, to, run);
         for (; d < s.a.head_dim; d += 16)
-            values_of<R, vectors_of(1)>(pairs, row0, d, from, to, fresh, next);
+            values_of<R, vectors_of(1)>(pairs, row0, d, from, to, run);
     }
 
     template <int R, int N>
-    void values_of(const Pairs& pairs, int row0, int64_t d, int from, int to, bool fresh,
-                   Lines& ahead) {
-        Lines next = ahead;
+    void values_of(const Pairs& pairs, int row0, int64_t d, int from, int to, int run) {
         VI acc[R][N];
         int32_t* sums = s.sums + d;
         STERNA_UNROLL(8)
         for (int r = 0; r < R; ++r) STERNA_UNROLL(4)
         for (int v = 0; v < N; ++v)
-            acc[r][v] = fresh ? i_set1(0) : i_load(sums + r * s.a.head_dim + kLanes * v);
-        for (int i = from; i < to; ++i) {
-            VP x[N];
-            STERNA_UNROLL(4)
-            for (int v = 0; v < N; ++v) x[v] = load_pairs(pairs.values[i] + 2 * (d + kLanes * v));
-            if (row0 == 0) next.ask();
-            const int16_t* w = s.w[row0] + pairs.first[i];
-            STERNA_UNROLL(8)
-            for (int r = 0; r < R; ++r) {
-                const VX pair = x_load(w + r * kChunk);
+            acc[r][v] = from == 0 ? i_set1(0) : i_load(sums + r * s.a.head_dim + kLanes * v);
+        for (int i = from;; ++run) {
+            for (const int end = clamp(pairs.end[run], to); i < end; ++i) {
+                VP x[N];
                 STERNA_UNROLL(4)
-                for (int v = 0; v < N; ++v) acc[r][v] = pair_dot(acc[r][v], x[v], pair);
+                for (int v = 0; v < N; ++v)
+                    x[v] = load_pairs(pairs.values[i] + 2 * (d + kLanes * v));
+                if (row0 == 0) {
+                    const auto* next = reinterpret_cast<const uint8_t*>(pairs.values[i] + 2 * d) +
+                                       pairs.ahead[pairs.first[i] / kPage];
+                    STERNA_UNROLL(4)
+                    for (int v = 0; v < N; ++v)
+                        if (begins_line<Element>(2 * (d + kLanes * v)))
+                            prefetch_l2(next + kLanes * v * 2 * int64_t{sizeof(Element)});
+                }
+                const int16_t* w = s.w[row0] + pairs.first[i];
+                STERNA_UNROLL(8)
+                for (int r = 0; r < R; ++r) {
+                    const VX pair = x_load(w + r * kChunk);
+                    STERNA_UNROLL(4)
+                    for (int v = 0; v < N; ++v) acc[r][v] = pair_dot(acc[r][v], x[v], pair);
+                }
             }
+            if (run == pairs.runs - 1 || pairs.end[run] > to) break;
+            int32_t* high = sums + kAttentionRows * s.a.head_dim;
+            STERNA_UNROLL(8)
+            for (int r = 0; r < R; ++r) STERNA_UNROLL(4)
+            for (int v = 0; v < N; ++v)
+                carry(high + r * s.a.head_dim + kLanes * v, &acc[r][v], run == 0);
         }
         STERNA_UNROLL(8)
         for (int r = 0; r < R; ++r) STERNA_UNROLL(4)
         for (int v = 0; v < N; ++v) i_store(sums + r * s.a.head_dim + kLanes * v, acc[r][v]);
-        ahead = next;
     }
 
-    // Adds a run's sums to those of earlier runs and, after the last run, writes the outputs.
+    // Adds what is above the low bits of a sum to its high part, or begins this with it.
+    static void carry(int32_t* high, VI* sum, bool first) {
+        const VI more = i_sar<kLowBits>(*sum);
+        i_store(high, first ? more : i_add(i_load(high), more));
+        *sum = i_and(*sum, i_set1(kLow));
+    }
+
     template <int R>
-    void finish(int row0, bool first, bool last) {
-        const int64_t hd = s.a.head_dim, part = kAttentionRows * hd;
+    void finish(int row0, bool carried) {
+        const int64_t hd = s.a.head_dim;
         for (int r = 0; r < R; ++r) {
-            int32_t* sums = s.sums + r * hd;
+            const int32_t* sums = s.sums + r * hd;
             float* out = s.rows.chunk_out + (row0 + r) * hd;
             for (int64_t d = 0; d < hd; d += kLanes, sums += kLanes) {
-                VI high = first ? i_set1(0) : i_load(sums + part);
-                VI low = first ? i_set1(0) : i_load(sums + 2 * part);
-                add_parts(&high, &low, i_load(sums));
-                if (last) {
-                    f_store(out + d, scaled_parts(high, low, s.w_scale[row0 + r]));
-                } else {
-                    i_store(sums + part, high);
-                    i_store(sums + 2 * part, low);
-                }
+                const VI high = carried ? i_load(sums + kAttentionRows * hd) : i_set1(0);
+                f_store(out + d, scaled_parts(high, i_load(sums), s.w_scale[row0 + r]));
             }
         }
     }
@@ -255,7 +215,7 @@ struct IntegerPages {
     }
     static constexpr int64_t own_bytes(int64_t head_dim) {
         return Rows::bytes(head_dim) + kRows * (2 * padded_head_dim(head_dim) + 2 * kChunk + 4) +
-               3 * kAttentionRows * head_dim * int64_t{sizeof(int32_t)};
+               2 * kAttentionRows * head_dim * int64_t{sizeof(int32_t)};
     }
 
     explicit IntegerPages(const sterna::AttentionArgs& a)
@@ -264,9 +224,16 @@ struct IntegerPages {
           s{a, rows},
           tiles(a, rows, a.scratch + own_bytes(a.head_dim)) {
         s.sums = reinterpret_cast<int32_t*>(a.scratch + Rows::bytes(a.head_dim));
-        s.q = reinterpret_cast<int16_t*>(s.sums + 3 * kAttentionRows * a.head_dim);
+        s.q = reinterpret_cast<int16_t*>(s.sums + 2 * kAttentionRows * a.head_dim);
         s.w = reinterpret_cast<int16_t (*)[kChunk]>(s.q + kRows * s.padded());
         s.w_scale = reinterpret_cast<float*>(s.w[kRows]);
+        if (!a.queries_ready) put_queries();
+        if constexpr (kTiles) tiles.begin(s.q);
+    }
+    void end() {
+        if constexpr (kTiles) tiles.end();
+    }
+    void put_queries() {
         const int levels = sterna::query_levels(sizeof(Element), a.head_dim);
         for (int r = 0; r < a.rows; ++r) {
             const float* x = a.q[r];
@@ -279,10 +246,6 @@ struct IntegerPages {
             put_query(r, x, rounding);
             rows.scale[r] = rounding.scale * (a.scale * kLog2E);
         }
-        if constexpr (kTiles) tiles.begin(s.q);
-    }
-    void end() {
-        if constexpr (kTiles) tiles.end();
     }
     // The rows of a block pass over the keys together, so their pairs of elements are adjacent.
     void put_query(int r, const float* x, const Rounding& rounding) {
@@ -302,12 +265,18 @@ struct IntegerPages {
             if constexpr (kTiles) {
                 tiles.scores(page, j);
             } else {
-                IntegerKeys<Element> blocks{s, page, page_after_keys(a, rows, first, j), j};
+                prefetch_scales(first + j);
+                IntegerKeys<Element> blocks{s, page, page_after_keys(a, rows, j), j};
                 row_blocks(a.rows, blocks);
             }
         }
     }
 
+    // Those of the values, which the softmax reads.
+    void prefetch_scales(int64_t position) const {
+        const auto* scales = reinterpret_cast<const uint8_t*>(value_scales(position));
+        for (int i = 0; i < kPage * 4; i += 64) prefetch_l2(scales + i);
+    }
     const float* value_scales(int64_t position) const {
         return reinterpret_cast<const float*>(page_at(a, a.v_base, position) +
                                               scales_at<Element>(a.head_dim));

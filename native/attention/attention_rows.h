@@ -12,7 +12,10 @@ static_assert(kChunk % kPage == 0 && kAttentionRows <= sterna::kMaxAttentionRows
 // How many vectors of 16 keys, or of 16 elements of head_dim, a block of kAttentionRows takes at a time, so that all
 // accumulators stay in registers.
 constexpr int kAttentionVectors = kLanes == 16 ? 2 : 1;
-static_assert(kPage / 16 % kAttentionVectors == 0, "a block of keys lies in one page");
+// Half of the rows and fewer leave registers for twice as many.
+template <int R>
+constexpr int kVectorsOf = kAttentionVectors * (kLanes >= 8 && 2 * R <= kAttentionRows ? 2 : 1);
+static_assert(kPage / 16 % kVectorsOf<1> == 0, "a block of keys lies in one page");
 
 inline int clamp(int64_t value, int most) {
     return static_cast<int>(value < 0 ? 0 : value < most ? value : most);
@@ -25,49 +28,53 @@ constexpr int page_begin(int position) { return position / kPage * kPage; }
 
 constexpr float kLog2E = 1.44269504f;
 
-struct Rows {
-    float (*scores)[kChunk];  // [rows], in units of the row's `scale`
-    float
-        scale[sterna::kMaxAttentionRows];  // scale * score is the logarithm of a weight, to base 2
-    float *chunk_out, *out;  // [rows][head_dim], of this chunk and of all chunks so far
-    // A row sees positions [from, keys) of this chunk; both ascend with the rows.
-    int from[sterna::kMaxAttentionRows], keys[sterna::kMaxAttentionRows];
-    int first_page = 0;  // the first position of the first page that any row sees
-
-    Rows(uint8_t* scratch, int64_t head_dim)
-        : scores(reinterpret_cast<float (*)[kChunk]>(scratch)),
-          chunk_out(scores[sterna::kMaxAttentionRows]),
-          out(chunk_out + sterna::kMaxAttentionRows * head_dim) {}
-    static constexpr int64_t bytes(int64_t head_dim) {
-        return sterna::kMaxAttentionRows * (kChunk + 2 * head_dim) * int64_t{sizeof(float)};
-    }
-};
-
 // Returns the page of a position: its keys or its values in this layer and KV head.
 inline const uint8_t* page_at(const sterna::AttentionArgs& a, const uint8_t* base,
                               int64_t position) {
     return base + a.pages[position / kPage] * a.page_stride;
 }
 
+struct Rows {
+    float (*scores)[kChunk];  // [rows], in units of the row's `scale`
+    float* scale;  // [rows]: scale * score is the logarithm of a weight, to base 2
+    float *chunk_out, *out;  // [rows][head_dim], of this chunk and of all chunks so far
+    // A row sees positions [from, keys) of this chunk; both ascend with the rows.
+    int from[sterna::kMaxAttentionRows], keys[sterna::kMaxAttentionRows];
+    int first_page = 0;  // the first position of the first page that any row sees
+    // The pages of a chunk in the order in which they are read, its keys and then its values, and the one after them.
+    const uint8_t* order[2 * kChunk / kPage + 1];
+
+    Rows(uint8_t* scratch, int64_t head_dim)
+        : scores(reinterpret_cast<float (*)[kChunk]>(scratch)),
+          scale(scores[sterna::kMaxAttentionRows]),
+          chunk_out(scale + sterna::kMaxAttentionRows),
+          out(chunk_out + sterna::kMaxAttentionRows * head_dim) {}
+    // Before a chunk, behind which the keys `after` are read.
+    void set_order(const sterna::AttentionArgs& a, int64_t first, const sterna::KeyPages& after) {
+        const uint8_t** to = order;
+        const uint8_t* const bases[] = {a.k_base, a.v_base};
+        for (const uint8_t* base : bases)
+            for (int j = first_page; j < keys[a.rows - 1]; j += kPage)
+                *to++ = page_at(a, base, first + j);
+        *to = after.count ? after.base + after.pages[0] * a.page_stride : to[-1];
+    }
+    // The number of pages that hold the chunk's keys, or its values.
+    int pages(const sterna::AttentionArgs& a) const {
+        return (whole_pages(keys[a.rows - 1]) - first_page) / kPage;
+    }
+    static constexpr int64_t bytes(int64_t head_dim) {
+        return sterna::kMaxAttentionRows * (kChunk + 1 + 2 * head_dim) * int64_t{sizeof(float)};
+    }
+};
+
 // Returns the page to prefetch into L2 while another is read, if that is faster (Reading). Pages of a head are not
-// adjacent, so the hardware prefetcher does not find them, and L1 has too few buffers to wait for so many lines. The
-// order is a chunk's keys, its values, and the next chunk's keys. At the end, the page itself is returned.
-inline const uint8_t* page_after_keys(const sterna::AttentionArgs& a, const Rows& s, int64_t first,
-                                      int j) {
-    if (!a.next_page) return page_at(a, a.k_base, first + j);
-    return j + kPage < s.keys[a.rows - 1] ? page_at(a, a.k_base, first + j + kPage)
-                                          : page_at(a, a.v_base, first + s.first_page);
+// adjacent, so the hardware prefetcher does not find them, and L1 has too few buffers to wait for so many lines. At the
+// end, the page itself is returned.
+inline const uint8_t* page_after_keys(const sterna::AttentionArgs& a, const Rows& s, int j) {
+    return s.order[(j - s.first_page) / kPage + (a.next_page ? 1 : 0)];
 }
-inline const uint8_t* page_after_chunk(const sterna::AttentionArgs& a, int64_t first) {
-    const bool last = first + kChunk >= a.limit[a.rows - 1];
-    return last ? page_at(a, a.v_base, a.limit[a.rows - 1] - 1)
-                : page_at(a, a.k_base, first + kChunk);
-}
-inline const uint8_t* page_after_values(const sterna::AttentionArgs& a, const Rows& s,
-                                        int64_t first, int j) {
-    if (!a.next_page) return page_at(a, a.v_base, first + j);
-    return j + kPage < s.keys[a.rows - 1] ? page_at(a, a.v_base, first + j + kPage)
-                                          : page_after_chunk(a, first);
+inline const uint8_t* page_after_values(const sterna::AttentionArgs& a, const Rows& s, int j) {
+    return page_after_keys(a, s, j + s.pages(a) * kPage);
 }
 
 // Calls f.template block<R>(row) for blocks of kAttentionRows rows, and for the remainder.
@@ -78,11 +85,11 @@ inline void row_blocks(int rows, F& f, int row = 0) {
         if (row < rows) row_blocks<R - 1>(rows, f, row);
 }
 
-// Calls f.template keys_of<R>(row, j) for each kAttentionVectors * 16 keys of a page. The last call may include keys
+// Calls f.template keys_of<R>(row, j) for each kVectorsOf<R> * 16 keys of a page. The last call may include keys
 // that the rows do not see; their scores are set to -inf later (largest_log).
 template <int R, class F>
 inline void key_blocks(F& f, int row, int keys) {
-    for (int j = 0; j < keys; j += 16 * kAttentionVectors) f.template keys_of<R>(row, j);
+    for (int j = 0; j < keys; j += 16 * kVectorsOf<R>) f.template keys_of<R>(row, j);
 }
 
 }  // namespace

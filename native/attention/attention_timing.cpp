@@ -1,9 +1,10 @@
 #include "attention/attention_timing.h"
 
-#include <atomic>
+#include <algorithm>
 #include <chrono>
 #include <numeric>
 
+#include "runtime/hand_out.h"
 #include "runtime/memory.h"
 #include "runtime/pool.h"
 #include "units/dispatch.h"
@@ -43,8 +44,13 @@ double AttentionTimer::seconds(const KernelTable& unit, Pool& pool, int queries_
     const auto stride =
         (partial + static_cast<size_t>(kernels.scratch(head_dim)) + 8191) / 4096 * 4096;
     const HugeBuffer memory(stride * static_cast<size_t>(pool.size()));
+    constexpr int kPages = kChunkPositions / kPagePositions;
     const bool next_page = pool.readings().next_page;
-    std::atomic<int> next{0};
+    const auto keys = [&](int64_t item) {
+        return cache_.keys(0) + item / chunks * cache_.head_bytes(0);
+    };
+    const Division division{int64_t{cache_.heads(0).kv_heads} * chunks, pool.size()};
+    HandOut hand_out(pool.size());
     const auto begin = std::chrono::steady_clock::now();
     pool.run([&](int worker) {
         AttentionArgs a{};
@@ -60,11 +66,17 @@ double AttentionTimer::seconds(const KernelTable& unit, Pool& pool, int queries_
         a.partial = reinterpret_cast<float*>(memory.data() + static_cast<size_t>(worker) * stride);
         a.partial_stride = attention_partial(queries_per_kv, head_dim);
         a.scratch = reinterpret_cast<uint8_t*>(a.partial) + (partial + 63) / 64 * 64;
-        for (int item; (item = next++) < cache_.heads(0).kv_heads * chunks;) {
-            a.k_base = cache_.keys(0) + item / chunks * cache_.head_bytes(0);
-            a.v_base = cache_.values(0) + item / chunks * cache_.head_bytes(0);
-            kernels.chunk(a, item % chunks);
-        }
+        for (int64_t item, end; hand_out.next(division, worker, item, end);)
+            for (const int64_t begin = item; item < end; ++item) {
+                const int chunk = static_cast<int>(item % chunks);
+                const int first = static_cast<int>((item + 1) % chunks) * kPages;
+                a.k_base = keys(item);
+                a.v_base = a.k_base + (cache_.values(0) - cache_.keys(0));
+                a.after = {keys(item + 1), pages_.data() + first,
+                           item + 1 < end ? std::min(kPages, cache_.pages - first) : 0};
+                a.queries_ready = item > begin && chunk > 0;
+                kernels.chunk(a, chunk);
+            }
     });
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }

@@ -149,10 +149,12 @@ void AttentionPlan::add_units(const BatchRows& rows, size_t begin, int threads,
     const bool few = threads > 1 && rows_per_block < kMaxAttentionRows &&
                      std::ssize(units) + std::ssize(blocks) - static_cast<int64_t>(begin) <
                          kUnitsPerThread * threads;
+    chunks_only = few;
     for (size_t i = begin; i < blocks.size(); ++i) {
         QueryBlock& block = blocks[i];
         const int chunks = chunks_of(block, rows);
         if (!few || chunks == 1 || partial_bytes() > kMostPartialBytes) {
+            chunks_only = chunks_only && chunks == 1;
             units.push_back({static_cast<int>(i)});
             continue;
         }

@@ -44,6 +44,7 @@ class AttentionPlan {
     const AttentionHeads heads;
     std::vector<QueryBlock> blocks{};
     std::vector<AttentionUnit> units{};
+    bool chunks_only = false;  // no unit has more than one chunk, so that units take about as long
 
   private:
     // A sequence whose first chunks of positions have the same pages as another's.

@@ -42,7 +42,7 @@ struct Reading {
 };
 struct Readings {
     Reading loops[kReadLoops];
-    bool next_page = true;  // whether attention asks for a page while it reads the one before
+    bool next_page = true;  // whether attention asks for pages while it computes with earlier ones
 
     const Reading& of(ReadLoop loop) const { return loops[static_cast<int>(loop)]; }
 };
@@ -324,6 +324,13 @@ struct KvStoreArgs {
 constexpr int32_t kNoWindow = INT32_MAX;
 
 // A block of query rows of one KV head of one sequence.
+// Pages of keys: where those of a KV head lie, and their numbers.
+struct KeyPages {
+    const uint8_t* base;
+    const int32_t* pages;
+    int count;
+};
+
 struct AttentionArgs {
     const float* const* q;  // [rows] -> [head_dim]
     float* const* out;  // [rows] -> [head_dim]
@@ -343,6 +350,9 @@ struct AttentionArgs {
     int64_t page_stride;  // bytes
     KvType type;
     bool next_page;  // Reading
+    KeyPages after;  // the keys that this thread reads after this call, if that is known
+    bool
+        queries_ready;  // the scratch still holds the queries: this thread's last call had the same
     uint8_t* scratch;  // AttentionKernels::scratch(head_dim) bytes, aligned to 64
     // Where chunks are computed apart: AttentionKernels::chunk writes the results of one chunk at
     // chunk * partial_stride, attention_partial(rows) floats. attention_merge makes the outputs from all of them.

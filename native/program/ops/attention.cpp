@@ -49,15 +49,27 @@ class AttentionOp final : public Op {
         // and outputs that a Call takes the padding off
         return (needed + 63) / 64 * 64 + int64_t{kMaxAttentionRows} * heads.padded() * 4;
     }
-    Division units(const Step&) const override { return {std::ssize(plan_.units)}; }
+    // Chunks go out in parts: a thread reads chunks that follow each other, of the same queries. Whole blocks go out one
+    // by one, the longest first.
+    Division units(const Step& step) const override {
+        return {std::ssize(plan_.units), plan_.chunks_only ? step.threads : 0};
+    }
     void run(Step& step, Turn& turn) override {
-        for (int64_t unit = turn.begin; unit < turn.end; ++unit) attend(step, unit, turn.worker);
+        const AttentionUnit* before = nullptr;
+        for (int64_t i = turn.begin; i < turn.end; ++i) {
+            const AttentionUnit& unit = plan_.units[static_cast<size_t>(i)];
+            const AttentionUnit* after = i + 1 < turn.end ? &unit + 1 : nullptr;
+            attend(step, unit, before, after, turn.worker);
+            before = &unit;
+        }
     }
 
   private:
     struct Call;
 
-    void attend(const Step& step, int64_t index, int worker);
+    void attend(const Step& step, const AttentionUnit& unit, const AttentionUnit* before,
+                const AttentionUnit* after, int worker);
+    KeyPages first_keys(const Step& step, const AttentionUnit& unit) const;
 
     Operand qkv_, output_;
     AttentionPlan& plan_;
@@ -128,8 +140,11 @@ struct AttentionOp::Call {
         step.kernels.attention_merge(a);
         take_outputs();
     }
-    // Results over a chunk of positions, all of which rows of several blocks see.
-    void chunk(int index, bool of_several) {
+    void reads_next(const KeyPages& keys) { a.after = keys; }
+    // Results over a chunk of positions, all of which rows of several blocks see. queries_ready: this worker's last call
+    // was one for another chunk of the same rows.
+    void chunk(int index, bool of_several, bool queries_ready) {
+        a.queries_ready = queries_ready;
         if (of_several) std::fill_n(limit, a.rows, (index + 1) * kChunkPositions);
         // Chunks are those of a layer without a window: of others some lie before it.
         if (index >= first_attention_chunk(a)) kernels.chunk(a, index);
@@ -160,11 +175,27 @@ struct AttentionOp::Call {
     float sinks[kMaxRows] = {};
 };
 
-void AttentionOp::attend(const Step& step, int64_t index, int worker) {
-    const AttentionUnit& unit = plan_.units[static_cast<size_t>(index)];
+// The keys that a unit begins with: of one chunk.
+KeyPages AttentionOp::first_keys(const Step& step, const AttentionUnit& unit) const {
+    const QueryBlock& block = plan_.blocks[static_cast<size_t>(unit.block)];
+    const int32_t* position = work.rows.position_of.data() + block.first;
+    const int64_t seen = std::max<int64_t>(0, int64_t{position[0]} + 1 - window_);
+    const int64_t from = std::max<int64_t>(seen, unit.chunk * int64_t{kChunkPositions});
+    const int64_t chunk_end = (from / kChunkPositions + 1) * kChunkPositions;
+    const int64_t to = std::min<int64_t>(position[block.count - 1] + 1, chunk_end);
+    const int64_t page = from / kPagePositions;
+    const int64_t pages = (to + kPagePositions - 1) / kPagePositions - page;
+    return {step.cache.keys(layer_) + block.kv_head * step.cache.head_bytes(layer_),
+            step.batch.sequences[static_cast<size_t>(block.sequence)].pages + page,
+            static_cast<int>(std::max<int64_t>(0, pages))};
+}
+
+void AttentionOp::attend(const Step& step, const AttentionUnit& unit, const AttentionUnit* before,
+                         const AttentionUnit* after, int worker) {
     const std::span blocks(plan_.blocks.data() + unit.block, static_cast<size_t>(unit.count));
     auto* const partials = reinterpret_cast<float*>(work.partials.data());
     Call call(*this, step, work.scratch(worker));
+    if (after) call.reads_next(first_keys(step, *after));
     if (unit.chunk < 0) {
         call.add(blocks.front(), partials);
         call.all();
@@ -174,9 +205,12 @@ void AttentionOp::attend(const Step& step, int64_t index, int worker) {
     const bool one_call = window_ == kNoWindow;
     for (const auto& block : blocks) {
         call.add(block, partials);
-        if (!one_call) call.chunk(unit.chunk, false);
+        if (!one_call) call.chunk(unit.chunk, false, false);
     }
-    if (one_call) call.chunk(unit.chunk, unit.count > 1);
+    if (one_call) {
+        const bool ready = before && before->block == unit.block && before->count == unit.count;
+        call.chunk(unit.chunk, unit.count > 1, ready);
+    }
     for (auto& block : blocks) {
         // The last worker sees what the others wrote, and arms the counter for the next layer.
         const std::atomic_ref left(block.left);

@@ -2,7 +2,7 @@
 
 Decoding reads every weight once. Its speed depends on how a core asks for them: as one stream or
 several side by side, how far ahead, and into which cache; in a long context also on whether the
-next page of keys and values is prefetched. The fastest way on one CPU is slow on another, and
+next pages of keys and values are prefetched. The fastest way on one CPU is slow on another, and
 formats of few bits, whose decoding takes a core's time, want another way than wider ones. So the
 first large model on a machine spends half a second on trying. Memory of virtual machines changes
 its speed between minutes: where a start finds it far from what was noted, it measures again, and

@@ -38,7 +38,7 @@ class Readings(NamedTuple):
     """How a team of threads reads memory.
 
     few_bits, many_bits: weights of less than four bits, and wider ones. next_page: whether
-    attention prefetches the next page of keys and values.
+    attention prefetches the next pages of keys and values.
     """
 
     few_bits: Reading

@@ -233,7 +233,7 @@ def _reading_line(few_bits: str, many_bits: str, next_page: bool, source: str) -
     weights = _weights_line(few_bits)
     if many_bits != few_bits:
         weights += f"; of 4 bits and more {_weights_line(many_bits)}"
-    pages = "keys and values a page ahead" if next_page else "keys and values as they come"
+    pages = "keys and values ahead" if next_page else "keys and values as they come"
     return f"{weights}; {pages} ({source})"
 
 
