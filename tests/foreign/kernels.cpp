@@ -11,7 +11,7 @@ namespace {
 
 // Of all results of the scalar unit, which `kernels scalar` prints. A change of bits that is meant, or of what is
 // compared, changes it.
-constexpr uint64_t kDigest = 0x20a4f5bed9953195;
+constexpr uint64_t kDigest = 0xf6acf95d6ab4b6c0;
 
 }  // namespace
 
