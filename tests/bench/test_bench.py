@@ -15,7 +15,7 @@ import pytest
 from helpers import FLOAT, FORMATS, GROUPED, INTEGER, POWERS, failure
 from sysfs_tree import Tree
 
-from sterna import _native, formats
+from sterna import _native, formats, ops
 from sterna.bench import e2e, format_table, linear, machine, report, roofline
 from sterna.bench.random_codes import Arena, codes_bytes, fill, packed_bytes, random_pool
 from sterna.bench.random_models import SHAPES, RandomWeights, random_model
@@ -96,6 +96,14 @@ def test_random_weights_look_like_a_models(name: str) -> None:
     full[:-5] = first.unpacked()[2 * f.tile_rows :]
     if name in INTEGER:  # what lies beyond M is as in a packed weight
         np.testing.assert_array_equal(first.codes[2], pack_codes(f, full[:-5])[0])
+
+
+@pytest.mark.parametrize("name", [n for n in GROUPED if formats.get(n).scales.minima])
+def test_minima_of_random_weights_leave_no_mean(name: str) -> None:
+    """With one, a model's layers would answer every prompt alike."""
+    weight = RandomWeights(name, "bf16").matrix("a", [Linear("a", 128, 4096)])[0]
+    values = ops.dequantize(weight)
+    assert abs(values.mean()) < 0.02 * values.std()
 
 
 def test_pool_is_repeated_from_where_it_starts() -> None:

@@ -69,9 +69,11 @@ def random_pool(format: str, deviation: float = 1.0) -> tuple[Codes, F32]:
         scale = f.scales.typical(scales, deviation)
         # The blocks' own scales have signs and minima. One for all would leave a mean to all
         # weights, and a model of them answers every prompt alike.
-        if f.scales.minima and scale.shape == (2,):
-            scale[1] = -scale[0] * levels.mean()
-        elif not f.scales.minima:
+        if f.scales.minima:
+            of_codes, of_minima = scale.reshape(2, -1)  # a number; a super-block's groups' follow
+            mean = of_codes[0] * levels.mean() * _mean(of_codes[1:])
+            of_minima[0] = -mean / _mean(of_minima[1:])
+        else:
             levels[1::2] = np.clip(-levels[1::2], *f.codebook.ends)
         levels = levels.reshape(values.shape)
     else:
@@ -80,6 +82,11 @@ def random_pool(format: str, deviation: float = 1.0) -> tuple[Codes, F32]:
     pool: Codes = codec.codes_of(f, levels).reshape(-1)
     pool.flags.writeable = False
     return pool, np.asarray(scale, np.float32)
+
+
+def _mean(of_groups: F32) -> float:
+    """Average the groups' numbers; 1 where a block has none."""
+    return float(of_groups.mean()) if of_groups.size else 1.0
 
 
 def constant_scales(f: Format, M: int, K: int, scale: F32, into: Codes | None = None) -> Array:

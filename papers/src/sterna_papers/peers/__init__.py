@@ -113,13 +113,13 @@ def results(
     limit_s: float,
     table: Mapping[str, tuple[Entry, ...]],
     progress: Progress,
-    before_round: Callable[[Case], None] = lambda _: None,
+    around: Callable[[Case], None] = lambda _: None,
     patience_s: float = math.inf,
 ) -> Generator[list[Result], None, None]:
     """Yield the participants that do not start, then the results of each case, Sterna's first.
 
-    before_round: called before each round, in which Sterna comes first. patience_s: a peer whose
-    runs of a case took longer together takes part in no further round of it. Else as `run`.
+    around: called before and after each run of Sterna. patience_s: a peer whose runs of a case took
+    longer together takes part in no further round of it. Else as `run`.
     """
     entries = _entries(peers, options, formats, repeat, table)
     with ExitStack() as stack:
@@ -143,7 +143,7 @@ def results(
         pace = Pace(sum(map(len, asked.values())) * (1 + repeat))
         step = partial(_step, progress, pace)
         for case, among in asked.items():
-            yield _measure(case, among, repeat, step, before_round, patience_s)
+            yield _measure(case, among, repeat, step, around, patience_s)
 
 
 def _step(progress: Progress, pace: Pace, text: str) -> None:
@@ -198,7 +198,7 @@ def _measure(
     among: Sequence[tuple[Entry, Process]],
     repeat: int,
     progress: Progress,
-    before_round: Callable[[Case], None],
+    around: Callable[[Case], None],
     patience_s: float,
 ) -> list[Result]:
     """Check all participants, then time them in turn, `repeat` times."""
@@ -211,18 +211,22 @@ def _measure(
         except Lost as e:
             r.skipped = str(e)
     for i in range(repeat):
-        before_round(case)
         for r, (_, process) in zip(results, among, strict=True):
-            waits = r.entry.peer == "sterna" or sum(r.seconds) <= patience_s
-            if r.skipped is not None or not waits:
+            own = r.entry.peer == "sterna"
+            if r.skipped is not None or not (own or sum(r.seconds) <= patience_s):
                 continue
             progress(f"{name}, run {i + 1} of {repeat}: {r.entry.peer} {r.entry.variant}")
             time.sleep(SETTLE_S)
+            if own:
+                around(case)
             try:
                 timing = process.time(case)
             except Lost as e:
                 r.skipped = str(e)
                 continue
+            if own:
+                time.sleep(SETTLE_S)
+                around(case)
             r.seconds.append(timing.seconds)
             r.joules += [] if timing.joules is None else [timing.joules]
             r.rss_bytes = process.rss_bytes()

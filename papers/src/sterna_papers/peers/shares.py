@@ -1,8 +1,8 @@
 """A table of shares: what Sterna reaches of the machine's limit, and of the best peer's speed.
 
-Generation is limited by memory, a prompt by the unit's int8 dot products. Memory of a virtual
-machine changes its speed within seconds, so each round measures the limit right before Sterna runs,
-and the share is the median of the rounds' own shares.
+Generation is limited by memory, a prompt by the unit's int8 dot products. A virtual machine changes
+its speed within seconds, so the limit is measured right before and after each of Sterna's runs, and
+the share is the median of the rounds' own shares.
 """
 
 from __future__ import annotations
@@ -48,13 +48,15 @@ PP, TG, REPEAT = (512,), (32,), 5
 #: other participants together.
 TABLE = {"ik_llama.cpp": PEERS["ik_llama.cpp"], "llama.cpp": PEERS["llama.cpp"][:1]}
 NAMES = tuple(TABLE)
+#: Measurements of the peak, of 20 ms each, of which the median counts.
+PEAKS = 5
 #: Seconds of runs of a case after which a peer sits out further rounds.
 PATIENCE_S = 30
 
 
 @dataclass
 class _Limits:
-    """What the machine gave before each round of a case: GB/s of memory, or int8 GOPS."""
+    """What the machine gave around each run of a case: GB/s of memory, or int8 GOPS."""
 
     isa: str
     threads: int
@@ -64,10 +66,18 @@ class _Limits:
 
     def measure(self, case: Case) -> None:
         if is_prompt(case):
-            found = self.yardsticks.measure_peak(self.isa, self.threads, self.kind)
+            found = statistics.median(
+                self.yardsticks.measure_peak(self.isa, self.threads, self.kind)
+                for _ in range(PEAKS)
+            )
         else:
             found = self.yardsticks.measure_bandwidth(self.threads)
         self.of_case.setdefault(case, []).append(found)
+
+    def of_rounds(self, case: Case) -> list[float]:
+        """Return the mean of what was measured before and after each run."""
+        found = self.of_case.get(case, [])
+        return [(a + b) / 2 for a, b in zip(found[::2], found[1::2], strict=False)]
 
 
 def is_prompt(case: Case) -> bool:
@@ -133,7 +143,7 @@ def _measure(
         limit_s=limit_s,
         table=TABLE,
         progress=lambda text: progress(f"{group.shape} {group.format}: {text}"),
-        before_round=limits.measure,
+        around=limits.measure,
         patience_s=PATIENCE_S,
     )
     with closing(cases):
@@ -141,7 +151,7 @@ def _measure(
         for found in cases:
             case = found[0].case
             if case is not None and found[0].entry.peer == "sterna":
-                rows.append(_row(group, options, isa, case, limits.of_case[case], found, lost))
+                rows.append(_row(group, options, isa, case, limits.of_rounds(case), found, lost))
 
 
 def _row(

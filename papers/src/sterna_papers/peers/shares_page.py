@@ -64,7 +64,7 @@ def section(rows: Sequence[Row]) -> str:
         f"`sterna bench peers --table --output markdown`, {first['date']}, medians of "
         f"{first['repeat']} rounds in turn, in tokens/s; Sterna's head is {first['head']}. The "
         "limit of generation is the memory, and of a prompt the unit's int8 dot products, each "
-        "measured right before Sterna runs."
+        "measured right before and after each of Sterna's runs."
     )
     if moods:
         low, high = (f(row[f"limit_{f.__name__}"] for row in moods) for f in (min, max))
@@ -123,7 +123,7 @@ def differences(rows: Sequence[Row], page: Mapping[Key, float]) -> tuple[list[st
             differ.append(f"{name}: no share was measured, but the page has {was:.3f}")
         elif abs(now - was) > TOLERANCE * was:
             change = f"{now / was - 1:+.1%}".replace("%", " %").replace("-", "−")
-            differ.append(
-                f"{name}: {now:.3f} of {_limit(row)}, but the page has {was:.3f} ({change})"
-            )
+            rounds = f"{row['share_min']:.3f} to {row['share_max']:.3f} in {row['repeat']} rounds"
+            measured = f"{now:.3f} ({rounds}) of {_limit(row)}"
+            differ.append(f"{name}: {measured}, but the page has {was:.3f}, {change}")
     return differ, alone
