@@ -58,29 +58,19 @@ inline float fold(F16x a, Combine combine) {
         for (int i = 0; i < n; ++i) a.v[i] = combine(a.v[i], a.v[i + n]);
     return fold(a.v[0], combine);
 }
-// The sum of a vector's integers, and the largest of integers that are not negative. Compilers make a tree of a loop
-// over eight lanes, but not of one over sixteen.
-inline int32_t i_sum(VI a) {
-    int32_t lanes[kLanes], sum = 0;
-    if constexpr (kLanes == 16) {
-        const auto add = [](VF x, VF y) { return f_bits(i_add(i_bits(x), i_bits(y))); };
-        i_store(lanes, i_bits(fold_lanes(f_bits(a), add)));
-        return lanes[0];
-    }
-    i_store(lanes, a);
-    for (int32_t lane : lanes) sum += lane;
-    return sum;
+template <class Combine>
+inline int32_t fold(VI a, Combine combine) {
+    const auto of_bits = [&](VF x, VF y) { return f_bits(combine(i_bits(x), i_bits(y))); };
+    int32_t lanes[kLanes];
+    i_store(lanes, i_bits(fold_lanes(f_bits(a), of_bits)));
+    return lanes[0];
 }
-inline int32_t i_most(VI a) {
-    int32_t lanes[kLanes], most = 0;
-    if constexpr (kLanes == 16) {
-        const auto larger = [](VF x, VF y) { return f_bits(i_max(i_bits(x), i_bits(y))); };
-        i_store(lanes, i_bits(fold_lanes(f_bits(a), larger)));
-        return lanes[0];
-    }
-    i_store(lanes, a);
-    for (int32_t lane : lanes) most = lane > most ? lane : most;
-    return most;
+// By lambdas: GCC 12 calls i_add through a pointer at -O2.
+inline int32_t i_sum(VI a) {
+    return fold(a, [](VI x, VI y) { return i_add(x, y); });
+}
+inline int32_t i_largest(VI a) {
+    return fold(a, [](VI x, VI y) { return i_max(x, y); });
 }
 inline float l_sum(F16x a) { return fold(a, f_add); }
 inline float l_reduce_max(F16x a) { return fold(a, f_max); }
@@ -115,7 +105,7 @@ struct AbsMax {
     int32_t bits() const {
         VI most = best[0];
         for (int i = 1; i < 16 / kLanes; ++i) most = i_max(most, best[i]);
-        return i_most(most);
+        return i_largest(most);
     }
 };
 inline int32_t absmax_bits(const float* y, int64_t width) {

@@ -17,12 +17,13 @@ namespace {
 
 // Whether the tokens go straight from the decoder; `most` is this unit's guess of the most that do.
 inline bool is_direct(const sterna::LinearArgs& a, int most) {
-    return a.n < kFewestTokens || a.n <= (a.direct_tokens ? a.direct_tokens : most);
+    return a.n <= (a.direct_tokens ? a.direct_tokens : most);
 }
 
 template <class F, class Blocks, class PanelBlocks = Blocks>
 void linear_vectors(const sterna::LinearArgs& a) {
-    if (is_direct(a, F::kDirectTokens)) return linear_direct<F, Blocks>(a);
+    const bool too_few = F::kInteger && a.n < kFewestTokens;
+    if (too_few || is_direct(a, F::kDirectTokens)) return linear_direct<F, Blocks>(a);
     if constexpr (F::kInteger) {
         linear_panel<F, PanelBlocks>(a);
     } else {

@@ -155,7 +155,7 @@ struct RowBlocks {
 
 // Takes the tokens from n0 on, in blocks of N and last, smaller blocks of 6 and 4, which make every even number from 4 on.
 // Where an odd number is left, the last block overlaps the one before, since a loop for each number would double the code.
-// Needs kFewestTokens.
+// Needs kFewestTokens; fewer go straight from the decoder.
 constexpr int kFewestTokens = 4;
 template <class Blocks, int GN, int N>
 inline void panel_tokens(const sterna::LinearArgs& a, const PanelTile& tile, int g0, int part,

@@ -105,23 +105,6 @@ struct GroupedPanel {
             if (Groups::kGroupMinima) factor.at += k / kX;
         }
     };
-    // Adds the products of a long span. It is a function of its own, since the code that follows would take registers from
-    // its accumulators. It is told the end and not how many k there are: GCC 12 peels some of a constant number of steps,
-    // and 24 accumulators go through memory at each.
-    template <int GN, int N>
-    [[gnu::noinline]] static void add_long(const int8_t* x, const int8_t* end, int64_t ldx,
-                                           const uint8_t* codes, int64_t stride,
-                                           VI (&sums)[N][GN]) {
-        const auto each = [](auto f) {
-            STERNA_UNROLL(16)
-            for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
-            for (int g = 0; g < GN; ++g) f(n, g);
-        };
-        VI acc[N][GN];
-        each([&](int n, int g) { acc[n][g] = sums[n][g]; });
-        panel_sums<F, GN, N>(x, ldx, codes, stride, end - x, acc);
-        each([&](int n, int g) { sums[n][g] = acc[n][g]; });
-    }
     // Adds `count` groups of k of N tokens x GN row blocks to [n][g]. A function of its own, which has all registers.
     template <int GN, int N>
     [[gnu::noinline]] static void add_groups(At at, int64_t count, float* to) {
@@ -148,7 +131,9 @@ struct GroupedPanel {
                 if constexpr (kSpanK <= kGroupK) {
                     panel_products<F, GN, N, kSpanK>(x, at.ldx, codes, at.codes_stride, sum);
                 } else {
-                    add_long<GN, N>(x, x + kSpanK, at.ldx, codes, at.codes_stride, sum);
+                    int64_t span_k = kSpanK;
+                    STERNA_HIDDEN(span_k);
+                    panel_sums<F, GN, N>(x, at.ldx, codes, at.codes_stride, span_k, sum);
                 }
                 each([&](int n, int g) {
                     const float* scale = ready + g * at.ready_stride + span * kLanes;

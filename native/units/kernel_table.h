@@ -323,7 +323,6 @@ struct KvStoreArgs {
 
 constexpr int32_t kNoWindow = INT32_MAX;
 
-// A block of query rows of one KV head of one sequence.
 // Pages of keys: where those of a KV head lie, and their numbers.
 struct KeyPages {
     const uint8_t* base;
@@ -331,6 +330,7 @@ struct KeyPages {
     int count;
 };
 
+// A block of query rows of one KV head of one sequence.
 struct AttentionArgs {
     const float* const* q;  // [rows] -> [head_dim]
     float* const* out;  // [rows] -> [head_dim]

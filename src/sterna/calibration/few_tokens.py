@@ -29,7 +29,8 @@ COUNTS = (2, 4, 6, 8, 12, 16)
 BUDGET_S = 0.25
 _LEAST_WEIGHT_BYTES = 1 << 20
 _WHAT = "direct tokens of memory"
-# Values of "most direct tokens": the unit's guess, a panel for every step, and for none.
+# Values of "most direct tokens": the unit's guess, a panel for every step (of integers from four
+# tokens on), and for none.
 _GUESS, _PANEL, _DIRECT = 0, 1, _native.few_tokens
 
 
