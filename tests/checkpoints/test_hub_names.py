@@ -70,7 +70,8 @@ def test_what_a_name_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert resolve("x.gguf") == Path("x.gguf")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert resolve("~/x.gguf") == tmp_path / "x.gguf"
-    assert resolve(tmp_path) == tmp_path
+    assert resolve(tmp_path) == tmp_path / "x.gguf"  # the one model in it
+    assert resolve(tmp_path / "nano") == tmp_path / "nano"
     failure(lambda: resolve("hf://org/name"), HubError, "offline")  # as conftest.py asks for
 
 

@@ -342,19 +342,47 @@ def test_generate_and_chat(mixed: Path) -> None:
 
 
 def test_split_files(tmp_path: Path) -> None:
-    """Any part opens all; a missing or misnamed one is named."""
+    """Any part opens all, and so does the folder; a missing or misnamed one is named."""
     write(tmp_path / "whole.gguf", MODELS["mixed"])
-    write(tmp_path / "m.gguf", MODELS["mixed"], split_max_tensors=8)
-    parts = sorted(tmp_path.glob("m-*.gguf"))
-    assert len(parts) == 3
     expected = logits(LLM(tmp_path / "whole.gguf"))
-    for part in parts[::2]:
-        assert_same_bits(logits(LLM(part)), expected)
+    (folder := tmp_path / "parts").mkdir()
+    write(folder / "m.gguf", MODELS["mixed"], split_max_tensors=10, small_first_shard=True)
+    parts = sorted(folder.glob("m-*.gguf"))
+    assert [len(gguf.GGUFReader(part).tensors) for part in parts][:2] == [0, 10]
+    for named in (parts[0], parts[-1], folder):
+        assert_same_bits(logits(LLM(named)), expected)
+    (tmp_path / "m-00001-of-00002.gguf").write_bytes(b"")
+    failure(
+        lambda: LLM(tmp_path), RequestError, "one GGUF model", "m-00001-of-00002.gguf, whole.gguf"
+    )
     renamed = tmp_path / "other.gguf"
     renamed.write_bytes(parts[1].read_bytes())
-    failure(lambda: LLM(renamed), ModelFormatError, "other.gguf", "split.count", "part 1 of 3")
+    failure(lambda: LLM(renamed), ModelFormatError, "other.gguf", "split.count", "part 2 of 3")
+    stored = [part.read_bytes() for part in parts]
+    parts[1].write_bytes(stored[2])  # of the same split, but another part
+    failure(lambda: LLM(folder), ModelFormatError, parts[1].name, "part 2 of 3", "part 3 of 3")
+    write(tmp_path / "n.gguf", MODELS["F16"], split_max_tensors=8)  # of another model
+    parts[1].write_bytes((tmp_path / "n-00003-of-00003.gguf").read_bytes())
+    failure(lambda: LLM(folder), ModelFormatError, parts[1].name)
     parts[1].unlink()
-    failure(lambda: LLM(parts[0]), ModelFormatError, parts[1].name)
+    failure(lambda: LLM(parts[0]), ModelFormatError, parts[1].name, "part 2 of 3")
+    parts[0].unlink()
+    failure(lambda: LLM(folder), ModelFormatError, parts[0].name, "part 1 of 3")
+
+
+def test_a_split_of_other_counts(tmp_path: Path) -> None:
+    """A count that the parts do not add up to is refused, and tensors that two parts have."""
+    write(tmp_path / "m.gguf", MODELS["mixed"], split_max_tensors=8)
+    first, second, _ = sorted(tmp_path.glob("m-*.gguf"))
+    whole = first.read_bytes()
+    at = whole.index(b"split.tensors.count") + len("split.tensors.count") + 4
+    first.write_bytes(whole[:at] + b"\x11" + whole[at + 1 :])
+    failure(lambda: LLM(first), ModelFormatError, first.name, "split.tensors.count", "got 17")
+    first.write_bytes(whole)
+    names, others = ({t.name for t in gguf.GGUFReader(part).tensors} for part in (first, second))
+    one, other = next((a, b) for a in sorted(names) for b in sorted(others) if len(a) == len(b))
+    second.write_bytes(second.read_bytes().replace(other.encode(), one.encode()))
+    failure(lambda: LLM(first), ModelFormatError, second.name, one, "each tensor in one file")
 
 
 def test_the_cache(mixed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

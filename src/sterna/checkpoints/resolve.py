@@ -9,7 +9,9 @@ from pathlib import Path
 from sterna.checkpoints.directory import CONFIG
 from sterna.checkpoints.hub_names import PREFIX, HubName, looks_like_name
 from sterna.errors import HubError, RequestError, shown
+from sterna.files.reading import unreadable
 
+MAX_LISTED = 8  # files that a message lists
 BUILT_IN = {"nano": Path(__file__).parent.parent / "data" / "nano"}
 
 
@@ -23,8 +25,9 @@ def resolve(
     """Find the folder or GGUF file that `model` means, and fetch it from the Hub if need be.
 
     An existing path comes first, then a built-in name, then org/name[@revision][:file] on the Hub
-    (hf:// in front means the Hub). Texts that look like paths are never fetched. A model of the Hub
-    stays at the fetched commit until `sterna pull` asks for a newer one.
+    (hf:// in front means the Hub). A folder without config.json means the one GGUF model in it.
+    Texts that look like paths are never fetched. A model of the Hub stays at the fetched commit
+    until `sterna pull` asks for a newer one.
 
     offline, announce, inspect: as in `hub.pull`. Raises RequestError, ModelFormatError or HubError.
     """
@@ -61,6 +64,10 @@ def _may_mean_path(error: HubError | RequestError, path: Path) -> bool:
 
 def _existing(path: Path, text: str) -> Path:
     if _exists(path):
+        if path.is_dir() and not _holds_model(path):
+            found = _gguf_in(path)
+            if found is not None:
+                return found
         if looks_like_name(text) and not _holds_model(path):
             raise RequestError(
                 f"{text}: must be a model's folder, but the one of this name has no {CONFIG}; "
@@ -75,6 +82,27 @@ def _existing(path: Path, text: str) -> Path:
         f"{text}: must be a model's folder, a .gguf file, {known}, but got a path that does not "
         f"exist; {remedy}"
     )
+
+
+def _gguf_in(folder: Path) -> Path | None:
+    """Return the GGUF model of a folder, of a split one the first part; None if there is none.
+
+    RequestError if there are several. Parts without the first are returned, for an error that
+    names what is missing.
+    """
+    from sterna.checkpoints.hub.choose import gguf_models
+
+    try:
+        names = sorted(name for name in os.listdir(folder) if name.lower().endswith(".gguf"))
+    except OSError as error:
+        raise unreadable(folder, error) from error
+    models = sorted(gguf_models(names)) or names[:1]
+    if len(models) > 1:
+        raise RequestError(
+            f"{folder}: must hold one GGUF model, but got {', '.join(models[:MAX_LISTED])}; "
+            "name the file"
+        )
+    return folder / models[0] if models else None
 
 
 def _holds_model(path: Path) -> bool:

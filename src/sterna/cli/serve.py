@@ -286,9 +286,10 @@ def _settings(max_seqs: int, step_ms: float, options: dict[str, Any]) -> Setting
 def _file_bytes(model: str) -> int:
     """Count the bytes of a model's files, which is about what it needs in memory."""
     from sterna.checkpoints.resolve import resolve
+    from sterna.gguf.file import parts_of
 
     path = resolve(model)
-    files = [path] if path.is_file() else [f for f in path.iterdir() if f.is_file()]
+    files = parts_of(path) if path.is_file() else [f for f in path.iterdir() if f.is_file()]
     return sum(file.stat().st_size for file in files)
 
 

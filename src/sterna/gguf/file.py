@@ -34,6 +34,7 @@ from sterna.gguf.tensor_types import (
 __all__ = ["GgufFile", "GgufModel", "is_gguf"]
 
 MAX_PARTS = 10_000
+SPLIT_REMEDY = "keep the names that the parts were published under, all in one folder"
 READABLE = (*FLOAT_TYPES, *BLOCK_TYPES, "I2_S")
 _OTHER = "use another quantisation of this model"
 #: What to download instead of a file of a type that is not supported. IQ1, IQ2 and IQ3 store
@@ -106,6 +107,7 @@ class GgufModel:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Open all files and check their headers."""
         paths = parts_of(Path(path))
+        _require_parts(paths)
         files = [GgufFile(p) for p in paths]
         self.path: Path = paths[0]
         self.metadata: Metadata = files[0].metadata
@@ -152,6 +154,18 @@ def parts_of(path: Path) -> list[Path]:
     return [path.with_name(f"{stem}-{i + 1:05}-of-{count:05}.gguf") for i in range(count)]
 
 
+def _require_parts(paths: list[Path]) -> None:
+    """Raise ModelFormatError for the first part of a split that is not there."""
+    missing = [number for number, path in enumerate(paths, 1) if not path.exists()]
+    if len(paths) > 1 and missing:
+        raise ModelFormatError(
+            file=paths[missing[0] - 1],
+            expected=f"part {missing[0]} of {len(paths)} of this model",
+            got=f"nothing at this path, and {len(paths) - len(missing)} other parts next to it",
+            remedy=SPLIT_REMEDY,
+        )
+
+
 def _check_part(file: GgufFile, number: int, count: int) -> None:
     """Check that a file belongs to the split that its name says."""
     split, part = (file.metadata.integer(f"split.{key}", 0) for key in ("count", "no"))
@@ -159,9 +173,9 @@ def _check_part(file: GgufFile, number: int, count: int) -> None:
         return
     raise file.metadata.error(
         "split.count",
-        f"part {number} of {count}, as the file's name says",
-        f"part {part} of {split}",
-        remedy="keep the names that the parts were published under, all in one folder",
+        f"part {number + 1} of {count}, as the file's name says",
+        f"part {part + 1} of {split}",
+        remedy=SPLIT_REMEDY,
     )
 
 

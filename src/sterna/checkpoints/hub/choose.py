@@ -81,7 +81,7 @@ def choose(name: HubName, sizes: Mapping[str, int]) -> Choice:
     name fits no GGUF or several unusual ones, ModelFormatError if the repository holds no weights
     that Sterna reads.
     """
-    models = _gguf_models(sizes)
+    models = gguf_models(sizes)
     has_safetensors = WEIGHTS in sizes or INDEX in sizes
     if name.file is None and has_safetensors:
         return _safetensors(name, sizes)
@@ -135,8 +135,12 @@ def _safetensors(name: HubName, sizes: Mapping[str, int]) -> Choice:
     return Choice((*small, INDEX if index else WEIGHTS), None, default=True, index=index)
 
 
-def _gguf_models(paths: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """GGUF models: path of the (first) file -> all files of the model."""
+def gguf_models(paths: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """GGUF models: path of the (first) file -> all files of the model.
+
+    Parts whose first is missing are no model; files of vision towers and importance matrices are
+    passed over next to others.
+    """
     models: dict[str, list[str]] = {}
     for path in sorted(paths):
         if path.lower().endswith(".gguf"):
