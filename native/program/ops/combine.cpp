@@ -1,4 +1,4 @@
-// What its experts made of a token, each times its share, summed in ascending order of the experts (+ residual).
+// What its experts made of a token, each times its share (if it has one), summed in ascending order of the experts (+ residual).
 #include <algorithm>
 
 #include "program/program.h"
@@ -16,7 +16,7 @@ class CombineOp final : public RowOp {
           residual_(f.value("residual")),
           output_(f.value("output")) {
         f.require(x_.chosen >= 1, "x", "must have rows of experts");
-        f.require(x_.chosen <= shares_.ld(), "shares", "is too narrow");
+        f.require(!shares_ || x_.chosen <= shares_.ld(), "shares", "is too narrow");
         f.require(output_.width <= x_.ld() && output_.buffer != x_.buffer &&
                       output_.buffer != shares_.buffer,
                   "output", "must have the width of x, and a buffer of its own");
@@ -28,7 +28,7 @@ class CombineOp final : public RowOp {
     void row(Step&, int64_t n, int) override {
         constexpr int64_t kColumns = 64;
         const auto& rows = work.buffer(x_);
-        const float* shares = work.buffer(shares_).row(n);
+        const float* shares = shares_ ? work.buffer(shares_).row(n) : nullptr;
         const float* residual = residual_ ? work.buffer(residual_).row(n) : nullptr;
         const int32_t* row = work.routing.row.data() + n * x_.chosen;
         float* y = work.buffer(output_).row(n);
@@ -37,7 +37,7 @@ class CombineOp final : public RowOp {
             float sum[kColumns] = {};
             for (int i = 0; i < x_.chosen; ++i) {
                 const float* part = rows.row(row[i]) + from;
-                const float share = shares[i];
+                const float share = shares ? shares[i] : 1;
                 for (int64_t c = 0; c < columns; ++c) sum[c] += share * part[c];
             }
             for (int64_t c = 0; c < columns; ++c)

@@ -18,6 +18,7 @@ class RowwiseOp final : public RowOp {
           x_(f.value("x")),
           up_(f.value("up")),
           residual_(f.value("residual")),
+          shares_(f.value("shares")),
           output_(f.value("output")),
           width_(output_.width),
           up_column_(f.whole("up_column")),
@@ -38,7 +39,7 @@ class RowwiseOp final : public RowOp {
     }
     const char* kind() const override { return "rowwise"; }
     int64_t scratch_bytes(const Step&) const override {
-        return padded_width(width_) * (up_ ? 12 : 4);
+        return padded_width(width_) * (up_ ? 12 : shares_ ? 8 : 4);
     }
     Division units(const Step& step) const override {
         return {rows(step) * std::max(output_.chosen, 1), step.threads};
@@ -83,16 +84,20 @@ class RowwiseOp final : public RowOp {
                   "must be rounded with one scale a row where its places are listed");
     }
     void check_rows(const OpFields& f) const {
-        if (!output_.chosen) return f.require(!x_.chosen && !spread_, "x", "has rows of experts");
+        if (!output_.chosen)
+            return f.require(!x_.chosen && !spread_ && !shares_, "x", "has rows of experts");
         f.require(!selected && !residual_, "output",
                   "has rows of experts, none of which is selected or has a residual");
         f.require(spread_ == !x_.chosen, "x", "must have rows of tokens where it is spread");
         f.require(!spread_ || x_.buffer != output_.buffer, "output",
                   "must have a buffer of its own where x is spread");
+        f.require(!shares_ || (spread_ && glu_ == Glu::kNone && shares_.width == output_.chosen),
+                  "shares", "must be of the experts that x is spread to, without a glu");
     }
     const float* gate_and_up(int64_t n, int worker, int64_t& up_offset) const;
+    const float* shared_row(int64_t unit, int worker) const;
 
-    Operand x_, up_, residual_, output_;
+    Operand x_, up_, residual_, shares_, output_;
     int64_t width_, up_column_, parts_;
     Glu glu_;
     float limit_;
@@ -109,6 +114,7 @@ class RowwiseOp final : public RowOp {
 void RowwiseOp::row(Step& step, int64_t n, int worker) {
     const auto& dst = work.buffer(output_);
     int64_t from = n, count = rows(step);
+    const int64_t unit = n;
     if (output_.chosen) {
         const auto i = static_cast<size_t>(n);
         const Routing& routing = work.routing;
@@ -120,6 +126,7 @@ void RowwiseOp::row(Step& step, int64_t n, int worker) {
     a.x = work.buffer(x_).row(from);
     a.up_offset = up_column_;
     if (up_) a.x = gate_and_up(from, worker, a.up_offset);
+    if (shares_) a.x = shared_row(unit, worker);
     a.width = width_ / parts_;
     a.glu = glu_;
     a.limit = limit_;
@@ -157,6 +164,16 @@ const float* RowwiseOp::gate_and_up(int64_t n, int worker, int64_t& up_offset) c
     float* const row = reinterpret_cast<float*>(work.scratch(worker)) + up_offset;
     std::copy_n(work.buffer(x_).row(n), width_, row);
     std::copy_n(work.buffer(up_).row(n) + up_column_, width_, row + up_offset);
+    return row;
+}
+
+// A token's row times the share of one of its experts, in the scratch, behind the room for a row.
+const float* RowwiseOp::shared_row(int64_t unit, int worker) const {
+    const int64_t token = unit / output_.chosen;
+    const float share = work.buffer(shares_).row(token)[unit % output_.chosen];
+    const float* x = work.buffer(x_).row(token);
+    float* const row = reinterpret_cast<float*>(work.scratch(worker)) + padded_width(width_);
+    for (int64_t i = 0; i < width_; ++i) row[i] = share * x[i];
     return row;
 }
 

@@ -9,7 +9,7 @@ native `Program`.
 from sterna.graph.activations import ACTIVATIONS
 from sterna.graph.builder import GraphBuilder
 from sterna.graph.graph import Graph
-from sterna.graph.heads import Attention, Heads, RecurrentHeads, Rotary, Rotation
+from sterna.graph.heads import Attention, Heads, RecurrentHeads, Rotary, Rotation, Scoring
 from sterna.graph.ops import AdaptedLayer, Route, Value
 
 __all__ = [
@@ -23,5 +23,6 @@ __all__ = [
     "Rotary",
     "Rotation",
     "Route",
+    "Scoring",
     "Value",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 import numpy as np
@@ -11,7 +11,16 @@ import numpy as np
 from sterna.errors import UnsupportedModelError
 from sterna.formats import Experts, PackedWeight, Shadow
 from sterna.graph.graph import Graph
-from sterna.graph.heads import F32, ROW_BLOCK, Attention, Heads, RecurrentHeads, Rotation
+from sterna.graph.heads import (
+    F32,
+    ROW_BLOCK,
+    SOFTMAX,
+    Attention,
+    Heads,
+    RecurrentHeads,
+    Rotation,
+    Scoring,
+)
 from sterna.graph.ops import (
     ActivationOp,
     AdaptedLayer,
@@ -346,33 +355,38 @@ class GraphBuilder:
 
     def route(
         self, logits: Value, experts: int, chosen: int, name: str, of_all: bool = False,
-        factors: F32 | None = None,
+        factors: F32 | None = None, scoring: Scoring = SOFTMAX,
     ) -> Route:  # fmt: skip
-        """Choose experts for each token: those with the largest logits, the first among equals.
+        """Choose experts for each token: those with the largest scores, the first among equals.
 
-        logits: the first `experts` columns of a row. Shares are the softmax over the chosen logits,
-        or with of_all over all, so that those of the chosen experts do not add up to 1. factors:
-        float32 [experts], by which the shares of each expert are then multiplied.
+        logits: the first `experts` columns of a row. Shares are the scores divided by the sum of
+        the chosen ones, or with of_all the scores as they are, so that those of the chosen experts
+        do not add up to 1. factors: float32 [experts], by which the shares of each expert are then
+        multiplied.
         """
         shares = self._add(
             RouteOp(
                 name=name, output=Value(chosen), x=logits, experts=experts, chosen=chosen,
-                of_all=of_all, factors=factors,
+                of_all=of_all, factors=factors, scoring=scoring,
             )
         )  # fmt: skip
         self.current = Route(shares, experts, chosen)
         return self.current
 
-    def spread(self, x: Value, route: Route, name: str) -> Value:
+    def spread(self, x: Value, route: Route, name: str, shared: bool = False) -> Value:
         """Copy each token's row to each of its experts; what follows runs on these rows, up to
         `combine`.
 
-        Combine the rows of one route before the next one begins.
+        shared: it is multiplied by the expert's share here, and not in `combine`. Combine the rows
+        of one route before the next one begins.
         """
         if route is not self.current:
             raise ValueError(f"{name}: a row must go to the experts of the last route")
+        shares = route.shares if shared else None
+        if shared:
+            self.current = route = replace(route, shares=None)
         out = Value(x.width, x.starts, route=route)
-        return self._add(RowwiseOp(name=name, output=out, x=x, spread=True))
+        return self._add(RowwiseOp(name=name, output=out, x=x, spread=True, shares=shares))
 
     def combine(self, x: Value, residual: Value | None, name: str) -> Value:
         """Sum a token's rows of experts (and the residual), each times its share.

@@ -1,4 +1,5 @@
-"""Heads, rotations and windows: how layers of a model attend, recur and rotate, as plain values."""
+"""Heads, rotations, windows and scores of experts: how layers of a model attend, recur, rotate and
+choose, as plain values."""
 
 from __future__ import annotations
 
@@ -7,7 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["F32", "ROW_BLOCK", "Attention", "Heads", "RecurrentHeads", "Rotary", "Rotation"]
+__all__ = [
+    "F32",
+    "ROW_BLOCK",
+    "SOFTMAX",
+    "Attention",
+    "Heads",
+    "RecurrentHeads",
+    "Rotary",
+    "Rotation",
+    "Scoring",
+]
 
 F32 = npt.NDArray[np.float32]
 ROW_BLOCK = 16  # columns are written, and heads padded, in multiples of it (native kRowBlock)
@@ -101,3 +112,31 @@ class RecurrentHeads:
     def width(self) -> int:
         """Features of a row [q | k | v]."""
         return 2 * self.k_heads * self.k_dim + self.v_width
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How a router's logits become scores, and what these are chosen and shared by.
+
+    function: "softmax", of all experts; "sigmoid"; or "sparsemixer" (Phi-MoE, arXiv 2409.12136): an
+    expert's share is its part of a softmax over those experts behind it, in the order of logits,
+    that lie within `within` of its own: (largest - logit) / max(|logit|, largest) <= within.
+    bias: of each expert; added to its score where experts are chosen, not in shares; (): none.
+    groups: experts are in so many, of which `chosen_groups` may be used, those with the largest sum
+    of their `best` (1 or 2) largest scores with their biases.
+    scale: of all shares. added, least: where shares are divided by the sum of the chosen scores,
+    they are by max(sum + added, least).
+    """
+
+    function: str = "softmax"
+    bias: tuple[float, ...] = ()
+    groups: int = 1
+    chosen_groups: int = 1
+    best: int = 1
+    scale: float = 1.0
+    added: float = 0.0
+    least: float = 0.0
+    within: float = 0.0
+
+
+SOFTMAX = Scoring()

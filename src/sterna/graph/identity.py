@@ -78,6 +78,8 @@ class _Hasher:
         self._say("fields of", kind.__name__)
         unsaid = next((names for base, names in _UNSAID.items() if issubclass(kind, base)), ())
         for field in fields(kind):
-            if field.name not in unsaid:
-                self._say(field.name)
-                self._add(getattr(value, field.name))
+            held = getattr(value, field.name)
+            if field.name in unsaid or ("later" in field.metadata and held == field.default):
+                continue
+            self._say(field.name)
+            self._add(held)

@@ -7,14 +7,20 @@ from typing import ClassVar
 
 from sterna.formats import PackedWeight
 
-__all__ = ["Op", "Route", "Value", "WeightOp"]
+__all__ = ["LATER", "Op", "Route", "Value", "WeightOp"]
+
+
+#: Metadata of a field that an operation got when models had digests already: its default has no
+#: part in them.
+LATER = {"later": True}
 
 
 @dataclass(frozen=True, eq=False)
 class Route:
-    """Which of `experts` each token goes to, `chosen` of them, and in `shares` how much of each."""
+    """Which of `experts` each token goes to, `chosen` of them, and in `shares` how much
+    of each; None where their rows were multiplied already."""
 
-    shares: Value
+    shares: Value | None
     experts: int
     chosen: int
 

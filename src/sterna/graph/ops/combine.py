@@ -12,11 +12,11 @@ __all__ = ["CombineOp"]
 
 @dataclass(eq=False, kw_only=True)
 class CombineOp(Op):
-    """(residual +) the sum of a token's rows of experts, each times its share."""
+    """(residual +) the sum of a token's rows of experts, each times its share, if there is one."""
 
     kind: ClassVar[str] = "combine"
     x: Value
-    shares: Value
+    shares: Value | None
     residual: Value | None = None
 
     @property

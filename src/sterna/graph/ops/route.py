@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
-from sterna.graph.heads import F32
-from sterna.graph.ops.base import Op, Value
+from sterna.graph.heads import F32, SOFTMAX, Scoring
+from sterna.graph.ops.base import LATER, Op, Value
 
 __all__ = ["RouteOp"]
 
@@ -15,7 +15,7 @@ __all__ = ["RouteOp"]
 class RouteOp(Op):
     """Chooses experts by their logits x; the output has their shares.
 
-    of_all: shares add up to 1 over all experts. factors: of each expert's shares.
+    of_all: shares are scores, as they are. factors: of each expert's shares.
     """
 
     kind: ClassVar[str] = "route"
@@ -24,3 +24,4 @@ class RouteOp(Op):
     chosen: int
     of_all: bool = False
     factors: F32 | None = None
+    scoring: Scoring = field(default=SOFTMAX, metadata=LATER)

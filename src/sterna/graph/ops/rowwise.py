@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from sterna.graph.heads import F32, Rotation
-from sterna.graph.ops.base import Op, Value
+from sterna.graph.ops.base import LATER, Op, Value
 
 __all__ = ["RowwiseOp"]
 
@@ -21,7 +21,7 @@ class RowwiseOp(Op):
     norm: weights of an RMSNorm; parts: of a row, each normalised by itself.
     inverse: of the rotation.
     rounding: to int8 for integer layers, as `Format.rounding`; None: not rounded.
-    spread: a row of a token goes to each of its experts.
+    spread: a row of a token goes to each of its experts; shares: what multiplies it there.
     """
 
     kind: ClassVar[str] = "rowwise"
@@ -39,6 +39,7 @@ class RowwiseOp(Op):
     factor: float = 1.0
     rounding: int | None = None
     spread: bool = False
+    shares: Value | None = field(default=None, metadata=LATER)
 
     @property
     def is_norm(self) -> bool:
