@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from sterna import models
+
 #: Slow imports that neither a page of help nor a token needs.
 HEAVY = (
     "asyncio", "concurrent.futures", "email", "http", "httpx", "huggingface_hub",
@@ -20,6 +22,8 @@ READERS = (
     "sterna.chat.rendering", "sterna.checkpoints.hub", "sterna.gguf.architectures",
     "sterna.gguf.weight_source", "sterna.weights.checkpoint_weights", "sterna.weights.storages",
 )  # fmt: skip
+#: Modules of architectures: a model needs its own, and those that its own is built on.
+ARCHITECTURES = tuple(module.__name__ for module in models.modules())
 #: Prints the modules that a command imports; site-packages may import others before it.
 PROGRAM = """
 import sys
@@ -53,6 +57,7 @@ def test_generate(tmp_path: Path) -> None:
     again = imported(tmp_path, *args)
     assert "sterna.engine.engine" in again
     assert within(again, *HEAVY, *READERS) == []
+    assert within(again, *ARCHITECTURES) == ["sterna.models.bitnet"]
 
 
 @pytest.mark.parametrize("args", [("--version",), ("generate", "--help")])

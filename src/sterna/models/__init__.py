@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,21 +29,15 @@ from sterna.files.jsonfile import MAX_CONFIG_BYTES, load_json_object
 
 __all__ = ["architectures", "module_of", "modules", "require_architecture"]
 
-_MODULES: dict[str, ModuleType] = {}
-for _info in pkgutil.iter_modules(__path__):
-    _module = importlib.import_module(f"{__name__}.{_info.name}")
-    for _name in getattr(_module, "ARCHITECTURES", ()):
-        _MODULES[_name] = _module
-
 
 def architectures() -> list[str]:
     """List the names that config.json's `architectures` may have."""
-    return sorted(_MODULES)
+    return sorted(_modules_by_architecture())
 
 
 def modules() -> list[ModuleType]:
     """List the modules of all architectures."""
-    return list(dict.fromkeys(_MODULES.values()))
+    return list(dict.fromkeys(_modules_by_architecture().values()))
 
 
 def require_architecture(file: Path) -> None:
@@ -60,9 +55,35 @@ def module_of(config: dict[str, Any], file: Path) -> ModuleType:
         raise ModelFormatError(
             file=file, field="architectures", expected="a list with a name", got=names
         )
-    if names[0] not in _MODULES:
+    module = _namesake(names[0]) or _modules_by_architecture().get(names[0])
+    if module is None:
         raise UnsupportedModelError(
             f"{file}: architecture must be one of {', '.join(architectures())}, "
             f"but got {brief(names[0])}; Sterna does not run this model yet"
         )
-    return _MODULES[names[0]]
+    return module
+
+
+def _namesake(architecture: str) -> ModuleType | None:
+    """Return the architecture's module if it has the same name: most starts import no other."""
+    for name in _module_names():
+        if architecture.lower().startswith(name.replace("_", "")):
+            module = _imported(name)
+            if architecture in getattr(module, "ARCHITECTURES", ()):
+                return module
+    return None
+
+
+@cache
+def _modules_by_architecture() -> dict[str, ModuleType]:
+    found = [_imported(name) for name in _module_names()]
+    return {name: module for module in found for name in getattr(module, "ARCHITECTURES", ())}
+
+
+@cache
+def _module_names() -> list[str]:
+    return [info.name for info in pkgutil.iter_modules(__path__)]
+
+
+def _imported(name: str) -> ModuleType:
+    return importlib.import_module(f"{__name__}.{name}")
