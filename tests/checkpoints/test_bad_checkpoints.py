@@ -218,9 +218,10 @@ def test_tokenizer_of_another_model(folder: Path) -> None:
 
 
 def test_unsupported_architecture(folder: Path) -> None:
-    """Names the architecture, and those that there are."""
-    edit_config(folder, architectures=["MambaForCausalLM"], model_type="mamba")
-    failure(lambda: LLM(folder), UnsupportedModelError, "MambaForCausalLM", "BitNetForCausalLM")
+    """Names the architecture, and the three that are nearest to it."""
+    edit_config(folder, architectures=["Olmo9ForCausalLM"], model_type="olmo9")
+    nearest = "Olmo2ForCausalLM", "Olmo3ForCausalLM"
+    failure(lambda: LLM(folder), UnsupportedModelError, "Olmo9ForCausalLM", *nearest)
 
 
 @pytest.mark.parametrize(

@@ -447,6 +447,13 @@ def test_sound_but_unsupported(case: str, tmp_path: Path) -> None:
     failure(lambda: LLM(tmp_path / "x.gguf"), UnsupportedModelError, "x.gguf", word)
 
 
+def test_the_nearest_architectures(tmp_path: Path) -> None:
+    """Are named where a file has one that is not known."""
+    write(tmp_path / "x.gguf", Tiny("gemma9", layers=1))
+    known = "gemma,", "gemma2", "gemma3"
+    failure(lambda: LLM(tmp_path / "x.gguf"), UnsupportedModelError, *known)
+
+
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no eps": ({"llama.attention.layer_norm_rms_epsilon": None}, "rms_epsilon"),
     "text for a number": ({"llama.block_count": "2"}, "llama.block_count"),

@@ -37,7 +37,8 @@ def write(path: Path, saved: Saved, model: Any) -> Path:
     tiny = Tiny(
         arch=arch, hidden=width, wide=sizes["intermediate_size"],
         layers=sizes["num_hidden_layers"], heads=heads, kv_heads=sizes["num_key_value_heads"],
-        head_dim=width // heads, keys={f"{arch}.{key}": v for key, v in keys.items()},
+        head_dim=sizes.get("head_dim", width // heads),
+        keys={f"{arch}.{key}": v for key, v in keys.items()},
     )  # fmt: skip
     writer = gguf.GGUFWriter(path, arch)
     gguf_factory.add_metadata(writer, tiny)

@@ -37,8 +37,8 @@ load_hparams = ModelBase.load_hparams
 def with_rotary_pct(*args, **options):  # older files' name, the only one that a converter knows
     hparams = load_hparams(*args, **options)
     rope = hparams.get("rope_parameters") or {}
-    if "partial_rotary_factor" in rope:
-        hparams.setdefault("rotary_pct", rope["partial_rotary_factor"])
+    if "partial_rotary_factor" in rope or hparams.get("model_type") == "cohere2":
+        hparams.setdefault("rotary_pct", rope.get("partial_rotary_factor", 1.0))
     return hparams
 ModelBase.load_hparams = staticmethod(with_rotary_pct)
 for folder, out in json.loads(sys.argv[2]):

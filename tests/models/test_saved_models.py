@@ -85,11 +85,13 @@ def test_defaults_are_those_of_the_class(name: str) -> None:
     theirs = {k: v for k, v in text.to_dict().items() if k not in SAYS_NOTHING | FOLLOWS}
     theirs["num_experts"] = theirs.pop("num_local_experts", theirs.get("num_experts"))
     theirs["hidden_act"] = theirs.pop("hidden_activation", theirs.get("hidden_act"))
-    theirs["sliding_window_pattern"] = theirs.pop("_sliding_window_pattern", None)
+    if "_sliding_window_pattern" in theirs:
+        theirs["sliding_window_pattern"] = theirs.pop("_sliding_window_pattern")
     for other, usual in getattr(module, "ALIASES", {}).items():
         if other in theirs:
             theirs[usual] = theirs.pop(other)
-    theirs.setdefault("num_key_value_heads", theirs["num_attention_heads"])
+    if theirs.get("num_key_value_heads") is None:
+        theirs["num_key_value_heads"] = theirs["num_attention_heads"]
     ours = dict(module.DEFAULTS)
     if theirs.get("use_sliding_window") is False:  # which makes null of a window
         theirs.pop("sliding_window")

@@ -255,6 +255,92 @@ MODELS: dict[str, Saved] = {
         {"attention_bias": True, "logit_scale": 0.5, "tie_word_embeddings": False},
         converted=False,
     ),
+    "cohere2": Saved(
+        "Cohere2ForCausalLM",
+        {"sliding_window": 20},
+        gguf=(
+            "cohere2", {**_EPSILON, "logit_scale": 0.0625, "attention.sliding_window": 20}
+        ),
+    ),
+    "cohere2-layer-types": Saved(
+        "Cohere2ForCausalLM",
+        {
+            "sliding_window": 20, "layer_types": [FULL, SLIDING, SLIDING, FULL, SLIDING],
+            "attention_bias": True, "tie_word_embeddings": False, "layer_norm_eps": 1e-2,
+        },
+        converted=False,
+    ),
+    "arcee": Saved("ArceeForCausalLM"),
+    "arcee-bias": Saved(
+        "ArceeForCausalLM", {"attention_bias": True, "mlp_bias": True, "rms_norm_eps": 1e-2}
+    ),
+    "ernie4.5": Saved(
+        "Ernie4_5ForCausalLM", {"head_dim": 24}, gguf=("ernie4_5", {"rope.freq_base": 500000.0})
+    ),
+    "ernie4.5-bias": Saved("Ernie4_5ForCausalLM", {"head_dim": 16, "use_bias": True}),
+    "exaone4": Saved(
+        "Exaone4ForCausalLM",
+        {"sliding_window": 20, "rms_norm_eps": 1e-2},
+        gguf=(
+            "exaone4", {"attention.sliding_window": 20, "attention.layer_norm_rms_epsilon": 1e-2}
+        ),
+    ),
+    "exaone4-whole": Saved(
+        "Exaone4ForCausalLM", {"sliding_window": None, "head_dim": 24, "layer_types": [FULL] * 5}
+    ),
+    "gemma": Saved("GemmaForCausalLM", {"head_dim": 24}),
+    "gemma-bias": Saved("GemmaForCausalLM", {"head_dim": 16, "attention_bias": True}, unsaid=True),
+    "vaultgemma": Saved(
+        "VaultGemmaForCausalLM",
+        {
+            "head_dim": 24, "sliding_window": 20, "query_pre_attn_scalar": 24,
+            "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0,
+        },
+        converted=False,
+    ),
+    "helium": Saved("HeliumForCausalLM", {"head_dim": 16}, converted=False),
+    "helium-bias": Saved(
+        "HeliumForCausalLM",
+        {"head_dim": 16, "attention_bias": True, "mlp_bias": True, "rms_norm_eps": 1e-2},
+        converted=False,
+    ),
+    "jais2": Saved("Jais2ForCausalLM", gguf=("jais2", _EPSILON)),
+    "jais2-plain": Saved(
+        "Jais2ForCausalLM",
+        {"attention_bias": False, "mlp_bias": False, "layer_norm_eps": 1e-2, "head_dim": 24},
+    ),
+    "nemotron": Saved("NemotronForCausalLM", {"head_dim": 16}),
+    "nemotron-whole": Saved(
+        "NemotronForCausalLM",
+        {
+            "head_dim": 16, "attention_bias": True, "mlp_bias": True, "norm_eps": 1e-2,
+            "rope_parameters": {"rope_theta": 1000.0, "partial_rotary_factor": 1.0},
+        },
+    ),
+    "olmo": Saved("OlmoForCausalLM"),
+    "seed-oss": Saved(
+        "SeedOssForCausalLM",
+        {"head_dim": 24},
+        gguf=("seed_oss", {"attention.layer_norm_rms_epsilon": 1e-6}),
+    ),
+    "seed-oss-bias": Saved(
+        "SeedOssForCausalLM",
+        {"head_dim": 16, "attention_out_bias": True, "mlp_bias": True},
+    ),
+    "stablelm": Saved(
+        "StableLmForCausalLM",
+        gguf=(
+            "stablelm",
+            {**_EPSILON, "rope.dimension_count": 4, "use_parallel_residual": False},
+        ),
+    ),
+    "stablelm-parallel": Saved(
+        "StableLmForCausalLM",
+        {
+            "use_parallel_residual": True, "use_qkv_bias": True, "layer_norm_eps": 1e-2,
+            "rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+        },
+    ),
     "starcoder2": Saved("Starcoder2ForCausalLM", gguf=("starcoder2", _EPSILON)),
     "starcoder2-plain": Saved(
         "Starcoder2ForCausalLM",
@@ -376,7 +462,10 @@ _THREE_GEMMA4: dict[str, Any] = {
 DIGESTED: dict[str, dict[str, Any]] = {
     "Gemma2ForCausalLM": {"sliding_window": 48, "query_pre_attn_scalar": 64},
     **dict.fromkeys(("Gemma3ForCausalLM", "Gemma3TextModel"), _TWO_WINDOWS),
+    **dict.fromkeys(("Cohere2ForCausalLM", "Exaone4ForCausalLM"), _TWO_WINDOWS),
+    "VaultGemmaForCausalLM": {"sliding_window": 48, "query_pre_attn_scalar": 64},
     **dict.fromkeys(("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"), _THREE_GEMMA4),
+    "HeliumForCausalLM": {"attention_bias": True},
     "HunYuanDenseV1ForCausalLM": {"rope_scaling": {"type": "dynamic", "alpha": 1000.0}},
     "MiniCPMForCausalLM": {"scale_emb": 12, "scale_depth": 1.5, "dim_model_base": 64},
     "Olmo3ForCausalLM": _TWO_WINDOWS,
@@ -398,5 +487,6 @@ DIGESTED: dict[str, dict[str, Any]] = {
     "Qwen3_5MoeForConditionalGeneration": {
         "text_config": {**_TWO_HYBRID, **_TWO_EXPERTS, **_SHARED}
     },
+    "SeedOssForCausalLM": {"attention_out_bias": True},
     "SmolLM3ForCausalLM": {"no_rope_layers": [1, 0]},
 }  # fmt: skip

@@ -179,9 +179,9 @@ def _olmo2_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[s
 
 
 def _glm4_fields(model: GgufModel, name: str, _: dict[str, Any]) -> dict[str, Any]:
-    """Return that only q, k and v have biases; refuse rotations of an image's axes."""
+    """Refuse rotations of an image's axes."""
     require_neutral(model.metadata, f"{name}.rope.dimension_sections", ())
-    return {"attention_bias": "blk.0.attn_q.bias" in model.tensors}
+    return {}
 
 
 _FURTHER: dict[str, Callable[[GgufModel, str, dict[str, Any]], dict[str, Any]]] = {
@@ -200,6 +200,8 @@ def further_fields(
     A key of `kind.keys` has the type of its field's default in the model's module.
     """
     found = {own: fields[usual] for usual, own in kind.renamed.items()}
+    if kind.qkv_bias:
+        found[kind.qkv_bias] = "blk.0.attn_q.bias" in model.tensors
     defaults = module_of({"architectures": [kind.architecture]}, model.path).DEFAULTS
     m = model.metadata
     readers: dict[type, Callable[[str], object]] = {

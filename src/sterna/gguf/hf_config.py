@@ -9,7 +9,7 @@ import re
 import warnings
 from typing import Any
 
-from sterna.errors import ModelFormatError, UnsupportedModelError, shown
+from sterna.errors import ModelFormatError, UnsupportedModelError, nearest, shown
 from sterna.gguf.architecture_fields import further_fields, require_neutral
 from sterna.gguf.architectures import ARCHITECTURES_OF, WITH_EXPERTS
 from sterna.gguf.file import GgufModel
@@ -36,7 +36,8 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "attention.scale": (), "attention.causal": (True,), "logit_scale": (1.0,),
     "embedding_scale": (1.0,), "residual_scale": (1.0,), "attn_logit_softcapping": (0.0,),
     "final_logit_softcapping": (0.0,), "use_parallel_residual": (False,),
-    "attention.temperature_scale": (0.0,),
+    "attention.temperature_scale": (0.0,), "attention.clamp_kqv": (0.0,),
+    "attention.max_alibi_bias": (0.0,),
 }  # fmt: skip
 
 
@@ -47,8 +48,9 @@ def config_of(model: GgufModel) -> dict[str, Any]:
     kind = ARCHITECTURES_OF.get(name)
     if kind is None:
         raise UnsupportedModelError(
-            f"{model.path}: general.architecture must be one of {', '.join(ARCHITECTURES_OF)}, "
-            f"but got {shown(name)}; Sterna does not run this model yet"
+            f"{model.path}: general.architecture must be one of {len(ARCHITECTURES_OF)} that "
+            f"Sterna runs (nearest: {nearest(name, ARCHITECTURES_OF)}), but got {shown(name)}; "
+            "Sterna does not run this model yet"
         )
     kind = WITH_EXPERTS.get(name, kind) if m.integer(f"{name}.expert_count", 0) else kind
     reads = {*kind.reads, *kind.keys, *(("expert_count",) if kind.experts else ())}

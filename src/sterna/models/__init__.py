@@ -24,7 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from sterna.errors import ModelFormatError, UnsupportedModelError, brief
+from sterna.errors import ModelFormatError, UnsupportedModelError, brief, nearest
 from sterna.files.jsonfile import MAX_CONFIG_BYTES, load_json_object
 
 __all__ = ["architectures", "module_of", "modules", "require_architecture"]
@@ -58,8 +58,9 @@ def module_of(config: dict[str, Any], file: Path) -> ModuleType:
     module = _namesake(names[0]) or _modules_by_architecture().get(names[0])
     if module is None:
         raise UnsupportedModelError(
-            f"{file}: architecture must be one of {', '.join(architectures())}, "
-            f"but got {brief(names[0])}; Sterna does not run this model yet"
+            f"{file}: architecture must be one of {len(_MODULES)} that Sterna runs (nearest: "
+            f"{nearest(names[0], _MODULES)}), but got {brief(names[0])}; Sterna does not run this "
+            "model yet"
         )
     return module
 

@@ -63,8 +63,9 @@ def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
 
 
 def write(
-    g: GraphBuilder, c: TransformerConfig, w: WeightSource, qk_norm: HeadNorms | None
-) -> Value:
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, qk_norm: HeadNorms | None,
+    norms: Norms = NORMS,
+) -> Value:  # fmt: skip
     """Write the layers; qk_norm: as in `layers.attention`."""
     attention = AttentionOptions(
         qk_norm=qk_norm,
@@ -74,4 +75,4 @@ def write(
     factors = Factors(
         embedding=c.hidden_size**0.5, logits_cap=c.fields.cap("final_logit_softcapping")
     )
-    return llama.build(g, c, w, norms=NORMS, attention=attention, factors=factors)
+    return llama.build(g, c, w, norms=norms, attention=attention, factors=factors)

@@ -21,6 +21,8 @@ ATTENTION = {
 LINEARS = {
     **ATTENTION, "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
 }  # fmt: skip
+#: Linear layers of an FFN without a gate.
+UNGATED = {"mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
 #: Gate and up as one matrix.
 GATE_UP = {"mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
 #: Norms of what the halves of a layer read.
@@ -80,6 +82,7 @@ class GgufArchitecture:
     layer_norm: whether norms are LayerNorms.
     by_head: whether the checkpoint has q, k and v of each head together, and files have not.
     biases: tensors outside the layers that have a bias.
+    qkv_bias: the field that says whether q, k and v have biases, if that of o does not say so.
     """
 
     architecture: str
@@ -101,3 +104,4 @@ class GgufArchitecture:
     layer_norm: bool = False
     by_head: bool = False
     biases: tuple[str, ...] = ()
+    qkv_bias: str = ""

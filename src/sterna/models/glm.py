@@ -9,11 +9,11 @@ from typing import Any
 
 from sterna.graph import GraphBuilder, Value
 from sterna.models import llama
-from sterna.models.config import MAX_HEAD_DIM, TransformerConfig
+from sterna.models.config import TransformerConfig
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.layers import LLAMA_NORMS, AttentionOptions, Norms
-from sterna.models.rotations import rotated_part
+from sterna.models.rotations import partly_rotated
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("GlmForCausalLM",)
@@ -29,12 +29,8 @@ QKV_BIAS = "qkv_bias"  # a field of ours: attention_bias, which leaves out that 
 
 def complete(f: Fields) -> dict[str, Any]:
     """Return the part of a head that is rotated, and which layers have biases."""
-    head_dim = f.count("head_dim", most=MAX_HEAD_DIM)
-    rotary_dim, rope = rotated_part(f, f.mapping("rope_parameters"), head_dim)
     return {
-        "rope_parameters": rope,
-        "rotary_dim": rotary_dim,
-        "partial_rotary_factor": None,
+        **partly_rotated(f),
         "rope_interleaved": True,
         QKV_BIAS: f.flag("attention_bias"),
         "attention_bias": False,

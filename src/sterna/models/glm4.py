@@ -26,7 +26,7 @@ GGUF = {
             **ATTENTION, **GATE_UP, **READS, "post_self_attn_layernorm": "post_attention_norm",
             "post_mlp_layernorm": "post_ffw_norm",
         },
-        partial=True,
+        partial=True, qkv_bias="attention_bias",
     )
 }  # fmt: skip
 NORMS = Norms(adds=("post_self_attn_layernorm", "post_mlp_layernorm"))

@@ -41,11 +41,15 @@ class Norms:
     """Names of the RMSNorms of a layer's halves, attention and FFN; None if there is none.
 
     reads: of each half's input. adds: of its result. plus_one: of all, as in `norm_weight`.
+    layer: those of inputs, and the last, are LayerNorms; weight, bias: what these have.
     """
 
     reads: tuple[str | None, str | None] = ("input_layernorm", "post_attention_layernorm")
     adds: tuple[str | None, str | None] = (None, None)
     plus_one: bool = False
+    layer: bool = False
+    weight: bool = True
+    bias: bool = True
 
 
 LLAMA_NORMS = Norms()
@@ -127,12 +131,16 @@ def norm(
 
 def layer_norm(
     g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, name: str,
-    *, bias: bool = True, factor: float = 1.0,
+    *, weight: bool = True, bias: bool = True, factor: float = 1.0, plus_one: bool = False,
 ) -> Value:  # fmt: skip
-    """LayerNorm with the weight `name`.weight, times the factor, and `name`.bias if it has one."""
-    weight = w.vector(f"{name}.weight", x.width) * np.float32(factor)
+    """LayerNorm, times the factor; weight, bias: whether there are `name`.weight and `name`.bias.
+
+    plus_one: as in `norm_weight`.
+    """
+    scale = norm_weight(w, name, x.width, plus_one) if weight else np.ones(x.width, np.float32)
+    scale = scale * np.float32(factor)
     shift = w.vector(f"{name}.bias", x.width) * np.float32(factor) if bias else None
-    return g.layer_norm(x, weight, shift, c.rms_norm_eps, name)
+    return g.layer_norm(x, scale, shift, c.rms_norm_eps, name)
 
 
 def ungated(

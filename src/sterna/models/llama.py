@@ -57,13 +57,13 @@ def build(
         p = f"model.layers.{i}"
         reads = [name and f"{p}.{name}" for name in norms.reads]
         adds = [name and f"{p}.{name}" for name in norms.adds]
-        h = layers.norm(g, c, w, x, reads[0], plus_one=one) if reads[0] else x
+        h = _read(g, c, w, x, reads[0], norms)
         h = layers.attention(g, c, w, h, i, f"{p}.self_attn", attention)
         x = layers.output(
             g, c, w, h, x, f"{p}.self_attn.o_proj", bias=c.attention_bias,
             factor=factors.residual, norm_name=adds[0], plus_one=one,
         )  # fmt: skip
-        h = layers.norm(g, c, w, x, reads[1], plus_one=one) if reads[1] else x
+        h = _read(g, c, w, x, reads[1], norms)
         if ffn is not None:
             x = ffn(h, x, i, f"{p}.mlp")
         else:
@@ -71,8 +71,24 @@ def build(
                 g, c, w, h, x, f"{p}.mlp", fused=fused_gate_up, factor=factors.residual,
                 norm_name=adds[1], plus_one=one,
             )  # fmt: skip
+    if norms.layer:
+        return layers.logits(g, c, w, _read(g, c, w, g.select(x), "model.norm", norms), table)
     return layers.head(
         g, c, w, x, table, plus_one=one, factor=factors.logits, cap=factors.logits_cap
+    )
+
+
+def _read(
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, name: str | None,
+    norms: layers.Norms,
+) -> Value:  # fmt: skip
+    """Write the norm of what a half reads, if it has one."""
+    if name is None:
+        return x
+    if not norms.layer:
+        return layers.norm(g, c, w, x, name, plus_one=norms.plus_one)
+    return layers.layer_norm(
+        g, c, w, x, name, weight=norms.weight, bias=norms.bias, plus_one=norms.plus_one
     )
 
 

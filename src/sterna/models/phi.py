@@ -12,11 +12,11 @@ from typing import Any
 
 from sterna.graph import GraphBuilder, Value
 from sterna.models import layers
-from sterna.models.config import MAX_HEAD_DIM, TransformerConfig
+from sterna.models.config import TransformerConfig
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import GgufArchitecture
-from sterna.models.rotations import rotated_part
+from sterna.models.rotations import partly_rotated
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("PhiForCausalLM",)
@@ -46,15 +46,7 @@ PREFIXES = {"model.final_layernorm.": "model.norm."}
 def complete(f: Fields) -> dict[str, Any]:
     """Return the epsilon of norms, and the part of a head that is rotated."""
     f.supported("qk_layernorm", f.flag("qk_layernorm"), False)
-    head_dim = f.count("hidden_size") // f.count("num_attention_heads")
-    head_dim = f.count("head_dim", head_dim, MAX_HEAD_DIM)
-    rotary_dim, rope = rotated_part(f, f.mapping("rope_parameters"), head_dim)
-    return {
-        "rms_norm_eps": f.number("layer_norm_eps"),
-        "rope_parameters": rope,
-        "rotary_dim": rotary_dim,
-        "partial_rotary_factor": None,
-    }
+    return {"rms_norm_eps": f.number("layer_norm_eps"), **partly_rotated(f)}
 
 
 def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:

@@ -23,6 +23,7 @@ __all__ = [
     "Yarn",
     "default_attention_factor",
     "extended_context",
+    "partly_rotated",
     "rotary_of",
     "rotated_part",
     "rotations_of",
@@ -84,6 +85,14 @@ def rotated_part(
         rule = f"a part of head_dim={head_dim} that is an even number of features"
         holder.fail(name, rule, rotary_dim / head_dim)
     return rotary_dim, rest
+
+
+def partly_rotated(fields: Fields) -> dict[str, Any]:
+    """Return the fields that say which part of each head is rotated, in the words of `config`."""
+    width = fields.count("hidden_size") // fields.count("num_attention_heads")
+    head_dim = fields.count("head_dim", width)
+    rotary_dim, rope = rotated_part(fields, fields.mapping("rope_parameters"), head_dim)
+    return {"rope_parameters": rope, "rotary_dim": rotary_dim, "partial_rotary_factor": None}
 
 
 def scaling_kind(parameters: dict[str, Any]) -> Any:

@@ -1,0 +1,34 @@
+"""Cohere 2 (Command R7B, Command A): Cohere's graph, three layers within a window for each without,
+which has no rotations either. arXiv 2504.00698.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from sterna.models import cohere
+from sterna.models.cohere import build as build
+from sterna.models.config import FULL, SLIDING
+from sterna.models.config_fields import Fields
+
+ARCHITECTURES = ("Cohere2ForCausalLM",)
+ACTIVATION = cohere.ACTIVATION
+TERNARY = cohere.TERNARY
+DEFAULTS: dict[str, Any] = {
+    **{key: value for key, value in cohere.DEFAULTS.items() if key != "use_qk_norm"},
+    "rope_theta": 10000.0, "sliding_window": 4096,
+}  # fmt: skip
+GGUF = {
+    "cohere2": replace(cohere.GGUF["command-r"], architecture=ARCHITECTURES[0], period=4),
+}
+PATTERN = 4  # of layers with a window, every so many-th has none, unless the file has a pattern
+
+
+def complete(f: Fields) -> dict[str, Any]:
+    """Return the fields of Cohere's, and which layers have a window and rotations."""
+    n, pattern = f.n_layers, f.count("sliding_window_pattern", PATTERN)
+    types = f.items("layer_types", n, (FULL, SLIDING))
+    types = types or [SLIDING if (i + 1) % pattern else FULL for i in range(n)]
+    rotated = [int(kind == SLIDING) for kind in types]
+    return {**cohere.complete(f), "layer_types": types, "no_rope_layers": rotated}

@@ -1,0 +1,39 @@
+"""Jais 2: LayerNorms, biases everywhere, and an FFN without a gate.
+
+x = x + o(attention(rope(q, k), v));   x = x + down(relu(up)^2)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sterna.graph import GraphBuilder, Value
+from sterna.models import arcee
+from sterna.models.config import TransformerConfig
+from sterna.models.config_defaults import COMMON
+from sterna.models.gguf_architecture import ATTENTION, READS, UNGATED, GgufArchitecture
+from sterna.models.layers import Norms
+from sterna.weights.sources import WeightSource
+
+ARCHITECTURES = ("Jais2ForCausalLM",)
+ACTIVATION = arcee.ACTIVATION
+TERNARY = False  # float tensors of linear layers are the weights themselves
+DEFAULTS: dict[str, Any] = {
+    **COMMON, "vocab_size": 150272, "hidden_size": 3328, "intermediate_size": 26624,
+    "num_attention_heads": 26, "hidden_act": ACTIVATION, "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-5, "attention_bias": True, "mlp_bias": True,
+}  # fmt: skip
+ALIASES = {"layer_norm_eps": "rms_norm_eps"}
+GGUF = {
+    "jais2": GgufArchitecture(
+        ARCHITECTURES[0],
+        ACTIVATION,
+        {**ATTENTION, **UNGATED, **READS},
+        layer_norm=True, biases=("output_norm",),
+    )
+}  # fmt: skip
+
+
+def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
+    """Write the model's layers into `g`; returns the logits."""
+    return arcee.write(g, c, w, Norms(layer=True))
