@@ -57,9 +57,10 @@ def module_of(config: dict[str, Any], file: Path) -> ModuleType:
         )
     module = _namesake(names[0]) or _modules_by_architecture().get(names[0])
     if module is None:
+        known = architectures()
         raise UnsupportedModelError(
-            f"{file}: architecture must be one of {len(_MODULES)} that Sterna runs (nearest: "
-            f"{nearest(names[0], _MODULES)}), but got {brief(names[0])}; Sterna does not run this "
+            f"{file}: architecture must be one of {len(known)} that Sterna runs (nearest: "
+            f"{nearest(names[0], known)}), but got {brief(names[0])}; Sterna does not run this "
             "model yet"
         )
     return module
