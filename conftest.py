@@ -15,6 +15,7 @@ os.environ["STERNA_CACHE"] = "off"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -43,15 +44,28 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def recipe(folder: Path, name: str) -> Path:
-    """Writes a checkpoint of a recipe; who needs none does not wait for the import of torch."""
+    """Writes a checkpoint of a recipe, or of a row of `MODELS`, whose context is 512 positions.
+
+    A test that needs neither does not wait for the import of torch.
+    """
     from checkpoint_factory import RECIPES, write
 
-    return write(folder, RECIPES[name])
+    if name in RECIPES:
+        return write(folder, RECIPES[name])
+    import saved_models
+    from model_configs import MODELS
+
+    longer = {**MODELS[name].config, "max_position_embeddings": 512}
+    saved_models.write(folder, replace(MODELS[name], config=longer))
+    return folder
 
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The folder of a named recipe; written once and shared, so tests must not change it."""
+    """The folder of a named recipe, or row of `MODELS`.
+
+    It is written once and shared, so tests must not change it.
+    """
     root = tmp_path_factory.mktemp("checkpoints")
 
     def get(name: str) -> Path:

@@ -1,4 +1,5 @@
-// Recurrent layers: a causal convolution of each channel, and a gated delta rule for each head (arXiv 2412.06464).
+// Recurrent layers: a causal convolution of each channel, between two gates or followed by SiLU, and a gated delta rule
+// for each head (arXiv 2412.06464).
 //
 // Sums run over the tokens of a sequence, over k_dim and over the taps in an order of their own, and a lane is a
 // channel or a column: so neither the unit nor how the work is split has a part in a bit.
@@ -9,7 +10,8 @@
 
 namespace {
 
-void conv(const sterna::ConvArgs& a) {
+template <bool kGated>
+inline void convolve(const sterna::ConvArgs& a) {
     constexpr int64_t kAtOnce = 256;  // channels whose last inputs stay in L1
     const int64_t before = a.width - 1;
     float window[sterna::kMaxConvWidth][kAtOnce];  // the input of token t is at t mod `before`
@@ -21,18 +23,24 @@ void conv(const sterna::ConvArgs& a) {
             for (int64_t c = 0; c < count; ++c)
                 window[i][c] = a.fresh ? 0.0f : state[i * a.ldw + c];
         for (int64_t t = 0; t < a.tokens; ++t) {
-            float* x = a.x + t * a.ldx + from;
+            const int64_t at = t * a.ldx + from;
+            float* out = a.y + t * a.ldy + from;
             const float* inputs[sterna::kMaxConvWidth];  // the oldest first
             for (int64_t i = 0; i < before; ++i) inputs[i] = window[(t + i) % before];
             float* oldest = before ? window[t % before] : nullptr;
             sixteens(count, [&](int64_t c, auto part) {
-                const F16x now = part.load(x + c);
-                F16x y = l_set1(0.0f);
+                F16x now = part.load(a.x + at + c);
+                if constexpr (kGated) now = l_mul(part.load(a.before + at + c), now);
+                F16x y = a.bias ? part.load(a.bias + from + c) : l_set1(0.0f);
                 for (int64_t i = 0; i < before; ++i)
                     y = l_fma(part.load(weight + i * a.ldw + c), part.load(inputs[i] + c), y);
                 y = l_fma(part.load(weight + before * a.ldw + c), now, y);
                 if (oldest) part.store(oldest + c, now);
-                part.store(x + c, l_silu(y));
+                if constexpr (kGated)
+                    y = l_mul(part.load(a.after + at + c), y);
+                else
+                    y = l_silu(y);
+                part.store(out + c, y);
             });
         }
         for (int64_t i = 0; i < before; ++i)
@@ -40,6 +48,8 @@ void conv(const sterna::ConvArgs& a) {
                 state[i * a.ldw + c] = window[(a.tokens + i) % before][c];
     }
 }
+
+void conv(const sterna::ConvArgs& a) { a.before ? convolve<true>(a) : convolve<false>(a); }
 
 // x <- factor x / |x|; false: x is not finite, or so large that the sum of squares is not.
 inline bool to_length(float* x, int64_t width, float factor) {

@@ -229,16 +229,21 @@ constexpr int kStateColumns = 16;
     return (v_dim + kStateColumns - 1) / kStateColumns;
 }
 
-// x[t][c] <- silu(sum_i weight[i][c] x[t - width + 1 + i][c]), for the tokens of one sequence in order.
+// y[t][c] = silu(sum_i weight[i][c] x[t - width + 1 + i][c]), for the tokens of one sequence in order; with gates
+// y = after (bias + sum_i weight[i] (before x)[t - width + 1 + i]) instead.
 struct ConvArgs {
-    float* x;  // [tokens][ldx], at the first of `channels`
+    const float* x;  // [tokens][ldx], at the first of `channels`
+    const float *before, *after;  // [tokens][ldx] likewise: the gates, or both null
     int64_t ldx, tokens, channels;
     const float* weight;  // [width][ldw], at the same channel
+    const float* bias;  // likewise, or null
     int64_t ldw;
     int width;  // 1..kMaxConvWidth
     float*
         state;  // [width - 1][ldw]: the inputs before x, the oldest first; then those before what follows x
     bool fresh;  // nothing came before: `state` is not read
+    float* y;  // [tokens][ldy]; may be x
+    int64_t ldy;
 };
 
 // The gates of one token: q and k of unit length, q over the root of k_dim, and for each value head the decay

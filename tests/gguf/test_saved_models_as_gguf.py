@@ -50,6 +50,8 @@ def write(path: Path, saved: Saved, model: Any) -> Path:
         w = tensor.float().numpy()
         if "query_key_value" in name:  # of each head in turn; there one part after the other
             w = w.reshape(heads, 3, width // heads, -1).swapaxes(0, 1).reshape(w.shape)
+        if ".conv.conv." in name:
+            w = w.squeeze(1)
         target = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert target is not None, name
         writer.add_tensor(target, np.ascontiguousarray(w))

@@ -1,4 +1,4 @@
-"""The words of recurrent layers: a causal convolution, the gated delta rule, heads times gates.
+"""The words of recurrent layers: causal convolutions, the gated delta rule, heads times gates.
 
 The oracle is numpy in float64. Bits are those of the scalar unit for every unit, thread count, way
 to cut a prompt into steps, and company in a step.
@@ -34,7 +34,8 @@ class Case:
         h = self.heads
         z = h.width
         b = z + h.v_width
-        return {"z": b - h.v_width, "b": b, "a": b + h.v_heads, "end": b + 2 * h.v_heads + 3}
+        end = b + 2 * h.v_heads + 3
+        return {"z": b - h.v_width, "b": b, "a": b + h.v_heads, "end": end + -end % 3}
 
 
 CASES = {
@@ -48,6 +49,12 @@ CASES = {
 # Where steps end: singly, within and past the taps, all at once.
 CUTS = [(N,), range(1, N + 1), (1, 3, 20, 37, N), (16, 32, 33, N)]
 NAMES = list(CASES)
+SHORT = ("short conv", "short conv, bias")
+
+
+def gated_channels(case: Case) -> int:
+    """Channels of a row as [before | after | x]."""
+    return case.columns["end"] // 3
 
 
 @dataclass(frozen=True)
@@ -83,8 +90,14 @@ def program(name: str, part: str) -> _native.Program:
     case, of = CASES[name], layer(name)
     h, at = case.heads, case.columns
     g = GraphBuilder(Heads(1, 1, 16))
-    x = g.conv(g.embed(ops.pack(of.rows, format="f32")), of.taps, "conv1d")
-    if part != "conv":
+    x = g.embed(ops.pack(of.rows, format="f32"))
+    if part in SHORT:
+        channels = gated_channels(case)
+        bias = of.taps[:channels, 0] if part == "short conv, bias" else None
+        x = g.short_conv(x, of.taps[:channels], bias, "conv")
+    else:
+        x = g.conv(x, of.taps, "conv1d")
+    if part not in ("conv", *SHORT):
         row = x
         x = g.recurrence(row, h, at["a"], at["b"], of.rate, of.bias, "linear_attn")
     if part == "norm":
@@ -102,6 +115,7 @@ def run(
     """float32 [N, width of the part]: in steps that end so, beside so many other sequences."""
     p, cache = program(name, part), _native.KvCache([(1, 16)], 8, "f32")
     width = CASES[name].columns["end"] if part == "conv" else CASES[name].heads.v_width
+    width = gated_channels(CASES[name]) if part in SHORT else width
     states = [_native.State(p.state_bytes) for _ in range(company + 1) if p.state_bytes]
     found, start = [], 0
     for end in sorted({*cuts, N}):
@@ -126,8 +140,14 @@ def expected(name: str, part: str) -> np.ndarray:
     """The same in float64, token by token."""
     case, of = CASES[name], layer(name)
     h, at, rows = case.heads, case.columns, of.rows[:N].astype(np.float64)
-    x = np.concatenate([np.zeros((case.width - 1, h.width)), rows[:, : h.width]])
     taps = of.taps.astype(np.float64)
+    if part in SHORT:
+        n = gated_channels(case)
+        before, after, x = np.split(rows, 3, axis=1)
+        x = np.concatenate([np.zeros((case.width - 1, n)), before * x])
+        bias = taps[:n, 0] if part == "short conv, bias" else 0.0
+        return after * (sum(x[i : i + N] * taps[:n, i] for i in range(case.width)) + bias)
+    x = np.concatenate([np.zeros((case.width - 1, h.width)), rows[:, : h.width]])
     qkv = silu(sum(x[i : i + N] * taps[:, i] for i in range(case.width)))
     if part == "conv":
         return np.concatenate([qkv, rows[:, h.width :]], axis=1)
@@ -156,7 +176,7 @@ def expected(name: str, part: str) -> np.ndarray:
     return out.reshape(N, h.v_width)
 
 
-PARTS = ("conv", "recurrence", "norm", "sigmoid")
+PARTS = ("conv", *SHORT, "recurrence", "norm", "sigmoid")
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -221,10 +241,16 @@ def test_a_state_is_of_a_position() -> None:
         state.copy_from(_native.State(p.state_bytes + 4096))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_drafts_go_on_in_a_state_of_their_own(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        *((name, "norm") for name in NAMES),
+        *((name, "short conv, bias") for name in NAMES if name != "one tap"),  # without a state
+    ],
+)
+def test_drafts_go_on_in_a_state_of_their_own(name: str, part: str) -> None:
     """The sequence's own is left as it is before them; both as steps without drafts leave them."""
-    p, cache = program(name, "norm"), _native.KvCache([(1, 16)], 8, "f32")
+    p, cache = program(name, part), _native.KvCache([(1, 16)], 8, "f32")
     pages, tokens = np.arange(2, dtype=np.int32), np.arange(N, dtype=np.int32)
 
     def step(

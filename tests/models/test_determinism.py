@@ -67,6 +67,7 @@ INTEGER = [
     ("mixtral", "q4_0", "int8", "i16"),
     ("qwen3_5_moe", "i8", "int8", "i16"),
     ("gpt_oss", "mxfp4", "int8", "f16"),
+    ("lfm2", "i8", "int8", "i16"),
 ]
 #: One of each kind of scales, with biases, factors and experts.
 TWO_PLANES = [

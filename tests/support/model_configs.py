@@ -59,6 +59,7 @@ def _longrope(pairs: int, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+_CONV_LAYERS = ["conv", FULL, "conv", "conv", FULL]
 _MOE = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 _DELTA = {
     "head_dim": 32, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
@@ -393,6 +394,25 @@ MODELS: dict[str, Saved] = {
             },
         },
     ),
+    "lfm2": Saved(
+        "Lfm2ForCausalLM",
+        {"layer_types": _CONV_LAYERS, "block_multiple_of": 16},
+        gguf=(
+            "lfm2",
+            {
+                "attention.head_count_kv": [0, 2, 0, 0, 2], "shortconv.l_cache": 3,
+                "feed_forward_length": 64, "rope.freq_base": 1e6,
+            },
+        ),
+    ),
+    "lfm2-bias": Saved(
+        "Lfm2ForCausalLM",
+        {
+            "full_attn_idxs": [0, 2], "conv_bias": True, "conv_L_cache": 5, "norm_eps": 1e-2,
+            "block_auto_adjust_ff_dim": False, "tie_word_embeddings": False,
+        },
+        converted=False,
+    ),
     "phi3": Saved("Phi3ForCausalLM", {"sliding_window": None}),
     # llama.cpp leaves this window out.
     "phi3-window": Saved("Phi3ForCausalLM", {"sliding_window": 20}, converted=False),
@@ -481,6 +501,7 @@ DIGESTED: dict[str, dict[str, Any]] = {
     "Phi3ForCausalLM": {"partial_rotary_factor": 0.75, "sliding_window": 48},
     "Qwen3_5ForCausalLM": _TWO_HYBRID,
     "Qwen3_5ForConditionalGeneration": {"text_config": _TWO_HYBRID},
+    "Lfm2ForCausalLM": {"layer_types": ["conv", FULL]},
     "MixtralForCausalLM": {"num_local_experts": 5, "num_experts_per_tok": 2},
     "Qwen3MoeForCausalLM": {**_TWO_EXPERTS, "mlp_only_layers": [1]},
     "Qwen3_5MoeForCausalLM": {**_TWO_HYBRID, **_TWO_EXPERTS, **_SHARED},

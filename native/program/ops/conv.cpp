@@ -1,5 +1,5 @@
-// A causal convolution of each channel by itself, then SiLU, in place: units of channels, each over all tokens of one
-// sequence.
+// A causal convolution of each channel by itself, then SiLU, in place; or one between two gates of each channel. Units
+// of channels, each over all tokens of one sequence.
 #include <algorithm>
 
 #include "program/program.h"
@@ -10,18 +10,27 @@ namespace {
 
 constexpr int64_t kConvChannels = 128;  // of a unit
 
+// gated: a row [before | after | x] gives another, after * conv(before * x).
 class ConvOp final : public Op {
   public:
-    ConvOp(const OpFields& f, Workspace& work) : Op(f, work), row_(f.value("output")) {
+    ConvOp(const OpFields& f, Workspace& work, bool gated)
+        : Op(f, work), gated_(gated), x_(f.value("x")), output_(f.value("output")) {
         const BorrowedMatrix taps = f.matrix("taps");
         width_ = static_cast<int>(taps.rows), channels_ = taps.columns;
         f.require(taps.rows >= 1 && taps.rows <= kMaxConvWidth, "taps", "must be 1..16");
-        f.require(channels_ >= 1 && channels_ <= row_.ld(), "output", "is too narrow");
-        f.require(f.value("x").buffer == row_.buffer, "output", "must take the place of x");
+        f.require(channels_ >= 1 && channels_ <= output_.ld(), "output", "is too narrow");
+        f.require(!x_.chosen && !output_.chosen, "x", "must have rows of tokens");
+        if (gated) {
+            f.require(x_.width == 3 * channels_, "x", "must have two gates and an input a channel");
+            f.require(x_.buffer != output_.buffer, "output", "must not take the place of x");
+            bias_ = f.floats("bias", channels_, "must have a value for each channel");
+        } else {
+            f.require(x_.buffer == output_.buffer, "output", "must take the place of x");
+        }
         taps_.assign(taps.values, taps.values + width_ * channels_);
         state_ = work.needs.add_state((width_ - 1) * channels_);
     }
-    const char* kind() const override { return "conv"; }
+    const char* kind() const override { return gated_ ? "short_conv" : "conv"; }
     Division units(const Step& step) const override {
         return {std::ssize(step.batch.sequences) * units_of_sequence()};
     }
@@ -33,21 +42,29 @@ class ConvOp final : public Op {
     int64_t units_of_sequence() const { return (channels_ + kConvChannels - 1) / kConvChannels; }
     void convolve(const Step& step, int64_t unit) const;
 
-    Operand row_;
+    bool gated_;
+    Operand x_, output_;
     int width_;
     int64_t channels_;
     std::vector<float> taps_;  // [width][channels]
+    std::vector<float> bias_;  // [channels] or empty
     int64_t state_;  // where in a State its floats begin
 };
 
 void ConvOp::convolve(const Step& step, int64_t unit) const {
     const auto s = static_cast<size_t>(unit / units_of_sequence());
     const auto& span = step.batch.sequences[s];
-    const auto& row = work.buffer(row_);
+    const int64_t first = work.rows.first_of[s];
     const int64_t from = unit % units_of_sequence() * kConvChannels;
     ConvArgs a{};
-    a.x = row.row(work.rows.first_of[s]) + from;
-    a.ldx = row.ld;
+    a.x = work.buffer(x_).row(first) + from;
+    if (gated_) {
+        a.before = a.x;
+        a.after = a.before + channels_;
+        a.x = a.after + channels_;
+        a.bias = bias_.empty() ? nullptr : bias_.data() + from;
+    }
+    a.ldx = work.buffer(x_).ld;
     a.tokens = span.count - span.drafts;
     a.channels = std::min(kConvChannels, channels_ - from);
     a.weight = taps_.data() + from;
@@ -55,19 +72,31 @@ void ConvOp::convolve(const Step& step, int64_t unit) const {
     a.width = width_;
     a.state = span.state + state_ + from;
     a.fresh = span.start == 0;
+    a.y = work.buffer(output_).row(first) + from;
+    a.ldy = work.buffer(output_).ld;
     step.kernels.conv(a);
     if (!span.drafts) return;
     float* ahead = span.ahead + state_ + from;
     for (int64_t i = 0; i + 1 < a.width; ++i)
         std::copy_n(a.state + i * channels_, a.channels, ahead + i * channels_);
     a.x += a.tokens * a.ldx;
+    a.y += a.tokens * a.ldy;
+    if (gated_) {
+        a.before += a.tokens * a.ldx;
+        a.after += a.tokens * a.ldx;
+    }
     a.tokens = span.drafts;
     a.state = ahead;
     a.fresh = false;
     step.kernels.conv(a);
 }
 
-const OpKind conv("conv", [](const OpFields& f, Program& p) { p.add<ConvOp>(f); });
+template <bool kGated>
+void add_conv(const OpFields& f, Program& p) {
+    p.add(std::make_unique<ConvOp>(f, p.work(), kGated));
+}
+const OpKind conv("conv", add_conv<false>);
+const OpKind short_conv("short_conv", add_conv<true>);
 
 }  // namespace
 

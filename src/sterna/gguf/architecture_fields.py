@@ -184,11 +184,24 @@ def _glm4_fields(model: GgufModel, name: str, _: dict[str, Any]) -> dict[str, An
     return {}
 
 
+def _lfm2_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return which layers have a convolution: those without KV heads."""
+    heads = model.metadata.each(f"{name}.attention.head_count_kv", fields["num_hidden_layers"])
+    if len({*heads} - {0}) != 1:
+        rule = "0 in layers with a convolution, and the same number in all others"
+        raise model.metadata.error(f"{name}.attention.head_count_kv", rule, heads)
+    return {
+        "num_key_value_heads": max(heads),
+        "layer_types": [FULL if n else "conv" for n in heads],
+        "block_auto_adjust_ff_dim": False,
+    }
+
+
 _FURTHER: dict[str, Callable[[GgufModel, str, dict[str, Any]], dict[str, Any]]] = {
     "gemma2": _gemma_fields, "gemma3": _gemma_fields, "gemma4": _gemma4_fields,
     "glm4": _glm4_fields, "gpt-oss": _gpt_oss_fields, "granite": _granite_fields,
-    "minicpm": _minicpm_fields, "olmo2": _olmo2_fields, "qwen35": _hybrid_fields,
-    "qwen35moe": _hybrid_fields,
+    "lfm2": _lfm2_fields, "minicpm": _minicpm_fields, "olmo2": _olmo2_fields,
+    "qwen35": _hybrid_fields, "qwen35moe": _hybrid_fields,
 }  # fmt: skip
 
 

@@ -24,7 +24,9 @@ __all__ = ["GGUF_POOLINGS", "config_of"]
 
 _IGNORED = re.compile(r"blk\.\d+\.attn_rot_embd\.weight|rope_freqs\.weight")
 _LONG_OR_SHORT = re.compile(r"rope_factors_(long|short)\.weight")
-_BLOCK = re.compile(r"blk\.(\d{1,6})\.(([a-z0-9_]+)\.(?:weight|bias|scale)|[a-z0-9_.]+)")
+_BLOCK = re.compile(
+    r"blk\.(\d{1,6})\.(((?:shortconv\.)?[a-z0-9_]+)\.(?:weight|bias|scale)|[a-z0-9_.]+)"
+)
 
 #: Kinds of pooling -> their numbers in GGUF files.
 GGUF_POOLINGS = {"mean": 1, "last": 3}

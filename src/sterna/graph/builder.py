@@ -43,6 +43,7 @@ from sterna.graph.ops import (
     RouteOp,
     RowwiseOp,
     SelectOp,
+    ShortConvOp,
     SplitHeadsOp,
     Value,
 )
@@ -316,6 +317,17 @@ class GraphBuilder:
         """
         taps = np.ascontiguousarray(weight.T)
         return self._add(ConvOp(name=name, output=Value(x.width, x.starts), x=x, taps=taps))
+
+    def short_conv(self, x: Value, weight: F32, bias: F32 | None, name: str) -> Value:
+        """Write after * (conv(before * x) (+ bias)) of a row [before | after | x]; the convolution
+        is causal, of each channel by itself.
+
+        weight: float32 [channels, width]; the last column is for the token itself. bias: float32
+        [channels].
+        """
+        taps = np.ascontiguousarray(weight.T)
+        out = Value(len(weight))
+        return self._add(ShortConvOp(name=name, output=out, x=x, taps=taps, bias=bias))
 
     def recurrence(
         self, x: Value, heads: RecurrentHeads, a: int, b: int, rate: F32, bias: F32, name: str

@@ -9,7 +9,7 @@ from sterna.graph.ops.adapt import AdaptedLayer, AdaptOp
 from sterna.graph.ops.attention import AttentionOp
 from sterna.graph.ops.base import Op, Route, Value, WeightOp
 from sterna.graph.ops.combine import CombineOp
-from sterna.graph.ops.conv import ConvOp
+from sterna.graph.ops.conv import ConvOp, ShortConvOp
 from sterna.graph.ops.copy import CopyOp
 from sterna.graph.ops.embed import EmbedOp
 from sterna.graph.ops.exact_head import ExactHeadOp
@@ -49,6 +49,7 @@ __all__ = [
     "RouteOp",
     "RowwiseOp",
     "SelectOp",
+    "ShortConvOp",
     "SplitHeadsOp",
     "SquaresOp",
     "ToBf16PlanesOp",

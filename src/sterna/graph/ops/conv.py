@@ -8,7 +8,7 @@ from typing import ClassVar
 from sterna.graph.heads import F32
 from sterna.graph.ops.base import Op, Value
 
-__all__ = ["ConvOp"]
+__all__ = ["ConvOp", "ShortConvOp"]
 
 
 @dataclass(eq=False, kw_only=True)
@@ -29,3 +29,16 @@ class ConvOp(Op):
     @property
     def in_place(self) -> bool:
         return True
+
+
+@dataclass(eq=False, kw_only=True)
+class ShortConvOp(Op):
+    """after * (conv(before * x) (+ bias)) of a row [before | after | x], each channel by itself.
+
+    taps: float32 [width, channels]; bias: float32 [channels].
+    """
+
+    kind: ClassVar[str] = "short_conv"
+    x: Value
+    taps: F32
+    bias: F32 | None = None

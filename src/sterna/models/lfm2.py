@@ -1,0 +1,130 @@
+"""LFM2 and LFM2.5, text only: short convolutions in most layers, attention in the others.
+arXiv 2511.23404.
+
+    x = x + out_proj(C * conv(B * h)), with [B | C | h] = in_proj(x),   or
+    x = x + out_proj(attention(rope(norm(q), norm(k)), v));
+    x = x + w2(silu(w1) * w3)
+
+Each half reads RMSNorm(x). The convolution sees the last conv_L_cache tokens of each channel.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sterna.graph import GraphBuilder, Value
+from sterna.models import layers
+from sterna.models.config import FULL, TransformerConfig
+from sterna.models.config_defaults import COMMON
+from sterna.models.config_fields import Fields
+from sterna.models.gguf_architecture import GgufArchitecture
+from sterna.models.qwen3_5 import MAX_CONV_WIDTH, MIXERS
+from sterna.weights.sources import Linear, WeightSource
+
+ARCHITECTURES = ("Lfm2ForCausalLM",)
+ACTIVATION = "silu"
+TERNARY = False  # float tensors of linear layers are the weights themselves
+DEFAULTS: dict[str, Any] = {
+    **COMMON, "vocab_size": 65536, "hidden_size": 2560, "intermediate_size": 12288,
+    "num_key_value_heads": 8, "max_position_embeddings": 128000, "rope_theta": 1e6,
+    "tie_word_embeddings": True, "norm_eps": 1e-5, "conv_bias": False, "conv_L_cache": 3,
+    "block_multiple_of": 256, "block_ffn_dim_multiplier": 1.0, "block_auto_adjust_ff_dim": True,
+}  # fmt: skip
+del DEFAULTS["hidden_act"]  # the class has no such field
+GGUF = {
+    "lfm2": GgufArchitecture(
+        ARCHITECTURES[0],
+        modules={
+            "operator_norm": "attn_norm", "ffn_norm": "ffn_norm", "conv.conv": "shortconv.conv",
+            "conv.in_proj": "shortconv.in_proj", "conv.out_proj": "shortconv.out_proj",
+            "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+            "self_attn.v_proj": "attn_v", "self_attn.out_proj": "attn_output",
+            "self_attn.q_layernorm": "attn_q_norm", "self_attn.k_layernorm": "attn_k_norm",
+            "feed_forward.w1": "ffn_gate", "feed_forward.w2": "ffn_down",
+            "feed_forward.w3": "ffn_up",
+        },
+        keys={"shortconv.l_cache": "conv_L_cache"}, renamed={"rms_norm_eps": "norm_eps"},
+        outer={"model.norm": "token_embd_norm"}, varied=True,
+    )
+}  # fmt: skip
+PREFIXES = {"model.embedding_norm.": "model.norm."}
+CONV = "conv"  # in layer_types: a layer with a convolution
+
+
+def complete(f: Fields) -> dict[str, Any]:
+    """Return the epsilon of norms, the width of FFNs and the kind of each layer."""
+    return {
+        "rms_norm_eps": f.number("norm_eps"),
+        "tie_word_embeddings": f.flag(
+            "tie_embedding" if "tie_embedding" in f.config else "tie_word_embeddings"
+        ),
+        "intermediate_size": _ffn_width(f),
+        "layer_types": None,
+        MIXERS: mixers(f),
+    }
+
+
+def _ffn_width(f: Fields) -> int:
+    """Return the width of an FFN: two thirds of the field, times a factor, rounded up."""
+    width = f.count("block_ff_dim", f.count("intermediate_size"))
+    if not f.flag("block_auto_adjust_ff_dim"):
+        return width
+    width, multiple = int(2 * width / 3), f.count("block_multiple_of")
+    if f.config["block_ffn_dim_multiplier"] is None:
+        return width
+    width = int(f.factor("block_ffn_dim_multiplier") * width)
+    return -(-width // multiple) * multiple
+
+
+def mixers(f: Fields) -> list[str]:
+    """Return the kind of each layer, FULL or CONV; without layer_types, full_attn_idxs says it."""
+    kinds = f.items("layer_types", f.n_layers, (CONV, FULL))
+    if kinds is None:
+        listed = f.config.get("full_attn_idxs")
+        full = range(f.n_layers) if listed is None else listed
+        if not isinstance(full, list | range) or not all(type(i) is int for i in full):
+            f.fail("full_attn_idxs", "a list of layers' numbers", full)
+        kinds = [FULL if i in full else CONV for i in range(f.n_layers)]
+    if FULL not in kinds:
+        f.fail("layer_types", f"at least one {FULL}", CONV)
+    return kinds
+
+
+def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
+    """Write the model's layers into `g`; returns the logits."""
+    norms = layers.HeadNorms(names=("q_layernorm", "k_layernorm"))
+    attention = layers.AttentionOptions(qk_norm=norms)
+    x, table = layers.embedding(g, c, w)
+    for i, mixer in enumerate(c.fields.config[MIXERS]):
+        p = f"model.layers.{i}"
+        h = layers.norm(g, c, w, x, f"{p}.operator_norm")
+        if mixer == FULL:
+            h = layers.attention(g, c, w, h, i, f"{p}.self_attn", attention)
+            x = layers.output(g, c, w, h, x, f"{p}.self_attn.out_proj")
+        else:
+            x = short_conv(g, c, w, h, x, f"{p}.conv")
+        h = layers.norm(g, c, w, x, f"{p}.ffn_norm")
+        x = feed_forward(g, c, w, h, x, f"{p}.feed_forward")
+    return layers.head(g, c, w, x, table)
+
+
+def short_conv(
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, h: Value, x: Value, name: str
+) -> Value:
+    """x + out_proj(C * conv(B * h)) of h's projection [B | C | h]."""
+    d, bias = c.hidden_size, c.fields.flag("conv_bias")
+    h = layers.linear(g, c, w, h, f"{name}.in_proj", [Linear(f"{name}.in_proj", 3 * d, d, bias)])
+    width = c.fields.count("conv_L_cache", most=MAX_CONV_WIDTH)
+    taps = w.vector(f"{name}.conv.weight", d, 1, width).reshape(d, width)
+    added = w.vector(f"{name}.conv.bias", d) if bias else None
+    h = g.short_conv(h, taps, added, f"{name}.conv")
+    return layers.output(g, c, w, h, x, f"{name}.out_proj", bias=bias)
+
+
+def feed_forward(
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, h: Value, x: Value, name: str
+) -> Value:
+    """x + w2(silu(w1) * w3) of h."""
+    parts = [Linear(f"{name}.{n}", c.intermediate_size, c.hidden_size) for n in ("w1", "w3")]
+    h = g.glu(layers.linear(g, c, w, h, f"{name}.w1_w3", parts), ACTIVATION, f"{name}.act")
+    return layers.output(g, c, w, h, x, f"{name}.w2")
