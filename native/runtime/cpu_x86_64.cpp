@@ -22,7 +22,6 @@ enum class Feature {
     BMI,
     BMI2,
     AVXVNNI,
-    AVXVNNIINT8,
     AVX512F,
     AVX512BW,
     AVX512DQ,
@@ -38,7 +37,7 @@ enum class Feature {
 // Register state that the OS must save: bits of XCR0 (Intel SDM vol. 1, section 13.3), and for tiles
 // what the kernel says.
 enum class State : uint8_t { kNone, kYmm, kZmm, kTile };
-enum class Leaf : uint8_t { k1Ecx, k7Ebx, k7Ecx, k7Edx, k71Eax, k71Edx, kCount };
+enum class Leaf : uint8_t { k1Ecx, k7Ebx, k7Ecx, k7Edx, k71Eax, kCount };
 
 struct FeatureRow {
     Feature feature;
@@ -56,7 +55,6 @@ constexpr FeatureRow kFeatures[] = {
     {Feature::BMI, "bmi", Leaf::k7Ebx, 3, State::kNone},
     {Feature::BMI2, "bmi2", Leaf::k7Ebx, 8, State::kNone},
     {Feature::AVXVNNI, "avxvnni", Leaf::k71Eax, 4, State::kYmm},
-    {Feature::AVXVNNIINT8, "avxvnniint8", Leaf::k71Edx, 4, State::kYmm},
     {Feature::AVX512F, "avx512f", Leaf::k7Ebx, 16, State::kZmm},
     {Feature::AVX512BW, "avx512bw", Leaf::k7Ebx, 30, State::kZmm},
     {Feature::AVX512DQ, "avx512dq", Leaf::k7Ebx, 17, State::kZmm},
@@ -171,10 +169,7 @@ CpuInfo detect_cpu() {
         at(Leaf::k7Ebx) = b;
         at(Leaf::k7Ecx) = c;
         at(Leaf::k7Edx) = e;
-        if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &e)) {
-            at(Leaf::k71Eax) = a;
-            at(Leaf::k71Edx) = e;
-        }
+        if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &e)) at(Leaf::k71Eax) = a;
     }
     // Bits 1, 2: xmm, ymm; 5..7: mask registers, upper zmm. Not read are 17 and 18, tiles: Linux offers
     // that state only where it has set them.
