@@ -77,6 +77,7 @@ struct Chunk {
         see(a, s, first);
         s.set_order(a, first, after);
         pages.scores(first);
+        if (a.turned) turn_keys<Pages>(a, s, first);
         float largest[kRows] = {};
         const bool capped = a.cap > 0.0f;
         const auto unit = [&](int r) { return capped ? 1.0f : s.scale[r]; };
@@ -88,6 +89,12 @@ struct Chunk {
         if constexpr (Pages::kScaled)
             for (int r = 0; r < a.rows; ++r) pages.weights(r, largest[r]);
         pages.values(first);
+    }
+    template <class Pages>
+    static void turn_keys(const sterna::AttentionArgs& a, const Rows& s, int64_t first) {
+        const int64_t bytes = sterna::kv_head_bytes(a.type, a.head_dim);
+        for (int j = s.first_page; j < s.keys[a.rows - 1]; j += kPage)
+            Pages::turn(page_at(a, a.k_base, first + j), a.head_dim, a.turned + j / kPage * bytes);
     }
     void see(const sterna::AttentionArgs& a, Rows& s, int64_t first) {
         for (int r = 0; r < a.rows; ++r) {

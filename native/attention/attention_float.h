@@ -130,6 +130,7 @@ struct FloatValues {
 template <bool kF16>
 struct FloatPages {
     static constexpr bool kScaled = false;  // whether each position of a page has a scale
+    static constexpr auto turn = turn_floats<kF16>;
 
     const sterna::AttentionArgs& a;
     Rows rows;
@@ -147,18 +148,22 @@ struct FloatPages {
 
     void end() {}
     const float* value_scales(int64_t) const { return nullptr; }
-    void scores(int64_t first) { all_pages<FloatKeys>(first, a.k_base, page_after_keys); }
+    void scores(int64_t first) {
+        const auto keys = [this](int64_t position) { return page_at(a, a.k_base, position); };
+        all_pages<FloatKeys>(first, keys, page_after_keys);
+    }
     void values(int64_t first) {
         for (int64_t i = 0; i < a.rows * a.head_dim; ++i) rows.chunk_out[i] = 0.0f;
-        all_pages<FloatValues>(first, a.v_base, page_after_values);
+        const auto values = [this](int64_t position) { return value_page(a, position); };
+        all_pages<FloatValues>(first, values, page_after_values);
     }
 
     // Works a page at a time, so that all rows read it from L1. If several blocks of rows read it, f16 is widened once
     // for all of them.
-    template <template <bool> class Blocks, class After>
-    void all_pages(int64_t first, const uint8_t* base, After after) {
+    template <template <bool> class Blocks, class PageOf, class After>
+    void all_pages(int64_t first, PageOf page_of, After after) {
         for (int j = rows.first_page; j < rows.keys[a.rows - 1]; j += kPage) {
-            const uint8_t* page = page_at(a, base, first + j);
+            const uint8_t* page = page_of(first + j);
             if (kF16 && a.rows > kAttentionRows) {
                 for (int64_t i = 0; i < int64_t{kPage} * a.head_dim; i += 16)
                     l_store(wide + i, load_kv<true>(page, i));

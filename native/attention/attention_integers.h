@@ -203,6 +203,7 @@ struct NoTiles {
 template <class Element, template <class> class Tiles>
 struct IntegerPages {
     static constexpr bool kScaled = true, kTiles = Tiles<Element>::kUsed;
+    static constexpr auto turn = turn_integers<Element>;
 
     const sterna::AttentionArgs& a;
     Rows rows;
@@ -265,7 +266,7 @@ struct IntegerPages {
             if constexpr (kTiles) {
                 tiles.scores(page, j);
             } else {
-                prefetch_scales(first + j);
+                if (!a.turned) prefetch_scales(first + j);
                 IntegerKeys<Element> blocks{s, page, page_after_keys(a, rows, j), j};
                 row_blocks(a.rows, blocks);
             }
@@ -278,7 +279,7 @@ struct IntegerPages {
         for (int i = 0; i < kPage * 4; i += 64) prefetch_l2(scales + i);
     }
     const float* value_scales(int64_t position) const {
-        return reinterpret_cast<const float*>(page_at(a, a.v_base, position) +
+        return reinterpret_cast<const float*>(value_page(a, position) +
                                               scales_at<Element>(a.head_dim));
     }
     // Rounds a row's weights to integers; the largest of them is `most`. They are zeros where the row sees no keys. A

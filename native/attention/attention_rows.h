@@ -34,6 +34,13 @@ inline const uint8_t* page_at(const sterna::AttentionArgs& a, const uint8_t* bas
     return base + a.pages[position / kPage] * a.page_stride;
 }
 
+// Returns the page of a position's values; of keys that are values, where its chunk has put it.
+inline const uint8_t* value_page(const sterna::AttentionArgs& a, int64_t position) {
+    if (a.turned)
+        return a.turned + position % kChunk / kPage * sterna::kv_head_bytes(a.type, a.head_dim);
+    return page_at(a, a.v_base, position);
+}
+
 struct Rows {
     float (*scores)[kChunk];  // [rows], in units of the row's `scale`
     float* scale;  // [rows]: scale * score is the logarithm of a weight, to base 2
@@ -52,10 +59,9 @@ struct Rows {
     // Before a chunk, behind which the keys `after` are read.
     void set_order(const sterna::AttentionArgs& a, int64_t first, const sterna::KeyPages& after) {
         const uint8_t** to = order;
-        const uint8_t* const bases[] = {a.k_base, a.v_base};
-        for (const uint8_t* base : bases)
-            for (int j = first_page; j < keys[a.rows - 1]; j += kPage)
-                *to++ = page_at(a, base, first + j);
+        for (int j = first_page; j < keys[a.rows - 1]; j += kPage)
+            *to++ = page_at(a, a.k_base, first + j);
+        for (int j = first_page; j < keys[a.rows - 1]; j += kPage) *to++ = value_page(a, first + j);
         *to = after.count ? after.base + after.pages[0] * a.page_stride : to[-1];
     }
     // The number of pages that hold the chunk's keys, or its values.

@@ -44,7 +44,7 @@ struct CountedPairs {
         int n = 0;
         int32_t weight = 0;
         for (int page = begin; page < pairs; page += kPage / 2) {
-            const uint8_t* of_page = page_at(a, a.v_base, chunk + 2 * page);
+            const uint8_t* of_page = value_page(a, chunk + 2 * page);
             ahead[2 * page / kPage] = page_after_values(a, rows, 2 * page) - of_page;
             for (int k = 0; k < kPage / 2; ++k) {
                 const int i = page + k % kStreams * (kPage / 2 / kStreams) + k / kStreams;

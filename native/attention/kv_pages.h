@@ -17,6 +17,7 @@
 #include "butterflies.h"
 #include "lanes.h"
 #include "units/kernel_table.h"
+#include "unroll.h"
 #include "vocabulary.h"
 
 namespace {
@@ -68,26 +69,62 @@ inline void store_integers(float* k, float* v, int64_t position, int64_t head_di
     if constexpr (kRotated<Element>) {
         // Divide first, since the sums may be n times as large.
         const float inverse = 1.0f / static_cast<float>(rotated_block(head_dim));
-        for (int64_t d = 0; d < head_dim; ++d) k[d] *= inverse, v[d] *= inverse;
-        rotate(k, head_dim);
-        rotate(v, head_dim);
+        const auto rotated = [&](float* x) {
+            for (int64_t d = 0; d < head_dim; ++d) x[d] *= inverse;
+            rotate(x, head_dim);
+        };
+        rotated(k);
+        if (v_head) rotated(v);
     }
     auto* keys =
         reinterpret_cast<Element*>(k_head) + position / 16 * head_dim * 16 + position % 16 * 2;
     auto* values = reinterpret_cast<Element*>(v_head) + position / 2 * head_dim * 2 + position % 2;
     constexpr int kLevels = sterna::kv_levels(sizeof(Element));
-    const Rounding of_k(k, head_dim, kLevels), of_v(v, head_dim, kLevels);
+    const int64_t scales = scales_at<Element>(head_dim);
     int16_t q[16];
+    const Rounding of_k(k, head_dim, kLevels);
     for (int64_t d = 0; d < head_dim; d += 16) {
         of_k.round16(k + d, q);
         for (int64_t i = 0; i < 16; ++i)
             keys[(d + i / 2 * 2) * 16 + i % 2] = static_cast<Element>(q[i]);
+    }
+    reinterpret_cast<float*>(k_head + scales)[position] = of_k.scale;
+    if (!v_head) return;
+    const Rounding of_v(v, head_dim, kLevels);
+    for (int64_t d = 0; d < head_dim; d += 16) {
         of_v.round16(v + d, q);
         for (int64_t i = 0; i < 16; ++i) values[(d + i) * 2] = static_cast<Element>(q[i]);
     }
-    const int64_t scales = scales_at<Element>(head_dim);
-    reinterpret_cast<float*>(k_head + scales)[position] = of_k.scale;
     reinterpret_cast<float*>(v_head + scales)[position] = of_v.scale;
+}
+
+// A page of keys as one of values, with their factors.
+template <class Element>
+inline void turn_integers(const uint8_t* k_head, int64_t head_dim, uint8_t* v_head) {
+    struct Four {  // two features of two positions
+        Element of[4];
+    };
+    const auto* keys = reinterpret_cast<const Four*>(k_head);
+    auto* values = reinterpret_cast<Four*>(v_head);
+    const int64_t pairs = head_dim / 2;
+    for (int block = 0; block < kPage / 16; ++block, keys += 8 * pairs, values += 8 * pairs)
+        for (int64_t d = 0; d < pairs; ++d) STERNA_UNROLL(8)
+    for (int i = 0; i < 8; ++i) {
+        const Four x = keys[d * 8 + i];
+        values[i * pairs + d] = {{x.of[0], x.of[2], x.of[1], x.of[3]}};
+    }
+    const int64_t scales = scales_at<Element>(head_dim);
+    __builtin_memcpy(v_head + scales, k_head + scales, kPage * sizeof(float));
+}
+
+template <bool kF16>
+inline void turn_floats(const uint8_t* k_head, int64_t head_dim, uint8_t* v_head) {
+    using Element = std::conditional_t<kF16, uint16_t, float>;
+    const auto* keys = reinterpret_cast<const Element*>(k_head);
+    auto* values = reinterpret_cast<Element*>(v_head);
+    for (int block = 0; block < kPage / 16; ++block, keys += 16 * head_dim, values += 16 * head_dim)
+        for (int64_t d = 0; d < head_dim; ++d) STERNA_UNROLL(16)
+    for (int i = 0; i < 16; ++i) values[i * head_dim + d] = keys[d * 16 + i];
 }
 
 // Stores sixteen values in the form of a page of floats.
@@ -112,7 +149,7 @@ inline void store_floats(float* k, float* v, int64_t position, int64_t head_dim,
         Element lanes[16];
         to_page<kF16>(k + d, lanes);
         for (int i = 0; i < 16; ++i) keys[(d + i) * 16] = lanes[i];
-        to_page<kF16>(v + d, values + d);
+        if (v_head) to_page<kF16>(v + d, values + d);
     }
 }
 
@@ -121,7 +158,8 @@ inline bool kv_store(const sterna::KvStoreArgs& a) {
     // 65520 and above round to infinity in f16.
     const int32_t limit = a.type == KvType::kF16 ? 0x477FF000 : 0x7F800000;
     const int64_t width = int64_t{a.n_kv_heads} * a.head_dim;
-    const bool finite = absmax_bits(a.k, width) < limit && absmax_bits(a.v, width) < limit;
+    const bool finite =
+        absmax_bits(a.k, width) < limit && (!a.v_page || absmax_bits(a.v, width) < limit);
     auto* const store = a.type == KvType::kI16   ? store_integers<int16_t>
                         : a.type == KvType::kI8  ? store_integers<int8_t>
                         : a.type == KvType::kF16 ? store_floats<true>
@@ -129,7 +167,7 @@ inline bool kv_store(const sterna::KvStoreArgs& a) {
     const int64_t bytes = sterna::kv_head_bytes(a.type, a.head_dim);
     for (int64_t h = 0; h < a.n_kv_heads; ++h)
         store(a.k + h * a.head_dim, a.v + h * a.head_dim, a.position_in_page, a.head_dim,
-              a.k_page + h * bytes, a.v_page + h * bytes);
+              a.k_page + h * bytes, a.v_page ? a.v_page + h * bytes : nullptr);
     return finite;
 }
 

@@ -30,19 +30,23 @@ void bind_kv_cache(nb::module_& m) {
         .def(
             "__init__",
             [](KvCache* self, const std::vector<std::pair<int, int>>& layers, int pages,
-               const std::string& dtype, const std::vector<bool>& windowed) {
+               const std::string& dtype, const std::vector<bool>& windowed,
+               const std::vector<bool>& keys_alone) {
                 require(!layers.empty() && pages >= 1, "cache: needs layers and pages");
-                require(windowed.empty() || windowed.size() == layers.size(),
-                        "windowed: must be one for each layer, or none");
+                require((windowed.empty() || windowed.size() == layers.size()) &&
+                            (keys_alone.empty() || keys_alone.size() == layers.size()),
+                        "windowed, keys_alone: must be one for each layer, or none");
                 std::vector<KvCache::Heads> heads;
                 for (const auto& [kv_heads, head_dim] : layers) {
                     require(kv_heads >= 1 && head_dim >= 1 && head_dim <= kMaxHeadDim,
                             "cache: needs kv_heads >= 1 and head_dim in 1..65,536");
-                    heads.push_back({kv_heads, head_dim});
+                    const bool alone = !keys_alone.empty() && keys_alone[heads.size()];
+                    heads.push_back({kv_heads, head_dim, alone});
                 }
                 new (self) KvCache(heads, windowed, pages, kv_type(dtype));
             },
-            "layers"_a, "pages"_a, "dtype"_a, "windowed"_a = std::vector<bool>())
+            "layers"_a, "pages"_a, "dtype"_a, "windowed"_a = std::vector<bool>(),
+            "keys_alone"_a = std::vector<bool>())
         .def(
             "copy_page",
             [](KvCache& c, int from, int to) {

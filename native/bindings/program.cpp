@@ -14,11 +14,12 @@ namespace sterna::border {
 
 namespace {
 
-int add_heads(PyProgram& p, int n_heads, int n_kv_heads, int head_dim) {
+int add_heads(PyProgram& p, int n_heads, int n_kv_heads, int head_dim, int value_dim) {
     require(n_heads >= 1 && n_kv_heads >= 1 && n_heads % n_kv_heads == 0 && head_dim >= 2 &&
                 head_dim <= kMaxHeadDim && head_dim % 2 == 0,
             "heads: n_heads must be a multiple of n_kv_heads, head_dim one of 2");
-    return p.program.add_heads({n_heads, n_kv_heads, head_dim});
+    require(value_dim >= 0 && value_dim <= head_dim, "heads: value_dim must lie in 0..head_dim");
+    return p.program.add_heads({n_heads, n_kv_heads, head_dim, value_dim});
 }
 
 int add_rotary(PyProgram& p, std::vector<float> inverse_frequencies, bool interleaved,
@@ -138,7 +139,7 @@ void bind_program(nb::module_& m) {
     bind_adapter(m);
     nb::class_<PyProgram>(m, "Program")
         .def(nb::init<>())
-        .def("heads", &add_heads, "n_heads"_a, "n_kv_heads"_a, "head_dim"_a)
+        .def("heads", &add_heads, "n_heads"_a, "n_kv_heads"_a, "head_dim"_a, "value_dim"_a = 0)
         .def("rotary", &add_rotary, "inverse_frequencies"_a, "interleaved"_a, "factor"_a = 1.0f)
         .def("buffer", &add_buffer, "width"_a)
         .def("weight", &add_weight, "weight"_a)

@@ -182,7 +182,7 @@ struct AttentionTiles {
             }};
         for (int d = 0; d < a.head_dim; d += 16) {
             for (int p = 0; p < pages; ++p) {
-                const uint8_t* page = page_at(a, a.v_base, first + p * kPage);
+                const uint8_t* page = value_page(a, first + p * kPage);
                 split_value_block(reinterpret_cast<const Element*>(page) + 2 * d, hd,
                                   kv + p * 2 * kTileBytes);
             }

@@ -11,10 +11,12 @@ namespace sterna {
 // The heads of a layer, as the KV cache has them.
 struct AttentionHeads {
     int n_heads, n_kv_heads, head_dim;
+    int value_dim = 0;  // so many of the last values of a key are its value; 0: values of their own
 
+    int outputs() const { return value_dim ? value_dim : head_dim; }
     int padded() const { return padded_head(head_dim); }
     int queries_per_kv() const { return n_heads / n_kv_heads; }
-    KvCache::Heads cached() const { return {n_kv_heads, padded()}; }
+    KvCache::Heads cached() const { return {n_kv_heads, padded(), value_dim > 0}; }
 };
 
 // Query rows of one KV head of a sequence.

@@ -19,12 +19,14 @@ KvCache::KvCache(const std::vector<Heads>& layers, const std::vector<bool>& wind
                  KvType type)
     : pages(pages), type(type) {
     for (size_t i = 0; i < layers.size(); ++i) {
-        const Heads padded{layers[i].kv_heads, padded_head(layers[i].head_dim)};
+        Heads padded = layers[i];
+        padded.head_dim = padded_head(padded.head_dim);
         const int64_t page_bytes = padded.kv_heads * kv_head_bytes(type, padded.head_dim);
         const bool apart = !windowed.empty() && windowed[i];
-        layers_.push_back({padded, apart, page_bytes, 0, 2 * page_bytes});
-        page_nbytes_ += 2 * page_bytes;
-        if (apart) windowed_nbytes_ += 2 * page_bytes;
+        Layer& layer = layers_.emplace_back(padded, apart, page_bytes, 0, 0);
+        layer.stride = layer.nbytes();
+        page_nbytes_ += layer.nbytes();
+        if (apart) windowed_nbytes_ += layer.nbytes();
     }
     windowed_stride_ = whole_system_pages(windowed_nbytes_);
     int64_t end = 0, part = 0;
@@ -49,14 +51,14 @@ void KvCache::each_part(int page, bool whole, F f) const {
     for (const Layer& layer : layers_)
         if (whole || !layer.windowed)
             f(base_.data() + layer.offset + page * layer.stride,
-              static_cast<size_t>(2 * layer.page_bytes));
+              static_cast<size_t>(layer.nbytes()));
 }
 
 void KvCache::copy_page(int from, int to) {
     for (const Layer& layer : layers_) {
         uint8_t* pages_of = base_.data() + layer.offset;
         std::memcpy(pages_of + to * layer.stride, pages_of + from * layer.stride,
-                    static_cast<size_t>(2 * layer.page_bytes));
+                    static_cast<size_t>(layer.nbytes()));
     }
 }
 

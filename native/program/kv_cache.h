@@ -22,6 +22,7 @@ class KvCache {
   public:
     struct Heads {
         int kv_heads = 0, head_dim = 0;
+        bool keys_alone = false;  // which are the values, too
         bool operator==(const Heads&) const = default;
     };
     // windowed: for each layer, whether it lies in that region; empty: none does.
@@ -30,8 +31,11 @@ class KvCache {
     int layers() const { return static_cast<int>(layers_.size()); }
     const Heads& heads(int layer) const { return at(layer).heads; }
     uint8_t* keys(int layer) const { return base_.data() + at(layer).offset; }
-    uint8_t* values(int layer) const { return keys(layer) + at(layer).page_bytes; }
-    // From a page to the next; its keys and values are 2 * page_bytes of that.
+    // Null where there are keys alone.
+    uint8_t* values(int layer) const {
+        return heads(layer).keys_alone ? nullptr : keys(layer) + at(layer).page_bytes;
+    }
+    // From a page to the next; its keys and values are nbytes() of that.
     int64_t page_stride(int layer) const { return at(layer).stride; }
     int64_t head_bytes(int layer) const { return kv_head_bytes(type, heads(layer).head_dim); }
     // Copies the keys and values of a page, of all layers, to another; both lie in [0, pages).
@@ -55,6 +59,7 @@ class KvCache {
         bool windowed;
         int64_t page_bytes, offset,
             stride;  // of its keys (or values) in one page; where its pages begin
+        int64_t nbytes() const { return (heads.keys_alone ? 1 : 2) * page_bytes; }
     };
     const Layer& at(int layer) const { return layers_[static_cast<size_t>(layer)]; }
     template <class F>

@@ -9,7 +9,11 @@
 
 namespace sterna {
 
+constexpr int kMaxExperts = 4096;
 constexpr int64_t kExpertBlock = 16;  // rows of a block of activations of a matrix unit (x_offset)
+constexpr int64_t whole_blocks(int64_t rows) {
+    return (rows + kExpertBlock - 1) / kExpertBlock * kExpertBlock;
+}
 
 // For each token its experts, ascending, and the rows that these have in buffers of rows of experts. An expert's rows
 // are those of its tokens in order, and begin at a whole block of 16.
@@ -26,6 +30,26 @@ struct Routing {
             v->resize(std::max(v->size(), static_cast<size_t>(experts)));
         for (auto* v : {&expert, &row}) v->resize(std::max(v->size(), rows));
         active.reserve(static_cast<size_t>(experts));
+    }
+    // Token n of so many goes to all experts, which are the heads of a layer.
+    void to_all(int64_t n, int64_t tokens, int experts) {
+        for (int e = 0; e < experts; ++e) {
+            const auto i = static_cast<size_t>(n * experts + e);
+            expert[i] = e;
+            row[i] = static_cast<int32_t>(e * whole_blocks(tokens) + n);
+        }
+    }
+    // After `done` tokens of a thread; the last thread gives the experts their rows.
+    void end_to_all(int64_t done, int64_t tokens, int experts) {
+        if ((routed += done) < tokens) return;
+        active.clear();
+        for (int e = 0; e < experts; ++e) {
+            active.push_back(e);
+            first[static_cast<size_t>(e)] = static_cast<int32_t>(e * whole_blocks(tokens));
+            count[static_cast<size_t>(e)] = static_cast<int32_t>(tokens);
+        }
+        most = static_cast<int32_t>(tokens);
+        routed = 0;
     }
     // Rows that a buffer of a value needs for so many tokens: those of experts in whole blocks of each.
     static int64_t capacity(const Operand& x, int64_t tokens) {

@@ -320,7 +320,7 @@ constexpr int kMaxQueryLevels = 8191, kWeightLevels = 32767;
 // One position's keys and values into their page.
 struct KvStoreArgs {
     float *k, *v;  // [n_kv_heads][head_dim]; kI8 rotates them in place
-    uint8_t *k_page, *v_page;  // [n_kv_heads][kv_head_bytes]
+    uint8_t *k_page, *v_page;  // [n_kv_heads][kv_head_bytes]; v_page null: keys alone
     int position_in_page;
     int n_kv_heads, head_dim;
     KvType type;
@@ -352,6 +352,9 @@ struct AttentionArgs {
     const int32_t* pages;  // page table of the sequence
     const uint8_t* k_base;  // this layer's, at this KV head: + page * page_stride
     const uint8_t* v_base;
+    // Where pages hold keys alone, which are the values, too: memory for the pages of a chunk, into which its keys go as
+    // values. Else null.
+    uint8_t* turned;
     int64_t page_stride;  // bytes
     KvType type;
     bool next_page;  // Reading

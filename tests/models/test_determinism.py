@@ -68,6 +68,7 @@ INTEGER = [
     ("qwen3_5_moe", "i8", "int8", "i16"),
     ("gpt_oss", "mxfp4", "int8", "f16"),
     ("lfm2", "i8", "int8", "i16"),
+    ("minicpm3", "i8", "int8", "i16"),
 ]
 #: One of each kind of scales, with biases, factors and experts.
 TWO_PLANES = [
@@ -82,6 +83,7 @@ FLOAT = [
     ("llama-f32", None, None, "f32"),
     ("llama-96", "pot8", "pot16", "f16"),
     ("qwen3_5-interval", None, None, "f16"),
+    ("minicpm3", "bf16", None, "f16"),
     ("qwen3_moe", None, None, "f16"),
     ("qwen3_moe-mixed", None, None, "f16"),
 ]

@@ -60,6 +60,10 @@ def _longrope(pairs: int, **more: Any) -> dict[str, Any]:
 
 
 _CONV_LAYERS = ["conv", FULL, "conv", "conv", FULL]
+_LATENT = {
+    "kv_lora_rank": 40, "q_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
+    "v_head_dim": 12, "num_key_value_heads": 4,
+}  # fmt: skip
 _MOE = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 _DELTA = {
     "head_dim": 32, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
@@ -413,6 +417,27 @@ MODELS: dict[str, Saved] = {
         },
         converted=False,
     ),
+    "minicpm3": Saved(
+        "MiniCPM3ForCausalLM",
+        _LATENT,
+        gguf=(
+            "minicpm3",
+            {
+                "attention.key_length": 24, "attention.value_length": 12,
+                "attention.kv_lora_rank": 40, "attention.q_lora_rank": 24,
+                "rope.dimension_count": 8,
+            },
+        ),
+    ),
+    "minicpm3-yarn": Saved(
+        "MiniCPM3ForCausalLM",
+        {
+            **_LATENT, "attention_bias": True, "q_lora_rank": None,
+            "scale_depth": None, "dim_model_base": None, "rms_norm_eps": 1e-2,
+            **_yarn(mscale=0.7, mscale_all_dim=0.7),
+        },
+        converted=False,
+    ),
     "phi3": Saved("Phi3ForCausalLM", {"sliding_window": None}),
     # llama.cpp leaves this window out.
     "phi3-window": Saved("Phi3ForCausalLM", {"sliding_window": 20}, converted=False),
@@ -468,6 +493,10 @@ _TWO_EXPERTS: dict[str, Any] = {
     "moe_intermediate_size": 176, "num_experts": 6, "num_experts_per_tok": 2,
 }  # fmt: skip
 _SHARED = {"shared_expert_intermediate_size": 144}
+_TWO_LATENT: dict[str, Any] = {
+    "num_key_value_heads": 4, "kv_lora_rank": 80, "q_lora_rank": 96, "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16, "v_head_dim": 48, "dim_model_base": 64, "scale_depth": 1.5,
+}  # fmt: skip
 _TWO_WINDOWS = {"sliding_window": 48, "layer_types": [SLIDING, FULL]}
 #: Of two layers that see the same keys; with one more, which has a window.
 _THREE_GEMMA4: dict[str, Any] = {
@@ -502,6 +531,7 @@ DIGESTED: dict[str, dict[str, Any]] = {
     "Qwen3_5ForCausalLM": _TWO_HYBRID,
     "Qwen3_5ForConditionalGeneration": {"text_config": _TWO_HYBRID},
     "Lfm2ForCausalLM": {"layer_types": ["conv", FULL]},
+    "MiniCPM3ForCausalLM": _TWO_LATENT,
     "MixtralForCausalLM": {"num_local_experts": 5, "num_experts_per_tok": 2},
     "Qwen3MoeForCausalLM": {**_TWO_EXPERTS, "mlp_only_layers": [1]},
     "Qwen3_5MoeForCausalLM": {**_TWO_HYBRID, **_TWO_EXPERTS, **_SHARED},

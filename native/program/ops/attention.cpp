@@ -34,7 +34,7 @@ class AttentionOp final : public Op {
             sink = std::clamp(sink * 1.44269504f, -kMost, kMost);
         }
         f.require(int64_t{heads.n_heads} * heads.padded() <= qkv_.ld(), "x", "is too narrow");
-        f.require(int64_t{heads.n_heads} * heads.head_dim <= output_.ld(), "output",
+        f.require(int64_t{heads.n_heads} * heads.outputs() <= output_.ld(), "output",
                   "is too narrow");
         const auto& layers = work.needs.layers;
         f.require(layer_ >= 0 && layer_ < std::ssize(layers) &&
@@ -45,9 +45,10 @@ class AttentionOp final : public Op {
     int64_t scratch_bytes(const Step& step) const override {
         const AttentionHeads& heads = plan_.heads;
         const int64_t needed = step.kernels.attention(step.cache.type).scratch(heads.padded());
-        if (heads.padded() == heads.head_dim) return needed;
-        // and outputs that a Call takes the padding off
-        return (needed + 63) / 64 * 64 + int64_t{kMaxAttentionRows} * heads.padded() * 4;
+        if (heads.padded() == heads.outputs() && !heads.value_dim) return needed;
+        // and outputs that a Call takes a part of, and keys as values
+        return whole_lines(needed) + int64_t{kMaxAttentionRows} * heads.padded() * 4 +
+               turned_bytes(step);
     }
     // Chunks go out in parts: a thread reads chunks that follow each other, of the same queries. Whole blocks go out one
     // by one, the longest first.
@@ -67,6 +68,12 @@ class AttentionOp final : public Op {
   private:
     struct Call;
 
+    static int64_t whole_lines(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+    int64_t turned_bytes(const Step& step) const {
+        constexpr int64_t kPages = kChunkPositions / kPagePositions;
+        const AttentionHeads& heads = plan_.heads;
+        return heads.value_dim ? kPages * kv_head_bytes(step.cache.type, heads.padded()) : 0;
+    }
     void attend(const Step& step, const AttentionUnit& unit, const AttentionUnit* before,
                 const AttentionUnit* after, int worker);
     KeyPages first_keys(const Step& step, const AttentionUnit& unit) const;
@@ -102,8 +109,9 @@ struct AttentionOp::Call {
         a.type = step.cache.type;
         a.next_page = step.readings.next_page;
         a.scratch = scratch;
-        padded_out =
-            reinterpret_cast<float*>(scratch + (kernels.scratch(a.head_dim) + 63) / 64 * 64);
+        uint8_t* const own = scratch + whole_lines(kernels.scratch(a.head_dim));
+        padded_out = reinterpret_cast<float*>(own);
+        if (heads.value_dim) a.turned = own + int64_t{kMaxAttentionRows} * a.head_dim * 4;
     }
 
     // Rows of a block: the pages are those of the first one in a call.
@@ -111,7 +119,8 @@ struct AttentionOp::Call {
         if (!a.rows) {
             a.pages = step.batch.sequences[static_cast<size_t>(block.sequence)].pages;
             a.k_base = step.cache.keys(layer) + block.kv_head * step.cache.head_bytes(layer);
-            a.v_base = step.cache.values(layer) + block.kv_head * step.cache.head_bytes(layer);
+            if (!a.turned)
+                a.v_base = step.cache.values(layer) + block.kv_head * step.cache.head_bytes(layer);
             a.partial = partials + block.partial;
             a.partial_stride = block.stride;
         }
@@ -122,9 +131,9 @@ struct AttentionOp::Call {
                 const int head = block.kv_head * queries_per_kv + h;
                 if (a.rows == kMaxRows) all();  // a block wider than the arrays is done in pieces
                 q[a.rows] = src.row(n) + head * a.head_dim;
-                to[a.rows] = dst.row(n) + head * heads.head_dim;
+                to[a.rows] = dst.row(n) + head * heads.outputs();
                 out[a.rows] =
-                    a.head_dim == heads.head_dim ? to[a.rows] : padded_out + a.rows * a.head_dim;
+                    a.head_dim == heads.outputs() ? to[a.rows] : padded_out + a.rows * a.head_dim;
                 limit[a.rows] = position_of[static_cast<size_t>(n)] + 1;
                 if (a.sinks) sinks[a.rows] = sinks_of_heads[static_cast<size_t>(head)];
                 ++a.rows;
@@ -156,7 +165,8 @@ struct AttentionOp::Call {
 
     void take_outputs() {
         for (int i = 0; i < a.rows; ++i)
-            if (a.out[i] != to[i]) std::copy_n(a.out[i], heads.head_dim, to[i]);
+            if (a.out[i] != to[i])
+                std::copy_n(a.out[i] + heads.head_dim - heads.outputs(), heads.outputs(), to[i]);
         a.rows = 0;
     }
 

@@ -6,11 +6,10 @@
 #include <vector>
 
 #include "program/fields.h"
+#include "program/routing.h"
 #include "scalar_math.h"
 
 namespace sterna {
-
-constexpr int kMaxExperts = 4096;
 
 // Lists the `most` largest of the keys of 0..count-1, of equal ones the first, in descending order. A NaN is larger than
 // nothing.

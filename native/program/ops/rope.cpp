@@ -36,6 +36,10 @@ class RopeOp final : public RowOp {
     void check(const OpFields& f) const;
     void set_norms(const OpFields& f);
     void use_layer(const OpFields& f);
+    // Of keys, and of values if they have any.
+    int stored_heads() const {
+        return stores_ ? (heads_.value_dim ? 1 : 2) * heads_.n_kv_heads : 0;
+    }
     bool normalise(const Step& step, float* qkv) const;
     float* copy_heads(const float* qkv, int64_t n) const;
     bool store(const Step& step, float* keys, int64_t n) const;
@@ -58,7 +62,9 @@ void RopeOp::check(const OpFields& f) const {
               "attention.rotary", "must rotate no more values than a head has");
     f.require(stores_ || (!keys_are_values_ && !gated_), "stores",
               "must be true where a row has keys that are values, or gates");
-    const int64_t all = heads_.n_heads + (stores_ ? int64_t{2} * heads_.n_kv_heads : 0);
+    f.require(!heads_.value_dim || (!keys_are_values_ && f.floats("v_norm").empty()), "heads",
+              "must have values of their own where keys are copied to these, or values normalised");
+    const int64_t all = heads_.n_heads + stored_heads();
     const int64_t stored =
         all + (gated_ ? heads_.n_heads : 0) - (keys_are_values_ ? heads_.n_kv_heads : 0);
     f.require(stored * heads_.head_dim <= qkv_.ld(), "x", "is too narrow");
@@ -119,7 +125,7 @@ bool RopeOp::normalise(const Step& step, float* qkv) const {
 float* RopeOp::copy_heads(const float* qkv, int64_t n) const {
     float* const row = work.buffer(output_).row(n);
     const int d = heads_.head_dim, padded = heads_.padded(), q = heads_.n_heads;
-    for (int h = 0; h < q + (stores_ ? 2 * heads_.n_kv_heads : 0); ++h) {
+    for (int h = 0; h < q + stored_heads(); ++h) {
         const int gates = !gated_ ? 0 : std::min(h, q);  // before it
         const bool again = keys_are_values_ && h >= q + heads_.n_kv_heads;
         const int from = h + gates - (again ? heads_.n_kv_heads : 0);
@@ -148,14 +154,15 @@ void RopeOp::row(Step& step, int64_t n, int) {
 // A token's keys, and the values behind them, to the cache; false: a value is not finite.
 bool RopeOp::store(const Step& step, float* keys, int64_t n) const {
     const KvCache& cache = step.cache;
-    const auto& [kv_heads, head_dim] = cache.heads(layer_);
+    const auto& [kv_heads, head_dim, keys_alone] = cache.heads(layer_);
     const auto token = static_cast<size_t>(n);
     const int position = work.rows.position_of[token];
     const auto& span = step.batch.sequences[static_cast<size_t>(work.rows.sequence_of[token])];
     const int64_t at = span.pages[position / kPagePositions] * cache.page_stride(layer_);
-    return step.kernels.kv_store({keys, keys + kv_heads * head_dim, cache.keys(layer_) + at,
-                                  cache.values(layer_) + at, position % kPagePositions, kv_heads,
-                                  head_dim, cache.type});
+    float* const values = keys_alone ? nullptr : keys + kv_heads * head_dim;
+    uint8_t* const v_page = keys_alone ? nullptr : cache.values(layer_) + at;
+    return step.kernels.kv_store({keys, values, cache.keys(layer_) + at, v_page,
+                                  position % kPagePositions, kv_heads, head_dim, cache.type});
 }
 
 const OpKind rope("rope", [](const OpFields& f, Program& p) { p.add<RopeOp>(f); });

@@ -9,10 +9,6 @@ namespace sterna {
 
 namespace {
 
-constexpr int64_t whole_blocks(int64_t rows) {
-    return (rows + kExpertBlock - 1) / kExpertBlock * kExpertBlock;
-}
-
 class RouteOp final : public Op {
   public:
     RouteOp(const OpFields& f, Workspace& work)

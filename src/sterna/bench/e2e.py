@@ -323,7 +323,10 @@ def _attended(graph: Graph, context: float) -> list[tuple[Heads, float]]:
 def _attended_bytes(engine: Engine, context: float) -> float:
     """Count the bytes of keys and values that a token reads."""
     return sum(
-        positions * _native.kv_bytes(1, heads.n_kv_heads, heads.head_dim, engine.kv_dtype)
+        positions
+        * _native.kv_bytes(1, heads.n_kv_heads, heads.head_dim, engine.kv_dtype)
+        * heads.stored
+        / 2
         for heads, positions in _attended(engine.model.graph, context)
     )
 

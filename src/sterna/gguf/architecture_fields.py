@@ -184,6 +184,25 @@ def _glm4_fields(model: GgufModel, name: str, _: dict[str, Any]) -> dict[str, An
     return {}
 
 
+def _latent_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the sizes of latent attention; files of llama.cpp's first kind have other keys."""
+    m, heads = model.metadata, fields["num_attention_heads"]
+    of = f"{name}.attention"
+    rotated = m.integer(f"{name}.rope.dimension_count")
+    key = f"{of}.key_length_mla" if f"{of}.key_length_mla" in m else f"{of}.key_length"
+    if m.integer(key) <= rotated:
+        raise m.error(key, f"more than {name}.rope.dimension_count={rotated}", m.integer(key))
+    values = m.integer(f"{of}.value_length", fields["hidden_size"] // heads)
+    return {
+        "kv_lora_rank": m.integer(f"{of}.kv_lora_rank"),
+        "q_lora_rank": m.integer(f"{of}.q_lora_rank", 0) or None,
+        "qk_rope_head_dim": rotated,
+        "qk_nope_head_dim": m.integer(key) - rotated,
+        "v_head_dim": m.integer(f"{of}.value_length_mla", values),
+        "num_key_value_heads": heads,
+    }
+
+
 def _lfm2_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
     """Return which layers have a convolution: those without KV heads."""
     heads = model.metadata.each(f"{name}.attention.head_count_kv", fields["num_hidden_layers"])
@@ -200,8 +219,8 @@ def _lfm2_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[st
 _FURTHER: dict[str, Callable[[GgufModel, str, dict[str, Any]], dict[str, Any]]] = {
     "gemma2": _gemma_fields, "gemma3": _gemma_fields, "gemma4": _gemma4_fields,
     "glm4": _glm4_fields, "gpt-oss": _gpt_oss_fields, "granite": _granite_fields,
-    "lfm2": _lfm2_fields, "minicpm": _minicpm_fields, "olmo2": _olmo2_fields,
-    "qwen35": _hybrid_fields, "qwen35moe": _hybrid_fields,
+    "lfm2": _lfm2_fields, "minicpm": _minicpm_fields, "minicpm3": _latent_fields,
+    "olmo2": _olmo2_fields, "qwen35": _hybrid_fields, "qwen35moe": _hybrid_fields,
 }  # fmt: skip
 
 

@@ -39,7 +39,7 @@ from sterna.gguf.tensor_types import FLOAT_TYPES
 from sterna.gguf.value_heads import ValueHeads
 from sterna.weights import packing, sources
 from sterna.weights.rounding import repacked
-from sterna.weights.sources import STACKED, Linear, Stacking, head_format, in_runs
+from sterna.weights.sources import STACKED, Linear, OfHeads, Stacking, head_format, in_runs
 from sterna.weights.stacked_experts import joined
 from sterna.weights.storages import Floats, Levels
 from sterna.weights.storages.base import TERNARY
@@ -108,6 +108,12 @@ class GgufWeights:
         self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
     ) -> list[Experts]:
         """Pack the rows of `parts` of all experts: a weight for each run of one type."""
+        if isinstance(stacking, OfHeads):
+            whole = stacking.whole(parts[0], count)
+            joint = self._name(f"{whole.name}.weight")
+            self._read.add(joint)  # files that have its halves, too, need it no more
+            if self._name(f"{name}.weight") not in self.model.tensors:
+                return self._of_heads(name, parts[0], count, stacking)
         whole = Linear(name, sum(part.M for part in parts), parts[0].K)
         if len(parts) > 1 and self._name(f"{name}.weight") in self.model.tensors:
             parts = [whole]
@@ -124,6 +130,25 @@ class GgufWeights:
             made.append(Experts.of(count, weights, infos[0].name))
             self.modules[module] = made[-1].weight
         return made
+
+    def _of_heads(self, name: str, part: Linear, count: int, place: OfHeads) -> list[Experts]:
+        """Pack the matrices of heads in one linear layer; blocks become the floats they mean."""
+        whole = place.whole(part, count)
+        info = self._part(whole)
+        floats = (
+            self._floats(info, self._rows(whole))
+            if info.dtype in FLOAT_TYPES
+            else Floats("f32", self._values(whole, info))
+        )
+
+        def packed(head: int) -> PackedWeight:
+            own = Floats(floats.format, place.of(floats.bits, head, part))
+            choice = packing.choose(own, self.format)
+            return packing.pack([own], choice, self.threads, info.name)
+
+        made = Experts.of(count, (packed(head) for head in range(count)), name)
+        self.modules[name] = made.weight
+        return [made]
 
     def experts_bias(
         self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED

@@ -9,7 +9,16 @@ native `Program`.
 from sterna.graph.activations import ACTIVATIONS
 from sterna.graph.builder import GraphBuilder
 from sterna.graph.graph import Graph
-from sterna.graph.heads import Attention, Heads, RecurrentHeads, Rotary, Rotation, Scoring
+from sterna.graph.heads import (
+    Attention,
+    Heads,
+    LatentHeads,
+    Piece,
+    RecurrentHeads,
+    Rotary,
+    Rotation,
+    Scoring,
+)
 from sterna.graph.ops import AdaptedLayer, Route, Value
 
 __all__ = [
@@ -19,6 +28,8 @@ __all__ = [
     "Graph",
     "GraphBuilder",
     "Heads",
+    "LatentHeads",
+    "Piece",
     "RecurrentHeads",
     "Rotary",
     "Rotation",

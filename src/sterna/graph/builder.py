@@ -17,6 +17,7 @@ from sterna.graph.heads import (
     SOFTMAX,
     Attention,
     Heads,
+    Piece,
     RecurrentHeads,
     Rotation,
     Scoring,
@@ -95,6 +96,35 @@ class GraphBuilder:
         for part, start in zip(parts, starts, strict=True):
             self._add(CopyOp(name="concatenate", output=out, x=part, column=start))
         return out
+
+    def place(self, width: int, pieces: Sequence[tuple[Value, Piece]], name: str) -> Value:
+        """Put columns of several values into one row of this width, as each `Piece` says."""
+        out = Value(width)
+        for x, piece in pieces:
+            self._copy(x, piece, out, name)
+        return out
+
+    def head_rows(self, x: Value, piece: Piece, name: str) -> Value:
+        """Put each piece of x into a row of its own, of one of `count` heads.
+
+        `linear` then multiplies it by the head's own matrix, one of `Experts`; `place` puts rows of
+        heads back into one. They end the rows of a route.
+        """
+        self.current = Route(None, piece.count, piece.count)
+        out = Value(piece.width, route=self.current)
+        self._copy(x, piece, out, name)
+        # A rowwise operation rounds rows, or makes planes of them, for what follows.
+        rows = Value(piece.width, route=self.current)
+        return self._add(RowwiseOp(name=name, output=rows, x=out))
+
+    def _copy(self, x: Value, piece: Piece, out: Value, name: str) -> None:
+        self._add(
+            CopyOp(
+                name=name, output=out, x=x, column=piece.column, pieces=piece.count,
+                width=piece.width, begin=piece.begin, stride=piece.stride,
+                to_stride=piece.to_stride,
+            )
+        )  # fmt: skip
 
     def hidden_states(self, x: Value, weight: F32, eps: float, name: str) -> None:
         """Output RMSNorm(x) * weight of every token to the inputs that ask for it
@@ -274,7 +304,7 @@ class GraphBuilder:
         reads; the row is q alone, with at most one norm.
         """
         r = heads or self.heads
-        stored = 0 if keys_of is not None else r.n_kv_heads * (1 if keys_are_values else 2)
+        stored = 0 if keys_of is not None else r.n_kv_heads * (1 if keys_are_values else r.stored)
         if qkv.width != (r.n_heads * (1 + gated) + stored) * r.head_dim:
             raise UnsupportedModelError(
                 f"layer {layer}: where q, k and v are in several formats, head_dim must be a "
@@ -285,7 +315,7 @@ class GraphBuilder:
             assert isinstance(keys_of.op, AttentionOp)
             cached = keys_of.op.layer
         q_norm, k_norm, v_norm = (*norms, None, None, None)[:3]
-        width = (r.n_heads + (2 * r.n_kv_heads if stores else 0)) * r.padded_head
+        width = (r.n_heads + (r.stored * r.n_kv_heads if stores else 0)) * r.padded_head
         rotated = self._add(
             RopeOp(
                 name=f"model.layers.{layer}.self_attn", output=Value(width), x=qkv, layer=cached,
@@ -296,7 +326,7 @@ class GraphBuilder:
         )  # fmt: skip
         return self._add(
             AttentionOp(
-                name="attention", output=Value(r.n_heads * r.head_dim), x=rotated, layer=cached,
+                name="attention", output=Value(r.n_heads * r.outputs), x=rotated, layer=cached,
                 heads=r, attention=how,
             )
         )  # fmt: skip

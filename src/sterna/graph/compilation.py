@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from sterna import _native
 from sterna.formats import PackedWeight
 from sterna.graph.activations import in_two_planes
-from sterna.graph.heads import Heads, Rotary
+from sterna.graph.heads import Heads, LatentHeads, Rotary
 from sterna.graph.ops import (
     AttentionOp,
     ExactHeadOp,
@@ -105,7 +105,8 @@ class _Numbers:
                 continue
             h, r = op.heads, op.attention.rotary
             if h not in heads:
-                heads[h] = self.program.heads(h.n_heads, h.n_kv_heads, h.head_dim)
+                value_dim = h.value_dim if isinstance(h, LatentHeads) else 0
+                heads[h] = self.program.heads(h.n_heads, h.n_kv_heads, h.head_dim, value_dim)
             self.by_id[id(h)] = heads[h]
             if r is None:
                 continue

@@ -14,6 +14,8 @@ __all__ = [
     "SOFTMAX",
     "Attention",
     "Heads",
+    "LatentHeads",
+    "Piece",
     "RecurrentHeads",
     "Rotary",
     "Rotation",
@@ -87,6 +89,50 @@ class Heads:
     def padded_head(self) -> int:
         """head_dim as the attention kernels and the KV cache want it: a multiple of 16."""
         return -(-self.head_dim // ROW_BLOCK) * ROW_BLOCK
+
+    @property
+    def outputs(self) -> int:
+        """Features of a head's result."""
+        return self.head_dim
+
+    @property
+    def stored(self) -> int:
+        """How many vectors the cache keeps of a KV head and a position: a key and a value."""
+        return 2
+
+
+@dataclass(frozen=True)
+class LatentHeads(Heads):
+    """Heads whose keys are also their values: the last `value_dim` features of a key.
+
+    The cache keeps the keys alone.
+    """
+
+    value_dim: int
+
+    @property
+    def outputs(self) -> int:
+        return self.value_dim
+
+    @property
+    def stored(self) -> int:
+        return 1
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Columns of a value for `GraphBuilder.place`: `count` pieces of `width` features each.
+
+    Piece i begins at begin + i * stride, and goes to column + i * to_stride. If x has rows of
+    heads, it begins at `begin` of head i's row.
+    """
+
+    width: int
+    count: int = 1
+    begin: int = 0
+    stride: int = 0
+    column: int = 0
+    to_stride: int = 0
 
 
 @dataclass(frozen=True)

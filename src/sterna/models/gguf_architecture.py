@@ -17,10 +17,10 @@ ATTENTION = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
 }  # fmt: skip
+#: An FFN with a gate.
+FFN = {"mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
 #: All linear layers of Llama.
-LINEARS = {
-    **ATTENTION, "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
-}  # fmt: skip
+LINEARS = {**ATTENTION, **FFN}
 #: Linear layers of an FFN without a gate.
 UNGATED = {"mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
 #: Gate and up as one matrix.
@@ -41,6 +41,15 @@ EXPERTS = {
     **ATTENTION, "mlp.gate": "ffn_gate_inp", "mlp.experts.gate_proj": "ffn_gate_exps",
     "mlp.experts.up_proj": "ffn_up_exps", "mlp.experts.down_proj": "ffn_down_exps",
     "mlp.experts.gate_up_proj": "ffn_gate_up_exps",
+}  # fmt: skip
+#: Multi-head latent attention; files have kv_b as one matrix, or its halves for each head.
+LATENT = {
+    "self_attn.q_proj": "attn_q", "self_attn.q_a_proj": "attn_q_a",
+    "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.q_b_proj": "attn_q_b",
+    "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
+    "self_attn.kv_a_layernorm": "attn_kv_a_norm", "self_attn.kv_b_proj": "attn_kv_b",
+    "self_attn.k_b_proj": "attn_k_b", "self_attn.v_b_proj": "attn_v_b",
+    "self_attn.o_proj": "attn_output",
 }  # fmt: skip
 #: The projections of a recurrent layer.
 PROJECTIONS = {
@@ -82,6 +91,7 @@ class GgufArchitecture:
     layer_norm: whether norms are LayerNorms.
     by_head: whether the checkpoint has q, k and v of each head together, and files have not.
     biases: tensors outside the layers that have a bias.
+    latent: whether attention is latent: keys and values of a head differ in width.
     qkv_bias: the field that says whether q, k and v have biases, if that of o does not say so.
     """
 
@@ -104,4 +114,5 @@ class GgufArchitecture:
     layer_norm: bool = False
     by_head: bool = False
     biases: tuple[str, ...] = ()
+    latent: bool = False
     qkv_bias: str = ""

@@ -32,6 +32,8 @@ GGUF = dict.fromkeys(
 )
 #: The second half of a layer: (norm(x), x, the layer's number, the FFN's name) -> the next x.
 FeedForward = Callable[[Value, Value, int, str], Value]
+#: Attention up to the projection back: (norm(x), the layer's number, attention's name) -> heads.
+Attend = Callable[[Value, int, str], Value]
 
 
 def build(
@@ -44,11 +46,13 @@ def build(
     factors: layers.Factors = layers.NO_FACTORS,
     fused_gate_up: bool = False,
     ffn: FeedForward | None = None,
+    attend: Attend | None = None,
 ) -> Value:
     """Write the model's layers into `g`; returns the logits.
 
     attention: its `bias` holds even if config.json's attention_bias, which includes o, is false.
     fused_gate_up: the checkpoint has gate and up as one matrix. ffn: replaces `feed_forward`.
+    attend: replaces `layers.attention`.
     """
     x, table = layers.embedding(g, c, w, factors.embedding)
     one = norms.plus_one
@@ -58,7 +62,10 @@ def build(
         reads = [name and f"{p}.{name}" for name in norms.reads]
         adds = [name and f"{p}.{name}" for name in norms.adds]
         h = _read(g, c, w, x, reads[0], norms)
-        h = layers.attention(g, c, w, h, i, f"{p}.self_attn", attention)
+        if attend is not None:
+            h = attend(h, i, f"{p}.self_attn")
+        else:
+            h = layers.attention(g, c, w, h, i, f"{p}.self_attn", attention)
         x = layers.output(
             g, c, w, h, x, f"{p}.self_attn.o_proj", bias=c.attention_bias,
             factor=factors.residual, norm_name=adds[0], plus_one=one,

@@ -37,9 +37,13 @@ def complete(f: Fields) -> dict[str, Any]:
 
 def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`; returns the logits."""
-    factors = Factors(
+    return llama.build(g, c, w, factors=factors(c))
+
+
+def factors(c: TransformerConfig) -> Factors:
+    """Return the factors of embedding, of each half's result and of logits."""
+    return Factors(
         embedding=c.fields.factor("scale_emb"),
         residual=c.fields.factor("scale_depth") / c.n_layers**0.5,
         logits=c.fields.factor("dim_model_base") / c.hidden_size,
     )
-    return llama.build(g, c, w, factors=factors)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["STACKED", "Linear", "Stacking"]
+__all__ = ["STACKED", "Linear", "OfHeads", "Stacking"]
 
 
 @dataclass(frozen=True)
@@ -58,3 +59,26 @@ class Stacking:
 
 
 STACKED = Stacking()
+
+
+@dataclass(frozen=True)
+class OfHeads(Stacking):
+    """The place of a head's matrix in a linear layer of all heads, the rows of one after another's.
+
+    module: the layer's name. rows: of a head; first: of these, where the matrix begins.
+    transposed: it is stored as [K, M].
+    """
+
+    module: str = ""
+    rows_of_head: int = 0
+    first: int = 0
+
+    def whole(self, part: Linear, heads: int) -> Linear:
+        """Return the layer of all heads."""
+        return Linear(self.module, heads * self.rows_of_head, part.M if self.transposed else part.K)
+
+    def of(self, bits: npt.NDArray[Any], head: int, part: Linear) -> npt.NDArray[Any]:
+        """Return a head's matrix [M, K] of the rows of all."""
+        begin = head * self.rows_of_head + self.first
+        own = bits[begin : begin + (part.K if self.transposed else part.M)]
+        return np.ascontiguousarray(own.T if self.transposed else own)

@@ -19,11 +19,12 @@ from sterna import formats
 from sterna.errors import ModelFormatError, RequestError, shown
 from sterna.formats import Experts, PackedWeight, Shadow
 from sterna.formats.base import MAX_INTEGER_K
-from sterna.weights.parts import STACKED, Linear, Stacking
+from sterna.weights.parts import STACKED, Linear, OfHeads, Stacking
 
 __all__ = [
     "STACKED",
     "Linear",
+    "OfHeads",
     "PackedWeights",
     "Stacking",
     "WeightSource",

@@ -18,7 +18,7 @@ from sterna.errors import NonFiniteError
 from sterna.formats import Experts, PackedWeight
 from sterna.gguf.blocks import from_ggml
 from sterna.weights import packing, storages
-from sterna.weights.parts import Linear, Stacking
+from sterna.weights.parts import Linear, OfHeads, Stacking
 from sterna.weights.rounding import repacked
 from sterna.weights.storages import Floats, Layer, Levels, Tensors
 
@@ -41,6 +41,8 @@ def stored_parts(
 
     Raises as `Tensors.read` and `storages.read`.
     """
+    if isinstance(stacking, OfHeads):
+        return _parts_of_heads(layer_of, parts[0], count, stacking)
     if name not in tensors.checkpoint.tensors:
         return lambda expert, part: storages.read(layer_of(part.of_expert(expert)))
     M, K = sum(part.M for part in parts), parts[0].K
@@ -53,6 +55,15 @@ def stored_parts(
         return Floats(stored.format, np.ascontiguousarray(rows))
 
     return read
+
+
+def _parts_of_heads(
+    layer_of: Callable[[Linear], Layer], part: Linear, count: int, stacking: OfHeads
+) -> ReadPart:
+    """Return the reader of a head's matrix; levels become the floats that they mean."""
+    stored = storages.read(layer_of(stacking.whole(part, count)))
+    floats = stored if isinstance(stored, Floats) else stored.floats()
+    return lambda head, part: Floats(floats.format, stacking.of(floats.bits, head, part))
 
 
 def joined(parts: list[Levels | Floats]) -> list[Levels | Floats]:

@@ -54,7 +54,9 @@ def files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-@pytest.mark.parametrize("name", ["bitnet-multiply", "qwen3_5", "lfm2", "llama-bf16", "gemma3"])
+@pytest.mark.parametrize(
+    "name", ["bitnet-multiply", "qwen3_5", "lfm2", "minicpm3", "llama-bf16", "gemma3"]
+)
 @pytest.mark.parametrize("kv_dtype", ["i16", "i8"])
 def test_after_a_restart(
     checkpoint: Callable[[str], Path], tmp_path: Path, name: str, kv_dtype: str

@@ -168,7 +168,9 @@ def test_a_full_pool_that_the_cache_shares() -> None:
     memory.check_all([(sequence, [*tokens, 2, 3])])
 
 
-@pytest.mark.parametrize("name", ["bitnet-multiply", "qwen3_5", "lfm2", "mistral-window", "gemma3"])
+@pytest.mark.parametrize(
+    "name", ["bitnet-multiply", "qwen3_5", "lfm2", "minicpm3", "gemma3", "mistral-window"]
+)
 def test_answers_with_a_warm_cache(checkpoint: Callable[[str], Path], name: str) -> None:
     """Of prompts that begin like others, and of these again: tokens and log-probabilities."""
     llm = LLM(checkpoint(name), threads=1)

@@ -97,10 +97,14 @@ class KVCacheManager:
         """Return the memory and how many whole pages it may take."""
         shape = self._shape
         windowed = [w is not None for w in self._graph.kv_windows] if shape.is_split else []
+        alone = [heads.stored == 1 for heads in self._graph.kv_heads]
         for pages in page_counts(self.context, shape.page_bytes, kv_bytes, state_pages):
             for ids in (shape.ids(pages), pages):
                 with contextlib.suppress(MemoryError):
-                    return _native.KvCache(self.kv_heads, ids, self.kv_dtype, windowed), pages
+                    return (
+                        _native.KvCache(self.kv_heads, ids, self.kv_dtype, windowed, alone),
+                        pages,
+                    )
         need = pages * shape.page_bytes / 1e9
         raise RequestError(
             f"KV cache: address space for {pages * PAGE} positions, {need:.2f} GB, is needed, but "

@@ -1,0 +1,160 @@
+"""Multi-head latent attention (DeepSeek V2, arXiv 2405.04434), in its absorbed form.
+
+A position has one latent c = norm(kv_a) and one rotated key k, which all heads share; a head's keys
+are [K c | k] and its values V c, with the rows [K; V] of kv_b. Since q (K c) = (K^T q) c, each
+head's query becomes [rope(q) | K^T q], keys are [rope(k) | c], values are the c within them, and
+each head's result is multiplied by V. So the cache holds the keys [rope(k) | c] alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sterna import _native
+from sterna.graph import GraphBuilder, LatentHeads, Piece, Value
+from sterna.models import layers, llama
+from sterna.models.config import MAX_HEAD_DIM, TransformerConfig
+from sterna.models.config_fields import Fields
+from sterna.models.rotations import scaling_kind
+from sterna.weights.sources import Linear, OfHeads, WeightSource
+
+__all__ = ["NORM_EPS", "attention", "latent_fields", "of_layers"]
+
+NORM_EPS = 1e-6  # of the norms within attention, whatever config.json says of the others
+
+
+def latent_fields(f: Fields) -> dict[str, Any]:
+    """Return the sizes of keys [rope(k) | c] in the words of `TransformerConfig`; ModelFormatError.
+
+    A family's `complete` returns them, too.
+    """
+    f.count("v_head_dim", most=MAX_HEAD_DIM)
+    f.count("qk_nope_head_dim", most=MAX_HEAD_DIM)
+    rotated = f.count("qk_rope_head_dim", most=MAX_HEAD_DIM)
+    rank = f.count("kv_lora_rank", most=MAX_HEAD_DIM - rotated)
+    if f.config.get("q_lora_rank") is not None:
+        f.count("q_lora_rank")
+    heads = f.count("num_attention_heads")
+    f.supported("num_key_value_heads", f.count("num_key_value_heads", heads), heads)
+    return {"head_dim": rotated + rank, "rotary_dim": rotated, "partial_rotary_factor": None}
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Heads, and features of their parts; q_rank: 0 if q has no latent of its own."""
+
+    heads: int
+    plain: int  # features of q that are not rotated
+    rotated: int
+    values: int
+    rank: int
+    q_rank: int
+
+    @classmethod
+    def of(cls, c: TransformerConfig) -> _Sizes:
+        count, config = c.fields.count, c.fields.config
+        return cls(
+            c.n_heads, count("qk_nope_head_dim"), count("qk_rope_head_dim"), count("v_head_dim"),
+            count("kv_lora_rank"),
+            0 if config.get("q_lora_rank") is None else count("q_lora_rank"),
+        )  # fmt: skip
+
+    @property
+    def query(self) -> int:
+        """Features of a head of q."""
+        return self.plain + self.rotated
+
+    @property
+    def key(self) -> int:
+        """Features of a key."""
+        return self.rotated + self.rank
+
+
+def attention(
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, h: Value, layer: int, name: str
+) -> Value:
+    """Attention of layer `layer`, up to the projection back."""
+    s = _Sizes.of(c)
+    q, begin, a, latent = _projections(g, c, w, h, name, s)
+    whole = OfHeads(module=f"{name}.kv_b_proj", rows_of_head=s.plain + s.values)
+    plain = Piece(s.plain, s.heads, begin=begin, stride=s.query)
+    rows = g.head_rows(q, plain, f"{name}.q_rows")
+    absorbed = _of_heads(
+        g, w, rows, f"{name}.k_b_proj", s.rank, s.heads, replace(whole, transposed=True)
+    )
+    own = g.norm(
+        g.place(s.rank, [(a, Piece(s.rank, begin=latent))], f"{name}.kv_a"),
+        w.vector(f"{name}.kv_a_layernorm.weight", s.rank), NORM_EPS, f"{name}.kv_a_layernorm",
+    )  # fmt: skip
+    key, rope = s.heads * s.key, s.rotated
+    row = g.place(
+        key + s.key,
+        [
+            (q, Piece(rope, s.heads, begin + s.plain, s.query, 0, s.key)),
+            (absorbed, Piece(s.rank, s.heads, column=rope, to_stride=s.key)),
+            (a, Piece(rope, begin=latent + s.rank, column=key)),
+            (own, Piece(s.rank, column=key + rope)),
+        ],
+        f"{name}.qk",
+    )
+    how = replace(c.attention[layer], scale=_scale(c, s))
+    heads = LatentHeads(s.heads, 1, s.key, s.rank)
+    out = g.attention(row, layer, how, heads=heads)
+    rows = g.head_rows(out, Piece(s.rank, s.heads, stride=s.rank), f"{name}.v_rows")
+    values = _of_heads(
+        g, w, rows, f"{name}.v_b_proj", s.values, s.heads, replace(whole, first=s.plain)
+    )
+    back = Piece(s.values, s.heads, to_stride=s.values)
+    return g.place(s.heads * s.values, [(values, back)], f"{name}.heads")
+
+
+def of_layers(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> llama.Attend:
+    """Return latent attention for `llama.build`."""
+
+    def attend(h: Value, layer: int, name: str) -> Value:
+        return attention(g, c, w, h, layer, name)
+
+    return attend
+
+
+def _projections(
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, h: Value, name: str, s: _Sizes
+) -> tuple[Value, int, Value, int]:
+    """Return q and where its heads begin, and the row of kv_a and where the latent begins."""
+    d, bias, width = c.hidden_size, c.attention_bias, s.heads * s.query
+    kv_a = Linear(f"{name}.kv_a_proj_with_mqa", s.key, d, bias)
+    if not s.q_rank:
+        q_proj = Linear(f"{name}.q_proj", width, d)
+        if not bias:
+            row, (begin, latent) = layers.linear_parts(g, c, w, h, f"{name}.q_kv_a", [q_proj, kv_a])
+            return row, begin, row, latent
+        row = layers.linear(g, c, w, h, q_proj.name, [q_proj])
+        return row, 0, layers.linear(g, c, w, h, kv_a.name, [kv_a]), 0
+    q_a = Linear(f"{name}.q_a_proj", s.q_rank, d, bias)
+    a, (begin, latent) = layers.linear_parts(g, c, w, h, f"{name}.q_kv_a", [q_a, kv_a])
+    q = g.place(s.q_rank, [(a, Piece(s.q_rank, begin=begin))], f"{name}.q_a")
+    norm = w.vector(f"{name}.q_a_layernorm.weight", s.q_rank)
+    q = g.norm(q, norm, NORM_EPS, f"{name}.q_a_layernorm")
+    q_b = Linear(f"{name}.q_b_proj", width, s.q_rank)
+    return layers.linear(g, c, w, q, q_b.name, [q_b]), 0, a, latent
+
+
+def _of_heads(
+    g: GraphBuilder, w: WeightSource, rows: Value, name: str, M: int, heads: int, place: OfHeads
+) -> Value:
+    """Multiply each head's row by its own matrix [M, K]."""
+    parts = [Linear(f"{name}.{{}}", M, rows.width)]
+    return g.linear(rows, w.experts(name, parts, heads, place), name)
+
+
+def _scale(c: TransformerConfig, s: _Sizes) -> float:
+    """Return the factor of scores; an extended context has one of its own in it."""
+    scale: float = s.query**-0.5
+    parameters = c.fields.having(c.fields.mapping("rope_parameters"))
+    all_dim = parameters.config.get("mscale_all_dim")
+    if scaling_kind(parameters.config) == "default" or not all_dim:
+        return scale
+    factor, mscale = parameters.number("factor"), parameters.number("mscale_all_dim")
+    more = 0.1 * mscale * _native.log(factor) + 1.0 if factor > 1 else 1.0
+    return scale * more * more
