@@ -45,7 +45,9 @@ for folder, out in json.loads(sys.argv[2]):
     folder, out = Path(folder), Path(out)
     try:
         hparams = ModelBase.load_hparams(folder, False)
-        kind = get_model_class(get_model_architecture(hparams, ModelType.TEXT))
+        name = get_model_architecture(hparams, ModelType.TEXT)
+        name = {"PhimoeForCausalLM": "PhiMoEForCausalLM"}.get(name, name)  # of the first files
+        kind = get_model_class(name)
         kind.set_vocab = TextModel._set_vocab_gpt2
         if kind.supports_mtp_export:
             kind.no_mtp = True

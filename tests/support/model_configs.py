@@ -65,6 +65,8 @@ _LATENT = {
     "v_head_dim": 12, "num_key_value_heads": 4,
 }  # fmt: skip
 _MOE = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_ROUTED = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_ERNIE = {"moe_num_experts": 6, "moe_k": 2}
 _DELTA = {
     "head_dim": 32, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
     "linear_key_head_dim": 16, "linear_value_head_dim": 16,
@@ -136,6 +138,142 @@ MODELS: dict[str, Saved] = {
         {
             **_MOE, "head_dim": 16, "mlp_only_layers": [0], "decoder_sparse_step": 2,
             "norm_topk_prob": True, "use_sliding_window": True, "sliding_window": 20,
+        },
+        converted=False,
+    ),
+    "olmoe": Saved("OlmoeForCausalLM", {"num_experts": 6, "num_experts_per_tok": 2}),
+    "olmoe-normalised": Saved(
+        "OlmoeForCausalLM",
+        {"num_experts": 5, "num_experts_per_tok": 3, "norm_topk_prob": True, "rms_norm_eps": 1e-2},
+        unsaid=True,
+    ),
+    "qwen2-moe": Saved(
+        "Qwen2MoeForCausalLM", {**_MOE, "shared_expert_intermediate_size": 48}
+    ),
+    "qwen2-moe-dense": Saved(
+        "Qwen2MoeForCausalLM",
+        {
+            **_MOE, "shared_expert_intermediate_size": 48, "qkv_bias": False,
+            "decoder_sparse_step": 2, "norm_topk_prob": True, "use_sliding_window": True,
+            "sliding_window": 20, "max_window_layers": 3,
+        },
+        converted=False,
+    ),
+    "granite-moe": Saved(
+        "GraniteMoeForCausalLM",
+        {
+            "num_local_experts": 6, "embedding_multiplier": 5.0, "attention_multiplier": 0.11,
+            "residual_multiplier": 0.3, "logits_scaling": 3.0,
+        },
+    ),
+    "granite-moe-shared": Saved(
+        "GraniteMoeSharedForCausalLM",
+        {
+            "num_local_experts": 6, "shared_intermediate_size": 48, "residual_multiplier": 0.3,
+            "attention_multiplier": 0.11,
+        },
+    ),
+    "granite-moe-shared-none": Saved("GraniteMoeSharedForCausalLM", {"num_local_experts": 3}),
+    "glm4-moe": Saved("Glm4MoeForCausalLM", {**_ROUTED, "head_dim": 32}),
+    "glm4-moe-norms": Saved(
+        "Glm4MoeForCausalLM",
+        {
+            **_ROUTED, "head_dim": 16, "attention_bias": True, "use_qk_norm": True, "n_group": 4,
+            "topk_group": 2, "routed_scaling_factor": 2.5, "n_shared_experts": 2,
+            "first_k_dense_replace": 2, "norm_topk_prob": False,
+            "rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 1.0},
+        },
+    ),
+    "dots1": Saved(
+        "Dots1ForCausalLM",
+        {
+            **_ROUTED, "head_dim": 24, "n_shared_experts": 2, "routed_scaling_factor": 2.5,
+            "first_k_dense_replace": 1, "norm_topk_prob": True,
+        },
+    ),
+    "dots1-windows": Saved(
+        "Dots1ForCausalLM",
+        {
+            **_ROUTED, "head_dim": 16, "n_shared_experts": 1, "n_group": 4, "topk_group": 1,
+            "sliding_window": 20, "max_window_layers": 2, "attention_bias": True,
+        },
+        unsaid=True,
+    ),
+    "ernie4.5-moe": Saved("Ernie4_5_MoeForCausalLM", {**_ERNIE, "moe_intermediate_size": 32}),
+    "ernie4.5-moe-some": Saved(
+        "Ernie4_5_MoeForCausalLM",
+        {
+            **_ERNIE, "moe_intermediate_size": 32, "moe_layer_interval": 2,
+            "moe_layer_start_index": 0, "moe_layer_end_index": 2, "moe_norm_min": 0.7,
+            "tie_word_embeddings": False,
+        },
+        unsaid=True,
+    ),
+    "hunyuan-moe": Saved(
+        "HunYuanMoEV1ForCausalLM",
+        {"num_experts": 6, "moe_topk": 2, "head_dim": 24},
+        converted=False,
+    ),
+    "hunyuan-moe-lists": Saved(
+        "HunYuanMoEV1ForCausalLM",
+        {
+            "num_experts": 4, "moe_topk": [1] * 5, "head_dim": 16, "attention_bias": True,
+            "moe_intermediate_size": [96] * 5, "num_shared_expert": [1] * 5,
+        },
+    ),
+    "minimax-m2": Saved(
+        "MiniMaxM2ForCausalLM",
+        {"num_local_experts": 6, "num_experts_per_tok": 2, "head_dim": 32, "rotary_dim": 16},
+    ),
+    "minimax-m2-whole": Saved(
+        "MiniMaxM2ForCausalLM",
+        {"num_local_experts": 4, "num_experts_per_tok": 3, "head_dim": 16, "rms_norm_eps": 1e-2},
+        converted=False,
+    ),
+    "phimoe": Saved(
+        "PhimoeForCausalLM",
+        {"num_local_experts": 6, "router_jitter_noise": 0.2, "sliding_window": None},
+        converted=False,
+    ),
+    "phimoe-longrope": Saved(
+        "PhimoeForCausalLM",
+        {
+            "num_local_experts": 6, "sliding_window": 20, "attention_bias": True,
+            "lm_head_bias": True, "rms_norm_eps": 1e-2,
+            "original_max_position_embeddings": 128, "rope_parameters": {
+                # transformers divides by the short factors whatever the length is.
+                **_longrope(8, long_factor=[1.0 + i / 16 for i in range(8)]),
+                # The factor of LongRoPE's paper, which GGUF files have.
+                "short_mscale": (8 / 7) ** 0.5, "long_mscale": (8 / 7) ** 0.5,
+                "original_max_position_embeddings": 128,
+            },
+        },
+    ),
+    "llama4": Saved(
+        "Llama4ForCausalLM",
+        {
+            "num_local_experts": 4, "head_dim": 24, "intermediate_size_mlp": 80,
+            "interleave_moe_layer_step": 2,
+        },
+    ),
+    "llama4-two": Saved(
+        "Llama4ForCausalLM",
+        {
+            "num_local_experts": 5, "num_experts_per_tok": 2, "head_dim": 16,
+            "intermediate_size_mlp": 80, "use_qk_norm": False, "attention_bias": True,
+            "no_rope_layers": [0, 1, 1, 0, 1], "attention_chunk_size": 100, "rms_norm_eps": 1e-2,
+        },
+        unsaid=True,
+    ),
+    "llama4-vision": Saved(
+        "Llama4ForConditionalGeneration",
+        {
+            "num_local_experts": 4, "head_dim": 16, "intermediate_size_mlp": 80, "pad_token_id": 0,
+            "vision_config": {
+                "hidden_size": 32, "intermediate_size": 128, "num_hidden_layers": 1,
+                "num_attention_heads": 2, "vision_output_dim": 32, "projector_input_dim": 32,
+                "projector_output_dim": 32, "image_size": 28,
+            },
         },
         converted=False,
     ),
@@ -409,6 +547,15 @@ MODELS: dict[str, Saved] = {
             },
         ),
     ),
+    "lfm2-moe": Saved("Lfm2MoeForCausalLM", {**_MOE, "layer_types": _CONV_LAYERS}),
+    "lfm2-moe-scaled": Saved(
+        "Lfm2MoeForCausalLM",
+        {
+            **_MOE, "layer_types": _CONV_LAYERS, "use_expert_bias": False, "num_dense_layers": 0,
+            "routed_scaling_factor": 2.5, "norm_topk_prob": False, "tie_word_embeddings": False,
+        },
+        converted=False,
+    ),
     "lfm2-bias": Saved(
         "Lfm2ForCausalLM",
         {
@@ -497,6 +644,23 @@ _TWO_LATENT: dict[str, Any] = {
     "num_key_value_heads": 4, "kv_lora_rank": 80, "q_lora_rank": 96, "qk_nope_head_dim": 32,
     "qk_rope_head_dim": 16, "v_head_dim": 48, "dim_model_base": 64, "scale_depth": 1.5,
 }  # fmt: skip
+_TWO_GRANITE = {
+    "num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 160,
+    "shared_intermediate_size": 144, "residual_multiplier": 0.25, "attention_multiplier": 0.125,
+}  # fmt: skip
+_TWO_LLAMA4 = {
+    "num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 160,
+    "intermediate_size_mlp": 144, "interleave_moe_layer_step": 2, "no_rope_layers": [1, 0],
+}  # fmt: skip
+_TWO_PHIMOE = {
+    "num_local_experts": 5, "intermediate_size": 160, "router_jitter_noise": 0.25,
+    "lm_head_bias": True, "attention_bias": True,
+}  # fmt: skip
+_TWO_ROUTED = {
+    "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 176, "n_group": 4,
+    "topk_group": 2, "routed_scaling_factor": 2.5, "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+}  # fmt: skip
 _TWO_WINDOWS = {"sliding_window": 48, "layer_types": [SLIDING, FULL]}
 #: Of two layers that see the same keys; with one more, which has a window.
 _THREE_GEMMA4: dict[str, Any] = {
@@ -532,8 +696,31 @@ DIGESTED: dict[str, dict[str, Any]] = {
     "Qwen3_5ForConditionalGeneration": {"text_config": _TWO_HYBRID},
     "Lfm2ForCausalLM": {"layer_types": ["conv", FULL]},
     "MiniCPM3ForCausalLM": _TWO_LATENT,
+    "Lfm2MoeForCausalLM": {
+        **_TWO_EXPERTS, "layer_types": ["conv", FULL], "num_dense_layers": 1,
+    },
     "MixtralForCausalLM": {"num_local_experts": 5, "num_experts_per_tok": 2},
     "Qwen3MoeForCausalLM": {**_TWO_EXPERTS, "mlp_only_layers": [1]},
+    "OlmoeForCausalLM": {"num_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 160},
+    "Qwen2MoeForCausalLM": {**_TWO_EXPERTS, **_SHARED},
+    **dict.fromkeys(("GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"), _TWO_GRANITE),
+    "Glm4MoeForCausalLM": {**_TWO_ROUTED, "use_qk_norm": True, "attention_bias": True},
+    "Dots1ForCausalLM": {
+        **_TWO_ROUTED, "sliding_window": 48, "max_window_layers": 1, "norm_topk_prob": True
+    },
+    "Ernie4_5_MoeForCausalLM": {
+        "moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 176, "moe_norm_min": 0.75,
+    },
+    "HunYuanMoEV1ForCausalLM": {
+        "num_experts": 5, "moe_topk": 2, "intermediate_size": 160,
+        "rope_scaling": {"type": "dynamic", "alpha": 1000.0},
+    },
+    **dict.fromkeys(("PhimoeForCausalLM", "PhiMoEForCausalLM"), _TWO_PHIMOE),
+    **dict.fromkeys(("Llama4ForCausalLM", "Llama4ForConditionalGeneration"), _TWO_LLAMA4),
+    "MiniMaxM2ForCausalLM": {
+        "num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 160,
+        "rotary_dim": 32,
+    },
     "Qwen3_5MoeForCausalLM": {**_TWO_HYBRID, **_TWO_EXPERTS, **_SHARED},
     "Qwen3_5MoeForConditionalGeneration": {
         "text_config": {**_TWO_HYBRID, **_TWO_EXPERTS, **_SHARED}

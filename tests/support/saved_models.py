@@ -41,6 +41,9 @@ def model_of(saved: Saved, seed: int = 0) -> Any:
         else:
             # Experts in one tensor are [experts, M, K], and gpt-oss's [experts, K, M].
             tensor.normal_(std=1.5 * tensor.shape[-1] ** -0.5)
+    for name, tensor in model.named_buffers():
+        if name.endswith("bias"):  # of a router's scores
+            tensor.add_(0.3 * torch.randn_like(tensor))
     return model
 
 
@@ -70,6 +73,8 @@ def write(folder: Path, saved: Saved, seed: int = 0) -> Any:
 @torch.no_grad()
 def logits_of(model: Any, tokens: list[int]) -> Any:
     """float32 [n, vocab]; of a class without a head, by the embedding."""
+    text = getattr(model, "language_model", model)  # of Llama 4, which has a head of its own
+    model = text if hasattr(text, "lm_head") else model
     out = model(torch.tensor([tokens]), use_cache=False)
     if hasattr(out, "logits"):
         return out.logits[0].numpy()

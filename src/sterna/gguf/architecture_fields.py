@@ -21,6 +21,8 @@ from sterna.models.qwen3_5 import TILED_OUT_PROJ
 
 __all__ = ["further_fields", "require_neutral"]
 
+_SIGMOID = 2  # of expert_gating_func
+
 
 def require_neutral(m: Metadata, key: str, neutral: tuple[object, ...]) -> None:
     """Raise UnsupportedModelError for a key with a value that changes the arithmetic."""
@@ -154,6 +156,70 @@ def _granite_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict
     }
 
 
+def _granite_moe_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return Granite's multipliers, and the width of a shared expert, which another class has."""
+    found, key = _granite_fields(model, name, fields), f"{name}.expert_shared_feed_forward_length"
+    if not (width := model.metadata.integer(key, 0)):
+        return found
+    shared = {"architectures": ["GraniteMoeSharedForCausalLM"], "shared_intermediate_size": width}
+    return found | shared
+
+
+def _deepseek_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return what DeepSeek V3's router is told; a file may leave out its sigmoids."""
+    m = model.metadata
+    require_neutral(m, f"{name}.expert_gating_func", (0, _SIGMOID))
+    normalised = f"{name}.expert_weights_norm"
+    return {
+        "n_shared_experts": m.integer(f"{name}.expert_shared_count", 0),
+        "first_k_dense_replace": m.integer(f"{name}.leading_dense_block_count", 0),
+        "routed_scaling_factor": m.number(f"{name}.expert_weights_scale", 0.0) or 1.0,
+        "norm_topk_prob": m.boolean(normalised) if normalised in m else False,
+        "n_group": m.integer(f"{name}.expert_group_count", 0) or 1,
+        "topk_group": m.integer(f"{name}.expert_group_used_count", 0) or 1,
+    }
+
+
+def _glm4_moe_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the router's fields, and which tensors of attention there are."""
+    found = {
+        "attention_bias": "blk.0.attn_q.bias" in model.tensors,
+        "use_qk_norm": "blk.0.attn_q_norm.weight" in model.tensors,
+    }
+    return found | _deepseek_fields(model, name, fields)
+
+
+def _lfm2_moe_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the layers' kinds, and whether a router has a bias; its scores are sigmoids."""
+    require_neutral(model.metadata, f"{name}.expert_gating_func", (_SIGMOID,))
+    biased = any(tensor.endswith(".exp_probs_b.bias") for tensor in model.tensors)
+    return {**_lfm2_fields(model, name, fields), "use_expert_bias": biased}
+
+
+def _llama4_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the width of dense FFNs, and what no key says; llama.cpp knows Maverick by its number
+    of experts."""
+    m = model.metadata
+    key = f"{name}.attention.sliding_window"
+    whole = key in m and m.integer(key, 0) == 0
+    return {
+        "intermediate_size_mlp": m.integer(f"{name}.feed_forward_length"),
+        "use_qk_norm": fields["num_experts"] != 128,
+        **({"attention_chunk_size": None, "no_rope_layer_interval": 1 << 16} if whole else {}),
+    }
+
+
+def _phimoe_fields(model: GgufModel, _: str, __: dict[str, Any]) -> dict[str, Any]:
+    """Return whether the head has a bias."""
+    return {"lm_head_bias": "output.bias" in model.tensors}
+
+
+def _minimax_fields(model: GgufModel, name: str, _: dict[str, Any]) -> dict[str, Any]:
+    """Refuse a router that is none of sigmoids."""
+    require_neutral(model.metadata, f"{name}.expert_gating_func", (0, _SIGMOID))
+    return {}
+
+
 def _minicpm_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
     """Return the multipliers; refuse older files, which leave them to their readers."""
     m = model.metadata
@@ -217,10 +283,13 @@ def _lfm2_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[st
 
 
 _FURTHER: dict[str, Callable[[GgufModel, str, dict[str, Any]], dict[str, Any]]] = {
-    "gemma2": _gemma_fields, "gemma3": _gemma_fields, "gemma4": _gemma4_fields,
-    "glm4": _glm4_fields, "gpt-oss": _gpt_oss_fields, "granite": _granite_fields,
-    "lfm2": _lfm2_fields, "minicpm": _minicpm_fields, "minicpm3": _latent_fields,
-    "olmo2": _olmo2_fields, "qwen35": _hybrid_fields, "qwen35moe": _hybrid_fields,
+    "dots1": _deepseek_fields, "gemma2": _gemma_fields, "gemma3": _gemma_fields,
+    "gemma4": _gemma4_fields, "glm4": _glm4_fields, "glm4moe": _glm4_moe_fields,
+    "gpt-oss": _gpt_oss_fields, "granite": _granite_fields, "granitemoe": _granite_moe_fields,
+    "lfm2": _lfm2_fields, "lfm2moe": _lfm2_moe_fields, "llama4": _llama4_fields,
+    "minicpm": _minicpm_fields, "minicpm3": _latent_fields, "minimax-m2": _minimax_fields,
+    "olmo2": _olmo2_fields, "phimoe": _phimoe_fields, "qwen35": _hybrid_fields,
+    "qwen35moe": _hybrid_fields,
 }  # fmt: skip
 
 
@@ -231,7 +300,8 @@ def further_fields(
 
     A key of `kind.keys` has the type of its field's default in the model's module.
     """
-    found = {own: fields[usual] for usual, own in kind.renamed.items()}
+    found = dict(kind.unsaid)
+    found |= {own: fields[usual] for usual, own in kind.renamed.items()}
     if kind.qkv_bias:
         found[kind.qkv_bias] = "blk.0.attn_q.bias" in model.tensors
     defaults = module_of({"architectures": [kind.architecture]}, model.path).DEFAULTS

@@ -60,7 +60,8 @@ def config_of(model: GgufModel) -> dict[str, Any]:
         if suffix not in reads:
             require_neutral(m, f"{name}.{suffix}", neutral)
     layers = m.integer(f"{name}.block_count", most=1 << 16)
-    predicting = _predicting(m, name, layers) if kind.hybrid else 0
+    predicts = kind.hybrid or kind.predicts
+    predicting = _predicting(m, name, layers) if predicts else 0
     layers -= predicting
     heads = m.same(f"{name}.attention.head_count", layers)
     hidden = m.integer(f"{name}.embedding_length")
@@ -70,7 +71,7 @@ def config_of(model: GgufModel) -> dict[str, Any]:
             file=model.path, field="token_embd.weight", expected="a matrix", got=table and "another"
         )
     folded = hadamard_of(model, _linear_modules(kind, layers))
-    reads_mtp = predicting == 1 and not folded and _is_mtp(model, kind, layers)
+    reads_mtp = kind.hybrid and predicting == 1 and not folded and _is_mtp(model, kind, layers)
     _check_names(model, kind, layers, reads_mtp)
     width = 0 if kind.latent else _head_dim(m, name, hidden, heads, kind.partial)
     experts = _experts(m, name, layers, kind.experts) if kind.experts else {}
@@ -222,7 +223,7 @@ def _check_names(model: GgufModel, kind: GgufArchitecture, layers: int, reads_mt
         match = _BLOCK.fullmatch(name)
         inside = match and int(match[1]) < layers and (match[3] in known or match[2] in whole)
         ignored = _IGNORED.fullmatch(name) or (longrope and _LONG_OR_SHORT.fullmatch(name))
-        if kind.hybrid and match and int(match[1]) >= layers:
+        if (kind.hybrid or kind.predicts) and match and int(match[1]) >= layers:
             skipped += [] if reads_mtp and int(match[1]) == layers else [info]
         elif not inside and name not in outer and not ignored:
             raise UnsupportedModelError(

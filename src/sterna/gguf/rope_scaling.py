@@ -35,9 +35,10 @@ def rope_of(model: GgufModel, name: str) -> dict[str, Any]:
 
 
 def scaling_of(model: GgufModel, name: str) -> str:
-    """Return the type of the scaling; for Phi-3 it is LongRoPE, which the files do not say."""
+    """Return the type of the scaling; for Phi-3 and 3.5 it is LongRoPE, which files do not say."""
     kind = model.metadata.text(f"{name}.rope.scaling.type", "none")
-    unsaid = name == "phi3" and kind == "none" and LONGROPE.format("long") in model.tensors
+    phi = name in ("phi3", "phimoe")
+    unsaid = phi and kind == "none" and LONGROPE.format("long") in model.tensors
     return "longrope" if unsaid else kind
 
 

@@ -74,8 +74,11 @@ class GgufWeights:
         return self._name(f"{name}.weight") in self.model.tensors
 
     def vector(self, name: str, *shape: int) -> F32:
-        """Read a small array, float32 of this shape; files leave out sizes of 1."""
-        info = self._info(self._name(name), tuple(size for size in shape if size > 1) or (1,))
+        """Read a small array, float32 of this shape; files may leave out sizes of 1."""
+        stored = self.model.tensors.get(self._name(name))
+        plain = tuple(size for size in shape if size > 1) or (1,)
+        as_said = stored is not None and stored.shape == shape
+        info = self._info(self._name(name), shape if as_said else plain)
         if info.dtype not in FLOAT_TYPES:
             raise self._error(info, "an array of floats", info.dtype)
         values = self._floats(info).values().reshape(shape)

@@ -26,7 +26,7 @@ from sterna.gguf.file import GgufModel, is_gguf, parts_of
 from sterna.gguf.i2_s import i2s_layout, warn_of_i2s
 from sterna.loading.model import Model
 from sterna.loading.tracing import STORED_NORM, from_weights, model_name_of
-from sterna.models import module_of
+from sterna.models import module_of, skipped
 from sterna.models.context_extension import NOT_EXTENDED, ContextExtension
 from sterna.models.pooling import POOLING
 from sterna.runtime import resolve_threads
@@ -211,7 +211,7 @@ def _with_own_norms(checkpoint: Checkpoint) -> Checkpoint:
 def _warn_of_skipped(checkpoint: Checkpoint, reads_mtp: bool) -> None:
     """Warn once for each kind of tensors that the architecture has and Sterna does not run."""
     module = module_of(checkpoint.config, checkpoint.path / "config.json")
-    for prefix, what in getattr(module, "SKIPPED", {}).items():
+    for prefix, what in skipped(module, checkpoint.config).items():
         found = [info for name, info in checkpoint.tensors.items() if name.startswith(prefix)]
         if found and not (reads_mtp and prefix == "mtp."):
             size = sum(info.nbytes for info in found) / 1e6

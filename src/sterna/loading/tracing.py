@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from sterna.graph import Graph, GraphBuilder
 from sterna.loading.model import Model
-from sterna.models import module_of
+from sterna.models import module_of, skipped
 from sterna.models.config import LINEAR_NORM, TransformerConfig
 from sterna.models.context_extension import NOT_EXTENDED, ContextExtension
 from sterna.weights.sources import WeightSource
@@ -82,7 +82,7 @@ def refuse_unread(source: WeightSource, module: ModuleType, config: TransformerC
     refuse = getattr(source, "refuse_unread", None)  # only the sources of published files have it
     if refuse is not None:
         unread = getattr(module, "unread", lambda _: ())(config)
-        refuse(unread, getattr(module, "SKIPPED", ()))
+        refuse(unread, skipped(module, config.fields.config))
 
 
 def _formats(graph: Graph) -> tuple[str, str]:

@@ -7,7 +7,8 @@ ALIASES     names of fields in config.json -> the usual ones, if no other family
 complete    a function of the fields that returns further fields, derived from them
 KV_DTYPE    the type of the key-value cache, if i16 is too coarse
 PREFIXES    prefixes of tensor names in files -> here
-SKIPPED     prefixes of tensors that are not read -> what these are
+SKIPPED     prefixes of tensors that are not read -> what these are; with {num_hidden_layers} for
+            the number behind the last layer's, where config.json has num_nextn_predict_layers
 predictor   a function that returns the graph of an MTP layer, or None; called after `build`
 GGUF        `general.architecture` of GGUF files -> a `GgufArchitecture` of `gguf_architecture`;
             GGUF_WITH_EXPERTS: of files that share a name with models without experts
@@ -27,7 +28,7 @@ from typing import Any
 from sterna.errors import ModelFormatError, UnsupportedModelError, brief, nearest
 from sterna.files.jsonfile import MAX_CONFIG_BYTES, load_json_object
 
-__all__ = ["architectures", "module_of", "modules", "require_architecture"]
+__all__ = ["architectures", "module_of", "modules", "require_architecture", "skipped"]
 
 
 def architectures() -> list[str]:
@@ -64,6 +65,15 @@ def module_of(config: dict[str, Any], file: Path) -> ModuleType:
             "model yet"
         )
     return module
+
+
+def skipped(module: ModuleType, config: dict[str, Any]) -> dict[str, str]:
+    """Return the prefixes of a config.json's tensors that the module skips -> what these are."""
+    prefixes: dict[str, str] = getattr(module, "SKIPPED", {})
+    if not config.get("num_nextn_predict_layers"):
+        return {prefix: what for prefix, what in prefixes.items() if "{" not in prefix}
+    n = config.get("num_hidden_layers", module.DEFAULTS["num_hidden_layers"])
+    return {prefix.format(num_hidden_layers=n): what for prefix, what in prefixes.items()}
 
 
 def _namesake(architecture: str) -> ModuleType | None:

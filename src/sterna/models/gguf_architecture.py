@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 __all__ = ["GgufArchitecture"]
 
@@ -51,6 +52,22 @@ LATENT = {
     "self_attn.k_b_proj": "attn_k_b", "self_attn.v_b_proj": "attn_v_b",
     "self_attn.o_proj": "attn_output",
 }  # fmt: skip
+#: An FFN that all tokens use in addition to their experts, and its gate.
+GATED_SHARED = {
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp",
+}  # fmt: skip
+#: Attention of Llama's kin, with dense FFNs in some layers, and experts and one for all in others.
+DEEPSEEK_FFN = {
+    **LINEARS, **EXPERTS, "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_experts.up_proj": "ffn_up_shexp",
+    "mlp.shared_experts.down_proj": "ffn_down_shexp",
+}  # fmt: skip
+#: Keys of a router of DeepSeek V3's kind.
+DEEPSEEK_KEYS = (
+    "expert_weights_scale", "expert_weights_norm", "expert_group_count", "expert_gating_func"
+)  # fmt: skip
 #: The projections of a recurrent layer.
 PROJECTIONS = {
     "linear_attn.in_proj_qkv": "attn_qkv", "linear_attn.in_proj_z": "attn_gate",
@@ -92,6 +109,8 @@ class GgufArchitecture:
     by_head: whether the checkpoint has q, k and v of each head together, and files have not.
     biases: tensors outside the layers that have a bias.
     latent: whether attention is latent: keys and values of a head differ in width.
+    predicts: whether the last blocks may predict several tokens, which are skipped.
+    unsaid: fields of config.json that no key says, and that are not the class's defaults.
     qkv_bias: the field that says whether q, k and v have biases, if that of o does not say so.
     """
 
@@ -115,4 +134,6 @@ class GgufArchitecture:
     by_head: bool = False
     biases: tuple[str, ...] = ()
     latent: bool = False
+    predicts: bool = False
+    unsaid: Mapping[str, Any] = field(default_factory=dict)
     qkv_bias: str = ""

@@ -30,8 +30,10 @@ GGUF = {
 }
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
+def build(
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, ffn: llama.FeedForward | None = None
+) -> Value:
+    """Write the model's layers into `g`; returns the logits. ffn: as in `llama.build`."""
     return llama.build(
         g,
         c,
@@ -42,4 +44,5 @@ def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
             residual=c.fields.factor("residual_multiplier"),
             logits=1 / c.fields.factor("logits_scaling"),
         ),
+        ffn=ffn,
     )

@@ -59,11 +59,12 @@ LLAMA_NORMS = Norms()
 class HeadNorms:
     """The RMSNorms of q and k.
 
-    names: of their weights. whole: over all heads together, instead of each. last: after the
-    rotation, instead of before. plus_one: as in `norm_weight`.
+    names: of their weights; weight: whether they have any. whole: over all heads together, instead
+    of each. last: after the rotation, instead of before. plus_one: as in `norm_weight`.
     """
 
     names: tuple[str, str] = ("q_norm", "k_norm")
+    weight: bool = True
     whole: bool = False
     last: bool = False
     plus_one: bool = False
@@ -265,6 +266,8 @@ def attention(
         counts = (r.n_heads, r.n_kv_heads) if o.qk_norm.whole else (1, 1)
         norms = [
             norm_weight(w, f"{name}.{n}", count * r.head_dim, o.qk_norm.plus_one)
+            if o.qk_norm.weight
+            else np.ones(count * r.head_dim, np.float32)
             for n, count, _ in zip(o.qk_norm.names, counts, widths, strict=False)
         ]
     if o.v_norm and keys_of is None:

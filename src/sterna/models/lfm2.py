@@ -18,6 +18,7 @@ from sterna.models.config import FULL, TransformerConfig
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import GgufArchitecture
+from sterna.models.llama import FeedForward
 from sterna.models.qwen3_5 import MAX_CONV_WIDTH, MIXERS
 from sterna.weights.sources import Linear, WeightSource
 
@@ -90,8 +91,10 @@ def mixers(f: Fields) -> list[str]:
     return kinds
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
+def build(
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, ffn: FeedForward | None = None
+) -> Value:
+    """Write the model's layers into `g`; returns the logits. ffn: replaces `feed_forward`."""
     norms = layers.HeadNorms(names=("q_layernorm", "k_layernorm"))
     attention = layers.AttentionOptions(qk_norm=norms)
     x, table = layers.embedding(g, c, w)
@@ -104,7 +107,8 @@ def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
         else:
             x = short_conv(g, c, w, h, x, f"{p}.conv")
         h = layers.norm(g, c, w, x, f"{p}.ffn_norm")
-        x = feed_forward(g, c, w, h, x, f"{p}.feed_forward")
+        name = f"{p}.feed_forward"
+        x = ffn(h, x, i, name) if ffn else feed_forward(g, c, w, h, x, name)
     return layers.head(g, c, w, x, table)
 
 

@@ -47,12 +47,14 @@ def build(
     fused_gate_up: bool = False,
     ffn: FeedForward | None = None,
     attend: Attend | None = None,
+    head_bias: bool = False,
 ) -> Value:
     """Write the model's layers into `g`; returns the logits.
 
     attention: its `bias` holds even if config.json's attention_bias, which includes o, is false.
     fused_gate_up: the checkpoint has gate and up as one matrix. ffn: replaces `feed_forward`.
     attend: replaces `layers.attention`.
+    head_bias: the head has a bias, behind a LayerNorm.
     """
     x, table = layers.embedding(g, c, w, factors.embedding)
     one = norms.plus_one
@@ -79,7 +81,8 @@ def build(
                 norm_name=adds[1], plus_one=one,
             )  # fmt: skip
     if norms.layer:
-        return layers.logits(g, c, w, _read(g, c, w, g.select(x), "model.norm", norms), table)
+        h = _read(g, c, w, g.select(x), "model.norm", norms)
+        return layers.logits(g, c, w, h, table, bias=head_bias)
     return layers.head(
         g, c, w, x, table, plus_one=one, factor=factors.logits, cap=factors.logits_cap
     )

@@ -37,6 +37,7 @@ GGUF_WITH_EXPERTS = {
         permuted=True, experts="intermediate_size",
     )
 }  # fmt: skip
+MODULE = "block_sparse_moe"
 #: A checkpoint's names of the parts of a layer of experts.
 NAMES = moe.Names("gate", "experts.{}.w1", "experts.{}.w3", "experts.{}.w2")
 
@@ -44,9 +45,4 @@ NAMES = moe.Names("gate", "experts.{}.w1", "experts.{}.w3", "experts.{}.w2")
 def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`; returns the logits."""
     how = moe.ExpertFields.of(c.fields, "intermediate_size")
-
-    def ffn(h: Value, x: Value, layer: int, _: str) -> Value:
-        name = f"model.layers.{layer}.block_sparse_moe"
-        return moe.feed_forward(g, c, w, h, x, name, how, names=NAMES)
-
-    return llama.build(g, c, w, ffn=ffn)
+    return llama.build(g, c, w, ffn=moe.half(g, c, w, how, names=NAMES, module=MODULE))

@@ -1,32 +1,50 @@
 """Mixture-of-experts FFNs: their fields of config.json and their graph.
 
     y = sum over the chosen experts e of share_e down_e(act(gate_e) * up_e)
-      + sigmoid(shared_gate) down_s(act(gate_s) * up_s), where there is a shared expert
+      + down_s(act(gate_s) * up_s), where there is a shared expert; times sigmoid(shared_gate),
+        where it has a gate
 
-A router's logits choose a token's experts; shares are the softmax of the logits.
+A router's logits choose a token's experts, and become their shares (`Scoring`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from sterna.graph import GraphBuilder, Route, Value
-from sterna.models import layers
+from sterna.graph import GraphBuilder, Route, Scoring, Value
+from sterna.models import layers, llama
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
 from sterna.weights.sources import STACKED, Linear, Stacking, WeightSource
 
-__all__ = ["ExpertFields", "Names", "combined", "feed_forward"]
+__all__ = [
+    "ALIASES",
+    "DEEPSEEK_NAMES",
+    "SKIPPED",
+    "ExpertFields",
+    "Names",
+    "combined",
+    "deepseek_half",
+    "feed_forward",
+    "given",
+    "half",
+]
 
 MAX_EXPERTS = 4096  # native kMaxExperts
+#: DeepSeek's name of a field, which other families took over.
+ALIASES = {"n_routed_experts": "num_experts"}
+#: Layers that predict several tokens, whose numbers follow the others'.
+SKIPPED = {"model.layers.{num_hidden_layers}.": "a layer that predicts several tokens (MTP)"}
 
 
 @dataclass(frozen=True)
 class ExpertFields:
     """Number of experts in a layer, number that a token uses, and width of one expert's FFN.
 
-    of_all: whether the softmax is over all experts, so that chosen shares add up to less than 1.
+    of_all, scoring: as in `GraphBuilder.route`; the bias of scores is read with the router.
     shared: width of an expert that all tokens use; 0: none.
+    scales_inputs: shares multiply what experts read, and not what they make.
+    dense: the layers that have an FFN in the place of experts.
     """
 
     count: int
@@ -34,6 +52,9 @@ class ExpertFields:
     width: int
     of_all: bool = False
     shared: int = 0
+    scoring: Scoring = field(default_factory=Scoring)
+    scales_inputs: bool = False
+    dense: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, f: Fields, width: str, *, of_all: bool = False, shared: int = 0) -> ExpertFields:
@@ -44,10 +65,44 @@ class ExpertFields:
             f.fail("num_experts_per_tok", f"at most {f.name('num_experts')}={experts}", chosen)
         return cls(experts, chosen, f.count(width), of_all, shared)
 
+    @classmethod
+    def of_deepseek(cls, f: Fields) -> ExpertFields:
+        """Read DeepSeek V3's fields: sigmoids, of which a bias and groups choose."""
+        how = cls.of(f, "moe_intermediate_size")
+        groups = given(f, "n_group", how.count) or 1
+        if how.count % groups:
+            f.fail("n_group", f"a divisor of {f.name('num_experts')}={how.count}", groups)
+        each = how.count // groups
+        kept = given(f, "topk_group", groups) or 1
+        if how.chosen > kept * each:
+            rule = f"groups of {each} experts that have num_experts_per_tok={how.chosen}"
+            f.fail("topk_group", rule, kept)
+        if groups > 1 and each < 2:
+            f.fail("n_group", "groups of 2 experts or more", groups)
+        return replace(
+            how,
+            of_all=not f.flag("norm_topk_prob"),
+            shared=how.width * given(f, "n_shared_experts"),
+            scoring=Scoring(
+                "sigmoid", groups=groups, chosen_groups=kept, best=min(groups, 2),
+                scale=f.factor("routed_scaling_factor"), added=1e-20,
+            ),
+            dense=frozenset(range(given(f, "first_k_dense_replace", f.n_layers))),
+        )  # fmt: skip
+
+
+def given(f: Fields, name: str, most: int = MAX_EXPERTS) -> int:
+    """Return a count that may be null or 0."""
+    return 0 if f.config.get(name) in (None, 0) else f.count(name, most=most)
+
 
 @dataclass(frozen=True)
 class Names:
-    """Names of the parts of an MoE layer in a checkpoint; `{}` stands for an expert's number."""
+    """Names of the parts of an MoE layer in a checkpoint; `{}` stands for an expert's number.
+
+    bias: of scores, shared_gate: empty, if there is none. bias_is_row: it is [1, experts].
+    stacked: of the tensors of all experts, gate and up, and down.
+    """
 
     router: str = "gate"
     gate: str = "experts.{}.gate_proj"
@@ -55,6 +110,9 @@ class Names:
     down: str = "experts.{}.down_proj"
     shared: str = "shared_expert"
     shared_gate: str = "shared_expert_gate"
+    bias: str = ""
+    bias_is_row: bool = False
+    stacked: tuple[str, str] = ("experts.gate_up_proj", "experts.down_proj")
 
     @property
     def gate_up(self) -> tuple[str, str]:
@@ -63,25 +121,56 @@ class Names:
 
 
 NAMES = Names()
+#: Of DeepSeek V3 and those that took them over.
+DEEPSEEK_NAMES = Names(shared="shared_experts", shared_gate="", bias="gate.e_score_correction_bias")
+
+
+def half(
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, how: ExpertFields,
+    *, names: Names = NAMES, module: str = "", stacking: Stacking = STACKED, factor: float = 1.0,
+) -> llama.FeedForward:  # fmt: skip
+    """Return the second half of layers for `llama.build`: experts, or Llama's FFN in `how.dense`.
+
+    module: its name in a layer, if it is not Llama's. factor: of what it adds.
+    """
+
+    def ffn(h: Value, x: Value, layer: int, name: str) -> Value:
+        name = f"model.layers.{layer}.{module}" if module else name
+        if layer in how.dense:
+            return llama.feed_forward(g, c, w, h, x, name, factor=factor)
+        return feed_forward(g, c, w, h, x, name, how, names=names, stacking=stacking, factor=factor)
+
+    return ffn
+
+
+def deepseek_half(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> llama.FeedForward:
+    """Return the second half of layers with DeepSeek V3's fields and names."""
+    return half(g, c, w, ExpertFields.of_deepseek(c.fields), names=DEEPSEEK_NAMES)
 
 
 def feed_forward(
     g: GraphBuilder, c: TransformerConfig, w: WeightSource, h: Value, x: Value, name: str,
     how: ExpertFields, *, names: Names = NAMES, bias: bool = False, stacking: Stacking = STACKED,
-    activation: str = "", limit: float = 0.0,
+    activation: str = "", limit: float = 0.0, factor: float = 1.0,
 ) -> Value:  # fmt: skip
-    """x + the experts' result for each row of h; `name` is the layer's.
+    """x + factor * the experts' result for each row of h; `name` is the layer's.
 
     bias: of the router, and of each expert's layers. stacking: as in `WeightSource.experts`.
     activation, limit: as in `GraphBuilder.glu`, if they are not the model's.
     """
-    d, router = c.hidden_size, f"{name}.{names.router}"
+    router, scoring = f"{name}.{names.router}", how.scoring
+    gated = how.shared > 0 and bool(names.shared_gate)
     # Both keep the checkpoint's type.
-    parts = [Linear(router, how.count, d, bias, exact=True)]
-    if how.shared:
-        parts.append(Linear(f"{name}.{names.shared_gate}", 1, d, exact=True))
+    parts = [Linear(router, how.count, c.hidden_size, bias, exact=True)]
+    if gated:
+        parts.append(Linear(f"{name}.{names.shared_gate}", 1, c.hidden_size, exact=True))
     logits, columns = layers.linear_parts(g, c, w, h, router, parts)
-    route = g.route(logits, how.count, how.chosen, router, how.of_all)
+    if names.bias:
+        shape = (1, how.count) if names.bias_is_row else (how.count,)
+        added = w.vector(f"{name}.{names.bias}", *shape).reshape(-1)
+        scoring = replace(scoring, bias=tuple(added.tolist()))
+    scoring = replace(scoring, scale=scoring.scale * factor)
+    route = g.route(logits, how.count, how.chosen, router, how.of_all, scoring=scoring)
 
     x = combined(
         g, c, w, h, x, route, name, how, names=names, bias=bias, stacking=stacking,
@@ -89,13 +178,12 @@ def feed_forward(
     )  # fmt: skip
     if not how.shared:
         return x
-
-    module, ff = f"{name}.{names.shared}", how.shared
-    two = [Linear(f"{module}.{part}_proj", ff, d) for part in ("gate", "up")]
-    h = layers.linear(g, c, w, h, f"{module}.gate_up_proj", two)
-    h = g.glu(h, c.activation, f"{module}.act")
+    module, ff = f"{name}.{names.shared}", replace(c, intermediate_size=how.shared)
+    if not gated:
+        return llama.feed_forward(g, ff, w, h, x, module, factor=factor)
+    h = g.glu(layers.gate_up(g, ff, w, h, module), c.activation, f"{module}.act")
     # A factor of a row passes through a linear layer.
-    h = g.gated(h, logits, columns[1], ff, 1, "sigmoid", f"{module}.gate", single=True)
+    h = g.gated(h, logits, columns[1], how.shared, 1, "sigmoid", f"{module}.gate", single=True)
     return layers.output(g, c, w, h, x, f"{module}.down_proj")
 
 
@@ -106,12 +194,12 @@ def combined(
 ) -> Value:  # fmt: skip
     """Write (x +) the result of a route's experts for each row of h; else as `feed_forward`."""
     module = f"{name}.experts"
-    rows = g.spread(h, route, f"{module}.spread")
+    rows = g.spread(h, route, f"{module}.spread", how.scales_inputs)
     two = [Linear(f"{name}.{part}", how.width, c.hidden_size, bias) for part in names.gate_up]
-    rows = _linear(g, w, rows, f"{module}.gate_up_proj", two, how.count, stacking)
+    rows = _linear(g, w, rows, f"{name}.{names.stacked[0]}", two, how.count, stacking)
     rows = g.glu(rows, activation or c.activation, f"{module}.act", limit)
     down = [Linear(f"{name}.{names.down}", c.hidden_size, how.width, bias)]
-    rows = _linear(g, w, rows, f"{module}.down_proj", down, how.count, stacking)
+    rows = _linear(g, w, rows, f"{name}.{names.stacked[1]}", down, how.count, stacking)
     return g.combine(rows, x, module)
 
 

@@ -12,7 +12,7 @@ from sterna.graph import Graph, GraphBuilder, Value
 from sterna.models import moe, qwen3_5
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
-from sterna.models.gguf_architecture import EXPERTS
+from sterna.models.gguf_architecture import EXPERTS, GATED_SHARED
 from sterna.models.mtp import FeedForward
 from sterna.weights.sources import WeightSource
 
@@ -26,11 +26,7 @@ DEFAULTS: dict[str, Any] = {
     "num_experts_per_tok": 8, "num_experts": 256,
 }  # fmt: skip
 _DENSE = qwen3_5.GGUF["qwen35"]
-_FFN = {
-    **EXPERTS, "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
-    "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
-    "mlp.shared_expert.down_proj": "ffn_down_shexp",
-}  # fmt: skip
+_FFN = EXPERTS | GATED_SHARED
 GGUF = {
     "qwen35moe": replace(
         _DENSE,

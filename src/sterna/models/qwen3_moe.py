@@ -7,6 +7,7 @@ Every `decoder_sparse_step`-th layer has experts, but for `mlp_only_layers`, who
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from sterna.graph import GraphBuilder, Value
@@ -43,23 +44,21 @@ def complete(f: Fields) -> dict[str, Any]:
 
 def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`; returns the logits."""
-    of_all = not c.fields.flag("norm_topk_prob")
-    how = moe.ExpertFields.of(c.fields, "moe_intermediate_size", of_all=of_all)
-    dense = _dense_layers(c.fields)
-
-    def ffn(h: Value, x: Value, layer: int, name: str) -> Value:
-        if layer in dense:
-            return llama.feed_forward(g, c, w, h, x, name)
-        return moe.feed_forward(g, c, w, h, x, name, how)
-
     attention = layers.AttentionOptions(qk_norm=layers.HeadNorms())
-    return llama.build(g, c, w, attention=attention, ffn=ffn)
+    return llama.build(g, c, w, attention=attention, ffn=moe.half(g, c, w, experts(c.fields)))
 
 
-def _dense_layers(f: Fields) -> set[int]:
+def experts(f: Fields, shared: int = 0) -> moe.ExpertFields:
+    """Read the experts, and the layers that have none."""
+    of_all = not f.flag("norm_topk_prob")
+    how = moe.ExpertFields.of(f, "moe_intermediate_size", of_all=of_all, shared=shared)
+    return replace(how, dense=_dense_layers(f))
+
+
+def _dense_layers(f: Fields) -> frozenset[int]:
     """Return the layers without experts."""
     listed = f.config.get("mlp_only_layers") or []
     if not isinstance(listed, list) or any(type(i) is not int or i < 0 for i in listed):
         f.fail("mlp_only_layers", "a list of layers' numbers", listed)
     step = f.count("decoder_sparse_step")
-    return {i for i in range(f.n_layers) if i in listed or (i + 1) % step}
+    return frozenset(i for i in range(f.n_layers) if i in listed or (i + 1) % step)

@@ -123,7 +123,7 @@ class CheckpointWeights:
             stored = mxfp4_experts(self.checkpoint, name, parts, count, stacking, threads)
             weights = (weight_in(weight, asked, threads, name) for weight in stored)
             return [self._kept(name, Experts.of(count, weights, name))]
-        self._read.add(name)
+        self._read |= {name, f"{name}.weight"}
         read = stored_parts(self._stored, self._layer, name, parts, count, stacking)
         choices = {part.name: packing.choose(read(0, part), self.format) for part in parts}
 

@@ -39,11 +39,15 @@ def stored_parts(
 ) -> ReadPart:
     """Return the reader of an expert's part: from one tensor of all, read once, or from its own.
 
+    The tensor of all has the name, with or without the suffix .weight.
+
     Raises as `Tensors.read` and `storages.read`.
     """
     if isinstance(stacking, OfHeads):
         return _parts_of_heads(layer_of, parts[0], count, stacking)
-    if name not in tensors.checkpoint.tensors:
+    known = tensors.checkpoint.tensors
+    name = name if name in known else f"{name}.weight"
+    if name not in known:
         return lambda expert, part: storages.read(layer_of(part.of_expert(expert)))
     M, K = sum(part.M for part in parts), parts[0].K
     shape = (count, K, M) if stacking.transposed else (count, M, K)

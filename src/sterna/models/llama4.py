@@ -1,0 +1,117 @@
+"""Llama 4 (Scout, Maverick), text only: experts in all layers or every other one, and one that all
+tokens use; no rotations in every fourth layer.
+
+    x = x + o(attention(norm(rope(q)), norm(rope(k)), v))
+    x = x + experts(norm(x)) + shared(norm(x))
+
+The sigmoid of a chosen logit multiplies what its expert reads. Attention is in chunks of 8,192
+positions where there are rotations, and scores grow from there on where there are none, so that a
+context ends with the first chunk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from sterna.graph import GraphBuilder, Scoring, Value
+from sterna.models import layers, llama, moe
+from sterna.models.config import TransformerConfig
+from sterna.models.config_defaults import COMMON
+from sterna.models.config_fields import Fields
+from sterna.models.gguf_architecture import ATTENTION, READS, GgufArchitecture
+from sterna.weights.sources import Stacking, WeightSource
+
+ARCHITECTURES = ("Llama4ForCausalLM", "Llama4ForConditionalGeneration")
+ACTIVATION = llama.ACTIVATION
+TERNARY = llama.TERNARY
+DEFAULTS: dict[str, Any] = {
+    **COMMON, "vocab_size": 202048, "hidden_size": 5120, "intermediate_size": 8192,
+    "intermediate_size_mlp": 16384, "num_hidden_layers": 48, "num_attention_heads": 40,
+    "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "attention_bias": False,
+    "num_experts_per_tok": 1, "num_experts": 16, "interleave_moe_layer_step": 1,
+    "use_qk_norm": True, "no_rope_layer_interval": 4, "attention_chunk_size": 8192,
+    "attn_temperature_tuning": True, "floor_scale": 8192, "attn_scale": 0.1,
+}  # fmt: skip
+MODULE = "feed_forward"
+KINDS = (("", ""), ("experts.", "_exps"), ("shared_expert.", "_shexp"))
+GGUF = {
+    "llama4": GgufArchitecture(
+        ARCHITECTURES[0],
+        modules={
+            **ATTENTION, **READS, f"{MODULE}.router": "ffn_gate_inp",
+            f"{MODULE}.experts.gate_up_proj": "ffn_gate_up_exps",
+            **{
+                f"{MODULE}.{prefix}{part}_proj": f"ffn_{part}{suffix}"
+                for prefix, suffix in KINDS
+                for part in ("gate", "up", "down")
+            },
+        },
+        experts="intermediate_size",
+        keys={"interleave_moe_layer_step": "interleave_moe_layer_step"},
+    )
+}  # fmt: skip
+PREFIXES = {"language_model.model.": "model.", "language_model.lm_head.": "lm_head."}
+SKIPPED = {
+    "vision_model.": "a vision tower: Sterna runs the text alone",
+    "multi_modal_projector.": "of a vision tower: Sterna runs the text alone",
+}
+NAMES = moe.Names(router="router", shared_gate="")
+STACKING = Stacking(transposed=True)
+WIDTH = "expert_width"  # a field of ours
+
+
+def complete(f: Fields) -> dict[str, Any]:
+    """Return the text's fields alone, which layers rotate, widths, and a context's end."""
+    text = f.mapping("text_config")
+    t = f.having({**f.config, **text})
+    step = t.count("no_rope_layer_interval")
+    rotated = [int((i + 1) % step != 0) for i in range(t.n_layers)]
+    if t.config.get("no_rope_layers"):
+        rotated = t.items("no_rope_layers", t.n_layers, (0, 1)) or rotated
+    ends = list[int]()
+    if any(rotated) and t.config["attention_chunk_size"] is not None:
+        ends.append(t.count("attention_chunk_size"))
+    if not all(rotated) and t.flag("attn_temperature_tuning"):
+        ends.append(t.count("floor_scale") - 1)
+    return {
+        **text,
+        "no_rope_layers": rotated,
+        "layer_types": None,
+        "sliding_window": min(ends, default=None),  # which bounds a context, without layer_types
+        "rope_interleaved": True,
+        "intermediate_size": t.count("intermediate_size_mlp"),
+        WIDTH: t.count("intermediate_size"),
+    }
+
+
+def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
+    """Write the model's layers into `g`; returns the logits."""
+    norms = layers.HeadNorms(weight=False, last=True) if c.fields.flag("use_qk_norm") else None
+    options = layers.AttentionOptions(bias=c.attention_bias)
+    ffn = moe.half(g, c, w, _experts(c.fields), names=NAMES, module=MODULE, stacking=STACKING)
+    x, table = layers.embedding(g, c, w)
+    for i in range(c.n_layers):
+        p = f"model.layers.{i}"
+        h = layers.norm(g, c, w, x, f"{p}.input_layernorm")
+        own = replace(options, qk_norm=norms if c.attention[i].rotary else None)
+        h = layers.attention(g, c, w, h, i, f"{p}.self_attn", own)
+        x = layers.output(g, c, w, h, x, f"{p}.self_attn.o_proj", bias=c.attention_bias)
+        h = layers.norm(g, c, w, x, f"{p}.post_attention_layernorm")
+        x = ffn(h, x, i, p)
+    return layers.head(g, c, w, x, table)
+
+
+def _experts(f: Fields) -> moe.ExpertFields:
+    """Read the experts, and the layers that have none."""
+    step, listed = f.count("interleave_moe_layer_step"), f.config.get("moe_layers")
+    if listed is None:
+        listed = list(range(step - 1, f.n_layers, step))
+    if not isinstance(listed, list) or any(type(i) is not int or i < 0 for i in listed):
+        f.fail("moe_layers", "a list of layers' numbers", listed)
+    how = moe.ExpertFields.of(f, WIDTH, of_all=True)
+    return replace(
+        how, shared=how.width, scoring=Scoring("sigmoid"), scales_inputs=True,
+        dense=frozenset(range(f.n_layers)) - {*listed},
+    )  # fmt: skip

@@ -1,0 +1,49 @@
+"""OLMoE: Llama's graph with norms of all heads of q and k, whose FFNs are experts.
+arXiv 2409.02060.
+
+    x = x + o(attention(rope(norm(q), norm(k)), v));   x = x + experts(norm(x))
+
+Shares are a softmax over all experts, so that those of a token's add up to less than 1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sterna.graph import GraphBuilder, Value
+from sterna.models import layers, llama, moe
+from sterna.models.config import TransformerConfig
+from sterna.models.config_defaults import COMMON
+from sterna.models.config_fields import Fields
+from sterna.models.gguf_architecture import EXPERTS, QK_NORMS, READS, GgufArchitecture
+from sterna.weights.sources import WeightSource
+
+ARCHITECTURES = ("OlmoeForCausalLM",)
+ACTIVATION = llama.ACTIVATION
+TERNARY = llama.TERNARY
+DEFAULTS: dict[str, Any] = {
+    **COMMON, "vocab_size": 50304, "hidden_size": 2048, "intermediate_size": 2048,
+    "num_hidden_layers": 16, "num_attention_heads": 16, "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-5, "attention_bias": False, "clip_qkv": None, "num_experts_per_tok": 8,
+    "num_experts": 64, "norm_topk_prob": False,
+}  # fmt: skip
+GGUF = {
+    "olmoe": GgufArchitecture(
+        ARCHITECTURES[0], modules=EXPERTS | READS | QK_NORMS, experts="intermediate_size",
+        unsaid={"norm_topk_prob": False},
+    )
+}  # fmt: skip
+
+
+def complete(f: Fields) -> dict[str, Any]:
+    """Refuse limits of q, k and v."""
+    f.supported("clip_qkv", f.config.get("clip_qkv"), None)
+    return {}
+
+
+def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
+    """Write the model's layers into `g`; returns the logits."""
+    of_all = not c.fields.flag("norm_topk_prob")
+    how = moe.ExpertFields.of(c.fields, "intermediate_size", of_all=of_all)
+    attention = layers.AttentionOptions(qk_norm=layers.HeadNorms(whole=True))
+    return llama.build(g, c, w, attention=attention, ffn=moe.half(g, c, w, how))

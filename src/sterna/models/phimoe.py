@@ -1,0 +1,59 @@
+"""Phi-3.5-MoE: Llama's graph with LayerNorms and biases, whose FFNs are two experts of sixteen.
+arXiv 2404.14219.
+
+    x = x + o(attention(rope(q, k), v));   x = x + experts(norm(x))
+
+SparseMixer gives the shares: each expert's is its part of a softmax over those near it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from sterna.graph import GraphBuilder, Scoring, Value
+from sterna.models import llama, mistral, mixtral, moe
+from sterna.models.config import TransformerConfig
+from sterna.models.config_fields import Fields
+from sterna.models.gguf_architecture import GgufArchitecture
+from sterna.models.layers import Norms
+from sterna.models.rotations import scaling_kind
+from sterna.weights.sources import WeightSource
+
+ARCHITECTURES = ("PhimoeForCausalLM", "PhiMoEForCausalLM")
+ACTIVATION = llama.ACTIVATION
+TERNARY = llama.TERNARY
+DEFAULTS: dict[str, Any] = {
+    **mixtral.DEFAULTS, "vocab_size": 32064, "intermediate_size": 6400, "rms_norm_eps": 1e-5,
+    "num_experts": 16, "attention_bias": False, "lm_head_bias": False,
+}  # fmt: skip
+GGUF = {
+    "phimoe": GgufArchitecture(
+        ARCHITECTURES[0],
+        modules={**mixtral.GGUF_WITH_EXPERTS["llama"].modules},
+        experts="intermediate_size", biases=("output_norm", "output"),
+    )
+}  # fmt: skip
+KV_DTYPE = "f16"  # keys may have biases
+
+
+def complete(f: Fields) -> dict[str, Any]:
+    """Return the window of all layers, and the factor of rotations for a longer context."""
+    f.supported("num_experts_per_tok", f.count("num_experts_per_tok"), 2)
+    rope = f.mapping("rope_parameters")
+    if scaling_kind(rope) != "default" and rope.get("short_mscale") is not None:
+        inner = f.having(rope)
+        factor = inner.factor("short_mscale")
+        inner.supported("long_mscale", inner.factor("long_mscale"), factor)
+        rope = {**rope, "attention_factor": factor}
+    return {**mistral.complete(f), "rope_parameters": rope}
+
+
+def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
+    """Write the model's layers into `g`; returns the logits."""
+    within = 2 * c.fields.number("router_jitter_noise", 0.01)
+    scoring = Scoring("sparsemixer", within=within)
+    how = replace(moe.ExpertFields.of(c.fields, "intermediate_size"), scoring=scoring)
+    ffn = moe.half(g, c, w, how, names=mixtral.NAMES, module=mixtral.MODULE)
+    head_bias = c.fields.flag("lm_head_bias")
+    return llama.build(g, c, w, norms=Norms(layer=True), ffn=ffn, head_bias=head_bias)
