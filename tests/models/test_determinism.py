@@ -69,6 +69,8 @@ INTEGER = [
     ("gpt_oss", "mxfp4", "int8", "f16"),
     ("lfm2", "i8", "int8", "i16"),
     ("minicpm3", "i8", "int8", "i16"),
+    ("glm4-moe-norms", "i8", "int8", "f16"),
+    ("llama4", "i8", "int8", "i16"),
 ]
 #: One of each kind of scales, with biases, factors and experts.
 TWO_PLANES = [
