@@ -28,6 +28,23 @@ TOKENS = np.random.default_rng(1).integers(0, 256, POSITIONS).tolist()
 FILES = {name: saved for name, saved in MODELS.items() if saved.gguf}
 
 
+def parts_of(
+    name: str, w: np.ndarray, heads: int, sizes: dict[str, Any]
+) -> list[tuple[str, np.ndarray]]:
+    """A tensor of the checkpoint as those of the file."""
+    if name.endswith("experts.gate_up_proj"):
+        gate, up = np.split(w, 2, axis=1)
+        return [(f"{name[:-12]}{part}_proj.weight", x) for part, x in (("gate", gate), ("up", up))]
+    if name.endswith("experts.down_proj"):
+        return [(f"{name}.weight", w)]
+    if name.endswith(".e_score_correction_bias"):
+        return [(f"{name[:-5]}.bias", w)]
+    if "kv_b_proj" in name and "qk_nope_head_dim" in sizes and "n_routed_experts" in sizes:
+        k, v = np.split(w.reshape(heads, -1, w.shape[1]), [sizes["qk_nope_head_dim"]], axis=1)
+        return [(name.replace("kv_b", "k_b"), k.swapaxes(1, 2)), (name.replace("kv_b", "v_b"), v)]
+    return [(name, w)]
+
+
 def write(path: Path, saved: Saved, model: Any) -> Path:
     """The model as a GGUF file."""
     assert saved.gguf is not None
@@ -52,9 +69,10 @@ def write(path: Path, saved: Saved, model: Any) -> Path:
             w = w.reshape(heads, 3, width // heads, -1).swapaxes(0, 1).reshape(w.shape)
         if ".conv.conv." in name:
             w = w.squeeze(1)
-        target = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        assert target is not None, name
-        writer.add_tensor(target, np.ascontiguousarray(w))
+        for part, tensor in parts_of(name, w, heads, sizes):
+            target = names.get_name(part, try_suffixes=(".weight", ".bias"))
+            assert target is not None, name
+            writer.add_tensor(target, np.ascontiguousarray(tensor))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

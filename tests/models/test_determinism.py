@@ -71,6 +71,7 @@ INTEGER = [
     ("minicpm3", "i8", "int8", "i16"),
     ("glm4-moe-norms", "i8", "int8", "f16"),
     ("llama4", "i8", "int8", "i16"),
+    ("deepseek-v3", "i8", "int8", "i8"),
 ]
 #: One of each kind of scales, with biases, factors and experts.
 TWO_PLANES = [

@@ -46,7 +46,7 @@ SAYS_NOTHING = {
 FOLLOWS = {
     "layer_types", "rope_parameters", "no_rope_layers", "per_layer_config", "mlp_only_layers",
     "use_bidirectional_attention", "original_max_position_embeddings", "full_attn_idxs",
-    "qk_head_dim",
+    "qk_head_dim", "mlp_layer_types",
     "moe_layer_end_index", "moe_layers",
 }  # fmt: skip
 #: Fields that older files have, in the place of rope_parameters and layer_types.

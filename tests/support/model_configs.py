@@ -66,6 +66,13 @@ _LATENT = {
 }  # fmt: skip
 _MOE = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 _ROUTED = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_LATENT_KEYS = {
+    "attention.head_count_kv": 1, "attention.key_length": 48, "attention.value_length": 40,
+    "attention.key_length_mla": 24, "attention.value_length_mla": 12,
+    "attention.kv_lora_rank": 40, "rope.dimension_count": 8, "expert_count": 8,
+    "expert_used_count": 2, "expert_feed_forward_length": 32,
+    "attention.layer_norm_rms_epsilon": 1e-6,
+}  # fmt: skip
 _ERNIE = {"moe_num_experts": 6, "moe_k": 2}
 _DELTA = {
     "head_dim": 32, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
@@ -183,6 +190,62 @@ MODELS: dict[str, Saved] = {
             "first_k_dense_replace": 2, "norm_topk_prob": False,
             "rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 1.0},
         },
+    ),
+    "deepseek-v2": Saved(
+        "DeepseekV2ForCausalLM",
+        {
+            **_LATENT, **_ROUTED, "q_lora_rank": None, "first_k_dense_replace": 1,
+            **_yarn(mscale=0.7, mscale_all_dim=0.7),
+        },
+        gguf=(
+            "deepseek2",
+            {
+                **_LATENT_KEYS, "expert_shared_count": 2, "leading_dense_block_count": 1,
+                "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
+                "rope.scaling.original_context_length": 32,
+                "rope.scaling.yarn_log_multiplier": 0.07,
+            },
+        ),
+    ),
+    "deepseek-v2-groups": Saved(
+        "DeepseekV2ForCausalLM",
+        {
+            **_LATENT, **_ROUTED, "topk_method": "group_limited_greedy", "n_group": 4,
+            "topk_group": 2, "routed_scaling_factor": 2.5, "n_shared_experts": 1,
+            "attention_bias": True,
+        },
+        converted=False,
+    ),
+    "deepseek-v3": Saved(
+        "DeepseekV3ForCausalLM",
+        {**_LATENT, **_ROUTED, "n_group": 4, "topk_group": 2},
+        gguf=(
+            "deepseek2",
+            {
+                **_LATENT_KEYS, "attention.q_lora_rank": 24, "expert_shared_count": 1,
+                "leading_dense_block_count": 3, "expert_weights_scale": 2.5,
+                "expert_weights_norm": True, "expert_group_count": 4, "expert_group_used_count": 2,
+                "expert_gating_func": 2,
+            },
+        ),
+    ),
+    "deepseek-v3-halves": Saved(
+        "DeepseekV3ForCausalLM",
+        {
+            **_LATENT, **_ROUTED, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
+            "norm_topk_prob": False, "rope_interleave": False, "rms_norm_eps": 1e-2,
+            "n_shared_experts": 2,
+        },
+        unsaid=True,
+    ),
+    "glm4-moe-lite": Saved("Glm4MoeLiteForCausalLM", {**_LATENT, **_ROUTED}),
+    "glm4-moe-lite-dense": Saved(
+        "Glm4MoeLiteForCausalLM",
+        {
+            **_LATENT, **_ROUTED, "mlp_layer_types": ["dense"] * 3 + ["sparse"] * 2,
+            "routed_scaling_factor": 1.0, "n_group": 4, "topk_group": 1,
+        },
+        converted=False,
     ),
     "dots1": Saved(
         "Dots1ForCausalLM",
@@ -705,6 +768,9 @@ DIGESTED: dict[str, dict[str, Any]] = {
     "Qwen2MoeForCausalLM": {**_TWO_EXPERTS, **_SHARED},
     **dict.fromkeys(("GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"), _TWO_GRANITE),
     "Glm4MoeForCausalLM": {**_TWO_ROUTED, "use_qk_norm": True, "attention_bias": True},
+    "DeepseekV2ForCausalLM": {**_TWO_LATENT, **_TWO_ROUTED, "topk_method": "group_limited_greedy"},
+    "DeepseekV3ForCausalLM": {**_TWO_LATENT, **_TWO_ROUTED},
+    "Glm4MoeLiteForCausalLM": {**_TWO_LATENT, **_TWO_ROUTED},
     "Dots1ForCausalLM": {
         **_TWO_ROUTED, "sliding_window": 48, "max_window_layers": 1, "norm_topk_prob": True
     },

@@ -168,7 +168,8 @@ def _granite_moe_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> 
 def _deepseek_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
     """Return what DeepSeek V3's router is told; a file may leave out its sigmoids."""
     m = model.metadata
-    require_neutral(m, f"{name}.expert_gating_func", (0, _SIGMOID))
+    if name != "deepseek2":
+        require_neutral(m, f"{name}.expert_gating_func", (0, _SIGMOID))
     normalised = f"{name}.expert_weights_norm"
     return {
         "n_shared_experts": m.integer(f"{name}.expert_shared_count", 0),
@@ -269,6 +270,17 @@ def _latent_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[
     }
 
 
+def _deepseek2_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the sizes of latent attention and the router's fields; sigmoids are DeepSeek V3's."""
+    found = _latent_fields(model, name, fields) | _deepseek_fields(model, name, fields)
+    if any(tensor.endswith(".exp_probs_b.bias") for tensor in model.tensors):
+        return found
+    softmax = (0, 1)
+    require_neutral(model.metadata, f"{name}.expert_gating_func", softmax)
+    method = "group_limited_greedy" if found["n_group"] > 1 else "greedy"
+    return found | {"architectures": ["DeepseekV2ForCausalLM"], "topk_method": method}
+
+
 def _lfm2_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
     """Return which layers have a convolution: those without KV heads."""
     heads = model.metadata.each(f"{name}.attention.head_count_kv", fields["num_hidden_layers"])
@@ -283,13 +295,13 @@ def _lfm2_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[st
 
 
 _FURTHER: dict[str, Callable[[GgufModel, str, dict[str, Any]], dict[str, Any]]] = {
-    "dots1": _deepseek_fields, "gemma2": _gemma_fields, "gemma3": _gemma_fields,
-    "gemma4": _gemma4_fields, "glm4": _glm4_fields, "glm4moe": _glm4_moe_fields,
-    "gpt-oss": _gpt_oss_fields, "granite": _granite_fields, "granitemoe": _granite_moe_fields,
-    "lfm2": _lfm2_fields, "lfm2moe": _lfm2_moe_fields, "llama4": _llama4_fields,
-    "minicpm": _minicpm_fields, "minicpm3": _latent_fields, "minimax-m2": _minimax_fields,
-    "olmo2": _olmo2_fields, "phimoe": _phimoe_fields, "qwen35": _hybrid_fields,
-    "qwen35moe": _hybrid_fields,
+    "deepseek2": _deepseek2_fields, "dots1": _deepseek_fields, "gemma2": _gemma_fields,
+    "gemma3": _gemma_fields, "gemma4": _gemma4_fields, "glm4": _glm4_fields,
+    "glm4moe": _glm4_moe_fields, "gpt-oss": _gpt_oss_fields, "granite": _granite_fields,
+    "granitemoe": _granite_moe_fields, "lfm2": _lfm2_fields, "lfm2moe": _lfm2_moe_fields,
+    "llama4": _llama4_fields, "minicpm": _minicpm_fields, "minicpm3": _latent_fields,
+    "minimax-m2": _minimax_fields, "olmo2": _olmo2_fields, "phimoe": _phimoe_fields,
+    "qwen35": _hybrid_fields, "qwen35moe": _hybrid_fields,
 }  # fmt: skip
 
 

@@ -54,16 +54,20 @@ def _yarn_scaling(model: GgufModel, name: str) -> dict[str, Any]:
 
     attn_factor multiplies the paper's factor. yarn_attn_factor is config.json's attention_factor,
     as the converter writes it; 1, which llama.cpp writes when it saves a model, means nothing.
-    Readers disagree about yarn_log_multiplier, so it must be neutral.
+    Readers disagree about yarn_log_multiplier, so it must be neutral but in DeepSeek's files.
     """
     m, at = model.metadata, f"{name}.rope.scaling."
-    require_neutral(m, f"{at}yarn_log_multiplier", (0.0,))
+    log_multiplier = m.number(f"{at}yarn_log_multiplier", 0.0)
+    if name != "deepseek2":
+        require_neutral(m, f"{at}yarn_log_multiplier", (0.0,))
     require_neutral(m, f"{at}yarn_ext_factor", (1.0, -1.0))  # -1: not said
     factor = m.number(f"{at}factor")
     scaling: dict[str, Any] = {"rope_type": "yarn", "factor": factor, ORIGINAL: _original(m, name)}
     for ours, theirs in (("beta_fast", "yarn_beta_fast"), ("beta_slow", "yarn_beta_slow")):
         if at + theirs in m:
             scaling[ours] = m.number(at + theirs)
+    if log_multiplier:  # of DeepSeek's scores; cosines and sines are as they are
+        scaling["mscale"] = scaling["mscale_all_dim"] = 10 * log_multiplier
     whole, more = m.number(f"{at}yarn_attn_factor", 1.0), m.number(f"{at}attn_factor", 1.0)
     if whole != 1.0:
         require_neutral(m, f"{at}attn_factor", (1.0,))
