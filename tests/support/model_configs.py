@@ -238,7 +238,10 @@ MODELS: dict[str, Saved] = {
         },
         unsaid=True,
     ),
-    "glm4-moe-lite": Saved("Glm4MoeLiteForCausalLM", {**_LATENT, **_ROUTED}),
+    # As published; transformers saves the kinds of layers alone, which the converter does not read.
+    "glm4-moe-lite": Saved(
+        "Glm4MoeLiteForCausalLM", {**_LATENT, **_ROUTED, "first_k_dense_replace": 1}
+    ),
     "glm4-moe-lite-dense": Saved(
         "Glm4MoeLiteForCausalLM",
         {
@@ -629,13 +632,12 @@ MODELS: dict[str, Saved] = {
     ),
     "minicpm3": Saved(
         "MiniCPM3ForCausalLM",
-        _LATENT,
+        {**_LATENT, "v_head_dim": 16},  # hidden_size / heads, as files do not say it
         gguf=(
             "minicpm3",
             {
-                "attention.key_length": 24, "attention.value_length": 12,
-                "attention.kv_lora_rank": 40, "attention.q_lora_rank": 24,
-                "rope.dimension_count": 8,
+                "attention.key_length": 24, "attention.kv_lora_rank": 40,
+                "attention.q_lora_rank": 24, "rope.dimension_count": 8,
             },
         ),
     ),

@@ -33,6 +33,9 @@ def latent_fields(f: Fields) -> dict[str, Any]:
     f.count("qk_nope_head_dim", most=MAX_HEAD_DIM)
     rotated = f.count("qk_rope_head_dim", most=MAX_HEAD_DIM)
     rank = f.count("kv_lora_rank", most=MAX_HEAD_DIM - rotated)
+    for name, features in (("qk_rope_head_dim", rotated), ("kv_lora_rank", rank)):
+        if features % 2:
+            f.fail(name, "an even number, as rotations are of pairs", features)
     if f.config.get("q_lora_rank") is not None:
         f.count("q_lora_rank")
     heads = f.count("num_attention_heads")

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from sterna import formats, ops
 from sterna.checkpoints.directory import Checkpoint
-from sterna.errors import NonFiniteError
+from sterna.errors import NonFiniteError, UnsupportedModelError
 from sterna.formats import Experts, PackedWeight
 from sterna.gguf.blocks import from_ggml
 from sterna.weights import packing, storages
@@ -66,6 +66,11 @@ def _parts_of_heads(
 ) -> ReadPart:
     """Return the reader of a head's matrix; levels become the floats that they mean."""
     stored = storages.read(layer_of(stacking.whole(part, count)))
+    if isinstance(stored, Levels) and stored.as_floats is None:
+        raise UnsupportedModelError(
+            f"{stacking.module}: must be of floats, or of levels that inputs are not rounded for, "
+            "where each head has a part of its own; Sterna does not run this variant"
+        )
     floats = stored if isinstance(stored, Floats) else stored.floats()
     return lambda head, part: Floats(floats.format, stacking.of(floats.bits, head, part))
 
