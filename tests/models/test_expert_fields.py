@@ -80,3 +80,15 @@ def test_a_layer_that_predicts_is_skipped(tmp_path: Path) -> None:
         np.testing.assert_array_equal(logits(tmp_path), expected)
     edit(tmp_path, num_nextn_predict_layers=0)
     failure(lambda: loading.load(tmp_path, cached=False), UnsupportedModelError, "layers.5.enorm")
+
+
+@pytest.mark.parametrize("fields", [{"attn_temperature_tuning": 4}, {"attention_chunk_size": 64}])
+def test_a_context_of_llama_4_ends_with_its_first_chunk(fields: dict[str, Any]) -> None:
+    """Published files say how scores grow by a number."""
+    file = Path("config.json")
+    given = {"architectures": ["Llama4ForCausalLM"], "floor_scale": 100, **fields}
+    config = TransformerConfig.of(module_of(given, file), given, file)
+    assert config.max_position == config.most_positions == fields.get("attention_chunk_size", 99)
+    whole = {**given, "no_rope_layers": [1] * 48, "attention_chunk_size": None}
+    config = TransformerConfig.of(module_of(whole, file), whole, file)
+    assert config.max_position == 131072

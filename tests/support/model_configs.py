@@ -328,6 +328,9 @@ MODELS: dict[str, Saved] = {
             "num_local_experts": 5, "num_experts_per_tok": 2, "head_dim": 16,
             "intermediate_size_mlp": 80, "use_qk_norm": False, "attention_bias": True,
             "no_rope_layers": [0, 1, 1, 0, 1], "attention_chunk_size": 100, "rms_norm_eps": 1e-2,
+            "rope_parameters": {
+                **LLAMA3, "low_freq_factor": 1.0, "high_freq_factor": 1.0, "rope_theta": 5e5
+            },
         },
         unsaid=True,
     ),

@@ -42,6 +42,7 @@ GGUF = {
         },
     )
 }  # fmt: skip
+SKIPPED = {"model.mtp_": "of layers that predict several tokens (MTP)"}
 NAMES = replace(moe.DEEPSEEK_NAMES, bias="moe_statics.e_score_correction_bias", bias_is_row=True)
 
 

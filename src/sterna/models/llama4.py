@@ -73,7 +73,8 @@ def complete(f: Fields) -> dict[str, Any]:
     ends = list[int]()
     if any(rotated) and t.config["attention_chunk_size"] is not None:
         ends.append(t.count("attention_chunk_size"))
-    if not all(rotated) and t.flag("attn_temperature_tuning"):
+    # Published files have a number there.
+    if not all(rotated) and t.config["attn_temperature_tuning"] not in (None, False, 0):
         ends.append(t.count("floor_scale") - 1)
     return {
         **text,

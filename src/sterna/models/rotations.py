@@ -172,11 +172,14 @@ def _linear(rope: _Rope) -> Rotary:
 
 
 def _llama3(rope: _Rope) -> Rotary:
-    """Llama 3.1's scaling: long wavelengths are divided by `factor`, middle ones are blended."""
+    """Llama 3.1's scaling: long wavelengths are divided by `factor`, middle ones are blended.
+
+    Llama 4's has no middle ones: both of its limits are the same.
+    """
     factor = rope.number("factor")
     low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
-    if not low < high:
-        rope.fail("high_freq_factor", f"more than low_freq_factor={low}", high)
+    if not low <= high:
+        rope.fail("high_freq_factor", f"at least low_freq_factor={low}", high)
     old_context = rope.number(ORIGINAL)
 
     def scaled(frequency: float) -> float:
@@ -185,6 +188,8 @@ def _llama3(rope: _Rope) -> Rotary:
             return frequency
         if wavelength > old_context / low:
             return frequency / factor
+        if low == high:
+            return frequency
         smooth = (old_context / wavelength - low) / (high - low)
         return (1 - smooth) * frequency / factor + smooth * frequency
 
