@@ -100,7 +100,7 @@ inline void row_scales(const uint8_t* step, int64_t K, RowBounds& b) {
 template <class F>
 inline void row_codes(const uint8_t* step, int64_t K, uint8_t* out, RowBounds& b, int p) {
     constexpr int kDotK = b8::kDotK;
-    static_assert(kDotK % F::kStepK == 0 && b8::kStepK == kDotK);
+    static_assert((kDotK % F::kStepK == 0 || F::kStepK % kDotK == 0) && b8::kStepK == kDotK);
     const VF inverse = f_load(b.inverse + kLanes * p);
     const VF minus_s = f_sub(f_set1(0.0f), f_load(b.scale + kLanes * p));
     VF squares = f_set1(0.0f), codes = squares;
@@ -117,16 +117,15 @@ inline void row_codes(const uint8_t* step, int64_t K, uint8_t* out, RowBounds& b
             line = i_add(line, i_shl<decltype(shift)::value>(i_add(q, i_set1(128))));
         };
         const auto value = [&](int j) {
-            const bool inside = k + j < K;  // K is a multiple of the source's step, not of four
-            return inside
-                       ? F::decode_row_block(step + j / F::kStepK * F::kStepBytes, p, j % F::kStepK)
-                       : f_set1(0.0f);
+            const int64_t at = k + j;  // K is a multiple of the source's step, not of four
+            return at < K ? F::decode_row_block(step + at / F::kStepK * F::kStepBytes, p,
+                                                static_cast<int>(at % F::kStepK))
+                          : f_set1(0.0f);
         };
         add(value(0), Shift<0>{});
         add(value(1), Shift<8>{});
         add(value(2), Shift<16>{});
         add(value(3), Shift<24>{});
-        step += kDotK / F::kStepK * F::kStepBytes;
         i_store(out + 4 * kLanes * p, line);
     }
     f_store(b.squares + kLanes * p, squares);

@@ -252,7 +252,7 @@ def test_unsupported_architecture(folder: Path) -> None:
         ("hidden_act", "tanh"),
         ("attention_bias", True),
         ("max_position_embeddings", 0),
-        ("quantization_config", {"quant_method": "awq"}),
+        ("quantization_config", {"quant_method": "aqlm"}),
         ("quantization_config", {"quant_method": "bitnet", "linear_class": "other"}),
         ("quantization_config", []),
         ("architectures", "BitNetForCausalLM"),

@@ -16,6 +16,7 @@ from sterna import LLM, _native, formats
 from sterna.cli import main
 from sterna.engine import Engine
 from sterna.errors import SternaError
+from sterna.formats.scaled_floats import ScaledFloats
 
 # The kernel units under test: all that run here; where STERNA_ISA forces one, that one alone, since
 # such a run comes after one of all (.ci/run).
@@ -32,9 +33,13 @@ LEVELS = {
 }
 INTEGER = [name for name in FORMATS if name in LEVELS]
 LOSSY = [name for name in INTEGER if not formats.get(name).lossless]
-# Formats of floats; and of those that are powers of two alone, which have a scale for each row.
-FLOAT = [name for name in FORMATS if not formats.get(name).scaled]
-POWERS = [name for name in FORMATS if name not in LEVELS and name not in FLOAT]
+# Formats of floats that are kept as they are; and of powers of two, with a scale for each row.
+FLOAT = [
+    name
+    for name in FORMATS
+    if not formats.get(name).scaled and not isinstance(formats.get(name), ScaledFloats)
+]
+POWERS = [name for name in FORMATS if name not in LEVELS and formats.get(name).scaled]
 
 
 def powers(name: str, shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:

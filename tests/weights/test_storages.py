@@ -110,7 +110,7 @@ def test_ranges_that_are_not_positive(tmp_path: Path) -> None:
         {"modules_to_not_convert": [1]},
         {"modules_to_not_convert": [""]},
         {"modules_to_not_convert": ["(a+)+$"]},
-        {"quant_method": "awq"},
+        {"quant_method": "aqlm"},
         {"use_rms_norm": 1},
         {"rms_norm_eps": "small", "use_rms_norm": True},
     ],

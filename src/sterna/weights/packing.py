@@ -31,7 +31,9 @@ __all__ = [
 ]
 
 #: Default formats of levels, the fewest bits first.
-NARROWEST = ("i1", "i2", "i2p", "i4", "pot4", "pot4z", "i8")
+WIDEST = "i8"
+NARROWEST = ("i1", "i2", "i2p", "i4", "pot4", "pot4z", WIDEST)
+FIVE_BITS = "q5_0"  # for groups of 32 k or a multiple of that
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,7 @@ def choose(part: Levels | Floats, asked: str | None) -> Choice:
             return Choice(part.format, False)
         return Choice(formats.fitting(formats.get(asked), part.bits.shape[1]).name, False)
     if asked is None:
-        name = part.stored_format or next(n for n in NARROWEST if can_keep(formats.get(n), part, 0))
-        return Choice(f"{name}:g{part.group}" if part.group else name, True)
+        return Choice(_narrowest(part), True)
     format = formats.fitting(formats.get(asked), part.K)
     keeps = can_keep(format, part, part.group)
     if not keeps and part.as_floats is None:
@@ -67,11 +68,25 @@ def choose(part: Levels | Floats, asked: str | None) -> Choice:
     return Choice(format.name, keeps)
 
 
+def _narrowest(part: Levels) -> str:
+    """Return the format of the fewest bits that has a part's levels and groups of its scales."""
+    if part.stored_format:
+        own = formats.get(part.stored_format)
+        return f"{own}:g{part.group}" if own.takes_groups and part.group else own.name
+    name = next(n for n in NARROWEST if has_levels(formats.get(n), part.kinds))
+    if name == WIDEST and can_keep(formats.get(FIVE_BITS), part, part.group):
+        return FIVE_BITS
+    return f"{name}:g{part.group}" if part.group else name
+
+
 def can_keep(format: Format, part: Levels, group: int) -> bool:
     """Whether a format has these levels, and scales for groups of this size (0: none)."""
     if part.stored_format:
         return format.name.partition(":")[0] == part.stored_format
-    return format.scales.group == group and has_levels(format, part.kinds)
+    same = format.scales.group == group
+    if format.name == FIVE_BITS and group:
+        same = group % format.scales.group == 0  # the scale of a longer group is repeated
+    return same and has_levels(format, part.kinds)
 
 
 def has_levels(format: Format, levels: Collection[int]) -> bool:
@@ -119,8 +134,15 @@ def _scale(parts: list[Levels], format: Format) -> npt.NDArray[Any]:
     """Join the parts' scales, in the unit of the format's levels, which is a power of two."""
     unit = np.float32(1 / format.value)
     M, K = sum(part.M for part in parts), parts[0].K
-    scales = format.scales.joined([(part.M, part.scale) for part in parts])
+    scales = format.scales.joined([(part.M, _of_groups(part, format)) for part in parts])
     return held_scale(format, scales * unit, M, K)
+
+
+def _of_groups(part: Levels, format: Format) -> npt.NDArray[np.float32]:
+    """Return the scales of a part, repeated where the format has shorter groups."""
+    if part.group in (0, format.scales.group):
+        return part.scale
+    return np.repeat(part.scale, part.group // format.scales.group, axis=1)
 
 
 def pack_floats(

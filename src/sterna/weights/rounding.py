@@ -225,7 +225,8 @@ def converted(
             else:
                 bits = new.encode(values)
                 if loss is not None:
-                    loss.add(values, formats.float_format(new.name).floats(bits))
+                    held = formats.float_format(new.name).floats(bits)
+                    loss.add(values, held[:, : values.shape[1]])  # words may be of whole groups
                 yield bits, np.ones((), np.float32)
 
 

@@ -15,8 +15,11 @@ from __future__ import annotations
 from types import ModuleType
 
 from sterna.weights.storages import (
+    awq,
     compressed,
     float_levels,
+    fp4,
+    fp8,
     gptq,
     packed_ternary,
     paretoq,
@@ -34,7 +37,10 @@ __all__ = ["STORAGES", "Floats", "Layer", "Levels", "Linear", "Tensors", "quanti
 
 STORAGES: tuple[ModuleType, ...] = (
     power_of_two,
+    awq,
     gptq,
+    fp8,
+    fp4,
     compressed,
     torchao,
     shift_latents,
@@ -52,6 +58,7 @@ SUFFIXES = (
     "weight", "weight_scale", "weight_clip_val", "bias",
     "qweight", "qzeros", "scales", "g_idx",
     "weight_packed", "weight_shape", "weight_zero_point", "weight_g_idx",
+    "weight_scale_inv", "weight_scale_2", "weight_global_scale", *fp8.OF_INPUTS,
     "w_sign", "w_sparse", "scale", *(f"w_{t}" for t in range(1, shift_latents.MAX_SHIFTS + 1)),
     *torchao.SUFFIXES,
 )  # fmt: skip

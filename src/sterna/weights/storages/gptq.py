@@ -7,8 +7,8 @@
     g_idx    int32 [K]   the group of each k; absent in AutoRound's files
 
 A weight is scale (code - zero). If all zeros are 2^(bits-1), levels of four bits fit i4; otherwise
-codes of b bits have levels of b + 1 bits, which take i8. Files that order k by the size of its
-activations (desc_act) are refused.
+codes of b bits have levels of b + 1 bits: in groups those of five bits take q5_0, others i8. Files
+that order k by the size of its activations (desc_act) are refused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from sterna.weights.storages.base import Floats, Layer, Levels
-from sterna.weights.storages.integers import WORD_BITS, integers, no_order, unpacked
+from sterna.weights.storages.integers import WORD_BITS, integers, no_order, unpacked, with_zeros
 
 
 def recognises(layer: Layer) -> bool:
@@ -41,16 +41,8 @@ def read(layer: Layer) -> Levels | Floats:
     no_order(layer, "g_idx", groups)
     zeros = _zeros(layer, bits, groups)
     codes = unpacked(layer.checkpoint.read(words.name), bits, 0)
-    levels = codes.astype(np.int16) - np.repeat(zeros, K // groups, axis=0)
-    middle = 1 << (bits - 1)
-    kinds = range(-middle, middle)
-    if not (zeros == middle).all():
-        kinds = range(-128, 128) if bits == 8 else range(1 - 2 * middle, 2 * middle)
-        if bits == 8 and not -128 <= int(levels.min()) <= int(levels.max()) <= 127:
-            layer.fail("qzeros", "zeros of 128 for codes of 8 bits", "others")
-    return integers(
-        kinds, np.ascontiguousarray(levels.T.astype(np.int8)), np.ascontiguousarray(scale)
-    )
+    kinds, levels = with_zeros(layer, codes, zeros, bits)
+    return integers(kinds, levels, np.ascontiguousarray(scale))
 
 
 def _zeros(layer: Layer, bits: int, groups: int) -> np.ndarray[tuple[int, int], np.dtype[np.int16]]:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from sterna.weights.storages.base import F32, Floats, Layer, Levels
 
-__all__ = ["WORD_BITS", "integers", "no_order", "unpacked"]
+__all__ = ["WORD_BITS", "integers", "no_order", "unpacked", "with_zeros"]
 
 WORD_BITS = 32
 Codes = npt.NDArray[np.uint8]
@@ -42,6 +42,23 @@ def no_order(layer: Layer, suffix: str, groups: int) -> None:
             suffix, "groups of neighbours", "groups in another order (desc_act, actorder)",
             "quantise without it: activations would have to be put in that order at every layer",
         )  # fmt: skip
+
+
+def with_zeros(
+    layer: Layer, codes: npt.NDArray[np.uint8], zeros: npt.NDArray[np.int16], bits: int
+) -> tuple[range, npt.NDArray[np.int8]]:
+    """Subtract zero points [groups, M] from codes [K, M].
+
+    Returns the possible levels, and the levels [M, K].
+    """
+    middle = 1 << (bits - 1)
+    levels = codes.astype(np.int16) - np.repeat(zeros, len(codes) // len(zeros), axis=0)
+    kinds = range(-middle, middle)
+    if not (zeros == middle).all():
+        kinds = range(-128, 128) if bits == 8 else range(1 - 2 * middle, 2 * middle)
+        if bits == 8 and not -128 <= int(levels.min()) <= int(levels.max()) <= 127:
+            layer.fail("qzeros", "zeros of 128 for codes of 8 bits", "others")
+    return kinds, np.ascontiguousarray(levels.T.astype(np.int8))
 
 
 def integers(kinds: range, levels: npt.NDArray[np.int8], scale: F32) -> Levels | Floats:

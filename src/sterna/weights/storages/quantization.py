@@ -1,6 +1,6 @@
 """The fields of `quantization_config`: which layers it describes, and how they are stored.
 
-quant_method            "bitnet", "power_of_two", "mxfp4" (`stacked_experts`), or one of INTEGERS
+quant_method            "bitnet", "power_of_two", "mxfp4" (`stacked_experts`), or one of DESCRIBED
 modules_to_not_convert  names of modules, or ends of such names; their layers are plain floats
 
 For BitNet's layers:
@@ -28,9 +28,19 @@ from sterna.errors import ModelFormatError, UnsupportedModelError, shown
 from sterna.formats.pot_encodings import ENCODINGS, Encoding
 
 FIELD = "quantization_config"
-#: Methods that the tensors' names and shapes describe in full (storages/gptq.py, compressed.py,
-#: torchao.py).
-INTEGERS = ("gptq", "auto-round", "intel/auto-round", "compressed-tensors", "torchao")
+#: Methods that the tensors' names, dtypes and shapes describe in full (storages/gptq.py, awq.py,
+#: compressed.py, torchao.py, fp8.py, fp4.py).
+DESCRIBED = (
+    "gptq", "auto-round", "intel/auto-round", "awq", "compressed-tensors", "torchao", "fp8",
+    "fbgemm_fp8", "modelopt",
+)  # fmt: skip
+#: Layouts of compressed-tensors, as `format` names them; weights of the first ones are integers.
+INTEGER_LAYOUTS = ("int-quantized", "pack-quantized")
+FLOAT_LAYOUTS = (
+    "float-quantized", "naive-quantized", "nvfp4-pack-quantized", "mxfp4-pack-quantized",
+    "mxfp8-quantized",
+)  # fmt: skip
+LAYOUTS = (*INTEGER_LAYOUTS, *FLOAT_LAYOUTS, "mixed-precision")
 
 
 @dataclass(frozen=True)
@@ -115,15 +125,15 @@ def quantization(config: dict[str, Any], file: Path) -> Quantization:
     if method == "power_of_two" and isinstance(settings, dict):
         excluded = _names(settings.get("modules_to_not_convert"), file)
         return Quantization(False, True, False, excluded, powers=_powers(settings, file))
-    if method in INTEGERS and isinstance(settings, dict):
-        _check_integers(settings, file)
+    if method in DESCRIBED and isinstance(settings, dict):
+        _check_layout(settings, file)
         return Quantization(False, True, False, ())
     if method == "mxfp4":  # gpt-oss: the names of its tensors tell which layers are quantised
         return Quantization(False, True, False, ())
     if method != "bitnet":
         raise UnsupportedModelError(
             f"{file}: {FIELD}.quant_method must be bitnet, power_of_two, mxfp4, "
-            f"{', '.join(INTEGERS)} or absent, but got {shown(method)}; "
+            f"{', '.join(DESCRIBED)} or absent, but got {shown(method)}; "
             "Sterna does not read this quantisation"
         )
     return Quantization(
@@ -135,26 +145,33 @@ def quantization(config: dict[str, Any], file: Path) -> Quantization:
     )
 
 
-def _check_integers(settings: dict[str, Any], file: Path) -> None:
+def _check_layout(settings: dict[str, Any], file: Path) -> None:
     """Raise UnsupportedModelError for a layout or for activations that Sterna does not support."""
-    layout = settings.get("packing_format") or settings.get("checkpoint_format")
-    if isinstance(layout, str) and "awq" in layout:
-        raise UnsupportedModelError(
-            f"{file}: {FIELD}: must be packed as GPTQ packs, but got {shown(layout)}; "
-            "export it in the format auto_gptq"
-        )
+    if settings["quant_method"] == "awq":
+        version = settings.get("version", settings.get("format", "gemm"))
+        if version not in ("gemm", None) or settings.get("bits", settings.get("w_bit", 4)) != 4:
+            raise UnsupportedModelError(
+                f"{file}: {FIELD}: must be AWQ of four bits in the packing gemm, but got "
+                f"{shown(settings.get('bits', settings.get('w_bit')))} bits and {shown(version)}; "
+                "export it as gemm"
+            )
     if settings["quant_method"] != "compressed-tensors":
         return
     groups = settings.get("config_groups")
     schemes = list(groups.values()) if isinstance(groups, dict) else []
     layouts = {settings.get("format"), *(s.get("format") for s in schemes if isinstance(s, dict))}
-    if wrong := layouts - {None, "int-quantized", "pack-quantized"}:
+    if wrong := layouts - {None, *LAYOUTS}:
         raise UnsupportedModelError(
-            f"{file}: {FIELD}.format must be int-quantized or pack-quantized, but got "
+            f"{file}: {FIELD}.format must be one of {', '.join(LAYOUTS)}, but got "
             f"{shown(wrong.pop())}; Sterna does not read this layout"
         )
     for scheme in schemes:
-        inputs = scheme.get("input_activations") if isinstance(scheme, dict) else None
+        inputs, weights = (
+            scheme.get(key) if isinstance(scheme, dict) else None
+            for key in ("input_activations", "weights")
+        )
+        if isinstance(weights, dict) and weights.get("type") == "float":
+            continue  # layers take float activations, whatever others round them to
         if isinstance(inputs, dict) and (
             inputs.get("dynamic") is not True or inputs.get("num_bits") != 8
             or inputs.get("type") != "int" or inputs.get("symmetric") is False

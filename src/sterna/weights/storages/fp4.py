@@ -1,0 +1,92 @@
+"""NVFP4 and MXFP4: E2M1 floats of four bits, as compressed-tensors and modelopt write them.
+
+    weight_packed, or weight     uint8 [M, K / 2]   two codes in a byte, the first k in the low half
+    weight_scale                 float8_e4m3fn [M, K / 16]: NVFP4; uint8 [M, K / 32]: MXFP4, E8M0
+    weight_global_scale          float ()           NVFP4 of compressed-tensors, which divides
+    weight_scale_2               float ()           NVFP4 of modelopt, which multiplies
+
+A weight is code * scale. NVFP4's scale is weight_scale / weight_global_scale, or weight_scale *
+weight_scale_2, rounded to float32, and so is the product. MXFP4 are levels with powers of two.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sterna import formats
+from sterna.formats import mxfp4
+from sterna.formats.scaled_floats import U8, ScaledFloats
+from sterna.weights.storages.base import F32, Floats, Layer, Levels
+from sterna.weights.storages.fp8 import powers, scaled
+
+NV_GROUP, MX_GROUP = 16, 32
+#: Twice the value of each code, the levels of mxfp4.
+TWICE = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
+
+
+def recognises(layer: Layer) -> bool:
+    """Whether there are bytes of two codes, with scales next to them."""
+    return layer.has("weight_scale") and any(
+        layer.has(s) and layer.info(s).dtype == "U8" and layer.info(s).shape == _packed_shape(layer)
+        for s in ("weight_packed", "weight")
+    )
+
+
+def read(layer: Layer) -> Levels | Floats:
+    """Read the codes and scales, and check them."""
+    M, K = layer.shape
+    suffix = "weight_packed" if layer.has("weight_packed") else "weight"
+    stored = layer.info("weight_scale")
+    group = NV_GROUP if stored.dtype == "F8_E4M3" else MX_GROUP
+    if K % group:
+        layer.fail(suffix, f"rows of whole groups of {group}", K)
+    if stored.shape != (M, K // group) or stored.dtype not in ("F8_E4M3", "U8", "F8_E8M0"):
+        layer.fail(
+            "weight_scale", f"F8_E4M3 [{M}, {K // NV_GROUP}] (NVFP4) or U8 [{M}, {K // MX_GROUP}]",
+            f"{stored.dtype} {list(stored.shape)}",
+        )  # fmt: skip
+    pairs = np.asarray(layer.checkpoint.read(layer.info(suffix).name))
+    codes = np.stack([pairs & 15, pairs >> 4], axis=-1).reshape(M, K)
+    scales = np.asarray(layer.checkpoint.read(stored.name)).view(np.uint8)
+    if group == NV_GROUP:
+        return scaled("nvfp4", layer, codes, _nv_scale(layer, scales), NV_GROUP)
+    return _mx(codes, powers(layer, "weight_scale", scales))
+
+
+def _packed_shape(layer: Layer) -> tuple[int, int]:
+    M, K = layer.shape
+    return M, K // 2
+
+
+def _nv_scale(layer: Layer, scales: U8) -> F32:
+    """Combine E4M3 scales [M, groups] with the one of the tensor."""
+    e4m3 = formats.get("fp8")
+    assert isinstance(e4m3, ScaledFloats)
+    values = e4m3.values[scales]
+    if np.isnan(values).any():
+        layer.fail("weight_scale", "finite scales", "NaN")
+    if layer.has("weight_global_scale"):
+        divisor = _one(layer, "weight_global_scale")
+        if divisor == 0:
+            layer.fail("weight_global_scale", "a number other than 0", divisor)
+        return np.asarray(values / divisor, np.float32)
+    return np.asarray(values * _one(layer, "weight_scale_2"), np.float32)
+
+
+def _one(layer: Layer, suffix: str) -> F32:
+    """Read the scale of the tensor, float32 ()."""
+    shape = layer.info(suffix).shape
+    if shape not in ((), (1,)):
+        layer.fail(suffix, "one float", f"shape {list(shape)}")
+    return layer.floats(suffix, shape).reshape(())
+
+
+def _mx(codes: U8, scale: F32) -> Levels:
+    """Combine codes [M, K] with powers of two [M, K / 32]."""
+    levels, halves = TWICE[codes], scale / np.float32(2)
+
+    def floats() -> Floats:
+        groups = levels.reshape(*scale.shape, MX_GROUP) * halves[:, :, None]
+        return Floats("f32", np.asarray(groups, np.float32).reshape(codes.shape))
+
+    return Levels(mxfp4.LEVELS, levels, halves, floats, stored_format="mxfp4")
