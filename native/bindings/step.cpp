@@ -58,7 +58,11 @@ StepBatch make_batch(const PyProgram& p, const KvCache& cache, const In<int32_t,
                  deciding.empty() ? DecidingLogits{}
                                   : make_deciding(deciding[i], p.program.needs().vocab),
                  draws.empty() ? PyDraw{} : draws[i]);
-        total += batch.spans.back().count;
+        const SequenceSpan& span = batch.spans.back();
+        require(!p.program.needs().positions ||
+                    int64_t{span.start} + span.count <= p.program.needs().positions,
+                "sequences: must end within the positions that the model has");
+        total += span.count;
     }
     size_t row = 0;
     for (auto& span : batch.spans) {

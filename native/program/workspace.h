@@ -25,6 +25,7 @@ namespace sterna {
 struct StepNeeds {
     std::vector<KvCache::Heads> layers;  // of the cache; a layer that no operation names has none
     int64_t vocab = 0;
+    int64_t positions = 0;  // that a sequence may have; 0: any number
     int64_t previous_width = 0;  // of the rows of previous hidden states; 0: it reads none
     int64_t hidden_width = 0;  // of the hidden states that it can write
     int64_t state_floats = 0;  // of the State of each sequence

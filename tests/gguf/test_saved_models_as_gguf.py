@@ -65,10 +65,15 @@ def write(path: Path, saved: Saved, model: Any) -> Path:
         if name == "lm_head.weight" and model.config.tie_word_embeddings:
             continue
         w = tensor.float().numpy()
-        if "query_key_value" in name:  # of each head in turn; there one part after the other
-            w = w.reshape(heads, 3, width // heads, -1).swapaxes(0, 1).reshape(w.shape)
+        if "query_key_value" in name:  # of each group in turn; there one part after the other
+            d, kv = width // heads, sizes["num_key_value_heads"]
+            groups = w.reshape(kv, heads // kv + 2, d, -1)
+            parts = groups[:, :-2], groups[:, -2], groups[:, -1]
+            w = np.concatenate([part.reshape(-1, *w.shape[1:]) for part in parts])
         if ".conv.conv." in name:
             w = w.squeeze(1)
+        if saved.name == "GPT2LMHeadModel" and ".c_" in name:  # [in, out] in the checkpoint
+            w = w.T
         for part, tensor in parts_of(name, w, heads, sizes):
             target = names.get_name(part, try_suffixes=(".weight", ".bias"))
             assert target is not None, name

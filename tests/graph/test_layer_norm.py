@@ -60,6 +60,43 @@ def test_activations(name: str) -> None:
     check(lambda g, x: g.activation(x, name, "act"), ACTIVATIONS[name](TABLE.astype(np.float64)))
 
 
+def test_clip() -> None:
+    check(lambda g, x: g.activation(x, "clip", "act", (2.5,)), np.clip(TABLE, -2.5, 2.5))
+
+
+def test_xielu() -> None:
+    """As its authors write it (arXiv 2411.13010), with the exponential below eps."""
+    a, n, b, eps = 0.7, 1.3, 0.5, -1e-6
+    x = TABLE.astype(np.float64)
+    below = (np.expm1(np.minimum(x, eps)) - x) * n
+    expected = np.where(x > 0, a * x * x, below) + b * x
+    check(lambda g, x: g.activation(x, "xielu", "act", (a, n, b, eps)), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("clip", ()), ("clip", (0.0,)), ("xielu", (1.0,)), ("silu", (1.0,)), ("clip", (np.inf,))],
+)
+def test_wrong_parameters_are_refused(name: str, parameters: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match=r"act \(activation\): parameters: must"):
+        rows(lambda g, x: g.activation(x, name, "act", parameters), ISAS[0], 1)
+
+
+@pytest.mark.parametrize("first", [0, 2])
+def test_positions(first: int) -> None:
+    table = np.random.default_rng(9).standard_normal((N + first, WIDTH)).astype(np.float32)
+    check(lambda g, x: g.positions(x, table, "wpe", first), TABLE + table[first:])
+
+
+def test_positions_end() -> None:
+    """A sequence that is longer than the table is refused, and so is a table of another width."""
+    table = np.zeros((N, WIDTH), np.float32)
+    with pytest.raises(ValueError, match="positions that the model has"):
+        rows(lambda g, x: g.positions(x, table, "wpe", 1), ISAS[0], 1)
+    with pytest.raises(ValueError, match=r"wpe \(positions\): table: must have the width of x"):
+        rows(lambda g, x: g.positions(x, table[:, 1:].copy(), "wpe"), ISAS[0], 1)
+
+
 def test_unknown_activations_are_refused() -> None:
     with pytest.raises(ValueError, match=r"act \(activation\): activation: must be relu"):
         rows(lambda g, x: g.activation(x, "clamped", "act"), ISAS[0], 1)
@@ -70,6 +107,17 @@ def test_split_heads() -> None:
     parts = TABLE[:, :60].reshape(N, 5, 3, 4).swapaxes(1, 2).reshape(N, 60)
     eye = ops.pack(np.eye(60, WIDTH, dtype=np.float32), format="f32")
     check(lambda g, x: g.split_heads(g.linear(x, eye, "first"), 5, 3, "split"), parts)
+
+
+def test_split_groups() -> None:
+    """[q q | k | v] of each pair of heads."""
+    parts = TABLE[:, :60].reshape(N, 3, 4, 5)
+    q, kv = parts[:, :, :2].reshape(N, 30), parts[:, :, 2:].swapaxes(1, 2).reshape(N, 30)
+    eye = ops.pack(np.eye(60, WIDTH, dtype=np.float32), format="f32")
+    check(
+        lambda g, x: g.split_heads(g.linear(x, eye, "first"), 3, 3, "split", 2),
+        np.concatenate([q, kv], 1),
+    )
 
 
 def test_what_is_not_finite_is_named() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+from helpers import assert_same_bits
 
 from sterna import ops
 from sterna._native import KvCache, inverse_frequencies
@@ -11,13 +13,15 @@ from sterna.graph import Attention, GraphBuilder, Heads, Rotary
 WIDTH, HEADS, KV_HEADS, DIM, VOCAB = 64, 4, 2, 16, 64
 
 
-def logits(interleaved: bool, q: np.ndarray, k: np.ndarray) -> np.ndarray:
+def logits(
+    interleaved: bool, q: np.ndarray, k: np.ndarray, growth: tuple[float, ...] = ()
+) -> np.ndarray:
     """float32 [n, vocab] of one attention layer over a fixed prompt; other weights are fixed."""
     rng = np.random.default_rng(1)
     table = ops.pack(rng.standard_normal((VOCAB, WIDTH)).astype(np.float32), format="f32")
     v = rng.standard_normal((KV_HEADS * DIM, WIDTH)).astype(np.float32)
     frequencies = tuple(inverse_frequencies(100.0, DIM))
-    how = Attention(Rotary(frequencies, interleaved))
+    how = Attention(Rotary(frequencies, interleaved), growth=growth)
     g = GraphBuilder(Heads(HEADS, KV_HEADS, DIM))
     x = g.embed(table)
     qkv = ops.pack(np.concatenate([q, k, v]), format="f32")
@@ -47,3 +51,23 @@ def test_interleaved_is_a_permutation() -> None:
         logits(True, interleave(q), interleave(k)), split, rtol=0, atol=tolerance
     )
     assert np.abs(logits(True, q, k) - split).max() > 100 * tolerance
+
+
+def test_growing_queries() -> None:
+    """Those of the first period stay; in the third they are (1 + a log 3) times as long."""
+    rng = np.random.default_rng(0)
+    q = rng.standard_normal((HEADS * DIM, WIDTH)).astype(np.float32) * 0.2
+    k = rng.standard_normal((KV_HEADS * DIM, WIDTH)).astype(np.float32) * 0.2
+    plain, grown = logits(False, q, k), logits(False, q, k, (0.5, 8.0))
+    assert_same_bits(grown[:8], plain[:8])
+    assert_same_bits(logits(False, q, k, (0.5, 20.0)), plain)
+    longer = logits(False, q * np.float32(1 + 0.5 * np.log(3)), k)
+    np.testing.assert_allclose(grown[16:], longer[16:], rtol=1e-4, atol=1e-3)
+    assert np.abs(plain[16:] - longer[16:]).max() > 0.1
+
+
+@pytest.mark.parametrize("growth", [(0.5,), (0.0, 8.0), (0.5, 0.0), (np.inf, 8.0)])
+def test_wrong_growth_is_refused(growth: tuple[float, ...]) -> None:
+    q, k = np.ones((HEADS * DIM, WIDTH), np.float32), np.ones((KV_HEADS * DIM, WIDTH), np.float32)
+    with pytest.raises(ValueError, match=r"attention\.growth: must be a"):
+        logits(False, q, k, growth)

@@ -34,13 +34,15 @@ from conversion import ModelBase, ModelType, get_model_architecture, get_model_c
 from conversion.base import TextModel
 TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
 load_hparams = ModelBase.load_hparams
-def with_rotary_pct(*args, **options):  # older files' name, the only one that a converter knows
+def with_older_names(*args, **options):  # the only ones that a converter knows
     hparams = load_hparams(*args, **options)
     rope = hparams.get("rope_parameters") or {}
     if "partial_rotary_factor" in rope or hparams.get("model_type") == "cohere2":
         hparams.setdefault("rotary_pct", rope.get("partial_rotary_factor", 1.0))
+    if "n_positions" in hparams:
+        hparams.setdefault("n_ctx", hparams["n_positions"])
     return hparams
-ModelBase.load_hparams = staticmethod(with_rotary_pct)
+ModelBase.load_hparams = staticmethod(with_older_names)
 for folder, out in json.loads(sys.argv[2]):
     folder, out = Path(folder), Path(out)
     try:
@@ -48,7 +50,8 @@ for folder, out in json.loads(sys.argv[2]):
         name = get_model_architecture(hparams, ModelType.TEXT)
         name = {"PhimoeForCausalLM": "PhiMoEForCausalLM"}.get(name, name)  # of the first files
         kind = get_model_class(name)
-        kind.set_vocab = TextModel._set_vocab_gpt2
+        for one in (kind, getattr(kind, "Ministral3Model", kind)):
+            one.set_vocab = TextModel._set_vocab_gpt2
         if kind.supports_mtp_export:
             kind.no_mtp = True
         with torch.inference_mode():

@@ -40,14 +40,16 @@ SAYS_NOTHING = {
     "router_aux_loss_coef", "output_attentions", "output_hidden_states",
     "return_dict", "chunk_size_feed_forward", "is_encoder_decoder", "id2label", "label2id",
     "problem_type", "_name_or_path", "residual_dropout", "embedding_dropout", "hidden_dropout",
-    "classifier_dropout", "is_decoder",
+    "classifier_dropout", "is_decoder", "attn_pdrop", "dropout", "layerdrop", "init_std",
+    "summary_type", "summary_use_proj", "summary_proj_to_labels", "summary_first_dropout",
+    "summary_activation", "reorder_and_upcast_attn", "attention_softmax_in_fp32",
+    "scale_attention_softmax_in_fp32", "resid_dropout", "embed_dropout",
 }  # fmt: skip
 #: Those that follow from others, which an architecture's `complete` fills in.
 FOLLOWS = {
     "layer_types", "rope_parameters", "no_rope_layers", "per_layer_config", "mlp_only_layers",
     "use_bidirectional_attention", "original_max_position_embeddings", "full_attn_idxs",
-    "qk_head_dim", "mlp_layer_types",
-    "moe_layer_end_index", "moe_layers",
+    "qk_head_dim", "mlp_layer_types", "moe_layer_end_index", "moe_layers", "attention_layers",
 }  # fmt: skip
 #: Fields that older files have, in the place of rope_parameters and layer_types.
 OLDER = {
@@ -113,7 +115,7 @@ def test_defaults_are_those_of_the_class(name: str) -> None:
         if ours.get(field) != theirs.get(field)
     }
     assert not wrong, f"DEFAULTS must have the class's values (second), but got {wrong}"
-    rope = text.rope_parameters
+    rope = getattr(text, "rope_parameters", None) or {}
     full = rope.get("full_attention", rope)
     if "rope_theta" in ours:
         assert ours["rope_theta"] == full["rope_theta"]
@@ -139,6 +141,7 @@ def test_a_config_may_say_nothing(name: str) -> None:
         return
     theirs = getattr(transformers, name).config_class().get_text_config()
     kv_heads = getattr(theirs, "num_key_value_heads", None) or theirs.num_attention_heads
+    kv_heads = 1 if getattr(theirs, "multi_query", False) else kv_heads
     assert (config.n_heads, config.n_kv_heads) == (theirs.num_attention_heads, kv_heads)
     windowed = name == "MistralForCausalLM"  # all of its layers, so the window is no bound
     assert config.max_position == theirs.max_position_embeddings or windowed
@@ -169,6 +172,24 @@ def test_two_names_of_one_field(moe: Path) -> None:
     failure(lambda: loading.load(moe), ModelFormatError, "num_local_experts", "num_experts", "6")
     edit(moe, num_experts="absent", num_local_experts=0)
     failure(lambda: loading.load(moe), ModelFormatError, "num_local_experts", "whole number")
+
+
+def test_gpt2_as_published(tmp_path: Path) -> None:
+    """Names have no `transformer.`, and masks are tensors."""
+    saved_models.write(tmp_path, MODELS["gpt2"])
+    expected, path = logits(tmp_path), tmp_path / "model.safetensors"
+    stored = {name.removeprefix("transformer."): t for name, t in load_file(path).items()}
+    masks = {f"h.{i}.attn.bias": stored["ln_f.bias"].reshape(1, 1, 8, 8).clone() for i in range(5)}
+    save_file({**stored, **masks}, path, {"format": "pt"})
+    np.testing.assert_array_equal(logits(tmp_path), expected)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "opt"])
+def test_learned_positions_end(name: str, tmp_path: Path) -> None:
+    """No context is longer than the table of positions."""
+    saved_models.write(tmp_path, MODELS[name])
+    assert LLM(tmp_path, cache=False).context == 256
+    failure(lambda: LLM(tmp_path, cache=False, context=300), SternaError, "context", "256")
 
 
 def test_scaling_that_was_added_by_hand(tmp_path: Path) -> None:

@@ -83,6 +83,15 @@ _DELTA = {
         "mrope_section": [2, 1, 1], "mrope_interleaved": True,
     },
 }  # fmt: skip
+_TOWER = {
+    "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+}  # fmt: skip
+_MISTRAL3 = {
+    "head_dim": 24, "sliding_window": None,
+    "vision_config": {**_TOWER, "head_dim": 16, "model_type": "pixtral"},
+}  # fmt: skip
+_QWEN2_VL = {"mrope_section": [4, 2, 2]}
+_QWEN3_VL = {"mrope_section": [4, 3, 1], "mrope_interleaved": True}
 _REGULAR = {**_DELTA, "layer_types": [LINEAR, LINEAR, LINEAR, FULL, LINEAR]}
 _VISION = {
     "depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 64,
@@ -98,6 +107,7 @@ _GEMMA4_SHARED = {
 # As published: llama.cpp's converter writes as many heads of keys as of queries, a feed-forward
 # length of four times the width, and no rope_theta.
 _PHI = {"num_key_value_heads": 4, "intermediate_size": 256}
+_FALCON = {"ffn_hidden_size": 256, "intermediate_size": 256}
 _EPSILON = {"attention.layer_norm_epsilon": 1e-5}  # of LayerNorms
 
 MODELS: dict[str, Saved] = {
@@ -115,6 +125,29 @@ MODELS: dict[str, Saved] = {
     "llama-yarn-within-pairs": Saved("LlamaForCausalLM", _yarn(truncate=False), unsaid=True),
     "mistral": Saved("MistralForCausalLM", {"sliding_window": None, "head_dim": 24}),
     "mistral-window": Saved("MistralForCausalLM", {"sliding_window": 20}, unsaid=True),
+    "ministral": Saved(
+        "MinistralForCausalLM",
+        {
+            "head_dim": 16, "sliding_window": 20,
+            "layer_types": [FULL, SLIDING, SLIDING, FULL, SLIDING],
+        },
+        converted=False,
+    ),
+    "ministral-windows": Saved(
+        "MinistralForCausalLM", {"head_dim": 24, "sliding_window": 20}, converted=False
+    ),
+    "ministral3": Saved(
+        "Ministral3ForCausalLM",
+        {"head_dim": 24, **_yarn(mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.4)},
+    ),
+    "mistral3": Saved("Mistral3ForConditionalGeneration", _MISTRAL3),
+    "mistral3-ministral": Saved(
+        "Mistral3ForConditionalGeneration",
+        {
+            **_MISTRAL3, "model_type": "ministral3", "tie_word_embeddings": True,
+            **_yarn(mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.4),
+        },
+    ),
     "mixtral": Saved("MixtralForCausalLM", {"num_local_experts": 6}),
     "mixtral-window": Saved(
         "MixtralForCausalLM",
@@ -482,6 +515,50 @@ MODELS: dict[str, Saved] = {
         },
         converted=False,
     ),
+    "apertus": Saved(
+        "ApertusForCausalLM",
+        {"head_dim": 24, "rope_parameters": {**LLAMA3, "rope_theta": 5e5}},
+    ),
+    "apertus-bias": Saved(
+        "ApertusForCausalLM",
+        {"attention_bias": True, "rms_norm_eps": 1e-2, "rope_parameters": {"rope_theta": 500.0}},
+        unsaid=True,
+    ),
+    "cwm": Saved("CwmForCausalLM", {"head_dim": 24, "sliding_window": 20}, converted=False),
+    "gpt-bigcode": Saved(
+        "GPTBigCodeForCausalLM",
+        {"num_key_value_heads": 1, "intermediate_size": 256},
+        gguf=("starcoder", {**_EPSILON, "context_length": 256, "attention.head_count_kv": 1}),
+    ),
+    "gpt-bigcode-heads": Saved(
+        "GPTBigCodeForCausalLM",
+        {"multi_query": False, "n_inner": 96, "num_key_value_heads": 4},
+        converted=False,
+    ),
+    "gpt-neo": Saved(
+        "GPTNeoForCausalLM",
+        {
+            "num_layers": 5, "attention_types": [[["global", "local"], 2], [["local"], 1]],
+            "num_heads": 4, "window_size": 20, "layer_norm_epsilon": 1e-2,
+        },
+        converted=False,
+    ),
+    "gptj": Saved(
+        "GPTJForCausalLM", {"rotary_dim": 8, "intermediate_size": 256}, converted=False
+    ),
+    "opt": Saved(
+        "OPTForCausalLM",
+        {"ffn_dim": 96, "word_embed_proj_dim": 64, "pad_token_id": 1},
+        converted=False,
+    ),
+    "opt-untied": Saved(
+        "OPTForCausalLM",
+        {
+            "ffn_dim": 160, "intermediate_size": 160, "word_embed_proj_dim": 64, "pad_token_id": 1,
+            "tie_word_embeddings": False,
+        },
+        converted=False,
+    ),
     "arcee": Saved("ArceeForCausalLM"),
     "arcee-bias": Saved(
         "ArceeForCausalLM", {"attention_bias": True, "mlp_bias": True, "rms_norm_eps": 1e-2}
@@ -499,6 +576,37 @@ MODELS: dict[str, Saved] = {
     ),
     "exaone4-whole": Saved(
         "Exaone4ForCausalLM", {"sliding_window": None, "head_dim": 24, "layer_types": [FULL] * 5}
+    ),
+    "falcon": Saved(
+        "FalconForCausalLM",
+        {**_FALCON, "num_kv_heads": 1, "num_key_value_heads": 1},
+        gguf=("falcon", {**_EPSILON, "attention.head_count_kv": 1}),
+    ),
+    "falcon-new": Saved(
+        "FalconForCausalLM",
+        {
+            **_FALCON, "new_decoder_architecture": True, "num_kv_heads": 2,
+            "layer_norm_epsilon": 1e-2,
+        },
+    ),
+    "falcon-serial": Saved(
+        "FalconForCausalLM",
+        {
+            **_FALCON, "multi_query": False, "parallel_attn": False, "bias": True,
+            "num_kv_heads": 4, "num_key_value_heads": 4,
+        },
+        converted=False,
+    ),
+    "gpt2": Saved(
+        "GPT2LMHeadModel",
+        {"intermediate_size": 256},
+        gguf=("gpt2", {**_EPSILON, "context_length": 256, "attention.head_count_kv": 4}),
+    ),
+    "gpt2-wide": Saved(
+        "GPT2LMHeadModel",
+        {"n_inner": 96, "tie_word_embeddings": False,
+         "layer_norm_epsilon": 1e-2},
+        converted=False,
     ),
     "gemma": Saved("GemmaForCausalLM", {"head_dim": 24}),
     "gemma-bias": Saved("GemmaForCausalLM", {"head_dim": 16, "attention_bias": True}, unsaid=True),
@@ -530,6 +638,7 @@ MODELS: dict[str, Saved] = {
         },
     ),
     "olmo": Saved("OlmoForCausalLM"),
+    "olmo-clip": Saved("OlmoForCausalLM", {"clip_qkv": 0.8, "attention_bias": True}, unsaid=True),
     "seed-oss": Saved(
         "SeedOssForCausalLM",
         {"head_dim": 24},
@@ -690,6 +799,34 @@ MODELS: dict[str, Saved] = {
         {**_DELTA, **_MOE, "shared_expert_intermediate_size": 48, "vision_config": _VISION},
         converted=False,
     ),
+    "gemma3-vision": Saved(
+        "Gemma3ForConditionalGeneration",
+        {
+            "head_dim": 24, "sliding_window": 20, "query_pre_attn_scalar": 24, "pad_token_id": 0,
+            "num_hidden_layers": 7, "vision_config": _TOWER,
+        },
+    ),
+    "qwen2.5-vl": Saved(
+        "Qwen2_5_VLForConditionalGeneration",
+        {
+            "vision_config": _VISION,
+            "rope_parameters": {"rope_theta": 1e4, "rope_type": "default", **_QWEN2_VL},
+        },
+    ),
+    "qwen2-vl": Saved(
+        "Qwen2VLForConditionalGeneration",
+        {
+            "vision_config": {"depth": 1, "embed_dim": 32, "num_heads": 2, "hidden_size": 64},
+            "rope_parameters": {"rope_theta": 1e4, "rope_type": "default", **_QWEN2_VL},
+        },
+    ),
+    "qwen3-vl": Saved(
+        "Qwen3VLForConditionalGeneration",
+        {
+            "head_dim": 16, "vision_config": {**_VISION, "deepstack_visual_indexes": [0]},
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0, **_QWEN3_VL},
+        },
+    ),
     "gemma3-base": Saved(
         "Gemma3TextModel",
         {"head_dim": 24, "sliding_window": 20, "query_pre_attn_scalar": 24},
@@ -730,6 +867,7 @@ _TWO_ROUTED = {
     "first_k_dense_replace": 1,
 }  # fmt: skip
 _TWO_WINDOWS = {"sliding_window": 48, "layer_types": [SLIDING, FULL]}
+_LATE = {**YARN, "rope_theta": 10000.0, "llama_4_scaling_beta": 0.5}  # queries grow
 #: Of two layers that see the same keys; with one more, which has a window.
 _THREE_GEMMA4: dict[str, Any] = {
     "num_hidden_layers": 3, "num_kv_shared_layers": 1, "sliding_window": 48,
@@ -743,6 +881,11 @@ _THREE_GEMMA4: dict[str, Any] = {
 DIGESTED: dict[str, dict[str, Any]] = {
     "Gemma2ForCausalLM": {"sliding_window": 48, "query_pre_attn_scalar": 64},
     **dict.fromkeys(("Gemma3ForCausalLM", "Gemma3TextModel"), _TWO_WINDOWS),
+    "Gemma3ForConditionalGeneration": {"text_config": _TWO_WINDOWS},
+    "MinistralForCausalLM": _TWO_WINDOWS,
+    "Ministral3ForCausalLM": {"rope_parameters": _LATE},
+    "Mistral3ForConditionalGeneration": {"text_config": {"rope_parameters": _LATE}},
+    "CwmForCausalLM": {"sliding_window": 48, "layer_types": [FULL, SLIDING]},
     **dict.fromkeys(("Cohere2ForCausalLM", "Exaone4ForCausalLM"), _TWO_WINDOWS),
     "VaultGemmaForCausalLM": {"sliding_window": 48, "query_pre_attn_scalar": 64},
     **dict.fromkeys(("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"), _THREE_GEMMA4),
@@ -755,6 +898,12 @@ DIGESTED: dict[str, dict[str, Any]] = {
         "intermediate_size": 160,
     },
     "GPTNeoXForCausalLM": {"num_key_value_heads": 4},
+    "GPTJForCausalLM": {"rotary_dim": 32},
+    "GPTNeoForCausalLM": {"sliding_window": 48, "attention_layers": ["local", "global"]},
+    "GPTBigCodeForCausalLM": {"hidden_act": "gelu_pytorch_tanh"},
+    "FalconForCausalLM": {"new_decoder_architecture": True, "bias": True},
+    "OlmoForCausalLM": {"clip_qkv": 0.5},
+    "OPTForCausalLM": {"word_embed_proj_dim": 256},
     "GraniteForCausalLM": {
         "attention_multiplier": 2.0**-4, "embedding_multiplier": 12.0,
         "logits_scaling": 8.0, "residual_multiplier": 0.25,

@@ -42,7 +42,7 @@ def model_of(saved: Saved, seed: int = 0) -> Any:
             # Experts in one tensor are [experts, M, K], and gpt-oss's [experts, K, M].
             tensor.normal_(std=1.5 * tensor.shape[-1] ** -0.5)
     for name, tensor in model.named_buffers():
-        if name.endswith("bias"):  # of a router's scores
+        if name.endswith("bias") and tensor.is_floating_point():  # of a router's scores
             tensor.add_(0.3 * torch.randn_like(tensor))
     return model
 

@@ -1,5 +1,6 @@
 // An activation of a row by itself, as an FFN without a gate has it.
 #include <algorithm>
+#include <cmath>
 
 #include "program/ops/glu.h"
 #include "program/program.h"
@@ -14,10 +15,18 @@ class ActivationOp final : public RowOp {
         : RowOp(f, work),
           x_(f.value("x")),
           output_(f.value("output")),
-          relu_(f.text("activation") == "relu"),
-          glu_(relu_ ? Glu::kNone : glu_of(f, "activation")) {
-        f.require(relu_ || (glu_ != Glu::kNone && glu_ != Glu::kClamped), "activation",
-                  "must be relu, relu2, silu, gelu or gelu_pytorch_tanh");
+          simple_(simple_of(f.text("activation"))),
+          glu_(simple_ != Simple::kNone ? Glu::kNone : glu_of(f, "activation")),
+          parameters_(f.floats("parameters")) {
+        f.require(simple_ != Simple::kNone || (glu_ != Glu::kNone && glu_ != Glu::kClamped),
+                  "activation",
+                  "must be relu, relu2, silu, gelu, gelu_pytorch_tanh, clip or xielu");
+        const size_t count = simple_ == Simple::kClip ? 1 : simple_ == Simple::kXielu ? 4 : 0;
+        f.require(
+            parameters_.size() == count && std::all_of(parameters_.begin(), parameters_.end(),
+                                                       [](float p) { return std::isfinite(p); }),
+            "parameters", "must be the limit of clip, the four of xielu, else none");
+        f.require(simple_ != Simple::kClip || parameters_[0] > 0, "parameters", "must be positive");
         f.require(x_.width == output_.width, "output", "must have the width of x");
         f.require(!x_.chosen && !output_.chosen, "x", "must have rows of tokens");
     }
@@ -28,9 +37,17 @@ class ActivationOp final : public RowOp {
     void row(Step& step, int64_t n, int worker) override {
         const float* x = work.buffer(x_).row(n);
         float* y = work.buffer(output_).row(n);
-        if (relu_) {
-            for (int64_t i = 0; i < x_.width; ++i) y[i] = x[i] < 0 ? 0 : x[i];  // a NaN stays one
-            return;
+        switch (simple_) {
+            case Simple::kRelu:
+                for (int64_t i = 0; i < x_.width; ++i)
+                    y[i] = x[i] < 0 ? 0 : x[i];  // a NaN stays one
+                return;
+            case Simple::kClip:
+                return clip(step, x, y);
+            case Simple::kXielu:
+                return xielu(x, y);
+            case Simple::kNone:
+                break;
         }
         // The units' activations multiply a second half: by one, which is exact.
         float* pair = reinterpret_cast<float*>(work.scratch(worker));
@@ -46,9 +63,39 @@ class ActivationOp final : public RowOp {
     }
 
   private:
+    // What needs no kernel of a unit.
+    enum class Simple { kNone, kRelu, kClip, kXielu };
+
+    static Simple simple_of(const std::string& name) {
+        return name == "relu"    ? Simple::kRelu
+               : name == "clip"  ? Simple::kClip
+               : name == "xielu" ? Simple::kXielu
+                                 : Simple::kNone;
+    }
+    void clip(Step& step, const float* x, float* y) const {
+        const float limit = parameters_[0];
+        bool finite = true;
+        for (int64_t i = 0; i < x_.width; ++i) {
+            finite = std::isfinite(x[i]) && finite;
+            y[i] = std::clamp(x[i], -limit, limit);
+        }
+        if (!finite) report(step);
+    }
+    // a x^2 + b x above 0, else (e^min(x, eps) - 1 - x) n + b x, in double (arXiv 2411.13010).
+    void xielu(const float* x, float* y) const {
+        const double a = parameters_[0], n = parameters_[1], b = parameters_[2],
+                     eps = parameters_[3];
+        for (int64_t i = 0; i < x_.width; ++i) {
+            const double v = x[i];
+            const double grown = v > 0 ? a * v * v : (math::exp_d(std::min(v, eps)) - 1 - v) * n;
+            y[i] = static_cast<float>(grown + b * v);
+        }
+    }
+
     Operand x_, output_;
-    bool relu_;
+    Simple simple_;
     Glu glu_;
+    std::vector<float> parameters_;
 };
 
 const OpKind activation("activation",

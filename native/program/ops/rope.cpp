@@ -1,5 +1,6 @@
 // Queries and keys on their way to attention: norms of heads, the rotation, and keys and values into the cache.
 #include <algorithm>
+#include <cmath>
 
 #include "program/program.h"
 
@@ -22,7 +23,8 @@ class RopeOp final : public RowOp {
           keys_are_values_(f.flag("keys_are_values")),
           gated_(f.flag("gated")),
           norms_last_(f.flag("norms_last")),
-          eps_(f.number("eps")) {
+          eps_(f.number("eps")),
+          growth_(f.floats("attention.growth", 2, "must be a rate and a number of positions")) {
         check(f);
         set_norms(f);
         use_layer(f);
@@ -42,6 +44,7 @@ class RopeOp final : public RowOp {
     }
     bool normalise(const Step& step, float* qkv) const;
     float* copy_heads(const float* qkv, int64_t n) const;
+    void grow(float* queries, int64_t n) const;
     bool store(const Step& step, float* keys, int64_t n) const;
 
     Operand qkv_, output_;
@@ -55,6 +58,7 @@ class RopeOp final : public RowOp {
     bool whole_ = false;  // norms are of all heads of q, and of k
     std::vector<float> q_norm_, k_norm_, v_norm_;
     float eps_;
+    std::vector<float> growth_;  // rate and period, or empty
 };
 
 void RopeOp::check(const OpFields& f) const {
@@ -62,6 +66,8 @@ void RopeOp::check(const OpFields& f) const {
               "attention.rotary", "must rotate no more values than a head has");
     f.require(stores_ || (!keys_are_values_ && !gated_), "stores",
               "must be true where a row has keys that are values, or gates");
+    f.require(growth_.empty() || (std::isfinite(growth_[0]) && growth_[0] > 0 && growth_[1] >= 1),
+              "attention.growth", "must be a positive rate, and at least one position");
     f.require(!heads_.value_dim || (!keys_are_values_ && f.floats("v_norm").empty()), "heads",
               "must have values of their own where keys are copied to these, or values normalised");
     const int64_t all = heads_.n_heads + stored_heads();
@@ -147,8 +153,18 @@ void RopeOp::row(Step& step, int64_t n, int) {
     if (of_heads && !norms_last_) finite = normalise(step, qkv);
     finite = step.kernels.rope(rotation) && finite;
     if (of_heads && norms_last_) finite = normalise(step, qkv) && finite;
+    if (!growth_.empty()) grow(qkv, n);
     if (stores_) finite = store(step, qkv + heads_.n_heads * heads_.padded(), n) && finite;
     if (!finite) report(step);
+}
+
+// Scales queries by a factor that grows with each period of positions; in the first it is one.
+void RopeOp::grow(float* queries, int64_t n) const {
+    const double period = work.rows.position_of[static_cast<size_t>(n)] / double{growth_[1]};
+    if (period < 1) return;
+    const auto factor = static_cast<float>(
+        1 + growth_[0] * math::log_d(1 + static_cast<double>(static_cast<int64_t>(period))));
+    for (int64_t i = 0; i < int64_t{heads_.n_heads} * heads_.padded(); ++i) queries[i] *= factor;
 }
 
 // A token's keys, and the values behind them, to the cache; false: a value is not finite.

@@ -1,4 +1,5 @@
-// Columns [q | k | v] of each head in turn, as [q of all | k of all | v of all].
+// Columns [q | k | v] of each head in turn, as [q of all | k of all | v of all]. A first part may be as wide as several
+// others: the queries of a group that shares its keys and values.
 #include <algorithm>
 
 #include "program/program.h"
@@ -14,9 +15,11 @@ class SplitHeadsOp final : public RowOp {
           x_(f.value("x")),
           output_(f.value("output")),
           heads_(f.whole("n_heads")),
-          parts_(f.whole("parts")) {
-        f.require(heads_ >= 1 && parts_ >= 1 && x_.width % (heads_ * parts_) == 0, "n_heads",
-                  "must divide the width of x, together with parts");
+          parts_(f.whole("parts")),
+          first_(f.whole("first")) {
+        f.require(heads_ >= 1 && parts_ >= 1 && first_ >= 1 &&
+                      x_.width % (heads_ * (parts_ - 1 + first_)) == 0,
+                  "n_heads", "must divide the width of x, together with parts");
         f.require(x_.width == output_.width && x_.buffer != output_.buffer, "output",
                   "must have the width of x, and a buffer of its own");
     }
@@ -26,15 +29,19 @@ class SplitHeadsOp final : public RowOp {
     void row(Step&, int64_t n, int) override {
         const float* x = work.buffer(x_).row(n);
         float* y = work.buffer(output_).row(n);
-        const int64_t d = x_.width / (heads_ * parts_);
-        for (int64_t head = 0; head < heads_; ++head)
-            for (int64_t part = 0; part < parts_; ++part)
-                std::copy_n(x + (head * parts_ + part) * d, d, y + (part * heads_ + head) * d);
+        const int64_t d = x_.width / (heads_ * (parts_ - 1 + first_));
+        for (int64_t head = 0; head < heads_; ++head) {
+            std::copy_n(x, first_ * d, y + head * first_ * d);
+            x += first_ * d;
+            for (int64_t part = 0; part < parts_ - 1; ++part, x += d)
+                std::copy_n(x, d, y + ((first_ + part) * heads_ + head) * d);
+        }
     }
 
   private:
     Operand x_, output_;
     int64_t heads_, parts_;
+    int64_t first_;  // parts that the first one is as wide as
 };
 
 const OpKind split_heads("split_heads",

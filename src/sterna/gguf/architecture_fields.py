@@ -15,6 +15,7 @@ from sterna.gguf.file import GgufModel
 from sterna.gguf.metadata import Metadata
 from sterna.gguf.value_heads import tiled_out_proj
 from sterna.models import module_of
+from sterna.models.apertus import PARAMETERS, XIELU
 from sterna.models.config import FULL, SLIDING
 from sterna.models.gguf_architecture import GgufArchitecture
 from sterna.models.qwen3_5 import TILED_OUT_PROJ
@@ -235,6 +236,30 @@ def _minicpm_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict
     }
 
 
+def _mistral3_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return rotations with Ministral 3's scale of queries."""
+    rope, beta = fields["rope_parameters"], f"{name}.attention.temperature_scale"
+    scale = {"llama_4_scaling_beta": model.metadata.number(beta, 0.0)}
+    return {"rope_parameters": {"rope_theta": fields["rope_theta"], **rope, **scale}}
+
+
+def _olmo_fields(model: GgufModel, name: str, _: dict[str, Any]) -> dict[str, Any]:
+    """Return the limit of q, k and v; 0 is none."""
+    return {"clip_qkv": model.metadata.number(f"{name}.attention.clamp_kqv", 0.0) or None}
+
+
+def _apertus_fields(model: GgufModel, _: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters of the activation in each layer."""
+    m, n = model.metadata, fields["num_hidden_layers"]
+    return {XIELU: {name: m.numbers(f"xielu.{name}", n).tolist() for name in PARAMETERS}}
+
+
+def _falcon_fields(model: GgufModel, _: str, __: dict[str, Any]) -> dict[str, Any]:
+    """Return how many norms a layer has: one is Falcon 7B's, two are Falcon 40B's."""
+    two = "blk.0.attn_norm_2.weight" in model.tensors
+    return {"new_decoder_architecture": True, "num_ln_in_parallel_attn": 1 + two}
+
+
 def _olmo2_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
     """Return OLMo 3's fields for a file with a window; only layers without one are scaled."""
     if not fields["sliding_window"]:
@@ -295,12 +320,14 @@ def _lfm2_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[st
 
 
 _FURTHER: dict[str, Callable[[GgufModel, str, dict[str, Any]], dict[str, Any]]] = {
-    "deepseek2": _deepseek2_fields, "dots1": _deepseek_fields, "gemma2": _gemma_fields,
-    "gemma3": _gemma_fields, "gemma4": _gemma4_fields, "glm4": _glm4_fields,
-    "glm4moe": _glm4_moe_fields, "gpt-oss": _gpt_oss_fields, "granite": _granite_fields,
-    "granitemoe": _granite_moe_fields, "lfm2": _lfm2_fields, "lfm2moe": _lfm2_moe_fields,
-    "llama4": _llama4_fields, "minicpm": _minicpm_fields, "minicpm3": _latent_fields,
-    "minimax-m2": _minimax_fields, "olmo2": _olmo2_fields, "phimoe": _phimoe_fields,
+    "apertus": _apertus_fields, "deepseek2": _deepseek2_fields, "dots1": _deepseek_fields,
+    "falcon": _falcon_fields, "gemma2": _gemma_fields, "gemma3": _gemma_fields,
+    "gemma4": _gemma4_fields, "glm4": _glm4_fields, "glm4moe": _glm4_moe_fields,
+    "gpt-oss": _gpt_oss_fields, "granite": _granite_fields, "granitemoe": _granite_moe_fields,
+    "lfm2": _lfm2_fields, "lfm2moe": _lfm2_moe_fields, "llama4": _llama4_fields,
+    "minicpm": _minicpm_fields, "minicpm3": _latent_fields, "minimax-m2": _minimax_fields,
+    "mistral3": _mistral3_fields, "olmo": _olmo_fields, "olmo2": _olmo2_fields,
+    "phimoe": _phimoe_fields,
     "qwen35": _hybrid_fields, "qwen35moe": _hybrid_fields,
 }  # fmt: skip
 

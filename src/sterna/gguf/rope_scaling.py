@@ -15,6 +15,12 @@ from sterna.gguf.metadata import Metadata
 __all__ = ["LONGROPE", "ROPE_FACTORS", "rope_of", "scaling_of"]
 
 ROPE_FACTORS, LONGROPE = "rope_freqs.weight", "rope_factors_{}.weight"
+#: By architecture: mscale and mscale_all_dim of a yarn_log_multiplier. DeepSeek's are of scores, so
+#: that cosines and sines are as they are.
+_MULTIPLIED: dict[str, Callable[[float], tuple[float, float]]] = {
+    "deepseek2": lambda x: (10 * x, 10 * x),
+    "mistral3": lambda x: (1.0, x),
+}
 ORIGINAL = "original_max_position_embeddings"
 
 
@@ -54,11 +60,11 @@ def _yarn_scaling(model: GgufModel, name: str) -> dict[str, Any]:
 
     attn_factor multiplies the paper's factor. yarn_attn_factor is config.json's attention_factor,
     as the converter writes it; 1, which llama.cpp writes when it saves a model, means nothing.
-    Readers disagree about yarn_log_multiplier, so it must be neutral but in DeepSeek's files.
+    Readers disagree about yarn_log_multiplier, so it must be neutral but for `_MULTIPLIED`.
     """
     m, at = model.metadata, f"{name}.rope.scaling."
     log_multiplier = m.number(f"{at}yarn_log_multiplier", 0.0)
-    if name != "deepseek2":
+    if name not in _MULTIPLIED:
         require_neutral(m, f"{at}yarn_log_multiplier", (0.0,))
     require_neutral(m, f"{at}yarn_ext_factor", (1.0, -1.0))  # -1: not said
     factor = m.number(f"{at}factor")
@@ -66,8 +72,8 @@ def _yarn_scaling(model: GgufModel, name: str) -> dict[str, Any]:
     for ours, theirs in (("beta_fast", "yarn_beta_fast"), ("beta_slow", "yarn_beta_slow")):
         if at + theirs in m:
             scaling[ours] = m.number(at + theirs)
-    if log_multiplier:  # of DeepSeek's scores; cosines and sines are as they are
-        scaling["mscale"] = scaling["mscale_all_dim"] = 10 * log_multiplier
+    if log_multiplier:
+        scaling["mscale"], scaling["mscale_all_dim"] = _MULTIPLIED[name](log_multiplier)
     whole, more = m.number(f"{at}yarn_attn_factor", 1.0), m.number(f"{at}attn_factor", 1.0)
     if whole != 1.0:
         require_neutral(m, f"{at}attn_factor", (1.0,))

@@ -304,8 +304,10 @@ class GgufWeights:
             order = self._value_heads.row_order(module, rows)
             return slice(None) if order is None else order
         if by_head(self._architecture, module):
-            of_all = np.arange(rows).reshape(3, -1, self.config["head_dim"])
-            return np.asarray(of_all.swapaxes(0, 1).reshape(-1), np.intp)
+            kv, d = self.config["num_key_value_heads"], self.config["head_dim"]
+            q, k, v = np.split(np.arange(rows), [rows - 2 * kv * d, rows - kv * d])
+            groups = [part.reshape(kv, -1) for part in (q, k, v)]
+            return np.asarray(np.concatenate(groups, 1).reshape(-1), np.intp)
         if not permutes(self._architecture, module):
             return slice(None)
         pairs = np.arange(rows).reshape(-1, self.config["head_dim"] // 2, 2)

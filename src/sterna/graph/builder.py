@@ -38,6 +38,7 @@ from sterna.graph.ops import (
     LayerNormOp,
     LinearOp,
     Op,
+    PositionsOp,
     RecurrenceOp,
     RopeOp,
     Route,
@@ -162,9 +163,22 @@ class GraphBuilder:
         out = Value(x.width)
         return self._add(LayerNormOp(name=name, output=out, x=x, weight=weight, bias=bias, eps=eps))
 
-    def activation(self, x: Value, activation: str, name: str) -> Value:
-        """act(x): "relu", "relu2", "silu", "gelu" or "gelu_pytorch_tanh"."""
-        return self._add(ActivationOp(name=name, output=Value(x.width), x=x, activation=activation))
+    def activation(
+        self, x: Value, activation: str, name: str, parameters: tuple[float, ...] = ()
+    ) -> Value:
+        """act(x): "relu", "relu2", "silu", "gelu" or "gelu_pytorch_tanh".
+
+        parameters: of "clip" a limit; of "xielu" alpha_p, alpha_n, beta and eps.
+        """
+        out = Value(x.width)
+        return self._add(
+            ActivationOp(name=name, output=out, x=x, activation=activation, parameters=parameters)
+        )
+
+    def positions(self, x: Value, table: F32, name: str, first: int = 0) -> Value:
+        """x + the table's row of each token's position; first: the row of position 0."""
+        out = Value(x.width)
+        return self._add(PositionsOp(name=name, output=out, x=x, table=table, first=first))
 
     def glu(
         self,
@@ -331,13 +345,15 @@ class GraphBuilder:
             )
         )  # fmt: skip
 
-    def split_heads(self, x: Value, n_heads: int, parts: int, name: str) -> Value:
+    def split_heads(self, x: Value, n_heads: int, parts: int, name: str, first: int = 1) -> Value:
         """Reorder columns [q | k | v] of each head in turn to [q of all | k of all | v of all].
 
-        parts: how many parts a head has.
+        parts: how many parts a head has. first: so many queries come in one head, before its k.
         """
         out = Value(x.width)
-        return self._add(SplitHeadsOp(name=name, output=out, x=x, n_heads=n_heads, parts=parts))
+        return self._add(
+            SplitHeadsOp(name=name, output=out, x=x, n_heads=n_heads, parts=parts, first=first)
+        )
 
     def conv(self, x: Value, weight: F32, name: str) -> Value:
         """Convolve each of the first channels of x causally by itself, then apply SiLU.

@@ -3,7 +3,7 @@ choose, as plain values."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +56,7 @@ class Attention:
     scale: of scores, None for head_dim^-1/2. cap: scores become cap * tanh(score / cap); 0: none.
     sinks: for each query head one more score, as it is, of a position without a value: it takes its
     share of the weights, and adds nothing; (): none.
+    growth: (a, p): queries at position i are multiplied by 1 + a log(1 + floor(i / p)); (): not.
     """
 
     rotary: Rotary | None
@@ -63,6 +64,7 @@ class Attention:
     scale: float | None = None
     cap: float = 0.0
     sinks: tuple[float, ...] = ()
+    growth: tuple[float, ...] = field(default=(), metadata={"later": True})
 
 
 @dataclass(frozen=True, eq=False)

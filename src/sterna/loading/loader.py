@@ -162,7 +162,12 @@ def _read_checkpoint(checkpoint: Checkpoint, assets: Assets, options: _Options) 
         renamed = checkpoint.renamed(partial(model_name_of, module))
         sources.append(
             CheckpointWeights(
-                renamed, options.format, options.head, options.threads, module.TERNARY
+                renamed,
+                options.format,
+                options.head,
+                options.threads,
+                module.TERNARY,
+                getattr(module, "TRANSPOSED", ()),
             )
         )
         return options.wrapped(sources[0])

@@ -7,6 +7,7 @@ ALIASES     names of fields in config.json -> the usual ones, if no other family
 complete    a function of the fields that returns further fields, derived from them
 KV_DTYPE    the type of the key-value cache, if i16 is too coarse
 PREFIXES    prefixes of tensor names in files -> here
+TRANSPOSED  ends of names of linear layers that checkpoints store as [in, out]
 SKIPPED     prefixes of tensors that are not read -> what these are; with {num_hidden_layers} for
             the number behind the last layer's, where config.json has num_nextn_predict_layers
 predictor   a function that returns the graph of an MTP layer, or None; called after `build`

@@ -14,7 +14,7 @@ from sterna.models.config_fields import MAX_SIZE, Fields
 from sterna.models.context_extension import NOT_EXTENDED, ContextExtension
 from sterna.models.hadamard import Hadamard
 from sterna.models.pooling import Pooling
-from sterna.models.rotations import extended_context, rotary_of
+from sterna.models.rotations import extended_context, growth_of, rotary_of
 
 __all__ = ["LINEAR_NORM", "TransformerConfig"]
 
@@ -105,6 +105,8 @@ class TransformerConfig:
         if config.get("layer_types") is None and type(window) is int and window > 0:
             # Nothing says which layers have the window; within its length that does not matter.
             most = window if config.get("use_sliding_window", True) else most
+        if fields.flag("learned_positions"):  # a field of ours
+            most = min(most, fields.count("max_position_embeddings"))
         context = min(int(context), most)
         return cls(
             file=fields.file,
@@ -151,6 +153,7 @@ def _attention(fields: Fields, n_layers: int, head_dim: int, context: int) -> tu
     if rotary_dim % 2:
         fields.fail("rotary_dim", "an even number, as rotations are of pairs", rotary_dim)
     interleaved = fields.flag("rope_interleaved")
+    parameters_of = _rope_parameters(fields, types)
     rotaries = {
         kind: replace(
             rotary_of(
@@ -161,12 +164,14 @@ def _attention(fields: Fields, n_layers: int, head_dim: int, context: int) -> tu
             ),
             interleaved=interleaved,
         )
-        for kind, parameters in _rope_parameters(fields, types).items()
+        for kind, parameters in parameters_of.items()
     }
+    growths = {kind: growth_of(fields, rope) for kind, rope in parameters_of.items()}
     return tuple(
         Attention(
             rotary=rotaries[kind] if rotated is None or rotated[i] else None,
             window=window if kind == SLIDING and window < context else None,
+            growth=growths[kind],
         )
         for i, kind in enumerate(types or [FULL] * n_layers)
     )

@@ -1,4 +1,4 @@
-"""Gemma 3, text only: Gemma 2's graph with norms of the heads of q and k instead of the cap of
+"""Gemma 3, its text: Gemma 2's graph with norms of the heads of q and k instead of the cap of
 scores. Five layers have a window for each without; both kinds have rotations of their own.
 arXiv 2503.19786.
 """
@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from sterna.graph import GraphBuilder, Value
-from sterna.models import gemma2
+from sterna.models import gemma2, towers
 from sterna.models.config import FULL, SLIDING, TransformerConfig
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import INPUT_NORMS, QK_NORMS, SOFT_CAPS, SWA_BASE
@@ -17,7 +17,7 @@ from sterna.models.layers import HeadNorms
 from sterna.models.rotations import rotations_of
 from sterna.weights.sources import WeightSource
 
-ARCHITECTURES = ("Gemma3ForCausalLM", "Gemma3TextModel")
+ARCHITECTURES = ("Gemma3ForCausalLM", "Gemma3TextModel", "Gemma3ForConditionalGeneration")
 ACTIVATION = gemma2.ACTIVATION
 TERNARY = False  # float tensors of linear layers are the weights themselves
 DEFAULTS: dict[str, Any] = {
@@ -36,17 +36,23 @@ GGUF = {
 }
 
 
+PREFIXES, SKIPPED = towers.PREFIXES, towers.SKIPPED
+
+
 def complete(f: Fields) -> dict[str, Any]:
-    """Return the fields that follow from others, and the rotations of both kinds of layers."""
+    """Return the text's fields, those that follow from others, and the rotations of both kinds of
+    layers."""
+    f = towers.text_fields(f)
     f.supported("attn_logit_softcapping", f.config.get("attn_logit_softcapping"), None)
     found: dict[str, Any] = {
+        **f.config,
         "rope_parameters": rotations_of(
             f,
             {
                 FULL: {"rope_theta": f.number("rope_theta")},
                 SLIDING: {"rope_theta": f.number("rope_local_base_freq")},
             },
-        )
+        ),
     }
     if f.config.get("layer_types") is None:
         n, pattern = f.n_layers, f.count("sliding_window_pattern")

@@ -78,7 +78,8 @@ class AttentionOptions:
     qk_norm: norms of q and k; v_norm: values are normalised like keys, without a weight.
     scale, cap: of scores, as in `graph.Attention`; sinks: each query head has one, `sinks`.
     gated: rows of q_proj are [q | gate] of each head; sigmoid(gate) multiplies the head's result.
-    stored: name of the one matrix that holds q, k and v in the checkpoint; by_head: head by head.
+    stored: name of the one matrix that holds q, k and v in the checkpoint; by_head: head by head,
+    with grouped queries group by group. clip: a limit of q, k and v; 0: none.
     keys_are_values: there is no v_proj (`GraphBuilder.attention`).
     """
 
@@ -92,6 +93,7 @@ class AttentionOptions:
     stored: str = ""
     by_head: bool = False
     keys_are_values: bool = False
+    clip: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -147,10 +149,12 @@ def layer_norm(
 def ungated(
     g: GraphBuilder, c: TransformerConfig, w: WeightSource, h: Value, x: Value,
     names: tuple[str, str], activation: str, *, bias: bool = True,
+    parameters: tuple[float, ...] = (),
 ) -> Value:  # fmt: skip
     """x + down(act(up(h))): an FFN without a gate; names: of up and down."""
     up = Linear(names[0], c.intermediate_size, c.hidden_size, bias)
-    h = g.activation(linear(g, c, w, h, up.name, [up]), activation, f"{up.name}.act")
+    h = linear(g, c, w, h, up.name, [up])
+    h = g.activation(h, activation, f"{up.name}.act", parameters)
     return output(g, c, w, h, x, names[1], bias=bias)
 
 
@@ -257,8 +261,11 @@ def attention(
         whole = sum(part.M for part in parts)
         parts = [Linear(f"{name}.{o.stored}", whole, c.hidden_size, o.bias)]
     qkv = linear(g, c, w, h, f"{name}.qkv_proj", parts)
-    if o.by_head:
-        qkv = g.split_heads(qkv, r.n_heads, 3, f"{name}.split_heads")
+    if o.clip:
+        qkv = g.activation(qkv, "clip", f"{name}.clip_qkv", (o.clip,))
+    if o.by_head and r.n_kv_heads > 1:  # else the queries come first already
+        group = r.n_heads // r.n_kv_heads
+        qkv = g.split_heads(qkv, r.n_kv_heads, 3, f"{name}.split_heads", group)
     sinks = tuple(w.vector(f"{name}.sinks", r.n_heads).tolist()) if o.sinks else ()
     how = replace(c.attention[layer], scale=o.scale, cap=o.cap, sinks=sinks)
     norms = list[npt.NDArray[np.float32]]()

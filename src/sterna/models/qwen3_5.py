@@ -16,7 +16,7 @@ from typing import Any
 
 from sterna import _native
 from sterna.graph import Graph, GraphBuilder, RecurrentHeads, Value
-from sterna.models import layers, mtp
+from sterna.models import layers, mtp, towers
 from sterna.models.config import FULL, MAX_HEAD_DIM, TransformerConfig
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
@@ -54,11 +54,10 @@ GGUF = {
         arrays={"linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias"},
     )
 }  # fmt: skip
-#: Prefixes of tensors in checkpoints with a vision tower -> in those without.
-PREFIXES = {"model.language_model.": "model."}
+PREFIXES = towers.PREFIXES
 #: Prefixes of tensors that are not the text model's -> what they are.
 SKIPPED = {
-    "model.visual.": "a vision tower: Sterna runs the text alone",
+    **towers.SKIPPED,
     "mtp.": "layers that predict several tokens, of a kind that Sterna does not run",
 }
 LINEAR = "linear_attention"  # in layer_types: a recurrent layer
@@ -72,18 +71,13 @@ MAX_CONV_WIDTH = 16  # native kMaxConvWidth
 
 def complete(f: Fields) -> dict[str, Any]:
     """Return the text's fields alone, its layers' kinds, and the rotated part of a head."""
-    text = f.mapping("text_config")
-    t = f.having({**f.config, **text})
+    t = towers.text_fields(f)
     t.supported("attn_output_gate", t.config.get("attn_output_gate", True), True)
-    rope = t.having(t.mapping("rope_parameters"))
     head_dim = t.count("head_dim", most=MAX_HEAD_DIM)
-    rotary_dim, rotations = rotated_part(t, rope.config, head_dim)
-    _check_sections(rope, rotary_dim)
-    for name in ("mrope_section", "mrope_interleaved"):
-        rotations.pop(name, None)
+    rotary_dim, rope = rotated_part(t, t.mapping("rope_parameters"), head_dim)
+    rotations = towers.text_rotations(t, rope, rotary_dim)
     return {
-        **text,
-        "tie_word_embeddings": f.flag("tie_word_embeddings") or t.flag("tie_word_embeddings"),
+        **t.config,
         "rotary_dim": rotary_dim,
         "rope_parameters": {"rope_theta": t.number("rope_theta"), **rotations},
         "partial_rotary_factor": None,
@@ -101,16 +95,6 @@ def _mixers(t: Fields) -> list[str]:
     if FULL not in listed:
         t.fail("layer_types", f"at least one {FULL}", LINEAR)
     return listed
-
-
-def _check_sections(rope: Fields, rotary_dim: int) -> None:
-    """Check that the sections have a part for each pair of rotated features."""
-    sections = rope.config.get("mrope_section")
-    if sections is not None:
-        whole = isinstance(sections, list) and all(type(s) is int and s >= 0 for s in sections)
-        if not whole or len(sections) != 3 or sum(sections) != rotary_dim // 2:
-            rule = f"three whole numbers whose sum is {rotary_dim // 2}, half the rotated features"
-            rope.fail("mrope_section", rule, sections)
 
 
 def build(

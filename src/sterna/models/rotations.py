@@ -23,6 +23,7 @@ __all__ = [
     "Yarn",
     "default_attention_factor",
     "extended_context",
+    "growth_of",
     "partly_rotated",
     "rotary_of",
     "rotated_part",
@@ -93,6 +94,15 @@ def partly_rotated(fields: Fields) -> dict[str, Any]:
     head_dim = fields.count("head_dim", width)
     rotary_dim, rope = rotated_part(fields, fields.mapping("rope_parameters"), head_dim)
     return {"rope_parameters": rope, "rotary_dim": rotary_dim, "partial_rotary_factor": None}
+
+
+def growth_of(fields: Fields, parameters: dict[str, Any]) -> tuple[float, ...]:
+    """Return `Attention.growth`, which llama_4_scaling_beta in rope_parameters asks for."""
+    name = "llama_4_scaling_beta"
+    if not parameters.get(name):
+        return ()
+    rope = _Rope(fields, parameters, 2)
+    return rope.factor(name), float(rope.original)
 
 
 def scaling_kind(parameters: dict[str, Any]) -> Any:

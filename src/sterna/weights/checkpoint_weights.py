@@ -30,6 +30,7 @@ class CheckpointWeights:
     format: of the linear layers; None for the checkpoint's own (ternary -> i2, floats unchanged).
     head: bf16, f16, f32, int8 or another format for the embedding and the head; exact for their own
     with a shadow; None for the default.
+    transposed: ends of names of linear layers whose tensors are [K, M].
     `modules` and `tensors` collect what was made, for the packed directory.
     """
 
@@ -38,6 +39,7 @@ class CheckpointWeights:
     head: str | None
     threads: int
     ternary_masters: bool  # the architecture's float layers are masters of ternary weights
+    transposed: tuple[str, ...] = ()
     modules: dict[str, PackedWeight] = field(default_factory=dict)
     tensors: dict[str, F32] = field(default_factory=dict)
 
@@ -111,7 +113,11 @@ class CheckpointWeights:
 
     def rows(self, part: Linear) -> Levels | Floats:
         """Read one layer from its tensors, checked."""
-        return storages.read(self._layer(part))
+        layer = self._layer(part)
+        if not part.name.endswith(self.transposed):
+            return storages.read(layer)
+        stored = self._stored.read(f"{part.name}.weight", (part.K, part.M))
+        return Floats(stored.format, np.ascontiguousarray(stored.bits.T))
 
     def experts(
         self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED

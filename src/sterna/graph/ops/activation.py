@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
-from sterna.graph.ops.base import Op, Value
+from sterna.graph.ops.base import LATER, Op, Value
 
 __all__ = ["ActivationOp"]
 
 
 @dataclass(eq=False, kw_only=True)
 class ActivationOp(Op):
-    """act(x): "relu", "relu2", "silu", "gelu" or "gelu_pytorch_tanh"."""
+    """act(x): "relu", "relu2", "silu", "gelu" or "gelu_pytorch_tanh".
+
+    parameters: of "clip" a limit; of "xielu" alpha_p, alpha_n, beta and eps.
+    """
 
     kind: ClassVar[str] = "activation"
     x: Value
     activation: str
+    parameters: tuple[float, ...] = field(default=(), metadata=LATER)

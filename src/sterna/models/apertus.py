@@ -1,0 +1,80 @@
+"""Apertus: Llama's graph with norms of the heads of q and k, and an FFN without a gate, whose
+activation xIELU has learned parameters. arXiv 2509.14233, 2411.13010.
+
+    x = x + o(attention(rope(norm(q), norm(k)), v));   x = x + down(xielu(up))
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from sterna import _native
+from sterna.graph import GraphBuilder, Value
+from sterna.models import layers, llama
+from sterna.models.config import TransformerConfig
+from sterna.models.config_defaults import COMMON
+from sterna.models.config_fields import Fields
+from sterna.models.gguf_architecture import ATTENTION, QK_NORMS, UNGATED, GgufArchitecture
+from sterna.weights.sources import WeightSource
+
+ARCHITECTURES = ("ApertusForCausalLM",)
+ACTIVATION = "xielu"
+TERNARY = False  # float tensors of linear layers are the weights themselves
+DEFAULTS: dict[str, Any] = {
+    **COMMON, "vocab_size": 131072, "intermediate_size": 14336, "hidden_act": ACTIVATION,
+    "max_position_embeddings": 65536, "rms_norm_eps": 1e-5, "rope_theta": 12e6,
+    "attention_bias": False,
+}  # fmt: skip
+#: rope_parameters, where a file has none.
+ROPE: dict[str, Any] = {
+    "rope_type": "llama3", "rope_theta": 12e6, "factor": 8.0, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
+}  # fmt: skip
+GGUF = {
+    "apertus": GgufArchitecture(
+        ARCHITECTURES[0],
+        ACTIVATION,
+        {
+            **ATTENTION, **UNGATED, **QK_NORMS, "attention_layernorm": "attn_norm",
+            "feedforward_layernorm": "ffn_norm",
+        },
+    )
+}  # fmt: skip
+#: A field of ours: the activation's parameters in each layer, as GGUF files have them.
+XIELU = "xielu"
+PARAMETERS: dict[str, tuple[int, ...]] = {"alpha_p": (1,), "alpha_n": (1,), "beta": (), "eps": ()}
+
+
+def complete(f: Fields) -> dict[str, Any]:
+    """Return the rotations."""
+    return {"rope_parameters": f.mapping("rope_parameters") or ROPE}
+
+
+def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
+    """Write the model's layers into `g`; returns the logits."""
+
+    def ffn(h: Value, x: Value, layer: int, name: str) -> Value:
+        names = f"{name}.up_proj", f"{name}.down_proj"
+        p = _parameters(c, w, layer, name)
+        return layers.ungated(g, c, w, h, x, names, ACTIVATION, bias=False, parameters=p)
+
+    norms = layers.Norms(reads=("attention_layernorm", "feedforward_layernorm"))
+    attention = layers.AttentionOptions(qk_norm=layers.HeadNorms())
+    return llama.build(g, c, w, norms=norms, attention=attention, ffn=ffn)
+
+
+def _parameters(c: TransformerConfig, w: WeightSource, layer: int, name: str) -> tuple[float, ...]:
+    """Return alpha_p and alpha_n, which are stored as what softplus makes them of, beta and eps."""
+    given = c.fields.mapping(XIELU)
+    p, n, beta, eps = (
+        float(given[key][layer])
+        if given
+        else float(w.vector(f"{name}.act_fn.{key}", *shape).reshape(()))
+        for key, shape in PARAMETERS.items()
+    )
+    return _softplus(p), beta + _softplus(n), beta, eps
+
+
+def _softplus(x: float) -> float:
+    return _native.log(1 + _native.power(math.e, x))

@@ -1,0 +1,52 @@
+"""GPT-J: attention and an FFN without a gate side by side.
+
+    x = x + out_proj(attention(rope(q, k), v)) + fc_out(gelu(fc_in))
+
+Both read the same LayerNorm(x). A part of each head is rotated, neighbours together. The FFN and
+the head have biases.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sterna.graph import GraphBuilder, Value
+from sterna.models import gpt2, layers
+from sterna.models.config import TransformerConfig
+from sterna.models.config_fields import Fields
+from sterna.weights.sources import WeightSource
+
+ARCHITECTURES = ("GPTJForCausalLM",)
+ACTIVATION = gpt2.ACTIVATION
+TERNARY = False  # float tensors of linear layers are the weights themselves
+DEFAULTS: dict[str, Any] = {
+    "vocab_size": 50400, "max_position_embeddings": 2048, "hidden_size": 4096,
+    "num_hidden_layers": 28, "num_attention_heads": 16, "hidden_act": ACTIVATION,
+    "rms_norm_eps": 1e-5, "tie_word_embeddings": False, "rotary_dim": 64,
+}  # fmt: skip
+ALIASES = gpt2.ALIASES
+PREFIXES, unread = gpt2.PREFIXES, gpt2.unread
+
+
+def complete(f: Fields) -> dict[str, Any]:
+    """Return the FFN's width, and the kind of rotations."""
+    return {
+        "intermediate_size": f.count("intermediate_size", 4 * f.count("hidden_size")),
+        "num_key_value_heads": f.count("num_attention_heads"),
+        "rope_interleaved": True,
+    }
+
+
+def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
+    """Write the model's layers into `g`; returns the logits."""
+    x, table = layers.embedding(g, c, w)
+    for i in range(c.n_layers):
+        p = f"model.layers.{i}"
+        h = layers.layer_norm(g, c, w, x, f"{p}.ln_1")
+        a = layers.attention(g, c, w, h, i, f"{p}.attn")
+        x = layers.output(g, c, w, a, x, f"{p}.attn.out_proj")
+        x = layers.ungated(
+            g, c, w, h, x, (f"{p}.mlp.fc_in", f"{p}.mlp.fc_out"), "gelu_pytorch_tanh"
+        )
+    x = layers.layer_norm(g, c, w, g.select(x), "model.norm")
+    return layers.logits(g, c, w, x, table, bias=True)

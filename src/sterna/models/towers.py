@@ -1,0 +1,49 @@
+"""Models of texts and images: their text alone.
+
+Checkpoints with a tower for images nest the text's config and tensors. Names vary by version of
+transformers and by family.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sterna.models.config_fields import Fields
+
+__all__ = ["PREFIXES", "SKIPPED", "text_fields", "text_rotations"]
+
+#: Prefixes of the text's tensors -> in a checkpoint of text alone.
+PREFIXES = {
+    "model.language_model.": "model.",
+    "language_model.model.": "model.",
+    "language_model.lm_head.": "lm_head.",
+}
+#: Prefixes of tensors that are not the text model's -> what they are.
+SKIPPED = {
+    prefix + name: f"{of}a vision tower: Sterna runs the text alone"
+    for prefix in ("", "model.")
+    for name, of in {
+        "visual.": "", "vision_tower.": "", "multi_modal_projector.": "of ",
+    }.items()
+}  # fmt: skip
+
+
+def text_fields(f: Fields) -> Fields:
+    """Return the text's fields: those of text_config, if there is one, go over the outer ones."""
+    text = f.mapping("text_config")
+    t = f.having({**f.config, **text})
+    tied = f.flag("tie_word_embeddings") or t.flag("tie_word_embeddings")
+    return t.having({**t.config, "tie_word_embeddings": tied})
+
+
+def text_rotations(t: Fields, rope: dict[str, Any], rotary_dim: int) -> dict[str, Any]:
+    """Return rope_parameters without the sections, which tell an image's axes apart: in a text all
+    have the same position."""
+    sections = rope.get("mrope_section")
+    if sections is not None:
+        whole = isinstance(sections, list) and all(type(s) is int and s >= 0 for s in sections)
+        if not whole or len(sections) != 3 or sum(sections) != rotary_dim // 2:
+            rule = f"three whole numbers whose sum is {rotary_dim // 2}, half the rotated features"
+            t.having(rope).fail("mrope_section", rule, sections)
+    rest = {k: v for k, v in rope.items() if k not in ("mrope_section", "mrope_interleaved")}
+    return {**rest, "rope_type": "default"} if rest.get("rope_type") == "mrope" else rest
