@@ -22,7 +22,7 @@ constexpr Codebook kCodebooks[] = {
     {"tl2_1", 3, 2}, {"tmac2_0", 3, 2}, {"tmac2_1", 3, 2}, {"b3", 8, 8},       {"b4", 16, 16},
     {"b4", 16, 0},   {"b5", 32, 0},     {"b5", 32, 32},    {"b6", 64, 64},     {"b8", 256, 256},
     {"fp4", 16, 24}, {"iq4", 16, 256},  {"pot4", 16, 256}, {"pot4z", 16, 128}, {"f32", 0, 0},
-    {"bf16", 0, 0},  {"f16", 0, 0},     {"pot8", 0, 0},
+    {"bf16", 0, 0},  {"f16", 0, 0},     {"pot8", 0, 0},    {"fp8", 0, 0},      {"nvfp4", 0, 0},
 };
 
 struct Scales {
@@ -68,6 +68,11 @@ std::vector<uint8_t> source_of(const FormatKernels& f, const Codebook& book, int
             *at = static_cast<uint8_t>(random.below(book.codes));
         } else if (name == "pot8") {
             *at = static_cast<uint8_t>(random.below(2) << 7 | random.below(12));
+        } else if (name == "fp8" || name == "nvfp4") {
+            at[0] = static_cast<uint8_t>(random.below(name == "fp8" ? 256 : 16));
+            // The last byte of a scale, its sign and exponent: what is stored makes weights of usual sizes.
+            const int exponent = name == "fp8" ? 0x78 : 0x30;
+            at[1] = static_cast<uint8_t>(i % K % 4 == 3 ? exponent : random.below(256));
         } else if (name == "f16") {  // subnormal ones too
             const auto half = static_cast<uint16_t>(random.below(2) << 15 | random.below(0x4000));
             memcpy(at, &half, 2);

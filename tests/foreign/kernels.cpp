@@ -11,7 +11,7 @@ namespace {
 
 // Of all results of the scalar unit, which `kernels scalar` prints. A change of bits that is meant, or of what is
 // compared, changes it.
-constexpr uint64_t kDigest = 0xf6acf95d6ab4b6c0;
+constexpr uint64_t kDigest = 0xe46f53e7536dbaa3;
 
 }  // namespace
 

@@ -87,8 +87,8 @@ void compare_recurrence(Comparison& c, Random& random) {
         in_place(c, "conv", random.floats(kTokens * kChannels),
                  [&](const KernelTable& table, float* x) {
                      Floats before = state;
-                     table.conv({x, kChannels, kTokens, kChannels, weight.data(), kChannels, 4,
-                                 before.data(), fresh});
+                     table.conv({x, nullptr, nullptr, kChannels, kTokens, kChannels, weight.data(),
+                                 nullptr, kChannels, 4, before.data(), fresh, x, kChannels});
                      for (size_t i = 0; i < before.size(); ++i) x[i % kChannels] += before[i];
                  });
     const auto rate = random.floats(16), bias = random.floats(16);
