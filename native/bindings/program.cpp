@@ -158,7 +158,8 @@ void bind_program(nb::module_& m) {
              "deciding"_a = std::vector<PyDeciding>(), "draws"_a = std::vector<PyDraw>(),
              "states"_a = std::vector<State*>(), "masks"_a.none() = nb::none(),
              "ahead"_a = std::vector<PyAhead>(), "adapters"_a = std::vector<PyAdapted>(),
-             "previous_hidden_states"_a.none() = nb::none(), "hidden_states"_a.none() = nb::none());
+             "previous_hidden_states"_a.none() = nb::none(), "hidden_states"_a.none() = nb::none(),
+             "second_parts"_a = std::vector<PySecondPart>());
 }
 
 }  // namespace sterna::border

@@ -166,7 +166,8 @@ StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
                     Gate* masks, const std::vector<PyAhead>& ahead,
                     const std::vector<PyAdapted>& adapters,
                     const std::optional<In<float, 2>>& previous_hidden_states,
-                    const std::optional<OutRows>& hidden_states) {
+                    const std::optional<OutRows>& hidden_states,
+                    const std::vector<PySecondPart>& second_parts) {
     const float* rows =
         rows_of(previous_hidden_states, tokens.shape(0), p.program.needs().previous_width,
                 "previous_hidden_states: a row for each token");
@@ -175,6 +176,11 @@ StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
     require(p.program.needs().previous_width == 0 || rows,
             "previous_hidden_states: this program needs a row for each token");
     auto batch = make_batch(p, cache, tokens, sequences, deciding, draws);
+    for (const auto& [sequence, position] : second_parts) {
+        require(sequence >= 0 && sequence < std::ssize(batch.spans) && position >= 0,
+                "second_parts: must be of sequences of the step");
+        batch.spans[static_cast<size_t>(sequence)].second_part = position;
+    }
     require_states(p, states, ahead, batch.spans);
     require_fit(p, cache);
     const auto adapted = adapter_spans(p, adapters, static_cast<int>(batch.spans.size()));

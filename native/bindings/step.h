@@ -18,7 +18,7 @@ struct PyProgram {
     std::vector<Operand> values;
     Mappings mappings;
     Draws draws;
-    int64_t hidden = 0;  // columns of a row of a program without a head; else 0
+    int64_t hidden = 0;  // columns of a row where the last values are not the vocabulary's; else 0
     std::unique_ptr<std::mutex> mutex = std::make_unique<std::mutex>();
     pid_t owner = getpid();
 
@@ -50,6 +50,9 @@ using StepResult =
 // sequence's state stays at the position before them.
 using PyAhead = std::tuple<int, int, State*>;
 
+// (sequence, position) where the second part of a pair of texts begins.
+using PySecondPart = std::tuple<int, int>;
+
 // Rows that the core writes.
 using OutRows = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
@@ -66,6 +69,7 @@ StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
                     Gate* masks, const std::vector<PyAhead>& ahead,
                     const std::vector<PyAdapted>& adapters,
                     const std::optional<In<float, 2>>& previous_hidden_states,
-                    const std::optional<OutRows>& hidden_states);
+                    const std::optional<OutRows>& hidden_states,
+                    const std::vector<PySecondPart>& second_parts);
 
 }  // namespace sterna::border

@@ -32,13 +32,13 @@ int common_chunks(const SequenceSpan& a, const SequenceSpan& b) {
     return static_cast<int>(differ.first - a.pages) / kPagesPerChunk;
 }
 
-// Chunks of positions that the last token of a block sees.
-int chunks_of(const QueryBlock& block, const BatchRows& rows) {
-    return attention_chunks(rows.position_of[static_cast<size_t>(block.first + block.count - 1)] +
-                            1);
-}
-
 }  // namespace
+
+// Chunks of positions that the last token of a block sees.
+int AttentionPlan::chunks_of(const Batch& batch, const BatchRows& rows,
+                             const QueryBlock& block) const {
+    return attention_chunks(limit(batch, rows, block.first + block.count - 1));
+}
 
 void AttentionPlan::reserve(int64_t tokens) {
     const auto n = static_cast<size_t>(tokens);
@@ -60,7 +60,7 @@ void AttentionPlan::plan(const Batch& batch, const BatchRows& rows, int threads)
     const auto joined = blocks.size();
     for (int s = 0; s < std::ssize(batch.sequences); ++s)
         if (!planned_[static_cast<size_t>(s)]) add_blocks(batch, rows, s, tokens_per_block);
-    add_units(rows, joined, threads, int64_t{tokens_per_block} * queries_per_kv);
+    add_units(batch, rows, joined, threads, int64_t{tokens_per_block} * queries_per_kv);
 }
 
 void AttentionPlan::add_blocks(const Batch& batch, const BatchRows& rows, int sequence,
@@ -117,7 +117,7 @@ void AttentionPlan::add_joined(const Batch& batch, const BatchRows& rows, int qu
             planned_[s] = 1;
             QueryBlock block{sequence, h, static_cast<int>(rows.first_of[s]),
                              batch.sequences[s].count};
-            block.chunks = block.left = chunks_of(block, rows);
+            block.chunks = block.left = chunks_of(batch, rows, block);
             block.partial = partial;
             block.stride = stride;
             partial += attention_partial(block.count * heads.queries_per_kv(), heads.padded());
@@ -143,7 +143,7 @@ void AttentionPlan::add_chunks(int block, int from) {
 
 // Units of the blocks from `begin` on: where these are few, each chunk of positions, as a few tokens far into a context
 // need it.
-void AttentionPlan::add_units(const BatchRows& rows, size_t begin, int threads,
+void AttentionPlan::add_units(const Batch& batch, const BatchRows& rows, size_t begin, int threads,
                               int64_t rows_per_block) {
     // Fewer than kMaxAttentionRows: a block in chunks is one call, which AttentionCall cuts there.
     const bool few = threads > 1 && rows_per_block < kMaxAttentionRows &&
@@ -152,7 +152,7 @@ void AttentionPlan::add_units(const BatchRows& rows, size_t begin, int threads,
     chunks_only = few;
     for (size_t i = begin; i < blocks.size(); ++i) {
         QueryBlock& block = blocks[i];
-        const int chunks = chunks_of(block, rows);
+        const int chunks = chunks_of(batch, rows, block);
         if (!few || chunks == 1 || partial_bytes() > kMostPartialBytes) {
             chunks_only = chunks_only && chunks == 1;
             units.push_back({static_cast<int>(i)});

@@ -1,6 +1,7 @@
 // How the queries of a batch become units of attention, for the layers that have the same heads.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "program/batch.h"
@@ -46,7 +47,17 @@ class AttentionPlan {
     const AttentionHeads heads;
     std::vector<QueryBlock> blocks{};
     std::vector<AttentionUnit> units{};
+    // Whether each query sees its whole sequence, as an encoder's does, and not only the positions up to its own. The same in
+    // all layers of these heads.
+    std::optional<bool> bidirectional{};
     bool chunks_only = false;  // no unit has more than one chunk, so that units take about as long
+
+    // The position after the last one that token n of the batch sees.
+    int32_t limit(const Batch& batch, const BatchRows& rows, int64_t n) const {
+        const auto i = static_cast<size_t>(n);
+        if (!bidirectional.value_or(false)) return rows.position_of[i] + 1;
+        return batch.sequences[static_cast<size_t>(rows.sequence_of[i])].end();
+    }
 
   private:
     // A sequence whose first chunks of positions have the same pages as another's.
@@ -57,7 +68,9 @@ class AttentionPlan {
     void add_blocks(const Batch& batch, const BatchRows& rows, int sequence, int tokens_per_block);
     void join_prefixes(const Batch& batch, const BatchRows& rows, int tokens_per_block);
     void add_joined(const Batch& batch, const BatchRows& rows, int query_rows);
-    void add_units(const BatchRows& rows, size_t begin, int threads, int64_t rows_per_block);
+    void add_units(const Batch& batch, const BatchRows& rows, size_t begin, int threads,
+                   int64_t rows_per_block);
+    int chunks_of(const Batch& batch, const BatchRows& rows, const QueryBlock& block) const;
     void add_chunks(int block, int from);
 
     int64_t partial_floats_ = 0;

@@ -1,6 +1,7 @@
 // What a step is given: sequences with any number of new tokens each.
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -34,6 +35,10 @@ struct SequenceSpan {
     // before them, and they continue in `ahead`.
     int drafts = 0;
     float* ahead = nullptr;
+    // The position where the second part of a pair of texts begins.
+    int second_part = std::numeric_limits<int>::max();
+
+    int end() const { return start + count; }
 };
 
 // Consecutive sequences of a batch that have one adapter.

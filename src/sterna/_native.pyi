@@ -253,6 +253,7 @@ class Program:
         adapters: Sequence[tuple[int, int, Adapter]] = (),
         previous_hidden_states: npt.NDArray[np.float32] | None = None,
         hidden_states: npt.NDArray[np.float32] | None = None,
+        second_parts: Sequence[tuple[int, int]] = (),
     ) -> tuple[npt.NDArray[np.float32], list[SampleResult], list[int], int]: ...
 
 _Draw = tuple[SampleParams, npt.NDArray[np.int32], int, npt.NDArray[np.int32] | None]

@@ -153,6 +153,32 @@ class Tokenizer:
         add_special: add what the model expects around a text, such as BOS. Raises RequestError if
         `text` is no string of whole characters, or has tokens beyond the model's (`check`).
         """
+        self._check_text(text)
+        # transformers' rule: an explicit add_bos_token overrides tokenizer.json's post-processor.
+        explicit = self._settings.get("add_bos_token")
+        override = add_special and isinstance(explicit, bool) and self.bos_id is not None
+        opening = [self.bos_id] if override and explicit and self.bos_id is not None else []
+        with _library_errors(self.path):
+            ids = self._backend.encode(text, add_special_tokens=add_special and not override).ids
+        self._check_limit(ids)
+        return [*opening, *ids]
+
+    def encode_pair(self, first: str, second: str) -> tuple[list[int], int]:
+        """Return the ids of two texts by the tokenizer's template for pairs, and the position where
+        the second part begins; the number of ids where the template does not tell parts apart.
+
+        Raises RequestError as `encode`.
+        """
+        for text in (first, second):
+            self._check_text(text)
+        with _library_errors(self.path):
+            pair = self._backend.encode(first, second)
+        ids, kinds = list(pair.ids), list(pair.type_ids)
+        self._check_limit(ids)
+        return ids, kinds.index(1) if 1 in kinds else len(ids)
+
+    @staticmethod
+    def _check_text(text: object) -> None:
         if not isinstance(text, str):
             raise RequestError(
                 f"text: must be a string, but got {type(text).__name__}; decode bytes first"
@@ -163,18 +189,13 @@ class Tokenizer:
             raise RequestError(
                 "text: must be valid Unicode, but got a lone surrogate; decode the input as UTF-8"
             ) from None
-        # transformers' rule: an explicit add_bos_token overrides tokenizer.json's post-processor.
-        explicit = self._settings.get("add_bos_token")
-        override = add_special and isinstance(explicit, bool) and self.bos_id is not None
-        opening = [self.bos_id] if override and explicit and self.bos_id is not None else []
-        with _library_errors(self.path):
-            ids = self._backend.encode(text, add_special_tokens=add_special and not override).ids
+
+    def _check_limit(self, ids: Sequence[int]) -> None:
         if (last := max(ids, default=0)) >= self._limit:
             raise RequestError(
                 f"text: must hold tokens that the model has embeddings for, {self._limit}, but got "
                 f"{shown(self._backend.id_to_token(last))}, id {last}; leave it out"
             )
-        return [*opening, *ids]
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         """Return the text of ids, with U+FFFD for invalid UTF-8; raises RequestError for non-ids.

@@ -51,6 +51,7 @@ ACTIVATIONS = {
     "relu2": lambda x: np.maximum(x, 0) ** 2,
     "silu": lambda x: x / (1 + np.exp(-x)),
     "gelu": lambda x: x * (1 + np.vectorize(erf)(x / 2**0.5)) / 2,
+    "tanh": np.tanh,
     "gelu_pytorch_tanh": lambda x: x / (1 + np.exp(-1.5957691216 * (x + 0.044715 * x**3))),
 }
 

@@ -20,7 +20,7 @@ from model_configs import MODELS, POSITIONS
 from safetensors.torch import load_file, save_file
 
 from sterna import LLM, loading
-from sterna.engine import Engine
+from sterna.engine import Engine, classify
 from sterna.errors import ModelFormatError, SternaError, UnsupportedModelError
 from sterna.models import architectures, module_of
 from sterna.models.config import TransformerConfig
@@ -44,6 +44,7 @@ SAYS_NOTHING = {
     "summary_type", "summary_use_proj", "summary_proj_to_labels", "summary_first_dropout",
     "summary_activation", "reorder_and_upcast_attn", "attention_softmax_in_fp32",
     "scale_attention_softmax_in_fp32", "resid_dropout", "embed_dropout",
+    "hidden_dropout_prob", "attention_probs_dropout_prob",
 }  # fmt: skip
 #: Those that follow from others, which an architecture's `complete` fills in.
 FOLLOWS = {
@@ -64,6 +65,13 @@ def logits(path: Path) -> np.ndarray:
     return Engine(model, threads=1, kv_dtype="f32", deterministic=True).logits([TOKENS])[0]
 
 
+def scores(path: Path, texts: list[list[int]]) -> np.ndarray:
+    """Those of Sterna's cross-encoder, float32 [texts]."""
+    model = loading.load(path, cached=False)
+    engine = Engine(model, threads=1, kv_dtype="f32", deterministic=True)
+    return classify(engine, [(tokens, len(tokens)) for tokens in texts])[:, 0]
+
+
 def error(got: np.ndarray, expected: np.ndarray) -> float:
     """The largest difference, relative to the spread of logits."""
     return float(np.abs(got - expected).max() / expected.std())
@@ -76,7 +84,12 @@ def test_what_transformers_saves_opens(name: str, tmp_path: Path) -> None:
     model = saved_models.write(tmp_path, MODELS[name])
     # Ternary layers round their inputs to int8; floats differ by the order of sums alone.
     bound = 0.3 if MODELS[name].ternary else 1e-3
-    assert error(logits(tmp_path), saved_models.logits_of(model, TOKENS)) < bound
+    if MODELS[name].name.endswith("ForSequenceClassification"):
+        texts = [TOKENS[n:] for n in range(10)]
+        got, expected = scores(tmp_path, texts), saved_models.scores_of(model, texts)
+    else:
+        got, expected = logits(tmp_path), saved_models.logits_of(model, TOKENS)
+    assert error(got, expected) < bound
 
 
 def test_every_class_is_among_them() -> None:
@@ -100,7 +113,7 @@ def test_defaults_are_those_of_the_class(name: str) -> None:
             theirs[usual] = theirs.pop(other)
     if theirs.get("num_key_value_heads") is None:
         theirs["num_key_value_heads"] = theirs["num_attention_heads"]
-    ours = dict(module.DEFAULTS)
+    ours = {k: v for k, v in module.DEFAULTS.items() if k not in SAYS_NOTHING}
     if theirs.get("use_sliding_window") is False:  # which makes null of a window
         theirs.pop("sliding_window")
         ours.pop("sliding_window")
@@ -133,8 +146,9 @@ NO_DEFAULTS = {
 
 @pytest.mark.parametrize("name", sorted(set(architectures()) - NO_DEFAULTS))
 def test_a_config_may_say_nothing(name: str) -> None:
-    """Heads, experts and the context are the class's."""
+    """Heads, experts and the context are the class's; a cross-encoder says its labels."""
     fields, file = {"architectures": [name]}, Path("config.json")
+    fields |= {"num_labels": 1} if name.endswith("ForSequenceClassification") else {}
     config = TransformerConfig.of(module_of(fields, file), fields, file)
     if name in OTHERS:
         assert config.max_position == 2048
@@ -144,7 +158,8 @@ def test_a_config_may_say_nothing(name: str) -> None:
     kv_heads = 1 if getattr(theirs, "multi_query", False) else kv_heads
     assert (config.n_heads, config.n_kv_heads) == (theirs.num_attention_heads, kv_heads)
     windowed = name == "MistralForCausalLM"  # all of its layers, so the window is no bound
-    assert config.max_position == theirs.max_position_embeddings or windowed
+    behind = theirs.pad_token_id + 1 if "oberta" in name else 0  # RoBERTa's first position
+    assert config.max_position == theirs.max_position_embeddings - behind or windowed
     experts = getattr(theirs, "num_experts", getattr(theirs, "num_local_experts", None))
     assert config.fields.config.get("num_experts") == experts
 

@@ -110,6 +110,9 @@ _PHI = {"num_key_value_heads": 4, "intermediate_size": 256}
 _FALCON = {"ffn_hidden_size": 256, "intermediate_size": 256}
 _EPSILON = {"attention.layer_norm_epsilon": 1e-5}  # of LayerNorms
 
+#: Encoders have as many heads for keys, and no pads among the tokens.
+_ENCODER: dict[str, Any] = {"num_key_value_heads": None, "layer_norm_eps": 1e-5}
+_BEHIND_PADS = {**_ENCODER, "pad_token_id": 271, "max_position_embeddings": 400}
 MODELS: dict[str, Saved] = {
     "llama": Saved("LlamaForCausalLM"),
     "llama-bias": Saved("LlamaForCausalLM", {"attention_bias": True, "mlp_bias": True}),
@@ -835,6 +838,15 @@ MODELS: dict[str, Saved] = {
     "qwen3-base": Saved(
         "Qwen3Model", {"head_dim": 24, "tie_word_embeddings": True}, converted=False
     ),
+    "bert": Saved("BertModel", _ENCODER),
+    "bert-eps": Saved("BertModel", {**_ENCODER, "layer_norm_eps": 1e-2, "type_vocab_size": 1}),
+    "bert-score": Saved("BertForSequenceClassification", {**_ENCODER, "num_labels": 1}),
+    "xlm-roberta": Saved("XLMRobertaModel", _BEHIND_PADS),
+    "xlm-roberta-score": Saved(
+        "XLMRobertaForSequenceClassification", {**_BEHIND_PADS, "num_labels": 1}
+    ),
+    "roberta": Saved("RobertaModel", _BEHIND_PADS),
+    "roberta-score": Saved("RobertaForSequenceClassification", {**_BEHIND_PADS, "num_labels": 1}),
 }  # fmt: skip
 
 _TWO_HYBRID: dict[str, Any] = {
@@ -866,6 +878,8 @@ _TWO_ROUTED = {
     "topk_group": 2, "routed_scaling_factor": 2.5, "n_shared_experts": 1,
     "first_k_dense_replace": 1,
 }  # fmt: skip
+_ALL_KEYS = {"num_key_value_heads": 4}
+_SCORES = {**_ALL_KEYS, "num_labels": 1}
 _TWO_WINDOWS = {"sliding_window": 48, "layer_types": [SLIDING, FULL]}
 _LATE = {**YARN, "rope_theta": 10000.0, "llama_4_scaling_beta": 0.5}  # queries grow
 #: Of two layers that see the same keys; with one more, which has a window.
@@ -879,6 +893,9 @@ _THREE_GEMMA4: dict[str, Any] = {
 #: By class: fields without which two layers and few positions do not show what is special. Sizes
 #: are those of `digests.CONFIG`.
 DIGESTED: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("BertModel", "XLMRobertaModel", "RobertaModel"), _ALL_KEYS),
+    **dict.fromkeys(("BertForSequenceClassification", "RobertaForSequenceClassification"), _SCORES),
+    "XLMRobertaForSequenceClassification": _SCORES,
     "Gemma2ForCausalLM": {"sliding_window": 48, "query_pre_attn_scalar": 64},
     **dict.fromkeys(("Gemma3ForCausalLM", "Gemma3TextModel"), _TWO_WINDOWS),
     "Gemma3ForConditionalGeneration": {"text_config": _TWO_WINDOWS},

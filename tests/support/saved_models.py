@@ -13,7 +13,7 @@ import transformers
 from model_configs import SIZES, Saved
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-__all__ = ["logits_of", "write"]
+__all__ = ["logits_of", "scores_of", "write"]
 
 
 def config_of(saved: Saved) -> Any:
@@ -78,4 +78,10 @@ def logits_of(model: Any, tokens: list[int]) -> Any:
     out = model(torch.tensor([tokens]), use_cache=False)
     if hasattr(out, "logits"):
         return out.logits[0].numpy()
-    return (out.last_hidden_state[0] @ model.embed_tokens.weight.T).numpy()
+    return (out.last_hidden_state[0] @ model.get_input_embeddings().weight.T).numpy()
+
+
+@torch.no_grad()
+def scores_of(model: Any, texts: list[list[int]]) -> Any:
+    """A cross-encoder's, float32 [texts]."""
+    return torch.cat([model(torch.tensor([tokens])).logits[0] for tokens in texts]).numpy()

@@ -4,10 +4,19 @@
 
 #include "program/ops/glu.h"
 #include "program/program.h"
+#include "scalar_math.h"
 
 namespace sterna {
 
 namespace {
+
+// In double, for the few rows of a pooler: the units have none.
+float tanh_of(float x) {
+    const double magnitude = std::fabs(double{x});
+    if (magnitude < 1e-4) return x;  // the next term is below half an ulp of x
+    const double e = math::exp_d(-2 * magnitude);  // a NaN stays one
+    return static_cast<float>(std::copysign((1 - e) / (1 + e), double{x}));
+}
 
 class ActivationOp final : public RowOp {
   public:
@@ -20,7 +29,7 @@ class ActivationOp final : public RowOp {
           parameters_(f.floats("parameters")) {
         f.require(simple_ != Simple::kNone || (glu_ != Glu::kNone && glu_ != Glu::kClamped),
                   "activation",
-                  "must be relu, relu2, silu, gelu, gelu_pytorch_tanh, clip or xielu");
+                  "must be relu, relu2, silu, gelu, gelu_pytorch_tanh, tanh, clip or xielu");
         const size_t count = simple_ == Simple::kClip ? 1 : simple_ == Simple::kXielu ? 4 : 0;
         f.require(
             parameters_.size() == count && std::all_of(parameters_.begin(), parameters_.end(),
@@ -41,6 +50,9 @@ class ActivationOp final : public RowOp {
             case Simple::kRelu:
                 for (int64_t i = 0; i < x_.width; ++i)
                     y[i] = x[i] < 0 ? 0 : x[i];  // a NaN stays one
+                return;
+            case Simple::kTanh:
+                for (int64_t i = 0; i < x_.width; ++i) y[i] = tanh_of(x[i]);
                 return;
             case Simple::kClip:
                 return clip(step, x, y);
@@ -64,10 +76,11 @@ class ActivationOp final : public RowOp {
 
   private:
     // What needs no kernel of a unit.
-    enum class Simple { kNone, kRelu, kClip, kXielu };
+    enum class Simple { kNone, kRelu, kTanh, kClip, kXielu };
 
     static Simple simple_of(const std::string& name) {
         return name == "relu"    ? Simple::kRelu
+               : name == "tanh"  ? Simple::kTanh
                : name == "clip"  ? Simple::kClip
                : name == "xielu" ? Simple::kXielu
                                  : Simple::kNone;

@@ -23,6 +23,11 @@ class AttentionOp final : public Op {
         f.require(!window || (*window >= 1 && *window <= std::numeric_limits<int32_t>::max()),
                   "attention.window", "must be at least 1");
         if (window) window_ = static_cast<int32_t>(*window);
+        const bool bidirectional = f.flag("attention.bidirectional");
+        f.require(plan_.bidirectional.value_or(bidirectional) == bidirectional,
+                  "attention.bidirectional", "must be the same in all layers of these heads");
+        plan_.bidirectional = bidirectional;
+        f.require(!bidirectional || !window, "attention.window", "must not be bidirectional");
         const AttentionHeads& heads = plan_.heads;
         scale_ = f.maybe_number("attention.scale")
                      ? f.factor("attention.scale")
@@ -96,7 +101,8 @@ struct AttentionOp::Call {
           kernels(step.kernels.attention(step.cache.type)),
           src(op.work.buffer(op.qkv_)),
           dst(op.work.buffer(op.output_)),
-          position_of(op.work.rows.position_of) {
+          rows(op.work.rows),
+          plan(op.plan_) {
         a.q = q;
         a.out = out;
         a.limit = limit;
@@ -134,7 +140,7 @@ struct AttentionOp::Call {
                 to[a.rows] = dst.row(n) + head * heads.outputs();
                 out[a.rows] =
                     a.head_dim == heads.outputs() ? to[a.rows] : padded_out + a.rows * a.head_dim;
-                limit[a.rows] = position_of[static_cast<size_t>(n)] + 1;
+                limit[a.rows] = plan.limit(step.batch, rows, n);
                 if (a.sinks) sinks[a.rows] = sinks_of_heads[static_cast<size_t>(head)];
                 ++a.rows;
             }
@@ -176,7 +182,8 @@ struct AttentionOp::Call {
     const Step& step;
     const AttentionKernels& kernels;
     const Activations &src, &dst;
-    const std::vector<int32_t>& position_of;
+    const BatchRows& rows;
+    const AttentionPlan& plan;
     AttentionArgs a{};
     const float* q[kMaxRows];
     float *out[kMaxRows], *to[kMaxRows];  // where outputs go, with their padding and without
@@ -188,11 +195,13 @@ struct AttentionOp::Call {
 // The keys that a unit begins with: of one chunk.
 KeyPages AttentionOp::first_keys(const Step& step, const AttentionUnit& unit) const {
     const QueryBlock& block = plan_.blocks[static_cast<size_t>(unit.block)];
-    const int32_t* position = work.rows.position_of.data() + block.first;
-    const int64_t seen = std::max<int64_t>(0, int64_t{position[0]} + 1 - window_);
+    const auto limit = [&](int n) {
+        return int64_t{plan_.limit(step.batch, work.rows, block.first + n)};
+    };
+    const int64_t seen = std::max<int64_t>(0, limit(0) - window_);
     const int64_t from = std::max<int64_t>(seen, unit.chunk * int64_t{kChunkPositions});
     const int64_t chunk_end = (from / kChunkPositions + 1) * kChunkPositions;
-    const int64_t to = std::min<int64_t>(position[block.count - 1] + 1, chunk_end);
+    const int64_t to = std::min<int64_t>(limit(block.count - 1), chunk_end);
     const int64_t page = from / kPagePositions;
     const int64_t pages = (to + kPagePositions - 1) / kPagePositions - page;
     return {step.cache.keys(layer_) + block.kv_head * step.cache.head_bytes(layer_),

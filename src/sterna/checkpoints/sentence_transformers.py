@@ -18,8 +18,11 @@ SIZES = "sentence_bert_config.json"
 POOLING_FOLDER = "1_Pooling"  # where the library writes it
 _CHAIN = ["Transformer", "Pooling", "Normalize"]
 #: Its pooling modes, and ours.
-_MODES = {"lasttoken": "last", "mean": "mean"}
-_FLAGS = {"pooling_mode_lasttoken": "lasttoken", "pooling_mode_mean_tokens": "mean"}
+_MODES = {"lasttoken": "last", "mean": "mean", "cls": "cls"}
+_FLAGS = {
+    "pooling_mode_lasttoken": "lasttoken", "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+}  # fmt: skip
 
 
 def pooling_of(folder: Path) -> dict[str, Any] | None:

@@ -28,8 +28,9 @@ AT_ONCE = 64  # texts between two steps of the bar
 @click.option("--prompt", help="Another prompt before each text.")
 @click.option(
     "--pooling",
-    type=click.Choice(["last", "mean"]),
-    help="Use the last token's values, or the mean of all, if the model's files do not say.",
+    type=click.Choice(["last", "mean", "cls"]),
+    help="Use the last token's values, the mean of all or the first one's, if the model's files do "
+    "not say.",
 )
 @click.option(
     "--output",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from sterna.engine.adapters import Adapter
 from sterna.engine.decoding.sampling import DecidingLogits, Draw
-from sterna.engine.embedding import embed
+from sterna.engine.embedding import classify, embed
 from sterna.engine.engine import KV_DTYPES, PREFILL_CHUNK, Engine, StepInput, StepOutput
 from sterna.engine.kv_cache.disk_cache import PrefixDiskCache
 from sterna.engine.kv_cache.page_pool import PagePool
@@ -47,6 +47,7 @@ __all__ = [
     "Sequence",
     "StepInput",
     "StepOutput",
+    "classify",
     "common_prefix_length",
     "embed",
     "log_probabilities",

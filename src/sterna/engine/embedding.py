@@ -1,4 +1,4 @@
-"""Embeddings of texts: hidden states of their tokens, pooled."""
+"""Embeddings of texts: hidden states of their tokens, pooled; and scores of a classifier."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import numpy.typing as npt
 from sterna.engine.adapters import Adapter
 from sterna.engine.engine import PREFILL_CHUNK, Engine
 from sterna.engine.kv_cache.sequence import Sequence, pages_of
+from sterna.engine.step_io import StepInput
 
-__all__ = ["embed"]
+__all__ = ["classify", "embed"]
 
 
 def embed(
@@ -26,8 +27,8 @@ def embed(
     """Return a vector of each text, float32 [texts, hidden_size].
 
     texts: token ids, from one to the engine's context for each text. kind: "last", the last token's
-    hidden state, or "mean", the mean of all, added in order. normalise: to unit length. adapter: of
-    all texts. Batching and chunking do not change a bit.
+    hidden state, "cls", the first one's, or "mean", the mean of all, added in order. normalise: to
+    unit length. adapter: of all texts. Batching and chunking do not change a bit.
     """
     sums = np.zeros((len(texts), engine.model.config.hidden_size))
     sequences = [Sequence() for _ in texts]
@@ -36,9 +37,12 @@ def embed(
             batch = []
             for i, begin, end in step:
                 last = int(end == len(texts[i]))
-                wanted = end - begin if kind == "mean" else last
+                wanted = last if kind == "last" or (kind == "cls" and begin) else end - begin
                 batch.append((sequences[i], texts[i][begin:end], wanted))
-            for (i, _, end), rows in zip(step, engine.hidden_states(batch, adapter), strict=True):
+            states = engine.hidden_states(batch, adapter)
+            for (i, begin, end), rows in zip(step, states, strict=True):
+                if kind == "cls":
+                    rows = rows[: begin == 0]
                 for row in rows:
                     sums[i] += row
                 if end == len(texts[i]):
@@ -54,24 +58,49 @@ def embed(
     return sums.astype(np.float32)
 
 
+def classify(
+    engine: Engine,
+    texts: SequenceOf[tuple[SequenceOf[int], int]],
+    adapter: Adapter | None = None,
+) -> npt.NDArray[np.float32]:
+    """Return the labels' logits of each text by its first token, float32 [texts, labels].
+
+    texts: token ids and the position where the second text of a pair begins.
+    """
+    found = np.zeros((len(texts), engine.model.config.labels), np.float32)
+    for step in _steps(engine, [len(tokens) for tokens, _ in texts]):
+        inputs = [
+            StepInput(Sequence(), tokens, len(tokens), adapter=adapter, second_part=second)
+            for tokens, second in (texts[i] for i, _, _ in step)
+        ]
+        try:
+            for (i, _, _), output in zip(step, engine.run(inputs), strict=True):
+                found[i] = output.logits[0]
+        finally:
+            for step_input in inputs:
+                engine.kv_cache.release(step_input.sequence)
+    return found
+
+
 def _steps(engine: Engine, lengths: SequenceOf[int]) -> Iterator[list[tuple[int, int, int]]]:
     """Yield the parts of texts (index, begin, end) of each step: PREFILL_CHUNK tokens, or fewer if
-    the pool has no pages for another text."""
+    the pool has no pages for another text. An encoder's texts stay whole."""
     step: list[tuple[int, int, int]] = []
     room, held, free = PREFILL_CHUNK, 0, engine.kv_cache.pool.free
+    whole = engine.model.config.bidirectional
     for i, length in enumerate(lengths):
         pages = pages_of(length) + engine.kv_cache.pool.state_pages
-        if step and held + pages > free:
+        if step and (held + pages > free or (whole and length > room)):
             yield step
             step, room, held = [], PREFILL_CHUNK, 0
         held += pages
         begin = 0
         while begin < length:
-            end = min(length, begin + room)
+            end = length if whole else min(length, begin + room)
             step.append((i, begin, end))
             room -= end - begin
             begin = end
-            if room == 0:
+            if room <= 0:
                 yield step
                 step, room, held = [], PREFILL_CHUNK, pages if begin < length else 0
     if step:

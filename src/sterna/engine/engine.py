@@ -23,9 +23,9 @@ from sterna.engine.decoding.sampling import ALL_LOGITS, DecidingLogits
 from sterna.engine.decoding.token_masks import make_in_background
 from sterna.engine.kv_cache.manager import KVCacheManager
 from sterna.engine.kv_cache.page_pool import PagesMissing
-from sterna.engine.kv_cache.sequence import NO_PAGES, PAGE, Sequence, without_flag
+from sterna.engine.kv_cache.sequence import NO_PAGES, PAGE, Sequence
 from sterna.engine.numa import place_weights
-from sterna.engine.step_io import StepInput, StepOutput, split_outputs
+from sterna.engine.step_io import StepInput, StepOutput, second_parts_of, spans_of, split_outputs
 from sterna.errors import NonFiniteError, RequestError
 from sterna.graph import ACTIVATIONS
 from sterna.loading import Model
@@ -193,6 +193,8 @@ class Engine:
     def _run(self, program: _native.Program, inputs: SequenceOf[StepInput]) -> list[StepOutput]:
         if len({id(step_input.sequence) for step_input in inputs}) < len(inputs):
             raise RequestError("batch: a sequence must not come twice in one step; join its tokens")
+        if self.model.config.bidirectional and any(i.sequence.length for i in inputs):
+            raise RequestError(f"{self.model.name}: an encoder computes a text whole, in one step")
         if all(step_input.adapter is None for step_input in inputs):
             return self._run_in_order(program, inputs, [])
         order, adapters = by_adapter([step_input.adapter for step_input in inputs])
@@ -214,20 +216,15 @@ class Engine:
         hidden = None
         if any(i.return_hidden_states for i in inputs):
             hidden = np.empty((len(tokens), self.model.config.hidden_size), np.float32)
-        # A page that is gone lies before all windows: any page number may stand for it.
-        spans = [
-            (i.sequence.length, len(i.tokens), i.wanted,
-             without_flag(np.maximum(i.sequence.pages, 0)))
-            for i in inputs
-        ]  # fmt: skip
         states = [i.sequence.state for i in inputs if kv_cache.state_bytes and i.sequence.state]
         draft_states = self._draft_states(inputs) if kv_cache.state_bytes else []
         pending_masks = [i.draw.pending_masks for i in inputs if i.draw and i.draw.pending_masks]
         masks = make_in_background(pending_masks, self.background_masks)
         try:
             logits, drawn, rescored, head_bytes = program.run(
-                kv_cache.native, tokens, spans, self.isa, self.threads, deciding, draws, states,
-                masks, draft_states, adapters, np.concatenate(given) if given else None, hidden,
+                kv_cache.native, tokens, spans_of(inputs), self.isa, self.threads, deciding, draws,
+                states, masks, draft_states, adapters, np.concatenate(given) if given else None,
+                hidden, second_parts_of(inputs),
             )  # fmt: skip
         except FloatingPointError as e:
             raise NonFiniteError(

@@ -11,9 +11,9 @@ import numpy.typing as npt
 from sterna import _native
 from sterna.engine.adapters import Adapter
 from sterna.engine.decoding.sampling import ALL_LOGITS, DecidingLogits, Draw
-from sterna.engine.kv_cache.sequence import Sequence
+from sterna.engine.kv_cache.sequence import Sequence, without_flag
 
-__all__ = ["StepInput", "StepOutput", "split_outputs"]
+__all__ = ["StepInput", "StepOutput", "second_parts_of", "spans_of", "split_outputs"]
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -29,6 +29,7 @@ class StepInput:
     the same in all steps of a sequence. previous_hidden_states: for an MTP
     layer, the hidden state of the token before each, float32 [tokens, hidden_size].
     return_hidden_states: of each token; for an MTP layer and for models that have one.
+    second_part: the position where the second text of a pair begins, for a cross-encoder.
     """
 
     sequence: Sequence
@@ -40,6 +41,7 @@ class StepInput:
     adapter: Adapter | None = None
     previous_hidden_states: F32 | None = None
     return_hidden_states: bool = False
+    second_part: int | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -53,6 +55,23 @@ class StepOutput:
     logits: F32
     drawn: list[_native.SampleResult]
     hidden_states: F32 | None = None
+
+
+def spans_of(inputs: SequenceOf[StepInput]) -> list[tuple[int, int, int, I32]]:
+    """Return the program's (start, count, wanted, pages) of each input.
+
+    A page that is gone lies before all windows: any page number may stand for it.
+    """
+    return [
+        (i.sequence.length, len(i.tokens), i.wanted, without_flag(np.maximum(i.sequence.pages, 0)))
+        for i in inputs
+    ]
+
+
+def second_parts_of(inputs: SequenceOf[StepInput]) -> list[tuple[int, int]]:
+    """Return (index, position) of each input that is a pair of texts."""
+    parts = ((n, i.second_part) for n, i in enumerate(inputs))
+    return [(n, position) for n, position in parts if position is not None]
 
 
 def split_outputs(

@@ -29,7 +29,7 @@ _BLOCK = re.compile(
 )
 
 #: Kinds of pooling -> their numbers in GGUF files.
-GGUF_POOLINGS = {"mean": 1, "last": 3}
+GGUF_POOLINGS = {"mean": 1, "cls": 2, "last": 3}
 
 #: Keys that may change the arithmetic -> the values that do not.
 _NEUTRAL: dict[str, tuple[object, ...]] = {
@@ -150,8 +150,8 @@ def _pooling(m: Metadata, key: str) -> dict[str, Any]:
     known = {number: name for name, number in GGUF_POOLINGS.items()}
     if kind not in known:
         raise UnsupportedModelError(
-            f"{m.path}: {key} must be 0 (none), 1 (mean) or 3 (last), but got {kind}; Sterna does "
-            "not run this variant"
+            f"{m.path}: {key} must be 0 (none), 1 (mean), 2 (cls) or 3 (last), but got {kind}; "
+            "Sterna does not run this variant"
         )
     return {"pooling": {"kind": known[kind], "normalise": True}}
 

@@ -38,6 +38,7 @@ from sterna.graph.ops import (
     LayerNormOp,
     LinearOp,
     Op,
+    PartsOp,
     PositionsOp,
     RecurrenceOp,
     RopeOp,
@@ -166,7 +167,7 @@ class GraphBuilder:
     def activation(
         self, x: Value, activation: str, name: str, parameters: tuple[float, ...] = ()
     ) -> Value:
-        """act(x): "relu", "relu2", "silu", "gelu" or "gelu_pytorch_tanh".
+        """act(x): "relu", "relu2", "silu", "gelu", "gelu_pytorch_tanh" or "tanh".
 
         parameters: of "clip" a limit; of "xielu" alpha_p, alpha_n, beta and eps.
         """
@@ -179,6 +180,13 @@ class GraphBuilder:
         """x + the table's row of each token's position; first: the row of position 0."""
         out = Value(x.width)
         return self._add(PositionsOp(name=name, output=out, x=x, table=table, first=first))
+
+    def parts(self, x: Value, table: F32, name: str) -> Value:
+        """x + row 0 of the table, or row 1 in the second part of a pair (`StepInput.second_part`).
+
+        table: float32 [1 or more, width].
+        """
+        return self._add(PartsOp(name=name, output=Value(x.width), x=x, table=table))
 
     def glu(
         self,

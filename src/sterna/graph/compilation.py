@@ -12,6 +12,7 @@ from sterna.graph.activations import in_two_planes
 from sterna.graph.heads import Heads, LatentHeads, Rotary
 from sterna.graph.ops import (
     AttentionOp,
+    EmbedOp,
     ExactHeadOp,
     LinearOp,
     Op,
@@ -47,8 +48,9 @@ def compiled(
     for op in ops:
         skipping = isinstance(op, LinearOp) and (op.open_rows or op.active_columns)
         program.add(op, numbers.by_id, skip_with if skipping else None)
-    if not isinstance(ops[-1], LinearOp):
-        program.end_without_head(ops[-1].output.width)
+    width = ops[-1].output.width
+    if width not in {op.weight.M for op in ops if isinstance(op, EmbedOp)}:
+        program.end_without_head(width)
     return program
 
 

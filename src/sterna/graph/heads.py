@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 __all__ = [
     "F32",
+    "LATER",
     "ROW_BLOCK",
     "SOFTMAX",
     "Attention",
@@ -23,6 +24,9 @@ __all__ = [
 ]
 
 F32 = npt.NDArray[np.float32]
+#: Metadata of a field that was added when models had digests already: its default has no part in
+#: them.
+LATER = {"later": True}
 ROW_BLOCK = 16  # columns are written, and heads padded, in multiples of it (native kRowBlock)
 
 
@@ -57,6 +61,7 @@ class Attention:
     sinks: for each query head one more score, as it is, of a position without a value: it takes its
     share of the weights, and adds nothing; (): none.
     growth: (a, p): queries at position i are multiplied by 1 + a log(1 + floor(i / p)); (): not.
+    bidirectional: as in an encoder, a position sees its whole sequence, which one step computes.
     """
 
     rotary: Rotary | None
@@ -64,7 +69,8 @@ class Attention:
     scale: float | None = None
     cap: float = 0.0
     sinks: tuple[float, ...] = ()
-    growth: tuple[float, ...] = field(default=(), metadata={"later": True})
+    growth: tuple[float, ...] = field(default=(), metadata=LATER)
+    bidirectional: bool = field(default=False, metadata=LATER)
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,6 +27,7 @@ from sterna.engine.decoding.constraints import Constraints
 from sterna.errors import RequestError, shown
 from sterna.llm.adapters import Adapters
 from sterna.llm.chat_renderer import ChatRenderer
+from sterna.llm.cross_encoder import CrossEncoder
 from sterna.llm.embedder import Embedder
 from sterna.llm.generation_config import GenerationDefaults
 from sterna.llm.logprobs import logit_chunks, token_logprobs
@@ -194,6 +195,7 @@ class LLM:
         self.engine_loop: EngineLoop = EngineLoop(Scheduler(engine, prefix_cache=prefixes))
         self._encoder = PromptEncoder(self.tokenizer, engine)
         self._embedder = Embedder(engine, self.tokenizer)
+        self._cross_encoder = CrossEncoder(engine, self.tokenizer)
         self.requests: RequestFactory = RequestFactory(
             engine, self.tokenizer, self.renderer, adapters=self.adapters,
             constraints=self.constraints, defaults=self._defaults, speculate=self._speculate,
@@ -437,8 +439,8 @@ class LLM:
             prompt_name: A prompt of the checkpoint that precedes each text, such as "query".
                 Default: the checkpoint's default, usually none.
             prompt: A text that precedes each text instead.
-            pooling: "last" or "mean", for a model whose files do not say; its vectors have unit
-                length.
+            pooling: "last", "mean" or "cls", for a model whose files do not say; its vectors have
+                unit length.
             adapter: As in `generate`.
 
         RequestError for a text that is empty or longer than the model takes, an unknown prompt, or
@@ -448,6 +450,22 @@ class LLM:
             texts, prompt_name=prompt_name, prompt=prompt, pooling=pooling,
             adapter=self.adapters.chosen(adapter),
         )  # fmt: skip
+
+    def score(
+        self, pairs: Sequence[tuple[str, str]], *, adapter: str | None = None
+    ) -> npt.NDArray[np.float32]:
+        """Score how relevant texts are to queries by a cross-encoder, float32 [pairs].
+
+        Scores lie in 0..1, unless the checkpoint says that they are the head's own. A pair has the
+        same score alone and among others, on every CPU.
+
+        Args:
+            pairs: Of a query and a text; none is cut.
+            adapter: As in `generate`.
+
+        RequestError for a pair longer than the model takes, or a model that is no cross-encoder.
+        """
+        return self._cross_encoder.score(pairs, self.adapters.chosen(adapter))
 
     def logits(
         self, tokens: Sequence[int], *, adapter: str | None = None

@@ -19,11 +19,17 @@ class PromptEncoder:
 
     def __init__(self, tokenizer: Tokenizer, engine: Engine) -> None:
         self._tokenizer, self._context = tokenizer, engine.context
+        self._model = engine.model
         self._vocab = engine.model.config.vocab_size
         self._max_context = engine.model.config.max_position
 
     def encode(self, prompt: str | Sequence[int]) -> list[int]:
         """Token ids of a text, or checked ids: at least one, at most the context. RequestError."""
+        if self._model.config.bidirectional:
+            raise RequestError(
+                f"prompt: must be for a model that continues it, but {self._model.name} is an "
+                f"encoder; use {'score' if self._model.config.labels else 'embed'}"
+            )
         if isinstance(prompt, str):
             tokens = self._tokenizer.encode(prompt) if prompt else []
         else:

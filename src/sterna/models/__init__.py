@@ -5,6 +5,7 @@ A module of this package is an architecture if it has ARCHITECTURES, ACTIVATION,
 
 ALIASES     names of fields in config.json -> the usual ones, if no other family has them
 complete    a function of the fields that returns further fields, derived from them
+ENCODER     True: the attention may be bidirectional, as use_bidirectional_attention says
 KV_DTYPE    the type of the key-value cache, if i16 is too coarse
 PREFIXES    prefixes of tensor names in files -> here
 TRANSPOSED  ends of names of linear layers that checkpoints store as [in, out]

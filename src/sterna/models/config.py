@@ -50,6 +50,8 @@ class TransformerConfig:
     fields: Fields = field(compare=False, repr=False)  # for fields of a single architecture
     hadamard: Hadamard | None = field(default=None, compare=False, repr=False)
     pooling: Pooling | None = None  # of a model that makes vectors of texts
+    bidirectional: bool = False  # an encoder, whose tokens see their whole text
+    labels: int = 0  # of a classifier of texts; 0: it is none
 
     @property
     def heads(self) -> Heads:
@@ -73,16 +75,18 @@ class TransformerConfig:
         fields = extension.over(given.having(filled))
         if complete := getattr(module, "complete", None):
             fields = fields.having(fields.config | complete(fields))
-        return cls._of_fields(fields, module.ACTIVATION, extension)
+        encoder = getattr(module, "ENCODER", False)
+        return cls._of_fields(fields, module.ACTIVATION, extension, encoder)
 
     @classmethod
     def _of_fields(
-        cls, fields: Fields, activation: str, extension: ContextExtension
+        cls, fields: Fields, activation: str, extension: ContextExtension, encoder: bool
     ) -> TransformerConfig:
         """Read the fields; ModelFormatError names a wrong one, UnsupportedModelError a feature that
         Sterna lacks.
 
-        activation: the hidden_act that the architecture must have.
+        activation: the hidden_act that the architecture must have. encoder: whether it may be
+        bidirectional.
         """
         config = fields.config
         heads = fields.count("num_attention_heads")
@@ -94,8 +98,9 @@ class TransformerConfig:
                 "num_key_value_heads", f"a divisor of num_attention_heads={heads}", kv_heads
             )
         fields.supported("hidden_act", config.get("hidden_act", activation), activation)
-        for feature in ("layer_sharing", "use_bidirectional_attention"):
-            fields.supported(feature, fields.flag(feature), False)
+        fields.supported("layer_sharing", fields.flag("layer_sharing"), False)
+        bidirectional = fields.flag("use_bidirectional_attention")
+        fields.supported("use_bidirectional_attention", bidirectional, encoder and bidirectional)
         fields.supported("is_causal", fields.config.get("is_causal", True), True)
         if head_dim % 2:
             fields.fail("head_dim", "an even number, as rotations are of pairs", head_dim)
@@ -129,6 +134,8 @@ class TransformerConfig:
             attention=_attention(fields, n_layers, head_dim, max(context, extension.context)),
             hadamard=Hadamard.of(fields),
             pooling=Pooling.of(fields),
+            bidirectional=bidirectional,
+            labels=fields.count("labels") if config.get("labels") is not None else 0,
             fields=fields,
         )
 
@@ -172,6 +179,7 @@ def _attention(fields: Fields, n_layers: int, head_dim: int, context: int) -> tu
             rotary=rotaries[kind] if rotated is None or rotated[i] else None,
             window=window if kind == SLIDING and window < context else None,
             growth=growths[kind],
+            bidirectional=fields.flag("use_bidirectional_attention"),
         )
         for i, kind in enumerate(types or [FULL] * n_layers)
     )

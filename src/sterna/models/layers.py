@@ -78,6 +78,7 @@ class AttentionOptions:
     qk_norm: norms of q and k; v_norm: values are normalised like keys, without a weight.
     scale, cap: of scores, as in `graph.Attention`; sinks: each query head has one, `sinks`.
     gated: rows of q_proj are [q | gate] of each head; sigmoid(gate) multiplies the head's result.
+    names: of the matrices of q, k and v in the checkpoint.
     stored: name of the one matrix that holds q, k and v in the checkpoint; by_head: head by head,
     with grouped queries group by group. clip: a limit of q, k and v; 0: none.
     keys_are_values: there is no v_proj (`GraphBuilder.attention`).
@@ -90,6 +91,7 @@ class AttentionOptions:
     cap: float = 0.0
     sinks: bool = False
     gated: bool = False
+    names: tuple[str, str, str] = ("q_proj", "k_proj", "v_proj")
     stored: str = ""
     by_head: bool = False
     keys_are_values: bool = False
@@ -256,7 +258,8 @@ def attention(
     widths = {"q": r.n_heads * r.head_dim * (1 + o.gated)}
     if keys_of is None:
         widths |= dict.fromkeys("k" if o.keys_are_values else "kv", r.n_kv_heads * r.head_dim)
-    parts = [Linear(f"{name}.{n}_proj", M, c.hidden_size, o.bias) for n, M in widths.items()]
+    names = zip(o.names, widths.values(), strict=False)
+    parts = [Linear(f"{name}.{n}", M, c.hidden_size, o.bias) for n, M in names]
     if o.stored:
         whole = sum(part.M for part in parts)
         parts = [Linear(f"{name}.{o.stored}", whole, c.hidden_size, o.bias)]

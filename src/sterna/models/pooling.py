@@ -3,9 +3,10 @@
     {"kind": "last", "normalise": true, "prompts": {"query": "Instruct: …"}, "default_prompt": null,
      "max_tokens": 32768}
 
-kind: "last" takes the last token's values, "mean" averages all tokens'. Every text begins with one
-of the prompts. max_tokens counts the prompt and may be left out. The values come from the files of
-sentence-transformers (checkpoints/sentence_transformers.py) or from GGUF's `pooling_type`.
+kind: "last" takes the last token's values, "cls" the first one's, "mean" averages all tokens'.
+Every text begins with one of the prompts. max_tokens counts the prompt and may be left out. The
+values come from the files of sentence-transformers (checkpoints/sentence_transformers.py) or from
+GGUF's `pooling_type`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from sterna.models.config_fields import Fields
 __all__ = ["KINDS", "POOLING", "Pooling"]
 
 POOLING = "pooling"
-KINDS = ("last", "mean")
+KINDS = ("last", "mean", "cls")
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from sterna.graph.ops.gated import GatedOp
 from sterna.graph.ops.hidden_states import HiddenStatesOp
 from sterna.graph.ops.layer_norm import LayerNormOp
 from sterna.graph.ops.linear import LinearOp
+from sterna.graph.ops.parts import PartsOp
 from sterna.graph.ops.positions import PositionsOp
 from sterna.graph.ops.recurrence import RecurrenceOp
 from sterna.graph.ops.rope import RopeOp
@@ -44,6 +45,7 @@ __all__ = [
     "LayerNormOp",
     "LinearOp",
     "Op",
+    "PartsOp",
     "PositionsOp",
     "RecurrenceOp",
     "RopeOp",

@@ -6,13 +6,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from sterna.formats import PackedWeight
+from sterna.graph.heads import LATER
 
 __all__ = ["LATER", "Op", "Route", "Value", "WeightOp"]
-
-
-#: Metadata of a field that an operation got when models had digests already: its default has no
-#: part in them.
-LATER = {"later": True}
 
 
 @dataclass(frozen=True, eq=False)

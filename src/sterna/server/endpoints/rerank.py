@@ -1,7 +1,8 @@
 """POST /v1/rerank and /v1/score: how relevant texts are to a query.
 
-An embedding model gives cosine similarities. Any other model gives the mean log-probability of the
-query's tokens after the text: how likely a reader of the text would ask the query.
+A cross-encoder scores the pair. An embedding model gives cosine similarities. Any other model gives
+the mean log-probability of the query's tokens after the text: how likely a reader of the text would
+ask the query.
 """
 
 from __future__ import annotations
@@ -95,10 +96,20 @@ async def _scored(
     service = service_of(request)
     active = await service.begin(request, model, prefix)
     service.limits.require_room(active.model.engine.load(), len(pairs))
-    embeds = active.model.llm.info()["pooling"] is not None
-    work = asyncio.to_thread(_cosines, active, pairs) if embeds else _likelihoods(active, pairs)
+    config = active.model.llm.model.config
+    if config.labels:
+        work = asyncio.to_thread(_cross_encoded, active, pairs)
+    elif config.pooling or config.bidirectional:
+        work = asyncio.to_thread(_cosines, active, pairs)
+    else:
+        work = _likelihoods(active, pairs)
     scores = await with_cancellation(request.receive, active.run(work), active.cancel)
     return active, scores
+
+
+def _cross_encoded(active: ActiveRequest, pairs: list[tuple[str, str]]) -> list[float]:
+    scores: list[float] = active.model.llm.score(pairs, adapter=active.adapter).tolist()
+    return scores
 
 
 def _cosines(active: ActiveRequest, pairs: list[tuple[str, str]]) -> list[float]:

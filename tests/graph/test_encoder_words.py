@@ -1,0 +1,95 @@
+"""Attention in both directions, and rows of parts of a pair, against numpy in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers import ISAS, assert_same_bits
+
+from sterna import _native, ops
+from sterna.graph import Attention, GraphBuilder, Heads
+
+VOCAB, HEADS, KV_HEADS, DIM = 80, 4, 2, 16
+Q, KV = HEADS * DIM, KV_HEADS * DIM
+TABLE = np.random.default_rng(3).standard_normal((VOCAB, Q + 2 * KV)).astype(np.float32)
+PARTS = np.random.default_rng(4).standard_normal((2, Q + 2 * KV)).astype(np.float32)
+LENGTHS = (3, 300, 70, 1)  # a text over a chunk of 256 positions among short ones
+SECOND = {0: 1, 2: 40}  # of two of them, where the second part begins
+
+
+def program(how: Attention) -> _native.Program:
+    """Rows [q | k | v] of tokens and parts -> attention -> logits that are its result."""
+    g = GraphBuilder(Heads(HEADS, KV_HEADS, DIM))
+    x = g.parts(g.embed(ops.pack(TABLE, format="f32")), PARTS, "parts")
+    x = g.attention(x, 0, how)
+    identity = ops.pack(np.eye(VOCAB, Q, dtype=np.float32), format="f32")
+    g.linear(g.select(x), identity, "lm_head")
+    return g.graph.compile()
+
+
+def texts() -> list[np.ndarray]:
+    """Token ids of each text."""
+    rng = np.random.default_rng(5)
+    return [rng.integers(0, VOCAB, n).astype(np.int32) for n in LENGTHS]
+
+
+def run(isa: str, threads: int, kv: str = "f32", alone: int | None = None) -> np.ndarray:
+    """What attention makes of all texts, or of one alone, float32 [tokens, q]."""
+    cache = _native.KvCache([(KV_HEADS, DIM)], 16, kv)
+    chosen = range(len(LENGTHS)) if alone is None else [alone]
+    spans, pages, ids = [], 0, []
+    for text in (texts()[i] for i in chosen):
+        count = -(-len(text) // 64)
+        spans.append((0, len(text), len(text), np.arange(pages, pages + count, dtype=np.int32)))
+        pages += count
+        ids.append(text)
+    seconds = [(n, SECOND[i]) for n, i in enumerate(chosen) if i in SECOND]
+    how = Attention(None, bidirectional=True)
+    rows = program(how).run(
+        cache, np.concatenate(ids), spans, isa, threads, second_parts=seconds
+    )[0]  # fmt: skip
+    return rows[:, :Q]
+
+
+def expected() -> np.ndarray:
+    """The definition."""
+    out = []
+    for i, text in enumerate(texts()):
+        part = np.arange(len(text)) >= SECOND.get(i, len(text))
+        row = TABLE[text].astype(np.float64) + PARTS[part.astype(int)]
+        q, k, v = (a.reshape(len(text), -1, DIM) for a in np.split(row, [Q, Q + KV], axis=1))
+        k, v = (np.repeat(a, HEADS // KV_HEADS, axis=1) for a in (k, v))
+        scores = np.einsum("ihd,jhd->hij", q, k) / DIM**0.5
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+        out.append(np.einsum("hij,jhd->ihd", weights, v).reshape(len(text), -1))
+    return np.concatenate(out)
+
+
+def test_every_position_sees_the_whole_text() -> None:
+    """And the second part of a pair has a row of its own."""
+    first = run(ISAS[0], 1)
+    np.testing.assert_allclose(first, expected(), rtol=1e-4, atol=2e-6)
+    for isa in ISAS:
+        for threads in (1, 3, 8):
+            assert_same_bits(run(isa, threads), first)
+
+
+@pytest.mark.parametrize("kv", ["i16", "i8", "f16", "f32"])
+def test_a_text_alone_has_the_same_bits(kv: str) -> None:
+    """As among others, on few threads and on many."""
+    together = np.split(run(ISAS[0], 8, kv), np.cumsum(LENGTHS)[:-1])
+    for i, rows in enumerate(together):
+        for threads in (1, 16):
+            assert_same_bits(run(ISAS[-1], threads, kv, alone=i), rows)
+
+
+def test_a_layer_that_looks_back_is_told_apart() -> None:
+    """Heads that both kinds of layers have would have two plans."""
+    g = GraphBuilder(Heads(HEADS, KV_HEADS, DIM))
+    qkv = ops.pack(np.zeros((Q + 2 * KV, Q), np.float32), format="f32")
+    x = g.attention(g.embed(ops.pack(TABLE, format="f32")), 0, Attention(None, bidirectional=True))
+    x = g.attention(g.linear(x, qkv, "second"), 1, Attention(None))
+    g.linear(g.select(x), ops.pack(np.eye(VOCAB, Q, dtype=np.float32), format="f32"), "lm_head")
+    with pytest.raises(ValueError, match="bidirectional: must be the same in all layers"):
+        g.graph.compile()
