@@ -841,6 +841,14 @@ MODELS: dict[str, Saved] = {
     "bert": Saved("BertModel", _ENCODER),
     "bert-eps": Saved("BertModel", {**_ENCODER, "layer_norm_eps": 1e-2, "type_vocab_size": 1}),
     "bert-score": Saved("BertForSequenceClassification", {**_ENCODER, "num_labels": 1}),
+    "nomic-bert": Saved("NomicBertModel", {**_ENCODER, "pad_token_id": 0}),
+    "nomic-bert-base": Saved(
+        "NomicBertModel",
+        {
+            **_ENCODER, "pad_token_id": 0, "layer_norm_eps": 1e-2,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
+        },
+    ),
     "xlm-roberta": Saved("XLMRobertaModel", _BEHIND_PADS),
     "xlm-roberta-score": Saved(
         "XLMRobertaForSequenceClassification", {**_BEHIND_PADS, "num_labels": 1}
@@ -893,7 +901,7 @@ _THREE_GEMMA4: dict[str, Any] = {
 #: By class: fields without which two layers and few positions do not show what is special. Sizes
 #: are those of `digests.CONFIG`.
 DIGESTED: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("BertModel", "XLMRobertaModel", "RobertaModel"), _ALL_KEYS),
+    **dict.fromkeys(("BertModel", "XLMRobertaModel", "RobertaModel", "NomicBertModel"), _ALL_KEYS),
     **dict.fromkeys(("BertForSequenceClassification", "RobertaForSequenceClassification"), _SCORES),
     "XLMRobertaForSequenceClassification": _SCORES,
     "Gemma2ForCausalLM": {"sliding_window": 48, "query_pre_attn_scalar": 64},
