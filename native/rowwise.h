@@ -11,10 +11,15 @@ inline VF relu2_up(VF g, VF up) {
     const VF r = f_max(f_set1(0.0f), g);  // in this order a NaN stays one
     return f_mul(f_mul(r, r), up);
 }
-inline VF silu_up(VF g, VF up) { return f_mul(f_silu(g), up); }
-inline VF clamped_up(VF g, VF up, VF limit) {  // in these orders a NaN stays one
-    g = f_min(limit, g);
-    up = f_max(f_sub(f_set1(0.0f), limit), f_min(limit, up));
+// In these orders a NaN stays one.
+inline VF gate_within(VF g, VF limit) { return f_min(limit, g); }
+inline VF up_within(VF up, VF limit) { return f_max(f_sub(f_set1(0.0f), limit), f_min(limit, up)); }
+inline VF silu_up(VF g, VF up, VF limit) {
+    return f_mul(f_silu(gate_within(g, limit)), up_within(up, limit));
+}
+inline VF clamped_up(VF g, VF up, VF limit) {
+    g = gate_within(g, limit);
+    up = up_within(up, limit);
     const VF e = f_exp(f_mul(g, f_set1(-1.702f)));
     return f_mul(f_div(g, f_add(f_set1(1.0f), e)), f_add(up, f_set1(1.0f)));
 }
@@ -26,7 +31,7 @@ inline F16x glu_up(F16x g, F16x up, [[maybe_unused]] float limit) {
         if constexpr (kGlu == sterna::Glu::kRelu2) {
             y.v[i] = relu2_up(g.v[i], up.v[i]);
         } else if constexpr (kGlu == sterna::Glu::kSilu) {
-            y.v[i] = silu_up(g.v[i], up.v[i]);
+            y.v[i] = silu_up(g.v[i], up.v[i], f_set1(limit));
         } else if constexpr (kGlu == sterna::Glu::kGelu) {
             y.v[i] = f_mul(f_gelu(g.v[i]), up.v[i]);
         } else if constexpr (kGlu == sterna::Glu::kGeluTanh) {

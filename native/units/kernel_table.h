@@ -172,8 +172,8 @@ struct ActiveColumns {
 };
 
 // What a gate becomes before it multiplies `up`; kGelu has the normal distribution's integral, kGeluTanh the
-// approximation of it by a hyperbolic tangent. kClamped: gate sigmoid(1.702 gate) (up + 1), of a gate up to a limit
-// and an up within it.
+// approximation of it by a hyperbolic tangent. kClamped: gate sigmoid(1.702 gate) (up + 1). Of that and
+// of kSilu the gate is at most a limit, and up is within it.
 enum class Glu : int { kNone, kRelu2, kSilu, kGelu, kGeluTanh, kClamped };
 
 // One token's row: optional gate * up, optional RMSNorm, optional int8 quantisation.
@@ -182,7 +182,7 @@ struct RowwiseArgs {
     int64_t up_offset;  // where `up` starts in x, for a Glu
     int64_t width;
     Glu glu;
-    float limit;  // kClamped
+    float limit = __builtin_inff();  // of kSilu and kClamped
     const float* norm;  // [width] or null
     float eps;
     // Where it is not 0, the result is transformed in blocks, of a power of two that divides the width, a multiple of

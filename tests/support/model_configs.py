@@ -941,6 +941,7 @@ DIGESTED: dict[str, dict[str, Any]] = {
     "Lfm2MoeForCausalLM": {
         **_TWO_EXPERTS, "layer_types": ["conv", FULL], "num_dense_layers": 1,
     },
+    "MapleForCausalLM": {**_TWO_EXPERTS, **_TWO_WINDOWS, "head_dim": 64},
     "MixtralForCausalLM": {"num_local_experts": 5, "num_experts_per_tok": 2},
     "Qwen3MoeForCausalLM": {**_TWO_EXPERTS, "mlp_only_layers": [1]},
     "OlmoeForCausalLM": {"num_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 160},

@@ -54,8 +54,10 @@ class RowwiseOp final : public RowOp {
         const Operand& second = up_ ? up_ : x_;
         f.require(up_column_ >= 0 && up_column_ + width_ <= second.ld(), "up_column",
                   "must leave a width of columns");
-        f.require((glu_ == Glu::kClamped) == (limit_ > 0 && std::isfinite(limit_)), "limit",
-                  "must be positive where the glu is clamped, else 0");
+        const bool limited = limit_ > 0 && std::isfinite(limit_);
+        f.require(limited ? glu_ == Glu::kClamped || glu_ == Glu::kSilu
+                          : limit_ == 0 && glu_ != Glu::kClamped,
+                  "limit", "must be positive where the glu is clamped, may be of silu, else is 0");
         f.require(parts_ == 1 ||
                       (parts_ > 1 && width_ % parts_ == 0 && width_ / parts_ % kRowBlock == 0 &&
                        glu_ == Glu::kNone && !norm_.empty() && !rounding_ && !block_),
@@ -129,7 +131,7 @@ void RowwiseOp::row(Step& step, int64_t n, int worker) {
     if (shares_) a.x = shared_row(unit, worker);
     a.width = width_ / parts_;
     a.glu = glu_;
-    a.limit = limit_;
+    if (limit_ > 0) a.limit = limit_;
     a.norm = norm_.empty() ? nullptr : norm_.data();
     a.eps = eps_;
     a.hadamard_block = block_;

@@ -198,7 +198,9 @@ class GraphBuilder:
     ) -> Value:
         """act(gate) * up of a row [gate | up]; activation: "relu2", "silu", "gelu" or
         "gelu_pytorch_tanh", in the words of config.json; or "clamped": gate sigmoid(1.702 gate)
-        (up + 1), of a gate that is at most `limit` and an up within it.
+        (up + 1).
+
+        limit: of a clamped one, and of silu unless it is 0: the gate is at most that, up within it.
 
         up: where it stands in another row, from a column on; then the first row is the gate.
         """

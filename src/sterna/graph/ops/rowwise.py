@@ -17,7 +17,7 @@ class RowwiseOp(Op):
     optional.
 
     glu: an activation as `Graph.glu` takes it. What it multiplies begins at `up_column` of `up`,
-    or if that is None of x; limit: of a clamped one.
+    or if that is None of x; limit: of a clamped one, or of silu.
     norm: weights of an RMSNorm; parts: of a row, each normalised by itself.
     inverse: of the rotation.
     rounding: to int8 for integer layers, as `Format.rounding`; None: not rounded.
