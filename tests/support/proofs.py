@@ -1,11 +1,11 @@
-"""The table of proofs in docs/reference/models.md: each architecture's error beside transformers.
+"""The table of proofs in docs/reference/models.md: each architecture's error against transformers.
 
     PYTHONPATH=tests/models python tests/support/proofs.py            # prints it
     PYTHONPATH=tests/models python tests/support/proofs.py --write    # and writes it into the page
 
-The error is the largest difference of logits, relative to their spread, of all rows of `MODELS`
-that an architecture has: float32 weights, keys and values, 60 tokens. Ternary rows are left out,
-since their layers round activations. Lines are those of code.
+The error is the largest difference of logits (or scores), relative to their spread, of all rows of
+`MODELS` that an architecture has: float32 weights, keys and values, 60 tokens. Ternary rows are
+left out, since their layers round activations. Lines are those of code.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-import saved_models
 from model_configs import MODELS
-from test_saved_models import TOKENS, error, logits
+from test_saved_models import error_of
 
 from sterna.models import modules
 
@@ -52,8 +51,7 @@ def largest_error(names: list[str]) -> float:
     for name in names:
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            model = saved_models.write(Path(folder), MODELS[name])
-            errors.append(error(logits(Path(folder)), saved_models.logits_of(model, TOKENS)))
+            errors.append(error_of(name, Path(folder)))
     return max(errors)
 
 
