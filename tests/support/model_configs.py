@@ -797,6 +797,19 @@ MODELS: dict[str, Saved] = {
     "qwen3.5-moe": Saved(
         "Qwen3_5MoeForCausalLM", {**_REGULAR, **_MOE, "shared_expert_intermediate_size": 48}
     ),
+    "qwen3-next": Saved(
+        "Qwen3NextForCausalLM",
+        {**_REGULAR, **_MOE, "shared_expert_intermediate_size": 48},
+        converted=False,
+    ),
+    "qwen3-next-of-all": Saved(
+        "Qwen3NextForCausalLM",
+        {
+            **_DELTA, **_MOE, "shared_expert_intermediate_size": 48, "norm_topk_prob": False,
+            "rms_norm_eps": 1e-2,
+        },
+        converted=False,
+    ),
     "qwen3.5-moe-vision": Saved(
         "Qwen3_5MoeForConditionalGeneration",
         {**_DELTA, **_MOE, "shared_expert_intermediate_size": 48, "vision_config": _VISION},
@@ -968,6 +981,7 @@ DIGESTED: dict[str, dict[str, Any]] = {
         "rotary_dim": 32,
     },
     "Qwen3_5MoeForCausalLM": {**_TWO_HYBRID, **_TWO_EXPERTS, **_SHARED},
+    "Qwen3NextForCausalLM": {**_TWO_HYBRID, **_TWO_EXPERTS, **_SHARED},
     "Qwen3_5MoeForConditionalGeneration": {
         "text_config": {**_TWO_HYBRID, **_TWO_EXPERTS, **_SHARED}
     },

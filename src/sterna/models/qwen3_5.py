@@ -12,6 +12,7 @@ Checkpoints with a vision tower nest the text's config and tensors.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from sterna import _native
@@ -67,6 +68,11 @@ MIXERS = "mixer_types"  # a field of ours: layer_types of both kinds
 #: quantised weights may span several heads, so no loader can reorder such columns.
 TILED_OUT_PROJ = "tiled_out_proj"
 MAX_CONV_WIDTH = 16  # native kMaxConvWidth
+#: A row [q | k | v …] of a recurrent layer, and the columns where z, b and a begin.
+Row = tuple[Value, int, int, int]
+Projected = Callable[
+    [GraphBuilder, TransformerConfig, WeightSource, Value, RecurrentHeads, str], Row
+]
 
 
 def complete(f: Fields) -> dict[str, Any]:
@@ -98,9 +104,13 @@ def _mixers(t: Fields) -> list[str]:
 
 
 def build(
-    g: GraphBuilder, c: TransformerConfig, w: WeightSource, ffn: FeedForward | None = None
-) -> Value:
-    """Write the model's layers into `g`; returns the logits. ffn: replaces the dense one."""
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, ffn: FeedForward | None = None,
+    projected: Projected | None = None,
+) -> Value:  # fmt: skip
+    """Write the model's layers into `g`; returns the logits. ffn: replaces the dense one.
+
+    projected: writes the projections of a recurrent layer, if these are stored in another way.
+    """
     heads, feed_forward = _heads(c.fields), ffn or _dense(c, w)
     x, table = layers.embedding(g, c, w)
     for i, mixer in enumerate(c.fields.config[MIXERS]):
@@ -116,7 +126,8 @@ def build(
             )  # fmt: skip
             x = layers.output(g, c, w, h, x, f"{name}.o_proj", bias=bias)
         else:
-            h = _delta_net(g, c, w, h, heads, f"{p}.linear_attn")
+            row = (projected or _projected)(g, c, w, h, heads, f"{p}.linear_attn")
+            h = _delta_net(g, c, w, row, heads, f"{p}.linear_attn")
             x = layers.output(g, c, w, h, x, f"{p}.linear_attn.out_proj")
             if _is_tiled(c, f"{p}.linear_attn"):  # adapters have the columns in another order
                 g.without_adapters(f"{p}.linear_attn.out_proj")
@@ -155,15 +166,10 @@ def _heads(f: Fields) -> RecurrentHeads:
     return RecurrentHeads(k_heads, v_heads, k_dim, v_dim)
 
 
-def _delta_net(
-    g: GraphBuilder,
-    c: TransformerConfig,
-    w: WeightSource,
-    h: Value,
-    heads: RecurrentHeads,
+def _projected(
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, h: Value, heads: RecurrentHeads,
     name: str,
-) -> Value:
-    """Write a gated DeltaNet layer, up to out_proj."""
+) -> Row:  # fmt: skip
     parts = [
         Linear(f"{name}.in_proj_{part}", M, c.hidden_size)
         for part, M in (
@@ -171,6 +177,15 @@ def _delta_net(
         )
     ]  # fmt: skip
     row, (_, z, b, a) = layers.linear_parts(g, c, w, h, f"{name}.in_proj", parts)
+    return row, z, b, a
+
+
+def _delta_net(
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, projections: Row,
+    heads: RecurrentHeads, name: str,
+) -> Value:  # fmt: skip
+    """Write a gated DeltaNet layer, from its projections up to out_proj."""
+    row, z, b, a = projections
     width = c.fields.count("linear_conv_kernel_dim", most=MAX_CONV_WIDTH)
     taps = w.vector(f"{name}.conv1d.weight", heads.width, 1, width)
     row = g.conv(row, taps.reshape(heads.width, width), f"{name}.conv1d")

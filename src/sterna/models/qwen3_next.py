@@ -1,0 +1,75 @@
+"""Qwen3-Next: Qwen3.5's graph with experts; recurrent layers store q, k, v, z as one matrix.
+
+Its rows are those of each key head in turn, [q | k | v | z]; another matrix has [b | a].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from sterna.graph import GraphBuilder, Piece, RecurrentHeads, Value
+from sterna.models import layers, moe, qwen3_5, qwen3_5_moe
+from sterna.models.config import TransformerConfig
+from sterna.models.config_fields import Fields
+from sterna.weights.sources import Linear, WeightSource
+
+ARCHITECTURES = ("Qwen3NextForCausalLM",)
+ACTIVATION = qwen3_5.ACTIVATION
+TERNARY = qwen3_5.TERNARY
+DEFAULTS: dict[str, Any] = {
+    **qwen3_5_moe.DEFAULTS, "vocab_size": 151936, "intermediate_size": 5632,
+    "num_hidden_layers": 48, "num_experts_per_tok": 10, "num_experts": 512,
+    "norm_topk_prob": True, "decoder_sparse_step": 1,
+}  # fmt: skip
+SKIPPED = qwen3_5.SKIPPED
+
+
+def complete(f: Fields) -> dict[str, Any]:
+    """Return Qwen3.5's fields; refuse layers without experts."""
+    f.supported("decoder_sparse_step", f.count("decoder_sparse_step"), 1)
+    f.supported("mlp_only_layers", f.config.get("mlp_only_layers") or [], [])
+    return qwen3_5_moe.complete(f)
+
+
+def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
+    """Write the model's layers into `g`; returns the logits."""
+    shared = c.fields.count("shared_expert_intermediate_size")
+    of_all = not c.fields.flag("norm_topk_prob")
+    how = moe.ExpertFields.of(c.fields, "moe_intermediate_size", of_all=of_all, shared=shared)
+
+    def ffn(g: GraphBuilder, h: Value, x: Value, name: str) -> Value:
+        return moe.feed_forward(g, c, w, h, x, name, how)
+
+    return qwen3_5.build(g, c, w, ffn, _projected)
+
+
+def _projected(
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, h: Value, heads: RecurrentHeads,
+    name: str,
+) -> qwen3_5.Row:  # fmt: skip
+    linears = [
+        Linear(f"{name}.in_proj_qkvz", heads.width + heads.v_width, c.hidden_size),
+        Linear(f"{name}.in_proj_ba", 2 * heads.v_heads, c.hidden_size),
+    ]
+    x, (qkvz, ba) = layers.linear_parts(g, c, w, h, f"{name}.in_proj", linears)
+    each = heads.v_heads // heads.k_heads
+    z = heads.width
+    b = z + heads.v_width
+    pieces = [
+        *_of_key_heads(heads, qkvz, [heads.k_dim] * 2 + [each * heads.v_dim] * 2, 0),
+        *_of_key_heads(heads, ba, [each, each], b),
+    ]
+    width = b + 2 * heads.v_heads
+    row = g.place(width, [(x, piece) for piece in pieces], f"{name}.in_proj")
+    return row, z, b, b + heads.v_heads
+
+
+def _of_key_heads(
+    heads: RecurrentHeads, begin: int, widths: list[int], column: int
+) -> Iterator[Piece]:
+    """Yield a piece for each part of the key heads, so that a part's heads stand side by side."""
+    stride = sum(widths)
+    for width in widths:
+        yield Piece(width, heads.k_heads, begin, stride, column, width)
+        begin, column = begin + width, column + heads.k_heads * width
