@@ -11,6 +11,7 @@ from typing import Any
 
 from sterna.models import deepseek_v3
 from sterna.models.config_fields import Fields
+from sterna.models.deepseek_v3 import build as build
 
 ARCHITECTURES = ("Glm4MoeLiteForCausalLM",)
 ACTIVATION = deepseek_v3.ACTIVATION
@@ -27,7 +28,6 @@ for _name in ("first_k_dense_replace", "head_dim"):
     del DEFAULTS[_name]  # the class has no such field
 ALIASES = deepseek_v3.ALIASES
 SKIPPED = deepseek_v3.SKIPPED
-build = deepseek_v3.build
 
 
 def complete(f: Fields) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from sterna.graph import GraphBuilder, Value
 from sterna.models import gpt2, layers
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
+from sterna.models.gpt2 import unread as unread
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("GPTBigCodeForCausalLM",)
@@ -24,7 +25,7 @@ ALIASES = gpt2.ALIASES
 GGUF = {
     "starcoder": replace(gpt2.GGUF["gpt2"], architecture=ARCHITECTURES[0], activation=ACTIVATION)
 }
-PREFIXES, unread = gpt2.PREFIXES, gpt2.unread
+PREFIXES = gpt2.PREFIXES
 
 
 def complete(f: Fields) -> dict[str, Any]:

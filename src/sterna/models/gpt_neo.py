@@ -8,6 +8,7 @@ from sterna.graph import GraphBuilder, Value
 from sterna.models import gpt2, layers
 from sterna.models.config import FULL, SLIDING, TransformerConfig
 from sterna.models.config_fields import Fields
+from sterna.models.gpt2 import unread as unread
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("GPTNeoForCausalLM",)
@@ -24,7 +25,7 @@ ALIASES = {
     "window_size": "sliding_window", "activation_function": "hidden_act",
     "layer_norm_epsilon": "rms_norm_eps",
 }  # fmt: skip
-PREFIXES, unread = gpt2.PREFIXES, gpt2.unread
+PREFIXES = gpt2.PREFIXES
 KINDS = {"global": FULL, "local": SLIDING}
 
 

@@ -14,6 +14,7 @@ from sterna.graph import GraphBuilder, Value
 from sterna.models import gpt2, layers
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
+from sterna.models.gpt2 import unread as unread
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("GPTJForCausalLM",)
@@ -25,7 +26,7 @@ DEFAULTS: dict[str, Any] = {
     "rms_norm_eps": 1e-5, "tie_word_embeddings": False, "rotary_dim": 64,
 }  # fmt: skip
 ALIASES = gpt2.ALIASES
-PREFIXES, unread = gpt2.PREFIXES, gpt2.unread
+PREFIXES = gpt2.PREFIXES
 
 
 def complete(f: Fields) -> dict[str, Any]:
