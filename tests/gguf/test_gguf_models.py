@@ -499,6 +499,11 @@ def test_floats_of_bitnet_are_doubted(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_gguf_alone(mixed: Path) -> None:
-    """A folder is no file: the error says what is in it."""
-    failed(command("generate", "--model", str(mixed.parent), "x"), "config.json")
+    """It opens as the file; a file that is not there is named."""
+    texts = [
+        command("generate", "--model", str(path), "x", "--max-tokens", "4")
+        for path in (mixed, mixed.parent)
+    ]
+    assert [text.exit_code for text in texts] == [0, 0]
+    assert texts[0].output == texts[1].output
     failed(command("generate", "--model", str(mixed.with_name("no.gguf")), "x"), "no.gguf")

@@ -195,7 +195,7 @@ def test_pages_of_layers_with_windows() -> None:
     for wrong in ((-1, 3), (4, 3), (0, pages)):
         with pytest.raises(ValueError, match="pages: the first and the last"):
             cache.release(*wrong, windowed=True)
-    with pytest.raises(ValueError, match="windowed: must be one for each layer"):
+    with pytest.raises(ValueError, match="windowed, keys_alone: must be one for each layer"):
         _native.KvCache(heads, 1, "f16", [True])
 
 
