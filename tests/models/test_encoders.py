@@ -1,4 +1,4 @@
-"""Encoders and cross-encoders from texts to vectors and scores, beside transformers."""
+"""Encoders give transformers' vectors, and cross-encoders its scores."""
 
 from __future__ import annotations
 
@@ -167,7 +167,8 @@ def test_pairs_that_are_none(tmp_path: Path) -> None:
     """And what is too long, or no prompt."""
     write(tmp_path, "bert-score")
     llm = LLM(tmp_path, cache=False, threads=1)
-    failure(lambda: llm.score([("a",)]), RequestError, "pair 0")  # type: ignore[list-item]
+    alone: Any = ("a",)
+    failure(lambda: llm.score([alone]), RequestError, "pair 0")
     failure(lambda: llm.score([("a", "cat " * 300)]), ContextError, "at most 256 tokens")
     failure(lambda: llm.generate("a cat"), RequestError, "use score")
 
