@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -68,23 +69,43 @@ def answer(page: Any, nth: int = 0) -> Any:
     return page.locator("article.assistant").nth(nth)
 
 
-def instead(page: Any, *contents: str, end: str = "data: [DONE]\n\n") -> None:
-    """Answers of a server that is not ours: content in chunks."""
-    chunks = [
-        {"choices": [{"index": 0, "delta": {"content": c}, "logprobs": None}]} for c in contents
-    ]
-    body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + end
-    page.route(
-        "**/v1/chat/completions",
-        lambda route: route.fulfill(status=200, content_type="text/event-stream", body=body),
-    )
+def content(page: Any, nth: int = 0) -> str:
+    """What an answer says, before Markdown is read."""
+    answers = "pathOf(chat).filter(one => one.role === 'assistant')"
+    return str(page.evaluate(f"nth => {answers}[nth].content", nth))
+
+
+def stream(*deltas: dict[str, Any], end: str = "data: [DONE]\n\n") -> str:
+    """An answer as events, the last of which says why it ended."""
+    choices = [{"index": 0, "delta": delta, "logprobs": None, "token_ids": [1]} for delta in deltas]
+    choices.append({"index": 0, "delta": {}, "finish_reason": "stop"})
+    return "".join(f"data: {json.dumps({'choices': [one]})}\n\n" for one in choices) + end
+
+
+def answered(page: Any, *bodies: str) -> list[Any]:
+    """Answers of a server that is not ours, the last of them again and again. Returns requests."""
+    sent: list[Any] = []
+
+    def handle(route: Any) -> None:
+        body = bodies[min(len(sent), len(bodies) - 1)]
+        sent.append(route.request.post_data_json)
+        route.fulfill(status=200, content_type="text/event-stream", body=body)
+
+    page.route("**/v1/chat/completions", handle)
+    return sent
+
+
+def instead(page: Any, *contents: str, **more: str) -> None:
+    """One answer of a server that is not ours: content in chunks."""
+    answered(page, stream(*({"content": text} for text in contents), **more))
 
 
 def test_an_answer(page: Any, server: ServerProcess) -> None:
     """As the server gives it; its request, copied, makes the same again."""
     settings(page, max_tokens="40", temperature="1")
     say(page, "def f(x):")
-    text = answer(page).locator(".text").text_content()
+    answer(page)
+    text = content(page)
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     answer(page).get_by_role("button", name="Copy as curl").click()
     copied = page.evaluate("() => navigator.clipboard.readText()")
@@ -97,7 +118,9 @@ def test_an_answer(page: Any, server: ServerProcess) -> None:
 def test_alternatives_of_a_token(page: Any, server: ServerProcess) -> None:
     settings(page, max_tokens="5", temperature="0")
     say(page, "def f(x):")
-    answer(page).locator(".t").nth(2).click()
+    token = answer(page).locator(".t").nth(1)
+    at = token.evaluate("one => one.token.at")
+    token.click()
     rows = page.locator("#card tr")
     rows.nth(7).wait_for()  # the page asks for them when it is clicked
     assert rows.count() == 8
@@ -107,7 +130,7 @@ def test_alternatives_of_a_token(page: Any, server: ServerProcess) -> None:
         "temperature": 0,
     }
     found = server.post("/v1/chat/completions", **body, logprobs=True, top_logprobs=8).json()
-    exact = [t["logprob"] for t in found["choices"][0]["logprobs"]["content"][2]["top_logprobs"]]
+    exact = [t["logprob"] for t in found["choices"][0]["logprobs"]["content"][at]["top_logprobs"]]
     shown = [float(rows.nth(i).locator("td").nth(2).text_content()) for i in range(8)]
     assert shown == exact
     page.keyboard.press("Escape")
@@ -125,12 +148,14 @@ def test_stop_edit_again(page: Any, server: ServerProcess) -> None:
     while server.running():
         assert time.monotonic() < until
     settings(page, max_tokens="4")
-    stopped = answer(page).locator(".text").text_content()
+    answer(page)
+    stopped = content(page)
     answer(page).get_by_role("button", name="Regenerate").click()
     answer(page)
     assert page.locator("article.assistant .version").text_content() == "2/2"
     page.get_by_role("button", name="Previous version").click()
-    assert answer(page).locator(".text").text_content() == stopped
+    answer(page)
+    assert content(page) == stopped
     page.locator("article.user").hover()
     page.get_by_role("button", name="Edit").click()
     assert page.input_value("#say") == "x = 1"
@@ -139,7 +164,8 @@ def test_stop_edit_again(page: Any, server: ServerProcess) -> None:
     assert page.locator("article").count() == 2
     assert page.locator("article.user .version").text_content() == "2/2"
     page.get_by_role("button", name="Previous version").first.click()
-    assert answer(page).locator(".text").text_content() == stopped
+    answer(page)
+    assert content(page) == stopped
 
 
 def test_nothing_is_lost_by_editing(page: Any) -> None:
@@ -180,7 +206,7 @@ def test_what_is_typed_stays(page: Any) -> None:
 
 def test_an_answer_goes_on(page: Any, server: ServerProcess) -> None:
     """While another conversation is open; a reload makes it again, to the bit."""
-    settings(page, max_tokens="400", temperature="1", seed="7")
+    settings(page, max_tokens="900", temperature="1", seed="7")
     say(page, "import os")
     page.locator("article.assistant .t").first.wait_for(state="attached")
     page.click("#new")
@@ -188,8 +214,9 @@ def test_an_answer_goes_on(page: Any, server: ServerProcess) -> None:
     page.locator("#list li.running button").first.click()
     page.locator("article.assistant .t").nth(10).wait_for(state="attached")
     page.reload()
-    text = answer(page).locator(".text").text_content()
-    body = {"messages": [{"role": "user", "content": "import os"}], "max_tokens": 400}
+    answer(page)
+    text = content(page)
+    body = {"messages": [{"role": "user", "content": "import os"}], "max_tokens": 900}
     same = server.post("/v1/chat/completions", **body, temperature=1, seed=7).json()
     assert text == same["choices"][0]["message"]["content"]
 
@@ -301,20 +328,230 @@ def test_the_share_of_memory(page: Any, nbytes: float, seen: bool) -> None:
 
 
 def test_hostile_output(page: Any) -> None:
-    """Markup, right-to-left, and lines that are none of code."""
-    text = "<script>document.title='x'</script><img src=x onerror=alert(1)>\n"
-    text += "\u202egnp.exe\u202c\n``not\n"
-    instead(page, *text, "```html\n<b>code</b>\n", "```\nafter `x`")
+    """HTML, addresses of scripts, pictures of others, right-to-left: text, and nothing else."""
+    text = "<script>document.title='x'</script>\n\n<img src=x onerror=alert(1)> "
+    text += "\u202egnp.exe\u202c [bad](javascript:alert(1)) ![far](https://example.org/x.png)\n\n"
+    text += "```html\n<b>code</b>\n```\nafter `<i>x</i>`"
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    instead(page, *text)
     say(page, "<img src=x onerror=alert(1)>")
-    shown = answer(page).locator(".text")
-    assert shown.text_content() == f"{text}<b>code</b>\nafter `x`"
-    assert shown.locator("pre").text_content() == "<b>code</b>\n"
-    assert page.locator("article img, article script, article b").count() == 0
-    assert page.title() == "Sterna"
+    for _ in range(2):
+        shown = answer(page).locator(".text")
+        said = shown.text_content()
+        assert "<script>document.title='x'</script>" in said
+        assert "<img src=x onerror=alert(1)> \u202egnp.exe\u202c bad far" in said
+        assert shown.locator("pre").text_content() == "<b>code</b>"
+        assert shown.locator("p code").text_content() == "<i>x</i>"
+        assert page.locator("article :is(img, script, b, i)").count() == 0
+        assert page.locator("article a").evaluate_all("all => all.map(one => one.href)") == [
+            "https://example.org/x.png"
+        ]
+        assert page.title() == "Sterna"
+        page.reload()
+        page.locator("#list button").first.click()
+    assert not any("example.org" in url for url in asked)
+
+
+MARKDOWN = """# Title
+
+A **bold** word, *stress*, ~~gone~~, `code`, [a link](https://example.org "t"), \\(a_b*c*\\)
+and a break &amp; more.
+
+| a | b |
+|---|--:|
+| 1 | `2` |
+
+- [x] done
+- plain
+  1. nested
+
+> quoted
+> twice
+
+```python
+def f(x):  # why
+    return "x"
+```
+"""
+
+
+def test_markdown(page: Any) -> None:
+    """The same elements while it streams and after a reload; every token can be clicked."""
+    instead(page, *MARKDOWN)  # one character a token: every prefix of it is drawn at some time
+    say(page, "x")
+    whole = answer(page).locator(".text")
+    tree = "node => node.innerHTML.replace(/<span class=\"t\">([^<]*)<.span>/g, '$1')"
+    streamed = whole.evaluate(tree)
+    counts = {
+        "h2": 1, "strong": 1, "em": 1, "del": 1, "code.math": 1, "th": 2, "td": 2, "td.right": 1,
+        "li": 3, "li.task input:checked": 1, "ol li": 1, "blockquote p": 1, "pre .c-keyword": 2,
+        "a[target=_blank][rel~=noopener]": 1, "br": 2,
+    }  # fmt: skip
+    assert {name: whole.locator(name).count() for name in counts} == counts
+    assert whole.locator("code.math").text_content() == "\\(a_b*c*\\)"
+    assert "a break & more" in whole.text_content()
+    clicked = "all => all.map(one => [one.token.at, one.textContent])"
+    tokens = whole.locator(".t").evaluate_all(clicked)
+    assert all(MARKDOWN[at] == text for at, text in tokens)
+    assert [text for _, text in tokens if text.strip()][:10] == list("TitleAbold")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    whole.get_by_role("button", name="Copy").click()
+    copied = page.evaluate("() => navigator.clipboard.readText()")
+    assert copied == 'def f(x):  # why\n    return "x"'
     page.reload()
-    page.locator("#list button").first.click()
-    assert answer(page).locator(".text").text_content() == f"{text}<b>code</b>\nafter `x`"
-    assert page.locator("article img, article script").count() == 0
+    assert answer(page).locator(".text").evaluate(tree) == streamed
+
+
+@pytest.mark.parametrize("part", ["_a", "> ", "1. ", "[", "```\n", "- a\n  ", "|a|b|\n", "**a "])
+def test_markdown_that_is_slow_to_read(page: Any, part: str) -> None:
+    """Texts that take a parser quadratic time, or all of its stack, still end."""
+    instead(page, part * (100_000 // len(part)))
+    say(page, "x")
+    began = time.monotonic()
+    answer(page)
+    assert time.monotonic() - began < 20
+    say(page, "y")
+    answer(page, 1)
+
+
+def test_thoughts(page: Any) -> None:
+    """They are folded when the answer begins."""
+    answered(page, stream({"reasoning_content": "hm"}, {"content": "yes"}))
+    say(page, "x")
+    answer(page)
+    thought = page.locator("article.assistant details.thought")
+    assert thought.get_attribute("open") is None
+    thought.locator("summary").click()
+    assert thought.locator(".text").is_visible()
+
+
+def test_a_tool_call(page: Any) -> None:
+    """It is shown, and its result, which a person writes, is sent."""
+    call = {"index": 0, "id": "c1", "function": {"name": "look", "arguments": '{"a": '}}
+    rest = {"index": 0, "function": {"arguments": "1}"}}
+    sent = answered(
+        page,
+        stream({"content": "I look."}, {"tool_calls": [call]}, {"tool_calls": [rest]}),
+        stream({"content": "Seen."}),
+    )
+    settings(page, tools='[{"type": "function", "function": {"name": "look"}}]')
+    say(page, "x")
+    assert answer(page).locator(".call pre").text_content() == '{\n  "a": 1\n}'
+    answer(page).locator(".call textarea").fill("a bird")
+    page.get_by_role("button", name="Send results").click()
+    assert answer(page, 1).locator(".text").text_content() == "Seen."
+    assert page.locator("article.tool").text_content() == "Result of looka bird"
+    assert sent[0]["tools"][0]["function"]["name"] == "look"
+    function = {"name": "look", "arguments": '{"a": 1}'}
+    assert sent[1]["messages"][1:] == [
+        {
+            "role": "assistant",
+            "content": "I look.",
+            "tool_calls": [{"id": "c1", "type": "function", "function": function}],
+        },
+        {"role": "tool", "tool_call_id": "c1", "content": "a bird"},
+    ]
+
+
+PICTURE = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJg"
+    "gg=="
+)
+
+
+def test_files(page: Any) -> None:
+    """A text becomes a block of code, a picture a part of its own; an edit keeps both."""
+    sent = answered(page, stream({"content": "ok"}))
+    files = [("a.txt", "text/plain", b"```\nx"), ("b.png", "image/png", PICTURE)]
+    files.append(("c.bin", "application/octet-stream", b"\0\1"))
+    picked = [{"name": n, "mimeType": kind, "buffer": data} for n, kind, data in files]
+    page.set_input_files("#pick", picked)
+    page.locator("#files li").nth(1).wait_for()
+    page.get_by_text("c.bin is neither text nor an image.").wait_for()
+    say(page, "see")
+    answer(page)
+    picture = {"url": "data:image/png;base64," + base64.b64encode(PICTURE).decode()}
+    text = "a.txt:\n````\n```\nx\n````\n\nsee"
+    parts = [{"type": "image_url", "image_url": picture}, {"type": "text", "text": text}]
+    assert sent[0]["messages"] == [{"role": "user", "content": parts}]
+    assert page.locator("#files li").count() == 0
+    page.locator("article.user").hover()
+    page.get_by_role("button", name="Edit").click()
+    page.get_by_role("button", name="Remove a.txt").click()
+    say(page, "again")
+    answer(page)
+    parts[1]["text"] = "again"
+    assert sent[1]["messages"] == [{"role": "user", "content": parts}]
+
+
+def test_continuing(page: Any, server: ServerProcess) -> None:
+    """An answer that was cut off goes on where it ended."""
+    settings(page, max_tokens="5", temperature="0")
+    say(page, "def f(x):")
+    answer(page)
+    first = content(page)
+    settings(page, max_tokens="9")
+    answer(page).get_by_role("button", name="Continue").click()
+    page.wait_for_function("before => pathOf(chat)[1].content.length > before", arg=len(first))
+    answer(page)
+    assert content(page).startswith(first)
+    assert page.locator("article").count() == 2
+
+
+def test_names_search_and_files_of_conversations(page: Any, tmp_path: Any) -> None:
+    """Renamed, found, exported, and imported into another browser."""
+    instead(page, "a *bird*")
+    for text in ("one", "two"):
+        page.click("#new")
+        say(page, text)
+        answer(page)
+    page.once("dialog", lambda dialog: dialog.accept("Terns"))
+    page.locator("#list li").first.hover()
+    page.get_by_role("button", name="Rename").first.click()
+    page.fill("#search", "tern")
+    assert page.locator("#list li button:first-child").all_text_contents() == ["Terns"]
+    page.fill("#search", "BIRD")
+    assert page.locator("#list li").count() == 2
+    page.get_by_role("button", name="More").click()
+    with page.expect_download() as markdown:
+        page.click("#export-markdown")
+    assert markdown.value.suggested_filename == "Terns.md"
+    written = markdown.value.path().read_text("utf-8")
+    assert written == "# Terns\n\n## You\n\ntwo\n\n## Answer\n\na *bird*\n"
+    page.get_by_role("button", name="More").click()
+    with page.expect_download() as whole:
+        page.click("#export-all")
+    whole.value.save_as(tmp_path / "all.json")
+    (tmp_path / "bad.json").write_text('{"conversations": [{"id": 1}]}')
+    other = page.context.browser.new_context().new_page()
+    other.goto(page.url)
+    other.set_input_files("#pick-import", tmp_path / "bad.json")
+    other.get_by_text("bad.json has no conversations").wait_for()
+    other.set_input_files("#pick-import", tmp_path / "all.json")
+    other.locator("#list li").nth(1).wait_for()
+    other.get_by_role("button", name="Terns").click()
+    assert other.locator("article.assistant em").text_content() == "bird"
+    other.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_accessible(browser: Any, server: ServerProcess, scheme: str) -> None:
+    """axe finds nothing, in the conversation and in both dialogs."""
+    axe_core = pytest.importorskip("axe_playwright_python.base")
+    context = browser.new_context(color_scheme=scheme, bypass_csp=True)  # axe is a script of others
+    page = context.new_page()
+    page.goto(server.url)
+    instead(page, MARKDOWN)
+    say(page, "x")
+    answer(page)
+    page.evaluate(axe_core.AXE_FILE_PATH.read_text("utf-8"))
+    for key in ("", "Control+,", "Control+/"):
+        if key:
+            page.keyboard.press(key)
+        assert page.evaluate("axe.run()")["violations"] == []
+        page.keyboard.press("Escape")
+    context.close()
 
 
 def test_ten_megabytes(page: Any) -> None:

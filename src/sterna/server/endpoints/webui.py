@@ -14,21 +14,26 @@ from sterna.server.routing import Endpoint
 
 FOLDER = Path(__file__).parent.parent / "webui"
 #: The parts of the script, in order.
-SCRIPTS = ("tree", "text", "view", "alternatives", "requests", "store", "main")
+SCRIPTS = (
+    "tree", "text", "markdown", "files", "calls", "view", "alternatives", "requests", "transfer",
+    "store", "main",
+)  # fmt: skip
+#: Libraries of others, which come before it (their licences: webui/vendor/LICENSES.md).
+LIBRARIES = ("marked", "prism")
 
 
 @lru_cache(maxsize=1)
 def _page() -> tuple[bytes, str]:
     """Return the page with its style and script inlined, and a policy that allows only these."""
-    style = "\n" + (FOLDER / "style.css").read_text("utf-8")
-    parts = [(FOLDER / f"{name}.js").read_text("utf-8") for name in SCRIPTS]
-    script = "\n".join(['\n"use strict";', *parts])
-    page = (FOLDER / "index.html").read_text("utf-8")
-    for tag, content in (("style", style), ("script", script)):
-        page = page.replace(f"<{tag}></{tag}>", f"<{tag}>{content}</{tag}>")
+    style = "\n" + _text("style.css")
+    libraries = "\n".join(["", *(_text(f"vendor/{name}.js") for name in LIBRARIES)])
+    script = "\n".join(['\n"use strict";', *(_text(f"{name}.js") for name in SCRIPTS)])
+    page = _text("index.html")
+    for tag, content in (("style", style), ("script", libraries), ("script", script)):
+        page = page.replace(f"<{tag}></{tag}>", f"<{tag}>{content}</{tag}>", 1)
     policy = (
         "default-src 'none'",
-        f"script-src {_hash(script)}",
+        f"script-src {_hash(libraries)} {_hash(script)}",
         f"style-src {_hash(style)}",
         "connect-src 'self'",
         "img-src data:",
@@ -38,6 +43,10 @@ def _page() -> tuple[bytes, str]:
         "require-trusted-types-for 'script'",
     )
     return page.encode(), "; ".join(policy)
+
+
+def _text(name: str) -> str:
+    return (FOLDER / name).read_text("utf-8")
 
 
 def _hash(content: str) -> str:

@@ -13,12 +13,26 @@ addEventListener("keydown", event => {
   if (event.key === "Escape") {
     if (!$("card").hidden) hideCard();
     else if (editing) endEditing();
-    else if (!$("settings").open) stop(chat);
+    else if (!document.querySelector("dialog:modal, :popover-open")) stop(chat);
     document.body.classList.remove("open");
   }
   if (event.ctrlKey && event.shiftKey && event.key.toLowerCase() === "o") { event.preventDefault(); begin(); $("say").focus(); }
   if (event.ctrlKey && event.key === ",") { event.preventDefault(); $("settings").showModal(); }
+  if (event.ctrlKey && event.key === "/") { event.preventDefault(); showKeys(); }
+  if (event.ctrlKey && event.key.toLowerCase() === "k") { event.preventDefault(); document.body.classList.add("open"); $("search").focus(); }
 });
+
+const KEYS = [
+  ["Enter", "Send; while an answer runs, queue"], ["Shift + Enter", "New line"], ["↑ in an empty box", "Edit the last message"],
+  ["Esc", "Stop the answer; leave what is open"], ["Ctrl + Shift + O", "New conversation"], ["Ctrl + K", "Search conversations"],
+  ["Ctrl + ,", "Settings"], ["Ctrl + /", "This list"], ["Click on a token", "What else the model might have written"],
+];
+function showKeys() {
+  $("more").hidePopover();
+  $("keys").querySelector("tbody").replaceChildren(...KEYS.map(([key, does]) => make("tr", {}, make("th", { scope: "row", text: key }), make("td", { text: does }))));
+  $("keys").showModal();
+}
+$("show-keys").addEventListener("click", showKeys);
 $("new").addEventListener("click", () => { begin(); $("say").focus(); });
 $("purge").addEventListener("click", async () => {
   const deleted = [...chats.values()].filter(one => one.deleted);
@@ -31,7 +45,7 @@ $("menu").addEventListener("click", () => document.body.classList.toggle("open")
 $("main").addEventListener("click", event => { if (event.target !== $("menu")) document.body.classList.remove("open"); });
 $("options").addEventListener("click", () => $("settings").showModal());
 $("settings").addEventListener("close", () => { store.write("settings", settings()); models(); });
-$("model").addEventListener("change", () => store.write("model", $("model").value));
+$("model").addEventListener("change", () => { store.write("model", $("model").value); showDefaults(); drawContext(); });
 others?.addEventListener("message", async ({ data: id }) => {
   const found = await readAgain(id);
   if (chat.id === id && !runs.has(id) && found) {
@@ -53,7 +67,16 @@ async function models() {
       $("model").replaceChildren(...names.map(id => make("option", { value: id, text: id })));
       if (chosen in facts) $("model").value = chosen;
     }
+    showDefaults();
+    drawContext();
   } catch { status("The server cannot be reached."); }
+}
+
+// What holds where a setting is empty.
+const DEFAULTS = { temperature: 0, top_p: 1, top_k: 0, min_p: 0, repetition_penalty: 1, presence_penalty: 0, frequency_penalty: 0 };
+function showDefaults() {
+  const own = facts[$("model").value]?.sampling ?? {};
+  for (const [name, otherwise] of Object.entries(DEFAULTS)) $(name).placeholder = own[name] ?? otherwise;
 }
 
 async function start() {

@@ -1,6 +1,7 @@
 // Requests to the server, and answers as they stream in. Each conversation, open or not, has at most
 // one answer in progress.
-const FIELDS = ["system", "temperature", "top_p", "max_tokens", "seed", "schema", "key"];
+const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "max_tokens", "seed"];
+const FIELDS = ["system", ...NUMBERS, "reasoning_effort", "stop_texts", "schema", "tools", "key"];
 const ABANDONED_MS = 10000;  // an answer that no tab has updated for so long was cut off
 const runs = new Map();  // answers in progress by conversation id: { message, control }
 let facts = {};
@@ -11,17 +12,28 @@ function settings() { return Object.fromEntries(FIELDS.map(id => [id, $(id).valu
 function requestBody() {
   const set = settings(), body = { model: $("model").value || undefined };
   if (set.system) body.system = set.system;
-  for (const name of ["temperature", "top_p", "max_tokens", "seed"]) if (set[name] !== "") body[name] = Number(set[name]);
+  for (const name of NUMBERS) if (set[name] !== "") body[name] = Number(set[name]);
+  if (set.reasoning_effort) body.reasoning_effort = set.reasoning_effort;
+  if (set.stop_texts) body.stop = set.stop_texts.split("\n").filter(Boolean);
   // With a fixed seed, an answer that a reload cuts off can be reproduced.
   body.seed ??= crypto.getRandomValues(new Uint32Array(1))[0];
-  if (set.schema.trim()) body.response_format = { type: "json_schema", json_schema: { name: "answer", strict: true, schema: JSON.parse(set.schema) } };
+  if (set.schema.trim()) body.response_format = { type: "json_schema", json_schema: { name: "answer", strict: true, schema: readJson("schema") } };
+  if (set.tools.trim()) body.tools = readJson("tools");
   return body;
+}
+
+function readJson(field) {
+  try { return JSON.parse($(field).value); }
+  catch (error) { throw new Error(`Settings: ${field} is not JSON: ${error.message}`); }
 }
 
 function bodyOf(one, message) {
   if (message.body.messages) return message.body;  // written by an earlier version of this page
   const { system, ...body } = message.body, messages = messagesOf(pathTo(one, one.nodes[message.parent]));
-  return { ...body, messages: system ? [{ role: "system", content: system }, ...messages] : messages };
+  if (system) messages.unshift({ role: "system", content: system });
+  if (!message.kept) return { ...body, messages };
+  messages.push({ role: "assistant", content: message.kept });
+  return { ...body, messages, add_generation_prompt: false, continue_final_message: true };
 }
 
 function headers() {
@@ -39,32 +51,36 @@ function lastOf(one) { return pathOf(one).at(-1)?.id ?? ""; }
 
 // Send the text of the box: as a new version of a message, as a message, or into the queue.
 function send() {
-  const content = $("say").value;
-  if (!content.trim()) return;
+  const content = $("say").value, files = chat.files;
+  if (!content.trim() && !files.length) return;
   if (editing) {
     const { parent } = editing;
     stop(chat);
     endEditing();
-    ask(chat, parent, content);
+    ask(chat, parent, content, files);
     return;
   }
   $("say").value = chat.draft = "";
+  chat.files = [];
+  drawFiles();
   if (runs.has(chat.id) || chat.queue.length) {
-    chat.queue.push(content);
+    chat.queue.push({ text: content, files });
     save(chat);
     drawQueue();
     if (!runs.has(chat.id)) next(chat);
-  } else ask(chat, lastOf(chat), content);
+  } else ask(chat, lastOf(chat), content, files);
 }
 
-function ask(one, parent, content) {
-  one.title ||= content.trim().slice(0, 60);
+function ask(one, parent, content, files) {
+  one.title ||= (content.trim() || files[0]?.name || "").slice(0, 60);
   one.changed = Date.now();
-  answer(one, addMessage(one, parent, "user", content));
+  answer(one, addMessage(one, parent, "user", content, files.length ? { files } : {}));
 }
 
 function next(one) {
-  if (one.queue.length) ask(one, lastOf(one), one.queue.shift());
+  if (!one.queue.length) return;
+  const { text, files } = one.queue.shift();
+  ask(one, lastOf(one), text, files);
 }
 
 function stop(one) { runs.get(one.id)?.control.abort(); }
@@ -81,20 +97,29 @@ async function* events(response) {
   }
 }
 
-// Request another answer to a user's message.
+// Request another answer to a message.
 function answer(one, question) {
   stop(one);
   let body;
   try { body = requestBody(); }
-  catch (error) { status("The schema is not JSON: " + error.message); $("settings").showModal(); if (one === chat) draw(); return; }
-  run(one, Object.assign(addMessage(one, question.id, "assistant", ""), { body }));
+  catch (error) { status(error.message); $("settings").showModal(); if (one === chat) draw(); return; }
+  run(one, addMessage(one, question.id, "assistant", "", { body }));
+}
+
+// Go on with an answer that was stopped or cut off.
+function proceed(one, message) {
+  stop(one);
+  message.kept = message.content;
+  run(one, message);
 }
 
 // Request an answer and write it into a message.
 async function run(one, message) {
   const mine = { message, control: new AbortController() }, own = { prompt: [], ids: [], pieces: [] };
-  const before = message.content;
-  Object.assign(message, { content: "", thoughts: undefined, wrong: undefined, facts: undefined, tab: TAB, beat: Date.now() });
+  const before = message.content, kept = message.kept ?? "";
+  Object.assign(message, { content: kept, calls: undefined, wrong: undefined, facts: undefined, end: undefined, tab: TAB, beat: Date.now() });
+  if (kept) own.pieces.push([kept, null]);
+  else message.thoughts = undefined;
   live.set(message.id, own);
   runs.set(one.id, mine);
   save(one);
@@ -107,20 +132,23 @@ async function run(one, message) {
   // A repeated answer that was stopped before it reached its earlier length.
   if (before.startsWith(message.content)) message.content = before;
   message.tab = message.beat = undefined;
-  message.facts = [`${seen.usage?.completion_tokens ?? seen.count} tokens`, speed(seen)].filter(Boolean).join(" · ");
+  message.used = seen.usage?.total_tokens;
+  const model = Object.keys(facts).length > 1 ? message.body.model : "";
+  message.facts = [model, `${seen.usage?.completion_tokens ?? seen.count} tokens`, speed(seen)].filter(Boolean).join(" · ");
   const last = runs.get(one.id) === mine;
   if (last) runs.delete(one.id);
   if (one === chat) {
     shown.get(message.id)?.writer.end();
     if (before && message.content === before) draw(); else finish(message);
     status(summary(seen, message.body.model));
+    drawContext();
     if (last) { $("stop").hidden = true; drawQueue(); }
     follow();
   }
   drawList();
   await save(one);
   if (facts[message.body.model]?.bandwidth_gb_s === null) models();  // it is measured by now
-  if (last && !message.wrong && !mine.control.signal.aborted) next(one);
+  if (last && !message.wrong && !message.calls && !mine.control.signal.aborted) next(one);
 }
 
 async function read(one, message, own, seen, signal) {
@@ -152,7 +180,12 @@ async function read(one, message, own, seen, signal) {
   throw new Error("the connection was lost");
 }
 
-function take(message, own, seen, { delta, token_ids: ids = [] }) {
+function take(message, own, seen, { delta, finish_reason: end, token_ids: ids = [] }) {
+  message.end = end ?? message.end;
+  for (const { index, id, function: said } of delta.tool_calls ?? []) {
+    const call = (message.calls ??= [])[index] ??= { id, name: said.name, text: "" };
+    call.text += said.arguments ?? "";
+  }
   const writer = shown.get(message.id)?.writer;
   if (ids.length) { seen.count += ids.length; seen.first ||= performance.now(); own.ids.push(...ids); }
   if (delta.reasoning_content) {

@@ -33,13 +33,19 @@ function finished(request) {
   });
 }
 
+// Conversations of earlier versions of this page had no files.
+function complete(chat) {
+  const queue = chat.queue.map(one => typeof one === "string" ? { text: one, files: [] } : one);
+  return { ...chat, files: chat.files ?? [], queue };
+}
+
 async function openStore() {
   try {
     const request = indexedDB.open("sterna", 1);
     request.onupgradeneeded = () => request.result.createObjectStore("chats", { keyPath: "id" });
     database = await finished(request);
     database.onversionchange = () => database.close();
-    for (const chat of await finished(database.transaction("chats").objectStore("chats").getAll())) chats.set(chat.id, chat);
+    for (const chat of await finished(database.transaction("chats").objectStore("chats").getAll())) chats.set(chat.id, complete(chat));
     await moveOld();
   } catch {
     database = null;
@@ -72,7 +78,7 @@ function put(chat) {
 }
 
 async function save(chat) {
-  if (!Object.keys(chat.nodes).length && !chat.draft) {  // the conversation is empty
+  if (!Object.keys(chat.nodes).length && !chat.draft && !chat.files.length) {  // the conversation is empty
     if (chats.has(chat.id)) await erase([chat.id]);
     return;
   }
@@ -112,7 +118,7 @@ async function erase(ids) {
 async function readAgain(id) {
   const found = await finished(database.transaction("chats").objectStore("chats").get(id));
   if (!found) chats.delete(id);
-  else if (runs.has(id)) Object.assign(chats.get(id), merged(found, chats.get(id)));
-  else chats.set(id, found);
+  else if (runs.has(id)) Object.assign(chats.get(id), merged(complete(found), chats.get(id)));
+  else chats.set(id, complete(found));
   return found;
 }

@@ -1,8 +1,11 @@
 // A conversation is a tree of messages: edited messages and further answers are siblings of the
 // first, and nothing is overwritten. `chosen` has, for each message (and for "", before the first),
 // which of its children is shown.
-//   chat    { id, title, changed, deleted, draft, queue: [text], nodes: { id: message }, chosen: { id: id } }
-//   message { id, parent, made, role, content, thoughts, body, wrong, facts, tab, beat }
+//   chat    { id, title, changed, deleted, draft, files, queue: [{ text, files }], nodes: { id: message }, chosen: { id: id } }
+//   message { id, parent, made, role, content, files, thoughts, calls, call, body, kept, end, used, wrong, facts, tab, beat }
+// Roles are those of the API. A file is { name, text } or { name, image }, an image being a data: URL. An
+// answer has its tool calls in `calls`, and a tool's message the id of its own in `call`. `kept` is the
+// part of an answer that was there before it was continued.
 
 function newId() {
   // randomUUID exists only over https and on localhost.
@@ -10,12 +13,12 @@ function newId() {
 }
 
 function newChat() {
-  return { id: newId(), title: "", changed: Date.now(), deleted: 0, draft: "", queue: [], nodes: {}, chosen: {} };
+  return { id: newId(), title: "", changed: Date.now(), deleted: 0, draft: "", files: [], queue: [], nodes: {}, chosen: {} };
 }
 
-function addMessage(chat, parent, role, content) {
+function addMessage(chat, parent, role, content, more = {}) {
   const made = 1 + Math.max(0, ...Object.values(chat.nodes).map(one => one.made));  // an order that does not depend on the clock
-  const message = { id: newId(), parent, made, role, content };
+  const message = { id: newId(), parent, made, role, content, ...more };
   chat.nodes[message.id] = message;
   chat.chosen[parent] = message.id;
   return message;
@@ -39,17 +42,37 @@ function siblingsOf(chat, message) {
   return Object.values(chat.nodes).filter(one => one.parent === message.parent).sort((one, other) => one.made - other.made);
 }
 
+// A text file as a block of code, whose fence is longer than any inside.
+function blockOf({ name, text }) {
+  const fence = "`".repeat(1 + Math.max(2, ...[...text.matchAll(/`+/g)].map(found => found[0].length)));
+  return `${name}:\n${fence}\n${text}\n${fence}`;
+}
+
+// A message's content as the API takes it: parts where it has images, otherwise a text.
+function contentOf({ content, files = [] }) {
+  const text = [...files.filter(file => file.text !== undefined).map(blockOf), content].filter(Boolean).join("\n\n");
+  const images = files.filter(file => file.image).map(file => ({ type: "image_url", image_url: { url: file.image } }));
+  return images.length ? [...images, ...(text ? [{ type: "text", text }] : [])] : text;
+}
+
 // The messages of a path as they are sent. An answer that failed before its first word is omitted, and
 // the messages around it are joined, because templates want alternating roles.
 function messagesOf(path) {
   const messages = [];
-  for (const { role, content } of path) {
-    if (role === "assistant" && !content) continue;
-    const last = messages.at(-1);
-    if (last?.role === role) last.content += "\n\n" + content;
+  for (const message of path) {
+    const { role, calls, call } = message, content = contentOf(message), last = messages.at(-1);
+    if (role === "assistant" && !content && !calls) continue;
+    if (role === "tool") messages.push({ role, tool_call_id: call, content });
+    else if (calls) messages.push({ role, content, tool_calls: calls.map(({ id, name, text }) => ({ id, type: "function", function: { name, arguments: text } })) });
+    else if (last?.role === role) last.content = joined(last.content, content);
     else messages.push({ role, content });
   }
   return messages;
+}
+
+function joined(one, other) {
+  if (typeof one === "string" && typeof other === "string") return one + "\n\n" + other;
+  return [one, other].flatMap(content => typeof content === "string" ? { type: "text", text: content } : content);
 }
 
 // Merge the states of a conversation in two tabs: all messages of both; `ours` wins conflicts.
@@ -63,7 +86,7 @@ function chatOfList(old) {
   const chat = { ...newChat(), id: old.id, title: old.title };
   let parent = "";
   for (const { role, content, thoughts, body, wrong } of old.messages) {
-    const message = Object.assign(addMessage(chat, parent, role, content), { thoughts, body, wrong });
+    const message = addMessage(chat, parent, role, content, { thoughts, body, wrong });
     parent = message.id;
   }
   return chat;
