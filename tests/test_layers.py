@@ -21,7 +21,7 @@ NATIVE = Path(__file__).parent.parent / "native"
 LAYERS = (
     ("_native", "errors"),
     ("files", "checks", "one_at_a_time", "token_bytes", "turn_tokens"),
-    ("formats", "runtime", "tokenizer", "chat"),
+    ("formats", "runtime", "tokenizer", "chat", "images"),
     ("graph", "checkpoints", "gguf.blocks", "ops", "outputs", "sampling_params"),
     ("weights", "calibration"),
     ("models",),
@@ -36,10 +36,12 @@ LAYERS = (
     ("__init__", "__main__"),
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
-LEAVES = ("errors", "files", "tokenizer", "chat")  # may import these below and third parties only
+# These may import the ones below and third parties only.
+LEAVES = ("errors", "files", "tokenizer", "chat", "images")
 BELOW_LEAVES = ("errors", "files", "token_bytes")
 # Third parties that only the surface may know; the core never prints and needs no torch.
 SURFACE_ONLY = {
+    "PIL": ("images",),
     "click": ("cli",),
     "rich": ("cli",),
     "prompt_toolkit": ("cli",),

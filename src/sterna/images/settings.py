@@ -1,0 +1,159 @@
+"""`ImageSettings`: what a checkpoint's files say of its images, in old and new spellings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sterna.errors import ModelFormatError
+from sterna.files.jsonfile import load_settings
+
+__all__ = ["CLIP", "HALF", "ImageSettings"]
+
+#: Mean and standard deviation of the channels, as OpenAI's CLIP and as SigLIP have them.
+CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+
+_MAX_EDGE = 1 << 16
+_MAX_AREA = 1 << 32
+
+
+@dataclass(frozen=True)
+class ImageSettings:
+    """Fields of a checkpoint's files.
+
+    file: named in errors. image: of the image processor. processor: of the processor that joins
+    images and text. config: config.json.
+    """
+
+    file: Path
+    image: Mapping[str, Any]
+    processor: Mapping[str, Any]
+    config: Mapping[str, Any]
+
+    @classmethod
+    def load(cls, folder: Path) -> ImageSettings:
+        """Read a folder; ModelFormatError if it says nothing about images.
+
+        transformers 5 writes the image processor into processor_config.json, earlier versions into
+        preprocessor_config.json.
+        """
+        processor = load_settings(folder / "processor_config.json")
+        file = folder / "preprocessor_config.json"
+        image = load_settings(file)
+        nested = processor.get("image_processor")
+        if not image and isinstance(nested, dict):
+            image, file = nested, folder / "processor_config.json"
+        if not image:
+            raise ModelFormatError(
+                file=file, expected="the settings of images", got="no file of this name",
+                remedy="download it from the model's repository",
+            )  # fmt: skip
+        return cls(file, image, processor, load_settings(folder / "config.json"))
+
+    @property
+    def kind(self) -> str:
+        """The name of transformers' class, without Fast or Pil at its end."""
+        kind = self.image.get("image_processor_type") or self.image.get("feature_extractor_type")
+        if not isinstance(kind, str):
+            raise self.wrong("image_processor_type", "the name of a class", kind)
+        kind = kind.removesuffix("Fast").removesuffix("Pil")
+        return kind.replace("FeatureExtractor", "ImageProcessor")
+
+    def common(
+        self, resample: int, channels: tuple[tuple[float, ...], tuple[float, ...]]
+    ) -> dict[str, Any]:
+        """Return the arguments that every `ImageProcessor` has; the defaults are given."""
+        for name in ("do_resize", "do_convert_rgb"):
+            if self.image.get(name, True) is False:
+                raise self.wrong(name, "true", False)
+        normalize = self.image.get("do_normalize", True) is not False
+        rescale = self.image.get("do_rescale", True) is not False
+        return {
+            "resample": self._filter(resample),
+            "rescale": self._number("rescale_factor", 1 / 255) if rescale else None,
+            "mean": self._channels("image_mean", channels[0]) if normalize else None,
+            "std": self._channels("image_std", channels[1]) if normalize else None,
+        }
+
+    def flag(self, name: str, default: bool) -> bool:
+        """Return a flag of the image processor; null means the default."""
+        value = self.image.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.wrong(name, "true or false", value)
+        return value
+
+    def size(self, name: str, default: Mapping[str, int], whole: str) -> dict[str, int]:
+        """Return a size by edge; whole: the edge that a bare number means, "" for a square."""
+        value = self.image.get(name)
+        if value is None:
+            return dict(default)
+        if isinstance(value, int) and not isinstance(value, bool):
+            value = {whole: value} if whole else {"height": value, "width": value}
+        if not isinstance(value, dict):
+            raise self.wrong(name, "a size", value)
+        found = {edge: length for edge, length in value.items() if length is not None}
+        return {edge: self._whole(f"{name}.{edge}", found[edge], _MAX_AREA) for edge in found}
+
+    def whole(self, *names: str, default: int | None = None) -> int:
+        """Return the first positive number that there is.
+
+        names: each begins with image, processor or config, and goes on with the field's name;
+        with dots for fields of fields.
+        """
+        for name in names:
+            value: Any = vars(self)
+            for part in name.split("."):
+                value = value.get(part) if isinstance(value, dict) else None
+            if isinstance(value, dict):  # {"height": 14, "width": 14}
+                value = value.get("height")
+            if value is not None:
+                return self._whole(name, value, _MAX_EDGE)
+        if default is None:
+            raise self.wrong(names[0], "a number", None)
+        return default
+
+    def text(self, name: str, default: str) -> str:
+        """Return a text of the processor or config.json."""
+        for fields in (self.processor, self.config):
+            if isinstance(value := fields.get(name), str):
+                return value
+        return default
+
+    def wrong(self, name: str, expected: str, got: object) -> ModelFormatError:
+        """The error for a field that breaks a rule."""
+        return ModelFormatError(file=self.file, field=name, expected=expected, got=got)
+
+    def _whole(self, name: str, value: object, high: int) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= high:
+            raise self.wrong(name, f"a whole number in 1..{high}", value)
+        return value
+
+    def _filter(self, default: int) -> int:
+        value = self.image.get("resample", default)
+        if value not in (0, 1, 2, 3, 4, 5) or isinstance(value, bool):
+            raise self.wrong("resample", "a filter of Pillow, 0..5", value)
+        return int(value)
+
+    def _number(self, name: str, default: float) -> float:
+        value = self.image.get(name, default)
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < 1e6:
+            raise self.wrong(name, "a positive number", value)
+        return float(value)
+
+    def _channels(self, name: str, default: tuple[float, ...]) -> tuple[float, ...]:
+        value = self.image.get(name)
+        if value is None:
+            return default
+        values = value if isinstance(value, list) else [value] * 3
+        for one in values:
+            if not isinstance(one, (int, float)) or not math.isfinite(one) or abs(one) > 1e6:
+                raise self.wrong(name, "a number for each of three channels", value)
+        if len(values) != 3 or (name == "image_std" and 0 in values):
+            raise self.wrong(name, "a number for each of three channels", value)
+        return tuple(float(one) for one in values)
