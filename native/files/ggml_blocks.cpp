@@ -269,6 +269,28 @@ struct ptq1_0 {
     }
 };
 
+// 32 bytes of four bits, 8 of signs, d: of the four weights 64 c + g + 16 p, p = 0..3, number 16 c + g is the code
+// whose upper bits say which is 0, the lower ones the signs of the last two others; a sign of its own negates all.
+struct stq1_0 {
+    static constexpr int k = 256, bytes = 42, halves = 1, singles = 0;
+    static bool decode(In block, Levels levels, Out scales) {
+        half(block + 40, scales);
+        for (int g = 0; g < 64; ++g) {
+            const int code = block[g / 2] >> 4 * (g % 2) & 15, zero = code >> 2;
+            const int sign = block[32 + g / 8] >> g % 8 & 1 ? -1 : 1;
+            int others = 0;  // weights before p that are not 0
+            for (int p = 0; p < 4; ++p) {
+                const bool negative = others > 0 && (code >> (others - 1) & 1);
+                levels[g / 16 * 64 + g % 16 + 16 * p] = static_cast<int8_t>(p == zero  ? 0
+                                                                            : negative ? -sign
+                                                                                       : sign);
+                others += p != zero;
+            }
+        }
+        return true;
+    }
+};
+
 // 64 bytes of codes, d. A code 3 is not ternary.
 struct tq2_0 {
     static constexpr int k = 256, bytes = 66, halves = 1, singles = 0;
@@ -357,6 +379,7 @@ constexpr BlockType kTypes[] = {
     type<q6_k>("q6_k"),
     type<tq1_0>("tq1_0"),
     type<tq2_0>("tq2_0"),
+    type<stq1_0>("stq1_0"),
     type<q1_0>("q1_0"),
     type<q2_0>("q2_0"),
     type<pq2_0<64, true>>("q2_0_ternary"),

@@ -21,6 +21,7 @@ HALVES = {
     "q4_k": (1, 3), "q5_k": (1, 3), "q6_k": (209,), "tq1_0": (53,), "tq2_0": (65,),
     "iq4_nl": (1,), "iq4_xs": (1,), "q5_0": (1,), "q5_1": (1, 3), "q1_0": (1,), "q2_0": (1,),
     "q2_0_ternary": (1,), "pq2_0": (1,), "pq2_0_ternary": (1,), "ptq1_0": (27,),
+    "stq1_0": (41,),
 }  # fmt: skip
 
 
@@ -38,7 +39,9 @@ def random_blocks(name: str, M: int, count: int, seed: int) -> np.ndarray:
 
 
 def by_gguf(name: str, raw: np.ndarray) -> np.ndarray:
-    if name.startswith(("q1_0", "q2_0", "pq2_0", "ptq1_0")):  # the package cannot read these
+    if name.startswith(
+        ("q1_0", "q2_0", "pq2_0", "ptq1_0", "stq1_0")
+    ):  # the package cannot read these
         return by_definition(name, raw)
     return np.asarray(gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[name.upper()]))
 
@@ -50,11 +53,13 @@ def by_definition(name: str, raw: np.ndarray) -> np.ndarray:
     for row in raw:
         weights: list[float] = []
         for block in row.reshape(-1, nbytes):
-            at = 26 if name == "ptq1_0" else 0
+            at = {"ptq1_0": 26, "stq1_0": 40}.get(name, 0)
             d, codes = float(block[at : at + 2].copy().view("<f2")[0]), block[2:]
             for j in range(k):
                 if name == "ptq1_0":
                     weights.append(d * trit_of(block, j))
+                elif name == "stq1_0":
+                    weights.append(d * sherry_of(block, j))
                 elif name == "q1_0":
                     weights.append(d if codes[j // 8] >> (j % 8) & 1 else -d)
                 else:
@@ -73,6 +78,20 @@ def trit_of(block: np.ndarray, j: int) -> int:
             digit, byte = divmod(j - first, count)
             return int(block[at + byte]) * 3 ** (digit + 1) // 256 % 3 - 1
     raise AssertionError(j)
+
+
+#: Four weights of each code of STQ1_0, + 1, two bits each, the first lowest; then all negated.
+SHERRY = bytes.fromhex("a9892909 a6862606 9a921a12 6a624a42 012181a1 042484a4 10189098 40486068")
+
+
+def sherry_of(block: np.ndarray, j: int) -> int:
+    """Weight j of a block of STQ1_0, over d, by the codebook as it is published."""
+    chunk, place = divmod(j, 64)
+    lane, group = divmod(place, 16)
+    group += 16 * chunk
+    code = int(block[group // 2]) >> 4 * (group % 2) & 15
+    negated = int(block[32 + group // 8]) >> group % 8 & 1
+    return (SHERRY[16 * negated + code] >> 2 * lane & 3) - 1
 
 
 @pytest.mark.parametrize("name", BLOCKS)

@@ -121,6 +121,7 @@ def ternary_file(path: Path, tiny: Tiny, kind: str, layout: str = "128") -> dict
             low, high = {"Q1_0": (0, 2), "Q2_0": (-1, 3), "PQ2_0": (-1, 3)}.get(kind, (-1, 2))
             levels = rng.integers(low, high, w.shape)
             levels = 2 * levels - 1 if kind == "Q1_0" else levels
+            levels = three_of_four(levels, rng) if kind == "STQ1_0" else levels
             scale = float(np.float16(1.0 / w.shape[1] ** 0.5))
             raw, type_id = encoded(kind, levels, scale, layout)
             hf = hf_name(name)
@@ -152,6 +153,8 @@ def encoded(
     weights or, but for I2_S, of each block."""
     if kind == "I2_S":
         return i2s_bytes(levels, float(scale), layout), 36
+    if kind == "STQ1_0":
+        return sherry_bytes(levels, scale), 42
     block = 64 if kind in ("Q2_0", "Q2_0 of 64, ternary") else 128
     blocks = levels.reshape(-1, block).astype(np.int64)
     half = np.broadcast_to(np.float16(scale), len(blocks))[:, None].copy().view(np.uint8)
@@ -174,11 +177,30 @@ def trits(blocks: np.ndarray) -> np.ndarray:
     return np.hstack(parts).astype(np.uint8)
 
 
+def three_of_four(levels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Levels of which one of four that lie 16 apart is 0, as STQ1_0 holds them."""
+    signs = np.where(levels < 0, -1, 1).reshape(-1, 4, 16)
+    zero = rng.integers(0, 4, (len(signs), 1, 16))
+    return np.where(np.arange(4)[:, None] == zero, 0, signs).reshape(levels.shape)
+
+
+def sherry_bytes(levels: np.ndarray, scale: float | np.ndarray) -> bytes:
+    """Blocks of STQ1_0: four bits for each four weights, a sign of all, an f16."""
+    groups = levels.reshape(-1, 4, 16).transpose(0, 2, 1).reshape(-1, 64, 4)
+    kept = groups[groups != 0].reshape(-1, 64, 3)
+    same = kept * kept[..., :1]  # the signs, those of the first being +
+    codes = (groups == 0).argmax(2) * 4 + (same[..., 1] < 0) + 2 * (same[..., 2] < 0)
+    nibbles = (codes[:, ::2] | codes[:, 1::2] << 4).astype(np.uint8)
+    signs = np.packbits(kept[..., 0] < 0, axis=1, bitorder="little")
+    half = np.broadcast_to(np.float16(scale), len(codes))[:, None].copy().view(np.uint8)
+    return np.hstack([nibbles, signs, half]).tobytes()
+
+
 #: What a tensor runs as; "Q2_0 of 128" is an older file under the id of Q2_0.
 FEW_BITS = {
     "I2_S": "i2", "Q1_0": "q1_0", "Q2_0": "q2_0", "Q2_0 of 64, ternary": "i2:g64",
     "Q2_0 of 128, ternary": "i2:g128", "PQ2_0": "pq2_0", "PQ2_0, ternary": "i2:g128",
-    "PTQ1_0": "t5:g128",
+    "PTQ1_0": "t5:g128", "STQ1_0": "tq1_0",
 }  # fmt: skip
 
 
@@ -187,7 +209,7 @@ FEW_BITS = {
 @pytest.mark.filterwarnings("ignore:.*I2_S tensors")
 def test_types_of_few_bits(kind: str, arch: str, tmp_path: Path) -> None:
     """Ids that several types share are told apart by the bytes; the weights are exact."""
-    tiny = Tiny(arch, layers=1, wide=384, seed=31)
+    tiny = Tiny(arch, layers=1, wide=512 if kind == "STQ1_0" else 384, seed=31)
     floats = ternary_file(tmp_path / "x.gguf", tiny, kind)
     reference = floating(tmp_path / "hf", tiny, floats)
     expected = logits(reference)
@@ -226,6 +248,11 @@ def test_ids_of_two_forks(tmp_path: Path) -> None:
     failure(lambda: GgufModel(open_(142, (32, 512), 4224)), UnsupportedModelError, "IQ2_TN")
     failure(lambda: GgufModel(open_(143, (32, 512), 3392)), UnsupportedModelError, "IQ1_TN")
     failure(lambda: GgufModel(open_(142, (32, 512), 4800)), ModelFormatError, "PQ2_0")
+    for type_id in (42, 43):  # Tencent's earlier and later files
+        stq = open_(type_id, (32, 512), 2688)
+        assert GgufModel(stq).tensors["m"].dtype == "STQ1_0"
+    assert GgufModel(open_(42, (32, 512), 4608)).tensors["m"].dtype == "Q2_0"
+    failure(lambda: GgufModel(open_(42, (32, 512), 2816)), ModelFormatError, "STQ1_0")
     short = (32, 256), 2176
     failure(lambda: GgufModel(open_(142, *short)), UnsupportedModelError, "PQ2_0 or IQ2_TN")
     told = open_(142, *short, **{"prism.hadamard.version": 1})

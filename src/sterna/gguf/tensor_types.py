@@ -26,7 +26,7 @@ FLOAT_TYPES = ("F32", "F16", "BF16")
 #: Types whose blocks `blocks` reads.
 BLOCK_TYPES = (
     "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "TQ1_0",
-    "TQ2_0", "MXFP4", "IQ4_NL", "IQ4_XS", "Q1_0", "Q2_0", "PQ2_0", "PTQ1_0",
+    "TQ2_0", "MXFP4", "IQ4_NL", "IQ4_XS", "Q1_0", "Q2_0", "PQ2_0", "PTQ1_0", "STQ1_0",
 )  # fmt: skip
 
 _LAYOUTS: dict[int, tuple[Layout, ...]] = {
@@ -70,7 +70,8 @@ _LAYOUTS: dict[int, tuple[Layout, ...]] = {
     39: (Layout("MXFP4", 32, 17),),
     40: (Layout("NVFP4", 64, 36),),
     41: (Layout("Q1_0", 128, 18),),
-    42: (Layout("Q2_0", 64, 18), Layout("PQ2_0", 128, 34)),
+    42: (Layout("Q2_0", 64, 18), Layout("PQ2_0", 128, 34), Layout("STQ1_0", 256, 42)),
+    43: (Layout("STQ1_0", 256, 42),),  # Tencent's later files
     # Two forks of llama.cpp gave these ids to types of their own.
     142: (Layout("PQ2_0", 128, 34), Layout("IQ2_TN", 256, 64, row=4), Layout("IQ2_TN", 256, 66)),
     143: (Layout("PTQ1_0", 128, 28), Layout("IQ1_TN", 64, 13, row=2), Layout("IQ1_TN", 256, 54)),

@@ -38,7 +38,7 @@ USUAL: dict[str, tuple[str, ...]] = {
         "Q4_K_M", "Q4_K_S", "Q4_0", "MXFP4", "IQ4_XS", "IQ4_NL",
     ),
     "whose levels are those that the model was trained with": (
-        "PTQ1_0", "PQ2_0", "Q2_0", "Q1_0", "I2_S", "TQ1_0", "TQ2_0",
+        "PTQ1_0", "PQ2_0", "STQ1_0", "Q2_0", "Q1_0", "I2_S", "TQ1_0", "TQ2_0",
     ),
     "as none has about 4 bits a weight": (
         "Q5_K_M", "Q5_K_S", "Q6_K", "Q8_0", "Q3_K_M", "Q3_K_S", "Q2_K", "BF16", "F16", "F32",

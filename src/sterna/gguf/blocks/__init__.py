@@ -1,0 +1,172 @@
+"""Raw blocks of GGUF files (ggml's layouts) as levels and scales, exactly.
+
+A row of a tensor is a run of blocks; a block has scales and codes. `from_ggml` makes a PackedWeight
+of a matrix of blocks. Its weights have the bits of ggml's dequantisation. The blocks are read by
+native/files/ggml_blocks.cpp, which `parsers` specifies and tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import _native
+from sterna.errors import NonFiniteError, RequestError, shown
+from sterna.formats import (
+    i2,
+    iq4_nl,
+    iq4_xs,
+    mxfp4,
+    pq2_0,
+    q1_0,
+    q2_0,
+    q2_k,
+    q3_k,
+    q4_0,
+    q4_1,
+    q4_k,
+    q5_0,
+    q5_1,
+    q5_k,
+    q6_k,
+    q8_0,
+    t5,
+    tq1_0,
+    tq2_0,
+)
+from sterna.formats.arithmetic import first_index
+from sterna.formats.base import Format
+from sterna.formats.packed_weight import PackedWeight
+from sterna.formats.scales import GroupScales
+from sterna.gguf.blocks import parsers
+from sterna.gguf.blocks.parsers import U8, Parsed
+
+__all__ = ["BLOCKS", "Block", "from_ggml"]
+
+
+class Block(NamedTuple):
+    """One layout: k and bytes of a block, a reader of B blocks, and the format that holds them."""
+
+    k: int
+    nbytes: int
+    parse: Callable[[U8], Parsed]
+    format: Format
+
+
+def from_ggml(
+    name: str,
+    blocks: Any,
+    *,
+    threads: int = 1,
+    order: npt.NDArray[np.int64] | None = None,
+    narrow: bool = False,
+) -> PackedWeight:
+    """Decode blocks uint8 [M, bytes of a row] of a GGUF tensor to the weight [M, K] in `name`.
+
+    name: the ggml type in lower case, one of BLOCKS. blocks: an array, or a list of arrays with the
+    rows of one matrix in sequence. order: indices of the rows that come first, second, and so on.
+    narrow: blocks of q2_0 and pq2_0 that use three of their four levels become `i2` in groups.
+    Raises RequestError for another name or array, rows that are not whole blocks, or a code that is
+    no level; NonFiniteError for a scale that is not finite.
+    """
+    if name not in BLOCKS:
+        raise RequestError(f"from_ggml: must be one of {', '.join(BLOCKS)}, but got {shown(name)}")
+    k, nbytes, _, f = BLOCKS[name]
+    parts = [np.asarray(part) for part in (blocks if isinstance(blocks, list) else [blocks])]
+    for raw in parts:
+        if raw.ndim != 2 or raw.dtype != np.uint8:
+            raise RequestError(
+                f"{name}: blocks must be uint8 [M, bytes of a row], but got {raw.dtype} {raw.shape}"
+            )
+    row_bytes = parts[0].shape[1]
+    if row_bytes % nbytes:
+        raise RequestError(
+            f"{name}: a row must be whole blocks of {nbytes} bytes ({k} weights), "
+            f"but has {row_bytes} bytes"
+        )
+    if narrow and name in _TERNARY and _is_ternary(parts, nbytes):
+        name = _TERNARY[name]
+        f = BLOCKS[name].format
+    M, K = sum(map(len, parts)), row_bytes // nbytes * k
+    assert f.codebook is not None
+    f.check_shape(M, K)
+    scale_bytes = f.scale_bytes(f.tile_rows, K)
+    rows = [np.ascontiguousarray(part) for part in parts]
+    codes, lines, bad = _native.pack_ggml(
+        f.layout.name, name, rows, *f.codebook.code_rule, order, scale_bytes, threads
+    )
+    if bad >= 0:
+        stored = bad if order is None else int(order[bad])
+        _refuse(name, np.concatenate(rows)[stored], bad)
+    return PackedWeight(f, M, K, codes, lines)
+
+
+def _refuse(name: str, raw: U8, row: int) -> NoReturn:
+    """Raise the error for the bytes of a row.
+
+    RequestError for a level that the format lacks, else NonFiniteError.
+    """
+    _, nbytes, parse, f = BLOCKS[name]
+    levels, scales = parse(raw.reshape(-1, nbytes))
+    assert f.codebook is not None
+    if (wrong := levels > f.codebook.high).any():
+        block, column = first_index(wrong)
+        raise RequestError(
+            f"{name}: codes must be 0, 1 or 2, but code {column} of block {block} of row "
+            f"{row} is 3; the file is damaged, or not ternary"
+        )
+    scales = scales.reshape(len(levels), -1)
+    block, at = first_index(~np.isfinite(scales))
+    raise NonFiniteError(
+        f"{name}: scale must be finite, but block {block} of row {row} has "
+        f"{scales[block, at]}; the file is damaged"
+    )
+
+
+def _groups(format: Format, k: int) -> Format:
+    """Return `format` with an f16 for every k of a row."""
+    return replace(format, name=f"{format.name}:g{k}", scales=GroupScales(k))
+
+
+#: ggml type -> its blocks.
+BLOCKS = {
+    "q4_0": Block(32, 18, parsers.q4_0, q4_0.FORMAT),
+    "q4_1": Block(32, 20, parsers.q4_1, q4_1.FORMAT),
+    "q5_0": Block(32, 22, parsers.q5_0, q5_0.FORMAT),
+    "q5_1": Block(32, 24, parsers.q5_1, q5_1.FORMAT),
+    "q8_0": Block(32, 34, parsers.q8_0, q8_0.FORMAT),
+    "mxfp4": Block(32, 17, parsers.mxfp4, mxfp4.FORMAT),
+    "iq4_nl": Block(32, 18, parsers.iq4_nl, iq4_nl.FORMAT),
+    "iq4_xs": Block(256, 136, parsers.iq4_xs, iq4_xs.FORMAT),
+    "q2_k": Block(256, 84, parsers.q2_k, q2_k.FORMAT),
+    "q3_k": Block(256, 110, parsers.q3_k, q3_k.FORMAT),
+    "q4_k": Block(256, 144, parsers.q4_k, q4_k.FORMAT),
+    "q5_k": Block(256, 176, parsers.q5_k, q5_k.FORMAT),
+    "q6_k": Block(256, 210, parsers.q6_k, q6_k.FORMAT),
+    "tq1_0": Block(256, 54, parsers.tq1_0, tq1_0.FORMAT),
+    "tq2_0": Block(256, 66, parsers.tq2_0, tq2_0.FORMAT),
+    "stq1_0": Block(256, 42, parsers.stq1_0, tq1_0.FORMAT),
+    "q1_0": Block(128, 18, parsers.q1_0, q1_0.FORMAT),
+    "q2_0": Block(64, 18, parsers.q2_0, q2_0.FORMAT),
+    "q2_0_ternary": Block(64, 18, parsers.pq2_0, _groups(i2.FORMAT, 64)),
+    "pq2_0": Block(128, 34, parsers.pq2_0, pq2_0.FORMAT),
+    "pq2_0_ternary": Block(128, 34, parsers.pq2_0, _groups(i2.FORMAT, 128)),
+    "ptq1_0": Block(128, 28, parsers.ptq1_0, _groups(t5.FORMAT, 128)),
+}
+#: Types of two bits -> their formats in files that use only three levels, as many do.
+_TERNARY = {"q2_0": "q2_0_ternary", "pq2_0": "pq2_0_ternary"}
+SCANNED_ROWS = 64  # files with four levels show them in the first rows
+
+
+def _is_ternary(parts: list[U8], nbytes: int) -> bool:
+    """Whether no code of blocks with two bits after d is 3."""
+    for part in parts:
+        for at in range(0, len(part), SCANNED_ROWS):
+            codes = part[at : at + SCANNED_ROWS].reshape(-1, nbytes)[:, 2:]
+            if not i2.FORMAT.codes_valid(np.ascontiguousarray(codes), 1):
+                return False
+    return True

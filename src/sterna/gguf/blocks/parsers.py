@@ -1,0 +1,217 @@
+"""Raw blocks of GGUF files, one reader for each ggml type: bytes [B, n] as levels and scales.
+
+A block of `k` weights has the bytes that its reader's text names, in that order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna.formats.arithmetic import F32
+from sterna.formats.iq4_nl import LEVELS
+
+U8 = npt.NDArray[np.uint8]
+#: (levels int8 [B, k], scales float32 [B, ...] of blocks uint8 [B, bytes])
+Parsed = tuple[npt.NDArray[np.int8], F32]
+
+
+def _f16(raw: U8) -> F32:
+    """Two bytes each [B, 2 n] -> float32 [B, n]."""
+    return np.ascontiguousarray(raw).view("<f2").astype(np.float32)
+
+
+def _fields(raw: U8, bits: int, span: int) -> U8:
+    """Unpack bytes [B, n] to codes [B, n * 8 / bits]: the lowest fields of each `span` first."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
+    B, n = raw.shape
+    fields = raw.reshape(B, n // span, 1, span) >> shifts & np.uint8((1 << bits) - 1)
+    return np.asarray(fields.reshape(B, n * 8 // bits), np.uint8)
+
+
+def _bits(raw: U8) -> U8:
+    """Unpack bytes [B, n] to bits [B, 8 n], the lowest of each byte first."""
+    return np.unpackbits(raw, axis=1, bitorder="little")
+
+
+def _joined(d: F32, whole: npt.NDArray[Any]) -> F32:
+    """d [B] and its groups' whole numbers [B, G] -> float32 [B, 1 + G]."""
+    return np.concatenate([d[:, None], whole.astype(np.float32)], axis=1)
+
+
+def _with_minima(raw: U8, whole: npt.NDArray[Any], minima: npt.NDArray[Any]) -> F32:
+    """d and dmin, four bytes, and the groups' numbers. ggml subtracts minima."""
+    d = _f16(raw)
+    return np.stack([_joined(d[:, 0], whole), _joined(-d[:, 1], minima)], axis=1)
+
+
+def q4_0(raw: U8) -> Parsed:
+    """d, then 16 bytes of nibbles, all low ones first."""
+    return _fields(raw[:, 2:], 4, 16).astype(np.int8) - np.int8(8), _f16(raw[:, :2])[:, 0]
+
+
+def q4_1(raw: U8) -> Parsed:
+    """Parse blocks as of q4_0, with a minimum after d."""
+    return _fields(raw[:, 4:], 4, 16).astype(np.int8), _f16(raw[:, :4])
+
+
+def q5_0(raw: U8) -> Parsed:
+    """d, four bytes of high bits, 16 of low ones."""
+    codes = _fields(raw[:, 6:], 4, 16) | _bits(raw[:, 2:6]) << 4
+    return codes.astype(np.int8) - np.int8(16), _f16(raw[:, :2])[:, 0]
+
+
+def q5_1(raw: U8) -> Parsed:
+    """Parse blocks as of q5_0, with a minimum after d."""
+    codes = _fields(raw[:, 8:], 4, 16) | _bits(raw[:, 4:8]) << 4
+    return codes.astype(np.int8), _f16(raw[:, :4])
+
+
+def q1_0(raw: U8) -> Parsed:
+    """d, then a bit for each weight, the lowest first: d where it is 1, else -d."""
+    return _bits(raw[:, 2:]).astype(np.int8) * np.int8(2) - np.int8(1), _f16(raw[:, :2])[:, 0]
+
+
+def q2_0(raw: U8) -> Parsed:
+    """d, then two bits for each weight, the lowest first: d (code - 1), as d code + (-d)."""
+    d = _f16(raw[:, :2])
+    B, n = raw.shape
+    codes = raw[:, 2:, None] >> np.arange(0, 8, 2, dtype=np.uint8) & np.uint8(3)
+    return codes.reshape(B, 4 * (n - 2)).astype(np.int8), np.concatenate([d, -d], axis=1)
+
+
+def pq2_0(raw: U8) -> Parsed:
+    """Parse bits as of q2_0, in blocks of any size, as levels -1, 0, 1, 2; 2 may be refused."""
+    levels, scales = q2_0(raw)
+    return levels - np.int8(1), scales[:, 0]
+
+
+def q8_0(raw: U8) -> Parsed:
+    """d, then the levels."""
+    return raw[:, 2:].view(np.int8), _f16(raw[:, :2])[:, 0]
+
+
+def mxfp4(raw: U8) -> Parsed:
+    """Parse mxfp4; the exponent 255 is NaN (OCP Microscaling Formats 1.0, section 5.4)."""
+    values = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
+    exponents = np.minimum(raw[:, 0], 254).astype(np.int32) - 127
+    scales = np.where(raw[:, 0] == 255, np.nan, np.ldexp(np.float32(1), exponents))
+    return values[_fields(raw[:, 1:], 4, 16)], scales.astype(np.float32)
+
+
+def iq4_nl(raw: U8) -> Parsed:
+    """d, 16 bytes of nibbles, all low ones first, that number the levels."""
+    return _IQ4[_fields(raw[:, 2:], 4, 16)], _f16(raw[:, :2])[:, 0]
+
+
+def iq4_xs(raw: U8) -> Parsed:
+    """d, two bytes of the scales' high bits, four of their low ones, 128 of nibbles."""
+    high = np.ascontiguousarray(raw[:, 2:4]).view("<u2") >> np.arange(0, 16, 2, dtype=np.uint16) & 3
+    low = raw[:, 4:8, None] >> np.array([0, 4], np.uint8) & np.uint8(15)
+    whole = (low.reshape(-1, 8) | high << 4).astype(np.int8) - np.int8(32)
+    return _IQ4[_fields(raw[:, 8:], 4, 16)], _joined(_f16(raw[:, :2])[:, 0], whole)
+
+
+_IQ4 = np.array(LEVELS, np.int8)
+
+
+def q2_k(raw: U8) -> Parsed:
+    """Parse 16 bytes of scale and minimum, 64 of codes, d, dmin."""
+    scales = _with_minima(raw[:, 80:], raw[:, :16] & 15, raw[:, :16] >> 4)
+    return _fields(raw[:, 16:80], 2, 32).astype(np.int8), scales
+
+
+def q3_k(raw: U8) -> Parsed:
+    """Parse 32 bytes of high bits, 64 of low ones, 12 of scales, d."""
+    codes = _fields(raw[:, 32:96], 2, 32) | _fields(raw[:, :32], 1, 32) << 2
+    low, high = _fields(raw[:, 96:104], 4, 8), _fields(raw[:, 104:108], 2, 4)
+    scales = (low | high << 4).astype(np.int8) - np.int8(32)
+    return codes.astype(np.int8) - np.int8(4), _joined(_f16(raw[:, 108:])[:, 0], scales)
+
+
+def _six_bits(raw: U8) -> tuple[U8, U8]:
+    """Eight scales and eight minima of six bits in 12 bytes."""
+    d, m, both = raw[:, :4], raw[:, 4:8], raw[:, 8:]
+    scales = np.concatenate([d & 63, both & 15 | d >> 2 & 48], axis=1)
+    return scales, np.concatenate([m & 63, both >> 4 | m >> 2 & 48], axis=1)
+
+
+def q4_k(raw: U8) -> Parsed:
+    """d, dmin, 12 bytes of scales and minima, 128 of codes."""
+    scales = _with_minima(raw[:, :4], *_six_bits(raw[:, 4:16]))
+    return _fields(raw[:, 16:], 4, 32).astype(np.int8), scales
+
+
+def q5_k(raw: U8) -> Parsed:
+    """Parse blocks as of q4_k, with 32 bytes of high bits before the codes."""
+    scales = _with_minima(raw[:, :4], *_six_bits(raw[:, 4:16]))
+    codes = _fields(raw[:, 48:], 4, 32) | _fields(raw[:, 16:48], 1, 32) << 4
+    return codes.astype(np.int8), scales
+
+
+def q6_k(raw: U8) -> Parsed:
+    """Parse 128 bytes of low bits, 64 of high ones, 16 of scales, d."""
+    codes = _fields(raw[:, :128], 4, 64) | _fields(raw[:, 128:192], 2, 32) << 4
+    scales = _joined(_f16(raw[:, 208:])[:, 0], raw[:, 192:208].view(np.int8))
+    return codes.astype(np.int8) - np.int8(32), scales
+
+
+def tq1_0(raw: U8) -> Parsed:
+    """Parse 52 bytes of codes, d. A byte is a fraction of 256 with levels + 1 as base-3 digits.
+
+    32 bytes hold levels 32 i + m in digit i of byte m, 16 bytes 160 + 16 i + m, each five digits,
+    and 4 bytes of four digits 240 + 4 i + m. Any bytes are levels.
+    """
+    return _thirds(raw, ((0, 32, 5), (32, 16, 5), (48, 4, 4))), _f16(raw[:, 52:])[:, 0]
+
+
+def ptq1_0(raw: U8) -> Parsed:
+    """Parse 26 bytes of codes as of tq1_0, d.
+
+    Digit i of byte m is level 16 i + m in the first 16 bytes, 80 + 8 i + m in the next 8, and
+    120 + 2 i + m in the last 2, which have four digits.
+    """
+    return _thirds(raw, ((0, 16, 5), (16, 8, 5), (24, 2, 4))), _f16(raw[:, 26:])[:, 0]
+
+
+def _thirds(raw: U8, runs: tuple[tuple[int, int, int], ...]) -> npt.NDArray[np.int8]:
+    """Decode runs of bytes (first, count, digits) to levels: the first digit of all bytes first."""
+    pieces = []
+    for first, size, digits in runs:
+        powers = np.array([3**i for i in range(digits)], np.uint8)[:, None]
+        fractions = raw[:, None, first : first + size] * powers  # modulo 256
+        pieces.append((fractions.astype(np.uint16) * 3 >> 8).reshape(len(raw), digits * size))
+    return np.asarray(np.concatenate(pieces, axis=1).astype(np.int8) - np.int8(1), np.int8)
+
+
+def tq2_0(raw: U8) -> Parsed:
+    """Parse 64 bytes of codes, d. A code 3 is not ternary, and is refused."""
+    codes = _fields(raw[:, :64], 2, 32)
+    return codes.astype(np.int8) - np.int8(1), _f16(raw[:, 64:])[:, 0]
+
+
+def stq1_0(raw: U8) -> Parsed:
+    """Parse 32 bytes of codes, 8 of signs, d (Tencent's Sherry, 3 of 4 weights are not 0).
+
+    Four weights, 16 apart, share a code: its upper two bits say which is 0, the lower ones, the
+    lowest first, the signs of the last two others; a bit of its own negates all. Group 16 c + g has
+    the weights 64 c + g + 16 p.
+    """
+    codes = np.stack([raw[:, :32] & 15, raw[:, :32] >> 4], axis=2).reshape(len(raw), 64)
+    code = (codes | _bits(raw[:, 32:40]) << 4).reshape(-1, 4, 1, 16)
+    levels = _SHERRY[code, np.arange(4)[:, None]]
+    return levels.reshape(len(raw), 256), _f16(raw[:, 40:])[:, 0]
+
+
+def _sherry() -> npt.NDArray[np.int8]:
+    """Return the four levels of each of the 32 codes."""
+    code = np.arange(32)
+    first = 1 - 2 * (code >> 4)
+    others = first, first * (1 - 2 * (code & 1)), first * (1 - 2 * (code >> 1 & 1))
+    rows = [np.insert(row, i >> 2 & 3, 0) for i, row in enumerate(np.stack(others, axis=1))]
+    return np.array(rows, np.int8)
+
+
+_SHERRY = _sherry()
