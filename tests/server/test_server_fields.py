@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -100,8 +101,29 @@ def test_what_passes_changes_nothing(server: ServerProcess, protocol: str) -> No
             assert answer.status_code == 400, row
             message = answer.json()["error"]["message"]
             assert message.startswith(f"{row.name}: would change the answer"), message
-    refused = server.post(path, **body, of_no_table=1).json()["error"]
-    assert refused["message"] == "of_no_table: is not supported here"
+
+
+def test_unknown_fields_are_left_out(server: ServerProcess, tmp_path: Path) -> None:
+    """With a warning that names them, and a count; refused by a strict server."""
+    path, body = ASKED["chat"]
+    expected = told(server.post(path, **body))
+    unknown = {"of_no_table": 1, "bad\r\nname": 2}
+    nested = {"stream_options": {"include_usage": False, "of_none": 3}}
+    answer = server.post(path, **body, **unknown, **nested)
+    assert told(answer) == expected
+    warning = answer.headers["x-sterna-warning"]
+    for name in ("'of_no_table'", "bad\\r\\nname", "'stream_options.of_none'"):
+        assert name in warning, warning
+    many = {f"field{i}": i for i in range(1000)}
+    assert "and 984 more" in server.post(path, **body, **many).headers["x-sterna-warning"]
+    text = server.http.get("/metrics").text
+    assert f'sterna_unknown_fields_total{{handler="{path}"}} 1003.0' in text
+    assert server.post("/tokenize", prompt="a", user="me", of_none=1).status_code == 200
+    with serving(tmp_path, "nano", "--strict-requests") as strict:
+        for more, name in ((unknown, "of_no_table"), (nested, "stream_options.of_none")):
+            error = strict.post(path, **body, **more).json()["error"]
+            assert error["message"] == f"{name}: is not supported here"
+            assert (error["param"], error["code"]) == (name, "unknown_parameter")
 
 
 def test_values_that_mean_none(server: ServerProcess) -> None:

@@ -36,8 +36,9 @@ What each endpoint does with each field of a request:
 - values: ignored with these values (and with null), and refused with any other, because it would
   change the answer. The error is a 400 with the field in `param`.
 
-A field that is not in this table is refused as `unknown_parameter`, because ignoring it might give
-an answer to another question than the client asked.
+A field that is not in this table is left out: the header `x-sterna-warning` and the log name it,
+and `/metrics` counts it (`sterna_unknown_fields_total`). With `--strict-requests`, it is a 400 with
+the code `unknown_parameter`.
 
 `-1` means no limit for `max_tokens` (under all its names) and `top_k`, and no seed for `seed`.
 `top_p: 0` means greedy.

@@ -233,6 +233,11 @@ def duration(value: str | float) -> float:
     is_flag=True,
     help="Accept chat templates from requests (chat_template); they run in a sandbox.",
 )
+@click.option(
+    "--strict-requests",
+    is_flag=True,
+    help="Refuse unknown fields of requests; default: leave them out, with a warning.",
+)
 @drafting_options
 def command(
     models: tuple[str, ...], served_names: tuple[str, ...], max_seqs: int,

@@ -9,12 +9,15 @@ from typing import Any, TypeVar
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
+from sterna.errors import shown
 from sterna.server.errors import ApiError
 from sterna.server.unsupported_fields import drop_ignored
 
 __all__ = ["MAX_DEPTH", "decode", "encode", "read", "read_bytes"]
 
 MAX_DEPTH = 64  #: levels of nesting, as for every JSON file that Sterna reads
+MAX_NESTED = 16  #: unknown fields within the fields of a request
+MAX_NAMES = 16  #: unknown fields that a warning names
 _STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`")
 _MISSING = re.compile(r"Object missing required field `(.*?)`")
@@ -29,8 +32,27 @@ def encode(value: Any) -> bytes:
 
 
 async def read(request: Request, kind: type[T]) -> T:
-    """Read the request's body as a struct. ApiError 400, 408 or 413."""
-    return decode(await read_bytes(request), kind)
+    """Read the request's body as a struct. ApiError 400, 408 or 413.
+
+    Unknown fields are left out, with a warning to the client; with `--strict-requests` they are an
+    error.
+    """
+    data, service = await read_bytes(request), request.app.state.service
+    if service.settings.strict_requests:
+        return decode(data, kind)
+    unknown: list[str] = []
+    body = decode(data, kind, unknown)
+    if unknown:
+        request.state.warnings.append(_warning(unknown))
+        service.metrics.count_unknown_fields(request.scope["route"].path, len(unknown))
+    return body
+
+
+def _warning(unknown: list[str]) -> str:
+    """Say which fields were left out."""
+    names = ", ".join(shown(name) for name in unknown[:MAX_NAMES])
+    more = f" and {len(unknown) - MAX_NAMES} more" if len(unknown) > MAX_NAMES else ""
+    return f"ignored, because no endpoint knows these fields: {names}{more}"
 
 
 async def read_bytes(request: Request) -> bytes:
@@ -63,21 +85,26 @@ async def _collect(request: Request, most: int) -> bytes:
     return bytes(body)
 
 
-def decode(body: bytes, kind: type[T]) -> T:
+def decode(body: bytes, kind: type[T], unknown: list[str] | None = None) -> T:
     """Decode JSON as a struct. ApiError 400 that names the field.
 
-    An unknown field is an error, because it might have changed the answer. A struct with a
-    `protocol` allows fields that are not read, by the table of `unsupported_fields`.
+    A struct with a `protocol` allows fields that are not read, by the table of
+    `unsupported_fields`. A field that is in neither is left out, and its name is added to
+    `unknown`; without such a list it is an error.
     """
     _check_depth(body)
     protocol = getattr(kind, "protocol", None)
     try:
-        if protocol is None:
+        if protocol is None and unknown is None:
             return msgspec.json.decode(body, type=kind)
         given = msgspec.json.decode(body)
         if isinstance(given, dict):
-            given = drop_ignored(given, protocol, frozenset(_fields(kind)))
-        return msgspec.convert(given, kind)
+            read = frozenset(_fields(kind))
+            given = drop_ignored(given, protocol or "", read)
+            if unknown is not None:
+                unknown += [name for name in given if name not in read]
+                given = {name: value for name, value in given.items() if name in read}
+        return _convert(given, kind, unknown)
     except RecursionError:
         raise _too_deep() from None
     except msgspec.ValidationError as error:
@@ -86,6 +113,32 @@ def decode(body: bytes, kind: type[T]) -> T:
         raise ApiError(
             400, f"body: must be JSON, but is not: {error}", code="invalid_json"
         ) from None
+
+
+def _convert(given: Any, kind: type[T], unknown: list[str] | None) -> T:
+    """Make a struct, without the unknown fields of structs within it if there is a list."""
+    for _ in range(MAX_NESTED):
+        try:
+            return msgspec.convert(given, kind)
+        except msgspec.ValidationError as error:
+            place = _unknown_place(str(error))
+            if unknown is None or place is None:
+                raise
+            *path, name = place
+            inside = given
+            for part in path:
+                inside = inside[part]
+            del inside[name]
+            unknown.append(".".join(place))
+    return msgspec.convert(given, kind)
+
+
+def _unknown_place(message: str) -> list[str] | None:
+    """Where an unknown field is, by msgspec's message; None if it is about anything else."""
+    found, place = _UNKNOWN.match(message), _PATH.search(message)
+    if not found or not place or "[" in place[1]:
+        return None
+    return [*place[1].split("."), found[1]]
 
 
 def _fields(kind: Any) -> tuple[str, ...]:

@@ -86,6 +86,11 @@ class Metrics:
             registry=self._registry,
         )  # fmt: skip
 
+        self._unknown = Counter(
+            "sterna_unknown_fields", "Fields of requests that were left out.", ["handler"],
+            registry=self._registry,
+        )  # fmt: skip
+
     def text(self) -> bytes:
         """Return all metrics in Prometheus's text format."""
         return generate_latest(self._registry)
@@ -93,6 +98,10 @@ class Metrics:
     def count_response(self, method: str, handler: str, status: int) -> None:
         """Count a response. handler: the path of the route, so that clients cannot add labels."""
         self._http.labels(method, handler, str(status)).inc()
+
+    def count_unknown_fields(self, handler: str, n: int) -> None:
+        """Count fields of a request that no endpoint knows. handler: the path of the route."""
+        self._unknown.labels(handler).inc(n)
 
     def record(self, model: str, completions: Iterable[Completion]) -> None:
         """Count answers that have ended."""

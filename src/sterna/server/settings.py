@@ -34,6 +34,7 @@ class Settings:
         files: the folder for files and batches; None turns both off.
         files_max: bytes of all files together.
         page: serve the web page at "/".
+        strict_requests: refuse unknown fields of requests instead of leaving them out.
         trust_request_chat_template: render chat templates that requests bring.
         engine: options of `AsyncLLM`.
     """
@@ -65,6 +66,7 @@ class Settings:
     page: bool = True
     log_format: str = "text"
     log_prompts: bool = False
+    strict_requests: bool = False
     trust_request_chat_template: bool = False
     ssl_certfile: Path | None = None
     ssl_keyfile: Path | None = None

@@ -2,6 +2,7 @@
 
 A field is ignored if it cannot change an answer, and refused if it would. The fields that an
 endpoint reads are in its struct; this table has all others that public clients are known to send.
+A field of neither is ignored with a warning.
 `docs/reference/fields.md` is generated from both, and a test compares them.
 """
 
