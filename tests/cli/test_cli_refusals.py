@@ -13,10 +13,8 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-import gguf
 import pytest
 from click.testing import CliRunner
-from gguf_factory import Tiny, build, metadata, raw_file
 from helpers import command, failed, failure
 
 from sterna import LLM
@@ -25,7 +23,7 @@ from sterna.checkpoints.resolve import BUILT_IN
 from sterna.cli import main
 from sterna.cli.progress import progress_bar
 from sterna.cli.terminal import status
-from sterna.errors import RequestError, UnsupportedModelError
+from sterna.errors import RequestError
 
 posix = pytest.mark.skipif(os.name == "nt", reason="needs pipes and devices as files")
 READERS = [
@@ -224,26 +222,3 @@ def test_the_form_of_warnings_is_that_of_the_command_line(
     assert command("formats", "--no-measure").exit_code == 0
     text = warnings.formatwarning("a\nb", RuntimeWarning, "x.py", 1)
     assert text == "sterna: warning: a b\n"
-
-
-@pytest.mark.parametrize(
-    ("kind", "nearest"), [("IQ3_S", "Q3_K_M"), ("IQ2_XXS", "Q2_K in its place"), ("IQ1_M", "Q2_K")]
-)
-def test_ggml_types_that_sterna_lacks(kind: str, nearest: str, tmp_path: Path) -> None:
-    """The tensor, its type, and the nearest file to download are named."""
-    block, nbytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
-    tiny = Tiny(layers=1)
-    tensors = [
-        (name, array.shape, int(gguf.GGMLQuantizationType[type]), array.tobytes())
-        for name, (array, type) in build(tiny)[0].items()
-        if not name.startswith("blk.0.attn_v")
-    ]
-    M, K = tiny.kv_heads * tiny.head_dim, tiny.hidden
-    raw = bytes(M * K // block * nbytes)
-    type_id = int(gguf.GGMLQuantizationType[kind])
-    raw_file(
-        tmp_path / "x.gguf",
-        metadata(tiny),
-        [*tensors, ("blk.0.attn_v.weight", (M, K), type_id, raw)],
-    )
-    failure(lambda: LLM(tmp_path / "x.gguf"), UnsupportedModelError, "attn_v", kind, nearest)

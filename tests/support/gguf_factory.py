@@ -64,7 +64,8 @@ def sized(kind: str, shape: tuple[int, int], rng: np.random.Generator, std: floa
     raw = rng.integers(0, 256, (M * count, nbytes), np.uint8)
     halves = {
         "Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,),
-        "IQ4_NL": (0,), "IQ4_XS": (0,),
+        "IQ4_NL": (0,), "IQ4_XS": (0,), "IQ1_S": (0,), "IQ2_XXS": (0,), "IQ2_XS": (0,),
+        "IQ2_S": (0,), "IQ3_XXS": (0,), "IQ3_S": (0,),
     }  # fmt: skip
     if kind not in halves:
         raise KeyError(kind)

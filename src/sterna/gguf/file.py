@@ -23,6 +23,7 @@ from sterna.gguf.metadata import Metadata
 from sterna.gguf.tensor_types import (
     BLOCK_TYPES,
     FLOAT_TYPES,
+    INDEXED_TYPES,
     PRISM_IDS,
     TILED,
     Layout,
@@ -35,19 +36,10 @@ __all__ = ["GgufFile", "GgufModel", "is_gguf"]
 
 MAX_PARTS = 10_000
 SPLIT_REMEDY = "keep the names that the parts were published under, all in one folder"
-READABLE = (*FLOAT_TYPES, *BLOCK_TYPES, "I2_S")
+READABLE = (*FLOAT_TYPES, *BLOCK_TYPES, *INDEXED_TYPES, "I2_S")
 _OTHER = "use another quantisation of this model"
-#: What to download instead of a file of a type that is not supported. IQ1, IQ2 and IQ3 store
-#: indices of tables of eight or four weights; looking them up gives an eighth of Q2_K's speed.
-NEAREST: dict[str, str] = {
-    kind: f"download this model as {other} in its place"
-    for other, kinds in {
-        "Q2_K": ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S"),
-        "Q3_K_M or IQ4_XS": ("IQ3_XXS", "IQ3_S"),
-        "MXFP4 or Q4_K_M": ("NVFP4",),
-    }.items()
-    for kind in kinds
-}
+#: What to download instead of a file of a type that is not supported.
+NEAREST = {"NVFP4": "download this model as MXFP4 or Q4_K_M in its place"}
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 
 

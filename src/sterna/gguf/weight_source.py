@@ -27,6 +27,7 @@ from sterna.formats import Experts, PackedWeight, Shadow
 from sterna.gguf.blocks import BLOCKS, from_ggml
 from sterna.gguf.file import GgufModel
 from sterna.gguf.i2_s import i2s_levels
+from sterna.gguf.indexed_blocks import INDEXED, decoded, from_indexed
 from sterna.gguf.tensor_names import (
     by_head,
     gguf_name,
@@ -275,6 +276,8 @@ class GgufWeights:
         if info.dtype == "I2_S":
             return "i2"
         name = info.dtype.lower()
+        if name in INDEXED:
+            return INDEXED[name].format.name
         return name if info.dtype in FLOAT_TYPES else BLOCKS[name].format.name
 
     def _kind(self, part: Linear) -> str:
@@ -376,9 +379,12 @@ class GgufWeights:
         name = info.dtype.lower()
         if asked is not None:
             asked = formats.fitting(formats.get(asked), info.shape[-1]).name
-        narrow = narrows and asked != BLOCKS[name].format.name
         try:
-            weight = from_ggml(name, raw, threads=self.threads, order=order, narrow=narrow)
+            if name in INDEXED:
+                weight = from_indexed(name, raw, asked, self.threads, order)
+            else:
+                narrow = narrows and asked != BLOCKS[name].format.name
+                weight = from_ggml(name, raw, threads=self.threads, order=order, narrow=narrow)
         except NonFiniteError as error:
             raise NonFiniteError(f"{info.file}: {info.name}: {error}") from None
         except RequestError as error:
@@ -426,6 +432,8 @@ class GgufWeights:
         raw = self._rows(part)
         if info.dtype in FLOAT_TYPES:
             return self._floats(info, raw).values()
+        if info.dtype.lower() in INDEXED:
+            return decoded(info.dtype.lower(), raw, self.threads)
         return ops.dequantize(
             from_ggml(info.dtype.lower(), raw, threads=self.threads), threads=self.threads
         )

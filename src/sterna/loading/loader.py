@@ -231,10 +231,12 @@ def _read_gguf(path: Path, layout: str | None, options: _Options) -> Model:
     """Read a GGUF file and pack it. layout: of I2_S tensors, None for the usual one."""
     from sterna.gguf.assets import assets_of
     from sterna.gguf.hf_config import config_of
+    from sterna.gguf.indexed_blocks import warn_of_indexed
     from sterna.gguf.weight_source import GgufWeights
 
     file = GgufModel(path)
     warn_of_i2s(file, layout)
+    warn_of_indexed(file)
     config = config_of(file)
     assets = assets_of(file, config)
     source = GgufWeights(
