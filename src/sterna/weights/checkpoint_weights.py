@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.checkpoints.directory import Checkpoint
-from sterna.errors import UnsupportedModelError, brief
+from sterna.errors import RequestError, UnsupportedModelError, brief
 from sterna.formats import Experts, PackedWeight, Shadow
 from sterna.weights import packing, storages
 from sterna.weights.parts import STACKED, Linear, Stacking
@@ -60,7 +60,7 @@ class CheckpointWeights:
         tensors = self.checkpoint.tensors
         if head not in tensors or embedding not in tensors:
             return self.has("lm_head")
-        if tensors[head].shape != tensors[embedding].shape:
+        if tensors[head].shape != tensors[embedding].shape or self._in_codes("lm_head"):
             return True
         self._read.add(head)
         one, other = (self._stored.read(name, (vocab, hidden)) for name in (head, embedding))
@@ -84,6 +84,8 @@ class CheckpointWeights:
         """Read the embedding or the output head [M, K], in the head's format."""
         tensor = self._table_name(name)
         self._read.add(tensor)
+        if self._in_codes(name):
+            return self._table_of_codes(name, Linear(tensor.removesuffix(".weight"), M, K))
         rows = self._stored.read(tensor, (M, K))
         asked = None if self.head is None else head_format(self.head, rows.format)
         part = rows if asked == rows.format else ternary_table(rows)
@@ -92,6 +94,24 @@ class CheckpointWeights:
             self.modules[name] = packing.pack([part], choice, self.threads, tensor)
         else:
             self.modules[name] = packing.pack_floats([rows], choice.format, self.threads, tensor)
+        return self.modules[name]
+
+    def _in_codes(self, name: str) -> bool:
+        """Whether a table is not stored in floats."""
+        module = self._table_name(name).removesuffix(".weight")
+        return f"{module}.scales" in self.checkpoint.tensors
+
+    def _table_of_codes(self, name: str, part: Linear) -> PackedWeight:
+        rows = self.rows(part)
+        own = packing.choose(rows, None)
+        if self.head == "exact" and isinstance(rows, Levels):
+            raise RequestError(
+                f"head: exact is for float heads, but {part.name} has integers; "
+                "leave it out, which keeps the rows as they are"
+            )
+        asked = None if self.head is None else head_format(self.head, own.format)
+        choice = packing.choose(rows, asked)
+        self.modules[name] = packing.pack([rows], choice, self.threads, part.name)
         return self.modules[name]
 
     def shadow(self, table: PackedWeight) -> Shadow | None:

@@ -21,6 +21,7 @@ from sterna.weights.storages import (
     fp4,
     fp8,
     gptq,
+    mlx,
     packed_ternary,
     paretoq,
     plain_floats,
@@ -39,6 +40,7 @@ STORAGES: tuple[ModuleType, ...] = (
     power_of_two,
     awq,
     gptq,
+    mlx,
     fp8,
     fp4,
     compressed,
@@ -56,7 +58,7 @@ STORAGES: tuple[ModuleType, ...] = (
 #: The tensors of a linear layer that a storage or the graph may read.
 SUFFIXES = (
     "weight", "weight_scale", "weight_clip_val", "bias",
-    "qweight", "qzeros", "scales", "g_idx",
+    "qweight", "qzeros", "scales", "g_idx", "biases",
     "weight_packed", "weight_shape", "weight_zero_point", "weight_g_idx",
     "weight_scale_inv", "weight_scale_2", "weight_global_scale", *fp8.OF_INPUTS,
     "w_sign", "w_sparse", "scale", *(f"w_{t}" for t in range(1, shift_latents.MAX_SHIFTS + 1)),

@@ -1,6 +1,7 @@
 """The fields of `quantization_config`: which layers it describes, and how they are stored.
 
-quant_method            "bitnet", "power_of_two", "mxfp4" (`stacked_experts`), or one of DESCRIBED
+quant_method            "bitnet", "power_of_two", "mxfp4" (`stacked_experts`), or one of DESCRIBED;
+                        MLX's files (storages/mlx.py) have group_size, bits and no method
 modules_to_not_convert  names of modules, or ends of such names; their layers are plain floats
 
 For BitNet's layers:
@@ -122,6 +123,13 @@ def quantization(config: dict[str, Any], file: Path) -> Quantization:
     if settings is None:
         return Quantization(False, True, False, ())
     method = settings.get("quant_method") if isinstance(settings, dict) else settings
+    if isinstance(settings, dict) and method is None and "group_size" in settings:  # MLX's
+        if settings.get("mode", "affine") != "affine":
+            raise UnsupportedModelError(
+                f"{file}: {FIELD}.mode must be affine, but got {shown(settings['mode'])}; "
+                "Sterna does not read this layout of MLX"
+            )
+        return Quantization(False, True, False, ())
     if method == "power_of_two" and isinstance(settings, dict):
         excluded = _names(settings.get("modules_to_not_convert"), file)
         return Quantization(False, True, False, excluded, powers=_powers(settings, file))

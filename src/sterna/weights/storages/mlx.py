@@ -1,0 +1,88 @@
+"""MLX's folders: affine integers of 2 to 8 bits, with a scale and a bias for each group of k.
+
+    weight  uint32 [M, K bits / 32]   codes of neighbours of k, the first in the lowest bits
+    scales  float [M, groups]
+    biases  float [M, groups]
+
+A weight is scale * code + bias. Where bias = -scale and codes are 0, 1 and 2, the weights are
+ternary. Others are levels with a minimum, of two to five bits, if 16-bit floats hold the scales and
+biases; else they are float32, as are those of six and eight bits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import formats
+from sterna.weights.storages.base import F32, TERNARY, Floats, Layer, Levels
+from sterna.weights.storages.integers import WORD_BITS
+
+#: Formats with minima of codes of so many bits, those of the longest groups first.
+AFFINE = {2: ("q2_0", "q4_1"), 3: ("q4_1",), 4: ("q4_1",), 5: ("q5_1",)}
+BITS = (2, 3, 4, 5, 6, 8)
+
+Codes = npt.NDArray[np.uint8]
+
+
+def recognises(layer: Layer) -> bool:
+    """Whether there are words of codes with scales and biases."""
+    return layer.has("biases") and layer.has("scales") and layer.dtype == "U32"
+
+
+def read(layer: Layer) -> Levels | Floats:
+    """Read the codes, scales and biases, and check them."""
+    M, K = layer.shape
+    words = layer.info("weight")
+    bits = next((b for b in BITS if words.shape == (M, K * b // WORD_BITS)), 0)
+    if not bits or K * bits % WORD_BITS:
+        layer.fail("weight", f"U32 [M, K bits / 32] with M={M}, K={K}", list(words.shape))
+    stored = layer.info("scales").shape
+    groups = stored[1] if len(stored) == 2 else 0
+    if not groups or K % groups:
+        layer.fail("scales", f"a scale for each of some groups of K={K}", f"{groups} groups")
+    scale, bias = (layer.floats(suffix, (M, groups)) for suffix in ("scales", "biases"))
+    codes = _codes(np.asarray(layer.checkpoint.read(words.name)), bits).reshape(M, K)
+    return _ternary(codes, scale, bias) or _affine(codes, scale, bias, bits)
+
+
+def _codes(words: npt.NDArray[np.uint32], bits: int) -> Codes:
+    """Unpack rows of words, a stream of bits each."""
+    raw = np.ascontiguousarray(words).view(np.uint8)
+    if 8 % bits == 0:
+        shifts = np.arange(0, 8, bits, dtype=np.uint8)
+        return np.asarray(raw[:, :, None] >> shifts & np.uint8((1 << bits) - 1), np.uint8)
+    each = np.unpackbits(raw, axis=1, bitorder="little").reshape(len(raw), -1, bits)
+    return np.packbits(each, axis=2, bitorder="little")
+
+
+def _ternary(codes: Codes, scale: F32, bias: F32) -> Levels | None:
+    """Return ternary weights as levels; None if they are others."""
+    if not np.array_equal(bias, -scale) or codes.max(initial=0) > 2 or not _are_halves(scale):
+        return None
+    levels = codes.astype(np.int8) - np.int8(1)
+    return Levels(TERNARY, levels, scale, lambda: _floats(codes, scale, bias))
+
+
+def _affine(codes: Codes, scale: F32, bias: F32, bits: int) -> Levels | Floats:
+    group = codes.shape[1] // scale.shape[1]
+    for name in AFFINE.get(bits, ()) if _are_halves(scale) and _are_halves(bias) else ():
+        own = formats.get(name).scales.group
+        if group % own == 0:
+            both = np.repeat(np.stack([scale, bias], axis=2), group // own, axis=1)
+            kinds, levels = tuple(range(1 << bits)), codes.astype(np.int8)
+            return Levels(
+                kinds, levels, both, lambda: _floats(codes, scale, bias), stored_format=name
+            )
+    return _floats(codes, scale, bias)
+
+
+def _are_halves(x: F32) -> bool:
+    """Whether 16-bit floats hold these numbers."""
+    with np.errstate(over="ignore"):
+        return np.array_equal(x.astype(np.float16), x)
+
+
+def _floats(codes: Codes, scale: F32, bias: F32) -> Floats:
+    groups = codes.reshape(*scale.shape, -1) * scale[:, :, None] + bias[:, :, None]
+    return Floats("f32", np.asarray(groups, np.float32).reshape(codes.shape))

@@ -1,0 +1,135 @@
+"""MLX's folders run as they are: the same codes, scales and biases, of 2 to 8 bits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from checkpoint_factory.stored import Stored, small_llama, stored
+from helpers import assert_same_bits, failure
+from safetensors.torch import load_file, save_file
+
+from sterna import loading, ops
+from sterna.engine import Engine
+from sterna.errors import ModelFormatError, NonFiniteError, RequestError, UnsupportedModelError
+
+TOKENS = [[(11 * i + 5) % 64 for i in range(48)]]
+DOWN, TABLE = "model.layers.0.mlp.down_proj", "model.embed_tokens"
+
+
+def words(codes: np.ndarray, bits: int) -> torch.Tensor:
+    """Rows of codes as streams of bits in words of 32, the first lowest: by their definition."""
+    places = codes[:, :, None] >> np.arange(bits) & 1
+    raw = np.packbits(places.reshape(len(codes), -1).astype(np.uint8), axis=1, bitorder="little")
+    return torch.from_numpy(raw.view(np.uint32).copy())
+
+
+def affine(
+    bits: int, group: int, dtype: torch.dtype = torch.float16
+) -> Callable[[torch.Tensor], Stored]:
+    """From a group's least weight to its greatest, as MLX rounds."""
+
+    def make(w: torch.Tensor) -> Stored:
+        blocks = w.numpy().reshape(len(w), -1, group)
+        low, high = blocks.min(2), blocks.max(2)
+        kept = [torch.from_numpy(x).to(dtype) for x in ((high - low) / ((1 << bits) - 1), low)]
+        scale, bias = (x.float().numpy()[:, :, None] for x in kept)
+        codes = np.clip(np.rint((blocks - bias) / scale), 0, (1 << bits) - 1)
+        values = (codes.astype(np.float32) * scale + bias).astype(np.float32)
+        stored = words(codes.reshape(w.shape).astype(int), bits)
+        tensors = {"weight": stored, "scales": kept[0], "biases": kept[1]}
+        return tensors, torch.from_numpy(values.reshape(w.shape))
+
+    return make
+
+
+def ternary(w: torch.Tensor) -> Stored:
+    """A scale for 128 (or 64) weights, and its negative as bias: codes 0, 1 and 2."""
+    blocks = w.numpy().reshape(len(w), -1, 64)
+    scale = np.abs(blocks).mean(2, keepdims=True).astype(np.float16).astype(np.float32)
+    levels = np.clip(np.rint(blocks / scale), -1, 1)
+    kept = torch.from_numpy(scale[:, :, 0]).bfloat16().float()
+    stored = words((levels + 1).astype(int).reshape(w.shape), 2)
+    values = torch.from_numpy(levels.astype(np.float32)) * kept[:, :, None]
+    return {"weight": stored, "scales": kept.bfloat16(), "biases": -kept.bfloat16()}, (
+        values.reshape(w.shape)
+    )
+
+
+#: The storage, and the format that it runs in.
+CASES: dict[str, tuple[Callable[[torch.Tensor], Stored], str]] = {
+    "ternary": (ternary, "i2:g64"), "2": (affine(2, 64), "q2_0"),
+    "2 of 32": (affine(2, 32), "q4_1"),
+    "3": (affine(3, 64), "q4_1"), "4": (affine(4, 64, torch.bfloat16), "q4_1"),
+    "5": (affine(5, 32), "q5_1"), "6": (affine(6, 64), "f32"), "8": (affine(8, 64), "f32"),
+    "scales of float32": (affine(4, 64, torch.float32), "f32"),
+}  # fmt: skip
+SETTINGS = {"group_size": 64, "bits": 4}
+
+
+@pytest.fixture(scope="module")
+def floats(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_llama(tmp_path_factory.mktemp("floats"))
+
+
+def quantised(source: Path, to: Path, name: str) -> tuple[Path, Path]:
+    """(the folder of a case, a folder of the floats that it stands for), tables included."""
+    make = CASES[name][0]
+    packed, plain = stored(source, to, make, SETTINGS)
+    for module in (TABLE, "lm_head"):
+        tensors, real = (
+            load_file(packed / "model.safetensors"),
+            load_file(plain / "model.safetensors"),
+        )
+        parts, values = make(tensors.pop(f"{module}.weight"))
+        tensors |= {f"{module}.{part}": t.contiguous() for part, t in parts.items()}
+        real[f"{module}.weight"] = values.contiguous()
+        save_file(tensors, packed / "model.safetensors", {"format": "pt"})
+        save_file(real, plain / "model.safetensors", {"format": "pt"})
+    return packed, plain
+
+
+def logits(folder: Path, **options: Any) -> np.ndarray:
+    model = loading.load(folder, cached=False, **options)
+    return Engine(model, threads=1, kv_dtype="f32").logits(TOKENS)[0]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_folders_run_as_they_are(name: str, floats: Path, tmp_path: Path) -> None:
+    """The same weights to the bit, of layers and tables; in floats the same model."""
+    packed, plain = quantised(floats, tmp_path, name)
+    loaded = loading.load(packed, cached=False)
+    assert loaded.format == CASES[name][1]
+    assert loaded.head == ("exact" if loaded.format == "f32" else loaded.format)
+    weights = load_file(plain / "model.safetensors")
+    for module in (DOWN, TABLE, "lm_head"):
+        got = ops.dequantize(loaded.weights.modules[module])
+        assert_same_bits(got + 0.0, weights[f"{module}.weight"].numpy() + 0.0)
+    expected = logits(plain, format="f32", head="f32")
+    assert_same_bits(logits(packed, format="f32", head="f32"), expected)
+
+
+def test_refusals(floats: Path, tmp_path: Path) -> None:
+    """Modes that are not read, an exact head of integers, and tensors that do not fit."""
+    packed, _ = quantised(floats, tmp_path, "4")
+    failure(lambda: loading.load(packed, head="exact", cached=False), RequestError, "exact")
+    config = json.loads((packed / "config.json").read_text())
+    other = config | {"quantization_config": SETTINGS | {"mode": "nvfp4"}}
+    (packed / "config.json").write_text(json.dumps(other))
+    failure(lambda: loading.load(packed, cached=False), UnsupportedModelError, "nvfp4", "affine")
+    (packed / "config.json").write_text(json.dumps(config))
+    whole = load_file(packed / "model.safetensors")
+    for suffix, change, kind in (
+        ("weight", lambda t: t[:, :-1], ModelFormatError),
+        ("biases", lambda t: t[:, :-1], ModelFormatError),
+        ("scales", lambda t: t / 0, NonFiniteError),
+    ):
+        name = f"{DOWN}.{suffix}"
+        tensors = {**whole, name: change(whole[name]).contiguous()}
+        save_file(tensors, packed / "model.safetensors", {"format": "pt"})
+        failure(lambda: loading.load(packed, cached=False), kind, name)
