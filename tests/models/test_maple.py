@@ -172,14 +172,34 @@ KEYS = {
 }  # fmt: skip
 
 
-def test_gguf(tmp_path: Path) -> None:
+#: As DeepGrove's own files say it: layers without a window are not rotated.
+OWN_KEYS = {
+    "rope.dimension_count": 0, "rope.dimension_count_swa": 16, "swiglu_clamp_exp": [7.0] * 4,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("keys", [{}, OWN_KEYS], ids=["converter", "own"])
+def test_gguf(keys: dict[str, object], tmp_path: Path) -> None:
     """The file's logits have the bits of the folder's."""
+    gguf_file(tmp_path / "m.gguf", KEYS | keys)
+    (tmp_path / "m").mkdir()
+    folder = write(tmp_path / "m", tensors(ternary=False))
+    assert_same_bits(logits(tmp_path / "m.gguf"), logits(folder))
+
+
+def test_another_clamp(tmp_path: Path) -> None:
+    gguf_file(tmp_path / "m.gguf", KEYS | {"swiglu_clamp_exp": [7.0, 7.0, 6.0, 7.0]})
+    failure(lambda: loading.load(tmp_path / "m.gguf"), UnsupportedModelError, "swiglu_clamp_exp")
+
+
+def gguf_file(path: Path, keys: dict[str, object]) -> None:
+    """The model as a file of these keys."""
     weights = tensors(ternary=False)
     tiny = Tiny(
         arch="maple", hidden=64, wide=96, layers=4, heads=4, kv_heads=2, head_dim=32,
-        keys={f"maple.{key}": value for key, value in KEYS.items()},
+        keys={f"maple.{key}": value for key, value in keys.items()},
     )  # fmt: skip
-    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "maple")
+    writer = gguf.GGUFWriter(path, "maple")
     gguf_factory.add_metadata(writer, tiny)
     outer = {
         "model.word_embeddings": "token_embd",
@@ -200,9 +220,6 @@ def test_gguf(tmp_path: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    (tmp_path / "m").mkdir()
-    folder = write(tmp_path / "m", weights)
-    assert_same_bits(logits(tmp_path / "m.gguf"), logits(folder))
 
 
 @pytest.mark.parametrize(

@@ -800,7 +800,6 @@ MODELS: dict[str, Saved] = {
     "qwen3-next": Saved(
         "Qwen3NextForCausalLM",
         {**_REGULAR, **_MOE, "shared_expert_intermediate_size": 48},
-        converted=False,
     ),
     "qwen3-next-of-all": Saved(
         "Qwen3NextForCausalLM",

@@ -14,10 +14,10 @@ from sterna.errors import ModelFormatError, UnsupportedModelError, brief
 from sterna.gguf.file import GgufModel
 from sterna.gguf.metadata import Metadata
 from sterna.gguf.value_heads import tiled_out_proj
-from sterna.models import module_of
+from sterna.models import maple, module_of
 from sterna.models.apertus import PARAMETERS, XIELU
 from sterna.models.config import FULL, SLIDING
-from sterna.models.gguf_architecture import GgufArchitecture
+from sterna.models.gguf_architecture import EXPERT_CLAMP, GgufArchitecture
 from sterna.models.qwen3_5 import TILED_OUT_PROJ
 
 __all__ = ["further_fields", "require_neutral"]
@@ -58,6 +58,12 @@ def _hybrid_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[
         "rope_parameters": rope,
         **({TILED_OUT_PROJ: tiled} if tiled and 1 < k_heads < v_heads else {}),
     }
+
+
+def _qwen3_next_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the sizes of recurrent layers, whose value heads are in the checkpoint's order."""
+    found = _hybrid_fields(model, name, fields)
+    return {field: value for field, value in found.items() if field != TILED_OUT_PROJ}
 
 
 def _gpt_oss_fields(_: GgufModel, __: str, fields: dict[str, Any]) -> dict[str, Any]:
@@ -319,16 +325,28 @@ def _lfm2_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[st
     }
 
 
+def _maple_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Check that experts' gates have the clamp that the graph has."""
+    m, key = model.metadata, f"{name}.{EXPERT_CLAMP}"
+    if key in m and (m.numbers(key, fields["num_hidden_layers"]) != maple.LIMIT).any():
+        raise UnsupportedModelError(
+            f"{m.path}: {key} must be absent or {maple.LIMIT} in all layers, "
+            f"but got {brief(m.array(key).tolist())}; Sterna does not run this variant"
+        )
+    return {}
+
+
 _FURTHER: dict[str, Callable[[GgufModel, str, dict[str, Any]], dict[str, Any]]] = {
     "apertus": _apertus_fields, "deepseek2": _deepseek2_fields, "dots1": _deepseek_fields,
     "falcon": _falcon_fields, "gemma2": _gemma_fields, "gemma3": _gemma_fields,
     "gemma4": _gemma4_fields, "glm4": _glm4_fields, "glm4moe": _glm4_moe_fields,
     "gpt-oss": _gpt_oss_fields, "granite": _granite_fields, "granitemoe": _granite_moe_fields,
     "lfm2": _lfm2_fields, "lfm2moe": _lfm2_moe_fields, "llama4": _llama4_fields,
+    "maple": _maple_fields,
     "minicpm": _minicpm_fields, "minicpm3": _latent_fields, "minimax-m2": _minimax_fields,
     "mistral3": _mistral3_fields, "olmo": _olmo_fields, "olmo2": _olmo2_fields,
     "phimoe": _phimoe_fields,
-    "qwen35": _hybrid_fields, "qwen35moe": _hybrid_fields,
+    "qwen3next": _qwen3_next_fields, "qwen35": _hybrid_fields, "qwen35moe": _hybrid_fields,
 }  # fmt: skip
 
 

@@ -18,7 +18,13 @@ from sterna.gguf.metadata import Metadata
 from sterna.gguf.rope_scaling import rope_of, scaling_of
 from sterna.gguf.tensor_names import OUTER
 from sterna.models.config import FULL, SLIDING
-from sterna.models.gguf_architecture import NORM_IN, PREDICTING, PROJECTIONS, GgufArchitecture
+from sterna.models.gguf_architecture import (
+    NORM_IN,
+    PREDICTING,
+    PROJECTIONS,
+    SWA_ROTATED,
+    GgufArchitecture,
+)
 
 __all__ = ["GGUF_POOLINGS", "config_of"]
 
@@ -103,7 +109,8 @@ def config_of(model: GgufModel) -> dict[str, Any]:
         **({"mtp_num_hidden_layers": int(reads_mtp)} if kind.hybrid else {}),
     }
     if kind.partial:
-        fields["rotary_dim"] = _rotary_dim(m, f"{name}.rope.dimension_count", width)
+        windowed = f"{name}.{SWA_ROTATED}" if SWA_ROTATED in kind.reads else ""
+        fields["rotary_dim"] = _rotary_dim(m, f"{name}.rope.dimension_count", width, windowed)
     return fields | further_fields(model, name, kind, fields)
 
 
@@ -191,8 +198,13 @@ def _head_dim(m: Metadata, name: str, hidden: int, heads: int, partial: bool) ->
     return width
 
 
-def _rotary_dim(m: Metadata, key: str, width: int) -> int:
-    """Read how many features of a head are rotated."""
+def _rotary_dim(m: Metadata, key: str, width: int, windowed: str) -> int:
+    """Read how many features of a head are rotated.
+
+    windowed: the key for layers with a window, where others are not rotated; their number may be 0.
+    """
+    if windowed in m and m.integer(key, 0) in (0, m.integer(windowed)):
+        key = windowed
     rotated = m.integer(key, width)
     if rotated % 2 or not 0 < rotated <= width:
         raise m.error(key, f"an even number up to {width}, the features of a head", rotated)

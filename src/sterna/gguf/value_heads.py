@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sterna.gguf.architectures import ARCHITECTURES_OF
 from sterna.gguf.blocks import BLOCKS
 from sterna.gguf.file import GgufModel
 from sterna.gguf.folded_hadamard import is_grouped
@@ -44,6 +45,8 @@ class ValueHeads:
         k_heads, v_heads = (int(size or 0) for size in sizes)
         # The model refuses a number of heads that is no multiple.
         if k_heads in (0, 1, v_heads) or v_heads % k_heads:
+            return None
+        if not ARCHITECTURES_OF[model.metadata.text("general.architecture")].tiles:
             return None
         folded = config.get("folded_hadamard")
         grouped = frozenset(folded["inputs"] if folded and is_grouped(model.metadata) else ())

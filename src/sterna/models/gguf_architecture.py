@@ -83,6 +83,8 @@ PREDICTING = {
 SOFT_CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
 FACTORS = ("embedding_scale", "residual_scale", "logit_scale")
 SWA_BASE = "rope.freq_base_swa"
+#: Rotated features in layers with a window, and a clamp of experts' gates, for each layer.
+SWA_ROTATED, EXPERT_CLAMP = "rope.dimension_count_swa", "swiglu_clamp_exp"
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ class GgufArchitecture:
     architecture, activation: the class and `hidden_act` in config.json.
     modules: the modules of a layer, by their names in the checkpoint -> in the file.
     permuted: whether rows of q and k are in the order of interleaved rotations.
-    hybrid: whether some layers are recurrent.
+    hybrid: whether some layers are recurrent. tiles: whether their value heads are in ggml's order.
     partial: whether only a part of a head may be rotated.
     keys: metadata keys that every file has -> the fields of config.json that they are.
     renamed: fields by their usual names -> by the class's own.
@@ -119,6 +121,7 @@ class GgufArchitecture:
     modules: Mapping[str, str] = field(default_factory=lambda: LINEARS | READS)
     permuted: bool = False
     hybrid: bool = False
+    tiles: bool = True
     partial: bool = False
     keys: Mapping[str, str] = field(default_factory=dict)
     renamed: Mapping[str, str] = field(default_factory=dict)

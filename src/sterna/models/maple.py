@@ -15,7 +15,14 @@ from sterna.models import llama, moe
 from sterna.models.config import FULL, SLIDING, TransformerConfig
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
-from sterna.models.gguf_architecture import EXPERTS, QK_NORMS, READS, GgufArchitecture
+from sterna.models.gguf_architecture import (
+    EXPERT_CLAMP,
+    EXPERTS,
+    QK_NORMS,
+    READS,
+    SWA_ROTATED,
+    GgufArchitecture,
+)
 from sterna.models.layers import AttentionOptions, HeadNorms
 from sterna.models.rotations import partly_rotated
 from sterna.weights.sources import WeightSource
@@ -38,7 +45,7 @@ GGUF = {
     "maple": GgufArchitecture(
         ARCHITECTURES[0],
         modules=EXPERTS | READS | QK_NORMS, experts="moe_intermediate_size",
-        partial=True, period=4,
+        partial=True, period=4, reads=(SWA_ROTATED, EXPERT_CLAMP),
     )
 }  # fmt: skip
 LIMIT = 7.0

@@ -1,17 +1,20 @@
 """Qwen3-Next: Qwen3.5's graph with experts; recurrent layers store q, k, v, z as one matrix.
 
-Its rows are those of each key head in turn, [q | k | v | z]; another matrix has [b | a].
+Its rows are those of each key head in turn, [q | k | v | z]; another matrix has [b | a]. GGUF files
+have q, k and v of all heads as one matrix, z as another, and value heads in the checkpoint's order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from sterna.graph import GraphBuilder, Piece, RecurrentHeads, Value
 from sterna.models import layers, moe, qwen3_5, qwen3_5_moe
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
+from sterna.models.gguf_architecture import PREDICTING
 from sterna.weights.sources import Linear, WeightSource
 
 ARCHITECTURES = ("Qwen3NextForCausalLM",)
@@ -23,6 +26,19 @@ DEFAULTS: dict[str, Any] = {
     "norm_topk_prob": True, "decoder_sparse_step": 1,
 }  # fmt: skip
 SKIPPED = qwen3_5.SKIPPED
+_SPLIT = qwen3_5_moe.GGUF["qwen35moe"]
+_NOT_HERE = (*PREDICTING, "linear_attn.in_proj_b", "linear_attn.in_proj_a")
+GGUF = {
+    "qwen3next": replace(
+        _SPLIT,
+        architecture=ARCHITECTURES[0],
+        modules={
+            **{name: to for name, to in _SPLIT.modules.items() if name not in _NOT_HERE},
+            "linear_attn.in_proj_ba": "ssm_ba",
+        },
+        tiles=False,
+    )
+}
 
 
 def complete(f: Fields) -> dict[str, Any]:
@@ -48,18 +64,19 @@ def _projected(
     g: GraphBuilder, c: TransformerConfig, w: WeightSource, h: Value, heads: RecurrentHeads,
     name: str,
 ) -> qwen3_5.Row:  # fmt: skip
-    linears = [
-        Linear(f"{name}.in_proj_qkvz", heads.width + heads.v_width, c.hidden_size),
-        Linear(f"{name}.in_proj_ba", 2 * heads.v_heads, c.hidden_size),
-    ]
-    x, (qkvz, ba) = layers.linear_parts(g, c, w, h, f"{name}.in_proj", linears)
     each = heads.v_heads // heads.k_heads
     z = heads.width
     b = z + heads.v_width
-    pieces = [
-        *_of_key_heads(heads, qkvz, [heads.k_dim] * 2 + [each * heads.v_dim] * 2, 0),
-        *_of_key_heads(heads, ba, [each, each], b),
-    ]
+    widths = {"qkv": z, "z": heads.v_width} if w.has(f"{name}.in_proj_qkv") else {"qkvz": b}
+    widths["ba"] = 2 * heads.v_heads
+    linears = [Linear(f"{name}.in_proj_{part}", M, c.hidden_size) for part, M in widths.items()]
+    x, (first, *others, ba) = layers.linear_parts(g, c, w, h, f"{name}.in_proj", linears)
+    if others:
+        pieces = [Piece(z, begin=first), Piece(heads.v_width, begin=others[0], column=z)]
+    else:
+        parts = [heads.k_dim] * 2 + [each * heads.v_dim] * 2
+        pieces = [*_of_key_heads(heads, first, parts, 0)]
+    pieces += _of_key_heads(heads, ba, [each, each], b)
     width = b + 2 * heads.v_heads
     row = g.place(width, [(x, piece) for piece in pieces], f"{name}.in_proj")
     return row, z, b, b + heads.v_heads
