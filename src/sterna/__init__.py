@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         UnsupportedCPUError,
         UnsupportedModelError,
     )
-    from sterna.llm import LLM, Completion, Piece, SamplingParams, Stats, TokenLogprob
+    from sterna.llm import LLM, Completion, Decision, Piece, SamplingParams, Stats, TokenLogprob
     from sterna.llm.async_llm import AsyncLLM
     from sterna.llm.conversation import Conversation
 
@@ -35,6 +35,7 @@ __all__ = [
     "AsyncLLM",
     "Completion",
     "Conversation",
+    "Decision",
     "HubError",
     "ModelFormatError",
     "NonFiniteError",

@@ -27,6 +27,7 @@ COMMANDS = (
     "chat",
     "serve",
     "embed",
+    "decide",
     "perplexity",
     "compare",
     "eval",

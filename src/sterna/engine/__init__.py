@@ -16,6 +16,7 @@ from sterna.engine.kv_cache.page_pool import PagePool
 from sterna.engine.kv_cache.prefix_cache import PrefixCache, common_prefix_length
 from sterna.engine.kv_cache.sequence import PAGE, Sequence
 from sterna.engine.prompt_logprobs import (
+    NextLogprobsRequest,
     PromptLogprobsRequest,
     log_probabilities,
     logprobs_draw,
@@ -37,6 +38,7 @@ __all__ = [
     "Engine",
     "EngineLoop",
     "Event",
+    "NextLogprobsRequest",
     "PagePool",
     "PrefixCache",
     "PrefixDiskCache",

@@ -1,4 +1,4 @@
-"""`PromptLogprobsRequest`: asks for log-probabilities of a prompt's tokens, and for no answer."""
+"""Requests for log-probabilities and no answer: of a prompt's own tokens, or of the next one."""
 
 from __future__ import annotations
 
@@ -20,11 +20,18 @@ from sterna.outputs import TokenLogprob
 from sterna.sampling_params import SamplingParams
 from sterna.tokenizer import Tokenizer
 
-__all__ = ["PromptLogprobsRequest", "log_probabilities", "logprobs_draw", "step_tokens"]
+__all__ = [
+    "NextLogprobsRequest",
+    "PromptLogprobsRequest",
+    "log_probabilities",
+    "logprobs_draw",
+    "step_tokens",
+]
 
 I32 = npt.NDArray[np.int32]
 
 STEP_LOGITS = 1 << 25  # logits of a step: 128 MiB
+NO_ANSWER = SamplingParams(max_tokens=0)
 
 
 def step_tokens(vocab: int) -> int:
@@ -52,21 +59,24 @@ def log_probabilities(drawn: SequenceOf[_native.SampleResult]) -> list[float]:
     """Return the log-probabilities that `logprobs_draw` has drawn; raises NonFiniteError."""
     logprobs = [one.logprob if one.finite else math.nan for one in drawn]
     if not all(map(math.isfinite, logprobs)):
-        raise NonFiniteError(
-            "scores: log-probabilities must be finite, but got NaN or infinity; "
-            "the model's weights are damaged"
-        )
+        raise _damaged()
     return logprobs
+
+
+def _damaged() -> NonFiniteError:
+    return NonFiniteError(
+        "scores: log-probabilities must be finite, but got NaN or infinity; the model's weights "
+        "are damaged"
+    )
 
 
 class PromptLogprobsRequest(Request):
     """A request for `LLM.prompt_logprobs`: a prompt to be scored, and no answer.
 
-    It computes its whole prompt, since a prefix cache keeps no logits. top: how many of the
-    likeliest tokens to report for each token; options: as of `Request`.
+    top: how many of the likeliest tokens to report for each token. scored: only the last so many
+    tokens; what comes before them may start from a cached prefix. By default it computes its whole
+    prompt, since a prefix cache keeps no logits. options: as of `Request`.
     """
-
-    uses_prefix_cache = False
 
     def __init__(
         self,
@@ -76,13 +86,20 @@ class PromptLogprobsRequest(Request):
         *,
         context: int,
         vocab: int,
+        scored: int | None = None,
         **options: Any,
     ) -> None:
-        none = SamplingParams(max_tokens=0)
-        super().__init__(prompt, none, tokenizer, context=context, vocab=vocab, **options)
-        #: Log-probability of each token of the prompt; None for the first.
+        super().__init__(prompt, NO_ANSWER, tokenizer, context=context, vocab=vocab, **options)
+        #: Log-probability of each token of the prompt; None for the first, and for unscored ones.
         self.scores: list[TokenLogprob | None] = [None] * len(prompt)
+        self.uses_prefix_cache: bool = scored is not None
+        self._first = 1 if scored is None else len(prompt) - scored  # the first scored token
         self._top = top
+
+    @property
+    def tokens(self) -> I32:
+        """The tokens before the first scored one, int32: more of them are of no use to it."""
+        return self._history[: self._first]
 
     @property
     def left(self) -> int:
@@ -97,7 +114,7 @@ class PromptLogprobsRequest(Request):
     @property
     def ended(self) -> bool:
         """Whether all tokens are scored, or the request was ended."""
-        return self.finished or self._reason is not None or None not in self.scores[1:]
+        return self.finished or self._reason is not None or None not in self.scores[self._first :]
 
     def step_input(
         self, most: int = PREFILL_CHUNK, budget: int = 0, costs: StepCost = default_step_cost,
@@ -105,10 +122,13 @@ class PromptLogprobsRequest(Request):
     ) -> StepInput:  # fmt: skip
         """Return `Request.step_input`'s input, with the next token's log-probability after each."""
         begin = self.sequence.length
-        end = min(begin + most, begin + step_tokens(self._vocab), self.n_prompt - 1)
-        draw = logprobs_draw(self._history[: end + 1], end - begin, self._vocab, self._top)
-        part = self._history[begin:end]
-        return StepInput(self.sequence, part, end - begin, draw=draw, adapter=self.adapter)
+        first = max(begin, self._first - 1)  # its row scores the token after it
+        end = min(begin + most, first + step_tokens(self._vocab), self.n_prompt - 1)
+        part, wanted = self._history[begin:end], max(0, end - first)
+        if not wanted:
+            return StepInput(self.sequence, part, adapter=self.adapter)
+        draw = logprobs_draw(self._history[: end + 1], wanted, self._vocab, self._top)
+        return StepInput(self.sequence, part, wanted, draw=draw, adapter=self.adapter)
 
     def receive(self, output: StepOutput) -> None:
         """Take a step's log-probabilities; raises NonFiniteError if any is not finite."""
@@ -120,4 +140,57 @@ class PromptLogprobsRequest(Request):
             self.scores[first + i] = TokenLogprob(
                 int(one.token), logprob, tuple(one.top) if self._top else ()
             )
+        self._note()
+
+
+class NextLogprobsRequest(Request):
+    """A request for the log-probabilities of given tokens after a prompt, and for no answer.
+
+    token_ids: at least one; options: as of `Request`.
+    """
+
+    def __init__(
+        self,
+        prompt: SequenceOf[int],
+        token_ids: SequenceOf[int],
+        tokenizer: Tokenizer,
+        *,
+        context: int,
+        vocab: int,
+        **options: Any,
+    ) -> None:
+        super().__init__(prompt, NO_ANSWER, tokenizer, context=context, vocab=vocab, **options)
+        #: Natural-log probability of each of the tokens, in their order; empty until computed.
+        self.logprobs: list[float] = []
+        self._token_ids = np.array(token_ids, np.int32)
+
+    @property
+    def max_length(self) -> int:
+        """Most positions that its sequence will have."""
+        return self.n_prompt
+
+    @property
+    def ended(self) -> bool:
+        """Whether the log-probabilities are there, or the request was ended."""
+        return self.finished or self._reason is not None or bool(self.logprobs)
+
+    def step_input(
+        self, most: int = PREFILL_CHUNK, budget: int = 0, costs: StepCost = default_step_cost,
+        others: int = 0,
+    ) -> StepInput:  # fmt: skip
+        """Return `Request.step_input`'s input, with the logits after the last token."""
+        begin = self.sequence.length
+        end = min(begin + most, self.n_prompt)
+        part, wanted = self._history[begin:end], int(end == self.n_prompt)
+        return StepInput(self.sequence, part, wanted, adapter=self.adapter)
+
+    def receive(self, output: StepOutput) -> None:
+        """Take the last step's logits; raises NonFiniteError if any result is not finite."""
+        if self.finished or not len(output.logits):
+            return
+        rows = (_native.log_softmax_at(output.logits, one, 1) for one in self._token_ids[:, None])
+        logprobs = [float(row[0]) for row in rows]
+        if not all(map(math.isfinite, logprobs)):
+            raise _damaged()
+        self.logprobs = logprobs
         self._note()

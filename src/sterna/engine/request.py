@@ -58,6 +58,8 @@ class Request:
     uses_prefix_cache = True
     #: Whether a reader waits for its tokens one by one, not only for the end of many requests.
     is_streamed = True
+    #: How many of its first tokens a prefix cache should keep after its end; None: all.
+    n_kept: int | None = None
 
     def __init__(
         self,

@@ -10,14 +10,16 @@ chat_renderer       messages -> prompts
 generation_config   sampling defaults of a model's files
 adapters            LoRA adapters by name
 embedder            texts -> vectors
+decider             questions about a context -> requests; decisions: their results
 logprobs            logits and log-probabilities of given tokens
 receipt             digests by which an answer can be checked elsewhere
 """
 
 from __future__ import annotations
 
+from sterna.llm.decisions import Decision
 from sterna.llm.llm import LLM
 from sterna.outputs import Completion, Piece, Stats, TokenLogprob
 from sterna.sampling_params import SamplingParams
 
-__all__ = ["LLM", "Completion", "Piece", "SamplingParams", "Stats", "TokenLogprob"]
+__all__ = ["LLM", "Completion", "Decision", "Piece", "SamplingParams", "Stats", "TokenLogprob"]

@@ -19,7 +19,9 @@ from sterna.sampling_params import SamplingParams
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from sterna.llm.options import GenerateOptions
+    from sterna.llm.decider import Inquiry
+    from sterna.llm.decisions import Decision
+    from sterna.llm.options import DecideOptions, GenerateOptions
 
 __all__ = ["AsyncLLM", "AsyncStream"]
 
@@ -129,6 +131,45 @@ class AsyncLLM:
         stream.read_at_end()  # it decodes nothing
         await stream.result()
         return request.scores
+
+    async def decide(
+        self,
+        context: Any,
+        question: str | Sequence[str],
+        *,
+        key: str = "",
+        priority: int = 0,
+        salt: str = "",
+        **options: Unpack[DecideOptions],
+    ) -> list[Decision]:
+        """Decide as `LLM.decide`, in shared steps; key, priority and salt as in `submit`.
+
+        Returns a list in any case.
+        """
+        self._check_open()
+        scheduling = _checked_scheduling(key, priority, None, salt)
+        inquiries = self.llm.decider.inquiries(context, question, options, **scheduling)
+        found: list[asyncio.Future[Decision]] = []
+        running: set[asyncio.Future[Decision]] = set()
+        try:
+            while (inquiry := await asyncio.to_thread(next, inquiries, None)) is not None:
+                found.append(asyncio.ensure_future(self._decision(inquiry)))
+                running.add(found[-1])
+                if len(running) >= 2 * self._engine_loop.scheduler.max_running:
+                    _, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            return await asyncio.gather(*found)
+        finally:
+            for one in running:
+                one.cancel()
+
+    async def _decision(self, inquiry: Inquiry) -> Decision:
+        stream = self._queued(inquiry.requests)
+        stream.read_at_end()  # it decodes nothing
+        try:
+            await stream.result()
+        finally:
+            stream.cancel()
+        return inquiry.decision()
 
     def _check_open(self) -> None:
         if self._closed:

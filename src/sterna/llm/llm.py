@@ -28,6 +28,8 @@ from sterna.errors import RequestError, shown
 from sterna.llm.adapters import Adapters
 from sterna.llm.chat_renderer import ChatRenderer
 from sterna.llm.cross_encoder import CrossEncoder
+from sterna.llm.decider import Decider, decisions
+from sterna.llm.decisions import Decision
 from sterna.llm.embedder import Embedder
 from sterna.llm.generation_config import GenerationDefaults
 from sterna.llm.logprobs import logit_chunks, token_logprobs
@@ -42,7 +44,7 @@ from sterna.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from sterna.llm.options import ChatOptions, GenerateOptions, PromptOptions
+    from sterna.llm.options import ChatOptions, DecideOptions, GenerateOptions, PromptOptions
 
 __all__ = ["LLM"]
 
@@ -110,6 +112,7 @@ class LLM:
         engine_loop: Runs requests of several threads through one scheduler.
         requests: Makes these requests from prompts and options.
         renderer: Makes prompts from conversations.
+        decider: Makes requests from the questions of `decide`.
         tokenizer: The model's tokenizer.
         adapters: Loaded LoRA adapters by name.
         constraints: Compiles constraints: llm.generate(…, constraint=llm.constraints.regex("…")).
@@ -196,6 +199,7 @@ class LLM:
         self._encoder = PromptEncoder(self.tokenizer, engine)
         self._embedder = Embedder(engine, self.tokenizer)
         self._cross_encoder = CrossEncoder(engine, self.tokenizer)
+        self.decider: Decider = Decider(engine, self.tokenizer, self.renderer, self.adapters)
         self.requests: RequestFactory = RequestFactory(
             engine, self.tokenizer, self.renderer, adapters=self.adapters,
             constraints=self.constraints, defaults=self._defaults, speculate=self._speculate,
@@ -417,6 +421,47 @@ class LLM:
                 raise request.error
         return [request.completion for request in requests]
 
+    # ----------------------------------------------------------------------------------- decisions
+
+    @overload
+    def decide(
+        self,
+        context: str | Sequence[Mapping[str, Any]],
+        question: str,
+        **options: Unpack[DecideOptions],
+    ) -> Decision: ...
+
+    @overload
+    def decide(
+        self, context: Any, question: str | list[str], **options: Unpack[DecideOptions]
+    ) -> list[Decision]: ...
+
+    def decide(self, context: Any, question: Any, **options: Unpack[DecideOptions]) -> Any:
+        """Say how likely each of some answers is to a question about a context, or to several.
+
+        Nothing is generated. A context is computed once for all questions. Each question has the
+        decision that it has alone, with the same bits on every machine (`Decision`).
+
+        Args:
+            context: A text, the messages of a conversation, or a list of texts.
+            question: A question, or a list of them. A list of either gives a list: the decisions
+                of the first context, then those of the next.
+            options: The answers to choose from, or a description of each by its text. Default: Yes
+                and No. If one begins another, their ends are scored as well.
+            score: The lowest and the highest of the whole numbers to choose from instead.
+            neutral: A context that says nothing, such as "N/A". What the model finds likely after
+                it anyway is taken from each option's log-probability.
+            normalise: Divide each option's log-probability by its number of tokens, so that a long
+                option is not less likely for its length. Default False.
+            adapter: As in `generate`.
+
+        RequestError as in `generate`.
+        """
+        several = isinstance(question, list) or _are_texts(context)
+        asked = self.decider.inquiries(context, question, options)
+        found = decisions(asked, self.engine_loop.finished)
+        return found if several else found[0]
+
     # ---------------------------------------------------------------------- vectors, likelihoods
 
     def embed(
@@ -526,6 +571,11 @@ def _are_several(prompt: object) -> bool:
     if not isinstance(prompt, (list, tuple)) or not prompt:
         return False
     return isinstance(prompt[0], (str, list, tuple, np.ndarray))
+
+
+def _are_texts(context: object) -> bool:
+    """Whether `context` is a list of texts and not of messages."""
+    return isinstance(context, list) and isinstance(next(iter(context), None), str)
 
 
 def _checked_folder(folder: object, caching: bool) -> str | Path | None:

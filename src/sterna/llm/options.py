@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ChatOptions",
+    "DecideOptions",
     "GenerateOptions",
     "PromptOptions",
     "TemplateOptions",
@@ -56,6 +57,16 @@ class TemplateOptions(TypedDict, total=False):
 
 class ChatOptions(GenerateOptions, TemplateOptions, total=False):
     """Options of `LLM.chat`: those of `generate` and those of the chat template."""
+
+
+class DecideOptions(TypedDict, total=False):
+    """Options of `LLM.decide`, whose docstring describes them."""
+
+    options: Sequence[str] | Mapping[str, str] | None
+    score: Sequence[int] | None
+    neutral: str | None
+    normalise: bool
+    adapter: str | None
 
 
 class PromptOptions(TemplateOptions, total=False):

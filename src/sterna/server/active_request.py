@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Any, TypeVar
 
-from sterna.llm import receipt
+from sterna.llm import Decision, receipt
 from sterna.llm.async_llm import MOST_PRIORITY
 from sterna.outputs import Completion, Piece
 from sterna.server.errors import ApiError
@@ -138,6 +138,22 @@ class ActiveRequest:
             raise
         finally:
             self._tasks.discard(task)
+
+    async def decide(
+        self, context: Any, questions: list[str], *, priority: int, salt: str, **options: Any
+    ) -> list[Decision]:
+        """Decide as `AsyncLLM.decide`. ApiError 429 if the queue is full; RequestError."""
+        self._check_cancelled()
+        if self.idle_event is None:
+            self._limits.require_room(self.model.engine.load(), 1)
+        else:
+            priority = -MOST_PRIORITY
+            self.idle_event.set()
+        work = self.model.engine.decide(
+            context, questions, key=self.key, priority=priority, salt=f"{self._salt}\0{salt}",
+            adapter=self.adapter, **options,
+        )  # fmt: skip
+        return await self.run(work)
 
     async def fingerprint(self) -> str:
         """Return the fingerprint of the model, with the request's adapter."""

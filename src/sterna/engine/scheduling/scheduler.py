@@ -199,7 +199,8 @@ class Scheduler:
         entry.running = False
         request = entry.request
         if self.cache is not None and request.error is None:
-            self.cache.insert(request.tokens, request.sequence, request.salt, True, idle)
+            kept = request.tokens[: request.n_kept]
+            self.cache.insert(kept, request.sequence, request.salt, True, idle)
         request.sequence = Sequence()
 
     # ---------------------------------------------------------------- requests of the next step

@@ -1,0 +1,113 @@
+"""`sterna decide`: how likely each of some answers is to questions about texts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sterna.cli.options import chat_template_option, json_option, model_options, open_model
+from sterna.cli.terminal import VISIBLE, print_json
+from sterna.cli.texts import piped_text
+from sterna.errors import RequestError
+
+if TYPE_CHECKING:
+    from sterna.llm import Decision
+    from sterna.llm.options import DecideOptions
+
+
+@click.command(short_help="Choose among given answers, with probabilities.")
+@click.argument("questions", nargs=-1, required=True)
+@model_options
+@chat_template_option
+@click.option(
+    "--file",
+    "files",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="A text that the questions are about; may be repeated. Default: what is piped in.",
+)
+@click.option(
+    "--option",
+    "texts",
+    multiple=True,
+    help="An answer to choose from; repeat it for each. Default: Yes and No.",
+)
+@click.option(
+    "--score", metavar="LOW-HIGH", help="Choose a whole number in this range, such as 1-5."
+)
+@click.option(
+    "--neutral",
+    metavar="TEXT",
+    help="A text that says nothing, such as N/A: what is likely after it anyway is taken away.",
+)
+@click.option(
+    "--normalise",
+    is_flag=True,
+    help="Divide each answer's log-probability by its number of tokens.",
+)
+@json_option
+def command(
+    questions: tuple[str, ...], files: tuple[Path, ...], texts: tuple[str, ...], score: str | None,
+    neutral: str | None, normalise: bool, as_json: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Say how likely each answer is to QUESTIONS about a text.
+
+    Nothing is generated. Prints the likeliest answer, its probability and the question, a line
+    each; all files are asked all questions. Probabilities have the same bits on every machine.
+    """
+    asked: DecideOptions = {
+        "options": texts or None, "score": _range(score), "neutral": neutral,
+        "normalise": normalise,
+    }  # fmt: skip
+    names, contexts = _contexts(files)
+    llm = open_model(options)
+    found = llm.decide(contexts, list(questions), **asked)
+    pairs = [(name, question) for name in names for question in questions]
+    rows = [_row(*pair, decision) for pair, decision in zip(pairs, found, strict=True)]
+    if as_json:
+        print_json(rows)
+        return
+    for row in rows:
+        named = "" if row["file"] is None else f"{row['file']}: "
+        value = "" if row["value"] is None else f"  ({row['value']:.2f})"
+        line = f"{row['probability']:.4f}  {row['answer']}{value}  {named}{row['question']}"
+        click.echo(line.translate(VISIBLE))
+
+
+def _contexts(files: tuple[Path, ...]) -> tuple[list[str | None], list[str]]:
+    """Return names and texts of what the questions are about."""
+    if files:
+        from sterna.evaluate.perplexity import read_text
+
+        return [str(file) for file in files], [read_text(file) for file in files]
+    if sys.stdin.isatty():
+        raise click.UsageError("text: must be given as --file or piped in")
+    return [None], [piped_text()]
+
+
+def _range(given: str | None) -> tuple[int, int] | None:
+    """Parse --score; RequestError."""
+    if given is None:
+        return None
+    low, dash, high = given.partition("-")
+    if not dash or not low.isdecimal() or not high.isdecimal():
+        raise RequestError(f"score: must be a range such as 1-5, but got {given!r}")
+    return int(low), int(high)
+
+
+def _row(file: str | None, question: str, decision: Decision) -> dict[str, Any]:
+    return {
+        "file": file,
+        "question": question,
+        "answer": decision.answer,
+        "probability": decision.probability,
+        "value": decision.value,
+        "probabilities": decision.probabilities,
+        "logprobs": decision.logprobs,
+        "lengths": decision.lengths,
+        "neutral_logprobs": decision.neutral_logprobs,
+        "normalised": decision.normalised,
+    }
