@@ -34,6 +34,7 @@ class ActiveRequest:
         name: the model or adapter, as the client names it.
         idle_event: None for a request of a client. A request of a batch sets it once it is
             submitted or refused; it takes idle time only.
+        loading_s: how long the request waited for its model.
         stream_error: the error that ended the stream of this answer.
         warnings: what was left out of the request, for a header and for the log.
     """
@@ -57,6 +58,7 @@ class ActiveRequest:
         self.id: str = f"{prefix}-{secrets.token_hex(12)}"
         self.created: int = int(time.time())
         self.began: float = time.perf_counter()
+        self.loading_s: float = 0.0
         self.cancelled: bool = False
         self.stream_error: ApiError | None = None
         self.warnings: list[str] = []

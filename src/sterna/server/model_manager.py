@@ -112,6 +112,11 @@ class ModelManager:
         """The names of all models, the default first, then those of adapters."""
         return [*self._sources, *self._adapted]
 
+    def file_bytes(self, name: str) -> int:
+        """Return the bytes of a model's weight files; 0 for an adapter."""
+        source = self._sources.get(name)
+        return source.nbytes if source else 0
+
     def model_of(self, name: str) -> str:
         """Return the name of the base model: of an adapter's, else the name itself."""
         return self._adapted.get(name, name)

@@ -18,6 +18,8 @@ from sterna.server.sse import EventStream, with_cancellation
 
 __all__ = ["Responder", "respond"]
 
+JSON_LINES = "application/x-ndjson"
+
 _log = logging.getLogger("sterna.server")
 
 
@@ -42,13 +44,23 @@ class Responder(Protocol):
 
 
 async def respond(
-    request: Request, active: ActiveRequest, responder: Responder, stream: bool
+    request: Request,
+    active: ActiveRequest,
+    responder: Responder,
+    stream: bool,
+    *,
+    lines: bool = False,
 ) -> Response:
-    """Answer a request, whole or as a stream. A client that disconnects ends it at any time."""
+    """Answer a request, whole or as a stream. A client that disconnects ends it at any time.
+
+    lines: the stream is of JSON lines, not of server-sent events.
+    """
     work = responder.submit()
     if stream:
         await with_cancellation(request.receive, work, active.cancel)
         events = _events(responder, active)
+        if lines:
+            return EventStream(events, active.cancel, None, {"content-type": JSON_LINES})
         return EventStream(events, active.cancel, service_of(request).settings.ping)
 
     async def full() -> dict[str, Any]:

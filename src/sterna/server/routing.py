@@ -34,7 +34,10 @@ def as_json(value: object, status: int = 200, headers: dict[str, str] | None = N
 
 
 def as_error(answer: ApiError, scope: Scope) -> Response:
-    """Make an error in Anthropic's form if path or headers are of that protocol, else OpenAI's."""
+    """Make an error in the form of the protocol of path or headers: ollama's, Anthropic's, else
+    OpenAI's."""
+    if scope["path"].startswith("/api/") and not scope["path"].startswith("/api/v"):
+        return as_json({"error": answer.message}, answer.status, answer.headers())
     anthropic = scope["path"].startswith("/v1/messages") or any(
         name == b"anthropic-version" for name, _ in scope["headers"]
     )

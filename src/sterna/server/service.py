@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 from starlette.requests import Request
 from starlette.types import ASGIApp
@@ -84,6 +85,7 @@ class Service:
         idle_event: asyncio.Event | None = getattr(request.state, "idle_event", None)
         if idle_event is None:
             self.limits.enter(key)
+        began = time.perf_counter()
         try:
             loaded = await self.models.acquire(model)
         except BaseException:
@@ -99,6 +101,7 @@ class Service:
             idle_event=idle_event,
             adapter=self.models.adapter_of(model),
         )
+        active.loading_s = time.perf_counter() - began
         request.state.active = active
         active.warnings = request.state.warnings
         self.active[active.id] = active

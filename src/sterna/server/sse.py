@@ -36,14 +36,14 @@ class EventStream(Response):
     """A response that streams events.
 
     on_disconnect: called if the client disconnects early; it must make the events end.
-    ping_s: send a comment after so many seconds without an event.
+    ping_s: send a comment after so many seconds without an event; None: never.
     """
 
     def __init__(
         self,
         events: AsyncIterator[bytes],
         on_disconnect: Callable[[], None],
-        ping_s: float,
+        ping_s: float | None,
         headers: dict[str, str] | None = None,
     ) -> None:
         super().__init__(headers={**HEADERS, **(headers or {})})
@@ -73,7 +73,7 @@ class EventStream(Response):
             try:
                 message = await asyncio.wait_for(receive(), self._ping_s)
             except asyncio.TimeoutError:
-                if time.monotonic() - self._sent >= self._ping_s:
+                if self._ping_s and time.monotonic() - self._sent >= self._ping_s:
                     await self._send(send, PING)
                 continue
             if message["type"] == "http.disconnect":

@@ -14,6 +14,7 @@ from sterna.llm import LLM
 from sterna.outputs import Completion, TokenLogprob
 from sterna.server.active_request import ActiveRequest
 from sterna.server.errors import ApiError
+from sterna.server.fill_in_the_middle import fill_prompt
 from sterna.server.generation_request import GenerationRequest
 from sterna.server.json_body import read
 from sterna.server.logprob_format import TextLogprobs
@@ -33,14 +34,6 @@ from sterna.server.structured_outputs import constraint_for
 MAX_TOKENS = 16  #: the default, as OpenAI defines it
 MAX_PROMPTS = 256
 MAX_LOGPROBS = 100
-#: Fill-in-the-middle tokens by model family: before the prefix, the suffix and the middle.
-FILL = (
-    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
-    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
-    ("<|fim_begin|>", "<|fim_hole|>", "<|fim_end|>"),
-    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
-    ("▁<PRE>", "▁<SUF>", "▁<MID>"),
-)
 
 
 class CompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
@@ -243,25 +236,8 @@ def _prompts(llm: LLM, body: CompletionRequest) -> list[list[int]]:
         )
     encode = llm.tokenizer.encode
     if body.suffix is not None:
-        return [_fill(llm, prompt, body.suffix) for prompt in given]
+        return [fill_prompt(llm, prompt, body.suffix) for prompt in given]
     return [encode(p, body.add_special_tokens) if isinstance(p, str) else p for p in given]
-
-
-def _fill(llm: LLM, before: Any, after: str) -> list[int]:
-    """Make the prompt that has the model fill in between two texts, with its FIM tokens."""
-    if not isinstance(before, str):
-        raise ApiError(400, "suffix: needs a prompt that is a text", param="suffix")
-    for names in FILL:
-        ids = [llm.tokenizer.token_id(name) for name in names]
-        if None not in ids:
-            opening, gap, middle = (id for id in ids if id is not None)
-            encode = llm.tokenizer.encode
-            return [opening, *encode(before, False), gap, *encode(after, False), middle]
-    raise ApiError(
-        400,
-        f"suffix: {llm.name} has no fill-in-the-middle tokens, so omit it",
-        param="suffix",
-    )
 
 
 ENDPOINTS = [

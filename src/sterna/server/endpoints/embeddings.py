@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from functools import partial
 from typing import Any, ClassVar
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 from starlette.requests import Request
 from starlette.responses import Response
 
 from sterna.server.errors import ApiError
 from sterna.server.json_body import read
 from sterna.server.routing import Endpoint, as_json, service_of
+from sterna.server.service import Service
 
 MAX_TEXTS = 2048
 
@@ -32,34 +36,48 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 async def embeddings(request: Request) -> Response:
     """Embed each text, as floats or as base64 of float32."""
     body = await read(request, EmbeddingRequest)
-    service = service_of(request)
-    service.limits.require_open()
-    texts = [body.input] if isinstance(body.input, str) else body.input
-    if not 1 <= len(texts) <= MAX_TEXTS:
-        raise ApiError(
-            400, f"input: must be 1 to {MAX_TEXTS} texts, but got {len(texts)}", param="input"
-        )
     if body.encoding_format not in ("float", "base64"):
         raise ApiError(400, "encoding_format: must be float or base64", param="encoding_format")
-    adapter = service.models.adapter_of(body.model)
-    async with service.models.use(body.model) as loaded:
-        service.limits.require_room(loaded.engine.load(), 1)
-        rows = await asyncio.to_thread(
-            loaded.llm.embed, texts, prompt_name=body.prompt_name, pooling=body.pooling,
-            adapter=adapter,
-        )  # fmt: skip
-        count = sum(len(loaded.llm.tokenizer.encode(text)) for text in texts)
-        name = adapter or loaded.name
-    if body.dimensions not in (None, rows.shape[1]):
-        raise ApiError(
-            400, f"dimensions: must be {rows.shape[1]}, as the model has", param="dimensions"
-        )
+    rows, count, name = await embedded(
+        service_of(request), body.model, body.input, body.dimensions, prompt_name=body.prompt_name,
+        pooling=body.pooling,
+    )  # fmt: skip
     data = [
         {"object": "embedding", "index": i, "embedding": _encoded(row, body.encoding_format)}
         for i, row in enumerate(rows)
     ]
     usage = {"prompt_tokens": count, "total_tokens": count}
     return as_json({"object": "list", "data": data, "model": name, "usage": usage})
+
+
+async def embedded(
+    service: Service,
+    model: str | None,
+    given: str | list[str],
+    dimensions: int | None,
+    **options: str | None,
+) -> tuple[npt.NDArray[np.float32], int, str]:
+    """Return vectors, float32 [texts, hidden_size], the tokens of all texts, and the model's name.
+
+    options: of `LLM.embed`. ApiError 400.
+    """
+    service.limits.require_open()
+    texts = [given] if isinstance(given, str) else given
+    if not 1 <= len(texts) <= MAX_TEXTS:
+        raise ApiError(
+            400, f"input: must be 1 to {MAX_TEXTS} texts, but got {len(texts)}", param="input"
+        )
+    adapter = service.models.adapter_of(model)
+    async with service.models.use(model) as loaded:
+        service.limits.require_room(loaded.engine.load(), 1)
+        rows = await asyncio.to_thread(partial(loaded.llm.embed, texts, adapter=adapter, **options))
+        count = sum(len(loaded.llm.tokenizer.encode(text)) for text in texts)
+        name = adapter or loaded.name
+    if dimensions not in (None, rows.shape[1]):
+        raise ApiError(
+            400, f"dimensions: must be {rows.shape[1]}, as the model has", param="dimensions"
+        )
+    return rows, count, name
 
 
 def _encoded(row: Any, encoding: str) -> Any:

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from sterna.errors import shown
 from sterna.server.errors import ApiError
+from sterna.server.model_description import abilities, dimensions
 from sterna.server.routing import Endpoint, as_json, service_of
 from sterna.server.service import Service
 
@@ -45,12 +46,14 @@ def _row(service: Service, name: str) -> dict[str, Any]:
     if loaded is not None:
         loaded.measure()
         info = loaded.llm.info()
-        row["max_model_len"] = info["context"]
+        row["max_model_len"] = row["context_length"] = info["context"]
+        row["capabilities"] = abilities(loaded.llm)
         keys = (
             "architecture", "format", "head", "kv_dtype", "context", "n_params", "bytes_per_token",
             "isa", "threads", "sampling",
         )  # fmt: skip
         row["meta"] = {key: info[key] for key in keys}
+        row["meta"] |= dimensions(loaded.llm)
         row["meta"]["threads"] = int(info["threads"])  # it is an int subclass that knows its CPUs
         row["meta"]["bandwidth_gb_s"] = loaded.bandwidth_gb_s
         row["meta"]["chat"] = loaded.llm.template is not None
@@ -62,5 +65,6 @@ def _row(service: Service, name: str) -> dict[str, Any]:
 
 ENDPOINTS = [
     Endpoint("GET", "/v1/models", models, "Lists the models."),
+    Endpoint("GET", "/models", models, "Lists the models (llama.cpp)."),
     Endpoint("GET", "/v1/models/{model:path}", model, "Returns a model."),
 ]

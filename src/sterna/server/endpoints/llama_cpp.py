@@ -1,0 +1,258 @@
+"""llama.cpp's own /completion, /infill, /props, /slots and /lora-adapters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, ClassVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sterna import __version__
+from sterna.outputs import Completion, Piece
+from sterna.server.active_request import ActiveRequest
+from sterna.server.errors import ApiError
+from sterna.server.fill_in_the_middle import fill_prompt
+from sterna.server.generation_request import GenerationRequest
+from sterna.server.json_body import read
+from sterna.server.logprob_format import chat_logprob
+from sterna.server.responder import respond
+from sterna.server.routing import Endpoint, as_json, service_of
+from sterna.server.sampling_fields import (
+    SamplingFields,
+    StructuredOutputs,
+    checked_timeout,
+    sampling_options,
+)
+from sterna.server.service import Service
+from sterna.server.sse import event
+from sterna.server.structured_outputs import constraint_for
+
+MAX_PROBS = 100
+
+
+class LlamaCompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
+    """A prompt to continue: a text or token ids."""
+
+    protocol: ClassVar[str] = "completions"
+    prompt: str | list[int | str] = ""
+    n_predict: int | None = None
+    n_probs: int = 0
+    repeat_penalty: float | None = None
+    repeat_last_n: Any = None
+    json_schema: dict[str, Any] | None = None
+    return_tokens: bool = False
+
+
+class InfillRequest(LlamaCompletionRequest, kw_only=True, forbid_unknown_fields=True):
+    """The texts before and after the middle, how it begins, and other files."""
+
+    input_prefix: str = ""
+    input_suffix: str = ""
+    input_extra: list[dict[str, str]] | None = None
+
+
+async def completion(request: Request) -> Response:
+    """Continue a prompt, whole or as a stream."""
+    return await _answer(request, await read(request, LlamaCompletionRequest))
+
+
+async def infill(request: Request) -> Response:
+    """Fill in the middle of a text, whole or as a stream."""
+    return await _answer(request, await read(request, InfillRequest))
+
+
+async def _answer(request: Request, body: LlamaCompletionRequest) -> Response:
+    service = service_of(request)
+    active = await service.begin(request, body.model, "llama")
+    responder = LlamaResponder(body, active, service)
+    return await respond(request, active, responder, bool(body.stream))
+
+
+class LlamaResponder:
+    """The response to a completion request of llama.cpp's form."""
+
+    def __init__(
+        self, body: LlamaCompletionRequest, active: ActiveRequest, service: Service
+    ) -> None:
+        self.body, self.active = body, active
+        if not 0 <= body.n_probs <= MAX_PROBS:
+            raise ApiError(400, f"n_probs: must lie in 0..{MAX_PROBS}", param="n_probs")
+        if body.repeat_penalty is not None:
+            body.repetition_penalty = body.repeat_penalty
+        if body.n_predict is not None:
+            body.max_tokens = body.n_predict
+        self._generation = GenerationRequest(
+            [],
+            sampling_options(body, None, body.n_probs),
+            salt=body.cache_salt or "",
+            deadline_s=checked_timeout(body, service.settings.timeout),
+        )
+
+    async def submit(self) -> None:
+        """Submit the prompt to the engine."""
+        body, llm, generation = self.body, self.active.model.llm, self._generation
+        generation.prompt = await asyncio.to_thread(self._encode)
+        if generation.options.get("max_tokens") is None:
+            generation.options["max_tokens"] = max(1, llm.context - len(generation.prompt))
+        asked = body.structured_outputs
+        if body.json_schema:
+            asked = StructuredOutputs(json=body.json_schema)
+        generation.constraint = await constraint_for(llm, asked)
+        self.active.submit([generation])
+
+    def _encode(self) -> list[int]:
+        body, llm = self.body, self.active.model.llm
+        if isinstance(body, InfillRequest):
+            begun = body.prompt if isinstance(body.prompt, str) else ""
+            ids = fill_prompt(llm, body.input_prefix, body.input_suffix, begun)
+            extra = "".join(f"{one.get('text', '')}\n" for one in body.input_extra or ())
+            return [*llm.tokenizer.encode(extra), *ids] if extra else ids
+        parts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
+        found: list[int] = []
+        for i, part in enumerate(parts):
+            if isinstance(part, str):
+                found += llm.tokenizer.encode(part, add_special=i == 0)
+            else:
+                found.append(part)
+        return found
+
+    def _token(self, piece: Piece) -> dict[str, Any]:
+        if not self.body.n_probs or piece.logprob is None:
+            return {}
+        return {"completion_probabilities": [self._probabilities(piece.logprob)]}
+
+    def _probabilities(self, found: Any) -> dict[str, Any]:
+        tokenizer = self.active.model.llm.tokenizer
+        return {"id": found.token, **chat_logprob(tokenizer, found, self.body.n_probs)}
+
+    def _ended(self, done: Completion) -> dict[str, Any]:
+        """Return what the last chunk, or the whole answer, says beside the text."""
+        stats, kinds = done.stats, {"length": "limit", "stop": "eos"}
+        computed, word = stats.n_prompt - stats.n_cached, done.stop_string
+        kind = "word" if word is not None else kinds.get(done.finish_reason, "limit")
+        return {
+            "stop": True,
+            "id_slot": 0,
+            "model": self.active.name,
+            "tokens_predicted": stats.n_generated,
+            "tokens_evaluated": stats.n_prompt,
+            "tokens_cached": stats.n_cached,
+            "truncated": False,
+            "has_new_line": "\n" in done.text,
+            "stop_type": kind,
+            "stopping_word": word or "",
+            "generation_settings": _settings(self.active.model.llm.context, self._generation),
+            "timings": {
+                "cache_n": stats.n_cached,
+                "prompt_n": computed,
+                "prompt_ms": 1e3 * stats.ttft_s,
+                "prompt_per_second": computed / stats.ttft_s if stats.ttft_s else 0.0,
+                "predicted_n": stats.n_generated,
+                "predicted_ms": 1e3 * stats.decode_s,
+                "predicted_per_second": stats.decode_tok_s,
+            },
+        }
+
+    def error_event(self, error: ApiError) -> bytes:
+        """Make the last event of a stream that fails."""
+        return event(error.body())
+
+    async def full(self) -> dict[str, Any]:
+        """Return the whole answer."""
+        (done,) = await self.active.result()
+        probabilities = {}
+        if self.body.n_probs:
+            rows = [self._probabilities(one) for one in done.logprobs]
+            probabilities = {"completion_probabilities": rows}
+        tokens = done.tokens if self.body.return_tokens else []
+        text = self.active.model.llm.tokenizer.decode(self._generation.prompt, skip_special=False)
+        head = {"index": 0, "content": done.text, "tokens": tokens, "prompt": text}
+        return {**head, **probabilities, **self._ended(done)}
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """Yield a chunk for each piece, and one with the counts."""
+        async for _, piece in self.active.pieces():
+            head = {"index": 0, "content": piece.text, "tokens": [piece.token], "stop": False}
+            yield event({**head, **self._token(piece)})
+        (done,) = self.active.completions
+        yield event({"index": 0, "content": "", "tokens": [], **self._ended(done)})
+
+
+def _settings(context: int, generation: GenerationRequest) -> dict[str, Any]:
+    options = generation.options
+    given = {n: options[n] for n in ("temperature", "top_k", "top_p", "min_p") if n in options}
+    return {
+        "n_ctx": context,
+        "n_predict": options.get("max_tokens", -1),
+        "seed": options.get("seed", -1),
+        **given,
+    }
+
+
+async def props(request: Request) -> Response:
+    """Return the properties of the server and of a model, the default one if none is named."""
+    service = service_of(request)
+    name = request.query_params.get("model")
+    async with service.models.use(name) as loaded:
+        llm = loaded.llm
+        settings = {"n_ctx": llm.context, "params": {"n_predict": -1, "seed": -1, **llm.defaults}}
+        return as_json(
+            {
+                "default_generation_settings": settings,
+                "total_slots": _slots(service),
+                "model_alias": loaded.name,
+                "model_path": loaded.name,  # clients never see paths
+                "chat_template": llm.template.source if llm.template else "",
+                "modalities": {"vision": False, "audio": False},
+                "build_info": f"sterna {__version__}",
+                "is_sleeping": False,
+            }
+        )
+
+
+async def slots(request: Request) -> Response:
+    """List what runs now, the caller's own requests first, and slots that are free."""
+    service = service_of(request)
+    own = [one for one in service.active.values() if one.key == request.state.key]
+    rows = []
+    for i in range(_slots(service)):
+        one = own[i] if i < len(own) else None
+        row: dict[str, Any] = {"id": i, "is_processing": one is not None}
+        if one is not None:
+            usage = one.usage()
+            row |= {
+                "id_task": one.id,
+                "n_ctx": one.model.llm.context,
+                "next_token": [{"n_decoded": usage["completion_tokens"]}],
+            }
+        rows.append(row)
+    free = any(not row["is_processing"] for row in rows)
+    if "fail_on_no_slot" in request.query_params and not free:
+        raise ApiError(503, "There is no free slot.", code="no_slot", retry_after=1)
+    return as_json(rows)
+
+
+async def lora_adapters(request: Request) -> Response:
+    """List the adapters. A request chooses one by `model`, so none has a scale of its own."""
+    models = service_of(request).models
+    names = [name for name in models.names if models.adapter_of(name)]
+    return as_json([{"id": i, "path": name, "scale": 1.0} for i, name in enumerate(names)])
+
+
+def _slots(service: Service) -> int:
+    most = service.settings.engine.get("max_running", 1)
+    return most if isinstance(most, int) else 1
+
+
+ENDPOINTS = [
+    Endpoint(
+        "POST", "/completion", completion, "Continues a prompt (llama.cpp).",
+        LlamaCompletionRequest,
+    ),
+    Endpoint("POST", "/infill", infill, "Fills in the middle (llama.cpp).", InfillRequest),
+    Endpoint("GET", "/props", props, "Properties of the server (llama.cpp)."),
+    Endpoint("GET", "/slots", slots, "What runs now (llama.cpp)."),
+    Endpoint("GET", "/lora-adapters", lora_adapters, "Lists the adapters (llama.cpp)."),
+]  # fmt: skip

@@ -1,0 +1,318 @@
+"""POST /api/chat and /api/generate: ollama's protocol, whose streams are lines of JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sterna.outputs import Stats
+from sterna.server.active_request import ActiveRequest
+from sterna.server.builtin_tools import client_tools
+from sterna.server.chat_generation import ChatGeneration
+from sterna.server.chat_rendering import TemplateInput
+from sterna.server.errors import ApiError, invalid
+from sterna.server.fill_in_the_middle import fill_prompt
+from sterna.server.generation_request import GenerationRequest
+from sterna.server.json_body import decode, encode, read
+from sterna.server.logprob_format import chat_logprob
+from sterna.server.model_description import known_name, timestamp
+from sterna.server.ollama_options import sampling_of
+from sterna.server.output_parser import OutputParser
+from sterna.server.responder import respond
+from sterna.server.routing import Endpoint, service_of
+from sterna.server.sampling_fields import checked_timeout, sampling_options
+from sterna.server.service import Service
+from sterna.server.structured_outputs import constraint_for
+from sterna.server.tool_choice import parse_tools
+
+NS = 1e9
+
+
+class OllamaFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The fields of both. keep_alive is the server's own, and is not read."""
+
+    model: str
+    stream: bool = True
+    options: dict[str, Any] | None = None
+    format: str | dict[str, Any] | None = None
+    think: bool | str | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    keep_alive: Any = None
+    truncate: Any = None
+    shift: Any = None
+
+
+class OllamaChatRequest(OllamaFields, kw_only=True, forbid_unknown_fields=True):
+    """A conversation; without messages, the model is loaded."""
+
+    messages: list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] | None = None
+
+
+class OllamaGenerateRequest(OllamaFields, kw_only=True, forbid_unknown_fields=True):
+    """A prompt; without one, the model is loaded."""
+
+    prompt: str = ""
+    suffix: str | None = None
+    system: str | None = None
+    raw: bool | None = None
+    images: list[str] | None = None
+    context: list[int] | None = None
+    template: str | None = None
+
+
+async def chat(request: Request) -> Response:
+    """Answer a conversation, as lines of JSON or whole."""
+    body = await read(request, OllamaChatRequest)
+    return await _answer(request, body, body.messages or [], body.tools)
+
+
+async def generate(request: Request) -> Response:
+    """Answer or continue a prompt, as lines of JSON or whole."""
+    body = await read(request, OllamaGenerateRequest)
+    for name in ("images", "context", "template"):
+        if getattr(body, name):
+            raise invalid(name, "is not supported here", "a value")
+    said = [{"role": "user", "content": body.prompt}] if body.prompt else []
+    if body.system is not None and said:
+        said.insert(0, {"role": "system", "content": body.system})
+    return await _answer(request, body, said, None)
+
+
+async def _answer(
+    request: Request,
+    body: OllamaChatRequest | OllamaGenerateRequest,
+    messages: list[dict[str, Any]],
+    tools: list[dict[str, Any]] | None,
+) -> Response:
+    service = service_of(request)
+    name = known_name(service, body.model)
+    active = await service.begin(request, name, "ollama")
+    responder = OllamaResponder(body, messages, tools, active, service)
+    return await respond(request, active, responder, body.stream, lines=True)
+
+
+class OllamaResponder:
+    """The response to a request of ollama's protocol."""
+
+    def __init__(
+        self,
+        body: OllamaChatRequest | OllamaGenerateRequest,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None,
+        active: ActiveRequest,
+        service: Service,
+    ) -> None:
+        self.body, self.active = body, active
+        self._messages = [_message(i, message) for i, message in enumerate(messages)]
+        fields = sampling_of(body.options or {}, active.warnings.append)
+        top = max(1, body.top_logprobs or 0) if body.logprobs else 0
+        self._generation = GenerationRequest(
+            [],
+            sampling_options(fields, None, top),
+            chat=True,
+            deadline_s=checked_timeout(fields, service.settings.timeout),
+        )
+        self._chat = ChatGeneration(
+            active,
+            TemplateInput(self._messages, template_options=_thinking(body.think)),
+            self._generation,
+            parse_tools(client_tools(tools, ("function",), active.warnings.append), None, None),
+            None,
+            _format(body.format),
+        )
+
+    @property
+    def _plain(self) -> bool:
+        """Whether a prompt is continued, without the chat template."""
+        body = self.body
+        return isinstance(body, OllamaGenerateRequest) and (
+            bool(body.raw)
+            or body.suffix is not None
+            or (bool(self._messages) and self.active.model.llm.template is None)
+        )
+
+    async def submit(self) -> None:
+        """Submit the prompt to the engine; nothing if there is none."""
+        body = self.body
+        if not self._messages and not getattr(body, "suffix", None):
+            return
+        if not self._plain or not isinstance(body, OllamaGenerateRequest):
+            await self._chat.submit()
+            return
+        llm, generation = self.active.model.llm, self._generation
+        generation.chat = False
+        generation.prompt = await asyncio.to_thread(self._encode, body)
+        if generation.options.get("max_tokens") is None:
+            generation.options["max_tokens"] = max(1, llm.context - len(generation.prompt))
+        generation.constraint = await constraint_for(llm, None, _format(body.format))
+        self.active.submit([generation])
+
+    def _encode(self, body: OllamaGenerateRequest) -> list[int]:
+        llm = self.active.model.llm
+        if body.suffix is not None:
+            return fill_prompt(llm, body.prompt, body.suffix)
+        return llm.tokenizer.encode(body.prompt)
+
+    def _parser(self) -> OutputParser:
+        return OutputParser() if self._plain else self._chat.parser()
+
+    def _line(self, message: dict[str, Any], **more: Any) -> dict[str, Any]:
+        """Make a line. message: in the form of a chat's."""
+        head = {"model": self.body.model, "created_at": timestamp(time.time())}
+        if isinstance(self.body, OllamaChatRequest):
+            return {**head, "message": {"role": "assistant", **message}, "done": False, **more}
+        told = {key: text for key, text in message.items() if key == "thinking"}
+        return {**head, "response": message.get("content", ""), **told, "done": False, **more}
+
+    def _ended(self) -> dict[str, Any]:
+        """Return what the last line says of the answer."""
+        loading = round(self.active.loading_s * NS)
+        done = self.active.completions
+        if not done:
+            return {"done": True, "done_reason": "load", "load_duration": loading}
+        stats: Stats = done[0].stats
+        reason = done[0].finish_reason
+        return {
+            "done": True,
+            "done_reason": "length" if reason == "length" else "stop",
+            "total_duration": round((self.active.loading_s + stats.total_s) * NS),
+            "load_duration": loading,
+            "prompt_eval_count": stats.n_prompt,
+            "prompt_eval_duration": round(stats.ttft_s * NS),
+            "eval_count": stats.n_generated,
+            "eval_duration": round(stats.decode_s * NS),
+        }
+
+    def _logprobs(self, found: Any) -> dict[str, Any]:
+        if not self.body.logprobs:
+            return {}
+        tokenizer, most = self.active.model.llm.tokenizer, self.body.top_logprobs or 0
+        return {"logprobs": [chat_logprob(tokenizer, one, most) for one in found]}
+
+    def error_event(self, error: ApiError) -> bytes:
+        """Make the last line of a stream that fails."""
+        return encode({"error": error.message}) + b"\n"
+
+    async def full(self) -> dict[str, Any]:
+        """Return the whole answer."""
+        if not self._submitted:
+            return self._line({"content": ""}, **self._ended())
+        (done,) = await self.active.result()
+        message = self._parser().message(done.text)
+        return self._line(_told(message), **self._logprobs(done.logprobs), **self._ended())
+
+    @property
+    def _submitted(self) -> bool:
+        return bool(self.active.completions)
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """Yield the lines: pieces, each tool call when it is whole, and the counts."""
+        parser, calls = self._parser(), _Calls()
+        if self._submitted:
+            async for _, piece in self.active.pieces():
+                of_token = self._logprobs([piece.logprob]) if piece.logprob else {}
+                for message in calls.messages(parser.feed(piece.text)):
+                    yield encode(self._line(message, **of_token)) + b"\n"
+                    of_token = {}
+                if of_token:
+                    yield encode(self._line({"content": ""}, **of_token)) + b"\n"
+            for message in calls.messages(parser.end(), final=True):
+                yield encode(self._line(message)) + b"\n"
+        yield encode(self._line({"content": ""}, **self._ended())) + b"\n"
+
+
+class _Calls:
+    """Turns deltas into messages of ollama's form, whose tool calls are whole."""
+
+    def __init__(self) -> None:
+        self._name, self._arguments = "", ""
+
+    def messages(self, deltas: list[Any], final: bool = False) -> list[dict[str, Any]]:
+        """Return the messages that are certain by now."""
+        found = []
+        for delta in deltas:
+            if delta.kind == "tool_calls":
+                if delta.id:
+                    found += self._whole()
+                    self._name = delta.name
+                self._arguments += delta.text
+            else:
+                found += self._whole()
+                kind = "thinking" if delta.kind == "reasoning_content" else "content"
+                found.append({"content": "", kind: delta.text})
+        return found + (self._whole() if final else [])
+
+    def _whole(self) -> list[dict[str, Any]]:
+        if not self._name:
+            return []
+        call = _call(self._name, self._arguments)
+        self._name, self._arguments = "", ""
+        return [{"content": "", "tool_calls": [call]}]
+
+
+def _call(name: str, arguments: str) -> dict[str, Any]:
+    try:
+        decoded = decode(arguments.encode(), dict[str, Any])
+    except ApiError:  # cut off by the limit of tokens
+        decoded = {}
+    return {"function": {"name": name, "arguments": decoded}}
+
+
+def _told(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a whole message in ollama's form."""
+    found: dict[str, Any] = {"content": message.get("content") or ""}
+    if message.get("reasoning_content"):
+        found["thinking"] = message["reasoning_content"]
+    if message.get("tool_calls"):
+        functions = [call["function"] for call in message["tool_calls"]]
+        found["tool_calls"] = [_call(f["name"], f["arguments"]) for f in functions]
+    return found
+
+
+def _message(i: int, message: dict[str, Any]) -> dict[str, Any]:
+    """Put a message into OpenAI's form. ApiError 400 for images."""
+    if message.get("images"):
+        raise invalid(f"messages[{i}].images", "must be left out, since answers read text", "one")
+    found = {k: v for k, v in message.items() if k not in ("images", "thinking", "tool_name")}
+    if message.get("thinking"):
+        found["reasoning_content"] = message["thinking"]
+    if message.get("tool_name"):
+        found["name"] = message["tool_name"]
+    found.setdefault("content", "")
+    return found
+
+
+def _thinking(think: bool | str | None) -> dict[str, Any]:
+    """Return the template's variables for `think`."""
+    if think is None:
+        return {}
+    if isinstance(think, str):
+        return {"enable_thinking": True, "reasoning_effort": think}
+    return {"enable_thinking": think}
+
+
+def _format(given: str | dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return OpenAI's `response_format` for `format`. ApiError 400."""
+    if not given:
+        return None
+    if given == "json":
+        return {"type": "json_object"}
+    if isinstance(given, str):
+        raise invalid("format", "must be json or a JSON schema", given)
+    return {"type": "json_schema", "json_schema": {"schema": given, "strict": False}}
+
+
+ENDPOINTS = [
+    Endpoint("POST", "/api/chat", chat, "Answers a conversation (ollama).", OllamaChatRequest),
+    Endpoint(
+        "POST", "/api/generate", generate, "Answers a prompt (ollama).", OllamaGenerateRequest
+    ),
+]

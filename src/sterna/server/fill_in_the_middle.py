@@ -1,0 +1,46 @@
+"""Prompts that have a model fill in the middle of a text (FIM), with its own tokens for that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sterna.llm import LLM
+from sterna.server.errors import ApiError
+from sterna.tokenizer import Tokenizer
+
+__all__ = ["fill_prompt", "fill_tokens"]
+
+#: Tokens by model family: before the prefix, the suffix and the middle.
+FILL = (
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
+    ("<|fim_begin|>", "<|fim_hole|>", "<|fim_end|>"),
+    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
+    ("▁<PRE>", "▁<SUF>", "▁<MID>"),
+)
+
+
+def fill_tokens(tokenizer: Tokenizer) -> tuple[int, int, int] | None:
+    """Return the tokens before the prefix, the suffix and the middle; None if there are none."""
+    for names in FILL:
+        opening, gap, middle = map(tokenizer.token_id, names)
+        if opening is not None and gap is not None and middle is not None:
+            return opening, gap, middle
+    return None
+
+
+def fill_prompt(llm: LLM, before: Any, after: str, begun: str = "") -> list[int]:
+    """Make the prompt for the text between two others; begun: how it begins. ApiError 400."""
+    if not isinstance(before, str):
+        raise ApiError(400, "suffix: needs a prompt that is a text", param="suffix")
+    found = fill_tokens(llm.tokenizer)
+    if found is None:
+        raise ApiError(
+            400,
+            f"suffix: {llm.name} has no fill-in-the-middle tokens, so omit it",
+            param="suffix",
+        )
+    opening, gap, middle = found
+    encode = llm.tokenizer.encode
+    inner = encode(begun, False) if begun else []
+    return [opening, *encode(before, False), gap, *encode(after, False), middle, *inner]

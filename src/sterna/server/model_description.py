@@ -1,0 +1,59 @@
+"""What clients ask about a model, in words that several protocols share."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import datetime, timezone
+from typing import Any
+
+from sterna.llm import LLM
+from sterna.server.fill_in_the_middle import fill_tokens
+from sterna.server.service import Service
+
+__all__ = ["LATEST", "abilities", "dimensions", "known_name", "name_digest", "timestamp"]
+
+LATEST = ":latest"
+
+
+def known_name(service: Service, given: str | None) -> str | None:
+    """Return the name of a model; clients of ollama add the tag "latest" to it."""
+    if given is None or given in service.models.names:
+        return given
+    return given.removesuffix(LATEST)
+
+
+def name_digest(name: str) -> str:
+    """SHA-256, in hex, that stands for a model in lists."""
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+def timestamp(seconds: float) -> str:
+    """Return a time, in seconds since 1970, as RFC 3339."""
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat().replace("+00:00", "Z")
+
+
+def abilities(llm: LLM) -> list[str]:
+    """List what a model can do, in ollama's words."""
+    config = llm.model.config
+    if config.pooling is not None or config.bidirectional:
+        return ["embedding"]
+    found, template = ["completion"], llm.template
+    if template is not None:
+        found.append("tools")  # described in the system prompt if the template has no place
+        if template.mentions("think"):
+            found.append("thinking")
+    if fill_tokens(llm.tokenizer) is not None:
+        found.append("insert")
+    return found
+
+
+def dimensions(llm: LLM) -> dict[str, Any]:
+    """Return llama.cpp's `meta` of a model."""
+    model = llm.model
+    return {
+        "n_vocab": model.config.vocab_size,
+        "n_ctx_train": model.config.max_position,
+        "n_ctx": llm.context,
+        "n_embd": model.config.hidden_size,
+        "n_params": model.n_params,
+    }

@@ -1,0 +1,180 @@
+"""Doors of other servers: what clients of ollama, llama.cpp and LM Studio ask and get."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from server_process import ServerProcess, serving
+
+from sterna import LLM
+
+PROMPT = "def read_lines(path):\n"
+SAID = [{"role": "user", "content": PROMPT}]
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "boolean"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with serving(tmp_path_factory.mktemp("doors"), "nano") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def llm() -> LLM:
+    return LLM("nano", threads=1)
+
+
+def lines(answer: Any) -> list[dict[str, Any]]:
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    return [json.loads(line) for line in answer.text.splitlines()]
+
+
+def test_ollama_chat(server: ServerProcess, llm: LLM) -> None:
+    """Whole and as lines of JSON, which is the default; with the answer of `LLM`."""
+    options = {"num_predict": 12, "temperature": 0.8, "seed": 3, "num_ctx": 4096, "top_k": 20}
+    expected = llm.chat(SAID, max_tokens=12, temperature=0.8, seed=3, top_k=20)
+    asked = {"model": "nano:latest", "messages": SAID, "options": options, "keep_alive": "5m"}
+    whole = server.post("/api/chat", **asked, stream=False).json()
+    assert whole["message"] == {"role": "assistant", "content": expected.text}
+    assert (whole["done"], whole["done_reason"]) == (True, expected.finish_reason)
+    assert whole["prompt_eval_count"] == expected.stats.n_prompt
+    assert whole["eval_count"] == len(expected.tokens)
+    *parts, last = lines(server.post("/api/chat", **asked))
+    assert "".join(part["message"]["content"] for part in parts) == expected.text
+    assert not any(part["done"] for part in parts)
+    assert (last["done"], last["eval_count"]) == (True, len(expected.tokens))
+
+
+def test_ollama_generate(server: ServerProcess, llm: LLM) -> None:
+    """With the chat template, and raw."""
+    options = {"num_predict": 8, "temperature": 0}
+    asked = {"model": "nano", "prompt": PROMPT, "options": options}
+    templated = llm.chat(SAID, max_tokens=8, temperature=0).text
+    parts = lines(server.post("/api/generate", **asked))
+    assert "".join(part["response"] for part in parts) == templated
+    raw = server.post("/api/generate", **asked, raw=True, stream=False).json()
+    assert raw["response"] == llm.generate(PROMPT, max_tokens=8, temperature=0).text
+    loaded = server.post("/api/generate", model="nano", stream=False).json()
+    assert (loaded["response"], loaded["done_reason"]) == ("", "load")
+
+
+def test_ollama_formats_and_tools(server: ServerProcess) -> None:
+    asked = {"model": "nano", "messages": SAID, "stream": False}
+    held = server.post("/api/chat", **asked, format=SCHEMA, options={"num_predict": 24}).json()
+    assert [*json.loads(held["message"]["content"])] == ["a"]
+    held = server.post("/api/generate", model="nano", prompt="{", format="json", stream=False,
+                       options={"num_predict": 40, "temperature": 0}).json()  # fmt: skip
+    assert held["response"].lstrip().startswith("{")
+    tool = {"type": "function", "function": {"name": "look", "parameters": SCHEMA}}
+    call = {"function": {"name": "look", "arguments": {"a": True}}}
+    result = {"role": "tool", "tool_name": "look", "content": "seen"}
+    said = [*SAID, {"role": "assistant", "content": "", "tool_calls": [call]}, result]
+    answer = server.post(
+        "/api/chat", model="nano", messages=said, tools=[tool], stream=False, think=False,
+        options={"num_predict": 4},
+    )  # fmt: skip
+    assert answer.status_code == 200, answer.text
+
+
+def test_ollama_refuses_in_its_form(server: ServerProcess) -> None:
+    for path, body in (
+        ("/api/chat", {"model": "other", "messages": SAID}),
+        ("/api/chat", {"model": "nano", "messages": SAID, "options": {"mirostat": 2}}),
+        ("/api/chat", {"model": "nano", "messages": SAID, "format": "xml"}),
+        ("/api/show", {"model": "other"}),
+    ):
+        answer = server.post(path, **body)
+        assert answer.status_code in (400, 404), path
+        assert isinstance(answer.json()["error"], str)
+    unknown = server.post("/api/chat", model="nano", messages=SAID, stream=False,
+                          options={"num_predict": 1, "of_no_sampler": 1})  # fmt: skip
+    assert "of_no_sampler" in unknown.headers["x-sterna-warning"]
+
+
+def test_ollama_models(server: ServerProcess, llm: LLM) -> None:
+    """What apps probe before they offer a model."""
+    assert server.http.head("/").status_code == 200
+    assert server.http.get("/api/version").json()["version"]
+    (row,) = server.http.get("/api/tags").json()["models"]
+    assert row["name"] == "nano:latest"
+    (row,) = server.http.get("/api/ps").json()["models"]
+    assert row["context_length"] == llm.context
+    shown = server.post("/api/show", model="nano").json()
+    kind = shown["model_info"]["general.architecture"]
+    assert shown["model_info"][f"{kind}.context_length"] == llm.context
+    assert "completion" in shown["capabilities"]
+    assert server.post("/api/pull", model="nano").json() == {"status": "success"}
+
+
+def test_client_of_ollama(server: ServerProcess, llm: LLM) -> None:
+    """The package itself."""
+    ollama = pytest.importorskip("ollama")
+    client = ollama.Client(host=server.url)
+    options = {"num_predict": 8, "temperature": 0}
+    expected = llm.chat(SAID, max_tokens=8, temperature=0).text
+    assert client.chat("nano", SAID, options=options).message.content == expected
+    pieces = client.chat("nano", SAID, options=options, stream=True)
+    assert "".join(piece.message.content or "" for piece in pieces) == expected
+    assert client.generate("nano", PROMPT, options=options).response == expected
+    assert [m.model for m in client.list().models] == ["nano:latest"]
+    assert client.show("nano").capabilities
+    assert client.ps().models[0].context_length == llm.context
+    with pytest.raises(ollama.ResponseError, match="must be one of"):
+        client.chat("other", SAID)
+    if hasattr(client, "system_one"):
+        question = {"type": "noul", "instructions": "Is it code?"}
+        said = client.system_one(model="nano", state=PROMPT, questions={"code": question})
+        assert 0 < said.answers["code"].noul < 1
+
+
+def test_llama_cpp(server: ServerProcess, llm: LLM) -> None:
+    expected = llm.generate(PROMPT, max_tokens=8, temperature=0)
+    asked = {"prompt": PROMPT, "n_predict": 8, "temperature": 0, "cache_prompt": True}
+    whole = server.post("/completion", **asked, n_probs=2, return_tokens=True).json()
+    assert (whole["content"], whole["tokens"]) == (expected.text, expected.tokens)
+    assert (whole["stop_type"], whole["tokens_predicted"]) == ("limit", 8)
+    assert len(whole["completion_probabilities"][0]["top_logprobs"]) == 2
+    stream = server.post("/completion", **asked, stream=True)
+    parts = [json.loads(part[6:]) for part in stream.text.split("\n\n") if part]
+    assert "".join(part["content"] for part in parts) == expected.text
+    assert [part["stop"] for part in parts] == [False] * (len(parts) - 1) + [True]
+    word = server.post("/completion", **{**asked, "n_predict": 40}, stop=["\n"]).json()
+    assert (word["stop_type"], word["stopping_word"]) == ("word", "\n")
+    ids = llm.tokenizer.encode(PROMPT)
+    assert server.post("/completion", **{**asked, "prompt": ids}).json()["content"] == expected.text
+    refused = server.post("/completion", **asked, mirostat=2)
+    assert refused.status_code == 400
+
+
+def test_llama_cpp_properties(server: ServerProcess, llm: LLM) -> None:
+    props = server.http.get("/props").json()
+    assert props["default_generation_settings"]["n_ctx"] == llm.context
+    assert props["chat_template"] == (llm.template.source if llm.template else "")
+    slots = server.http.get("/slots").json()
+    assert len(slots) == props["total_slots"]
+    assert not any(slot["is_processing"] for slot in slots)
+    assert server.http.get("/lora-adapters").json() == []
+    infill = server.post("/infill", input_prefix="a", input_suffix="b", n_predict=1)
+    assert infill.status_code in (200, 400)  # by whether the model has tokens for it
+
+
+def test_where_clients_look_for_the_context(server: ServerProcess, llm: LLM) -> None:
+    row = server.http.get("/v1/models/nano").json()
+    assert row["context_length"] == row["max_model_len"] == llm.context
+    assert row["meta"]["n_ctx_train"] == llm.model.config.max_position
+    assert "completion" in row["capabilities"]
+    (row,) = server.http.get("/models").json()["data"]
+    assert row["id"] == "nano"
+    row = server.http.get("/api/v0/models/nano").json()
+    assert (row["state"], row["loaded_context_length"]) == ("loaded", llm.context)
+    answer = server.post("/api/v0/chat/completions", messages=SAID, max_tokens=1)
+    assert answer.json()["object"] == "chat.completion"
+    assert server.http.get("/api/v0/models/other").json()["error"]["code"] == "model_not_found"
