@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from sterna.server.settings import Settings
 
 NEEDED = ("starlette", "uvicorn", "msgspec", "prometheus_client", "python_multipart")
+#: The most of --cache-ram by default, as llama.cpp's server has it.
+MOST_CACHE_RAM = 8 << 30
 SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 TIMES = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -132,8 +134,9 @@ def duration(value: str | float) -> float:
     "kv_bytes",
     type=size,
     envvar="STERNA_CACHE_RAM",
-    help="Bytes for the KV cache of running requests and of cached prefixes; default: a quarter of "
-    "free memory.",
+    help="Bytes that keys and values may take: of a model's running requests and cached prefixes "
+    "together, and its recurrent states. Default: a quarter of free memory, at most 8G, but room "
+    "for one request of full context.",
 )
 @click.option(
     "--cache-disk",
@@ -216,6 +219,11 @@ def duration(value: str | float) -> float:
     help="Format of the log, one line per request.",
 )
 @click.option("--log-prompts", is_flag=True, help="Log prompts and answers.")
+@click.option(
+    "--otel",
+    is_flag=True,
+    help="Make OpenTelemetry spans of requests; run under opentelemetry-instrument.",
+)
 @offline_option
 @click.option(
     "--adapter",
@@ -257,6 +265,7 @@ def command(
     of_model = {name: options.pop(name) for name in (*MODEL, "speculate", "draft", "chat_template")}
     memory = {name: options.pop(name) for name in MEMORY}
     of_model |= {name: value for name, value in memory.items() if value is not None}
+    of_model |= _bounded_cache(memory["kv_bytes"])
     settings = _settings(max_seqs, step_ms, options)
     sources = {}
     models = models or ("nano",)
@@ -286,6 +295,15 @@ def _settings(max_seqs: int, step_ms: float, options: dict[str, Any]) -> Setting
     from sterna.server.settings import Settings
 
     return Settings(**options, engine={"max_running": max_seqs, "step_ms": step_ms})
+
+
+def _bounded_cache(given: int | None) -> dict[str, int]:
+    """Return the options that bound the memory of keys and values on large machines."""
+    from sterna.engine.kv_cache.manager import SHARE
+    from sterna.runtime import available_bytes
+
+    large = given is None and available_bytes() // SHARE > MOST_CACHE_RAM
+    return {"kv_bytes": MOST_CACHE_RAM} if large else {}
 
 
 def _file_bytes(model: str) -> int:

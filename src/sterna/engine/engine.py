@@ -55,8 +55,8 @@ class Engine:
     skip_zeros: whether a step of one token skips weights that meet a zero (`Graph.skips`), which
     takes copies of two bits a weight; default: if weights come from memory and not from a cache.
     kv_bytes: memory for keys and values of all sequences, in pages of 64 positions that take memory
-    when they are first written, and for recurrent states; default: eight full contexts, or a
-    quarter of the available memory if that is more.
+    when they are first written, and for recurrent states; default: a quarter of the available
+    memory, or a sequence of full context if that is more.
     Raises RequestError for values out of range.
     """
 

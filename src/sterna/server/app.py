@@ -14,12 +14,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from sterna.errors import RequestError
 from sterna.server import endpoints as endpoint_modules
 from sterna.server.errors import ApiError
 from sterna.server.middleware import RequestMiddleware
 from sterna.server.openapi import document
 from sterna.server.routing import Endpoint, as_error, as_json
 from sterna.server.service import Service
+from sterna.server.settings import Settings
 
 __all__ = ["create_app", "endpoints"]
 
@@ -39,6 +41,19 @@ async def _no_endpoint(request: Request, error: Exception) -> Response:
     response = as_error(answer, request.scope)
     response.headers.update(error.headers or {})
     return response
+
+
+def _tracing(settings: Settings) -> list[Middleware]:
+    """Return the middleware that makes OpenTelemetry spans. RequestError if it is missing."""
+    if not settings.otel:
+        return []
+    try:
+        from starlette.middleware.opentelemetry import OpenTelemetryMiddleware
+    except ImportError:
+        raise RequestError(
+            "otel: needs starlette 1.10 and opentelemetry-api; pip install opentelemetry-distro"
+        ) from None
+    return [Middleware(OpenTelemetryMiddleware, excluded_urls="/health,/metrics")]
 
 
 def create_app(service: Service) -> Starlette:
@@ -65,7 +80,7 @@ def create_app(service: Service) -> Starlette:
     guard = Middleware(RequestMiddleware, service=service, open_paths=is_open)
     app = Starlette(
         routes=routes,
-        middleware=[guard],
+        middleware=[*_tracing(settings), guard],
         lifespan=lifespan,
         exception_handlers={HTTPException: _no_endpoint},
     )

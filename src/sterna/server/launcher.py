@@ -17,6 +17,7 @@ import uvicorn
 from sterna.errors import RequestError
 from sterna.server.app import create_app
 from sterna.server.connection import MAX_HEADER_BYTES, connection_class
+from sterna.server.logs import log_to_stderr
 from sterna.server.model_manager import ModelManager, ModelSource
 from sterna.server.service import Service
 from sterna.server.settings import Settings
@@ -37,7 +38,7 @@ def serve(settings: Settings, sources: Mapping[str, ModelSource]) -> int:
     128 + the signal's number if some were cut off. Raises what loading the first model raises, and
     RequestError if the address cannot be listened on.
     """
-    _log_to_stderr()
+    log_to_stderr(settings.log_format)
     return asyncio.run(_serve(settings, sources))
 
 
@@ -155,16 +156,3 @@ class _Server(uvicorn.Server):
                 one.shut_down()
             await asyncio.sleep(POLL_S)
         self.should_exit = True
-
-
-def _log_to_stderr() -> None:
-    for name in ("sterna.server", "uvicorn.error"):
-        logger = logging.getLogger(name)
-        if not logger.handlers:
-            handler = logging.StreamHandler(sys.stderr)
-            handler.setFormatter(logging.Formatter("%(message)s"))
-            logger.addHandler(handler)
-        logger.propagate = False
-    logging.getLogger("sterna.server").setLevel(logging.INFO)
-    # Our own lines say the same.
-    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)

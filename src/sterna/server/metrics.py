@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from sterna.engine import SchedulerLoad
 from sterna.outputs import Completion, Stats
-from sterna.server.model_manager import ModelManager
+from sterna.server.model_manager import LoadedModel, ModelManager
 
 __all__ = ["Metrics"]
 
@@ -57,12 +63,34 @@ GAUGES: tuple[tuple[str, str, Callable[[SchedulerLoad], float]], ...] = (
 )
 
 
+#: Gauges of memory: name, description, and bytes.
+BYTES: tuple[tuple[str, str, Callable[[LoadedModel, SchedulerLoad], float]], ...] = (
+    ("model_bytes", "Bytes of the weights of layers and head.", lambda x, _: x.weight_bytes),
+    (
+        "kv_cache_max_bytes",
+        "Bytes that keys and values may take at most (--cache-ram).",
+        lambda x, _: x.kv_bytes,
+    ),
+    (
+        "kv_cache_running_bytes",
+        "Bytes of the keys and values of running requests.",
+        lambda x, load: load.pages_used * x.llm.engine.kv_cache.page_bytes,
+    ),
+    (
+        "kv_cache_cached_bytes",
+        "Bytes of the keys and values of cached prefixes, which running requests may share.",
+        lambda x, load: load.cached_pages * x.llm.engine.kv_cache.page_bytes,
+    ),
+)
+
+
 class Metrics:
     """The metrics of one server, in their own registry."""
 
     def __init__(self, models: ModelManager) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_Loads(models))
+        ProcessCollector(registry=self._registry)  # process_resident_memory_bytes and others
         self._tokens = {
             name: Counter(f"sterna_{name}", text, ["model_name"], registry=self._registry)
             for name, (_, text) in TOKENS.items()
@@ -126,9 +154,15 @@ class _Loads(Collector):
         self._models = models
 
     def collect(self) -> Iterator[Metric]:
-        loads = [(name, loaded.engine.load()) for name, loaded in list(self._models.loaded.items())]
+        every = list(self._models.loaded.items())
+        loads = [(name, loaded.engine.load()) for name, loaded in every]
         for name, text, value in GAUGES:
             family = GaugeMetricFamily(f"sterna_{name}", text, labels=["model_name"])
             for model, load in loads:
                 family.add_metric([model], value(load))
+            yield family
+        for name, text, nbytes in BYTES:
+            family = GaugeMetricFamily(f"sterna_{name}", text, labels=["model_name"])
+            for (model, loaded), (_, load) in zip(every, loads, strict=True):
+                family.add_metric([model], nbytes(loaded, load))
             yield family

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import secrets
@@ -17,6 +16,7 @@ from sterna.errors import SternaError, shown
 from sterna.server import errors
 from sterna.server.active_request import ActiveRequest
 from sterna.server.errors import ApiError
+from sterna.server.logs import log_fields, request_id
 from sterna.server.routing import as_error, as_json
 from sterna.server.service import Service
 
@@ -51,6 +51,7 @@ class RequestMiddleware:
         in_process = "key" in state  # set by `inprocess.post`; clients cannot set state
         if not in_process:
             state["id"] = _request_id(headers)
+        request_id.set(state["id"])
         state["warnings"] = []
         status = 0
 
@@ -154,7 +155,7 @@ class RequestMiddleware:
             line |= active.log_fields(self._service.settings.log_prompts)
             self._service.end(active)
         if route not in ("/health", "/metrics") or status >= 400:
-            self._write(line)
+            log_fields(line)
 
     def _explain(self, line: dict[str, Any], state: dict[str, Any]) -> None:
         """Add the error, without the client's own text, and what was ignored."""
@@ -163,17 +164,6 @@ class RequestMiddleware:
             line["error"] = error.message if self._service.settings.log_prompts else error.rule
         if state["warnings"]:
             line["warning"] = "; ".join(state["warnings"])
-
-    def _write(self, line: dict[str, Any]) -> None:
-        if self._service.settings.log_format == "json":
-            _log.info("%s", json.dumps({"time": round(time.time(), 3), **line}))
-        else:
-            _log.info("%s", " ".join(f"{name}={_plain(value)}" for name, value in line.items()))
-
-
-def _plain(value: object) -> str:
-    text = str(value)
-    return text if text.isprintable() and " " not in text else repr(text)
 
 
 def _header(text: str) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from sterna import _native
+from sterna.engine import PAGE
 from sterna.errors import SternaError, shown
 from sterna.llm import LLM, receipt
 from sterna.llm.async_llm import AsyncLLM
@@ -58,6 +59,26 @@ class LoadedModel:
         self.bandwidth_gb_s: float | None = None
         self._fingerprint = asyncio.ensure_future(asyncio.to_thread(receipt.fingerprint, llm))
         self._measured: asyncio.Future[None] | None = None
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes that keys and values of running requests and cached prefixes may take at most."""
+        kv_cache = self.llm.engine.kv_cache
+        return kv_cache.pool.count * kv_cache.page_bytes
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights of layers and head."""
+        return sum(op.streamed.nbytes for op in self.llm.model.graph.linears)
+
+    @property
+    def memory(self) -> str:
+        """What the model takes of memory, for an operator."""
+        tokens = self.llm.engine.kv_cache.pool.count * PAGE
+        return (
+            f"weights {_bytes(self.weight_bytes)}; keys and values of running requests and cached "
+            f"prefixes grow to at most {_bytes(self.kv_bytes)}, {tokens:,} tokens (--cache-ram)"
+        )
 
     def measure(self) -> None:
         """Start measuring `bandwidth_gb_s`, once, and only while the model is idle."""
@@ -162,6 +183,7 @@ class ModelManager:
                     await self._make_room(self._sources[name].nbytes)
                     llm = await self._load(name)
                     self.loaded[name] = LoadedModel(name, llm, self._engine_options)
+                    _log.info("loaded %s: %s", name, self.loaded[name].memory)
                     self.ever_loaded = True
         return self.loaded[name]
 
@@ -216,6 +238,11 @@ class ModelManager:
         """Unload all models."""
         for loaded in list(self.loaded.values()):
             await self._unload(loaded)
+
+
+def _bytes(count: int) -> str:
+    """Write bytes as 1.9 GB or 310 MB."""
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
 async def _in_daemon_thread(load: Callable[[], LLM]) -> LLM:

@@ -35,6 +35,7 @@ class Settings:
         files_max: bytes of all files together.
         page: serve the web page at "/".
         strict_requests: refuse unknown fields of requests instead of leaving them out.
+        otel: make OpenTelemetry spans of requests.
         trust_request_chat_template: render chat templates that requests bring.
         engine: options of `AsyncLLM`.
     """
@@ -67,6 +68,7 @@ class Settings:
     log_format: str = "text"
     log_prompts: bool = False
     strict_requests: bool = False
+    otel: bool = False
     trust_request_chat_template: bool = False
     ssl_certfile: Path | None = None
     ssl_keyfile: Path | None = None

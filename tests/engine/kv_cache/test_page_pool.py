@@ -218,7 +218,7 @@ def test_shared_positions_answer_as_computed_ones(checkpoint: Callable[[str], Pa
 
 
 def test_the_budget(checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytes make pages; without them eight contexts, and more where the memory has room."""
+    """Bytes make pages; without them one context, and more where the memory has room."""
     model = loading.load(checkpoint("bitnet-multiply"))
     page = Engine(model, threads=1).kv_cache.bytes_per_position * PAGE
     assert Engine(model, threads=1, kv_bytes=5 * page + page // 2).kv_cache.pool.count == 5
@@ -230,7 +230,7 @@ def test_the_budget(checkpoint: Callable[[str], Path], monkeypatch: pytest.Monke
     llm = LLM(checkpoint("bitnet-multiply"), threads=1, kv_bytes=3 * page)
     assert llm.engine.kv_cache.pool.count == 3
     most = manager.MOST_PAGES
-    for available, expected in ((0, (16,)), (400 * page, (100, 16)), (1 << 60, (most, 16))):
+    for available, expected in ((0, (2,)), (400 * page, (100, 2)), (1 << 60, (most, 2))):
         monkeypatch.setattr(manager, "available_bytes", lambda n=available: n)
         assert manager.page_counts(2 * PAGE, page, None) == expected
     assert Engine(model, threads=1, context=2 * PAGE).kv_cache.pool.count == most

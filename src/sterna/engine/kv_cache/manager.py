@@ -19,9 +19,7 @@ from sterna.runtime import available_bytes
 
 __all__ = ["KVCacheManager", "page_counts"]
 
-#: Without a budget, a pool has room for at least this many sequences of full context.
-LEAST_CONTEXTS = 8
-#: Without a budget, pages may fill one part in so many of the available memory, if that is more.
+#: Without a budget, pages may fill one part in so many of the available memory.
 SHARE = 4
 #: Without a budget, most pages of a pool: counting their holders takes about 1 ns a page, once a
 #: step.
@@ -33,18 +31,17 @@ def page_counts(
 ) -> tuple[int, ...]:
     """Return how many pages a pool should have: counts to try in turn, the largest first.
 
-    A budget in bytes decides if there is one. Otherwise a pool may be large, since a page takes
-    address space at once but memory only when it is first written: it gets LEAST_CONTEXTS full
-    contexts whatever the memory, and more if a share of the available memory holds more. There are
-    several counts since the system may refuse so much address space. state_pages: pages that the
-    recurrent state of each sequence takes. Raises RequestError for a budget too small for a
-    one-page sequence.
+    A budget in bytes decides if there is one. Otherwise it is a share of the available memory, or
+    a sequence of full context if that is more: a page takes address space at once but memory only
+    when it is first written. There are several counts since the system may refuse so much address
+    space. state_pages: pages that the recurrent state of each sequence takes. Raises RequestError
+    for a budget too small for a one-page sequence.
     """
     if budget is not None:
         most = page_bytes * np.iinfo(np.int32).max
         checked_whole("kv_bytes", budget, page_bytes * (1 + state_pages), most, " for this model")
         return (budget // page_bytes,)
-    least = LEAST_CONTEXTS * (pages_of(context) + state_pages)
+    least = pages_of(context) + state_pages
     share = min(available_bytes() // SHARE // page_bytes, MOST_PAGES)
     return (share, least) if share > least else (least,)
 
