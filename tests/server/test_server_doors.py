@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import openai
 import pytest
 from server_process import ServerProcess, serving
 
@@ -178,3 +179,27 @@ def test_where_clients_look_for_the_context(server: ServerProcess, llm: LLM) -> 
     answer = server.post("/api/v0/chat/completions", messages=SAID, max_tokens=1)
     assert answer.json()["object"] == "chat.completion"
     assert server.http.get("/api/v0/models/other").json()["error"]["code"] == "model_not_found"
+
+
+def test_items_of_responses(server: ServerProcess) -> None:
+    """By OpenAI's client: what a response answered, how long it is, and conversations."""
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    asked: Any = {"model": "nano", "temperature": 0, "max_output_tokens": 2}
+    first = client.responses.create(input="def f(x):", **asked)
+    again = client.responses.create(input="more", previous_response_id=first.id, **asked)
+    texts = [
+        item.content[0].text for item in client.responses.input_items.list(again.id, order="asc")
+    ]
+    assert texts == ["def f(x):", first.output_text, "more"]
+    count = client.responses.input_tokens.count(input="def f(x):", model="nano")
+    assert count.input_tokens == first.usage.input_tokens
+    begun = client.conversations.create(items=[{"role": "user", "content": "def f(x):"}])
+    client.conversations.items.create(begun.id, items=[{"role": "assistant", "content": "a"}])
+    client.responses.create(input="more", conversation=begun.id, **asked)
+    items = list(client.conversations.items.list(begun.id, order="asc"))
+    assert [item.role for item in items] == ["user", "assistant", "user", "assistant"]
+    client.conversations.items.delete(items[0].id, conversation_id=begun.id)
+    assert len(list(client.conversations.items.list(begun.id))) == 3
+    assert client.conversations.delete(begun.id).deleted
+    with pytest.raises(openai.NotFoundError):
+        client.conversations.retrieve(begun.id)

@@ -1,4 +1,7 @@
-"""`ResponseStore`: responses that clients can retrieve later, in memory, within limits."""
+"""`ResponseStore`: responses and conversations that clients can retrieve later.
+
+They are in memory, within limits.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +38,13 @@ class StoredResponse:
 
 
 class ResponseStore:
-    """The responses of all keys. Beyond the limits, the oldest are dropped."""
+    """The responses of all keys, or what `kind` says instead.
 
-    def __init__(self) -> None:
+    Beyond the limits, the oldest are dropped.
+    """
+
+    def __init__(self, kind: str = "response") -> None:
+        self._kind = kind
         self._stored: OrderedDict[str, StoredResponse] = OrderedDict()
         self._nbytes = 0
 
@@ -62,10 +69,16 @@ class ResponseStore:
         found = self._stored.get(id)
         if found is None or found.key != key:
             raise ApiError(
-                404, f"{param}: you have no stored response {shown(id)}", param=param,
-                code="response_not_found",
+                404, f"{param}: you have no stored {self._kind} {shown(id)}", param=param,
+                code=f"{self._kind}_not_found",
             )  # fmt: skip
         return found
+
+    def extend(self, id: str, key: str, items: list[dict[str, Any]]) -> None:
+        """Add items to those of an id; harmless if it was dropped."""
+        found = self._stored.get(id)
+        if found is not None and found.key == key:
+            self.put(id, key, [*found.items, *items], found.body)
 
     def drop(self, id: str) -> None:
         """Delete a response; harmless if there is none."""

@@ -36,6 +36,7 @@ class Service:
         self.keys: ApiKeys = ApiKeys(settings.api_keys, settings.api_key_file)
         self.metrics: Metrics = Metrics(models)
         self.responses: ResponseStore = ResponseStore()
+        self.conversations: ResponseStore = ResponseStore("conversation")
         self.limits: RequestLimits = RequestLimits(settings)
         self.batches: BatchRunner | None = None
         if settings.files is not None:

@@ -67,7 +67,6 @@ _ROWS = (
     *_only("mcp_servers", ([],), "MCP servers are not called"),
     *_only("container", (), "no code is run"),
     *_only("thread", (), "conversations are not stored", MESSAGES),
-    *_only("conversation", (), "use previous_response_id", RESPONSES),
     *_only("prompt", (), "prompts are not stored; use instructions", RESPONSES),
     *_only("image", (), "answers are text", RESPONSES),
     *_only("top_logprobs", (0,), "use /v1/chat/completions", RESPONSES),

@@ -55,6 +55,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     model: str | None = None
     instructions: str | None = None
     previous_response_id: str | None = None
+    conversation: str | dict[str, Any] | None = None
     max_output_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -106,29 +107,30 @@ async def _in_background(responder: ResponsesResponder) -> None:
 
 async def retrieve(request: Request) -> Response:
     """Return a stored response."""
-    return as_json(_stored(request).body)
+    return as_json(stored_response(request).body)
 
 
 async def cancel(request: Request) -> Response:
     """Cancel a response in the background."""
-    stored = _stored(request)
+    stored = stored_response(request)
     active = service_of(request).active.get(stored.body["id"])
     if active is not None:
         active.cancel()
     if stored.task is not None:
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.shield(stored.task)
-    return as_json(_stored(request).body)
+    return as_json(stored_response(request).body)
 
 
 async def delete(request: Request) -> Response:
     """Delete a stored response."""
-    id = _stored(request).body["id"]
+    id = stored_response(request).body["id"]
     service_of(request).responses.drop(id)
     return as_json({"id": id, "object": "response", "deleted": True})
 
 
-def _stored(request: Request) -> StoredResponse:
+def stored_response(request: Request) -> StoredResponse:
+    """Return the response that a path names. ApiError 404."""
     id, key = request.path_params["id"], request.state.key
     return service_of(request).responses.get(id, key)
 
@@ -140,14 +142,7 @@ class ResponsesResponder:
         self.body = body
         self.active = active
         self.service = service
-        self.items: list[dict[str, Any]] = []
-        if body.previous_response_id is not None:
-            earlier = service.responses.get(
-                body.previous_response_id, active.key, "previous_response_id"
-            )
-            self.items += earlier.items
-        given = body.input
-        self.items += [{"role": "user", "content": given}] if isinstance(given, str) else given
+        self.items: list[dict[str, Any]] = all_items(body, service, active.key)
         sampling = SamplingFields(
             temperature=body.temperature,
             top_p=body.top_p,
@@ -164,9 +159,9 @@ class ResponsesResponder:
         response_format = (body.text or {}).get("format")
         self.chat: ChatGeneration = ChatGeneration(
             active,
-            _template_input(body, self.items, active.warnings.append),
+            template_input(body, self.items, active.warnings.append),
             generation,
-            _tools(body, active.warnings.append),
+            tools_of(body, active.warnings.append),
             None,
             response_format,
         )
@@ -199,6 +194,7 @@ class ResponsesResponder:
             "output": self._output,
             "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": body.previous_response_id,
+            "conversation": None if body.conversation is None else {"id": conversation_id(body)},
             "reasoning": body.reasoning,
             "store": body.store is not False,
             "temperature": body.temperature,
@@ -234,6 +230,10 @@ class ResponsesResponder:
             self.service.responses.put(
                 active.id, active.key, [*self.items, *self._output], self.snapshot()
             )
+        answered = self.status in ("completed", "incomplete")
+        if answered and (id := conversation_id(self.body)) is not None:
+            new = [*new_items(self.body), *self._output]
+            self.service.conversations.extend(id, self.active.key, new)
 
     def stream(self) -> AsyncIterator[bytes]:
         return self._stream.stream()
@@ -247,7 +247,37 @@ class ResponsesResponder:
         return ResponseEventStream(self.active, self.chat.parser(), self.snapshot, self.finish)
 
 
-def _template_input(
+def all_items(body: ResponsesRequest, service: Service, key: str) -> list[dict[str, Any]]:
+    """Return the items to answer, after those of an earlier response or a conversation.
+
+    ApiError 400 or 404.
+    """
+    found: list[dict[str, Any]] = []
+    if body.previous_response_id is not None and body.conversation is not None:
+        raise ApiError(
+            400, "conversation: cannot be combined with previous_response_id", param="conversation"
+        )
+    if body.previous_response_id is not None:
+        name = "previous_response_id"
+        found += service.responses.get(body.previous_response_id, key, name).items
+    if (id := conversation_id(body)) is not None:
+        found += service.conversations.get(id, key, "conversation").items
+    return found + new_items(body)
+
+
+def new_items(body: ResponsesRequest) -> list[dict[str, Any]]:
+    """Return the items of a request; a text is what the user says."""
+    given = body.input
+    return [{"role": "user", "content": given}] if isinstance(given, str) else given
+
+
+def conversation_id(body: ResponsesRequest) -> str | None:
+    """Return the id of the conversation that a request belongs to."""
+    given = body.conversation
+    return given if given is None or isinstance(given, str) else str(given.get("id"))
+
+
+def template_input(
     body: ResponsesRequest, items: list[dict[str, Any]], warn: Warn
 ) -> TemplateInput:
     """Convert items to chat messages. ApiError 400."""
@@ -283,7 +313,8 @@ def _template_input(
     return TemplateInput(found, template_options=options)
 
 
-def _tools(body: ResponsesRequest, warn: Warn) -> ToolChoice:
+def tools_of(body: ResponsesRequest, warn: Warn) -> ToolChoice:
+    """Return the tools of a request. ApiError 400."""
     tools = []
     for i, tool in enumerate(client_tools(body.tools, ("function",), warn)):
         if tool.get("type") != "function":

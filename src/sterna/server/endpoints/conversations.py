@@ -1,0 +1,131 @@
+"""/v1/conversations: items that responses go on from, as OpenAI's Conversations API has them."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sterna.errors import shown
+from sterna.server.errors import ApiError
+from sterna.server.item_pages import Item, identified, item_page
+from sterna.server.json_body import read
+from sterna.server.response_store import StoredResponse
+from sterna.server.routing import Endpoint, as_json, service_of
+
+MAX_ITEMS = 20
+
+
+class ConversationRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The first items of a conversation, and what the client wants to remember of it."""
+
+    items: list[dict[str, Any]] | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class ItemsRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Items to add."""
+
+    items: list[dict[str, Any]]
+
+
+async def create(request: Request) -> Response:
+    """Begin a conversation."""
+    body, id = await read(request, ConversationRequest), f"conv_{secrets.token_hex(12)}"
+    made = {
+        "id": id,
+        "object": "conversation",
+        "created_at": int(time.time()),
+        "metadata": body.metadata or {},
+    }
+    items = _checked(body.items or [])
+    service_of(request).conversations.put(id, request.state.key, items, made)
+    return as_json(made)
+
+
+async def retrieve(request: Request) -> Response:
+    """Return a conversation."""
+    return as_json(_stored(request).body)
+
+
+async def update(request: Request) -> Response:
+    """Replace what the client remembers of a conversation."""
+    body, found = await read(request, ConversationRequest), _stored(request)
+    made = {**found.body, "metadata": body.metadata or {}}
+    service_of(request).conversations.put(made["id"], found.key, found.items, made)
+    return as_json(made)
+
+
+async def delete(request: Request) -> Response:
+    """Delete a conversation."""
+    id = _stored(request).body["id"]
+    service_of(request).conversations.drop(id)
+    return as_json({"id": id, "object": "conversation.deleted", "deleted": True})
+
+
+async def items(request: Request) -> Response:
+    """List the items of a conversation."""
+    found = _stored(request)
+    return as_json(item_page(request, found.items, found.body["id"]))
+
+
+async def add(request: Request) -> Response:
+    """Add items to a conversation."""
+    body, found = await read(request, ItemsRequest), _stored(request)
+    conversations, id = service_of(request).conversations, found.body["id"]
+    conversations.extend(id, found.key, _checked(body.items))
+    every = identified([*found.items, *body.items], id)
+    data = [item.body() for item in every[len(found.items) :]]
+    ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {}
+    return as_json({"object": "list", "data": data, "has_more": False, **ends})
+
+
+async def item(request: Request) -> Response:
+    """Return an item of a conversation."""
+    return as_json(_item(request, _stored(request))[1].body())
+
+
+async def remove(request: Request) -> Response:
+    """Remove an item from a conversation, which is returned."""
+    found = _stored(request)
+    at, _ = _item(request, found)
+    left = [item.body() for item in identified(found.items, found.body["id"])]
+    del left[at]
+    service_of(request).conversations.put(found.body["id"], found.key, left, found.body)
+    return as_json(found.body)
+
+
+def _stored(request: Request) -> StoredResponse:
+    id, key = request.path_params["id"], request.state.key
+    return service_of(request).conversations.get(id, key)
+
+
+def _item(request: Request, found: StoredResponse) -> tuple[int, Item]:
+    wanted = request.path_params["item"]
+    for i, item in enumerate(identified(found.items, found.body["id"])):
+        if item.id == wanted:
+            return i, item
+    raise ApiError(404, f"item: the conversation has no {shown(wanted)}", param="item")
+
+
+def _checked(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    if len(items) > MAX_ITEMS:
+        raise ApiError(400, f"items: must be at most {MAX_ITEMS}", param="items")
+    return items
+
+
+PATH = "/v1/conversations"
+ENDPOINTS = [
+    Endpoint("POST", PATH, create, "Begins a conversation.", ConversationRequest),
+    Endpoint("GET", f"{PATH}/{{id}}", retrieve, "Returns a conversation."),
+    Endpoint("POST", f"{PATH}/{{id}}", update, "Updates its metadata.", ConversationRequest),
+    Endpoint("DELETE", f"{PATH}/{{id}}", delete, "Deletes a conversation."),
+    Endpoint("GET", f"{PATH}/{{id}}/items", items, "Lists its items."),
+    Endpoint("POST", f"{PATH}/{{id}}/items", add, "Adds items.", ItemsRequest),
+    Endpoint("GET", f"{PATH}/{{id}}/items/{{item}}", item, "Returns an item."),
+    Endpoint("DELETE", f"{PATH}/{{id}}/items/{{item}}", remove, "Removes an item."),
+]

@@ -1,0 +1,48 @@
+"""/v1/responses/ID/input_items and /v1/responses/input_tokens: what a response answers."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sterna.server.chat_rendering import render_prompt
+from sterna.server.endpoints.responses import (
+    ResponsesRequest,
+    all_items,
+    stored_response,
+    template_input,
+    tools_of,
+)
+from sterna.server.item_pages import item_page
+from sterna.server.json_body import read
+from sterna.server.routing import Endpoint, as_json, service_of
+
+
+async def input_items(request: Request) -> Response:
+    """List the items that a stored response answers, those of earlier ones included."""
+    found = stored_response(request)
+    count = len(found.items) - len(found.body["output"])
+    return as_json(item_page(request, found.items[:count], found.body["id"]))
+
+
+async def input_tokens(request: Request) -> Response:
+    """Count the tokens of a response's prompt."""
+    body = await read(request, ResponsesRequest)
+    service, warn = service_of(request), request.state.warnings.append
+    given = template_input(body, all_items(body, service, request.state.key), warn)
+    given.tools = list(tools_of(body, warn).shown)
+    async with service.models.use(body.model) as loaded:
+        text = await asyncio.to_thread(render_prompt, loaded.llm, given)
+        ids = await asyncio.to_thread(loaded.llm.tokenizer.encode, text, False)
+    return as_json({"object": "response.input_tokens", "input_tokens": len(ids)})
+
+
+ENDPOINTS = [
+    Endpoint("GET", "/v1/responses/{id}/input_items", input_items, "Lists what it answers."),
+    Endpoint(
+        "POST", "/v1/responses/input_tokens", input_tokens, "Counts the tokens of a prompt.",
+        ResponsesRequest,
+    ),
+]  # fmt: skip
