@@ -69,7 +69,8 @@ def test_ollama_generate(server: ServerProcess, llm: LLM) -> None:
 
 def test_ollama_formats_and_tools(server: ServerProcess) -> None:
     asked = {"model": "nano", "messages": SAID, "stream": False}
-    held = server.post("/api/chat", **asked, format=SCHEMA, options={"num_predict": 24}).json()
+    greedy = {"num_predict": 64, "temperature": 0}
+    held = server.post("/api/chat", **asked, format=SCHEMA, options=greedy).json()
     assert [*json.loads(held["message"]["content"])] == ["a"]
     held = server.post("/api/generate", model="nano", prompt="{", format="json", stream=False,
                        options={"num_predict": 40, "temperature": 0}).json()  # fmt: skip

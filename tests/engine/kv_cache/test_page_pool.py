@@ -230,7 +230,7 @@ def test_the_budget(checkpoint: Callable[[str], Path], monkeypatch: pytest.Monke
     llm = LLM(checkpoint("bitnet-multiply"), threads=1, kv_bytes=3 * page)
     assert llm.engine.kv_cache.pool.count == 3
     most = manager.MOST_PAGES
-    for available, expected in ((0, (2,)), (400 * page, (100, 2)), (1 << 60, (most, 2))):
+    for available, expected in ((0, (2,)), (400 * page, (100, 16, 2)), (1 << 60, (most, 16, 2))):
         monkeypatch.setattr(manager, "available_bytes", lambda n=available: n)
         assert manager.page_counts(2 * PAGE, page, None) == expected
     assert Engine(model, threads=1, context=2 * PAGE).kv_cache.pool.count == most
@@ -249,7 +249,7 @@ def test_a_system_that_refuses_address_space(
 
     monkeypatch.setattr(_native, "KvCache", grudging)
     assert Engine(model, threads=1, context=PAGE).kv_cache.pool.count == 8
-    for options in ({"context": 2 * PAGE}, {"kv_bytes": 1 << 30}):
+    for options in ({"context": 10 * PAGE}, {"kv_bytes": 1 << 30}):
         with pytest.raises(RequestError, match=r"address space for .* kv_bytes"):
             Engine(model, threads=1, **options)
 

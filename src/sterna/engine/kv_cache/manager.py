@@ -19,6 +19,9 @@ from sterna.runtime import available_bytes
 
 __all__ = ["KVCacheManager", "page_counts"]
 
+#: Without a budget, sequences of full context for which there is room, if the system refuses the
+#: address space for more.
+SOME_CONTEXTS = 8
 #: Without a budget, pages may fill one part in so many of the available memory.
 SHARE = 4
 #: Without a budget, most pages of a pool: counting their holders takes about 1 ns a page, once a
@@ -43,7 +46,8 @@ def page_counts(
         return (budget // page_bytes,)
     least = pages_of(context) + state_pages
     share = min(available_bytes() // SHARE // page_bytes, MOST_PAGES)
-    return (share, least) if share > least else (least,)
+    counts = (share, min(share, SOME_CONTEXTS * least), least)
+    return tuple(sorted({max(count, least) for count in counts}, reverse=True))
 
 
 class KVCacheManager:

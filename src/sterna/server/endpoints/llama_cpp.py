@@ -182,7 +182,9 @@ class LlamaResponder:
 
 def _settings(context: int, generation: GenerationRequest) -> dict[str, Any]:
     options = generation.options
-    given = {n: options[n] for n in ("temperature", "top_k", "top_p", "min_p") if n in options}
+    given: dict[str, Any] = {
+        n: options[n] for n in ("temperature", "top_k", "top_p", "min_p") if n in options
+    }
     return {
         "n_ctx": context,
         "n_predict": options.get("max_tokens", -1),
