@@ -1,4 +1,4 @@
-"""Proxies, systemd and containers as docs/how-to/serve.md has them, on the real things.
+"""Proxies, systemd and containers as docs/how-to/deploy.md has them, on the real things.
 
 The configurations are those of the page, with ports and paths of this test in place of theirs.
 """
@@ -19,7 +19,7 @@ import pytest
 from server_process import ServerProcess, serving
 
 ROOT = Path(__file__).parent.parent.parent
-DOCS = (ROOT / "docs/how-to/serve.md").read_text()
+DOCS = (ROOT / "docs/how-to/deploy.md").read_text()
 NAME = "llm.example.org"
 LONG = {"prompt": "x = 1\n", "max_tokens": 900, "ignore_eos": True, "n": 8, "stream": True}
 
