@@ -36,10 +36,10 @@ class UnsupportedField(NamedTuple):
     passes: tuple[Any, ...] | None = None
 
 
-def _any(names: str, why: str, *protocols: str) -> Iterator[UnsupportedField]:
-    """Yield fields that are ignored with any value."""
+def _any(names: str, why: str) -> Iterator[UnsupportedField]:
+    """Yield fields that are ignored with any value, everywhere."""
     for name in names.split():
-        yield UnsupportedField(name, why, protocols)
+        yield UnsupportedField(name, why)
 
 
 def _only(
@@ -52,18 +52,18 @@ def _only(
 _ROWS = (
     *_any("user metadata service_tier safety_identifier", "accounting"),
     *_any("client_metadata session_id request_id", "bookkeeping of a client"),
-    *_any("store", "only /v1/responses stores anything", *BOTH, MESSAGES),
+    *_any("store", "only /v1/responses stores anything"),
     *_any("prompt_cache_retention prompt_cache_options cache_control", "hints to a cache"),
     *_any("prompt_cache_breakpoint diagnostics inference_geo billing_policy", "hosting"),
     *_any("user_profile_id workspace_id access_programs betas speed", "hosting"),
     *_any("moderation", "does not change texts"),
     *_any("verbosity", "no chat template reads it"),
-    *_any("truncation", "prompts are never truncated; one that is too long is an error", RESPONSES),
+    *_any("truncation", "prompts are never truncated; one that is too long is an error"),
     *_any("context_management compaction", "conversations are never truncated; clients do that"),
-    *_any("max_tool_calls", "limits built-in tools, and none are run", RESPONSES),
-    *_any("include background_options", "asks for parts that responses do not have", RESPONSES),
-    *_any("stream_options", "the events are the same", RESPONSES),
-    *_any("fallbacks fallback_credit_token", "models are chosen by name", MESSAGES),
+    *_any("max_tool_calls", "limits built-in tools, and none are run"),
+    *_any("include background_options", "asks for parts that responses do not have"),
+    *_any("stream_options", "the events are the same"),
+    *_any("fallbacks fallback_credit_token", "models are chosen by name"),
     *_only("mcp_servers", ([],), "MCP servers are not called"),
     *_only("container", (), "no code is run"),
     *_only("thread", (), "conversations are not stored", MESSAGES),
@@ -77,11 +77,11 @@ _ROWS = (
     *_only("modalities", (["text"],), "answers are text", CHAT),
     # vLLM
     *_any("kv_transfer_params ec_transfer_params media_io_kwargs mm_processor_kwargs",
-          "there is one process, and it reads text only", *BOTH),
-    *_any("length_penalty early_stopping", "belongs to beam search, which is refused", *BOTH),
+          "there is one process, and it reads text only"),
+    *_any("length_penalty early_stopping", "belongs to beam search, which is refused"),
     *_any("spaces_between_special_tokens truncation_side return_token_offsets return_mm_kwargs"
           " routed_experts_prompt_start stream_interval guided_decoding_backend",
-          "affects how it is computed or sent, not the answer", *BOTH),
+          "affects how it is computed or sent, not the answer"),
     *_only("use_beam_search", (False,), "there is no beam search", *BOTH),
     *_only("best_of", (1,), "use n", CHAT),
     *_only("include_stop_str_in_output", (False,), "answers end before the stop string", *BOTH),
@@ -107,13 +107,13 @@ _ROWS = (
     # llama.cpp's server
     *_any("cache_prompt id_slot n_cache_reuse n_discard n_keep sse_ping_interval return_progress"
           " timings_per_token response_fields verbose backend_sampling t_max_prompt_ms",
-          "affects how it is computed or sent, not the answer", *BOTH),
+          "affects how it is computed or sent, not the answer"),
     *_any("dry_base dry_allowed_length dry_penalty_last_n dry_sequence_breakers",
-          "belongs to dry_multiplier", *BOTH),
-    *_any("xtc_threshold", "belongs to xtc_probability", *BOTH),
-    *_any("mirostat_tau mirostat_eta", "belongs to mirostat", *BOTH),
-    *_any("dynatemp_exponent", "belongs to dynatemp_range", *BOTH),
-    *_any("adaptive_decay", "belongs to adaptive_target", *BOTH),
+          "belongs to dry_multiplier"),
+    *_any("xtc_threshold", "belongs to xtc_probability"),
+    *_any("mirostat_tau mirostat_eta", "belongs to mirostat"),
+    *_any("dynatemp_exponent", "belongs to dynatemp_range"),
+    *_any("adaptive_decay", "belongs to adaptive_target"),
     *_only("dry_multiplier", (0,), "use repetition_penalty", *BOTH),
     *_only("xtc_probability", (0,), "use min_p", *BOTH),
     *_only("mirostat", (0,), "use top_p", *BOTH),
@@ -141,10 +141,10 @@ _ROWS = (
     *_only("parse_tool_calls", (True,), "use tool_choice", CHAT),
     *_only("reasoning_budget_tokens", (-1,), "use max_tokens", CHAT),
     *_only("thinking_budget_tokens", (-1,), "use max_tokens", CHAT),
-    *_any("reasoning_budget_message", "belongs to reasoning_budget_tokens", CHAT),
+    *_any("reasoning_budget_message", "belongs to reasoning_budget_tokens"),
     # Ollama, OpenRouter, DeepSeek, Qwen
     *_any("keep_alive", "see sterna serve --keep-alive"),
-    *_any("provider route usage", "for routers of other services", *BOTH),
+    *_any("provider route usage", "for routers of other services"),
     *_only("transforms", ([],), "prompts are never truncated", *BOTH),
     *_only("plugins", ([],), "there are no plugins", *BOTH),
     *_only("options", ({},), "use the fields of their names", *BOTH),
