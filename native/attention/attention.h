@@ -99,7 +99,7 @@ struct Chunk {
     void see(const sterna::AttentionArgs& a, Rows& s, int64_t first) {
         for (int r = 0; r < a.rows; ++r) {
             s.keys[r] = clamp(a.limit[r] - first, kChunk);
-            s.from[r] = clamp(a.limit[r] - first - a.window, kChunk);
+            s.from[r] = clamp(a.next[r] - first - a.window, kChunk);
         }
         while (begin + 1 < a.rows && s.keys[begin] == 0) ++begin;
         for (end = a.rows; end > begin && s.from[end - 1] == kChunk;) --end;

@@ -55,7 +55,7 @@ double AttentionTimer::seconds(const KernelTable& unit, Pool& pool, int queries_
     pool.run([&](int worker) {
         AttentionArgs a{};
         a.q = q.data();
-        a.limit = limit.data();
+        a.limit = a.next = limit.data();
         a.rows = queries_per_kv;
         a.head_dim = head_dim;
         a.scale = 1.0f;

@@ -22,12 +22,16 @@ int add_heads(PyProgram& p, int n_heads, int n_kv_heads, int head_dim, int value
     return p.program.add_heads({n_heads, n_kv_heads, head_dim, value_dim});
 }
 
-int add_rotary(PyProgram& p, std::vector<float> inverse_frequencies, bool interleaved,
-               float factor) {
+int add_rotary(PyProgram& p, std::vector<float> inverse_frequencies, bool interleaved, float factor,
+               std::vector<uint8_t> axes) {
     const auto pairs = static_cast<int64_t>(inverse_frequencies.size());
     require(pairs >= 1 && 2 * pairs <= kMaxHeadDim,
             "rotary: must have a frequency for each of 1..32,768 pairs");
-    return p.program.work().rotations.add({std::move(inverse_frequencies), interleaved, factor});
+    require(axes.empty() || (axes.size() == inverse_frequencies.size() &&
+                             *std::ranges::max_element(axes) < kAxes),
+            "rotary: axes: must be 0, 1 or 2 for each frequency");
+    return p.program.work().rotations.add(
+        {std::move(inverse_frequencies), interleaved, factor, std::move(axes)});
 }
 
 int add_buffer(PyProgram& p, int64_t width) {
@@ -140,7 +144,8 @@ void bind_program(nb::module_& m) {
     nb::class_<PyProgram>(m, "Program")
         .def(nb::init<>())
         .def("heads", &add_heads, "n_heads"_a, "n_kv_heads"_a, "head_dim"_a, "value_dim"_a = 0)
-        .def("rotary", &add_rotary, "inverse_frequencies"_a, "interleaved"_a, "factor"_a = 1.0f)
+        .def("rotary", &add_rotary, "inverse_frequencies"_a, "interleaved"_a, "factor"_a = 1.0f,
+             "axes"_a = std::vector<uint8_t>())
         .def("buffer", &add_buffer, "width"_a)
         .def("weight", &add_weight, "weight"_a)
         .def("value", &add_value, "buffer"_a, "width"_a, "experts"_a = 0, "chosen"_a = 0,
@@ -159,7 +164,7 @@ void bind_program(nb::module_& m) {
              "states"_a = std::vector<State*>(), "masks"_a.none() = nb::none(),
              "ahead"_a = std::vector<PyAhead>(), "adapters"_a = std::vector<PyAdapted>(),
              "previous_hidden_states"_a.none() = nb::none(), "hidden_states"_a.none() = nb::none(),
-             "second_parts"_a = std::vector<PySecondPart>());
+             "second_parts"_a = std::vector<PySecondPart>(), "images"_a.none() = nb::none());
 }
 
 }  // namespace sterna::border

@@ -45,8 +45,8 @@ void add_rows(const PyProgram& p, StepBatch& batch, const DecidingLogits& decidi
 }
 
 StepBatch make_batch(const PyProgram& p, const KvCache& cache, const In<int32_t, 1>& tokens,
-                     const std::vector<PySpan>& sequences, const std::vector<PyDeciding>& deciding,
-                     const std::vector<PyDraw>& draws) {
+                     int64_t n_features, const std::vector<PySpan>& sequences,
+                     const std::vector<PyDeciding>& deciding, const std::vector<PyDraw>& draws) {
     require(deciding.empty() || deciding.size() == sequences.size(),
             "deciding: one for each sequence");
     require(draws.empty() || draws.size() == sequences.size(), "draws: one for each sequence");
@@ -71,9 +71,10 @@ StepBatch make_batch(const PyProgram& p, const KvCache& cache, const In<int32_t,
     }
     require(total == static_cast<int64_t>(tokens.shape(0)) && total > 0,
             "tokens: must be as many as the sequences count, at least one");
-    for (size_t i = 0; i < tokens.shape(0); ++i)
-        require(tokens.data()[i] >= 0 && tokens.data()[i] < p.program.needs().vocab,
-                "tokens: id outside the vocabulary");
+    const int64_t vocab = p.program.needs().vocab;  // 0: the program embeds no tokens
+    for (size_t i = 0; vocab && i < tokens.shape(0); ++i)
+        require(tokens.data()[i] >= -n_features && tokens.data()[i] < vocab,
+                "tokens: id outside the vocabulary, or of a row that features do not have");
     return batch;
 }
 
@@ -148,6 +149,47 @@ float* run_whole(PyProgram& p, const Batch& batch, const KvCache& cache, const K
     return logits;
 }
 
+// What stands in the places of tokens.
+struct ImageRows {
+    const float* features = nullptr;
+    int64_t count = 0, width = 0;
+    const int32_t* coordinates = nullptr;
+};
+
+ImageRows image_rows(const PyProgram& p, size_t tokens, const std::optional<PyImages>& images) {
+    ImageRows rows;
+    if (!images) return rows;
+    const auto& [features, together, coordinates] = *images;
+    if (features) {
+        rows.features = features->data();
+        rows.count = static_cast<int64_t>(features->shape(0));
+        rows.width = static_cast<int64_t>(features->shape(1));
+        require(rows.width >= p.program.needs().feature_width,
+                "images: features must have as many columns as the program reads");
+    }
+    if (coordinates) {
+        rows.coordinates = coordinates->data();
+        require(coordinates->shape(0) == tokens && coordinates->shape(1) == size_t{kAxes},
+                "images: needs three coordinates for each token");
+    }
+    return rows;
+}
+
+std::vector<TogetherSpan> together_spans(const StepBatch& batch,
+                                         const std::optional<PyImages>& images) {
+    std::vector<TogetherSpan> spans;
+    if (!images) return spans;
+    for (const auto& [sequence, begin, end] : std::get<1>(*images)) {
+        require(sequence >= 0 && sequence < std::ssize(batch.spans),
+                "images: must be of sequences of the step");
+        const SequenceSpan& span = batch.spans[static_cast<size_t>(sequence)];
+        require(span.start <= begin && begin < end && end <= span.end() && !span.drafts,
+                "images: must be new positions of a sequence without drafts");
+        spans.push_back({sequence, begin, end});
+    }
+    return spans;
+}
+
 // Rows of so many tokens, of a width that the program has.
 template <class Array>
 auto rows_of(const std::optional<Array>& rows, size_t tokens, int64_t width, const char* rule) {
@@ -167,7 +209,8 @@ StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
                     const std::vector<PyAdapted>& adapters,
                     const std::optional<In<float, 2>>& previous_hidden_states,
                     const std::optional<OutRows>& hidden_states,
-                    const std::vector<PySecondPart>& second_parts) {
+                    const std::vector<PySecondPart>& second_parts,
+                    const std::optional<PyImages>& images) {
     const float* rows =
         rows_of(previous_hidden_states, tokens.shape(0), p.program.needs().previous_width,
                 "previous_hidden_states: a row for each token");
@@ -175,12 +218,14 @@ StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
                                  "hidden_states: a row for each token");
     require(p.program.needs().previous_width == 0 || rows,
             "previous_hidden_states: this program needs a row for each token");
-    auto batch = make_batch(p, cache, tokens, sequences, deciding, draws);
+    const ImageRows seen = image_rows(p, tokens.shape(0), images);
+    auto batch = make_batch(p, cache, tokens, seen.count, sequences, deciding, draws);
     for (const auto& [sequence, position] : second_parts) {
         require(sequence >= 0 && sequence < std::ssize(batch.spans) && position >= 0,
                 "second_parts: must be of sequences of the step");
         batch.spans[static_cast<size_t>(sequence)].second_part = position;
     }
+    const auto together = together_spans(batch, images);
     require_states(p, states, ahead, batch.spans);
     require_fit(p, cache);
     const auto adapted = adapter_spans(p, adapters, static_cast<int>(batch.spans.size()));
@@ -199,9 +244,17 @@ StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
         batch.deciding[batch.drawn_rows[i]] =
             p.draws.deciding(i, batch.draws[i], p.program.needs().vocab);
     begin_states(batch, states, ahead);
-    float* logits = run_whole(
-        p, {{tokens.data(), tokens.shape(0)}, batch.spans, adapted, masks, rows, hidden_rows},
-        cache, kernels, workers);
+    const Batch whole{{tokens.data(), tokens.shape(0)},
+                      batch.spans,
+                      adapted,
+                      masks,
+                      rows,
+                      hidden_rows,
+                      seen.features,
+                      seen.width,
+                      together,
+                      seen.coordinates};
+    float* logits = run_whole(p, whole, cache, kernels, workers);
     if (masks) masks->pass();
     end_states(batch, states, ahead);
     const auto row_of = [&](size_t n) {

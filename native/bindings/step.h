@@ -53,6 +53,11 @@ using PyAhead = std::tuple<int, int, State*>;
 // (sequence, position) where the second part of a pair of texts begins.
 using PySecondPart = std::tuple<int, int>;
 
+// What a step has of images. features: rows that stand in the places of tokens, each of which is -1 - n for row n;
+// (sequence, begin, end) of new positions that see each other; coordinates: [tokens][kAxes], or none.
+using PyImages = std::tuple<std::optional<In<float, 2>>, std::vector<std::tuple<int, int, int>>,
+                            std::optional<In<int32_t, 2>>>;
+
 // Rows that the core writes.
 using OutRows = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
@@ -70,6 +75,7 @@ StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
                     const std::vector<PyAdapted>& adapters,
                     const std::optional<In<float, 2>>& previous_hidden_states,
                     const std::optional<OutRows>& hidden_states,
-                    const std::vector<PySecondPart>& second_parts);
+                    const std::vector<PySecondPart>& second_parts,
+                    const std::optional<PyImages>& images);
 
 }  // namespace sterna::border

@@ -55,7 +55,7 @@ class AttentionPlan {
     // The position after the last one that token n of the batch sees.
     int32_t limit(const Batch& batch, const BatchRows& rows, int64_t n) const {
         const auto i = static_cast<size_t>(n);
-        if (!bidirectional.value_or(false)) return rows.position_of[i] + 1;
+        if (!bidirectional.value_or(false)) return rows.limit_of[i];
         return batch.sequences[static_cast<size_t>(rows.sequence_of[i])].end();
     }
 

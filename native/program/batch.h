@@ -1,5 +1,6 @@
 // What a step is given: sequences with any number of new tokens each.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -41,6 +42,14 @@ struct SequenceSpan {
     int end() const { return start + count; }
 };
 
+// New positions of a sequence, [begin, end), that see each other, as those of an image do.
+struct TogetherSpan {
+    int sequence, begin, end;
+};
+
+// Axes of the positions by which rotations tell an image's rows and columns apart.
+constexpr int kAxes = 3;
+
 // Consecutive sequences of a batch that have one adapter.
 struct AdapterSpan {
     int first, count;
@@ -56,29 +65,43 @@ struct Batch {
     const float* previous_hidden_states = nullptr;
     // Where HiddenStates writes a row for each token; null: nowhere.
     float* hidden_states = nullptr;
+    // Rows that stand in the places of tokens: a token of -1 - n is row n.
+    const float* features = nullptr;
+    int64_t feature_width = 0;
+    std::span<const TogetherSpan> together{};
+    // [tokens][kAxes], for rotations that have axes; null: all are a token's position in its sequence.
+    const int32_t* coordinates = nullptr;
+
+    // The features of a token, or null.
+    const float* features_of(int64_t n) const {
+        const int64_t token = tokens[static_cast<size_t>(n)];
+        return token < 0 ? features + (-1 - token) * feature_width : nullptr;
+    }
 };
 
 // The rows of a batch.
 struct BatchRows {
     std::vector<int32_t> sequence_of, position_of;  // of each token
+    std::vector<int32_t> limit_of;  // of each token: the position after the last one that it sees
     std::vector<int32_t> selected;  // tokens that want logits
     std::vector<DecidingLogits> deciding;  // of each of those
     std::vector<int64_t> first_of;  // of each sequence, its first row
 
     void reserve(int64_t tokens) {
         const auto n = static_cast<size_t>(tokens);
-        for (auto* v : {&sequence_of, &position_of, &selected}) v->reserve(n);
+        for (auto* v : {&sequence_of, &position_of, &limit_of, &selected}) v->reserve(n);
         deciding.reserve(n);
         first_of.reserve(n);
     }
     void plan(const Batch& batch) {
         sequence_of.clear(), position_of.clear(), selected.clear(), deciding.clear();
-        first_of.clear();
+        limit_of.clear(), first_of.clear();
         for (int s = 0, first = 0; const auto& span : batch.sequences) {
             first_of.push_back(first);
             for (int i = 0; i < span.count; ++i) {
                 sequence_of.push_back(s);
                 position_of.push_back(span.start + i);
+                limit_of.push_back(span.start + i + 1);
                 const int row = i - (span.count - span.logits);
                 if (row < 0) continue;
                 selected.push_back(first + i);
@@ -86,6 +109,11 @@ struct BatchRows {
             }
             first += span.count;
             ++s;
+        }
+        for (const auto& [sequence, begin, end] : batch.together) {
+            const auto s = static_cast<size_t>(sequence);
+            const auto first = limit_of.begin() + first_of[s] - batch.sequences[s].start;
+            std::fill(first + begin, first + end, end);
         }
     }
 };

@@ -150,8 +150,10 @@ float* Program::run(const Batch& batch, const KvCache& cache, const KernelTable&
 
 void Program::run_worker(Step& step, Barrier& barrier, int worker) {
     // The rotations' angles: needed some operations later, so the first barrier is enough.
+    const int32_t* coordinates = step.batch.coordinates;
     for (int64_t n = worker; n < step.tokens; n += step.threads)
-        work_.rotations.make(n, work_.rows.position_of[static_cast<size_t>(n)]);
+        work_.rotations.make(n, work_.rows.position_of[static_cast<size_t>(n)],
+                             coordinates ? coordinates + n * kAxes : nullptr);
     auto last = Clock::now();
     size_t layer = 0;  // whose beginning is read ahead
     size_t turns = 0;

@@ -14,6 +14,8 @@ struct Rotary {
     std::vector<float> inverse_frequencies;
     bool interleaved;
     float factor;
+    std::vector<uint8_t>
+        axes{};  // of each frequency, whose position it turns; empty: the sequence's
     int64_t first_angle = 0;  // of those that a token has for all rotations
 
     int dim() const { return static_cast<int>(2 * inverse_frequencies.size()); }
@@ -31,14 +33,15 @@ class Rotations {
         cos_.resize(static_cast<size_t>(tokens * angles_));
         sin_.resize(static_cast<size_t>(tokens * angles_));
     }
-    // Makes the angles of token n, for all rotations.
-    void make(int64_t n, int32_t at_position) {
-        const auto position = static_cast<float>(at_position);
+    // Makes the angles of token n, for all rotations. coordinates: its positions on all axes, or null.
+    void make(int64_t n, int32_t position, const int32_t* coordinates) {
         auto at = static_cast<size_t>(n * angles_);
         for (const auto& rotary : rotaries_)
-            for (const float frequency : rotary.inverse_frequencies) {
+            for (size_t i = 0; i < rotary.inverse_frequencies.size(); ++i) {
+                const bool placed = coordinates && !rotary.axes.empty();
+                const int32_t where = placed ? coordinates[rotary.axes[i]] : position;
                 // The angle is rounded to float first, as every reference implementation does.
-                const float angle = position * frequency;
+                const float angle = static_cast<float>(where) * rotary.inverse_frequencies[i];
                 const auto [sine, cosine] = math::sincos_d(angle);
                 cos_[at] = static_cast<float>(cosine) * rotary.factor;
                 sin_[at++] = static_cast<float>(sine) * rotary.factor;

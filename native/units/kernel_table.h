@@ -340,8 +340,9 @@ struct AttentionArgs {
     const float* const* q;  // [rows] -> [head_dim]
     float* const* out;  // [rows] -> [head_dim]
     const int32_t* limit;  // [rows]: keys at positions < limit are seen; ascending
+    const int32_t* next;  // [rows]: the position after the row's own, at most its limit; ascending
     int32_t window =
-        kNoWindow;  // of the keys below its limit a row sees so many of the last; at least 1
+        kNoWindow;  // of the keys below `next` a row sees so many of the last; at least 1
     int rows;
     int head_dim;
     float scale;  // of a score, before it is capped
@@ -370,7 +371,7 @@ struct AttentionArgs {
 constexpr int kMaxAttentionRows = 256;
 // The chunk of positions that the first row of a call, the one that sees the earliest positions, begins in.
 [[gnu::always_inline]] constexpr int64_t first_attention_chunk(const AttentionArgs& a) {
-    const int64_t begin = int64_t{a.limit[0]} - a.window;
+    const int64_t begin = int64_t{a.next[0]} - a.window;
     return begin > 0 ? begin / kChunkPositions : 0;
 }
 [[gnu::always_inline]] constexpr int attention_chunks(int64_t positions) {

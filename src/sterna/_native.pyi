@@ -210,7 +210,11 @@ class Program:
     def __init__(self) -> None: ...
     def heads(self, n_heads: int, n_kv_heads: int, head_dim: int, value_dim: int = 0) -> int: ...
     def rotary(
-        self, inverse_frequencies: Sequence[float], interleaved: bool, factor: float = 1.0
+        self,
+        inverse_frequencies: Sequence[float],
+        interleaved: bool,
+        factor: float = 1.0,
+        axes: Sequence[int] = (),
     ) -> int: ...
     def buffer(self, width: int) -> int: ...
     def weight(self, weight: Weight) -> int: ...
@@ -254,8 +258,14 @@ class Program:
         previous_hidden_states: npt.NDArray[np.float32] | None = None,
         hidden_states: npt.NDArray[np.float32] | None = None,
         second_parts: Sequence[tuple[int, int]] = (),
+        images: _Images | None = None,
     ) -> tuple[npt.NDArray[np.float32], list[SampleResult], list[int], int]: ...
 
+_Images = tuple[
+    npt.NDArray[np.float32] | None,
+    Sequence[tuple[int, int, int]],
+    npt.NDArray[np.int32] | None,
+]
 _Draw = tuple[SampleParams, npt.NDArray[np.int32], int, npt.NDArray[np.int32] | None]
 
 class Gate:

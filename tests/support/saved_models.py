@@ -13,7 +13,7 @@ import transformers
 from model_configs import SIZES, Saved
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-__all__ = ["logits_of", "scores_of", "write"]
+__all__ = ["logits_of", "made_to_count", "save", "scores_of", "write"]
 
 
 def config_of(saved: Saved) -> Any:
@@ -23,11 +23,17 @@ def config_of(saved: Saved) -> Any:
     return kind(text_config=fields, **towers) if towers else kind(**fields)
 
 
-@torch.no_grad()
 def model_of(saved: Saved, seed: int = 0) -> Any:
     """The model, whose weights make each part of it count; float32."""
+    kind = getattr(transformers, saved.name)
+    return made_to_count(kind, config_of(saved), seed, saved.ternary)
+
+
+@torch.no_grad()
+def made_to_count(kind: Any, config: Any, seed: int, ternary: bool = False) -> Any:
+    """A class's model of random weights; ternary: those of its layers are -s and s."""
     torch.manual_seed(seed)
-    model = getattr(transformers, saved.name)._from_config(config_of(saved)).float().eval()
+    model = kind._from_config(config).float().eval()
     for name, tensor in model.named_parameters():
         if name.endswith("A_log"):
             tensor.uniform_(-1, 1)
@@ -35,7 +41,7 @@ def model_of(saved: Saved, seed: int = 0) -> Any:
             tensor.add_(0.3 * torch.randn_like(tensor))
         elif "embed" in name:
             tensor.normal_()
-        elif saved.ternary and "_proj" in name:
+        elif ternary and "_proj" in name:
             signs = 2 * torch.randint(0, 2, tensor.shape) - 1  # masters of themselves
             tensor.copy_(signs * tensor.shape[-1] ** -0.5)
         else:
@@ -63,11 +69,16 @@ def tokenizer() -> Tokenizer:
 def write(folder: Path, saved: Saved, seed: int = 0) -> Any:
     """Saves a model and a tokenizer; returns the model."""
     model = model_of(saved, seed)
+    save(folder, model)
+    return model
+
+
+def save(folder: Path, model: Any) -> None:
+    """Saves a model with a tokenizer."""
     model.save_pretrained(folder)
     transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer(), bos_token="<s>", eos_token="</s>"
     ).save_pretrained(folder)
-    return model
 
 
 @torch.no_grad()

@@ -25,11 +25,15 @@ class ActivationOp final : public RowOp {
           x_(f.value("x")),
           output_(f.value("output")),
           simple_(simple_of(f.text("activation"))),
-          glu_(simple_ != Simple::kNone ? Glu::kNone : glu_of(f, "activation")),
+          quick_(f.text("activation") == "quick_gelu"),
+          glu_(simple_ != Simple::kNone ? Glu::kNone
+               : quick_                 ? Glu::kClamped
+                                        : glu_of(f, "activation")),
           parameters_(f.floats("parameters")) {
-        f.require(simple_ != Simple::kNone || (glu_ != Glu::kNone && glu_ != Glu::kClamped),
-                  "activation",
-                  "must be relu, relu2, silu, gelu, gelu_pytorch_tanh, tanh, clip or xielu");
+        f.require(
+            simple_ != Simple::kNone || quick_ || (glu_ != Glu::kNone && glu_ != Glu::kClamped),
+            "activation",
+            "must be relu, relu2, silu, gelu, gelu_pytorch_tanh, quick_gelu, tanh, clip or xielu");
         const size_t count = simple_ == Simple::kClip ? 1 : simple_ == Simple::kXielu ? 4 : 0;
         f.require(
             parameters_.size() == count && std::all_of(parameters_.begin(), parameters_.end(),
@@ -61,10 +65,10 @@ class ActivationOp final : public RowOp {
             case Simple::kNone:
                 break;
         }
-        // The units' activations multiply a second half: by one, which is exact.
+        // The units' activations multiply a second half: by one, which is exact; kClamped adds it to zero.
         float* pair = reinterpret_cast<float*>(work.scratch(worker));
         std::copy_n(x, x_.width, pair);
-        std::fill_n(pair + x_.ld(), x_.width, 1.0f);
+        std::fill_n(pair + x_.ld(), x_.width, quick_ ? 0.0f : 1.0f);
         RowwiseArgs a{};
         a.x = pair;
         a.up_offset = x_.ld();
@@ -107,6 +111,7 @@ class ActivationOp final : public RowOp {
 
     Operand x_, output_;
     Simple simple_;
+    bool quick_;  // x sigmoid(1.702 x)
     Glu glu_;
     std::vector<float> parameters_;
 };

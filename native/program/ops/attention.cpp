@@ -106,6 +106,7 @@ struct AttentionOp::Call {
         a.q = q;
         a.out = out;
         a.limit = limit;
+        a.next = next;
         a.head_dim = heads.padded();
         a.window = op.window_;
         a.scale = op.scale_;
@@ -141,6 +142,7 @@ struct AttentionOp::Call {
                 out[a.rows] =
                     a.head_dim == heads.outputs() ? to[a.rows] : padded_out + a.rows * a.head_dim;
                 limit[a.rows] = plan.limit(step.batch, rows, n);
+                next[a.rows] = rows.position_of[static_cast<size_t>(n)] + 1;
                 if (a.sinks) sinks[a.rows] = sinks_of_heads[static_cast<size_t>(head)];
                 ++a.rows;
             }
@@ -188,7 +190,7 @@ struct AttentionOp::Call {
     const float* q[kMaxRows];
     float *out[kMaxRows], *to[kMaxRows];  // where outputs go, with their padding and without
     float* padded_out;
-    int32_t limit[kMaxRows];
+    int32_t limit[kMaxRows], next[kMaxRows];
     float sinks[kMaxRows] = {};
 };
 
@@ -198,7 +200,8 @@ KeyPages AttentionOp::first_keys(const Step& step, const AttentionUnit& unit) co
     const auto limit = [&](int n) {
         return int64_t{plan_.limit(step.batch, work.rows, block.first + n)};
     };
-    const int64_t seen = std::max<int64_t>(0, limit(0) - window_);
+    const int64_t next = work.rows.position_of[static_cast<size_t>(block.first)] + int64_t{1};
+    const int64_t seen = std::max<int64_t>(0, next - window_);
     const int64_t from = std::max<int64_t>(seen, unit.chunk * int64_t{kChunkPositions});
     const int64_t chunk_end = (from / kChunkPositions + 1) * kChunkPositions;
     const int64_t to = std::min<int64_t>(limit(block.count - 1), chunk_end);

@@ -1,4 +1,6 @@
-// Rows of the embedding's table for the batch's tokens.
+// Rows of the embedding's table for the batch's tokens, or the first features of what stands in their place.
+#include <algorithm>
+
 #include "program/program.h"
 
 namespace sterna {
@@ -17,6 +19,7 @@ class EmbedOp final : public RowOp {
         f.require(!work.needs.vocab || work.needs.vocab == vocab, "weight",
                   "must have a row for each token, as the other tables have");
         work.needs.vocab = vocab;
+        work.needs.feature_width = std::max(work.needs.feature_width, work.weights[weight_].K);
     }
     const char* kind() const override { return "embed"; }
 
@@ -24,6 +27,10 @@ class EmbedOp final : public RowOp {
     void row(Step& step, int64_t n, int) override {
         const Weight& w = work.weights[weight_];
         float* x = work.buffer(output_).row(n);
+        if (const float* features = step.batch.features_of(n)) {
+            std::copy_n(features, w.K, x);
+            return;
+        }
         const int64_t row = step.batch.tokens[static_cast<size_t>(n)];
         const auto& format = step.kernels.formats[w.format];
         const RowArgs args{w.codes, w.tile_bytes, row, w.K, x};

@@ -21,11 +21,19 @@ from sterna.engine.activations import resolve_activations
 from sterna.engine.adapters import Adapter, by_adapter
 from sterna.engine.decoding.sampling import ALL_LOGITS, DecidingLogits
 from sterna.engine.decoding.token_masks import make_in_background
+from sterna.engine.image_encoder import ImageEncoder
 from sterna.engine.kv_cache.manager import KVCacheManager
 from sterna.engine.kv_cache.page_pool import PagesMissing
 from sterna.engine.kv_cache.sequence import NO_PAGES, PAGE, Sequence
 from sterna.engine.numa import place_weights
-from sterna.engine.step_io import StepInput, StepOutput, second_parts_of, spans_of, split_outputs
+from sterna.engine.step_io import (
+    StepInput,
+    StepOutput,
+    images_of,
+    second_parts_of,
+    spans_of,
+    split_outputs,
+)
 from sterna.errors import NonFiniteError, RequestError
 from sterna.graph import ACTIVATIONS
 from sterna.loading import Model
@@ -212,6 +220,7 @@ class Engine:
         kv_cache = self.kv_cache
         kv_cache.reserve([(i.sequence, len(i.tokens)) for i in inputs])
         tokens = np.concatenate([NO_PAGES, *(np.asarray(i.tokens, np.int32) for i in inputs)])
+        images = images_of(inputs, tokens)
         given = [i.previous_hidden_states for i in inputs if i.previous_hidden_states is not None]
         hidden = None
         if any(i.return_hidden_states for i in inputs):
@@ -224,7 +233,7 @@ class Engine:
             logits, drawn, rescored, head_bytes = program.run(
                 kv_cache.native, tokens, spans_of(inputs), self.isa, self.threads, deciding, draws,
                 states, masks, draft_states, adapters, np.concatenate(given) if given else None,
-                hidden, second_parts_of(inputs),
+                hidden, second_parts_of(inputs), images,
             )  # fmt: skip
         except FloatingPointError as e:
             raise NonFiniteError(
@@ -249,6 +258,14 @@ class Engine:
                     )
                 states.append((i, step_input.drafts, sequence.draft_state))
         return states
+
+    @cached_property
+    def image_encoder(self) -> ImageEncoder | None:
+        """What runs the model's tower, compiled at the first access; None for one of text alone."""
+        tower = self.model.tower
+        if tower is None:
+            return None
+        return ImageEncoder(tower, self.threads, self.isa, self._deterministic)
 
     @cached_property
     def mtp(self) -> Engine | None:

@@ -21,6 +21,7 @@ from sterna.engine.decoding.token_masks import TokenMasks
 from sterna.engine.decoding.token_rules import TokenRules
 from sterna.engine.engine import PREFILL_CHUNK, StepInput, StepOutput
 from sterna.engine.kv_cache.sequence import Sequence
+from sterna.engine.prompt_images import PromptImages
 from sterna.outputs import Completion, Piece, Stats
 from sterna.sampling_params import SamplingParams
 from sterna.tokenizer import Tokenizer
@@ -51,7 +52,7 @@ class Request:
     its tokens. boundary: a length that may be wanted again, for layers that need a snapshot to go
     back. adapter: of the engine's model. key: whose share of compute it takes (`FairQueue`);
     priority: higher is sooner; deadline_s: seconds after which the scheduler ends it; salt:
-    prefixes are shared only where it is equal. Its clock starts here.
+    prefixes are shared only where it is equal. images: of the prompt. Its clock starts here.
     """
 
     #: Whether it may start from a cached prefix of its prompt.
@@ -79,6 +80,7 @@ class Request:
         salt: str = "",
         boundary: int = 0,
         adapter: Adapter | None = None,
+        images: PromptImages | None = None,
     ) -> None:
         self._began = time.perf_counter()
         self.id: int = next(_ids)
@@ -89,6 +91,7 @@ class Request:
         self.priority = priority
         self.deadline_s = deadline_s
         self.adapter = adapter
+        self.images = images
         self.salt: str = cache_salt(salt, adapter)
         #: Lengths at which a step must end, since a snapshot may be wanted there.
         self.boundaries: set[int] = {boundary} - {0}
@@ -120,6 +123,14 @@ class Request:
     def tokens(self) -> I32:
         """The prompt and the drawn tokens, an end token included, int32."""
         return self._history[: self._known]
+
+    @property
+    def prefix_keys(self) -> I32:
+        """`tokens`, with numbers of images in the places of their tokens: what is compared where
+        prefixes are shared."""
+        if self.images is None:
+            return self.tokens
+        return np.concatenate([self.images.keys, self._history[self.n_prompt : self._known]])
 
     @property
     def max_length(self) -> int:
@@ -181,16 +192,21 @@ class Request:
         sequence = self.sequence  # read once: a cancel, on another thread, replaces it
         begin = sequence.length
         end = min(begin + most, self._known)
+        if self.images is not None:
+            end = self.images.end_of_step(begin, end)
         part, self._fed_from = self._history[begin:end], begin
         hidden = self._speculation is not None and self._speculation.wants_hidden_states
         if end < self._known:
-            return StepInput(sequence, part, adapter=self.adapter, return_hidden_states=hidden)
+            return StepInput(
+                sequence, part, adapter=self.adapter, return_hidden_states=hidden,
+                images=self.images,
+            )  # fmt: skip
         if self.is_decoding:
             self._add_drafts(budget - self.left + 1, costs, others)
         return StepInput(
             sequence, self._history[begin : end + self._n_drafts], 1 + self._n_drafts,
             draw=self._draw(), drafts=self._n_drafts, adapter=self.adapter,
-            return_hidden_states=hidden,
+            return_hidden_states=hidden, images=self.images,
         )  # fmt: skip
 
     def _add_drafts(self, budget: int, costs: StepCost, others: int) -> None:

@@ -12,8 +12,17 @@ from sterna import _native
 from sterna.engine.adapters import Adapter
 from sterna.engine.decoding.sampling import ALL_LOGITS, DecidingLogits, Draw
 from sterna.engine.kv_cache.sequence import Sequence, without_flag
+from sterna.engine.prompt_images import PromptImages
 
-__all__ = ["StepInput", "StepOutput", "second_parts_of", "spans_of", "split_outputs"]
+__all__ = [
+    "StepImages",
+    "StepInput",
+    "StepOutput",
+    "images_of",
+    "second_parts_of",
+    "spans_of",
+    "split_outputs",
+]
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -30,6 +39,7 @@ class StepInput:
     layer, the hidden state of the token before each, float32 [tokens, hidden_size].
     return_hidden_states: of each token; for an MTP layer and for models that have one.
     second_part: the position where the second text of a pair begins, for a cross-encoder.
+    images: of the sequence's prompt; rows of theirs stand in the places of tokens.
     """
 
     sequence: Sequence
@@ -42,6 +52,7 @@ class StepInput:
     previous_hidden_states: F32 | None = None
     return_hidden_states: bool = False
     second_part: int | None = None
+    images: PromptImages | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -72,6 +83,28 @@ def second_parts_of(inputs: SequenceOf[StepInput]) -> list[tuple[int, int]]:
     """Return (index, position) of each input that is a pair of texts."""
     parts = ((n, i.second_part) for n, i in enumerate(inputs))
     return [(n, position) for n, position in parts if position is not None]
+
+
+#: Rows of images, positions that see each other (sequence, begin, end), and coordinates.
+StepImages = tuple[F32 | None, list[tuple[int, int, int]], I32 | None]
+
+
+def images_of(inputs: SequenceOf[StepInput], tokens: I32) -> StepImages | None:
+    """Return the program's images, None if no input has any; puts -1 - n into the tokens, of all
+    inputs, that row n stands for."""
+    if all(i.images is None for i in inputs):
+        return None
+    found, together, n_rows, first = list[F32](), list[tuple[int, int, int]](), 0, 0
+    for n, i in enumerate(inputs):
+        begin, end = i.sequence.length, i.sequence.length + len(i.tokens)
+        if i.images is not None:
+            at, rows = i.images.rows(begin, end)
+            tokens[first + at - begin] = -1 - np.arange(n_rows, n_rows + len(rows))
+            found.append(rows)
+            n_rows += len(rows)
+            together += [(n, *run) for run in i.images.together(begin, end)]
+        first += len(i.tokens)
+    return np.concatenate(found) if n_rows else None, together, None
 
 
 def split_outputs(

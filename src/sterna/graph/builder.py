@@ -33,6 +33,7 @@ from sterna.graph.ops import (
     EmbedOp,
     ExactHeadOp,
     ExpertLinearOp,
+    FeaturesOp,
     GatedOp,
     HiddenStatesOp,
     LayerNormOp,
@@ -56,9 +57,14 @@ __all__ = ["GraphBuilder"]
 
 @dataclass
 class GraphBuilder:
-    """Adds operations to `graph`. Methods return what an operation makes, for others to read."""
+    """Adds operations to `graph`. Methods return what an operation makes, for others to read.
+
+    one_layer: all layers write their keys and values to the same layer of the cache, as those of an
+    encoder may that computes its rows whole.
+    """
 
     heads: Heads  # of layers that name no others
+    one_layer: bool = False
     graph: Graph = field(init=False)
     selected: bool = False  # `select` was called: only rows whose logits are wanted follow
     current: Route | None = None  # the last route, whose experts the rows of experts are for
@@ -167,7 +173,7 @@ class GraphBuilder:
     def activation(
         self, x: Value, activation: str, name: str, parameters: tuple[float, ...] = ()
     ) -> Value:
-        """act(x): "relu", "relu2", "silu", "gelu", "gelu_pytorch_tanh" or "tanh".
+        """act(x): "relu", "relu2", "silu", "gelu", "gelu_pytorch_tanh", "quick_gelu" or "tanh".
 
         parameters: of "clip" a limit; of "xielu" alpha_p, alpha_n, beta and eps.
         """
@@ -180,6 +186,13 @@ class GraphBuilder:
         """x + the table's row of each token's position; first: the row of position 0."""
         out = Value(x.width)
         return self._add(PositionsOp(name=name, output=out, x=x, table=table, first=first))
+
+    def features(self, x: Value, column: int, name: str) -> Value:
+        """Add an image's features to the rows of its tokens, those from a column on.
+
+        `embed` puts the first ones, as many as the table is wide, in the places of tokens.
+        """
+        return self._add(FeaturesOp(name=name, output=Value(x.width), x=x, column=column))
 
     def parts(self, x: Value, table: F32, name: str) -> Value:
         """x + row 0 of the table, or row 1 in the second part of a pair (`StepInput.second_part`).
@@ -334,7 +347,8 @@ class GraphBuilder:
                 f"layer {layer}: where q, k and v are in several formats, head_dim must be a "
                 f"multiple of {ROW_BLOCK}, but got {r.head_dim}; give them one --format"
             )
-        cached, stores = len(self.graph.kv_heads), keys_of is None
+        cached = 0 if self.one_layer else len(self.graph.kv_heads)
+        stores = keys_of is None
         if keys_of is not None:
             assert isinstance(keys_of.op, AttentionOp)
             cached = keys_of.op.layer

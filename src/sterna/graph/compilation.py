@@ -113,7 +113,8 @@ class _Numbers:
             if r is None:
                 continue
             if r not in rotaries:
-                rotaries[r] = self.program.rotary(r.of_context(context), r.interleaved, r.factor)
+                frequencies = r.of_context(context)
+                rotaries[r] = self.program.rotary(frequencies, r.interleaved, r.factor, r.axes)
             self.by_id[id(r)] = rotaries[r]
 
     def add_values(

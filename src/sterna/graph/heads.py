@@ -37,7 +37,9 @@ class Rotary:
     interleaved: it rotates values 2i and 2i + 1 together, else i and i + len(inverse_frequencies).
     factor: of cosines and sines. long: the frequencies of an engine whose sequences may have more
     than `short_context` positions, where they are others. They cannot depend on how long a sequence
-    is at the moment: keys that are in the cache would have to be rotated again.
+    is at the moment: keys that are in the cache would have to be rotated again. axes: of each
+    frequency, which of a token's three coordinates it turns by (`StepInput.coordinates`); (): by
+    its position in the sequence, as where a step has no coordinates.
     """
 
     inverse_frequencies: tuple[float, ...]
@@ -45,6 +47,7 @@ class Rotary:
     factor: float = 1.0
     long: tuple[float, ...] = ()
     short_context: int = 0
+    axes: tuple[int, ...] = field(default=(), metadata=LATER)
 
     def of_context(self, context: int) -> tuple[float, ...]:
         """Return the inverse frequencies of sequences of up to `context` positions."""

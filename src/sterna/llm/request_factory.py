@@ -8,7 +8,14 @@ from typing import Any
 
 from sterna.chat.reasoning import ReasoningState
 from sterna.checks import checked_flag, checked_whole
-from sterna.engine import Engine, PromptLogprobsRequest, Request
+from sterna.engine import (
+    PREFILL_CHUNK,
+    Engine,
+    PromptImage,
+    PromptImages,
+    PromptLogprobsRequest,
+    Request,
+)
 from sterna.engine.decoding.constraints import Constraint, Constraints
 from sterna.engine.decoding.draft_sources import (
     LONG,
@@ -84,7 +91,8 @@ class RequestFactory:
         """Make requests for n answers to a prompt.
 
         options, params: as in `LLM.generate`. chat: end an answer with the end of a turn as well.
-        request_args: other arguments of `Request`. RequestError.
+        request_args: other arguments of `Request`, and images, of `sterna.images.PromptImage`.
+        RequestError.
         """
         checked_whole("n", n, 1, MAX_CHOICES)
         tokens = self._encoder.encode(prompt)
@@ -151,11 +159,27 @@ class RequestFactory:
         most = min(params.max_tokens, max(1, context - len(tokens)))
         matcher = self._constraints.matcher(options.get("constraint"), most)
         prediction = self._encoder.encode_prediction(options.get("prediction"))
+        images = self._images(tokens, request_args.get("images") or ())
+        request_args = {**request_args, "images": images}
         return Request(
             tokens, params, self._tokenizer, context=context, ends=ends, matcher=matcher,
             vocab=model.config.vocab_size, adapter=self._adapters.chosen(options.get("adapter")),
-            speculation=self._speculation(len(tokens), params, prediction, matcher), **request_args,
+            speculation=self._speculation(
+                len(tokens), params, prediction, matcher, with_images=images is not None
+            ),
+            **request_args,
         )  # fmt: skip
+
+    def _images(self, tokens: list[int], images: Sequence[PromptImage]) -> PromptImages | None:
+        if not images:
+            return None
+        encoder = self._engine.image_encoder
+        if encoder is None:
+            raise RequestError(
+                f"images: {self._engine.model.name} reads text alone; use a model that sees, such "
+                "as Gemma 3"
+            )
+        return PromptImages(tokens, images, encoder, PREFILL_CHUNK)
 
     def _speculation(
         self,
@@ -163,8 +187,13 @@ class RequestFactory:
         params: SamplingParams,
         prediction: list[int],
         matcher: GrammarMatcher | None,
+        with_images: bool,
     ) -> Speculation | None:
-        """Where drafts of an answer come from, best source first; None without speculation."""
+        """Where drafts of an answer come from, best source first; None without speculation.
+
+        with_images: no other model drafts, since only this one has seen them.
+        """
+        alone = with_images or self._speculate != "auto"
         if self._speculate == "off":
             return None
         engine, sampling = self._engine, replace(params, logprobs=0).native
@@ -172,10 +201,10 @@ class RequestFactory:
         if prediction:
             sources.append(PredictedOutput(n_prompt, prediction[: engine.context]))
         sources.append(PromptLookup(LONG))
-        if self._speculate == "auto" and self._draft is None and engine.mtp is not None:
+        if not alone and self._draft is None and engine.mtp is not None:
             sources.append(MtpDrafts(engine, sampling, n_prompt))
         sources.append(PromptLookup(SHORT))
-        if self._speculate == "auto" and self._draft is not None:
+        if not alone and self._draft is not None:
             draft = self._draft
             cost = draft.model.weight_bytes_per_token / engine.model.weight_bytes_per_token
             sources.append(DraftModel(draft, sampling, n_prompt, cost))

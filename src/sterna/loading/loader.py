@@ -36,6 +36,8 @@ from sterna.weights.sources import PackedWeights, WeightSource
 __all__ = ["load", "load_assets"]
 
 Wrap = Callable[[WeightSource], WeightSource]
+#: Of a family's module and the text's weights: those of the tower.
+Towers = Callable[[ModuleType, WeightSource], WeightSource]
 #: Called with the bytes read so far and the bytes of all tensors.
 Progress = Callable[[int, int], None]
 
@@ -52,6 +54,7 @@ def load(
     progress: Progress | None = None,
     mmap: bool = False,
     extension: ContextExtension = NOT_EXTENDED,
+    images: bool = True,
 ) -> Model:
     """Open a model folder (a published checkpoint or a packed directory) or a GGUF file.
 
@@ -67,10 +70,13 @@ def load(
         wrap: Wraps the source of weights before the architecture reads it. Disables the cache;
             packed weights are then read one by one, on request.
         extension: A longer context, from `context` and `rope_scaling` of `LLM`.
+        images: Read the tower of a model that sees images.
 
     Raises ModelFormatError, UnsupportedModelError, RequestError or NonFiniteError.
     """
-    options = _Options(format, head, resolve_threads(threads), wrap, progress, mmap, extension)
+    options = _Options(
+        format, head, resolve_threads(threads), wrap, progress, mmap, extension, images
+    )
     model = _open(Path(path), options, i2s, cached)
     if wrap is None:
         warn_of_fallbacks(model.weights.modules, format, head)
@@ -101,9 +107,14 @@ class _Options:
     progress: Progress | None
     mmap: bool
     extension: ContextExtension
+    images: bool
 
     def wrapped(self, source: WeightSource) -> WeightSource:
         return source if self.wrap is None else self.wrap(source)
+
+    def tower(self, source: Towers) -> Towers | None:
+        """Return the source, or None where towers are left out, as they are with a wrap."""
+        return source if self.images and self.wrap is None else None
 
 
 def _open(source: Path, options: _Options, i2s: str | None, cached: bool) -> Model:
@@ -180,9 +191,11 @@ def _read_checkpoint(checkpoint: Checkpoint, assets: Assets, options: _Options) 
         config["tie_word_embeddings"] = True  # it was saved without a head, and none is needed
     file = checkpoint.path / "config.json"
     with reading(checkpoint.files, options.progress):
-        model = from_weights(config, file, weights, own_head, options.extension)
+        model = from_weights(
+            config, file, weights, own_head, options.extension, options.tower(_of_tower)
+        )
     model.path, model.assets = checkpoint.path, assets
-    _warn_of_skipped(checkpoint, reads_mtp=model.mtp is not None)
+    _warn_of_skipped(checkpoint, model)
     return model
 
 
@@ -213,12 +226,18 @@ def _with_own_norms(checkpoint: Checkpoint) -> Checkpoint:
     return other
 
 
-def _warn_of_skipped(checkpoint: Checkpoint, reads_mtp: bool) -> None:
+def _of_tower(_: ModuleType, source: WeightSource) -> WeightSource:
+    """Return the source of a tower's weights, which keep the type that their file has."""
+    return replace(source, format=None)  # type: ignore[type-var]
+
+
+def _warn_of_skipped(checkpoint: Checkpoint, model: Model) -> None:
     """Warn once for each kind of tensors that the architecture has and Sterna does not run."""
     module = module_of(checkpoint.config, checkpoint.path / "config.json")
     for prefix, what in skipped(module, checkpoint.config).items():
         found = [info for name, info in checkpoint.tensors.items() if name.startswith(prefix)]
-        if found and not (reads_mtp and prefix == "mtp."):
+        read = model.mtp if prefix == "mtp." else model.tower
+        if found and read is None:
             size = sum(info.nbytes for info in found) / 1e6
             warnings.warn(
                 f"{checkpoint.path}: {len(found)} tensors {prefix}* ({size:.0f} MB) are skipped, "
@@ -263,6 +282,7 @@ def _read_packed(folder: Checkpoint, assets: Assets, options: _Options) -> Model
     model = from_weights(
         _with_pooling(packed.config, assets.path), folder.path / "config.json",
         lambda _: options.wrapped(weights), extension=options.extension,
+        tower=options.tower(_of_tower),
     )  # fmt: skip
     model.path, model.assets = assets.path, assets
     model.mapped = packed.mapped is not None

@@ -13,6 +13,7 @@ from sterna.checkpoints.packed_writer import write_packed
 from sterna.errors import RequestError
 from sterna.graph import Graph, identity
 from sterna.models.config import TransformerConfig
+from sterna.models.vision.tower import Tower
 from sterna.weights.sources import WeightSource
 
 __all__ = ["Model", "save"]
@@ -32,6 +33,7 @@ class Model:
         head: Format of the output head, or "exact".
         kv_dtype: Type of keys and values, unless the user sets another.
         mtp: Its MTP layer, which shares the weights.
+        tower: What makes vectors of images, None for a model of text alone.
         store: The cache entry that is being written.
         cache_key: The key under which `keep` writes it.
         mapped: Whether weights lie in a mapped file.
@@ -48,6 +50,7 @@ class Model:
     kv_dtype: str = "i16"
     assets: Assets | None = None
     mtp: Model | None = field(default=None, repr=False)
+    tower: Tower | None = field(default=None, repr=False)
     store: cache.BackgroundWrite | None = field(default=None, repr=False)
     cache_key: str | None = field(default=None, repr=False)
     mapped: bool = False

@@ -10,11 +10,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+from sterna.errors import UnsupportedModelError
 from sterna.graph import Graph, GraphBuilder
 from sterna.loading.model import Model
 from sterna.models import module_of, skipped
 from sterna.models.config import LINEAR_NORM, TransformerConfig
 from sterna.models.context_extension import NOT_EXTENDED, ContextExtension
+from sterna.models.vision.tower import Tower
 from sterna.weights.sources import WeightSource
 
 __all__ = ["STORED_NORM", "from_weights", "layer_names", "model_name_of", "refuse_unread"]
@@ -31,11 +33,13 @@ def from_weights(
     json: dict[str, Any], file: Path, weights: Callable[[ModuleType], WeightSource],
     own_head: Callable[[int, int], bool] = lambda *_: False,
     extension: ContextExtension = NOT_EXTENDED,
+    tower: Callable[[ModuleType, WeightSource], WeightSource] | None = None,
 ) -> Model:  # fmt: skip
     """Trace a model from its config.json and a source of weights; errors name `file`.
 
     own_head: returns whether a head [vocab, hidden] is stored although config.json ties it to the
-    embedding.
+    embedding. tower: returns the source of the weights of the tower, for a model that has one;
+    None: it is left out.
     """
     module = module_of(json, file)
     quantization = json.get("quantization_config")
@@ -57,7 +61,22 @@ def from_weights(
         for one in (graph, predictor) if one is not None
     ]  # fmt: skip
     models[0].mtp = models[1] if predictor is not None else None
+    if tower is not None:
+        models[0].tower = _tower(module, config, tower(module, source))
     return models[0]
+
+
+def _tower(module: ModuleType, config: TransformerConfig, source: WeightSource) -> Tower | None:
+    """Trace what makes vectors of images; None where the model has no such weights, or, with a
+    warning, one that Sterna does not run."""
+    if not hasattr(module, "TOWER") or not source.has(module.TOWER):
+        return None
+    try:
+        found: Tower = module.tower(config, source)
+    except UnsupportedModelError as error:
+        warnings.warn(f"the text runs alone, without images: {error}", RuntimeWarning, stacklevel=2)
+        return None
+    return found
 
 
 def _untied(json: dict[str, Any], file: Path) -> dict[str, Any]:

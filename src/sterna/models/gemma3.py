@@ -1,6 +1,8 @@
-"""Gemma 3, its text: Gemma 2's graph with norms of the heads of q and k instead of the cap of
-scores. Five layers have a window for each without; both kinds have rotations of their own.
-arXiv 2503.19786.
+"""Gemma 3: Gemma 2's graph with norms of the heads of q and k instead of the cap of scores. Five
+layers have a window for each without; both kinds have rotations of their own. arXiv 2503.19786.
+
+Images go through SigLIP. A square of patches becomes a token, their mean, and the tokens of an
+image see each other.
 """
 
 from __future__ import annotations
@@ -9,13 +11,16 @@ from dataclasses import replace
 from typing import Any
 
 from sterna.graph import GraphBuilder, Value
-from sterna.models import gemma2, towers
+from sterna.models import gemma2, layers, towers
 from sterna.models.config import FULL, SLIDING, TransformerConfig
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import INPUT_NORMS, QK_NORMS, SOFT_CAPS, SWA_BASE
 from sterna.models.layers import HeadNorms
 from sterna.models.rotations import rotations_of
-from sterna.weights.sources import WeightSource
+from sterna.models.vision import siglip
+from sterna.models.vision.patches import average_pool
+from sterna.models.vision.tower import Tower, graph_of, vision_config
+from sterna.weights.sources import Linear, WeightSource
 
 ARCHITECTURES = ("Gemma3ForCausalLM", "Gemma3TextModel", "Gemma3ForConditionalGeneration")
 ACTIVATION = gemma2.ACTIVATION
@@ -34,9 +39,13 @@ GGUF = {
         period=6,
     )
 }
-
-
-PREFIXES, SKIPPED = towers.PREFIXES, towers.SKIPPED
+TOWER, PROJECTION = siglip.PATCHES, "multi_modal_projector.mm_input_projection"
+SKIPPED = towers.SKIPPED
+PREFIXES = {
+    f"{outer}multi_modal_projector.mm_input_projection_weight": f"{PROJECTION}.weight"
+    for outer in ("model.", "")
+} | towers.PREFIXES
+TRANSPOSED = ("mm_input_projection",)
 
 
 def complete(f: Fields) -> dict[str, Any]:
@@ -63,3 +72,23 @@ def complete(f: Fields) -> dict[str, Any]:
 def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`; returns the logits."""
     return gemma2.write(g, c, w, HeadNorms(plus_one=True))
+
+
+def tower(c: TransformerConfig, w: WeightSource) -> Tower:
+    """Write the encoder of images and its projector."""
+    v, f = vision_config(siglip, c.fields), c.fields
+    side, tokens = siglip.side_of(v), f.count("mm_tokens_per_image", 256)
+    edge = side // int(tokens**0.5)
+    encoder, rows = siglip.encoder(v, w)
+
+    def project(g: GraphBuilder, x: Value) -> None:
+        norm = "multi_modal_projector.mm_soft_emb_norm"
+        x = layers.norm(g, v, w, x, norm, plus_one=True)
+        part = Linear(PROJECTION, c.hidden_size, v.hidden_size)
+        layers.linear(g, v, w, x, part.name, [part])
+
+    return Tower(
+        encoder, graph_of(v, v.hidden_size, project), c.hidden_size,
+        f.count("image_token_index", 262144), rows,
+        lambda features, _: average_pool(features, side, edge), together=True,
+    )  # fmt: skip

@@ -17,6 +17,10 @@ PREFIXES = {
     "model.language_model.": "model.",
     "language_model.model.": "model.",
     "language_model.lm_head.": "lm_head.",
+    "model.vision_tower.vision_model.": "vision_tower.",
+    "model.vision_tower.": "vision_tower.",
+    "vision_tower.vision_model.": "vision_tower.",
+    "model.multi_modal_projector.": "multi_modal_projector.",
 }
 #: Prefixes of tensors that are not the text model's -> what they are.
 SKIPPED = {

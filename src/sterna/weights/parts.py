@@ -18,6 +18,8 @@ class Linear:
     bias: whether the model adds the vector `name`.bias [M] to the result. exact: whether the layer
     keeps the checkpoint's format even if the user asks for another one, because it is small and
     decisive, such as a router. In the name of a layer of experts, `{}` is an expert's number.
+    kernel: the shape of a row as the checkpoint has it, for a convolution of patches that do not
+    overlap; (): [K].
     """
 
     name: str
@@ -25,6 +27,7 @@ class Linear:
     K: int
     bias: bool = False
     exact: bool = False
+    kernel: tuple[int, ...] = ()
 
     def of_expert(self, expert: int) -> Linear:
         """Return the layer of one expert."""

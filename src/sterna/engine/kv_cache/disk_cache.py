@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native
+from sterna.engine.kv_cache.image_numbers import on_disk
 from sterna.engine.kv_cache.manager import KVCacheManager
 from sterna.engine.kv_cache.sequence import BARE, PAGE
 from sterna.errors import RequestError, shown
@@ -107,8 +108,12 @@ class PrefixDiskCache:
         return _name(self.root, salt.encode("utf-8", "surrogatepass"))
 
     def name(self, parent: bytes, tokens: bytes) -> bytes:
-        """Return the name of a page of these tokens, int32, behind another page."""
-        return _name(parent, tokens)
+        """Return the name of a page of these tokens, int32, behind another page.
+
+        Numbers of images may stand among tokens (`image_numbers`); here as of `put` and `get`.
+        """
+        tokens, images = on_disk(tokens)
+        return _name(parent, tokens, images) if images else _name(parent, tokens)
 
     def has(self, name: bytes) -> int:
         """Return the bytes of a page's file that is there or about to be written, else 0."""
@@ -240,7 +245,8 @@ class PrefixDiskCache:
         return StoredPage(body[:count], body[count:] if with_state else None, bare, len(data))
 
     def _head(self, name: bytes, tokens: bytes, bare: bool, with_state: bool) -> bytes:
-        return _MAGIC + name + bytes([with_state * _HAS_STATE + bare * _IS_BARE]) + tokens
+        kind = bytes([with_state * _HAS_STATE + bare * _IS_BARE])
+        return _MAGIC + name + kind + on_disk(tokens)[0]
 
     # -------------------------------------------------------------------- the thread that writes
 

@@ -55,10 +55,10 @@ class Admission:
 
     def shared_prefix(self, request: Request, others: Iterable[Request]) -> int:
         """Return how many of its first tokens another request has and may compute for both."""
-        mine = request.tokens[:-1]
+        mine = request.prefix_keys[:-1]
         return max(
             (
-                common_prefix_length(mine, other.tokens)
+                common_prefix_length(mine, other.prefix_keys)
                 for other in others
                 if _may_share(request, other)
             ),
@@ -90,7 +90,7 @@ class Admission:
         best, goal = None, 0
         for other in running:
             if _may_share(request, other.request):
-                same = common_prefix_length(request.tokens[:-1], other.request.tokens)
+                same = common_prefix_length(request.prefix_keys[:-1], other.request.prefix_keys)
                 gain = same - other.request.sequence.length
                 if same > goal and _goes_on(other, same) and self._costs.outweighs_a_step(gain):
                     best, goal = other, same
@@ -105,7 +105,7 @@ class Admission:
         self._share(request, running)
         if cache is None or request.left == 1:
             return
-        found, same = cache.match(request.tokens, request.salt)
+        found, same = cache.match(request.prefix_keys, request.salt)
         if found is not None and found.length > request.sequence.length:
             request.resume_from(found)
         if cache.on_disk:  # the disk has full pages only
@@ -128,8 +128,8 @@ class Admission:
         for other in running:
             sequence = other.request.sequence
             if sequence.length > most and other.request.salt == request.salt:
-                known = other.request.tokens[: sequence.length]
-                length = common_prefix_length(request.tokens[:-1], known)
+                known = other.request.prefix_keys[: sequence.length]
+                length = common_prefix_length(request.prefix_keys[:-1], known)
                 length = self._engine.kv_cache.pool.reachable(sequence, length)
                 if length > most:
                     best, most = sequence, length

@@ -199,7 +199,7 @@ class Scheduler:
         entry.running = False
         request = entry.request
         if self.cache is not None and request.error is None:
-            kept = request.tokens[: request.n_kept]
+            kept = request.prefix_keys[: request.n_kept]
             self.cache.insert(kept, request.sequence, request.salt, True, idle)
         request.sequence = Sequence()
 
@@ -366,7 +366,8 @@ class Scheduler:
         except Exception as error:  # not finite, or too complex for its grammar
             return self._failed(request, without_frames(error))
         if self.cache is not None and request.n_drawn == len(output.drawn) > 0:
-            self.cache.insert(request.tokens, request.sequence, request.salt)  # its prompt, for now
+            # Its prompt, for now.
+            self.cache.insert(request.prefix_keys, request.sequence, request.salt)
         return Event(request, len(output.drawn))
 
     def _failed(self, request: Request, error: Exception) -> Event:

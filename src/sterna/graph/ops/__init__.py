@@ -14,6 +14,7 @@ from sterna.graph.ops.copy import CopyOp
 from sterna.graph.ops.embed import EmbedOp
 from sterna.graph.ops.exact_head import ExactHeadOp
 from sterna.graph.ops.expert_linear import ExpertLinearOp
+from sterna.graph.ops.features import FeaturesOp
 from sterna.graph.ops.gated import GatedOp
 from sterna.graph.ops.hidden_states import HiddenStatesOp
 from sterna.graph.ops.layer_norm import LayerNormOp
@@ -40,6 +41,7 @@ __all__ = [
     "EmbedOp",
     "ExactHeadOp",
     "ExpertLinearOp",
+    "FeaturesOp",
     "GatedOp",
     "HiddenStatesOp",
     "LayerNormOp",

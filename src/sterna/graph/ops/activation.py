@@ -12,7 +12,7 @@ __all__ = ["ActivationOp"]
 
 @dataclass(eq=False, kw_only=True)
 class ActivationOp(Op):
-    """act(x): "relu", "relu2", "silu", "gelu", "gelu_pytorch_tanh" or "tanh".
+    """act(x): "relu", "relu2", "silu", "gelu", "gelu_pytorch_tanh", "quick_gelu" or "tanh".
 
     parameters: of "clip" a limit; of "xielu" alpha_p, alpha_n, beta and eps.
     """

@@ -151,7 +151,9 @@ class Layer:
     @cached_property
     def weight(self) -> Floats:
         """The weight [M, K], a float tensor, finite; read once."""
-        return self.tensors.read(f"{self.part.name}.weight", self.shape)
+        stored = (self.part.M, *(self.part.kernel or (self.part.K,)))
+        floats = self.tensors.read(f"{self.part.name}.weight", stored)
+        return Floats(floats.format, floats.bits.reshape(self.shape))
 
     def fail(self, suffix: str, expected: str, got: object, remedy: str | None = None) -> NoReturn:
         """Raise ModelFormatError for the tensor `name`.`suffix`."""

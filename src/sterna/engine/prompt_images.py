@@ -1,0 +1,117 @@
+"""`PromptImages`: the images of a prompt, by the positions that they stand at."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence as SequenceOf
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna.engine.image_encoder import ImageEncoder, ProcessedImage
+from sterna.engine.kv_cache.image_numbers import number_of
+from sterna.errors import RequestError
+
+__all__ = ["PromptImage", "PromptImages"]
+
+F32 = npt.NDArray[np.float32]
+I32 = npt.NDArray[np.int32]
+
+
+class PromptImage(Protocol):
+    """An image of a prompt, such as `sterna.images.PromptImage`.
+
+    positions: int32 [image.tokens], where its rows stand, ascending.
+    """
+
+    @property
+    def image(self) -> ProcessedImage: ...
+    @property
+    def positions(self) -> I32: ...
+
+
+class PromptImages:
+    """Which positions of a prompt have rows of images, and what stands for them.
+
+    prompt: token ids, the tower's `image_token` at each such position; images: with the positions
+    of their rows, ascending over all. most: positions of a run whose tokens see each other, since a
+    step takes it whole. RequestError for positions that do not fit.
+    """
+
+    def __init__(
+        self, prompt: SequenceOf[int], images: SequenceOf[PromptImage], encoder: ImageEncoder,
+        most: int,
+    ) -> None:  # fmt: skip
+        self._encoder = encoder
+        self._images = [one.image for one in images]
+        tokens = np.asarray(prompt, np.int32)
+        self._at = np.concatenate([np.zeros(0, np.int32), *(one.positions for one in images)])
+        expected = np.flatnonzero(tokens == encoder.tower.image_token)
+        if not np.array_equal(self._at, expected):
+            raise RequestError(
+                f"images: their {len(self._at)} positions must be those of the image token, but "
+                f"the prompt has it {len(expected)} times"
+            )
+        #: Of each position in `_at`: its image, and the row of that.
+        counts = [one.image.tokens for one in images]
+        self._image_of = np.repeat(np.arange(len(images), dtype=np.int32), counts)
+        self._row_of = np.concatenate([np.zeros(0, np.int64), *map(np.arange, counts)])
+        if len(self._image_of) != len(self._at):
+            raise RequestError("images: must have a position for each of their tokens")
+        #: Where the run of positions that follow each other begins and ends, of each in `_at`.
+        first = np.flatnonzero(np.diff(self._at, prepend=-2) != 1)
+        sizes = np.diff(np.append(first, len(self._at)))
+        self._begins = np.repeat(self._at[first], sizes)
+        self._ends = self._begins + np.repeat(sizes, sizes)
+        if encoder.tower.together and len(sizes) and sizes.max() > most:
+            raise RequestError(
+                f"images: at most {most} tokens may follow each other, but {sizes.max()} do; put "
+                "text between images"
+            )
+        #: The prompt's token ids, with numbers of images in the places of their tokens, int32.
+        self.keys: I32 = self._keys(tokens)
+
+    def _keys(self, tokens: I32) -> I32:
+        """What a position's keys and values depend on: its image, or all images of its run where
+        these see each other."""
+        keys = tokens.copy()
+        if not self._encoder.tower.together:
+            numbers = [number_of(image.digest) for image in self._images]
+            keys[self._at] = np.take(np.array(numbers, np.int32), self._image_of)
+            return keys
+        for begin in np.unique(self._begins):
+            here = self._begins == begin
+            found = hashlib.sha256()
+            for i, row in zip(self._image_of[here], self._row_of[here], strict=True):
+                found.update(self._images[i].digest + int(row).to_bytes(8, "little"))
+            keys[self._at[here]] = number_of(found.digest())
+        return keys
+
+    def end_of_step(self, begin: int, end: int) -> int:
+        """Return where a step of positions [begin, end) may end: no run of positions that see each
+        other is parted."""
+        at = int(np.searchsorted(self._at, end))
+        parted = at < len(self._at) and self._at[at] == end and self._begins[at] < end
+        if not self._encoder.tower.together or not parted:
+            return end
+        first = int(self._begins[at])
+        return first if first > begin else int(self._ends[at])
+
+    def rows(self, begin: int, end: int) -> tuple[I32, F32]:
+        """Return the positions in [begin, end) that have rows of images, and these rows."""
+        here = slice(*np.searchsorted(self._at, [begin, end]))
+        images, rows = self._image_of[here], self._row_of[here]
+        found = [self._encoder.rows(self._images[i])[rows[images == i]] for i in np.unique(images)]
+        width = self._encoder.tower.width
+        return self._at[here], np.concatenate([np.zeros((0, width), np.float32), *found])
+
+    def together(self, begin: int, end: int) -> list[tuple[int, int]]:
+        """Return the runs of positions in [begin, end) that see each other."""
+        if not self._encoder.tower.together:
+            return []
+        here = slice(*np.searchsorted(self._at, [begin, end]))
+        runs = dict.fromkeys(
+            zip(self._begins[here].tolist(), self._ends[here].tolist(), strict=True)
+        )
+        return [(max(first, begin), last) for first, last in runs]

@@ -1,0 +1,34 @@
+"""From pixels to rows of patches, and from rows of patches to those of tokens.
+
+Sums have one order, so that all machines have the same bits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["average_pool", "patch_rows"]
+
+F32 = npt.NDArray[np.float32]
+
+
+def patch_rows(pixels: F32, patch: int) -> F32:
+    """Return the rows of an image's patches, from left to right and down.
+
+    pixels: [channels, height, width], whole patches. A row has the patch's channels one after the
+    other, as a convolution's weights have them: float32 [patches, channels * patch * patch].
+    """
+    channels, height, width = pixels.shape
+    tiled = pixels.reshape(channels, height // patch, patch, width // patch, patch)
+    return tiled.transpose(1, 3, 0, 2, 4).reshape(-1, channels * patch * patch)
+
+
+def average_pool(rows: F32, side: int, edge: int) -> F32:
+    """Return the means of squares of edge * edge patches of an image of side * side patches."""
+    tiled = rows.reshape(side // edge, edge, side // edge, edge, -1)
+    total = np.zeros((side // edge, side // edge, rows.shape[1]), np.float32)
+    for y in range(edge):
+        for x in range(edge):
+            total += tiled[:, y, :, x]
+    return (total / np.float32(edge * edge)).reshape(-1, rows.shape[1])

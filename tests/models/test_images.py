@@ -1,0 +1,151 @@
+"""Models that see images, against transformers: the tower's rows, logits and tokens; and the same
+bits however a prompt is computed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import seeing_models
+import torch
+from seeing_models import SEEING, Image, Seeing, place
+
+from sterna import LLM, loading
+from sterna.engine import Engine, PromptImages, Sequence, StepInput
+from sterna.engine.image_encoder import ImageEncoder
+from sterna.errors import RequestError
+
+NAMES = list(SEEING)
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A model of transformers, what it is, and its folder."""
+    folder = tmp_path_factory.mktemp(request.param)
+    return seeing_models.write(folder, SEEING[request.param]), SEEING[request.param], folder
+
+
+def opened(folder: Path, **options: Any) -> Engine:
+    options = {"threads": 1, "kv_dtype": "f32", "deterministic": True, **options}
+    return Engine(loading.load(folder, cached=False), **options)
+
+
+def encoder_of(engine: Engine) -> ImageEncoder:
+    assert engine.image_encoder is not None
+    return engine.image_encoder
+
+
+def logits(
+    engine: Engine, seeing: Seeing, prompt: list[int], images: list[Image], chunk: int = 512
+) -> np.ndarray:
+    """Of all tokens, float32 [n, vocab]."""
+    placed = PromptImages(prompt, place(prompt, images, seeing.token), encoder_of(engine), 512)
+    sequence, rows = Sequence(), []
+    while sequence.length < len(prompt):
+        end = placed.end_of_step(sequence.length, min(len(prompt), sequence.length + chunk))
+        part = prompt[sequence.length : end]
+        (output,) = engine.run([StepInput(sequence, part, len(part), images=placed)])
+        rows.append(output.logits)
+    return np.concatenate(rows)
+
+
+@torch.no_grad()
+def test_rows_of_images(saved: Any) -> None:
+    model, seeing, folder = saved
+    images = seeing.images(3)
+    encoder = encoder_of(opened(folder))
+    expected = seeing.rows(model, images)
+    got = np.concatenate([encoder.rows(image) for image in images])
+    assert np.linalg.norm(got - expected) / np.linalg.norm(expected) < 1e-4
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@torch.no_grad()
+def test_logits_and_tokens(saved: Any, count: int) -> None:
+    """Images between texts."""
+    model, seeing, folder = saved
+    images = seeing.images(count)
+    prompt = seeing.prompt(images)
+    arguments = seeing.arguments(prompt, images)
+    expected = model(**arguments).logits[0].numpy()
+    got = logits(opened(folder), seeing, prompt, images)
+    assert np.abs(got - expected).max() / expected.std() < 1e-3
+    llm = LLM(folder, cache=False, kv_dtype="f32", deterministic=True)
+    tokens = model.generate(**arguments, max_new_tokens=12, do_sample=False, eos_token_id=None)
+    assert answer(llm, seeing, prompt, images) == tokens[0, len(prompt) :].tolist()
+
+
+def answer(llm: LLM, seeing: Seeing, prompt: list[int], images: list[Image]) -> list[int]:
+    options = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
+    placed = place(prompt, images, seeing.token)
+    done, stream = llm.start(llm.requests.make(prompt, options, images=placed))
+    for _ in stream:
+        pass
+    return done.tokens
+
+
+def test_no_split_changes_a_bit(saved: Any) -> None:
+    """Nor do threads; with the default keys and values."""
+    _, seeing, folder = saved
+    images = seeing.images(2)
+    prompt = seeing.prompt(images)
+    engine = opened(folder, kv_dtype="i16")
+    expected = logits(engine, seeing, prompt, images)
+    for chunk in (1, 7, 20):
+        assert np.array_equal(logits(engine, seeing, prompt, images, chunk), expected)
+    other = opened(folder, kv_dtype="i16", threads=3)
+    assert np.array_equal(logits(other, seeing, prompt, images, 33), expected)
+
+
+def test_a_known_image_is_not_encoded_again(
+    saved: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second question finds it in memory, and after a restart on disk; another image is found
+    nowhere."""
+    _, seeing, folder = saved
+    encoded = []
+    monkeypatch.setattr(
+        ImageEncoder, "_encoded", lambda self, image, old=ImageEncoder._encoded: (
+            encoded.append(image), old(self, image)
+        )[1],
+    )  # fmt: skip
+    images = seeing.images(2)
+    prompt = [*range(100), *seeing.prompt(images[:1]), *range(64)]
+    llm = LLM(folder, cache=False, cache_disk=tmp_path)
+    first = answer(llm, seeing, prompt, images[:1])
+    encoder_of(llm.engine)._kept.clear()
+    assert answer(llm, seeing, prompt, images[:1]) == first
+    assert len(encoded) == 1
+    other = answer(llm, seeing, prompt, images[1:])
+    assert len(encoded) == 2
+    assert llm.last.stats.n_cached < 110
+    assert llm.engine_loop.scheduler.cache._disk is not None
+    llm.engine_loop.scheduler.cache._disk.flush()
+    again = LLM(folder, cache=False, cache_disk=tmp_path)
+    for image, expected in ((images[1], other), (images[0], first)):
+        assert answer(again, seeing, prompt, [image]) == expected
+    assert len(encoded) == 2
+    fresh = LLM(folder, cache=False, prefix_cache=False)
+    assert answer(fresh, seeing, prompt, images[1:]) == other
+
+
+def test_positions_that_do_not_fit(saved: Any) -> None:
+    _, seeing, folder = saved
+    images = seeing.images(1)
+    prompt = seeing.prompt(images)
+    placed = place(prompt, images, seeing.token)
+    encoder = encoder_of(opened(folder))
+    with pytest.raises(RequestError, match="the prompt has it"):
+        PromptImages([*prompt, seeing.token], placed, encoder, 512)
+
+
+def test_the_cached_copy_sees_too(saved: Any, tmp_path: Path) -> None:
+    """A packed directory has the tower's weights."""
+    _, seeing, folder = saved
+    model = loading.load(folder, cached=False)
+    loading.save(model, tmp_path / "packed")
+    images = seeing.images(1)
+    rows = [encoder_of(opened(path)).rows(images[0]) for path in (folder, tmp_path / "packed")]
+    assert np.array_equal(*rows)

@@ -1,0 +1,134 @@
+"""Small random models that see images, as transformers saves them, and their images."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import saved_models
+import torch
+import transformers
+from model_configs import SIZES
+
+__all__ = ["SEEING", "Image", "PlacedImage", "Seeing", "place", "write"]
+
+F32 = np.ndarray[Any, np.dtype[np.float32]]
+
+
+@dataclass(frozen=True, eq=False)
+class Image:
+    """What an image's processor makes of one."""
+
+    pixels: F32
+    grid: tuple[int, int, int] | None
+    tokens: int
+
+    @cached_property
+    def digest(self) -> bytes:
+        return hashlib.sha256(repr(self.grid).encode() + self.pixels.tobytes()).digest()
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedImage:
+    """An image at positions of a prompt."""
+
+    image: Image
+    positions: Any
+
+
+@dataclass(frozen=True)
+class Seeing:
+    """A class of transformers, its configs besides `SIZES`, and what it is asked with.
+
+    outer: fields beside those of the text and the tower. image: makes one of noise. inputs: the
+    model's arguments of images, next to the tokens. token: the image token; marks: what stands
+    before and behind an image; types: whether it is told which tokens are of images.
+    """
+
+    name: str
+    text: dict[str, Any]
+    vision: dict[str, Any]
+    outer: dict[str, Any]
+    image: Callable[[np.random.Generator], Image]
+    inputs: Callable[[list[Image]], dict[str, Any]]
+    token: int = 270
+    marks: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    types: bool = False
+
+    def images(self, count: int) -> list[Image]:
+        return [self.image(np.random.default_rng(i)) for i in range(count)]
+
+    def prompt(self, images: list[Image], seed: int = 0) -> list[int]:
+        """Text, and an image with its marks behind each piece of it but the last."""
+        rng = np.random.default_rng(seed)
+        before, behind = self.marks
+        tokens: list[int] = []
+        for image in images:
+            tokens += [*rng.integers(0, 256, 5).tolist(), *before]
+            tokens += [*[self.token] * image.tokens, *behind]
+        return [*tokens, *rng.integers(0, 256, 6).tolist()]
+
+    def rows(self, model: Any, images: list[Image]) -> Any:
+        """Those that the model makes of images, float32 [all tokens, width]."""
+        found = model.get_image_features(**self.inputs(images)).pooler_output
+        return np.concatenate([one.numpy() for one in found])
+
+    def arguments(self, prompt: list[int], images: list[Image]) -> dict[str, Any]:
+        """What the model is called with."""
+        ids = torch.tensor([prompt])
+        made = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **self.inputs(images)}
+        if self.types:
+            made["token_type_ids"] = (ids == self.token).long()
+        return made
+
+
+def place(prompt: list[int], images: list[Image], token: int) -> list[PlacedImage]:
+    """The images at the positions of the image token, in turn."""
+    at = np.flatnonzero(np.array(prompt) == token).astype(np.int32)
+    ends = np.cumsum([image.tokens for image in images])
+    pieces = np.split(at, ends[:-1])
+    return [PlacedImage(image, piece) for image, piece in zip(images, pieces, strict=True)]
+
+
+def write(folder: Path, seeing: Seeing) -> Any:
+    """Saves a model and a tokenizer; returns the model."""
+    kind = getattr(transformers, seeing.name)
+    text = {**SIZES, **seeing.text}
+    config = kind.config_class(text_config=text, vision_config=seeing.vision, **seeing.outer)
+    model = saved_models.made_to_count(kind, config, seed=0)
+    saved_models.save(folder, model)
+    return model
+
+
+def _tile(edge: int, tokens: int) -> Callable[[np.random.Generator], Image]:
+    def make(rng: np.random.Generator) -> Image:
+        return Image(rng.standard_normal((1, 3, edge, edge)).astype(np.float32), None, tokens)
+
+    return make
+
+
+def _pixels(images: list[Image]) -> dict[str, Any]:
+    return {"pixel_values": torch.tensor(np.concatenate([image.pixels for image in images]))}
+
+
+_VIT = {
+    "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 3,
+    "image_size": 56, "patch_size": 7,
+}  # fmt: skip
+SEEING: dict[str, Seeing] = {
+    "gemma3": Seeing(
+        "Gemma3ForConditionalGeneration",
+        {"head_dim": 32, "sliding_window": 20, "query_pre_attn_scalar": 32, "pad_token_id": 0},
+        {**_VIT, "model_type": "siglip_vision_model", "layer_norm_eps": 1e-3},
+        {"mm_tokens_per_image": 16, "image_token_index": 270},
+        _tile(56, 16),
+        _pixels,
+        marks=((268,), (269,)),
+        types=True,
+    ),
+}
