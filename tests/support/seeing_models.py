@@ -112,6 +112,21 @@ def _tile(edge: int, tokens: int) -> Callable[[np.random.Generator], Image]:
     return make
 
 
+def _tiles(edge: int, tokens: int) -> Callable[[np.random.Generator], Image]:
+    """Two or three tiles, with their tokens."""
+
+    def make(rng: np.random.Generator) -> Image:
+        n = int(rng.integers(2, 4))
+        pixels = rng.standard_normal((n, 3, edge, edge)).astype(np.float32)
+        return Image(pixels, None, n * tokens)
+
+    return make
+
+
+def _batch(images: list[Image]) -> dict[str, Any]:
+    return {name: pixels[None] for name, pixels in _pixels(images).items()}
+
+
 def _pixels(images: list[Image]) -> dict[str, Any]:
     return {"pixel_values": torch.tensor(np.concatenate([image.pixels for image in images]))}
 
@@ -130,5 +145,47 @@ SEEING: dict[str, Seeing] = {
         _pixels,
         marks=((268,), (269,)),
         types=True,
+    ),
+    "llava": Seeing(
+        "LlavaForConditionalGeneration",
+        {"model_type": "llama"},
+        {
+            **_VIT,
+            "model_type": "clip_vision_model",
+            "num_hidden_layers": 3,
+            "hidden_act": "quick_gelu",
+        },
+        {"image_token_index": 270},
+        _tile(56, 64),
+        _pixels,
+    ),
+    "smolvlm": Seeing(
+        "SmolVLMForConditionalGeneration",
+        {"model_type": "llama"},
+        {**_VIT, "image_size": 70, "layer_norm_eps": 1e-3},
+        {"image_token_id": 270, "scale_factor": 2},
+        _tiles(70, 25),
+        _batch,
+    ),
+    "idefics3": Seeing(
+        "Idefics3ForConditionalGeneration",
+        {"model_type": "llama"},
+        _VIT,
+        {"image_token_id": 270, "scale_factor": 4},
+        _tiles(56, 4),
+        _batch,
+    ),
+    "llava-full": Seeing(
+        "LlavaForConditionalGeneration",
+        {"model_type": "mistral", "sliding_window": None},
+        {**_VIT, "model_type": "clip_vision_model", "layer_norm_eps": 1e-2},
+        {
+            "image_token_index": 270,
+            "vision_feature_layer": -1,
+            "vision_feature_select_strategy": "full",
+            "multimodal_projector_bias": False,
+        },
+        _tile(56, 65),
+        _pixels,
     ),
 }

@@ -17,7 +17,7 @@ from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import INPUT_NORMS, QK_NORMS, SOFT_CAPS, SWA_BASE
 from sterna.models.layers import HeadNorms
 from sterna.models.rotations import rotations_of
-from sterna.models.vision import siglip
+from sterna.models.vision import siglip, vit
 from sterna.models.vision.patches import average_pool
 from sterna.models.vision.tower import Tower, graph_of, vision_config
 from sterna.weights.sources import Linear, WeightSource
@@ -39,7 +39,7 @@ GGUF = {
         period=6,
     )
 }
-TOWER, PROJECTION = siglip.PATCHES, "multi_modal_projector.mm_input_projection"
+TOWER, PROJECTION = siglip.VIT.patches, "multi_modal_projector.mm_input_projection"
 SKIPPED = towers.SKIPPED
 PREFIXES = {
     f"{outer}multi_modal_projector.mm_input_projection_weight": f"{PROJECTION}.weight"
@@ -77,9 +77,9 @@ def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
 def tower(c: TransformerConfig, w: WeightSource) -> Tower:
     """Write the encoder of images and its projector."""
     v, f = vision_config(siglip, c.fields), c.fields
-    side, tokens = siglip.side_of(v), f.count("mm_tokens_per_image", 256)
+    side, tokens = vit.side_of(v), f.count("mm_tokens_per_image", 256)
     edge = side // int(tokens**0.5)
-    encoder, rows = siglip.encoder(v, w)
+    encoder, rows = vit.encoder(v, w, siglip.VIT)
 
     def project(g: GraphBuilder, x: Value) -> None:
         norm = "multi_modal_projector.mm_soft_emb_norm"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["average_pool", "patch_rows"]
+__all__ = ["average_pool", "patch_rows", "side_by_side"]
 
 F32 = npt.NDArray[np.float32]
 
@@ -32,3 +32,10 @@ def average_pool(rows: F32, side: int, edge: int) -> F32:
         for x in range(edge):
             total += tiled[:, y, :, x]
     return (total / np.float32(edge * edge)).reshape(-1, rows.shape[1])
+
+
+def side_by_side(rows: F32, side: int, edge: int) -> F32:
+    """Return squares of edge * edge patches of an image of side * side patches, as rows of all
+    their features, line by line: float32 [squares, edge * edge * features]."""
+    tiled = rows.reshape(side // edge, edge, side // edge, edge, -1)
+    return tiled.transpose(0, 2, 1, 3, 4).reshape(-1, edge * edge * rows.shape[1])

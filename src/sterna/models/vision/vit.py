@@ -1,4 +1,4 @@
-"""The layers that encoders of images share.
+"""The layers that encoders of images share, and encoders of images of one size.
 
     x = x + o(attention(q, k, v));   x = x + fc2(act(fc1(x)))
 
@@ -10,30 +10,45 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sterna.graph import GraphBuilder, Piece, Value
+import numpy as np
+import numpy.typing as npt
+
+from sterna.graph import Graph, GraphBuilder, Piece, Value
 from sterna.models import layers
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
+from sterna.models.vision.patches import patch_rows
+from sterna.models.vision.tower import Grid, Rows, graph_of
 from sterna.weights.sources import Linear, WeightSource
 
-__all__ = ["Names", "blocks", "complete", "embed"]
+__all__ = ["Vit", "blocks", "complete", "embed", "encoder", "side_of"]
+
+F32 = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Names:
-    """Names of an encoder's modules in a checkpoint, below `tower`."""
+class Vit:
+    """What an encoder has besides its layers, and names of its modules, below `tower`.
 
+    class_token: a row of its own stands before the patches. patch_bias: of the patches' matrix.
+    first_norm: of the rows that the first layer reads; last_norm: of the last layer's.
+    """
+
+    class_token: bool = False
+    patch_bias: bool = True
+    first_norm: str | None = None
+    last_norm: str | None = "post_layernorm"
     tower: str = "vision_tower"
-    patches: str = "embeddings.patch_embedding"
+    embeddings: str = "embeddings"
     layers: str = "encoder.layers"
     norms: tuple[str, str] = ("layer_norm1", "layer_norm2")
     output: str = "self_attn.out_proj"
     mlp: tuple[str, str] = ("mlp.fc1", "mlp.fc2")
 
     @property
-    def patch_matrix(self) -> str:
+    def patches(self) -> str:
         """The whole name of the patches' matrix, which only a checkpoint with a tower has."""
-        return f"{self.tower}.{self.patches}"
+        return f"{self.tower}.{self.embeddings}.patch_embedding"
 
 
 def complete(f: Fields) -> dict[str, Any]:
@@ -49,31 +64,67 @@ def complete(f: Fields) -> dict[str, Any]:
     }
 
 
-def embed(
-    g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, names: Names,
-    *, bias: bool = True,
-) -> Value:  # fmt: skip
+def side_of(c: TransformerConfig) -> int:
+    """Return the patches of an edge of an encoder's square images."""
+    return c.fields.count("image_size") // c.fields.count("patch_size")
+
+
+def encoder(
+    c: TransformerConfig, w: WeightSource, vit: Vit, n_layers: int | None = None
+) -> tuple[Graph, Rows]:
+    """Write an encoder of square images, with a learned position for each patch.
+
+    n_layers: so many of the first layers, without the last norm. Also returns what makes the rows
+    that it reads.
+    """
+    d, patch = c.hidden_size, c.fields.count("patch_size")
+    channels, e = c.fields.count("num_channels"), f"{vit.tower}.{vit.embeddings}"
+    pixels = channels * patch**2
+    table = w.vector(f"{e}.position_embedding.weight", side_of(c) ** 2 + vit.class_token, d)
+    if vit.class_token:
+        table = table.copy()
+        table[0] += w.vector(f"{e}.class_embedding", d)
+
+    def write(g: GraphBuilder, x: Value) -> None:
+        x = embed(g, c, w, x, vit)
+        if vit.first_norm:
+            x = layers.layer_norm(g, c, w, x, f"{vit.tower}.{vit.first_norm}")
+        x = blocks(g, c, w, x, vit, n_layers)
+        if n_layers is None and vit.last_norm:
+            layers.layer_norm(g, c, w, x, f"{vit.tower}.{vit.last_norm}")
+
+    def rows(image: F32, grid: Grid) -> F32:
+        found = np.zeros((len(table), pixels + d), np.float32)
+        found[vit.class_token :, :pixels] = patch_rows(image, patch)
+        found[:, pixels:] = table
+        return found
+
+    return graph_of(c, pixels + d, write), rows
+
+
+def embed(g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, vit: Vit) -> Value:
     """Multiply rows [pixels of a patch | its position] by the patches' matrix, and add the
     positions."""
-    d, patch = c.hidden_size, c.fields.count("patch_size")
+    d, patch, pixels = c.hidden_size, c.fields.count("patch_size"), x.width - c.hidden_size
     kernel = (c.fields.count("num_channels"), patch, patch)
-    pixels = x.width - d
-    name = names.patch_matrix
-    rows = g.place(pixels, [(x, Piece(pixels))], name)
-    positions = g.place(d, [(x, Piece(d, begin=pixels))], name)
-    part = Linear(name, d, pixels, bias, kernel=kernel)
-    return layers.linear(g, c, w, rows, name, [part], residual=positions)
+    rows = g.place(pixels, [(x, Piece(pixels))], vit.patches)
+    positions = g.place(d, [(x, Piece(d, begin=pixels))], vit.patches)
+    part = Linear(vit.patches, d, pixels, vit.patch_bias, kernel=kernel)
+    return layers.linear(g, c, w, rows, part.name, [part], residual=positions)
 
 
-def blocks(g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, names: Names) -> Value:
-    """Write all layers."""
+def blocks(
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, vit: Vit,
+    n_layers: int | None = None,
+) -> Value:  # fmt: skip
+    """Write the first layers, all if there is no number."""
     attention = layers.AttentionOptions(bias=True)
-    for i in range(c.n_layers):
-        p = f"{names.tower}.{names.layers}.{i}"
-        h = layers.layer_norm(g, c, w, x, f"{p}.{names.norms[0]}")
+    for i in range(c.n_layers if n_layers is None else n_layers):
+        p = f"{vit.tower}.{vit.layers}.{i}"
+        h = layers.layer_norm(g, c, w, x, f"{p}.{vit.norms[0]}")
         h = layers.attention(g, c, w, h, i, f"{p}.self_attn", attention)
-        x = layers.output(g, c, w, h, x, f"{p}.{names.output}", bias=True)
-        h = layers.layer_norm(g, c, w, x, f"{p}.{names.norms[1]}")
-        up, down = (f"{p}.{name}" for name in names.mlp)
+        x = layers.output(g, c, w, h, x, f"{p}.{vit.output}", bias=True)
+        h = layers.layer_norm(g, c, w, x, f"{p}.{vit.norms[1]}")
+        up, down = (f"{p}.{name}" for name in vit.mlp)
         x = layers.ungated(g, c, w, h, x, (up, down), c.activation)
     return x

@@ -1,0 +1,57 @@
+"""Idefics 3, SmolVLM and SmolVLM 2: a Llama behind a SigLIP of tiles. arXiv 2408.12637, 2504.05299.
+
+A square of patches, side by side, becomes a token by one matrix.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sterna.graph import GraphBuilder, Value
+from sterna.models import layers, llama, towers
+from sterna.models.config import TransformerConfig
+from sterna.models.config_fields import Fields
+from sterna.models.llama import build as build
+from sterna.models.vision import siglip, vit
+from sterna.models.vision.patches import side_by_side
+from sterna.models.vision.tower import Tower, graph_of, vision_config
+from sterna.weights.sources import Linear, WeightSource
+
+ARCHITECTURES = ("Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration")
+ACTIVATION = llama.ACTIVATION
+TERNARY = llama.TERNARY
+DEFAULTS: dict[str, Any] = {**llama.DEFAULTS, "rms_norm_eps": 1e-5}
+TOWER, PROJECTION = siglip.VIT.patches, "connector.modality_projection.proj"
+PREFIXES = {
+    "model.text_model.": "model.",
+    "model.vision_model.": "vision_tower.",
+    "model.connector.": "connector.",
+}
+SKIPPED = {prefix: "a vision tower: Sterna runs the text alone" for prefix in [*PREFIXES][1:]}
+
+
+def complete(f: Fields) -> dict[str, Any]:
+    """Return the text's fields."""
+    f.supported(
+        "text_config.model_type", f.mapping("text_config").get("model_type", "llama"), "llama"
+    )
+    return towers.text_fields(f).config
+
+
+def tower(c: TransformerConfig, w: WeightSource) -> Tower:
+    """Write the encoder of tiles and its projector."""
+    v, edge = vision_config(siglip, c.fields), c.fields.count("scale_factor", 2)
+    side = vit.side_of(v)
+    # transformers finds a patch's position by its place as a fraction of the tile. In the sizes that
+    # are published it is the patch's own.
+    encoder, rows = vit.encoder(v, w, siglip.VIT)
+
+    def project(g: GraphBuilder, x: Value) -> None:
+        part = Linear(PROJECTION, c.hidden_size, x.width)
+        layers.linear(g, v, w, x, part.name, [part])
+
+    return Tower(
+        encoder, graph_of(v, v.hidden_size * edge**2, project), c.hidden_size,
+        c.fields.count("image_token_id", 128257), rows,
+        lambda features, _: side_by_side(features, side, edge),
+    )  # fmt: skip

@@ -1,0 +1,63 @@
+"""LLaVA 1.5: a Llama or a Mistral behind CLIP, whose patches are tokens. arXiv 2310.03744.
+
+rows = linear_2(gelu(linear_1(patches)))
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sterna.graph import GraphBuilder, Value
+from sterna.models import layers, llama, towers
+from sterna.models.config import TransformerConfig
+from sterna.models.config_fields import Fields
+from sterna.models.llama import build as build
+from sterna.models.vision import clip, vit
+from sterna.models.vision.tower import Tower, graph_of, vision_config
+from sterna.weights.sources import Linear, WeightSource
+
+ARCHITECTURES = ("LlavaForConditionalGeneration",)
+ACTIVATION = llama.ACTIVATION
+TERNARY = llama.TERNARY
+DEFAULTS: dict[str, Any] = {**llama.DEFAULTS, "tie_word_embeddings": False}
+TOWER = clip.VIT.patches
+PREFIXES, SKIPPED = towers.PREFIXES, towers.SKIPPED
+
+
+def complete(f: Fields) -> dict[str, Any]:
+    """Return the text's fields."""
+    kind = f.mapping("text_config").get("model_type", "llama")
+    if kind not in ("llama", "mistral"):
+        f.supported("text_config.model_type", kind, "llama")
+    t = towers.text_fields(f)
+    t.supported("sliding_window", t.config.get("sliding_window"), None)
+    return t.config
+
+
+def tower(c: TransformerConfig, w: WeightSource) -> Tower:
+    """Write the encoder of images and its projector."""
+    f = c.fields
+    kind = f.mapping("vision_config").get("model_type", "clip_vision_model")
+    f.supported("vision_config.model_type", kind, "clip_vision_model")
+    f.supported("projector_hidden_act", f.config.get("projector_hidden_act", "gelu"), "gelu")
+    v, layer = vision_config(clip, f), f.config.get("vision_feature_layer", -2)
+    if type(layer) is not int or not -v.n_layers <= layer < 0:
+        f.supported("vision_feature_layer", layer, -2)
+    chosen = f.config.get("vision_feature_select_strategy", "default")
+    if chosen not in ("default", "full"):
+        f.supported("vision_feature_select_strategy", chosen, "default")
+    encoder, rows = vit.encoder(v, w, clip.VIT, v.n_layers + 1 + layer)
+    bias = f.config.get("multimodal_projector_bias") is not False
+
+    def project(g: GraphBuilder, x: Value) -> None:
+        one, two = (f"multi_modal_projector.linear_{i}" for i in (1, 2))
+        d = c.hidden_size
+        x = layers.linear(g, v, w, x, one, [Linear(one, d, v.hidden_size, bias)])
+        x = g.activation(x, "gelu", f"{one}.act")
+        layers.linear(g, v, w, x, two, [Linear(two, d, d, bias)])
+
+    return Tower(
+        encoder, graph_of(v, v.hidden_size, project), c.hidden_size,
+        f.count("image_token_index", 32000), rows,
+        lambda features, _: features[1:] if chosen == "default" else features,
+    )  # fmt: skip
