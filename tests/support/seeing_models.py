@@ -123,6 +123,27 @@ def _tiles(edge: int, tokens: int) -> Callable[[np.random.Generator], Image]:
     return make
 
 
+def _sized(patch: int, merge: int) -> Callable[[np.random.Generator], Image]:
+    """Images of several sizes; no run of a line's tokens is longer than the line."""
+
+    def make(rng: np.random.Generator) -> Image:
+        height, width = (int(n) * merge for n in rng.integers(2, 5, 2))
+        pixels = rng.standard_normal((1, 3, height * patch, width * patch)).astype(np.float32)
+        return Image(pixels, (1, height, width), height * width // merge**2)
+
+    return make
+
+
+def _padded(images: list[Image]) -> dict[str, Any]:
+    """Images in the upper left of one size."""
+    sizes = [image.pixels.shape[2:] for image in images]
+    height, width = np.max(sizes, axis=0)
+    pixels = np.zeros((len(images), 3, height, width), np.float32)
+    for i, image in enumerate(images):
+        pixels[i, :, : sizes[i][0], : sizes[i][1]] = image.pixels[0]
+    return {"pixel_values": torch.tensor(pixels), "image_sizes": torch.tensor(sizes)}
+
+
 def _batch(images: list[Image]) -> dict[str, Any]:
     return {name: pixels[None] for name, pixels in _pixels(images).items()}
 
@@ -134,6 +155,10 @@ def _pixels(images: list[Image]) -> dict[str, Any]:
 _VIT = {
     "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 3,
     "image_size": 56, "patch_size": 7,
+}  # fmt: skip
+_SIZED = {
+    "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 3,
+    "patch_size": 7, "model_type": "pixtral",
 }  # fmt: skip
 SEEING: dict[str, Seeing] = {
     "gemma3": Seeing(
@@ -174,6 +199,26 @@ SEEING: dict[str, Seeing] = {
         {"image_token_id": 270, "scale_factor": 4},
         _tiles(56, 4),
         _batch,
+    ),
+    "mistral3": Seeing(
+        "Mistral3ForConditionalGeneration",
+        {"model_type": "mistral", "sliding_window": None},
+        {**_SIZED, "hidden_act": "gelu"},
+        {"image_token_index": 270, "spatial_merge_size": 2},
+        _sized(7, 2),
+        _padded,
+    ),
+    "mistral3-bias": Seeing(
+        "Mistral3ForConditionalGeneration",
+        {"model_type": "mistral", "sliding_window": None},
+        {
+            **_SIZED,
+            "hidden_act": "silu",
+            "rope_parameters": {"rope_type": "axial", "rope_theta": 100.0},
+        },
+        {"image_token_index": 270, "spatial_merge_size": 3, "multimodal_projector_bias": True},
+        _sized(7, 3),
+        _padded,
     ),
     "llava-full": Seeing(
         "LlavaForConditionalGeneration",

@@ -20,6 +20,7 @@ from sterna.runtime import Threads
 __all__ = ["ImageEncoder", "ProcessedImage"]
 
 F32 = npt.NDArray[np.float32]
+I32 = npt.NDArray[np.int32]
 
 #: Bytes of rows that are kept, those that were used last. A request needs them until its prompt is
 #: computed; later ones find keys and values in the prefix cache.
@@ -31,7 +32,7 @@ KV_DTYPE = "f32"
 class ProcessedImage(Protocol):
     """An image as a tower takes it, such as `sterna.images.ProcessedImage`.
 
-    pixels: float32 [tiles, channels, height, width], or rows of patches; grid: as `Tower.rows`
+    pixels: float32 [tiles, channels, height, width], or rows of patches; grid: as `Encoder.rows`
     takes it; tokens: rows that the tower makes; digest: equal for equal images alone.
     """
 
@@ -57,10 +58,11 @@ class ImageEncoder:
     ) -> None:
         self.tower = tower
         self._threads, self._isa, self._deterministic = threads, isa, deterministic
+        self._graphs = (tower.encoder.graph, tower.projector)
         self._encoder, self._projector = (
-            graph.compile(self._fast(graph)) for graph in (tower.encoder, tower.projector)
+            graph.compile(self._fast(graph)) for graph in self._graphs
         )
-        self._heads = [(h.n_kv_heads, h.head_dim) for h in tower.encoder.kv_heads[:1]]
+        self._heads = [(h.n_kv_heads, h.head_dim) for h in tower.encoder.graph.kv_heads[:1]]
         self._kept: OrderedDict[bytes, F32] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -75,9 +77,8 @@ class ImageEncoder:
 
         The first access reads all weights.
         """
-        tower = self.tower
-        parts = [identity.digest(graph) for graph in (tower.encoder, tower.projector)]
-        if any(self._fast(graph) for graph in (tower.encoder, tower.projector)):
+        parts = [identity.digest(graph) for graph in self._graphs]
+        if any(map(self._fast, self._graphs)):
             parts.append(self._isa)
         return " ".join(parts)
 
@@ -100,17 +101,20 @@ class ImageEncoder:
     def _encoded(self, image: ProcessedImage) -> F32:
         tower, made = self.tower, list[F32]()
         tiles = image.pixels if image.pixels.ndim == 4 else [image.pixels]
+        places = tower.encoder.coordinates
+        at = None if places is None else places(image.grid)
         for tile in tiles:
-            features = self._run(self._encoder, tower.rows(tile, image.grid))
+            features = self._run(self._encoder, tower.encoder.rows(tile, image.grid), at)
             made.append(self._run(self._projector, tower.merged(features, image.grid)))
         return np.concatenate(made)
 
-    def _run(self, program: _native.Program, rows: F32) -> F32:
+    def _run(self, program: _native.Program, rows: F32, coordinates: I32 | None = None) -> F32:
         n = len(rows)
         pages = np.arange(pages_of(n), dtype=np.int32)
         cache = _native.KvCache(self._heads, len(pages), KV_DTYPE)
         out, *_ = program.run(
             cache, np.zeros(n, np.int32), [(0, n, n, pages)], self._isa, self._threads,
             previous_hidden_states=np.ascontiguousarray(rows, np.float32),
+            images=(None, [], coordinates),
         )  # fmt: skip
         return out

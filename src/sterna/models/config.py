@@ -75,8 +75,10 @@ class TransformerConfig:
         fields = extension.over(given.having(filled))
         if complete := getattr(module, "complete", None):
             fields = fields.having(fields.config | complete(fields))
-        encoder = getattr(module, "ENCODER", False)
-        return cls._of_fields(fields, module.ACTIVATION, extension, encoder)
+        encoder, activation = getattr(module, "ENCODER", False), module.ACTIVATION
+        if fields.config.get("hidden_act") in getattr(module, "ACTIVATIONS", ()):
+            activation = fields.config["hidden_act"]
+        return cls._of_fields(fields, activation, extension, encoder)
 
     @classmethod
     def _of_fields(

@@ -79,7 +79,7 @@ def tower(c: TransformerConfig, w: WeightSource) -> Tower:
     v, f = vision_config(siglip, c.fields), c.fields
     side, tokens = vit.side_of(v), f.count("mm_tokens_per_image", 256)
     edge = side // int(tokens**0.5)
-    encoder, rows = vit.encoder(v, w, siglip.VIT)
+    encoder = vit.encoder(v, w, siglip.VIT)
 
     def project(g: GraphBuilder, x: Value) -> None:
         norm = "multi_modal_projector.mm_soft_emb_norm"
@@ -89,6 +89,6 @@ def tower(c: TransformerConfig, w: WeightSource) -> Tower:
 
     return Tower(
         encoder, graph_of(v, v.hidden_size, project), c.hidden_size,
-        f.count("image_token_index", 262144), rows,
+        f.count("image_token_index", 262144),
         lambda features, _: average_pool(features, side, edge), together=True,
     )  # fmt: skip

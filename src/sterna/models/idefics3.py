@@ -27,7 +27,7 @@ PREFIXES = {
     "model.vision_model.": "vision_tower.",
     "model.connector.": "connector.",
 }
-SKIPPED = {prefix: "a vision tower: Sterna runs the text alone" for prefix in [*PREFIXES][1:]}
+SKIPPED = dict.fromkeys([*PREFIXES][1:], "a vision tower: Sterna runs the text alone")
 
 
 def complete(f: Fields) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def tower(c: TransformerConfig, w: WeightSource) -> Tower:
     side = vit.side_of(v)
     # transformers finds a patch's position by its place as a fraction of the tile. In the sizes that
     # are published it is the patch's own.
-    encoder, rows = vit.encoder(v, w, siglip.VIT)
+    encoder = vit.encoder(v, w, siglip.VIT)
 
     def project(g: GraphBuilder, x: Value) -> None:
         part = Linear(PROJECTION, c.hidden_size, x.width)
@@ -52,6 +52,6 @@ def tower(c: TransformerConfig, w: WeightSource) -> Tower:
 
     return Tower(
         encoder, graph_of(v, v.hidden_size * edge**2, project), c.hidden_size,
-        c.fields.count("image_token_id", 128257), rows,
-        lambda features, _: side_by_side(features, side, edge),
+        c.fields.count("image_token_id", 128257),
+        lambda features, _: side_by_side(features, side, side, edge),
     )  # fmt: skip

@@ -8,13 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 from sterna.graph import GraphBuilder, Value
-from sterna.models import layers, llama, towers
+from sterna.models import llama, towers
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
 from sterna.models.llama import build as build
 from sterna.models.vision import clip, vit
+from sterna.models.vision.projectors import two_layers
 from sterna.models.vision.tower import Tower, graph_of, vision_config
-from sterna.weights.sources import Linear, WeightSource
+from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("LlavaForConditionalGeneration",)
 ACTIVATION = llama.ACTIVATION
@@ -46,18 +47,14 @@ def tower(c: TransformerConfig, w: WeightSource) -> Tower:
     chosen = f.config.get("vision_feature_select_strategy", "default")
     if chosen not in ("default", "full"):
         f.supported("vision_feature_select_strategy", chosen, "default")
-    encoder, rows = vit.encoder(v, w, clip.VIT, v.n_layers + 1 + layer)
+    encoder = vit.encoder(v, w, clip.VIT, v.n_layers + 1 + layer)
     bias = f.config.get("multimodal_projector_bias") is not False
 
     def project(g: GraphBuilder, x: Value) -> None:
-        one, two = (f"multi_modal_projector.linear_{i}" for i in (1, 2))
-        d = c.hidden_size
-        x = layers.linear(g, v, w, x, one, [Linear(one, d, v.hidden_size, bias)])
-        x = g.activation(x, "gelu", f"{one}.act")
-        layers.linear(g, v, w, x, two, [Linear(two, d, d, bias)])
+        two_layers(g, v, w, x, c.hidden_size, bias)
 
     return Tower(
         encoder, graph_of(v, v.hidden_size, project), c.hidden_size,
-        f.count("image_token_index", 32000), rows,
+        f.count("image_token_index", 32000),
         lambda features, _: features[1:] if chosen == "default" else features,
     )  # fmt: skip

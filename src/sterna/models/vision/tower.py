@@ -14,33 +14,42 @@ from sterna.graph import Graph, GraphBuilder, Value
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
 
-__all__ = ["Grid", "Rows", "Tower", "graph_of", "vision_config"]
+__all__ = ["Encoder", "Grid", "Tower", "graph_of", "vision_config"]
 
 F32 = npt.NDArray[np.float32]
-#: Frames, rows and columns of patches; None where all images have the same.
+I32 = npt.NDArray[np.int32]
+#: Frames, rows and columns of patches or tiles; None where all images have the same.
 Grid = tuple[int, int, int] | None
-#: Arranges rows of a tile, of which the grid tells the size.
-Rows = Callable[[F32, Grid], F32]
+
+
+@dataclass(frozen=True, eq=False)
+class Encoder:
+    """The layers that make features of patches, all of which see each other.
+
+    rows: what `graph` reads of the pixels of a tile, or of an image, float32 [patches, columns].
+    coordinates: of each patch, int32 [patches, 3], for rotations that have axes.
+    """
+
+    graph: Graph
+    rows: Callable[[F32, Grid], F32]
+    coordinates: Callable[[Grid], I32] | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Tower:
     """The encoder of a model's images, and the projector to the text's width.
 
-    encoder: from rows of patches to their features, float32 [patches, …] each, where all patches
-    see each other; projector: from rows of tokens to `width` columns. The first columns stand in
-    the place of an embedding, `GraphBuilder.features` adds the others.
-    rows: what the encoder reads of a tile's or an image's pixels; merged: rows of tokens of its
-    features. image_token: the id at whose positions rows stand.
-    together: tokens that follow each other see each other, behind and ahead.
+    merged: rows of tokens of the features of a tile's patches, for the projector. The first columns
+    of what this makes stand in the place of an embedding, `GraphBuilder.features` adds the others:
+    `width` in all. image_token: the id at whose positions rows stand. together: tokens that follow
+    each other see each other, behind and ahead.
     """
 
-    encoder: Graph
+    encoder: Encoder
     projector: Graph
     width: int
     image_token: int
-    rows: Rows
-    merged: Rows
+    merged: Callable[[F32, Grid], F32]
     together: bool = False
 
 

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sterna.graph import Graph, GraphBuilder, Piece, Value
+from sterna.graph import GraphBuilder, Piece, Value
 from sterna.models import layers
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
 from sterna.models.vision.patches import patch_rows
-from sterna.models.vision.tower import Grid, Rows, graph_of
+from sterna.models.vision.tower import Encoder, Grid, graph_of
 from sterna.weights.sources import Linear, WeightSource
 
 __all__ = ["Vit", "blocks", "complete", "embed", "encoder", "side_of"]
@@ -71,11 +71,10 @@ def side_of(c: TransformerConfig) -> int:
 
 def encoder(
     c: TransformerConfig, w: WeightSource, vit: Vit, n_layers: int | None = None
-) -> tuple[Graph, Rows]:
+) -> Encoder:
     """Write an encoder of square images, with a learned position for each patch.
 
-    n_layers: so many of the first layers, without the last norm. Also returns what makes the rows
-    that it reads.
+    n_layers: so many of the first layers, without the last norm.
     """
     d, patch = c.hidden_size, c.fields.count("patch_size")
     channels, e = c.fields.count("num_channels"), f"{vit.tower}.{vit.embeddings}"
@@ -99,7 +98,7 @@ def encoder(
         found[:, pixels:] = table
         return found
 
-    return graph_of(c, pixels + d, write), rows
+    return Encoder(graph_of(c, pixels + d, write), rows)
 
 
 def embed(g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, vit: Vit) -> Value:

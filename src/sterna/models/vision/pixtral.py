@@ -1,0 +1,83 @@
+"""Pixtral's encoder of images of any size: Llama's layers, rotated by a patch's line and column.
+arXiv 2410.07073.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import _native
+from sterna.graph import GraphBuilder, Rotary, Value
+from sterna.models import layers, llama
+from sterna.models.config import TransformerConfig
+from sterna.models.config_fields import Fields
+from sterna.models.vision.patches import lines_and_columns, patch_rows
+from sterna.models.vision.tower import Encoder, Grid, graph_of
+from sterna.weights.sources import Linear, WeightSource
+
+ACTIVATION = "gelu"
+ACTIVATIONS = ("gelu", "silu")
+ENCODER = True
+DEFAULTS: dict[str, Any] = {
+    "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24,
+    "num_attention_heads": 16, "num_channels": 3, "image_size": 1024, "patch_size": 16,
+    "hidden_act": ACTIVATION, "rope_theta": 10000.0,
+}  # fmt: skip
+TOWER = "vision_tower"
+PATCHES = f"{TOWER}.patch_conv"
+F32 = npt.NDArray[np.float32]
+Norm = tuple[str, float] | None
+
+
+def complete(f: Fields) -> dict[str, Any]:
+    """Return the fields of the encoder, whose rotations `encoder` makes."""
+    rope = f.mapping("rope_parameters")
+    return {
+        "vocab_size": 1,  # it has no tokens
+        "max_position_embeddings": 1 << 20,
+        "use_bidirectional_attention": True,
+        "rms_norm_eps": 1e-5,
+        "no_rope_layers": [0] * f.n_layers,
+        "tie_word_embeddings": True,
+        "rope_theta": f.having({**f.config, **rope}).number("rope_theta"),
+        "rope_parameters": {},
+    }
+
+
+def encoder(c: TransformerConfig, w: WeightSource, n_layers: int, norm: Norm = None) -> Encoder:
+    """Write the first layers, and a norm of their result, (its name, its epsilon)."""
+    patch = c.fields.count("patch_size")
+    kernel = (c.fields.count("num_channels"), patch, patch)
+    d, pixels = c.hidden_size, kernel[0] * patch**2
+    rotary = _axial(c.fields.number("rope_theta"), c.head_dim)
+    turned = replace(c, attention=tuple(replace(a, rotary=rotary) for a in c.attention))
+
+    def write(g: GraphBuilder, x: Value) -> None:
+        x = layers.linear(g, c, w, x, PATCHES, [Linear(PATCHES, d, pixels, kernel=kernel)])
+        x = layers.norm(g, c, w, x, f"{TOWER}.ln_pre")
+        for i in range(n_layers):
+            p = f"{TOWER}.transformer.layers.{i}"
+            h = layers.norm(g, c, w, x, f"{p}.attention_norm")
+            h = layers.attention(g, turned, w, h, i, f"{p}.attention")
+            x = layers.output(g, c, w, h, x, f"{p}.attention.o_proj")
+            h = layers.norm(g, c, w, x, f"{p}.ffn_norm")
+            x = llama.feed_forward(g, c, w, h, x, f"{p}.feed_forward")
+        if norm is not None:
+            name, eps = norm
+            g.norm(x, layers.norm_weight(w, name, d), eps, name)
+
+    def rows(image: F32, grid: Grid) -> F32:
+        return patch_rows(image, patch)
+
+    return Encoder(graph_of(c, pixels, write), rows, lines_and_columns)
+
+
+def _axial(theta: float, head_dim: int) -> Rotary:
+    """Every other frequency turns by the line, the others by the column."""
+    frequencies = _native.inverse_frequencies(theta, head_dim)
+    half = len(frequencies) // 2
+    return Rotary((*frequencies[0::2], *frequencies[1::2]), axes=(1,) * half + (2,) * half)
