@@ -13,7 +13,7 @@ import numpy as np
 import saved_models
 import torch
 import transformers
-from model_configs import SIZES
+from model_configs import MODELS, SIZES
 
 __all__ = ["SEEING", "Image", "PlacedImage", "Seeing", "place", "write"]
 
@@ -47,7 +47,8 @@ class Seeing:
 
     outer: fields beside those of the text and the tower. image: makes one of noise. inputs: the
     model's arguments of images, next to the tokens. token: the image token; marks: what stands
-    before and behind an image; types: whether it is told which tokens are of images.
+    before and behind an image; types, modalities: whether it is told which tokens are of
+    images, and by which argument.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Seeing:
     token: int = 270
     marks: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     types: bool = False
+    modalities: bool = False
 
     def images(self, count: int) -> list[Image]:
         return [self.image(np.random.default_rng(i)) for i in range(count)]
@@ -75,8 +77,9 @@ class Seeing:
 
     def rows(self, model: Any, images: list[Image]) -> Any:
         """Those that the model makes of images, float32 [all tokens, width]."""
-        found = model.get_image_features(**self.inputs(images)).pooler_output
-        return np.concatenate([one.numpy() for one in found])
+        found = model.get_image_features(**self.inputs(images))
+        columns = [found.pooler_output, *(getattr(found, "deepstack_features", None) or [])]
+        return np.concatenate([torch.cat(list(each)).numpy() for each in columns], axis=1)
 
     def arguments(self, prompt: list[int], images: list[Image]) -> dict[str, Any]:
         """What the model is called with."""
@@ -84,6 +87,8 @@ class Seeing:
         made = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **self.inputs(images)}
         if self.types:
             made["token_type_ids"] = (ids == self.token).long()
+        if self.modalities:
+            made["mm_token_type_ids"] = (ids == self.token).int()
         return made
 
 
@@ -144,6 +149,22 @@ def _padded(images: list[Image]) -> dict[str, Any]:
     return {"pixel_values": torch.tensor(pixels), "image_sizes": torch.tensor(sizes)}
 
 
+def _patches(merge: int) -> Callable[[np.random.Generator], Image]:
+    """Images of several sizes, in patches of two frames."""
+
+    def make(rng: np.random.Generator) -> Image:
+        height, width = (int(n) * merge for n in rng.integers(1, 5, 2))
+        pixels = rng.standard_normal((height * width, 3 * 2 * 4 * 4)).astype(np.float32)
+        return Image(pixels, (1, height, width), height * width // merge**2)
+
+    return make
+
+
+def _grids(images: list[Image]) -> dict[str, Any]:
+    grids = torch.tensor([image.grid for image in images])
+    return {**_pixels(images), "image_grid_thw": grids}
+
+
 def _batch(images: list[Image]) -> dict[str, Any]:
     return {name: pixels[None] for name, pixels in _pixels(images).items()}
 
@@ -159,6 +180,14 @@ _VIT = {
 _SIZED = {
     "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 3,
     "patch_size": 7, "model_type": "pixtral",
+}  # fmt: skip
+_QWEN_VIT = {
+    "depth": 3, "hidden_size": 48, "intermediate_size": 80, "num_heads": 3, "patch_size": 4,
+    "num_position_embeddings": 25, "out_hidden_size": 64,
+}  # fmt: skip
+_QWEN3_VL = {
+    "rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 3, 1],
+    "mrope_interleaved": True,
 }  # fmt: skip
 SEEING: dict[str, Seeing] = {
     "gemma3": Seeing(
@@ -219,6 +248,24 @@ SEEING: dict[str, Seeing] = {
         {"image_token_index": 270, "spatial_merge_size": 3, "multimodal_projector_bias": True},
         _sized(7, 3),
         _padded,
+    ),
+    "qwen3-vl": Seeing(
+        "Qwen3VLForConditionalGeneration",
+        {"head_dim": 16, "rope_parameters": _QWEN3_VL},
+        {**_QWEN_VIT, "deepstack_visual_indexes": [0, 2]},
+        {"image_token_id": 270, "video_token_id": 269},
+        _patches(2),
+        _grids,
+        modalities=True,
+    ),
+    "qwen3_5": Seeing(
+        "Qwen3_5ForConditionalGeneration",
+        MODELS["qwen3.5-regular"].config,
+        {**_QWEN_VIT, "spatial_merge_size": 3},
+        {"image_token_id": 270, "video_token_id": 269},
+        _patches(3),
+        _grids,
+        modalities=True,
     ),
     "llava-full": Seeing(
         "LlavaForConditionalGeneration",

@@ -69,6 +69,7 @@ class PromptImages:
                 f"images: at most {most} tokens may follow each other, but {sizes.max()} do; put "
                 "text between images"
             )
+        self._coordinates = self._placed(len(tokens))
         #: The prompt's token ids, with numbers of images in the places of their tokens, int32.
         self.keys: I32 = self._keys(tokens)
 
@@ -87,6 +88,31 @@ class PromptImages:
                 found.update(self._images[i].digest + int(row).to_bytes(8, "little"))
             keys[self._at[here]] = number_of(found.digest())
         return keys
+
+    def _placed(self, length: int) -> I32 | None:
+        """Return the coordinates of all positions, and of the one behind them; int32 [n + 1, 3]."""
+        places = self._encoder.tower.places
+        if places is None:
+            return None
+        at = np.ones((length + 1, 3), np.int32)
+        for i, image in enumerate(self._images):
+            here = self._at[self._image_of == i]
+            # A step from each position to the next; the last one leads behind the image's largest.
+            own = places(image.grid)
+            at[here[1:]] = np.diff(own, axis=0)
+            at[here[-1] + 1] = own.max() + 1 - own[-1]
+        at[0] = 0
+        return np.cumsum(at, axis=0, dtype=np.int32)
+
+    def coordinates(self, begin: int, end: int) -> I32 | None:
+        """Return the coordinates of positions [begin, end), also behind the prompt; int32
+        [n, 3]. None where the model has none."""
+        if self._coordinates is None:
+            return None
+        last = len(self._coordinates) - 1
+        positions = np.arange(begin, end)
+        beyond = np.maximum(positions - last, 0).astype(np.int32)
+        return self._coordinates[np.minimum(positions, last)] + beyond[:, None]
 
     def end_of_step(self, begin: int, end: int) -> int:
         """Return where a step of positions [begin, end) may end: no run of positions that see each

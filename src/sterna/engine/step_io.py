@@ -95,8 +95,14 @@ def images_of(inputs: SequenceOf[StepInput], tokens: I32) -> StepImages | None:
     if all(i.images is None for i in inputs):
         return None
     found, together, n_rows, first = list[F32](), list[tuple[int, int, int]](), 0, 0
+    coordinates, placed = np.empty((len(tokens), 3), np.int32), False
     for n, i in enumerate(inputs):
         begin, end = i.sequence.length, i.sequence.length + len(i.tokens)
+        where = None if i.images is None else i.images.coordinates(begin, end)
+        placed = placed or where is not None
+        if where is None:
+            where = np.arange(begin, end, dtype=np.int32)[:, None]
+        coordinates[first : first + len(i.tokens)] = where
         if i.images is not None:
             at, rows = i.images.rows(begin, end)
             tokens[first + at - begin] = -1 - np.arange(n_rows, n_rows + len(rows))
@@ -104,7 +110,8 @@ def images_of(inputs: SequenceOf[StepInput], tokens: I32) -> StepImages | None:
             n_rows += len(rows)
             together += [(n, *run) for run in i.images.together(begin, end)]
         first += len(i.tokens)
-    return np.concatenate(found) if n_rows else None, together, None
+    rows = np.concatenate(found) if n_rows else None
+    return rows, together, coordinates if placed else None
 
 
 def split_outputs(

@@ -50,6 +50,8 @@ def from_weights(
     config, source = TransformerConfig.of(module, json, file, extension), weights(module)
     if config.tied and own_head(config.vocab_size, config.hidden_size):
         json, config = _untied(json, file), replace(config, tied=False)
+    seeing = None if tower is None else _tower(module, config, tower(module, source))
+    config = replace(config, sees=seeing is not None)
     builder = GraphBuilder(config.heads)
     module.build(builder, config, source)
     graph = builder.graph
@@ -61,8 +63,7 @@ def from_weights(
         for one in (graph, predictor) if one is not None
     ]  # fmt: skip
     models[0].mtp = models[1] if predictor is not None else None
-    if tower is not None:
-        models[0].tower = _tower(module, config, tower(module, source))
+    models[0].tower = seeing
     return models[0]
 
 

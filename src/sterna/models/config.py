@@ -52,6 +52,7 @@ class TransformerConfig:
     pooling: Pooling | None = None  # of a model that makes vectors of texts
     bidirectional: bool = False  # an encoder, whose tokens see their whole text
     labels: int = 0  # of a classifier of texts; 0: it is none
+    sees: bool = field(default=False, compare=False)  # its tower has been read
 
     @property
     def heads(self) -> Heads:

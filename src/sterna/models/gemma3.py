@@ -39,7 +39,7 @@ GGUF = {
         period=6,
     )
 }
-TOWER, PROJECTION = siglip.VIT.patches, "multi_modal_projector.mm_input_projection"
+TOWER, PROJECTION = siglip.VIT.patch_matrix, "multi_modal_projector.mm_input_projection"
 SKIPPED = towers.SKIPPED
 PREFIXES = {
     f"{outer}multi_modal_projector.mm_input_projection_weight": f"{PROJECTION}.weight"

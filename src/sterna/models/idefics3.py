@@ -21,7 +21,7 @@ ARCHITECTURES = ("Idefics3ForConditionalGeneration", "SmolVLMForConditionalGener
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
 DEFAULTS: dict[str, Any] = {**llama.DEFAULTS, "rms_norm_eps": 1e-5}
-TOWER, PROJECTION = siglip.VIT.patches, "connector.modality_projection.proj"
+TOWER, PROJECTION = siglip.VIT.patch_matrix, "connector.modality_projection.proj"
 PREFIXES = {
     "model.text_model.": "model.",
     "model.vision_model.": "vision_tower.",
@@ -42,7 +42,7 @@ def tower(c: TransformerConfig, w: WeightSource) -> Tower:
     """Write the encoder of tiles and its projector."""
     v, edge = vision_config(siglip, c.fields), c.fields.count("scale_factor", 2)
     side = vit.side_of(v)
-    # transformers finds a patch's position by its place as a fraction of the tile. In the sizes that
+    # transformers finds a patch's position by its place as a fraction of the tile. In sizes that
     # are published it is the patch's own.
     encoder = vit.encoder(v, w, siglip.VIT)
 

@@ -48,13 +48,15 @@ def build(
     ffn: FeedForward | None = None,
     attend: Attend | None = None,
     head_bias: bool = False,
+    behind: Callable[[Value, int], Value] | None = None,
 ) -> Value:
     """Write the model's layers into `g`; returns the logits.
 
     attention: its `bias` holds even if config.json's attention_bias, which includes o, is false.
     fused_gate_up: the checkpoint has gate and up as one matrix. ffn: replaces `feed_forward`.
     attend: replaces `layers.attention`.
-    head_bias: the head has a bias, behind a LayerNorm.
+    head_bias: the head has a bias, behind a LayerNorm. behind: writes what follows a layer of this
+    number.
     """
     x, table = layers.embedding(g, c, w, factors.embedding)
     one = norms.plus_one
@@ -80,6 +82,7 @@ def build(
                 g, c, w, h, x, f"{p}.mlp", fused=fused_gate_up, factor=factors.residual,
                 norm_name=adds[1], plus_one=one,
             )  # fmt: skip
+        x = behind(x, i) if behind is not None else x
     if norms.layer:
         h = _read(g, c, w, g.select(x), "model.norm", norms)
         return layers.logits(g, c, w, h, table, bias=head_bias)

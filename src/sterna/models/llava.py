@@ -21,7 +21,7 @@ ARCHITECTURES = ("LlavaForConditionalGeneration",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
 DEFAULTS: dict[str, Any] = {**llama.DEFAULTS, "tie_word_embeddings": False}
-TOWER = clip.VIT.patches
+TOWER = clip.VIT.patch_matrix
 PREFIXES, SKIPPED = towers.PREFIXES, towers.SKIPPED
 
 

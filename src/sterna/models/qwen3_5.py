@@ -1,4 +1,4 @@
-"""Qwen3.5 and 3.6, dense, text only: gated DeltaNet in most layers, gated attention in the others.
+"""Qwen3.5 and 3.6, dense: gated DeltaNet in most layers, gated attention in the others.
 arXiv 2412.06464 (the recurrence).
 
     x = x + out(norm(recurrence(silu(conv(q, k, v)), a, b)) silu(z)),   or
@@ -31,6 +31,8 @@ from sterna.models.gguf_architecture import (
 )
 from sterna.models.mtp import FeedForward
 from sterna.models.rotations import rotated_part
+from sterna.models.vision import qwen3_vl
+from sterna.models.vision.qwen3_vl import tower as tower
 from sterna.weights.sources import Linear, WeightSource
 
 ARCHITECTURES = ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration")
@@ -56,6 +58,7 @@ GGUF = {
     )
 }  # fmt: skip
 PREFIXES = towers.PREFIXES
+TOWER = qwen3_vl.TOWER
 #: Prefixes of tensors that are not the text model's -> what they are.
 SKIPPED = {
     **towers.SKIPPED,
@@ -88,6 +91,7 @@ def complete(f: Fields) -> dict[str, Any]:
         "rope_parameters": {"rope_theta": t.number("rope_theta"), **rotations},
         "partial_rotary_factor": None,
         "layer_types": None,
+        towers.AXES: towers.axes_of(rope),
         MIXERS: _mixers(t),
     }
 
@@ -111,7 +115,7 @@ def build(
 
     projected: writes the projections of a recurrent layer, if these are stored in another way.
     """
-    heads, feed_forward = _heads(c.fields), ffn or _dense(c, w)
+    c, heads, feed_forward = towers.placed(c), _heads(c.fields), ffn or _dense(c, w)
     x, table = layers.embedding(g, c, w)
     for i, mixer in enumerate(c.fields.config[MIXERS]):
         p = f"model.layers.{i}"

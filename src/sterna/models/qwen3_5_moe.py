@@ -1,4 +1,4 @@
-"""Qwen3.5 and 3.6 with experts, text only: Qwen3.5's graph, whose FFNs are experts.
+"""Qwen3.5 and 3.6 with experts: Qwen3.5's graph, whose FFNs are experts.
 
 A token uses a few experts, whose shares add up to 1, and one that all tokens use.
 """
@@ -14,6 +14,7 @@ from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import EXPERTS, GATED_SHARED
 from sterna.models.mtp import FeedForward
+from sterna.models.vision.qwen3_vl import tower as tower
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration")
@@ -36,7 +37,7 @@ GGUF = {
         experts="moe_intermediate_size",
     )
 }
-PREFIXES = qwen3_5.PREFIXES
+PREFIXES, TOWER = qwen3_5.PREFIXES, qwen3_5.TOWER
 SKIPPED = qwen3_5.SKIPPED
 
 

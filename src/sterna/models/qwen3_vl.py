@@ -1,15 +1,20 @@
-"""Qwen3-VL, its text: Qwen3's graph."""
+"""Qwen3-VL: Qwen3's graph. Rotations of a text that has images turn by time, line and column, and
+features of several layers of the encoder are added to the rows of the first layers' results."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from sterna.models import qwen3, towers
-from sterna.models.config import MAX_HEAD_DIM
+from sterna.graph import GraphBuilder, Value
+from sterna.models import llama, qwen3, towers
+from sterna.models.config import MAX_HEAD_DIM, TransformerConfig
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import LINEARS, QK_NORMS, READS, GgufArchitecture
-from sterna.models.qwen3 import build as build
+from sterna.models.layers import AttentionOptions, HeadNorms
+from sterna.models.vision import qwen3_vl
+from sterna.models.vision.tower import Tower
+from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Qwen3VLForConditionalGeneration",)
 ACTIVATION = qwen3.ACTIVATION
@@ -22,11 +27,40 @@ DEFAULTS: dict[str, Any] = {
 del DEFAULTS["tie_word_embeddings"]  # which stands outside of the text's fields
 GGUF = {"qwen3vl": GgufArchitecture(ARCHITECTURES[0], modules={**LINEARS, **READS, **QK_NORMS})}
 PREFIXES, SKIPPED = towers.PREFIXES, towers.SKIPPED
+TOWER = qwen3_vl.TOWER
 
 
 def complete(f: Fields) -> dict[str, Any]:
     """Return the text's fields."""
     t = towers.text_fields(f)
     head_dim = t.count("head_dim", most=MAX_HEAD_DIM)
-    rope = towers.text_rotations(t, t.mapping("rope_parameters"), head_dim)
-    return {**t.config, "rope_parameters": rope}
+    rope = t.mapping("rope_parameters")
+    rotations = towers.text_rotations(t, rope, head_dim)
+    return {**t.config, "rope_parameters": rotations, towers.AXES: towers.axes_of(rope)}
+
+
+def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
+    """Write the model's layers into `g`; returns the logits."""
+    deep = len(_deep(c)) if c.sees else 0
+
+    def behind(x: Value, layer: int) -> Value:
+        if layer >= deep:
+            return x
+        return g.features(x, (layer + 1) * c.hidden_size, f"model.layers.{layer}.features")
+
+    attention = AttentionOptions(qk_norm=HeadNorms())
+    return llama.build(g, towers.placed(c), w, attention=attention, behind=behind)
+
+
+def tower(c: TransformerConfig, w: WeightSource) -> Tower:
+    """Write the encoder of images and its projectors."""
+    return qwen3_vl.tower(c, w, _deep(c))
+
+
+def _deep(c: TransformerConfig) -> list[int]:
+    """Return the encoder's layers whose features the text's first layers take."""
+    f = c.fields.having(c.fields.mapping("vision_config"))
+    layers = f.config.get("deepstack_visual_indexes", [8, 16, 24])
+    if not isinstance(layers, list) or not all(type(i) is int and i >= 0 for i in layers):
+        f.fail("deepstack_visual_indexes", "a list of layers", layers)
+    return list(layers)

@@ -6,11 +6,16 @@ transformers and by family.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
 
-__all__ = ["PREFIXES", "SKIPPED", "text_fields", "text_rotations"]
+__all__ = ["AXES", "PREFIXES", "SKIPPED", "axes_of", "placed", "text_fields", "text_rotations"]
+
+#: A field of ours: the axis that each rotated pair turns by, in a model that sees images.
+AXES = "mrope_axes"
 
 #: Prefixes of the text's tensors -> in a checkpoint of text alone.
 PREFIXES = {
@@ -20,6 +25,7 @@ PREFIXES = {
     "model.vision_tower.vision_model.": "vision_tower.",
     "model.vision_tower.": "vision_tower.",
     "vision_tower.vision_model.": "vision_tower.",
+    "model.visual.": "visual.",
     "model.multi_modal_projector.": "multi_modal_projector.",
 }
 #: Prefixes of tensors that are not the text model's -> what they are.
@@ -51,3 +57,31 @@ def text_rotations(t: Fields, rope: dict[str, Any], rotary_dim: int) -> dict[str
             t.having(rope).fail("mrope_section", rule, sections)
     rest = {k: v for k, v in rope.items() if k not in ("mrope_section", "mrope_interleaved")}
     return {**rest, "rope_type": "default"} if rest.get("rope_type") == "mrope" else rest
+
+
+def axes_of(rope: dict[str, Any]) -> list[int] | None:
+    """Return the axis of each rotated pair (0: time, 1: line, 2: column) of sections that
+    `text_rotations` has checked; None without sections."""
+    sections = rope.get("mrope_section")
+    if sections is None:
+        return None
+    if not rope.get("mrope_interleaved"):
+        return [axis for axis, size in enumerate(sections) for _ in range(size)]
+    axes = [0] * sum(sections)
+    for axis in (1, 2):
+        for pair in range(axis, 3 * sections[axis], 3):
+            axes[pair] = axis
+    return axes
+
+
+def placed(c: TransformerConfig) -> TransformerConfig:
+    """Return the config with rotations that turn by an image's axes, if the model sees images."""
+    axes = c.fields.config.get(AXES)
+    if not c.sees or axes is None:
+        return c
+    return replace(
+        c,
+        attention=tuple(
+            replace(a, rotary=a.rotary and replace(a.rotary, axes=tuple(axes))) for a in c.attention
+        ),
+    )

@@ -5,13 +5,24 @@ Sums have one order, so that all machines have the same bits.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["average_pool", "lines_and_columns", "patch_rows", "side_by_side"]
+__all__ = [
+    "average_pool",
+    "in_squares",
+    "interpolated",
+    "lines_and_columns",
+    "patch_rows",
+    "side_by_side",
+]
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
+I64 = npt.NDArray[np.int64]
+Row = TypeVar("Row", np.float32, np.int32)
 
 
 def patch_rows(pixels: F32, patch: int) -> F32:
@@ -50,3 +61,37 @@ def lines_and_columns(grid: tuple[int, int, int] | None) -> I32:
     places[..., 1] = np.arange(height)[:, None]
     places[..., 2] = np.arange(width)
     return places.reshape(-1, 3)
+
+
+def in_squares(
+    rows: npt.NDArray[Row], grid: tuple[int, int, int] | None, edge: int
+) -> npt.NDArray[Row]:
+    """Reorder rows of patches, line by line, so that those of a square of edge * edge follow each
+    other."""
+    assert grid is not None
+    tiled = rows.reshape(grid[1] // edge, edge, grid[2] // edge, edge, -1)
+    return tiled.transpose(0, 2, 1, 3, 4).reshape(rows.shape)
+
+
+def interpolated(table: F32, side: int, height: int, width: int) -> F32:
+    """Return the rows of a table of side * side places, stretched over height * width, corner to
+    corner: means of the four nearest."""
+    y, below = _taps(height, side)
+    x, right = _taps(width, side)
+    total = np.zeros((height, width, table.shape[1]), np.float32)
+    for down in (0, 1):
+        for across in (0, 1):
+            rows = table[
+                np.minimum(y + down, side - 1)[:, None] * side + np.minimum(x + across, side - 1)
+            ]
+            share = (below if down else 1 - below)[:, None] * (right if across else 1 - right)
+            total += rows * share[..., None]
+    return total.reshape(-1, table.shape[1])
+
+
+def _taps(size: int, side: int) -> tuple[I64, F32]:
+    """Return the place before each of so many points, and how far each is on its way to the
+    next."""
+    points = np.arange(size, dtype=np.float32) * np.float32(side - 1) / np.float32(max(size - 1, 1))
+    before = np.floor(points)
+    return before.astype(np.int64), points - before

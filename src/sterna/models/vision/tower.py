@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sterna.graph import Graph, GraphBuilder, Value
+from sterna.graph import Graph, GraphBuilder, Piece, Value
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
 
@@ -42,7 +42,8 @@ class Tower:
     merged: rows of tokens of the features of a tile's patches, for the projector. The first columns
     of what this makes stand in the place of an embedding, `GraphBuilder.features` adds the others:
     `width` in all. image_token: the id at whose positions rows stand. together: tokens that follow
-    each other see each other, behind and ahead.
+    each other see each other, behind and ahead. places: where a text has coordinates, those of an
+    image's tokens from its first one on, int32 [tokens, 3]; what follows stands behind the largest.
     """
 
     encoder: Encoder
@@ -51,6 +52,7 @@ class Tower:
     image_token: int
     merged: Callable[[F32, Grid], F32]
     together: bool = False
+    places: Callable[[Grid], I32] | None = None
 
 
 def vision_config(module: ModuleType, f: Fields) -> TransformerConfig:
@@ -66,4 +68,7 @@ def graph_of(
     g = GraphBuilder(c.heads, one_layer=True)
     write(g, g.previous_hidden_states(width))
     g.without_adapters("")
+    last = g.graph.ops[-1].output
+    if sum(op.output is last for op in g.graph.ops) > 1:  # a program ends with the last buffer made
+        g.place(last.width, [(last, Piece(last.width))], "rows")
     return g.graph

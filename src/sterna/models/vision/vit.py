@@ -31,7 +31,8 @@ class Vit:
     """What an encoder has besides its layers, and names of its modules, below `tower`.
 
     class_token: a row of its own stands before the patches. patch_bias: of the patches' matrix.
-    first_norm: of the rows that the first layer reads; last_norm: of the last layer's.
+    first_norm: of the rows that the first layer reads; last_norm: of the last layer's. stored: as
+    in `layers.AttentionOptions`.
     """
 
     class_token: bool = False
@@ -40,15 +41,18 @@ class Vit:
     last_norm: str | None = "post_layernorm"
     tower: str = "vision_tower"
     embeddings: str = "embeddings"
+    patches: str = "embeddings.patch_embedding"
     layers: str = "encoder.layers"
     norms: tuple[str, str] = ("layer_norm1", "layer_norm2")
+    attention: str = "self_attn"
+    stored: str = ""
     output: str = "self_attn.out_proj"
     mlp: tuple[str, str] = ("mlp.fc1", "mlp.fc2")
 
     @property
-    def patches(self) -> str:
+    def patch_matrix(self) -> str:
         """The whole name of the patches' matrix, which only a checkpoint with a tower has."""
-        return f"{self.tower}.{self.embeddings}.patch_embedding"
+        return f"{self.tower}.{self.patches}"
 
 
 def complete(f: Fields) -> dict[str, Any]:
@@ -85,7 +89,7 @@ def encoder(
         table[0] += w.vector(f"{e}.class_embedding", d)
 
     def write(g: GraphBuilder, x: Value) -> None:
-        x = embed(g, c, w, x, vit)
+        x = embed(g, c, w, x, vit, (channels, patch, patch))
         if vit.first_norm:
             x = layers.layer_norm(g, c, w, x, f"{vit.tower}.{vit.first_norm}")
         x = blocks(g, c, w, x, vit, n_layers)
@@ -101,29 +105,33 @@ def encoder(
     return Encoder(graph_of(c, pixels + d, write), rows)
 
 
-def embed(g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, vit: Vit) -> Value:
+def embed(
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, vit: Vit,
+    kernel: tuple[int, ...],
+) -> Value:  # fmt: skip
     """Multiply rows [pixels of a patch | its position] by the patches' matrix, and add the
     positions."""
-    d, patch, pixels = c.hidden_size, c.fields.count("patch_size"), x.width - c.hidden_size
-    kernel = (c.fields.count("num_channels"), patch, patch)
-    rows = g.place(pixels, [(x, Piece(pixels))], vit.patches)
-    positions = g.place(d, [(x, Piece(d, begin=pixels))], vit.patches)
-    part = Linear(vit.patches, d, pixels, vit.patch_bias, kernel=kernel)
-    return layers.linear(g, c, w, rows, part.name, [part], residual=positions)
+    d, pixels, name = c.hidden_size, x.width - c.hidden_size, vit.patch_matrix
+    rows = g.place(pixels, [(x, Piece(pixels))], name)
+    positions = g.place(d, [(x, Piece(d, begin=pixels))], name)
+    part = Linear(name, d, pixels, vit.patch_bias, kernel=kernel)
+    return layers.linear(g, c, w, rows, name, [part], residual=positions)
 
 
 def blocks(
     g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, vit: Vit,
-    n_layers: int | None = None,
+    n_layers: int | None = None, seen: list[Value] | None = None,
 ) -> Value:  # fmt: skip
-    """Write the first layers, all if there is no number."""
-    attention = layers.AttentionOptions(bias=True)
+    """Write the first layers, all if there is no number. seen: gets what each makes."""
+    attention = layers.AttentionOptions(bias=True, stored=vit.stored)
     for i in range(c.n_layers if n_layers is None else n_layers):
         p = f"{vit.tower}.{vit.layers}.{i}"
         h = layers.layer_norm(g, c, w, x, f"{p}.{vit.norms[0]}")
-        h = layers.attention(g, c, w, h, i, f"{p}.self_attn", attention)
+        h = layers.attention(g, c, w, h, i, f"{p}.{vit.attention}", attention)
         x = layers.output(g, c, w, h, x, f"{p}.{vit.output}", bias=True)
         h = layers.layer_norm(g, c, w, x, f"{p}.{vit.norms[1]}")
         up, down = (f"{p}.{name}" for name in vit.mlp)
         x = layers.ungated(g, c, w, h, x, (up, down), c.activation)
+        if seen is not None:
+            seen.append(x)
     return x
