@@ -86,6 +86,7 @@ _DELTA = {
 _TOWER = {
     "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
 }  # fmt: skip
+_CLIP = {"model_type": "clip_vision_model", "image_size": 32, "patch_size": 16}
 _MISTRAL3 = {
     "head_dim": 24, "sliding_window": None,
     "vision_config": {**_TOWER, "head_dim": 16, "model_type": "pixtral"},
@@ -793,6 +794,11 @@ MODELS: dict[str, Saved] = {
     "qwen3.5-regular": Saved("Qwen3_5ForCausalLM", _REGULAR),
     "qwen3.5-vision": Saved(
         "Qwen3_5ForConditionalGeneration", {**_REGULAR, "vision_config": _VISION}, converted=False
+    ),
+    "llava": Saved("LlavaForConditionalGeneration", {"vision_config": _TOWER | _CLIP}),
+    "idefics3": Saved("Idefics3ForConditionalGeneration", {"vision_config": _TOWER}),
+    "smolvlm": Saved(
+        "SmolVLMForConditionalGeneration", {"vision_config": _TOWER, "rms_norm_eps": 1e-2}
     ),
     "qwen3.5-moe": Saved(
         "Qwen3_5MoeForCausalLM", {**_REGULAR, **_MOE, "shared_expert_intermediate_size": 48}

@@ -36,7 +36,7 @@ __all__ = [
 
 MODEL = (
     "threads", "cores", "format", "head", "context", "rope_scaling", "kv_dtype", "deterministic",
-    "activations", "i2s", "mmap",
+    "activations", "i2s", "mmap", "mmproj",
 )  # fmt: skip
 
 #: More options of `LLM`, for memory of keys and values, that `sterna serve` sets.
@@ -123,6 +123,12 @@ run_options: Option = combined(
         help="Map the weights of a packed folder instead of reading them: starts faster, and "
         "processes share the memory. A checkpoint is mapped from the cache, from the second start "
         "on.",
+    ),
+    click.option(
+        "--mmproj",
+        metavar="FILE",
+        help="File of the tower of a GGUF file's model, for images; off: none, also of a folder. "
+        "Default: the one next to it with mmproj in its name.",
     ),
     threads_options,
 )

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from sterna import _native, formats
 from sterna.engine.kv_cache.sequence import pages_of
+from sterna.errors import NonFiniteError
 from sterna.graph import Graph, identity
 from sterna.models.vision.tower import Grid, Tower
 from sterna.ops import is_fast
@@ -112,9 +113,15 @@ class ImageEncoder:
         n = len(rows)
         pages = np.arange(pages_of(n), dtype=np.int32)
         cache = _native.KvCache(self._heads, len(pages), KV_DTYPE)
-        out, *_ = program.run(
-            cache, np.zeros(n, np.int32), [(0, n, n, pages)], self._isa, self._threads,
-            previous_hidden_states=np.ascontiguousarray(rows, np.float32),
-            images=(None, [], coordinates),
-        )  # fmt: skip
+        try:
+            out, *_ = program.run(
+                cache, np.zeros(n, np.int32), [(0, n, n, pages)], self._isa, self._threads,
+                previous_hidden_states=np.ascontiguousarray(rows, np.float32),
+                images=(None, [], coordinates),
+            )  # fmt: skip
+        except FloatingPointError as e:
+            raise NonFiniteError(
+                f"{e}: activations of an image must be finite, but got NaN or infinity; the "
+                "tower's weights are damaged"
+            ) from None
         return out

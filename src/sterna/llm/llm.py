@@ -92,6 +92,8 @@ class LLM:
         mmap: Map the weights of a packed folder, in memory that processes share, instead of
             reading them. A checkpoint is mapped from its cached copy, from the second start on. If
             a file changes in use, the next computation raises ModelFormatError. Default False.
+        mmproj: File of the tower of a GGUF file's model, for images. Default: the one next to it
+            with mmproj in its name. "off": none, also of a folder.
         speculate: Draft tokens ahead, which affects speed and never the result: "auto" (from the
             text so far, a model's own MTP layer or `draft`), "lookup" (from the text alone) or
             "off". Default auto.
@@ -140,6 +142,7 @@ class LLM:
         i2s: str | None = None,
         cache: bool = True,
         mmap: bool = False,
+        mmproj: str | Path | None = None,
         speculate: str = "auto",
         draft: LLM | None = None,
         adapter: str | Path | Mapping[str, str | Path] | None = None,
@@ -158,6 +161,7 @@ class LLM:
             path, format=format, head=head, cached=cache, threads=team, i2s=i2s, progress=progress,
             extension=ContextExtension.of(context, rope_scaling),
             mmap=mmap or bool(team.nodes),  # each node of threads gets a copy of its own
+            mmproj=mmproj,
         )  # fmt: skip
         self.model.name = str(model)
         engine = Engine(

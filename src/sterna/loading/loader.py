@@ -21,7 +21,7 @@ from sterna.checkpoints.directory import Checkpoint
 from sterna.checkpoints.packed_directory import open_packed, read_packed
 from sterna.checkpoints.sentence_transformers import pooling_of
 from sterna.checkpoints.tensor_file import reading
-from sterna.errors import SternaError
+from sterna.errors import SternaError, UnsupportedModelError
 from sterna.gguf.file import GgufModel, is_gguf, parts_of
 from sterna.gguf.i2_s import i2s_layout, warn_of_i2s
 from sterna.loading.model import Model
@@ -54,7 +54,7 @@ def load(
     progress: Progress | None = None,
     mmap: bool = False,
     extension: ContextExtension = NOT_EXTENDED,
-    images: bool = True,
+    mmproj: str | Path | None = None,
 ) -> Model:
     """Open a model folder (a published checkpoint or a packed directory) or a GGUF file.
 
@@ -70,13 +70,14 @@ def load(
         wrap: Wraps the source of weights before the architecture reads it. Disables the cache;
             packed weights are then read one by one, on request.
         extension: A longer context, from `context` and `rope_scaling` of `LLM`.
-        images: Read the tower of a model that sees images.
+        mmproj: As in `LLM`.
 
     Raises ModelFormatError, UnsupportedModelError, RequestError or NonFiniteError.
     """
     options = _Options(
-        format, head, resolve_threads(threads), wrap, progress, mmap, extension, images
-    )
+        format, head, resolve_threads(threads), wrap, progress, mmap, extension,
+        None if mmproj is None else str(mmproj),
+    )  # fmt: skip
     model = _open(Path(path), options, i2s, cached)
     if wrap is None:
         warn_of_fallbacks(model.weights.modules, format, head)
@@ -107,14 +108,22 @@ class _Options:
     progress: Progress | None
     mmap: bool
     extension: ContextExtension
-    images: bool
+    mmproj: str | None
 
     def wrapped(self, source: WeightSource) -> WeightSource:
         return source if self.wrap is None else self.wrap(source)
 
     def tower(self, source: Towers) -> Towers | None:
         """Return the source, or None where towers are left out, as they are with a wrap."""
-        return source if self.images and self.wrap is None else None
+        return source if self.mmproj != "off" and self.wrap is None else None
+
+    def mmproj_of(self, text: Path) -> Path | None:
+        """Return the file of the tower of a GGUF file's model, if there is one."""
+        if self.mmproj == "off" or self.wrap is not None:
+            return None
+        from sterna.gguf.mmproj import find_mmproj
+
+        return find_mmproj(text) if self.mmproj is None else Path(self.mmproj)
 
 
 def _open(source: Path, options: _Options, i2s: str | None, cached: bool) -> Model:
@@ -125,7 +134,9 @@ def _open(source: Path, options: _Options, i2s: str | None, cached: bool) -> Mod
     if is_gguf(source):
         layout, parts = i2s_layout(i2s), [file for file in parts_of(source) if file.is_file()]
         stored = f"{options.format}-{layout}"
-        read = partial(_read_gguf, source, layout, options)
+        tower = options.mmproj_of(source)
+        parts += [tower] if tower is not None and tower.is_file() else []
+        read = partial(_read_gguf, source, layout, tower, options)
     else:
         checkpoint = Checkpoint.open(source)
         assets = FolderAssets.of(checkpoint.path, checkpoint.config)
@@ -246,8 +257,9 @@ def _warn_of_skipped(checkpoint: Checkpoint, model: Model) -> None:
             )  # fmt: skip
 
 
-def _read_gguf(path: Path, layout: str | None, options: _Options) -> Model:
-    """Read a GGUF file and pack it. layout: of I2_S tensors, None for the usual one."""
+def _read_gguf(path: Path, layout: str | None, tower: Path | None, options: _Options) -> Model:
+    """Read a GGUF file and pack it. layout: of I2_S tensors, None for the usual one. tower: the
+    file of its tower."""
     from sterna.gguf.assets import assets_of
     from sterna.gguf.hf_config import config_of
     from sterna.gguf.indexed_blocks import warn_of_indexed
@@ -261,12 +273,42 @@ def _read_gguf(path: Path, layout: str | None, options: _Options) -> Model:
     source = GgufWeights(
         file, options.format, options.head, config, options.threads, layout or "128"
     )
-    with reading(file.files.values(), options.progress):
+    beside = None if tower is None else GgufModel(tower)
+    towers = None
+    if beside is not None:
+        config = _with_tower(config, file, beside, asked=options.mmproj is not None)
+    if beside is not None and "vision_config" in config:
+        from sterna.gguf.mmproj import MmprojWeights
+
+        seeing = MmprojWeights(
+            beside, None, None, config, options.threads, modules=source.modules,
+            tensors=source.tensors,
+        )  # fmt: skip
+        towers = options.tower(lambda *_: seeing)
+    files = [one for model in (file, beside) if model for one in model.files.values()]
+    with reading(files, options.progress):
         model = from_weights(
-            config, path, lambda _: options.wrapped(source), extension=options.extension
-        )
+            config, path, lambda _: options.wrapped(source), extension=options.extension,
+            tower=towers,
+        )  # fmt: skip
     model.path, model.assets = path, assets
     return model
+
+
+def _with_tower(
+    config: dict[str, Any], text: GgufModel, file: GgufModel, asked: bool
+) -> dict[str, Any]:
+    """Add what an mmproj file says to config.json; a kind that Sterna does not run is left out
+    with a warning, unless the user asked for it."""
+    from sterna.gguf.mmproj import with_tower
+
+    try:
+        return with_tower(config, text, file)
+    except UnsupportedModelError as error:
+        if asked:
+            raise
+        warnings.warn(f"the text runs alone, without images: {error}", RuntimeWarning, stacklevel=2)
+        return config
 
 
 def _read_packed(folder: Checkpoint, assets: Assets, options: _Options) -> Model:

@@ -311,9 +311,11 @@ class Scheduler:
                 events.append(self._failed(share.request, without_frames(error)))
         if not inputs:
             return events
-        work, began = StepWork.of(inputs), self._clock()
+        work, began = StepWork.of(inputs), 0.0
         failure: Exception | None = None
         try:
+            self.engine.encode_images(inputs)
+            began = self._clock()  # encoding has no part in what is learnt of steps
             outputs = self.engine.run(inputs)
         except Exception as error:
             failure = without_frames(error)

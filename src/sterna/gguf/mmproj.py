@@ -1,0 +1,303 @@
+"""Towers in GGUF files of their own (`mmproj-*.gguf`), as llama.cpp's converter writes them.
+
+Their names and keys become those of the family's checkpoint, so that the family's own `tower` reads
+them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna.checkpoints.safetensors_header import TensorInfo
+from sterna.errors import RequestError, UnsupportedModelError, shown
+from sterna.formats import PackedWeight
+from sterna.gguf.file import GgufModel
+from sterna.gguf.metadata import Metadata
+from sterna.gguf.weight_source import GgufWeights
+from sterna.weights import packing
+from sterna.weights.parts import Linear
+from sterna.weights.storages import Floats
+
+__all__ = ["MmprojWeights", "find_mmproj", "with_tower"]
+
+ARCHITECTURE = "clip"
+F32 = npt.NDArray[np.float32]
+U8 = npt.NDArray[np.uint8]
+
+_VIT = {
+    r"vision_tower\.embeddings\.patch_embedding": "v.patch_embd",
+    r"vision_tower\.embeddings\.position_embedding": "v.position_embd",
+    r"vision_tower\.post_layernorm": "v.post_ln",
+    r"vision_tower\.encoder\.layers\.(\d+)\.layer_norm([12])": r"v.blk.\1.ln\2",
+    r"vision_tower\.encoder\.layers\.(\d+)\.self_attn\.([qkv])_proj": r"v.blk.\1.attn_\2",
+    r"vision_tower\.encoder\.layers\.(\d+)\.self_attn\.out_proj": r"v.blk.\1.attn_out",
+    r"vision_tower\.encoder\.layers\.(\d+)\.mlp\.fc1": r"v.blk.\1.ffn_up",
+    r"vision_tower\.encoder\.layers\.(\d+)\.mlp\.fc2": r"v.blk.\1.ffn_down",
+}
+_PIXTRAL = r"vision_tower\.transformer\.layers\.(\d+)\."
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What files of a projector are.
+
+    architecture: the class that reads the tower; text: the architectures of texts that it may stand
+    by. token: of images. modules: names in checkpoints -> in files, regular expressions. permuted:
+    rows of q and k are stored for interleaved rotations. transposed: ends of matrices that are
+    stored as [K, M]. sums: ends of norms that are stored as 1 + w.
+    """
+
+    architecture: str
+    token: str
+    modules: Mapping[str, str]
+    text: tuple[str, ...] = ()
+    permuted: bool = False
+    transposed: tuple[str, ...] = ()
+    sums: tuple[str, ...] = ()
+
+
+_KINDS = {
+    "gemma3": _Kind(
+        "Gemma3ForConditionalGeneration",
+        "<image_soft_token>",
+        {
+            **_VIT,
+            r"multi_modal_projector\.mm_input_projection": "mm.input_projection",
+            r"multi_modal_projector\.mm_soft_emb_norm": "mm.soft_emb_norm",
+        },
+        text=("gemma3",),
+        transposed=("mm_input_projection",), sums=("mm_soft_emb_norm.weight",),
+    ),
+    "idefics3": _Kind(
+        "SmolVLMForConditionalGeneration",
+        "<image>",
+        {**_VIT, r"connector\.modality_projection\.proj": "mm.model.fc"},
+        text=("llama",),
+    ),
+    "pixtral": _Kind(
+        "Mistral3ForConditionalGeneration",
+        "[IMG]",
+        {
+            r"vision_tower\.patch_conv": "v.patch_embd",
+            r"vision_tower\.ln_pre": "v.pre_ln",
+            _PIXTRAL + r"attention_norm": r"v.blk.\1.ln1",
+            _PIXTRAL + r"ffn_norm": r"v.blk.\1.ln2",
+            _PIXTRAL + r"attention\.([qkv])_proj": r"v.blk.\1.attn_\2",
+            _PIXTRAL + r"attention\.o_proj": r"v.blk.\1.attn_out",
+            _PIXTRAL + r"feed_forward\.(gate|up|down)_proj": r"v.blk.\1.ffn_\2",
+            r"multi_modal_projector\.norm": "mm.input_norm",
+            r"multi_modal_projector\.patch_merger\.merging_layer": "mm.patch_merger",
+            r"multi_modal_projector\.linear_([12])": r"mm.\1",
+        },
+        text=("llama", "mistral3"), permuted=True,
+    ),
+    "qwen3vl_merger": _Kind(
+        "Qwen3VLForConditionalGeneration",
+        "<|image_pad|>",
+        {
+            r"visual\.patch_embed\.proj": "v.patch_embd",
+            r"visual\.pos_embed": "v.position_embd",
+            r"visual\.merger\.norm": "v.post_ln",
+            r"visual\.merger\.linear_fc1": "mm.0",
+            r"visual\.merger\.linear_fc2": "mm.2",
+            r"visual\.blocks\.(\d+)\.norm([12])": r"v.blk.\1.ln\2",
+            r"visual\.blocks\.(\d+)\.attn\.qkv": r"v.blk.\1.attn_qkv",
+            r"visual\.blocks\.(\d+)\.attn\.proj": r"v.blk.\1.attn_out",
+            r"visual\.blocks\.(\d+)\.mlp\.linear_fc1": r"v.blk.\1.ffn_up",
+            r"visual\.blocks\.(\d+)\.mlp\.linear_fc2": r"v.blk.\1.ffn_down",
+            r"visual\.deepstack_merger_list\.(\d+)\.norm": r"v.deepstack.{\1}.norm",
+            r"visual\.deepstack_merger_list\.(\d+)\.linear_fc([12])": r"v.deepstack.{\1}.fc\2",
+        },
+        text=("qwen3vl",),
+    ),
+}  # fmt: skip
+
+
+def find_mmproj(text: Path) -> Path | None:
+    """Return the file of the tower next to a text's file: one with mmproj in its name.
+
+    Of several the one in the most bits is taken, by their names: F32, BF16, F16, then others.
+    """
+    found = sorted(text.parent.glob("*mmproj*.gguf"))
+    order = ("f32", "bf16", "f16")
+
+    def rank(file: Path) -> tuple[int, str]:
+        bits = re.split(r"[-_.]", file.name.lower())
+        return next((i for i, kind in enumerate(order) if kind in bits), len(order)), file.name
+
+    return min(found, key=rank, default=None)
+
+
+def with_tower(config: dict[str, Any], text: GgufModel, file: GgufModel) -> dict[str, Any]:
+    """Return a text's config.json with what an mmproj file says of its tower.
+
+    UnsupportedModelError for a file of another kind.
+    """
+    m = file.metadata
+    if m.text("general.architecture") != ARCHITECTURE:
+        raise RequestError(f"mmproj: must be a file of a tower, but got {file.path}")
+    kind, projector = _kind(m)
+    of_text = text.metadata.text("general.architecture")
+    if kind.text and of_text not in kind.text:
+        raise UnsupportedModelError(
+            f"{file.path}: a {projector} must stand by a text of {' or '.join(kind.text)}, but "
+            f"{text.path.name} is {of_text}; Sterna does not run these together yet"
+        )
+    tokens = text.metadata.texts("tokenizer.ggml.tokens")
+    if kind.token not in tokens:
+        raise UnsupportedModelError(
+            f"{text.path}: must have the token {kind.token} for images, but has none of this name"
+        )
+    token = tokens.index(kind.token)
+    return {
+        **config, "architectures": [kind.architecture], "image_token_id": token,
+        "image_token_index": token, **_fields(m, projector, file),
+        "rope_parameters": _sections(config, text, of_text),
+    }  # fmt: skip
+
+
+def _kind(m: Metadata) -> tuple[_Kind, str]:
+    projector = m.text("clip.projector_type", "mlp")
+    projector = m.text("clip.vision.projector_type", projector)
+    kind = _KINDS.get(projector)
+    if kind is None:
+        raise UnsupportedModelError(
+            f"{m.path}: clip.projector_type must be one of {', '.join(_KINDS)}, but got "
+            f"{shown(projector)}; Sterna does not run this tower yet"
+        )
+    return kind, projector
+
+
+def _fields(m: Metadata, projector: str, file: GgufModel) -> dict[str, Any]:
+    """Return config.json's fields of the tower and the projector."""
+
+    def number(key: str, default: int | None = None) -> int:
+        return m.integer(f"clip.vision.{key}", default)
+
+    layers = number("block_count")
+    size, patch = number("image_size"), number("patch_size")
+    silu = m.boolean("clip.use_silu", False)
+    vision = {
+        "hidden_size": number("embedding_length"),
+        "intermediate_size": number("feed_forward_length"),
+        "num_hidden_layers": layers,
+        "num_attention_heads": number("attention.head_count"),
+        "image_size": size,
+        "patch_size": patch,
+        "layer_norm_eps": m.number("clip.vision.attention.layer_norm_epsilon", 1e-6),
+    }
+    if projector == "gemma3":
+        factor = number("projector.scale_factor", 4)
+        return {"vision_config": vision, "mm_tokens_per_image": (size // patch // factor) ** 2}
+    if projector == "idefics3":
+        return {"vision_config": vision, "scale_factor": number("projector.scale_factor", 2)}
+    merge = number("spatial_merge_size", 2)
+    if projector == "pixtral":
+        vision["hidden_act"] = "silu" if silu else "gelu"
+        return {
+            "vision_config": vision, "spatial_merge_size": merge,
+            "multimodal_projector_bias": "mm.1.bias" in file.tensors,
+        }  # fmt: skip
+    vision |= {
+        "spatial_merge_size": merge,
+        "num_position_embeddings": file.tensors["v.position_embd.weight"].shape[0],
+        "deepstack_visual_indexes": _deep(m, layers),
+    }
+    return {"vision_config": vision}
+
+
+def _deep(m: Metadata, layers: int) -> list[int]:
+    """Return the layers whose features the text takes."""
+    key = "clip.vision.is_deepstack_layers"
+    return [i for i, deep in enumerate(m.flags(key, layers)) if deep] if key in m else []
+
+
+def _sections(config: dict[str, Any], text: GgufModel, name: str) -> dict[str, Any]:
+    """Return the rotations with their sections of an image's axes, if the text has them."""
+    rope, key = dict(config.get("rope_parameters") or {}), f"{name}.rope.dimension_sections"
+    if key in text.metadata:
+        sections = text.metadata.array(key).tolist()
+        rope |= {"mrope_section": sections[:3], "mrope_interleaved": True}
+    return rope
+
+
+@dataclass
+class MmprojWeights(GgufWeights):
+    """The `WeightSource` of an mmproj file, by the names of the family's checkpoint."""
+
+    _kind_of_file: _Kind = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Find the kind of the file's projector."""
+        self._kind_of_file, _ = _kind(self.model.metadata)
+        layers = self.model.metadata.integer("clip.vision.block_count")
+        self._deep = _deep(self.model.metadata, layers)
+        vision = self.config["vision_config"]
+        self._head_dim = vision["hidden_size"] // vision["num_attention_heads"]
+
+    def vector(self, name: str, *shape: int) -> F32:
+        """Read a small array, float32 of this shape."""
+        info = self._info(self._name(name), shape)
+        values = self._floats(info).values().reshape(shape)
+        if name.endswith(self._kind_of_file.sums):
+            values = values - np.float32(1)
+        self.tensors[name] = values
+        return values
+
+    def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
+        """Pack the rows of `parts`, as `GgufWeights` does."""
+        (part, *others) = parts
+        if others or not part.name.endswith(self._kind_of_file.transposed or ("\0",)):
+            return super().matrix(name, parts)
+        floats = self._floats(self._info(self._name(f"{part.name}.weight"), (part.K, part.M)))
+        rows = Floats(floats.format, np.ascontiguousarray(floats.bits.T))
+        choice = packing.choose(rows, self.format)
+        self.modules[name] = packing.pack([rows], choice, self.threads, part.name)
+        return [self.modules[name]]
+
+    def _name(self, name: str) -> str:
+        module, _, suffix = name.rpartition(".")
+        for pattern, target in self._kind_of_file.modules.items():
+            if match := re.fullmatch(pattern, module):
+                found = match.expand(target)
+                deep = re.sub(r"\{(\d+)\}", lambda at: str(self._deep[int(at[1])]), found)
+                return f"{deep}.{suffix}"
+        return name
+
+    def _part(self, part: Linear) -> TensorInfo:
+        if not part.kernel:
+            return super()._part(part)
+        name = self._name(f"{part.name}.weight")
+        shape = part.kernel if len(part.kernel) == 3 else (part.kernel[0], *part.kernel[2:])
+        return self._info(name, (part.M, *shape))
+
+    def _raw(self, part: Linear) -> U8:
+        """Read the bytes of rows; a patch of two frames has a tensor for each."""
+        info = self._part(part)
+        raw = self.model.read(info.name)
+        if not part.kernel:
+            return raw
+        if len(part.kernel) == 4:
+            second = self._info(f"{info.name}.1", info.shape)
+            both = [
+                one.reshape(part.M, part.kernel[0], -1)
+                for one in (raw, self.model.read(second.name))
+            ]
+            raw = np.stack(both, axis=2)
+        return raw.reshape(part.M, -1)
+
+    def _order(self, module: str, rows: int) -> npt.NDArray[np.intp] | slice:
+        if not self._kind_of_file.permuted or not module.endswith((".q_proj", ".k_proj")):
+            return slice(None)
+        pairs = np.arange(rows).reshape(-1, self._head_dim // 2, 2)
+        return np.asarray(pairs.transpose(0, 2, 1).reshape(-1), np.intp)
+
+    def _scale(self, part: Linear) -> None:
+        return None

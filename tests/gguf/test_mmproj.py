@@ -1,0 +1,181 @@
+"""Towers in files of their own, written with the names of the `gguf` package, make the rows that
+their checkpoints make."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gguf_factory
+import numpy as np
+import pytest
+import seeing_models
+from gguf_factory import Tiny
+from helpers import assert_same_bits
+from model_configs import SIZES
+from seeing_models import SEEING, Seeing
+
+from sterna import loading
+from sterna.engine import Engine
+from sterna.engine.image_encoder import ImageEncoder
+from sterna.errors import RequestError, UnsupportedModelError
+
+gguf = pytest.importorskip("gguf", reason="needs the gguf package")
+
+#: Of a family: the projector, the text's architecture, and the token of images.
+FILES = {
+    "gemma3": ("gemma3", "gemma3", "<image_soft_token>"),
+    "smolvlm": ("idefics3", "llama", "<image>"),
+    "mistral3": ("pixtral", "llama", "[IMG]"),
+    "qwen3-vl": ("qwen3vl_merger", "qwen3vl", "<|image_pad|>"),
+}
+
+
+KEYS: dict[str, dict[str, Any]] = {
+    "gemma3": {
+        "gemma3.attention.sliding_window": 20, "gemma3.attention.layer_norm_rms_epsilon": 1e-6,
+        "gemma3.rope.freq_base": 1e6, "gemma3.rope.freq_base_swa": 10000.0,
+    },
+    "llama": {"llama.attention.layer_norm_rms_epsilon": 1e-6},
+    "qwen3vl": {
+        "qwen3vl.rope.dimension_sections": [4, 3, 1, 0],
+        "qwen3vl.attention.layer_norm_rms_epsilon": 1e-6,
+    },
+}  # fmt: skip
+
+
+def tower_tensors(projector: str, model: Any, seeing: Seeing) -> dict[str, np.ndarray]:
+    """Those of a file, in the order and with the values of llama.cpp's converter."""
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, 8)
+    deep = seeing.vision.get("deepstack_visual_indexes", [])
+    found = {}
+    for name, tensor in model.state_dict().items():
+        w = tensor.float().numpy()
+        if projector == "gemma3":
+            name = name.replace("model.vision_tower.", "vision_tower.vision_model.")
+            name = name.removeprefix("model.").replace("projection_weight", "projection.weight")
+            w = w + 1 if "soft_emb_norm" in name else w
+        name = name.replace("model.vision_tower.", "vision_tower.")
+        name = name.replace("model.multi_modal", "multi_modal").replace("model.visual.", "visual.")
+        if "vision_tower.tr" in name and name.endswith(("q_proj.weight", "k_proj.weight")):
+            heads = seeing.vision["num_attention_heads"]
+            w = w.reshape(heads, 2, -1, w.shape[1]).swapaxes(1, 2).reshape(w.shape)
+        if "deepstack" in name:
+            _, _, i, rest = name.split(".", 3)
+            found[f"v.deepstack.{deep[int(i)]}.{rest.replace('linear_', '')}"] = w
+        elif name.startswith("visual.merger."):
+            name = name.removeprefix("visual.merger.").replace("norm", "v.post_ln")
+            found[name.replace("linear_fc1", "mm.0").replace("linear_fc2", "mm.2")] = w
+        elif name == "visual.patch_embed.proj.weight":
+            found["v.patch_embd.weight"], found["v.patch_embd.weight.1"] = w[:, :, 0], w[:, :, 1]
+        elif "head." not in name:
+            target = names.get_name(name, try_suffixes=(".weight", ".bias"))
+            if target is not None and target.startswith(("v.", "mm.")):
+                found[target] = w
+    return found
+
+
+def write_tower(path: Path, projector: str, model: Any, seeing: Seeing) -> None:
+    v = seeing.vision
+    writer = gguf.GGUFWriter(path, "clip")
+    writer.add_clip_projector_type(projector)
+    writer.add_clip_has_vision_encoder(True)
+    layers = v.get("num_hidden_layers", v.get("depth"))
+    writer.add_vision_block_count(layers)
+    writer.add_vision_embedding_length(v["hidden_size"])
+    writer.add_vision_feed_forward_length(v["intermediate_size"])
+    writer.add_vision_head_count(v.get("num_attention_heads", v.get("num_heads")))
+    writer.add_vision_image_size(v.get("image_size", 64))
+    writer.add_vision_patch_size(v["patch_size"])
+    writer.add_vision_attention_layernorm_eps(v.get("layer_norm_eps", 1e-6))
+    if v.get("hidden_act") == "silu":
+        writer.add_vision_use_silu(True)
+    if "deepstack_visual_indexes" in v:
+        chosen = v["deepstack_visual_indexes"]
+        writer.add_vision_is_deepstack_layers([i in chosen for i in range(layers)])
+    outer = seeing.outer
+    if "spatial_merge_size" in outer:
+        writer.add_vision_spatial_merge_size(outer["spatial_merge_size"])
+    if projector == "gemma3":
+        writer.add_vision_projector_scale_factor(2)
+    if "scale_factor" in outer:
+        writer.add_vision_projector_scale_factor(outer["scale_factor"])
+    for name, w in tower_tensors(projector, model, seeing).items():
+        writer.add_tensor(name, np.ascontiguousarray(w))
+    finish(writer)
+
+
+def finish(writer: Any) -> None:
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def write_text(path: Path, arch: str, token: str, model: Any, seeing: Seeing) -> None:
+    """The text of the model, which has the token of images in its vocabulary."""
+    sizes = SIZES | seeing.text
+    tiny = Tiny(
+        arch=arch, hidden=sizes["hidden_size"], wide=sizes["intermediate_size"],
+        layers=sizes["num_hidden_layers"], heads=sizes["num_attention_heads"],
+        kv_heads=sizes["num_key_value_heads"], head_dim=sizes.get("head_dim", 16), keys=KEYS[arch],
+    )  # fmt: skip
+    values = gguf_factory.metadata(tiny)
+    tokens, merges = values["tokenizer.ggml.tokens"], values["tokenizer.ggml.merges"]
+    removed, tokens[seeing.token] = tokens[seeing.token], token
+    merges = [one for one in merges if removed not in (*one.split(), one.replace(" ", ""))]
+    writer = gguf.GGUFWriter(path, arch)
+    keys = {**KEYS[arch], "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.merges": merges}
+    gguf_factory.add_metadata(writer, replace(tiny, keys=keys))
+    kind = next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == arch)
+    names = gguf.get_tensor_name_map(kind, tiny.layers)
+    for name, tensor in model.state_dict().items():
+        w = tensor.float().numpy()
+        text = name.replace("model.language_model.", "model.").replace("text_model.", "")
+        target = names.get_name(text, try_suffixes=(".weight", ".bias"))
+        if target is None or name.startswith(("model.vision", "model.visual")):
+            continue
+        if arch == "llama" and text.endswith(("q_proj.weight", "k_proj.weight")):
+            w = w.reshape(-1, 2, tiny.head_dim // 2, w.shape[1]).swapaxes(1, 2).reshape(w.shape)
+        if arch == "gemma3" and "norm" in text:
+            w = w + 1
+        if text != "lm_head.weight" or not model.config.tie_word_embeddings:
+            writer.add_tensor(target, np.ascontiguousarray(w))
+    finish(writer)
+
+
+def encoder(path: Path, **options: Any) -> ImageEncoder | None:
+    model = loading.load(path, cached=False, **options)
+    return Engine(model, threads=1, deterministic=True).image_encoder
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_tower_is_its_checkpoint(name: str, tmp_path: Path) -> None:
+    projector, arch, token = FILES[name]
+    seeing = SEEING[name]
+    model = seeing_models.write(tmp_path / "m", seeing)
+    write_text(tmp_path / "text.gguf", arch, token, model, seeing)
+    write_tower(tmp_path / "mmproj-F32.gguf", projector, model, seeing)
+    expected, found = encoder(tmp_path / "m"), encoder(tmp_path / "text.gguf")
+    assert expected is not None
+    assert found is not None
+    assert found.tower.image_token == seeing.token
+    for image in seeing.images(2):
+        assert_same_bits(found.rows(image), expected.rows(image))
+    assert encoder(tmp_path / "text.gguf", mmproj="off") is None
+
+
+def test_other_files(tmp_path: Path) -> None:
+    """A text is no tower; a tower of another kind is refused, where it was asked for."""
+    seeing = SEEING["smolvlm"]
+    model = seeing_models.write(tmp_path / "m", seeing)
+    write_text(tmp_path / "text.gguf", "llama", "<image>", model, seeing)
+    with pytest.raises(RequestError, match="must be a file of a tower"):
+        encoder(tmp_path / "text.gguf", mmproj=tmp_path / "text.gguf")
+    write_tower(tmp_path / "other.gguf", "resampler", model, seeing)
+    with pytest.raises(UnsupportedModelError, match=r"clip\.projector_type"):
+        encoder(tmp_path / "text.gguf", mmproj=tmp_path / "other.gguf")
+    (tmp_path / "other.gguf").rename(tmp_path / "mmproj-other.gguf")
+    with pytest.warns(RuntimeWarning, match=r"text runs alone.*clip\.projector_type"):
+        assert encoder(tmp_path / "text.gguf") is None
