@@ -164,6 +164,10 @@ def test_a_tower_is_its_checkpoint(name: str, tmp_path: Path) -> None:
     for image in seeing.images(2):
         assert_same_bits(found.rows(image), expected.rows(image))
     assert encoder(tmp_path / "text.gguf", mmproj="off") is None
+    loading.save(loading.load(tmp_path / "text.gguf", cached=False), tmp_path / "packed")
+    packed = encoder(tmp_path / "packed")
+    assert packed is not None
+    assert_same_bits(packed.rows(image), expected.rows(image))
 
 
 def test_other_files(tmp_path: Path) -> None:

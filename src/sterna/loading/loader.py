@@ -38,6 +38,8 @@ __all__ = ["load", "load_assets"]
 Wrap = Callable[[WeightSource], WeightSource]
 #: Of a family's module and the text's weights: those of the tower.
 Towers = Callable[[ModuleType, WeightSource], WeightSource]
+#: In the cache's keys of packed forms that may have a tower's weights.
+WITH_TOWER = "-images"
 #: Called with the bytes read so far and the bytes of all tensors.
 Progress = Callable[[int, int], None]
 
@@ -135,13 +137,16 @@ def _open(source: Path, options: _Options, i2s: str | None, cached: bool) -> Mod
         layout, parts = i2s_layout(i2s), [file for file in parts_of(source) if file.is_file()]
         stored = f"{options.format}-{layout}"
         tower = options.mmproj_of(source)
-        parts += [tower] if tower is not None and tower.is_file() else []
+        if tower is not None and tower.is_file():
+            parts, stored = [*parts, tower], f"{stored}{WITH_TOWER}"
         read = partial(_read_gguf, source, layout, tower, options)
     else:
         checkpoint = Checkpoint.open(source)
         assets = FolderAssets.of(checkpoint.path, checkpoint.config)
         if checkpoint.is_packed:
             return _read_packed(checkpoint, assets, options)
+        if "vision_config" in checkpoint.config and options.mmproj != "off":
+            stored = f"{stored}{WITH_TOWER}"
         read = partial(_read_checkpoint, checkpoint, assets, options)
     if not cached or options.wrap is not None or cache.cache_dir() is None:
         return read()
