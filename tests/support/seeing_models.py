@@ -267,6 +267,26 @@ SEEING: dict[str, Seeing] = {
         _grids,
         modalities=True,
     ),
+    "llava-siglip": Seeing(
+        "LlavaForConditionalGeneration",
+        {"model_type": "llama"},
+        {**_VIT, "model_type": "siglip_vision_model"},
+        {"image_token_index": 270, "vision_feature_select_strategy": "full"},
+        _tile(56, 64),
+        _pixels,
+    ),
+    "llava-pixtral": Seeing(
+        "LlavaForConditionalGeneration",
+        {"model_type": "mistral", "sliding_window": None},
+        {**_SIZED, "hidden_act": "gelu"},
+        {
+            "image_token_index": 270,
+            "vision_feature_layer": -1,
+            "vision_feature_select_strategy": "full",
+        },
+        _sized(7, 1),
+        _padded,
+    ),
     "llava-full": Seeing(
         "LlavaForConditionalGeneration",
         {"model_type": "mistral", "sliding_window": None},

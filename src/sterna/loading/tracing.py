@@ -70,7 +70,8 @@ def from_weights(
 def _tower(module: ModuleType, config: TransformerConfig, source: WeightSource) -> Tower | None:
     """Trace what makes vectors of images; None where the model has no such weights, or, with a
     warning, one that Sterna does not run."""
-    if not hasattr(module, "TOWER") or not source.has(module.TOWER):
+    names = getattr(module, "TOWER", ())
+    if not any(map(source.has, (names,) if isinstance(names, str) else names)):
         return None
     try:
         found: Tower = module.tower(config, source)

@@ -13,7 +13,7 @@ SKIPPED     prefixes of tensors that are not read -> what these are; with {num_h
             the number behind the last layer's, where config.json has num_nextn_predict_layers
 predictor   a function that returns the graph of an MTP layer, or None; called after `build`
 tower       a function that returns the `vision.Tower` of a model that sees images; TOWER: the name
-            of a matrix that only checkpoints with one have
+            of a matrix that only checkpoints with one have, or several such names
 GGUF        `general.architecture` of GGUF files -> a `GgufArchitecture` of `gguf_architecture`;
             GGUF_WITH_EXPERTS: of files that share a name with models without experts
 

@@ -79,7 +79,7 @@ def tower(c: TransformerConfig, w: WeightSource) -> Tower:
     v, f = vision_config(siglip, c.fields), c.fields
     side, tokens = vit.side_of(v), f.count("mm_tokens_per_image", 256)
     edge = side // int(tokens**0.5)
-    encoder = vit.encoder(v, w, siglip.VIT)
+    encoder = siglip.encoder(v, w)
 
     def project(g: GraphBuilder, x: Value) -> None:
         norm = "multi_modal_projector.mm_soft_emb_norm"

@@ -44,7 +44,7 @@ def tower(c: TransformerConfig, w: WeightSource) -> Tower:
     side = vit.side_of(v)
     # transformers finds a patch's position by its place as a fraction of the tile. In sizes that
     # are published it is the patch's own.
-    encoder = vit.encoder(v, w, siglip.VIT)
+    encoder = siglip.encoder(v, w)
 
     def project(g: GraphBuilder, x: Value) -> None:
         part = Linear(PROJECTION, c.hidden_size, x.width)

@@ -1,10 +1,12 @@
-"""LLaVA 1.5: a Llama or a Mistral behind CLIP, whose patches are tokens. arXiv 2310.03744.
+"""LLaVA 1.5, and Pixtral 12B in its form: a Llama or a Mistral behind an encoder whose patches are
+tokens. arXiv 2310.03744, 2410.07073.
 
 rows = linear_2(gelu(linear_1(patches)))
 """
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 from sterna.graph import GraphBuilder, Value
@@ -12,7 +14,7 @@ from sterna.models import llama, towers
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
 from sterna.models.llama import build as build
-from sterna.models.vision import clip, vit
+from sterna.models.vision import clip, pixtral, siglip
 from sterna.models.vision.projectors import two_layers
 from sterna.models.vision.tower import Tower, graph_of, vision_config
 from sterna.weights.sources import WeightSource
@@ -21,7 +23,10 @@ ARCHITECTURES = ("LlavaForConditionalGeneration",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
 DEFAULTS: dict[str, Any] = {**llama.DEFAULTS, "tie_word_embeddings": False}
-TOWER = clip.VIT.patch_matrix
+ENCODERS: dict[str, ModuleType] = {
+    "clip_vision_model": clip, "siglip_vision_model": siglip, "pixtral": pixtral,
+}  # fmt: skip
+TOWER = (clip.VIT.patch_matrix, pixtral.PATCHES)
 PREFIXES, SKIPPED = towers.PREFIXES, towers.SKIPPED
 
 
@@ -39,15 +44,16 @@ def tower(c: TransformerConfig, w: WeightSource) -> Tower:
     """Write the encoder of images and its projector."""
     f = c.fields
     kind = f.mapping("vision_config").get("model_type", "clip_vision_model")
-    f.supported("vision_config.model_type", kind, "clip_vision_model")
+    if kind not in ENCODERS:
+        f.supported("vision_config.model_type", kind, "clip_vision_model")
     f.supported("projector_hidden_act", f.config.get("projector_hidden_act", "gelu"), "gelu")
-    v, layer = vision_config(clip, f), f.config.get("vision_feature_layer", -2)
+    v, layer = vision_config(ENCODERS[kind], f), f.config.get("vision_feature_layer", -2)
     if type(layer) is not int or not -v.n_layers <= layer < 0:
         f.supported("vision_feature_layer", layer, -2)
     chosen = f.config.get("vision_feature_select_strategy", "default")
     if chosen not in ("default", "full"):
         f.supported("vision_feature_select_strategy", chosen, "default")
-    encoder = vit.encoder(v, w, clip.VIT, v.n_layers + 1 + layer)
+    encoder = ENCODERS[kind].encoder(v, w, v.n_layers + 1 + layer)
     bias = f.config.get("multimodal_projector_bias") is not False
 
     def project(g: GraphBuilder, x: Value) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from sterna.models.vision.vit import Vit
+from sterna.models.vision import vit
 from sterna.models.vision.vit import complete as complete
 
 ACTIVATION = "gelu_pytorch_tanh"
@@ -14,4 +15,5 @@ DEFAULTS: dict[str, Any] = {
     "num_attention_heads": 12, "num_channels": 3, "image_size": 224, "patch_size": 16,
     "hidden_act": ACTIVATION, "layer_norm_eps": 1e-6,
 }  # fmt: skip
-VIT = Vit()
+VIT = vit.Vit()
+encoder = partial(vit.encoder, VIT)

@@ -74,7 +74,7 @@ def side_of(c: TransformerConfig) -> int:
 
 
 def encoder(
-    c: TransformerConfig, w: WeightSource, vit: Vit, n_layers: int | None = None
+    vit: Vit, c: TransformerConfig, w: WeightSource, n_layers: int | None = None
 ) -> Encoder:
     """Write an encoder of square images, with a learned position for each patch.
 
