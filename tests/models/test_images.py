@@ -3,6 +3,7 @@ bits however a prompt is computed."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,8 @@ def test_a_known_image_is_not_encoded_again(
             encoded.append(image), old(self, image)
         )[1],
     )  # fmt: skip
-    images = seeing.images(2)
+    images = seeing.images(1)
+    images.append(replace(images[0], pixels=-images[0].pixels))
     prompt = [*range(100), *seeing.prompt(images[:1]), *range(64)]
     llm = LLM(folder, cache=False, cache_disk=tmp_path)
     first = answer(llm, seeing, prompt, images[:1])
@@ -126,7 +128,8 @@ def test_a_known_image_is_not_encoded_again(
     again = LLM(folder, cache=False, cache_disk=tmp_path)
     for image, expected in ((images[1], other), (images[0], first)):
         assert answer(again, seeing, prompt, [image]) == expected
-    assert len(encoded) == 2
+    # Recurrent states and windows of the end are in no file, if it was reached in one step.
+    assert len(encoded) == 2 or again.engine.kv_cache.needs_snapshots
     fresh = LLM(folder, cache=False, prefix_cache=False)
     assert answer(fresh, seeing, prompt, images[1:]) == other
 
