@@ -38,13 +38,20 @@ class ProcessedImage(Protocol):
     """
 
     @property
-    def pixels(self) -> F32: ...
+    def pixels(self) -> F32:
+        """What the tower takes."""
+
     @property
-    def grid(self) -> Grid: ...
+    def grid(self) -> Grid:
+        """Frames, rows and columns of patches or tiles."""
+
     @property
-    def tokens(self) -> int: ...
+    def tokens(self) -> int:
+        """Rows that the tower makes."""
+
     @property
-    def digest(self) -> bytes: ...
+    def digest(self) -> bytes:
+        """Equal for equal images alone."""
 
 
 class ImageEncoder:

@@ -26,9 +26,12 @@ class PromptImage(Protocol):
     """
 
     @property
-    def image(self) -> ProcessedImage: ...
+    def image(self) -> ProcessedImage:
+        """The image."""
+
     @property
-    def positions(self) -> I32: ...
+    def positions(self) -> I32:
+        """Where its rows stand, int32."""
 
 
 class PromptImages:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from sterna.graph import GraphBuilder, Value
-from sterna.models import llama, qwen2
+from sterna.models import llama, qwen2, towers
 from sterna.models.config import TransformerConfig
 from sterna.models.gguf_architecture import INPUT_NORMS, LINEARS, QK_NORMS, READS, GgufArchitecture
 from sterna.models.layers import AttentionOptions, HeadNorms
@@ -30,4 +30,5 @@ GGUF = {
 
 def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`; returns the logits."""
-    return llama.build(g, c, w, attention=AttentionOptions(qk_norm=HeadNorms()))
+    attention = AttentionOptions(qk_norm=HeadNorms())
+    return llama.build(g, towers.placed(c), w, attention=attention, behind=towers.behind(g, c))

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
-from sterna.models import llama, qwen3, towers
+from sterna.models import qwen3, towers
 from sterna.models.config import MAX_HEAD_DIM, TransformerConfig
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import LINEARS, QK_NORMS, READS, GgufArchitecture
-from sterna.models.layers import AttentionOptions, HeadNorms
+from sterna.models.qwen3 import build as build
 from sterna.models.vision import qwen3_vl
 from sterna.models.vision.tower import Tower
 from sterna.weights.sources import WeightSource
@@ -36,31 +35,21 @@ def complete(f: Fields) -> dict[str, Any]:
     head_dim = t.count("head_dim", most=MAX_HEAD_DIM)
     rope = t.mapping("rope_parameters")
     rotations = towers.text_rotations(t, rope, head_dim)
-    return {**t.config, "rope_parameters": rotations, towers.AXES: towers.axes_of(rope)}
-
-
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    deep = len(_deep(c)) if c.sees else 0
-
-    def behind(x: Value, layer: int) -> Value:
-        if layer >= deep:
-            return x
-        return g.features(x, (layer + 1) * c.hidden_size, f"model.layers.{layer}.features")
-
-    attention = AttentionOptions(qk_norm=HeadNorms())
-    return llama.build(g, towers.placed(c), w, attention=attention, behind=behind)
+    return {
+        **t.config, "rope_parameters": rotations, towers.AXES: towers.axes_of(rope),
+        towers.DEEP: _deep(f),
+    }  # fmt: skip
 
 
 def tower(c: TransformerConfig, w: WeightSource) -> Tower:
     """Write the encoder of images and its projectors."""
-    return qwen3_vl.tower(c, w, _deep(c))
+    return qwen3_vl.tower(c, w, c.fields.config[towers.DEEP])
 
 
-def _deep(c: TransformerConfig) -> list[int]:
+def _deep(f: Fields) -> list[int]:
     """Return the encoder's layers whose features the text's first layers take."""
-    f = c.fields.having(c.fields.mapping("vision_config"))
-    layers = f.config.get("deepstack_visual_indexes", [8, 16, 24])
+    vision = f.having(f.mapping("vision_config"))
+    layers = vision.config.get("deepstack_visual_indexes", [8, 16, 24])
     if not isinstance(layers, list) or not all(type(i) is int and i >= 0 for i in layers):
-        f.fail("deepstack_visual_indexes", "a list of layers", layers)
+        vision.fail("deepstack_visual_indexes", "a list of layers", layers)
     return list(layers)

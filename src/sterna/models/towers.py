@@ -6,16 +6,30 @@ transformers and by family.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from sterna.graph import GraphBuilder, Value
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
 
-__all__ = ["AXES", "PREFIXES", "SKIPPED", "axes_of", "placed", "text_fields", "text_rotations"]
+__all__ = [
+    "AXES",
+    "DEEP",
+    "PREFIXES",
+    "SKIPPED",
+    "axes_of",
+    "behind",
+    "placed",
+    "text_fields",
+    "text_rotations",
+]
 
 #: A field of ours: the axis that each rotated pair turns by, in a model that sees images.
 AXES = "mrope_axes"
+#: A field of ours: the encoder's layers whose features the text's first layers take.
+DEEP = "deep_features"
 
 #: Prefixes of the text's tensors -> in a checkpoint of text alone.
 PREFIXES = {
@@ -85,3 +99,15 @@ def placed(c: TransformerConfig) -> TransformerConfig:
             replace(a, rotary=a.rotary and replace(a.rotary, axes=tuple(axes))) for a in c.attention
         ),
     )
+
+
+def behind(g: GraphBuilder, c: TransformerConfig) -> Callable[[Value, int], Value]:
+    """Return what adds features of images to the rows of the first layers' results."""
+    deep = len(c.fields.config.get(DEEP) or ()) if c.sees else 0
+
+    def add(x: Value, layer: int) -> Value:
+        if layer >= deep:
+            return x
+        return g.features(x, (layer + 1) * c.hidden_size, f"model.layers.{layer}.features")
+
+    return add
