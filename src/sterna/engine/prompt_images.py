@@ -105,7 +105,7 @@ class PromptImages:
             at[here[1:]] = np.diff(own, axis=0)
             at[here[-1] + 1] = own.max() + 1 - own[-1]
         at[0] = 0
-        return np.cumsum(at, axis=0, dtype=np.int32)
+        return np.asarray(np.cumsum(at, axis=0, dtype=np.int32))
 
     def coordinates(self, begin: int, end: int) -> I32 | None:
         """Return the coordinates of positions [begin, end), also behind the prompt; int32
@@ -115,7 +115,7 @@ class PromptImages:
         last = len(self._coordinates) - 1
         positions = np.arange(begin, end)
         beyond = np.maximum(positions - last, 0).astype(np.int32)
-        return self._coordinates[np.minimum(positions, last)] + beyond[:, None]
+        return np.asarray(self._coordinates[np.minimum(positions, last)] + beyond[:, None])
 
     def end_of_step(self, begin: int, end: int) -> int:
         """Return where a step of positions [begin, end) may end: no run of positions that see each

@@ -110,8 +110,8 @@ def images_of(inputs: SequenceOf[StepInput], tokens: I32) -> StepImages | None:
             n_rows += len(rows)
             together += [(n, *run) for run in i.images.together(begin, end)]
         first += len(i.tokens)
-    rows = np.concatenate(found) if n_rows else None
-    return rows, together, coordinates if placed else None
+    features = np.concatenate(found) if n_rows else None
+    return features, together, coordinates if placed else None
 
 
 def split_outputs(

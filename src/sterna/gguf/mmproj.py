@@ -184,7 +184,7 @@ def _fields(m: Metadata, projector: str, file: GgufModel) -> dict[str, Any]:
     layers = number("block_count")
     size, patch = number("image_size"), number("patch_size")
     silu = m.boolean("clip.use_silu", False)
-    vision = {
+    vision: dict[str, Any] = {
         "hidden_size": number("embedding_length"),
         "intermediate_size": number("feed_forward_length"),
         "num_hidden_layers": layers,

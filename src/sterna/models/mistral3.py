@@ -67,7 +67,7 @@ def tower(c: TransformerConfig, w: WeightSource) -> Tower:
         assert grid is not None
         squares = side_by_side(features, grid[1], grid[2], edge)
         apart = squares.reshape(len(squares), edge**2, -1)
-        return apart.transpose(0, 2, 1).reshape(len(squares), -1)
+        return np.asarray(apart.transpose(0, 2, 1).reshape(len(squares), -1))
 
     return Tower(
         encoder, graph_of(v, v.hidden_size * edge**2, project), c.hidden_size,

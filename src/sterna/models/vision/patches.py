@@ -33,7 +33,7 @@ def patch_rows(pixels: F32, patch: int) -> F32:
     """
     channels, height, width = pixels.shape
     tiled = pixels.reshape(channels, height // patch, patch, width // patch, patch)
-    return tiled.transpose(1, 3, 0, 2, 4).reshape(-1, channels * patch * patch)
+    return np.asarray(tiled.transpose(1, 3, 0, 2, 4).reshape(-1, channels * patch * patch))
 
 
 def average_pool(rows: F32, side: int, edge: int) -> F32:
@@ -43,14 +43,14 @@ def average_pool(rows: F32, side: int, edge: int) -> F32:
     for y in range(edge):
         for x in range(edge):
             total += tiled[:, y, :, x]
-    return (total / np.float32(edge * edge)).reshape(-1, rows.shape[1])
+    return np.asarray((total / np.float32(edge * edge)).reshape(-1, rows.shape[1]))
 
 
 def side_by_side(rows: F32, height: int, width: int, edge: int) -> F32:
     """Return squares of edge * edge patches of an image of height * width patches, as rows of all
     their features, line by line: float32 [squares, edge * edge * features]."""
     tiled = rows.reshape(height // edge, edge, width // edge, edge, -1)
-    return tiled.transpose(0, 2, 1, 3, 4).reshape(-1, edge * edge * rows.shape[1])
+    return np.asarray(tiled.transpose(0, 2, 1, 3, 4).reshape(-1, edge * edge * rows.shape[1]))
 
 
 def lines_and_columns(grid: tuple[int, int, int] | None) -> I32:
@@ -70,7 +70,7 @@ def in_squares(
     other."""
     assert grid is not None
     tiled = rows.reshape(grid[1] // edge, edge, grid[2] // edge, edge, -1)
-    return tiled.transpose(0, 2, 1, 3, 4).reshape(rows.shape)
+    return np.asarray(tiled.transpose(0, 2, 1, 3, 4).reshape(rows.shape))
 
 
 def interpolated(table: F32, side: int, height: int, width: int) -> F32:

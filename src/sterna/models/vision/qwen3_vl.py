@@ -84,7 +84,7 @@ def tower(c: TransformerConfig, w: WeightSource, deep: Sequence[int] = ()) -> To
 
     def merged(features: F32, grid: Grid) -> F32:
         apart = features.reshape(-1, edge**2, parts, d)
-        return apart.transpose(0, 2, 1, 3).reshape(-1, parts * merged_width)
+        return np.asarray(apart.transpose(0, 2, 1, 3).reshape(-1, parts * merged_width))
 
     def places(grid: Grid) -> I32:
         assert grid is not None
