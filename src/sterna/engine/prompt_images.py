@@ -79,18 +79,18 @@ class PromptImages:
     def _keys(self, tokens: I32) -> I32:
         """What a position's keys and values depend on: its image, or all images of its run where
         these see each other."""
-        keys = tokens.copy()
+        keys: I32 = tokens.copy()
         if not self._encoder.tower.together:
             numbers = [number_of(image.digest) for image in self._images]
             keys[self._at] = np.take(np.array(numbers, np.int32), self._image_of)
-            return keys
+            return np.asarray(keys)
         for begin in np.unique(self._begins):
             here = self._begins == begin
             found = hashlib.sha256()
             for i, row in zip(self._image_of[here], self._row_of[here], strict=True):
                 found.update(self._images[i].digest + int(row).to_bytes(8, "little"))
             keys[self._at[here]] = number_of(found.digest())
-        return keys
+        return np.asarray(keys)
 
     def _placed(self, length: int) -> I32 | None:
         """Return the coordinates of all positions, and of the one behind them; int32 [n + 1, 3]."""
