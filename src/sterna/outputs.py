@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
-from sterna.chat.reasoning import split_reasoning
+from sterna.chat.reasoning import Thoughts, split_reasoning
 from sterna.one_at_a_time import OneAtATime
 
 __all__ = [
@@ -94,6 +95,7 @@ class Completion:
         stats: Counts and times.
         stop_string: The stop string that ended it, if one did.
         thinks: Whether the text begins within reasoning that the prompt opened.
+        thoughts: The marks around reasoning.
     """
 
     text: str = ""
@@ -103,16 +105,29 @@ class Completion:
     stats: Stats = field(default_factory=Stats)
     stop_string: str | None = None
     thinks: bool = False
+    thoughts: Thoughts = field(default_factory=Thoughts, repr=False)
 
     @property
     def content(self) -> str:
         """The text after the reasoning; empty until that ends."""
-        return split_reasoning(self.text, self.thinks)[1]
+        return split_reasoning(self.text, self.thinks, self.thoughts)[1]
 
     @property
     def reasoning(self) -> str:
-        """The reasoning (<think> … </think>) that begins the text; empty without any."""
-        return split_reasoning(self.text, self.thinks)[0]
+        """The reasoning, such as <think> … </think>, that begins the text; empty without any."""
+        return split_reasoning(self.text, self.thinks, self.thoughts)[0]
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The answer as a message, for the next turn.
+
+        Reasoning within <think> stays in its content, where templates look for it; that of other
+        families has a field of its own.
+        """
+        if not self.reasoning or self.thoughts == Thoughts():
+            return {"role": "assistant", "content": self.text}
+        said = {"role": "assistant", "content": self.content}
+        return {**said, "reasoning_content": self.reasoning}
 
     @property
     def prompt_tokens(self) -> int:

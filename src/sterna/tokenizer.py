@@ -233,6 +233,11 @@ class Tokenizer:
         matches = [(len(t), id) for t, id in self.added.items() if text.startswith(t)]
         return max(matches)[1] if matches else None
 
+    def special_in(self, text: str) -> frozenset[int]:
+        """Return the ids of the special tokens that occur in a text."""
+        found = ((token, id) for token, id in self.added.items() if id in self._special)
+        return frozenset(id for token, id in found if token in text)
+
     def _token(self, id: int) -> str | None:
         try:
             number = operator.index(id)  # numpy's whole numbers are ids, too
@@ -250,17 +255,23 @@ class Tokenizer:
 class Detokenizer:
     """Turns a stream of ids into text, holding back the bytes of an unfinished character.
 
-    prompt: the ids before the stream. Their text is not repeated, but decides whether a leading
-    space belongs to the text, and a character may begin there. The library's `DecodeStream` would
-    repeat the begin of such a character, drops the end of a text that ends inside one, and fails
-    after bytes that are no character (test_tokenizer.py).
+    skip_special: leave out special tokens, but those of `visible`. prompt: the ids before the
+    stream. Their text is not repeated, but decides whether a leading space belongs to the text, and
+    a character may begin there. The library's `DecodeStream` would repeat the begin of such a
+    character, drops the end of a text that ends inside one, and fails after bytes that are no
+    character (test_tokenizer.py).
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, prompt: Sequence[int] = (), *, skip_special: bool = True
+        self,
+        tokenizer: Tokenizer,
+        prompt: Sequence[int] = (),
+        *,
+        skip_special: bool = True,
+        visible: frozenset[int] = frozenset(),
     ) -> None:
         self._tokenizer = tokenizer
-        self._skip = tokenizer._special if skip_special else frozenset[int]()
+        self._skip = tokenizer._special - visible if skip_special else frozenset[int]()
         self._decoder = tokenizer._decoder
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._first = True

@@ -16,7 +16,7 @@ from sterna.chat import ChatTemplate
 from sterna.server.chat_rendering import TemplateInput, render_prompt
 from sterna.server.output_parser import OutputParser
 from sterna.server.tool_call_formats import for_template as told
-from sterna.server.tool_call_formats import format_of, hermes, llama3, mistral, qwen3_coder
+from sterna.server.tool_call_formats import format_of, hermes, llama3, qwen3_coder
 from sterna.server.tool_choice import parse_tools
 
 FORMS = {
@@ -25,14 +25,16 @@ FORMS = {
     "NousResearch-Hermes-3-Llama-3.1-8B-tool_use": hermes,
     "Qwen3.5-4B": qwen3_coder, "Qwen3-Coder": qwen3_coder,
     "meta-llama-Llama-3.1-8B-Instruct": llama3, "meta-llama-Llama-3.3-70B-Instruct": llama3,
-    "mistralai-Mistral-Nemo-Instruct-2407": mistral,
 }  # fmt: skip
-#: Templates without a place for tools, with formats of their own, or that mention <tool_call> or
-#: "parameters" for another format.
+#: Templates whose format is derived, or known by the template's text.
+OWN = (
+    "mistralai-Mistral-Nemo-Instruct-2407", "GLM-4.6", "google-gemma-4-31B-it",
+    "CohereForAI-c4ai-command-r7b-12-2024-tool_use",
+)  # fmt: skip
+#: Templates without a place for tools, or that mention <tool_call> or "parameters" only.
 NO_FORM = (
     "deepseek-ai-DeepSeek-R1-Distill-Llama-8B", "google-gemma-2-2b-it",
-    "microsoft-Phi-3.5-mini-instruct", "HuggingFaceTB-SmolLM3-3B", "GLM-4.6",
-    "CohereForAI-c4ai-command-r7b-12-2024-tool_use", "google-gemma-4-31B-it",
+    "microsoft-Phi-3.5-mini-instruct", "HuggingFaceTB-SmolLM3-3B",
 )  # fmt: skip
 CUT = '{"city": "Par'
 SCHEMA = {
@@ -76,6 +78,12 @@ def test_a_template_shows_its_form(name: str) -> None:
     assert told(template(name), [ASKED], [TOOL]) == ([ASKED], [TOOL])
 
 
+@pytest.mark.parametrize("name", OWN)
+def test_a_template_has_a_form_of_its_own(name: str) -> None:
+    assert format_of(template(name)) not in (hermes.FORMAT, llama3.FORMAT, qwen3_coder.FORMAT)
+    assert told(template(name), [ASKED], [TOOL]) == ([ASKED], [TOOL])
+
+
 @pytest.mark.parametrize("name", NO_FORM)
 def test_tools_without_a_form_are_told(llm: LLM, name: str) -> None:
     """In the system prompt, or where a template takes none, in the first message; calls and results
@@ -96,7 +104,7 @@ def test_of_python_as_well(llm: LLM) -> None:
     assert "<tool_response>" not in llm.chat_prompt([ASKED], tools=[TOOL])
 
 
-@pytest.mark.parametrize("name", [*FORMS, *NO_FORM])
+@pytest.mark.parametrize("name", [*FORMS, *OWN, *NO_FORM])
 def test_a_call_that_was_cut_comes_back(llm: LLM, name: str) -> None:
     llm.renderer.template = template(name)
     prompt = render_prompt(llm, TemplateInput(called(CUT), [TOOL]))

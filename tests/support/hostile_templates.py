@@ -80,7 +80,11 @@ ATTACKS = {
     "classes by format": "{{ '{0.__class__.__mro__}'.format('') }}",
     "classes by attr": "{{ '' | attr('__class__') }}",
     "classes by map": "{{ [''] | map(attribute='__class__.__mro__') | list }}",
-    "mutation": "{{ messages.append(1) }}",
+    "mutation": "{{ messages.append({}) }}",
+    "appending": "{% set x = [] %}{% for i in range(99999) %}{% for j in range(99999) %}"
+    "{{ x.append('x' * 1000) }}{% endfor %}{% endfor %}",
+    "endless list": "{% set x = [1] %}{% for i in x %}{{ x.append(i) }}{% endfor %}",
+    "list of itself": "{% set x = [] %}{{ x.append(x) }}",
     "include": "{% include '/etc/passwd' %}",
     "import": "{% import 'os' as os %}",
     "extends": "{% extends '/etc/passwd' %}",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["object_of", "with_other_arguments"]
+__all__ = ["object_of", "with_other_arguments", "with_short_ids"]
 
 _TRIES = 4  #: how many of the last ends of members to cut at before giving a text up
 
@@ -19,6 +20,24 @@ def with_other_arguments(messages: list[dict[str, Any]]) -> Iterator[list[dict[s
     for kind, spell in ((str, object_of), (dict, _text_of)):
         if any(isinstance(call.get("arguments"), kind) for call in _calls(messages)):
             yield [_with(message, kind, spell) for message in messages]
+
+
+def with_short_ids(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages whose ids of calls have nine characters, as Mistral's templates demand."""
+    copied: list[dict[str, Any]] = json.loads(json.dumps(messages))
+    for message in copied:
+        calls = message.get("tool_calls")
+        for call in calls if isinstance(calls, list) else ():
+            if isinstance(call, dict) and "id" in call:
+                call["id"] = _short(call["id"])
+        if "tool_call_id" in message:
+            message["tool_call_id"] = _short(message["tool_call_id"])
+    return copied
+
+
+def _short(id: object) -> str:
+    text = str(id)
+    return text if len(text) == 9 else hashlib.sha256(text.encode()).hexdigest()[:9]
 
 
 def _calls(messages: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

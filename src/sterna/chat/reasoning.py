@@ -1,14 +1,86 @@
-"""Reasoning: what a model thinks between <think> and </think> before the content of its answer."""
+"""Reasoning: what a model thinks before the content of its answer, between the family's marks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-__all__ = ["CLOSE", "OPEN", "ReasoningState", "disables_reasoning", "split_reasoning"]
+__all__ = [
+    "CLOSE",
+    "OPEN",
+    "ReasoningState",
+    "Thoughts",
+    "disables_reasoning",
+    "split_reasoning",
+    "thoughts_of",
+]
 
 OPEN, CLOSE = "<think>", "</think>"
+
+
+@dataclass(frozen=True)
+class Thoughts:
+    """The marks around thoughts.
+
+    opens, closes: around thoughts. dropped: marks around the content, which are no part of it.
+    closing: what to write to end thoughts early; by default what closes them.
+    """
+
+    opens: str = OPEN
+    closes: str = CLOSE
+    dropped: tuple[str, ...] = ()
+    closing: str = f"\n{CLOSE}\n\n"
+
+    @property
+    def marks(self) -> str:
+        """All texts whose special tokens a parser has to see."""
+        return "\n".join((self.opens, self.closes, *self.dropped))
+
+    def without(self, text: str) -> str:
+        """Return a text without empty thoughts, and marks of content, at its start."""
+        rest = text.lstrip()
+        for mark in (self.opens.strip(), self.closes.strip(), *self.dropped):
+            if mark and rest.startswith(mark):
+                return self.without(rest[len(mark) :]).lstrip()
+        return text
+
+
+#: Marks of families other than <think>, by which their templates are known.
+_FAMILIES = tuple(
+    Thoughts(opens, closes, tuple(dropped), closes)
+    for opens, closes, *dropped in (
+        ("[THINK]", "[/THINK]"),  # Magistral, Ministral 3
+        ("<|START_THINKING|>", "<|END_THINKING|>"),  # Command R7B, Command A
+        ("<|channel>thought\n", "<channel|>"),  # Gemma 4
+        ("<|inner_prefix|>", "<|inner_suffix|>"),  # Apertus
+        ("<seed:think>", "</seed:think>"),  # Seed-OSS
+        ("<mm:think>", "</mm:think>"),  # MiniMax M3
+        ("<think:opensource>", "</think:opensource>"),  # Hunyuan 3
+        ("<|open|>think<|sep|>", "<|close|>think<|sep|>", "<|open|>response<|sep|>",
+         "<|close|>response<|sep|>", "<|close|>message<|sep|>", "<|sep|>"),  # Kimi K3
+        ("Here are my reasoning steps:\n", "[BEGIN FINAL RESPONSE]",
+         "[END FINAL RESPONSE]"),  # Apriel
+    )
+)  # fmt: skip
+
+
+def thoughts_of(mentions: Callable[[str], bool], render: Callable[[], str]) -> Thoughts | None:
+    """Return the marks of a template's family; None if it has no thoughts that are known.
+
+    mentions: whether the template has a text. render: renders an answer with thoughts, for
+    templates that make their marks of parts.
+    """
+    for family in (Thoughts(), *_FAMILIES):
+        opens, closes = family.opens.strip(), family.closes.strip()
+        if mentions(closes) and (family.opens == OPEN or mentions(opens)):
+            return family
+    rendered = render()
+    for family in _FAMILIES:
+        if family.opens.strip() in rendered and family.closes.strip() in rendered:
+            return family
+    return None
 
 
 class ReasoningState(Enum):
@@ -23,17 +95,21 @@ class ReasoningState(Enum):
     CLOSED = "closed"
 
     @classmethod
-    def after_prompt(cls, prompt: str, reasons: bool) -> ReasoningState:
-        """Return the state after a prompt. reasons: whether its template mentions reasoning."""
+    def after_prompt(cls, prompt: str, thoughts: Thoughts | None) -> ReasoningState:
+        """Return the state after a prompt. thoughts: the marks of its template, if it has such."""
         text = prompt.rstrip()
-        if text.endswith(OPEN):
+        if thoughts is None:
+            return cls.CLOSED
+        if text.endswith(thoughts.opens.strip()):
             return cls.OPENED
-        return cls.FREE if reasons and not text.endswith(CLOSE) else cls.CLOSED
+        return cls.CLOSED if text.endswith(thoughts.closes.strip()) else cls.FREE
 
     @classmethod
-    def after_start(cls, answer: str) -> ReasoningState:
+    def after_start(cls, answer: str, thoughts: Thoughts | None = None) -> ReasoningState:
         """Return the state after the start of an answer that is to be continued."""
-        return cls.OPENED if answer.rfind(OPEN) > answer.rfind(CLOSE) else cls.CLOSED
+        marks = thoughts or Thoughts()
+        opened = answer.rfind(marks.opens.strip()) > answer.rfind(marks.closes.strip())
+        return cls.OPENED if opened else cls.CLOSED
 
 
 def disables_reasoning(variables: Mapping[str, Any]) -> bool:
@@ -42,10 +118,10 @@ def disables_reasoning(variables: Mapping[str, Any]) -> bool:
     return False in said or variables.get("reasoning_effort") == "none"
 
 
-def split_reasoning(text: str, opened: bool) -> tuple[str, str]:
+def split_reasoning(text: str, opened: bool, thoughts: Thoughts = Thoughts()) -> tuple[str, str]:
     """Split an answer into reasoning and content. opened: whether the prompt opened reasoning."""
-    inside = text if opened else text.lstrip().removeprefix(OPEN)
+    inside = text if opened else text.lstrip().removeprefix(thoughts.opens)
     if not opened and inside == text.lstrip():
         return "", text
-    reasoning, closed, rest = inside.partition(CLOSE)
+    reasoning, closed, rest = inside.partition(thoughts.closes)
     return reasoning.lstrip("\n"), rest.lstrip("\n") if closed else ""

@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -56,7 +57,7 @@ METHODS: dict[type, frozenset[str]] = {
         "splitlines startswith strip swapcase title upper"
     ),
     dict: _names("get items keys values"),
-    list: _names("count index"),
+    list: _names("append count index pop"),
     tuple: _names("count index"),
 }
 #: Calls whose result or time can grow with the product of their arguments' sizes.
@@ -200,6 +201,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             return args[0]
         method = getattr(obj, "__wrapped__", obj)  # the sandbox wraps str.format
         subject, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
+        if isinstance(subject, list) and name == "append":
+            _allow_append(args)
         if isinstance(subject, str) and name in GROWING | {"join"}:
             allow(name, subject, [*args, *_given(kwargs)])
         if isinstance(subject, str) and name in ("split", "rsplit", "splitlines"):
@@ -234,7 +237,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         """Whether a template may see `value`: data, METHODS and jinja2's own objects."""
-        if not super().is_safe_attribute(obj, attr, value):
+        changes = isinstance(obj, list) and attr in METHODS[list]  # jinja2's sandbox refuses these
+        if not changes and not super().is_safe_attribute(obj, attr, value):
             return False
         if isinstance(obj, (LoopContext, Macro, Namespace, BlockReference, TemplateReference)):
             return True
@@ -265,6 +269,14 @@ def _allow_arithmetic(operator: str, left: Any, right: Any) -> None:
         return
     if chars > MAX_CHARS:
         raise OverBudget(f"{MAX_CHARS} characters in a value")
+
+
+def _allow_append(items: Iterable[object]) -> None:
+    """Count what a list grows by; it takes no containers, so no list becomes part of itself."""
+    for item in items:
+        if not (item is None or isinstance(item, (str, int, float))):
+            raise SecurityError("lists in chat templates grow only by texts and numbers")
+        current().spend(8 + sys.getsizeof(item))
 
 
 def _given(kwargs: Mapping[str, Any]) -> list[object]:

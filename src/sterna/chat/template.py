@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sterna.chat.calls import with_other_arguments
+from sterna.chat.calls import with_other_arguments, with_short_ids
 from sterna.chat.messages import (
     MARK,
     check_messages,
@@ -25,7 +25,7 @@ from sterna.chat.messages import (
     text_until_mark,
 )
 from sterna.chat.named import NAMED
-from sterna.chat.reasoning import CLOSE, ReasoningState, disables_reasoning
+from sterna.chat.reasoning import ReasoningState, Thoughts, disables_reasoning, thoughts_of
 from sterna.chat.sources import malformed, named_templates, read_text, special_tokens
 from sterna.chat.tools import has_calls, tools_in_messages, with_all_fields
 from sterna.errors import ModelFormatError, RequestError, shown
@@ -181,13 +181,21 @@ class ChatTemplate:
         rendered = self._render_in_any_form("tool_use" if tools else "default", values)
         if continue_final_message:
             return text_until_mark(rendered)
-        if silent and self.reasoning_state(rendered) is ReasoningState.OPENED:
-            return f"{rendered.rstrip()}\n\n{CLOSE}\n\n"
+        if silent and self.thoughts and self.reasoning_state(rendered) is ReasoningState.OPENED:
+            return f"{rendered.rstrip()}\n\n{self.thoughts.closes}\n\n"
         return rendered
 
     def reasoning_state(self, prompt: str) -> ReasoningState:
         """Return how an answer to a rendered prompt begins."""
-        return ReasoningState.after_prompt(prompt, self.mentions(CLOSE))
+        return ReasoningState.after_prompt(prompt, self.thoughts)
+
+    @cached_property
+    def thoughts(self) -> Thoughts | None:
+        """The marks of thoughts in the template's family; None if it has none."""
+        said = {"role": "assistant", "content": "A", "reasoning_content": "T", "thinking": "T"}
+        return thoughts_of(
+            self.mentions, lambda: self._probed([{"role": "user", "content": "Q"}, said])
+        )
 
     def with_tools(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
@@ -257,7 +265,11 @@ class ChatTemplate:
             return run(name, values)
         except RequestError as error:
             whole = with_all_fields(values["tools"])
-            for messages in (values["messages"], *with_other_arguments(values["messages"])):
+            short = with_short_ids(values["messages"])
+            for messages in (
+                values["messages"], *with_other_arguments(values["messages"]),
+                short, *with_other_arguments(short),
+            ):  # fmt: skip
                 for tools in (values["tools"], whole):
                     if messages is values["messages"] and tools == values["tools"]:
                         continue  # tried

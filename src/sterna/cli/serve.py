@@ -172,6 +172,12 @@ def duration(value: str | float) -> float:
 )
 @click.option("--timeout", type=duration, help="Longest time of an answer; default: none.")
 @click.option(
+    "--reasoning-budget",
+    type=click.IntRange(-1),
+    default=-1,
+    help="Tokens of reasoning, then it is closed; 0: none; default: -1, no limit.",
+)
+@click.option(
     "--header-timeout",
     type=duration,
     default="10",
@@ -294,6 +300,8 @@ def require_server() -> None:
 def _settings(max_seqs: int, step_ms: float, options: dict[str, Any]) -> Settings:
     from sterna.server.settings import Settings
 
+    budget = options.pop("reasoning_budget")
+    options["reasoning_budget"] = None if budget < 0 else budget
     return Settings(**options, engine={"max_running": max_seqs, "step_ms": step_ms})
 
 

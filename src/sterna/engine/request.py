@@ -17,6 +17,7 @@ from sterna.engine.decoding.answer_text import AnswerText
 from sterna.engine.decoding.grammar_matcher import GrammarMatcher
 from sterna.engine.decoding.sampling import Draw, checked_finite
 from sterna.engine.decoding.speculation import Speculation, StepCost, default_step_cost
+from sterna.engine.decoding.thinking_budget import ThinkingMatcher
 from sterna.engine.decoding.token_masks import TokenMasks
 from sterna.engine.decoding.token_rules import TokenRules
 from sterna.engine.engine import PREFILL_CHUNK, StepInput, StepOutput
@@ -52,7 +53,8 @@ class Request:
     its tokens. boundary: a length that may be wanted again, for layers that need a snapshot to go
     back. adapter: of the engine's model. key: whose share of compute it takes (`FairQueue`);
     priority: higher is sooner; deadline_s: seconds after which the scheduler ends it; salt:
-    prefixes are shared only where it is equal. images: of the prompt. Its clock starts here.
+    prefixes are shared only where it is equal. images: of the prompt. visible: special tokens that
+    are part of the text. Its clock starts here.
     """
 
     #: Whether it may start from a cached prefix of its prompt.
@@ -72,7 +74,7 @@ class Request:
         ends: frozenset[int] = frozenset(),
         vocab: int | None = None,
         completion: Completion | None = None,
-        matcher: GrammarMatcher | None = None,
+        matcher: GrammarMatcher | ThinkingMatcher | None = None,
         speculation: Speculation | None = None,
         key: str = "",
         priority: int = 0,
@@ -81,6 +83,7 @@ class Request:
         boundary: int = 0,
         adapter: Adapter | None = None,
         images: PromptImages | None = None,
+        visible: frozenset[int] = frozenset(),
     ) -> None:
         self._began = time.perf_counter()
         self.id: int = next(_ids)
@@ -115,7 +118,7 @@ class Request:
         self._drawn: list[_native.SampleResult | None] = []
         self._n_read = 0
         self._reason: str | None = None
-        self._answer = AnswerText(tokenizer, prompt, params, self.completion)
+        self._answer = AnswerText(tokenizer, prompt, params, self.completion, visible)
 
     # ---------------------------------------------------------------------- for the scheduler
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sterna.checks import checked_real, checked_whole
 from sterna.engine import EngineLoop, Event, Request, SchedulerLoad
+from sterna.engine.decoding.thinking_budget import ThinkingBudget
 from sterna.errors import RequestError, shown
 from sterna.llm import LLM
 from sterna.outputs import Completion, Piece, TokenLogprob
@@ -91,6 +92,8 @@ class AsyncLLM:
         deadline_s: float | None = None,
         salt: str = "",
         chat: bool = False,
+        visible: frozenset[int] = frozenset(),
+        thinking: ThinkingBudget | None = None,
         **options: Unpack[GenerateOptions],
     ) -> AsyncStream:
         """Queue a request, from a coroutine or callback of the loop that will read it.
@@ -104,6 +107,8 @@ class AsyncLLM:
             deadline_s: Seconds after which it ends, even in the queue, with the reason "deadline".
             salt: Requests of the same salt share cached prefixes.
             chat: End the answer with the end of a turn as well.
+            visible: Special tokens that are part of the answer's text.
+            thinking: A budget of its thoughts.
             **options: As in `LLM.generate`.
 
         RequestError as in `LLM.generate`, for a prompt that can never fit the memory for keys and
@@ -112,7 +117,10 @@ class AsyncLLM:
         self._check_open()
         scheduling = _checked_scheduling(key, priority, deadline_s, salt)
         make = self.llm.requests.make_several
-        return self._queued(make(prompt, n, options, params, chat=chat, **scheduling))
+        return self._queued(
+            make(prompt, n, options, params, chat=chat, thinking=thinking, visible=visible,
+                 **scheduling)
+        )  # fmt: skip
 
     async def score(
         self,

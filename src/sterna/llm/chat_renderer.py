@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import Any
 
 from sterna.chat import ChatTemplate
-from sterna.chat.reasoning import ReasoningState
+from sterna.chat.reasoning import ReasoningState, Thoughts
 from sterna.checks import checked_flag, checked_items
 from sterna.engine.decoding.constraints import Constraint
 from sterna.errors import RequestError, shown
@@ -91,7 +91,8 @@ class ChatRenderer:
             return template.reasoning_state(prompt)
         content = messages[-1].get("content")
         parts = [p.get("text") for p in content] if isinstance(content, list) else [content]
-        return ReasoningState.after_start("".join(part for part in parts if isinstance(part, str)))
+        begun = "".join(part for part in parts if isinstance(part, str))
+        return ReasoningState.after_start(begun, template.thoughts)
 
     @cached_property
     def turn_ends(self) -> frozenset[int]:
@@ -124,8 +125,10 @@ class ChatRenderer:
         return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def after_reasoning(state: ReasoningState, constraint: Constraint) -> Constraint:
+def after_reasoning(
+    state: ReasoningState, constraint: Constraint, thoughts: Thoughts | None = None
+) -> Constraint:
     """Limit a constraint to the content, for an answer that begins in this state."""
     if state is ReasoningState.CLOSED:
         return constraint
-    return constraint.after_reasoning(state is ReasoningState.OPENED)
+    return constraint.after_reasoning(state is ReasoningState.OPENED, thoughts)

@@ -174,7 +174,7 @@ class Conversation:
         finally:
             pieces.close()  # gives up what it computes with, before its time
             if done.text or done.finish_reason != "cancelled":
-                self._messages = [*messages, {"role": "assistant", "content": done.text}]
+                self._messages = [*messages, done.message]
             self._running = None
 
     @contextlib.contextmanager

@@ -56,7 +56,14 @@ class TemplateOptions(TypedDict, total=False):
 
 
 class ChatOptions(GenerateOptions, TemplateOptions, total=False):
-    """Options of `LLM.chat`: those of `generate` and those of the chat template."""
+    """Options of `LLM.chat`: those of `generate`, those of the chat template, and these.
+
+    Attributes:
+        thinking_budget: Tokens after which thoughts are closed with the family's own mark. Default:
+            no limit.
+    """
+
+    thinking_budget: int | None
 
 
 class DecideOptions(TypedDict, total=False):

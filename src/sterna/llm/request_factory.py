@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sterna.chat.reasoning import ReasoningState
+from sterna.chat.reasoning import ReasoningState, Thoughts
 from sterna.checks import checked_flag, checked_whole
 from sterna.engine import (
     PREFILL_CHUNK,
@@ -28,6 +28,7 @@ from sterna.engine.decoding.draft_sources import (
 from sterna.engine.decoding.grammar_matcher import GrammarMatcher
 from sterna.engine.decoding.mtp_drafts import MtpDrafts
 from sterna.engine.decoding.speculation import DraftSource, Speculation
+from sterna.engine.decoding.thinking_budget import ThinkingBudget, ThinkingMatcher
 from sterna.errors import RequestError
 from sterna.llm.adapters import Adapters
 from sterna.llm.chat_renderer import ChatRenderer, after_reasoning
@@ -40,6 +41,7 @@ from sterna.tokenizer import Tokenizer
 __all__ = ["RequestFactory"]
 
 MAX_CHOICES = 1024
+MAX_BUDGET = 1 << 31
 
 
 class RequestFactory:
@@ -86,12 +88,14 @@ class RequestFactory:
         params: SamplingParams | None = None,
         *,
         chat: bool = False,
+        thinking: ThinkingBudget | None = None,
         **request_args: Any,
     ) -> list[Request]:
         """Make requests for n answers to a prompt.
 
         options, params: as in `LLM.generate`. chat: end an answer with the end of a turn as well.
-        request_args: other arguments of `Request`, and images, of `sterna.images.PromptImage`.
+        thinking: a budget of its thoughts. request_args: other arguments of `Request`, and images,
+        of `sterna.images.PromptImage`.
         RequestError.
         """
         checked_whole("n", n, 1, MAX_CHOICES)
@@ -100,7 +104,7 @@ class RequestFactory:
         params = self._defaults.applied(params)
         ends = self._renderer.turn_ends if checked_flag("chat", chat) else frozenset[int]()
         choices = [params] if n == 1 else [replace(params, choice=i) for i in range(n)]
-        return [self._request(tokens, one, others, ends, request_args) for one in choices]
+        return [self._request(tokens, one, others, ends, request_args, thinking) for one in choices]
 
     def make_chat(
         self,
@@ -115,8 +119,10 @@ class RequestFactory:
         prompt = renderer.render(messages, **template)
         continued = bool(template.get("continue_final_message"))
         state = renderer.reasoning_state(prompt, messages, continued)
+        thoughts = renderer.template.thoughts if renderer.template else None
         if isinstance(others.get("constraint"), Constraint):
-            others["constraint"] = after_reasoning(state, others["constraint"])
+            others["constraint"] = after_reasoning(state, others["constraint"], thoughts)
+        request_args = {**request_args, **self._thinking(state, thoughts, others)}
         tokens = self._tokenizer.encode(prompt, add_special=False)
         boundary = 0
         if self._engine.kv_cache.needs_snapshots:
@@ -124,7 +130,22 @@ class RequestFactory:
         request_args = {"boundary": boundary, **request_args}
         request = self.make(tokens, others, params, chat=True, **request_args)
         request.completion.thinks = state is ReasoningState.OPENED
+        request.completion.thoughts = thoughts or request.completion.thoughts
         return request
+
+    def _thinking(
+        self, state: ReasoningState, thoughts: Thoughts | None, options: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Return the arguments of a request about its thoughts; takes thinking_budget out."""
+        budget = options.pop("thinking_budget", None)
+        if thoughts is None:
+            return {}
+        given: dict[str, Any] = {"visible": self._tokenizer.special_in(thoughts.marks)}
+        if budget is not None and state is not ReasoningState.CLOSED:
+            checked_whole("thinking_budget", budget, 0, MAX_BUDGET)
+            opened = state is ReasoningState.OPENED
+            given["thinking"] = ThinkingBudget.of_marks(thoughts, opened, budget, self._tokenizer)
+        return given
 
     def make_scoring(
         self, prompt: str | Sequence[int], top: int, adapter: str | None, **request_args: Any
@@ -151,13 +172,14 @@ class RequestFactory:
         options: Mapping[str, Any],
         ends: frozenset[int],
         request_args: Mapping[str, Any],
+        thinking: ThinkingBudget | None = None,
     ) -> Request:
         model, context = self._engine.model, self._engine.context
         if model.config.pooling is not None:
             raise RequestError(f"generate: {model.name} makes vectors, not text; use embed")
         ends = frozenset() if params.ignore_eos else ends.union(self._tokenizer.eos_ids)
         most = min(params.max_tokens, max(1, context - len(tokens)))
-        matcher = self._constraints.matcher(options.get("constraint"), most)
+        matcher = self._constraints.matcher(options.get("constraint"), most, thinking)
         prediction = self._encoder.encode_prediction(options.get("prediction"))
         images = self._images(tokens, request_args.get("images") or ())
         request_args = {**request_args, "images": images}
@@ -186,7 +208,7 @@ class RequestFactory:
         n_prompt: int,
         params: SamplingParams,
         prediction: list[int],
-        matcher: GrammarMatcher | None,
+        matcher: GrammarMatcher | ThinkingMatcher | None,
         with_images: bool,
     ) -> Speculation | None:
         """Where drafts of an answer come from, best source first; None without speculation.

@@ -101,6 +101,8 @@ class ActiveRequest:
             priority=generation.priority if self.idle_event is None else -MOST_PRIORITY,
             deadline_s=generation.deadline_s,
             salt=f"{self._salt}\0{generation.salt}",
+            visible=generation.visible,
+            thinking=generation.thinking,
             chat=generation.chat,
             **{**options, **generation.options},
         )

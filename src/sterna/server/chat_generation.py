@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from sterna.chat import ChatTemplate
 from sterna.chat.clock import clock
 from sterna.chat.reasoning import ReasoningState
+from sterna.engine.decoding.thinking_budget import ThinkingBudget
 from sterna.llm.chat_renderer import after_reasoning
 from sterna.server.active_request import ActiveRequest
 from sterna.server.chat_rendering import TemplateInput, render_prompt
 from sterna.server.generation_request import GenerationRequest
+from sterna.server.messages_parser import parser_of
 from sterna.server.output_parser import OutputParser
 from sterna.server.sampling_fields import StructuredOutputs
 from sterna.server.structured_outputs import constraint_for
+from sterna.server.thinking import thinking_of, thoughts_of, turn_off
+from sterna.server.tool_call_formats import ToolCallFormat, known_format
 from sterna.server.tool_choice import ToolChoice
 
 __all__ = ["ChatGeneration"]
@@ -53,14 +58,17 @@ class ChatGeneration:
         generation.constraint = await self.tools.constraint(
             llm, answer, self._template_input.template
         )
-        if generation.constraint is not None:
+        if generation.constraint is not None and not self._has_messages:
             generation.constraint = await asyncio.to_thread(
-                after_reasoning, self._reasoning, generation.constraint
-            )
+                after_reasoning, self._reasoning, generation.constraint,
+                self._template.thoughts if self._template else None,
+            )  # fmt: skip
         self.active.submit([generation])
 
     def _encode(self) -> None:
         llm, given = self.active.model.llm, self._template_input
+        effort = given.template_options.get("reasoning_effort")
+        given.template_options = turn_off(given.template_options, self.generation.thinking_budget)
         with clock() as stopped:
             prompt = render_prompt(llm, given)
         if stopped.read:
@@ -75,10 +83,51 @@ class ChatGeneration:
                 *llm.renderer.turn_ends_of(template),
             }
             self.generation.options["stop_token_ids"] = sorted(ends)
+        self.generation.visible = self._marks()
+        if self._template is not None:
+            self.generation.thinking = self._thinking(self._template, effort)
         self.generation.prompt = llm.tokenizer.encode(prompt, add_special=False)
 
     def parser(self) -> OutputParser:
         """Make a new parser, for one of the answers."""
-        call_format = self.tools.call_format(self.active.model.llm, self._template_input.template)
-        opened = self._reasoning is ReasoningState.OPENED
-        return OutputParser(call_format, self.tools.parallel, opened, self.tools.schemas)
+        tools, opened = self.tools, self._reasoning is ReasoningState.OPENED
+        return parser_of(
+            self._format_of_calls, bool(tools.shown), tools.parallel, tools.schemas,
+            opened=opened, thoughts=self._template.thoughts if self._template else None,
+        )  # fmt: skip
+
+    @property
+    def _template(self) -> ChatTemplate | None:
+        return self._template_input.template or self.active.model.llm.template
+
+    @property
+    def _format_of_calls(self) -> ToolCallFormat | None:
+        """The format of calls, or without tools, of answers that consist of messages."""
+        found = self.tools.call_format(self.active.model.llm, self._template_input.template)
+        known = None if found else known_format(self._template)
+        return known if known and known.messages else found
+
+    @property
+    def _has_messages(self) -> bool:
+        """Whether answers consist of messages, whose grammar has thoughts in it."""
+        return bool(self._format_of_calls and self._format_of_calls.messages)
+
+    def _thinking(self, template: ChatTemplate, effort: object) -> ThinkingBudget | None:
+        thoughts = thoughts_of(template, self._format_of_calls, self.tools.required)
+        # each answer of messages may begin with thoughts
+        state = ReasoningState.FREE if self._has_messages else self._reasoning
+        return thinking_of(
+            template, thoughts, state, self.generation.thinking_budget,
+            effort, self.active.model.llm.tokenizer,
+        )  # fmt: skip
+
+    def _marks(self) -> frozenset[int]:
+        """Return the special tokens that the parser has to see."""
+        template = self._template
+        if template is None:
+            return frozenset()
+        call_format = self._format_of_calls
+        texts = template.thoughts.marks if template.thoughts else ""
+        if call_format:
+            texts += call_format.marks
+        return self.active.model.llm.tokenizer.special_in(texts)

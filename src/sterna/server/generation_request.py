@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from sterna.engine.decoding.thinking_budget import ThinkingBudget
+
 __all__ = ["GenerationRequest"]
 
 
@@ -22,6 +24,9 @@ class GenerationRequest:
         deadline_s: seconds that the answer may take.
         constraint: what the answer must follow.
         prediction: token ids that the answer is likely to contain.
+        thinking_budget: tokens that thoughts may take; None is no limit.
+        thinking: what keeps the answer to that.
+        visible: special tokens whose text is part of the answer's.
         rendered_at: the time in ISO 8601 that the chat template was given, if it asked for it.
     """
 
@@ -35,3 +40,6 @@ class GenerationRequest:
     constraint: Any = None
     prediction: list[int] | None = None
     rendered_at: str | None = None
+    visible: frozenset[int] = frozenset()
+    thinking_budget: int | None = None
+    thinking: ThinkingBudget | None = None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sterna.chat.reasoning import CLOSE, OPEN
+from sterna.chat.reasoning import Thoughts
 from sterna.server.tool_call_formats import ToolCallFormat
 from sterna.server.tool_call_formats.base import ToolCallParser, ToolCallPart
 
@@ -47,6 +47,7 @@ class OutputParser:
 
     call_format: of tool calls; None if there are none. parallel: whether several calls are allowed.
     opened: whether the prompt already began the reasoning. schemas: of tools' arguments, by name.
+    thoughts: the marks of reasoning.
     """
 
     def __init__(
@@ -55,7 +56,11 @@ class OutputParser:
         parallel: bool = True,
         opened: bool = False,
         schemas: Mapping[str, Any] | None = None,
+        thoughts: Thoughts | None = None,
     ) -> None:
+        thoughts = thoughts or Thoughts()
+        self._open, self._close = thoughts.opens.strip(), thoughts.closes.strip()
+        self._dropped = thoughts.dropped
         self._schemas = schemas or {}
         self._call_format, self._parallel = call_format, parallel
         self._thinking = opened
@@ -109,7 +114,7 @@ class OutputParser:
             self._trims = not self._held
             return True
         if self._thinking:
-            mark = self._until(found, "reasoning_content", (CLOSE,), final)
+            mark = self._until(found, "reasoning_content", (self._close,), final)
             if mark:
                 self._held = self._held[len(mark) :]
                 self._thinking, self._trims = False, True
@@ -118,19 +123,24 @@ class OutputParser:
             return self._call(self._calls, found, final)
         if not self._begun:
             start = self._held.lstrip()
-            if OPEN.startswith(start) and not final:
+            if self._open.startswith(start) and not final:
                 return False
             self._begun = True
-            if start.startswith(OPEN):
+            if start.startswith(self._open):
                 self._thinking = self._trims = True
-                self._held = start[len(OPEN) :]
+                self._held = start[len(self._open) :]
             return True
         opens = self._call_format.opens if self._call_format else ()
-        if not self._until(found, "content", opens, final):
-            return False
+        mark = self._until(found, "content", (*opens, *self._dropped), final)
+        if mark in self._dropped:
+            self._held = self._held[len(mark or "") :]
+        elif mark:
+            self._begin_calls()
+        return bool(mark)
+
+    def _begin_calls(self) -> None:
         assert self._call_format is not None
         self._calls = self._call_format.parser(self._schemas)
-        return True
 
     def _until(
         self, found: list[Delta], kind: str, marks: tuple[str, ...], final: bool
@@ -159,7 +169,11 @@ class OutputParser:
         if self._count and not self._parallel:
             self._done, self._held = True, ""
         self._calls, self._trims = None, True
+        self._after_calls()
         return True
+
+    def _after_calls(self) -> None:
+        """Prepare for what stands behind calls."""
 
     def _tell(self, found: list[Delta], part: ToolCallPart) -> None:
         alone = not self._parallel and self._count > 0
@@ -171,7 +185,7 @@ class OutputParser:
         elif part.kind == "arguments":
             found.append(Delta("tool_calls", part.text, self._count - 1))
         else:
-            id = f"call_{secrets.token_hex(12)}"
+            id = part.id or f"call_{secrets.token_hex(12)}"
             found.append(Delta("tool_calls", "", self._count, id, part.text))
             self._count += 1
 

@@ -28,6 +28,7 @@ class Settings:
         max_wait: how long a request may be predicted to wait.
         max_per_key: how many requests a key may have at a time.
         timeout: of a whole answer.
+        reasoning_budget: tokens that thoughts may take, unless a request says otherwise.
         keep_alive: how long an unused model stays in memory.
         max_loaded: how many models stay in memory.
         share_cache: keys share cached prefixes with each other.
@@ -53,6 +54,7 @@ class Settings:
     max_wait: float = 60.0
     max_per_key: int | None = None
     timeout: float | None = None
+    reasoning_budget: int | None = None
     header_timeout: float = 10.0
     body_timeout: float = 30.0
     write_timeout: float = 30.0

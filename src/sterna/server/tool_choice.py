@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sterna.chat import ChatTemplate
@@ -12,7 +14,7 @@ from sterna.errors import RequestError
 from sterna.llm import LLM
 from sterna.server.chat_rendering import MAX_TOOLS
 from sterna.server.errors import ApiError, invalid
-from sterna.server.tool_call_formats import ToolCallFormat, format_of
+from sterna.server.tool_call_formats import ToolCallFormat, format_of, known_format
 
 __all__ = ["ToolChoice", "parse_tools"]
 
@@ -53,23 +55,30 @@ class ToolChoice:
         answer: the constraint of the answer; None is any text. Arguments follow their schema if it
         is strict, or if a call is required, then as far as it can be enforced.
         """
-        call_format = self.call_format(llm, template)
-        if call_format is None:
+        call_format = self.call_format(llm, template) or known_format(template or llm.template)
+        if call_format is None or not (self.shown or (answer and call_format.messages)):
             return answer
         functions = [_function(tool) for tool in self.shown]
-        calls = [self._call(call_format, f) for f in functions if f["name"] in self.names]
-        make = llm.constraints.tools
+        calls = [
+            call
+            for f in functions
+            if f["name"] in self.names
+            for call in self._calls(call_format, f)
+        ]
+        make = partial(
+            llm.constraints.tools, calls, "" if call_format.messages else call_format.trigger,
+            self.required, self.parallel, answer, frame=call_format.frame,
+            messages=call_format.messages,
+        )  # fmt: skip
         try:
-            return await asyncio.to_thread(
-                make, calls, call_format.trigger, self.required, self.parallel, answer
-            )
+            return await asyncio.to_thread(make)
         except RequestError as error:
             raise ApiError(400, str(error), param="tools") from None
 
-    def _call(self, call_format: ToolCallFormat, function: dict[str, Any]) -> ToolCall:
+    def _calls(self, call_format: ToolCallFormat, function: dict[str, Any]) -> Iterator[ToolCall]:
         strict = bool(function.get("strict"))
         schema = function.get("parameters") if strict or self.required else None
-        return call_format.tool_call(function["name"], schema or ANY_OBJECT, strict)
+        return call_format.tool_calls(function["name"], schema or ANY_OBJECT, strict)
 
 
 def parse_tools(

@@ -94,7 +94,7 @@ _ROWS = (
     *_only("echo", (False,), "use continue_final_message", CHAT),
     *_only("add_special_tokens", (False,), "the chat template adds its own", CHAT),
     *_only("include_reasoning", (True,), "ignore reasoning_content", CHAT),
-    *_only("thinking_token_budget", (), "use max_tokens", *BOTH),
+    *_only("thinking_token_budget", (), "use max_tokens", TEXT),
     *_only("repetition_detection", (), "use repetition_penalty", *BOTH),
     *_only("watermarking", (False,), "there are no watermarks", *BOTH),
     *_only("vllm_xargs", ({},), "there are no extensions", *BOTH),
@@ -139,8 +139,6 @@ _ROWS = (
     *_only("lora", ([],), "name an adapter in model", *BOTH),
     *_only("reasoning_format", ("auto", "deepseek"), "reasoning is in reasoning_content", CHAT),
     *_only("parse_tool_calls", (True,), "use tool_choice", CHAT),
-    *_only("reasoning_budget_tokens", (-1,), "use max_tokens", CHAT),
-    *_only("thinking_budget_tokens", (-1,), "use max_tokens", CHAT),
     *_any("reasoning_budget_message", "belongs to reasoning_budget_tokens"),
     # Ollama, OpenRouter, DeepSeek, Qwen
     *_any("keep_alive", "see sterna serve --keep-alive"),
@@ -152,7 +150,6 @@ _ROWS = (
     *_only("think", (), "use chat_template_kwargs", CHAT),
     *_only("thinking", (), "use chat_template_kwargs", CHAT),
     *_only("enable_thinking", (), "use chat_template_kwargs", CHAT),
-    *_only("thinking_budget", (), "use max_tokens", CHAT),
     *_only("reasoning", ({},), "use reasoning_effort", CHAT),
 )  # fmt: skip
 

@@ -17,7 +17,8 @@ __all__ = ["AnswerText"]
 class AnswerText:
     """The text of one answer, as its tokens come.
 
-    completion: where text, tokens and log-probabilities are added.
+    completion: where text, tokens and log-probabilities are added. visible: special tokens that are
+    part of the text.
     """
 
     def __init__(
@@ -26,12 +27,13 @@ class AnswerText:
         prompt: SequenceOf[int],
         params: SamplingParams,
         completion: Completion,
+        visible: frozenset[int] = frozenset(),
     ) -> None:
         self.completion = completion
         self._params = params
         #: Whether the answer has its last piece.
         self.finished: bool = False
-        self._detokenizer = Detokenizer(tokenizer, list(prompt))
+        self._detokenizer = Detokenizer(tokenizer, list(prompt), visible=visible)
         self._filter = StopFilter(tuple(params.stop))
 
     @property

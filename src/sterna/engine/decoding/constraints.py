@@ -11,10 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sterna.chat.reasoning import CLOSE, OPEN
+from sterna.chat.reasoning import Thoughts
 from sterna.checks import checked_flag, checked_items
 from sterna.engine.decoding.grammar_matcher import GrammarMatcher
-from sterna.engine.decoding.grammars import SpecialTokens, ToolCall, after_reasoning, quoted
+from sterna.engine.decoding.grammars import (
+    NO_FRAME,
+    CallRules,
+    Frame,
+    Messages,
+    ToolCall,
+    after_reasoning,
+)
 from sterna.engine.decoding.grammars import calls as calls_grammar
 from sterna.engine.decoding.json_schema_rewriting import (
     for_llguidance,
@@ -22,7 +29,8 @@ from sterna.engine.decoding.json_schema_rewriting import (
     read_schema,
     unenforced,
 )
-from sterna.engine.decoding.thinking_budget import ROOM, ThinkingBudget
+from sterna.engine.decoding.special_tokens import SpecialTokens, quoted
+from sterna.engine.decoding.thinking_budget import ROOM, ThinkingBudget, ThinkingMatcher
 from sterna.errors import RequestError, shown
 from sterna.tokenizer import Tokenizer
 
@@ -54,25 +62,33 @@ class Constraint:
         self.ignored = ignored
         #: Of a constraint after reasoning: whether the prompt has opened that.
         self._opened: bool | None = None
-        self._behind: dict[bool, Constraint] = {}
+        self._thoughts = Thoughts()
+        self._behind: dict[tuple[bool, Thoughts], Constraint] = {}
 
-    def after_reasoning(self, opened: bool) -> Constraint:
+    def after_reasoning(self, opened: bool, thoughts: Thoughts | None = None) -> Constraint:
         """Return a constraint that lets an answer think first.
 
         opened: whether the prompt has opened the thoughts; else the answer may open them, or have
-        none. Raises RequestError if that is too complex.
+        none. thoughts: their marks; default <think> and </think>. Raises RequestError if that is
+        too complex.
         """
-        if opened not in self._behind:
-            self._behind[opened] = self._of.after_reasoning(self, opened)
-        return self._behind[opened]
+        key = opened, thoughts or Thoughts()
+        if key not in self._behind:
+            self._behind[key] = self._of.after_reasoning(self, *key)
+        return self._behind[key]
 
-    def matcher(self, max_tokens: int = 0) -> GrammarMatcher:
-        """Return a matcher for one answer of at most `max_tokens`; 0: no limit."""
-        copy, thinking = self._matcher.deep_copy(), None
+    def matcher(
+        self, max_tokens: int = 0, thinking: ThinkingBudget | None = None
+    ) -> GrammarMatcher:
+        """Return a matcher for one answer of at most `max_tokens`; 0: no limit.
+
+        thinking: a budget of its thoughts.
+        """
+        copy = self._matcher.deep_copy()
         if self._opened is not None and max_tokens:
-            tokenizer, budget = self._of.tokenizer, int(max_tokens * (1 - ROOM))
-            closing = tokenizer.encode(f"\n{CLOSE}\n\n", add_special=False)
-            thinking = ThinkingBudget(self._opened, budget, closing, tokenizer.token_bytes)
+            budget, tokenizer = int(max_tokens * (1 - ROOM)), self._of.tokenizer
+            own = ThinkingBudget.of_marks(self._thoughts, self._opened, budget, tokenizer)
+            thinking = own if thinking is None or own.budget < thinking.budget else thinking
         return GrammarMatcher(copy, self._of.vocab, self._ends, thinking)
 
     def fits(self, constraints: Constraints) -> bool:
@@ -96,10 +112,12 @@ class Constraints:
         self.vocab = vocab
         self._lock = threading.Lock()
 
-    def matcher(self, constraint: object, max_tokens: int = 0) -> GrammarMatcher | None:
-        """Return a matcher as `Constraint.matcher`, for an answer of this model; None for None."""
+    def matcher(
+        self, constraint: object, max_tokens: int = 0, thinking: ThinkingBudget | None = None
+    ) -> GrammarMatcher | ThinkingMatcher | None:
+        """Return a matcher as `Constraint.matcher`, for an answer of this model; None for none."""
         if constraint is None:
-            return None
+            return ThinkingMatcher(thinking, self.vocab) if thinking else None
         if not isinstance(constraint, Constraint):
             raise RequestError(
                 f"constraint: must be one of LLM.constraints, but got {shown(constraint)}"
@@ -109,7 +127,7 @@ class Constraints:
                 "constraint: must be for this model's tokens, but was made for another's; make it "
                 "with this LLM.constraints"
             )
-        return constraint.matcher(max_tokens)
+        return constraint.matcher(max_tokens, thinking)
 
     def json_schema(
         self, schema: Mapping[str, Any] | str | bool, *, strict: bool = True
@@ -160,38 +178,46 @@ class Constraints:
         required: bool = False,
         several: bool = True,
         answer: Constraint | None = None,
+        *,
+        frame: Frame | None = None,
+        messages: Messages | None = None,
     ) -> Constraint:
         """Compile a grammar of texts in which each `trigger` opens a call of a tool.
 
-        calls: how each tool is called; each `begin` must start with the trigger. required: the
-        answer consists of calls, at least one. several: allow more than one call; else the answer
-        ends with the first. answer: the constraint of an answer without calls; None: any text, with
-        calls in it.
+        calls: how each tool is called. required: the answer consists of calls, at least one.
+        several: allow more than one call; else the answer ends with the first. answer: the
+        constraint of an answer without calls; None: any text, with calls in it. frame: what stands
+        around calls; the trigger must open it, or each call. messages: the answer consists of
+        these; calls may then be none if there is an answer.
         """
-        if not calls or not trigger or not all(c.begin.startswith(trigger) for c in calls):
+        frame = frame or NO_FRAME
+        opens = [frame.opens or call.begin for call in calls]
+        lacks = not calls or not trigger or not all(text.startswith(trigger) for text in opens)
+        if lacks and not (messages and (calls or answer)):
             raise RequestError(
                 "tools: must have calls that all begin with the trigger, but got "
-                f"{shown(trigger)} and {shown([c.begin for c in calls])}"
+                f"{shown(trigger)} and {shown(opens)}"
             )
         bodies, ignored = [], list(answer.ignored if answer else ())
         for i, call in enumerate(calls):
-            body, rules, left = _body(call, f"value_{i}")
+            body, rules, left = _body(call, f"value_{i}", self._special)
             if left and call.strict:
                 raise RequestError(_refusal(f"tool {i}", left[0]))
             ignored += [f"tool {i}: {what}" for what in left]
             bodies.append((call, body, rules))
-        grammar = calls_grammar(
-            bodies, self._special, trigger, required=required, several=several,
-            answer=answer.grammar if answer else None,
-        )  # fmt: skip
+        made = CallRules(bodies, trigger, frame, required, several, messages)
+        grammar = calls_grammar(made, self._special, answer.grammar if answer else None)
         strict = all(call.strict for call in calls) and not ignored
         return self._compiled("tools", grammar, tuple(ignored), strict)
 
-    def after_reasoning(self, constraint: Constraint, opened: bool) -> Constraint:
+    def after_reasoning(
+        self, constraint: Constraint, opened: bool, thoughts: Thoughts
+    ) -> Constraint:
         """Return the constraint as `Constraint.after_reasoning` does."""
-        grammar = after_reasoning(constraint.grammar, self._special, opened, OPEN, CLOSE)
+        opens, closes = thoughts.opens.strip(), thoughts.closes.strip()
+        grammar = after_reasoning(constraint.grammar, self._special, opened, opens, closes)
         made = self._compiled("constraint", grammar, constraint.ignored, not constraint.ignored)
-        made._opened = opened
+        made._opened, made._thoughts = opened, thoughts
         return made
 
     def _compiled(
@@ -258,7 +284,8 @@ class Constraints:
         tokens, added = self._tokens, self.tokenizer.added
         below = {text: id for text, id in added.items() if id < self.vocab}
         return SpecialTokens(
-            {text: id for text, id in below.items() if tokens.is_special_token(id)}
+            {text: id for text, id in below.items() if tokens.is_special_token(id)},
+            self.tokenizer.eos_ids,
         )
 
     @property
@@ -268,13 +295,13 @@ class Constraints:
         return limits
 
 
-def _body(call: ToolCall, name: str) -> tuple[str, list[str], list[str]]:
+def _body(call: ToolCall, name: str, special: SpecialTokens) -> tuple[str, list[str], list[str]]:
     """Return the grammar of a call's value, the rules that it uses (prefixed with `name`), and the
     parts of its schema that are left out."""
     read = read_schema(call.schema)
     left = unenforced(read)
     if call.tagged and isinstance(read, dict):
-        body, rules = call.tagged.rules(name, read)
+        body, rules = call.tagged.rules(name, read, special)
         return body, rules, [*left, *call.tagged.left_out(read)]
     options = {"x-guidance": grammar_options(call.strict)}
     return f"%json {json.dumps({**for_llguidance(read), **options})}", [], left

@@ -41,6 +41,11 @@ class GrammarMatcher:
         self._followed = 0
         self.ended: bool = matcher.is_stopped()
 
+    @property
+    def idle(self) -> bool:
+        """Whether every token is allowed, from now on."""
+        return False
+
     def follow(self, answer: I32) -> None:
         """Take the answer so far, int32 [n], without its end token; only new tokens count."""
         new = answer[self._followed :].tolist()

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sterna.engine.decoding.tagged_arguments import TaggedArguments
+from sterna.engine.decoding.special_tokens import SpecialTokens
+from sterna.engine.decoding.tagged_arguments import ArgumentsForm
 
-__all__ = ["SpecialTokens", "ToolCall", "after_reasoning", "calls", "quoted"]
+__all__ = ["NO_FRAME", "CallRules", "Frame", "Messages", "ToolCall", "after_reasoning", "calls"]
 
 #: Any text, and the line breaks that may follow reasoning.
 _TEXT, _BREAKS = r"/(.|\n)*/", r"/\n{0,2}/"
+#: The name of an argument that no schema lists.
+_NAME = r"NAME: /[^<>\"'=:,{}()\[\]\n]+/"
 
 
 @dataclass(frozen=True)
@@ -22,80 +24,129 @@ class ToolCall:
 
     For example, `{"name": "f", "arguments": ...}` between tags, with the schema of f's parameters.
     strict: refuse a schema of which any part cannot be enforced, else leave these parts out.
-    tagged: how arguments are written if they are no JSON object.
+    tagged: how arguments are written if they are no JSON object. begin and end may have the holes
+    of `special_tokens`.
     """
 
     begin: str
     schema: Mapping[str, Any] | bool
     end: str = ""
     strict: bool = True
-    tagged: TaggedArguments | None = None
+    tagged: ArgumentsForm | None = None
 
 
-class SpecialTokens:
-    """Special tokens such as <|im_end|>, which a grammar can only match by their ids.
+@dataclass(frozen=True)
+class Frame:
+    """What stands around the calls of one group: before the first, between them, after the last."""
 
-    ids: of special tokens, by their text.
+    opens: str = ""
+    separator: str = ""
+    closes: str = ""
+
+
+NO_FRAME = Frame()
+
+
+@dataclass(frozen=True)
+class Messages:
+    """Answers that consist of several messages, each with a header that says what it is.
+
+    ends: ends a message that another one follows; starts: what then begins that one. thought,
+    content: the headers of thoughts and of the answer's text; other: headers of more text.
     """
 
-    def __init__(self, ids: Mapping[str, int]) -> None:
-        self._ids = ids
-        longest_first = sorted(map(re.escape, ids), key=len, reverse=True)
-        self._any = re.compile(f"({'|'.join(longest_first)})") if ids else None
+    ends: str
+    starts: str
+    thought: str
+    content: str
+    other: tuple[str, ...] = ()
 
-    def in_grammar(self, text: str) -> str:
-        """Return a text as a grammar writes it, with special tokens by id; empty for empty."""
-        parts = self._any.split(text) if self._any else [text]
-        return " ".join(map(self._one, filter(None, parts)))
-
-    def _one(self, part: str) -> str:
-        return f"<[{self._ids[part]}]>" if part in self._ids else quoted(part)
-
-    def up_to(self, rule: str, mark: str) -> list[str]:
-        """Return grammar lines: the rule is any TEXT up to the first `mark`."""
-        if mark in self._ids:
-            return [f"{rule}: TEXT {self.in_grammar(mark)}"]
-        return [f"{rule}[lazy]: TEXT {quoted(mark)}"]
+    @property
+    def separator(self) -> str:
+        """What stands between two messages."""
+        return self.ends + self.starts
 
 
-def quoted(text: str) -> str:
-    """Return a text as a grammar's string literal."""
-    return json.dumps(text, ensure_ascii=False)
+@dataclass(frozen=True)
+class CallRules:
+    """How calls stand in an answer.
 
-
-def calls(
-    bodies: Sequence[tuple[ToolCall, str, Sequence[str]]],
-    special: SpecialTokens,
-    trigger: str,
-    *,
-    required: bool,
-    several: bool,
-    answer: str | None,
-) -> str:
-    """Return the grammar of a text in which a trigger opens a tool call.
-
-    bodies: (call, grammar of its value, rules that this uses). answer: the grammar of an answer
-    without calls; None: any text, with calls in it.
+    bodies: (call, grammar of its value, rules that this uses). trigger: opens each group of calls.
+    required: the answer consists of calls; several: there may be more than one. messages: the
+    answer consists of these.
     """
-    head = [f"call_head: {special.in_grammar(trigger)}"]
-    if not (required or answer):
-        head = special.up_to("call_head", trigger)
-    rules, names = [*head, f"TEXT: {_TEXT}"], []
-    for i, (call, body, others) in enumerate(bodies):
-        begin = special.in_grammar(call.begin.removeprefix(trigger))
-        parts = ("call_head", begin, body, special.in_grammar(call.end))
-        rules.append(f"call_{i}: {' '.join(part for part in parts if part)}")
-        rules += others
+
+    bodies: Sequence[tuple[ToolCall, str, Sequence[str]]]
+    trigger: str
+    frame: Frame = NO_FRAME
+    required: bool = False
+    several: bool = True
+    messages: Messages | None = None
+
+
+def calls(rules: CallRules, special: SpecialTokens, answer: str | None) -> str:
+    """Return the grammar of a text in which a trigger opens a group of tool calls.
+
+    answer: the grammar of an answer without calls; None: any text, with calls in it.
+    """
+    if rules.messages:
+        return _with_messages(rules, rules.messages, special, answer)
+    found = _answer(special.up_to("call_head", rules.trigger), rules, special)
+    group = "group"
+    start = f"{group}* TEXT" if rules.several else f"{group} | TEXT"
+    if rules.required or answer:
+        found = _answer([f"call_head: {special.in_grammar(rules.trigger)}"], rules, special)
+        some = group + "+" * rules.several
+        start = some if rules.required else f"{some} | @answer"
+    text = "\n".join(["%llguidance {}", f"start: {start}", *found])
+    return _with(text, "answer", answer) if answer and not rules.required else text
+
+
+def _answer(head: list[str], rules: CallRules, special: SpecialTokens) -> list[str]:
+    """Return the grammar lines of a group of calls, whose trigger is `call_head`."""
+    frame, trigger, lines = rules.frame, rules.trigger, [*head, f"TEXT: {_TEXT}", _NAME]
+    first, between = frame.opens.removeprefix(trigger), frame.separator
+    if not frame.opens:
+        between += trigger
+    names = []
+    for i, (call, body, others) in enumerate(rules.bodies):
+        begin = call.begin if frame.opens else call.begin.removeprefix(trigger)
+        parts = (special.in_grammar(begin), body, special.in_grammar(special.without_end(call.end)))
+        lines.append(f"call_{i}: {' '.join(filter(None, parts)) or chr(34) * 2}")
+        lines += others
         names.append(f"call_{i}")
     one = f"({' | '.join(names)})"
-    some = one + "+" * several
-    start = f"{one}* TEXT" if several else f"{one} | TEXT"
-    if required:
-        start = some
+    grouped = rules.several and (between or frame.opens)
+    more = f"({special.in_grammar(between)} {one})*" if grouped else ""
+    closes = special.in_grammar(special.without_end(frame.closes))
+    whole = ("call_head", special.in_grammar(first), one, more, closes)
+    return [*lines, f"group: {' '.join(filter(None, whole))}"]
+
+
+def _with_messages(
+    rules: CallRules, messages: Messages, special: SpecialTokens, answer: str | None
+) -> str:
+    """Return the grammar of an answer of several messages: thoughts, texts and calls."""
+    write, mark = special.in_grammar, special.quoted(messages.separator)
+    lines = _answer([f"call_head: {special.quoted(rules.trigger)}"], rules, special)
+    lines += special.up_to("up_to", messages.separator)
+    lines += [
+        f"thought: {write(messages.thought)} up_to",
+        f"said: ({' | '.join(map(write, (messages.content, *messages.other)))}) up_to",
+        f"rest: {write(messages.content)} TEXT",
+    ]
+    calls = f"group ({mark} group)*" if rules.several else "group"
+    if not rules.bodies:
+        lines = [line for line in lines if not line.startswith(("group", "call_head"))]
+        start = f"thought* {write(messages.content)} @answer"
+    elif rules.required:
+        start = f"thought* {calls}"
     elif answer:
-        start = f"{some} | @answer"
-    text = "\n".join(["%llguidance {}", f"start: {start}", *rules])
-    return _with(text, "answer", answer) if answer and not required else text
+        start = f"thought* ({calls} | {write(messages.content)} @answer)"
+    else:
+        start = f"(thought | said)* (rest | {calls})"
+    text = "\n".join(["%llguidance {}", f"start: {start}", *lines])
+    return _with(text, "answer", answer) if "@answer" in start and answer else text
 
 
 def after_reasoning(

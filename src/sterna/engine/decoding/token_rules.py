@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from sterna.engine.decoding.allowed_tokens import AllowedTokens, mask_words
 from sterna.engine.decoding.grammar_matcher import GrammarMatcher
+from sterna.engine.decoding.thinking_budget import ThinkingMatcher
 from sterna.engine.decoding.token_masks import TokenMasks
 from sterna.errors import RequestError
 
@@ -25,7 +26,7 @@ class TokenRules:
     def __init__(
         self,
         allowed: AllowedTokens,
-        matcher: GrammarMatcher | None,
+        matcher: GrammarMatcher | ThinkingMatcher | None,
         ends: frozenset[int],
         vocab: int,
     ) -> None:
@@ -39,7 +40,8 @@ class TokenRules:
         history: prompt, answer and drafts, int32. None: every token is allowed. Masks that need a
         grammar are still to be filled, which a step does while it runs.
         """
-        if self.matcher is None and self._allowed.all:
+        free = self.matcher is None or self._is_idle(history[n_prompt:n_known])
+        if free and self._allowed.all:
             return None
         rows = 1 + len(history) - n_known
         masks = TokenMasks(
@@ -48,6 +50,12 @@ class TokenRules:
         if self.matcher is None:
             masks.make()  # a few bits are no work for a thread
         return masks
+
+    def _is_idle(self, answer: I32) -> bool:
+        """Whether the matcher allows everything from now on."""
+        if isinstance(self.matcher, ThinkingMatcher):
+            self.matcher.follow(answer)
+        return self.matcher is not None and self.matcher.idle
 
     def _fill(self, words: I32, history: I32, n_known: int, n_prompt: int) -> None:
         if self.matcher is not None:

@@ -30,9 +30,14 @@ from sterna.server.sampling_fields import (
 )
 from sterna.server.settings import Settings
 from sterna.server.sse import DONE, event
+from sterna.server.thinking import checked_budget
 from sterna.server.tool_choice import parse_tools
 
 MAX_LOGPROBS = 20
+#: Names of the budget of thoughts, as llama.cpp's server, vLLM and Qwen have it.
+BUDGETS = (
+    "reasoning_budget_tokens", "thinking_budget_tokens", "thinking_token_budget", "thinking_budget",
+)  # fmt: skip
 
 
 class Prediction(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -56,6 +61,10 @@ class ChatCompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=
     parallel_tool_calls: bool | None = None
     prediction: Prediction | None = None
     reasoning_effort: str | None = None
+    reasoning_budget_tokens: int | None = None
+    thinking_budget_tokens: int | None = None
+    thinking_token_budget: int | None = None
+    thinking_budget: int | None = None
     documents: list[dict[str, Any]] | None = None
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -114,6 +123,9 @@ class ChatResponder:
             priority=checked_priority(body),
             deadline_s=checked_timeout(body, settings.timeout),
             prediction=self._prediction(),
+            thinking_budget=checked_budget(
+                {name: getattr(body, name) for name in BUDGETS}, settings.reasoning_budget
+            ),
         )
         own = client_tools(body.tools, ("function",), active.warnings.append)
         tools = parse_tools(own, body.tool_choice, body.parallel_tool_calls)

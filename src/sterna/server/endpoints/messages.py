@@ -32,6 +32,7 @@ from sterna.server.sampling_fields import (
 )
 from sterna.server.settings import Settings
 from sterna.server.sse import event
+from sterna.server.thinking import checked_budget
 from sterna.server.tool_choice import ToolChoice, parse_tools
 
 STOPS = {"length": "max_tokens", "stop": "end_turn"}
@@ -119,6 +120,10 @@ class MessagesResponder:
             sampling_options(sampling, None, 0),
             chat=True,
             deadline_s=checked_timeout(sampling, settings.timeout),
+            thinking_budget=checked_budget(
+                {"thinking.budget_tokens": (body.thinking or {}).get("budget_tokens")},
+                settings.reasoning_budget,
+            ),
         )
         warn = active.warnings.append
         tools = _tools(body, warn)

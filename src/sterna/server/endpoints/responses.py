@@ -155,6 +155,7 @@ class ResponsesResponder:
             chat=True,
             salt=body.prompt_cache_key or "",
             deadline_s=checked_timeout(sampling, service.settings.timeout),
+            thinking_budget=service.settings.reasoning_budget,
         )
         response_format = (body.text or {}).get("format")
         self.chat: ChatGeneration = ChatGeneration(
@@ -282,6 +283,7 @@ def template_input(
 ) -> TemplateInput:
     """Convert items to chat messages. ApiError 400."""
     found: list[dict[str, Any]] = []
+    thoughts: list[str] = []  # before the next message or call, which has them
     if body.instructions:
         found.append({"role": "system", "content": body.instructions})
     for i, item in enumerate(items):
@@ -289,20 +291,25 @@ def template_input(
         if kind == "message":
             content = item.get("content")
             text = join_text_parts(content, where) if isinstance(content, list) else content
-            found.append({"role": item.get("role"), "content": text})
+            found.append({"role": item.get("role"), "content": text, **_thought(thoughts)})
         elif kind == "function_call":
             function = {"name": item.get("name"), "arguments": item.get("arguments")}
             call = {"id": item.get("call_id"), "type": "function", "function": function}
             if found and "tool_calls" in found[-1]:
                 found[-1]["tool_calls"].append(call)
             else:
-                found.append({"role": "assistant", "content": "", "tool_calls": [call]})
+                said = {"role": "assistant", "content": "", "tool_calls": [call]}
+                found.append({**said, **_thought(thoughts)})
         elif kind == "function_call_output":
             output = item.get("output")
             text = join_text_parts(output, where) if isinstance(output, list) else output
             found.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": text})
-        elif kind != "reasoning" and not skip_builtin_part(kind, where, warn):
-            # models do not see earlier reasoning again
+        elif kind == "reasoning":
+            content = item.get("content")
+            parts = content if isinstance(content, list) else ()
+            texts = (part.get("text") for part in parts if isinstance(part, dict))
+            thoughts += [text for text in texts if isinstance(text, str)]
+        elif not skip_builtin_part(kind, where, warn):
             raise ApiError(
                 400, f"{where}.type: must be message, function_call, function_call_output or "
                 f"reasoning, but got {shown(kind)}", param=f"{where}.type",
@@ -311,6 +318,13 @@ def template_input(
     if body.reasoning and body.reasoning.get("effort") is not None:
         options["reasoning_effort"] = body.reasoning["effort"]
     return TemplateInput(found, template_options=options)
+
+
+def _thought(thoughts: list[str]) -> dict[str, Any]:
+    """Take the thoughts before a message, as its field; the template keeps or drops them."""
+    text = "\n".join(thoughts)
+    thoughts.clear()
+    return {"reasoning_content": text} if text else {}
 
 
 def tools_of(body: ResponsesRequest, warn: Warn) -> ToolChoice:

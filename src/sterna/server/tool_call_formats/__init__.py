@@ -1,8 +1,9 @@
-"""How families of models write tool calls, one family per file.
+"""How families of models write tool calls.
 
-The chat template decides: a model has the FORMAT whose parser reads the call that its template
-writes. If no format does, the tools are described in the system prompt (`chat.tools`), in the
-format of Hermes.
+The chat template decides. A few families have a file with their FORMAT: those whose template's text
+shows them (KNOWN_BY), and those whose parser reads the call that the template writes. For all
+others the format is derived from what the template writes (`derive`). If a template writes no
+calls, the tools are described in the system prompt (`chat.tools`), in the format of Hermes.
 """
 
 from __future__ import annotations
@@ -12,15 +13,22 @@ from collections.abc import Sequence
 from functools import lru_cache
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any
+from typing import Any, cast
 
 from sterna.chat import ChatTemplate
 from sterna.chat.tools import has_calls, tools_in_messages
 from sterna.errors import ModelFormatError, RequestError
 from sterna.server.tool_call_formats import hermes
 from sterna.server.tool_call_formats.base import ToolCallFormat
+from sterna.server.tool_call_formats.derive import derived_format
 
-__all__ = ["ToolCallFormat", "form_of", "forms", "shown"]
+__all__ = ["ToolCallFormat", "for_template", "format_of", "formats", "known_format", "own_format"]
+
+#: Modules of formats that the template's text tells, those that a rendered call tells, and those
+#: whose template writes no calls.
+_KNOWN = ("harmony", "functionary", "muse", "solar", "gemma4", "minimax_m3")
+_READ = ("hermes", "llama3", "mistral", "qwen3_coder")
+_UNWRITTEN = ("lfm2", "granite3")
 
 _NAME, _ARGUMENTS = "probe", {"place": "here or there"}
 _FUNCTION = {"name": _NAME, "arguments": _ARGUMENTS}
@@ -40,14 +48,14 @@ _TOOL = {
 
 
 def formats() -> list[ToolCallFormat]:
-    """List the formats of all modules."""
-    names = [module.name for module in iter_modules(__path__) if module.name != "base"]
-    return [import_module(f"{__name__}.{name}").FORMAT for name in names]
+    """List the formats of all modules that have one."""
+    modules = (import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__))
+    return [module.FORMAT for module in modules if hasattr(module, "FORMAT")]
 
 
 def format_of(template: ChatTemplate | None) -> ToolCallFormat:
     """Return the format of calls for a model with this template."""
-    own = _own_format(template) if template is not None else None
+    own = own_format(template) if template is not None else None
     return own or hermes.FORMAT
 
 
@@ -60,14 +68,28 @@ def for_template(
 
     Moves tools and calls into the text of messages if the template has no known format for them.
     """
-    if template is None or not (tools or has_calls(messages)) or _own_format(template):
+    if template is None or not (tools or has_calls(messages)):
         return messages, tools
+    own = own_format(template)
+    if own and template.takes_tools:
+        return [own.message(message) for message in messages], tools
     return tools_in_messages(messages, tools, template.takes_system), ()
 
 
+def known_format(template: ChatTemplate | None) -> ToolCallFormat | None:
+    """Return the format that a template's text tells, without rendering it; None if none is."""
+    for module in map(_module, _KNOWN):
+        if template and all(map(template.mentions, module.KNOWN_BY)):
+            return cast("ToolCallFormat", module.FORMAT)
+    return None
+
+
 @lru_cache(maxsize=64)
-def _own_format(template: ChatTemplate) -> ToolCallFormat | None:
+def own_format(template: ChatTemplate) -> ToolCallFormat | None:
     """Return the format in which the template writes calls, if it is known."""
+    known = known_format(template)
+    if known and (known.messages or template.takes_tools):
+        return known
     if not template.takes_tools:
         return None
     said = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": ""}]
@@ -75,13 +97,26 @@ def _own_format(template: ChatTemplate) -> ToolCallFormat | None:
     try:
         text = template.render(said, add_generation_prompt=False, tools=[_TOOL])
     except (RequestError, ModelFormatError):
-        return None
-    return next((call_format for call_format in formats() if _reads(call_format, text)), None)
+        text = ""
+    read = (_module(name).FORMAT for name in _READ)
+    found = next((call_format for call_format in read if _reads(call_format, text)), None)
+    if found := found or derived_format(template):
+        return cast("ToolCallFormat", found)
+    for module in map(_module, _UNWRITTEN):
+        if all(map(template.mentions, module.KNOWN_BY)):
+            return cast("ToolCallFormat", module.FORMAT)
+    return None
+
+
+def _module(name: str) -> Any:
+    return import_module(f"{__name__}.{name}")
 
 
 def _reads(call_format: ToolCallFormat, text: str) -> bool:
     """Whether the last call in a rendered text is the probe, in this format."""
-    if call_format.trigger not in text:
+    rule = call_format.tool_call(_NAME, {}, False)
+    whole = f"{rule.begin}{json.dumps(_ARGUMENTS)}{rule.end}"
+    if call_format.trigger not in text or not (rule.tagged or whole in text):
         return False
     for opens in call_format.opens:
         at = text.rfind(opens)

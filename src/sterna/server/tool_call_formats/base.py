@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from sterna.engine.decoding.constraints import ToolCall
+from sterna.engine.decoding.grammars import NO_FRAME, Frame, Messages
 
-__all__ = ["ToolCallFormat", "ToolCallParser", "ToolCallPart"]
+__all__ = ["Nesting", "ToolCallFormat", "ToolCallParser", "ToolCallPart"]
 
 #: A call whose name does not come within so many characters is read only when it is complete.
 HEAD_CHARS = 1024
@@ -23,11 +24,13 @@ SEPARATORS, OPENINGS = " \t\r\n;,]", " \t\r\n["
 class ToolCallPart(NamedTuple):
     """A piece of parsed calls.
 
-    kind: "name" begins a call, "arguments" continues its JSON, "text" is not part of a call.
+    kind: "name" begins a call, "arguments" continues its JSON, "text" is not part of a call. id: of
+    the call, if the model writes ids.
     """
 
     kind: str
     text: str
+    id: str = ""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ class ToolCallFormat:
         closes: how they end; "" is the end of the answer.
         key: the key of the arguments.
         within: whether the trigger is part of the JSON object.
+        frame: what stands around calls.
+        messages: how the answer is divided, if it consists of messages with headers.
     """
 
     trigger: str
@@ -50,10 +55,28 @@ class ToolCallFormat:
     closes: str = ""
     key: str = "arguments"
     within: bool = False
+    frame: Frame = NO_FRAME
+    messages: Messages | None = None
+
+    @property
+    def marks(self) -> str:
+        """All texts whose special tokens the parser has to see."""
+        messages = self.messages
+        headers = [messages.separator, messages.thought, messages.content] if messages else []
+        frame = (self.frame.opens, self.frame.separator, self.frame.closes)
+        return "\n".join([self.trigger, self.begin, self.end, *frame, *headers])
+
+    def message(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Return a message with calls in the form that the chat template wants."""
+        return message
 
     def tool_call(self, name: str, schema: Mapping[str, Any], strict: bool) -> ToolCall:
         """Make the rule by which the engine constrains a call of a tool. strict: see `ToolCall`."""
         return ToolCall(self.begin.replace("{}", json.dumps(name)), schema, self.end, strict)
+
+    def tool_calls(self, name: str, schema: Mapping[str, Any], strict: bool) -> Iterator[ToolCall]:
+        """Yield the rules of all ways to call a tool; arguments as for `tool_call`."""
+        yield self.tool_call(name, schema, strict)
 
     def parser(self, schemas: Mapping[str, Any]) -> ToolCallParser:
         """Make a parser for text that begins with one of `opens`.
@@ -161,10 +184,10 @@ class JsonToolCallParser(ToolCallParser):
 
     def __init__(self, call_format: ToolCallFormat) -> None:
         super().__init__(call_format)
-        self._nesting, self._scanned = _Nesting(), 0
+        self._nesting, self._scanned = Nesting(), 0
 
     def _begin(self, found: list[ToolCallPart], final: bool) -> bool:
-        self._nesting, self._scanned = _Nesting(), 0
+        self._nesting, self._scanned = Nesting(), 0
         self._step = self._head
         return True
 
@@ -176,7 +199,7 @@ class JsonToolCallParser(ToolCallParser):
             found.append(ToolCallPart("name", name))
             self._held, self._unsure = self._held[head.end() :], ""
             self._count += 1
-            self._nesting = _Nesting(1)
+            self._nesting = Nesting(1)
             self._step = self._arguments
             return True
         end = self._nesting.end(self._held[self._scanned :], 0)
@@ -226,7 +249,7 @@ class JsonToolCallParser(ToolCallParser):
         return end >= 0
 
 
-class _Nesting:
+class Nesting:
     """Counts JSON's open braces and brackets outside of strings."""
 
     def __init__(self, depth: int = 0) -> None:

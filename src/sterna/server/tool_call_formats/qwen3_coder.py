@@ -10,7 +10,9 @@ from typing import Any
 
 from sterna.engine.decoding.constraints import ToolCall
 from sterna.engine.decoding.tagged_arguments import TaggedArguments
+from sterna.server.tool_call_formats.arguments_readers import read_json
 from sterna.server.tool_call_formats.base import ToolCallFormat, ToolCallParser, ToolCallPart
+from sterna.server.tool_call_formats.layout import with_json_values
 
 _FUNCTION = re.compile(r"<function=([^>\n]+)>")
 _PARAMETER = re.compile(r"<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
@@ -24,6 +26,9 @@ class XmlFormat(ToolCallFormat):
     def tool_call(self, name: str, schema: Mapping[str, Any], strict: bool) -> ToolCall:
         tagged = TaggedArguments("<parameter={}>\n", "\n</parameter>\n")
         return ToolCall(self.begin.replace("{}", name), schema, self.end, strict, tagged)
+
+    def message(self, message: dict[str, Any]) -> dict[str, Any]:
+        return with_json_values(message)
 
     def parser(self, schemas: Mapping[str, Any]) -> ToolCallParser:
         return XmlToolCallParser(self, schemas)
@@ -58,7 +63,8 @@ class XmlToolCallParser(ToolCallParser):
         self._held = self._held.lstrip()
         one = _PARAMETER.match(self._held)
         if one:
-            key, value = json.dumps(one[1], ensure_ascii=False), _value(one[2], self._texts(one[1]))
+            key = json.dumps(one[1], ensure_ascii=False)
+            value = read_json(one[2], self._texts(one[1]))
             comma = ", " if self._arguments else ""
             found.append(ToolCallPart("arguments", f"{comma}{key}: {value}"))
             self._held, self._arguments = self._held[one.end() :], self._arguments + 1
@@ -76,17 +82,6 @@ class XmlToolCallParser(ToolCallParser):
         properties = self._schema.get("properties")
         given = properties.get(name) if isinstance(properties, dict) else None
         return isinstance(given, dict) and given.get("type") == "string"
-
-
-def _value(text: str, as_text: bool) -> str:
-    """Return an argument as JSON. as_text: its schema says string, so do not parse it."""
-    if as_text:
-        return json.dumps(text, ensure_ascii=False)
-    try:
-        value: Any = json.loads(text)
-    except (ValueError, RecursionError):
-        value = text
-    return json.dumps(value, ensure_ascii=False)
 
 
 FORMAT = XmlFormat(

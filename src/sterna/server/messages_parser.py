@@ -1,0 +1,81 @@
+"""`MessagesParser`: splits an answer that consists of several messages, each with a header."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sterna.server.output_parser import Delta, OutputParser
+from sterna.server.tool_call_formats.base import ToolCallFormat
+
+__all__ = ["MessagesParser", "parser_of"]
+
+
+class MessagesParser(OutputParser):
+    """Parses an answer of `messages` of a format; `calls`: whether the request has tools."""
+
+    def __init__(
+        self,
+        call_format: ToolCallFormat,
+        calls: bool,
+        parallel: bool = True,
+        schemas: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(call_format, parallel, False, schemas)
+        assert call_format.messages is not None
+        self._messages, self._has_calls = call_format.messages, calls
+        self._kind = ""  # of the message that is being read; "" before its header
+
+    def _step(self, found: list[Delta], final: bool) -> bool:
+        if self._calls:
+            return self._call(self._calls, found, final)
+        if not self._kind:
+            return self._header(final)
+        mark = self._until(found, self._kind, (self._messages.ends,), final)
+        if mark:
+            self._kind = ""
+        return bool(mark)
+
+    def _header(self, final: bool) -> bool:
+        """Read what stands between two messages, and the next one's header."""
+        messages = self._messages
+        rest = self._held
+        for mark in (messages.ends, messages.starts):
+            if mark.startswith(rest) and not final and rest != mark:
+                return False
+            rest = rest.removeprefix(mark)
+        headers = {messages.content: "content", **dict.fromkeys(messages.other, "content")}
+        if messages.thought:
+            headers[messages.thought] = "reasoning_content"
+        for header, kind in headers.items():
+            if rest.startswith(header):
+                self._kind, self._held = kind, rest[len(header) :]
+                return True
+        if not final and any(header.startswith(rest) for header in headers):
+            return False
+        self._held = rest
+        opens = self._call_format.opens if self._call_format else ()
+        text = rest.lstrip()
+        if self._has_calls and rest and (not opens or text.startswith(opens)):
+            self._begin_calls()
+        elif self._has_calls and not final and any(mark.startswith(text) for mark in opens):
+            return False
+        elif rest:
+            self._kind = "content"
+        return bool(rest)
+
+    def _after_calls(self) -> None:
+        self._kind, self._trims = "", False
+
+
+def parser_of(
+    call_format: ToolCallFormat | None, calls: bool, parallel: bool, schemas: Mapping[str, Any],
+    **given: Any,
+) -> OutputParser:  # fmt: skip
+    """Make the parser of an answer.
+
+    calls: whether the request has tools. given: arguments of `OutputParser`.
+    """
+    if call_format and call_format.messages:
+        return MessagesParser(call_format, calls, parallel, schemas)
+    return OutputParser(call_format if calls else None, parallel, schemas=schemas, **given)

@@ -1,0 +1,16 @@
+"""Functionary 3.2: >>> before each message, whose first line is its recipient."""
+
+from __future__ import annotations
+
+from sterna.engine.decoding.grammars import Frame, Messages
+from sterna.server.tool_call_formats.layout import NAME, LayoutFormat
+
+KNOWN_BY = (">>>all",)
+FORMAT = LayoutFormat(
+    trigger="",
+    begin=f"{NAME}\n",
+    end="",
+    opens=(),
+    frame=Frame(separator=">>>"),
+    messages=Messages(">>>", "", "", "all\n"),
+)

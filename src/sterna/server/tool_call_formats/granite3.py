@@ -1,0 +1,16 @@
+"""Granite 3, whose template does not write calls: a list of JSON objects behind a token."""
+
+from __future__ import annotations
+
+from sterna.engine.decoding.grammars import Frame
+from sterna.server.tool_call_formats.layout import NAME, LayoutFormat
+
+KNOWN_BY = ("<|tool_call|> followed by a JSON list",)
+FORMAT = LayoutFormat(
+    trigger="<|tool_call|>",
+    begin=f'{{"name": "{NAME}", "arguments": ',
+    end="}",
+    opens=("<|tool_call|>",),
+    frame=Frame("<|tool_call|>[", ", ", "]"),
+    writes=True,
+)

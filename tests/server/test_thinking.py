@@ -1,0 +1,141 @@
+"""Bounded thoughts: closed after so many tokens, by the options of Python and of each protocol."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from server_process import ServerProcess, serving
+
+import sterna
+from sterna import LLM
+from sterna.chat import ChatTemplate
+from sterna.chat.reasoning import ReasoningState, Thoughts
+from sterna.errors import RequestError
+
+SAID = [{"role": "user", "content": "def f(x):\n"}]
+OPENED = (
+    "{% for m in messages %}<{{ m.role }}>{% if m.reasoning_content %}({{ m.reasoning_content }})"
+    "{% endif %}{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}<think>\n"
+    "{% if enable_thinking is false %}</think>{% endif %}{% endif %}"
+)
+FREE = OPENED.replace("<think>\n", "").replace("%}</think>{%", "%}<think></think>{%")
+HARMONY = (
+    "{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endfor %}"
+    "<|start|>assistant{# <|channel|> to=functions. #}"
+)
+SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
+
+
+@pytest.fixture(scope="module")
+def llm() -> LLM:
+    return LLM("nano", threads=1, context=512)
+
+
+def template(source: str) -> ChatTemplate:
+    return ChatTemplate.from_source(source, {})
+
+
+def test_thoughts_end_after_so_many_tokens(llm: LLM) -> None:
+    """With drafts and without, with a constraint and without."""
+    llm.renderer.template = template(OPENED)
+    free = llm.chat(SAID, max_tokens=40, temperature=0)
+    assert (free.reasoning, free.content) == (free.text, "")
+    for options in ({}, {"prediction": free.text}):  # type: dict[str, Any]
+        done = llm.chat(SAID, max_tokens=40, temperature=0, thinking_budget=7, **options)
+        assert done.tokens[:7] == free.tokens[:7]
+        assert done.text.startswith(f"{done.reasoning}</think>")
+        assert done.content
+    constraint = llm.constraints.choice(["yes"])
+    for budget, count in ((3, 3), (100, 20)):
+        done = llm.chat(
+            SAID, max_tokens=40, temperature=0, constraint=constraint, thinking_budget=budget
+        )
+        assert done.tokens[:count] == free.tokens[:count]
+        assert done.content == "yes"
+    with pytest.raises(RequestError, match="thinking_budget"):
+        llm.chat(SAID, thinking_budget=-1)
+
+
+def test_no_thoughts_need_no_budget(llm: LLM) -> None:
+    """Answers without thoughts are those without a budget."""
+    llm.renderer.template = template(FREE)
+    free = llm.chat(SAID, max_tokens=12, temperature=0)
+    assert llm.chat(SAID, max_tokens=12, temperature=0, thinking_budget=1).text == free.text
+
+
+def test_marks_of_families() -> None:
+    """Each family's own, also those that a template makes of parts."""
+    for text, opens in (
+        ("[THINK]a[/THINK]", "[THINK]"), ("<seed:think>a</seed:think>", "<seed:think>"),
+        ("<|channel>thought\\n<channel|>", "<|channel>thought"), ("</think>", "<think>"),
+        ("{% set o = '<think:open' %}{{ o }}source></think:opensource>", "<think:opensource>"),
+    ):  # fmt: skip
+        thoughts = template(text).thoughts
+        assert thoughts
+        assert thoughts.opens.strip() == opens
+    assert template("plain").thoughts is None
+    mistral = template("[THINK]a[/THINK]").thoughts
+    assert ReasoningState.after_prompt("x[THINK]", mistral) is ReasoningState.OPENED
+    assert ReasoningState.after_prompt("x", mistral) is ReasoningState.FREE
+    assert ReasoningState.after_prompt("x[THINK]", None) is ReasoningState.CLOSED
+    kept = Thoughts("[T]", "[/T]", ("[R]",))
+    assert kept.without("\n[T]\n[/T][R]\n<call>") == "<call>"
+    assert kept.without(" <call>") == " <call>"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    root = tmp_path_factory.mktemp("thinking")
+    for name, source in (("opened", OPENED), ("harmony", HARMONY)):
+        shutil.copytree(Path(sterna.__file__).parent / "data" / "nano", root / name)
+        (root / name / "chat_template.jinja").write_text(source)
+    paths = [str(root / name) for name in ("opened", "harmony")]
+    with serving(root, *paths, "--context", "512", "--reasoning-budget", "9") as running:
+        yield running
+
+
+def thought(server: ServerProcess, **fields: Any) -> str:
+    body = {"model": "opened", "messages": SAID, "max_tokens": 60, "temperature": 0, **fields}
+    answer = server.post("/v1/chat/completions", **body)
+    assert answer.status_code == 200, answer.text
+    text: str = answer.json()["choices"][0]["message"].get("reasoning_content") or ""
+    return text
+
+
+def test_of_each_protocol(server: ServerProcess) -> None:
+    """The server's own budget, and that of a request, under the names of other servers."""
+    default, none = thought(server), thought(server, reasoning_budget_tokens=-1)
+    assert len(default) < len(none)
+    assert none.startswith(default.rstrip())
+    for name in ("thinking_budget_tokens", "thinking_token_budget", "thinking_budget"):
+        assert len(thought(server, **{name: 3})) < len(default)
+    assert thought(server, thinking_budget=0) == ""
+    assert thought(server, reasoning_effort="none") == ""
+    body: dict[str, Any] = {
+        "model": "opened", "messages": SAID, "max_tokens": 60, "temperature": 0,
+        "thinking": {"type": "enabled", "budget_tokens": 3},
+    }  # fmt: skip
+    first = server.post("/v1/messages", **body).json()["content"][0]
+    assert first["type"] == "thinking"
+    assert len(first["thinking"]) < len(default)
+    bad = server.post("/v1/chat/completions", model="opened", messages=SAID, thinking_budget=-2)
+    assert (bad.status_code, bad.json()["error"]["param"]) == (400, "thinking_budget")
+
+
+def test_thoughts_that_come_back(server: ServerProcess) -> None:
+    """They are given to the template, which keeps or drops them."""
+    said = [*SAID, {"role": "assistant", "content": "a", "reasoning_content": "why"}]
+    prompt = server.post("/apply-template", model="opened", messages=said).json()["prompt"]
+    assert "(why)a" in prompt
+
+
+def test_an_answer_of_messages(server: ServerProcess) -> None:
+    """A schema holds for the final message alone."""
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
+    body = {"model": "harmony", "messages": SAID, "max_tokens": 60, "response_format": form}
+    message = server.post("/v1/chat/completions", **body).json()["choices"][0]["message"]
+    assert message["content"] is not None
