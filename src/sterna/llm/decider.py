@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from sterna.chat.reasoning import CLOSE, ReasoningState
 from sterna.checks import checked_flag, checked_items
 from sterna.engine import Engine, NextLogprobsRequest, PromptLogprobsRequest, Request
 from sterna.errors import ContextError, RequestError, shown
 from sterna.llm.adapters import Adapters
 from sterna.llm.chat_renderer import ChatRenderer
+from sterna.llm.decision_choices import Choices, parse_choices
 from sterna.llm.decisions import Decision, decided
 from sterna.llm.options import DecideOptions
 from sterna.llm.prompt_encoder import PromptEncoder
@@ -31,19 +30,8 @@ __all__ = ["Decider", "Inquiry", "decisions"]
 #: Token ids of contexts by their text; None where a context cannot be encoded alone.
 Heads: TypeAlias = "dict[str, list[int] | None]"
 
-YES_NO = ("Yes", "No")
-MOST_OPTIONS = 1024
 #: Stands between the context and a question, so that tokens of the one do not reach into the other.
 MARK = "Question: "
-
-
-@dataclass(frozen=True)
-class _Choices:
-    """What may be answered: the options, the line that asks for one, the numbers of a score."""
-
-    texts: tuple[str, ...]
-    request: str
-    values: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -83,7 +71,7 @@ class Inquiry:
     """One question about one context: its `requests`, and its `decision` when they have ended."""
 
     def __init__(
-        self, choices: _Choices, normalised: bool, scored: _Scored, neutral: _Scored | None
+        self, choices: Choices, normalised: bool, scored: _Scored, neutral: _Scored | None
     ) -> None:
         self._choices, self._normalised = choices, normalised
         self._scored, self._neutral = scored, neutral
@@ -152,7 +140,7 @@ class Decider:
 
         request_args: other arguments of `Request`. RequestError, for a wrong option at once.
         """
-        choices = _choices(options.get("options"), options.get("score"))
+        choices = parse_choices(options.get("options"), options.get("score"))
         normalised = checked_flag("normalise", options.get("normalise", False))
         request_args |= {"adapter": self._adapters.chosen(options.get("adapter"))}
         asked = [f"{choices.request}\n\n{MARK}{one}" for one in _questions(questions)]
@@ -164,7 +152,7 @@ class Decider:
         self,
         contexts: list[object],
         asked: list[str],
-        choices: _Choices,
+        choices: Choices,
         normalised: bool,
         neutral: object,
         request_args: Mapping[str, Any],
@@ -182,7 +170,7 @@ class Decider:
         self,
         context: object,
         asked: str,
-        choices: _Choices,
+        choices: Choices,
         heads: Heads,
         request_args: Mapping[str, Any],
     ) -> _Scored:
@@ -315,42 +303,6 @@ def _messages(context: object) -> list[dict[str, Any]]:
                 f"context: messages must have a text as content, but got {shown(message)}"
             )
     return [dict(message) for message in messages]
-
-
-def _choices(options: object, score: object) -> _Choices:
-    """Return what may be answered: yes or no, one of some texts, or a number. RequestError."""
-    if options is not None and score is not None:
-        raise RequestError("options: must be left out where score is given, but got both")
-    if score is not None:
-        return _numbers(score)
-    if options is None:
-        return _Choices(YES_NO, "Answer the question with Yes or No only.")
-    if isinstance(options, str):
-        raise RequestError(f"options: must be several texts, but got {shown(options)}")
-    texts = tuple(checked_items("options", options, "several texts"))
-    good = all(isinstance(text, str) and text.strip() for text in texts)
-    if not good or len(set(texts)) < len(texts) or not 2 <= len(texts) <= MOST_OPTIONS:
-        raise RequestError(
-            f"options: must be 2 to {MOST_OPTIONS} different texts, but got {shown(texts)}"
-        )
-    listed = [
-        f"- {text}: {options[text]}" if isinstance(options, Mapping) and options[text] else
-        f"- {text}" for text in texts
-    ]  # fmt: skip
-    return _Choices(texts, "\n".join(["Answer the question with one of these only:", *listed]))
-
-
-def _numbers(score: object) -> _Choices:
-    bounds = list(checked_items("score", score, "the lowest and the highest number"))
-    whole = all(isinstance(bound, (int, np.integer)) for bound in bounds)
-    if len(bounds) != 2 or not whole or not 1 <= bounds[1] - bounds[0] < MOST_OPTIONS:
-        raise RequestError(
-            f"score: must be two whole numbers, the lower first, less than {MOST_OPTIONS} apart, "
-            f"but got {shown(score)}"
-        )
-    values = tuple(range(int(bounds[0]), int(bounds[1]) + 1))
-    request = f"Answer the question with a whole number from {values[0]} to {values[-1]} only."
-    return _Choices(tuple(map(str, values)), request, values)
 
 
 def _common(texts: Sequence[Sequence[int]]) -> int:
