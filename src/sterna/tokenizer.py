@@ -10,6 +10,7 @@ import operator
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -252,6 +253,10 @@ class Tokenizer:
         return token
 
 
+#: Tokens at either end of a prompt that a detokenizer reads: more than any state depends on.
+TELLING = 16
+
+
 class Detokenizer:
     """Turns a stream of ids into text, holding back the bytes of an unfinished character.
 
@@ -278,9 +283,20 @@ class Detokenizer:
         self._strip = self._decoder.strip if self._decoder else 0
         self._ids: list[int] = []  # only for a decoder of unknown rules
         self._emitted = ""
-        for id in prompt:
+        for id in self._telling(prompt):
             self.push(id)
         self._pushed = False
+
+    def _telling(self, prompt: Sequence[int]) -> Sequence[int]:
+        """Return the ids of a prompt that a known decoder's state depends on.
+
+        The first decide whether a leading space is stripped; a character has at most four bytes,
+        so that an unfinished one began in the last four tokens that have any.
+        """
+        if self._decoder is None or len(prompt) <= 2 * TELLING:
+            return prompt
+        last = (id for id in reversed(prompt[TELLING:]) if id not in self._skip)
+        return [*prompt[:TELLING], *reversed(list(islice(last, TELLING)))]
 
     def push(self, id: int) -> str:
         """Return the text that an id completes, possibly empty; raises RequestError for non-ids."""

@@ -162,6 +162,20 @@ def test_a_continuation_goes_on_where_the_prompt_stopped(
     assert before + after == tokenizer.decode(ids)
 
 
+@pytest.mark.parametrize("name", FULL)
+def test_a_long_prompt_is_read_at_its_ends(family: Callable[[str], Tokenizer], name: str) -> None:
+    """Of which a character may be unfinished, and special tokens the last."""
+    tokenizer = family(name)
+    ids = tokenizer.encode("the fox😀" * 12 + "日é😀 the")
+    special = [tokenizer.bos_id or 0] * 20
+    for cut in range(len(ids) - 24, len(ids)):
+        head = Detokenizer(tokenizer)
+        before = "".join(map(head.push, ids[:cut]))
+        for prompt in (ids[:cut], [*ids[:cut], *special]):
+            after = "".join(_stream(tokenizer, ids[cut:], prompt=prompt))
+            assert before + after == tokenizer.decode(ids)
+
+
 def test_a_sentencepiece_continuation_keeps_its_space(
     family: Callable[[str], Tokenizer],
 ) -> None:
