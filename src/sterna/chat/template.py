@@ -232,6 +232,17 @@ class ChatTemplate:
         exchange = [{"role": "system", "content": MARK}, {"role": "user", "content": "Q"}]
         return MARK in self._probed(exchange)
 
+    def image_text(self, placeholder: str) -> str | None:
+        """Return what the template writes for a part {"type": "image"}; None without placeholder.
+
+        placeholder: the token that stands for an image in a prompt.
+        """
+        mark = {"type": "text", "text": MARK}
+        content: Any = [mark, {"type": "image"}, mark]
+        written = self._probed([{"role": "user", "content": content}]).split(MARK)
+        between = written[1] if len(written) == 3 else ""
+        return between.strip() if between.count(placeholder) == 1 else None
+
     def _probed(self, messages: list[dict[str, Any]], **given: Any) -> str:
         """Render messages; empty if the template refuses them."""
         values = {**self._tokens, "documents": None, "tools": None, **given, "messages": messages}

@@ -48,6 +48,8 @@ ASSET_FILES = {
     "merges.txt": MAX_TOKENIZER_BYTES,
     "chat_template.jinja": MAX_CONFIG_BYTES,
     "chat_template.json": MAX_CONFIG_BYTES,
+    "preprocessor_config.json": MAX_CONFIG_BYTES,
+    "processor_config.json": MAX_CONFIG_BYTES,
     "LICENSE": MAX_LICENSE_BYTES,
     "LICENSE.md": MAX_LICENSE_BYTES,
     "LICENSE.txt": MAX_LICENSE_BYTES,

@@ -10,6 +10,7 @@ COMMANDS = {
     "/help": "show this list",
     "/reset": "forget the conversation; the system prompt stays",
     "/system [TEXT]": "show the system prompt, or change it; - removes it",
+    "/image PATH": "show the model an image with the next message; or drop a file into the line",
     "/undo": "take the latest exchange back",
     "/retry": "answer the latest message again",
     "/set [NAME VALUE]": f"show or change {', '.join(SETTINGS)}; - for the default",

@@ -12,12 +12,14 @@ import click
 
 from sterna.chat import check_messages
 from sterna.cli.chat_commands import COMMANDS
+from sterna.cli.chat_images import message_content, take_dropped
 from sterna.cli.sampling_options import CHAT_MAX_TOKENS, SETTINGS
 from sterna.cli.terminal import VISIBLE
 from sterna.errors import ModelFormatError, RequestError, shown
 from sterna.files.jsonfile import parse_json
 from sterna.files.reading import read_file, require_regular
 from sterna.files.writing import replacing
+from sterna.images import load_image
 from sterna.llm.conversation import Conversation
 from sterna.sampling_params import SamplingParams
 
@@ -50,6 +52,7 @@ class Session:
         self.stats = stats
         self.interactive = interactive
         self.retries: int = 0
+        self._images: list[str] = []  # of the next message
         self._seed = SamplingParams.fresh_seed()
 
     def note(self, text: str) -> None:
@@ -68,12 +71,18 @@ class Session:
 
     def take(self, text: str) -> bool:
         """Run a turn or a command; False after /exit. Two slashes begin a text with one."""
+        if self.interactive:
+            dropped, text = take_dropped(text)
+            for path in dropped:
+                self._image(path)
         if text.startswith("/") and not text.startswith("//"):
             name, _, argument = text.partition(" ")
             return self._command(name.strip(), argument.strip())
         if text.strip():
             self.retries = 0
-            self.answer(text.removeprefix("/") if text.startswith("//") else text)
+            text = text.removeprefix("/") if text.startswith("//") else text
+            images, self._images = self._images, []
+            self.answer(message_content(text, images))
         return True
 
     def settings(self) -> dict[str, tuple[Any, str]]:
@@ -95,11 +104,11 @@ class Session:
 
     # --------------------------------------------------------------------------------- answers
 
-    def answer(self, text: str) -> None:
+    def answer(self, content: str | list[dict[str, Any]]) -> None:
         """Print an answer as it comes. Ctrl-C on a terminal stops it."""
         options = {**self.options, **{name: value for name, (value, _) in self.settings().items()}}
         options["seed"] = (options["seed"] + self.retries) % (1 << 64)
-        pieces = self.conversation.stream(text, **options)
+        pieces = self.conversation.stream(content, **options)
         if self.conversation.dropped:
             self.note(
                 f"context full: forgot the oldest {self.conversation.dropped} exchange(s); "
@@ -173,6 +182,13 @@ class Session:
             self.conversation.system = None if text == "-" else text
         self.note(f"system prompt: {self.conversation.system or 'none'}")
 
+    def _image(self, file: str) -> None:
+        path = _path("/image", file)
+        _ = self.conversation.llm.renderer.images.processor  # a model that sees, or an error now
+        image = load_image(path)
+        self._images.append(str(path))
+        self.note(f"{path}: {image.width} x {image.height}, goes with your next message")
+
     def _undo(self, _: str) -> None:
         text = self.conversation.undo()
         self.note("nothing to take back" if text is None else f"taken back: {text[:200]}")
@@ -186,7 +202,7 @@ class Session:
         self.retries += 1
         without = self.conversation.messages
         try:
-            self.answer(text)
+            self.answer(before[len(without)]["content"])
         finally:
             if self.conversation.messages == without:  # stopped before the first word
                 self.conversation.messages = before

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sterna.cli.chat_images import message_content
 from sterna.cli.constraint import constraint, constraint_options
 from sterna.cli.options import (
     chat_template_option,
@@ -24,6 +25,7 @@ from sterna.errors import RequestError
 
 if TYPE_CHECKING:
     from sterna.llm import LLM, Completion, Stats
+    from sterna.outputs import Stream
 
 
 @click.command(short_help="Continue a prompt.")
@@ -33,6 +35,12 @@ if TYPE_CHECKING:
 @drafting_options
 @sampling_options
 @constraint_options
+@click.option(
+    "--image", "images", multiple=True,
+    type=click.Path(exists=True, dir_okay=False),
+    help="Show the model this image; PROMPT is then a user's message, which the model answers. May "
+    "be repeated.",
+)  # fmt: skip
 @click.option(
     "--file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help='Continue the prompts of this file, one JSON object per line: {"prompt": ...} or '
@@ -44,17 +52,18 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @json_option
 def command(
-    prompt: str | None, file: Path | None, output: Path | None, as_json: bool, **options: Any
-) -> None:
+    prompt: str | None, images: tuple[str, ...], file: Path | None, output: Path | None,
+    as_json: bool, **options: Any,
+) -> None:  # fmt: skip
     """Continue PROMPT, the text piped in (`-`; without its last line break), or the prompts of a
-    file, all at the same time.
+    file, all at the same time. With --image, answer PROMPT about images.
 
     A terminal shows the prompt first, dimmed, and the speed last. A pipe gets the continuation
     alone.
     """
     if file is not None:
-        if prompt is not None:
-            raise click.UsageError("PROMPT: must be left out with --file")
+        if prompt is not None or images:
+            raise click.UsageError("PROMPT and --image: must be left out with --file")
         from sterna.cli.generate_file import generate_file
 
         llm = open_model(options, chosen_by_name=True)
@@ -64,11 +73,19 @@ def command(
         raise click.UsageError("--output: needs --file")
     prompt = _read(prompt)
     llm = open_model(options)
+    given = sampling(options) | constraint(llm, options)
+    # Arguments are checked now, so an error comes before text.
+    if images:
+        message = {"role": "user", "content": message_content(prompt, images)}
+        pieces = llm.chat_stream([message], **given)
+    else:
+        pieces = llm.stream(prompt, **given)
     if as_json:
-        done = llm.generate(prompt, **sampling(options), **constraint(llm, options))
-        print_json([_row(llm, prompt, options["seed"], done)])
+        for _ in pieces:
+            pass
+        print_json([_row(llm, prompt, options["seed"], llm.last)])
         return
-    _stream(llm, prompt, sampling(options) | constraint(llm, options))
+    _show(llm, prompt, pieces)
 
 
 def _read(prompt: str | None) -> str:
@@ -84,8 +101,7 @@ def _read(prompt: str | None) -> str:
     return prompt
 
 
-def _stream(llm: LLM, prompt: str, options: dict[str, Any]) -> None:
-    pieces = llm.stream(prompt, **options)  # checks its arguments, so an error comes before text
+def _show(llm: LLM, prompt: str, pieces: Stream) -> None:
     out, terminal = sys.stdout.buffer, sys.stdout.isatty()
 
     def write(text: str) -> None:

@@ -170,6 +170,15 @@ def duration(value: str | float) -> float:
 @click.option(
     "--max-body", type=size, default="1M", show_default=True, help="Bytes of a request's body."
 )
+@click.option(
+    "--allow-image-urls",
+    "image_hosts",
+    multiple=True,
+    envvar="STERNA_ALLOW_IMAGE_URLS",
+    metavar="HOST",
+    help="Fetch images that requests name by http or https from this host (also *.example.org, or "
+    "* for all public ones); default: data: URLs alone.",
+)
 @click.option("--timeout", type=duration, help="Longest time of an answer; default: none.")
 @click.option(
     "--reasoning-budget",

@@ -19,6 +19,7 @@ from sterna.checkpoints.safetensors_header import TensorInfo
 from sterna.errors import RequestError, UnsupportedModelError, shown
 from sterna.formats import PackedWeight
 from sterna.gguf.file import GgufModel
+from sterna.gguf.image_settings import preprocessor_config
 from sterna.gguf.metadata import Metadata
 from sterna.gguf.weight_source import GgufWeights
 from sterna.weights import packing
@@ -160,6 +161,7 @@ def with_tower(config: dict[str, Any], text: GgufModel, file: GgufModel) -> dict
         **config, "architectures": [kind.architecture], "image_token_id": token,
         "image_token_index": token, **_fields(m, projector, file),
         "rope_parameters": _sections(config, text, of_text),
+        "preprocessor_config": preprocessor_config(m, projector),
     }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import hashlib
 import importlib
 import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -91,7 +91,19 @@ class ImageProcessor(ABC):
         saves them. UnsupportedModelError for a kind that Sterna does not know, ModelFormatError
         for files that break a rule.
         """
-        settings = ImageSettings.load(Path(path))
+        return cls._of_kind(ImageSettings.load(Path(path)))
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], file: str | Path) -> ImageProcessor:
+        """Make the processor of a config.json that has the fields of preprocessor_config.json.
+
+        That of a GGUF file's model has them. file: named in errors. Raises as `from_directory`.
+        """
+        fields = config.get("preprocessor_config") or {}
+        return cls._of_kind(ImageSettings(Path(file), fields, {}, config))
+
+    @classmethod
+    def _of_kind(cls, settings: ImageSettings) -> ImageProcessor:
         for family in _families():
             if settings.kind in family.KINDS:
                 return family.from_settings(settings)

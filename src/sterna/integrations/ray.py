@@ -12,6 +12,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
+from sterna.engine import Request
 from sterna.errors import RequestError, shown
 from sterna.llm import LLM
 
@@ -60,14 +61,25 @@ class Predictor:
                 f"column: must be one of {', '.join(batch)}, but got {shown(self._column)}"
             )
         given = list(batch[self._column])
-        prompts: Any = [self._llm.chat_tokens(list(m)) if self._chat else str(m) for m in given]
-        done: Any = self._llm.generate(prompts, **self._options) if prompts else []
+        requests = [self._request(one) for one in given]
+        for request in self._llm.engine_loop.finished(requests):
+            if request.error is not None:
+                raise request.error
+        done = [request.completion for request in requests]
         return {
             **batch,
             self._output: [one.text for one in done],
             f"{self._output}_finish_reason": [one.finish_reason for one in done],
             f"{self._output}_tokens": [len(one.tokens) for one in done],
         }
+
+    def _request(self, given: Any) -> Request:
+        make, options = self._llm.requests.make, self._options
+        if not self._chat:
+            return make(str(given), options)
+        prompt = self._llm.renderer.prepare(list(given))
+        images: dict[str, Any] = {"images": prompt.images} if prompt.images else {}
+        return make(prompt.tokens, options, **images)
 
 
 def build_app(

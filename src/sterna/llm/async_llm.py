@@ -13,6 +13,7 @@ from sterna.checks import checked_real, checked_whole
 from sterna.engine import EngineLoop, Event, Request, SchedulerLoad
 from sterna.engine.decoding.thinking_budget import ThinkingBudget
 from sterna.errors import RequestError, shown
+from sterna.images import PromptImage
 from sterna.llm import LLM
 from sterna.outputs import Completion, Piece, TokenLogprob
 from sterna.sampling_params import SamplingParams
@@ -94,6 +95,7 @@ class AsyncLLM:
         chat: bool = False,
         visible: frozenset[int] = frozenset(),
         thinking: ThinkingBudget | None = None,
+        images: Sequence[PromptImage] = (),
         **options: Unpack[GenerateOptions],
     ) -> AsyncStream:
         """Queue a request, from a coroutine or callback of the loop that will read it.
@@ -109,17 +111,20 @@ class AsyncLLM:
             chat: End the answer with the end of a turn as well.
             visible: Special tokens that are part of the answer's text.
             thinking: A budget of its thoughts.
+            images: Of the prompt, with the positions of their tokens.
             **options: As in `LLM.generate`.
 
         RequestError as in `LLM.generate`, for a prompt that can never fit the memory for keys and
         values, and once this is draining or closed.
         """
         self._check_open()
-        scheduling = _checked_scheduling(key, priority, deadline_s, salt)
+        given = _checked_scheduling(key, priority, deadline_s, salt)
+        if images:
+            given["images"] = images
         make = self.llm.requests.make_several
         return self._queued(
             make(prompt, n, options, params, chat=chat, thinking=thinking, visible=visible,
-                 **scheduling)
+                 **given)
         )  # fmt: skip
 
     async def score(

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
 from sterna.chat import ChatTemplate
+from sterna.chat.image_parts import as_text, split_images
 from sterna.chat.reasoning import ReasoningState, Thoughts
 from sterna.checks import checked_flag, checked_items
 from sterna.engine.decoding.constraints import Constraint
 from sterna.errors import RequestError, shown
+from sterna.images import ImageProcessor, ProcessedImage
+from sterna.llm.image_input import ImageInput, PreparedPrompt
 from sterna.loading import Model
 from sterna.tokenizer import Tokenizer
 from sterna.turn_tokens import inner_end_tokens
@@ -23,7 +26,8 @@ class ChatRenderer:
     """Renders and encodes conversations.
 
     template: the model's, or its replacement; None: there is none. token_settings: fields of
-    tokenizer_config.json; templates may name its special tokens.
+    tokenizer_config.json; templates may name its special tokens. open_processor: reads the settings
+    of the model's images; None for a model of text alone.
     """
 
     def __init__(
@@ -32,8 +36,10 @@ class ChatRenderer:
         tokenizer: Tokenizer,
         template: ChatTemplate | None,
         token_settings: Mapping[str, Any],
+        open_processor: Callable[[], ImageProcessor] | None = None,
     ) -> None:
         self._model, self._tokenizer = model, tokenizer
+        self.images: ImageInput = ImageInput(model, tokenizer, open_processor)
         self.template = template
         self._token_settings = token_settings
 
@@ -48,17 +54,20 @@ class ChatRenderer:
         add_generation_prompt: bool = True,
         template: ChatTemplate | None = None,
     ) -> str:
-        """Render the prompt of a conversation; arguments as in `LLM.chat_prompt`."""
+        """Render the prompt of a conversation; arguments as in `LLM.chat_prompt`.
+
+        It has one placeholder for each image.
+        """
         template = template or self.template
         if template is None:
             raise RequestError(
                 f"chat: the model must have a chat template, but {self._model.name} has none; use "
                 "generate, or give one (chat_template, --chat-template)"
             )
-        what = "a list of messages"
-        if isinstance(messages, str):
-            raise RequestError(f"messages: must be {what}, but got {shown(messages)}")
-        listed, tools = template.with_tools(list(checked_items("messages", messages, what)), tools)
+        own, images = split_images(_listed(messages))
+        if images:
+            own = self.with_placeholders(template, own, bool(tools))
+        listed, tools = template.with_tools(own, tools)
         return template.render(
             listed,
             add_generation_prompt,
@@ -68,9 +77,25 @@ class ChatRenderer:
             continue_final_message=checked_flag("continue_final_message", continue_final_message),
         )
 
-    def encode(self, messages: object, **options: Any) -> list[int]:
-        """Render, and return token ids. The template writes its own BOS."""
-        return self._tokenizer.encode(self.render(messages, **options), add_special=False)
+    def with_placeholders(
+        self, template: ChatTemplate, messages: list[Any], tools: bool
+    ) -> list[Any]:
+        """Put messages with images into a form of which the template writes the placeholders."""
+        placeholder = self.images.processor.placeholder
+        written = template.image_text(placeholder)
+        if written is None or (tools and not template.takes_tools):
+            return as_text(messages, written or placeholder)
+        return messages
+
+    def prepare(self, messages: object, **options: Any) -> PreparedPrompt:
+        """Render and encode a conversation with its images. The template writes its own BOS."""
+        listed = _listed(messages)
+        return self._prepared(listed, self.images.process(split_images(listed)[1]), options)
+
+    def _prepared(
+        self, messages: object, images: Sequence[ProcessedImage], options: Mapping[str, Any]
+    ) -> PreparedPrompt:
+        return self.images.prepared(self.render(messages, **options), images)
 
     def template_from(self, source: str) -> ChatTemplate:
         """Make a template from Jinja text for this model; ModelFormatError if it is malformed."""
@@ -112,17 +137,28 @@ class ChatRenderer:
             return frozenset()
         return frozenset([added])
 
-    def end_of_turn(self, tokens: list[int], messages: object, options: dict[str, Any]) -> int:
+    def end_of_turn(
+        self, prompt: PreparedPrompt, messages: object, options: Mapping[str, Any]
+    ) -> int:
         """Count the tokens of a prompt before the opening of the answer; never all.
 
         Templates may write the opening differently once the answer is part of the messages.
         """
+        images = [placed.image for placed in prompt.images]
         try:
-            turn = self.encode(messages, **options, add_generation_prompt=False)
+            ended = self._prepared(messages, images, {**options, "add_generation_prompt": False})
         except RequestError:
-            turn = tokens
-        pairs = zip(tokens[:-1], turn, strict=False)
+            ended = prompt
+        pairs = zip(prompt.tokens[:-1], ended.tokens, strict=False)
         return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _listed(messages: object) -> list[Any]:
+    """Return the messages as a list; RequestError for text, or for what is none."""
+    what = "a list of messages"
+    if isinstance(messages, str):
+        raise RequestError(f"messages: must be {what}, but got {shown(messages)}")
+    return list(checked_items("messages", messages, what))
 
 
 def after_reasoning(

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
     from sterna.llm.options import ChatOptions
 
-__all__ = ["Conversation"]
+__all__ = ["Content", "Conversation"]
+
+#: Of a message: text, or parts of text and images.
+Content = str | Sequence[Mapping[str, Any]]
 
 
 class Conversation:
@@ -111,20 +114,22 @@ class Conversation:
         self.system = system
 
     def undo(self) -> str | None:
-        """Remove the latest exchange; returns its user message, None if there was none."""
+        """Remove the latest exchange; returns its user's text, None if there was none."""
         for i in range(len(self._messages) - 1, -1, -1):
             if self._messages[i].get("role") == "user":
-                text = self._messages[i].get("content")
+                content = self._messages[i].get("content")
                 self.messages = self._messages[:i]
-                return text if isinstance(text, str) else ""
+                return _text(content)
         return None
 
     # ---------------------------------------------------------------------------------- turns
 
     def ask(
-        self, content: str, params: SamplingParams | None = None, **options: Unpack[ChatOptions]
+        self, content: Content, params: SamplingParams | None = None, **options: Unpack[ChatOptions]
     ) -> Completion:
         """Answer a user's message and add both to the messages; arguments as in `LLM.chat`.
+
+        content: Text, or a list of parts, such as images.
 
         Raises as `LLM.chat`, and then leaves the messages alone.
         """
@@ -134,7 +139,7 @@ class Conversation:
         return done
 
     def stream(
-        self, content: str, params: SamplingParams | None = None, **options: Unpack[ChatOptions]
+        self, content: Content, params: SamplingParams | None = None, **options: Unpack[ChatOptions]
     ) -> Stream:
         """Answer as `ask`, a piece of text at a time.
 
@@ -144,7 +149,7 @@ class Conversation:
         return self._begin(content, options, params)[1]
 
     def _begin(
-        self, content: str, options: Mapping[str, Any], params: SamplingParams | None
+        self, content: Content, options: Mapping[str, Any], params: SamplingParams | None
     ) -> tuple[Completion, Stream]:
         """Start a turn; return its completion, and the stream that fills it."""
         with self._alone():
@@ -209,3 +214,9 @@ class Conversation:
             messages = [*messages[:opening], *messages[later[0] :]]
             self.dropped += 1
         return messages
+
+
+def _text(content: object) -> str:
+    parts = content if isinstance(content, (list, tuple)) else [{"text": content}]
+    texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
+    return "\n".join(text for text in texts if isinstance(text, str))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -25,6 +26,7 @@ from sterna.engine import (
 )
 from sterna.engine.decoding.constraints import Constraints
 from sterna.errors import RequestError, shown
+from sterna.images import ImageProcessor
 from sterna.llm.adapters import Adapters
 from sterna.llm.chat_renderer import ChatRenderer
 from sterna.llm.cross_encoder import CrossEncoder
@@ -181,7 +183,9 @@ class LLM:
             files.generation_config, vocab, files.generation_file
         )
         self.tokenizer.check(vocab)
-        self.renderer: ChatRenderer = ChatRenderer(self.model, self.tokenizer, template, settings)
+        self.renderer: ChatRenderer = ChatRenderer(
+            self.model, self.tokenizer, template, settings, self._image_settings(files.path)
+        )
         self._draft = None if draft is None else self._checked_draft(draft).engine
         self.adapters: Adapters = Adapters(self.model)
         self.adapters.begin(adapter)
@@ -197,6 +201,14 @@ class LLM:
             prefixes = PrefixCache(kv_cache.pool, kv_cache.prefix_cache_pages, store)
         self._attach(engine, prefixes)
         self.model.keep()
+
+    def _image_settings(self, path: Path) -> Callable[[], ImageProcessor] | None:
+        """Return what reads the settings of images, if the model sees them."""
+        if self.model.tower is None:
+            return None
+        if "preprocessor_config" in self.model.json:
+            return partial(ImageProcessor.from_config, self.model.json, path)
+        return partial(ImageProcessor.from_directory, path)
 
     def _attach(self, engine: Engine, prefixes: PrefixCache | None) -> None:
         """Run requests on an engine of this model."""
@@ -412,8 +424,8 @@ class LLM:
     def chat_tokens(
         self, messages: Sequence[Mapping[str, Any]], **options: Unpack[PromptOptions]
     ) -> list[int]:
-        """Render as `chat_prompt`, and return token ids."""
-        return self.renderer.encode(messages, **options)
+        """Render as `chat_prompt`, and return token ids, all those of images included."""
+        return self.renderer.prepare(messages, **options).tokens
 
     def start(self, request: Request) -> tuple[Completion, Stream]:
         """Start a request; return its completion, and the stream that fills it."""

@@ -116,19 +116,20 @@ class RequestFactory:
         """Make a request for the answer to a conversation; options, params as in `LLM.chat`."""
         template, others = split_template_options(options)
         renderer = self._renderer
-        prompt = renderer.render(messages, **template)
+        prompt = renderer.prepare(messages, **template)
         continued = bool(template.get("continue_final_message"))
-        state = renderer.reasoning_state(prompt, messages, continued)
+        state = renderer.reasoning_state(prompt.text, messages, continued)
         thoughts = renderer.template.thoughts if renderer.template else None
         if isinstance(others.get("constraint"), Constraint):
             others["constraint"] = after_reasoning(state, others["constraint"], thoughts)
         request_args = {**request_args, **self._thinking(state, thoughts, others)}
-        tokens = self._tokenizer.encode(prompt, add_special=False)
         boundary = 0
         if self._engine.kv_cache.needs_snapshots:
-            boundary = renderer.end_of_turn(tokens, messages, template)
+            boundary = renderer.end_of_turn(prompt, messages, template)
         request_args = {"boundary": boundary, **request_args}
-        request = self.make(tokens, others, params, chat=True, **request_args)
+        if prompt.images:
+            request_args["images"] = prompt.images
+        request = self.make(prompt.tokens, others, params, chat=True, **request_args)
         request.completion.thinks = state is ReasoningState.OPENED
         request.completion.thoughts = thoughts or request.completion.thoughts
         return request

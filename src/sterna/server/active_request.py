@@ -104,6 +104,7 @@ class ActiveRequest:
             visible=generation.visible,
             thinking=generation.thinking,
             chat=generation.chat,
+            images=generation.images,
             **{**options, **generation.options},
         )
 
@@ -255,15 +256,18 @@ class ActiveRequest:
     def receipt(self) -> dict[str, Any]:
         """Return what another machine needs, next to the request, to check the answer.
 
-        `rendered_at` is there if the template asked for the time, since the prompt depends on it.
+        `rendered_at` is there if the template asked for the time, since the prompt depends on it;
+        `images_sha256` if it has images: digests of the pixels that the model sees.
         `sampling` has the values in effect, including the model's own defaults.
         """
         moment = self._generations[0].rendered_at
+        images = [one.image.digest.hex() for g in self._generations for one in g.images]
         return {
             **({} if moment is None else {"rendered_at": moment}),
             "seed": self._generations[0].options.get("seed"),
             "sampling": self._tickets[0].requests[0].params.sampling,
             "prompt_sha256": receipt.digest(g.prompt for g in self._generations),
+            **({"images_sha256": images} if images else {}),
             "tokens_sha256": receipt.digest(done.tokens for done in self.completions),
         }
 

@@ -11,7 +11,7 @@ from sterna.chat.reasoning import ReasoningState
 from sterna.engine.decoding.thinking_budget import ThinkingBudget
 from sterna.llm.chat_renderer import after_reasoning
 from sterna.server.active_request import ActiveRequest
-from sterna.server.chat_rendering import TemplateInput, render_prompt
+from sterna.server.chat_rendering import TemplateInput, prepare_prompt
 from sterna.server.generation_request import GenerationRequest
 from sterna.server.messages_parser import parser_of
 from sterna.server.output_parser import OutputParser
@@ -70,12 +70,12 @@ class ChatGeneration:
         effort = given.template_options.get("reasoning_effort")
         given.template_options = turn_off(given.template_options, self.generation.thinking_budget)
         with clock() as stopped:
-            prompt = render_prompt(llm, given)
+            prompt = prepare_prompt(llm, given)
         if stopped.read:
             self.generation.rendered_at = stopped.moment.isoformat(timespec="seconds")
         template = given.template
         self._reasoning = llm.renderer.reasoning_state(
-            prompt, given.messages, given.continue_final_message, template
+            prompt.text, given.messages, given.continue_final_message, template
         )
         if template is not None:  # the engine knows only the turn ends of the model's own
             ends = {
@@ -86,7 +86,7 @@ class ChatGeneration:
         self.generation.visible = self._marks()
         if self._template is not None:
             self.generation.thinking = self._thinking(self._template, effort)
-        self.generation.prompt = llm.tokenizer.encode(prompt, add_special=False)
+        self.generation.prompt, self.generation.images = prompt.tokens, prompt.images
 
     def parser(self) -> OutputParser:
         """Make a new parser, for one of the answers."""

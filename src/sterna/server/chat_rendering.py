@@ -9,9 +9,13 @@ from functools import partial
 from typing import Any
 
 from sterna.chat import ChatTemplate
+from sterna.chat.image_parts import split_images
 from sterna.errors import ModelFormatError, RequestError
+from sterna.images import MAX_IMAGES
 from sterna.llm import LLM
+from sterna.llm.image_input import PreparedPrompt
 from sterna.server.errors import ApiError, invalid
+from sterna.server.request_images import RequestImage, image_of_part
 from sterna.server.system_messages import render_with_system
 from sterna.server.tool_call_formats import for_template
 
@@ -19,7 +23,9 @@ __all__ = [
     "MAX_MESSAGES",
     "MAX_TOOLS",
     "TemplateInput",
+    "content_of_parts",
     "join_text_parts",
+    "prepare_prompt",
     "render_prompt",
     "request_template",
 ]
@@ -33,7 +39,8 @@ ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 class TemplateInput:
     """The arguments of a chat template, as for `apply_chat_template` of transformers.
 
-    messages, tools: in OpenAI's form. template: used instead of the model's.
+    messages, tools: in OpenAI's form. template: used instead of the model's. image_hosts: from
+    which images may be fetched.
     """
 
     messages: list[dict[str, Any]]
@@ -43,21 +50,42 @@ class TemplateInput:
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     template: ChatTemplate | None = None
+    image_hosts: tuple[str, ...] = ()
 
 
 def render_prompt(llm: LLM, template_input: TemplateInput) -> str:
-    """Render the prompt. RequestError or ApiError 400 if the template refuses it."""
+    """Render the prompt, with a placeholder for each image.
+
+    RequestError or ApiError 400 if the template refuses it.
+    """
+    return _rendered(llm, template_input)[0]
+
+
+def prepare_prompt(llm: LLM, template_input: TemplateInput) -> PreparedPrompt:
+    """Render and encode the prompt with its images, which it fetches. Raises as `render_prompt`."""
+    text, named = _rendered(llm, template_input)
+    sources = [image.source(template_input.image_hosts) for image in named]
+    return llm.renderer.images.prepared(text, llm.renderer.images.process(sources))
+
+
+def _rendered(llm: LLM, template_input: TemplateInput) -> tuple[str, list[RequestImage]]:
+    """Return the rendered prompt and its images."""
     for name, items, most in (
         ("messages", template_input.messages, MAX_MESSAGES),
         ("tools", template_input.tools, MAX_TOOLS),
     ):
         if len(items) > most:
             raise ApiError(400, f"{name}: must be at most {most}, but got {len(items)}", param=name)
-    messages, tools = for_template(
-        template_input.template or llm.template,
-        [_message(i, message) for i, message in enumerate(template_input.messages)],
-        template_input.tools,
-    )
+    own = [_message(i, message) for i, message in enumerate(template_input.messages)]
+    images = split_images(own)[1]
+    if len(images) > MAX_IMAGES:
+        raise ApiError(400, f"messages: must have at most {MAX_IMAGES} images", param="messages")
+    template = template_input.template or llm.template
+    if images:
+        _require_sight(llm, images[0])
+    if images and template is not None:
+        own = llm.renderer.with_placeholders(template, own, bool(template_input.tools))
+    messages, tools = for_template(template, own, template_input.tools)
     render = partial(
         llm.chat_prompt,
         tools=tools or None,
@@ -67,7 +95,15 @@ def render_prompt(llm: LLM, template_input: TemplateInput) -> str:
         continue_final_message=template_input.continue_final_message,
         template=template_input.template,
     )
-    return render_with_system(messages, render)
+    return render_with_system(messages, render), images
+
+
+def _require_sight(llm: LLM, image: RequestImage) -> None:
+    """Raise ApiError 400, at an image, unless the model sees images."""
+    try:
+        _ = llm.renderer.images.processor
+    except RequestError as error:
+        raise ApiError(400, str(error), param=image.where) from None
 
 
 def request_template(llm: LLM, source: str | None, trusted: bool) -> ChatTemplate | None:
@@ -86,26 +122,51 @@ def request_template(llm: LLM, source: str | None, trusted: bool) -> ChatTemplat
 
 
 def _message(i: int, message: dict[str, Any]) -> dict[str, Any]:
-    """Put a message into templates' form: content as one text, arguments of calls as objects."""
+    """Put a message into templates' form: content as one text unless it has images, arguments of
+    calls as objects."""
     where, role = f"messages[{i}]", message.get("role")
     if role not in ROLES:
         raise invalid(f"{where}.role", f"must be one of {', '.join(ROLES)}", role)
     plain = {**message, "role": "system" if role == "developer" else role}
     if isinstance(message.get("content"), list):
-        plain["content"] = join_text_parts(message["content"], f"{where}.content")
+        plain["content"] = content_of_parts(message["content"], f"{where}.content")
     if message.get("tool_calls"):
         plain["tool_calls"] = _calls(f"{where}.tool_calls", message["tool_calls"])
     return plain
 
 
-def join_text_parts(parts: list[Any], where: str) -> str:
-    """Join the text of content parts, one per line. ApiError 400 for images, files and audio."""
-    texts = []
+def content_of_parts(parts: list[Any], where: str) -> str | list[dict[str, Any]]:
+    """Return the text of content parts, or parts for a template if there are images among them.
+
+    Images are `RequestImage`. Parts that this has made stay as they are. ApiError 400 for files,
+    audio, and images that are no URL.
+    """
+    found: list[dict[str, Any]] = []
     for i, part in enumerate(parts):
+        fields = part if isinstance(part, dict) else {}
+        image = fields.get("image")  # which JSON cannot make
+        if not isinstance(image, RequestImage):
+            image = image_of_part(fields, f"{where}[{i}]")
+        if image is None:
+            found.append({"type": "text", "text": join_text_parts([part], where, i)})
+        else:
+            found.append({"type": "image", "image": image})
+    if any(part["type"] == "image" for part in found):
+        return found
+    return "\n".join(part["text"] for part in found)
+
+
+def join_text_parts(parts: list[Any], where: str, first: int = 0) -> str:
+    """Join the text of content parts, one per line. ApiError 400 for others.
+
+    first: the number of the first part, for errors.
+    """
+    texts = []
+    for i, part in enumerate(parts, first):
         kind = part.get("type") if isinstance(part, dict) else None
         text = part.get("text") if isinstance(part, dict) else None
         if kind not in ("text", "input_text", "output_text") or not isinstance(text, str):
-            raise invalid(f"{where}[{i}]", "must be a part of type text", kind or part)
+            raise invalid(f"{where}[{i}]", "must be a part of type text or image_url", kind or part)
         texts.append(text)
     return "\n".join(texts)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sterna.engine.decoding.thinking_budget import ThinkingBudget
+from sterna.images import PromptImage
 
 __all__ = ["GenerationRequest"]
 
@@ -28,6 +29,7 @@ class GenerationRequest:
         thinking: what keeps the answer to that.
         visible: special tokens whose text is part of the answer's.
         rendered_at: the time in ISO 8601 that the chat template was given, if it asked for it.
+        images: of the prompt, with their positions.
     """
 
     prompt: list[int]
@@ -43,3 +45,4 @@ class GenerationRequest:
     visible: frozenset[int] = frozenset()
     thinking_budget: int | None = None
     thinking: ThinkingBudget | None = None
+    images: tuple[PromptImage, ...] = ()

@@ -37,6 +37,8 @@ class Settings:
         page: serve the web page at "/".
         strict_requests: refuse unknown fields of requests instead of leaving them out.
         otel: make OpenTelemetry spans of requests.
+        image_hosts: from whose addresses images are fetched; "*" is any public one, "*.example.org"
+            those below it.
         trust_request_chat_template: render chat templates that requests bring.
         engine: options of `AsyncLLM`.
     """
@@ -71,6 +73,7 @@ class Settings:
     log_prompts: bool = False
     strict_requests: bool = False
     otel: bool = False
+    image_hosts: tuple[str, ...] = ()
     trust_request_chat_template: bool = False
     ssl_certfile: Path | None = None
     ssl_keyfile: Path | None = None

@@ -53,6 +53,10 @@ def _in_first_user_message(messages: Messages) -> Messages:
     system, others = _split(messages)
     for i, message in enumerate(others):
         if message["role"] == "user":
-            others[i] = {**message, "content": f"{system}\n\n{_text(message)}"}
+            opening, content = f"{system}\n\n", message.get("content")
+            if isinstance(content, list):  # with images
+                others[i] = {**message, "content": [{"type": "text", "text": opening}, *content]}
+            else:
+                others[i] = {**message, "content": opening + _text(message)}
             break
     return others

@@ -23,6 +23,8 @@ SMALL = (
     "added_tokens.json",
     "chat_template.jinja",
     "chat_template.json",
+    "preprocessor_config.json",
+    "processor_config.json",
     MODULES,
     f"{POOLING_FOLDER}/{CONFIG}",
     PROMPTS,

@@ -158,6 +158,7 @@ class ChatResponder:
                 body.chat_template,
                 self._settings.trust_request_chat_template,
             ),
+            image_hosts=self._settings.image_hosts,
         )
 
     def _prediction(self) -> list[int] | None:

@@ -18,7 +18,7 @@ from sterna.server import errors
 from sterna.server.active_request import ActiveRequest
 from sterna.server.builtin_tools import Warn, client_tools, skip_builtin_part
 from sterna.server.chat_generation import ChatGeneration
-from sterna.server.chat_rendering import TemplateInput, render_prompt
+from sterna.server.chat_rendering import TemplateInput, content_of_parts, prepare_prompt
 from sterna.server.errors import ApiError
 from sterna.server.generation_request import GenerationRequest
 from sterna.server.json_body import read
@@ -93,12 +93,13 @@ async def messages(request: Request) -> Response:
 async def count_tokens(request: Request) -> Response:
     """Count the tokens of a conversation's prompt."""
     body = await read(request, CountTokensRequest)
-    async with service_of(request).models.use(body.model) as loaded:
+    service = service_of(request)
+    async with service.models.use(body.model) as loaded:
         warn = request.state.warnings.append
         template_input = _template_input(body, _tools(body, warn), warn)
-        text = await asyncio.to_thread(render_prompt, loaded.llm, template_input)
-        ids = await asyncio.to_thread(loaded.llm.tokenizer.encode, text, False)
-    return as_json({"input_tokens": len(ids)})
+        template_input.image_hosts = service.settings.image_hosts
+        prompt = await asyncio.to_thread(prepare_prompt, loaded.llm, template_input)
+    return as_json({"input_tokens": len(prompt.tokens)})
 
 
 class MessagesResponder:
@@ -130,8 +131,10 @@ class MessagesResponder:
         form = body.output_format
         if form is None and body.output_config is not None:
             form = body.output_config.format
+        template_input = _template_input(body, tools, warn)
+        template_input.image_hosts = settings.image_hosts
         self.chat: ChatGeneration = ChatGeneration(
-            active, _template_input(body, tools, warn), generation, tools, None, form
+            active, template_input, generation, tools, None, form
         )
 
     async def submit(self) -> None:
@@ -278,13 +281,13 @@ def _template_input(body: CountTokensRequest, tools: ToolChoice, warn: Warn) -> 
 def _of_blocks(role: Any, blocks: list[Any], where: str, warn: Warn) -> list[dict[str, Any]]:
     """Convert a message with blocks. Results of tools become messages of their own."""
     results: list[dict[str, Any]] = []
-    texts: list[str] = []
+    parts: list[dict[str, Any]] = []
     thoughts: list[str] = []
     calls: list[dict[str, Any]] = []
     for i, block in enumerate(blocks):
         kind = block.get("type") if isinstance(block, dict) else None
-        if kind == "text" and isinstance(block.get("text"), str):
-            texts.append(block["text"])
+        if (kind == "text" and isinstance(block.get("text"), str)) or kind == "image":
+            parts.append(block)
         elif kind == "thinking" and isinstance(block.get("thinking"), str):
             thoughts.append(block["thinking"])
         elif kind == "tool_use" and isinstance(block.get("name"), str):
@@ -301,12 +304,12 @@ def _of_blocks(role: Any, blocks: list[Any], where: str, warn: Warn) -> list[dic
         elif not skip_builtin_part(kind, f"{where}[{i}]", warn):
             raise ApiError(
                 400,
-                f"{where}[{i}]: must be text, thinking, tool_use or tool_result, but is "
+                f"{where}[{i}]: must be text, image, thinking, tool_use or tool_result, but is "
                 f"{shown(kind)}",
                 param=f"{where}[{i}]",
             )
-    if texts or thoughts or calls:
-        message: dict[str, Any] = {"role": role, "content": "\n".join(texts)}
+    if parts or thoughts or calls:
+        message: dict[str, Any] = {"role": role, "content": content_of_parts(parts, where)}
         if thoughts:
             message["reasoning_content"] = "\n".join(thoughts)
         if calls:

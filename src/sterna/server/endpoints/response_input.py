@@ -7,7 +7,7 @@ import asyncio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sterna.server.chat_rendering import render_prompt
+from sterna.server.chat_rendering import prepare_prompt
 from sterna.server.endpoints.responses import (
     ResponsesRequest,
     all_items,
@@ -33,10 +33,10 @@ async def input_tokens(request: Request) -> Response:
     service, warn = service_of(request), request.state.warnings.append
     given = template_input(body, all_items(body, service, request.state.key), warn)
     given.tools = list(tools_of(body, warn).shown)
+    given.image_hosts = service.settings.image_hosts
     async with service.models.use(body.model) as loaded:
-        text = await asyncio.to_thread(render_prompt, loaded.llm, given)
-        ids = await asyncio.to_thread(loaded.llm.tokenizer.encode, text, False)
-    return as_json({"object": "response.input_tokens", "input_tokens": len(ids)})
+        prompt = await asyncio.to_thread(prepare_prompt, loaded.llm, given)
+    return as_json({"object": "response.input_tokens", "input_tokens": len(prompt.tokens)})
 
 
 ENDPOINTS = [

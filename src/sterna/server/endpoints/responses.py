@@ -17,7 +17,7 @@ from sterna.server import errors
 from sterna.server.active_request import ActiveRequest
 from sterna.server.builtin_tools import Warn, client_tools, skip_builtin_part
 from sterna.server.chat_generation import ChatGeneration
-from sterna.server.chat_rendering import TemplateInput, join_text_parts
+from sterna.server.chat_rendering import TemplateInput, content_of_parts, join_text_parts
 from sterna.server.errors import ApiError
 from sterna.server.generation_request import GenerationRequest
 from sterna.server.json_body import read
@@ -158,9 +158,11 @@ class ResponsesResponder:
             thinking_budget=service.settings.reasoning_budget,
         )
         response_format = (body.text or {}).get("format")
+        given = template_input(body, self.items, active.warnings.append)
+        given.image_hosts = service.settings.image_hosts
         self.chat: ChatGeneration = ChatGeneration(
             active,
-            template_input(body, self.items, active.warnings.append),
+            given,
             generation,
             tools_of(body, active.warnings.append),
             None,
@@ -290,8 +292,9 @@ def template_input(
         where, kind = f"input[{i}]", item.get("type", "message")
         if kind == "message":
             content = item.get("content")
-            text = join_text_parts(content, where) if isinstance(content, list) else content
-            found.append({"role": item.get("role"), "content": text, **_thought(thoughts)})
+            if isinstance(content, list):
+                content = content_of_parts(content, where)
+            found.append({"role": item.get("role"), "content": content, **_thought(thoughts)})
         elif kind == "function_call":
             function = {"name": item.get("name"), "arguments": item.get("arguments")}
             call = {"id": item.get("call_id"), "type": "function", "function": function}

@@ -10,7 +10,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sterna.llm import LLM
-from sterna.server.chat_rendering import TemplateInput, render_prompt, request_template
+from sterna.server.chat_rendering import (
+    TemplateInput,
+    prepare_prompt,
+    render_prompt,
+    request_template,
+)
 from sterna.server.errors import ApiError
 from sterna.server.json_body import read
 from sterna.server.logprob_format import token_text
@@ -68,11 +73,11 @@ async def tokenize(request: Request) -> Response:
         if special is None:  # llama-server has another name and another default
             special = body.add_special if body.content is None else bool(body.add_special)
         if body.messages is not None:
-            text = await asyncio.to_thread(render_prompt, llm, _template_input(request, llm, body))
-            special = False  # the template adds BOS itself
+            template_input = _template_input(request, llm, body)
+            ids = (await asyncio.to_thread(prepare_prompt, llm, template_input)).tokens
         else:
             text = str(given[0])
-        ids = await asyncio.to_thread(llm.tokenizer.encode, text, special is not False)
+            ids = await asyncio.to_thread(llm.tokenizer.encode, text, special is not False)
         answer: dict[str, Any] = {"tokens": ids, "count": len(ids), "max_model_len": llm.context}
         if body.return_token_strs:
             answer["token_strs"] = [token_text(llm.tokenizer, id) for id in ids]
@@ -125,7 +130,8 @@ async def apply_template(request: Request) -> Response:
 
 
 def _template_input(request: Request, llm: LLM, body: Any) -> TemplateInput:
-    trusted = service_of(request).settings.trust_request_chat_template
+    settings = service_of(request).settings
+    trusted = settings.trust_request_chat_template
     return TemplateInput(
         messages=body.messages,
         template=request_template(llm, body.chat_template, trusted),
@@ -133,6 +139,7 @@ def _template_input(request: Request, llm: LLM, body: Any) -> TemplateInput:
         template_options=body.chat_template_kwargs or {},
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
+        image_hosts=settings.image_hosts,
     )
 
 

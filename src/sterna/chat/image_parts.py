@@ -1,0 +1,73 @@
+"""Images in messages: parts of a content list, which templates get without the images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sterna.errors import RequestError, shown
+
+__all__ = ["as_text", "split_images"]
+
+#: What a template gets for an image.
+IMAGE = {"type": "image"}
+_KINDS = ("image", "image_url", "input_image")
+#: Where parts have their image: transformers' names, then those of OpenAI's and Anthropic's APIs.
+_FIELDS = ("image", "path", "url", "image_url", "source")
+
+
+def split_images(messages: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Return messages whose images are parts {"type": "image"}, and these images in order.
+
+    An image is what `sterna.images.load_image` takes, in a part {"type": "image", "image": …}, or
+    one in the form of OpenAI's or Anthropic's API. Messages are not checked otherwise.
+    RequestError.
+    """
+    plain, images = [], list[Any]()
+    for i, message in enumerate(messages):
+        content = message.get("content") if isinstance(message, Mapping) else None
+        if isinstance(content, (list, tuple)) and any(map(_is_image, content)):
+            parts = []
+            for j, part in enumerate(content):
+                if _is_image(part):
+                    images.append(_image(part, f"messages[{i}].content[{j}]"))
+                parts.append(dict(IMAGE) if _is_image(part) else part)
+            message = {**message, "content": parts}
+        plain.append(message)
+    return plain, images
+
+
+def as_text(messages: Sequence[Any], image: str) -> list[Any]:
+    """Write messages with images as text alone, for templates that take no lists.
+
+    image: the text that stands for an image.
+    """
+    return [
+        {**message, "content": _joined(message["content"], image)}
+        if isinstance(message.get("content"), list) and any(map(_is_image, message["content"]))
+        else message
+        for message in messages
+    ]
+
+
+def _is_image(part: object) -> bool:
+    return isinstance(part, Mapping) and part.get("type") in _KINDS
+
+
+def _image(part: Mapping[str, Any], where: str) -> Any:
+    found = next((part[name] for name in _FIELDS if part.get(name) is not None), None)
+    if isinstance(found, Mapping):
+        if found.get("type") == "base64":  # Anthropic's
+            return f"data:{found.get('media_type')};base64,{found.get('data')}"
+        found = found.get("url")
+    if found is None:
+        raise RequestError(
+            f'{where}: must have an image, but got {shown(sorted(part))}; pass {{"type": "image", '
+            '"image": "photo.jpg"}'
+        )
+    return found
+
+
+def _joined(parts: list[Any], image: str) -> str:
+    texts = [image if _is_image(part) else part.get("text") for part in parts]
+    return "\n".join(text for text in texts if isinstance(text, str))

@@ -1,0 +1,42 @@
+"""What mmproj files say of a model's images, in the words of preprocessor_config.json."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sterna.gguf.metadata import Metadata
+
+__all__ = ["preprocessor_config"]
+
+#: Pixels of an image at least and at most, as Qwen3-VL's own files have them: those of converters
+#: before 2026 leave them out.
+QWEN3_VL_PIXELS = (1 << 16, 1 << 24)
+
+
+def preprocessor_config(m: Metadata, projector: str) -> dict[str, Any]:
+    """Return the fields by which `sterna.images.ImageProcessor` makes a projector's pixels."""
+    size = m.integer("clip.vision.image_size")
+    patch = m.integer("clip.vision.patch_size")
+    if projector == "gemma3":
+        kind = "Gemma3ImageProcessor"
+        fields: dict[str, Any] = {"size": {"height": size, "width": size}}
+    elif projector == "idefics3":
+        kind = "SmolVLMImageProcessor"
+        longest = m.integer("clip.vision.preproc_image_size", 4 * size)
+        fields = {"size": {"longest_edge": longest}, "max_image_size": {"longest_edge": size}}
+    elif projector == "pixtral":
+        kind = "PixtralImageProcessor"
+        fields = {"size": {"longest_edge": size}, "patch_size": patch}
+    else:
+        kind = "Qwen2VLImageProcessor"
+        least, most = QWEN3_VL_PIXELS
+        fields = {
+            "patch_size": patch,
+            "merge_size": m.integer("clip.vision.spatial_merge_size", 2),
+            "min_pixels": m.integer("clip.vision.image_min_pixels", least),
+            "max_pixels": m.integer("clip.vision.image_max_pixels", most),
+        }
+    for name in ("image_mean", "image_std"):
+        if f"clip.vision.{name}" in m:
+            fields[name] = [float(one) for one in m.array(f"clip.vision.{name}")]
+    return {"image_processor_type": kind, **fields}

@@ -1,0 +1,91 @@
+"""`ImageInput`: images of a conversation become tokens and pixels of its prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from sterna.errors import ContextError, RequestError, UnsupportedModelError
+from sterna.images import ImageProcessor, ProcessedImage, PromptImage
+from sterna.loading import Model
+from sterna.tokenizer import Tokenizer
+
+__all__ = ["ImageInput", "PreparedPrompt"]
+
+
+@dataclass(frozen=True)
+class PreparedPrompt:
+    """A rendered prompt.
+
+    text: with one placeholder for each image. tokens: with all tokens of images.
+    """
+
+    text: str
+    tokens: list[int]
+    images: tuple[PromptImage, ...] = ()
+
+
+class ImageInput:
+    """Puts images into prompts of a model.
+
+    open_processor: reads the settings of the model's images, at the first one; None for a model of
+    text alone.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        tokenizer: Tokenizer,
+        open_processor: Callable[[], ImageProcessor] | None,
+    ) -> None:
+        self._model, self._tokenizer, self._open = model, tokenizer, open_processor
+
+    @cached_property
+    def processor(self) -> ImageProcessor:
+        """The processor; RequestError for a model of text alone.
+
+        Raises as `ImageProcessor.from_directory`.
+        """
+        if self._open is None:
+            raise RequestError(
+                f"image: {self._model.name} reads text alone; use a model that sees, such as "
+                "Gemma 3 (google/gemma-3-4b-it)"
+            )
+        return self._open()
+
+    def prepared(self, text: str, images: Sequence[ProcessedImage] = ()) -> PreparedPrompt:
+        """Encode a rendered prompt with its images. RequestError, ContextError."""
+        encode = self._tokenizer.encode
+        if not images:
+            return PreparedPrompt(text, encode(text, add_special=False))
+        counts = [image.tokens for image in images]
+        most = self._model.config.max_position
+        if sum(counts) > most:
+            raise ContextError(
+                f"messages: must fit the context of {most} tokens, but their images have "
+                f"{sum(counts)}; make them smaller, or send fewer"
+            )
+        tokens = encode(self.processor.expand(text, images), add_special=False)
+        name = self.processor.image_token
+        id = self._tokenizer.token_id(name)
+        if id is None:
+            raise UnsupportedModelError(
+                f"{self._model.name}: the tokenizer must have {name}, which stands for images, but "
+                "has not; Sterna cannot run this model's images"
+            )
+        positions = np.flatnonzero(np.array(tokens) == id).astype(np.int32)
+        if len(positions) != sum(counts):
+            raise RequestError(
+                f"messages: their text must not have {name}, which stands for images"
+            )
+        pieces = np.split(positions, np.cumsum(counts)[:-1])
+        placed = map(PromptImage, images, pieces)
+        return PreparedPrompt(text, tokens, tuple(placed))
+
+    def process(self, sources: Sequence[Any]) -> list[ProcessedImage]:
+        """Process images as `load_image` takes them. RequestError."""
+        return self.processor.process(sources) if sources else []

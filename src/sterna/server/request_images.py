@@ -1,0 +1,162 @@
+"""Images of requests: in data: URLs, or at addresses of hosts that the server's settings allow.
+
+A request never names a file of this machine. An address is fetched from a host that is allowed,
+over at most three redirects, none of which leads into a private network.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import socket
+import ssl
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import SplitResult, urljoin, urlsplit
+
+from sterna.errors import shown
+from sterna.images.loading import MAX_BYTES
+from sterna.server.errors import ApiError, invalid
+
+__all__ = ["RequestImage", "image_of_part"]
+
+MOST_REDIRECTS = 3
+CONNECT_S = 5.0  #: for a connection, and for each piece of an answer
+FETCH_S = 20.0  #: for the whole image
+_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True)
+class RequestImage:
+    """An image that a request names, not yet fetched. where: its place in the request."""
+
+    url: str
+    where: str
+
+    def source(self, hosts: tuple[str, ...]) -> str | bytes:
+        """Return what `load_image` takes; blocks while an address is fetched.
+
+        hosts: whose addresses are allowed. ApiError 400.
+        """
+        if self.url[:5].lower() == "data:":
+            return self.url
+        try:
+            return _fetch(self.url, hosts)
+        except _Refused as error:
+            raise ApiError(400, f"{self.where}: {error}", param=self.where) from None
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise ApiError(
+                400, f"{self.where}: must be an image that can be fetched, but got "
+                f"{type(error).__name__}; send it as a data: URL", param=self.where,
+            ) from None  # fmt: skip
+
+
+def image_of_part(part: Mapping[str, Any], where: str) -> RequestImage | None:
+    """Return the image of a content part in OpenAI's or Anthropic's form, None for another part.
+
+    ApiError 400 for one without a URL.
+    """
+    kind = part.get("type")
+    if kind in ("image_url", "input_image"):
+        found: Any = part.get("image_url")
+        url = found.get("url") if isinstance(found, dict) else found
+    elif kind == "image":
+        source: Any = part.get("source")
+        source = source if isinstance(source, dict) else {}
+        url = source.get("url")
+        if source.get("type") == "base64":
+            url = f"data:{source.get('media_type')};base64,{source.get('data')}"
+    else:
+        return None
+    if not isinstance(url, str) or not url:
+        raise invalid(where, "must be an image with a URL or with base64 data", sorted(part))
+    return RequestImage(url, where)
+
+
+class _Refused(Exception):
+    """An address that is not fetched; the message says why."""
+
+
+def _fetch(url: str, hosts: tuple[str, ...]) -> bytes:
+    deadline = time.monotonic() + FETCH_S
+    asked = urlsplit(url)
+    for _ in range(MOST_REDIRECTS + 1):
+        parts = urlsplit(url)
+        _check_host(parts, hosts)
+        same = (parts.hostname, parts.port) == (asked.hostname, asked.port)
+        address = _address(parts, private=same and parts.hostname in hosts)
+        found = _get(parts, address, deadline)
+        if isinstance(found, bytes):
+            return found
+        url = urljoin(url, found)
+    raise _Refused(f"must be an image within {MOST_REDIRECTS} redirects, but got more")
+
+
+def _check_host(parts: SplitResult, hosts: tuple[str, ...]) -> None:
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise _Refused("must be a data: URL, or an address with http or https")
+    host = parts.hostname.lower()
+    if not any(host == one or one == "*" or _below(host, one) for one in map(str.lower, hosts)):
+        raise _Refused(
+            f"must be a data: URL, but got an address at {shown(host)}; the server fetches from "
+            "hosts that --allow-image-urls names"
+        )
+
+
+def _below(host: str, pattern: str) -> bool:
+    return pattern.startswith("*.") and host.endswith(pattern[1:])
+
+
+def _address(parts: SplitResult, private: bool) -> tuple[str, int]:
+    """Resolve a host once, so that what is checked is what is connected to.
+
+    private: whether it may be of a private network, since the settings name this host.
+    """
+    assert parts.hostname is not None
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    found = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
+    addresses = [str(one[4][0]) for one in found]
+    if not private and not all(_is_public(address) for address in addresses):
+        raise _Refused("must be at a public address, but got one of a private network")
+    return addresses[0], port
+
+
+def _is_public(address: str) -> bool:
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    mapped = getattr(ip, "ipv4_mapped", None)
+    ip = ip if mapped is None else mapped
+    return ip.is_global and not ip.is_multicast
+
+
+def _get(parts: SplitResult, address: tuple[str, int], deadline: float) -> bytes | str:
+    """Return what is at an address, or where that is redirected to."""
+    assert parts.hostname is not None
+    with socket.create_connection(address, timeout=CONNECT_S) as plain:
+        sock = plain
+        if parts.scheme == "https":
+            context = ssl.create_default_context()
+            sock = context.wrap_socket(plain, server_hostname=parts.hostname)
+        connection = http.client.HTTPConnection(parts.hostname, address[1], timeout=CONNECT_S)
+        connection.sock = sock  # not one that it resolves for itself
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        connection.request("GET", path, headers={"Accept": "image/*", "User-Agent": "sterna"})
+        with connection.getresponse() as answer:
+            where = answer.getheader("Location")
+            if answer.status in (301, 302, 303, 307, 308) and where:
+                return where
+            if answer.status != 200:
+                raise _Refused(f"must be an image, but its host answered {answer.status}")
+            return _read(answer, deadline)
+
+
+def _read(answer: http.client.HTTPResponse, deadline: float) -> bytes:
+    data = bytearray()
+    while piece := answer.read1(_CHUNK):
+        data += piece
+        if len(data) > MAX_BYTES:
+            raise _Refused(f"must be at most {MAX_BYTES >> 20} MiB, but has more")
+        if time.monotonic() > deadline:
+            raise _Refused(f"must come within {FETCH_S:.0f} s, but did not")
+    return bytes(data)
