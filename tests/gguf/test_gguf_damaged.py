@@ -278,7 +278,6 @@ TYPES: dict[str, tuple[int, int, type[SternaError], str]] = {  # id, bytes of 25
     "TL2 under 42": (42, 100, UnsupportedModelError, "I2_S"),
     "TL1": (38, 100, UnsupportedModelError, "TL1"),
     "neither I2_S nor IQ4_NL": (36, 111, ModelFormatError, "I2_S or IQ4_NL_4_4"),
-    "NVFP4": (40, 144, UnsupportedModelError, "MXFP4 or Q4_K_M"),
     "F64": (28, 2048, UnsupportedModelError, "F64"),
 }
 

@@ -43,7 +43,7 @@ MODELS = {
         kind: Tiny(types={"": kind}, seed=i)
         for i, kind in enumerate(
             ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K",
-             "Q5_K", "Q6_K", "TQ1_0", "TQ2_0", "MXFP4", "IQ4_NL", "IQ4_XS")
+             "Q5_K", "Q6_K", "TQ1_0", "TQ2_0", "MXFP4", "IQ4_NL", "IQ4_XS", "NVFP4")
         )
     },
     "mixed": Tiny(types=MIXED, table="Q6_K", seed=20),
@@ -343,6 +343,25 @@ def test_factors_beside_tensors(tmp_path: Path) -> None:
     expected, got = (logits(LLM(tmp_path / f"{n}.gguf", format="f32")) for n in ("plain", "scaled"))
     np.testing.assert_allclose(got, expected, atol=1e-3)
     assert loading.load(tmp_path / "scaled.gguf").format == "i2"
+
+
+def test_nvfp4_with_scales_beside_it(tmp_path: Path) -> None:
+    """A factor of the tensor multiplies; a scale of four-bit activations has no effect."""
+    tiny = Tiny("qwen3", layers=1, types={"": "NVFP4"}, seed=35)
+    file, floats = build(tiny)
+    tensors = []
+    for name, (raw, kind) in file.items():
+        shape = floats[hf_name(name)].shape if kind == "NVFP4" else raw.shape
+        tensors.append((name, shape, int(gguf.GGMLQuantizationType[kind]), raw.tobytes()))
+    beside = {"attn_q.scale": 0.375, "ffn_up.scale": 1.0, "attn_q.input_scale": 0.01}
+    for name, value in beside.items():
+        tensors.append((f"blk.0.{name}", (1,), 0, np.float32(value).tobytes()))
+    raw_file(tmp_path / "x.gguf", {"general.architecture": tiny.arch, **metadata(tiny)}, tensors)
+    q = hf_name("blk.0.attn_q.weight")
+    reference = floating(tmp_path / "hf", tiny, floats | {q: floats[q] * np.float32(0.375)})
+    packed = LLM(tmp_path / "x.gguf", head="f32")
+    assert packed.info()["format"] == "nvfp4"
+    assert_same_bits(logits(packed), logits(reference))
 
 
 # ----------------------------------------------------------------------------- around the model

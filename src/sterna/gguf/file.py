@@ -25,6 +25,7 @@ from sterna.gguf.tensor_types import (
     FLOAT_TYPES,
     INDEXED_TYPES,
     PRISM_IDS,
+    SCALED_TYPES,
     TILED,
     Layout,
     candidates,
@@ -36,10 +37,8 @@ __all__ = ["GgufFile", "GgufModel", "is_gguf"]
 
 MAX_PARTS = 10_000
 SPLIT_REMEDY = "keep the names that the parts were published under, all in one folder"
-READABLE = (*FLOAT_TYPES, *BLOCK_TYPES, *INDEXED_TYPES, "I2_S")
+READABLE = (*FLOAT_TYPES, *BLOCK_TYPES, *INDEXED_TYPES, *SCALED_TYPES, "I2_S")
 _OTHER = "use another quantisation of this model"
-#: What to download instead of a file of a type that is not supported.
-NEAREST = {"NVFP4": "download this model as MXFP4 or Q4_K_M in its place"}
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 
 
@@ -204,7 +203,7 @@ def _placed(path: Path, header: Header, data_nbytes: int) -> dict[str, TensorInf
         if info.dtype not in READABLE:
             raise UnsupportedModelError(
                 f"{path}: {info.name}: tensor type must be one of {', '.join(READABLE)}, "
-                f"but got {info.dtype}; {NEAREST.get(info.dtype, _OTHER)}"
+                f"but got {info.dtype}; {_OTHER}"
             )
     return tensors
 

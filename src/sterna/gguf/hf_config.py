@@ -28,7 +28,10 @@ from sterna.models.gguf_architecture import (
 
 __all__ = ["GGUF_POOLINGS", "config_of"]
 
-_IGNORED = re.compile(r"blk\.\d+\.attn_rot_embd\.weight|rope_freqs\.weight")
+#: Tables that are computed here, and scales of activations in four bits, which stay floats here.
+_IGNORED = re.compile(
+    r"blk\.\d+\.attn_rot_embd\.weight|rope_freqs\.weight|(?:blk\.\d+\.)?[a-z_]+\.input_scale"
+)
 _LONG_OR_SHORT = re.compile(r"rope_factors_(long|short)\.weight")
 _BLOCK = re.compile(
     r"blk\.(\d{1,6})\.(((?:shortconv\.)?[a-z0-9_]+)\.(?:weight|bias|scale)|[a-z0-9_.]+)"

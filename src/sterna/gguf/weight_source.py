@@ -28,6 +28,7 @@ from sterna.gguf.blocks import BLOCKS, from_ggml
 from sterna.gguf.file import GgufModel
 from sterna.gguf.i2_s import i2s_levels
 from sterna.gguf.indexed_blocks import INDEXED, decoded, from_indexed
+from sterna.gguf.scaled_floats import nvfp4
 from sterna.gguf.tensor_names import (
     by_head,
     gguf_name,
@@ -36,7 +37,7 @@ from sterna.gguf.tensor_names import (
     norm_is_sum,
     permutes,
 )
-from sterna.gguf.tensor_types import FLOAT_TYPES
+from sterna.gguf.tensor_types import FLOAT_TYPES, SCALED_TYPES
 from sterna.gguf.value_heads import ValueHeads
 from sterna.weights import packing, sources
 from sterna.weights.rounding import repacked
@@ -172,9 +173,10 @@ class GgufWeights:
 
     def _expert(self, info: TensorInfo, rows: list[U8]) -> PackedWeight:
         """Pack one expert: the rows of its parts, one after the other."""
-        if info.dtype not in FLOAT_TYPES:
+        if info.dtype not in (*FLOAT_TYPES, *SCALED_TYPES):
             return self._of_blocks(info, rows, None, self.format, "format", narrows=False)
-        floats = joined([self._floats(info, raw) for raw in rows])
+        scaled = info.dtype in SCALED_TYPES
+        floats = joined([nvfp4(raw, None) if scaled else self._floats(info, raw) for raw in rows])
         return packing.pack(floats, packing.choose(floats[0], self.format), self.threads, info.name)
 
     def table(self, name: str, M: int, K: int) -> PackedWeight:
@@ -214,7 +216,11 @@ class GgufWeights:
         }
         for name, info in self.model.tensors.items():
             inside = name.startswith(tuple(f"blk.{i}." for i in range(blocks)))
-            ignored = name in self._read or name in unused or name.endswith("attn_rot_embd.weight")
+            ignored = (
+                name in self._read
+                or name in unused
+                or name.endswith(("attn_rot_embd.weight", ".input_scale"))
+            )
             if inside and not ignored:
                 raise UnsupportedModelError(
                     f"{info.file}: {name}: must be a tensor that {self._architecture} has, but its "
@@ -278,11 +284,15 @@ class GgufWeights:
         name = info.dtype.lower()
         if name in INDEXED:
             return INDEXED[name].format.name
+        if info.dtype in SCALED_TYPES:
+            return name
         return name if info.dtype in FLOAT_TYPES else BLOCKS[name].format.name
 
     def _kind(self, part: Linear) -> str:
         """Return what parts of one weight must share: their type, or levels with a scale each."""
         dtype = self._part(part).dtype
+        if dtype in SCALED_TYPES:
+            return dtype
         return "levels" if dtype == "I2_S" or self._scale(part) is not None else dtype
 
     def _scale(self, part: Linear) -> np.float32 | None:
@@ -338,6 +348,13 @@ class GgufWeights:
         order = self._order(part.name, part.M)
         return raw if isinstance(order, slice) else raw[order]
 
+    def _floats_of(self, part: Linear) -> Floats:
+        """Return a layer's floats; those of NVFP4 with the factor of the tensor, if it has one."""
+        info, raw = self._part(part), self._rows(part)
+        if info.dtype not in SCALED_TYPES:
+            return self._floats(info, raw)
+        return nvfp4(raw, self._scale(part))
+
     def _floats(self, info: TensorInfo, raw: U8 | None = None) -> Floats:
         """Return a finite float tensor [rows, K], from `raw` if given, else from the file."""
         stored = formats.float_format(info.dtype.lower())
@@ -355,11 +372,10 @@ class GgufWeights:
     def _packed(self, parts: list[Linear], asked: str | None, option: str) -> PackedWeight:
         """Pack parts of one kind as one weight, in the format asked for or their own."""
         info, kind = self._part(parts[0]), self._kind(parts[0])
-        if kind not in FLOAT_TYPES and kind != "levels":
+        if kind not in (*FLOAT_TYPES, *SCALED_TYPES, "levels"):
             return self._from_blocks(parts, asked, option)
         read: list[Floats | Levels] = [
-            self._levels(p) if kind == "levels" else self._floats(self._part(p), self._rows(p))
-            for p in parts
+            self._levels(p) if kind == "levels" else self._floats_of(p) for p in parts
         ]
         choice = packing.choose(read[0], asked)
         if kind == "levels" and not choice.keeps and formats.get(choice.format).integer:
@@ -432,6 +448,8 @@ class GgufWeights:
         raw = self._rows(part)
         if info.dtype in FLOAT_TYPES:
             return self._floats(info, raw).values()
+        if info.dtype in SCALED_TYPES:
+            return nvfp4(raw, None).values()
         if info.dtype.lower() in INDEXED:
             return decoded(info.dtype.lower(), raw, self.threads)
         return ops.dequantize(
