@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, TypeAlias
 
-from sterna.chat.reasoning import CLOSE, ReasoningState
 from sterna.checks import checked_flag, checked_items
 from sterna.engine import Engine, NextLogprobsRequest, PromptLogprobsRequest, Request
 from sterna.errors import ContextError, RequestError, shown
@@ -239,9 +238,8 @@ class Decider:
             *messages, last = messages
             asked = f"{last['content']}\n\n{asked}" if last["content"] else asked
         messages = [*messages, {"role": "user", "content": asked}]
-        prompt = self._renderer.render(messages, template_options={"enable_thinking": False})
-        opened = self._renderer.reasoning_state(prompt, messages) is ReasoningState.OPENED
-        return prompt + (f"\n{CLOSE}\n\n" if opened else ""), ""
+        silent = {"enable_thinking": False}  # thoughts that the template opens are closed as well
+        return self._renderer.render(messages, template_options=silent), ""
 
     def _encoded(self, prompt: str, options: Sequence[str], heads: Heads) -> _Encoded:
         """Return token ids of a prompt with each option.
