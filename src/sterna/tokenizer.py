@@ -21,7 +21,14 @@ from sterna.files.jsonfile import load_settings
 from sterna.files.reading import read_file
 from sterna.token_bytes import token_bytes_of
 
-__all__ = ["MAX_VOCAB", "Detokenizer", "Tokenizer", "checked_backend", "read_backend"]
+__all__ = [
+    "MAX_VOCAB",
+    "Detokenizer",
+    "Tokenizer",
+    "checked_backend",
+    "lower_case",
+    "read_backend",
+]
 
 MAX_TOKENIZER_BYTES = 256 << 20  # the largest public ones hold 256k tokens in 34 MB
 MAX_VOCAB = 2_000_000  # far above any published vocabulary
@@ -344,6 +351,16 @@ class Detokenizer:
 
 
 # --------------------------------------------------------------------------------------- files
+
+
+def lower_case(backend: tokenizers.Tokenizer) -> None:
+    """Let a tokenizer lower-case texts, if it does not yet; as sentence-transformers does."""
+    own = backend.normalizer
+    stated = b"" if own is None else own.__getstate__()
+    if b'"Lowercase"' in stated or b'"lowercase":true' in stated.replace(b" ", b""):
+        return
+    steps = [tokenizers.normalizers.Lowercase(), *([] if own is None else [own])]
+    backend.normalizer = tokenizers.normalizers.Sequence(steps)
 
 
 def read_backend(path: Path) -> tokenizers.Tokenizer:

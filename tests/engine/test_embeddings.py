@@ -135,6 +135,59 @@ def test_the_same_bits_alone_in_a_batch_and_everywhere(
     assert_same_bits(LLM(tmp_path / "packed").embed(TEXTS), expected)
 
 
+def dense(
+    folder: Path, i: int, shape: tuple[int, int], bias: bool, activation: str
+) -> dict[str, Any]:
+    """A linear layer behind the pooling, as sentence-transformers saves it."""
+    rng, path = torch.Generator().manual_seed(i), folder / f"{i}_Dense"
+    path.mkdir(parents=True, exist_ok=True)
+    layer = {"linear.weight": torch.randn(shape, generator=rng) * shape[1] ** -0.5}
+    layer |= {"linear.bias": torch.randn(shape[0], generator=rng)} if bias else {}
+    save_file(layer, path / "model.safetensors")
+    config = {
+        "in_features": shape[1], "out_features": shape[0], "bias": bias,
+        "activation_function": f"torch.nn.modules.{activation}",
+    }  # fmt: skip
+    (path / "config.json").write_text(json.dumps(config))
+    return module(i, "Dense", path.name)
+
+
+def test_dense_layers(tmp_path: Path) -> None:
+    """Behind the pooling, before the length: values of float64, and a packed copy's bits."""
+    folder, d = embedder(tmp_path / "m", MEAN, CHAIN[:2]), QWEN3.hidden
+    plain = LLM(folder, threads=1, kv_dtype="f32").embed(TEXTS).astype(np.float64)
+    layers = [
+        dense(folder, 2, (48, d), True, "activation.Tanh"),
+        dense(folder, 3, (40, 48), False, "linear.Identity"),
+    ]
+    normalise = module(4, "Normalize", "4_Normalize")
+    (folder / "modules.json").write_text(json.dumps([*CHAIN[:2], *layers, normalise]))
+    (first, second) = (load_file(folder / f"{i}_Dense" / "model.safetensors") for i in (2, 3))
+    rows = np.tanh(plain @ first["linear.weight"].numpy().T + first["linear.bias"].numpy())
+    rows = rows @ second["linear.weight"].numpy().T
+    llm = LLM(folder, threads=2, kv_dtype="f32", cache=False)
+    got = llm.embed(TEXTS)
+    assert got.shape == (len(TEXTS), 40)
+    np.testing.assert_allclose(got, rows / np.linalg.norm(rows, axis=1, keepdims=True), atol=1e-5)
+    convert(folder, tmp_path / "packed", None)
+    for isa in _native.isas():
+        packed = LLM(tmp_path / "packed", threads=1, kv_dtype="f32", isa=isa)
+        assert_same_bits(packed.embed(TEXTS), got)
+        assert_same_bits(packed.embed(TEXTS[0])[0], got[0])
+
+
+def test_texts_that_are_lower_cased(tmp_path: Path) -> None:
+    """As sentence_bert_config.json says, also in a packed copy."""
+    folder = embedder(tmp_path / "m", **{SIZES: {"do_lower_case": True}})
+    llm = LLM(folder, cache=False)
+    assert_same_bits(llm.embed("The Fox"), llm.embed("the fox"))
+    convert(folder, tmp_path / "packed", None)
+    assert_same_bits(LLM(tmp_path / "packed").embed("THE fox"), llm.embed("the fox"))
+    (folder / SIZES).write_text("{}")
+    cased = LLM(folder, cache=False)
+    assert not np.array_equal(cased.embed("The Fox"), cased.embed("the fox"))
+
+
 def test_many_texts_in_a_small_pool(tmp_path: Path) -> None:
     """A step begins no more texts than there are pages, and leaves none held."""
     folder = embedder(tmp_path / "m")
@@ -232,6 +285,14 @@ REFUSED: dict[str, tuple[str, Any, type[SternaError], tuple[str, ...]]] = {
     ),
     "prompts": (PROMPTS, {"prompts": {"a": 1}}, ModelFormatError, ("prompts",)),
     "default": (PROMPTS, {"default_prompt_name": "a"}, ModelFormatError, ("default_prompt",)),
+    "an activation": (
+        "2_Dense/config.json", {"in_features": 9, "out_features": 9,
+                                "activation_function": "torch.nn.ReLU"},
+        UnsupportedModelError, ("activation", "ReLU"),
+    ),
+    "a residual": (
+        "2_Dense/config.json", {"use_residual": True}, UnsupportedModelError, ("use_residual",)
+    ),
     "length": (SIZES, {"max_seq_length": 0}, ModelFormatError, ("max_tokens", "0")),
 }  # fmt: skip
 
@@ -240,7 +301,12 @@ REFUSED: dict[str, tuple[str, Any, type[SternaError], tuple[str, ...]]] = {
 def test_refused_files(name: str, tmp_path: Path) -> None:
     """Another chain of modules, or another pooling, is refused and not ignored."""
     file, content, kind, words = REFUSED[name]
-    folder = embedder(tmp_path / "m", **{file: content})
+    if file.startswith("2_Dense"):
+        (tmp_path / "m" / "2_Dense").mkdir(parents=True)
+        more = {"chain": [*CHAIN[:2], module(2, "Dense", "2_Dense")]}
+    else:
+        more = {}
+    folder = embedder(tmp_path / "m", **more, **{file: content})
     failure(lambda: LLM(folder), kind, *words)
 
 

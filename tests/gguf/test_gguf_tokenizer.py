@@ -389,7 +389,7 @@ def test_spoilt_metadata(case: int) -> None:
 def test_tokenizers_that_do_not_run() -> None:
     """Other kinds, and unknown ways of cutting text, are not guessed at."""
     built = byte_level("gpt-2")
-    for key, value in (("model", "bert"), ("model", "rwkv"), ("pre", "chameleon")):
+    for key, value in (("model", "plamo2"), ("model", "rwkv"), ("pre", "chameleon")):
         data = metadata_of(built, **{f"tokenizer.ggml.{key}": value})
         failure(lambda d=data: Vocabulary(d), UnsupportedModelError, "x.gguf", value)
     scores = spm_metadata(**{"tokenizer.ggml.scores": np.full(len(pieces()[0]), np.nan)})

@@ -45,7 +45,7 @@ SAYS_NOTHING = {
     "summary_type", "summary_use_proj", "summary_proj_to_labels", "summary_first_dropout",
     "summary_activation", "reorder_and_upcast_attn", "attention_softmax_in_fp32",
     "scale_attention_softmax_in_fp32", "resid_dropout", "embed_dropout",
-    "hidden_dropout_prob", "attention_probs_dropout_prob",
+    "hidden_dropout_prob", "attention_probs_dropout_prob", "mask_token_id",
 }  # fmt: skip
 #: Those that follow from others, which an architecture's `complete` fills in.
 FOLLOWS = {

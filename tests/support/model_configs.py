@@ -856,6 +856,7 @@ MODELS: dict[str, Saved] = {
     "qwen3-base": Saved(
         "Qwen3Model", {"head_dim": 24, "tie_word_embeddings": True}, converted=False
     ),
+    "qwen3-score": Saved("Qwen3ForSequenceClassification", {"head_dim": 24, "num_labels": 1}),
     "bert": Saved("BertModel", _ENCODER),
     "bert-eps": Saved("BertModel", {**_ENCODER, "layer_norm_eps": 1e-2, "type_vocab_size": 1}),
     "bert-score": Saved("BertForSequenceClassification", {**_ENCODER, "num_labels": 1}),
@@ -870,6 +871,24 @@ MODELS: dict[str, Saved] = {
     "xlm-roberta": Saved("XLMRobertaModel", _BEHIND_PADS),
     "xlm-roberta-score": Saved(
         "XLMRobertaForSequenceClassification", {**_BEHIND_PADS, "num_labels": 1}
+    ),
+    "jina-v3": Saved("JinaEmbeddingsV3Model", _ENCODER),
+    "jina-v3-types": Saved(
+        "JinaEmbeddingsV3Model",
+        {
+            **_ENCODER, "layer_norm_eps": 1e-2, "type_vocab_size": 2,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
+        },
+    ),
+    "jina-v3-score": Saved(
+        "JinaEmbeddingsV3ForSequenceClassification", {**_ENCODER, "num_labels": 1}
+    ),
+    "gte": Saved("GteModel", _ENCODER),
+    "gte-no-types": Saved("GteModel", {**_ENCODER, "type_vocab_size": 0, "layer_norm_eps": 1e-2}),
+    "gte-score": Saved("GteForSequenceClassification", {**_ENCODER, "num_labels": 1}),
+    "eurobert": Saved("EuroBertModel", {"num_key_value_heads": 2}),
+    "eurobert-biased": Saved(
+        "EuroBertModel", {"attention_bias": True, "mlp_bias": True, "rms_norm_eps": 1e-2}
     ),
     "roberta": Saved("RobertaModel", _BEHIND_PADS),
     "roberta-score": Saved("RobertaForSequenceClassification", {**_BEHIND_PADS, "num_labels": 1}),
@@ -920,6 +939,10 @@ _THREE_GEMMA4: dict[str, Any] = {
 #: are those of `digests.CONFIG`.
 DIGESTED: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("BertModel", "XLMRobertaModel", "RobertaModel", "NomicBertModel"), _ALL_KEYS),
+    **dict.fromkeys(("JinaEmbeddingsV3Model", "GteModel"), _ALL_KEYS),
+    "JinaEmbeddingsV3ForSequenceClassification": _SCORES,
+    "GteForSequenceClassification": _SCORES,
+    "Qwen3ForSequenceClassification": {"num_labels": 1},
     **dict.fromkeys(("BertForSequenceClassification", "RobertaForSequenceClassification"), _SCORES),
     "XLMRobertaForSequenceClassification": _SCORES,
     "Gemma2ForCausalLM": {"sliding_window": 48, "query_pre_attn_scalar": 64},

@@ -15,8 +15,9 @@ import tokenizers
 
 from sterna.chat import ChatTemplate
 from sterna.checkpoints.directory import GENERATION_CONFIG
+from sterna.checkpoints.sentence_transformers import lowers_case
 from sterna.files.jsonfile import load_settings
-from sterna.tokenizer import Tokenizer, read_backend
+from sterna.tokenizer import Tokenizer, lower_case, read_backend
 
 __all__ = ["Assets", "FileAssets", "FolderAssets"]
 
@@ -83,7 +84,10 @@ class FolderAssets(Assets):
         """Read the tokenizer of tokenizer.json."""
         file = self.path / TOKENIZER
         configs = [self.generation_config, self.config]
-        return Tokenizer.from_parts(file, read_backend(file), self.tokenizer_config, configs)
+        backend = read_backend(file)
+        if lowers_case(self.path):
+            lower_case(backend)
+        return Tokenizer.from_parts(file, backend, self.tokenizer_config, configs)
 
     def template(self) -> ChatTemplate | None:
         """Read the template of the folder's files."""

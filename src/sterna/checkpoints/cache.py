@@ -37,6 +37,7 @@ _BACKGROUND_NICENESS = 10
 _SOURCE = "source.path"  # next to the packed model: the path of its source, for lists
 _MAX_PATH_BYTES = 1 << 14
 _SOURCE_SUFFIXES = (".safetensors", ".json", ".jinja", ".model", ".txt", ".gguf")
+_MODULE = re.compile(r"\d{1,3}_[A-Za-z]+")  # 2_Dense, whose weights are packed with the model's
 _KEY = re.compile(r"[A-Za-z0-9_.-]{1,64}-[0-9a-f]{20}-[0-9a-f]{20}")
 
 
@@ -114,8 +115,7 @@ def cache_key(
     source = Path(os.path.realpath(path))
     try:
         source.stat()  # raises where there is nothing
-        files = sorted(source.iterdir()) if source.is_dir() else [source]
-        files = list(parts) or files
+        files = list(parts) or (_files_of(source) if source.is_dir() else [source])
         states = [
             (file.name, status.st_size, status.st_mtime_ns)
             for file in files
@@ -128,6 +128,13 @@ def cache_key(
     # Its first half is the source alone, so that all entries of a source can be found
     identity = _source_digest(source) + _digest([str(source), format, head])[:10]
     return f"{label or 'model'}-{identity}-{_digest([CACHE_VERSION, LAYOUT_VERSION, states])}"
+
+
+def _files_of(folder: Path) -> list[Path]:
+    """List a model's files, and those of the folders of sentence-transformers' modules."""
+    files = sorted(folder.iterdir())
+    modules = [file for file in files if _MODULE.fullmatch(file.name) and file.is_dir()]
+    return [*files, *(file for module in modules for file in sorted(module.iterdir()))]
 
 
 def lookup(key: str) -> Path | None:

@@ -78,6 +78,15 @@ class Checkpoint:
             other._stored |= {name: stored} if name != stored else {}
         return other
 
+    def joined(self, file: SafetensorsFile, module: str, name: str) -> Checkpoint:
+        """Return the same with the tensors of another file, whose `module` gets a new name."""
+        other = copy(self)
+        named = {stored.replace(module, name, 1): stored for stored in file.tensors}
+        infos = {name: file.tensors[stored]._replace(name=name) for name, stored in named.items()}
+        other.tensors, other._stored = self.tensors | infos, self._stored | named
+        other._files = self._files | {file.path: file}
+        return other
+
     @property
     def is_packed(self) -> bool:
         """Whether this is a packed directory of Sterna's own (`packed.read_packed`)."""

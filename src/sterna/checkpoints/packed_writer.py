@@ -25,6 +25,7 @@ from sterna.checkpoints.packed_directory import (
     config_hash,
 )
 from sterna.checkpoints.safetensors import SafetensorsWriter, header_room
+from sterna.checkpoints.sentence_transformers import SIZES
 from sterna.errors import RequestError, brief
 from sterna.files.jsonfile import MAX_CONFIG_BYTES
 from sterna.files.reading import require_size, unreadable
@@ -41,6 +42,7 @@ ASSET_FILES = {
     "generation_config.json": MAX_CONFIG_BYTES,
     "tokenizer.json": MAX_TOKENIZER_BYTES,
     "tokenizer_config.json": MAX_CONFIG_BYTES,
+    SIZES: MAX_CONFIG_BYTES,
     "special_tokens_map.json": MAX_CONFIG_BYTES,
     "added_tokens.json": MAX_CONFIG_BYTES,
     "tokenizer.model": MAX_TOKENIZER_BYTES,

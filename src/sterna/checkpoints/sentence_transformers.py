@@ -1,8 +1,9 @@
-"""sentence-transformers' files of an embedding model: modules.json, the pooling's config.json, and
-the prompts."""
+"""sentence-transformers' files of a model: modules.json, what its folders say of the pooling and of
+layers behind it, the prompts, and whether texts are lower-cased."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -10,13 +11,26 @@ from sterna.errors import ModelFormatError, UnsupportedModelError, shown
 from sterna.files.jsonfile import MAX_CONFIG_BYTES, json_kind, load_settings, parse_json
 from sterna.files.reading import read_file
 
-__all__ = ["MODULES", "POOLING_FOLDER", "PROMPTS", "SIZES", "pooling_of"]
+__all__ = [
+    "DENSE",
+    "MODULES",
+    "POOLING_FOLDER",
+    "PROMPTS",
+    "SIZES",
+    "lowers_case",
+    "pooling_of",
+    "scoring_of",
+]
 
 MODULES = "modules.json"
 PROMPTS = "config_sentence_transformers.json"
 SIZES = "sentence_bert_config.json"
 POOLING_FOLDER = "1_Pooling"  # where the library writes it
-_CHAIN = ["Transformer", "Pooling", "Normalize"]
+#: The weights of a Dense module.
+DENSE = "model.safetensors"
+#: The modules of a cross-encoder: its class has the head, or two tokens' logits are the score.
+_SCORERS = (["Transformer"], ["Transformer", "LogitScore"])
+_CHAIN = re.compile("Transformer Pooling( Dense)*( Normalize)?")
 #: Its pooling modes, and ours.
 _MODES = {"lasttoken": "last", "mean": "mean", "cls": "cls"}
 _FLAGS = {
@@ -36,19 +50,70 @@ def pooling_of(folder: Path) -> dict[str, Any] | None:
         return None
     kinds = _modules(file)
     names = [kind for kind, _ in kinds]
-    if names not in (_CHAIN, _CHAIN[:2]):
-        raise UnsupportedModelError(
-            f"{file}: modules must be Transformer, Pooling and perhaps Normalize, but got "
-            f"{shown(', '.join(names))}; Sterna does not run this variant"
-        )
     prompts = load_settings(folder / PROMPTS)
+    if names in _SCORERS and (len(names) > 1 or prompts.get("model_type") == "CrossEncoder"):
+        return None
+    if not _CHAIN.fullmatch(" ".join(names)):
+        raise UnsupportedModelError(
+            f"{file}: modules must be Transformer, Pooling and perhaps Dense and Normalize, but "
+            f"got {shown(', '.join(names))}; Sterna does not run this variant"
+        )
     return {
         "kind": _kind(folder / kinds[1][1] / "config.json"),
-        "normalise": len(kinds) > 2,
+        "dense": [_dense(folder, path) for kind, path in kinds if kind == "Dense"],
+        "normalise": names[-1] == "Normalize",
         "prompts": prompts.get("prompts") or {},
         "default_prompt": prompts.get("default_prompt_name"),
         "max_tokens": load_settings(folder / SIZES).get("max_seq_length"),
     }
+
+
+def scoring_of(folder: Path) -> dict[str, Any] | None:
+    """Read how a cross-encoder scores, as the field of models/classifier.py; None if it is none.
+
+    Raises ModelFormatError for a file that breaks a rule.
+    """
+    file, settings = folder / MODULES, load_settings(folder / PROMPTS)
+    kinds = _modules(file) if file.exists() else []
+    if [kind for kind, _ in kinds] not in _SCORERS:
+        return None
+    found = {"activation": settings.get("activation_fn")}
+    if len(kinds) > 1:
+        config = load_settings(folder / kinds[1][1] / "config.json")
+        options = load_settings(folder / SIZES).get("processing_kwargs") or {}
+        prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
+        found |= {
+            "true": config.get("true_token_id"), "false": config.get("false_token_id"),
+            "system": prompts.get(default) if default else None,
+            "opens": bool((options.get("chat_template") or {}).get("add_generation_prompt")),
+        }  # fmt: skip
+    return found
+
+
+def lowers_case(folder: Path) -> bool:
+    """Whether the folder's texts are lower-cased before the tokenizer reads them."""
+    return load_settings(folder / SIZES).get("do_lower_case") is True
+
+
+def _dense(folder: Path, path: str) -> dict[str, Any]:
+    """Read a Dense module's config.json as an entry of the field `dense`."""
+    file = folder / path / "config.json"
+    config = load_settings(file)
+    given = {
+        "module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding",
+        "use_residual": False,
+    }  # fmt: skip
+    for field, wanted in given.items():
+        if config.get(field, wanted) not in (None, wanted):
+            raise UnsupportedModelError(
+                f"{file}: {field} must be {shown(wanted)}, but got {shown(config[field])}; Sterna "
+                "does not run this variant"
+            )
+    named = str(config.get("activation_function", "Tanh")).rpartition(".")[2]
+    return {
+        "folder": path, "inputs": config.get("in_features"), "features": config.get("out_features"),
+        "bias": config.get("bias", True), "activation": named,
+    }  # fmt: skip
 
 
 def _modules(file: Path) -> list[tuple[str, str]]:

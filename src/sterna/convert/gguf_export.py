@@ -128,6 +128,11 @@ def to_gguf(
             f"{name}: architecture must be one of {', '.join(_ARCHITECTURES)} for a GGUF file, but "
             f"got {architecture}; Sterna writes no such file that llama.cpp would run right"
         )
+    if model.dense:
+        raise UnsupportedModelError(
+            f"{name}: there must be no layers behind the pooling for a GGUF file, but got "
+            f"{len(model.dense)}; Sterna writes no such file"
+        )
     if model.config.hadamard is not None:
         raise UnsupportedModelError(
             f"{name}: weights must be as they were trained for a GGUF file, but were multiplied by "

@@ -9,12 +9,16 @@ from collections.abc import Sequence as SequenceOf
 import numpy as np
 import numpy.typing as npt
 
+from sterna import _native, ops
 from sterna.engine.adapters import Adapter
 from sterna.engine.engine import PREFILL_CHUNK, Engine
 from sterna.engine.kv_cache.sequence import Sequence, pages_of
 from sterna.engine.step_io import StepInput
+from sterna.loading import DenseLayer
 
 __all__ = ["classify", "embed"]
+
+F32 = npt.NDArray[np.float32]
 
 
 def embed(
@@ -24,11 +28,12 @@ def embed(
     normalise: bool,
     adapter: Adapter | None = None,
 ) -> npt.NDArray[np.float32]:
-    """Return a vector of each text, float32 [texts, hidden_size].
+    """Return a vector of each text, float32 [texts, features].
 
     texts: token ids, from one to the engine's context for each text. kind: "last", the last token's
-    hidden state, "cls", the first one's, or "mean", the mean of all, added in order. normalise: to
-    unit length. adapter: of all texts. Batching and chunking do not change a bit.
+    hidden state, "cls", the first one's, or "mean", the mean of all, added in order; it goes
+    through the model's dense layers. normalise: to unit length. adapter: of all texts. Batching and
+    chunking do not change a bit.
     """
     sums = np.zeros((len(texts), engine.model.config.hidden_size))
     sequences = [Sequence() for _ in texts]
@@ -52,34 +57,60 @@ def embed(
             engine.kv_cache.release(sequence)
     if kind == "mean":
         sums /= np.array([[len(tokens)] for tokens in texts], np.float64).reshape(-1, 1)
+    for layer in engine.model.dense:
+        sums = _dense(engine, layer, sums.astype(np.float32)).astype(np.float64)
     if normalise:
         for row in sums:
             row /= max(math.sqrt(math.fsum(row * row)), 1e-12)
     return sums.astype(np.float32)
 
 
+def _dense(engine: Engine, layer: DenseLayer, rows: F32) -> F32:
+    """Put pooled rows through a layer; tanh by the core's exponential, as libm's bits vary."""
+    rows = ops.linear(rows, layer.weight, isa=engine.isa, threads=engine.threads)
+    if layer.bias is not None:
+        rows = rows + layer.bias
+    if layer.activation == "Tanh":
+        small = _native.exponentials((-2 * np.abs(rows)).reshape(-1)).reshape(rows.shape)
+        rows = np.copysign((1 - small) / (1 + small), rows)
+    return rows
+
+
 def classify(
     engine: Engine,
     texts: SequenceOf[tuple[SequenceOf[int], int]],
     adapter: Adapter | None = None,
-) -> npt.NDArray[np.float32]:
-    """Return the labels' logits of each text by its first token, float32 [texts, labels].
+) -> F32:
+    """Return the logits of each text, float32 [texts, labels], or [texts, vocab] of a model without
+    labels: by its first or its last token.
 
     texts: token ids and the position where the second text of a pair begins.
     """
-    found = np.zeros((len(texts), engine.model.config.labels), np.float32)
-    for step in _steps(engine, [len(tokens) for tokens, _ in texts]):
-        inputs = [
-            StepInput(Sequence(), tokens, len(tokens), adapter=adapter, second_part=second)
-            for tokens, second in (texts[i] for i, _, _ in step)
-        ]
-        try:
-            for (i, _, _), output in zip(step, engine.run(inputs), strict=True):
-                found[i] = output.logits[0]
-        finally:
-            for step_input in inputs:
-                engine.kv_cache.release(step_input.sequence)
-    return found
+    config = engine.model.config
+    row = config.label_row if config.labels else "last"
+    found: list[F32 | None] = [None] * len(texts)
+    sequences = [Sequence() for _ in texts]
+    try:
+        for step in _steps(engine, [len(tokens) for tokens, _ in texts]):
+            inputs = []
+            for i, begin, end in step:
+                tokens, second = texts[i]
+                wanted = {"first": end - begin, "last": int(end == len(tokens))}[row]
+                inputs.append(
+                    StepInput(
+                        sequences[i], tokens[begin:end], wanted, adapter=adapter,
+                        second_part=second if config.bidirectional else None,
+                    )
+                )  # fmt: skip
+            for (i, _, end), output in zip(step, engine.run(inputs), strict=True):
+                if end == len(texts[i][0]):
+                    found[i] = output.logits[0].copy()
+                    engine.kv_cache.release(sequences[i])
+    finally:
+        for sequence in sequences:
+            engine.kv_cache.release(sequence)
+    width = config.labels or config.vocab_size
+    return np.array(found, np.float32).reshape(len(texts), width)
 
 
 def _steps(engine: Engine, lengths: SequenceOf[int]) -> Iterator[list[tuple[int, int, int]]]:

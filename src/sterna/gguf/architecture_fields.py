@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sterna.errors import ModelFormatError, UnsupportedModelError, brief
+from sterna.gguf.encoder_fields import bert_fields, scorer_fields
 from sterna.gguf.file import GgufModel
 from sterna.gguf.metadata import Metadata
 from sterna.gguf.value_heads import tiled_out_proj
@@ -88,6 +89,11 @@ def _gemma_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[s
     if name == "gemma3":
         found["rope_local_base_freq"] = m.number(f"{name}.rope.freq_base_swa", 10000.0)
     return found
+
+
+def _qwen3_fields(model: GgufModel, _: str, __: dict[str, Any]) -> dict[str, Any]:
+    """Return the class of a model that ranks."""
+    return scorer_fields(model, "Qwen3ForSequenceClassification")
 
 
 def _gemma4_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
@@ -337,6 +343,8 @@ def _maple_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[s
 
 
 _FURTHER: dict[str, Callable[[GgufModel, str, dict[str, Any]], dict[str, Any]]] = {
+    "bert": bert_fields,
+    "jina-bert-v3": bert_fields,  "nomic-bert": bert_fields,
     "apertus": _apertus_fields, "deepseek2": _deepseek2_fields, "dots1": _deepseek_fields,
     "falcon": _falcon_fields, "gemma2": _gemma_fields, "gemma3": _gemma_fields,
     "gemma4": _gemma4_fields, "glm4": _glm4_fields, "glm4moe": _glm4_moe_fields,
@@ -346,7 +354,8 @@ _FURTHER: dict[str, Callable[[GgufModel, str, dict[str, Any]], dict[str, Any]]] 
     "minicpm": _minicpm_fields, "minicpm3": _latent_fields, "minimax-m2": _minimax_fields,
     "mistral3": _mistral3_fields, "olmo": _olmo_fields, "olmo2": _olmo2_fields,
     "phimoe": _phimoe_fields,
-    "qwen3next": _qwen3_next_fields, "qwen35": _hybrid_fields, "qwen35moe": _hybrid_fields,
+    "qwen3": _qwen3_fields, "qwen3next": _qwen3_next_fields, "qwen35": _hybrid_fields,
+    "qwen35moe": _hybrid_fields,
 }  # fmt: skip
 
 

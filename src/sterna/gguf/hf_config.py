@@ -39,6 +39,7 @@ _BLOCK = re.compile(
 
 #: Kinds of pooling -> their numbers in GGUF files.
 GGUF_POOLINGS = {"mean": 1, "cls": 2, "last": 3}
+_RANK = 4  # of a cross-encoder, whose tensors say it
 
 #: Keys that may change the arithmetic -> the values that do not.
 _NEUTRAL: dict[str, tuple[object, ...]] = {
@@ -65,6 +66,9 @@ def config_of(model: GgufModel) -> dict[str, Any]:
         )
     kind = WITH_EXPERTS.get(name, kind) if m.integer(f"{name}.expert_count", 0) else kind
     reads = {*kind.reads, *kind.keys, *(("expert_count",) if kind.experts else ())}
+    if kind.encoder:
+        require_neutral(m, f"{name}.attention.causal", (False,))
+        reads.add("attention.causal")
     for suffix, neutral in _NEUTRAL.items():
         if suffix not in reads:
             require_neutral(m, f"{name}.{suffix}", neutral)
@@ -155,12 +159,12 @@ def _experts(m: Metadata, name: str, layers: int, width: str) -> dict[str, Any]:
 def _pooling(m: Metadata, key: str) -> dict[str, Any]:
     """Read the pooling of an embedding model; its vectors are normalised."""
     kind = m.integer(key, 0)
-    if kind == 0:
+    if kind in (0, _RANK):
         return {}
     known = {number: name for name, number in GGUF_POOLINGS.items()}
     if kind not in known:
         raise UnsupportedModelError(
-            f"{m.path}: {key} must be 0 (none), 1 (mean), 2 (cls) or 3 (last), but got {kind}; "
+            f"{m.path}: {key} must be 0 (none) to 4 (rank), but got {kind}; "
             "Sterna does not run this variant"
         )
     return {"pooling": {"kind": known[kind], "normalise": True}}

@@ -97,6 +97,10 @@ class Metadata:
         value: list[str] = self._value(key, "an array of strings", (list,))
         return value
 
+    def is_array(self, key: str) -> bool:
+        """Whether the key's value is an array of numbers."""
+        return isinstance(self._values.get(key), np.ndarray)
+
     def array(self, key: str) -> npt.NDArray[Any]:
         """Return an array of any number of numbers."""
         value: npt.NDArray[Any] = self._value(key, "an array of numbers", (np.ndarray,))
@@ -111,7 +115,7 @@ class Metadata:
 
     def each(self, key: str, size: int) -> list[int]:
         """Return `size` non-negative whole numbers, stored one by one or as one for all."""
-        if not isinstance(self._values.get(key), np.ndarray):
+        if not self.is_array(key):
             return [self.integer(key)] * size
         array = self.numbers(key, size)
         if array.dtype.kind not in "iu" or array.min(initial=0) < 0:
@@ -130,7 +134,7 @@ class Metadata:
 
         n is stored, or `period` if nothing is.
         """
-        if isinstance(self._values.get(key), np.ndarray):
+        if self.is_array(key):
             return self.flags(key, size)
         period = self.integer(key, period)
         if period < 1:

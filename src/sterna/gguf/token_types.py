@@ -17,7 +17,7 @@ from sterna.errors import shown
 from sterna.gguf.metadata import Metadata
 from sterna.turn_tokens import ALL_TURN_TOKENS, inner_end_tokens, turn_end_tokens, turn_tokens_of
 
-__all__ = ["TokenTypes", "special_id", "unique_spellings"]
+__all__ = ["TokenTypes", "special_id", "types_of", "unique_spellings"]
 
 PREFIX = "tokenizer.ggml."
 # Values of token_type: llama.cpp's llama_token_type
@@ -77,6 +77,15 @@ def special_id(metadata: Metadata, kind: str, tokens: Sequence[str]) -> int | No
     return id
 
 
+def types_of(metadata: Metadata, tokens: Sequence[str]) -> list[int]:
+    """Return the types of tokens as the file has them; NORMAL without any."""
+    if f"{PREFIX}token_type" not in metadata:
+        return [NORMAL] * len(tokens)
+    types = metadata.numbers(f"{PREFIX}token_type", len(tokens))
+    kinds: list[int] = types.astype(np.int64).tolist()
+    return kinds
+
+
 class TokenTypes:
     """The corrected types of all tokens.
 
@@ -100,10 +109,7 @@ class TokenTypes:
 
     def _read_types(self) -> list[int]:
         """Read the file's types; NORMAL without any, and for byte tokens always."""
-        if f"{PREFIX}token_type" not in self._metadata:
-            return [NORMAL] * len(self._tokens)
-        types = self._metadata.numbers(f"{PREFIX}token_type", len(self._tokens))
-        kinds: list[int] = types.astype(np.int64).tolist()
+        kinds = types_of(self._metadata, self._tokens)
         if self._metadata.text(f"{PREFIX}model") != "gpt2":
             for i, token in enumerate(self._tokens):
                 if kinds[i] in ADDED and len(token) == 6 and _BYTE.fullmatch(token):

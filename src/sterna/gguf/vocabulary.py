@@ -1,8 +1,8 @@
 """Rebuild a tokenizer of the `tokenizers` library from a GGUF file's metadata.
 
-Three kinds: byte-level BPE (`gpt2`, its pre-tokenizer is named by `tokenizer.ggml.pre`),
-SentencePiece's BPE (`llama`, whose merges follow from the tokens' scores), and BPE over `▁` for
-spaces with its own merges (`gemma4`).
+Byte-level BPE (`gpt2`, its pre-tokenizer is named by `tokenizer.ggml.pre`), SentencePiece's BPE
+(`llama`, whose merges follow from the tokens' scores), BPE over `▁` for spaces with its own merges
+(`gemma4`), and of encoders word pieces (`bert`) and Unigram (`t5`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,18 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, processors
 
 from sterna.errors import UnsupportedModelError, shown
+from sterna.gguf.architectures import ARCHITECTURES_OF
+from sterna.gguf.encoder_vocabularies import around, unigram, unphantomed, word_pieces
 from sterna.gguf.metadata import Metadata
 from sterna.gguf.pre_tokenizers import PRE
-from sterna.gguf.token_types import ADDED, USER_DEFINED, TokenTypes, special_id, unique_spellings
+from sterna.gguf.token_types import (
+    ADDED,
+    USER_DEFINED,
+    TokenTypes,
+    special_id,
+    types_of,
+    unique_spellings,
+)
 from sterna.tokenizer import MAX_VOCAB, checked_backend
 
 __all__ = ["Vocabulary"]
@@ -39,7 +48,8 @@ class Vocabulary:
         self._metadata = metadata
         self._kind = metadata.text(f"{PREFIX}model", "none")
         makers = {
-            "gpt2": self._byte_level, "llama": self._sentencepiece, "gemma4": self._merged_pieces
+            "gpt2": self._byte_level, "llama": self._sentencepiece, "gemma4": self._merged_pieces,
+            "bert": self._word_pieces, "t5": self._unigram,
         }  # fmt: skip
         if self._kind not in makers:
             raise UnsupportedModelError(
@@ -49,6 +59,8 @@ class Vocabulary:
         tokens = metadata.texts(f"{PREFIX}tokens")
         if not 0 < len(tokens) <= MAX_VOCAB:
             raise metadata.error(f"{PREFIX}tokens", f"1 to {MAX_VOCAB} tokens", len(tokens))
+        if self._kind == "bert":
+            tokens = unphantomed(tokens, types_of(metadata, tokens))
         self.tokens: list[str]
         self.tokens, self._copies = unique_spellings(metadata, tokens)
         # An empty token has no spelling, so its id stands for no text.
@@ -100,7 +112,9 @@ class Vocabulary:
             if np.isnan(scores).any():
                 raise self._metadata.error(f"{PREFIX}scores", "numbers", "NaN")
             return _scored_merges(self.tokens, self._ids, scores.tolist())
-        merges = []
+        merges: list[tuple[str, str]] = []
+        if self._kind in ("bert", "t5"):
+            return merges
         for merge in self._metadata.texts(f"{PREFIX}merges"):
             left, space, right = merge.partition(" ")
             if not left or not right or not space:
@@ -111,7 +125,7 @@ class Vocabulary:
             merges = [(a, b) for a, b in merges if has(a) and has(b) and has(a + b)]
         return merges
 
-    # -------------------------------------------------------------------------- the three families
+    # -------------------------------------------------------------------------------- the families
 
     def _byte_level(self) -> tokenizers.Tokenizer:
         pre = PRE[self.pre]
@@ -152,6 +166,18 @@ class Vocabulary:
         self._add_special(backend, True)
         return backend
 
+    def _word_pieces(self) -> tokenizers.Tokenizer:
+        unknown = self._id("unknown")
+        name = "[UNK]" if unknown is None else self.tokens[unknown]
+        backend = word_pieces(self._metadata, self._ids, name)
+        self._add_special(backend, True)
+        return backend
+
+    def _unigram(self) -> tokenizers.Tokenizer:
+        backend = unigram(self._metadata, self.tokens, self._id("unknown"))
+        self._add_special(backend, True)
+        return backend
+
     def _add_special(self, backend: tokenizers.Tokenizer, opens: bool) -> None:
         """Add the added tokens and BOS and EOS; opens: whether BOS is added by default."""
         added = [
@@ -169,6 +195,11 @@ class Vocabulary:
     def _surround(self, backend: tokenizers.Tokenizer, opens: bool) -> None:
         """Set the tokens around a text; opens: whether BOS is added by default."""
         metadata = self._metadata
+        kind = ARCHITECTURES_OF.get(metadata.text("general.architecture", ""))
+        encoder = kind is not None and kind.encoder and self._kind == "gpt2"
+        if encoder or self._kind in ("bert", "t5"):
+            self._surround_pairs(backend)
+            return
         # Gemma 4 fails without BOS, but its early files say that there is none.
         opens = self._kind == "gemma4" or metadata.boolean(f"{PREFIX}add_bos_token", opens)
         bos = self.bos_id if opens else None
@@ -183,6 +214,27 @@ class Vocabulary:
         backend.post_processor = processors.TemplateProcessing(
             single=[*parts[0], "$A", *parts[1]], special_tokens=special
         )
+
+    def _surround_pairs(self, backend: tokenizers.Tokenizer) -> None:
+        """Set the tokens around an encoder's text, and those around a pair.
+
+        BERT's separator has a key of its own, or is the end of a text. `add_sep_token` says that
+        there are two between the parts.
+        """
+        metadata = self._metadata
+        named = {"gpt2": ("<s>", "</s>"), "t5": ("<s>", "</s>")}.get(self._kind, ("[CLS]", "[SEP]"))
+        first, end = self.bos_id, self._eos
+        if self._kind == "bert":
+            first, end = (self._id(kind) for kind in ("cls", "seperator"))
+            first = self.bos_id if first is None else first
+        first = self._ids.get(named[0]) if first is None else first
+        end = self._eos if end is None else end
+        end = self._ids.get(named[1]) if end is None else end
+        if first is None or end is None:
+            raise metadata.error(f"{PREFIX}bos_token_id", "an id, and one that ends a text", None)
+        twice = self._kind != "bert" and metadata.boolean(f"{PREFIX}add_sep_token", True)
+        kinds = self._kind == "bert" and metadata.integer(f"{PREFIX}token_type_count", 2) > 1
+        backend.post_processor = around(self.tokens, first, end, twice=twice, kinds=kinds)
 
 
 def _scored_merges(

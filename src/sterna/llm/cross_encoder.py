@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -11,43 +13,90 @@ from sterna import _native
 from sterna.checks import checked_items
 from sterna.engine import Adapter, Engine, classify
 from sterna.errors import ContextError, RequestError, shown
-from sterna.models import classifier
+from sterna.llm.chat_renderer import ChatRenderer
+from sterna.models.classifier import Scoring
 from sterna.tokenizer import Tokenizer
 
 __all__ = ["CrossEncoder"]
 
 
+#: What Qwen3-Reranker is asked, by its model card; its first files do not say it.
+QWEN3_FORMAT = (
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and "
+    'the Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n'
+    "<|im_start|>user\n<Instruct>: Given a web search query, retrieve relevant passages that "
+    "answer the query\n<Query>: {query}\n<Document>: {document}<|im_end|>\n"
+    "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+)
+
+
 class CrossEncoder:
     """Makes the scores of `LLM.score`, whose docstring describes the arguments."""
 
-    def __init__(self, engine: Engine, tokenizer: Tokenizer) -> None:
-        self._engine, self._tokenizer = engine, tokenizer
+    def __init__(self, engine: Engine, tokenizer: Tokenizer, renderer: ChatRenderer) -> None:
+        self._engine, self._tokenizer, self._renderer = engine, tokenizer, renderer
+
+    @cached_property
+    def scoring(self) -> Scoring | None:
+        """How the model scores pairs; None if it does not."""
+        model = self._engine.model
+        found = Scoring.of(model.config.fields)
+        if model.config.labels or found.true is not None:
+            return found
+        names = f"{model.path} {model.json.get('_name_or_path')}".lower()
+        if model.config.architecture != "Qwen3ForCausalLM" or "qwen3-reranker" not in names:
+            return None
+        ids = (self._tokenizer.token_id(word) for word in ("yes", "no"))
+        true, false = ids
+        return None if true is None else replace(found, true=true, false=false, format=QWEN3_FORMAT)
 
     def score(
         self, pairs: Sequence[tuple[str, str]], adapter: Adapter | None
     ) -> npt.NDArray[np.float32]:
         """Compute scores, float32 [pairs]; RequestError."""
-        model = self._engine.model
-        if not model.config.labels:
+        model, how = self._engine.model, self.scoring
+        if how is None:
             raise RequestError(
                 f"score: {model.name} is no cross-encoder; use embed, or a model of the class "
                 "…ForSequenceClassification"
             )
         listed = checked_items("pairs", pairs, "a list of (query, text)")
-        tokens = [self._encode(i, pair) for i, pair in enumerate(listed)]
-        logits = classify(self._engine, tokens, adapter)[:, 0]
-        return logits if classifier.gives_raw_scores(model.config.fields) else _sigmoid(logits)
+        tokens = [self._encode(i, pair, how) for i, pair in enumerate(listed)]
+        logits = classify(self._engine, tokens, adapter)
+        true, false = (0, 1 if model.config.labels == 2 else None)
+        if how.true is not None:
+            true, false = how.true, how.false
+        scores = logits[:, true] if false is None else logits[:, true] - logits[:, false]
+        return scores if how.raw else _sigmoid(scores)
 
-    def _encode(self, i: int, pair: object) -> tuple[list[int], int]:
+    def _encode(self, i: int, pair: object, how: Scoring) -> tuple[list[int], int]:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise RequestError(f"pairs: must be of (query, text), but pair {i} is {shown(pair)}")
-        ids, second = self._tokenizer.encode_pair(*pair)
+        for text in pair:
+            if not isinstance(text, str):
+                raise RequestError(f"pairs: must be of texts, but pair {i} has {shown(text)}")
+        query, document = pair
+        ids, second = self._ids(query, document, how)
         if len(ids) > self._engine.context:
             raise ContextError(
                 f"pairs: must have at most {self._engine.context} tokens, but pair {i} has "
                 f"{len(ids)}; shorten its text"
             )
         return ids, second
+
+    def _ids(self, query: str, document: str, how: Scoring) -> tuple[list[int], int]:
+        """Return token ids, and the position where the second part begins."""
+        if how.format is not None:
+            begin, _, rest = how.format.partition("{query}")
+            middle, _, end = rest.partition("{document}")
+            ids = self._tokenizer.encode(begin + query + middle + document + end)
+            return ids, len(ids)
+        if how.true is None or self._renderer.template is None:
+            return self._tokenizer.encode_pair(query, document)
+        messages = [{"role": "system", "content": how.system}] if how.system else []
+        messages += [{"role": "query", "content": query}, {"role": "document", "content": document}]
+        ids = self._renderer.encode(messages, add_generation_prompt=how.opens)
+        return ids, len(ids)
 
 
 def _sigmoid(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

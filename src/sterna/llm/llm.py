@@ -216,7 +216,7 @@ class LLM:
         self.engine_loop: EngineLoop = EngineLoop(Scheduler(engine, prefix_cache=prefixes))
         self._encoder = PromptEncoder(self.tokenizer, engine)
         self._embedder = Embedder(engine, self.tokenizer)
-        self._cross_encoder = CrossEncoder(engine, self.tokenizer)
+        self._cross_encoder = CrossEncoder(engine, self.tokenizer, self.renderer)
         self.decider: Decider = Decider(engine, self.tokenizer, self.renderer, self.adapters)
         self.requests: RequestFactory = RequestFactory(
             engine, self.tokenizer, self.renderer, adapters=self.adapters,
@@ -514,13 +514,19 @@ class LLM:
             adapter=self.adapters.chosen(adapter),
         )  # fmt: skip
 
+    @property
+    def scores_pairs(self) -> bool:
+        """Whether the model is a cross-encoder, whose `score` scores pairs of texts."""
+        return self._cross_encoder.scoring is not None
+
     def score(
         self, pairs: Sequence[tuple[str, str]], *, adapter: str | None = None
     ) -> npt.NDArray[np.float32]:
         """Score how relevant texts are to queries by a cross-encoder, float32 [pairs].
 
         Scores lie in 0..1, unless the checkpoint says that they are the head's own. A pair has the
-        same score alone and among others, on every CPU.
+        same score alone and among others, on every CPU. A language model that ranks, such as
+        Qwen3-Reranker, is asked by its template, and scores by its logits of yes and no.
 
         Args:
             pairs: Of a query and a text; none is cut.

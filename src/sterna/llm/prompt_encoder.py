@@ -25,10 +25,12 @@ class PromptEncoder:
 
     def encode(self, prompt: str | Sequence[int]) -> list[int]:
         """Token ids of a text, or checked ids: at least one, at most the context. RequestError."""
-        if self._model.config.bidirectional:
+        config = self._model.config
+        if config.bidirectional or config.labels:
+            kind = "an encoder" if config.bidirectional else "a classifier"
             raise RequestError(
-                f"prompt: must be for a model that continues it, but {self._model.name} is an "
-                f"encoder; use {'score' if self._model.config.labels else 'embed'}"
+                f"prompt: must be for a model that continues it, but {self._model.name} is {kind}; "
+                f"use {'score' if config.labels else 'embed'}"
             )
         if isinstance(prompt, str):
             tokens = self._tokenizer.encode(prompt) if prompt else []

@@ -8,10 +8,11 @@ model     `Model`: what an engine runs; `save` writes it
 from __future__ import annotations
 
 from sterna.loading.loader import load, load_assets
-from sterna.loading.model import Model, save
+from sterna.loading.model import DenseLayer, Model, save
 from sterna.loading.tracing import from_weights, layer_names, refuse_unread
 
 __all__ = [
+    "DenseLayer",
     "Model",
     "from_weights",
     "layer_names",

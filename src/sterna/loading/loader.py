@@ -19,7 +19,9 @@ from sterna.checkpoints import cache
 from sterna.checkpoints.assets import Assets, FolderAssets
 from sterna.checkpoints.directory import Checkpoint
 from sterna.checkpoints.packed_directory import open_packed, read_packed
-from sterna.checkpoints.sentence_transformers import pooling_of
+from sterna.checkpoints.safetensors import SafetensorsFile
+from sterna.checkpoints.sentence_transformers import DENSE as DENSE_WEIGHTS
+from sterna.checkpoints.sentence_transformers import pooling_of, scoring_of
 from sterna.checkpoints.tensor_file import reading
 from sterna.errors import SternaError, UnsupportedModelError
 from sterna.gguf.file import GgufModel, is_gguf, parts_of
@@ -27,8 +29,9 @@ from sterna.gguf.i2_s import i2s_layout, warn_of_i2s
 from sterna.loading.model import Model
 from sterna.loading.tracing import STORED_NORM, from_weights, model_name_of
 from sterna.models import module_of, skipped
+from sterna.models.classifier import SCORING
 from sterna.models.context_extension import NOT_EXTENDED, ContextExtension
-from sterna.models.pooling import POOLING
+from sterna.models.pooling import DENSE, POOLING
 from sterna.runtime import resolve_threads
 from sterna.weights.format_fallback import warn_of_fallbacks
 from sterna.weights.sources import PackedWeights, WeightSource
@@ -189,7 +192,7 @@ def _read_checkpoint(checkpoint: Checkpoint, assets: Assets, options: _Options) 
         renamed = checkpoint.renamed(partial(model_name_of, module))
         sources.append(
             CheckpointWeights(
-                renamed,
+                _with_dense(renamed, config.get(POOLING)),
                 options.format,
                 options.head,
                 options.threads,
@@ -216,9 +219,17 @@ def _read_checkpoint(checkpoint: Checkpoint, assets: Assets, options: _Options) 
 
 
 def _with_pooling(config: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """config.json with the pooling from other files of its folder."""
-    pooling = pooling_of(folder)
-    return {**config, POOLING: pooling} if pooling else dict(config)
+    """config.json with what other files of its folder say of pooling, or of scores."""
+    found = {POOLING: pooling_of(folder), SCORING: scoring_of(folder)}
+    return {**config, **{field: said for field, said in found.items() if said}}
+
+
+def _with_dense(checkpoint: Checkpoint, pooling: Any) -> Checkpoint:
+    """Return the checkpoint with the weights of the layers behind its pooling."""
+    for i, layer in enumerate(pooling["dense"] if isinstance(pooling, dict) else ()):
+        file = SafetensorsFile(checkpoint.path / layer["folder"] / DENSE_WEIGHTS)
+        checkpoint = checkpoint.joined(file, "linear", DENSE.format(i))
+    return checkpoint
 
 
 def _with_own_norms(checkpoint: Checkpoint) -> Checkpoint:

@@ -7,16 +7,32 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from sterna.checkpoints import cache
 from sterna.checkpoints.assets import Assets
 from sterna.checkpoints.packed_writer import write_packed
 from sterna.errors import RequestError
+from sterna.formats import PackedWeight
 from sterna.graph import Graph, identity
 from sterna.models.config import TransformerConfig
 from sterna.models.vision.tower import Tower
 from sterna.weights.sources import WeightSource
 
-__all__ = ["Model", "save"]
+__all__ = ["DenseLayer", "Model", "save"]
+
+
+@dataclass(frozen=True, eq=False)
+class DenseLayer:
+    """A linear layer behind the pooling of an embedding model: act(x W^T (+ bias)).
+
+    activation: as in `models.pooling.Dense`.
+    """
+
+    weight: PackedWeight
+    bias: npt.NDArray[np.float32] | None
+    activation: str
 
 
 @dataclass(eq=False)
@@ -38,6 +54,7 @@ class Model:
         cache_key: The key under which `keep` writes it.
         mapped: Whether weights lie in a mapped file.
         name: The model's name in messages.
+        dense: The linear layers behind the pooling.
     """
 
     path: Path | None
@@ -55,6 +72,7 @@ class Model:
     cache_key: str | None = field(default=None, repr=False)
     mapped: bool = False
     name: str = "model"
+    dense: tuple[DenseLayer, ...] = ()
 
     def keep(self) -> None:
         """Write the packed form to the cache in the background, unless `load` found it there.

@@ -12,12 +12,13 @@ from typing import Any, TypeVar
 
 from sterna.errors import UnsupportedModelError
 from sterna.graph import Graph, GraphBuilder
-from sterna.loading.model import Model
+from sterna.loading.model import DenseLayer, Model
 from sterna.models import module_of, skipped
 from sterna.models.config import LINEAR_NORM, TransformerConfig
 from sterna.models.context_extension import NOT_EXTENDED, ContextExtension
+from sterna.models.pooling import DENSE
 from sterna.models.vision.tower import Tower
-from sterna.weights.sources import WeightSource
+from sterna.weights.sources import Linear, WeightSource
 
 __all__ = ["STORED_NORM", "from_weights", "layer_names", "model_name_of", "refuse_unread"]
 
@@ -55,6 +56,7 @@ def from_weights(
     builder = GraphBuilder(config.heads)
     module.build(builder, config, source)
     graph = builder.graph
+    dense = _dense(config, source)
     predictor = getattr(module, "predictor", lambda *_: None)(graph, config, source)
     refuse_unread(source, module, config)
     kv_dtype = getattr(module, "KV_DTYPE", "i16")
@@ -64,7 +66,19 @@ def from_weights(
     ]  # fmt: skip
     models[0].mtp = models[1] if predictor is not None else None
     models[0].tower = seeing
+    models[0].dense = dense
     return models[0]
+
+
+def _dense(config: TransformerConfig, w: WeightSource) -> tuple[DenseLayer, ...]:
+    """Read the linear layers behind the pooling, in the checkpoint's own formats."""
+    made = list[DenseLayer]()
+    for i, layer in enumerate(config.pooling.dense if config.pooling else ()):
+        part = Linear(DENSE.format(i), layer.features, layer.inputs, layer.bias, exact=True)
+        bias = w.vector(f"{part.name}.bias", part.M) if part.bias else None
+        (weight,) = w.matrix(part.name, [part])
+        made.append(DenseLayer(weight, bias, layer.activation))
+    return tuple(made)
 
 
 def _tower(module: ModuleType, config: TransformerConfig, source: WeightSource) -> Tower | None:

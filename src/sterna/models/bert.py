@@ -17,6 +17,7 @@ from sterna.graph import GraphBuilder, Value
 from sterna.models import classifier, layers
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
+from sterna.models.gguf_architecture import ENCODER_BIASES, SCORES, TYPES, GgufArchitecture
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("BertModel", "BertForSequenceClassification")
@@ -38,6 +39,24 @@ PREFIXES = {
         "encoder.layer.": "model.layers.",
     }.items()
 } | {"bert.pooler.": "model.pooler."}
+GGUF = {
+    "bert": GgufArchitecture(
+        ARCHITECTURES[0],
+        ACTIVATION,
+        {
+            "attention.self.query": "attn_q", "attention.self.key": "attn_k",
+            "attention.self.value": "attn_v", "attention.output.dense": "attn_output",
+            "attention.output.LayerNorm": "attn_output_norm", "intermediate.dense": "ffn_up",
+            "output.dense": "ffn_down", "output.LayerNorm": "layer_output_norm",
+        },
+        renamed={"rms_norm_eps": "layer_norm_eps"}, layer_norm=True, encoder=True,
+        outer={
+            **TYPES, **SCORES, "model.embeddings.position_embeddings": "position_embd",
+            "model.pooler.dense": "cls",
+        },
+        biases=ENCODER_BIASES,
+    )
+}  # fmt: skip
 _QKV = layers.AttentionOptions(bias=True, names=("query", "key", "value"))
 
 

@@ -1,7 +1,18 @@
-"""The head of a cross-encoder, which scores a text, or a pair of texts, by its first token."""
+"""Cross-encoders, which score a pair of texts: the head of one that has a head, and `scoring`,
+Sterna's field in config.json, of one whose files say more.
+
+    {"activation": "torch.nn.modules.linear.Identity", "true": 9693, "false": 2152,
+     "system": null, "opens": false, "format": null}
+
+activation: what becomes of scores; null: their sigmoid. true, false: tokens, the difference of
+whose logits behind a prompt is the score; false may be null. The prompt is that of the chat
+template for messages of the roles query and document, and one of the role system, and `opens` says
+whether it ends with what opens an answer; or `format`, a text with {query} and {document}.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from sterna.graph import GraphBuilder, Value
@@ -10,24 +21,54 @@ from sterna.models.config_fields import Fields
 from sterna.models.layers import linear
 from sterna.weights.sources import Linear, WeightSource
 
-__all__ = ["dense", "gives_raw_scores", "head", "labels_of"]
+__all__ = ["SCORING", "Scoring", "dense", "head", "labels_of"]
+
+SCORING = "scoring"
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How a pair is put to a model, and its score read; the fields are those above."""
+
+    raw: bool
+    true: int | None
+    false: int | None
+    system: str | None
+    opens: bool
+    format: str | None
+
+    @classmethod
+    def of(cls, f: Fields) -> Scoring:
+        """Read the field; UnsupportedModelError for another activation."""
+        s = f.having(f.mapping(SCORING))
+        most = f.count("vocab_size") - 1
+
+        def token(name: str) -> int | None:
+            return None if s.config.get(name) is None else s.count(name, most=most)
+
+        system, form = s.config.get("system"), s.config.get("format")
+        raw, opens = _gives_raw_scores(f), s.flag("opens")
+        return cls(raw, token("true"), token("false"), system, opens, form)
 
 
 def labels_of(f: Fields) -> int | None:
-    """Return 1 for a class of sequence classification, else None; more labels are refused."""
+    """Return 1 for a class of sequence classification, else None; more labels are refused, but for
+    the two of `format`, whose difference is the score."""
     names = f.config.get("architectures") or [""]
     if not str(names[0]).endswith("ForSequenceClassification"):
         return None
     labels = f.mapping("id2label")
-    f.supported("num_labels", len(labels) or f.count("num_labels", 2), 1)
-    gives_raw_scores(f)
-    return 1
+    wanted = 2 if f.mapping(SCORING).get("format") else 1
+    f.supported("num_labels", len(labels) or f.count("num_labels", 2), wanted)
+    _gives_raw_scores(f)
+    return wanted
 
 
-def gives_raw_scores(f: Fields) -> bool:
+def _gives_raw_scores(f: Fields) -> bool:
     """Whether scores are the head's own, and not their sigmoid, as sentence-transformers says."""
     nested: dict[str, Any] = f.mapping("sentence_transformers")
-    named = nested.get("activation_fn") or f.config.get("sbert_ce_default_activation_function")
+    named = f.mapping(SCORING).get("activation") or nested.get("activation_fn")
+    named = named or f.config.get("sbert_ce_default_activation_function")
     kind = str(named or "Sigmoid").rpartition(".")[2]
     if kind != "Identity":
         f.supported("activation_fn", kind, "Sigmoid")

@@ -53,6 +53,7 @@ class TransformerConfig:
     bidirectional: bool = False  # an encoder, whose tokens see their whole text
     labels: int = 0  # of a classifier of texts; 0: it is none
     sees: bool = field(default=False, compare=False)  # its tower has been read
+    label_row: str = "first"  # what it reads: the "first" or the "last" token
 
     @property
     def heads(self) -> Heads:
@@ -139,6 +140,7 @@ class TransformerConfig:
             pooling=Pooling.of(fields),
             bidirectional=bidirectional,
             labels=fields.count("labels") if config.get("labels") is not None else 0,
+            label_row=config.get("label_row", "first"),
             fields=fields,
         )
 

@@ -79,6 +79,14 @@ PREDICTING = {
     "fc": "nextn.eh_proj", "pre_fc_norm_embedding": "nextn.enorm",
     "pre_fc_norm_hidden": "nextn.hnorm", "norm": "nextn.shared_head_norm",
 }  # fmt: skip
+#: Tables of an encoder in addition to that of tokens, and the head of a cross-encoder.
+TYPES = {
+    "model.embeddings.token_type_embeddings": "token_types",
+    "model.embeddings.LayerNorm": "token_embd_norm",
+}  # fmt: skip
+SCORES = {"classifier": "cls.output"}
+#: Outside the layers, what of these has a bias.
+ENCODER_BIASES = ("token_embd_norm", "cls", "cls.output")
 #: Keys that several architectures have: caps of scores and logits, factors, a base of rotations.
 SOFT_CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
 FACTORS = ("embedding_scale", "residual_scale", "logit_scale")
@@ -114,6 +122,7 @@ class GgufArchitecture:
     predicts: whether the last blocks may predict several tokens, which are skipped.
     unsaid: fields of config.json that no key says, and that are not the class's defaults.
     qkv_bias: the field that says whether q, k and v have biases, if that of o does not say so.
+    encoder: whether a position sees the whole text.
     """
 
     architecture: str
@@ -140,3 +149,4 @@ class GgufArchitecture:
     predicts: bool = False
     unsaid: Mapping[str, Any] = field(default_factory=dict)
     qkv_bias: str = ""
+    encoder: bool = False

@@ -344,7 +344,12 @@ def logits(
     g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, embedding: PackedWeight,
     *, cap: float = 0.0, bias: bool = False,
 ) -> Value:  # fmt: skip
-    """Write logits of rows that are normalised already; bias: `lm_head.bias`."""
+    """Write logits of rows that are normalised already; of a classifier those of its labels.
+
+    bias: `lm_head.bias`.
+    """
+    if c.labels:
+        return g.head(x, w.table("score", c.labels, c.hidden_size), None, "score")
     rotation = c.hadamard.of_input("lm_head", c.hidden_size) if c.hadamard else None
     x = _rotated(g, x, rotation, "lm_head")
     table = embedding if c.tied else w.table("lm_head", c.vocab_size, c.hidden_size)

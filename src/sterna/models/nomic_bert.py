@@ -8,12 +8,16 @@ q, k and v are one matrix.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+from sterna.formats import PackedWeight
 from sterna.graph import GraphBuilder, Value
 from sterna.models import layers
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
+from sterna.models.gguf_architecture import ENCODER_BIASES, TYPES, GgufArchitecture
 from sterna.weights.sources import Linear, WeightSource
 
 ARCHITECTURES = ("NomicBertModel",)
@@ -36,6 +40,19 @@ PREFIXES = {
     "emb_ln.": "model.embeddings.LayerNorm.",
     "encoder.layers.": "model.layers.",
 }
+GGUF = {
+    "nomic-bert": GgufArchitecture(
+        ARCHITECTURES[0],
+        ACTIVATION,
+        {
+            "attn.Wqkv": "attn_qkv", "attn.out_proj": "attn_output", "norm1": "attn_output_norm",
+            "mlp.fc12": "ffn_gate", "mlp.fc11": "ffn_up", "mlp.fc2": "ffn_down",
+            "norm2": "layer_output_norm",
+        },
+        renamed={"rms_norm_eps": "layer_norm_eps"}, layer_norm=True, encoder=True, outer=TYPES,
+        biases=ENCODER_BIASES,
+    )
+}  # fmt: skip
 #: Fields of the authors' class that say how a text is computed, and what they must be.
 _FIXED = {
     "prenorm": False, "parallel_block": False, "rotary_emb_interleaved": False,
@@ -43,7 +60,6 @@ _FIXED = {
     "rotary_emb_fraction": 1.0, "causal": False, "activation_function": "swiglu",
     "rotary_scaling_factor": None, "rotary_emb_scale_base": None,
 }  # fmt: skip
-_QKV = layers.AttentionOptions(stored="Wqkv")
 
 
 def complete(f: Fields) -> dict[str, Any]:
@@ -59,20 +75,50 @@ def complete(f: Fields) -> dict[str, Any]:
 
 def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`."""
-    e, d, ff = "model.embeddings", c.hidden_size, c.intermediate_size
+
+    def ffn(x: Value, name: str) -> Value:
+        shape = c.intermediate_size, c.hidden_size
+        gate_up = [Linear(f"{name}.{part}", *shape) for part in ("fc12", "fc11")]
+        h = layers.linear(g, c, w, x, f"{name}.gate_up_proj", gate_up)
+        return layers.output(g, c, w, g.glu(h, ACTIVATION, f"{name}.act"), x, f"{name}.fc2")
+
+    x, table = encode(g, c, w, Names(), ffn)
+    return layers.logits(g, c, w, x, table)
+
+
+@dataclass(frozen=True)
+class Names:
+    """Names of a layer's attention, of its matrix of q, k and v and that of its output, and of the
+    norms behind both halves; bias: whether those matrices have biases."""
+
+    attention: str = "attn"
+    qkv: str = "Wqkv"
+    output: str = "out_proj"
+    norms: tuple[str, str] = ("norm1", "norm2")
+    bias: bool = False
+
+
+def encode(
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, names: Names,
+    ffn: Callable[[Value, str], Value],
+) -> tuple[Value, PackedWeight]:  # fmt: skip
+    """Write all but the head; also return the table of tokens.
+
+    ffn: (x, the FFN's name) -> x + the FFN of x.
+    """
+    e, attention = "model.embeddings", layers.AttentionOptions(stored=names.qkv, bias=names.bias)
     x, table = layers.embedding(g, c, w)
-    kinds = c.fields.count("type_vocab_size")
-    parts = w.vector(f"{e}.token_type_embeddings.weight", kinds, d)
-    x = g.parts(x, parts, f"{e}.token_type_embeddings")
+    if c.fields.config["type_vocab_size"]:
+        name, kinds = f"{e}.token_type_embeddings", c.fields.count("type_vocab_size")
+        x = g.parts(x, w.vector(f"{name}.weight", kinds, c.hidden_size), name)
     x = layers.layer_norm(g, c, w, x, f"{e}.LayerNorm")
     for i in range(c.n_layers):
         p = f"model.layers.{i}"
-        h = layers.attention(g, c, w, x, i, f"{p}.attn", _QKV)
-        h = layers.output(g, c, w, h, x, f"{p}.attn.out_proj")
-        x = layers.layer_norm(g, c, w, h, f"{p}.norm1")
-        gate_up = [Linear(f"{p}.mlp.{name}", ff, d) for name in ("fc12", "fc11")]
-        h = layers.linear(g, c, w, x, f"{p}.mlp.gate_up_proj", gate_up)
-        h = layers.output(g, c, w, g.glu(h, ACTIVATION, f"{p}.mlp.act"), x, f"{p}.mlp.fc2")
+        at = f"{p}.{names.attention}"
+        h = layers.attention(g, c, w, x, i, at, attention)
+        h = layers.output(g, c, w, h, x, f"{at}.{names.output}", bias=names.bias)
+        x = layers.layer_norm(g, c, w, h, f"{p}.{names.norms[0]}")
+        h = ffn(x, f"{p}.mlp")
         h = g.select(h) if i == c.n_layers - 1 else h
-        x = layers.layer_norm(g, c, w, h, f"{p}.norm2")
-    return layers.logits(g, c, w, x, table)
+        x = layers.layer_norm(g, c, w, h, f"{p}.{names.norms[1]}")
+    return x, table

@@ -47,6 +47,10 @@ USUAL: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 
+#: What sentence-transformers has of linear layers behind the pooling, and of tokens that score.
+_MODULE = re.compile(
+    rf"\d+_(Dense/({re.escape(CONFIG)}|{re.escape(WEIGHTS)})|LogitScore/{re.escape(CONFIG)})"
+)
 _SPLIT = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.gguf)", re.IGNORECASE)
 _NOT_A_MODEL = re.compile(r"(?:^|[-_.])(?:mmproj|imatrix)(?:[-_.]|$)", re.IGNORECASE)
 
@@ -124,6 +128,7 @@ def _safetensors(name: HubName, sizes: Mapping[str, int]) -> Choice:
             file=str(name), expected=f"{CONFIG} next to the weights", got="a repository without it"
         )
     small = [path for path in SMALL if path in sizes]
+    small += [path for path in sizes if _MODULE.fullmatch(path)]
     small += [path for path in WITHOUT_TOKENIZER if path in sizes and TOKENIZER not in sizes]
     index = WEIGHTS not in sizes  # as in a folder: the single file wins over an index
     for path in (*small, *([INDEX] if index else [])):

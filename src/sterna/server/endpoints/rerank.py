@@ -1,8 +1,8 @@
 """POST /v1/rerank and /v1/score: how relevant texts are to a query.
 
-A cross-encoder scores the pair. An embedding model gives cosine similarities. Any other model gives
-the mean log-probability of the query's tokens after the text: how likely a reader of the text would
-ask the query.
+A cross-encoder scores the pair, be it an encoder with a head or a language model asked for yes or
+no. An embedding model gives cosine similarities. Any other model gives the mean log-probability of
+the query's tokens after the text: how likely a reader of the text would ask the query.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ async def _scored(
     active = await service.begin(request, model, prefix)
     service.limits.require_room(active.model.engine.load(), len(pairs))
     config = active.model.llm.model.config
-    if config.labels:
+    if active.model.llm.scores_pairs:
         work = asyncio.to_thread(_cross_encoded, active, pairs)
     elif config.pooling or config.bidirectional:
         work = asyncio.to_thread(_cosines, active, pairs)

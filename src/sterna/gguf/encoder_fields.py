@@ -1,0 +1,52 @@
+"""Fields of config.json that encoders' GGUF files have, as `architecture_fields` of the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sterna.errors import UnsupportedModelError
+from sterna.gguf.file import GgufModel
+
+__all__ = ["bert_fields", "scorer_fields"]
+
+
+def bert_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the sizes of tables, and a cross-encoder's class. XLM-RoBERTa's files are BERT's: they
+    have no rows before the first position, and the same head by other names."""
+    found = {"type_vocab_size": _rows(model, "token_types.weight")}
+    if name == "bert":
+        found["max_position_embeddings"] = _rows(model, "position_embd.weight")
+        found |= _scoring_fields(model, "BertForSequenceClassification", ("cls", "cls.output"))
+    return found
+
+
+def scorer_fields(model: GgufModel, scoring: str) -> dict[str, Any]:
+    """Return the class of a language model that ranks; a head of two rows is yes and no, and the
+    template named rerank is how the model is asked."""
+    m, rows = model.metadata, _rows(model, "cls.output.weight")
+    if not rows:
+        return {}
+    found: dict[str, Any] = {"architectures": [scoring], "num_labels": rows}
+    if rows == 2:
+        found["scoring"] = {"format": m.text("tokenizer.chat_template.rerank")}
+    return found
+
+
+def _scoring_fields(model: GgufModel, scoring: str, parts: tuple[str, ...]) -> dict[str, Any]:
+    """Return the class of a cross-encoder and its labels for a file that has the head's parts."""
+    if not any(tensor.startswith("cls.") for tensor in model.tensors):
+        return {}
+    for part in parts:
+        if f"{part}.weight" not in model.tensors:
+            raise UnsupportedModelError(
+                f"{model.path}: {part}.weight must be there, as the head of {scoring} reads it; "
+                "converters have left it out: use the model's safetensors"
+            )
+    shape = model.tensors["cls.output.weight"].shape
+    return {"architectures": [scoring], "num_labels": shape[0] if len(shape) == 2 else 1}
+
+
+def _rows(model: GgufModel, tensor: str) -> int:
+    """Count the rows of a table; a file may leave out a size of 1; 0: there is no table."""
+    info = model.tensors.get(tensor)
+    return 0 if info is None else info.shape[0] if len(info.shape) == 2 else 1
