@@ -58,7 +58,10 @@ def test_litellm_proxy(server: Recorder, expected: str, tmp_path: Path) -> None:
     """Chat, streams, tools; and Anthropic's and OpenAI's newer protocol, which it translates."""
     command = ["litellm", "--host", "127.0.0.1", "--port", "{port}", "--model", "openai/smol"]
     api = ["--api_base", f"{server.url}/v1"]
-    settings = {"OPENAI_API_KEY": "none", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    settings = {
+        "OPENAI_API_KEY": "none", "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",
+    }  # fmt: skip
     with started(tmp_path, "/health/liveliness", *command, *api, **settings) as http:
         asked = {"model": "openai/smol", "messages": SAID, **SAME}
         answer = http.post("/v1/chat/completions", json=asked).json()
