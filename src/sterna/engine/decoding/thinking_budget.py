@@ -47,7 +47,7 @@ class ThinkingBudget:
         self._count = 0
         self._whole, self._forced = whole, 0  # how many tokens of `closing` were due and came
         self._text = self._opens if opened else b""  # the end of the answer, as long as a mark
-        self.budget = budget
+        self.budget: int = budget
         self.thinks: bool = True  # until a mark closes thoughts, or the answer begins without
 
     @classmethod

@@ -146,16 +146,14 @@ def _with_arguments(message: dict[str, Any], change: Callable[[Any], Any]) -> di
 class LayoutParser(ToolCallParser):
     """Parses calls of a layout."""
 
-    call_format: LayoutFormat
-
     def __init__(self, call_format: LayoutFormat, schemas: Mapping[str, Any]) -> None:
         super().__init__(call_format)
-        self._schemas = schemas
+        self._layout, self._schemas = call_format, schemas
         self._reader: ArgumentsReader = JsonReader()
         self._whole = ""  # the text from the first mark on, as long as no call has begun
 
     def _open(self, found: list[ToolCallPart], final: bool) -> bool:
-        opens = self.call_format.frame.opens.strip(_SPACE)
+        opens = self._layout.frame.opens.strip(_SPACE)
         if len(self._held) < len(opens) and not final:
             return False
         if opens and self._held.startswith(opens):
@@ -164,14 +162,14 @@ class LayoutParser(ToolCallParser):
         return True
 
     def _between(self, found: list[ToolCallPart], final: bool) -> bool:
-        frame, rest = self.call_format.frame, self._held.lstrip(_SPACE)
+        frame, rest = self._layout.frame, self._held.lstrip(_SPACE)
         closes, separator = frame.closes.strip(_SPACE), frame.separator.strip(_SPACE)
         if self._count and closes and rest.startswith(closes):
             self._held, self.rest = "", rest[len(closes) :]
             return True
         if self._count and separator and rest.startswith(separator):
             rest = rest[len(separator) :].lstrip(_SPACE)
-        if self.call_format.head.match(rest):
+        if self._layout.head.match(rest):
             self._drop(len(self._held) - len(rest))
             self._step = self._begin
             return True
@@ -182,14 +180,14 @@ class LayoutParser(ToolCallParser):
 
     def _may_go_on(self, rest: str) -> bool:
         """Whether more text can make a call of the rest."""
-        frame = self.call_format.frame
-        start = _HOLES.split(self.call_format.begin.lstrip(_SPACE))[0]
+        frame = self._layout.frame
+        start = _HOLES.split(self._layout.begin.lstrip(_SPACE))[0]
         marks = [start]
         if self._count:
             marks += [frame.closes.strip(_SPACE), frame.separator.strip(_SPACE)]
         if any(mark.startswith(rest) for mark in marks if mark):
             return True
-        return rest.startswith((start, *self.call_format.opens)) and len(rest) < HEAD_CHARS
+        return rest.startswith((start, *self._layout.opens)) and len(rest) < HEAD_CHARS
 
     def _end(self, found: list[ToolCallPart]) -> None:
         """End the calls; what is held is text."""
@@ -201,13 +199,13 @@ class LayoutParser(ToolCallParser):
         self._unsure = ""
 
     def _begin(self, found: list[ToolCallPart], final: bool) -> bool:
-        head = self.call_format.head.match(self._held)
+        head = self._layout.head.match(self._held)
         assert head is not None
         groups = head.groupdict()
-        name = _unescaped(groups["name"], self.call_format.begin)
+        name = _unescaped(groups["name"], self._layout.begin)
         found.append(ToolCallPart("name", name, groups.get("id") or ""))
         self._held, self._unsure, self._count = self._held[head.end() :], "", self._count + 1
-        self._reader = self.call_format.arguments_reader(self._schemas.get(name) or {})
+        self._reader = self._layout.arguments_reader(self._schemas.get(name) or {})
         self._step = self._arguments
         return True
 
@@ -223,7 +221,7 @@ class LayoutParser(ToolCallParser):
 
     def _tail(self, found: list[ToolCallPart], final: bool) -> bool:
         """Skip what stands behind the arguments; the answer may end before it."""
-        after, rest = self.call_format.end.strip(_SPACE), self._held.lstrip(_SPACE)
+        after, rest = self._layout.end.strip(_SPACE), self._held.lstrip(_SPACE)
         pattern = "".join(_GROUPS.get(p, re.escape(p)) for p in _HOLES.split(after))
         matched = re.match(pattern, rest)
         if matched is None and not final and len(rest) <= len(after) + 64 * (pattern != after):
