@@ -95,7 +95,8 @@ class CrossEncoder:
             return self._tokenizer.encode_pair(query, document)
         messages = [{"role": "system", "content": how.system}] if how.system else []
         messages += [{"role": "query", "content": query}, {"role": "document", "content": document}]
-        ids = self._renderer.encode(messages, add_generation_prompt=how.opens)
+        text = self._renderer.render(messages, add_generation_prompt=how.opens)
+        ids = self._tokenizer.encode(text, add_special=False)
         return ids, len(ids)
 
 
