@@ -26,6 +26,7 @@ inline F16x l_sub(F16x a, F16x b) { STERNA_EACH(f_sub(a.v[i], b.v[i])); }
 inline F16x l_mul(F16x a, F16x b) { STERNA_EACH(f_mul(a.v[i], b.v[i])); }
 inline F16x l_fma(F16x a, F16x b, F16x c) { STERNA_EACH(f_fma(a.v[i], b.v[i], c.v[i])); }
 inline F16x l_max(F16x a, F16x b) { STERNA_EACH(f_max(a.v[i], b.v[i])); }
+inline F16x l_min(F16x a, F16x b) { STERNA_EACH(f_min(a.v[i], b.v[i])); }
 
 // The first n of 16 floats, and `fill` in the other lanes.
 inline F16x l_load_first(const float* p, int64_t n, float fill) {

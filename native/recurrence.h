@@ -1,5 +1,5 @@
-// Recurrent layers: a causal convolution of each channel, between two gates or followed by SiLU, and a gated delta rule
-// for each head (arXiv 2412.06464).
+// Recurrent layers: a causal convolution of each channel, between two gates or followed by SiLU, and for each head a
+// gated delta rule (arXiv 2412.06464) or a state space (Mamba-2, arXiv 2405.21060).
 //
 // Sums run over the tokens of a sequence, over k_dim and over the taps in an order of their own, and a lane is a
 // channel or a column: so neither the unit nor how the work is split has a part in a bit.
@@ -51,6 +51,9 @@ inline void convolve(const sterna::ConvArgs& a) {
 
 void conv(const sterna::ConvArgs& a) { a.before ? convolve<true>(a) : convolve<false>(a); }
 
+// exp(x) as a state decays; 2^-80 changes only a decay next to 0, so that a state that forgets all has no denormals.
+inline F16x l_decay(F16x x) { return l_max(l_set1(0.0f), l_sub(l_exp(x), l_set1(0x1p-80f))); }
+
 // x <- factor x / |x|; false: x is not finite, or so large that the sum of squares is not.
 inline bool to_length(float* x, int64_t width, float factor) {
     F16x squares = l_set1(0.0f);
@@ -74,60 +77,67 @@ bool gates(const sterna::GatesArgs& a) {
     }
     sixteens(a.v_heads, [&](int64_t h, auto part) {
         const F16x step = l_softplus(l_add(part.load(a.a + h), part.load(a.bias + h)));
-        // 2^-80 changes only a decay next to 0, so that a state that forgets all has no denormals.
-        const F16x decay = l_sub(l_exp(l_mul(part.load(a.rate + h), step)), l_set1(0x1p-80f));
-        part.store(a.a + h, l_max(l_set1(0.0f), decay));
+        part.store(a.a + h, l_decay(l_mul(part.load(a.rate + h), step)));
         part.store(a.b + h, l_sigmoid(part.load(a.b + h)));
     });
     return finite;
 }
 
-// Row k goes to the sum k mod 2, in pairs: each hides the other's latency.
-constexpr int kSums = 2;
-using Sums = F16x[kSums];
-inline F16x sum_of(const Sums& sums) { return l_add(sums[0], sums[1]); }
-
-// S^T k of a block of columns.
-inline F16x recalled(const float* state, const float* k, int64_t k_dim) {
-    Sums sums = {l_set1(0.0f), l_set1(0.0f)};
-    int64_t i = 0;
-    for (; i + kSums <= k_dim; i += kSums)
-        for (int j = 0; j < kSums; ++j)
-            sums[j] =
-                l_fma(l_set1(k[i + j]), l_load(state + (i + j) * sterna::kStateColumns), sums[j]);
-    if (i < k_dim)
-        sums[0] = l_fma(l_set1(k[i]), l_load(state + i * sterna::kStateColumns), sums[0]);
-    return sum_of(sums);
-}
-
-// S <- decay S + k delta^T; returns S^T q, and in `next` S^T k of the token that follows, if there is one.
-template <bool kNext>
-inline F16x learn(float* state, const float* q, const float* k, const float* next_k, int64_t k_dim,
-                  F16x decay, F16x delta, F16x& next) {
-    Sums out = {l_set1(0.0f), l_set1(0.0f)}, then = {l_set1(0.0f), l_set1(0.0f)};
-    const auto row = [&](int64_t i, int j) {
-        float* at = state + i * sterna::kStateColumns;
-        const F16x s = l_fma(l_set1(k[i]), delta, l_mul(decay, l_load(at)));
-        l_store(at, s);
-        out[j] = l_fma(l_set1(q[i]), s, out[j]);
-        if constexpr (kNext) then[j] = l_fma(l_set1(next_k[i]), s, then[j]);
-    };
+// Row k goes to the sum k mod the number of sums: each hides the others' latency.
+template <int kSums>
+struct Sums {
+    F16x part[kSums];
+    Sums() {
+        for (F16x& p : part) p = l_set1(0.0f);
+    }
+    F16x total() {
+        for (int n = kSums / 2; n > 0; n /= 2)
+            for (int i = 0; i < n; ++i) part[i] = l_add(part[i], part[i + n]);
+        return part[0];
+    }
+};
+template <int kSums, class Row>
+inline void each_row(int64_t k_dim, Row row) {
     int64_t i = 0;
     for (; i + kSums <= k_dim; i += kSums)
         for (int j = 0; j < kSums; ++j) row(i + j, j);
-    if (i < k_dim) row(i, 0);
-    if constexpr (kNext) next = sum_of(then);
-    return sum_of(out);
+    for (int j = 0; i + j < k_dim; ++j) row(i + j, j);
+}
+constexpr int kDeltaSums = 2;  // of two products at once
+constexpr int kSpaceSums = 4;
+
+// S^T k of a block of columns.
+inline F16x recalled(const float* state, const float* k, int64_t k_dim) {
+    Sums<kDeltaSums> sums;
+    each_row<kDeltaSums>(k_dim, [&](int64_t i, int j) {
+        sums.part[j] = l_fma(l_set1(k[i]), l_load(state + i * sterna::kStateColumns), sums.part[j]);
+    });
+    return sums.total();
 }
 
-// Tokens [begin, end) over the block of columns at `column`.
+// S <- decay S + k delta^T; returns S^T q, and in `next` S^T k of the token that follows, if there is one.
+template <int kSums, bool kNext>
+inline F16x learn(float* state, const float* q, const float* k, const float* next_k, int64_t k_dim,
+                  F16x decay, F16x delta, F16x& next) {
+    Sums<kSums> out, then;
+    each_row<kSums>(k_dim, [&](int64_t i, int j) {
+        float* at = state + i * sterna::kStateColumns;
+        const F16x s = l_fma(l_set1(k[i]), delta, l_mul(decay, l_load(at)));
+        l_store(at, s);
+        out.part[j] = l_fma(l_set1(q[i]), s, out.part[j]);
+        if constexpr (kNext) then.part[j] = l_fma(l_set1(next_k[i]), s, then.part[j]);
+    });
+    if constexpr (kNext) next = then.total();
+    return out.total();
+}
+
+// q and k of so many tokens stay in the cache while the blocks of columns pass over them.
+constexpr int64_t kRecurrenceTokens = 16;
+
+// The gated delta rule over tokens [begin, end) and the block of columns at `column`.
 template <class Part>
-inline void recur(const sterna::RecurrenceArgs& a, int64_t column, int64_t begin, int64_t end,
-                  Part part) {
-    float* state = a.state + column * a.k_dim;
-    if (a.fresh && begin == 0)
-        for (int64_t i = 0; i < a.k_dim; ++i)
-            l_store(state + i * sterna::kStateColumns, l_set1(0.0f));
+inline void delta_rule(const sterna::RecurrenceArgs& a, float* state, int64_t column, int64_t begin,
+                       int64_t end, Part part) {
     F16x known = recalled(state, a.k + begin * a.ldx, a.k_dim);
     for (int64_t t = begin; t < end; ++t) {
         const int64_t at = t * a.ldx;
@@ -135,20 +145,81 @@ inline void recur(const sterna::RecurrenceArgs& a, int64_t column, int64_t begin
         const F16x rest = l_sub(part.load(a.v + at + column), l_mul(decay, known));
         const F16x delta = l_mul(l_set1(a.beta[at]), rest);
         const float *q = a.q + at, *k = a.k + at;
-        const F16x out = t + 1 < end
-                             ? learn<true>(state, q, k, k + a.ldx, a.k_dim, decay, delta, known)
-                             : learn<false>(state, q, k, k, a.k_dim, decay, delta, known);
+        const F16x out =
+            t + 1 < end
+                ? learn<kDeltaSums, true>(state, q, k, k + a.ldx, a.k_dim, decay, delta, known)
+                : learn<kDeltaSums, false>(state, q, k, k, a.k_dim, decay, delta, known);
         part.store(a.out + t * a.ldo + column, out);
     }
 }
 
-void recurrence(const sterna::RecurrenceArgs& a) {
-    // q and k of so many tokens stay in the cache while the blocks of columns pass over them.
-    constexpr int64_t kTokens = 16;
-    for (int64_t begin = 0; begin < a.tokens; begin += kTokens) {
-        const int64_t end = a.tokens - begin < kTokens ? a.tokens : begin + kTokens;
-        sixteens(a.columns, [&](int64_t column, auto part) { recur(a, column, begin, end, part); });
+// The steps of a state space for a few tokens.
+struct SpaceSteps {
+    float size[kRecurrenceTokens] = {}, decay[kRecurrenceTokens] = {};
+
+    // False: a step is not finite.
+    bool read(const sterna::RecurrenceArgs& a, int64_t begin, int64_t end) {
+        const sterna::StateSpace& s = a.space;
+        float steps[kRecurrenceTokens] = {};
+        for (int64_t t = begin; t < end; ++t) steps[t - begin] = s.step[t * a.ldx];
+        const F16x step = l_load(steps);
+        const F16x h =
+            l_max(l_set1(s.least), l_min(l_set1(s.most), l_softplus(l_add(step, l_set1(s.bias)))));
+        l_store(size, h);
+        l_store(decay, l_decay(l_mul(l_set1(s.rate), h)));
+        return l_sum(l_sub(step, step)) == 0.0f;
     }
+};
+
+// Likewise a state space.
+template <class Part>
+inline void state_space(const sterna::RecurrenceArgs& a, const SpaceSteps& steps, float* state,
+                        int64_t column, int64_t begin, int64_t end, Part part) {
+    for (int64_t t = begin; t < end; ++t) {
+        const float *q = a.q + t * a.ldx, *k = a.k + t * a.ldx;
+        const F16x v = part.load(a.v + t * a.ldx + column);
+        const F16x decay = l_set1(steps.decay[t - begin]);
+        const F16x delta = l_mul(l_set1(steps.size[t - begin]), v);
+        F16x none;
+        const F16x out = learn<kSpaceSums, false>(state, q, k, k, a.k_dim, decay, delta, none);
+        part.store(a.out + t * a.ldo + column, l_fma(l_set1(a.space.skip), v, out));
+    }
+}
+
+// False: a step of a state space is not finite.
+bool recurrence(const sterna::RecurrenceArgs& a) {
+    bool finite = true;
+    for (int64_t begin = 0; begin < a.tokens; begin += kRecurrenceTokens) {
+        const int64_t rest = a.tokens - begin;
+        const int64_t end = begin + (rest < kRecurrenceTokens ? rest : kRecurrenceTokens);
+        SpaceSteps steps;
+        if (a.space.step) finite = steps.read(a, begin, end) && finite;
+        sixteens(a.columns, [&](int64_t column, auto part) {
+            float* state = a.state + column * a.k_dim;
+            if (a.fresh && begin == 0)
+                for (int64_t i = 0; i < a.k_dim; ++i)
+                    l_store(state + i * sterna::kStateColumns, l_set1(0.0f));
+            if (a.space.step)
+                state_space(a, steps, state, column, begin, end, part);
+            else
+                delta_rule(a, state, column, begin, end, part);
+        });
+    }
+    return finite;
+}
+
+// 1 / rms of what the norm of a head reads; 1 without a norm.
+template <class Gate>
+inline float inverse_rms(const sterna::GatedArgs& a, const float* x, Gate gate_of) {
+    if (!a.norm) return 1.0f;
+    F16x squares = l_set1(0.0f);
+    sixteens(a.head_dim, [&](int64_t i, auto part) {
+        F16x v = part.load(x + i);
+        if (a.first) v = l_mul(v, gate_of(i, part));
+        squares = l_fma(v, v, squares);
+    });
+    const float mean = l_sum(squares) / static_cast<float>(a.head_dim);
+    return 1.0f / __builtin_sqrtf(mean + a.eps);
 }
 
 // False: it normalises, and a value is not finite, or so large that the sum of squares is not.
@@ -156,24 +227,20 @@ bool gated(const sterna::GatedArgs& a) {
     bool finite = true;
     for (int64_t h = 0; h < a.heads; ++h) {
         const float *x = a.x + h * a.head_dim, *gate = a.gate + h * a.gate_stride;
-        float inverse = 1.0f;
-        if (a.norm) {
-            F16x squares = l_set1(0.0f);
-            sixteens(a.head_dim, [&](int64_t i, auto part) {
-                const F16x v = part.load(x + i);
-                squares = l_fma(v, v, squares);
-            });
-            const float mean = l_sum(squares) / static_cast<float>(a.head_dim);
-            inverse = 1.0f / __builtin_sqrtf(mean + a.eps);
-            finite = inverse > 0.0f && finite;
-        }
+        const float* norm = a.norm + h * a.norm_stride;
         const auto activated = [&](F16x g) { return a.silu ? l_silu(g) : l_sigmoid(g); };
         const F16x all = activated(l_set1(gate[0]));
+        const auto gate_of = [&](int64_t i, auto part) {
+            return a.single ? all : activated(part.load(gate + i));
+        };
+        const float inverse = inverse_rms(a, x, gate_of);
+        finite = inverse > 0.0f && finite;
         sixteens(a.head_dim, [&](int64_t i, auto part) {
             F16x v = part.load(x + i);
-            if (a.norm) v = l_mul(l_mul(v, l_set1(inverse)), part.load(a.norm + i));
-            const F16x g = a.single ? all : activated(part.load(gate + i));
-            part.store(a.y + h * a.y_stride + i, l_mul(v, g));
+            const F16x g = gate_of(i, part);
+            if (a.first) v = l_mul(v, g);
+            if (a.norm) v = l_mul(l_mul(v, l_set1(inverse)), part.load(norm + i));
+            part.store(a.y + h * a.y_stride + i, a.first ? v : l_mul(v, g));
         });
     }
     return finite;

@@ -256,11 +256,19 @@ struct GatesArgs {
     int64_t k_dim;
 };
 
-// Columns of one head's state over the tokens of one sequence, in order: with r = v - decay S^T k,
-// S <- decay S + k (beta r)^T, out = S^T q.
+// A state space's step of one head: its size is softplus(step + bias) within [least, most].
+struct StateSpace {
+    const float* step;  // [tokens][ldx] -> a float; null: no state space, but the gated delta rule
+    float bias, rate, least, most, skip;
+};
+
+// Columns of one head's state over the tokens of one sequence, in order. The gated delta rule: with
+// r = v - decay S^T k, S <- decay S + k (beta r)^T, out = S^T q. A state space, with h the size of the step:
+// S <- exp(rate h) S + k (h v)^T, out = S^T q + skip v.
 struct RecurrenceArgs {
     const float *q, *k;  // [tokens][ldx] -> [k_dim]
     const float *v, *decay, *beta;  // [tokens][ldx] -> [columns], a float, a float
+    StateSpace space;  // in the place of decay and beta
     int64_t ldx, tokens, k_dim, columns;
     float* state;  // [state_blocks(columns)][k_dim][kStateColumns]
     bool fresh;  // the state is zero, whatever is there
@@ -268,14 +276,17 @@ struct RecurrenceArgs {
     int64_t ldo;
 };
 
-// y = norm(x) act(gate) of a row of heads; norm: RMSNorm of each head, or x where there is no weight.
+// y = norm(x) act(gate) of a row of heads, or norm(x act(gate)); norm: RMSNorm of each head, or x where there is no
+// weight.
 struct GatedArgs {
     const float* x;  // [heads][head_dim]
     const float* gate;  // head h at h * gate_stride
     int64_t heads, head_dim, gate_stride;
     bool silu;  // else the sigmoid
     bool single;  // one gate for all of a head
-    const float* norm;  // [head_dim] or null
+    bool first;  // the gate comes before the norm
+    const float* norm;  // head h at h * norm_stride, or null
+    int64_t norm_stride;
     float eps;
     float* y;  // head h at h * y_stride
     int64_t y_stride;
@@ -462,7 +473,7 @@ struct UnitKernels {
     void (*cap)(const CapArgs&);
     void (*conv)(const ConvArgs&);
     bool (*gates)(const GatesArgs&);
-    void (*recurrence)(const RecurrenceArgs&);
+    bool (*recurrence)(const RecurrenceArgs&);
     bool (*gated)(const GatedArgs&);
     void (*low_rank)(const LowRankArgs&);
     bool (*kv_store)(const KvStoreArgs&);

@@ -143,6 +143,18 @@ def test_shapes_have_the_parameters_of_their_names() -> None:
         assert params == pytest.approx(size, rel=0.1), name
 
 
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [("maple", 20), ("deepseek-v2-lite", 15.7), ("granite-4-h-small", 32), ("lfm2-8b-a1b", 8.3)],
+)
+def test_shapes_whose_layers_differ(name: str, billions: float) -> None:
+    """Have the published number of parameters."""
+    shape = SHAPES[name]
+    params = sum(M * K for M, K in shape.all_matrices())
+    params += shape.vocab * shape.hidden * (1 if shape.tied else 2)
+    assert params == pytest.approx(billions * 1e9, rel=0.02)
+
+
 def test_a_model_beyond_memory_is_refused_before_it_is_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -111,7 +111,9 @@ void compare_recurrence(Comparison& c, Random& random) {
                      a.ldx = 0, a.tokens = kTokens, a.k_dim = kK, a.columns = kColumns;
                      a.state = x, a.fresh = fresh;
                      a.out = x + size, a.ldo = padded_width(kColumns);
-                     table.recurrence(a);
+                     if (!table.recurrence(a)) abort();
+                     a.space = {decay.data(), 0.5f, -0.3f, 0.01f, 9.0f, 0.7f};
+                     if (!table.recurrence(a)) abort();
                  });
     const auto gate = random.floats(3 * 32), norm = random.floats(32);
     for (const bool silu : {false, true})
@@ -122,6 +124,7 @@ void compare_recurrence(Comparison& c, Random& random) {
                 a.x = from.data(), a.gate = gate.data(), a.heads = 3, a.head_dim = 32;
                 a.gate_stride = single ? 1 : 32, a.silu = silu, a.single = single;
                 a.norm = silu ? norm.data() : nullptr, a.eps = 1e-6f, a.y = x, a.y_stride = 32;
+                a.first = single;
                 if (!table.gated(a)) abort();
             });
 }

@@ -25,6 +25,7 @@ gguf = pytest.importorskip("gguf", reason="needs the gguf package")
 TOKENS = np.random.default_rng(1).integers(0, 256, POSITIONS).tolist()
 
 
+PERMUTED = ("granitehybrid", "nemotron_h", "nemotron_h_moe")
 FILES = {name: saved for name, saved in MODELS.items() if saved.gguf}
 
 
@@ -32,17 +33,61 @@ def parts_of(
     name: str, w: np.ndarray, heads: int, sizes: dict[str, Any]
 ) -> list[tuple[str, np.ndarray]]:
     """A tensor of the checkpoint as those of the file."""
-    if name.endswith("experts.gate_up_proj"):
+    if name.endswith("mlp.experts.gate_up_proj"):
         gate, up = np.split(w, 2, axis=1)
         return [(f"{name[:-12]}{part}_proj.weight", x) for part, x in (("gate", gate), ("up", up))]
-    if name.endswith("experts.down_proj"):
+    if name.endswith("mlp.experts.down_proj"):
         return [(f"{name}.weight", w)]
-    if name.endswith(".e_score_correction_bias"):
+    if name.endswith("mlp.gate.e_score_correction_bias"):
         return [(f"{name[:-5]}.bias", w)]
     if "kv_b_proj" in name and "qk_nope_head_dim" in sizes and "n_routed_experts" in sizes:
         k, v = np.split(w.reshape(heads, -1, w.shape[1]), [sizes["qk_nope_head_dim"]], axis=1)
         return [(name.replace("kv_b", "k_b"), k.swapaxes(1, 2)), (name.replace("kv_b", "v_b"), v)]
+    if ".mamba." in name or ".mixer." in name:
+        return mamba_parts(name.replace("model.", "backbone."), w, sizes)
+    if ".shared_mlp." in name or "block_sparse_moe.experts" in name:
+        return granite_parts(name, w, sizes["num_local_experts"] > 0)
+    name = name.replace("moe.router.weight", "moe.router.layer.weight")
+    return [(name.replace("model.norm_f", "backbone.norm_f"), w)]
+
+
+def mamba_parts(name: str, w: np.ndarray, sizes: dict[str, Any]) -> list[tuple[str, np.ndarray]]:
+    """As Mamba2Model of the converter stores it; a layer's names are those of two families."""
+    name = name.replace(
+        "backbone.layers", "model.layers" if ".mamba." in name else "backbone.layers"
+    )
+    groups = sizes.get("mamba_n_groups", sizes.get("n_groups"))
+    if name.endswith(".e_score_correction_bias"):
+        return [(f"{name[:-5]}.bias", w)]
+    if ".mixer.experts." in name:
+        part = name.rpartition(".")[2].removesuffix("_proj")
+        return [(f"blk.{name.split('.')[2]}.ffn_{part}_exps.weight", w)]
+    if name.endswith("A_log"):
+        return [(name, -np.exp(w.astype(np.float64)).astype(np.float32).reshape(-1, 1))]
+    if name.endswith(".D"):
+        return [(name, w.reshape(-1, 1))]
+    if name.endswith(".dt_bias"):
+        return [(f"blk.{name.split('.')[2]}.ssm_dt.bias", w)]
+    if name.endswith(".conv1d.weight"):
+        return [(name, w.squeeze(1))]
+    if name.endswith(("mamba.norm.weight", "mixer.norm.weight")):
+        return [(name, w.reshape(groups, -1))]
     return [(name, w)]
+
+
+def granite_parts(name: str, w: np.ndarray, experts: bool) -> list[tuple[str, np.ndarray]]:
+    """As GraniteMoeModel of the converter stores it: gate and up apart, a lone FFN as dense."""
+    block, shared = f"blk.{name.split('.')[2]}.ffn", ".shared_mlp." in name
+    kind = "_exps" if not shared else "_shexp" if experts else ""
+    if name.endswith(("output_linear.weight", "down_proj")):
+        return [(f"{block}_down{kind}.weight", w)]
+    halves = np.split(w, 2, axis=-2)
+    return [(f"{block}_{p}{kind}.weight", x) for p, x in zip(("gate", "up"), halves, strict=True)]
+
+
+def pairs_beside(w: np.ndarray, width: int) -> np.ndarray:
+    """Rows of q or k in the order of interleaved rotations, as LlamaModel of the converter has."""
+    return w.reshape(-1, 2, width // 2, w.shape[-1]).swapaxes(1, 2).reshape(w.shape)
 
 
 def write(path: Path, saved: Saved, model: Any) -> Path:
@@ -70,12 +115,15 @@ def write(path: Path, saved: Saved, model: Any) -> Path:
             groups = w.reshape(kv, heads // kv + 2, d, -1)
             parts = groups[:, :-2], groups[:, -2], groups[:, -1]
             w = np.concatenate([part.reshape(-1, *w.shape[1:]) for part in parts])
+        if arch in PERMUTED and name.endswith((".q_proj.weight", ".k_proj.weight")):
+            w = pairs_beside(w, tiny.head_dim)
         if ".conv.conv." in name:
             w = w.squeeze(1)
         if saved.name == "GPT2LMHeadModel" and ".c_" in name:  # [in, out] in the checkpoint
             w = w.T
         for part, tensor in parts_of(name, w, heads, sizes):
-            target = names.get_name(part, try_suffixes=(".weight", ".bias"))
+            known = part if part.startswith("blk.") else None
+            target = known or names.get_name(part, try_suffixes=(".weight", ".bias"))
             assert target is not None, name
             writer.add_tensor(target, np.ascontiguousarray(tensor))
     writer.write_header_to_file()

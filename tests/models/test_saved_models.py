@@ -45,13 +45,18 @@ SAYS_NOTHING = {
     "summary_type", "summary_use_proj", "summary_proj_to_labels", "summary_first_dropout",
     "summary_activation", "reorder_and_upcast_attn", "attention_softmax_in_fp32",
     "scale_attention_softmax_in_fp32", "resid_dropout", "embed_dropout",
-    "hidden_dropout_prob", "attention_probs_dropout_prob", "mask_token_id",
+    "hidden_dropout_prob", "attention_probs_dropout_prob", "num_logits_to_keep",
+    "mamba_chunk_size", "chunk_size", "use_mamba_kernels", "mamba_ssm_cache_dtype",
+    "time_step_min", "time_step_max", "time_step_floor", "residual_in_fp32",
+    "rescale_prenorm_residual", "moe_shared_expert_overlap", "mtp_layers_block_type",
+    "mask_token_id",
 }  # fmt: skip
 #: Those that follow from others, which an architecture's `complete` fills in.
 FOLLOWS = {
     "layer_types", "rope_parameters", "no_rope_layers", "per_layer_config", "mlp_only_layers",
     "use_bidirectional_attention", "original_max_position_embeddings", "full_attn_idxs",
     "qk_head_dim", "mlp_layer_types", "moe_layer_end_index", "moe_layers", "attention_layers",
+    "layers_block_type", "mamba_d_head",
 }  # fmt: skip
 #: Fields that older files have, in the place of rope_parameters and layer_types.
 OLDER = {
@@ -140,10 +145,10 @@ def test_defaults_are_those_of_the_class(name: str) -> None:
 
 
 #: Classes whose defaults are no model (heads of GLM have 42 features, of which 21 are rotated), or
-#: whose contexts end before theirs.
+#: one without attention, or whose contexts end before theirs.
 NO_DEFAULTS = {
-    "Gemma4ForConditionalGeneration", "Glm4MoeForCausalLM", "Llama4ForCausalLM",
-    "Llama4ForConditionalGeneration", "PhiMoEForCausalLM",
+    "Gemma4ForConditionalGeneration", "Glm4MoeForCausalLM", "GraniteMoeHybridForCausalLM",
+    "Llama4ForCausalLM", "Llama4ForConditionalGeneration", "PhiMoEForCausalLM",
 }  # fmt: skip
 
 
@@ -318,6 +323,13 @@ CONTRADICTIONS: dict[str, tuple[str, dict[str, Any], str]] = {
         "mlp_layer_types",
     ),
     "more taps": ("lfm2", {"conv_L_cache": 4}, "conv.conv.weight"),
+    "other groups": ("granite-hybrid", {"mamba_n_groups": 4}, "in_proj.weight"),
+    "no divisor": ("granite-hybrid", {"mamba_n_groups": 3}, "mamba_n_groups"),
+    "narrower heads": ("granite-hybrid", {"mamba_d_head": 8}, "mamba_d_head"),
+    "limits that cross": ("falcon-h1", {"time_step_limit": [2.0, 1.0]}, "time_step_limit"),
+    "a multiplier before a bias": ("falcon-h1", {"attention_bias": True}, "in_multiplier"),
+    "other letters": ("nemotron-h", {"hybrid_override_pattern": "M-*-X"}, "override_pattern"),
+    "fewer letters": ("nemotron-h", {"hybrid_override_pattern": "M-*-M-"}, "layers.5.norm"),
     "no attention": ("lfm2", {"layer_types": ["conv"] * 5}, "layer_types"),
     "fewer kinds of layers": ("olmo3", {"layer_types": ["full_attention"] * 4}, "layer_types"),
     "more kinds of layers": ("olmo3", {"layer_types": ["full_attention"] * 6}, "layer_types"),

@@ -73,6 +73,36 @@ _LATENT_KEYS = {
     "expert_used_count": 2, "expert_feed_forward_length": 32,
     "attention.layer_norm_rms_epsilon": 1e-6,
 }  # fmt: skip
+_SPACE = {
+    "mamba_n_heads": 8, "mamba_n_groups": 2, "mamba_d_state": 24, "mamba_d_head": 16,
+    "layer_types": [LINEAR, FULL, LINEAR, LINEAR, FULL],
+}  # fmt: skip
+_GRANITE = {
+    "embedding_multiplier": 5.0, "attention_multiplier": 0.125, "residual_multiplier": 0.25,
+    "logits_scaling": 3.0,
+}  # fmt: skip
+_SPACE_KEYS = {
+    "ssm.conv_kernel": 4, "ssm.state_size": 24, "ssm.group_count": 2, "ssm.inner_size": 128,
+    "ssm.time_step_rank": 8,
+}  # fmt: skip
+_GRANITE_KEYS = {
+    **_SPACE_KEYS, "attention.head_count_kv": [0, 2, 0, 0, 2], "rope.scaling.finetuned": False,
+    "embedding_scale": 5.0, "attention.scale": 0.125, "residual_scale": 0.25, "logit_scale": 3.0,
+    "expert_shared_feed_forward_length": 48, "attention.layer_norm_rms_epsilon": 1e-6,
+}  # fmt: skip
+_FALCON_H1 = {
+    "mamba_n_heads": 8, "mamba_d_ssm": 128, "mamba_n_groups": 2, "mamba_d_state": 24,
+}  # fmt: skip
+# transformers keeps steps above time_step_min in prompts, which no other code does: here all are.
+_NEMOTRON_H = {
+    "time_step_min": 1e-6, "time_step_max": 1.0,
+    "mamba_num_heads": 6, "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 24,
+    "head_dim": 24, "moe_intermediate_size": 32, "moe_shared_expert_intermediate_size": 48,
+}  # fmt: skip
+_NEMOTRON_KEYS = {
+    **_SPACE_KEYS, "ssm.inner_size": 96, "ssm.time_step_rank": 6,
+    "attention.head_count_kv": [0, 0, 2, 0, 0], "attention.layer_norm_rms_epsilon": 1e-5,
+}  # fmt: skip
 _ERNIE = {"moe_num_experts": 6, "moe_k": 2}
 _DELTA = {
     "head_dim": 32, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
@@ -218,6 +248,85 @@ MODELS: dict[str, Saved] = {
         },
     ),
     "granite-moe-shared-none": Saved("GraniteMoeSharedForCausalLM", {"num_local_experts": 3}),
+    "granite-hybrid": Saved(
+        "GraniteMoeHybridForCausalLM",
+        {**_SPACE, **_GRANITE, "num_local_experts": 6, "shared_intermediate_size": 48},
+        gguf=(
+            "granitehybrid",
+            {**_GRANITE_KEYS, "expert_count": 6, "expert_used_count": 2},
+        ),
+    ),
+    "granite-hybrid-dense": Saved(
+        "GraniteMoeHybridForCausalLM",
+        {**_SPACE, **_GRANITE, "num_local_experts": 0, "shared_intermediate_size": 48},
+        gguf=("granitehybrid", _GRANITE_KEYS),
+    ),
+    "granite-hybrid-rope": Saved(
+        "GraniteMoeHybridForCausalLM",
+        {
+            **_SPACE, "num_local_experts": 3, "shared_intermediate_size": 48,
+            "position_embedding_type": "rope", "attention_bias": True, "mamba_proj_bias": True,
+            "mamba_conv_bias": False, "mamba_n_groups": 1, "mamba_d_conv": 3,
+            "mamba_d_head": "auto", "time_step_limit": [0.5, 0.9],
+        },
+        converted=False,
+    ),
+    "falcon-h1": Saved(
+        "FalconH1ForCausalLM",
+        {
+            **_FALCON_H1, "lm_head_multiplier": 0.5, "embedding_multiplier": 3.0,
+            "key_multiplier": 0.7, "attention_out_multiplier": 0.6,
+            "attention_in_multiplier": 0.8, "ssm_in_multiplier": 1.5, "ssm_out_multiplier": 0.4,
+            "mlp_multipliers": [0.9, 0.3], "ssm_multipliers": [0.6, 0.7, 0.8, 1.2, 1.3],
+        },
+    ),
+    "falcon-h1-norm": Saved(
+        "FalconH1ForCausalLM",
+        {
+            **_FALCON_H1, "mamba_rms_norm": True, "mamba_norm_before_gate": False,
+            "mamba_d_conv": 3,
+        },
+        gguf=("falcon-h1", {**_SPACE_KEYS, "ssm.conv_kernel": 3}),
+    ),
+    "falcon-h1-norm-first": Saved(
+        "FalconH1ForCausalLM",
+        {
+            **_FALCON_H1, "mamba_rms_norm": True, "attention_bias": True, "mlp_bias": True,
+            "mamba_proj_bias": True, "projectors_bias": True, "mamba_conv_bias": False,
+            "mamba_d_ssm": None, "time_step_limit": [0.4, 0.8], "rms_norm_eps": 1e-2,
+        },
+        converted=False,
+    ),
+    "nemotron-h": Saved(
+        "NemotronHForCausalLM",
+        {**_NEMOTRON_H, "layers_block_type": [LINEAR, "mlp", FULL, "mlp", LINEAR]},
+        gguf=("nemotron_h", {**_NEMOTRON_KEYS, "feed_forward_length": [0, 96, 0, 96, 0]}),
+    ),
+    "nemotron-h-moe": Saved(
+        "NemotronHForCausalLM",
+        {
+            **_NEMOTRON_H, "layers_block_type": [LINEAR, "moe", FULL, "moe", "mlp"],
+            "n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5, "mlp_bias": True,
+            "use_bias": True, "use_conv_bias": False, "layer_norm_epsilon": 1e-2,
+        },
+        converted=False,
+    ),
+    "nemotron-h-latent": Saved(
+        "NemotronHForCausalLM",
+        {
+            **_NEMOTRON_H, "layers_block_type": [LINEAR, "moe", FULL, "moe", LINEAR],
+            "moe_latent_size": 32, "norm_topk_prob": False,
+        },
+        gguf=(
+            "nemotron_h_moe",
+            {
+                **_NEMOTRON_KEYS, "feed_forward_length": [0, 32, 0, 32, 0], "expert_count": 8,
+                "expert_used_count": 2, "expert_feed_forward_length": 32,
+                "expert_shared_feed_forward_length": 48, "expert_weights_norm": False,
+                "expert_weights_scale": 1.0, "expert_group_count": 1, "moe_latent_size": 32,
+            },
+        ),
+    ),
     "glm4-moe": Saved("Glm4MoeForCausalLM", {**_ROUTED, "head_dim": 32}),
     "glm4-moe-norms": Saved(
         "Glm4MoeForCausalLM",
@@ -935,6 +1044,9 @@ _THREE_GEMMA4: dict[str, Any] = {
     "hidden_size_per_layer_input": 32, "vocab_size_per_layer_input": 200,
     "use_double_wide_mlp": True,
 }  # fmt: skip
+_TWO_SPACE: dict[str, Any] = {
+    "mamba_n_heads": 6, "mamba_n_groups": 2, "mamba_d_state": 40, "mamba_d_head": 40,
+}  # fmt: skip
 #: By class: fields without which two layers and few positions do not show what is special. Sizes
 #: are those of `digests.CONFIG`.
 DIGESTED: dict[str, dict[str, Any]] = {
@@ -988,6 +1100,19 @@ DIGESTED: dict[str, dict[str, Any]] = {
     "OlmoeForCausalLM": {"num_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 160},
     "Qwen2MoeForCausalLM": {**_TWO_EXPERTS, **_SHARED},
     **dict.fromkeys(("GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"), _TWO_GRANITE),
+    "GraniteMoeHybridForCausalLM": {
+        **_TWO_GRANITE, **_TWO_SPACE, "mamba_n_heads": 16, "mamba_d_head": 32,
+        "layer_types": [LINEAR, FULL], "time_step_limit": [0.5, 1.5],
+    },
+    "FalconH1ForCausalLM": {
+        **_TWO_SPACE, "mamba_d_ssm": 240, "mamba_rms_norm": True, "attention_in_multiplier": 0.5,
+        "ssm_multipliers": [0.5, 2.0, 1.0, 0.25, 4.0], "mlp_multipliers": [2.0, 0.5],
+    },
+    "NemotronHForCausalLM": {
+        **_TWO_ROUTED, **_TWO_SPACE, "num_hidden_layers": 4, "moe_latent_size": 96,
+        "layers_block_type": [LINEAR, FULL, "moe", "mlp"],
+        "moe_shared_expert_intermediate_size": 144,
+    },
     "Glm4MoeForCausalLM": {**_TWO_ROUTED, "use_qk_norm": True, "attention_bias": True},
     "DeepseekV2ForCausalLM": {**_TWO_LATENT, **_TWO_ROUTED, "topk_method": "group_limited_greedy"},
     "DeepseekV3ForCausalLM": {**_TWO_LATENT, **_TWO_ROUTED},

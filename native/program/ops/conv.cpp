@@ -1,4 +1,4 @@
-// A causal convolution of each channel by itself, then SiLU, in place; or one between two gates of each channel. Units
+// A causal convolution of channels, each by itself, then SiLU, in place; or one between two gates of each channel. Units
 // of channels, each over all tokens of one sequence.
 #include <algorithm>
 
@@ -18,15 +18,17 @@ class ConvOp final : public Op {
         const BorrowedMatrix taps = f.matrix("taps");
         width_ = static_cast<int>(taps.rows), channels_ = taps.columns;
         f.require(taps.rows >= 1 && taps.rows <= kMaxConvWidth, "taps", "must be 1..16");
-        f.require(channels_ >= 1 && channels_ <= output_.ld(), "output", "is too narrow");
+        column_ = gated ? 0 : f.whole("column");
+        f.require(column_ >= 0 && channels_ >= 1 && column_ + channels_ <= output_.ld(), "output",
+                  "is too narrow");
         f.require(!x_.chosen && !output_.chosen, "x", "must have rows of tokens");
         if (gated) {
             f.require(x_.width == 3 * channels_, "x", "must have two gates and an input a channel");
             f.require(x_.buffer != output_.buffer, "output", "must not take the place of x");
-            bias_ = f.floats("bias", channels_, "must have a value for each channel");
         } else {
             f.require(x_.buffer == output_.buffer, "output", "must take the place of x");
         }
+        bias_ = f.floats("bias", channels_, "must have a value for each channel");
         taps_.assign(taps.values, taps.values + width_ * channels_);
         state_ = work.needs.add_state((width_ - 1) * channels_);
     }
@@ -45,7 +47,7 @@ class ConvOp final : public Op {
     bool gated_;
     Operand x_, output_;
     int width_;
-    int64_t channels_;
+    int64_t channels_, column_;  // and where in a row they begin
     std::vector<float> taps_;  // [width][channels]
     std::vector<float> bias_;  // [channels] or empty
     int64_t state_;  // where in a State its floats begin
@@ -57,12 +59,12 @@ void ConvOp::convolve(const Step& step, int64_t unit) const {
     const int64_t first = work.rows.first_of[s];
     const int64_t from = unit % units_of_sequence() * kConvChannels;
     ConvArgs a{};
-    a.x = work.buffer(x_).row(first) + from;
+    a.x = work.buffer(x_).row(first) + column_ + from;
+    a.bias = bias_.empty() ? nullptr : bias_.data() + from;
     if (gated_) {
         a.before = a.x;
         a.after = a.before + channels_;
         a.x = a.after + channels_;
-        a.bias = bias_.empty() ? nullptr : bias_.data() + from;
     }
     a.ldx = work.buffer(x_).ld;
     a.tokens = span.count - span.drafts;
@@ -72,7 +74,7 @@ void ConvOp::convolve(const Step& step, int64_t unit) const {
     a.width = width_;
     a.state = span.state + state_ + from;
     a.fresh = span.start == 0;
-    a.y = work.buffer(output_).row(first) + from;
+    a.y = work.buffer(output_).row(first) + column_ + from;
     a.ldy = work.buffer(output_).ld;
     step.kernels.conv(a);
     if (!span.drafts) return;

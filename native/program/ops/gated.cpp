@@ -1,4 +1,4 @@
-// Heads times their gates: norm(x) act(gate) of each.
+// Heads times their gates: norm(x) act(gate) of each, or norm(x act(gate)).
 #include <algorithm>
 
 #include "program/program.h"
@@ -20,10 +20,15 @@ class GatedOp final : public RowOp {
           stride_(f.whole("stride")),
           silu_(f.text("activation") == "silu"),
           single_(f.flag("single")),
-          norm_(f.floats("norm", heads_.v_dim, "must have a value for each feature of a head")),
+          first_(f.flag("first")),
+          norm_(f.floats("norm")),
           eps_(f.number("eps")) {
         f.require(silu_ || f.text("activation") == "sigmoid", "activation",
                   "must be silu or sigmoid");
+        const auto size = std::ssize(norm_);
+        norm_stride_ = size == heads_.v_dim ? 0 : heads_.v_dim;
+        f.require(size == 0 || size == heads_.v_dim || size == heads_.v_width(), "norm",
+                  "must have a value for each feature of a head, or of all heads");
         f.require(heads_.v_width() <= std::min(x_.ld(), output_.ld()), "x",
                   "is too narrow, or the output is");
         const int64_t last = single_ ? 1 : heads_.v_dim;
@@ -47,7 +52,9 @@ class GatedOp final : public RowOp {
         a.gate_stride = stride_;
         a.silu = silu_;
         a.single = single_;
+        a.first = first_;
         a.norm = norm_.empty() ? nullptr : norm_.data();
+        a.norm_stride = norm_.empty() ? 0 : norm_stride_;
         a.eps = eps_;
         a.y = work.buffer(output_).row(n);
         a.y_stride = turns * heads_.v_dim;
@@ -56,6 +63,7 @@ class GatedOp final : public RowOp {
             if (!step.kernels.gated(a)) report(step);
             a.x += a.heads * heads_.v_dim;
             a.gate += a.heads * a.gate_stride;
+            if (a.norm) a.norm += a.heads * a.norm_stride;
             a.y += heads_.v_dim;
         }
     }
@@ -64,8 +72,9 @@ class GatedOp final : public RowOp {
     Operand x_, gates_, output_;
     RecurrentHeads heads_;
     int64_t column_, stride_;  // of the first head's gate, and from one head's to the next
-    bool silu_, single_;
+    bool silu_, single_, first_;
     std::vector<float> norm_;
+    int64_t norm_stride_;  // 0: all heads have the same weights
     float eps_;
 };
 

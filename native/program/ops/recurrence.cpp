@@ -1,5 +1,5 @@
 // The gated delta rule: the gates of a token, then blocks of columns of a head's state, each over all tokens of one
-// sequence.
+// sequence. A state space (Mamba-2) is such blocks, too.
 #include <algorithm>
 
 #include "program/program.h"
@@ -45,25 +45,55 @@ class GatesOp final : public RowOp {
     std::vector<float> rate_, bias_;  // [v_heads]
 };
 
+// What a state space has for each head.
+struct Spaces {
+    std::vector<float> bias, rate, skip;  // [v_heads]
+    float least = 0, most = 0;  // of a step
+
+    Spaces() = default;
+    Spaces(const OpFields& f, int64_t heads)
+        : bias(f.floats("bias", heads, "must have v_heads values")),
+          rate(f.floats("rate", heads, "must have v_heads values")),
+          skip(f.floats("skip", heads, "must have v_heads values")),
+          least(f.number("least")),
+          most(f.number("most")) {
+        f.require(!bias.empty() && !rate.empty() && !skip.empty(), "rate",
+                  "must be there, as must bias and skip");
+        f.require(least >= 0 && least <= most, "least", "must lie in 0..most");
+    }
+    StateSpace of(int head, const float* step) const {
+        return {step, bias[head], rate[head], least, most, skip[head]};
+    }
+};
+
+// A row [q | k | v] and two gates of each value head; or of a state space [v | k | q] and a step of each.
 class RecurrenceOp final : public Op {
   public:
-    RecurrenceOp(const OpFields& f, Workspace& work)
+    RecurrenceOp(const OpFields& f, Workspace& work, bool space)
         : Op(f, work),
+          space_(space),
           x_(f.value("x")),
           output_(f.value("output")),
           heads_(RecurrentHeads::of(f)),
-          a_(f.whole("a")),
-          b_(f.whole("b")) {
-        const int64_t channels = heads_.channels(), last = x_.ld() - heads_.v_heads;
-        f.require(channels <= a_ && channels <= b_ && a_ <= last && b_ <= last, "x",
-                  "is too narrow for q, k, v and both gates");
-        f.require(a_ + heads_.v_heads <= b_ || b_ + heads_.v_heads <= a_, "a",
-                  "must not lie where b does");
-        f.require(heads_.v_width() <= output_.ld() && x_.buffer != output_.buffer, "output",
+          a_(f.whole(space ? "step" : "a")),
+          b_(space ? a_ : f.whole("b")) {
+        const int64_t width = heads_.v_heads, v = heads_.v_width();
+        q_ = space ? f.whole("column") + v + heads_.k_width() : 0;
+        k_ = space ? q_ - heads_.k_width() : heads_.k_width();
+        v_ = space ? k_ - v : 2 * heads_.k_width();
+        const int64_t begin = std::min(q_, v_), end = begin + heads_.channels();
+        const auto outside = [&](int64_t at) {
+            return at >= 0 && at + width <= x_.ld() && (at >= end || at + width <= begin);
+        };
+        f.require(begin >= 0 && end <= x_.ld() && outside(a_) && outside(b_), "x",
+                  "is too narrow for q, k, v and what gates them");
+        f.require(space || a_ + width <= b_ || b_ + width <= a_, "a", "must not lie where b does");
+        f.require(v <= output_.ld() && x_.buffer != output_.buffer, "output",
                   "is too narrow, or lies where x does");
+        if (space) spaces_ = Spaces(f, width);
         state_ = work.needs.add_state(heads_.v_heads * heads_.head_floats());
     }
-    const char* kind() const override { return "recurrence"; }
+    const char* kind() const override { return space_ ? "state_space" : "recurrence"; }
     Division units(const Step& step) const override {
         // The columns of a head read the same queries and keys.
         const int64_t units = state_blocks(heads_.v_dim);
@@ -72,11 +102,14 @@ class RecurrenceOp final : public Op {
     void run(Step& step, Turn& turn) override;
 
   private:
-    void recur(const Step& step, int64_t begin, int64_t end) const;
+    void recur(Step& step, int64_t begin, int64_t end) const;
 
+    bool space_;
     Operand x_, output_;
     RecurrentHeads heads_;
-    int64_t a_, b_;
+    int64_t a_, b_;  // the columns of what gates the heads
+    int64_t q_, k_, v_;  // and of the first of these
+    Spaces spaces_;
     int64_t state_;  // where in a State its floats begin
 };
 
@@ -89,7 +122,7 @@ void RecurrenceOp::run(Step& step, Turn& turn) {
 }
 
 // Units [begin, end) of one head of a sequence.
-void RecurrenceOp::recur(const Step& step, int64_t begin, int64_t end) const {
+void RecurrenceOp::recur(Step& step, int64_t begin, int64_t end) const {
     const RecurrentHeads& h = heads_;
     const int64_t units = state_blocks(h.v_dim);
     const auto& row = work.buffer(x_);
@@ -100,11 +133,12 @@ void RecurrenceOp::recur(const Step& step, int64_t begin, int64_t end) const {
     const int64_t from = begin % units * kStateColumns;
     const float* x = row.row(work.rows.first_of[s]);
     RecurrenceArgs a{};
-    a.q = x + h.k_head(head) * h.k_dim;
-    a.k = a.q + h.k_width();
-    a.v = x + 2 * h.k_width() + head * h.v_dim + from;
+    a.q = x + q_ + h.k_head(head) * h.k_dim;
+    a.k = x + k_ + h.k_head(head) * h.k_dim;
+    a.v = x + v_ + head * h.v_dim + from;
     a.decay = x + a_ + head;
     a.beta = x + b_ + head;
+    if (space_) a.space = spaces_.of(head, x + a_ + head);
     a.ldx = row.ld;
     a.tokens = span.count - span.drafts;
     a.k_dim = h.k_dim;
@@ -113,22 +147,25 @@ void RecurrenceOp::recur(const Step& step, int64_t begin, int64_t end) const {
     a.fresh = span.start == 0;
     a.out = dst.row(work.rows.first_of[s]) + head * h.v_dim + from;
     a.ldo = dst.ld;
-    step.kernels.recurrence(a);
+    if (!step.kernels.recurrence(a)) report(step);
     if (!span.drafts) return;
     float* ahead = span.ahead + (a.state - span.state);
     std::copy_n(a.state, (end - begin) * kStateColumns * h.k_dim, ahead);
-    for (const float** at : {&a.k, &a.v, &a.decay, &a.beta}) *at += a.tokens * a.ldx;
-    a.q += a.tokens * a.ldx;
+    for (const float** at : {&a.q, &a.k, &a.v, &a.decay, &a.beta}) *at += a.tokens * a.ldx;
+    if (space_) a.space.step += a.tokens * a.ldx;
     a.out += a.tokens * a.ldo;
     a.tokens = span.drafts;
     a.state = ahead;
     a.fresh = false;
-    step.kernels.recurrence(a);
+    if (!step.kernels.recurrence(a)) report(step);
 }
 
 const OpKind recurrence("recurrence", [](const OpFields& f, Program& p) {
     p.add<GatesOp>(f);
-    p.add<RecurrenceOp>(f);
+    p.add(std::make_unique<RecurrenceOp>(f, p.work(), false));
+});
+const OpKind state_space("state_space", [](const OpFields& f, Program& p) {
+    p.add(std::make_unique<RecurrenceOp>(f, p.work(), true));
 });
 
 }  // namespace

@@ -24,6 +24,7 @@ class RowwiseOp final : public RowOp {
           up_column_(f.whole("up_column")),
           parts_(f.whole("parts")),
           glu_(glu_of(f, "glu")),
+          ungated_(f.flag("ungated")),
           limit_(f.number("limit")),
           norm_(f.floats("norm", parts_ ? width_ / parts_ : 0, "must have `width` values")),
           eps_(f.number("eps")),
@@ -39,7 +40,7 @@ class RowwiseOp final : public RowOp {
     }
     const char* kind() const override { return "rowwise"; }
     int64_t scratch_bytes(const Step&) const override {
-        return padded_width(width_) * (up_ ? 12 : shares_ ? 8 : 4);
+        return padded_width(width_) * (up_ || ungated_ ? 12 : shares_ ? 8 : 4);
     }
     Division units(const Step& step) const override {
         return {rows(step) * std::max(output_.chosen, 1), step.threads};
@@ -54,6 +55,8 @@ class RowwiseOp final : public RowOp {
         const Operand& second = up_ ? up_ : x_;
         f.require(up_column_ >= 0 && up_column_ + width_ <= second.ld(), "up_column",
                   "must leave a width of columns");
+        f.require(!ungated_ || (!up_ && up_column_ == 0 && glu_ != Glu::kNone), "ungated",
+                  "must have an activation, and nothing to multiply");
         const bool limited = limit_ > 0 && std::isfinite(limit_);
         f.require(limited ? glu_ == Glu::kClamped || glu_ == Glu::kSilu
                           : limit_ == 0 && glu_ != Glu::kClamped,
@@ -102,6 +105,7 @@ class RowwiseOp final : public RowOp {
     Operand x_, up_, residual_, shares_, output_;
     int64_t width_, up_column_, parts_;
     Glu glu_;
+    bool ungated_;
     float limit_;
     std::vector<float> norm_;
     float eps_;
@@ -127,7 +131,7 @@ void RowwiseOp::row(Step& step, int64_t n, int worker) {
     RowwiseArgs a{};
     a.x = work.buffer(x_).row(from);
     a.up_offset = up_column_;
-    if (up_) a.x = gate_and_up(from, worker, a.up_offset);
+    if (up_ || ungated_) a.x = gate_and_up(from, worker, a.up_offset);
     if (shares_) a.x = shared_row(unit, worker);
     a.width = width_ / parts_;
     a.glu = glu_;
@@ -160,12 +164,15 @@ void RowwiseOp::row(Step& step, int64_t n, int worker) {
         step.kernels.to_bf16_planes(dst.bf16_planes_args(n, planes));
 }
 
-// A gate and what it multiplies, of two buffers, side by side in the scratch, behind the room for a row.
+// A gate and what it multiplies, of two buffers or ones, which are exact, side by side in the scratch, behind the room for a row.
 const float* RowwiseOp::gate_and_up(int64_t n, int worker, int64_t& up_offset) const {
     up_offset = padded_width(width_);
     float* const row = reinterpret_cast<float*>(work.scratch(worker)) + up_offset;
     std::copy_n(work.buffer(x_).row(n), width_, row);
-    std::copy_n(work.buffer(up_).row(n) + up_column_, width_, row + up_offset);
+    if (ungated_)
+        std::fill_n(row + up_offset, width_, 1.0f);
+    else
+        std::copy_n(work.buffer(up_).row(n) + up_column_, width_, row + up_offset);
     return row;
 }
 

@@ -304,7 +304,8 @@ def _spent(engine: Engine, before: Mapping[str, float]) -> dict[str, float]:
 
 def _recurrent(spent: Mapping[str, float]) -> float:
     """Add up the seconds of recurrent layers, without their linear layers."""
-    return sum(spent.get(kind, 0.0) for kind in ("conv", "gates", "recurrence"))
+    kinds = ("conv", "short_conv", "gates", "recurrence", "state_space")
+    return sum(spent.get(kind, 0.0) for kind in kinds)
 
 
 def bytes_per_step(engine: Engine, context: float, batch: int = 1) -> float:

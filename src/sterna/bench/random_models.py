@@ -193,6 +193,77 @@ class Hybrid(Shape):
         }
 
 
+@dataclass(frozen=True)
+class Listed(Shape):
+    """A model whose layers differ: how many there are of each matrix [M, K].
+
+    attending: the layers that keep keys and values.
+    """
+
+    listed: tuple[tuple[int, int, int], ...] = ()
+    attending: int = 0
+
+    @property
+    def attention_layers(self) -> int:
+        """Layers that keep keys and values."""
+        return self.attending
+
+    def all_matrices(self) -> list[tuple[int, int]]:
+        """Return (M, K) of the matrices of all layers, without routers."""
+        return [(M, K) for count, M, K in self.listed for _ in range(count)]
+
+
+def _ffn(layers: int, experts: int, d: int, ff: int) -> tuple[tuple[int, int, int], ...]:
+    count = layers * experts
+    return (count, 2 * ff, d), (count, d, ff)
+
+
+#: 36 layers of Mamba-2 and 4 of attention, each with 72 experts and one that all tokens use.
+_GRANITE_4_H_SMALL = Listed(
+    "GraniteMoeHybridForCausalLM", 4096, 768, 40, 32, 8, 100352, True, context=8192, experts=72,
+    chosen=10, attending=4,
+    listed=(
+        (36, 16768, 4096), (36, 4096, 8192), (4, 6144, 4096), (4, 4096, 4096),
+        *_ffn(40, 72, 4096, 768), *_ffn(40, 1, 4096, 1536),
+    ),
+    settings={
+        "shared_intermediate_size": 1536, "mamba_n_heads": 128, "mamba_d_head": 64,
+        "mamba_d_state": 128, "mamba_n_groups": 1, "attention_multiplier": 2.0**-7,
+        "layer_types": ["attention" if i % 10 == 5 else "mamba" for i in range(40)],
+    },
+)  # fmt: skip
+#: 27 layers of latent attention, 26 with 64 experts and two that all tokens use. What a position
+#: keeps has the bytes of a key and a value of 288.
+_DEEPSEEK_V2_LITE = Listed(
+    "DeepseekV2ForCausalLM", 2048, 1408, 27, 16, 16, 102400, False, context=8192, experts=64,
+    chosen=6, attending=27,
+    listed=(
+        (27, 3072 + 576, 2048), (27 * 16, 512, 128), (27 * 16, 128, 512), (27, 2048, 2048),
+        *_ffn(1, 1, 2048, 10944), *_ffn(26, 64, 2048, 1408), *_ffn(26, 1, 2048, 2816),
+    ),
+    settings={
+        "intermediate_size": 10944, "kv_lora_rank": 512, "q_lora_rank": None,
+        "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "head_dim": 64,
+        "n_shared_experts": 2, "first_k_dense_replace": 1,
+    },
+)  # fmt: skip
+#: 18 layers of short convolutions and 6 of attention; all but two have 32 experts.
+_LFM2_8B_A1B = Listed(
+    "Lfm2MoeForCausalLM", 2048, 1792, 24, 32, 8, 65536, True, context=8192, experts=32, chosen=4,
+    attending=6,
+    listed=(
+        (18, 6144, 2048), (18, 2048, 2048), (6, 3072, 2048), (6, 2048, 2048),
+        *_ffn(2, 1, 2048, 7168), *_ffn(22, 32, 2048, 1792),
+    ),
+    settings={
+        "intermediate_size": 7168, "num_dense_layers": 2,
+        "layer_types": [
+            "full_attention" if i in (2, 6, 10, 14, 18, 21) else "conv" for i in range(24)
+        ],
+    },
+)  # fmt: skip
+
+
 def _ternary(hidden: int, intermediate: int, layers: int, heads: int) -> Shape:
     # Published checkpoints of this family: as many KV heads as heads, a tied embedding of 32,002.
     return Shape(
@@ -258,6 +329,13 @@ SHAPES: dict[str, Shape] = {
         shared=512,
         recurrent=_HEADS_35B,
     ),
+    "maple": Shape(
+        "MapleForCausalLM", 2048, 512, 24, 16, 4, 151936, False, head_dim=128, context=8192,
+        experts=256, chosen=8,
+    ),
+    "deepseek-v2-lite": _DEEPSEEK_V2_LITE,
+    "granite-4-h-small": _GRANITE_4_H_SMALL,
+    "lfm2-8b-a1b": _LFM2_8B_A1B,
     "700m": _ternary(1536, 4096, 24, 16),
     "1.5b": _ternary(1536, 9216, 28, 32),
     "3.8b": _ternary(3840, 8192, 24, 30),
@@ -270,7 +348,7 @@ SHAPES: dict[str, Shape] = {
         "Qwen3MoeForCausalLM", 256, 192, 4, 4, 2, 4096, True, experts=16, chosen=4
     ),
     "tiny": Shape("LlamaForCausalLM", 256, 768, 4, 4, 2, 4096, True),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,18 @@ from sterna.errors import ModelFormatError, UnsupportedModelError, brief
 from sterna.gguf.encoder_fields import bert_fields, scorer_fields
 from sterna.gguf.file import GgufModel
 from sterna.gguf.metadata import Metadata
-from sterna.gguf.value_heads import tiled_out_proj
+from sterna.gguf.recurrent_fields import (
+    delta_net_fields,
+    falcon_h1_fields,
+    granite_hybrid_fields,
+    mixers,
+    nemotron_h_fields,
+    qwen3_next_fields,
+)
 from sterna.models import maple, module_of
 from sterna.models.apertus import PARAMETERS, XIELU
 from sterna.models.config import FULL, SLIDING
 from sterna.models.gguf_architecture import EXPERT_CLAMP, GgufArchitecture
-from sterna.models.qwen3_5 import TILED_OUT_PROJ
 
 __all__ = ["further_fields", "require_neutral"]
 
@@ -36,35 +42,6 @@ def require_neutral(m: Metadata, key: str, neutral: tuple[object, ...]) -> None:
             f"{m.path}: {key} must be absent or {' or '.join(map(str, neutral)) or 'default'}, "
             f"but got {brief(value)}; Sterna does not run this variant"
         )
-
-
-def _hybrid_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the sizes of recurrent layers, and which have columns in ggml's order."""
-    m = model.metadata
-    v_heads, inner = (m.integer(f"{name}.ssm.{key}") for key in ("time_step_rank", "inner_size"))
-    if not v_heads or inner % v_heads:
-        raise m.error(f"{name}.ssm.inner_size", f"a multiple of time_step_rank={v_heads}", inner)
-    rope, key = fields["rope_parameters"], f"{name}.rope.dimension_sections"
-    if key in m:
-        rope = {**rope, "mrope_section": m.numbers(key, 4)[:3].tolist()}
-    k_heads = m.integer(f"{name}.ssm.group_count")
-    tiled = tiled_out_proj(model, inner // v_heads, fields.get("folded_hadamard"))
-    return {
-        "full_attention_interval": m.integer(f"{name}.full_attention_interval", 4),
-        "linear_conv_kernel_dim": m.integer(f"{name}.ssm.conv_kernel"),
-        "linear_key_head_dim": m.integer(f"{name}.ssm.state_size"),
-        "linear_value_head_dim": inner // v_heads,
-        "linear_num_key_heads": k_heads,
-        "linear_num_value_heads": v_heads,
-        "rope_parameters": rope,
-        **({TILED_OUT_PROJ: tiled} if tiled and 1 < k_heads < v_heads else {}),
-    }
-
-
-def _qwen3_next_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the sizes of recurrent layers, whose value heads are in the checkpoint's order."""
-    found = _hybrid_fields(model, name, fields)
-    return {field: value for field, value in found.items() if field != TILED_OUT_PROJ}
 
 
 def _gpt_oss_fields(_: GgufModel, __: str, fields: dict[str, Any]) -> dict[str, Any]:
@@ -320,15 +297,8 @@ def _deepseek2_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> di
 
 def _lfm2_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
     """Return which layers have a convolution: those without KV heads."""
-    heads = model.metadata.each(f"{name}.attention.head_count_kv", fields["num_hidden_layers"])
-    if len({*heads} - {0}) != 1:
-        rule = "0 in layers with a convolution, and the same number in all others"
-        raise model.metadata.error(f"{name}.attention.head_count_kv", rule, heads)
-    return {
-        "num_key_value_heads": max(heads),
-        "layer_types": [FULL if n else "conv" for n in heads],
-        "block_auto_adjust_ff_dim": False,
-    }
+    found = mixers(model, name, fields, "conv")
+    return {**found, "block_auto_adjust_ff_dim": False}
 
 
 def _maple_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
@@ -342,20 +312,37 @@ def _maple_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[s
     return {}
 
 
-_FURTHER: dict[str, Callable[[GgufModel, str, dict[str, Any]], dict[str, Any]]] = {
+Further = Callable[[GgufModel, str, dict[str, Any]], dict[str, Any]]
+
+
+def _both(first: Further, second: Further) -> Further:
+    """Return what two functions return."""
+
+    def fields_of(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+        return {**first(model, name, fields), **second(model, name, fields)}
+
+    return fields_of
+
+
+_FURTHER: dict[str, Further] = {
     "bert": bert_fields,
     "jina-bert-v3": bert_fields,  "nomic-bert": bert_fields,
     "apertus": _apertus_fields, "deepseek2": _deepseek2_fields, "dots1": _deepseek_fields,
-    "falcon": _falcon_fields, "gemma2": _gemma_fields, "gemma3": _gemma_fields,
+    "falcon": _falcon_fields, "falcon-h1": falcon_h1_fields, "gemma2": _gemma_fields,
+    "gemma3": _gemma_fields,
     "gemma4": _gemma4_fields, "glm4": _glm4_fields, "glm4moe": _glm4_moe_fields,
-    "gpt-oss": _gpt_oss_fields, "granite": _granite_fields, "granitemoe": _granite_moe_fields,
+    "gpt-oss": _gpt_oss_fields, "granite": _granite_fields,
+    "granitehybrid": _both(granite_hybrid_fields, _granite_fields),
+    "granitemoe": _granite_moe_fields,
     "lfm2": _lfm2_fields, "lfm2moe": _lfm2_moe_fields, "llama4": _llama4_fields,
     "maple": _maple_fields,
     "minicpm": _minicpm_fields, "minicpm3": _latent_fields, "minimax-m2": _minimax_fields,
     "mistral3": _mistral3_fields, "olmo": _olmo_fields, "olmo2": _olmo2_fields,
+    "nemotron_h": nemotron_h_fields,
+    "nemotron_h_moe": _both(_deepseek_fields, nemotron_h_fields),
     "phimoe": _phimoe_fields,
-    "qwen3": _qwen3_fields, "qwen3next": _qwen3_next_fields, "qwen35": _hybrid_fields,
-    "qwen35moe": _hybrid_fields,
+    "qwen3": _qwen3_fields, "qwen3next": qwen3_next_fields, "qwen35": delta_net_fields,
+    "qwen35moe": delta_net_fields,
 }  # fmt: skip
 
 

@@ -75,7 +75,7 @@ def config_of(model: GgufModel) -> dict[str, Any]:
     layers = m.integer(f"{name}.block_count", most=1 << 16)
     predicts = kind.hybrid or kind.predicts
     predicting = _predicting(m, name, layers) if predicts else 0
-    layers -= predicting
+    blocks, layers = layers, layers - predicting
     heads = m.same(f"{name}.attention.head_count", layers)
     hidden = m.integer(f"{name}.embedding_length")
     table = model.tensors.get("token_embd.weight")
@@ -97,10 +97,10 @@ def config_of(model: GgufModel) -> dict[str, Any]:
         "model_type": name,
         "vocab_size": table.shape[0],
         "hidden_size": hidden,
-        "intermediate_size": _of_first(m, kind, f"{name}.feed_forward_length", layers, wide),
+        "intermediate_size": _of_first(m, kind, f"{name}.feed_forward_length", blocks, wide),
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
-        "num_key_value_heads": _of_first(m, kind, f"{name}.attention.head_count_kv", layers, heads),
+        "num_key_value_heads": _of_first(m, kind, f"{name}.attention.head_count_kv", blocks, heads),
         "head_dim": width,
         "hidden_act": kind.activation,
         "rms_norm_eps": eps,

@@ -5,6 +5,7 @@ Quantised blocks keep their levels and scales; rows get the checkpoint's order.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -76,11 +77,17 @@ class GgufWeights:
         return self._name(f"{name}.weight") in self.model.tensors
 
     def vector(self, name: str, *shape: int) -> F32:
-        """Read a small array, float32 of this shape; files may leave out sizes of 1."""
+        """Read a small array, float32 of this shape.
+
+        Files may leave out sizes of 1, and have what is one row here in several.
+        """
         stored = self.model.tensors.get(self._name(name))
         plain = tuple(size for size in shape if size > 1) or (1,)
-        as_said = stored is not None and stored.shape == shape
-        info = self._info(self._name(name), shape if as_said else plain)
+        as_said = stored is not None and (
+            stored.shape == shape or (len(shape) == 1 and math.prod(stored.shape) == shape[0])
+        )
+        shape_said = stored.shape if stored is not None and as_said else plain
+        info = self._info(self._name(name), shape_said)
         if info.dtype not in FLOAT_TYPES:
             raise self._error(info, "an array of floats", info.dtype)
         values = self._floats(info).values().reshape(shape)

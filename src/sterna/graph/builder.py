@@ -46,9 +46,11 @@ from sterna.graph.ops import (
     Route,
     RouteOp,
     RowwiseOp,
+    ScaleOp,
     SelectOp,
     ShortConvOp,
     SplitHeadsOp,
+    StateSpaceOp,
     Value,
 )
 
@@ -175,9 +177,12 @@ class GraphBuilder:
     ) -> Value:
         """act(x): "relu", "relu2", "silu", "gelu", "gelu_pytorch_tanh", "quick_gelu" or "tanh".
 
-        parameters: of "clip" a limit; of "xielu" alpha_p, alpha_n, beta and eps.
+        parameters: of "clip" a limit; of "xielu" alpha_p, alpha_n, beta and eps. Rows of experts
+        have one of the words of `glu`.
         """
         out = Value(x.width)
+        if x.route is not None:
+            return self._add(RowwiseOp(name=name, output=out, x=x, glu=activation, ungated=True))
         return self._add(
             ActivationOp(name=name, output=out, x=x, activation=activation, parameters=parameters)
         )
@@ -379,14 +384,26 @@ class GraphBuilder:
             SplitHeadsOp(name=name, output=out, x=x, n_heads=n_heads, parts=parts, first=first)
         )
 
-    def conv(self, x: Value, weight: F32, name: str) -> Value:
-        """Convolve each of the first channels of x causally by itself, then apply SiLU.
+    def scale(self, x: Value, factors: F32, name: str) -> Value:
+        """Multiply each column of x by its factor, float32 [width of x].
 
-        weight: float32 [channels, width]; the last column is for the token itself. Other columns of
-        x stay as they are. Read the result and not x afterwards.
+        Read the result and not x afterwards.
+        """
+        out = Value(x.width, x.starts)
+        return self._add(ScaleOp(name=name, output=out, x=x, factors=factors))
+
+    def conv(
+        self, x: Value, weight: F32, name: str, bias: F32 | None = None, column: int = 0
+    ) -> Value:
+        """Convolve channels of x causally, each by itself, then apply SiLU.
+
+        weight: float32 [channels, width]; the last column is for the token itself. bias: float32
+        [channels]. column: of x, where the channels begin; other columns stay as they are. Read the
+        result and not x afterwards.
         """
         taps = np.ascontiguousarray(weight.T)
-        return self._add(ConvOp(name=name, output=Value(x.width, x.starts), x=x, taps=taps))
+        out = Value(x.width, x.starts)
+        return self._add(ConvOp(name=name, output=out, x=x, taps=taps, bias=bias, column=column))
 
     def short_conv(self, x: Value, weight: F32, bias: F32 | None, name: str) -> Value:
         """Write after * (conv(before * x) (+ bias)) of a row [before | after | x]; the convolution
@@ -415,23 +432,44 @@ class GraphBuilder:
             RecurrenceOp(name=name, output=out, x=x, heads=heads, a=a, b=b, rate=rate, bias=bias)
         )
 
+    def state_space(
+        self, x: Value, heads: RecurrentHeads, column: int, step: int, rate: F32, bias: F32,
+        skip: F32, name: str, limits: tuple[float, float] = (0.0, float("inf")),
+    ) -> Value:  # fmt: skip
+        """Apply a state space (Mamba-2); the result is float32 [v_heads * v_dim].
+
+        A row has [v | k | q] from `column` on (in the paper's words x, B and C), and a step of each
+        value head from the column `step` on. With h = softplus(step + bias), kept within `limits`,
+        each head's state is S <- exp(rate h) S + k (h v)^T, and the result is S^T q + skip v. rate,
+        bias, skip: float32 [v_heads].
+        """
+        out, (least, most) = Value(heads.v_width), limits
+        return self._add(
+            StateSpaceOp(
+                name=name, output=out, x=x, heads=heads, column=column, step=step, rate=rate,
+                bias=bias, skip=skip, least=least, most=most,
+            )
+        )  # fmt: skip
+
     def gated(
         self, x: Value, gates: Value, column: int, stride: int, heads: int, activation: str,
         name: str, norm: F32 | None = None, eps: float = 0.0, k_heads: int | None = None,
-        single: bool = False,
+        single: bool = False, first: bool = False,
     ) -> Value:  # fmt: skip
-        """norm(x) act(gate) of each head: RMSNorm with a weight [features of a head], or x itself.
+        """norm(x) act(gate) of each head: RMSNorm with a weight [features of a head], or one for
+        all heads [width of x], or x itself.
 
         column: where the gate of the first head begins in `gates`; stride: from one head's gate to
         the next. activation: "silu" or "sigmoid". k_heads: if set, heads are tiled
         (`RecurrentHeads`) in both rows, and ordered by their key heads in the result. single: the
-        features of a head share one gate.
+        features of a head share one gate. first: the gate comes first, norm(x act(gate)).
         """
         each = RecurrentHeads(k_heads or heads, heads, 1, x.width // heads, tiled=True)
         return self._add(
             GatedOp(
                 name=name, output=Value(x.width), x=x, gates=gates, heads=each, column=column,
                 stride=stride, activation=activation, norm=norm, eps=eps, single=single,
+                first=first,
             )
         )  # fmt: skip
 

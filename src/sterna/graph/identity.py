@@ -79,7 +79,9 @@ class _Hasher:
         unsaid = next((names for base, names in _UNSAID.items() if issubclass(kind, base)), ())
         for field in fields(kind):
             held = getattr(value, field.name)
-            if field.name in unsaid or ("later" in field.metadata and held == field.default):
+            # An array is never a default.
+            by_default = not isinstance(held, np.ndarray) and held == field.default
+            if field.name in unsaid or ("later" in field.metadata and by_default):
                 continue
             self._say(field.name)
             self._add(held)

@@ -28,6 +28,7 @@ __all__ = [
     "feed_forward",
     "given",
     "half",
+    "routed",
 ]
 
 MAX_EXPERTS = 4096  # native kMaxExperts
@@ -100,7 +101,7 @@ def given(f: Fields, name: str, most: int = MAX_EXPERTS) -> int:
 class Names:
     """Names of the parts of an MoE layer in a checkpoint; `{}` stands for an expert's number.
 
-    bias: of scores, shared_gate: empty, if there is none. bias_is_row: it is [1, experts].
+    gate, bias (of scores), shared_gate: empty, if there is none. bias_is_row: it is [1, experts].
     stacked: of the tensors of all experts, gate and up, and down.
     """
 
@@ -115,9 +116,9 @@ class Names:
     stacked: tuple[str, str] = ("experts.gate_up_proj", "experts.down_proj")
 
     @property
-    def gate_up(self) -> tuple[str, str]:
-        """The names of gate and up, which run as one matrix."""
-        return self.gate, self.up
+    def gate_up(self) -> tuple[str, ...]:
+        """The names of gate and up, which run as one matrix; of up alone, if there is no gate."""
+        return (self.gate, self.up) if self.gate else (self.up,)
 
 
 NAMES = Names()
@@ -158,11 +159,32 @@ def feed_forward(
     bias: of the router, and of each expert's layers. stacking: as in `WeightSource.experts`.
     activation, limit: as in `GraphBuilder.glu`, if they are not the model's.
     """
+    route, logits, columns = routed(g, c, w, h, name, how, names, bias=bias, factor=factor)
+    x = combined(
+        g, c, w, h, x, route, name, how, names=names, bias=bias, stacking=stacking,
+        activation=activation, limit=limit,
+    )  # fmt: skip
+    if not how.shared:
+        return x
+    module, ff = f"{name}.{names.shared}", replace(c, intermediate_size=how.shared)
+    if not names.shared_gate:
+        return llama.feed_forward(g, ff, w, h, x, module, factor=factor)
+    h = g.glu(layers.gate_up(g, ff, w, h, module), c.activation, f"{module}.act")
+    # A factor of a row passes through a linear layer.
+    h = g.gated(h, logits, columns[1], how.shared, 1, "sigmoid", f"{module}.gate", single=True)
+    return layers.output(g, c, w, h, x, f"{module}.down_proj")
+
+
+def routed(
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, h: Value, name: str, how: ExpertFields,
+    names: Names, *, bias: bool = False, factor: float = 1.0,
+) -> tuple[Route, Value, list[int]]:  # fmt: skip
+    """Write the router of h; also return its row, and the columns of it: the logits, and the gate
+    of the shared expert, if it has one."""
     router, scoring = f"{name}.{names.router}", how.scoring
-    gated = how.shared > 0 and bool(names.shared_gate)
     # Both keep the checkpoint's type.
     parts = [Linear(router, how.count, c.hidden_size, bias, exact=True)]
-    if gated:
+    if how.shared > 0 and names.shared_gate:
         parts.append(Linear(f"{name}.{names.shared_gate}", 1, c.hidden_size, exact=True))
     logits, columns = layers.linear_parts(g, c, w, h, router, parts)
     if names.bias:
@@ -171,20 +193,7 @@ def feed_forward(
         scoring = replace(scoring, bias=tuple(added.tolist()))
     scoring = replace(scoring, scale=scoring.scale * factor)
     route = g.route(logits, how.count, how.chosen, router, how.of_all, scoring=scoring)
-
-    x = combined(
-        g, c, w, h, x, route, name, how, names=names, bias=bias, stacking=stacking,
-        activation=activation, limit=limit,
-    )  # fmt: skip
-    if not how.shared:
-        return x
-    module, ff = f"{name}.{names.shared}", replace(c, intermediate_size=how.shared)
-    if not gated:
-        return llama.feed_forward(g, ff, w, h, x, module, factor=factor)
-    h = g.glu(layers.gate_up(g, ff, w, h, module), c.activation, f"{module}.act")
-    # A factor of a row passes through a linear layer.
-    h = g.gated(h, logits, columns[1], how.shared, 1, "sigmoid", f"{module}.gate", single=True)
-    return layers.output(g, c, w, h, x, f"{module}.down_proj")
+    return route, logits, columns
 
 
 def combined(
@@ -197,7 +206,11 @@ def combined(
     rows = g.spread(h, route, f"{module}.spread", how.scales_inputs)
     two = [Linear(f"{name}.{part}", how.width, c.hidden_size, bias) for part in names.gate_up]
     rows = _linear(g, w, rows, f"{name}.{names.stacked[0]}", two, how.count, stacking)
-    rows = g.glu(rows, activation or c.activation, f"{module}.act", limit)
+    act = f"{module}.act"
+    if names.gate:
+        rows = g.glu(rows, activation or c.activation, act, limit)
+    else:
+        rows = g.activation(rows, activation or c.activation, act)
     down = [Linear(f"{name}.{names.down}", c.hidden_size, how.width, bias)]
     rows = _linear(g, w, rows, f"{name}.{names.stacked[1]}", down, how.count, stacking)
     return g.combine(rows, x, module)

@@ -55,7 +55,15 @@ class Guesser:
 
 @pytest.fixture(
     scope="module",
-    params=["bitnet-multiply", "llama-bf16", "qwen3_5", "lfm2", "minicpm3", "mistral-window"],
+    params=[
+        "bitnet-multiply",
+        "llama-bf16",
+        "qwen3_5",
+        "lfm2",
+        "granite-hybrid",
+        "minicpm3",
+        "mistral-window",
+    ],
 )
 def llm(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> LLM:
     return LLM(checkpoint(request.param), threads=2, speculate="off")

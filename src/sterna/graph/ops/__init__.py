@@ -21,10 +21,11 @@ from sterna.graph.ops.layer_norm import LayerNormOp
 from sterna.graph.ops.linear import LinearOp
 from sterna.graph.ops.parts import PartsOp
 from sterna.graph.ops.positions import PositionsOp
-from sterna.graph.ops.recurrence import RecurrenceOp
+from sterna.graph.ops.recurrence import RecurrenceOp, StateSpaceOp
 from sterna.graph.ops.rope import RopeOp
 from sterna.graph.ops.route import RouteOp
 from sterna.graph.ops.rowwise import RowwiseOp
+from sterna.graph.ops.scale import ScaleOp
 from sterna.graph.ops.select import SelectOp
 from sterna.graph.ops.split_heads import SplitHeadsOp
 from sterna.graph.ops.squares import SquaresOp
@@ -54,10 +55,12 @@ __all__ = [
     "Route",
     "RouteOp",
     "RowwiseOp",
+    "ScaleOp",
     "SelectOp",
     "ShortConvOp",
     "SplitHeadsOp",
     "SquaresOp",
+    "StateSpaceOp",
     "ToBf16PlanesOp",
     "Value",
     "WeightOp",

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from sterna.graph.heads import F32
-from sterna.graph.ops.base import Op, Value
+from sterna.graph.ops.base import LATER, Op, Value
 
 __all__ = ["ConvOp", "ShortConvOp"]
 
 
 @dataclass(eq=False, kw_only=True)
 class ConvOp(Op):
-    """A causal convolution of each of the first channels by itself, then SiLU, in place.
+    """A causal convolution of channels, each by itself, then SiLU, in place.
 
-    taps: float32 [width, channels].
+    taps: float32 [width, channels]; bias: float32 [channels]; column: where the channels begin.
     """
 
     kind: ClassVar[str] = "conv"
     x: Value
     taps: F32
+    bias: F32 | None = field(default=None, metadata=LATER)
+    column: int = field(default=0, metadata=LATER)
 
     @property
     def reused(self) -> Value | None:

@@ -1,4 +1,4 @@
-"""The gated delta rule."""
+"""The gated delta rule, and state spaces."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ClassVar
 from sterna.graph.heads import F32, RecurrentHeads
 from sterna.graph.ops.base import Op, Value
 
-__all__ = ["RecurrenceOp"]
+__all__ = ["RecurrenceOp", "StateSpaceOp"]
 
 
 @dataclass(eq=False, kw_only=True)
@@ -22,3 +22,20 @@ class RecurrenceOp(Op):
     b: int
     rate: F32
     bias: F32
+
+
+@dataclass(eq=False, kw_only=True)
+class StateSpaceOp(Op):
+    """A state space (Mamba-2) over the columns [v | k | q] from `column` on, with a step of each
+    value head from the column `step` on; `least` and `most` bound a step's size."""
+
+    kind: ClassVar[str] = "state_space"
+    x: Value
+    heads: RecurrentHeads
+    column: int
+    step: int
+    rate: F32
+    bias: F32
+    skip: F32
+    least: float
+    most: float

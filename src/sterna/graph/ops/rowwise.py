@@ -17,7 +17,7 @@ class RowwiseOp(Op):
     optional.
 
     glu: an activation as `Graph.glu` takes it. What it multiplies begins at `up_column` of `up`,
-    or if that is None of x; limit: of a clamped one, or of silu.
+    or if that is None of x; ungated: it multiplies nothing; limit: of a clamped one, or of silu.
     norm: weights of an RMSNorm; parts: of a row, each normalised by itself.
     inverse: of the rotation.
     rounding: to int8 for integer layers, as `Format.rounding`; None: not rounded.
@@ -40,6 +40,7 @@ class RowwiseOp(Op):
     rounding: int | None = None
     spread: bool = False
     shares: Value | None = field(default=None, metadata=LATER)
+    ungated: bool = field(default=False, metadata=LATER)
 
     @property
     def is_norm(self) -> bool:

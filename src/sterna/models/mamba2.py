@@ -1,0 +1,142 @@
+"""Mamba-2: a state space behind a causal convolution. arXiv 2405.21060.
+
+    [z | x | B | C | dt] = in_proj(h);   [x | B | C] = silu(conv(x, B, C))
+    S = exp(-exp(A_log) d) S + B (d x)^T,   d = softplus(dt + dt_bias);   y = S^T C + D x
+    result = out_proj(norm(y silu(z)))
+
+S is the state of a head; the heads of a group have one B and C, and one norm.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from sterna import _native
+from sterna.graph import GraphBuilder, RecurrentHeads, Value
+from sterna.graph.heads import F32
+from sterna.models import layers
+from sterna.models.config import FULL, MAX_HEAD_DIM, TransformerConfig
+from sterna.models.config_fields import Fields
+from sterna.models.qwen3_5 import LINEAR, MAX_CONV_WIDTH
+from sterna.weights.sources import Linear, WeightSource
+
+__all__ = ["ARRAYS", "DEFAULTS", "GGUF_KEYS", "MODULES", "StateSpace", "layer", "mixers"]
+
+MAX_HEADS = 1 << 14
+#: Fields of config.json, in the words of most families, with their usual defaults.
+DEFAULTS = {
+    "mamba_n_heads": 128, "mamba_n_groups": 1, "mamba_d_state": 256, "mamba_d_conv": 4,
+    "mamba_expand": 2, "mamba_chunk_size": 256, "mamba_conv_bias": True, "mamba_proj_bias": False,
+    "time_step_limit": [0.0, math.inf],
+}  # fmt: skip
+#: Modules of a layer, by their names in the checkpoint -> in GGUF files; those without `.weight`.
+MODULES = {"in_proj": "ssm_in", "conv1d": "ssm_conv1d", "norm": "ssm_norm", "out_proj": "ssm_out"}
+ARRAYS = {"A_log": "ssm_a", "D": "ssm_d", "dt_bias": "ssm_dt.bias"}
+#: Keys of GGUF files that are fields.
+GGUF_KEYS = {
+    "ssm.conv_kernel": "mamba_d_conv", "ssm.state_size": "mamba_d_state",
+    "ssm.group_count": "mamba_n_groups", "ssm.time_step_rank": "mamba_n_heads",
+}  # fmt: skip
+#: Names of the two kinds of mixers in config.json, of transformers 5 and before.
+_KINDS = {LINEAR: LINEAR, "mamba": LINEAR, FULL: FULL, "attention": FULL}
+
+
+@dataclass(frozen=True)
+class StateSpace:
+    """The sizes of a layer, and how it differs from others.
+
+    taps: positions that the convolution sees. limits: of d. conv_bias, in_bias, out_bias: of the
+    convolution and the projections. norm: whether there is one; gate_first: it reads y silu(z),
+    instead of y alone. multipliers: of z, x, B, C and dt; (): none.
+    """
+
+    heads: RecurrentHeads
+    taps: int
+    limits: tuple[float, float]
+    conv_bias: bool
+    in_bias: bool
+    out_bias: bool
+    norm: bool = True
+    gate_first: bool = True
+    multipliers: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, f: Fields, inner: int | None = None) -> StateSpace:
+        """Read config.json; inner: the width of x, heads times features, if a field says it."""
+        heads, groups = f.count("mamba_n_heads", most=MAX_HEADS), f.count("mamba_n_groups")
+        if heads % groups:
+            f.fail("mamba_n_groups", f"a divisor of {f.name('mamba_n_heads')}={heads}", groups)
+        if inner is not None and inner % heads:
+            f.fail("mamba_n_heads", f"a divisor of {inner}, the width of the layer", heads)
+        width = "mamba_d_head"
+        auto = inner is not None and f.config.get(width) in (None, "auto")
+        v_dim = (inner or 0) // heads if auto else f.count(width, most=MAX_HEAD_DIM)
+        if inner not in (None, heads * v_dim):
+            f.fail(width, f"{inner // heads}, the layer's {inner} by {heads} heads", v_dim)
+        bias = f.flag("mamba_proj_bias")
+        return cls(
+            heads=RecurrentHeads(groups, heads, f.count("mamba_d_state", most=MAX_HEAD_DIM), v_dim),
+            taps=f.count("mamba_d_conv", most=MAX_CONV_WIDTH),
+            limits=_limits(f),
+            conv_bias=f.flag("mamba_conv_bias"), in_bias=bias, out_bias=bias,
+        )  # fmt: skip
+
+    @property
+    def factors(self) -> F32 | None:
+        """What the columns of in_proj are multiplied by; None: nothing."""
+        if all(value == 1 for value in self.multipliers):
+            return None
+        h = self.heads
+        states = h.k_heads * h.k_dim
+        widths = (h.v_width, h.v_width, states, states, h.v_heads)
+        return np.repeat(np.asarray(self.multipliers, np.float32), widths)
+
+
+def _limits(f: Fields) -> tuple[float, float]:
+    """Read the bounds of steps; transformers saves infinity as {"__float__": "Infinity"}."""
+    given = f.config["time_step_limit"]
+    listed = given if isinstance(given, list | tuple) else [given]
+    listed = [0.0, math.inf] if given is None else listed
+    pair = [math.inf if isinstance(v, dict) else v for v in listed]
+    plain = all(isinstance(v, int | float) and not isinstance(v, bool) for v in pair)
+    if len(pair) != 2 or not plain or not 0 <= pair[0] <= pair[1]:
+        f.fail("time_step_limit", "two numbers, the second of which is not smaller", given)
+    return float(pair[0]), float(pair[1])
+
+
+def mixers(f: Fields, listed: str = "layer_types") -> list[str]:
+    """Return the kind of each layer, FULL or LINEAR; at least one attends."""
+    given = f.items(listed, f.n_layers, tuple(_KINDS))
+    kinds = [_KINDS[kind] for kind in given or [LINEAR] * f.n_layers]
+    if FULL not in kinds:
+        f.fail(listed, f"at least one {FULL}", LINEAR)
+    return kinds
+
+
+def layer(
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, h: Value, x: Value, name: str,
+    how: StateSpace, factor: float = 1.0,
+) -> Value:  # fmt: skip
+    """x + factor * the result of a Mamba-2 layer for h."""
+    r = how.heads
+    z, states = r.v_width, r.k_heads * r.k_dim
+    part = Linear(f"{name}.in_proj", z + r.width + r.v_heads, c.hidden_size, how.in_bias)
+    row = layers.linear(g, c, w, h, part.name, [part])
+    if (factors := how.factors) is not None:
+        row = g.scale(row, factors, f"{part.name}.multipliers")
+    taps = w.vector(f"{name}.conv1d.weight", r.width, 1, how.taps).reshape(r.width, how.taps)
+    bias = w.vector(f"{name}.conv1d.bias", r.width) if how.conv_bias else None
+    row = g.conv(row, taps, f"{name}.conv1d", bias, column=z)
+    a_log, dt_bias, skip = (w.vector(f"{name}.{n}", r.v_heads) for n in ("A_log", "dt_bias", "D"))
+    rate = -_native.exponentials(a_log)
+    step = 2 * z + 2 * states
+    y = g.state_space(row, r, z, step, rate, dt_bias, skip, name, how.limits)
+    weight = w.vector(f"{name}.norm.weight", z) if how.norm else None
+    y = g.gated(
+        y, row, 0, z // r.k_heads, r.k_heads, "silu", f"{name}.norm", weight, c.rms_norm_eps,
+        first=how.gate_first and how.norm,
+    )  # fmt: skip
+    return layers.output(g, c, w, y, x, f"{name}.out_proj", bias=how.out_bias, factor=factor)
