@@ -40,6 +40,7 @@ class FakeLLM:
     deterministic: bool | None = None
     i2s: str | None = None
     mmap: bool = False
+    mmproj: str | None = None
     speculate: str = "auto"
     draft: Any = None
     progress: Any = None

@@ -11,7 +11,7 @@ import click
 from sterna.cli.options import chat_template_option, json_option, model_options, open_model
 from sterna.cli.terminal import VISIBLE, print_json
 from sterna.cli.texts import piped_text
-from sterna.errors import RequestError
+from sterna.errors import RequestError, shown
 
 if TYPE_CHECKING:
     from sterna.llm import Decision
@@ -94,7 +94,7 @@ def _range(given: str | None) -> tuple[int, int] | None:
         return None
     low, dash, high = given.partition("-")
     if not dash or not low.isdecimal() or not high.isdecimal():
-        raise RequestError(f"score: must be a range such as 1-5, but got {given!r}")
+        raise RequestError(f"score: must be a range such as 1-5, but got {shown(given)}")
     return int(low), int(high)
 
 
