@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,7 @@ __all__ = ["ARRAYS", "DEFAULTS", "GGUF_KEYS", "MODULES", "StateSpace", "layer", 
 
 MAX_HEADS = 1 << 14
 #: Fields of config.json, in the words of most families, with their usual defaults.
-DEFAULTS = {
+DEFAULTS: dict[str, Any] = {
     "mamba_n_heads": 128, "mamba_n_groups": 1, "mamba_d_state": 256, "mamba_d_conv": 4,
     "mamba_expand": 2, "mamba_chunk_size": 256, "mamba_conv_bias": True, "mamba_proj_bias": False,
     "time_step_limit": [0.0, math.inf],

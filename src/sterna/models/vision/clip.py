@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from sterna.models.vision import vit
+from sterna.models.vision.tower import Encoder
 from sterna.models.vision.vit import complete as complete
 
 ACTIVATION = "quick_gelu"
@@ -16,4 +17,4 @@ DEFAULTS: dict[str, Any] = {
     "hidden_act": ACTIVATION, "layer_norm_eps": 1e-5,
 }  # fmt: skip
 VIT = vit.Vit(class_token=True, patch_bias=False, first_norm="pre_layrnorm")
-encoder = partial(vit.encoder, VIT)
+encoder: partial[Encoder] = partial(vit.encoder, VIT)

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from sterna.models.vision import vit
+from sterna.models.vision.tower import Encoder
 from sterna.models.vision.vit import complete as complete
 
 ACTIVATION = "gelu_pytorch_tanh"
@@ -16,4 +17,4 @@ DEFAULTS: dict[str, Any] = {
     "hidden_act": ACTIVATION, "layer_norm_eps": 1e-6,
 }  # fmt: skip
 VIT = vit.Vit()
-encoder = partial(vit.encoder, VIT)
+encoder: partial[Encoder] = partial(vit.encoder, VIT)

@@ -76,7 +76,8 @@ class LlamaResponder:
     def __init__(
         self, body: LlamaCompletionRequest, active: ActiveRequest, service: Service
     ) -> None:
-        self.body, self.active = body, active
+        self.body = body
+        self.active = active
         if not 0 <= body.n_probs <= MAX_PROBS:
             raise ApiError(400, f"n_probs: must lie in 0..{MAX_PROBS}", param="n_probs")
         if body.repeat_penalty is not None:

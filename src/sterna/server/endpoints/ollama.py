@@ -110,7 +110,8 @@ class OllamaResponder:
         active: ActiveRequest,
         service: Service,
     ) -> None:
-        self.body, self.active = body, active
+        self.body = body
+        self.active = active
         self._messages = [_message(i, message) for i, message in enumerate(messages)]
         fields = sampling_of(body.options or {}, active.warnings.append)
         top = max(1, body.top_logprobs or 0) if body.logprobs else 0

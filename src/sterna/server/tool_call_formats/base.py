@@ -122,6 +122,10 @@ class ToolCallParser(ABC):
             self._give_up(found)
         return found
 
+    def _leave(self, rest: str) -> None:
+        """End the calls before a text."""
+        self._unsure, self._held, self.rest = "", "", rest
+
     def _open(self, found: list[ToolCallPart], final: bool) -> bool:
         trigger = "" if self.call_format.within else self.call_format.trigger
         if trigger and self._held.startswith(trigger):
@@ -168,7 +172,7 @@ class ToolCallParser(ABC):
             return False
         if self._unsure:
             found.append(ToolCallPart("text", self._unsure + before + closed))
-        self._unsure, self._held, self.rest = "", "", rest
+        self._leave(rest)
         return True
 
     def _give_up(self, found: list[ToolCallPart]) -> None:
@@ -176,7 +180,7 @@ class ToolCallParser(ABC):
         text = self._unsure + (self._held if self._unsure or not self.call_format.closes else "")
         if text:
             found.append(ToolCallPart("text", text))
-        self._unsure, self._held, self.rest = "", "", ""
+        self._leave("")
 
 
 class JsonToolCallParser(ToolCallParser):

@@ -165,7 +165,7 @@ class LayoutParser(ToolCallParser):
         frame, rest = self._layout.frame, self._held.lstrip(_SPACE)
         closes, separator = frame.closes.strip(_SPACE), frame.separator.strip(_SPACE)
         if self._count and closes and rest.startswith(closes):
-            self._held, self.rest = "", rest[len(closes) :]
+            self._leave(rest[len(closes) :])
             return True
         if self._count and separator and rest.startswith(separator):
             rest = rest[len(separator) :].lstrip(_SPACE)
@@ -192,11 +192,10 @@ class LayoutParser(ToolCallParser):
     def _end(self, found: list[ToolCallPart]) -> None:
         """End the calls; what is held is text."""
         if self._count:
-            self._held, self.rest = "", "" if self.cut else self._held
+            self._leave("" if self.cut else self._held)
         else:
             found.append(ToolCallPart("text", self._unsure + self._held))
-            self._held, self.rest = "", ""
-        self._unsure = ""
+            self._leave("")
 
     def _begin(self, found: list[ToolCallPart], final: bool) -> bool:
         head = self._layout.head.match(self._held)
