@@ -289,19 +289,19 @@ def _read_gguf(path: Path, layout: str | None, tower: Path | None, options: _Opt
     source = GgufWeights(
         file, options.format, options.head, config, options.threads, layout or "128"
     )
-    beside = None if tower is None else GgufModel(tower)
+    tower_file = None if tower is None else GgufModel(tower)
     towers = None
-    if beside is not None:
-        config = _with_tower(config, file, beside, asked=options.mmproj is not None)
-    if beside is not None and "vision_config" in config:
+    if tower_file is not None:
+        config = _with_tower(config, file, tower_file, asked=options.mmproj is not None)
+    if tower_file is not None and "vision_config" in config:
         from sterna.gguf.mmproj import MmprojWeights
 
         seeing = MmprojWeights(
-            beside, None, None, config, options.threads, modules=source.modules,
+            tower_file, None, None, config, options.threads, modules=source.modules,
             tensors=source.tensors,
         )  # fmt: skip
         towers = options.tower(lambda *_: seeing)
-    files = [one for model in (file, beside) if model for one in model.files.values()]
+    files = [one for model in (file, tower_file) if model for one in model.files.values()]
     with reading(files, options.progress):
         model = from_weights(
             config, path, lambda _: options.wrapped(source), extension=options.extension,

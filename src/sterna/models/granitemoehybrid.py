@@ -1,5 +1,5 @@
 """Granite 4: Granite with Mamba-2 in most layers, and an FFN that all tokens use, with or without
-experts beside it.
+experts next to it.
 
     x = x + r mamba(norm(x)),   or   x = x + r o(attention(q, k, v));
     x = x + r (experts(norm(x)) + shared(norm(x)))
