@@ -49,7 +49,7 @@ std::vector<float> attended(const KernelTable& table, KvType type,
     HugeBuffer scratch(static_cast<size_t>(kernels.scratch(kHeadDim)) + 64);
     const int64_t bytes = kv_head_bytes(type, kHeadDim);
     AttentionArgs a{};
-    a.q = q, a.out = to, a.limit = limit, a.window = call.window, a.rows = kRows;
+    a.q = q, a.out = to, a.limit = a.next = limit, a.window = call.window, a.rows = kRows;
     a.head_dim = kHeadDim, a.scale = 0.2f, a.cap = call.cap;
     a.sinks = call.sinks ? sinks : nullptr;
     a.pages = kPageTable, a.k_base = pages.data(), a.v_base = pages.data() + kPages * bytes;

@@ -479,7 +479,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "experts": ({"llama.expert_count": 8}, "ffn_gate"),
     "softcap": ({"llama.attn_logit_softcapping": 30.0}, "softcapping"),
     "partial rotation": ({"llama.rope.dimension_count": 32}, "rope.dimension_count"),
-    "tokenizer": ({"tokenizer.ggml.model": "bert"}, "bert"),
+    "tokenizer": ({"tokenizer.ggml.model": "rwkv"}, "rwkv"),
     "pre": ({"tokenizer.ggml.pre": "chameleon"}, "chameleon"),
 }
 

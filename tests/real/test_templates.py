@@ -8,18 +8,21 @@ from typing import Any
 
 import pytest
 from jinja2 import TemplateError
+from jinja2.exceptions import SecurityError
 from rendering import CONVERSATIONS, OPTIONS, load, oracle, rendered
 
 from sterna.errors import RequestError
 
 # Whether the name of a template's file is even, so that two workers share the work.
 HALVES = (0, 1)
+#: The ends of thoughts in families that a template has no switch for.
+CLOSES = ("</think>", "<|END_THINKING|>", "<|close|>think<|sep|>", "[BEGIN FINAL RESPONSE]")
 
 
 def closed(ours: str, text: str, options: dict[str, Any]) -> bool:
     """Whether ours has one thing more: an end of the thoughts that a template has no switch for."""
     off = options.get("variables", {}).get("enable_thinking") is False
-    return off and ours.startswith(text) and ours.removeprefix(text).strip() == "</think>"
+    return off and ours.startswith(text) and ours.removeprefix(text).strip() in CLOSES
 
 
 @pytest.mark.parametrize("half", HALVES)
@@ -39,6 +42,9 @@ def test_same_text_as_transformers(llama_cpp: Path, tmp_path: Path, half: int) -
             for options in OPTIONS:
                 try:
                     text = rendered(renderer, source, messages, options)
+                except SecurityError:  # lists that grow, in Kimi K2's
+                    template.render(messages, **options)
+                    ours_alone += 1
                 except TemplateError:
                     refused += 1
                     with pytest.raises(RequestError):

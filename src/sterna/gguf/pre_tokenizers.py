@@ -100,7 +100,6 @@ _NAMES: tuple[tuple[str, PreTokenizer], ...] = (
     ("chatglm-bpe smaug-bpe dbrx", PreTokenizer((LLAMA3,))),
     ("qwen2 deepseek-r1-qwen megrez stablelm2", PreTokenizer((QWEN2,), composed=True)),
     ("hunyuan kormo solar-open grok-2", PreTokenizer((QWEN2,))),
-    ("roberta-bpe", PreTokenizer((GPT2,))),
     ("jina-v5-nano", PreTokenizer((LLAMA3,), whole=True, opens=True)),
     ("qwen35", PreTokenizer((QWEN35,), composed=True)),
     ("tekken", PreTokenizer((TEKKEN,), whole=True, opens=True)),
@@ -111,7 +110,8 @@ _NAMES: tuple[tuple[str, PreTokenizer], ...] = (
     ("seed-coder", PreTokenizer((SEED,))),
     ("minicpm5", PreTokenizer((r"\p{N}{1,3}", _WORDS % r"\p{N}+"), whole=True)),
     (
-        "gpt-2 phi-2 olmo mpt jais gigachat a.x-4.0 mellum exaone4 trillion granite-docling",
+        "gpt-2 phi-2 olmo mpt jais gigachat a.x-4.0 mellum exaone4 trillion granite-docling "
+        "roberta-bpe",
         PreTokenizer((GPT2,)),
     ),
     (
