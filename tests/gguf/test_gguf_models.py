@@ -353,8 +353,8 @@ def test_nvfp4_with_scales_beside_it(tmp_path: Path) -> None:
     for name, (raw, kind) in file.items():
         shape = floats[hf_name(name)].shape if kind == "NVFP4" else raw.shape
         tensors.append((name, shape, int(gguf.GGMLQuantizationType[kind]), raw.tobytes()))
-    beside = {"attn_q.scale": 0.375, "ffn_up.scale": 1.0, "attn_q.input_scale": 0.01}
-    for name, value in beside.items():
+    factors = {"attn_q.scale": 0.375, "ffn_up.scale": 1.0, "attn_q.input_scale": 0.01}
+    for name, value in factors.items():
         tensors.append((f"blk.0.{name}", (1,), 0, np.float32(value).tobytes()))
     raw_file(tmp_path / "x.gguf", {"general.architecture": tiny.arch, **metadata(tiny)}, tensors)
     q = hf_name("blk.0.attn_q.weight")

@@ -13,6 +13,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 from helpers import ISAS, assert_same_bits
+from recurrent_steps import run_in_steps
 
 from sterna import _native, ops
 from sterna.graph import GraphBuilder, Heads, RecurrentHeads
@@ -112,24 +113,10 @@ def program(name: str, part: str) -> _native.Program:
 def run(
     name: str, part: str, isa: str, threads: int = 1, cuts: Iterable[int] = (N,), company: int = 0
 ) -> np.ndarray:
-    """float32 [N, width of the part]: in steps that end so, beside so many other sequences."""
-    p, cache = program(name, part), _native.KvCache([(1, 16)], 8, "f32")
+    """float32 [N, width of the part]: in steps that end so, with so many other sequences."""
     width = CASES[name].columns["end"] if part == "conv" else CASES[name].heads.v_width
     width = gated_channels(CASES[name]) if part in SHORT else width
-    states = [_native.State(p.state_bytes) for _ in range(company + 1) if p.state_bytes]
-    found, start = [], 0
-    for end in sorted({*cuts, N}):
-        tokens = np.arange(start, end, dtype=np.int32)
-        spans, fed = [], []
-        for i in range(company + 1):
-            pages = np.arange(2 * i, 2 * i + 2, dtype=np.int32)
-            spans.append((start, len(tokens), len(tokens) * (i == company), pages))
-            fed.append(np.roll(tokens, company - i))
-        logits = p.run(cache, np.concatenate(fed), spans, isa, threads, states=states)[0]
-        found.append(logits[:, :width].copy())
-        assert not states or states[-1].position == end
-        start = end
-    return np.concatenate(found)
+    return run_in_steps(program(name, part), width, N, isa, threads, cuts, company)
 
 
 def silu(x: np.ndarray) -> np.ndarray:

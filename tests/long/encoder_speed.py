@@ -1,4 +1,4 @@
-"""Texts a second of an encoder in int8, beside onnxruntime's CPU provider.
+"""Texts a second of an encoder in int8, next to onnxruntime's CPU provider.
 
     python tests/long/encoder_speed.py --shape bge-small --threads 2
 

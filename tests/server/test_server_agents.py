@@ -113,7 +113,7 @@ def elsewhere(union: Any, own: set[str]) -> list[dict[str, Any]]:
 
 
 def test_tools_of_openai_that_run_elsewhere(server: ServerProcess) -> None:
-    """Every type that the package knows, beside a function of the client's."""
+    """Every type that the package knows, next to a function of the client's."""
     module = pytest.importorskip("openai.types.responses.tool_param")
     tools = elsewhere(module.ToolParam, {"function"})
     assert {"web_search", "custom", "namespace", "mcp"} <= {tool["type"] for tool in tools}

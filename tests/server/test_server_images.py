@@ -104,6 +104,12 @@ def test_openai_chat(server: ServerProcess, expected: Any, files: str) -> None:
     assert "".join(c.choices[0].delta.content or "" for c in stream if c.choices) == text
 
 
+def test_lists_say_that_it_sees(server: ServerProcess) -> None:
+    shown = server.http.get("/props", params={"model": "seeing"}).json()  # it is loaded by this
+    assert shown["modalities"] == {"vision": True, "audio": False}
+    assert "vision" in server.http.get("/v1/models/seeing").json()["capabilities"]
+
+
 def test_openai_responses(server: ServerProcess, expected: Any) -> None:
     client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
     image: Any = {"type": "input_image", "image_url": data_url(png()), "detail": "auto"}

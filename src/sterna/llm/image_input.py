@@ -44,6 +44,11 @@ class ImageInput:
     ) -> None:
         self._model, self._tokenizer, self._open = model, tokenizer, open_processor
 
+    @property
+    def sees(self) -> bool:
+        """Whether the model takes images."""
+        return self._open is not None
+
     @cached_property
     def processor(self) -> ImageProcessor:
         """The processor; RequestError for a model of text alone.

@@ -255,6 +255,7 @@ def _with_own_norms(checkpoint: Checkpoint) -> Checkpoint:
 
 def _of_tower(_: ModuleType, source: WeightSource) -> WeightSource:
     """Return the source of a tower's weights, which keep the type that their file has."""
+    # All sources are dataclasses, which their protocol cannot say.
     return replace(source, format=None)  # type: ignore[type-var]
 
 

@@ -76,8 +76,9 @@ _ROWS = (
     *_only("web_search_options", (), "there is no web search", CHAT),
     *_only("modalities", (["text"],), "answers are text", CHAT),
     # vLLM
-    *_any("kv_transfer_params ec_transfer_params media_io_kwargs mm_processor_kwargs",
-          "there is one process, and it reads text only"),
+    *_any("kv_transfer_params ec_transfer_params", "there is one process"),
+    *_only("media_io_kwargs", ({},), "images are read as the checkpoint's files say", *BOTH),
+    *_only("mm_processor_kwargs", ({},), "images are read as the checkpoint's files say", *BOTH),
     *_any("length_penalty early_stopping", "belongs to beam search, which is refused"),
     *_any("spaces_between_special_tokens truncation_side return_token_offsets return_mm_kwargs"
           " routed_experts_prompt_start stream_interval guided_decoding_backend",

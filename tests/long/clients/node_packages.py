@@ -95,7 +95,7 @@ def test_openai_in_a_browser(server: Recorder, expected: str, tmp_path: Path) ->
     (tmp_path / "openai").symlink_to(modules / "openai")
     (tmp_path / "index.html").write_text("<title>Elsewhere</title>")
     handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
-    handler.func.extensions_map[".mjs"] = "text/javascript"  # type: ignore[attr-defined]
+    SimpleHTTPRequestHandler.extensions_map[".mjs"] = "text/javascript"
     files = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=files.serve_forever, daemon=True).start()
     with sync_api.sync_playwright() as playwright:

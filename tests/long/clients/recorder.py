@@ -53,7 +53,7 @@ class Recorder:
     exchanges: list[Exchange] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Start."""
+        """Bind a free port of the loopback and answer from a thread."""
         handler = type("Handler", (_Handler,), {"recorder": self})
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._http.daemon_threads = True

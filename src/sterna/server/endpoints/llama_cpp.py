@@ -208,7 +208,7 @@ async def props(request: Request) -> Response:
                 "model_alias": loaded.name,
                 "model_path": loaded.name,  # clients never see paths
                 "chat_template": llm.template.source if llm.template else "",
-                "modalities": {"vision": False, "audio": False},
+                "modalities": {"vision": llm.renderer.images.sees, "audio": False},
                 "build_info": f"sterna {__version__}",
                 "is_sleeping": False,
             }
