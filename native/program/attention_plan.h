@@ -1,11 +1,13 @@
 // How the queries of a batch become units of attention, for the layers that have the same heads.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <vector>
 
 #include "program/batch.h"
 #include "program/kv_cache.h"
+#include "units/kernel_table.h"
 
 namespace sterna {
 
@@ -52,11 +54,14 @@ class AttentionPlan {
     std::optional<bool> bidirectional{};
     bool chunks_only = false;  // no unit has more than one chunk, so that units take about as long
 
-    // The position after the last one that token n of the batch sees.
-    int32_t limit(const Batch& batch, const BatchRows& rows, int64_t n) const {
+    // The position after the last one that token n of the batch sees. window: of a layer; so many positions a bidirectional
+    // query sees from its own on.
+    int32_t limit(const Batch& batch, const BatchRows& rows, int64_t n,
+                  int32_t window = kNoWindow) const {
         const auto i = static_cast<size_t>(n);
         if (!bidirectional.value_or(false)) return rows.limit_of[i];
-        return batch.sequences[static_cast<size_t>(rows.sequence_of[i])].end();
+        const int64_t end = batch.sequences[static_cast<size_t>(rows.sequence_of[i])].end();
+        return static_cast<int32_t>(std::min(end, int64_t{rows.position_of[i]} + window));
     }
 
   private:

@@ -32,12 +32,33 @@ FILES: dict[str, tuple[str, dict[str, Any]]] = {
     "xlm-roberta-score": ("bert", {"pooling_type": 4}),
     "nomic-bert": ("nomic-bert", {"rope.freq_base": 1000.0}),
     "jina-v3": ("jina-bert-v3", {"rope.freq_base": 20000.0}),
+    "modernbert": (
+        "modern-bert",
+        {
+            "rope.freq_base": 160000.0, "rope.freq_base_swa": 10000.0,
+            "attention.sliding_window": 20, "attention.sliding_window_pattern": 3,
+        },
+    ),
+    "modernbert-score": (
+        "modern-bert",
+        {
+            "rope.freq_base": 160000.0, "rope.freq_base_swa": 10000.0, "pooling_type": 4,
+            "attention.sliding_window": 20, "classifier.pooling_type": 2,
+        },
+    ),
     "eurobert": ("eurobert", {"rope.freq_base": 10000.0, "attention.head_count_kv": 2}),
+    "embedding-gemma": (
+        "gemma-embedding",
+        {
+            "rope.freq_base": 1e6, "attention.sliding_window": 20, "attention.key_length": 24,
+            "attention.value_length": 24, "attention.head_count_kv": 2,
+        },
+    ),
 }  # fmt: skip
-_RMS = {"eurobert": 1e-5}
+_RMS = {"eurobert": 1e-5, "gemma-embedding": 1e-6}
 
 
-def tensors(folder: Path, row: str) -> dict[str, np.ndarray]:
+def tensors(folder: Path, arch: str, row: str) -> dict[str, np.ndarray]:
     """The checkpoint's, as a converter hands them to the table of names."""
     found = {}
     for name, tensor in load_file(folder / "model.safetensors").items():
@@ -45,8 +66,12 @@ def tensors(folder: Path, row: str) -> dict[str, np.ndarray]:
         w = tensor.float().numpy()
         if name.startswith("pooler."):
             continue
+        if arch == "modern-bert" and name.startswith("classifier."):
+            name = name.replace("classifier", "classifier.out_proj")
         if name.startswith("embeddings.position_embeddings") and "roberta" in row:
             w = w[272:]  # behind that of its pad token
+        if arch == "gemma-embedding" and "norm" in name:
+            w = w + np.float32(1)
         found[name] = w
     return found
 
@@ -86,7 +111,7 @@ def write(path: Path, folder: Path, row: str, *, pair_types: bool = True) -> Pat
     add_vocabulary(writer, test_encoders.word_pieces(pair_types))
     kind = next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == arch)
     names = gguf.get_tensor_name_map(kind, sizes["num_hidden_layers"])
-    for name, tensor in tensors(folder, row).items():
+    for name, tensor in tensors(folder, arch, row).items():
         target = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert target is not None, name
         writer.add_tensor(target, np.ascontiguousarray(tensor))

@@ -1,4 +1,5 @@
-"""Attention in both directions, and rows of parts of a pair, against numpy in float64."""
+"""Attention in both directions, windows on both sides, rows of parts of a pair, and means of texts,
+against numpy in float64."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def texts() -> list[np.ndarray]:
     return [rng.integers(0, VOCAB, n).astype(np.int32) for n in LENGTHS]
 
 
-def run(isa: str, threads: int, kv: str = "f32", alone: int | None = None) -> np.ndarray:
+def run(
+    isa: str, threads: int, kv: str = "f32", alone: int | None = None, window: int | None = None
+) -> np.ndarray:
     """What attention makes of all texts, or of one alone, float32 [tokens, q]."""
     cache = _native.KvCache([(KV_HEADS, DIM)], 16, kv)
     chosen = range(len(LENGTHS)) if alone is None else [alone]
@@ -44,14 +47,14 @@ def run(isa: str, threads: int, kv: str = "f32", alone: int | None = None) -> np
         pages += count
         ids.append(text)
     seconds = [(n, SECOND[i]) for n, i in enumerate(chosen) if i in SECOND]
-    how = Attention(None, bidirectional=True)
+    how = Attention(None, window, bidirectional=True)
     rows = program(how).run(
         cache, np.concatenate(ids), spans, isa, threads, second_parts=seconds
     )[0]  # fmt: skip
     return rows[:, :Q]
 
 
-def expected() -> np.ndarray:
+def expected(window: int = 1 << 30) -> np.ndarray:
     """The definition."""
     out = []
     for i, text in enumerate(texts()):
@@ -60,28 +63,53 @@ def expected() -> np.ndarray:
         q, k, v = (a.reshape(len(text), -1, DIM) for a in np.split(row, [Q, Q + KV], axis=1))
         k, v = (np.repeat(a, HEADS // KV_HEADS, axis=1) for a in (k, v))
         scores = np.einsum("ihd,jhd->hij", q, k) / DIM**0.5
+        at = np.arange(len(text))
+        scores[:, abs(at[:, None] - at) >= window] = -np.inf
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         weights /= weights.sum(-1, keepdims=True)
         out.append(np.einsum("hij,jhd->ihd", weights, v).reshape(len(text), -1))
     return np.concatenate(out)
 
 
-def test_every_position_sees_the_whole_text() -> None:
+@pytest.mark.parametrize("window", [1 << 30, 1, 33, 290])
+def test_positions_see_the_whole_text_or_a_window_on_both_sides(window: int) -> None:
     """And the second part of a pair has a row of its own."""
-    first = run(ISAS[0], 1)
-    np.testing.assert_allclose(first, expected(), rtol=1e-4, atol=2e-6)
+    first = run(ISAS[0], 1, window=window)
+    np.testing.assert_allclose(first, expected(window), rtol=1e-4, atol=2e-6)
     for isa in ISAS:
         for threads in (1, 3, 8):
-            assert_same_bits(run(isa, threads), first)
+            assert_same_bits(run(isa, threads, window=window), first)
 
 
 @pytest.mark.parametrize("kv", ["i16", "i8", "f16", "f32"])
-def test_a_text_alone_has_the_same_bits(kv: str) -> None:
-    """As among others, on few threads and on many."""
-    together = np.split(run(ISAS[0], 8, kv), np.cumsum(LENGTHS)[:-1])
+@pytest.mark.parametrize("window", [None, 33])
+def test_a_text_alone_has_the_same_bits(kv: str, window: int | None) -> None:
+    """As among others, on few threads and on many; and integer keys give nearly the values."""
+    together = np.split(run(ISAS[0], 8, kv, window=window), np.cumsum(LENGTHS)[:-1])
+    close = {"i8": 0.1, "i16": 2e-3, "f16": 2e-3, "f32": 1e-5}[kv]
+    assert abs(np.concatenate(together) - expected(window or 1 << 30)).max() < close
     for i, rows in enumerate(together):
         for threads in (1, 16):
-            assert_same_bits(run(ISAS[-1], threads, kv, alone=i), rows)
+            assert_same_bits(run(ISAS[-1], threads, kv, alone=i, window=window), rows)
+
+
+def test_means_of_texts() -> None:
+    """In the place of each row that is wanted, added in the order of tokens."""
+
+    def rows(mean: bool, wanted: tuple[int, int], threads: int) -> np.ndarray:
+        g = GraphBuilder(Heads(HEADS, KV_HEADS, DIM))
+        x = g.attention(g.embed(ops.pack(TABLE, format="f32")), 0, Attention(None))
+        g.linear(g.select(x, mean), ops.pack(np.eye(Q, dtype=np.float32), format="f32"), "lm_head")
+        pages = np.arange(16, dtype=np.int32)
+        spans = [(0, LENGTHS[i], wanted[i], pages[5 * i :]) for i in (0, 1)]
+        cache, ids = _native.KvCache([(KV_HEADS, DIM)], 16, "f32"), np.concatenate(texts()[:2])
+        return g.graph.compile().run(cache, ids, spans, ISAS[-1], threads)[0]
+
+    each = np.split(rows(False, LENGTHS[:2], 1), [LENGTHS[0]])
+    means = [np.cumsum(row.astype(np.float64), axis=0)[-1] / len(row) for row in each]
+    expected = np.stack([means[0], means[1], means[1]]).astype(np.float32)
+    for threads in (1, 3):
+        assert_same_bits(rows(True, (1, 2), threads), expected)
 
 
 def test_a_layer_that_looks_back_is_told_apart() -> None:

@@ -64,15 +64,15 @@ WORDS = ["A cat sleeps", "the kitten naps near the door of a house", "bread", "t
 PAIRS = [("who sleeps ?", text) for text in WORDS]
 #: Row of MODELS -> its pooling and the layers behind it: features, bias, activation.
 ENCODERS: dict[str, tuple[str, list[tuple[int, bool, type]]]] = {
-    **dict.fromkeys(("bert", "xlm-roberta", "gte", "eurobert"), ("mean", [])),
-    **dict.fromkeys(("nomic-bert", "jina-v3"), ("cls", [])),
-    "jina-v3-types": ("mean", [(96, False, torch.nn.Identity), (64, False, torch.nn.Identity)]),
+    **dict.fromkeys(("bert", "modernbert", "xlm-roberta", "gte", "eurobert"), ("mean", [])),
+    **dict.fromkeys(("nomic-bert", "jina-v3", "modernbert-biased"), ("cls", [])),
+    "embedding-gemma": ("mean", [(96, False, torch.nn.Identity), (64, False, torch.nn.Identity)]),
     "roberta": ("mean", [(48, True, torch.nn.Tanh)]),
 }
 
 
 #: Least cosines in int8 of models with RMSNorms, whose untrained layers amplify what is rounded.
-INT8 = {"eurobert": 0.999}
+INT8 = {"eurobert": 0.999, "embedding-gemma": 0.998}
 #: The width of bge-small, for which rounding to int8 is meant.
 WIDE = {"hidden_size": 384, "intermediate_size": 1536, "head_dim": 64, "num_attention_heads": 6}
 
@@ -131,7 +131,8 @@ def test_encoders(row: str, form: str | None, tmp_path: Path) -> None:
 
 
 CROSS_ENCODERS = [
-    "bert-score", "roberta-score", "jina-v3-score", "gte-score",
+    "bert-score", "roberta-score", "modernbert-score", "modernbert-score-mean", "jina-v3-score",
+    "gte-score",
 ]  # fmt: skip
 
 

@@ -50,6 +50,9 @@ SAYS_NOTHING = {
     "time_step_min", "time_step_max", "time_step_floor", "residual_in_fp32",
     "rescale_prenorm_residual", "moe_shared_expert_overlap", "mtp_layers_block_type",
     "mask_token_id",
+    "initializer_cutoff_factor",
+    "cls_token_id", "mlp_dropout", "decoder_bias", "sparse_prediction",
+    "deterministic_flash_attn", "sparse_pred_ignore_index",
 }  # fmt: skip
 #: Those that follow from others, which an architecture's `complete` fills in.
 FOLLOWS = {
@@ -61,7 +64,7 @@ FOLLOWS = {
 #: Fields that older files have, in the place of rope_parameters and layer_types.
 OLDER = {
     "rope_theta", "partial_rotary_factor", "rope_local_base_freq", "full_attention_interval",
-    "global_head_dim",
+    "global_head_dim", "global_rope_theta", "local_rope_theta", "global_attn_every_n_layers",
 }  # fmt: skip
 
 

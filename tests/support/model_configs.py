@@ -143,6 +143,7 @@ _EPSILON = {"attention.layer_norm_epsilon": 1e-5}  # of LayerNorms
 
 #: Encoders have as many heads for keys, and no pads among the tokens.
 _ENCODER: dict[str, Any] = {"num_key_value_heads": None, "layer_norm_eps": 1e-5}
+_MODERN: dict[str, Any] = {"num_key_value_heads": None, "pad_token_id": 0, "local_attention": 20}
 _BEHIND_PADS = {**_ENCODER, "pad_token_id": 271, "max_position_embeddings": 400}
 MODELS: dict[str, Saved] = {
     "llama": Saved("LlamaForCausalLM"),
@@ -981,6 +982,27 @@ MODELS: dict[str, Saved] = {
     "xlm-roberta-score": Saved(
         "XLMRobertaForSequenceClassification", {**_BEHIND_PADS, "num_labels": 1}
     ),
+    "modernbert": Saved("ModernBertModel", _MODERN),
+    "modernbert-biased": Saved(
+        "ModernBertModel",
+        {
+            **_MODERN, "norm_bias": True, "attention_bias": True, "mlp_bias": True,
+            "norm_eps": 1e-2, "hidden_activation": "silu",
+            "layer_types": [SLIDING, FULL, SLIDING, SLIDING, FULL],
+            "rope_parameters": {
+                FULL: {"rope_type": "default", "rope_theta": 5000.0},
+                SLIDING: {"rope_type": "default", "rope_theta": 100.0},
+            },
+        },
+    ),
+    "modernbert-score": Saved("ModernBertForSequenceClassification", {**_MODERN, "num_labels": 1}),
+    "modernbert-score-mean": Saved(
+        "ModernBertForSequenceClassification",
+        {
+            **_MODERN, "num_labels": 1, "classifier_pooling": "mean", "classifier_bias": True,
+            "norm_bias": True,
+        },
+    ),
     "jina-v3": Saved("JinaEmbeddingsV3Model", _ENCODER),
     "jina-v3-types": Saved(
         "JinaEmbeddingsV3Model",
@@ -998,6 +1020,13 @@ MODELS: dict[str, Saved] = {
     "eurobert": Saved("EuroBertModel", {"num_key_value_heads": 2}),
     "eurobert-biased": Saved(
         "EuroBertModel", {"attention_bias": True, "mlp_bias": True, "rms_norm_eps": 1e-2}
+    ),
+    "embedding-gemma": Saved(
+        "Gemma3TextModel",
+        {
+            "head_dim": 24, "query_pre_attn_scalar": 24, "sliding_window": 20,
+            "use_bidirectional_attention": True,
+        },
     ),
     "roberta": Saved("RobertaModel", _BEHIND_PADS),
     "roberta-score": Saved("RobertaForSequenceClassification", {**_BEHIND_PADS, "num_labels": 1}),
@@ -1034,6 +1063,7 @@ _TWO_ROUTED = {
 }  # fmt: skip
 _ALL_KEYS = {"num_key_value_heads": 4}
 _SCORES = {**_ALL_KEYS, "num_labels": 1}
+_TWO_MODERN = {**_ALL_KEYS, "local_attention": 48, "layer_types": [SLIDING, FULL]}
 _TWO_WINDOWS = {"sliding_window": 48, "layer_types": [SLIDING, FULL]}
 _LATE = {**YARN, "rope_theta": 10000.0, "llama_4_scaling_beta": 0.5}  # queries grow
 #: Of two layers that see the same keys; with one more, which has a window.
@@ -1057,6 +1087,10 @@ DIGESTED: dict[str, dict[str, Any]] = {
     "Qwen3ForSequenceClassification": {"num_labels": 1},
     **dict.fromkeys(("BertForSequenceClassification", "RobertaForSequenceClassification"), _SCORES),
     "XLMRobertaForSequenceClassification": _SCORES,
+    "ModernBertModel": _TWO_MODERN,
+    "ModernBertForSequenceClassification": {
+        **_TWO_MODERN, "num_labels": 1, "classifier_pooling": "mean"
+    },
     "Gemma2ForCausalLM": {"sliding_window": 48, "query_pre_attn_scalar": 64},
     **dict.fromkeys(("Gemma3ForCausalLM", "Gemma3TextModel"), _TWO_WINDOWS),
     "Gemma3ForConditionalGeneration": {"text_config": _TWO_WINDOWS},

@@ -27,7 +27,6 @@ class AttentionOp final : public Op {
         f.require(plan_.bidirectional.value_or(bidirectional) == bidirectional,
                   "attention.bidirectional", "must be the same in all layers of these heads");
         plan_.bidirectional = bidirectional;
-        f.require(!bidirectional || !window, "attention.window", "must not be bidirectional");
         const AttentionHeads& heads = plan_.heads;
         scale_ = f.maybe_number("attention.scale")
                      ? f.factor("attention.scale")
@@ -141,7 +140,7 @@ struct AttentionOp::Call {
                 to[a.rows] = dst.row(n) + head * heads.outputs();
                 out[a.rows] =
                     a.head_dim == heads.outputs() ? to[a.rows] : padded_out + a.rows * a.head_dim;
-                limit[a.rows] = plan.limit(step.batch, rows, n);
+                limit[a.rows] = plan.limit(step.batch, rows, n, a.window);
                 next[a.rows] = rows.position_of[static_cast<size_t>(n)] + 1;
                 if (a.sinks) sinks[a.rows] = sinks_of_heads[static_cast<size_t>(head)];
                 ++a.rows;
@@ -163,8 +162,10 @@ struct AttentionOp::Call {
     void chunk(int index, bool of_several, bool queries_ready) {
         a.queries_ready = queries_ready;
         if (of_several) std::fill_n(limit, a.rows, (index + 1) * kChunkPositions);
-        // Chunks are those of a layer without a window: of others some lie before it.
-        if (index >= first_attention_chunk(a)) kernels.chunk(a, index);
+        // Chunks are those of a layer without a window: of others some lie outside.
+        const bool seen =
+            index >= first_attention_chunk(a) && index < attention_chunks(a.limit[a.rows - 1]);
+        if (seen) kernels.chunk(a, index);
         a.rows = 0;
     }
 
@@ -198,7 +199,7 @@ struct AttentionOp::Call {
 KeyPages AttentionOp::first_keys(const Step& step, const AttentionUnit& unit) const {
     const QueryBlock& block = plan_.blocks[static_cast<size_t>(unit.block)];
     const auto limit = [&](int n) {
-        return int64_t{plan_.limit(step.batch, work.rows, block.first + n)};
+        return int64_t{plan_.limit(step.batch, work.rows, block.first + n, window_)};
     };
     const int64_t next = work.rows.position_of[static_cast<size_t>(block.first)] + int64_t{1};
     const int64_t seen = std::max<int64_t>(0, next - window_);

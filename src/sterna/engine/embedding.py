@@ -82,7 +82,7 @@ def classify(
     adapter: Adapter | None = None,
 ) -> F32:
     """Return the logits of each text, float32 [texts, labels], or [texts, vocab] of a model without
-    labels: by its first or its last token.
+    labels: by its first or last token, or the mean of all.
 
     texts: token ids and the position where the second text of a pair begins.
     """
@@ -95,7 +95,7 @@ def classify(
             inputs = []
             for i, begin, end in step:
                 tokens, second = texts[i]
-                wanted = {"first": end - begin, "last": int(end == len(tokens))}[row]
+                wanted = {"first": end - begin, "mean": 1, "last": int(end == len(tokens))}[row]
                 inputs.append(
                     StepInput(
                         sequences[i], tokens[begin:end], wanted, adapter=adapter,

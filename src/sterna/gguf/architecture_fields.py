@@ -11,7 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 from sterna.errors import ModelFormatError, UnsupportedModelError, brief
-from sterna.gguf.encoder_fields import bert_fields, scorer_fields
+from sterna.gguf.encoder_fields import (
+    bert_fields,
+    dense_fields,
+    modern_bert_fields,
+    scorer_fields,
+)
 from sterna.gguf.file import GgufModel
 from sterna.gguf.metadata import Metadata
 from sterna.gguf.recurrent_fields import (
@@ -56,14 +61,14 @@ def _gemma_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[s
     in llama.cpp.
     """
     m = model.metadata
-    is_27b = fields["num_hidden_layers"] == {"gemma2": 46, "gemma3": 62}[name]
+    is_27b = fields["num_hidden_layers"] == {"gemma2": 46, "gemma3": 62}.get(name)
     width = fields["hidden_size"] // fields["num_attention_heads"]
     scalar = width if is_27b else fields["head_dim"]
     found: dict[str, Any] = {"query_pre_attn_scalar": scalar}
     for cap in ("attn_logit_softcapping", "final_logit_softcapping"):
         if f"{name}.{cap}" in m:
             found[cap] = m.number(f"{name}.{cap}") or None
-    if name == "gemma3":
+    if name != "gemma2":
         found["rope_local_base_freq"] = m.number(f"{name}.rope.freq_base_swa", 10000.0)
     return found
 
@@ -71,6 +76,11 @@ def _gemma_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[s
 def _qwen3_fields(model: GgufModel, _: str, __: dict[str, Any]) -> dict[str, Any]:
     """Return the class of a model that ranks."""
     return scorer_fields(model, "Qwen3ForSequenceClassification")
+
+
+def _gemma_embedding_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return Gemma 3's fields, and the layers behind the pooling."""
+    return _gemma_fields(model, name, fields) | dense_fields(model, fields)
 
 
 def _gemma4_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
@@ -325,7 +335,8 @@ def _both(first: Further, second: Further) -> Further:
 
 
 _FURTHER: dict[str, Further] = {
-    "bert": bert_fields,
+    "bert": bert_fields, "gemma-embedding": _gemma_embedding_fields,
+    "modern-bert": modern_bert_fields,
     "jina-bert-v3": bert_fields,  "nomic-bert": bert_fields,
     "apertus": _apertus_fields, "deepseek2": _deepseek2_fields, "dots1": _deepseek_fields,
     "falcon": _falcon_fields, "falcon-h1": falcon_h1_fields, "gemma2": _gemma_fields,

@@ -6,8 +6,9 @@ from typing import Any
 
 from sterna.errors import UnsupportedModelError
 from sterna.gguf.file import GgufModel
+from sterna.models.config import FULL, SLIDING
 
-__all__ = ["bert_fields", "scorer_fields"]
+__all__ = ["bert_fields", "dense_fields", "modern_bert_fields", "scorer_fields"]
 
 
 def bert_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
@@ -20,6 +21,33 @@ def bert_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str
     return found
 
 
+def modern_bert_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return windows and rotations, the activation, and a cross-encoder's class."""
+    m, n, theta = model.metadata, fields["num_hidden_layers"], fields["rope_theta"]
+    window, pattern = fields["sliding_window"], f"{name}.attention.sliding_window_pattern"
+    if pattern in m and m.is_array(pattern):
+        windowed = m.flags(pattern, n)
+    else:
+        every = m.integer(pattern, 3)
+        if every < 1:
+            raise m.error(pattern, "at least 1", every)
+        windowed = [i % every != 0 for i in range(n)]
+    found = {
+        "layer_types": [SLIDING if w and window else FULL for w in windowed],
+        "local_attention": window or 2,
+        "global_rope_theta": theta,
+        "local_rope_theta": m.number(f"{name}.rope.freq_base_swa", theta),
+        "hidden_act": m.text(f"{name}.hidden_activation", fields["hidden_act"]),
+        "norm_bias": "output_norm.bias" in model.tensors,
+        "classifier_bias": "cls.bias" in model.tensors,
+        "classifier_pooling": (
+            "cls" if m.integer(f"{name}.classifier.pooling_type", 1) == 2 else "mean"
+        ),
+    }
+    parts = ("cls", "cls.norm", "cls.output")
+    return found | _scoring_fields(model, "ModernBertForSequenceClassification", parts)
+
+
 def scorer_fields(model: GgufModel, scoring: str) -> dict[str, Any]:
     """Return the class of a language model that ranks; a head of two rows is yes and no, and the
     template named rerank is how the model is asked."""
@@ -30,6 +58,18 @@ def scorer_fields(model: GgufModel, scoring: str) -> dict[str, Any]:
     if rows == 2:
         found["scoring"] = {"format": m.text("tokenizer.chat_template.rerank")}
     return found
+
+
+def dense_fields(model: GgufModel, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the pooling with the layers behind it, if the file has them."""
+    dense = list[dict[str, Any]]()
+    for tensor in ("dense_2.weight", "dense_3.weight"):
+        info = model.tensors.get(tensor)
+        if info is not None and len(info.shape) == 2:
+            features, inputs = info.shape
+            dense.append({"inputs": inputs, "features": features, "activation": "Identity"})
+    has = dense and "pooling" in fields
+    return {"pooling": {**fields["pooling"], "dense": dense}} if has else {}
 
 
 def _scoring_fields(model: GgufModel, scoring: str, parts: tuple[str, ...]) -> dict[str, Any]:

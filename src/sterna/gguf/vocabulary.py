@@ -219,7 +219,7 @@ class Vocabulary:
         """Set the tokens around an encoder's text, and those around a pair.
 
         BERT's separator has a key of its own, or is the end of a text. `add_sep_token` says that
-        there are two between the parts.
+        there are two between the parts; ModernBERT's files have it for another reason.
         """
         metadata = self._metadata
         named = {"gpt2": ("<s>", "</s>"), "t5": ("<s>", "</s>")}.get(self._kind, ("[CLS]", "[SEP]"))
@@ -232,7 +232,9 @@ class Vocabulary:
         end = self._ids.get(named[1]) if end is None else end
         if first is None or end is None:
             raise metadata.error(f"{PREFIX}bos_token_id", "an id, and one that ends a text", None)
-        twice = self._kind != "bert" and metadata.boolean(f"{PREFIX}add_sep_token", True)
+        architecture = metadata.text("general.architecture")
+        twice = self._kind != "bert" and architecture != "modern-bert"
+        twice = twice and metadata.boolean(f"{PREFIX}add_sep_token", True)
         kinds = self._kind == "bert" and metadata.integer(f"{PREFIX}token_type_count", 2) > 1
         backend.post_processor = around(self.tokens, first, end, twice=twice, kinds=kinds)
 

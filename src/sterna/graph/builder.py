@@ -521,10 +521,13 @@ class GraphBuilder:
             CombineOp(name=name, output=out, x=x, shares=route.shares, residual=residual)
         )
 
-    def select(self, x: Value) -> Value:
-        """Go on with the rows of x whose logits are wanted; all that follows runs only on them."""
+    def select(self, x: Value, mean: bool = False) -> Value:
+        """Go on with the rows of x whose logits are wanted; all that follows runs only on them.
+
+        mean: with the mean of its sequence's new rows in the place of each.
+        """
         self.selected = True
-        return self._add(SelectOp(name="select", output=Value(x.width), x=x))
+        return self._add(SelectOp(name="select", output=Value(x.width), x=x, mean=mean))
 
 
 def _pieces(values: F32, sizes: list[int]) -> list[F32]:

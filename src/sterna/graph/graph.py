@@ -18,6 +18,7 @@ from sterna.graph.ops import (
     Op,
     RopeOp,
     RowwiseOp,
+    SelectOp,
     SquaresOp,
     Value,
     WeightOp,
@@ -73,10 +74,12 @@ class Graph:
 
     @property
     def kv_windows(self) -> list[int | None]:
-        """For each of these layers, how many of the last positions are read at most; None: all."""
+        """For each of these layers, how many of the last positions are read at most; None: all, as
+        in an encoder, whose texts are read in one step."""
         seen: list[list[int | None]] = [[] for _ in self.kv_heads]
         for op in self.attention_layers:
-            seen[op.layer].append(op.attention.window)
+            how = op.attention
+            seen[op.layer].append(None if how.bidirectional else how.window)
         return [
             None if None in windows else max((w for w in windows if w is not None), default=None)
             for windows in seen
@@ -92,8 +95,13 @@ class Graph:
 
     def without_head(self) -> Graph:
         """Return the model up to its last norm, which gives hidden states of the selected rows."""
-        last = max(i for i, op in enumerate(self.ops) if op.is_norm)
-        return replace(self, ops=self.ops[: last + 1])
+        heads = (i for i, op in enumerate(self.ops) if op.selected and isinstance(op, LinearOp))
+        last = max(i for i, op in enumerate(self.ops[: next(heads)]) if op.is_norm)
+        ops = self.ops[: last + 1]
+        if not ops[-1].selected:  # a classifier of the mean of all rows
+            x = ops[-1].output
+            ops.append(SelectOp(name="select", output=Value(x.width), x=x, selected=True))
+        return replace(self, ops=ops)
 
     def observed(self) -> Graph:
         """Return the model with a program that adds up squares of its layers' inputs, by column.

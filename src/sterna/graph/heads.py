@@ -59,7 +59,8 @@ class Attention:
     """How a layer attends.
 
     rotary: of its queries and keys, None where it has none.
-    window: a position sees so many of the last positions, itself included; None: all.
+    window: a position sees so many of the last positions, itself included, and with `bidirectional`
+    as many of the next ones; None: all.
     scale: of scores, None for head_dim^-1/2. cap: scores become cap * tanh(score / cap); 0: none.
     sinks: for each query head one more score, as it is, of a position without a value: it takes its
     share of the weights, and adds nothing; (): none.

@@ -53,7 +53,7 @@ class TransformerConfig:
     bidirectional: bool = False  # an encoder, whose tokens see their whole text
     labels: int = 0  # of a classifier of texts; 0: it is none
     sees: bool = field(default=False, compare=False)  # its tower has been read
-    label_row: str = "first"  # what it reads: the "first" or the "last" token
+    label_row: str = "first"  # what it reads: the "first" or "last" token, or the "mean" of all
 
     @property
     def heads(self) -> Heads:

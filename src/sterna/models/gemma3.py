@@ -16,6 +16,7 @@ from sterna.models.config import FULL, SLIDING, TransformerConfig
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import INPUT_NORMS, QK_NORMS, SOFT_CAPS, SWA_BASE
 from sterna.models.layers import HeadNorms
+from sterna.models.pooling import DENSE
 from sterna.models.rotations import rotations_of
 from sterna.models.vision import siglip, vit
 from sterna.models.vision.patches import average_pool
@@ -25,6 +26,7 @@ from sterna.weights.sources import Linear, WeightSource
 ARCHITECTURES = ("Gemma3ForCausalLM", "Gemma3TextModel", "Gemma3ForConditionalGeneration")
 ACTIVATION = gemma2.ACTIVATION
 TERNARY = False  # float tensors of linear layers are the weights themselves
+ENCODER = True
 DEFAULTS: dict[str, Any] = {
     **gemma2.DEFAULTS, "vocab_size": 262208, "max_position_embeddings": 131072, "rope_theta": 1e6,
     "rope_local_base_freq": 10000.0, "sliding_window_pattern": 6, "attn_logit_softcapping": None,
@@ -39,6 +41,11 @@ GGUF = {
         period=6,
     )
 }
+GGUF["gemma-embedding"] = replace(
+    GGUF["gemma3"], architecture=ARCHITECTURES[1], encoder=True,
+    unsaid={"use_bidirectional_attention": True},
+    outer={DENSE.format(i): f"dense_{i + 2}" for i in range(2)},
+)  # fmt: skip
 TOWER, PROJECTION = siglip.VIT.patch_matrix, "multi_modal_projector.mm_input_projection"
 SKIPPED = towers.SKIPPED
 PREFIXES = {
@@ -63,6 +70,8 @@ def complete(f: Fields) -> dict[str, Any]:
             },
         ),
     }
+    if f.flag("use_bidirectional_attention"):  # a window of 2n is n positions on both sides
+        found["sliding_window"] = f.count("sliding_window") // 2 + 1
     if f.config.get("layer_types") is None:
         n, pattern = f.n_layers, f.count("sliding_window_pattern")
         found["layer_types"] = [SLIDING if (i + 1) % pattern else FULL for i in range(n)]
