@@ -39,12 +39,12 @@ GroupScales group_scales(const PyGroups& groups, const Weight& w, const FormatKe
         require(w.zero_x2 == 2 * f.super_offset,
                 "zero_x2: must be that of the layout's super-blocks");
     } else {
-        require(f.groups, "groups: this layout has one scale for each row");
+        require(f.groups || f.long_groups, "groups: this layout has one scale for each row");
         require(f.minima || !minima, "groups: this layout has no minima");
         require(w.zero_x2 % 2 == 0 || !f.even_offset,
                 "zero_x2: must be even where this layout has groups");
-        require(x_group == kGroupK || (f.long_groups && x_group == kLongGroupK),
-                "x_group: must be 32, or 256 where the layout has such kernels");
+        require((f.groups && x_group == kGroupK) || (f.long_groups && x_group == kLongGroupK),
+                "x_group: must be 32 or 256, and one that the layout has kernels for");
         require(group % x_group == 0 && w.padded_k % x_group == 0,
                 "group: must be a multiple of 32, and of the activations' groups");
     }

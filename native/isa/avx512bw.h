@@ -8,9 +8,9 @@ namespace {
 
 constexpr bool kPairSums16 = true;
 
-inline VI b_lookup(const uint8_t* t, VI code) {
-    return _mm512_shuffle_epi8(b_table(t), _mm512_and_si512(code, _mm512_set1_epi8(15)));
-}
+inline VI b_index(VI code) { return _mm512_and_si512(code, _mm512_set1_epi8(15)); }
+inline VI b_lookup_at(const uint8_t* t, VI index) { return _mm512_shuffle_epi8(b_table(t), index); }
+inline VI b_lookup(const uint8_t* t, VI code) { return b_lookup_at(t, b_index(code)); }
 inline VI b_lookup_high(const uint8_t* t, VI code) { return b_lookup(t, i_shr<4>(code)); }
 inline VI b_lookup_mirrored(const int8_t* t, VI code) {
     const __m512i half =

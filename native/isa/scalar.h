@@ -62,13 +62,17 @@ inline VI b_lookup_mirrored(const int8_t* t, VI code) {
 // kLanes bytes, a lane each; signed ones.
 inline VI i_load_u8(const uint8_t* p) { STERNA_LANES(VI, p[i]); }
 inline VI i_load_i8(const uint8_t* p) { STERNA_LANES(VI, static_cast<int8_t>(p[i])); }
-// Bytes t[c % 16] of a table of 16 bytes.
-inline VI b_lookup(const uint8_t* t, VI code) {
+// The index c % 16 of every byte. A unit may leave other bits where its lookup does not see them.
+inline VI b_index(VI code) { return i_and(code, i_set1(0x0F0F0F0F)); }
+// Bytes t[i] of a table of 16 bytes for indices of b_index, or what i_xor made of such.
+inline VI b_lookup_at(const uint8_t* t, VI index) {
     uint8_t bytes[4 * kLanes];
-    i_store(bytes, code);
-    for (auto& b : bytes) b = t[b & 15];
+    i_store(bytes, index);
+    for (auto& b : bytes) b = t[b];
     return i_load(bytes);
 }
+// Bytes t[c % 16].
+inline VI b_lookup(const uint8_t* t, VI code) { return b_lookup_at(t, b_index(code)); }
 // The same, chosen by the high four bits.
 inline VI b_lookup_high(const uint8_t* t, VI code) { return b_lookup(t, i_shr<4>(code)); }
 // 16 int32 in [0, 255], kLanes at a time, as bytes.

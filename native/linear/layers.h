@@ -105,7 +105,7 @@ void weight_values(const sterna::RowArgs& a, const sterna::GroupScales& s, int z
     if constexpr (F::kSuperGroup != 0) {
         if (s.super()) return super_values<F>(a, s);
     }
-    if constexpr (F::kGroupScales) group_values<F>(a, s, zero_x2);
+    if constexpr (F::kGroupScales || F::kLongGroups) group_values<F>(a, s, zero_x2);
 }
 
 // The bytes of a tile. A format whose codes are not read step by step says them itself.
@@ -123,7 +123,7 @@ int64_t scratch_bytes(int64_t K, int n) {
     if constexpr (F::kLookup) {
         return lookup_scratch<F>(K, n);
     } else if constexpr (F::kInteger) {
-        const bool groups = F::kGroupScales || F::kSuperGroup != 0;
+        const bool groups = F::kGroupScales || F::kLongGroups || F::kSuperGroup != 0;
         const int64_t panel = n > 1 ? panel_bytes(K, F::kRowBlocks) : 0;
         if (!groups) return panel;
         return token_terms_bytes(K, n) + panel + (n > 1 ? grouped_scratch<F>(K) : 0);

@@ -153,6 +153,29 @@ constexpr int sum_at(int n, int p, int g) {
     return (n * P + p) * F::kRowBlocks + g;
 }
 
+// Whether a layout decodes a step row block by row block: decode_row_block gives all words of one, which share what is
+// made of its bytes. Word i holds four k from place(k, i) on, where the step's codes begin at k.
+template <class F>
+constexpr bool kByRowBlock = requires { F::place(0, 0); };
+
+// Adds a step that is decoded so.
+template <class F, int N, int P, int C, class Run>
+inline void row_blocks_step(const sterna::LinearArgs& a, const uint8_t* step, int64_t k, int n0,
+                            int part0, Run& run) {
+    constexpr int kWords = F::kStepK / F::kDotK;
+    STERNA_UNROLL(8)
+    for (int p = 0; p < P; ++p) STERNA_UNROLL(8)
+    for (int g = 0; g < F::kRowBlocks; ++g) {
+        VI w[kWords];
+        F::decode_row_block(step, part0 + p, g, w);
+        STERNA_UNROLL(8)
+        for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
+        for (int i = 0; i < kWords; ++i)
+            run[i % C][n][p][g] =
+                run_on<F>(run[i % C][n][p][g], w[i], step_x<F>(a, n0 + n, F::place(k, i)));
+    }
+}
+
 // Asks for a line of memory, into L2 or into L1.
 template <bool kIntoL2>
 inline void ask_for(const uint8_t* line) {
@@ -193,6 +216,10 @@ inline void tile_turn(const sterna::LinearArgs& a, const uint8_t* step, int64_t 
                 STERNA_UNROLL(8)
                 for (int line = 0; line < F::kStepBytes; line += kLine)
                     prefetch(step + ahead + line);
+            }
+            if constexpr (kByRowBlock<F>) {
+                row_blocks_step<F, N, P, C>(a, step, k + u * F::kStepK, n0, part0, run);
+                continue;
             }
             STERNA_UNROLL(8)
             for (int j = 0; j < F::kStepK; j += F::kDotK) {

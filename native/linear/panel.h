@@ -35,6 +35,16 @@ constexpr int64_t panel_bytes(int64_t K, int row_blocks) { return row_blocks * K
 // on their way to L1 are wanted for what is decoded next.
 constexpr int64_t kPanelPrefetchBytes = 4096, kPanelNearBytes = 1024;
 
+// The first of the four k that decode gives for j of the step that begins at k.
+template <class F>
+constexpr int64_t word_k(int64_t k, int j) {
+    if constexpr (kByRowBlock<F>) {
+        return F::place(k, j / 4);
+    } else {
+        return k + j;
+    }
+}
+
 // Groups [G0, G0 + GN) of the steps that hold k in [0, kc), as a panel of their own. A format's kinds of scales share it.
 template <class F, int G0, int GN, bool kPrefetch = false>
 [[gnu::noinline]] void decode_panel(const uint8_t* step, int64_t kc, uint8_t* out) {
@@ -52,7 +62,8 @@ template <class F, int G0, int GN, bool kPrefetch = false>
             for (int part = 0; part < kParts; ++part) {
                 decode_codes<F>(step, part, j, w);
                 STERNA_UNROLL(8)
-                for (int g = 0; g < GN; ++g) i_store(out + panel_at(kc, g, part, k + j), w[G0 + g]);
+                for (int g = 0; g < GN; ++g)
+                    i_store(out + panel_at(kc, g, part, word_k<F>(k, j)), w[G0 + g]);
             }
         }
     }

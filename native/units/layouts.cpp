@@ -42,7 +42,8 @@ constexpr void add_storage(sterna::FormatKernels& k) {
     k.tile_bytes = tile_bytes<F>;
     k.pack = F::pack;
     k.row = F::row;
-    if constexpr (F::kGroupScales || F::kSuperGroup != 0) k.values = weight_values<F>;
+    if constexpr (F::kGroupScales || F::kLongGroups || F::kSuperGroup != 0)
+        k.values = weight_values<F>;
     k.valid = F::valid;
     if constexpr (!F::kInteger) {
         k.rescore = rescore<F>;

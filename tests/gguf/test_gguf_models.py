@@ -200,7 +200,7 @@ def sherry_bytes(levels: np.ndarray, scale: float | np.ndarray) -> bytes:
 FEW_BITS = {
     "I2_S": "i2", "Q1_0": "q1_0", "Q2_0": "q2_0", "Q2_0 of 64, ternary": "i2:g64",
     "Q2_0 of 128, ternary": "i2:g128", "PQ2_0": "pq2_0", "PQ2_0, ternary": "i2:g128",
-    "PTQ1_0": "t5:g128", "STQ1_0": "tq1_0",
+    "PTQ1_0": "t5:g128", "STQ1_0": "stq1_0",
 }  # fmt: skip
 
 

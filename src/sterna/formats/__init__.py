@@ -48,8 +48,8 @@ def _format(name: str) -> Format | None:
 
 
 def names() -> list[str]:
-    """List the names of all formats, sorted."""
-    return sorted(name for name in _MODULES if _format(name) is not None)
+    """List the names of all formats that are offered for rounding, sorted."""
+    return sorted(n for n in _MODULES if (found := _format(n)) is not None and not found.of_files)
 
 
 def get(name: str | Format) -> Format:

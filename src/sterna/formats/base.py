@@ -39,6 +39,7 @@ class Format:
     searched: whether rounding searches for scales with less error than the format's rule gives.
     False where models are trained with that rule (up to five levels, powers of two), and for 256
     levels, where a search gains nothing.
+    of_files: whether it is there for files of its kind, and is not offered for rounding.
 
     Subclasses override rounding (`quantize`, `quantize_blocks`) or storage (`encode`, `decode`,
     `codes_valid`).
@@ -53,6 +54,7 @@ class Format:
     lossless: bool = True
     instead: str = ""
     searched: bool = False
+    of_files: bool = False
 
     def __eq__(self, other: object) -> bool:
         """Whether its name is the same, or is `other`."""
