@@ -11,15 +11,19 @@ import gguf_factory
 import numpy as np
 import pytest
 import seeing_models
+import torch
+from checkpoint_factory import QWEN3_5
 from gguf_factory import Tiny
 from helpers import assert_same_bits
 from model_configs import SIZES
 from seeing_models import SEEING, Seeing
+from test_qwen3_5_gguf import write_gguf
 
 from sterna import loading
 from sterna.engine import Engine
 from sterna.engine.image_encoder import ImageEncoder
 from sterna.errors import RequestError, UnsupportedModelError
+from sterna.models.towers import AXES
 
 gguf = pytest.importorskip("gguf", reason="needs the gguf package")
 
@@ -95,8 +99,8 @@ def write_tower(path: Path, projector: str, model: Any, seeing: Seeing) -> None:
         chosen = v["deepstack_visual_indexes"]
         writer.add_vision_is_deepstack_layers([i in chosen for i in range(layers)])
     outer = seeing.outer
-    if "spatial_merge_size" in outer:
-        writer.add_vision_spatial_merge_size(outer["spatial_merge_size"])
+    if (merge := v.get("spatial_merge_size", outer.get("spatial_merge_size"))) is not None:
+        writer.add_vision_spatial_merge_size(merge)
     if projector == "gemma3":
         writer.add_vision_projector_scale_factor(2)
     if "scale_factor" in outer:
@@ -113,6 +117,14 @@ def finish(writer: Any) -> None:
     writer.close()
 
 
+def naming(values: dict[str, Any], id: int, token: str) -> dict[str, Any]:
+    """The keys of a tokenizer in which an id has a token of images."""
+    tokens, merges = values["tokenizer.ggml.tokens"], values["tokenizer.ggml.merges"]
+    removed, tokens[id] = tokens[id], token
+    merges = [one for one in merges if removed not in (*one.split(), one.replace(" ", ""))]
+    return {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.merges": merges}
+
+
 def write_text(path: Path, arch: str, token: str, model: Any, seeing: Seeing) -> None:
     """The text of the model, which has the token of images in its vocabulary."""
     sizes = SIZES | seeing.text
@@ -122,11 +134,8 @@ def write_text(path: Path, arch: str, token: str, model: Any, seeing: Seeing) ->
         kv_heads=sizes["num_key_value_heads"], head_dim=sizes.get("head_dim", 16), keys=KEYS[arch],
     )  # fmt: skip
     values = gguf_factory.metadata(tiny)
-    tokens, merges = values["tokenizer.ggml.tokens"], values["tokenizer.ggml.merges"]
-    removed, tokens[seeing.token] = tokens[seeing.token], token
-    merges = [one for one in merges if removed not in (*one.split(), one.replace(" ", ""))]
     writer = gguf.GGUFWriter(path, arch)
-    keys = {**KEYS[arch], "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.merges": merges}
+    keys = {**KEYS[arch], **naming(values, seeing.token, token)}
     gguf_factory.add_metadata(writer, replace(tiny, keys=keys))
     kind = next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == arch)
     names = gguf.get_tensor_name_map(kind, tiny.layers)
@@ -168,6 +177,27 @@ def test_a_tower_is_its_checkpoint(name: str, tmp_path: Path) -> None:
     packed = encoder(tmp_path / "packed")
     assert packed is not None
     assert_same_bits(packed.rows(image), expected.rows(image))
+
+
+def test_a_tower_of_qwen3_5(tmp_path: Path) -> None:
+    """Qwen3.5's files say the same projector as Qwen3-VL's; the text tells them apart."""
+    seeing, wide = SEEING["qwen3_5"], {"hidden_size": QWEN3_5.hidden}
+    seeing = replace(
+        seeing, text=seeing.text | wide, vision=seeing.vision | {"out_hidden_size": QWEN3_5.hidden}
+    )
+    model = seeing_models.write(tmp_path / "m", seeing)
+    write_tower(tmp_path / "mmproj-F32.gguf", "qwen3vl_merger", model, seeing)
+    write_gguf(
+        tmp_path / "text.gguf", replace(QWEN3_5, dtype=torch.float32),
+        lambda keys, _: keys.update(naming(keys, seeing.token, "<|image_pad|>")),
+    )  # fmt: skip
+    expected, found = encoder(tmp_path / "m"), encoder(tmp_path / "text.gguf")
+    assert expected is not None
+    assert found is not None
+    for image in seeing.images(2):
+        assert_same_bits(found.rows(image), expected.rows(image))
+    config = loading.load(tmp_path / "text.gguf", cached=False).config
+    assert {0, 1, 2} == set(config.fields.config[AXES])
 
 
 def test_other_files(tmp_path: Path) -> None:

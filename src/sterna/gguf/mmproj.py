@@ -49,16 +49,15 @@ _PIXTRAL = r"vision_tower\.transformer\.layers\.(\d+)\."
 class _Kind:
     """What files of a projector are.
 
-    architecture: the class that reads the tower; text: the architectures of texts that it may stand
-    by. token: of images. modules: names in checkpoints -> in files, regular expressions. permuted:
-    rows of q and k are stored for interleaved rotations. transposed: ends of matrices that are
-    stored as [K, M]. sums: ends of norms that are stored as 1 + w.
+    texts: architectures of texts by which the tower may stand -> the class that reads both. token:
+    of images. modules: names in checkpoints -> in files, regular expressions. permuted: rows of q
+    and k are stored for interleaved rotations. transposed: ends of matrices that are stored as
+    [K, M]. sums: ends of norms that are stored as 1 + w.
     """
 
-    architecture: str
+    texts: Mapping[str, str]
     token: str
     modules: Mapping[str, str]
-    text: tuple[str, ...] = ()
     permuted: bool = False
     transposed: tuple[str, ...] = ()
     sums: tuple[str, ...] = ()
@@ -66,24 +65,22 @@ class _Kind:
 
 _KINDS = {
     "gemma3": _Kind(
-        "Gemma3ForConditionalGeneration",
+        {"gemma3": "Gemma3ForConditionalGeneration"},
         "<image_soft_token>",
         {
             **_VIT,
             r"multi_modal_projector\.mm_input_projection": "mm.input_projection",
             r"multi_modal_projector\.mm_soft_emb_norm": "mm.soft_emb_norm",
         },
-        text=("gemma3",),
         transposed=("mm_input_projection",), sums=("mm_soft_emb_norm.weight",),
     ),
     "idefics3": _Kind(
-        "SmolVLMForConditionalGeneration",
+        {"llama": "SmolVLMForConditionalGeneration"},
         "<image>",
         {**_VIT, r"connector\.modality_projection\.proj": "mm.model.fc"},
-        text=("llama",),
     ),
     "pixtral": _Kind(
-        "Mistral3ForConditionalGeneration",
+        dict.fromkeys(("llama", "mistral3"), "Mistral3ForConditionalGeneration"),
         "[IMG]",
         {
             r"vision_tower\.patch_conv": "v.patch_embd",
@@ -97,10 +94,14 @@ _KINDS = {
             r"multi_modal_projector\.patch_merger\.merging_layer": "mm.patch_merger",
             r"multi_modal_projector\.linear_([12])": r"mm.\1",
         },
-        text=("llama", "mistral3"), permuted=True,
+        permuted=True,
     ),
     "qwen3vl_merger": _Kind(
-        "Qwen3VLForConditionalGeneration",
+        {
+            "qwen3vl": "Qwen3VLForConditionalGeneration",
+            "qwen35": "Qwen3_5ForConditionalGeneration",
+            "qwen35moe": "Qwen3_5MoeForConditionalGeneration",
+        },
         "<|image_pad|>",
         {
             r"visual\.patch_embed\.proj": "v.patch_embd",
@@ -116,7 +117,6 @@ _KINDS = {
             r"visual\.deepstack_merger_list\.(\d+)\.norm": r"v.deepstack.{\1}.norm",
             r"visual\.deepstack_merger_list\.(\d+)\.linear_fc([12])": r"v.deepstack.{\1}.fc\2",
         },
-        text=("qwen3vl",),
     ),
 }  # fmt: skip
 
@@ -146,9 +146,9 @@ def with_tower(config: dict[str, Any], text: GgufModel, file: GgufModel) -> dict
         raise RequestError(f"mmproj: must be a file of a tower, but got {file.path}")
     kind, projector = _kind(m)
     of_text = text.metadata.text("general.architecture")
-    if kind.text and of_text not in kind.text:
+    if of_text not in kind.texts:
         raise UnsupportedModelError(
-            f"{file.path}: a {projector} must stand by a text of {' or '.join(kind.text)}, but "
+            f"{file.path}: a {projector} must stand by a text of {' or '.join(kind.texts)}, but "
             f"{text.path.name} is {of_text}; Sterna does not run these together yet"
         )
     tokens = text.metadata.texts("tokenizer.ggml.tokens")
@@ -158,7 +158,7 @@ def with_tower(config: dict[str, Any], text: GgufModel, file: GgufModel) -> dict
         )
     token = tokens.index(kind.token)
     return {
-        **config, "architectures": [kind.architecture], "image_token_id": token,
+        **config, "architectures": [kind.texts[of_text]], "image_token_id": token,
         "image_token_index": token, **_fields(m, projector, file),
         "rope_parameters": _sections(config, text, of_text),
         "preprocessor_config": preprocessor_config(m, projector),
