@@ -41,6 +41,7 @@ class FakeLLM:
     i2s: str | None = None
     mmap: bool = False
     mmproj: str | None = None
+    tower_format: str | None = None
     speculate: str = "auto"
     draft: Any = None
     progress: Any = None

@@ -28,9 +28,9 @@ def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return seeing_models.write(folder, SEEING[request.param]), SEEING[request.param], folder
 
 
-def opened(folder: Path, **options: Any) -> Engine:
+def opened(folder: Path, tower_format: str | None = "f32", **options: Any) -> Engine:
     options = {"threads": 1, "kv_dtype": "f32", "deterministic": True, **options}
-    return Engine(loading.load(folder, cached=False), **options)
+    return Engine(loading.load(folder, cached=False, tower_format=tower_format), **options)
 
 
 def encoder_of(engine: Engine) -> ImageEncoder:
@@ -62,6 +62,23 @@ def test_rows_of_images(saved: Any) -> None:
     assert np.linalg.norm(got - expected) / np.linalg.norm(expected) < 1e-4
 
 
+def test_rows_of_integers(saved: Any) -> None:
+    """They differ little from floats, and have the same bits on every unit."""
+    _, seeing, folder = saved
+    (image,) = seeing.images(1)
+    expected = encoder_of(opened(folder)).rows(image)
+    for name in (None, "i8"):
+        encoder = encoder_of(opened(folder, name, isa="scalar"))
+        for graph in (encoder.tower.encoder.graph, encoder.tower.projector):
+            for op in graph.linears:
+                fits = name is None and op.weight.K % 32 == 0
+                assert op.weight.format.name == ("q8_0" if fits else "i8")
+        got = encoder.rows(image)
+        lengths = np.linalg.norm(got, axis=1) * np.linalg.norm(expected, axis=1)
+        assert ((got * expected).sum(1) / lengths).min() > 0.98
+        assert np.array_equal(encoder_of(opened(folder, name, threads=3)).rows(image), got)
+
+
 @pytest.mark.parametrize("count", [1, 3])
 @torch.no_grad()
 def test_logits_and_tokens(saved: Any, count: int) -> None:
@@ -73,7 +90,7 @@ def test_logits_and_tokens(saved: Any, count: int) -> None:
     expected = model(**arguments).logits[0].numpy()
     got = logits(opened(folder), seeing, prompt, images)
     assert np.abs(got - expected).max() / expected.std() < 1e-3
-    llm = LLM(folder, cache=False, kv_dtype="f32", deterministic=True)
+    llm = LLM(folder, cache=False, kv_dtype="f32", tower_format="f32", deterministic=True)
     tokens = model.generate(**arguments, max_new_tokens=12, do_sample=False, eos_token_id=None)
     assert answer(llm, seeing, prompt, images) == tokens[0, len(prompt) :].tolist()
 
@@ -92,11 +109,11 @@ def test_no_split_changes_a_bit(saved: Any) -> None:
     _, seeing, folder = saved
     images = seeing.images(2)
     prompt = seeing.prompt(images)
-    engine = opened(folder, kv_dtype="i16")
+    engine = opened(folder, None, kv_dtype="i16")
     expected = logits(engine, seeing, prompt, images)
     for chunk in (1, 7, 20):
         assert np.array_equal(logits(engine, seeing, prompt, images, chunk), expected)
-    other = opened(folder, kv_dtype="i16", threads=3)
+    other = opened(folder, None, kv_dtype="i16", threads=3)
     assert np.array_equal(logits(other, seeing, prompt, images, 33), expected)
 
 
@@ -150,5 +167,6 @@ def test_the_cached_copy_sees_too(saved: Any, tmp_path: Path) -> None:
     model = loading.load(folder, cached=False)
     loading.save(model, tmp_path / "packed")
     images = seeing.images(1)
-    rows = [encoder_of(opened(path)).rows(images[0]) for path in (folder, tmp_path / "packed")]
+    paths = (folder, tmp_path / "packed")
+    rows = [encoder_of(opened(path, None)).rows(images[0]) for path in paths]
     assert np.array_equal(*rows)

@@ -36,7 +36,7 @@ __all__ = [
 
 MODEL = (
     "threads", "cores", "format", "head", "context", "rope_scaling", "kv_dtype", "deterministic",
-    "activations", "i2s", "mmap", "mmproj",
+    "activations", "i2s", "mmap", "mmproj", "tower_format",
 )  # fmt: skip
 
 #: More options of `LLM`, for memory of keys and values, that `sterna serve` sets.
@@ -129,6 +129,12 @@ run_options: Option = combined(
         metavar="FILE",
         help="File of the tower of a GGUF file's model, for images; off: none, also of a folder. "
         "Default: the one next to it with mmproj in its name.",
+    ),
+    click.option(
+        "--tower-format",
+        metavar="FORMAT",
+        help="Weight format of the tower, which encodes images: q8_0, i8, bf16, … Default: q8_0 "
+        "where its file has floats.",
     ),
     threads_options,
 )

@@ -26,8 +26,8 @@ I32 = npt.NDArray[np.int32]
 #: Bytes of rows that are kept, those that were used last. A request needs them until its prompt is
 #: computed; later ones find keys and values in the prefix cache.
 MOST_KEPT = 256 << 20
-#: Keys and values of patches: float32, since towers are models of floats.
-KV_DTYPE = "f32"
+#: Keys and values of patches, in towers of floats and of integers.
+KV_DTYPES = ("f32", "i16")
 
 
 class ProcessedImage(Protocol):
@@ -70,6 +70,7 @@ class ImageEncoder:
         self._encoder, self._projector = (
             graph.compile(self._fast(graph)) for graph in self._graphs
         )
+        self._kv_dtype = KV_DTYPES[tower.encoder.graph.rounds_inputs]
         self._heads = [(h.n_kv_heads, h.head_dim) for h in tower.encoder.graph.kv_heads[:1]]
         self._kept: OrderedDict[bytes, F32] = OrderedDict()
         self._lock = threading.Lock()
@@ -119,7 +120,7 @@ class ImageEncoder:
     def _run(self, program: _native.Program, rows: F32, coordinates: I32 | None = None) -> F32:
         n = len(rows)
         pages = np.arange(pages_of(n), dtype=np.int32)
-        cache = _native.KvCache(self._heads, len(pages), KV_DTYPE)
+        cache = _native.KvCache(self._heads, len(pages), self._kv_dtype)
         try:
             out, *_ = program.run(
                 cache, np.zeros(n, np.int32), [(0, n, n, pages)], self._isa, self._threads,

@@ -21,6 +21,7 @@ from sterna.formats import PackedWeight
 from sterna.gguf.file import GgufModel
 from sterna.gguf.image_settings import preprocessor_config
 from sterna.gguf.metadata import Metadata
+from sterna.gguf.tensor_types import FLOAT_TYPES
 from sterna.gguf.weight_source import GgufWeights
 from sterna.weights import packing
 from sterna.weights.parts import Linear
@@ -243,6 +244,11 @@ class MmprojWeights(GgufWeights):
         self._deep = _deep(self.model.metadata, layers)
         vision = self.config["vision_config"]
         self._head_dim = vision["hidden_size"] // vision["num_attention_heads"]
+
+    @property
+    def has_floats(self) -> bool:
+        """Whether nothing in the file is quantised."""
+        return all(info.dtype in FLOAT_TYPES for info in self.model.tensors.values())
 
     def vector(self, name: str, *shape: int) -> F32:
         """Read a small array, float32 of this shape."""

@@ -96,6 +96,8 @@ class LLM:
             a file changes in use, the next computation raises ModelFormatError. Default False.
         mmproj: File of the tower of a GGUF file's model, for images. Default: the one next to it
             with mmproj in its name. "off": none, also of a folder.
+        tower_format: Weight format of the tower that encodes images, such as i8, q8_0 or bf16.
+            Default: q8_0 where its file has floats. Matrices whose rows are no whole blocks get i8.
         speculate: Draft tokens ahead, which affects speed and never the result: "auto" (from the
             text so far, a model's own MTP layer or `draft`), "lookup" (from the text alone) or
             "off". Default auto.
@@ -145,6 +147,7 @@ class LLM:
         cache: bool = True,
         mmap: bool = False,
         mmproj: str | Path | None = None,
+        tower_format: str | None = None,
         speculate: str = "auto",
         draft: LLM | None = None,
         adapter: str | Path | Mapping[str, str | Path] | None = None,
@@ -163,7 +166,7 @@ class LLM:
             path, format=format, head=head, cached=cache, threads=team, i2s=i2s, progress=progress,
             extension=ContextExtension.of(context, rope_scaling),
             mmap=mmap or bool(team.nodes),  # each node of threads gets a copy of its own
-            mmproj=mmproj,
+            mmproj=mmproj, tower_format=tower_format,
         )  # fmt: skip
         self.model.name = str(model)
         engine = Engine(

@@ -35,6 +35,8 @@ from sterna.models.pooling import DENSE, POOLING
 from sterna.runtime import resolve_threads
 from sterna.weights.format_fallback import warn_of_fallbacks
 from sterna.weights.sources import PackedWeights, WeightSource
+from sterna.weights.storages.base import FLOATS
+from sterna.weights.tower_weights import TowerWeights
 
 __all__ = ["load", "load_assets"]
 
@@ -43,6 +45,8 @@ Wrap = Callable[[WeightSource], WeightSource]
 Towers = Callable[[ModuleType, WeightSource], WeightSource]
 #: In the cache's keys of packed forms that may have a tower's weights.
 WITH_TOWER = "-images"
+#: The prefix of the tensors of an MTP layer.
+MTP = "mtp."
 #: Called with the bytes read so far and the bytes of all tensors.
 Progress = Callable[[int, int], None]
 
@@ -60,6 +64,7 @@ def load(
     mmap: bool = False,
     extension: ContextExtension = NOT_EXTENDED,
     mmproj: str | Path | None = None,
+    tower_format: str | None = None,
 ) -> Model:
     """Open a model folder (a published checkpoint or a packed directory) or a GGUF file.
 
@@ -75,13 +80,13 @@ def load(
         wrap: Wraps the source of weights before the architecture reads it. Disables the cache;
             packed weights are then read one by one, on request.
         extension: A longer context, from `context` and `rope_scaling` of `LLM`.
-        mmproj: As in `LLM`.
+        mmproj, tower_format: As in `LLM`.
 
     Raises ModelFormatError, UnsupportedModelError, RequestError or NonFiniteError.
     """
     options = _Options(
         format, head, resolve_threads(threads), wrap, progress, mmap, extension,
-        None if mmproj is None else str(mmproj),
+        None if mmproj is None else str(mmproj), tower_format,
     )  # fmt: skip
     model = _open(Path(path), options, i2s, cached)
     if wrap is None:
@@ -102,6 +107,10 @@ def load_assets(path: str | Path) -> Assets:
     return FolderAssets.of(checkpoint.path, checkpoint.config)
 
 
+def _of_text(_: ModuleType, text: WeightSource) -> WeightSource:
+    return text
+
+
 @dataclass(frozen=True)
 class _Options:
     """Arguments of `load` for all kinds of files; threads: a resolved team."""
@@ -114,13 +123,22 @@ class _Options:
     mmap: bool
     extension: ContextExtension
     mmproj: str | None
+    tower_format: str | None
 
     def wrapped(self, source: WeightSource) -> WeightSource:
         return source if self.wrap is None else self.wrap(source)
 
-    def tower(self, source: Towers) -> Towers | None:
-        """Return the source, or None where towers are left out, as they are with a wrap."""
-        return source if self.mmproj != "off" and self.wrap is None else None
+    def tower(self, floats: bool, source: Towers = _of_text) -> Towers | None:
+        """Return the source of a tower's weights in its format, or None where towers are left out,
+        as they are with a wrap. floats: whether they are as a published file of floats has them."""
+        if self.mmproj == "off" or self.wrap is not None:
+            return None
+        return lambda module, text: TowerWeights.of(source(module, text), self.tower_format, floats)
+
+    @property
+    def with_tower(self) -> str:
+        """What the cache's key says of a model with a tower."""
+        return f"{WITH_TOWER}-{self.tower_format}"
 
     def mmproj_of(self, text: Path) -> Path | None:
         """Return the file of the tower of a GGUF file's model, if there is one."""
@@ -141,7 +159,7 @@ def _open(source: Path, options: _Options, i2s: str | None, cached: bool) -> Mod
         stored = f"{options.format}-{layout}"
         tower = options.mmproj_of(source)
         if tower is not None and tower.is_file():
-            parts, stored = [*parts, tower], f"{stored}{WITH_TOWER}"
+            parts, stored = [*parts, tower], f"{stored}{options.with_tower}"
         read = partial(_read_gguf, source, layout, tower, options)
     else:
         checkpoint = Checkpoint.open(source)
@@ -149,7 +167,7 @@ def _open(source: Path, options: _Options, i2s: str | None, cached: bool) -> Mod
         if checkpoint.is_packed:
             return _read_packed(checkpoint, assets, options)
         if "vision_config" in checkpoint.config and options.mmproj != "off":
-            stored = f"{stored}{WITH_TOWER}"
+            stored = f"{stored}{options.with_tower}"
         read = partial(_read_checkpoint, checkpoint, assets, options)
     if not cached or options.wrap is not None or cache.cache_dir() is None:
         return read()
@@ -169,7 +187,7 @@ def _from_cache(key: str, assets: Assets | None, options: _Options) -> Model | N
     try:
         packed = Checkpoint.open(folder)
         assets = assets or FolderAssets.of(folder, packed.config)
-        return _read_packed(packed, assets, replace(options, format=None))
+        return _read_packed(packed, assets, replace(options, format=None, tower_format=None))
     except SternaError:  # damaged, of another version, gone or unreadable: make it again
         cache.discard(key)
         return None
@@ -211,8 +229,9 @@ def _read_checkpoint(checkpoint: Checkpoint, assets: Assets, options: _Options) 
     file = checkpoint.path / "config.json"
     with reading(checkpoint.files, options.progress):
         model = from_weights(
-            config, file, weights, own_head, options.extension, options.tower(_of_tower)
-        )
+            config, file, weights, own_head, options.extension,
+            options.tower(_has_floats(checkpoint)),
+        )  # fmt: skip
     model.path, model.assets = checkpoint.path, assets
     _warn_of_skipped(checkpoint, model)
     return model
@@ -253,10 +272,12 @@ def _with_own_norms(checkpoint: Checkpoint) -> Checkpoint:
     return other
 
 
-def _of_tower(_: ModuleType, source: WeightSource) -> WeightSource:
-    """Return the source of a tower's weights, which keep the type that their file has."""
-    # All sources are dataclasses, which their protocol cannot say.
-    return replace(source, format=None)  # type: ignore[type-var]
+def _has_floats(checkpoint: Checkpoint) -> bool:
+    """Whether no tensor of the tower is quantised."""
+    module = module_of(checkpoint.config, checkpoint.path / "config.json")
+    prefixes = tuple(prefix for prefix in skipped(module, checkpoint.config) if prefix != MTP)
+    of_tower = (i for name, i in checkpoint.tensors.items() if name.startswith(prefixes))
+    return all(info.dtype in FLOATS for info in of_tower)
 
 
 def _warn_of_skipped(checkpoint: Checkpoint, model: Model) -> None:
@@ -264,7 +285,7 @@ def _warn_of_skipped(checkpoint: Checkpoint, model: Model) -> None:
     module = module_of(checkpoint.config, checkpoint.path / "config.json")
     for prefix, what in skipped(module, checkpoint.config).items():
         found = [info for name, info in checkpoint.tensors.items() if name.startswith(prefix)]
-        read = model.mtp if prefix == "mtp." else model.tower
+        read = model.mtp if prefix == MTP else model.tower
         if found and read is None:
             size = sum(info.nbytes for info in found) / 1e6
             warnings.warn(
@@ -301,7 +322,7 @@ def _read_gguf(path: Path, layout: str | None, tower: Path | None, options: _Opt
             tower_file, None, None, config, options.threads, modules=source.modules,
             tensors=source.tensors,
         )  # fmt: skip
-        towers = options.tower(lambda *_: seeing)
+        towers = options.tower(seeing.has_floats, lambda *_: seeing)
     files = [one for model in (file, tower_file) if model for one in model.files.values()]
     with reading(files, options.progress):
         model = from_weights(
@@ -341,7 +362,7 @@ def _read_packed(folder: Checkpoint, assets: Assets, options: _Options) -> Model
     model = from_weights(
         _with_pooling(packed.config, assets.path), folder.path / "config.json",
         lambda _: options.wrapped(weights), extension=options.extension,
-        tower=options.tower(_of_tower),
+        tower=options.tower(floats=False),
     )  # fmt: skip
     model.path, model.assets = assets.path, assets
     model.mapped = packed.mapped is not None
