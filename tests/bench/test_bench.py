@@ -98,6 +98,18 @@ def test_random_weights_look_like_a_models(name: str) -> None:
         np.testing.assert_array_equal(first.codes[2], pack_codes(f, full[:-5])[0])
 
 
+@pytest.mark.parametrize("name", [*GROUPED, "stq1_0"])
+def test_random_weights_of_groups(name: str) -> None:
+    """Valid codes with a scale for every group, also where levels depend on their neighbours."""
+    f = formats.get(name)
+    weight = RandomWeights(name, "bf16").matrix("a", [Linear("a", 70, 512)])[0]
+    assert f.codes_valid(weight.codes, 1)
+    values = ops.dequantize(weight)
+    assert values.shape == (70, 512)
+    assert np.isfinite(values).all()
+    assert values.std() > 0
+
+
 @pytest.mark.parametrize("name", [n for n in GROUPED if formats.get(n).scales.minima])
 def test_minima_of_random_weights_leave_no_mean(name: str) -> None:
     """With one, a model's layers would answer every prompt alike."""

@@ -6,6 +6,7 @@ tile of any width. So one random tile is packed, and then repeated.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
@@ -21,7 +22,7 @@ from sterna.bench.machine import (
     require_bytes,
 )
 from sterna.errors import RequestError
-from sterna.formats import GROUP_K, Format, PackedWeight, codec
+from sterna.formats import Format, PackedWeight, codec
 
 __all__ = [
     "Arena",
@@ -63,8 +64,9 @@ def random_pool(format: str, deviation: float = 1.0) -> tuple[Codes, F32]:
     values = np.random.default_rng(0).standard_normal((f.tile_rows, POOL_K), np.float32)
     if f.scales.group:
         assert f.codebook is not None
-        # Groups of any size would be too many.
-        block = GROUP_K if f.scales.block == f.scales.group else f.scales.block
+        # Groups may be longer than the pool's blocks, which tiles have in common.
+        own_group = f.scales.block == f.scales.group
+        block = math.gcd(f.scales.group, BLOCK_K) if own_group else f.scales.block
         levels, scales = f.quantize_blocks(values.reshape(-1, block))
         scale = f.scales.typical(scales, deviation)
         # The blocks' own scales have signs and minima. One for all would leave a mean to all

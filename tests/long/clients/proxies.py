@@ -76,3 +76,33 @@ def test_litellm_proxy(server: Recorder, expected: str, tmp_path: Path) -> None:
         assert said["content"][0]["text"] == expected
         body = {"model": "openai/smol", "input": QUESTION, "max_output_tokens": 24}
         assert http.post("/v1/responses", json=body).json()["output"]
+
+
+@client("Open WebUI", "open-webui")
+def test_open_webui(server: Recorder, expected: str, tmp_path: Path) -> None:
+    """The list of models, chat, streams, tools, and the title that it asks for after an answer."""
+    command = ["open-webui", "serve", "--host", "127.0.0.1", "--port", "{port}"]
+    settings = {
+        "OPENAI_API_BASE_URL": f"{server.url}/v1", "OPENAI_API_KEY": "none",
+        "ENABLE_OLLAMA_API": "False", "WEBUI_AUTH": "False", "DATA_DIR": str(tmp_path),
+        "WEBUI_SECRET_KEY": "none", "OFFLINE_MODE": "True", "HF_HUB_OFFLINE": "1",
+        "USE_SLIM_DOCKER": "true", "BYPASS_EMBEDDING_AND_RETRIEVAL": "True",
+    }  # fmt: skip
+    with started(tmp_path, "/health", *command, **settings) as http:
+        user = http.post("/api/v1/auths/signin", json={"email": "", "password": ""}).json()
+        http.headers["Authorization"] = f"Bearer {user['token']}"
+        assert [model["id"] for model in http.get("/api/models").json()["data"]] == ["smol"]
+        asked = {"model": "smol", "messages": SAID, **SAME}
+        answer = http.post("/api/chat/completions", json={**asked, "stream": False}).json()
+        assert answer["choices"][0]["message"]["content"] == expected
+        options = {"stream": True, "stream_options": {"include_usage": True}}
+        assert "[DONE]" in http.post("/api/chat/completions", json={**asked, **options}).text
+        forced = {**asked, **CALLING, "tools": TOOLS, "tool_choice": "required", "stream": False}
+        answer = http.post("/api/chat/completions", json=forced).json()
+        call = answer["choices"][0]["message"]["tool_calls"][0]
+        assert call["function"]["name"] == "get_weather"
+        told = [*SAID, {"role": "assistant", "content": expected}]
+        title = http.post(
+            "/api/v1/tasks/title/completions", json={"model": "smol", "messages": told}
+        )
+        assert title.json()["choices"], title.text
