@@ -38,7 +38,7 @@ __all__ = [
 
 _MAX_VALUE_CHARS = 200  # a hostile file must not choose how long an error message is
 _MAX_MESSAGE_CHARS = 4000  # and several values and names cannot either
-_KEPT_END = 400  # what to do about it stands there
+_KEPT_END = 400  # the remedy is at the end
 
 
 def _printable(text: str) -> str:
@@ -52,7 +52,7 @@ def _printable(text: str) -> str:
 
 
 class _Shortened(reprlib.Repr):
-    """Python's repr of a value, without building that of what is cut from it."""
+    """Python's repr of a value, shortened before the whole repr is built."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ def brief(value: object) -> str:
     """Format a value for a message as `str` writes it, cut at 200 characters."""
     if isinstance(value, str):
         return _cut(value[: _MAX_VALUE_CHARS + 1])
-    # What these are made of is theirs to write, and may be long.
+    # Other types write their own repr, which may be long.
     return shown(value) if isinstance(value, (int, list, tuple, dict)) else _cut(str(value))
 
 
@@ -93,7 +93,7 @@ def reason(error: BaseException) -> str:
 def nearest(name: str, known: Iterable[str]) -> str:
     """List the three known names of architectures that are most like `name`, for a message.
 
-    What many names end with, such as ForCausalLM, does not count.
+    Common endings, such as ForCausalLM, do not count.
     """
 
     def stem(text: str) -> str:
@@ -123,8 +123,8 @@ class ModelFormatError(SternaError):
     """A model's file breaks a rule; the attributes name the place, the rule and the value.
 
     `file`: the path; `field`: the tensor, key or header field; `offset`: its place in bytes from
-    the start of the file; `expected`, `got`: the rule and the value that broke it; `remedy`: what
-    to do about it. All but `file` may be None.
+    the start of the file; `expected`, `got`: the rule and the value that broke it; `remedy`: how to
+    solve the problem. All but `file` may be None.
     """
 
     def __init__(

@@ -177,7 +177,7 @@ def _opened(packed: object) -> _native.Weight:
         )
     try:
         return packed.native()
-    except (AttributeError, TypeError, ValueError):  # fields that others have filled in
+    except (AttributeError, TypeError, ValueError):  # the caller may have filled in the fields
         raise packed.refused() from None
 
 

@@ -34,7 +34,7 @@ class Piece:
     Attributes:
         text: Possibly empty.
         token: Id of the token that completed it.
-        logprob: Of this token, if requested.
+        logprob: The log-probabilities of this token, if requested.
         index: Which of several answers to a prompt it belongs to.
     """
 
@@ -58,7 +58,8 @@ class Stats:
         ttft_s: Time to the first token.
         total_s: Time to the last token.
         head_bytes: Bytes read of the output head.
-        head_rows_rescored: Rows of an exact head that were computed from floats; 0 with another.
+        head_rows_rescored: Rows of an exact head that were computed from floats; 0 with any other
+            head.
     """
 
     n_prompt: int = 0
@@ -88,14 +89,14 @@ class Completion:
     """The answer to one request.
 
     Attributes:
-        text: All of it, reasoning included.
+        text: The whole text, reasoning included.
         tokens: Its token ids.
         finish_reason: "stop", "length", "cancelled", "deadline" or "error".
         logprobs: One per token, if requested.
         stats: Counts and times.
         stop_string: The stop string that ended it, if one did.
-        thinks: Whether the text begins within reasoning that the prompt opened.
-        thoughts: The marks around reasoning.
+        thinks: Whether the prompt has opened the reasoning, so that the text begins within it.
+        thoughts: The markers around the reasoning.
     """
 
     text: str = ""
@@ -136,14 +137,14 @@ class Completion:
 
 
 class Stream(Iterator[Piece]):
-    """The pieces of an answer as they come, for one reader at a time.
+    """An iterator over the pieces of an answer as they are computed, for one reader at a time.
 
-    A second thread that reads or closes it meanwhile gets a RequestError: pieces divided among
-    readers would be nobody's text.
+    RequestError for a second thread that reads or closes it meanwhile: each would get only a part
+    of the text.
     """
 
     def __init__(self, pieces: Generator[Piece, None, None]) -> None:
-        """`pieces`: what makes them."""
+        """`pieces`: yields the pieces; closing it ends the request."""
         self._pieces = pieces
         self._readers = OneAtATime(
             "stream: must be read by one thread at a time, but another is reading it; give "
@@ -158,7 +159,7 @@ class Stream(Iterator[Piece]):
             visit.end()
 
     def close(self) -> None:
-        """End the answer as it is and free what it computes with; harmless at its end."""
+        """End the answer as it is and free its memory; harmless when it has ended."""
         visit = self._readers.enter()
         try:
             self._pieces.close()

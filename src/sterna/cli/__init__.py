@@ -96,11 +96,11 @@ class _Cli(click.Group):
             _write_no_more()
             ctx.exit(0)
         except KeyboardInterrupt:
-            ctx.exit(130)  # without the line break that click would add to the command's own
+            ctx.exit(130)  # without the second line break that click would add
 
 
 def _mend_streams() -> None:
-    """Point closed streams at nothing; let characters that an encoding lacks be question marks."""
+    """Replace closed streams by the null device, and unencodable characters by question marks."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
@@ -121,7 +121,7 @@ def _leave_in_order() -> None:
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores one of them
-            with contextlib.suppress(ValueError):  # of another thread than the main one
+            with contextlib.suppress(ValueError):  # not in the main thread
                 signal.signal(number, leave)
 
 
@@ -140,7 +140,7 @@ def _one_line(message: Warning | str, *_: object, **__: object) -> str:
 
 
 def _write_no_more() -> None:
-    # The interpreter flushes once more at its end: into nothing.
+    # The interpreter flushes once more at its end: into the null device.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,4 +1,4 @@
-"""The part of `sterna quantize` behind --calibrate: it reads a text and reports the gain."""
+"""`sterna quantize --calibrate`: reads a text and reports the gain."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Calibration", "show_gain"]
 
-HELD_OUT = 4  # tokens of the text to one of what was held out
+HELD_OUT = 4  # tokens of the text for one of the held-out part
 WINDOW = 512
 
 
@@ -50,10 +50,10 @@ class Calibration:
             )  # fmt: skip
 
     def gain(self, src: str, dst: Path, format: str, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Measure the gain on the part that was held out.
+        """Measure the gain on the held-out part.
 
-        Perplexities of the model, of the one rounded without the text, and of the one rounded with
-        it; and both distances from the model, as in `sterna compare`.
+        Returns the perplexities of the model, of the one rounded without the text, and of the one
+        rounded with it; and the mean KL divergence of both from the model, as in `sterna compare`.
         """
         from sterna.convert import convert
 

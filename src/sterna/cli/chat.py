@@ -69,7 +69,7 @@ def command(
         click.get_current_context().get_parameter_source("max_tokens")
         != ParameterSource.COMMANDLINE
     ):
-        del asked["max_tokens"]  # the session has the same default, and says so
+        del asked["max_tokens"]  # the session has the same default, and shows it in /settings
     session = Session(conversation, asked, stats=stats, interactive=typed)
     if typed:
         from sterna.cli.chat_input import MessageReader, without_echo

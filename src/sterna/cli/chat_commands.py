@@ -1,4 +1,4 @@
-"""Commands that can be typed in a chat, and what each does."""
+"""Commands of a chat, and their help texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images of a message that is typed: attached by a command, or dropped into the line."""
+"""Images of a typed message: attached by a command, or dropped into the line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 __all__ = ["message_content", "take_dropped"]
 
 _ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp")
-# A path as terminals write what is dropped into them: in quotes, or with backslashes.
+# A path as terminals insert a dropped file: in quotes, or with backslashes.
 _WORD = r"""'[^'\n]+'|"[^"\n]+"|(?:file://)?[/~](?:\\.|[^\s\\])+"""
 _FIRST = re.compile(rf"\s*({_WORD})(?=\s|$)")
 _LAST = re.compile(rf"(?<!\S)({_WORD})\s*$")
@@ -20,7 +20,7 @@ _LAST = re.compile(rf"(?<!\S)({_WORD})\s*$")
 def take_dropped(text: str) -> tuple[list[str], str]:
     """Return the paths of images at the start and the end of a text, and the text without them.
 
-    A path counts if it begins with / or ~, ends like an image, and is there.
+    A path counts if it begins with / or ~, ends like an image's name, and exists.
     """
     first, last = list[str](), list[str]()
     while (found := _FIRST.match(text)) and (path := _image_path(found[1])):

@@ -1,4 +1,4 @@
-"""Reads what is typed in a chat: history, several lines, pasted text, completion."""
+"""Reads the input of a chat: history, several lines, pasted text, completion."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def open_history(note: Callable[[str], None]) -> History:
         if path is None:
             return InMemoryHistory()
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Not a pipe or a device, which would block or swallow what is typed.
+        # Not a pipe or a device, which would block or swallow the input.
         if path.exists() and not path.is_file():
             raise OSError(f"{path} is not a regular file")
         handle = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
@@ -74,7 +74,7 @@ class Commands(Completer):
     """Tab completes a command."""
 
     def get_completions(self, document: Document, event: CompleteEvent) -> Iterable[Completion]:
-        """Yield the commands that begin as the text does."""
+        """Yield the commands that begin with the text."""
         text = document.text
         if text.startswith("/") and " " not in text:
             for usage, what in COMMANDS.items():
@@ -107,14 +107,14 @@ def _keys() -> KeyBindings:
 
 @contextlib.contextmanager
 def without_echo() -> Iterator[None]:
-    """Turn the terminal's echo off, so that keys do not appear in what is printed meanwhile.
+    """Turn the terminal's echo off, so that keys do not appear within the printed answer.
 
     The terminal holds them for the next prompt. Ctrl-C still interrupts.
     """
     try:
         number = sys.stdin.fileno()
         before = termios.tcgetattr(number)
-    except (OSError, ValueError, termios.error):  # no terminal: nothing is echoed
+    except (OSError, ValueError, termios.error):  # not a terminal: it echoes nothing
         yield
         return
     silent = termios.tcgetattr(number)

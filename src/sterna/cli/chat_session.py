@@ -1,4 +1,4 @@
-"""`Session`: answers what is typed in a chat, and runs its commands."""
+"""`Session`: answers the messages of a chat, and runs its commands."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sterna.sampling_params import SamplingParams
 __all__ = ["Session"]
 
 MAX_FILE_BYTES = 64 << 20
-#: Used where neither the command line nor the model's files say how to sample: greedy answers of
+#: Used if neither the command line nor the model's files set sampling options: greedy answers of
 #: small models fall into loops. The values are llama.cpp's defaults.
 CHAT_SAMPLING = {"temperature": 0.8, "min_p": 0.05}
 
@@ -62,7 +62,7 @@ class Session:
         click.echo(text if plain else click.style(text, dim=True), err=True)
 
     def greet(self) -> None:
-        """Print the first line: the model, and what to type."""
+        """Print the first line: the model, and how to get help."""
         info = self.conversation.llm.info()
         self.note(
             f"{info['model']}: {info['format']}, context {info['context']}, "
@@ -86,7 +86,7 @@ class Session:
         return True
 
     def settings(self) -> dict[str, tuple[Any, str]]:
-        """Return the value of every setting that has one, and where it comes from."""
+        """Return the value and the source of every setting that has a value."""
         model = self.conversation.llm.defaults
         layers = (
             (self.options, "set"),
@@ -105,7 +105,7 @@ class Session:
     # --------------------------------------------------------------------------------- answers
 
     def answer(self, content: str | list[dict[str, Any]]) -> None:
-        """Print an answer as it comes. Ctrl-C on a terminal stops it."""
+        """Print an answer while it is computed. Ctrl-C on a terminal stops it."""
         options = {**self.options, **{name: value for name, (value, _) in self.settings().items()}}
         options["seed"] = (options["seed"] + self.retries) % (1 << 64)
         pieces = self.conversation.stream(content, **options)
@@ -133,7 +133,7 @@ class Session:
         sys.stdout.buffer.flush()
 
     def _explain(self, stopped: bool) -> None:
-        """Say why an answer was cut off, and its speed if that is wanted."""
+        """Say why an answer was cut off and, with --stats, its speed."""
         done, llm = self.conversation.last, self.conversation.llm
         if stopped:
             kept = "it stays as it is; /retry or /undo" if done.text else "nothing was said yet"
@@ -184,7 +184,7 @@ class Session:
 
     def _image(self, file: str) -> None:
         path = _path("/image", file)
-        _ = self.conversation.llm.renderer.images.processor  # a model that sees, or an error now
+        _ = self.conversation.llm.renderer.images.processor  # RequestError if text-only
         image = load_image(path)
         self._images.append(str(path))
         self.note(f"{path}: {image.width} x {image.height}, goes with your next message")
@@ -256,7 +256,7 @@ class Session:
         data = text.encode("utf-8", "surrogatepass")
         if os.path.exists(path):
             require_regular(path)
-        with replacing(path, len(data), 0o600) as out:  # for its owner's eyes only
+        with replacing(path, len(data), 0o600) as out:  # readable by its owner only
             out.write(data)
         self.note(f"saved to {path}")
 

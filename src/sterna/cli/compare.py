@@ -1,4 +1,4 @@
-"""`sterna compare`: how far two models, or two formats of one, are apart."""
+"""`sterna compare`: differences between two models, or two formats of one model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of a constraint that an answer keeps to."""
+"""Options for the constraint of an answer."""
 
 from __future__ import annotations
 

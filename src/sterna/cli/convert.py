@@ -28,7 +28,7 @@ head: Option = click.option(
 
 
 def places(function: Any) -> Any:
-    """Add SRC, DST and the options of all commands that write a model, after their own."""
+    """Add SRC, DST and the common options of commands that write a model, after their own."""
     for decorate in (
         json_option,
         click.option("--threads", type=int, help="Threads; default: the usable cores."),
@@ -54,8 +54,8 @@ def places(function: Any) -> Any:
 def command(src: str, dst: Path, offline: bool, as_json: bool, **options: Any) -> None:
     """Write the model SRC (as for --model of `sterna generate`) at DST: a folder, or a .gguf file.
 
-    Weights go through memory one after the other. DST takes its name when it is whole and on the
-    disk. A loss of precision is reported; `sterna quantize` reports it for each tensor.
+    Converts one tensor at a time. DST gets its name when it is complete and on the disk. Reports a
+    loss of precision; `sterna quantize` reports it for each tensor.
     """
     from sterna.convert import convert
 
@@ -107,7 +107,7 @@ def _replaced(format: str | None, head: str | None, losses: list[Any]) -> list[s
 
 
 def report(row: dict[str, Any]) -> None:
-    """Print what was written and what it lost."""
+    """Print the path, the size and the loss of the written model."""
     out = console()
     size, speed = row["bytes"], row["bytes"] / max(row["seconds"], 1e-9) / 1e6
     out.print(

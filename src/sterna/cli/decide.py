@@ -1,4 +1,4 @@
-"""`sterna decide`: how likely each of some answers is to questions about texts."""
+"""`sterna decide`: probabilities of given answers to questions about texts."""
 
 from __future__ import annotations
 
@@ -53,10 +53,11 @@ def command(
     questions: tuple[str, ...], files: tuple[Path, ...], texts: tuple[str, ...], score: str | None,
     neutral: str | None, normalise: bool, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
-    """Say how likely each answer is to QUESTIONS about a text.
+    """Choose among given answers to QUESTIONS about a text, with probabilities.
 
-    Nothing is generated. Prints the likeliest answer, its probability and the question, a line
-    each; all files are asked all questions. Probabilities have the same bits on every machine.
+    Generates nothing. Prints a line for each question: the likeliest answer, its probability and
+    the question. Asks all questions about each file. Probabilities have the same bits on every
+    machine.
     """
     asked: DecideOptions = {
         "options": texts or None, "score": _range(score), "neutral": neutral,
@@ -78,7 +79,7 @@ def command(
 
 
 def _contexts(files: tuple[Path, ...]) -> tuple[list[str | None], list[str]]:
-    """Return names and texts of what the questions are about."""
+    """Return names and texts of the contexts of the questions."""
     if files:
         from sterna.evaluate.perplexity import read_text
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-AT_ONCE = 64  # texts between two steps of the bar
+AT_ONCE = 64  # texts between two updates of the progress bar
 
 
 @click.command(short_help="Turn texts into vectors.")
@@ -41,12 +41,12 @@ def command(
     texts: tuple[str, ...], prompt_name: str | None, prompt: str | None, pooling: str | None,
     output: Path | None, **options: Any,
 ) -> None:  # fmt: skip
-    """Compute a vector of each of TEXTS, or of each line that is piped in.
+    """Compute a vector for each of TEXTS, or for each line of stdin.
 
-    Prints one JSON array a line, with the shortest digits that are the same float32. A text with
-    too many tokens is an error, and is not cut.
+    Prints one JSON array per line, with the shortest digits that give the same float32. A text with
+    too many tokens is an error; it is not truncated.
     """
-    if output is not None and not output.parent.is_dir():  # before the texts take their time
+    if output is not None and not output.parent.is_dir():  # checked before the texts are computed
         raise RequestError(f"{output}: must be in a folder that exists; make {output.parent}")
     listed = list(texts) or _lines()
     llm = open_model(options)

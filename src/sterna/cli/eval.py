@@ -47,12 +47,12 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Measure how often a model finds the right choice the likeliest.
+    """Measure how often the right choice has the highest log-probability.
 
-    acc compares the log-probabilities of the endings, acc_norm those for each character, acc_bytes
-    those for each byte, as in lm-evaluation-harness; with standard errors. WinoGrande's two
-    endings are one text, and have acc alone. --torch also answers with a module of PyTorch, and
-    says how far its log-probabilities are from the model's.
+    acc compares the log-probabilities of the endings, acc_norm those per character, acc_bytes those
+    per byte, as in lm-evaluation-harness; with standard errors. WinoGrande's two choices share one
+    ending, and have only acc. --torch also answers with a module of PyTorch, and prints the largest
+    difference of log-probabilities.
     """
     from sterna.evaluate.tasks import evaluate, read_questions
 
@@ -92,7 +92,7 @@ def command(
 def opened(checkpoint: Path) -> Callable[..., Any]:
     """Return a function that answers questions with a folder's module and with an LLM.
 
-    RequestError where torch or transformers is not there, or cannot open the folder.
+    RequestError if torch or transformers is missing, or cannot open the folder.
     """
     try:
         from sterna.integrations.evaluating import opened

@@ -55,11 +55,11 @@ def command(
     prompt: str | None, images: tuple[str, ...], file: Path | None, output: Path | None,
     as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
-    """Continue PROMPT, the text piped in (`-`; without its last line break), or the prompts of a
-    file, all at the same time. With --image, answer PROMPT about images.
+    """Continue PROMPT, the text of stdin (`-`; without its last line break), or all prompts of a
+    file as one batch. With --image, answer PROMPT about images.
 
-    A terminal shows the prompt first, dimmed, and the speed last. A pipe gets the continuation
-    alone.
+    On a terminal, prints the prompt first, dimmed, and the speed last. In a pipe, prints only the
+    continuation.
     """
     if file is not None:
         if prompt is not None or images:
@@ -116,7 +116,7 @@ def _show(llm: LLM, prompt: str, pieces: Stream) -> None:
     try:
         for piece in pieces:
             write(piece.text)
-    finally:  # also on Ctrl-C and errors: the shell's next line starts in the first column
+    finally:  # on Ctrl-C and errors, too: the shell's next line starts in the first column
         if terminal:
             write("\n")
     if sys.stderr.isatty():

@@ -1,4 +1,4 @@
-"""`sterna generate --file`: a file of prompts, and the answers in its order."""
+"""`sterna generate --file`: answers a file of prompts, in its order."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ OURS = ("id", "prompt", "messages")
 
 
 def generate_file(llm: LLM, path: Path, output: Path | None, options: dict[str, Any]) -> None:
-    """Write an answer to each line of a file, a JSON object a line, in the same order.
+    """Write an answer to each line of a file, one JSON object per line, in the same order.
 
     Lines: {"prompt": a text or token ids} or {"messages": [...]}, options of `LLM.generate`, which
-    override the given ones, and "id", which comes back. Rows: index, id, text, finish_reason,
+    override the given ones, and "id", which is copied to the row. Rows: index, id, text,
+    finish_reason,
     prompt_tokens and generated_tokens, or index, id and error. output: rows of an interrupted run
     stay, and new ones follow; None: stdout. RequestError at the end if lines had errors.
     """
@@ -47,7 +48,7 @@ def generate_file(llm: LLM, path: Path, output: Path | None, options: dict[str, 
 
 @contextlib.contextmanager
 def _rows(output: Path | None) -> Iterator[tuple[BinaryIO, int]]:
-    """Where rows go, and how many are there already; a half-written one is cut off."""
+    """Open the output; yields it, and the number of rows in it. Removes a half-written row."""
     if output is None:
         yield sys.stdout.buffer, 0
         return
@@ -78,7 +79,7 @@ def _rows(output: Path | None) -> Iterator[tuple[BinaryIO, int]]:
 def _answers(
     llm: LLM, path: Path, lines: list[bytes], first: int, options: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Yield rows of the lines from `first` on, in order, as soon as earlier ones are there."""
+    """Yield the rows of the lines from `first` on, in order, as soon as earlier ones are done."""
     waiting: dict[int, dict[str, Any]] = {}
     places: dict[int, tuple[int, dict[str, Any]]] = {}
 

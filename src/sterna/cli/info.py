@@ -40,8 +40,8 @@ def command(
 ) -> None:
     """Show the CPU, the chosen kernels and threads, the memory's speed and the cache.
 
-    With MODEL, show what that model's files hold apart from weights: architecture, tokenizer, chat
-    template, ends of an answer, and defaults of sampling.
+    With MODEL, show the settings in that model's files: architecture, tokenizer, chat template, end
+    tokens, and sampling defaults.
     """
     if model is not None:
         _tell_model(model, as_json)
@@ -160,7 +160,7 @@ def _topology(native: Any) -> dict[str, Any]:
 
 
 def _nodes(team: Threads, found: list[Any]) -> dict[str, Any]:
-    """Return the memory nodes that the threads belong to, and whose weights lie near them."""
+    """Return the memory nodes of the threads, and whether weights lie on the threads' own nodes."""
     from sterna.runtime import cpu_list
 
     ids = {cpu: node["id"] for node in found for cpu in node["cpus"]}
@@ -255,7 +255,7 @@ def _pages(huge: float | None) -> str:
 
 
 def _direct(most: dict[str, int]) -> str:
-    """For each measured format, the most tokens of a step that needs no panel."""
+    """Return, for each measured format, the most tokens of a step without a decoded panel."""
     known = [f"{name} {n or 'as the unit says'}" for name, n in sorted(most.items())]
     return ", ".join(known) or "as the unit says (measured when a large model is loaded)"
 

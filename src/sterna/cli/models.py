@@ -1,4 +1,4 @@
-"""`sterna models`: the models at hand without a download."""
+"""`sterna models`: the models on this machine."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _rows() -> list[dict[str, Any]]:
 def _row(model: str, source: str, path: Path) -> dict[str, Any]:
     from sterna.files.jsonfile import load_settings
 
-    # A listing must not fail on one damaged entry: what cannot be read is unknown.
+    # A listing must not fail at a damaged entry: unreadable values are unknown.
     config: dict[str, Any] = {}
     size = None
     try:

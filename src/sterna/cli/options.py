@@ -1,4 +1,4 @@
-"""Options that several commands share, and what each makes of them."""
+"""Options that several commands share, and functions that use them."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def _open(model: str, options: Mapping[str, Any], given: Mapping[str, Any]) -> L
 
 
 def fetch_model(model: str, offline: bool = False) -> None:
-    """Download a model of the Hub that is not here yet, before another progress bar is shown."""
+    """Download a model of the Hub if it is missing, before another progress bar is shown."""
     from sterna.checkpoints.hub_names import looks_like_name
 
     if looks_like_name(model):

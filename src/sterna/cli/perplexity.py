@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 def command(as_json: bool, convention: str, stride: int | None, **options: Any) -> None:
     """Measure nats per token, perplexity and bits per byte of texts, with standard errors.
 
-    Each file is a document by itself, read in windows of the context. A perplexity depends on how
-    these windows lie: --convention has three ways, and the answer names its own.
+    Each file is a separate document, read in windows of the context. A perplexity depends on the
+    positions of these windows: --convention has three ways, and the output names the one in use.
     """
     from sterna.evaluate.conventions import Convention
     from sterna.evaluate.perplexity import perplexity

@@ -16,8 +16,8 @@ from sterna.cli.terminal import print_json, tell
 def command(names: tuple[str, ...], recheck: bool, offline: bool, as_json: bool) -> None:
     """Download the newest state of org/name[@revision][:file], checked by its SHA-256.
 
-    The file chooses one of several GGUFs, by its name or by a word of it: org/name:Q4_K_M. An
-    interrupted download goes on where it stopped. Prints the model's path.
+    The file chooses one of several GGUF files, by its name or a part of it: org/name:Q4_K_M.
+    Resumes an interrupted download. Prints the model's path.
     """
     from sterna import models
     from sterna.checkpoints import hub

@@ -1,4 +1,4 @@
-"""`sterna quantize`: a model with fewer bits, and what that costs each tensor."""
+"""`sterna quantize`: rounds a model to fewer bits, and reports the error of each tensor."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ def command(
 ) -> None:
     """Round the weights of SRC (as for --model of `sterna generate`) and write them at DST.
 
-    The default is the format of least loss at its size that takes any width. A scale for each row
-    (i4) loses far more than scales in groups (i4:g32, iq4_nl) at nearly the same size.
+    The default format loses least at its size and fits rows of any width. A scale for each row (i4)
+    loses far more than scales in groups (i4:g32, iq4_nl) at nearly the same size.
 
-    This is lossy. The table has a line for each matrix: the error's root mean square over the
-    weights', the largest error, and their ratio in decibels, where 6 are one bit. `sterna
-    perplexity` measures how much a model's answers suffer.
+    This is lossy. The table has a line for each matrix: the root mean square of the error divided
+    by that of the weights, the largest error, and the signal-to-noise ratio in decibels (6 dB are
+    one bit). `sterna perplexity` measures the effect on a model's answers.
     """
     from sterna.convert import convert, with_scales
 

@@ -1,4 +1,4 @@
-"""What benchmark commands share: lists as options, and rows as a table, JSON, CSV or Markdown."""
+"""Shared code of benchmark commands: lists as options; rows as a table, JSON, CSV or Markdown."""
 
 from __future__ import annotations
 

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @json_option
 def command(names: tuple[str, ...], yes: bool, as_json: bool) -> None:
-    """Remove models as `sterna models` lists them, and what was packed from them.
+    """Remove models, named as in `sterna models`, and their packed copies.
 
-    org/name removes all downloads of a repository; org/name@revision:file one of them. The path of
-    a packed copy removes the copy alone.
+    org/name removes all downloads of a repository, org/name@revision:file one of them. The path of
+    a packed copy removes only that copy.
     """
     from sterna.checkpoints.hub import human
 

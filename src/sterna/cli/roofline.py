@@ -62,7 +62,7 @@ MARKDOWN = {
 @plot_option
 @output_options
 def command(output: str, plot: Path | None, **options: Any) -> None:
-    """Measure memory and cores, and show which of them limits the decoding of each format.
+    """Measure memory and cores, and show which of them limits each format.
 
     A format's kernel takes γ cycles for an output vector (32 weights, B bytes) that is in the
     cache; memory gives each core β bytes per cycle. Its roof is min(β, B/γ).

@@ -1,4 +1,4 @@
-"""`sterna serve`: models for clients that speak OpenAI's protocol, and a page to talk to them."""
+"""`sterna serve`: serves models to clients of several protocols, with a chat page."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sterna.server.settings import Settings
 
 NEEDED = ("starlette", "uvicorn", "msgspec", "prometheus_client", "python_multipart")
-#: The most of --cache-ram by default, as llama.cpp's server has it.
+#: The largest default of --cache-ram, which is the default of llama.cpp's server.
 MOST_CACHE_RAM = 8 << 30
 SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 TIMES = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -292,7 +292,7 @@ def command(
         given = {"model": model, "offline": offline, "adapters": own, **of_model}
         opener = partial(open_model, given, chosen_by_name=True)
         sources[name] = ModelSource(opener, _file_bytes(model), tuple(adapted))
-        adapted = {}  # they are the first one's
+        adapted = {}  # adapters belong to the first model
     click.get_current_context().exit(serve(settings, sources))
 
 
@@ -324,7 +324,7 @@ def _bounded_cache(given: int | None) -> dict[str, int]:
 
 
 def _file_bytes(model: str) -> int:
-    """Count the bytes of a model's files, which is about what it needs in memory."""
+    """Count the bytes of a model's files, which are about the memory that it needs."""
     from sterna.checkpoints.resolve import resolve
     from sterna.gguf.file import parts_of
 
@@ -334,7 +334,7 @@ def _file_bytes(model: str) -> int:
 
 
 def _names(models: tuple[str, ...], served: tuple[str, ...]) -> list[str]:
-    """Choose the models' names for clients, which are never paths; RequestError for a double."""
+    """Choose the models' names for clients, which are never paths; RequestError for a duplicate."""
     if served and len(served) != len(models):
         raise RequestError(
             f"served-name: must be given once for each of {len(models)} models, but is given "

@@ -1,4 +1,4 @@
-"""What commands write to a terminal: notices, a spinner, JSON."""
+"""Output of commands to a terminal: notices, a spinner, JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["VISIBLE", "console", "print_json", "status", "tell"]
 
-#: Seconds between two progress lines where stderr is not a terminal.
+#: Seconds between two progress lines if stderr is not a terminal.
 PROGRESS_S = 10.0
 
 #: Control characters except tab and newline: a model's output must not control the terminal.

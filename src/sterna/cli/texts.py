@@ -69,15 +69,15 @@ def piped_text() -> str:
 
 @dataclass(frozen=True)
 class Texts:
-    """The files that a command reads, each a document by itself."""
+    """The files that a command reads; each is a separate document."""
 
     source: str
     paths: list[Path]
-    errors: str  # how bytes that are not UTF-8 are read
+    errors: str  # the error handler for bytes that are not UTF-8
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> Texts:
-        """Take the texts out of the options; RequestError for an unreadable one."""
+        """Take the texts out of the options; RequestError for an unreadable file."""
         from sterna.evaluate.perplexity import held_out_stdlib, read_text, text_files
 
         files, folder = options.pop("files"), options.pop("folder")

@@ -53,9 +53,10 @@ from sterna.errors import RequestError
 def command(model: str, chats: Path, out: Path, **options: Any) -> None:
     """Fine-tune MODEL on CHATS, and write it as the packed folder OUT.
 
-    CHATS has a JSON object a line, {"messages": [...]} or {"text": "..."}. All layers stay low-bit:
-    training computes what will run. The same command goes on from the state in OUT.training, to the
-    same bits as without the interruption. Needs pip install 'sterna[train]'.
+    CHATS has a JSON object per line, {"messages": [...]} or {"text": "..."}. Low-bit layers stay
+    low-bit: the forward pass of training is that of inference. After an interruption, the same
+    command resumes from the state in OUT.training, with the same bits. Needs pip install
+    'sterna[train]'.
     """
     try:
         from sterna.integrations.training import fine_tune

@@ -1,4 +1,4 @@
-"""`sterna verify`: whether a model on disk is what was written."""
+"""`sterna verify`: checks the files of a model for damage."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from sterna.cli.terminal import console, print_json
 def command(ctx: click.Context, model: str, offline: bool, as_json: bool) -> None:
     """Check every tensor of MODEL against the SHA-256 recorded with it.
 
-    MODEL is as for --model of `sterna generate`. A published checkpoint has no hashes; that its
-    weights are finite is checked. In any case config.json, the weights, the tokenizer and the chat
-    template are read as a start reads them, which finds what is missing or does not fit. Exit
-    codes: 0, nothing is wrong; 1, something is damaged, and this says what; 2, it could not be
-    checked, as of an architecture that Sterna does not run.
+    MODEL is as for --model of `sterna generate`. A published checkpoint has no hashes; there the
+    command checks that its weights are finite. It then loads config.json, the weights, the
+    tokenizer and the chat template as a start does, which finds missing and mismatching parts. Exit
+    codes: 0, nothing is wrong; 1, some part is damaged, and the output names it; 2, the check was
+    not possible, for example for an architecture that Sterna does not run.
     """
     from sterna.convert.verification import DAMAGED, UNCHECKED, verify
 

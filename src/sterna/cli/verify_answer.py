@@ -1,4 +1,4 @@
-"""`sterna verify-answer`: whether this machine gives the answer that another one gave."""
+"""`sterna verify-answer`: checks whether this machine reproduces another machine's answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 @click.argument("answer", type=FILE)
 @model_options
 def command(request: Path, answer: Path, **options: Any) -> None:
-    """Make ANSWER again from REQUEST and compare.
+    """Repeat REQUEST and compare the result with ANSWER.
 
     REQUEST is the JSON that a client sent, ANSWER the JSON that came back, or of a stream the chunk
     with the receipt. Exit codes: 0, the same tokens; 1, others, or another model, and this says

@@ -1,7 +1,8 @@
-"""How integer layers round what they read: to int8, or to two planes of it.
+"""How integer layers round their inputs: to one or two planes of int8.
 
-With two, what the first plane's rounding leaves is rounded again, in steps of a 254th: 15 bits and
-a sign. The second plane is one more row for the same kernels, whose result is added to the first's.
+With two planes, the remainder of the first plane's rounding is rounded again, in steps of a 254th:
+15 bits and a sign. The second plane is a further row for the same kernels, and its result is added
+to the first's.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from sterna.graph.ops import Op, RowwiseOp, Value
 
 __all__ = ["ACTIVATIONS", "in_two_planes"]
 
-#: What `LLM(activations=)` may be, the default first.
+#: Values of `LLM(activations=)`, the default first.
 ACTIVATIONS = ("int8", "int8x2")
 
 

@@ -35,7 +35,7 @@ def compiled(
 ) -> _native.Program:  # fmt: skip
     """Compile operations to a native program; the settings are those of `Graph.compile`.
 
-    planes_for: of the values that layers read as planes of bf16, a weight that does.
+    planes_for: for each value that layers read as planes of bf16, a weight of such a layer.
     """
     program = _native.Program()
     two = in_two_planes(ops, activations)
@@ -55,7 +55,7 @@ def compiled(
 
 
 def _with_skips(ops: Sequence[Op]) -> list[Op]:
-    """Return the operations with linear layers that skip weights which meet a zero."""
+    """Return the operations, with linear layers that skip weights whose input is zero."""
     skipping = skips(ops)
     return [
         replace(op, open_rows=skipping[op], active_columns=not skipping[op])
@@ -68,8 +68,7 @@ def _with_skips(ops: Sequence[Op]) -> list[Op]:
 def _with_planes(ops: Sequence[Op], planes_for: Mapping[Value, PackedWeight]) -> list[Op]:
     """Add operations that make planes of bf16.
 
-    Each follows the last operation that writes a value that is read as planes. Rowwise operations
-    make their own planes.
+    Each follows the last operation that writes the value. Rowwise operations make their own planes.
     """
     out: list[Op] = []
     for op, following in zip(ops, [*ops[1:], None], strict=True):
@@ -83,7 +82,7 @@ def _with_planes(ops: Sequence[Op], planes_for: Mapping[Value, PackedWeight]) ->
 
 @dataclass(frozen=True)
 class _Numbers:
-    """The program's numbers for what the fields of operations hold, by id()."""
+    """The program's numbers of the objects in the fields of operations, by id()."""
 
     program: _native.Program
     by_id: dict[int, int]
@@ -151,7 +150,7 @@ def _buffers(ops: Sequence[Op], program: _native.Program) -> dict[Value, int]:
         if out in buffers:
             pass  # several operations write it
         elif op is ops[-1]:
-            buffers[out] = program.buffer(out.width)  # the runner returns the last buffer made
+            buffers[out] = program.buffer(out.width)  # the program returns the last buffer made
         elif reused is not None and last_use[reused] == i and reused.width == out.width:
             buffers[out] = buffers[reused]
             last_use[reused] = -1  # the buffer lives on as the output's

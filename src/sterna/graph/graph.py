@@ -32,12 +32,12 @@ __all__ = ["Graph"]
 class Graph:
     """The operations of a model in their order, as a `GraphBuilder` has added them."""
 
-    heads: Heads  # of layers that name no others
+    heads: Heads  # the heads of layers that set none
     ops: list[Op] = field(default_factory=list)
 
     @property
     def places(self) -> list[AdaptOp]:
-        """The layers that may have adapters, in the order of the program's places for them."""
+        """The places of adapters, in the program's order."""
         return [op for op in self.ops if isinstance(op, AdaptOp)]
 
     @property
@@ -59,7 +59,7 @@ class Graph:
 
     @property
     def attention_layers(self) -> list[AttentionOp]:
-        """The operations that attend."""
+        """The attention operations."""
         return [op for op in self.ops if isinstance(op, AttentionOp)]
 
     @property
@@ -74,8 +74,10 @@ class Graph:
 
     @property
     def kv_windows(self) -> list[int | None]:
-        """For each of these layers, how many of the last positions are read at most; None: all, as
-        in an encoder, whose texts are read in one step."""
+        """For each of these layers, its window (positions that it reads at most).
+
+        None: it reads all positions, as in an encoder, whose texts are read in one step.
+        """
         seen: list[list[int | None]] = [[] for _ in self.kv_heads]
         for op in self.attention_layers:
             how = op.attention
@@ -94,7 +96,7 @@ class Graph:
         )
 
     def without_head(self) -> Graph:
-        """Return the model up to its last norm, which gives hidden states of the selected rows."""
+        """Return the model up to its last norm; outputs hidden states of the selected rows."""
         heads = (i for i, op in enumerate(self.ops) if op.selected and isinstance(op, LinearOp))
         last = max(i for i, op in enumerate(self.ops[: next(heads)]) if op.is_norm)
         ops = self.ops[: last + 1]
@@ -104,10 +106,10 @@ class Graph:
         return replace(self, ops=ops)
 
     def observed(self) -> Graph:
-        """Return the model with a program that adds up squares of its layers' inputs, by column.
+        """Return the model with a program that sums squares of its layers' inputs, by column.
 
         `Program.square_sums` has the sums in the order of `observed_by`. Compile it without `fast`,
-        whose products read no floats.
+        whose products do not read floats.
         """
         ops: list[Op] = []
         seen: set[Value] = set()
@@ -130,7 +132,7 @@ class Graph:
 
     @property
     def weight_ops(self) -> list[WeightOp]:
-        """An operation for every packed weight: the last that reads it."""
+        """For every packed weight, the last operation that reads it."""
         return list({id(op.weight): op for op in self.ops if isinstance(op, WeightOp)}.values())
 
     @property
@@ -144,7 +146,7 @@ class Graph:
         return list({id(op.weight): op.one_weight for op in self.linears}.values())
 
     def layers(self) -> list[tuple[Value, PackedWeight]]:
-        """List what each linear layer reads, and its weight; without the head."""
+        """List the input and the weight of each linear layer, except the head."""
         return [(op.x, op.weight) for op in self.ops[:-1] if isinstance(op, LinearOp)]
 
     def compile(
@@ -160,12 +162,12 @@ class Graph:
         fast: layers of a model that `can_be_fast` use the bf16 products of the unit, if it has
         them, for every number of tokens. The head keeps the ascending sums of `ops.linear`, for
         which an exact head is proven to equal a float head.
-        skip_with: threads that copy the weights of the layers that `skips` names, so that a step of
-        one token leaves out weights that meet a zero; 0: read all weights.
-        direct_tokens: for a format's name, the most tokens that are multiplied straight from the
-        decoder (`few_tokens`); the unit guesses for other formats.
+        skip_with: the number of threads that copy the weights of the layers in `skips`, so that a
+        step of one token skips weights whose input is zero; 0: read all weights.
+        direct_tokens: for a format's name, the most tokens that are multiplied without a decoded
+        panel (`few_tokens`); for other formats the unit's default.
         context: the most positions of a sequence, on which `Rotary.long` depends.
-        activations: one of `ACTIVATIONS`, how integer layers round what they read.
+        activations: one of `ACTIVATIONS`: how integer layers round their inputs.
 
         The graph does not change, so engines of one model may compile it at the same time.
         """
@@ -173,5 +175,5 @@ class Graph:
         return compiled(self.ops, planes_for, skip_with, direct_tokens, context, activations)
 
     def skips(self) -> dict[Op, int]:
-        """Find the layers that may leave out weights that meet a zero, as `skips.skips` does."""
+        """Find the layers that may skip weights whose input is zero, as `skips.skips` does."""
         return skips(self.ops)

@@ -35,11 +35,11 @@ class Rotary:
     """A rotary embedding of the first 2 * len(inverse_frequencies) values of each head.
 
     interleaved: it rotates values 2i and 2i + 1 together, else i and i + len(inverse_frequencies).
-    factor: of cosines and sines. long: the frequencies of an engine whose sequences may have more
-    than `short_context` positions, where they are others. They cannot depend on how long a sequence
-    is at the moment: keys that are in the cache would have to be rotated again. axes: of each
-    frequency, which of a token's three coordinates it turns by (`StepInput.coordinates`); (): by
-    its position in the sequence, as where a step has no coordinates.
+    factor: multiplies cosines and sines. long: the frequencies of an engine whose sequences may
+    have more than `short_context` positions, if these differ. They cannot depend on the present
+    length of a sequence, since cached keys would have to be rotated again. axes: for each
+    frequency, which of a token's three coordinates it rotates by (`StepInput.coordinates`); (): by
+    the token's position, as in steps without coordinates.
     """
 
     inverse_frequencies: tuple[float, ...]
@@ -58,14 +58,16 @@ class Rotary:
 class Attention:
     """How a layer attends.
 
-    rotary: of its queries and keys, None where it has none.
-    window: a position sees so many of the last positions, itself included, and with `bidirectional`
-    as many of the next ones; None: all.
-    scale: of scores, None for head_dim^-1/2. cap: scores become cap * tanh(score / cap); 0: none.
-    sinks: for each query head one more score, as it is, of a position without a value: it takes its
-    share of the weights, and adds nothing; (): none.
+    rotary: the rotations of its queries and keys; None: none.
+    window: the number of last positions that a position attends to, itself included, and with
+    `bidirectional` of the next ones; None: all.
+    scale: the factor of scores; None: head_dim^-1/2. cap: scores become cap * tanh(score / cap); 0:
+    not.
+    sinks: for each query head one further score, unscaled, of a position without a value: it takes
+    a share of the weights and adds nothing; (): none.
     growth: (a, p): queries at position i are multiplied by 1 + a log(1 + floor(i / p)); (): not.
-    bidirectional: as in an encoder, a position sees its whole sequence, which one step computes.
+    bidirectional: as in an encoder, a position attends to its whole sequence, which one step
+    computes.
     """
 
     rotary: Rotary | None
@@ -81,7 +83,7 @@ class Attention:
 class Rotation:
     """x -> H(signs * x) / sqrt(block) in blocks of x, H the Hadamard matrix of a power of two.
 
-    It spreads outliers of a layer's inputs. Products stay the same if weights are multiplied by its
+    It spreads outliers of a layer's inputs. Products do not change if weights are multiplied by the
     inverse. signs: float32 [width] of 1 and -1, None: all 1.
     """
 
@@ -99,7 +101,7 @@ class Heads:
 
     @property
     def padded_head(self) -> int:
-        """head_dim as the attention kernels and the KV cache want it: a multiple of 16."""
+        """head_dim padded to a multiple of 16, for the attention kernels and the KV cache."""
         return -(-self.head_dim // ROW_BLOCK) * ROW_BLOCK
 
     @property
@@ -109,7 +111,7 @@ class Heads:
 
     @property
     def stored(self) -> int:
-        """How many vectors the cache keeps of a KV head and a position: a key and a value."""
+        """The vectors that the cache keeps for a KV head and a position: a key and a value."""
         return 2
 
 

@@ -1,8 +1,8 @@
-"""Images of prompts: from files, bytes and arrays to the pixels that a model's tower takes.
+"""Images of prompts: from files, bytes and arrays to the input pixels of a model's tower.
 
 loading          `load_image`: decoding by Pillow, with limits
 pixels           resizing, cutting and normalising, with the results of transformers
-settings         what a checkpoint's files say of its images
+settings         image settings of a checkpoint's files
 image_processor  `ImageProcessor`, `ProcessedImage`, `PromptImage`
 families         a processor for each kind that transformers has
 """

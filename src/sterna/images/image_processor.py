@@ -1,4 +1,4 @@
-"""`ImageProcessor`: from images to what a tower takes, and to their tokens in a prompt."""
+"""`ImageProcessor`: turns images into the input of a tower, and into tokens of a prompt."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ MAX_PIXELS_TOGETHER = 4 * MAX_PIXELS
 
 @dataclass(frozen=True, eq=False)
 class ProcessedImage:
-    """An image as a tower takes it.
+    """An image as the input of a tower.
 
     Attributes:
         pixels: float32 [tiles, channels, height, width], or [patches, channels * frames * height *
             width] where the tower takes patches (Qwen).
-        grid: Frames, rows and columns of patches or tiles; None where all images have the same.
-        tokens: Rows that the tower makes of it, and positions of the image token in the prompt.
+        grid: Frames, rows and columns of patches or tiles; None if all images have the same.
+        tokens: Number of embeddings that the tower makes, and of image tokens in the prompt.
     """
 
     pixels: F32
@@ -43,7 +43,7 @@ class ProcessedImage:
 
     @cached_property
     def digest(self) -> bytes:
-        """SHA-256 of the pixels, their shape and the grid; equal images have equal ones."""
+        """SHA-256 of the pixels, their shape and the grid; equal images have equal digests."""
         found = hashlib.sha256(repr((self.pixels.shape, self.grid)).encode())
         found.update(np.ascontiguousarray(self.pixels, "<f4").data)
         return found.digest()
@@ -53,7 +53,7 @@ class ProcessedImage:
 class PromptImage:
     """An image of a prompt.
 
-    positions: int32 [image.tokens], where its rows stand in the prompt's token ids, ascending.
+    positions: int32 [image.tokens], the positions of its tokens in the prompt, ascending.
     """
 
     image: ProcessedImage
@@ -62,20 +62,20 @@ class PromptImage:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageProcessor(ABC):
-    """Makes pixels and tokens of images, equal to those of transformers' processor.
+    """Computes pixels and tokens of images, equal to those of transformers' processor.
 
-    `from_directory` makes the one of a checkpoint.
+    `from_directory` makes the processor of a checkpoint.
 
     Attributes:
-        resample: Pillow's number of the filter.
-        rescale, mean, std: From levels 0..255 to what the tower takes; None leaves a step out.
+        resample: The filter, as a number of Pillow's.
+        rescale, mean, std: Scale and normalise levels 0..255 for the tower; None leaves a step out.
     """
 
     #: Names of transformers' classes, without Fast or Pil at their end.
     KINDS: ClassVar[tuple[str, ...]] = ()
-    #: What a chat template writes for an image.
+    #: The text that a chat template writes for an image.
     placeholder: ClassVar[str]
-    #: The token at whose positions the tower's rows stand.
+    #: The token whose positions get the tower's embeddings.
     image_token: ClassVar[str]
 
     resample: int
@@ -97,7 +97,8 @@ class ImageProcessor(ABC):
     def from_config(cls, config: Mapping[str, Any], file: str | Path) -> ImageProcessor:
         """Make the processor of a config.json that has the fields of preprocessor_config.json.
 
-        That of a GGUF file's model has them. file: named in errors. Raises as `from_directory`.
+        The config.json of a GGUF file's model has them. file: named in errors. Raises as
+        `from_directory`.
         """
         fields = config.get("preprocessor_config") or {}
         return cls._of_kind(ImageSettings(Path(file), fields, {}, config))
@@ -144,7 +145,7 @@ class ImageProcessor(ABC):
 
     @abstractmethod
     def expansion(self, image: ProcessedImage) -> str:
-        """Return the text that stands for an image in a prompt, of `image.tokens` image tokens."""
+        """Return the text of an image in a prompt: `image.tokens` image tokens, with markers."""
 
     def expand(self, prompt: str, images: Sequence[ProcessedImage]) -> str:
         """Replace each placeholder of a rendered prompt with the text of its image.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMATS", "MAX_BYTES", "MAX_IMAGES", "MAX_PIXELS", "load_image"]
 
-#: What files of each format begin with; "?" is any byte.
+#: The first bytes of files of each format; "?" is any byte.
 FORMATS = {
     "PNG": b"\x89PNG\r\n\x1a\n",
     "JPEG": b"\xff\xd8\xff",
@@ -34,10 +34,10 @@ FORMATS = {
     "GIF": b"GIF8",
     "BMP": b"BM",
 }
-MAX_BYTES = 64 << 20  # of a file: a photo of 50 megapixels has 20 MB
+MAX_BYTES = 64 << 20  # bytes of a file: a photo of 50 megapixels has 20 MB
 MAX_PIXELS = 1 << 26  # 8,192 x 8,192; decoded, 200 MB
 MAX_IMAGES = 64  # of a request
-# A progressive JPEG goes over all pixels in each of its scans, and a scan may be a few bytes long.
+# Each scan of a progressive JPEG visits all pixels, and a scan may have only a few bytes.
 MAX_SCANNED = 16 * MAX_PIXELS
 _DATA_URL = re.compile(r"data:([\w.+/-]*)((?:;[\w.+=-]*)*),", re.IGNORECASE)
 _ORIENTATION = 0x0112  # the tag of EXIF
@@ -47,15 +47,16 @@ _KINDS = "a path, bytes, a file, a PIL image, a numpy array or a data: URL"
 def load_image(source: Any) -> Image:
     """Return an image as a PIL image in RGB, upright as its EXIF orientation says.
 
-    Transparent pixels are blended onto white, 16-bit grey keeps its upper byte, the first frame
-    stands for an animation, and colour profiles are ignored.
+    Transparent pixels are blended onto white, 16-bit grey keeps its upper byte, only the first
+    frame of an animation is read, and colour profiles are ignored.
 
     Args:
         source: A path, the bytes of a file, an open binary file, a data: URL, a PIL image, or an
             array [height, width], [height, width, channels] or [channels, height, width] with 1, 3
             or 4 channels: uint8 or uint16, or floats in 0..1.
 
-    RequestError, in one line, for what is no image of `FORMATS`, is damaged or above the limits.
+    RequestError, in one line, for a source that is not an image in `FORMATS`, is damaged, or
+    exceeds the limits.
     """
     modes = _pillow()
     if isinstance(source, modes.Image):
@@ -191,7 +192,7 @@ def _damaged(error: Exception) -> RequestError:
 
 
 def _upright(image: Image) -> Image:
-    """Turn an image as its EXIF orientation says; unreadable EXIF data say nothing."""
+    """Turn an image as its EXIF orientation says; unreadable EXIF data are ignored."""
     turn = _pillow().Transpose
     turns = {
         2: turn.FLIP_LEFT_RIGHT, 3: turn.ROTATE_180, 4: turn.FLIP_TOP_BOTTOM, 5: turn.TRANSPOSE,
@@ -199,7 +200,7 @@ def _upright(image: Image) -> Image:
     }  # fmt: skip
     try:
         how = turns.get(image.getexif().get(_ORIENTATION, 1))
-    except Exception:  # a damaged block of camera data makes no picture unreadable
+    except Exception:  # the picture is readable even if its camera data are damaged
         return image
     return image if how is None else image.transpose(how)
 

@@ -32,10 +32,10 @@ def as_array(image: Any) -> U8:
 
 
 def resize(image: Any, height: int, width: int, resample: int) -> Any:
-    """Resize a PIL image; resample: Pillow's number of the filter.
+    """Resize a PIL image; resample: the filter, as a number of Pillow's.
 
-    RequestError for a result without pixels, or with more than an image may have: some models keep
-    the aspect ratio, and make an image of 1 x 65,535 pixels gigantic.
+    RequestError for a result without pixels or with too many: models that keep the aspect ratio
+    would make an image of 1 x 65,535 pixels gigantic.
     """
     if height < 1 or width < 1 or height * width > MAX_PIXELS:
         raise RequestError(
@@ -52,12 +52,12 @@ def shortest_edge(height: int, width: int, edge: int) -> tuple[int, int]:
 
 
 def center_crop(image: U8, height: int, width: int) -> U8:
-    """Cut uint8 [height, width, 3] out of the middle of an image; black where it has no pixels."""
+    """Cut uint8 [height, width, 3] out of the middle of an image; missing pixels are black."""
     tall, wide = image.shape[:2]
     top, left = (tall - height) // 2, (wide - width) // 2
     if top >= 0 and left >= 0:
         return image[top : top + height, left : left + width]
-    # An image that is too small in one direction is first put into the middle of a larger one.
+    # An image that is too small in one direction is first padded on all sides.
     canvas = np.zeros((max(height, tall), max(width, wide), image.shape[2]), np.uint8)
     above, before = -((tall - canvas.shape[0]) // 2), -((wide - canvas.shape[1]) // 2)
     canvas[above : above + tall, before : before + wide] = image
@@ -70,8 +70,8 @@ def level_table(
 ) -> F32:
     """Return the value of each level of each channel, float32 [3, 256].
 
-    Scaled in float64 and normalised in float32, as transformers does it for each pixel.
-    rescale: None: levels stay in 0..255. mean, std: None: not normalised.
+    Levels are scaled in float64 and normalised in float32, as transformers does for each pixel.
+    rescale: None keeps levels in 0..255. mean, std: None skips the normalisation.
     """
     values = np.arange(256, dtype=np.float64)
     table = np.tile((values if rescale is None else values * rescale).astype(np.float32), (3, 1))

@@ -1,4 +1,4 @@
-"""`ImageSettings`: what a checkpoint's files say of its images, in old and new spellings."""
+"""`ImageSettings`: the image settings of a checkpoint's files, in old and new spellings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sterna.files.jsonfile import load_settings
 
 __all__ = ["CLIP", "HALF", "ImageSettings"]
 
-#: Mean and standard deviation of the channels, as OpenAI's CLIP and as SigLIP have them.
+#: Mean and standard deviation of the channels, of OpenAI's CLIP and of SigLIP.
 CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
@@ -25,8 +25,8 @@ _MAX_AREA = 1 << 32
 class ImageSettings:
     """Fields of a checkpoint's files.
 
-    file: named in errors. image: of the image processor. processor: of the processor that joins
-    images and text. config: config.json.
+    file: named in errors. image: fields of the image processor. processor: fields of the processor
+    that joins images and text. config: config.json.
     """
 
     file: Path
@@ -66,7 +66,7 @@ class ImageSettings:
     def common(
         self, resample: int, channels: tuple[tuple[float, ...], tuple[float, ...]]
     ) -> dict[str, Any]:
-        """Return the arguments that every `ImageProcessor` has; the defaults are given."""
+        """Return the arguments of every `ImageProcessor`. resample, channels: the defaults."""
         for name in ("do_resize", "do_convert_rgb"):
             if self.image.get(name, True) is False:
                 raise self.wrong(name, "true", False)
@@ -89,7 +89,7 @@ class ImageSettings:
         return value
 
     def size(self, name: str, default: Mapping[str, int], whole: str) -> dict[str, int]:
-        """Return a size by edge; whole: the edge that a bare number means, "" for a square."""
+        """Return a size by edge. whole: the edge that a plain number sets; "" for a square."""
         value = self.image.get(name)
         if value is None:
             return dict(default)
@@ -101,10 +101,9 @@ class ImageSettings:
         return {edge: self._whole(f"{name}.{edge}", found[edge], _MAX_AREA) for edge in found}
 
     def whole(self, *names: str, default: int | None = None) -> int:
-        """Return the first positive number that there is.
+        """Return the first of these fields that is present, a positive whole number.
 
-        names: each begins with image, processor or config, and goes on with the field's name;
-        with dots for fields of fields.
+        names: dotted paths that begin with image, processor or config.
         """
         for name in names:
             value: Any = vars(self)

@@ -3,7 +3,7 @@
 llm                 `LLM` has a model, an engine, a tokenizer, and the parts below
 async_llm           `AsyncLLM`: requests of an event loop share the steps of an engine's thread
 conversation        `Conversation`: a chat that grows turn by turn
-options             typed keyword options of these
+options             typed keyword options of these classes
 request_factory     prompts and options -> requests of the engine
 prompt_encoder      prompts -> checked token ids
 chat_renderer       messages -> prompts

@@ -44,7 +44,7 @@ class Adapters(Mapping[str, Adapter]):
         return len(self._adapters)
 
     def begin(self, given: object) -> None:
-        """Load what `LLM` was given: a folder, which becomes the default, or folders by name."""
+        """Load the argument of `LLM`: a folder, which becomes the default, or folders by name."""
         if isinstance(given, Mapping):
             for name, folder in given.items():
                 self.load(name, folder)

@@ -1,4 +1,4 @@
-"""`AsyncLLM`: many requests of an event loop, computed by one thread of their own."""
+"""`AsyncLLM`: many requests of an event loop, computed by one background thread."""
 
 from __future__ import annotations
 
@@ -35,16 +35,17 @@ MOST_PRIORITY = 1000
 class AsyncLLM:
     """An LLM for asyncio, whose requests share steps.
 
-    A thread computes the steps of all requests, and sleeps while there is none. The loop's thread
-    makes the text. Answers equal those of `LLM.generate`, whatever else runs. Other threads can use
-    the `LLM` at the same time.
+    A background thread computes the steps of all requests, and sleeps while there is none. The
+    event loop's thread detokenises. Answers equal those of `LLM.generate`, whatever else runs.
+    Other threads can use the `LLM` at the same time.
 
     Args:
         llm: The model.
-        step_ms: Milliseconds that a step should take while someone waits for the next token of a
-            request, except while short prompts wait that will soon decode with it. Default 100.
-        prompt_step_ms: Milliseconds while nobody waits for a next token (`read_at_end`), and at
-            most for those short prompts. Default 500.
+        step_ms: Intended milliseconds of a step while a reader waits for the next token of a
+            request. Steps with short prompts, which will soon decode with the others, may take
+            longer. Default 100.
+        prompt_step_ms: Milliseconds of a step while no reader waits for a token (`read_at_end`),
+            and the most with short prompts. Default 500.
         max_running: Requests that are computed at the same time. Default 64.
 
     `async with AsyncLLM(llm) as engine:` closes it at the end.
@@ -104,18 +105,19 @@ class AsyncLLM:
             prompt: Text or token ids.
             params: Sampling parameters. Options replace its fields.
             n: Answers to the prompt; the i-th is the one of choice=i.
-            key: The owner of the request; keys share the time for prompts equally.
+            key: The owner of the request. Keys share the time for prompts equally.
             priority: Each level counts like 10 seconds of waiting.
-            deadline_s: Seconds after which it ends, even in the queue, with the reason "deadline".
+            deadline_s: Seconds after which the request ends, even in the queue, with the finish
+                reason "deadline".
             salt: Requests of the same salt share cached prefixes.
             chat: End the answer with the end of a turn as well.
             visible: Special tokens that are part of the answer's text.
-            thinking: A budget of its thoughts.
-            images: Of the prompt, with the positions of their tokens.
+            thinking: The budget of the reasoning.
+            images: The images of the prompt, with the positions of their tokens.
             **options: As in `LLM.generate`.
 
-        RequestError as in `LLM.generate`, for a prompt that can never fit the memory for keys and
-        values, and once this is draining or closed.
+        RequestError as in `LLM.generate`, for a prompt that can never fit into the memory for keys
+        and values, and after `drain` or `close`.
         """
         self._check_open()
         given = _checked_scheduling(key, priority, deadline_s, salt)
@@ -157,7 +159,7 @@ class AsyncLLM:
     ) -> list[Decision]:
         """Decide as `LLM.decide`, in shared steps; key, priority and salt as in `submit`.
 
-        Returns a list in any case.
+        Returns a list, even for one question about one context.
         """
         self._check_open()
         scheduling = _checked_scheduling(key, priority, None, salt)
@@ -207,7 +209,7 @@ class AsyncLLM:
         return self._engine_loop.scheduler.load
 
     async def drain(self) -> None:
-        """Refuse new requests and return once the present ones are computed."""
+        """Refuse new requests and return when the running ones have ended."""
         self._closed = self._closed or "draining"
         while any(not request.ended for t in self._open_streams() for request in t.requests):
             await asyncio.sleep(0.02)
@@ -255,7 +257,7 @@ class AsyncLLM:
             self._wake_reader(stream)
 
     def _on_events(self, events: list[Event]) -> None:
-        """Handle the events of a step, from any thread; none: requests came or went."""
+        """Handle the events of a step, from any thread; none: requests were queued or cancelled."""
         if not events:
             self._wake.set()
         for event in events:
@@ -287,10 +289,10 @@ class AsyncLLM:
 
 
 class AsyncStream(AsyncIterator[Piece]):
-    """The pieces of an `AsyncLLM` request as they come, for one reader.
+    """An asynchronous iterator over the pieces of an `AsyncLLM` request, for one reader.
 
-    A stream that is garbage-collected is cancelled. A request that nobody reads is computed at most
-    16 tokens ahead.
+    A stream that is garbage-collected is cancelled. If its reader stops reading, the request runs
+    at most 16 tokens ahead.
 
     Attributes:
         completions: One for each answer, filled as pieces are read.
@@ -322,12 +324,12 @@ class AsyncStream(AsyncIterator[Piece]):
         self._wake_reader(self)
 
     def read_at_end(self) -> None:
-        """Say that nobody waits for pieces, so that steps may favour prompts of others."""
+        """Declare that no reader waits for pieces, so that steps may favour prompts of others."""
         for request in self.requests:
             request.is_streamed = False
 
     async def result(self) -> list[Completion]:
-        """Return the answers once they have ended; raises the error of one that failed."""
+        """Return the answers when all have ended. Raises the error of a failed one."""
         async for _ in self:
             pass
         return self.completions
@@ -348,7 +350,7 @@ class AsyncStream(AsyncIterator[Piece]):
             await self.news.wait()
 
     def _next(self) -> Piece | None:
-        """Return a piece that is there already, else None."""
+        """Return a piece that is available now; None if there is none."""
         while True:
             piece = next(self._current, None)
             if piece is not None:

@@ -27,7 +27,7 @@ class ChatRenderer:
 
     template: the model's, or its replacement; None: there is none. token_settings: fields of
     tokenizer_config.json; templates may name its special tokens. open_processor: reads the settings
-    of the model's images; None for a model of text alone.
+    of the model's images; None for a text-only model.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class ChatRenderer:
     def with_placeholders(
         self, template: ChatTemplate, messages: list[Any], tools: bool
     ) -> list[Any]:
-        """Put messages with images into a form of which the template writes the placeholders."""
+        """Return messages with images in the form for which the template writes placeholders."""
         placeholder = self.images.processor.placeholder
         written = template.image_text(placeholder)
         if written is None or (tools and not template.takes_tools):
@@ -108,7 +108,10 @@ class ChatRenderer:
         continued: bool = False,
         template: ChatTemplate | None = None,
     ) -> ReasoningState:
-        """Return how an answer to a prompt begins. continued: it continues the last message."""
+        """Return whether an answer to a prompt begins within, before or after its reasoning.
+
+        continued: the answer continues the last message.
+        """
         template = template or self.template
         if template is None:
             return ReasoningState.CLOSED
@@ -154,7 +157,7 @@ class ChatRenderer:
 
 
 def _listed(messages: object) -> list[Any]:
-    """Return the messages as a list; RequestError for text, or for what is none."""
+    """Return the messages as a list; RequestError for a text, or if they are not iterable."""
     what = "a list of messages"
     if isinstance(messages, str):
         raise RequestError(f"messages: must be {what}, but got {shown(messages)}")
@@ -164,7 +167,7 @@ def _listed(messages: object) -> list[Any]:
 def after_reasoning(
     state: ReasoningState, constraint: Constraint, thoughts: Thoughts | None = None
 ) -> Constraint:
-    """Limit a constraint to the content, for an answer that begins in this state."""
+    """Return a constraint that applies only after the reasoning of an answer in this state."""
     if state is ReasoningState.CLOSED:
         return constraint
     return constraint.after_reasoning(state is ReasoningState.OPENED, thoughts)

@@ -1,4 +1,4 @@
-"""`Conversation`: a chat that grows turn by turn and pays only for what is new."""
+"""`Conversation`: a chat that grows turn by turn and computes only the new tokens."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Content", "Conversation"]
 
-#: Of a message: text, or parts of text and images.
+#: Content of a message: a text, or a list of parts (texts and images).
 Content = str | Sequence[Mapping[str, Any]]
 
 
 class Conversation:
-    """A chat with a model that computes only what is new in each turn.
+    """A chat with a model that computes only the new tokens of each turn.
 
     The prefix cache of the LLM keeps what earlier turns computed. Answers have the same bits as
     from `LLM.chat` with the same messages and options. A new turn ends the stream of the previous
@@ -57,7 +57,7 @@ class Conversation:
         self.documents = documents
         self.template_options = template_options
         self.drop_oldest: bool = checked_flag("drop_oldest", drop_oldest)
-        #: Exchanges that the latest turn had to forget.
+        #: Number of exchanges that the latest turn dropped, since the context was full.
         self.dropped: int = 0
         self.last: Completion = Completion()
         self._running: Stream | None = None
@@ -83,7 +83,7 @@ class Conversation:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """A copy of the messages so far; assign a list to replace them (RequestError)."""
+        """A copy of the messages so far. Assign a list to replace them (RequestError)."""
         return [dict(message) for message in self._messages]
 
     @messages.setter
@@ -96,7 +96,7 @@ class Conversation:
 
     @property
     def system(self) -> str | None:
-        """The system prompt, None without one; assign to change it."""
+        """The system prompt; None if there is none. Assign a text to change it."""
         first = self._messages[0] if self._messages else {}
         return str(first.get("content")) if first.get("role") == "system" else None
 
@@ -114,7 +114,7 @@ class Conversation:
         self.system = system
 
     def undo(self) -> str | None:
-        """Remove the latest exchange; returns its user's text, None if there was none."""
+        """Remove the latest exchange. Returns the user's text of it; None if there was none."""
         for i in range(len(self._messages) - 1, -1, -1):
             if self._messages[i].get("role") == "user":
                 content = self._messages[i].get("content")
@@ -177,7 +177,7 @@ class Conversation:
                     return
                 yield piece
         finally:
-            pieces.close()  # gives up what it computes with, before its time
+            pieces.close()  # frees its pages before the next turn
             if done.text or done.finish_reason != "cancelled":
                 self._messages = [*messages, done.message]
             self._running = None
@@ -210,7 +210,7 @@ class Conversation:
             opening = 1 if messages[0].get("role") == "system" else 0
             later = [i for i in range(opening + 1, len(messages)) if messages[i]["role"] == "user"]
             if not later:
-                break  # the latest message alone is too long: an error, unless the answer may be
+                break  # the latest message alone is too long: an error, or no room for an answer
             messages = [*messages[:opening], *messages[later[0] :]]
             self.dropped += 1
         return messages

@@ -20,7 +20,7 @@ from sterna.tokenizer import Tokenizer
 __all__ = ["CrossEncoder"]
 
 
-#: What Qwen3-Reranker is asked, by its model card; its first files do not say it.
+#: The prompt of Qwen3-Reranker's model card; its first files do not have it.
 QWEN3_FORMAT = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and "
     'the Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n'
@@ -31,14 +31,14 @@ QWEN3_FORMAT = (
 
 
 class CrossEncoder:
-    """Makes the scores of `LLM.score`, whose docstring describes the arguments."""
+    """Computes the scores of `LLM.score`, whose docstring describes the arguments."""
 
     def __init__(self, engine: Engine, tokenizer: Tokenizer, renderer: ChatRenderer) -> None:
         self._engine, self._tokenizer, self._renderer = engine, tokenizer, renderer
 
     @cached_property
     def scoring(self) -> Scoring | None:
-        """How the model scores pairs; None if it does not."""
+        """How the model scores pairs; None if it is no cross-encoder."""
         model = self._engine.model
         found = Scoring.of(model.config.fields)
         if model.config.labels or found.true is not None:
@@ -53,7 +53,7 @@ class CrossEncoder:
     def score(
         self, pairs: Sequence[tuple[str, str]], adapter: Adapter | None
     ) -> npt.NDArray[np.float32]:
-        """Compute scores, float32 [pairs]; RequestError."""
+        """Compute scores, float32 [pairs]. Raises RequestError as `LLM.score`."""
         model, how = self._engine.model, self.scoring
         if how is None:
             raise RequestError(

@@ -1,4 +1,4 @@
-"""`Decider`: questions about a context, and the requests that find how likely each answer is.
+"""`Decider`: makes the requests that compute the probabilities of answers to questions.
 
 The context comes first in every prompt, so all questions share its keys and values. Options of one
 token are read from one row of logits; a longer option is scored by a request of its own.
@@ -29,7 +29,7 @@ __all__ = ["Decider", "Inquiry", "decisions"]
 #: Token ids of contexts by their text; None where a context cannot be encoded alone.
 Heads: TypeAlias = "dict[str, list[int] | None]"
 
-#: Stands between the context and a question, so that tokens of the one do not reach into the other.
+#: Put between the context and a question, so that no token spans both.
 MARK = "Question: "
 
 
@@ -37,7 +37,7 @@ MARK = "Question: "
 class _Encoded:
     """Token ids of a prompt: `head`, then `base`, or one of `tails`, which have an option each.
 
-    n_kept: how many first tokens the questions about one context share.
+    n_kept: how many first tokens all questions about one context share.
     """
 
     head: list[int]
@@ -48,7 +48,7 @@ class _Encoded:
 
 @dataclass
 class _Scored:
-    """The options of one prompt: the requests that score them, each with the options it is for."""
+    """The options of one prompt: the requests that score them, each with its options."""
 
     lengths: list[int]
     requests: list[tuple[Request, list[int]]]
@@ -97,7 +97,7 @@ class Inquiry:
 def decisions(
     inquiries: Iterable[Inquiry], run: Callable[[Iterator[Request]], Iterator[Request]]
 ) -> list[Decision]:
-    """Return the decision of each inquiry; few of them have their requests at a time.
+    """Return the decision of each inquiry. Only a few inquiries have requests at the same time.
 
     run: computes requests, and yields each when it has ended (`EngineLoop.finished`).
     """
@@ -137,7 +137,8 @@ class Decider:
     ) -> Iterator[Inquiry]:
         """Yield an inquiry for each question about a context, or about each of several texts.
 
-        request_args: other arguments of `Request`. RequestError, for a wrong option at once.
+        request_args: other arguments of `Request`. RequestError; wrong options raise it
+        immediately.
         """
         choices = parse_choices(options.get("options"), options.get("score"))
         normalised = checked_flag("normalise", options.get("normalise", False))
@@ -227,7 +228,7 @@ class Decider:
         return ends[0]
 
     def _prompt(self, context: object, asked: str) -> tuple[str, str]:
-        """Return a prompt with the context first, and what stands before an answer to it."""
+        """Return a prompt with the context first, and the text before the answer to it."""
         messages = _messages(context)
         if self._renderer.template is None:
             told = "\n\n".join(
@@ -238,14 +239,14 @@ class Decider:
             *messages, last = messages
             asked = f"{last['content']}\n\n{asked}" if last["content"] else asked
         messages = [*messages, {"role": "user", "content": asked}]
-        silent = {"enable_thinking": False}  # thoughts that the template opens are closed as well
+        silent = {"enable_thinking": False}  # reasoning that the template opens is closed, too
         return self._renderer.render(messages, template_options=silent), ""
 
     def _encoded(self, prompt: str, options: Sequence[str], heads: Heads) -> _Encoded:
         """Return token ids of a prompt with each option.
 
-        The context is encoded once for all questions, where the tokenizer lets the text be parted
-        before MARK, or before the line breaks that precede it. heads: the contexts so far.
+        The context is encoded once for all questions, if the tokenizer allows a split before MARK
+        or before the line breaks that precede it. heads: the contexts so far.
         """
         at = max(0, prompt.rfind(MARK))
         for cut in (at, len(prompt[:at].rstrip("\n"))):
@@ -260,7 +261,7 @@ class Decider:
         return _Encoded([], base, tails, _common([self._encode(prompt[:at]), base]))
 
     def _head(self, head: str, mark: str, heads: Heads) -> list[int] | None:
-        """Return the ids of a prompt's beginning, None where what follows would change them."""
+        """Return the ids of a prompt's beginning; None if the text after it would change them."""
         if head not in heads:
             ids, whole = self._encode(head), self._encode(head + mark)
             self._encoder.encode(whole)  # checks the length, and that the model continues texts
@@ -274,7 +275,7 @@ class Decider:
 
 
 def _contexts(context: object) -> list[object]:
-    """Return the contexts: several texts, or the one that is a text or messages."""
+    """Return the list of contexts; a text or a list of messages is one context."""
     if isinstance(context, (list, tuple)) and context and isinstance(context[0], str):
         return list(context)
     return [context]
@@ -291,7 +292,7 @@ def _questions(given: object) -> list[str]:
 
 
 def _messages(context: object) -> list[dict[str, Any]]:
-    """Return a context as messages: a text is what the user said. RequestError."""
+    """Return a context as messages; a text becomes a message of the user. RequestError."""
     if isinstance(context, str):
         return [{"role": "user", "content": context}]
     messages = list(checked_items("context", context, "a text or a list of messages"))

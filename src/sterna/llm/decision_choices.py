@@ -1,4 +1,4 @@
-"""`Choices`: what may be answered to a question that is decided, and the line that asks for it."""
+"""`Choices`: the possible answers to a question, and the line that asks for one of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_OPTIONS = 1024
 
 @dataclass(frozen=True)
 class Choices:
-    """What may be answered: the options, the line that asks for one, the numbers of a score."""
+    """The possible answers: the options, the line that asks for one, the numbers of a score."""
 
     texts: tuple[str, ...]
     request: str
@@ -26,7 +26,7 @@ class Choices:
 
 
 def parse_choices(options: object, score: object) -> Choices:
-    """Return what may be answered: yes or no, one of some texts, or a number. RequestError."""
+    """Return the possible answers: yes or no, one of several texts, or a number. RequestError."""
     if options is not None and score is not None:
         raise RequestError("options: must be left out where score is given, but got both")
     if score is not None:

@@ -16,14 +16,14 @@ __all__ = ["Decision", "decided"]
 
 @dataclass(frozen=True)
 class Decision:
-    """How likely each of several answers to a question is.
+    """Probabilities of several answers to a question.
 
     The numbers have the same bits on every machine, so a threshold that was tuned on one holds on
     the others.
 
     Attributes:
         answer: The likeliest option, the first of equals.
-        probabilities: Of each option among all, in their order.
+        probabilities: The probability of each option, in their order; they add up to 1.
         logprobs: Natural-log probability of each option's whole text after the question.
         lengths: Tokens of each option's text.
         normalised: Whether the probabilities are of `logprobs` divided by `lengths`.
@@ -49,7 +49,7 @@ class Decision:
 
     @property
     def confidence(self) -> float:
-        """How far the answer's probability is above the next one's; 1 if there is no other."""
+        """Difference of the two largest probabilities; 1 if there is one option."""
         best, *others = sorted(self.probabilities.values(), reverse=True)
         return best - (others[0] if others else 0.0)
 
@@ -64,7 +64,7 @@ def decided(
     values: Sequence[int] | None,
     stats: Stats,
 ) -> Decision:
-    """Make a decision of each option's log-probability; values: the number of each, for a score."""
+    """Make a decision from log-probabilities of options; values: their numbers, for a score."""
     shift = neutral if neutral is not None else [0.0] * len(texts)
     weights = [
         (logprob - less) / (length if normalised else 1)

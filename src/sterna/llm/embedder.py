@@ -17,7 +17,7 @@ __all__ = ["Embedder"]
 
 
 class Embedder:
-    """Makes the vectors of `LLM.embed`, whose docstring describes the arguments."""
+    """Computes the vectors of `LLM.embed`, whose docstring describes the arguments."""
 
     def __init__(self, engine: Engine, tokenizer: Tokenizer) -> None:
         self._engine, self._tokenizer = engine, tokenizer
@@ -31,7 +31,7 @@ class Embedder:
         pooling: str | None,
         adapter: Adapter | None,
     ) -> npt.NDArray[np.float32]:
-        """Compute vectors, float32 [texts, hidden_size]; RequestError."""
+        """Compute vectors, float32 [texts, hidden_size]. Raises RequestError as `LLM.embed`."""
         chosen = self._pooling(pooling)
         prefix = self._prompt(chosen, prompt_name, prompt)
         tokens = self._encode(texts, prefix, chosen)
@@ -55,7 +55,7 @@ class Embedder:
         return tokens
 
     def _pooling(self, kind: str | None) -> Pooling:
-        """Return the checkpoint's own pooling, or the given kind for a model that has none."""
+        """Return the checkpoint's own pooling, or the given kind if the model has none."""
         name, own = self._engine.model.name, self._engine.model.config.pooling
         if kind is not None:
             checked_name("pooling", kind, KINDS)

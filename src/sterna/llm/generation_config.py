@@ -42,8 +42,9 @@ class GenerationDefaults:
 def sampling_of(config: Mapping[str, Any], file: Path) -> dict[str, Any]:
     """Sampling values of generation_config.json, or of GGUF's general.sampling in the same words.
 
-    As in vLLM, they hold unless do_sample is false, and a missing temperature means 1. A repetition
-    penalty holds for greedy answers, too. ModelFormatError names `file` for values out of range.
+    As in vLLM, they apply unless do_sample is false, and a missing temperature means 1. A
+    repetition penalty applies to greedy answers, too. ModelFormatError names `file` for values out
+    of range.
     """
     found = {n: config[n] for n in (*SAMPLING, "repetition_penalty") if config.get(n) is not None}
     sampled = config.get("do_sample")
@@ -65,7 +66,7 @@ def sampling_of(config: Mapping[str, Any], file: Path) -> dict[str, Any]:
 def _suppressed(config: Mapping[str, Any], vocab: int, file: Path) -> tuple[tuple[int, ...], ...]:
     """Read suppress_tokens and bad_words_ids of generation_config.json as sequences of ids.
 
-    Gemma 4 lists its markers of images and sound there. Ids outside the model's vocabulary are left
+    Gemma 4 lists its markers of images and audio there. Ids outside the model's vocabulary are left
     out, as in llama.cpp. ModelFormatError names `file` for malformed lists.
     """
     tokens, words = (config.get(key) or [] for key in ("suppress_tokens", "bad_words_ids"))

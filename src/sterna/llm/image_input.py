@@ -32,8 +32,8 @@ class PreparedPrompt:
 class ImageInput:
     """Puts images into prompts of a model.
 
-    open_processor: reads the settings of the model's images, at the first one; None for a model of
-    text alone.
+    open_processor: reads the settings of the model's images when the first image arrives; None for
+    a text-only model.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ImageInput:
 
     @cached_property
     def processor(self) -> ImageProcessor:
-        """The processor; RequestError for a model of text alone.
+        """The processor; RequestError for a text-only model.
 
         Raises as `ImageProcessor.from_directory`.
         """

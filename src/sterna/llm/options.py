@@ -29,7 +29,7 @@ class GenerateOptions(SamplingOptions, total=False):
     Attributes:
         prediction: Predicted output, as text or token ids, such as a file to be edited. Affects
             speed, never the result.
-        constraint: A grammar that the answer keeps to, made by `LLM.constraints`.
+        constraint: A grammar that the answer must match, made by `LLM.constraints`.
         adapter: The name of a loaded LoRA adapter, or "__base__" for the model without one.
             Default: the adapter given to `LLM` as a folder, if any.
     """
@@ -59,8 +59,8 @@ class ChatOptions(GenerateOptions, TemplateOptions, total=False):
     """Options of `LLM.chat`: those of `generate`, those of the chat template, and these.
 
     Attributes:
-        thinking_budget: Tokens after which thoughts are closed with the family's own mark. Default:
-            no limit.
+        thinking_budget: Tokens after which Sterna closes the reasoning with the family's own
+            marker. Default: no limit.
     """
 
     thinking_budget: int | None
@@ -80,8 +80,8 @@ class PromptOptions(TemplateOptions, total=False):
     """Options of `LLM.chat_prompt`: those of the chat template, and these.
 
     Attributes:
-        add_generation_prompt: End with what opens the answer. Default True.
-        template: Used in place of the model's.
+        add_generation_prompt: End with the text that opens the answer. Default True.
+        template: A template that replaces the model's own.
     """
 
     add_generation_prompt: bool

@@ -1,4 +1,4 @@
-"""`PromptEncoder`: prompts as token ids that a model takes."""
+"""`PromptEncoder`: turns prompts into checked token ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What an answer depends on, and digests of prompt and answer: a receipt another machine can check.
+"""Fingerprints of all that answers depend on, and digests of prompt and answer.
+
+Together they are a receipt, which another machine can check.
 
 The same request, seed and fingerprint give the same tokens, alone or among others, on any machine.
 """
@@ -16,7 +18,7 @@ __all__ = ["digest", "fingerprint"]
 
 
 def fingerprint(llm: LLM, adapter: str | None = None) -> str:
-    """Hash all that the bits of answers depend on, apart from the request.
+    """Return a hash of everything that the bits of answers depend on, except the request.
 
     It covers the engine's `identity`, the tokenizer, the template, and the adapter of this name or
     the default one. The first call reads all weights, about a second for 1.5 GB.

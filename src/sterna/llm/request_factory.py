@@ -94,9 +94,8 @@ class RequestFactory:
         """Make requests for n answers to a prompt.
 
         options, params: as in `LLM.generate`. chat: end an answer with the end of a turn as well.
-        thinking: a budget of its thoughts. request_args: other arguments of `Request`, and images,
-        of `sterna.images.PromptImage`.
-        RequestError.
+        thinking: the budget of the reasoning. request_args: other arguments of `Request`; images: a
+        list of `sterna.images.PromptImage`. RequestError.
         """
         checked_whole("n", n, 1, MAX_CHOICES)
         tokens = self._encoder.encode(prompt)
@@ -137,7 +136,7 @@ class RequestFactory:
     def _thinking(
         self, state: ReasoningState, thoughts: Thoughts | None, options: dict[str, Any]
     ) -> dict[str, Any]:
-        """Return the arguments of a request about its thoughts; takes thinking_budget out."""
+        """Return a request's arguments for reasoning; removes thinking_budget from the options."""
         budget = options.pop("thinking_budget", None)
         if thoughts is None:
             return {}
@@ -212,9 +211,9 @@ class RequestFactory:
         matcher: GrammarMatcher | ThinkingMatcher | None,
         with_images: bool,
     ) -> Speculation | None:
-        """Where drafts of an answer come from, best source first; None without speculation.
+        """Return the sources of drafts of an answer, best first; None without speculation.
 
-        with_images: no other model drafts, since only this one has seen them.
+        with_images: an MTP layer or a draft model does not draft, since it does not see the images.
         """
         alone = with_images or self._speculate != "auto"
         if self._speculate == "off":

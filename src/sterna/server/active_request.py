@@ -18,14 +18,14 @@ from sterna.server.request_limits import RequestLimits
 
 __all__ = ["ActiveRequest"]
 
-#: How often a request of a batch that gives way looks whether clients are still there.
+#: Seconds between two checks, by a paused request of a batch, whether clients still wait.
 BATCH_PAUSE_S = 0.02
 
 T = TypeVar("T")
 
 
 class ActiveRequest:
-    """One client's request under one id: submits its prompts, yields their choices, ends early.
+    """One client's request: submits its prompts, yields pieces of their choices, ends early.
 
     Each prompt has `n` choices. Choices are numbered prompt by prompt.
 
@@ -36,7 +36,7 @@ class ActiveRequest:
             submitted or refused; it takes idle time only.
         loading_s: how long the request waited for its model.
         stream_error: the error that ended the stream of this answer.
-        warnings: what was left out of the request, for a header and for the log.
+        warnings: the ignored parts of the request, for a header and for the log.
     """
 
     def __init__(
@@ -208,8 +208,8 @@ class ActiveRequest:
         return firsts
 
     async def result(self) -> list[Completion]:
-        """Wait until all choices have ended. Raises what ended them early."""
-        # All at once: the engine computes only a little of what is not being read.
+        """Wait until all choices have ended. Raises the error that ended them early."""
+        # Read all at the same time: the engine pauses streams that are not read.
         await asyncio.gather(*(self._read(ticket) for ticket in self._tickets))
         self._check_error()
         return self.completions
@@ -232,7 +232,7 @@ class ActiveRequest:
         return [done for ticket in self._tickets for done in ticket.completions]
 
     def log_fields(self, log_prompts: bool) -> dict[str, Any]:
-        """Return what the log line of an ended request says of its answer."""
+        """Return the fields about the answer for the log line of an ended request."""
         completions = self.completions
         line: dict[str, Any] = {"answer": self.id, "model": self.name}
         if self.stream_error is not None:
@@ -254,11 +254,11 @@ class ActiveRequest:
         return line
 
     def receipt(self) -> dict[str, Any]:
-        """Return what another machine needs, next to the request, to check the answer.
+        """Return what another machine needs, in addition to the request, to check the answer.
 
-        `rendered_at` is there if the template asked for the time, since the prompt depends on it;
-        `images_sha256` if it has images: digests of the pixels that the model sees.
-        `sampling` has the values in effect, including the model's own defaults.
+        `rendered_at` is present if the template asked for the time, since the prompt then depends
+        on it. `images_sha256` is present if the prompt has images: digests of the pixels that the
+        model sees. `sampling` has the values in effect, including the model's own defaults.
         """
         moment = self._generations[0].rendered_at
         images = [one.image.digest.hex() for g in self._generations for one in g.images]

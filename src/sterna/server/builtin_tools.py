@@ -24,7 +24,7 @@ _PARTS = (
 
 
 def client_tools(tools: Iterable[Any] | None, kinds: tuple[Any, ...], warn: Warn) -> list[Any]:
-    """Only the tools that the client runs: tools of a type in `kinds`.
+    """Return only the tools that the client runs: tools of a type in `kinds`.
 
     Tools without a type and values that are no objects stay: the caller checks them.
     """
@@ -39,7 +39,7 @@ def client_tools(tools: Iterable[Any] | None, kinds: tuple[Any, ...], warn: Warn
 
 
 def skip_builtin_part(kind: Any, where: str, warn: Warn) -> bool:
-    """Whether a part of a conversation belongs to a built-in tool and is to be skipped; warns."""
+    """Return whether a part of a conversation belongs to a built-in tool and is skipped; warns."""
     if not isinstance(kind, str) or not any(part in kind for part in _PARTS):
         return False
     warn(f"{where}: ignored, because {shown(kind)} is of tools that are not run here")

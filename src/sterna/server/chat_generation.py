@@ -25,9 +25,10 @@ __all__ = ["ChatGeneration"]
 
 
 class ChatGeneration:
-    """From messages, tools and formats to a submitted prompt, and to parsers of its answers.
+    """Turns messages, tools and formats into a submitted prompt, and makes parsers of its answers.
 
-    generation: without its prompt. Its max_tokens may be None, for as many as fit into the context.
+    generation: the request without its prompt. Its max_tokens may be None: as many as fit into the
+    context.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class ChatGeneration:
         self._reasoning = llm.renderer.reasoning_state(
             prompt.text, given.messages, given.continue_final_message, template
         )
-        if template is not None:  # the engine knows only the turn ends of the model's own
+        if template is not None:  # the engine knows only the turn ends of the model's own template
             ends = {
                 *self.generation.options.get("stop_token_ids", ()),
                 *llm.renderer.turn_ends_of(template),
@@ -102,19 +103,19 @@ class ChatGeneration:
 
     @property
     def _format_of_calls(self) -> ToolCallFormat | None:
-        """The format of calls, or without tools, of answers that consist of messages."""
+        """The format of tool calls or, without tools, of answers that consist of messages."""
         found = self.tools.call_format(self.active.model.llm, self._template_input.template)
         known = None if found else known_format(self._template)
         return known if known and known.messages else found
 
     @property
     def _has_messages(self) -> bool:
-        """Whether answers consist of messages, whose grammar has thoughts in it."""
+        """Whether answers consist of messages, whose grammar includes the reasoning."""
         return bool(self._format_of_calls and self._format_of_calls.messages)
 
     def _thinking(self, template: ChatTemplate, effort: object) -> ThinkingBudget | None:
         thoughts = thoughts_of(template, self._format_of_calls, self.tools.required)
-        # each answer of messages may begin with thoughts
+        # each answer of messages may begin with reasoning
         state = ReasoningState.FREE if self._has_messages else self._reasoning
         return thinking_of(
             template, thoughts, state, self.generation.thinking_budget,

@@ -39,7 +39,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 class TemplateInput:
     """The arguments of a chat template, as for `apply_chat_template` of transformers.
 
-    messages, tools: in OpenAI's form. template: used instead of the model's. image_hosts: from
+    messages, tools: in OpenAI's form. template: replaces the model's. image_hosts: the hosts from
     which images may be fetched.
     """
 
@@ -107,7 +107,7 @@ def _require_sight(llm: LLM, image: RequestImage) -> None:
 
 
 def request_template(llm: LLM, source: str | None, trusted: bool) -> ChatTemplate | None:
-    """Make the chat template that a request brings. ApiError 400 if invalid or not allowed."""
+    """Make a request's own chat template. ApiError 400 if it is invalid or not allowed."""
     if source is None:
         return None
     if not trusted:
@@ -138,13 +138,13 @@ def _message(i: int, message: dict[str, Any]) -> dict[str, Any]:
 def content_of_parts(parts: list[Any], where: str) -> str | list[dict[str, Any]]:
     """Return the text of content parts, or parts for a template if there are images among them.
 
-    Images are `RequestImage`. Parts that this has made stay as they are. ApiError 400 for files,
-    audio, and images that are no URL.
+    Images become `RequestImage`. Parts that this function has made stay unchanged. ApiError 400 for
+    files, audio, and images that are no URL.
     """
     found: list[dict[str, Any]] = []
     for i, part in enumerate(parts):
         fields = part if isinstance(part, dict) else {}
-        image = fields.get("image")  # which JSON cannot make
+        image = fields.get("image")  # JSON cannot contain one: it was made here
         if not isinstance(image, RequestImage):
             image = image_of_part(fields, f"{where}[{i}]")
         if image is None:

@@ -12,7 +12,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 __all__ = ["MAX_HEADER_BYTES", "connection_class"]
 
 MAX_HEADER_BYTES = 32 << 10
-#: How much may wait in our memory for a slow reader; the system buffers about as much again.
+#: Bytes that may wait in our memory for a slow reader; the system buffers about as much again.
 WRITE_BUFFER_BYTES = 64 << 10
 
 
@@ -21,7 +21,7 @@ def connection_class(header_timeout: float, write_timeout: float) -> type[H11Pro
 
     header_timeout: seconds until a request's headers must be complete, counted from the connection
     or from the first byte of a later request. write_timeout: seconds in which a client must read
-    what waits for it. A client that is too slow is disconnected, which ends its request.
+    the data that waits for it. A client that is too slow is disconnected, which ends its request.
     """
 
     class Connection(H11Protocol):

@@ -26,7 +26,7 @@ TYPES = {
 }
 ANTHROPIC_TYPES = {413: "request_too_large", 500: "api_error", 503: "overloaded_error"}
 TOO_LONG = "context_length_exceeded"
-#: The message of a RequestError begins with the name of the argument it is about.
+#: The message of a RequestError begins with the name of the wrong argument.
 _SUBJECT = re.compile(r"([A-Za-z_][\w.\[\]]*)(?:(?: of)? \d+)?:")
 
 

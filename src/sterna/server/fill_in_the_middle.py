@@ -1,4 +1,4 @@
-"""Prompts that have a model fill in the middle of a text (FIM), with its own tokens for that."""
+"""Fill-in-the-middle (FIM) prompts, with the model's own FIM tokens."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def fill_tokens(tokenizer: Tokenizer) -> tuple[int, int, int] | None:
 
 
 def fill_prompt(llm: LLM, before: Any, after: str, begun: str = "") -> list[int]:
-    """Make the prompt for the text between two others; begun: how it begins. ApiError 400."""
+    """Make the prompt for the text between two others; begun: its beginning. ApiError 400."""
     if not isinstance(before, str):
         raise ApiError(400, "suffix: needs a prompt that is a text", param="suffix")
     found = fill_tokens(llm.tokenizer)

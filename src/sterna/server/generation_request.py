@@ -1,4 +1,4 @@
-"""`GenerationRequest`: what every endpoint makes of its protocol's request."""
+"""`GenerationRequest`: the form into which every endpoint turns its protocol's request."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class GenerationRequest:
         salt: requests share cached prefixes only if their salts are equal.
         priority: higher goes first in the queue.
         deadline_s: seconds that the answer may take.
-        constraint: what the answer must follow.
-        prediction: token ids that the answer is likely to contain.
-        thinking_budget: tokens that thoughts may take; None is no limit.
-        thinking: what keeps the answer to that.
+        constraint: the grammar that the answer must match.
+        prediction: token ids that the answer probably contains.
+        thinking_budget: the most tokens of reasoning; None is no limit.
+        thinking: the object that enforces this budget.
         visible: special tokens whose text is part of the answer's.
         rendered_at: the time in ISO 8601 that the chat template was given, if it asked for it.
-        images: of the prompt, with their positions.
+        images: the images of the prompt, with their positions.
     """
 
     prompt: list[int]

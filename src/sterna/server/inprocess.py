@@ -1,4 +1,4 @@
-"""Requests from within the process: no socket, and the owner is known."""
+"""Requests from within the process, without a socket, for a known owner."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["post"]
 async def post(app: ASGIApp, path: str, body: bytes, state: dict[str, Any]) -> tuple[int, bytes]:
     """POST to the app; return the status and the body of its response.
 
-    state: of the request, with its `id`, the trusted name of its `key`, and for batches
+    state: the request's state, with its `id`, the trusted name of its `key`, and for batches
     `idle_event` (see `Service.begin`). Cancelling the call ends the request.
     """
     status, sent, over = 0, bytearray(), asyncio.Event()

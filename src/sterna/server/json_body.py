@@ -49,7 +49,7 @@ async def read(request: Request, kind: type[T]) -> T:
 
 
 def _warning(unknown: list[str]) -> str:
-    """Say which fields were left out."""
+    """Return a warning that names the ignored fields."""
     names = ", ".join(shown(name) for name in unknown[:MAX_NAMES])
     more = f" and {len(unknown) - MAX_NAMES} more" if len(unknown) > MAX_NAMES else ""
     return f"ignored, because no endpoint knows these fields: {names}{more}"
@@ -89,8 +89,8 @@ def decode(body: bytes, kind: type[T], unknown: list[str] | None = None) -> T:
     """Decode JSON as a struct. ApiError 400 that names the field.
 
     A struct with a `protocol` allows fields that are not read, by the table of
-    `unsupported_fields`. A field that is in neither is left out, and its name is added to
-    `unknown`; without such a list it is an error.
+    `unsupported_fields`. A field that neither the struct nor the table has is ignored, and its name
+    is added to `unknown`; without such a list it is an error.
     """
     _check_depth(body)
     protocol = getattr(kind, "protocol", None)
@@ -116,7 +116,7 @@ def decode(body: bytes, kind: type[T], unknown: list[str] | None = None) -> T:
 
 
 def _convert(given: Any, kind: type[T], unknown: list[str] | None) -> T:
-    """Make a struct, without the unknown fields of structs within it if there is a list."""
+    """Make a struct. With a list, unknown fields of nested structs are ignored and added to it."""
     for _ in range(MAX_NESTED):
         try:
             return msgspec.convert(given, kind)
@@ -134,7 +134,7 @@ def _convert(given: Any, kind: type[T], unknown: list[str] | None) -> T:
 
 
 def _unknown_place(message: str) -> list[str] | None:
-    """Where an unknown field is, by msgspec's message; None if it is about anything else."""
+    """Return the path of an unknown field from msgspec's message; None for any other message."""
     found, place = _UNKNOWN.match(message), _PATH.search(message)
     if not found or not place or "[" in place[1]:
         return None
@@ -163,7 +163,7 @@ def _too_deep() -> ApiError:
 
 
 def _refused(message: str) -> ApiError:
-    """Make the error for a message of msgspec, with the field it is about."""
+    """Make the error for a message of msgspec, with the field that the message names."""
     found = _PATH.search(message)
     where = re.sub(r"\[\.\.\.\]", "", found[1]) if found else ""
     reason = message[: found.start()] if found else message

@@ -29,7 +29,7 @@ def log_to_stderr(form: str) -> None:
             handler.setFormatter(formatter)
         logger.propagate = False
     _log.setLevel(logging.INFO)
-    # Our own lines say the same.
+    # Our own log has these lines already.
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
 
 

@@ -24,7 +24,7 @@ class MessagesParser(OutputParser):
         super().__init__(call_format, parallel, False, schemas)
         assert call_format.messages is not None
         self._messages, self._has_calls = call_format.messages, calls
-        self._kind = ""  # of the message that is being read; "" before its header
+        self._kind = ""  # the kind of the message that is being read; "" before its header
 
     def _step(self, found: list[Delta], final: bool) -> bool:
         if self._calls:
@@ -37,7 +37,7 @@ class MessagesParser(OutputParser):
         return bool(mark)
 
     def _header(self, final: bool) -> bool:
-        """Read what stands between two messages, and the next one's header."""
+        """Read the text between two messages, and the header of the next one."""
         messages = self._messages
         rest = self._held
         for mark in (messages.ends, messages.starts):

@@ -22,7 +22,7 @@ __all__ = ["Metrics"]
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
 TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
-#: Counters: the field of `Stats` that each adds up, and its description.
+#: Counters: the field of `Stats` that each sums, and its description.
 TOKENS = {
     "prompt_tokens": ("n_prompt", "Prompt tokens."),
     "generation_tokens": ("n_generated", "Generated tokens."),

@@ -26,7 +26,7 @@ _log = logging.getLogger("sterna.server")
 MAX_ID = 128
 SECURITY = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
 CORS_METHODS, CORS_HEADERS = "GET, POST, DELETE", "authorization, content-type, x-api-key"
-#: A list of header names, as browsers write it.
+#: A list of header names, in the form in which browsers send it.
 _NAMES = re.compile(r"[\w!#$%&'*+.^`|~-]+( *, *[\w!#$%&'*+.^`|~-]+)*", re.ASCII)
 PREFLIGHT_S = 600  #: how long a browser may cache the answer to a preflight
 MAX_WARNING = 1000
@@ -158,7 +158,7 @@ class RequestMiddleware:
             log_fields(line)
 
     def _explain(self, line: dict[str, Any], state: dict[str, Any]) -> None:
-        """Add the error, without the client's own text, and what was ignored."""
+        """Add the error, without the client's own text, and the ignored fields."""
         error: ApiError | None = state.get("error")
         if error is not None:
             line["error"] = error.message if self._service.settings.log_prompts else error.rule

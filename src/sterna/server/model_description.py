@@ -1,4 +1,4 @@
-"""What clients ask about a model, in words that several protocols share."""
+"""Descriptions of a model that several protocols share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def known_name(service: Service, given: str | None) -> str | None:
 
 
 def name_digest(name: str) -> str:
-    """SHA-256, in hex, that stands for a model in lists."""
+    """Return the SHA-256, in hex, that identifies a model in lists."""
     return hashlib.sha256(name.encode()).hexdigest()
 
 
@@ -33,7 +33,7 @@ def timestamp(seconds: float) -> str:
 
 
 def abilities(llm: LLM) -> list[str]:
-    """List what a model can do, in ollama's words."""
+    """List the capabilities of a model, in ollama's words."""
     config = llm.model.config
     if config.pooling is not None or config.bidirectional:
         return ["embedding"]

@@ -41,8 +41,8 @@ class LoadedModel:
     """A model in memory with its engine.
 
     Attributes:
-        busy: how many requests use it now.
-        clients: how many of them are not of batches.
+        busy: the number of requests that use it now.
+        clients: the number of these requests that belong to clients, not to batches.
         used: when it was last used, as `time.monotonic`.
         bandwidth_gb_s: the machine's memory bandwidth, once measured.
     """
@@ -73,7 +73,7 @@ class LoadedModel:
 
     @property
     def memory(self) -> str:
-        """What the model takes of memory, for an operator."""
+        """A line for operators about the memory that the model takes."""
         tokens = self.llm.engine.kv_cache.pool.count * PAGE
         return (
             f"weights {_bytes(self.weight_bytes)}; keys and values of running requests and cached "
@@ -139,7 +139,7 @@ class ModelManager:
         return source.nbytes if source else 0
 
     def model_of(self, name: str) -> str:
-        """Return the name of the base model: of an adapter's, else the name itself."""
+        """Return the name of an adapter's base model; for a model, the name itself."""
         return self._adapted.get(name, name)
 
     def adapter_of(self, name: str | None) -> str | None:

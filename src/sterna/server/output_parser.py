@@ -22,7 +22,7 @@ class Delta:
         kind: "content", "reasoning_content" or "tool_calls".
         text: what to append; for a tool call, to its arguments.
         index: the number of the tool call.
-        id, name: of the tool call; only its first delta has them.
+        id, name: those of the tool call; only its first delta has them.
     """
 
     kind: str
@@ -45,9 +45,9 @@ class Delta:
 class OutputParser:
     """Parses one answer. Streams and whole texts go through the same steps.
 
-    call_format: of tool calls; None if there are none. parallel: whether several calls are allowed.
-    opened: whether the prompt already began the reasoning. schemas: of tools' arguments, by name.
-    thoughts: the marks of reasoning.
+    call_format: the format of tool calls; None without tools. parallel: whether several calls are
+    allowed. opened: whether the prompt has begun the reasoning. schemas: JSON schemas of the tools'
+    arguments, by name. thoughts: the markers of the reasoning.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class OutputParser:
         self._begun = self._trims = self._thinking
         self._calls: ToolCallParser | None = None
         self._held = ""
-        self._done = False  # drop what follows the only tool call allowed
+        self._done = False  # drop the text after the only tool call allowed
         self._count = 0
         self._cut = False
 
@@ -160,7 +160,7 @@ class OutputParser:
         return mark
 
     def _call(self, calls: ToolCallParser, found: list[Delta], final: bool) -> bool:
-        """Parse tool calls up to their end; what turns out to be none is content."""
+        """Parse tool calls up to their end; a text that turns out to be no call is content."""
         for part in calls.feed(self._held, final):
             self._tell(found, part)
         self._held, self._cut = calls.rest or "", calls.cut
@@ -173,7 +173,7 @@ class OutputParser:
         return True
 
     def _after_calls(self) -> None:
-        """Prepare for what stands behind calls."""
+        """Prepare for the text after calls."""
 
     def _tell(self, found: list[Delta], part: ToolCallPart) -> None:
         alone = not self._parallel and self._count > 0

@@ -33,7 +33,8 @@ SAMPLING = "sampling"
 
 
 def differences(opener: Callable[[], LLM], request: Any, answer: Any) -> list[str]:
-    """List how this machine's answer to a request differs from a given one; empty if it does not.
+    """List the differences between this machine's answer to a request and a given one; empty if
+    there are none.
 
     request: the body that was sent. answer: the response, or the chunk of a stream that has the
     receipt. RequestError if they are not valid.
@@ -64,7 +65,7 @@ def differences(opener: Callable[[], LLM], request: Any, answer: Any) -> list[st
 
 
 def _moment(receipt: dict[str, Any]) -> datetime | None:
-    """Return the time that the template was given; None if it did not ask."""
+    """Return the time that the template was given; None if the template did not ask for it."""
     said = receipt.get("rendered_at")
     if said is None:
         return None

@@ -1,7 +1,7 @@
 """Images of requests: in data: URLs, or at addresses of hosts that the server's settings allow.
 
-A request never names a file of this machine. An address is fetched from a host that is allowed,
-over at most three redirects, none of which leads into a private network.
+A request cannot name a file of this machine. Images are fetched only from allowed hosts, over at
+most three redirects, none of which leads into a private network.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class RequestImage:
     where: str
 
     def source(self, hosts: tuple[str, ...]) -> str | bytes:
-        """Return what `load_image` takes; blocks while an address is fetched.
+        """Return a source for `load_image`; blocks while the image is fetched.
 
-        hosts: whose addresses are allowed. ApiError 400.
+        hosts: the allowed hosts. ApiError 400.
         """
         if self.url[:5].lower() == "data:":
             return self.url
@@ -110,9 +110,9 @@ def _below(host: str, pattern: str) -> bool:
 
 
 def _address(parts: SplitResult, private: bool) -> tuple[str, int]:
-    """Resolve a host once, so that what is checked is what is connected to.
+    """Resolve a host once, so that the connection goes to the address that was checked.
 
-    private: whether it may be of a private network, since the settings name this host.
+    private: whether the address may be in a private network, since the settings name this host.
     """
     assert parts.hostname is not None
     port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -131,7 +131,7 @@ def _is_public(address: str) -> bool:
 
 
 def _get(parts: SplitResult, address: tuple[str, int], deadline: float) -> bytes | str:
-    """Return what is at an address, or where that is redirected to."""
+    """Return the bytes at an address, or the URL of a redirect."""
     assert parts.hostname is not None
     with socket.create_connection(address, timeout=CONNECT_S) as plain:
         sock = plain

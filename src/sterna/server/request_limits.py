@@ -1,4 +1,4 @@
-"""Which requests the server takes on: limits per key and of the queue, and shutdown."""
+"""Which requests the server accepts: limits per key, of the queue, and at shutdown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RequestLimits:
 
     Attributes:
         draining: the server is shutting down, so nothing new begins.
-        clients: how many requests of clients are in progress.
+        clients: the number of clients' requests in progress.
     """
 
     def __init__(self, settings: Settings) -> None:

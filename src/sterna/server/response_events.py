@@ -37,7 +37,7 @@ def _item_status(reason: str) -> str:
 
 
 def output_items(message: dict[str, Any], id: str, reason: str) -> list[dict[str, Any]]:
-    """Make output items of a chat message. reason: of finishing; only the last item may be cut."""
+    """Make output items of a chat message. reason: why it ended; only the last item may be cut."""
     items = []
     if message.get("reasoning_content"):
         items.append(_item("reasoning_content", id, 0, message["reasoning_content"]))

@@ -38,7 +38,7 @@ class StoredResponse:
 
 
 class ResponseStore:
-    """The responses of all keys, or what `kind` says instead.
+    """The responses of all keys, or other objects that `kind` names.
 
     Beyond the limits, the oldest are dropped.
     """

@@ -1,4 +1,4 @@
-"""The request fields that completions and chat share, and the engine options they become."""
+"""The request fields that completions and chat share, and their translation to engine options."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_BIASES = 1024
 #: Bits of a seed that the server draws: JavaScript can read it from JSON exactly.
 SEED_BITS = 48
 MAX_IDS = 4096  #: token ids in a list other than a prompt
-#: How clients of vLLM and llama.cpp write no limit (max_tokens, top_k) and no seed.
+#: For clients of vLLM and llama.cpp: no limit (max_tokens, top_k), no seed.
 NONE = -1
 
 #: Fields that `LLM.generate` takes under the same name.
@@ -36,7 +36,7 @@ _SAME = (
 
 
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What a stream contains next to the answer.
+    """Further contents of a stream.
 
     continuous_usage_stats: put the usage so far into each chunk, as vLLM does.
     include_obfuscation: accepted and ignored.
@@ -48,7 +48,7 @@ class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """vLLM's `structured_outputs`: what an answer must follow. Exactly one may be set."""
+    """vLLM's `structured_outputs`: the constraint of an answer. Exactly one may be set."""
 
     json: dict[str, Any] | str | None = None
     regex: str | None = None
@@ -91,7 +91,7 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def sampling_options(body: SamplingFields, max_tokens: int | None, logprobs: int) -> dict[str, Any]:
-    """Return the options of `LLM.generate` that a request sets. ApiError 400 for a limit exceeded.
+    """Return the options of `LLM.generate` that a request sets. ApiError 400 for an exceeded limit.
 
     max_tokens: the default; None is as many as fit into the context. logprobs: how many
     alternatives to report for each token.
@@ -99,7 +99,7 @@ def sampling_options(body: SamplingFields, max_tokens: int | None, logprobs: int
     options = {name: getattr(body, name) for name in _SAME if getattr(body, name) is not None}
     if options.get("top_k") == NONE:
         options["top_k"] = 0
-    if options.get("top_p") == 0:  # clients mean: only the likeliest token
+    if options.get("top_p") == 0:  # clients use it for greedy decoding
         del options["top_p"]
         options["temperature"] = 0.0
     options["max_tokens"] = max_tokens if body.max_tokens is None else body.max_tokens

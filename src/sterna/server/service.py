@@ -1,4 +1,4 @@
-"""`Service`: what the endpoints of an app share, and the begin and end of each request."""
+"""`Service`: the state that the endpoints of an app share; begins and ends requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Service:
     Attributes:
         batches: None if the server keeps no files.
         active: requests in progress, by id.
-        load_error: why the first model could not be loaded.
+        load_error: the error of loading the first model.
     """
 
     def __init__(self, settings: Settings, models: ModelManager) -> None:
@@ -78,8 +78,9 @@ class Service:
     async def begin(self, request: Request, model: str | None, prefix: str) -> ActiveRequest:
         """Admit a request and load its model; the middleware calls `end`.
 
-        prefix: of the id. A request of a batch has an `idle_event` in its state (see
-        `ActiveRequest`). ApiError 404 for an unknown model, 429 or 503 by `RequestLimits`.
+        prefix: the prefix of the request's id. A request of a batch has an `idle_event` in its
+        state (see `ActiveRequest`). ApiError 404 for an unknown model, 429 or 503 by
+        `RequestLimits`.
         """
         self.limits.require_open()
         key: str = request.state.key

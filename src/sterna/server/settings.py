@@ -25,20 +25,20 @@ class Settings:
         origins: origins of web pages that may send requests; "*" is any.
         hosts: further names of this server in Host headers; "*" is any.
         max_queue: how many requests may wait.
-        max_wait: how long a request may be predicted to wait.
+        max_wait: the longest predicted wait at which a request is still accepted.
         max_per_key: how many requests a key may have at a time.
-        timeout: of a whole answer.
-        reasoning_budget: tokens that thoughts may take, unless a request says otherwise.
+        timeout: the limit for a whole answer.
+        reasoning_budget: the most tokens of reasoning, unless a request sets its own budget.
         keep_alive: how long an unused model stays in memory.
         max_loaded: how many models stay in memory.
         share_cache: keys share cached prefixes with each other.
         files: the folder for files and batches; None turns both off.
         files_max: bytes of all files together.
         page: serve the web page at "/".
-        strict_requests: refuse unknown fields of requests instead of leaving them out.
+        strict_requests: refuse unknown fields of requests instead of ignoring them.
         otel: make OpenTelemetry spans of requests.
-        image_hosts: from whose addresses images are fetched; "*" is any public one, "*.example.org"
-            those below it.
+        image_hosts: hosts from which images are fetched; "*" is any public host, "*.example.org"
+            any host below that name.
         trust_request_chat_template: render chat templates that requests bring.
         engine: options of `AsyncLLM`.
     """

@@ -35,7 +35,7 @@ def event(value: Any, name: str | None = None) -> bytes:
 class EventStream(Response):
     """A response that streams events.
 
-    on_disconnect: called if the client disconnects early; it must make the events end.
+    on_disconnect: called if the client disconnects early; it must end the events.
     ping_s: send a comment after so many seconds without an event; None: never.
     """
 
@@ -86,7 +86,7 @@ async def with_cancellation(
     answer: Coroutine[Any, Any, T],
     on_disconnect: Callable[[], None],
 ) -> T:
-    """Await an answer; call `on_disconnect` if the client disconnects before it is there."""
+    """Await an answer; call `on_disconnect` if the client disconnects first."""
 
     async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":

@@ -1,4 +1,4 @@
-"""`response_format` and `structured_outputs` to a constraint of the engine."""
+"""Turns `response_format` and `structured_outputs` into a constraint of the engine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def constraint_for(
     """Make the constraint that a request asks for, or None.
 
     ApiError 400 if it cannot be enforced in full. A schema with `strict: false` is enforced as far
-    as possible, and the log says what is not.
+    as possible, and the log names the unenforced keywords.
     """
     wanted = _wanted(asked, response_format)
     if wanted is None:

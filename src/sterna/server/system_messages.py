@@ -15,8 +15,9 @@ Messages = list[dict[str, Any]]
 def render_with_system(messages: Messages, render: Callable[[Messages], str]) -> str:
     """Render a conversation such that the prompt has the text of all its system messages.
 
-    Leaves them in place if the template writes them there; else joins them into one at the start;
-    else puts them at the head of the first user message. RequestError if none of these works.
+    Leaves them in place if the template renders them there. Otherwise joins them into one message
+    at the start, or puts them before the text of the first user message. RequestError if none of
+    these works.
     """
     texts = [_text(m).strip() for m in messages if m["role"] == "system"]
     rendered, refusal = list[str](), None

@@ -1,4 +1,4 @@
-"""How many tokens an answer may think, by the fields of a request and the server's settings."""
+"""Budgets of reasoning, from the fields of a request and the server's settings."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from sterna.tokenizer import Tokenizer
 
 __all__ = ["checked_budget", "thinking_of", "thoughts_of", "turn_off"]
 
-#: Tokens of thoughts for an effort, where the template does not read it; others have no limit.
+#: Tokens of reasoning for an effort, if the template does not read it; others have no limit.
 EFFORTS = {"minimal": 256, "low": 1024, "medium": 4096}
 
 
 def checked_budget(fields: dict[str, Any], default: int | None) -> int | None:
     """Return the first budget that is given among fields; None for none. ApiError 400.
 
-    default: of the server. -1 is no limit.
+    default: the server's budget. -1 is no limit.
     """
     for name, value in fields.items():
         if value is None:
@@ -32,16 +32,16 @@ def checked_budget(fields: dict[str, Any], default: int | None) -> int | None:
 
 
 def turn_off(options: dict[str, Any], budget: int | None) -> dict[str, Any]:
-    """Return variables of a template, which turn thoughts off where the budget is nothing."""
+    """Return variables of a template, which turn reasoning off if the budget is 0."""
     return {"enable_thinking": False, **options} if budget == 0 else options
 
 
 def thoughts_of(
     template: ChatTemplate | None, call_format: ToolCallFormat | None, required: bool
 ) -> Thoughts | None:
-    """Return the marks of thoughts in a model's answers; None if it has none.
+    """Return the markers of reasoning in a model's answers; None if it has none.
 
-    required: whether a call must follow the thoughts.
+    required: whether a call must follow the reasoning.
     """
     messages = call_format.messages if call_format else None
     if messages is None:
@@ -60,7 +60,7 @@ def thinking_of(
     effort: object,
     tokenizer: Tokenizer,
 ) -> ThinkingBudget | None:
-    """Return the budget that an answer keeps to; None for no limit.
+    """Return the budget of an answer's reasoning; None for no limit.
 
     effort: the request's reasoning_effort, which sets a budget if the template does not read it.
     """

@@ -52,8 +52,8 @@ class ToolChoice:
     ) -> Constraint | None:
         """Make the constraint that allows either tool calls or an answer.
 
-        answer: the constraint of the answer; None is any text. Arguments follow their schema if it
-        is strict, or if a call is required, then as far as it can be enforced.
+        answer: the constraint of the answer; None is any text. Arguments follow a strict schema. If
+        a call is required, they follow any schema as far as it can be enforced.
         """
         call_format = self.call_format(llm, template) or known_format(template or llm.template)
         if call_format is None or not (self.shown or (answer and call_format.messages)):

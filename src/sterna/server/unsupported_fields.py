@@ -2,8 +2,8 @@
 
 A field is ignored if it cannot change an answer, and refused if it would. The fields that an
 endpoint reads are in its struct; this table has all others that public clients are known to send.
-A field of neither is ignored with a warning.
-`docs/reference/fields.md` is generated from both, and a test compares them.
+Any further field is ignored with a warning. `docs/reference/fields.md` is generated from both, and
+a test compares them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class UnsupportedField(NamedTuple):
     """A field that is not read.
 
     Attributes:
-        why: what it is for, or what to use instead.
+        why: its purpose, or the field to use instead.
         protocols: where it may occur; () is everywhere.
         passes: the values that are ignored; None is any.
     """

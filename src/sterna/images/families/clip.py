@@ -1,4 +1,4 @@
-"""CLIP, in LLaVA 1.5: the middle square of an image."""
+"""CLIP, for LLaVA 1.5: the middle square of an image."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _BICUBIC = 3
 
 @dataclass(frozen=True, kw_only=True)
 class ClipImageProcessor(ImageProcessor):
-    """Resizes the shortest edge to `edge`, or all to `height` x `width`, and cuts the middle out.
+    """Resizes the shortest edge to `edge`, or the image to `height` x `width`, and crops the
+    middle.
 
     crop: height and width of the middle; None: all.
     """
@@ -38,7 +39,7 @@ class ClipImageProcessor(ImageProcessor):
         if settings.flag("do_pad", False):
             raise settings.wrong("do_pad", "false", True)
         crop = settings.size("crop_size", {"height": 224, "width": 224}, "")
-        # The class token is one of the tower's rows, and "default" leaves it out.
+        # The tower computes a class token, which "default" leaves out.
         more = settings.processor.get("num_additional_image_tokens", 1)
         if more not in (0, 1):
             raise settings.wrong("num_additional_image_tokens", "0 or 1", more)

@@ -1,4 +1,4 @@
-"""Idefics 3 and SmolVLM: an image as tiles of one size, and as a whole in that size."""
+"""Idefics 3 and SmolVLM: an image becomes tiles of one size, and a whole image in that size."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _LARGEST = 4096  # transformers' limit of the longest edge
 class Idefics3ImageProcessor(ImageProcessor):
     """Resizes the longest edge to `longest`, then both up to multiples of `tile`, and cuts tiles.
 
-    splits: whether images are cut, or only resized to one tile. tile_tokens: rows that the tower
-    makes of a tile.
+    splits: whether images are cut into tiles, or only resized to one. tile_tokens: the number of
+    embeddings that the tower makes of a tile.
     """
 
     KINDS: ClassVar[tuple[str, ...]] = ("Idefics3ImageProcessor", "SmolVLMImageProcessor")
@@ -89,7 +89,7 @@ class Idefics3ImageProcessor(ImageProcessor):
         return _LARGEST, max(int(_LARGEST * ratio), 1)
 
     def _in_tiles(self, height: int, width: int) -> tuple[int, int]:
-        """Return the next size up whose edges are multiples of the tile's."""
+        """Return the next larger size whose edges are multiples of the tile's."""
 
         def up(edge: int) -> int:
             return math.ceil(edge / self.tile) * self.tile
@@ -115,7 +115,7 @@ class Idefics3ImageProcessor(ImageProcessor):
 
 
 def _tile_tokens(settings: ImageSettings) -> int:
-    """Return the rows that the tower makes of a tile."""
+    """Return the number of embeddings that the tower makes of a tile."""
     if "image_seq_len" in settings.processor or "scale_factor" not in settings.config:
         return settings.whole("processor.image_seq_len", default=169)
     side, patch, factor = (

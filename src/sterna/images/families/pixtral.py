@@ -17,7 +17,7 @@ _BICUBIC = 3
 
 @dataclass(frozen=True, kw_only=True)
 class PixtralImageProcessor(ImageProcessor):
-    """Makes images smaller until they fit into `height` x `width`, in whole merged patches.
+    """Shrinks images to fit into `height` x `width`, in whole merged patches.
 
     patch: edge of a patch; merge: patches of an edge that become one token.
     """

@@ -23,8 +23,8 @@ _MAX_RATIO = 200
 class Qwen2VLImageProcessor(ImageProcessor):
     """Keeps the aspect ratio within `smallest` to `largest` pixels, in whole merged patches.
 
-    patch: edge of a patch; merge: patches of an edge that become one token; frames: of a patch in
-    time, in which an image is repeated.
+    patch: edge of a patch; merge: patches of an edge that become one token; frames: the frames of a
+    patch, in which an image is repeated.
     """
 
     KINDS: ClassVar[tuple[str, ...]] = ("Qwen2VLImageProcessor",)
@@ -40,7 +40,7 @@ class Qwen2VLImageProcessor(ImageProcessor):
     @classmethod
     def from_settings(cls, settings: ImageSettings) -> Qwen2VLImageProcessor:
         size = settings.size("size", {}, "longest_edge")
-        # Both are numbers of pixels, whatever they are called; min_pixels is the old name.
+        # Both fields count pixels, despite their names; min_pixels is the old name.
         smallest = settings.size("min_pixels", {}, "min_pixels") or size
         largest = settings.size("max_pixels", {}, "max_pixels") or size
         return cls(
