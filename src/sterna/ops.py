@@ -182,7 +182,7 @@ def _opened(packed: object) -> _native.Weight:
 
 
 def dequantize(packed: PackedWeight, *, threads: int | None = None) -> F32:
-    """Return the real weights float32 [M, K] that a packed weight stands for."""
+    """Return the real weights, float32 [M, K], of a packed weight."""
     values, scale = unpack(packed, threads=threads)
     return codec.real_values(packed.format, values, scale)
 

@@ -230,7 +230,7 @@ def _words(given: object) -> tuple[str | tuple[int, ...], ...]:
 
 
 def _ids(name: str, given: object, least: int = 0) -> tuple[int, ...]:
-    """Token ids as a tuple, at least so many."""
+    """Return token ids as a tuple. RequestError unless there are at least `least`."""
     ids = list(checked_items(name, given, "a sequence of token ids"))
     for id in ids:
         whole = isinstance(id, (int, np.integer)) and not isinstance(id, bool)

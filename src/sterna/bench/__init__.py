@@ -1,1 +1,1 @@
-"""Benchmarks: speeds, also as fractions of what the same machine allows."""
+"""Benchmarks: speeds, also as fractions of the machine's limits."""

@@ -315,7 +315,7 @@ def bytes_per_step(engine: Engine, context: float, batch: int = 1) -> float:
 
 
 def _attended(graph: Graph, context: float) -> list[tuple[Heads, float]]:
-    """List the heads of each attention layer, and how many positions a token sees there."""
+    """List the heads of each attention layer, and the positions that a token attends to."""
     return [
         (op.heads, min(context, op.attention.window or context)) for op in graph.attention_layers
     ]

@@ -1,4 +1,4 @@
-"""A table of the weight formats: what they hold, what they cost, and how fast they run here."""
+"""A table of the weight formats: levels, bits per weight, and speed on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an exact head reads for a token: bytes, and the float rows that screening leaves open."""
+"""Reads of an exact head per token: bytes, and the float rows that screening leaves open."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ __all__ = [
     "units",
 ]
 
-Progress = Callable[[str], None]  # called with what is being measured
+Progress = Callable[[str], None]  # called with the name of the running measurement
 Rows = list[dict[str, Any]]
 #: Called before a run measures, with a function that returns the rows known so far, for the case
 #: that the run is ended early.
@@ -65,7 +65,7 @@ def prepare_reading(teams: Iterable[tuple[Threads, str]]) -> None:
 
 
 def require_bytes(needed: int, what: str, remedy: str) -> None:
-    """Raise RequestError unless so many bytes are available; call it before allocating."""
+    """Raise RequestError unless this many bytes are available; call it before allocating."""
     available = available_bytes()
     if needed > available:
         raise RequestError(

@@ -2,7 +2,7 @@
 
 measured       the file, and how choices are timed
 readings       ways of reading memory
-memory_trials  what they cost now
+memory_trials   the present cost of these readings
 prefetch       which of them is taken
 few_tokens     how steps of a few tokens are computed
 

@@ -62,7 +62,7 @@ def direct_tokens(
 
 
 def known(threads: Threads, isa: str) -> dict[str, int]:
-    """Return what was measured so far on this machine, for each format; 0: the guess is good."""
+    """Return the measurements of this machine, for each format; 0: the default is best."""
     most_of = kept(_WHAT, f"{place(threads)}, {isa}")
     if not isinstance(most_of, dict):
         return {}

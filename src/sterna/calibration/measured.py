@@ -1,4 +1,4 @@
-"""The file of what was measured on this machine, and how choices are timed."""
+"""The file of measurements on this machine, and the timing of candidates."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def usual_seconds(
 
 
 def place(threads: Threads) -> str:
-    """Return the scope of a measurement: this CPU, so many threads, and where they run."""
+    """Return the scope of a measurement: the CPU, the number of threads, and their placement."""
     cpu = _native.cpu_info()
     model = f"{cpu['vendor']} {cpu['family']}/{cpu['model_id']}/{cpu['stepping']} {cpu['model']}"
     where = f" on {','.join(map(str, threads.cpus))}" if threads.cpus else ""

@@ -1,4 +1,4 @@
-"""What the ways of reading memory cost on this machine, at its present speed.
+"""Measures the ways of reading memory on this machine, at its present speed.
 
 Ways take turns over data out of cache: slices of weights, and pages of keys and values.
 """

@@ -3,7 +3,7 @@
 Decoding reads every weight once. Its speed depends on how a core asks for them: as one stream or
 several side by side, how far ahead, and into which cache; in a long context also on whether the
 next pages of keys and values are prefetched. The fastest way on one CPU is slow on another, and
-formats of few bits, whose decoding takes a core's time, want another way than wider ones. So the
+formats of few bits, whose decoding takes a core's time, need another way than wider ones. So the
 first large model on a machine spends half a second on trying. Memory of virtual machines changes
 its speed between minutes: where a start finds it far from what was noted, it measures again, and
 what costs least over all measurements is chosen. No choice changes a bit.
@@ -30,7 +30,7 @@ Codes = npt.NDArray[np.uint8]
 
 #: Measurements that are kept for a machine, each made at another speed of its memory.
 MOST_MOODS = 3
-#: Memory has another speed where it is so many times as fast, or as slow.
+#: The factor by which memory must be faster or slower to count as another speed.
 FAR = 1.3
 _PROBE_BYTES = 64 << 20  # of weights whose reading tells the memory's speed
 _WHAT = "reading of memory"

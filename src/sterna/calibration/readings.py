@@ -46,7 +46,7 @@ class Readings(NamedTuple):
     next_page: bool = True
 
     def set(self, threads: int) -> None:
-        """Have these threads read so; ValueError for what no kernel can take."""
+        """Set the readings of these threads; ValueError for values that no kernel supports."""
         _native.set_readings(threads, *self)
 
 

@@ -53,7 +53,7 @@ class Budget:
             raise OverBudget(f"{MAX_SECONDS:g} seconds")
 
     def create(self, value: object) -> None:
-        """Count a new value's bytes, without what it refers to."""
+        """Count a new value's bytes, without the values that it refers to."""
         self.spend(sys.getsizeof(value))
 
     def spend(self, size: int) -> None:

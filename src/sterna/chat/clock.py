@@ -1,4 +1,4 @@
-"""The moment that templates see as now: the system's, or an earlier one to repeat an answer."""
+"""The time that templates get as now: the system's, or an earlier one to repeat an answer."""
 
 from __future__ import annotations
 

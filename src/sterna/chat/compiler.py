@@ -19,7 +19,7 @@ __all__ = ["Compiler", "Generation", "rewrite"]
 
 
 def rewrite(tree: nodes.Template) -> nodes.Template:
-    """Put calls in place of what the environment cannot intercept; OverBudget for a large tree."""
+    """Replace nodes that the environment cannot intercept by calls; OverBudget for a large tree."""
     all_nodes = list(itertools.islice(tree.find_all(nodes.Node), MAX_NODES + 1))
     branches = sum(isinstance(n, (nodes.If, nodes.For, nodes.CondExpr)) for n in all_nodes)
     assigned = sum(isinstance(n, nodes.Name) and n.ctx != "load" for n in all_nodes)

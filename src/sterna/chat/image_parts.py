@@ -9,7 +9,7 @@ from sterna.errors import RequestError, shown
 
 __all__ = ["as_text", "split_images"]
 
-#: What a template gets for an image.
+#: The part that a template gets for an image.
 IMAGE = {"type": "image"}
 _KINDS = ("image", "image_url", "input_image")
 #: Where parts have their image: transformers' names, then those of OpenAI's and Anthropic's APIs.
@@ -40,7 +40,7 @@ def split_images(messages: Sequence[Any]) -> tuple[list[Any], list[Any]]:
 def as_text(messages: Sequence[Any], image: str) -> list[Any]:
     """Write messages with images as text alone, for templates that take no lists.
 
-    image: the text that stands for an image.
+    image: the text that represents an image.
     """
     return [
         {**message, "content": _joined(message["content"], image)}

@@ -1,4 +1,4 @@
-"""Reasoning: what a model thinks before the content of its answer, between the family's marks."""
+"""Reasoning: the text before the content of an answer, between the family's markers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Thoughts:
 
     @property
     def marks(self) -> str:
-        """All texts whose special tokens a parser has to see."""
+        """All markers whose special tokens must reach a parser."""
         return "\n".join((self.opens, self.closes, *self.dropped))
 
     def without(self, text: str) -> str:

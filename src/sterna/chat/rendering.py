@@ -23,7 +23,7 @@ __all__ = ["Renderer"]
 class Renderer:
     """Renders templates, each compiled at its first use.
 
-    file: named in errors. sources: Jinja sources by name; "default" stands for missing names.
+    file: named in errors. sources: Jinja sources by name; "default" is used for missing names.
     """
 
     def __init__(self, file: Path, sources: Mapping[str, str]) -> None:

@@ -134,7 +134,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     @staticmethod
     def value(value: object) -> object:
-        """Return a value of the template as it is; `call` checks it."""
+        """Return a value of the template unchanged; `call` checks it."""
         return value
 
     def load(self, source: str) -> jinja2.Template:
@@ -164,7 +164,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             return super()._compile(source, filename)
 
     def handle_exception(self, source: str | None = None) -> NoReturn:
-        """Raise the error as it is: jinja2 would compile code to make its traceback prettier."""
+        """Raise the error unchanged: jinja2 would compile code to make its traceback prettier."""
         raise  # jinja2 calls this while it handles the error
 
     @staticmethod
@@ -236,7 +236,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return super().getitem(obj, argument)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Whether a template may see `value`: data, METHODS and jinja2's own objects."""
+        """Whether a template may use `value`: data, METHODS and jinja2's own objects."""
         changes = isinstance(obj, list) and attr in METHODS[list]  # jinja2's sandbox refuses these
         if not changes and not super().is_safe_attribute(obj, attr, value):
             return False
@@ -272,7 +272,7 @@ def _allow_arithmetic(operator: str, left: Any, right: Any) -> None:
 
 
 def _allow_append(items: Iterable[object]) -> None:
-    """Count what a list grows by; it takes no containers, so no list becomes part of itself."""
+    """Count the growth of a list; it takes no containers, so no list becomes part of itself."""
     for item in items:
         if not (item is None or isinstance(item, (str, int, float))):
             raise SecurityError("lists in chat templates grow only by texts and numbers")

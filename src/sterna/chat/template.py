@@ -233,9 +233,9 @@ class ChatTemplate:
         return MARK in self._probed(exchange)
 
     def image_text(self, placeholder: str) -> str | None:
-        """Return what the template writes for a part {"type": "image"}; None without placeholder.
+        """Return the text that the template writes for an image part; None without placeholder.
 
-        placeholder: the token that stands for an image in a prompt.
+        placeholder: the token that represents an image in a prompt.
         """
         mark = {"type": "text", "text": MARK}
         content: Any = [mark, {"type": "image"}, mark]
@@ -253,7 +253,8 @@ class ChatTemplate:
             return ""
 
     def after_answer(self) -> str:
-        """Return what the template writes after an assistant's message, without leading space.
+        """Return the text that the template writes after an assistant's message, without leading
+        space.
 
         The text begins with the token that ends a turn, if there is one. If the template writes
         nothing after the last message, the text is what precedes the next message. It is empty if

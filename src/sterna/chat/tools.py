@@ -69,7 +69,7 @@ def _tell(messages: list[dict[str, Any]], text: str, system: bool) -> None:
 
 
 def _join(messages: list[dict[str, Any]], role: str, text: str) -> None:
-    """Append to the last message if it has this role, since many templates want alternate roles."""
+    """Append to the last message if it has this role: many templates need alternating roles."""
     if messages and messages[-1].get("role") == role:
         before = _text(messages[-1].get("content"))
         messages[-1] = {**messages[-1], "content": f"{before}\n{text}"}

@@ -22,10 +22,10 @@ def buffer(
 ) -> npt.NDArray[np.uint8]:
     """Allocate `nbytes` bytes for `what` of a file, in huge pages if the system grants them.
 
-    They are aligned to a line, for kernels and for reading: numpy's own arrays start 16 bytes
-    behind a page's begin, where the system's copy runs at a third of its speed (Zen 3). scratch:
-    memory to take, with any content, and to return when the last view of the array is gone; without
-    it, bytes are zeros. RequestError if there is too little memory.
+    They are aligned to a line, for kernels and for reading: numpy's own arrays start 16 bytes after
+    a page's start, where the system's copy runs at a third of its speed (Zen 3). scratch: memory to
+    take, with any content, and to return when the last view of the array is gone; without it, bytes
+    are zeros. RequestError if there is too little memory.
     """
     try:
         taken = max(nbytes, ALIGNMENT)

@@ -73,7 +73,7 @@ class BackgroundWrite:
     def give_up(self) -> None:
         """Remove half-written files; for a process that ends at once.
 
-        A write in progress goes on into a file without a name; the next one fails silently.
+        A write in progress continues into a file without a name; the next one fails silently.
         """
         self.given_up = True
         for _ in range(10):  # a file that is made while others are removed keeps the folder

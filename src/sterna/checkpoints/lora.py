@@ -1,7 +1,8 @@
 """An adapter's folder as PEFT saves one: `adapter_config.json` and `adapter_model.safetensors`.
 
 A layer y = W x becomes y + scale B (A x), scale = lora_alpha / r, or over the root of r with
-`use_rslora` (arXiv 2106.09685, 2312.03732). What would compute anything else is refused by name.
+`use_rslora` (arXiv 2106.09685, 2312.03732). Settings that would compute anything else are refused
+by name.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ READ_FIELDS = {
 }  # fmt: skip
 #: Initialisations that change the base's weights, too; with all others B begins as zeros.
 CHANGING_THE_BASE = ("pissa", "corda", "olora", "loftq", "lora_ga", "mica")
-#: What other tensors are of, by what their names have.
+#: The kinds of other tensors, by parts of their names.
 OTHER_TENSORS = {
     "lora_magnitude_vector": "DoRA's magnitudes",
     "lora_embedding_": "an adapter of an embedding",

@@ -1,8 +1,8 @@
-"""The packed directory: a model in Sterna's tile layout, ready to run as it is read.
+"""The packed directory: a model in Sterna's tile layout, which needs no conversion to run.
 
 A folder in the Hugging Face layout. Each linear layer is `<name>.codes` (uint8 [tiles, bytes]) and
 `<name>.scale` (f32, [] or [M]; for groups of k the kernels' lines, uint8 [tiles, bytes]); every
-other tensor is f32. config.json says what they are:
+other tensor is f32. config.json describes them:
 
     "quantization_config": {"quant_method": "sterna", "layout_version": 2, "default_format": "i2",
         "modules": {name: {"format": "i2", "M": 2560, "K": 2560,

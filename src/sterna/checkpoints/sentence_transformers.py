@@ -1,5 +1,4 @@
-"""sentence-transformers' files of a model: modules.json, what its folders say of the pooling and of
-layers behind it, the prompts, and whether texts are lower-cased."""
+"""sentence-transformers' files of a model: modules.json, pooling, prompts and lower-casing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model of any kind to a GGUF file that llama.cpp and its kin load.
+"""Writes a model of any kind to a GGUF file for llama.cpp and programs that use it.
 
 Weights of the model's own format are rounded to the requested type. Tensors whose rows are no whole
 blocks, and an embedding and an output head of floats, get the types of llama.cpp's quantiser.

@@ -36,7 +36,7 @@ __all__ = ["CalibrationTexts", "calibrate", "parts_of", "require_calibrated", "s
 
 F32 = npt.NDArray[np.float32]
 WINDOW = 512  # tokens read together
-EVERY = 5  # one of so many pieces is held out
+EVERY = 5  # every fifth piece is held out
 PIECE = 2000  # characters of a piece of a plain text, about a window of tokens
 MAX_BYTES = 1 << 30
 

@@ -132,7 +132,7 @@ class _Writing:
             yield f"{item.name}.{i}", _finished(runs[i])
 
     def _experts(self, item: Item, name: str, experts: Experts) -> PackedWeight:
-        """Return the output for all experts; each is rounded by itself."""
+        """Return the output for all experts; each is rounded separately."""
         stored = experts.format
         target = self._checked_target(item, name, stored)
         loss = Loss(name, experts.count * experts.M, item.K, stored.name, target.name)

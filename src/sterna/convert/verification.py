@@ -38,7 +38,7 @@ UNCHECKED = "unchecked"  # of the model as a whole: not one that Sterna runs
 class Check:
     """The result for one tensor, or, if `tensor` is empty, for the model as a whole.
 
-    The whole is verified if its settings are hashed, too; `problem` says what is wrong.
+    The whole is verified if its settings are hashed, too; `problem` describes the damage.
     """
 
     file: Path
@@ -50,7 +50,7 @@ class Check:
 
 @dataclass
 class _Stored:
-    """A model's weight files, and what was recorded with them."""
+    """A model's weight files, and the hashes recorded with them."""
 
     files: list[TensorFile]
     hashes: dict[str, str]

@@ -1,8 +1,8 @@
 """`Engine`: runs a model on a batch of sequences, a step at a time.
 
 A step takes any sequences with any number of new tokens each, runs the program once, and returns
-the logits that are wanted, or tokens drawn from them. Batching does not change a bit of the logits
-that decide (with an exact head, others may be -inf).
+the requested logits, or tokens drawn from them. Batching does not change a bit of the logits that
+decide (with an exact head, others may be -inf).
 """
 
 from __future__ import annotations

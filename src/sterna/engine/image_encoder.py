@@ -39,7 +39,7 @@ class ProcessedImage(Protocol):
 
     @property
     def pixels(self) -> F32:
-        """What the tower takes."""
+        """The input of the tower."""
 
     @property
     def grid(self) -> Grid:

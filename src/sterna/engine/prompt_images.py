@@ -1,4 +1,4 @@
-"""`PromptImages`: the images of a prompt, by the positions that they stand at."""
+"""`PromptImages`: the images of a prompt, by their positions."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class PromptImages:
                 "text between images"
             )
         self._coordinates = self._placed(len(tokens))
-        #: The prompt's token ids, with numbers of images in the places of their tokens, int32.
+        #: The prompt's token ids, int32, with numbers of images instead of image tokens.
         self.keys: I32 = self._keys(tokens)
 
     def _keys(self, tokens: I32) -> I32:
@@ -93,14 +93,14 @@ class PromptImages:
         return np.asarray(keys)
 
     def _placed(self, length: int) -> I32 | None:
-        """Return the coordinates of all positions, and of the one behind them; int32 [n + 1, 3]."""
+        """Return the coordinates of all positions, and of the next one; int32 [n + 1, 3]."""
         places = self._encoder.tower.places
         if places is None:
             return None
         at = np.ones((length + 1, 3), np.int32)
         for i, image in enumerate(self._images):
             here = self._at[self._image_of == i]
-            # A step from each position to the next; the last one leads behind the image's largest.
+            # A step from each position to the next; the last step leads past the image's largest.
             own = places(image.grid)
             at[here[1:]] = np.diff(own, axis=0)
             at[here[-1] + 1] = own.max() + 1 - own[-1]
@@ -136,7 +136,7 @@ class PromptImages:
         return self._at[here], np.concatenate([np.zeros((0, width), np.float32), *found])
 
     def together(self, begin: int, end: int) -> list[tuple[int, int]]:
-        """Return the runs of positions in [begin, end) that see each other."""
+        """Return the runs of positions in [begin, end) that attend to each other."""
         if not self._encoder.tower.together:
             return []
         here = slice(*np.searchsorted(self._at, [begin, end]))

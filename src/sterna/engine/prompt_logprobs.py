@@ -35,7 +35,7 @@ NO_ANSWER = SamplingParams(max_tokens=0)
 
 
 def step_tokens(vocab: int) -> int:
-    """Return most tokens of a step that wants all logits: fewer for large vocabularies."""
+    """Return the most tokens of a step that returns all logits: fewer for large vocabularies."""
     return max(1, min(PREFILL_CHUNK, STEP_LOGITS // vocab))
 
 

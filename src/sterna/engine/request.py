@@ -96,7 +96,7 @@ class Request:
         self.adapter = adapter
         self.images = images
         self.salt: str = cache_salt(salt, adapter)
-        #: Lengths at which a step must end, since a snapshot may be wanted there.
+        #: Lengths at which a step must end, since a snapshot may be needed there.
         self.boundaries: set[int] = {boundary} - {0}
         vocab = tokenizer.vocab_size if vocab is None else vocab
         params.check_ids(vocab)
@@ -104,7 +104,7 @@ class Request:
         self._rules = TokenRules(allowed, matcher, self.ends, vocab)
         self._matcher, self._speculation, self._vocab = matcher, speculation, vocab
         self._masks: TokenMasks | None = None  # of the latest step
-        self._n_drafts = 0  # of the latest step, in the history behind known tokens
+        self._n_drafts = 0  # of the latest step, in the history after known tokens
         self._fed_from = 0  # where the latest step's tokens began
         self._again = 0  # known tokens to compute again after a wrong draft
         self.completion: Completion = completion or Completion(stats=Stats(n_prompt=len(prompt)))
@@ -213,7 +213,7 @@ class Request:
         )  # fmt: skip
 
     def _add_drafts(self, budget: int, costs: StepCost, others: int) -> None:
-        """Put drafts behind the known tokens, leaving room for a token to draw."""
+        """Put drafts after the known tokens, leaving room for a token to draw."""
         most = min(budget, len(self._history) - self._known - 1)
         if self._speculation is None or most <= 0:
             return
@@ -273,7 +273,7 @@ class Request:
                 self._speculation.note(len(drafts), accepted)
 
     def end(self, reason: str, error: Exception | None = None) -> None:
-        """End the request with what was drawn so far; harmless if it has ended already."""
+        """End the request with the tokens drawn so far; harmless if it has ended already."""
         self.error = self.error or error
         self._reason = self._reason or reason
 
@@ -327,7 +327,7 @@ class Request:
         return not self.finished and (self.unread > 0 or self.ended)
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield the text of tokens drawn since the last call, each piece as it is asked for.
+        """Yield the text of tokens drawn since the last call, piece by piece.
 
         After the last piece the request is `finished`, and an error that ended it is raised. A
         cancelled request yields nothing more.

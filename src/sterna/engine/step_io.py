@@ -32,7 +32,8 @@ I32 = npt.NDArray[np.int32]
 class StepInput:
     """One sequence's input to a step: its new tokens, and what to compute of the last of them.
 
-    wanted: how many of the last tokens want logits. draw: how to sample from these; None: return
+    wanted: the number of last tokens whose logits are needed. draw: how to sample from these; None:
+    return
     the logits, of which those of `deciding` are computed. drafts: how many of the last tokens are
     drafts, behind at least one that is not (`Sequence.roll_back`). adapter: of this engine's model,
     the same in all steps of a sequence. previous_hidden_states: for an MTP
@@ -85,7 +86,7 @@ def second_parts_of(inputs: SequenceOf[StepInput]) -> list[tuple[int, int]]:
     return [(n, position) for n, position in parts if position is not None]
 
 
-#: Rows of images, positions that see each other (sequence, begin, end), and coordinates.
+#: Rows of images, positions that attend to each other (sequence, begin, end), and coordinates.
 StepImages = tuple[F32 | None, list[tuple[int, int, int]], I32 | None]
 
 

@@ -1,6 +1,6 @@
 """Which tokens of a text a perplexity counts, and how much context each has, under three names.
 
-A perplexity says nothing without its convention: more context makes it smaller.
+Perplexities are comparable only with the same convention: more context lowers them.
 docs/how-to/measure-quality.md compares the three.
 """
 

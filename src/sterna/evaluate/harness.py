@@ -25,7 +25,7 @@ from sterna.llm import LLM
 if TYPE_CHECKING:
 
     class TemplateLM:
-        """What is used of the harness's class; the harness has no types."""
+        """The used members of the harness's class; the harness has no types."""
 
         cache_hook: Any
 
@@ -87,7 +87,7 @@ class SternaLM(TemplateLM):
 
     @property
     def prefix_token_id(self) -> int:
-        """What stands before a text without a context: BOS, or the id that ends one."""
+        """The token before a text without a context: BOS, or EOS if there is none."""
         return next(self._ids(self.llm.tokenizer.bos_id, *self.llm.tokenizer.eos_ids))
 
     def _ids(self, *ids: int | None) -> Iterator[int]:
@@ -206,7 +206,7 @@ class SternaLM(TemplateLM):
         ids = self.tok_encode(context) or [self.prefix_token_id]
         stop = [s for s in ([until] if isinstance(until, str) else until) if s]
         return (
-            ids[-(self.max_length - length) :],  # its beginning gives way to the answer
+            ids[-(self.max_length - length) :],  # leaves room for the answer
             {"max_tokens": length, "stop": stop, "seed": self.seed, **sampling},
         )
 

@@ -33,7 +33,7 @@ I32 = npt.NDArray[np.int32]
 
 @dataclass(frozen=True)
 class ScoringRequest:
-    """Token ids; the log-probabilities of the last `scored`, given all before, are wanted."""
+    """Token ids, and the number of last tokens to score, given all tokens before them."""
 
     tokens: Sequence[int]
     scored: int
@@ -187,7 +187,7 @@ def _score_batch(
 
 
 def _shared(group: list[ScoringRequest]) -> int:
-    """Count the tokens that begin all requests of a group, before any logits are wanted."""
+    """Count the first tokens that all requests of a group share, before any scored token."""
     if not group:
         return 0
     columns = zip(*(r.tokens for r in group), strict=False)  # ends with the shortest
@@ -196,7 +196,7 @@ def _shared(group: list[ScoringRequest]) -> int:
 
 
 def _run(engine: Engine, jobs: list[_Job], budget: int, adapter: Adapter | None) -> None:
-    """Compute missing tokens of each job except the last one, and score the wanted ones.
+    """Compute the missing tokens of each job except the last one, and score the requested ones.
 
     budget: rows of logits in a step.
     """

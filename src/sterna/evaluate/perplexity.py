@@ -30,7 +30,7 @@ EXCLUDED = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packa
 
 
 class _Model(Protocol):
-    """What is needed of an `LLM`."""
+    """The members of an `LLM` that perplexity needs."""
 
     @property
     def context(self) -> int: ...

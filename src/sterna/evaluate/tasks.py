@@ -49,7 +49,7 @@ class Question:
 
 
 class _FieldError(ValueError):
-    """(field, what it must be, what it is)"""
+    """(field, the rule, the value)"""
 
 
 def hellaswag(record: Mapping[str, Any]) -> Question:
@@ -72,7 +72,7 @@ def hellaswag(record: Mapping[str, Any]) -> Question:
 
 
 def winogrande(record: Mapping[str, Any]) -> Question:
-    """sentence with a gap _, option1, option2, answer: what follows the gap is scored.
+    """sentence with a gap _, option1, option2, answer: the text after the gap is scored.
 
     Partial evaluation (arXiv 1806.02847): both choices have the same ending after another context.
     """

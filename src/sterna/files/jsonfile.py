@@ -20,8 +20,8 @@ from sterna.files.reading import read_file
 
 MAX_DEPTH = 64  # far above any real file, far below the interpreter's own limit
 MAX_BYTES = 100_000_000  # as a safetensors header
-#: Bound of config.json and its neighbours: real ones have a few kilobytes, a quantisation map
-#: some hundred, tokenizer_config.json with its added tokens up to some megabytes.
+#: Bound of config.json and similar files: real ones have a few kilobytes, a quantisation map some
+#: hundred, tokenizer_config.json with its added tokens up to some megabytes.
 MAX_CONFIG_BYTES = 16 << 20
 MAX_INT_DIGITS = 64  # tokenizer_config.json holds 31 digits (int(1e30)); int() is quadratic in them
 _SCAN_BYTES = 1 << 20  # the depth scan's arrays stay small whatever the size of the file

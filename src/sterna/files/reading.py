@@ -17,7 +17,7 @@ MAX_READ_THREADS = 4  # copying from the page cache is bound by memory bandwidth
 
 # Not blocking: the open of a FIFO in place of a file would otherwise never return.
 _OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-# What a clone without git-lfs has in a large file's place: github.com/git-lfs, docs/spec.md.
+# A clone without git-lfs has this instead of a large file: github.com/git-lfs, docs/spec.md.
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _MAX_POINTER_BYTES = 1024
 

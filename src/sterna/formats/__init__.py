@@ -71,9 +71,10 @@ def get(name: str | Format) -> Format:
 def fitting(format: Format, K: int) -> Format:
     """Return a format for a matrix of K columns: the given one, or its replacement.
 
-    If rows are no whole blocks, GGUF's formats give way to one of shorter blocks, as in llama.cpp's
-    quantiser (q4_k to q5_0, q6_k to q8_0 …), and groups to the longest that fit (`i4:g128` to
-    `i4:g64`). If nothing fits, the given one is returned, and `check_shape` refuses it.
+    If blocks do not divide the rows, GGUF's formats are replaced by one of shorter blocks, as in
+    llama.cpp's quantiser (q4_k to q5_0, q6_k to q8_0 …), and groups to the longest that fit
+    (`i4:g128` to `i4:g64`). If nothing fits, the given one is returned, and `check_shape` refuses
+    it.
     """
     if K % format.scales.block == 0:
         return format

@@ -39,7 +39,7 @@ class Format:
     searched: whether rounding searches for scales with less error than the format's rule gives.
     False where models are trained with that rule (up to five levels, powers of two), and for 256
     levels, where a search gains nothing.
-    of_files: whether it is there for files of its kind, and is not offered for rounding.
+    of_files: whether it exists only for files of its kind, and not for rounding.
 
     Subclasses override rounding (`quantize`, `quantize_blocks`) or storage (`encode`, `decode`,
     `codes_valid`).

@@ -40,7 +40,7 @@ class FloatFormat(Format, ABC):
 
     @abstractmethod
     def floats(self, words: npt.NDArray[Any]) -> F32:
-        """Convert words [...] to the float32 [...] that they stand for, exactly."""
+        """Convert words [...] to the float32 [...] that they encode, exactly."""
 
     def is_finite(self, words: npt.NDArray[Any], threads: int) -> bool:
         """Whether words, of any numpy type of their size, hold no infinity and no NaN."""

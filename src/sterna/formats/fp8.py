@@ -9,7 +9,7 @@ from sterna.formats.arithmetic import F32
 from sterna.formats.layout import Layout
 from sterna.formats.scaled_floats import U8, GroupedFloats, ScaledFloats
 
-MANTISSA, LOWEST, BIAS = 3, -6, 7  # bits, the least exponent, and what is added to it
+MANTISSA, LOWEST, BIAS = 3, -6, 7  # bits, the least exponent, and the bias
 
 
 class E4M3(ScaledFloats):

@@ -16,7 +16,7 @@ class E2M1(ScaledFloats):
     """The type float4_e2m1fn, 0, 1/2, 1, 3/2, 2, 3, 4, 6 and their negatives."""
 
     def code_values(self) -> F32:
-        """Return the eight magnitudes, and behind them the negative ones; 256 for all bytes."""
+        """Return the eight magnitudes, followed by the negative ones; 256 for all bytes."""
         values = np.array([*MAGNITUDES, *(-m for m in MAGNITUDES)], np.float32)
         return np.tile(values + np.float32(0), 16)  # -0 is 0, as kernels decode it
 

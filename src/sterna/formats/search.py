@@ -181,7 +181,7 @@ def fitted(weighed: Weighed, codebook: Codebook, d: F32) -> F32:
 
 
 def _line(*sums: Array, below_zero: bool) -> tuple[F32, F32, Array]:
-    """Fit the line d q + m of least squares; also return what it takes off Σ e x².
+    """Fit the line d q + m of least squares; also return the reduction of Σ e x².
 
     sums: Σ e, Σ e x, Σ e x q, Σ e q² and Σ e q [G].
     """

@@ -9,7 +9,7 @@ __all__ = ["ARCHITECTURES_OF", "WITH_EXPERTS"]
 
 
 def _found(constant: str) -> dict[str, GgufArchitecture]:
-    """Return what all modules have in a constant, by `general.architecture`."""
+    """Return the values of a constant of all modules, by `general.architecture`."""
     found: dict[str, GgufArchitecture] = {}
     for module in modules():
         found |= getattr(module, constant, {})

@@ -61,7 +61,7 @@ def scorer_fields(model: GgufModel, scoring: str) -> dict[str, Any]:
 
 
 def dense_fields(model: GgufModel, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the pooling with the layers behind it, if the file has them."""
+    """Return the pooling with the layers after it, if the file has them."""
     dense = list[dict[str, Any]]()
     for tensor in ("dense_2.weight", "dense_3.weight"):
         info = model.tensors.get(tensor)

@@ -123,7 +123,7 @@ class GgufModel:
         return self._file_of(name).read(name)
 
     def buffer(self, name: str, nbytes: int) -> npt.NDArray[np.uint8]:
-        """Return uninitialised memory, for what a tensor becomes on its way into a format."""
+        """Return uninitialised memory for intermediate forms of a tensor."""
         file = self._file_of(name)
         return buffer(nbytes, file.path, name, file.scratch)
 

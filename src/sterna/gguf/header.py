@@ -61,7 +61,8 @@ class RawTensor(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What a header says; `places`: where each key's entry begins; `data_offset`: the tensors.
+    """The contents of a header; `places`: where each key's entry begins; `data_offset`: the
+    tensors.
 
     Both in bytes from the file's start.
     """

@@ -138,7 +138,7 @@ def find_mmproj(text: Path) -> Path | None:
 
 
 def with_tower(config: dict[str, Any], text: GgufModel, file: GgufModel) -> dict[str, Any]:
-    """Return a text's config.json with what an mmproj file says of its tower.
+    """Return a text model's config.json with the settings of its tower from an mmproj file.
 
     UnsupportedModelError for a file of another kind.
     """

@@ -71,7 +71,7 @@ class PreTokenizer:
 
     cuts: expressions applied in turn; whole: a word that is a token is taken without merges;
     composed: text is brought into NFC first, as the models' makers do and llama.cpp does not;
-    opens: BOS stands before a text where the file does not say.
+    opens: BOS precedes a text if the file does not say.
     """
 
     cuts: tuple[str, ...]
@@ -129,7 +129,7 @@ PRE: dict[str, PreTokenizer] = {name: pre for names, pre in _NAMES for name in n
 def pre_of_splits(cuts: tuple[str, ...]) -> str | None:
     """Return the name in tokenizer.ggml.pre of expressions that split text in sequence, or None.
 
-    "" stands for GPT-2's expression.
+    "" means GPT-2's expression.
     """
     cuts = tuple(cut or GPT2 for cut in cuts)
     return next((name for name, pre in PRE.items() if pre.cuts == cuts), None)

@@ -30,7 +30,7 @@ _PIPED = re.compile(r"<[|｜][^\s<>|｜]{1,64}[|｜]?>|<[^\s<>|｜]{1,64}[|｜]>
 _TAG = re.compile(r"</?[A-Za-z][\w:.-]{0,64}>")
 #: SentencePiece's own special tokens, which files of `llama` may leave unnamed.
 _SENTENCEPIECE = {"unknown": (0, "<unk>"), "bos": (1, "<s>"), "eos": (2, "</s>")}
-#: Phi-3's added tokens take white space behind them, these excepted (its tokenizer.json).
+#: Phi-3's added tokens strip the white space after them, except these (its tokenizer.json).
 _PHI3 = re.compile(r"phi-?3", re.IGNORECASE)
 _PHI3_KEEPS = ("<unk>", "<s>", "<|endoftext|>")
 
@@ -155,7 +155,7 @@ class TokenTypes:
         return tuple(sorted(ends - {self._ids[token] for token in inner_end_tokens(has)}))
 
     def takes_space(self, token: str) -> bool:
-        """Whether an added token takes the white space behind it: Phi-3's do, by the file's name,
+        """Whether an added token strips the white space after it: Phi-3's do, by the file's name,
         or by its architecture with SentencePiece's tokens."""
         m = self._metadata
         if not _PHI3.search(m.text("general.name", "")):

@@ -63,7 +63,7 @@ class Vocabulary:
             tokens = unphantomed(tokens, types_of(metadata, tokens))
         self.tokens: list[str]
         self.tokens, self._copies = unique_spellings(metadata, tokens)
-        # An empty token has no spelling, so its id stands for no text.
+        # An empty token has no spelling, so its id has no text.
         self._ids = {token: i for i, token in enumerate(self.tokens) if token}
         self.pre: str = self._pre()
         self.bos_id: int | None = self._id("bos")

@@ -103,7 +103,7 @@ class GgufWeights:
         return values
 
     def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
-        """Pack the rows of `parts`: a weight for each run of neighbours of one type."""
+        """Pack the rows of `parts`: a weight for each run of consecutive parts of one type."""
         for part in parts:
             bias = self.model.tensors.get(self._name(f"{part.name}.bias"))
             if bias is not None and not part.bias:
@@ -187,7 +187,7 @@ class GgufWeights:
         return packing.pack(floats, packing.choose(floats[0], self.format), self.threads, info.name)
 
     def table(self, name: str, M: int, K: int) -> PackedWeight:
-        """Read the embedding or the output head [M, K], as it is stored or in the head's format."""
+        """Read the embedding or the output head [M, K], in its stored format or in the head's."""
         part = Linear(name, M, K)
         info = self._part(part)
         is_float = info.dtype in FLOAT_TYPES

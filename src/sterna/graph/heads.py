@@ -176,7 +176,7 @@ class RecurrentHeads:
 
 @dataclass(frozen=True)
 class Scoring:
-    """How a router's logits become scores, and what these are chosen and shared by.
+    """How a router's logits become scores, and how experts are chosen and weighted by them.
 
     function: "softmax", of all experts; "sigmoid"; or "sparsemixer" (Phi-MoE, arXiv 2409.12136): an
     expert's share is its part of a softmax over those experts behind it, in the order of logits,

@@ -1,4 +1,4 @@
-"""`digest`: a SHA-256 over what a graph computes, whatever files it was read from."""
+"""`digest`: a SHA-256 of the computation of a graph, whatever files it was read from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sterna.graph.ops import ExactHeadOp, LinearOp, Op, Value
 __all__ = ["digest"]
 
 #: Fields without a part in the numbers: the name that errors give an operation, and the operation
-#: that made a value, which is hashed by itself.
+#: that made a value, which is hashed separately.
 _UNSAID: Mapping[type, frozenset[str]] = {Op: frozenset({"name"}), Value: frozenset({"op"})}
 
 
@@ -30,7 +30,7 @@ def digest(graph: Graph) -> str:
 
 
 class _Hasher:
-    """Adds a value of any type that operations have, each behind a word that says its kind."""
+    """Adds a value of any type that operations have, after a word for its kind."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
@@ -50,7 +50,7 @@ class _Hasher:
         if value is None or isinstance(value, str):
             self._say("text", repr(value))
         elif isinstance(value, bool | int | float | np.number):
-            # A setting may stand as 1e4 in one file and as 10000 in another.
+            # A setting may be written as 1e4 in one file and as 10000 in another.
             self._say("number", float(value).hex())
         elif isinstance(value, np.ndarray):
             self._say("array", value.dtype.str, value.shape)

@@ -12,15 +12,15 @@ __all__ = ["read_as_floats", "skips"]
 def skips(ops: Sequence[Op]) -> dict[Op, int]:
     """Find layers around a relu2 that may leave out what meets a zero (native/linear/active.h).
 
-    [gate | up] comes with the number of its rows that are gates: `up` needs no row whose gate
-    is closed. What reads the product comes with 0: it needs no column whose activation is 0.
+    [gate | up] comes with the number of its rows that are gates: `up` needs no row whose gate is
+    closed. The layer that reads the product needs no column whose activation is 0.
     """
     gate_rows: dict[Op, int] = {}
     floats = read_as_floats(ops)
     for product in (op for op in ops if isinstance(op, RowwiseOp) and op.glu == "relu2"):
         makers = [op for op in ops if op.output is product.x and isinstance(op, LinearOp)]
         readers = [op for op in ops if product.x in op.inputs]
-        # The sign of a zero product may differ, which a reader of floats would see.
+        # The sign of a zero product may differ, which would change layers that read floats.
         alone = len(makers) == len(readers) == 1 and product.output not in floats
         if alone and makers[0].may_skip:
             weight = makers[0].weight

@@ -36,7 +36,7 @@ class ImageSettings:
 
     @classmethod
     def load(cls, folder: Path) -> ImageSettings:
-        """Read a folder; ModelFormatError if it says nothing about images.
+        """Read a folder; ModelFormatError if it has no image settings.
 
         transformers 5 writes the image processor into processor_config.json, earlier versions into
         preprocessor_config.json.

@@ -41,7 +41,7 @@ class SternaLoraLinear(lora.Linear):
             super().__init__(base_layer, *args, **kwargs)
 
     def merge(self, safe_merge: bool = False, adapter_names: list[str] | None = None) -> NoReturn:
-        """Raise RequestError: packed levels have no place for what an adapter adds."""
+        """Raise RequestError: packed levels cannot hold the sum of weights and adapter."""
         raise RequestError(f"merge: a packed weight takes no adapter in place; {_REMEDY}")
 
     def unmerge(self) -> NoReturn:

@@ -46,8 +46,8 @@ def trainable(path: str | Path, method: str | None = None) -> Any:
     """Open a folder's model for training in float32: its low-bit layers and norms, not its tables.
 
     method: of METHODS, for a float checkpoint alone. BitNet's masters are trained as they are. The
-    layers of a packed model, or of BitNet's packed trits, start from their levels. Raises
-    RequestError, and what transformers raises.
+    layers of a packed model, or of BitNet's packed trits, start from their levels. Raises Raises
+    RequestError, and the errors of transformers.
     """
     if method is not None and method not in METHODS:
         raise RequestError(f"method: must be one of {', '.join(METHODS)}, but got {shown(method)}")
@@ -114,7 +114,7 @@ def fine_tune(
 ) -> FineTuned:
     """Fine-tune the model of a folder on a file of chats, and write the packed folder `out`.
 
-    The folder `out`.training keeps the state from which an interrupted run goes on. The arguments
+    The folder `out`.training keeps the state from which an interrupted run resumes. The arguments
     are those of `sterna train`. Raises what `chats.examples`, `trainable`, `loop.train` and
     `train.export` raise.
     """

@@ -17,7 +17,7 @@ SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 
 @dataclass(frozen=True)
 class GenerationDefaults:
-    """What a model's files say about its answers.
+    """The settings of answers in a model's files.
 
     sampling: values of `SamplingParams` by field. suppressed: token sequences that no answer may
     contain.

@@ -137,7 +137,7 @@ class _Options:
 
     @property
     def with_tower(self) -> str:
-        """What the cache's key says of a model with a tower."""
+        """The part of the cache's key about a model's tower."""
         return f"{WITH_TOWER}-{self.tower_format}"
 
     def mmproj_of(self, text: Path) -> Path | None:
@@ -150,7 +150,7 @@ class _Options:
 
 
 def _open(source: Path, options: _Options, i2s: str | None, cached: bool) -> Model:
-    """Read a model from the cache if it is there, else from its files."""
+    """Read a model from the cache if it has a copy, else from its files."""
     parts, stored = list[Path](), options.format
     assets: Assets | None = None  # for a single file, they come from the packed form
     read: Callable[[], Model]
@@ -238,13 +238,13 @@ def _read_checkpoint(checkpoint: Checkpoint, assets: Assets, options: _Options) 
 
 
 def _with_pooling(config: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """config.json with what other files of its folder say of pooling, or of scores."""
+    """Return config.json with the settings of pooling and scores from other files of its folder."""
     found = {POOLING: pooling_of(folder), SCORING: scoring_of(folder)}
     return {**config, **{field: said for field, said in found.items() if said}}
 
 
 def _with_dense(checkpoint: Checkpoint, pooling: Any) -> Checkpoint:
-    """Return the checkpoint with the weights of the layers behind its pooling."""
+    """Return the checkpoint with the weights of the layers after its pooling."""
     for i, layer in enumerate(pooling["dense"] if isinstance(pooling, dict) else ()):
         file = SafetensorsFile(checkpoint.path / layer["folder"] / DENSE_WEIGHTS)
         checkpoint = checkpoint.joined(file, "linear", DENSE.format(i))
@@ -336,8 +336,8 @@ def _read_gguf(path: Path, layout: str | None, tower: Path | None, options: _Opt
 def _with_tower(
     config: dict[str, Any], text: GgufModel, file: GgufModel, asked: bool
 ) -> dict[str, Any]:
-    """Add what an mmproj file says to config.json; a kind that Sterna does not run is left out
-    with a warning, unless the user asked for it."""
+    """Add the settings of an mmproj file to config.json; a kind that Sterna does not run is left
+    out with a warning, unless the user asked for it."""
     from sterna.gguf.mmproj import with_tower
 
     try:

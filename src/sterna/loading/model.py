@@ -25,7 +25,7 @@ __all__ = ["DenseLayer", "Model", "save"]
 
 @dataclass(frozen=True, eq=False)
 class DenseLayer:
-    """A linear layer behind the pooling of an embedding model: act(x W^T (+ bias)).
+    """A linear layer after the pooling of an embedding model: act(x W^T (+ bias)).
 
     activation: as in `models.pooling.Dense`.
     """
@@ -37,7 +37,7 @@ class DenseLayer:
 
 @dataclass(eq=False)
 class Model:
-    """A model traced into a graph: what an engine runs.
+    """A model traced into a graph, for an engine.
 
     A model made in memory has neither a path nor assets.
 
@@ -49,12 +49,12 @@ class Model:
         head: Format of the output head, or "exact".
         kv_dtype: Type of keys and values, unless the user sets another.
         mtp: Its MTP layer, which shares the weights.
-        tower: What makes vectors of images, None for a model of text alone.
+        tower: The vision encoder with its projector; None for a text-only model.
         store: The cache entry that is being written.
         cache_key: The key under which `keep` writes it.
         mapped: Whether weights lie in a mapped file.
         name: The model's name in messages.
-        dense: The linear layers behind the pooling.
+        dense: The linear layers after the pooling.
     """
 
     path: Path | None

@@ -71,7 +71,7 @@ def from_weights(
 
 
 def _dense(config: TransformerConfig, w: WeightSource) -> tuple[DenseLayer, ...]:
-    """Read the linear layers behind the pooling, in the checkpoint's own formats."""
+    """Read the linear layers after the pooling, in the checkpoint's own formats."""
     made = list[DenseLayer]()
     for i, layer in enumerate(config.pooling.dense if config.pooling else ()):
         part = Linear(DENSE.format(i), layer.features, layer.inputs, layer.bias, exact=True)
@@ -82,8 +82,8 @@ def _dense(config: TransformerConfig, w: WeightSource) -> tuple[DenseLayer, ...]
 
 
 def _tower(module: ModuleType, config: TransformerConfig, source: WeightSource) -> Tower | None:
-    """Trace what makes vectors of images; None where the model has no such weights, or, with a
-    warning, one that Sterna does not run."""
+    """Trace the vision tower; None if the model has no such weights, or, with a warning, one that
+    Sterna does not run."""
     names = getattr(module, "TOWER", ())
     if not any(map(source.has, (names,) if isinstance(names, str) else names)):
         return None

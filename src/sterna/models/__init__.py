@@ -9,8 +9,9 @@ ENCODER     True: the attention may be bidirectional, as use_bidirectional_atten
 KV_DTYPE    the type of the key-value cache, if i16 is too coarse
 PREFIXES    prefixes of tensor names in files -> here
 TRANSPOSED  ends of names of linear layers that checkpoints store as [in, out]
-SKIPPED     prefixes of tensors that are not read -> what these are; with {num_hidden_layers} for
-            the number behind the last layer's, where config.json has num_nextn_predict_layers
+SKIPPED     prefixes of tensors that are not read -> their descriptions; with
+            {num_hidden_layers} for the number after the last layer's, where
+            config.json has num_nextn_predict_layers
 predictor   a function that returns the graph of an MTP layer, or None; called after `build`
 tower       a function that returns the `vision.Tower` of a model that sees images; TOWER: the name
             of a matrix that only checkpoints with one have, or several such names
@@ -72,7 +73,7 @@ def module_of(config: dict[str, Any], file: Path) -> ModuleType:
 
 
 def skipped(module: ModuleType, config: dict[str, Any]) -> dict[str, str]:
-    """Return the prefixes of a config.json's tensors that the module skips -> what these are."""
+    """Return prefixes of a config.json's tensors that are skipped -> their descriptions."""
     prefixes: dict[str, str] = getattr(module, "SKIPPED", {})
     if not config.get("num_nextn_predict_layers"):
         return {prefix: what for prefix, what in prefixes.items() if "{" not in prefix}

@@ -1,5 +1,5 @@
-"""BERT, and cross-encoders of it: a LayerNorm behind each half, and biases everywhere.
-arXiv 1810.04805.
+"""BERT, and cross-encoders of it: a LayerNorm after each half, and biases everywhere. arXiv
+1810.04805.
 
     x = norm(x + output.dense(attention(q, k, v)))
     x = norm(x + output.dense(gelu(intermediate.dense(x))))
@@ -61,7 +61,7 @@ _QKV = layers.AttentionOptions(bias=True, names=("query", "key", "value"))
 
 
 def complete(f: Fields) -> dict[str, Any]:
-    """Return what an encoder with learned positions is."""
+    """Return the fields of an encoder with learned positions."""
     for feature in ("is_decoder", "add_cross_attention"):
         f.supported(feature, f.flag(feature), False)
     kind = f.config.get("position_embedding_type") or "absolute"

@@ -5,9 +5,9 @@ Sterna's field in config.json, of one whose files say more.
      "system": null, "opens": false, "format": null}
 
 activation: what becomes of scores; null: their sigmoid. true, false: tokens, the difference of
-whose logits behind a prompt is the score; false may be null. The prompt is that of the chat
-template for messages of the roles query and document, and one of the role system, and `opens` says
-whether it ends with what opens an answer; or `format`, a text with {query} and {document}.
+whose logits after a prompt is the score; false may be null. The prompt is that of the chat template
+for messages of the roles query and document, and one of the role system, and `opens` says whether
+it ends with what opens an answer; or `format`, a text with {query} and {document}.
 """
 
 from __future__ import annotations

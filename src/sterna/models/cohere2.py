@@ -22,7 +22,7 @@ DEFAULTS: dict[str, Any] = {
 GGUF = {
     "cohere2": replace(cohere.GGUF["command-r"], architecture=ARCHITECTURES[0], period=4),
 }
-PATTERN = 4  # of layers with a window, every so many-th has none, unless the file has a pattern
+PATTERN = 4  # every fourth layer has no window, unless the file has a pattern
 
 
 def complete(f: Fields) -> dict[str, Any]:

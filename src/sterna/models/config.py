@@ -50,10 +50,10 @@ class TransformerConfig:
     fields: Fields = field(compare=False, repr=False)  # for fields of a single architecture
     hadamard: Hadamard | None = field(default=None, compare=False, repr=False)
     pooling: Pooling | None = None  # of a model that makes vectors of texts
-    bidirectional: bool = False  # an encoder, whose tokens see their whole text
+    bidirectional: bool = False  # an encoder, whose tokens attend to the whole text
     labels: int = 0  # of a classifier of texts; 0: it is none
     sees: bool = field(default=False, compare=False)  # its tower has been read
-    label_row: str = "first"  # what it reads: the "first" or "last" token, or the "mean" of all
+    label_row: str = "first"  # its input: the "first" or "last" token, or the "mean" of all
 
     @property
     def heads(self) -> Heads:
@@ -68,7 +68,7 @@ class TransformerConfig:
         file: Path,
         extension: ContextExtension = NOT_EXTENDED,
     ) -> TransformerConfig:
-        """Read a config.json of this architecture; defaults fill what the file leaves out.
+        """Read a config.json of this architecture; defaults fill missing fields.
 
         extension: a longer context than the file's own, if the user asked for one.
         """
@@ -156,7 +156,7 @@ def _attention(fields: Fields, n_layers: int, head_dim: int, context: int) -> tu
     layer_types: which layers have a window, and which set of rope_parameters each uses if there are
     several. no_rope_layers (SmolLM3): 1 for a layer that has rotations, else 0. Fields of ours:
     rotary_dim, how many values of a head are rotated, all if absent; rope_interleaved, whether
-    neighbours are rotated together.
+    adjacent values are rotated together.
     """
     types = fields.items("layer_types", n_layers, (FULL, SLIDING))
     rotated = fields.items("no_rope_layers", n_layers, (0, 1))

@@ -9,7 +9,7 @@
     rope_parameters         rope_scaling, until transformers 5; the rope_type within was `type`
     text_config             a model with towers nests the text's fields here; they are renamed, too
 
-Names that a single family has stand in `ALIASES` of its module.
+Names that only one family has are in `ALIASES` of its module.
 """
 
 from __future__ import annotations

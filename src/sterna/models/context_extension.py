@@ -30,7 +30,7 @@ class ContextExtension:
     @classmethod
     def of(cls, context: object, scaling: object) -> ContextExtension:
         """Parse the options `context` and `rope_scaling` (KIND:FACTOR); RequestError."""
-        asked = context if type(context) is int else 0  # the engine says what is wrong with others
+        asked = context if type(context) is int else 0  # the engine refuses others
         if scaling is None:
             return cls(asked)
         kind, _, factor = scaling.partition(":") if isinstance(scaling, str) else ("", "", "")

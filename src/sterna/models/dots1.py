@@ -1,4 +1,4 @@
-"""dots.llm1: Qwen3's attention, and experts behind the first layers. arXiv 2506.05767.
+"""dots.llm1: Qwen3's attention, and experts after the first layers. arXiv 2506.05767.
 
     x = x + o(attention(rope(norm(q), norm(k)), v));   x = x + experts(norm(x))
 

@@ -1,4 +1,4 @@
-"""ERNIE 4.5 without experts (0.3B): Llama's graph, neighbours rotated together."""
+"""ERNIE 4.5 without experts (0.3B): Llama's graph, adjacent values rotated together."""
 
 from __future__ import annotations
 

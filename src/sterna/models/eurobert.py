@@ -1,4 +1,4 @@
-"""EuroBERT: Llama's graph, whose positions see the whole text. arXiv 2503.05500."""
+"""EuroBERT: Llama's graph with bidirectional attention. arXiv 2503.05500."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ GGUF = {"eurobert": GgufArchitecture(ARCHITECTURES[0], encoder=True)}
 
 
 def complete(f: Fields) -> dict[str, Any]:
-    """Return what an encoder is."""
+    """Return the fields of an encoder."""
     return {"use_bidirectional_attention": True, "tie_word_embeddings": True}  # there is no head

@@ -57,7 +57,7 @@ PREFIXES = {"model.final_layernorm.": "model.norm."}
 
 
 def complete(f: Fields) -> dict[str, Any]:
-    """Refuse biases of what a multiplier is moved behind."""
+    """Refuse biases of layers after which a multiplier is applied."""
     for multiplier, bias in (
         ("attention_in_multiplier", "attention_bias"), ("ssm_in_multiplier", "mamba_proj_bias"),
     ):  # fmt: skip

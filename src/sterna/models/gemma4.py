@@ -78,7 +78,7 @@ GGUF_WITH_EXPERTS = {
 ALIASES = {"top_k_experts": "num_experts_per_tok"}
 #: Prefixes of tensor names in a checkpoint with towers -> in one without.
 PREFIXES = {"model.language_model.": "model."}
-#: Prefixes of tensors that are not the text model's -> what they are.
+#: Prefixes of tensors that are not the text model's -> their descriptions.
 SKIPPED = {
     "model.vision_tower.": "a vision tower: Sterna runs the text alone",
     "model.embed_vision.": "of a vision tower: Sterna runs the text alone",
@@ -182,7 +182,7 @@ def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
         how = moe.ExpertFields.of(f, "moe_intermediate_size")
     x, table = layers.embedding(g, c, w, c.hidden_size**0.5)
     rows = _rows(g, c, w, x)
-    keys: dict[str, Value] = {}  # of each kind, what the last layer that stores some made
+    keys: dict[str, Value] = {}  # for each kind, the keys of the last layer that stores some
     options = layers.AttentionOptions(
         bias=c.attention_bias, qk_norm=layers.HeadNorms(), v_norm=True, scale=1.0
     )
@@ -223,7 +223,7 @@ def _shared(f: Fields) -> int:
 
 
 def _given(f: Fields, name: str) -> bool:
-    """Whether a count is there and not 0."""
+    """Whether a count is present and not 0."""
     return f.config.get(name) not in (None, 0)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 __all__ = ["GgufArchitecture"]
 
-#: Linear layers of attention, of Llama's kin.
+#: Linear layers of attention, in Llama and similar architectures.
 ATTENTION = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
@@ -26,9 +26,9 @@ LINEARS = {**ATTENTION, **FFN}
 UNGATED = {"mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
 #: Gate and up as one matrix.
 GATE_UP = {"mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
-#: Norms of what the halves of a layer read.
+#: Norms of the inputs of a layer's halves.
 READS = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
-#: Norms of what the halves add, in Gemma and OLMo 2.
+#: Norms of the outputs of the halves, in Gemma and OLMo 2.
 ADDS = {
     "post_attention_layernorm": "post_attention_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
@@ -58,7 +58,7 @@ GATED_SHARED = {
     "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
     "mlp.shared_expert.down_proj": "ffn_down_shexp",
 }  # fmt: skip
-#: Attention of Llama's kin, with dense FFNs in some layers, and experts and one for all in others.
+#: Llama's attention, with dense FFNs in some layers, and experts with a shared one in others.
 DEEPSEEK_FFN = {
     **LINEARS, **EXPERTS, "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
     "mlp.shared_experts.up_proj": "ffn_up_shexp",
@@ -113,7 +113,7 @@ class GgufArchitecture:
     outer: further modules outside the layers.
     varied: whether layers may differ in KV heads and in the width of FFNs.
     arrays: tensors of a layer whose names have no suffix `.weight`.
-    period: of layers with a window, every so many-th has none, unless the file has a pattern.
+    period: every period-th layer has no window, unless the file has a pattern.
     sums: whether norms are stored as 1 + w, where the checkpoint stores w.
     layer_norm: whether norms are LayerNorms.
     by_head: whether the checkpoint has q, k and v of each head together, and files have not.
@@ -122,7 +122,7 @@ class GgufArchitecture:
     predicts: whether the last blocks may predict several tokens, which are skipped.
     unsaid: fields of config.json that no key says, and that are not the class's defaults.
     qkv_bias: the field that says whether q, k and v have biases, if that of o does not say so.
-    encoder: whether a position sees the whole text.
+    encoder: whether a position attends to the whole text.
     """
 
     architecture: str

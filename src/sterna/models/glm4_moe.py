@@ -1,5 +1,5 @@
-"""GLM-4.5, 4.5-Air, 4.6 and 4.7: Llama's graph with experts behind the first layers.
-arXiv 2508.06471.
+"""GLM-4.5, 4.5-Air, 4.6 and 4.7: Llama's graph with experts after the first layers. arXiv
+2508.06471.
 
     x = x + o(attention(rope(q, k), v));   x = x + experts(norm(x))
 

@@ -51,7 +51,7 @@ STACKING = Stacking(transposed=True, alternating=True)
 
 
 def complete(f: Fields) -> dict[str, Any]:
-    """Return the layers' windows and the rotations, if the file says nothing of them."""
+    """Return the layers' windows and the rotations, if the file lacks them."""
     f.supported("swiglu_alpha", f.number("swiglu_alpha"), 1.702)
     found: dict[str, Any] = {}
     if f.config.get("layer_types") is None:

@@ -1,4 +1,4 @@
-"""Helium: Llama's graph, neighbours rotated together."""
+"""Helium: Llama's graph, adjacent values rotated together."""
 
 from __future__ import annotations
 

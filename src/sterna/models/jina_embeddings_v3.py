@@ -56,7 +56,7 @@ _NAMES = nomic_bert.Names(attention="mixer", bias=True)
 
 
 def complete(f: Fields) -> dict[str, Any]:
-    """Return what an encoder with rotations is."""
+    """Return the fields of an encoder with rotations."""
     return {
         "use_bidirectional_attention": True,
         "rms_norm_eps": f.number("layer_norm_eps"),

@@ -324,7 +324,7 @@ def head(
     g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, embedding: PackedWeight,
     *, plus_one: bool = False, factor: float = 1.0, cap: float = 0.0, hidden_states: bool = False,
 ) -> Value:  # fmt: skip
-    """Write logits of the wanted rows, times the factor, then capped.
+    """Write the logits of the selected rows, times the factor, then capped.
 
     hidden_states: steps may ask for the head's input of all tokens (`GraphBuilder.hidden_states`).
 

@@ -1,5 +1,5 @@
-"""LFM2 with experts (8B-A1B): LFM2's graph, whose FFNs are experts behind the first layers.
-arXiv 2511.23404.
+"""LFM2 with experts (8B-A1B): LFM2's graph, whose FFNs are experts after the first layers. arXiv
+2511.23404.
 
 Sigmoids are scores; those with a bias choose, and the shares of a token's experts add up to 1.
 """

@@ -95,7 +95,7 @@ def _read(
     g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, name: str | None,
     norms: layers.Norms,
 ) -> Value:  # fmt: skip
-    """Write the norm of what a half reads, if it has one."""
+    """Write the norm of a half's input, if it has one."""
     if name is None:
         return x
     if not norms.layer:

@@ -4,7 +4,7 @@ tokens use; no rotations in every fourth layer.
     x = x + o(attention(norm(rope(q)), norm(rope(k)), v))
     x = x + experts(norm(x)) + shared(norm(x))
 
-The sigmoid of a chosen logit multiplies what its expert reads. Attention is in chunks of 8,192
+The sigmoid of a chosen logit multiplies its expert's input. Attention is in chunks of 8,192
 positions where there are rotations, and scores grow from there on where there are none, so that a
 context ends with the first chunk.
 """

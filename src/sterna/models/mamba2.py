@@ -1,4 +1,4 @@
-"""Mamba-2: a state space behind a causal convolution. arXiv 2405.21060.
+"""Mamba-2: a state space after a causal convolution. arXiv 2405.21060.
 
     [z | x | B | C | dt] = in_proj(h);   [x | B | C] = silu(conv(x, B, C))
     S = exp(-exp(A_log) d) S + B (d x)^T,   d = softplus(dt + dt_bias);   y = S^T C + D x
@@ -49,7 +49,8 @@ _KINDS = {LINEAR: LINEAR, "mamba": LINEAR, FULL: FULL, "attention": FULL}
 class StateSpace:
     """The sizes of a layer, and how it differs from others.
 
-    taps: positions that the convolution sees. limits: of d. conv_bias, in_bias, out_bias: of the
+    taps: the number of positions that the convolution reads. limits: of d. conv_bias, in_bias,
+    out_bias: of the
     convolution and the projections. norm: whether there is one; gate_first: it reads y silu(z),
     instead of y alone. multipliers: of z, x, B, C and dt; (): none.
     """
@@ -87,7 +88,7 @@ class StateSpace:
 
     @property
     def factors(self) -> F32 | None:
-        """What the columns of in_proj are multiplied by; None: nothing."""
+        """The factors of in_proj's columns; None: none."""
         if all(value == 1 for value in self.multipliers):
             return None
         h = self.heads

@@ -63,7 +63,7 @@ def tower(c: TransformerConfig, w: WeightSource) -> Tower:
         two_layers(g, v, w, x, c.hidden_size, f.flag("multimodal_projector_bias"))
 
     def merged(features: npt.NDArray[np.float32], grid: Grid) -> npt.NDArray[np.float32]:
-        """A feature of all patches of a square stands before the next one."""
+        """A feature of all patches of a square precedes the next feature."""
         assert grid is not None
         squares = side_by_side(features, grid[1], grid[2], edge)
         apart = squares.reshape(len(squares), edge**2, -1)

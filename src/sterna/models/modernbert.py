@@ -64,7 +64,7 @@ _ACTIVATIONS = ("gelu", "silu")
 
 
 def complete(f: Fields) -> dict[str, Any]:
-    """Return what an encoder with windows is; one of 2n sees n positions on both sides."""
+    """Return the fields of an encoder with windows; one of 2n has n positions on both sides."""
     activation = f.config.get("hidden_act")
     if activation not in _ACTIVATIONS:
         f.supported("hidden_act", activation, ACTIVATION)

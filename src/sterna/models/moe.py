@@ -44,8 +44,8 @@ class ExpertFields:
 
     of_all, scoring: as in `GraphBuilder.route`; the bias of scores is read with the router.
     shared: width of an expert that all tokens use; 0: none.
-    scales_inputs: shares multiply what experts read, and not what they make.
-    dense: the layers that have an FFN in the place of experts.
+    scales_inputs: shares multiply the experts' inputs instead of their outputs.
+    dense: the layers that have a dense FFN instead of experts.
     """
 
     count: int
@@ -99,7 +99,7 @@ def given(f: Fields, name: str, most: int = MAX_EXPERTS) -> int:
 
 @dataclass(frozen=True)
 class Names:
-    """Names of the parts of an MoE layer in a checkpoint; `{}` stands for an expert's number.
+    """Names of the parts of an MoE layer in a checkpoint; `{}` is replaced by an expert's number.
 
     gate, bias (of scores), shared_gate: empty, if there is none. bias_is_row: it is [1, experts].
     stacked: of the tensors of all experts, gate and up, and down.

@@ -53,7 +53,7 @@ GGUF = {
         biases=ENCODER_BIASES,
     )
 }  # fmt: skip
-#: Fields of the authors' class that say how a text is computed, and what they must be.
+#: Fields of the authors' class that change the result, and their required values.
 _FIXED = {
     "prenorm": False, "parallel_block": False, "rotary_emb_interleaved": False,
     "qkv_proj_bias": False, "mlp_fc1_bias": False, "mlp_fc2_bias": False, "use_rms_norm": False,
@@ -63,7 +63,7 @@ _FIXED = {
 
 
 def complete(f: Fields) -> dict[str, Any]:
-    """Return what an encoder with rotations is."""
+    """Return the fields of an encoder with rotations."""
     for name, wanted in _FIXED.items():
         f.supported(name, f.config.get(name) if f.config.get(name) is not None else wanted, wanted)
     return {
@@ -89,7 +89,7 @@ def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
 @dataclass(frozen=True)
 class Names:
     """Names of a layer's attention, of its matrix of q, k and v and that of its output, and of the
-    norms behind both halves; bias: whether those matrices have biases."""
+    norms after both halves; bias: whether those matrices have biases."""
 
     attention: str = "attn"
     qkv: str = "Wqkv"

@@ -5,9 +5,9 @@
      "bias": false, "activation": "Identity"}]}
 
 kind: "last" takes the last token's values, "cls" the first one's, "mean" averages all tokens'.
-Every text begins with one of the prompts. max_tokens counts the prompt. dense: linear layers behind
-the pooling, one after the other. What is absent is none. The values come from the files of
-sentence-transformers (checkpoints/sentence_transformers.py) or from GGUF's `pooling_type`.
+Every text begins with one of the prompts. max_tokens counts the prompt. dense: linear layers after
+the pooling, in their order. The values come from the files of sentence-transformers
+(checkpoints/sentence_transformers.py) or from GGUF's `pooling_type`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ __all__ = ["DENSE", "KINDS", "POOLING", "Dense", "Pooling"]
 
 POOLING = "pooling"
 KINDS = ("last", "mean", "cls")
-#: The name of a linear layer behind the pooling, which sources of weights know.
+#: The name of a linear layer after the pooling, which sources of weights know.
 DENSE = "dense.{}"
 ACTIVATIONS = ("Identity", "Tanh")
 
 
 @dataclass(frozen=True)
 class Dense:
-    """A linear layer behind the pooling; activation: one of ACTIVATIONS, of its result.
+    """A linear layer after the pooling; activation: one of ACTIVATIONS, applied to its result.
 
     folder: where a folder of sentence-transformers has its weights.
     """
@@ -50,7 +50,7 @@ class Dense:
 
 @dataclass(frozen=True)
 class Pooling:
-    """Which tokens make a text's vector, and the prompt that stands before the text."""
+    """Which tokens make a text's vector, and the prompt before the text."""
 
     kind: str
     normalise: bool

@@ -18,7 +18,7 @@ DEFAULTS: dict[str, Any] = {
     "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8,
     "rms_norm_eps": 1e-5, "rope_theta": 1e6, "max_window_layers": 80,
 }  # fmt: skip
-del DEFAULTS["tie_word_embeddings"]  # which stands outside of the text's fields
+del DEFAULTS["tie_word_embeddings"]  # which is outside of the text's fields
 GGUF = {"qwen2vl": GgufArchitecture(ARCHITECTURES[0])}
 PREFIXES, SKIPPED = towers.PREFIXES, towers.SKIPPED
 

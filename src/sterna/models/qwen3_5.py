@@ -59,7 +59,7 @@ GGUF = {
 }  # fmt: skip
 PREFIXES = towers.PREFIXES
 TOWER = qwen3_vl.TOWER
-#: Prefixes of tensors that are not the text model's -> what they are.
+#: Prefixes of tensors that are not the text model's -> their descriptions.
 SKIPPED = {
     **towers.SKIPPED,
     "mtp.": "layers that predict several tokens, of a kind that Sterna does not run",

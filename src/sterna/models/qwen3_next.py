@@ -85,7 +85,7 @@ def _projected(
 def _of_key_heads(
     heads: RecurrentHeads, begin: int, widths: list[int], column: int
 ) -> Iterator[Piece]:
-    """Yield a piece for each part of the key heads, so that a part's heads stand side by side."""
+    """Yield a piece for each part of the key heads, so that a part's heads are adjacent."""
     stride = sum(widths)
     for width in widths:
         yield Piece(width, heads.k_heads, begin, stride, column, width)

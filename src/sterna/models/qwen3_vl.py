@@ -23,7 +23,7 @@ DEFAULTS: dict[str, Any] = {
     "head_dim": 128, "max_position_embeddings": 128000, "rms_norm_eps": 1e-6,
     "rope_theta": 500000.0, "attention_bias": False,
 }  # fmt: skip
-del DEFAULTS["tie_word_embeddings"]  # which stands outside of the text's fields
+del DEFAULTS["tie_word_embeddings"]  # which is outside of the text's fields
 GGUF = {"qwen3vl": GgufArchitecture(ARCHITECTURES[0], modules={**LINEARS, **READS, **QK_NORMS})}
 PREFIXES, SKIPPED = towers.PREFIXES, towers.SKIPPED
 TOWER = qwen3_vl.TOWER

@@ -26,7 +26,7 @@ __all__ = [
     "text_rotations",
 ]
 
-#: A field of ours: the axis that each rotated pair turns by, in a model that sees images.
+#: A field of ours: the axis by which each pair is rotated, in a vision model.
 AXES = "mrope_axes"
 #: A field of ours: the encoder's layers whose features the text's first layers take.
 DEEP = "deep_features"
@@ -42,7 +42,7 @@ PREFIXES = {
     "model.visual.": "visual.",
     "model.multi_modal_projector.": "multi_modal_projector.",
 }
-#: Prefixes of tensors that are not the text model's -> what they are.
+#: Prefixes of tensors that are not the text model's -> their descriptions.
 SKIPPED = {
     prefix + name: f"{of}a vision tower: Sterna runs the text alone"
     for prefix in ("", "model.")
@@ -89,7 +89,7 @@ def axes_of(rope: dict[str, Any]) -> list[int] | None:
 
 
 def placed(c: TransformerConfig) -> TransformerConfig:
-    """Return the config with rotations that turn by an image's axes, if the model sees images."""
+    """Return the config with rotations by an image's axes, if the model reads images."""
     axes = c.fields.config.get(AXES)
     if not c.sees or axes is None:
         return c

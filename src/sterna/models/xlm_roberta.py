@@ -1,4 +1,4 @@
-"""XLM-RoBERTa, and cross-encoders of it: BERT, whose positions begin behind the pad token's number.
+"""XLM-RoBERTa, and cross-encoders of it: BERT, whose positions begin after the pad token's id.
 arXiv 1911.02116.
 
 A cross-encoder scores a pair by its first token: out_proj(tanh(dense(x))).
@@ -23,7 +23,7 @@ PREFIXES = {name.replace("bert.", "roberta."): own for name, own in bert.PREFIXE
 
 
 def complete(f: Fields) -> dict[str, Any]:
-    """Return what an encoder with so many positions is."""
+    """Return the fields of an encoder with this many positions."""
     positions = f.count("max_position_embeddings") - _first(f)
     if positions < 1:
         f.fail("max_position_embeddings", f"more than {_first(f)}, as pad_token_id says", positions)

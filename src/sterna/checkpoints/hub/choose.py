@@ -47,7 +47,7 @@ USUAL: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 
-#: What sentence-transformers has of linear layers behind the pooling, and of tokens that score.
+#: Files of sentence-transformers for linear layers after the pooling, and for tokens that score.
 _MODULE = re.compile(
     rf"\d+_(Dense/({re.escape(CONFIG)}|{re.escape(WEIGHTS)})|LogitScore/{re.escape(CONFIG)})"
 )

@@ -91,7 +91,7 @@ class Download:
             return 0.0
 
     def is_whole(self) -> bool:
-        """Whether every file is there with its size; contents were checked when they came."""
+        """Whether every file exists with its size; contents were checked after the download."""
         folder = Repository(self.repo).snapshot(self.commit)
         try:
             return all((folder / file.path).stat().st_size == file.size for file in self.files)

@@ -1,1 +1,1 @@
-"""What may come next, what is drawn and what is guessed: sampling, masks, grammars, drafts."""
+"""Sampling, masks of allowed tokens, grammars, and drafts."""

@@ -17,7 +17,7 @@ I32 = npt.NDArray[np.int32]
 
 
 def mask_words(vocab: int) -> int:
-    """Return how many words of 32 bits a mask of so many tokens has."""
+    """Return the number of 32-bit words in a mask of this many tokens."""
     return -(-vocab // 32)
 
 

@@ -103,7 +103,7 @@ class PredictedOutput:
             self._places.setdefault(tuple(self._tokens[end - SHORT : end]), []).append(end)
 
     def propose(self, history: I32, k: int) -> list[int]:
-        """Propose as `DraftSource.propose`: what follows the match nearest to the last one."""
+        """Propose as `DraftSource.propose`: the tokens after the match nearest to the last one."""
         answer = history[self._begin + self._seen :].tolist()
         self._seen += len(answer)
         if self._tokens[self._at : self._at + len(answer)] == answer:

@@ -37,7 +37,7 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Frame:
-    """What stands around the calls of one group: before the first, between them, after the last."""
+    """The text around the calls of a group: before the first, between them, after the last."""
 
     opens: str = ""
     separator: str = ""
@@ -63,7 +63,7 @@ class Messages:
 
     @property
     def separator(self) -> str:
-        """What stands between two messages."""
+        """The text between two messages."""
         return self.ends + self.starts
 
 

@@ -1,4 +1,4 @@
-"""JSON schemas for llguidance: finds what it would accept but not enforce, and writes it out.
+"""JSON schemas for llguidance: rewrites keywords that it would accept but not enforce.
 
 llguidance itself refuses keywords that it cannot enforce (docs/how-to/constrain.md).
 """
@@ -114,7 +114,7 @@ def unenforced(schema: Any) -> list[str]:
 
 def _wrong(place: str, part: dict[str, Any]) -> Iterator[str]:
     if place and "$id" in part:
-        # Next to a $ref, draft 7 and llguidance disagree about what it refers to.
+        # Next to a $ref, draft 7 and llguidance disagree about the target of the reference.
         yield "$id must be the whole schema's, not that of a part"
     least, required = part.get("minProperties", 0), part.get("required", [])
     names = len(set(map(str, required))) if isinstance(required, list) else 0

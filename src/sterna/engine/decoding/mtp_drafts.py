@@ -26,7 +26,7 @@ class MtpDrafts:
     Its sequence, in an engine of its own, has a position for each token from `_first` on: that
     token and the hidden state of the token before it. Hidden states arrive by `observe` and wait
     until they are needed, or are many. If a prefix cache had some tokens, their hidden states were
-    never computed: the layer then starts behind them and sees only what follows.
+    never computed: the layer then starts after them and attends only to later tokens.
 
     engine: that of the model; params, begin: of the request, and where its answer begins.
     """
@@ -45,7 +45,7 @@ class MtpDrafts:
         self._begin_anew(1)
 
     def _begin_anew(self, token: int) -> None:
-        """Start behind a token, without what was before it."""
+        """Start after a token, without earlier positions."""
         self._sequence, self._first, self._next = Sequence(), token, token
         self._waiting: list[F32] = []
 
@@ -85,7 +85,7 @@ class MtpDrafts:
 
     @contextlib.contextmanager
     def _anew_after_errors(self) -> Iterator[None]:
-        """If pages are missing, or numbers are not finite, pause and start anew behind that."""
+        """If pages are missing, or numbers are not finite, pause and start anew after that."""
         try:
             yield
         except (RequestError, NonFiniteError):

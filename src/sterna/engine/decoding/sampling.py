@@ -61,7 +61,7 @@ class Draw:
 
 
 def checked_finite(drawn: _native.SampleResult) -> _native.SampleResult:
-    """Return what was drawn; raises NonFiniteError if the logits were not finite."""
+    """Return the drawn tokens; raises NonFiniteError if the logits were not finite."""
     if not drawn.finite:
         raise NonFiniteError(
             "logits: must be finite, but got NaN or infinity; the model's weights are damaged"

@@ -1,4 +1,4 @@
-"""`SpecialTokens`: texts in grammars, where special tokens stand by their ids."""
+"""`SpecialTokens`: texts in grammars, with special tokens as ids."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SpecialTokens:
         return self.in_grammar(text) or '""'
 
     def without_end(self, text: str) -> str:
-        """Return a text without the tokens behind it that end an answer."""
+        """Return a text without end tokens after it."""
         for mark, id in self._ids.items():
             if id in self._ends and text.endswith(mark):
                 return self.without_end(text.removesuffix(mark))

@@ -1,6 +1,6 @@
 """`Speculation`: drafts probable next tokens of a request, all checked by one step.
 
-A step computes the last known token and the drafts behind it, and draws a token from each row, as
+A step computes the last known token and the drafts after it, and draws a token from each row, as
 if one had come after the other: with the parameters, history, mask and random number of its
 position. As long as the drawn token is the drafted one, the next row counts; the first that differs
 is the last to count. So drafts change how many tokens a step gives, and never which.
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 I32 = npt.NDArray[np.int32]
-#: Time of a step of so many tokens, in any unit.
+#: Time of a step with this number of tokens, in any unit.
 StepCost = Callable[[int], float]
 
 #: Drafts of a step: with the last token 16, which all kernels take straight from the decoder.
@@ -36,7 +36,8 @@ MOST_DRAFTS = 15
 
 
 def default_step_cost(tokens: int) -> float:
-    """Return the time of a step of so many tokens, in steps of one token, while none is measured.
+    """Return the assumed time of a step with this many tokens, in steps of one token, before
+    measurements.
 
     For a 2B model on AVX-512, 4 tokens take 1.33.
     """
@@ -115,7 +116,7 @@ class _SourceRecord:
         self._hits, self._seen = self.source.prior * self.PRIOR, self.PRIOR
 
     def note(self, drafted: int, accepted: int) -> None:
-        """Count a step's drafts; those behind the first wrong one say nothing."""
+        """Count a step's drafts; those after the first wrong one are not counted."""
         self._hits = self.MEMORY * self._hits + accepted
         self._seen = self.MEMORY * self._seen + min(drafted, accepted + 1)
         if accepted == drafted:
@@ -163,7 +164,7 @@ class Speculation:
         others: int = 0,
         again: int = 0,
     ) -> list[int]:
-        """Return at most `most` drafts of what follows `history`.
+        """Return at most `most` drafts for the tokens after `history`.
 
         costs: time of the step by how many tokens this sequence has in it; again: tokens that it
         computes again next to the last one; others: tokens that the step gives other sequences.

@@ -34,14 +34,14 @@ class SpelledValues:
 
     Attributes:
         argument: before each argument of the call, with {} for its name.
-        after: behind each argument, with {} for its name.
+        after: the text after each argument, with {} for its name.
         key: before each member of an object within a value, with {} for its name.
-        member_end: behind each member of an object, with {} for its name.
+        member_end: the text after each member of an object, with {} for its name.
         comma: between arguments, members and items.
         object, array: what opens and closes these.
         item, item_end: around each item of an array.
         text: what opens and closes a text, which has no escapes; None is Python's quoted text.
-        value_end: behind each value that is no text.
+        value_end: the text after each value that is no text.
         words: true, false and null.
         ordered: whether arguments come in the order of the alphabet.
     """

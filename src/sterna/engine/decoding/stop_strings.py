@@ -6,7 +6,7 @@ __all__ = ["StopFilter"]
 
 
 class StopFilter:
-    """Passes text on until a stop string appears, holding back what may be the start of one."""
+    """Passes text on until a stop string appears; holds back a possible start of one."""
 
     def __init__(self, stops: tuple[str, ...]) -> None:
         self.stops = stops

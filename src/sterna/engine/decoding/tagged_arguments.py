@@ -47,7 +47,7 @@ class ArgumentsForm(Protocol):
 class TaggedArguments:
     """The form of tagged arguments, each a raw text if its schema allows a text, else JSON.
 
-    opens: the tag before an argument, with {} for its name; closes: the tag behind it. opens_other:
+    opens: the tag before an argument, with {} for its name; closes: the tag after it. opens_other:
     (type of JSON schema, tag) for types whose tag differs from that of a text. quotes: whether
     texts are JSON as well.
     """
@@ -165,7 +165,7 @@ def narrowing(found: Mapping[str, Any]) -> list[str]:
 
 
 def resolved(given: Any, schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Follow a schema's reference to a definition; {} for what is no schema."""
+    """Follow a schema's reference to a definition; {} if it is no schema."""
     for _ in range(8):
         place = given.get("$ref") if isinstance(given, dict) else None
         if not isinstance(place, str):

@@ -1,4 +1,4 @@
-"""`ThinkingBudget`: closes an answer's thoughts after so many tokens."""
+"""`ThinkingBudget`: closes an answer's reasoning after a number of tokens."""
 
 from __future__ import annotations
 

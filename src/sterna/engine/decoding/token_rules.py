@@ -1,4 +1,4 @@
-"""`TokenRules`: what a request's constraint and parameters allow next, as masks for a step."""
+"""`TokenRules`: masks of the tokens that a request's constraint and parameters allow next."""
 
 from __future__ import annotations
 

@@ -42,14 +42,14 @@ LAYOUT = 1
 MOST_WAITING = 1 << 28
 #: Files read and checked at the same time: disk and SHA-256 are faster with several threads.
 READERS = 3
-#: After writing one part in so many of the budget, count all processes' files again.
+#: After writing this fraction of the budget (1 / n), count all processes' files again.
 RECOUNT = 16
 #: Seconds after which an unfinished file is removed.
 ABANDONED_S = 3600.0
 
 U8 = npt.NDArray[np.uint8]
 _MAGIC = b"sterna prefix\0\0\1"
-_HAS_STATE, _IS_BARE = 1, 2  # of the byte behind a name
+_HAS_STATE, _IS_BARE = 1, 2  # flags in the byte after a name
 _SUFFIX, _UNFINISHED = ".page", ".part"
 _SUM = hashlib.sha256().digest_size
 
@@ -99,16 +99,16 @@ class PrefixDiskCache:
         self.root: bytes = _name(*_fields(kv_cache, identity))
         self._waiting: deque[tuple[bytes, bytes, StoredPage]] = deque()
         self._pending, self._lock = 0, threading.Lock()
-        self._known: dict[bytes, int] = {}  # bytes of files that are there, or will be, by name
+        self._known: dict[bytes, int] = {}  # bytes of files, existing or pending, by name
         self._written = most  # since files were counted; the first write counts them
         self._thread: threading.Thread | None = None
 
     def root_of(self, salt: str) -> bytes:
-        """Return the name that stands before the first pages of a salt."""
+        """Return the name of the parent of a salt's first pages."""
         return _name(self.root, salt.encode("utf-8", "surrogatepass"))
 
     def name(self, parent: bytes, tokens: bytes) -> bytes:
-        """Return the name of a page of these tokens, int32, behind another page.
+        """Return the name of a page of these tokens, int32, after another page.
 
         Numbers of images may stand among tokens (`image_numbers`); here as of `put` and `get`.
         """
@@ -116,7 +116,7 @@ class PrefixDiskCache:
         return _name(parent, tokens, images) if images else _name(parent, tokens)
 
     def has(self, name: bytes) -> int:
-        """Return the bytes of a page's file that is there or about to be written, else 0."""
+        """Return the bytes of a page's file that exists or is about to be written, else 0."""
         if name not in self._known:
             with contextlib.suppress(OSError):
                 self._known[name] = self._path(name).stat(follow_symlinks=False).st_size
@@ -338,7 +338,7 @@ def _fields(kv_cache: KVCacheManager, identity: tuple[object, ...]) -> Sequence[
 
 
 def _name(*fields: bytes) -> bytes:
-    """Return the SHA-256 of fields, each behind its length."""
+    """Return the SHA-256 of fields, each preceded by its length."""
     found = hashlib.sha256()
     for field in fields:
         found.update(len(field).to_bytes(8, "little") + field)

@@ -1,7 +1,7 @@
-"""Numbers that stand for images where prefixes are compared, in the places of their tokens' ids.
+"""Numbers that replace the ids of image tokens where prefixes are compared.
 
 A number is negative, so that it differs from all tokens, and a process gives it to one digest only.
-So images are compared exactly, as tokens are. On disk their digests stand for them.
+So images are compared exactly, as tokens are. On disk, digests identify them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def number_of(digest: bytes) -> int:
 
 def on_disk(tokens: bytes) -> tuple[bytes, bytes]:
     """Return the tokens of a page, int32, as other processes may read them, and the digests of its
-    images: -1 stands for the first of these."""
+    images: -1 is the first of these."""
     ids = np.frombuffer(tokens, np.int32)
     if len(ids) == 0 or ids.min() >= 0:
         return tokens, b""

@@ -22,7 +22,7 @@ __all__ = ["KVCacheManager", "page_counts"]
 #: Without a budget, sequences of full context for which there is room, if the system refuses the
 #: address space for more.
 SOME_CONTEXTS = 8
-#: Without a budget, pages may fill one part in so many of the available memory.
+#: Without a budget, pages may fill this fraction (1 / n) of the available memory.
 SHARE = 4
 #: Without a budget, most pages of a pool: counting their holders takes about 1 ns a page, once a
 #: step.
@@ -53,7 +53,7 @@ def page_counts(
 class KVCacheManager:
     """The KV cache of an engine: its memory, and the pages of it that sequences have.
 
-    pool: who has which pages; native: the memory itself, for programs; context: most positions of a
+    pool: the owners of pages; native: the memory itself, for programs; context: most positions of a
     sequence; kv_dtype: how keys and values are stored; state_bytes: bytes that recurrent layers
     keep of a sequence, however long, or 0; prefix_cache_pages: most pages that a prefix cache
     should keep.
@@ -171,7 +171,7 @@ class KVCacheManager:
         return self.pool.truncate(sequence, length)
 
     def snapshot(self, sequence: Sequence, keep: int = 1) -> bool:
-        """Keep what `rewind` needs to come back to the present length; False if there is no room.
+        """Keep the memory that `rewind` needs to return to the present length; False without room.
 
         That is a copy of the state of recurrent layers (`state_bytes`), the pages in windows, or
         nothing. A sequence's latest `keep` snapshots are kept; pages in windows only until its own

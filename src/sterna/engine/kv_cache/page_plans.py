@@ -38,7 +38,7 @@ class PageCache(Protocol):
 
 
 def has_pages(sequence: Sequence, count: int) -> bool:
-    """Whether a sequence certainly has all pages of so many new positions to itself."""
+    """Whether it is certain that no other sequence shares the pages of this many new positions."""
     first, end = sequence.length // PAGE, pages_of(sequence.length + count)
     if sequence.shared > first or end > len(sequence.pages):
         return False

@@ -49,10 +49,10 @@ class PagePool:
     state cannot go back, so a sequence can only be truncated or forked at a snapshot or at its
     state.
 
-    Pages behind windows are freed (`free_unseen`): whole if every layer has a window, else only the
-    part of the layers that have one. A sequence can be truncated or forked at lengths whose windows
-    need no freed part. So there are more page ids than whole pages that fit; free memory is counted
-    in bytes, and reported in whole pages.
+    Pages before sliding windows are freed (`free_unseen`): whole if every layer has a window, else
+    only the part of the layers that have one. A sequence can be truncated or forked at lengths
+    whose windows need no freed part. So there are more page ids than whole pages that fit; free
+    memory is counted in bytes, and reported in whole pages.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class PagePool:
         return (self.count - states * self.state_pages) * self.shape.page_bytes
 
     def reserve(self, wanted: SequenceOf[tuple[Sequence, int]]) -> None:
-        """Make each sequence ready to write so many new positions, or none of them.
+        """Prepare all sequences to write this many new positions each, or none of them.
 
         A sequence gets the pages that it lacks, copies of shared pages that it would write, and a
         recurrent state of its length. Raises PagesMissing if too few pages are free, RequestError
@@ -120,7 +120,7 @@ class PagePool:
             )
 
     def _is_ready(self, sequence: Sequence, count: int) -> bool:
-        """Whether a sequence is certainly ready to write so many positions as it is."""
+        """Whether a sequence can write this many positions without further pages."""
         state = sequence.state
         current = not self.state_bytes or (
             state is not None and (not sequence.length or state.position == sequence.length)
@@ -248,7 +248,7 @@ class PagePool:
             return copy
 
     def truncate(self, sequence: Sequence, length: int) -> int:
-        """Truncate a sequence to `length`, or to what is `reachable`; returns its new length."""
+        """Truncate a sequence to `length`, or to the `reachable` length; returns its new length."""
         length = max(0, self.reachable(sequence, length))
         # Drop state of later positions, then set the length, then cut pages: a surplus page is
         # harmless, a missing one is not.

@@ -56,7 +56,7 @@ class PrefixCache:
 
         At least the last token is left to compute; other salts are not searched. The second number
         is how many tokens were seen before. It exceeds the sequence's length if recurrent layers
-        have no snapshot there, or pages behind windows are gone.
+        have no snapshot there, or pages before windows were freed.
         """
         tokens = tokens[:-1]
         if self._disk is not None:
@@ -145,7 +145,7 @@ class PrefixCache:
             if not node.children and frees:
                 self._trie.drop(node)
                 missing -= frees
-        if missing > 0:  # then sequences need not even copy what they share with it
+        if missing > 0:  # then sequences need not copy pages that they share with the cache
             self.clear()
 
     # ----------------------------------------------------------------------------------- in memory
@@ -206,7 +206,7 @@ class PrefixCache:
         return node.name
 
     def _save(self, disk: PrefixDiskCache, chain: list[TrieNode], salt: str) -> None:
-        """Write full pages to disk, except those that are there."""
+        """Write full pages to disk, except those on disk already."""
         for i, node in enumerate(chain):
             if len(node.key) < PAGE * TOKEN_BYTES or node.page == GONE:
                 break
@@ -215,11 +215,11 @@ class PrefixCache:
             size = disk.size(bare=node.page >= BARE, with_state=state is not None)
             new = node.stored < size and disk.has(name) < size
             if new and not disk.put(name, node.key, node.page, state):
-                break  # pages behind a missing one would not be found
+                break  # pages after a missing one would not be found
             node.stored = max(node.stored, size)
 
     def _load(self, disk: PrefixDiskCache, tokens: I32, salt: str) -> None:
-        """Load the full pages behind the known ones from disk.
+        """Load the full pages after the known ones from disk.
 
         Files are read without the pool's lock, or others would wait for the disk.
         """

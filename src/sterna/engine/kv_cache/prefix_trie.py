@@ -38,7 +38,7 @@ class TrieNode:
     name: bytes | None = None
     stored: int = 0
     children: dict[bytes, TrieNode] = field(default_factory=dict)
-    #: Of the children, sorted: equal beginnings are neighbours.
+    #: Keys of the children, sorted, so that equal prefixes are adjacent.
     keys: list[bytes] = field(default_factory=list)
 
     def nearest(self, key: bytes) -> tuple[TrieNode | None, int]:
@@ -94,7 +94,7 @@ class PrefixTrie:
         return id(node) in self._nodes or node in self._roots.values()
 
     def root(self, salt: str) -> TrieNode:
-        """Return the node that stands before all pages of a salt."""
+        """Return the root of all pages of a salt."""
         if salt not in self._roots:
             self._roots[salt] = TrieNode(None, b"", int(GONE))
         return self._roots[salt]
@@ -128,12 +128,12 @@ class PrefixTrie:
             child = TrieNode(node, key, page)
             self._nodes[id(child)] = child
             node.link(child)
-        elif len(child.key) < len(key):  # it ended in the middle of what is known now
+        elif len(child.key) < len(key):  # the new page continues it
             node.unlink(child)
             child.key, child.page, child.name = key, page, None
             node.link(child)
         elif len(child.key) == len(key) and _layers(page) > _layers(child.page):
-            child.page = page  # parts that windows no longer needed then are there now
+            child.page = page  # it now has the parts that windows had freed
         return child
 
     def touch(self, chain: list[TrieNode]) -> None:
@@ -172,5 +172,5 @@ def common_prefix_length(a: I32, b: I32) -> int:
 
 
 def _layers(page: int) -> int:
-    """Return 0 for a page that is there for no layer, 1 for some, 2 for all."""
+    """Return 0 for a page that no layer has, 1 for some layers, 2 for all."""
     return 0 if page == GONE else 1 if page >= BARE else 2

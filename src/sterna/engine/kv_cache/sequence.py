@@ -25,7 +25,7 @@ I32 = npt.NDArray[np.int32]
 
 PAGE: int = _native.page_positions
 NO_PAGES: I32 = np.zeros(0, np.int32)
-#: In a page table, in the place of a freed page: no layer looks back so far.
+#: In a page table, replaces a freed page, which no layer needs any more.
 GONE = np.int32(-1)
 #: A flag of pages in a table: the part of sliding-window layers is freed, other layers still see
 #: the page. It stands in the table so that one assignment changes both, whatever interrupts.
@@ -81,12 +81,12 @@ class Sequence:
 
 
 def pages_of(positions: int) -> int:
-    """Return how many pages hold so many positions."""
+    """Return the number of pages for this many positions."""
     return -(-positions // PAGE)
 
 
 def states_of(sequence: Sequence) -> list[_native.State]:
-    """Return the state, the snapshots and the draft state of a sequence, those that are there."""
+    """Return the existing states of a sequence: its own, the snapshots and the draft state."""
     states = (sequence.state, *sequence.snapshots, sequence.draft_state)
     return [s for s in states if s is not None]
 
@@ -97,5 +97,5 @@ def without_flag(pages: I32) -> I32:
 
 
 def are_whole(pages: I32) -> npt.NDArray[np.bool_]:
-    """Return which pages are there for all layers, bool [pages]."""
+    """Return which pages exist for all layers, bool [pages]."""
     return np.asarray((pages >= 0) & (pages < BARE))

@@ -64,17 +64,17 @@ class PageShape:
         return self.window is not None and self.rest_bytes > 0
 
     def ids(self, count: int) -> int:
-        """Return how many page ids to have where memory suffices for so many whole pages."""
+        """Return the number of page ids if memory suffices for this many whole pages."""
         if not self.is_split:
             return count
         return max(count, min(count * self.page_bytes // self.rest_bytes, MOST_IDS))
 
     def before(self, length: int) -> int:
-        """Return how many first pages no position from `length` on sees, in layers with windows."""
+        """Return the number of first pages before the windows of all positions from `length`."""
         return 0 if self.window is None else max(0, length + 1 - self.window) // PAGE
 
     def pages_needed(self, positions: int) -> int:
-        """Return the most whole pages that a sequence takes until it has so many positions."""
+        """Return the most whole pages that a sequence takes until it has this many positions."""
         pages = parts = pages_of(positions)
         if self.window is not None:
             parts = min(pages, pages_of(self.window + self.back + self.step) + 1)

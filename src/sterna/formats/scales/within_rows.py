@@ -107,7 +107,7 @@ class BlockScales(ScaleLayout):
     def for_kernels(
         self, held: Held, M: int, rows: int, unit: float, value: float
     ) -> tuple[F32 | None, KernelGroups | None]:
-        """Return the lines and what they are; TypeError for an array of another dtype."""
+        """Return the lines and their kinds; TypeError for an array of another dtype."""
         if held.dtype != self.held_type:  # the native core would convert it
             raise TypeError("scales of groups must be uint8")
         return None, (held, self.group, self.x_group, self.kernel_name, self.minima, value)

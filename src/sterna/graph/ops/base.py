@@ -1,4 +1,4 @@
-"""What all operations have: a name, the value that they make, and those that they read."""
+"""The base of all operations: a name, the output value and the input values."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Op:
     kind: ClassVar[str]
     name: str  # for errors
     output: Value
-    selected: bool = False  # runs on the rows whose logits are wanted
+    selected: bool = False  # runs only on the rows whose logits are needed
 
     @property
     def inputs(self) -> list[Value]:
@@ -58,7 +58,7 @@ class Op:
 
     @property
     def is_norm(self) -> bool:
-        """Whether its output is normalised: the last such output is what a head reads."""
+        """Whether its output is normalised: a head reads the last such output."""
         return False
 
     @property

@@ -13,7 +13,7 @@ __all__ = ["ConvOp", "ShortConvOp"]
 
 @dataclass(eq=False, kw_only=True)
 class ConvOp(Op):
-    """A causal convolution of channels, each by itself, then SiLU, in place.
+    """A causal depthwise convolution of channels, then SiLU, in place.
 
     taps: float32 [width, channels]; bias: float32 [channels]; column: where the channels begin.
     """

@@ -13,7 +13,7 @@ __all__ = ["ExactHeadOp"]
 
 @dataclass(eq=False, kw_only=True)
 class ExactHeadOp(LinearOp):
-    """A float head, screened by an int8 shadow of its weight in steps that want a top k."""
+    """A float head, screened by an int8 shadow of its weight in steps where few logits decide."""
 
     kind: ClassVar[str] = "exact_head"
     screen: Shadow

@@ -16,7 +16,7 @@ class RopeOp(Op):
     """Normalises and rotates q and k of a row [q | k | v], and stores k and v in the cache.
 
     layer: of the cache. q_norm, k_norm, v_norm: weights of RMSNorms, of each head or of all of
-    them; norms_last: after the rotation. gated: gates of the heads of q stand between these.
+    them; norms_last: after the rotation. gated: the gate of each head of q follows that head.
     stores: False for a row of q alone. keys_are_values: the row is [q | k].
     """
 

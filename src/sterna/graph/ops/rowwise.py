@@ -18,7 +18,7 @@ class RowwiseOp(Op):
 
     glu: an activation as `Graph.glu` takes it. What it multiplies begins at `up_column` of `up`,
     or if that is None of x; ungated: it multiplies nothing; limit: of a clamped one, or of silu.
-    norm: weights of an RMSNorm; parts: of a row, each normalised by itself.
+    norm: weights of an RMSNorm; parts: the number of parts of a row, each normalised separately.
     inverse: of the rotation.
     rounding: to int8 for integer layers, as `Format.rounding`; None: not rounded.
     spread: a row of a token goes to each of its experts; shares: what multiplies it there.

@@ -1,4 +1,4 @@
-"""Rows whose heads stand one after the other."""
+"""Reorders rows in which q, k and v of one head follow each other."""
 
 from __future__ import annotations
 
