@@ -119,7 +119,7 @@ inline int32_t absmax_bits(const float* y, int64_t width) {
 inline VF f_less_ln2(VF x, VF n) {
     return f_fma(n, f_set1(-1.42860682030941723212e-6f), f_fma(n, f_set1(-0.693145751953125f), x));
 }
-// (e^r - 1) / r for |r| <= ln 2 / 2: Taylor's series to r^6 / 7!, what is left out is below 2^-25.
+// (e^r - 1) / r for |r| <= ln 2 / 2: Taylor's series to r^6 / 7!, with a remainder below 2^-25.
 inline VF f_expm1_by(VF r) {
     VF p = f_set1(1.0f / 5040);
     p = f_fma(p, r, f_set1(1.0f / 720));

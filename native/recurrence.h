@@ -208,7 +208,7 @@ bool recurrence(const sterna::RecurrenceArgs& a) {
     return finite;
 }
 
-// 1 / rms of what the norm of a head reads; 1 without a norm.
+// 1 / rms of the input of a head's norm; 1 without a norm.
 template <class Gate>
 inline float inverse_rms(const sterna::GatedArgs& a, const float* x, Gate gate_of) {
     if (!a.norm) return 1.0f;

@@ -14,6 +14,6 @@
 // A fence for the compiler: it keeps nothing of memory in a register across it, and loads nothing early.
 #define STERNA_FENCE() asm volatile("" ::: "memory")
 
-// Hides what a whole number is from the compiler: GCC 12 peels steps of a loop of which it knows how many there are, and
-// copies all its accumulators in each of the others.
+// Hides the value of a whole number from the compiler: GCC 12 peels steps of a loop of which it knows how many there
+// are, and copies all its accumulators in each of the others.
 #define STERNA_HIDDEN(number) asm("" : "+r"(number))

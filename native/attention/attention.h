@@ -68,7 +68,7 @@ inline float softmax(Pages& pages, int64_t first, int r, float unit, float max, 
 struct Chunk {
     static constexpr int kRows = sterna::kMaxAttentionRows;
     float max[kRows] = {}, sum[kRows];
-    int begin = 0, end = 0;  // the rows that see a part of the chunk
+    int begin = 0, end = 0;  // the rows that attend to a part of the chunk
 
     template <class Pages>
     void compute(const sterna::AttentionArgs& a, Pages& pages, int64_t first,

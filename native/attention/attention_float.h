@@ -75,7 +75,7 @@ struct FloatValues {
     const uint8_t *page, *next;
     int j0;
 
-    // Rows see different keys. All rows share the keys in the middle, but not those before and after.
+    // Rows attend to different keys. All rows share the keys in the middle, but not those before and after.
     template <int R>
     void block(int row0) {
         int from[R], to[R];

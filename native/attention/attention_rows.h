@@ -45,9 +45,9 @@ struct Rows {
     float (*scores)[kChunk];  // [rows], in units of the row's `scale`
     float* scale;  // [rows]: scale * score is the logarithm of a weight, to base 2
     float *chunk_out, *out;  // [rows][head_dim], of this chunk and of all chunks so far
-    // A row sees positions [from, keys) of this chunk; both ascend with the rows.
+    // A row attends to positions [from, keys) of this chunk; both ascend with the rows.
     int from[sterna::kMaxAttentionRows], keys[sterna::kMaxAttentionRows];
-    int first_page = 0;  // the first position of the first page that any row sees
+    int first_page = 0;  // the first position of the first page that any row needs
     // The pages of a chunk in the order in which they are read, its keys and then its values, and the one after them.
     const uint8_t* order[2 * kChunk / kPage + 1];
 

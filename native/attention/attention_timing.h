@@ -14,8 +14,8 @@ class AttentionTimer {
   public:
     AttentionTimer(int kv_heads, int head_dim, int positions, KvType type);
 
-    // Returns the seconds that the pool takes to attend to all positions, with this Reading and so many query heads for
-    // each KV head.
+    // Returns the seconds that the pool takes to attend to all positions, with this Reading and this many query heads
+    // for each KV head.
     double seconds(const KernelTable& unit, Pool& pool, int queries_per_kv) const;
     int64_t bytes() const { return cache_.pages * cache_.page_stride(0); }
 

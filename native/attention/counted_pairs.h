@@ -16,7 +16,7 @@ struct CountedPairs {
     static constexpr int kPairs = kChunk / 2;
     // A page's pairs are taken from its quarters in turn: memory gives more to four streams than to one.
     static constexpr int kStreams = 4;
-    // The limit for the sum of a row's weights in one run, which begins with what is left of the one before.
+    // The limit for the sum of a row's weights in one run, which begins with the remainder of the previous run.
     static constexpr int32_t kMostWeight = (INT32_MAX - kLow) / sterna::kv_levels(sizeof(Element));
     static constexpr int kRuns = kPairs / (kMostWeight / (2 * sterna::kWeightLevels)) + 1;
     static_assert(kMostWeight >= 2 * sterna::kWeightLevels);

@@ -1,5 +1,5 @@
-// What the files of the border share. They are the only ones that know Python: they check every
-// argument, so that nothing below has to, and drop the GIL around everything that takes time.
+// Shared code of the bindings. Only the bindings know Python: they check every argument, so that nothing below has to,
+// and drop the GIL around everything that takes time.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -47,7 +47,7 @@ void parallel(Pool& p, int64_t total, int64_t chunk, F f) {
     });
 }
 
-// The mapped files that weights lie in; what they are the memory of keeps them.
+// The mapped files that contain weights; the objects that use their memory keep them alive.
 class Mappings {
   public:
     void add(const void* address) {
@@ -58,7 +58,7 @@ class Mappings {
         for (const auto* file : others.files_)
             if (!std::ranges::count(files_, file)) files_.push_back(file);
     }
-    // Throws ChangedFile: what was computed is worth nothing.
+    // Throws ChangedFile: the results are invalid.
     void require_whole() const {
         for (const auto* file : files_) file->require_whole();
     }

@@ -1,4 +1,4 @@
-// The exact head as Python sees it: a float matrix's int8 shadow, and a screened product by itself.
+// Bindings of the exact head: a float matrix's int8 shadow, and a screened product without a program.
 #include <limits>
 
 #include "bindings/common.h"

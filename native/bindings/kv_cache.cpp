@@ -1,4 +1,4 @@
-// The KV cache as Python sees it, and how long attention takes over one.
+// Bindings of the KV cache, and of the timing of attention over one.
 #include "attention/attention_timing.h"
 #include "bindings/common.h"
 

@@ -1,4 +1,4 @@
-// Memory as Python sees it: arrays of its own, arrays that share it in turn, files that are mapped.
+// Bindings of memory: separate arrays, arrays that share memory in turn, mapped files.
 #include <cerrno>
 #include <memory>
 #include <system_error>

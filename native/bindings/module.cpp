@@ -1,4 +1,4 @@
-// The module: the machine, its kernel units, and what it measures.
+// The module: the machine, its kernel units, and measurements.
 #include <chrono>
 
 #include "bindings/common.h"

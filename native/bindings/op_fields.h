@@ -59,7 +59,7 @@ class PyOpFields final : public OpFields {
     }
 
   private:
-    // What a field holds; None where a part of its name does.
+    // The value of a field; None if a part of its name is None.
     nb::object get(std::string_view field) const {
         nb::object value = nb::borrow(op_);
         while (!field.empty() && !value.is_none()) {

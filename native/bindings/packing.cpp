@@ -1,4 +1,4 @@
-// Packing as Python sees it: rows of levels, words, or GGUF's blocks become a format's tiles.
+// Bindings of packing: rows of levels, words, or GGUF's blocks become a format's tiles.
 #include "bindings/common.h"
 #include "files/ggml_blocks.h"
 

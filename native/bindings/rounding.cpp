@@ -1,4 +1,4 @@
-// The sums of a search for scales, as Python sees them (sterna.formats.search).
+// Bindings of the sums of a search for scales (sterna.formats.search).
 #include "bindings/common.h"
 #include "rounding/nearest_sums.h"
 

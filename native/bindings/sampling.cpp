@@ -1,4 +1,4 @@
-// The sampler as Python sees it.
+// Bindings of the sampler.
 #include <cmath>
 
 #include "bindings/common.h"

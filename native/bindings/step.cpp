@@ -149,7 +149,7 @@ float* run_whole(PyProgram& p, const Batch& batch, const KvCache& cache, const K
     return logits;
 }
 
-// What stands in the places of tokens.
+// Rows that replace embeddings of tokens.
 struct ImageRows {
     const float* features = nullptr;
     int64_t count = 0, width = 0;
@@ -190,7 +190,7 @@ std::vector<TogetherSpan> together_spans(const StepBatch& batch,
     return spans;
 }
 
-// Rows of so many tokens, of a width that the program has.
+// Rows of this many tokens, of the program's width.
 template <class Array>
 auto rows_of(const std::optional<Array>& rows, size_t tokens, int64_t width, const char* rule) {
     require(!rows || (width > 0 && rows->shape(0) == tokens &&

@@ -1,4 +1,4 @@
-// A program with what it borrows from Python, and one step of it.
+// A program with the Python objects that it borrows, and one step of it.
 #pragma once
 #include <unistd.h>
 

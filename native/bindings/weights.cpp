@@ -1,4 +1,4 @@
-// Weights as Python sees them: packing, unpacking, one linear layer.
+// Bindings of weights: packing, unpacking, one linear layer.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -130,12 +130,12 @@ bool codes_valid(const std::string& layout,
 
 // Memory of results and scratch of single layers: fresh memory would take longer than most products.
 const std::shared_ptr<SpareBuffers>& spare_memory() {
-    // Arrays may outlive what is destroyed when a process ends.
+    // Arrays may outlive static objects when a process ends.
     static const auto& spare = *new std::shared_ptr(std::make_shared<SpareBuffers>());
     return spare;
 }
 
-// One linear layer by itself on a pool: what Program does with its operation.
+// One linear layer on a pool, without a program; Program does the same with its operation.
 class LinearRun {
   public:
     LinearRun(const KernelTable& kernels, Pool& pool, const Weight& weight, const LinearArgs& args,

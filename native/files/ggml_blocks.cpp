@@ -387,7 +387,7 @@ constexpr BlockType kTypes[] = {
     type<pq2_0<128, true>>("pq2_0_ternary"),
     type<ptq1_0>("ptq1_0"),
 };
-// What is decoded before it is packed: 64 KiB for a tile of 64 rows, which stay in L2.
+// Decoded values before packing: 64 KiB for a tile of 64 rows, which stay in L2.
 constexpr int64_t kChunkK = 1024;
 static_assert(kChunkK % kPad == 0 &&
               std::ranges::all_of(kTypes, [](const BlockType& t) { return kChunkK % t.k == 0; }));

@@ -12,7 +12,7 @@
 
 namespace sterna {
 
-// What the handler sees of a mapping. Slots are never freed: a signal may come at any moment.
+// The handler's view of a mapping. Slots are never freed: a signal may come at any moment.
 struct MappedFile::Slot {
     std::atomic<uintptr_t> begin{0}, end{0};  // none where `end` is 0
     std::atomic<bool> damaged{false};
@@ -40,7 +40,7 @@ timespec time_of(const struct stat& s) { return s.st_mtim; }
 
 }  // namespace
 
-// The handler of SIGBUS, and what it works on.
+// The handler of SIGBUS, and its data.
 struct BusGuard {
     static MappedFile::Slot slots[kMostMappings];
     static int used;  // mappings
@@ -147,7 +147,7 @@ void MappedFile::require_whole() const {
     const bool same = fstat(descriptor_, &now) == 0 && now.st_size >= 0 &&
                       static_cast<size_t>(now.st_size) == bytes_ &&
                       time_of(now).tv_sec == time_.tv_sec && time_of(now).tv_nsec == time_.tv_nsec;
-    if (!same) slot_->damaged = true;  // for good, also if it becomes what it was
+    if (!same) slot_->damaged = true;  // permanently, even if the file is restored
     if (slot_->damaged) throw ChangedFile(path_);
 }
 

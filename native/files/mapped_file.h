@@ -21,7 +21,7 @@ struct ChangedFile : std::runtime_error {
 // Mappings are made and ended by one thread at a time, used by any number.
 class MappedFile {
   public:
-    // Maps all of an open file. Throws ChangedFile unless it has so many bytes, std::system_error where it cannot be mapped.
+    // Maps all of an open file. Throws ChangedFile unless it has this many bytes, std::system_error if mapping fails.
     MappedFile(int descriptor, size_t bytes, const std::string& path);
     ~MappedFile();
     MappedFile(const MappedFile&) = delete;

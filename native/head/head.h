@@ -62,13 +62,13 @@ class Screen {
     const Weight& shadow() const { return shadow_; }
     // Sets where the shadow's tiles are read from.
     void place(NearTiles near) { near_ = std::move(near); }
-    // Allocates memory for so many rows of x.
+    // Allocates memory for this many rows of x.
     void reserve(int64_t rows);
     // Prepares a step: for each row of x, which logits decide, with count <= M. Returns false if a row needs all
     // logits; then there is no step. Allocates no memory if `reserve` has allocated enough.
     bool begin(std::span<const DecidingLogits> deciding, const KernelTable& kernels,
                const Readings& readings);
-    // Scratch bytes that a worker needs in a step of up to so many rows.
+    // Scratch bytes that a worker needs in a step of up to this many rows.
     int64_t scratch_bytes(const KernelTable& kernels, int64_t rows) const;
     // team: the NUMA nodes of the threads if the shadow is placed there, or null.
     Division units(ScreenStage stage, int threads, const NodeTeam* team = nullptr) const;

@@ -1,5 +1,5 @@
 // The facts of a code layout: a struct of layouts/*/*.h derives from IntegerDot or FloatDot, which have what most
-// layouts share, and adds its decoder. linear.h and panel.h multiply what it decodes.
+// layouts share, and adds its decoder. linear.h and panel.h multiply the decoded bytes.
 #pragma once
 #include <type_traits>
 
@@ -81,7 +81,7 @@ struct AboveTwoBits {
     uint64_t operator()(uint64_t high, uint64_t low) const { return high & (low | whatever_low); }
 };
 
-// What float layouts share. A row block can be decoded by itself, as an exact head needs it.
+// Shared members of float layouts. A row block can be decoded separately, for an exact head.
 constexpr int kFloatRowBlocks = 4;
 template <class F>
 struct FloatDot {

@@ -1,4 +1,4 @@
-// Four-bit codes, two row blocks in every byte: what the layouts of four bits share.
+// Four-bit codes, two row blocks in every byte: the shared code of four-bit layouts.
 //
 // A step is 4 consecutive k of 64 rows, two 64-byte lines. Byte 4*r + j of line i, r = 0..15, j = 0..3:
 //   bits 7..4          bits 3..0

@@ -1,4 +1,4 @@
-// What a step of one token leaves out: rows of `up` whose gate is closed, and columns of `down` whose activation is 0.
+// Weights that a step of one token skips: rows of `up` whose gate is closed, columns of `down` whose activation is 0.
 // linear/active.h has the copies of weights that this needs, and why no bit changes.
 #pragma once
 #include "program/tensors.h"

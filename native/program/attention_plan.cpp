@@ -34,7 +34,7 @@ int common_chunks(const SequenceSpan& a, const SequenceSpan& b) {
 
 }  // namespace
 
-// Chunks of positions that the last token of a block sees.
+// Chunks of positions that the last token of a block attends to.
 int AttentionPlan::chunks_of(const Batch& batch, const BatchRows& rows,
                              const QueryBlock& block) const {
     return attention_chunks(limit(batch, rows, block.first + block.count - 1));
@@ -67,8 +67,8 @@ void AttentionPlan::add_blocks(const Batch& batch, const BatchRows& rows, int se
                                int tokens_per_block) {
     const int count = batch.sequences[static_cast<size_t>(sequence)].count;
     const auto first = static_cast<int>(rows.first_of[static_cast<size_t>(sequence)]);
-    // A head's keys and values stay in L2 while its tokens pass. The last tokens see the most keys:
-    // hand them out first, so that no worker ends late.
+    // A head's keys and values stay in L2 for all of its tokens. The last tokens attend to the most keys: hand them out
+    // first, so that no worker ends late.
     for (int h = 0; h < heads.n_kv_heads; ++h)
         for (int end = count; end > 0; end -= tokens_per_block) {
             const int begin = std::max(0, end - tokens_per_block);
@@ -101,7 +101,7 @@ void AttentionPlan::join_prefixes(const Batch& batch, const BatchRows& rows, int
     }
 }
 
-// The blocks of sequences that were joined, of so many rows for each KV head, and their units.
+// The blocks of joined sequences, with this many rows for each KV head, and their units.
 void AttentionPlan::add_joined(const Batch& batch, const BatchRows& rows, int query_rows) {
     // Then those that share a chunk come before those that do not.
     std::ranges::sort(joined_, [](const Joined& a, const Joined& b) {

@@ -14,7 +14,7 @@ namespace sterna {
 // The heads of a layer, as the KV cache has them.
 struct AttentionHeads {
     int n_heads, n_kv_heads, head_dim;
-    int value_dim = 0;  // so many of the last values of a key are its value; 0: values of their own
+    int value_dim = 0;  // so many last features of a key are its value; 0: values are separate
 
     int outputs() const { return value_dim ? value_dim : head_dim; }
     int padded() const { return padded_head(head_dim); }

@@ -1,4 +1,4 @@
-// What a step is given: sequences with any number of new tokens each.
+// The input of a step: sequences with any number of new tokens each.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -28,7 +28,7 @@ struct SequenceSpan {
     int start;  // position of its first new token
     int count;  // new tokens
     const int32_t* pages;  // page table covering start + count positions
-    int logits;  // how many of the last new tokens want logits
+    int logits;  // the number of last new tokens whose logits are needed
     // For each of those, which of its logits decide; null: all of them.
     const DecidingLogits* deciding = nullptr;
     float* state = nullptr;  // State; of a sequence that starts at 0 it is not read
@@ -42,7 +42,7 @@ struct SequenceSpan {
     int end() const { return start + count; }
 };
 
-// New positions of a sequence, [begin, end), that see each other, as those of an image do.
+// New positions of a sequence, [begin, end), that attend to each other, such as those of an image.
 struct TogetherSpan {
     int sequence, begin, end;
 };
@@ -60,12 +60,12 @@ struct Batch {
     std::span<const int32_t> tokens;
     std::span<const SequenceSpan> sequences;
     std::span<const AdapterSpan> adapters;  // of sequences that have one, in their order
-    Gate* masks = nullptr;  // open once the masks of `deciding` are there; null: they are there
+    Gate* masks = nullptr;  // opens when the masks of `deciding` are ready; null: they are ready
     // A row for each token, which a Copy without a source reads.
     const float* previous_hidden_states = nullptr;
     // Where HiddenStates writes a row for each token; null: nowhere.
     float* hidden_states = nullptr;
-    // Rows that stand in the places of tokens: a token of -1 - n is row n.
+    // Rows that replace the embeddings of tokens: a token of -1 - n is row n.
     const float* features = nullptr;
     int64_t feature_width = 0;
     std::span<const TogetherSpan> together{};
@@ -82,8 +82,8 @@ struct Batch {
 // The rows of a batch.
 struct BatchRows {
     std::vector<int32_t> sequence_of, position_of;  // of each token
-    std::vector<int32_t> limit_of;  // of each token: the position after the last one that it sees
-    std::vector<int32_t> selected;  // tokens that want logits
+    std::vector<int32_t> limit_of;  // the position after the last one that each token attends to
+    std::vector<int32_t> selected;  // tokens whose logits are needed
     std::vector<DecidingLogits> deciding;  // of each of those
     std::vector<int64_t> first_of;  // of each sequence, its first row
 

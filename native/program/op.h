@@ -14,7 +14,7 @@ namespace sterna {
 
 class Program;
 
-// Units of an operation for a worker, and what it keeps from its last ones.
+// Units of an operation for a worker, and the state that it keeps between units.
 struct Turn {
     int worker;
     int64_t begin = 0, end = 0;
@@ -29,9 +29,9 @@ class Op {
     virtual ~Op() = default;
     Op(const Op&) = delete;
 
-    // What its time is counted as.
+    // The category of its time in statistics.
     virtual const char* kind() const = 0;
-    // Takes memory for steps of up to so many tokens.
+    // Allocates memory for steps of up to this many tokens.
     virtual void reserve(int64_t /*tokens*/) {}
     // What one thread does before a step.
     virtual void begin(const Step&) {}
@@ -50,7 +50,7 @@ class Op {
     virtual ReadAhead beginning(const Step&, int /*worker*/) const { return {}; }
 
     const std::string name;  // for errors: "layers.3.mlp.down_proj"
-    const bool selected;  // runs on the rows whose logits are wanted, not on those of all tokens
+    const bool selected;  // runs on the rows whose logits are needed, not on those of all tokens
     size_t index = 0;  // in the program
 
   protected:

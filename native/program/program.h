@@ -43,7 +43,7 @@ class Program {
 
     // Seconds that runs have spent in each kind of operation, barriers included.
     std::map<std::string, double> seconds() const;
-    // Of those, what was spent in the last operation where it is a linear layer: in a head without a screen.
+    // The part of these seconds in the last operation, if it is a linear layer: a head without a screen.
     double head_seconds() const;
     // Of the last run: rows of the float head computed for the n-th row of logits, and the bytes
     // read of the head. Zero and zero without an exact head.
@@ -51,11 +51,11 @@ class Program {
     int64_t head_bytes() const;
     // Bytes of weights that the last run did not read, as nothing active met them.
     int64_t left_out() const { return left_out_; }
-    // What each Squares, in order, has added up in all runs.
+    // The sums of each Squares, in order, over all runs.
     const std::vector<SquareSums>& squares() const { return work_.squares; }
 
   private:
-    // What the values of a buffer need.
+    // The requirements of a buffer's values.
     struct BufferNeeds {
         std::vector<Operand> of_experts{};
         bool bf16_planes = false;

@@ -31,7 +31,7 @@ struct Routing {
         for (auto* v : {&expert, &row}) v->resize(std::max(v->size(), rows));
         active.reserve(static_cast<size_t>(experts));
     }
-    // Token n of so many goes to all experts, which are the heads of a layer.
+    // Each of this many tokens goes to all experts, which are the heads of a layer.
     void to_all(int64_t n, int64_t tokens, int experts) {
         for (int e = 0; e < experts; ++e) {
             const auto i = static_cast<size_t>(n * experts + e);
@@ -51,7 +51,7 @@ struct Routing {
         most = static_cast<int32_t>(tokens);
         routed = 0;
     }
-    // Rows that a buffer of a value needs for so many tokens: those of experts in whole blocks of each.
+    // Rows that a buffer of a value needs for this many tokens; rows of experts are padded to whole blocks.
     static int64_t capacity(const Operand& x, int64_t tokens) {
         if (!x.chosen) return tokens;
         const int64_t rows = tokens * x.chosen, active = std::min<int64_t>(x.experts, rows);

@@ -59,7 +59,7 @@ struct Activations {
     int8_t* codes(int64_t n, int x_block) const {
         return reinterpret_cast<int8_t*>(q.data()) + x_offset(n, 0, ld, x_block);
     }
-    // How many groups of so many values a row has; one if that is 0.
+    // The number of groups of this many values in a row; one if that is 0.
     int64_t groups(int64_t group_k) const { return group_k > 0 && ld > 0 ? ld / group_k : 1; }
     float* scales() const { return reinterpret_cast<float*>(scale.data()); }
     int32_t* sums() const { return reinterpret_cast<int32_t*>(sum.data()); }

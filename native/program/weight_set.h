@@ -11,7 +11,7 @@
 
 namespace sterna {
 
-// A weight whose tiles an operation reads: so many matrices, one after the other.
+// A weight whose tiles an operation reads: this many matrices, one after the other.
 struct TilesRead {
     int weight, matrices;
 };

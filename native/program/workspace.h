@@ -1,4 +1,4 @@
-// What the operations of a program share, and what is planned for them anew in each step.
+// State that the operations of a program share, and the plans of each step.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -21,19 +21,19 @@
 
 namespace sterna {
 
-// What a step of the program must bring, as its operations say when they are added.
+// The required inputs of a step, which operations declare when they are added.
 struct StepNeeds {
     std::vector<KvCache::Heads> layers;  // of the cache; a layer that no operation names has none
     int64_t vocab = 0;
     int64_t positions = 0;  // that a sequence may have; 0: any number
     int64_t previous_width = 0;  // of the rows of previous hidden states; 0: it reads none
     int64_t hidden_width = 0;  // of the hidden states that it can write
-    int64_t feature_width = 0;  // of features in the places of tokens
+    int64_t feature_width = 0;  // of features that replace embeddings
     int64_t state_floats = 0;  // of the State of each sequence
-    // Places of adapters: features of what the layers read, and columns of their results.
+    // Places of adapters: features of the layers' inputs, and columns of their results.
     std::vector<std::pair<int64_t, int64_t>> adapted;
 
-    // Room for so many floats in the State of a sequence; where in it they begin.
+    // Reserves this many floats in the State of a sequence; returns their offset.
     int64_t add_state(int64_t floats) {
         const int64_t begin = state_floats;
         state_floats += (floats + 15) / 16 * 16;  // each begins at a line

@@ -1,4 +1,4 @@
-// What a scale of a group of weights is worth: sums over the levels nearest to the weights under it.
+// Rates a scale of a group of weights: sums over the nearest levels.
 #pragma once
 #include <cstdint>
 

@@ -41,8 +41,8 @@ int current_cpu();
 // CPUs that the calling thread may use, ascending; where the system does not say, 0 .. count - 1.
 std::vector<int> allowed_cpus();
 
-// Moves the calling thread to other CPUs for a while. Costs one system call if it is there already, three
-// otherwise: 0.6 and 2.7 us on a 2.1 GHz Xeon. A null pointer leaves the thread where it is.
+// Moves the calling thread to other CPUs temporarily. Takes one system call if it runs there already, three otherwise:
+// 0.6 and 2.7 us on a 2.1 GHz Xeon. A null pointer leaves the thread where it is.
 class AffinityScope {
   public:
     explicit AffinityScope(const CpuSet* wanted);

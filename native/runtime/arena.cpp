@@ -23,7 +23,7 @@ constexpr uintptr_t up(uintptr_t n, size_t to) { return (n + to - 1) / to * to; 
 constexpr uintptr_t down(uintptr_t n, size_t to) { return n / to * to; }
 uint8_t* pointer(uintptr_t at) { return reinterpret_cast<uint8_t*>(at); }
 
-// Ranges of whole pages. What is free is zeros.
+// Ranges of whole pages. Free memory is zeros.
 class Arena {
   public:
     uintptr_t take(size_t bytes) {
@@ -97,7 +97,7 @@ class Arena {
 };
 
 Arena& arena() {
-    static auto& one = *new Arena;  // arrays may outlive what is destroyed when a process ends
+    static auto& one = *new Arena;  // arrays may outlive static objects when a process ends
     return one;
 }
 

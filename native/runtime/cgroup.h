@@ -1,4 +1,4 @@
-// What the process's control groups grant: CPU time, and memory.
+// The limits of the process's control groups: CPU time, and memory.
 #pragma once
 
 #include <optional>

@@ -1,6 +1,6 @@
-// What this CPU and this operating system can run. On x86 an instruction set is usable only if CPUID lists
-// it and the OS saves its registers (XCR0, read by XGETBV; for AMX the kernel says, and must permit
-// it); on ARM the system says which it lets programs use. Where nothing is listed only the scalar unit runs.
+// Instruction sets that this CPU and this operating system support. On x86 an instruction set is usable only if CPUID
+// lists it and the OS saves its registers (XCR0, read by XGETBV; for AMX the kernel says, and must permit it); on ARM
+// the system says which it lets programs use. Where nothing is listed only the scalar unit runs.
 #pragma once
 
 #include <string>
@@ -22,9 +22,9 @@ const CpuInfo& cpu_info();
 // Whether a feature is in the list.
 bool has_feature(std::string_view name);
 
-// Why the AMX unit is there or not: CPUID does not list tiles; it does, but the system does not save
-// their registers or refuses the permission; they may be used. Asks the Linux kernel for them, once
-// per process and for all its threads.
+// Why the AMX unit is usable or not: CPUID does not list tiles; it does, but the system does not save their registers
+// or refuses the permission; they may be used. Asks the Linux kernel for them, once per process and for all its
+// threads.
 enum class TileState { kAbsent, kRefused, kGranted };
 TileState tile_state();
 

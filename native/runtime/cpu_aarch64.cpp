@@ -34,7 +34,7 @@ void read_names(CpuInfo& info) {
     if (!(getauxval(AT_HWCAP) & HWCAP_CPUID)) return;
     uint64_t id;
     asm("mrs %0, MIDR_EL1" : "=r"(id));
-    info.family = static_cast<int>(id >> 24 & 255);  // who made it
+    info.family = static_cast<int>(id >> 24 & 255);  // the maker
     info.model_id = static_cast<int>(id >> 4 & 4095);
     info.stepping = static_cast<int>((id >> 20 & 15) << 4 | (id & 15));
     struct Name {

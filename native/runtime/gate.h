@@ -6,12 +6,12 @@ namespace sterna {
 
 class Gate {
   public:
-    // What was written before is visible to those who have passed.
+    // Writes before open() are visible to threads that have passed.
     void open() { opened_.advance(); }
     void pass() { opened_.wait_past(0, kSpinNs); }
 
   private:
-    // Who opens it may need this CPU.
+    // The opening thread may need this CPU.
     static constexpr int64_t kSpinNs = 20'000;
 
     WaitWord opened_;

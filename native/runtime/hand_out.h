@@ -80,7 +80,7 @@ constexpr Division divide_tiles(int64_t tiles, int64_t tokens, int threads,
     return {tiles, threads, tokens > kFewTokens ? 1 : reading.streams};
 }
 
-// Hands out the items of one operation, once each. Relaxed: the barrier behind an operation orders the data.
+// Hands out the items of one operation, once each. Relaxed: the barrier after an operation orders the data.
 class HandOut {
   public:
     HandOut() = default;
@@ -142,7 +142,7 @@ class HandOut {
     std::unique_ptr<Part[]> parts_;
 };
 
-// Memory that a thread may prefetch while it waits for others: what it reads first afterwards.
+// Memory that a thread may prefetch while it waits for others: its first reads afterwards.
 struct ReadAhead {
     const uint8_t *at = nullptr, *end = nullptr;
 

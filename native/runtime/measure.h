@@ -1,5 +1,4 @@
-// The yardsticks of benchmarks: what the memory bus gives to plain reads on this machine, now, and
-// how long a cycle is.
+// The limits for benchmarks: the bandwidth of plain reads on this machine, now, and how long a cycle is.
 #pragma once
 
 #include <cstddef>

@@ -38,7 +38,7 @@ class SpareBuffers {
     // A buffer of any content. Throws std::bad_alloc.
     HugeBuffer take(size_t bytes);
     void give(HugeBuffer buffer);
-    // Frees what is spare now or comes back later.
+    // Frees memory that is spare now or returned later.
     void close();
 
   private:

@@ -135,9 +135,8 @@ Barrier::Barrier(int parties, int64_t spin_ns)
 }
 
 void Barrier::wait(uint32_t round, ReadAhead* ahead) {
-    // Where a busy neighbour has driven two threads onto one CPU, each spin only delays the thread
-    // it waits for (50 us a barrier; 8 with this rule). After a few misses hardly spin, but try
-    // again now and then.
+    // If another process has driven two threads onto one CPU, each spin only delays the thread it waits for (50 us a
+    // barrier; 8 with this rule). After a few misses hardly spin, but try again now and then.
     constexpr uint32_t kPatience = 4, kRetry = 16;
     const uint32_t misses = misses_.load(std::memory_order_relaxed);
     const bool patient = misses < kPatience || misses % kRetry == 0;
@@ -292,7 +291,7 @@ void Pool::State::run(TaskFn new_fn, void* new_task) {
     task = new_task;
     pending.store(workers_wanted, std::memory_order_relaxed);
     const uint32_t seen = done.load();
-    // After the workers have started: what they inherit must not be what the caller has for a run.
+    // After the workers have started: they must not inherit the caller's affinity of a run.
     const AffinityScope affinity(place_of(0));
     cpu_of[0].store(current_cpu(), std::memory_order_relaxed);
     if (workers_wanted > 0) start.advance();

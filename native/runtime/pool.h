@@ -28,7 +28,7 @@ constexpr int kMaxThreads = 1024;
 class alignas(64) WaitWord {
   public:
     uint32_t load() const { return value_.load(std::memory_order_acquire); }
-    // Adds one and wakes all; what was written before is visible to those who see the new value.
+    // Adds one and wakes all; earlier writes are visible to threads that read the new value.
     void advance();
     // Returns once the value differs from `old`: spins for about spin_ns, then sleeps. True if the
     // spin was enough. Asks for memory while it spins.
@@ -53,7 +53,7 @@ class Barrier {
     // spin_ns < 0: chosen from the CPUs that this process may use.
     explicit Barrier(int parties, int64_t spin_ns = -1);
 
-    // ahead: what the thread may read while it waits.
+    // ahead: memory that the thread may prefetch while it waits.
     void arrive_and_wait(ReadAhead* ahead = nullptr) {
         // The round is read before the flag: an abort after this load is seen by wait_past.
         const uint32_t round = round_.load();
@@ -67,7 +67,7 @@ class Barrier {
         if (aborted_.load(std::memory_order_acquire)) throw BarrierAborted();
     }
 
-    // Frees all who wait now or later with BarrierAborted, until reset().
+    // Releases all threads that wait now or later with BarrierAborted, until reset().
     void abort();
     void reset();  // only while no thread is inside
 
@@ -94,7 +94,7 @@ struct Placement {
     std::vector<int> cpus{};  // none: wherever the system likes
     bool pinned =
         false;  // worker i on cpus[i] alone; otherwise each on any of them, or of its node's
-    // Memory nodes, where threads belong to several; threads of a node are neighbours.
+    // Memory nodes, if the threads belong to several; threads of a node are adjacent.
     struct Node {
         int threads = 0;
         std::vector<int> cpus{};  // none, of all nodes: a rehearsal, whose threads run anywhere

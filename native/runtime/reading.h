@@ -9,7 +9,7 @@ namespace sterna {
 // thread if they ask into L2 (docs/measurements/kernels.md).
 Readings default_readings();
 
-// Throws std::invalid_argument for what a kernel cannot take.
+// Throws std::invalid_argument for values that kernels do not support.
 Reading checked_reading(int streams, int turn_bytes, int prefetch_bytes, bool into_l2);
 
 }  // namespace sterna

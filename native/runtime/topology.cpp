@@ -53,7 +53,7 @@ std::vector<int> numbered(const std::string& folder, std::string_view prefix) {
     return {found.begin(), found.end()};
 }
 
-// What does not change while the process runs.
+// Facts that do not change while the process runs.
 struct Machine {
     std::map<int, int> core_of;  // CPU -> the least of its SMT siblings
     std::set<int> slow;  // CPUs of efficiency cores

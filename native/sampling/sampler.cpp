@@ -209,7 +209,7 @@ void keep_candidates(const Weights& scores, const SampleParams& params, SampleMe
     }
     if (uses_top_k(params, scores.vocab)) {
         scores.best(params.top_k, memory);
-        // Top-p sees the distribution that top-k has left.
+        // Top-p applies to the distribution after top-k.
         if (use_p) cut_at_mass(kept, static_cast<double>(params.top_p) * total_weight(kept));
     } else {
         cut_at_top_p(scores, static_cast<double>(params.top_p), memory);

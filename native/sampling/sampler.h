@@ -31,7 +31,7 @@ struct SampleMemory {
     std::vector<int32_t> ranked{};
     std::vector<Candidate> candidates{};
 
-    // Reserves what sample() may need with these parameters and so many changes.
+    // Reserves the memory of sample() for these parameters and this many changes.
     void reserve(const SampleParams& params, size_t changes, int vocab);
 };
 

@@ -77,7 +77,7 @@ void add_last_change(const SampleParams& params, std::span<const int32_t> histor
 struct DecidingLogits {
     int32_t count = 0;
     double gap = 0;
-    bool raw = false;  // all logits are wanted unchanged, those of forbidden tokens as well
+    bool raw = false;  // all logits are needed unchanged, those of forbidden tokens included
     TokenMask allowed{};
     const SampleParams* params = nullptr;  // of the changes
     std::span<const ScoreChange> changes{};

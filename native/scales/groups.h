@@ -76,7 +76,7 @@ template <class F, class Groups, int N>
     constexpr int P = kOne ? Block<F, N>::P : 1, C = kOne ? Block<F, N>::C : 1;
     constexpr int kOfPart = Groups::kFloats * N * G * kLanes;
     static_assert(kSpan % (kRoundSteps<F, C> * F::kStepK) == 0 && run_fits<F>(kSpan));
-    const sterna::LinearArgs a = of_tile.a;  // what is stored to y cannot change copies
+    const sterna::LinearArgs a = of_tile.a;  // stores to y cannot change copies
     Groups groups = of_tile;
     for (int64_t from = k0; from < k1; from += turn)
         for (int s = 0; s < count; ++s) {

@@ -140,7 +140,7 @@ using SuperPanel =
     std::conditional_t<kSuperPairSpan<F> != 0, PairSums<Even<AnyCodes>, kSuperPairSpan<F>>,
                        std::conditional_t<F::kDecodedOffsetX2 != 0, GroupPanel<F>, Even<AnyCodes>>>;
 
-// What a panel's bytes, or a format's codes, stand for in their group.
+// The meaning of a panel's bytes, or of a format's codes, in their group.
 enum class SuperCodes {
     kLevels,
     kOffset,  // levels plus a number, which SuperBlocks says

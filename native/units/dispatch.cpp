@@ -33,7 +33,7 @@ void inherit(Kernels& own, const Kernels& extended) {
     own = std::bit_cast<Kernels>(pointers);
 }
 
-// A unit's table, and behind it the formats of its families as one array.
+// A unit's table, followed by the formats of its families as one array.
 struct Unit {
     KernelTable table;
     std::vector<FormatKernels> formats;

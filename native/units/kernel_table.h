@@ -1,4 +1,4 @@
-// What a kernel unit offers: one table per instruction set, filled in kernels.cpp, and layouts.cpp.
+// The kernels of a unit: one table per instruction set, filled in kernels.cpp, and layouts.cpp.
 //
 // This header is shared by units built with different compiler flags, so it declares plain data
 // only: no templates, no STL, and functions always inlined, as a copy would be a weak symbol (see
@@ -139,9 +139,9 @@ struct ShadowArgs {
 
 // Copies of a matrix of two-bit codes from which single rows, or single columns, are read for one token (active.h).
 constexpr int kActiveLine = 256;  // codes of a line: k of a row, or rows of a column
-// Values listed as active fill up whole blocks of so many.
+// Active values are listed in whole blocks of this many.
 constexpr int kActiveBlock = 64;
-// Whether so many values are active that tiles are read faster: on Zen 4 the two ways met at 0.6 to 0.7.
+// Whether so many values are active that reading tiles is faster: on Zen 4 the two ways met at 0.6 to 0.7.
 [[gnu::always_inline]] constexpr bool mostly_active(int64_t active, int64_t all) {
     return 2 * active > all;
 }
@@ -413,7 +413,7 @@ struct FastKernels {
     int products = 0;  // bf16 products for one of a weight and an activation
 };
 
-// The kernels of a code layout, and nothing else: what is null is that of the unit that a unit extends (dispatch.cpp).
+// The kernels of a code layout, and nothing else. A null one is replaced by the extended unit's (dispatch.cpp).
 struct LayoutKernels {
     int64_t (*tile_bytes)(int64_t K);  // bytes of tile_rows x K, which is padded
     void (*linear)(const LinearArgs&);
@@ -432,7 +432,7 @@ struct LayoutKernels {
     void (*rescore)(const RescoreArgs&);
     void (*make_shadow)(const ShadowArgs&);
 };
-// What a layout is, whatever the unit.
+// The properties of a layout, on any unit.
 struct LayoutFacts {
     const char* name;  // "b2", "b8", "f32" ...
     bool integer;
@@ -479,7 +479,7 @@ struct UnitKernels {
     bool (*kv_store)(const KvStoreArgs&);
     AttentionKernels float_attention, integer_attention;  // by what pages hold: attention()
     void (*attention_merge)(const AttentionArgs&);
-    int (*x_block)(int n);  // how integer formats want the activations of n tokens
+    int (*x_block)(int n);  // the layout of n tokens' activations for integer formats
     // Execute about `ops` operations (a multiply-add is two) in registers, with the unit's best int8
     // instruction or f32 fused multiply-add; return how many it really did.
     int64_t (*peak_int8)(int64_t ops);
@@ -498,7 +498,7 @@ struct UnitKernels {
 
 struct KernelTable : UnitKernels {
     const char* isa;
-    const char* extends;  // the unit that what is null here comes from; "": none
+    const char* extends;  // the unit that replaces null kernels; "": none
     const char* needs;  // comma list of CPU features
     int rank;  // higher is preferred
     // The formats of all families, in the same order in every unit (dispatch.cpp).

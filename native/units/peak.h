@@ -1,4 +1,4 @@
-// What a unit's arithmetic reaches with all operands in registers: the ceiling of a GEMM.
+// The peak of a unit's arithmetic with all operands in registers: the ceiling of a GEMM.
 #pragma once
 #include "units/kernel_table.h"
 #include "unroll.h"

@@ -2,7 +2,7 @@
 //
 // A code holds rows r, 16 + r and 32 + r of a tile of 48 at one k. With trits t in {-1, 0, 1} and
 // v = t0 + 3 * t1 + 9 * t2, its low four bits are |v| (0..13) and bit 4 is the sign of v; 14 and 15 mean
-// 0. So a table of 32 entries decodes it, or one of 16 and a sign. What comes out is t + 1.
+// 0. So a table of 32 entries decodes it, or one of 16 and a sign. The result is t + 1.
 //
 // A step is 32 consecutive k, in five 64-byte lines. Byte 4*r + j of a line belongs to row r of the
 // groups; quad q is k = 4*q + j:
@@ -28,7 +28,7 @@ struct MagnitudeTable {
     uint8_t entry[3][64];
 };
 
-// entry[g][c]: trit g of code c, plus 1; twice, as a lookup may see six bits of a code.
+// entry[g][c]: trit g of code c, plus 1; twice, since a lookup may use six bits of a code.
 constexpr TritTable make_trit_table() {
     TritTable t{};
     for (int code = 0; code < 64; ++code) {
@@ -84,7 +84,7 @@ struct t5_layout : IntegerDot {
 struct t5_signs : t5_layout {
     static constexpr bool kSigns = true;
     static constexpr int kDecodedOffsetX2 = 2;
-    static constexpr int kMaxByte = 1;  // a level's: what has to fit at a run's end
+    static constexpr int kMaxByte = 1;  // of a level: it must fit at a run's end
     static constexpr int kRunBytes = 2560;
     static constexpr int kSums = 12;  // four tokens: other vectors are few
 

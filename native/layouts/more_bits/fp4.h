@@ -1,6 +1,5 @@
-// fp4: E2M1 floats of the OCP Microscaling formats (MXFP4), in the lines of nibbles.h: sign, two bits of
-// exponent, one of mantissa. Twice their values are the integers 0, 1, 2, 3, 4, 6, 8, 12 and the
-// same below zero; what is decoded is that plus 12.
+// fp4: E2M1 floats of the OCP Microscaling formats (MXFP4), in the lines of nibbles.h: sign, two bits of exponent, one
+// of mantissa. Twice their values are the integers 0, 1, 2, 3, 4, 6, 8, 12 and the same below zero; decode() adds 12.
 #pragma once
 #include "layouts/nibbles.h"
 #include "units/kernel_table.h"
@@ -10,7 +9,7 @@ namespace {
 
 constexpr uint8_t kFp4Values[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 
-// The first nibble of each value: +0 rather than -0; 15 for what is none.
+// The first nibble of each value: +0 rather than -0; 15 for values that do not exist.
 struct Fp4Nibbles {
     uint8_t of[256];
     constexpr Fp4Nibbles() : of() {

@@ -1,6 +1,5 @@
-// pot4z: powers of two and zero, in the lines of nibbles.h: sign << 3 | m stands for 0 where m is 0, else
-// for sign * 2^(m - 1), so that levels reach 64. What is decoded is that plus 64, or
-// where dot() takes signed bytes the level itself.
+// pot4z: powers of two and zero, in the lines of nibbles.h: sign << 3 | m means 0 if m is 0, else for sign * 2^(m - 1),
+// so that levels reach 64. What is decoded is that plus 64, or where dot() takes signed bytes the level itself.
 #pragma once
 #include <type_traits>
 

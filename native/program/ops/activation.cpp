@@ -1,4 +1,4 @@
-// An activation of a row by itself, as an FFN without a gate has it.
+// An activation of a row, for an FFN without a gate.
 #include <algorithm>
 #include <cmath>
 

@@ -1,4 +1,4 @@
-// What the adapters of a step's sequences add to the results of linear layers (adapter.h): A x, then B (A x).
+// Adds the adapters of a step's sequences to the results of linear layers (adapter.h): A x, then B (A x).
 #include <algorithm>
 
 #include "program/program.h"

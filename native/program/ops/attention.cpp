@@ -235,7 +235,7 @@ void AttentionOp::attend(const Step& step, const AttentionUnit& unit, const Atte
         call.chunk(unit.chunk, unit.count > 1, ready);
     }
     for (auto& block : blocks) {
-        // The last worker sees what the others wrote, and arms the counter for the next layer.
+        // The last worker reads the results of the others, and resets the counter for the next layer.
         const std::atomic_ref left(block.left);
         if (left.fetch_sub(1, std::memory_order_acq_rel) > 1) continue;
         left.store(block.chunks, std::memory_order_relaxed);

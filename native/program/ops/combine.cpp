@@ -1,4 +1,5 @@
-// What its experts made of a token, each times its share (if it has one), summed in ascending order of the experts (+ residual).
+// Sums the results of a token's experts, each times its share (if it has one), in ascending order of the experts (+
+// residual).
 #include <algorithm>
 
 #include "program/program.h"

@@ -45,7 +45,7 @@ class GatesOp final : public RowOp {
     std::vector<float> rate_, bias_;  // [v_heads]
 };
 
-// What a state space has for each head.
+// The parameters of a state space for each head.
 struct Spaces {
     std::vector<float> bias, rate, skip;  // [v_heads]
     float least = 0, most = 0;  // of a step

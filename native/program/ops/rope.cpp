@@ -53,7 +53,7 @@ class RopeOp final : public RowOp {
     int layer_;  // of the cache
     bool stores_;  // keys and values; else the layer reads those of an earlier one
     bool keys_are_values_;  // the row has no values, which are its keys as they come
-    bool gated_;  // behind each head of q are as many values of its gate, which stay where they are
+    bool gated_;  // each head of q is followed by as many values of its gate, which do not move
     bool norms_last_;  // after the rotation
     bool whole_ = false;  // norms are of all heads of q, and of k
     std::vector<float> q_norm_, k_norm_, v_norm_;
@@ -167,7 +167,7 @@ void RopeOp::grow(float* queries, int64_t n) const {
     for (int64_t i = 0; i < int64_t{heads_.n_heads} * heads_.padded(); ++i) queries[i] *= factor;
 }
 
-// A token's keys, and the values behind them, to the cache; false: a value is not finite.
+// Writes a token's keys, and the values after them, to the cache; false: a value is not finite.
 bool RopeOp::store(const Step& step, float* keys, int64_t n) const {
     const KvCache& cache = step.cache;
     const auto& [kv_heads, head_dim, keys_alone] = cache.heads(layer_);

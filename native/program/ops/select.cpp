@@ -1,4 +1,4 @@
-// The rows whose logits are wanted, one after the other; or in the place of each the mean of its sequence's new rows.
+// Gathers the rows whose logits are needed; or, instead of each, the mean of its sequence's new rows.
 #include <algorithm>
 #include <cstring>
 

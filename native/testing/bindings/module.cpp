@@ -1,4 +1,4 @@
-// The module of what only tests need to see: the core's threads at work, and its memory.
+// The module for tests: exposes the core's threads at work, and its memory.
 #include <atomic>
 #include <cstdint>
 #include <utility>
@@ -23,7 +23,7 @@ std::vector<std::vector<int>> pool_cpus(const nb::int_& threads) {
     return cpus;
 }
 
-// Whether after each of `rounds` barriers every thread sees all others in that round.
+// Whether after each of `rounds` barriers every thread finds all others in that round.
 bool barrier_holds(const nb::int_& threads, int rounds) {
     Pool& p = pool(threads);
     std::vector<std::atomic<int>> round_of(static_cast<size_t>(p.size()));
