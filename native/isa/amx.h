@@ -103,18 +103,22 @@ inline void split_row(const int16_t* p, uint8_t* low, uint8_t* high) {
     i_store(low, b_gather(a, b, kTable.low));
     i_store(high, b_gather(a, b, kTable.high));
 }
+constexpr ByteTable kColumnTable = [] {
+    ByteTable t{};
+    for (int i = 0; i < 64; ++i) {
+        t.low[i] = static_cast<uint8_t>(i % 4 / 2 * 64 + i / 4 * 4 + i % 2 * 2);
+        t.high[i] = static_cast<uint8_t>(t.low[i] + 1);
+    }
+    return t;
+}();
 // Two lines of 16 columns x 2 int16 as one line of 16 columns x 4 low bytes, and one of high bytes.
 inline void split_columns(VI first, VI second, uint8_t* low, uint8_t* high) {
-    static constexpr ByteTable kTable = [] {
-        ByteTable t{};
-        for (int i = 0; i < 64; ++i) {
-            t.low[i] = static_cast<uint8_t>(i % 4 / 2 * 64 + i / 4 * 4 + i % 2 * 2);
-            t.high[i] = static_cast<uint8_t>(t.low[i] + 1);
-        }
-        return t;
-    }();
-    i_store(low, b_gather(first, second, kTable.low));
-    i_store(high, b_gather(first, second, kTable.high));
+    i_store(low, b_gather(first, second, kColumnTable.low));
+    i_store(high, b_gather(first, second, kColumnTable.high));
+}
+// The same for int16 that fit a byte, whose high bytes say nothing.
+inline void join_columns(VI first, VI second, uint8_t* to) {
+    i_store(to, b_gather(first, second, kColumnTable.low));
 }
 
 }  // namespace
