@@ -164,7 +164,8 @@ void bind_program(nb::module_& m) {
              "states"_a = std::vector<State*>(), "masks"_a.none() = nb::none(),
              "ahead"_a = std::vector<PyAhead>(), "adapters"_a = std::vector<PyAdapted>(),
              "previous_hidden_states"_a.none() = nb::none(), "hidden_states"_a.none() = nb::none(),
-             "second_parts"_a = std::vector<PySecondPart>(), "images"_a.none() = nb::none());
+             "second_parts"_a = std::vector<PySecondPart>(), "images"_a.none() = nb::none(),
+             "kept"_a.none() = nb::none(), "part"_a.none() = nb::none());
 }
 
 }  // namespace sterna::border

@@ -137,10 +137,10 @@ void end_states(const StepBatch& batch, const std::vector<State*>& states,
 }
 
 float* run_whole(PyProgram& p, const Batch& batch, const KvCache& cache, const KernelTable& kernels,
-                 Pool& workers) {
+                 Pool& workers, const OpRange& part) {
     float* logits = nullptr;
     try {
-        logits = p.program.run(batch, cache, kernels, workers);
+        logits = p.program.run(batch, cache, kernels, workers, part);
     } catch (const std::domain_error&) {
         p.mappings.require_whole();  // or else this is why
         throw;
@@ -210,7 +210,8 @@ StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
                     const std::optional<In<float, 2>>& previous_hidden_states,
                     const std::optional<OutRows>& hidden_states,
                     const std::vector<PySecondPart>& second_parts,
-                    const std::optional<PyImages>& images) {
+                    const std::optional<PyImages>& images, const std::optional<OutRows>& kept,
+                    const std::optional<PyPart>& part) {
     const float* rows =
         rows_of(previous_hidden_states, tokens.shape(0), p.program.needs().previous_width,
                 "previous_hidden_states: a row for each token");
@@ -218,6 +219,12 @@ StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
                                  "hidden_states: a row for each token");
     require(p.program.needs().previous_width == 0 || rows,
             "previous_hidden_states: this program needs a row for each token");
+    float* kept_rows =
+        rows_of(kept, tokens.shape(0), p.program.needs().kept_width, "kept: a row for each token");
+    require(p.program.needs().kept_width == 0 || kept_rows,
+            "kept: this program needs a row for each token");
+    require(!part || (part->first < part->second && part->second <= p.program.operations()),
+            "part: must be operations of the program");
     const ImageRows seen = image_rows(p, tokens.shape(0), images);
     auto batch = make_batch(p, cache, tokens, seen.count, sequences, deciding, draws);
     for (const auto& [sequence, position] : second_parts) {
@@ -253,8 +260,11 @@ StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
                       seen.features,
                       seen.width,
                       together,
-                      seen.coordinates};
-    float* logits = run_whole(p, whole, cache, kernels, workers);
+                      seen.coordinates,
+                      kept_rows,
+                      p.program.needs().kept_width};
+    float* logits = run_whole(p, whole, cache, kernels, workers,
+                              part ? OpRange{part->first, part->second} : OpRange{});
     if (masks) masks->pass();
     end_states(batch, states, ahead);
     const auto row_of = [&](size_t n) {

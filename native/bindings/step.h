@@ -58,6 +58,9 @@ using PySecondPart = std::tuple<int, int>;
 using PyImages = std::tuple<std::optional<In<float, 2>>, std::vector<std::tuple<int, int, int>>,
                             std::optional<In<int32_t, 2>>>;
 
+// (begin, end) of the operations that a run computes.
+using PyPart = std::pair<size_t, size_t>;
+
 // Rows that the core writes.
 using OutRows = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
@@ -67,6 +70,7 @@ using OutRows = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 // states: one for each sequence if the program is recurrent, else none. For a sequence that starts at 0 its position does
 // not matter. A run that fails leaves these states, and those of `ahead`, without a position.
 // adapters: of the sequences that have one.
+// kept: a row for each token, which the program's Keep operations write and read. part: runs these operations alone.
 StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
                     const std::vector<PySpan>& sequences, const std::string& isa,
                     const nb::int_& threads, const std::vector<PyDeciding>& deciding,
@@ -76,6 +80,7 @@ StepResult run_step(PyProgram& p, KvCache& cache, In<int32_t, 1> tokens,
                     const std::optional<In<float, 2>>& previous_hidden_states,
                     const std::optional<OutRows>& hidden_states,
                     const std::vector<PySecondPart>& second_parts,
-                    const std::optional<PyImages>& images);
+                    const std::optional<PyImages>& images, const std::optional<OutRows>& kept,
+                    const std::optional<PyPart>& part);
 
 }  // namespace sterna::border

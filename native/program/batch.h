@@ -71,6 +71,9 @@ struct Batch {
     std::span<const TogetherSpan> together{};
     // [tokens][kAxes], for rotations that have axes; null: all are a token's position in its sequence.
     const int32_t* coordinates = nullptr;
+    // [tokens][kept_width], which Keep writes and reads; null: the program has none.
+    float* kept = nullptr;
+    int64_t kept_width = 0;
 
     // The features of a token, or null.
     const float* features_of(int64_t n) const {

@@ -120,7 +120,7 @@ void Program::reserve_scratch(const Step& step) {
 }
 
 float* Program::run(const Batch& batch, const KvCache& cache, const KernelTable& kernels,
-                    Pool& pool) {
+                    Pool& pool, const OpRange& part) {
     reserve(static_cast<int64_t>(batch.tokens.size()));
     plan(batch, pool.size());
     for (auto& hand_out : hand_outs_) {
@@ -139,7 +139,7 @@ float* Program::run(const Batch& batch, const KvCache& cache, const KernelTable&
     for (const auto& op : ops_) op->begin(step);
     reserve_scratch(step);
     Barrier& barrier = pool.barrier();
-    pool.run([&](int worker) { run_worker(step, barrier, worker); });
+    pool.run([&](int worker) { run_worker(step, barrier, worker, part); });
     if (step.non_finite < ops_.size()) {
         capacity_ = 0;  // padding may hold NaN now: the next run starts from fresh, zeroed buffers
         throw std::domain_error(ops_[step.non_finite]->name);
@@ -148,17 +148,18 @@ float* Program::run(const Batch& batch, const KvCache& cache, const KernelTable&
     return work_.buffers.back().row(0);
 }
 
-void Program::run_worker(Step& step, Barrier& barrier, int worker) {
+void Program::run_worker(Step& step, Barrier& barrier, int worker, const OpRange& part) {
     // The rotations' angles: needed some operations later, so the first barrier is enough.
     const int32_t* coordinates = step.batch.coordinates;
     for (int64_t n = worker; n < step.tokens; n += step.threads)
         work_.rotations.make(n, work_.rows.position_of[static_cast<size_t>(n)],
                              coordinates ? coordinates + n * kAxes : nullptr);
     auto last = Clock::now();
-    size_t layer = 0;  // whose beginning is read ahead
+    size_t layer = part.begin;  // whose beginning is read ahead
     size_t turns = 0;
     ReadAhead ahead;
-    for (size_t i = 0; i < ops_.size(); ++i) {
+    const size_t end = std::min(part.end, ops_.size());
+    for (size_t i = part.begin; i < end; ++i) {
         Op& op = *ops_[i];
         const Division units = op.units(step);
         if (units.total == 0) continue;
@@ -168,8 +169,8 @@ void Program::run_worker(Step& step, Barrier& barrier, int worker) {
              turn.again = true)
             op.run(step, turn);
         if (layer <= i) {
-            layer = next_linear(i + 1, step);
-            ahead = layer < ops_.size() ? ops_[layer]->beginning(step, worker) : ReadAhead{};
+            layer = next_linear(i + 1, end, step);
+            ahead = layer < end ? ops_[layer]->beginning(step, worker) : ReadAhead{};
         }
         barrier.arrive_and_wait(&ahead);
         if (worker != 0) continue;
@@ -179,8 +180,8 @@ void Program::run_worker(Step& step, Barrier& barrier, int worker) {
     }
 }
 
-size_t Program::next_linear(size_t index, const Step& step) const {
-    while (index < ops_.size() && !ops_[index]->is_linear(step)) ++index;
+size_t Program::next_linear(size_t index, size_t end, const Step& step) const {
+    while (index < end && !ops_[index]->is_linear(step)) ++index;
     return index;
 }
 

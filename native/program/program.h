@@ -4,6 +4,7 @@
 // tokens each, and runs every operation on the thread pool with a barrier between two of them. Nothing is allocated once
 // a step of as many tokens, as far into a context, has been seen.
 #pragma once
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -13,6 +14,11 @@
 #include "program/workspace.h"
 
 namespace sterna {
+
+// Operations [begin, end) of a program.
+struct OpRange {
+    size_t begin = 0, end = std::numeric_limits<size_t>::max();
+};
 
 class Program {
   public:
@@ -37,8 +43,11 @@ class Program {
     void place(Pool& pool, bool replicas, const KernelTable& kernels);
 
     // Logits of the selected rows, [rows][logits_ld()], valid until the next run. Throws
-    // std::domain_error with the operation's name if an activation is not finite.
-    float* run(const Batch& batch, const KvCache& cache, const KernelTable& kernels, Pool& pool);
+    // std::domain_error with the operation's name if an activation is not finite. part: the operations to run; values
+    // are lost between two runs, unless Keep saves and restores them.
+    float* run(const Batch& batch, const KvCache& cache, const KernelTable& kernels, Pool& pool,
+               const OpRange& part = {});
+    size_t operations() const { return ops_.size(); }
     int64_t logits_ld() const { return work_.buffers.back().ld; }
 
     // Seconds that runs have spent in each kind of operation, barriers included.
@@ -73,8 +82,8 @@ class Program {
     void reserve(int64_t tokens);
     void reserve_scratch(const Step& step);
     void plan(const Batch& batch, int threads);
-    void run_worker(Step& step, Barrier& barrier, int worker);
-    size_t next_linear(size_t index, const Step& step) const;
+    void run_worker(Step& step, Barrier& barrier, int worker, const OpRange& part);
+    size_t next_linear(size_t index, size_t end, const Step& step) const;
 
     Workspace work_;
     std::vector<std::unique_ptr<Op>> ops_;

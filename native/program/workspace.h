@@ -29,6 +29,7 @@ struct StepNeeds {
     int64_t previous_width = 0;  // of the rows of previous hidden states; 0: it reads none
     int64_t hidden_width = 0;  // of the hidden states that it can write
     int64_t feature_width = 0;  // of features that replace embeddings
+    int64_t kept_width = 0;  // of the rows that are kept between runs of parts
     int64_t state_floats = 0;  // of the State of each sequence
     // Places of adapters: features of the layers' inputs, and columns of their results.
     std::vector<std::pair<int64_t, int64_t>> adapted;

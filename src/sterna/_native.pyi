@@ -259,6 +259,8 @@ class Program:
         hidden_states: npt.NDArray[np.float32] | None = None,
         second_parts: Sequence[tuple[int, int]] = (),
         images: _Images | None = None,
+        kept: npt.NDArray[np.float32] | None = None,
+        part: tuple[int, int] | None = None,
     ) -> tuple[npt.NDArray[np.float32], list[SampleResult], list[int], int]: ...
 
 _Images = tuple[

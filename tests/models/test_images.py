@@ -125,8 +125,8 @@ def test_a_known_image_is_not_encoded_again(
     _, seeing, folder = saved
     encoded = []
     monkeypatch.setattr(
-        ImageEncoder, "_encoded", lambda self, image, old=ImageEncoder._encoded: (
-            encoded.append(image), old(self, image)
+        ImageEncoder, "_keep", lambda self, *kept, old=ImageEncoder._keep: (
+            encoded.append(kept), old(self, *kept)
         )[1],
     )  # fmt: skip
     images = seeing.images(1)

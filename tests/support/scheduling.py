@@ -49,9 +49,6 @@ class FakeEngine:
         self.broken: Callable[[StepInput], bool] = lambda step_input: False
         self.noise, self.pair_ms = lambda: 1.0, 0.0
 
-    def encode_images(self, inputs: Sequence[StepInput]) -> None:
-        """Nothing: no prompt has any."""
-
     def run(self, inputs: Sequence[StepInput]) -> list[StepOutput]:
         self.kv_cache.pool.reserve([(i.sequence, len(i.tokens)) for i in inputs])
         tokens = [len(step_input.tokens) for step_input in inputs]

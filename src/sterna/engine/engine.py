@@ -181,15 +181,6 @@ class Engine:
         """
         return self._run(self._program, inputs)
 
-    def encode_images(self, inputs: SequenceOf[StepInput]) -> None:
-        """Make the rows of images that a step of these inputs needs, which `run` does otherwise.
-
-        Raises NonFiniteError naming the operation.
-        """
-        for one in inputs:
-            if one.images is not None:
-                one.images.rows(one.sequence.length, one.sequence.length + len(one.tokens))
-
     def hidden_states(
         self,
         batch: SequenceOf[tuple[Sequence, SequenceOf[int], int]],

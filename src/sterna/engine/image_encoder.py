@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
+from collections.abc import Collection
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from sterna import _native, formats
-from sterna.engine.kv_cache.sequence import pages_of
+from sterna import formats
+from sterna.engine.encoding_costs import EncodingCosts
+from sterna.engine.image_encoding import ImageEncoding, ProcessedImage, TowerPrograms
 from sterna.errors import NonFiniteError
 from sterna.graph import Graph, identity
-from sterna.models.vision.tower import Grid, Tower
+from sterna.models.vision.tower import Tower
 from sterna.ops import is_fast
 from sterna.runtime import Threads
 
-__all__ = ["ImageEncoder", "ProcessedImage"]
+__all__ = ["MOST_KEPT", "ImageEncoder"]
 
 F32 = npt.NDArray[np.float32]
-I32 = npt.NDArray[np.int32]
 
 #: Bytes of rows that are kept, those that were used last. A request needs them until its prompt is
 #: computed; later ones find keys and values in the prefix cache.
@@ -30,50 +31,30 @@ MOST_KEPT = 256 << 20
 KV_DTYPES = ("f32", "i16")
 
 
-class ProcessedImage(Protocol):
-    """An image as a tower takes it, such as `sterna.images.ProcessedImage`.
-
-    pixels: float32 [tiles, channels, height, width], or rows of patches; grid: as `Encoder.rows`
-    takes it; tokens: rows that the tower makes; digest: equal for equal images alone.
-    """
-
-    @property
-    def pixels(self) -> F32:
-        """The input of the tower."""
-
-    @property
-    def grid(self) -> Grid:
-        """Frames, rows and columns of patches or tiles."""
-
-    @property
-    def tokens(self) -> int:
-        """Rows that the tower makes."""
-
-    @property
-    def digest(self) -> bytes:
-        """Equal for equal images alone."""
-
-
 class ImageEncoder:
-    """Runs a model's tower.
+    """Runs a model's tower, on one image at a time.
 
-    Rows have the same bits with any number of threads and whatever else is computed. threads, isa:
-    of the engine; deterministic: as in `LLM`. Any thread may call.
+    Rows have the same bits with any number of threads, however the work is cut and whatever else is
+    computed. threads, isa: of the engine; deterministic: as in `LLM`. Any thread may call.
     """
 
     def __init__(
         self, tower: Tower, threads: Threads, isa: str, deterministic: bool | None
     ) -> None:
         self.tower = tower
-        self._threads, self._isa, self._deterministic = threads, isa, deterministic
+        self._isa, self._deterministic = isa, deterministic
         self._graphs = (tower.encoder.graph, tower.projector)
-        self._encoder, self._projector = (
-            graph.compile(self._fast(graph)) for graph in self._graphs
-        )
-        self._kv_dtype = KV_DTYPES[tower.encoder.graph.rounds_inputs]
-        self._heads = [(h.n_kv_heads, h.head_dim) for h in tower.encoder.graph.kv_heads[:1]]
+        encoder, projector = (g.compile_in_parts(self._fast(g)) for g in self._graphs)
+        heads = tower.encoder.graph.kv_heads[:1]  # all layers store theirs in one
+        kv_dtype = KV_DTYPES[tower.encoder.graph.rounds_inputs]
+        self._programs = TowerPrograms(tower, encoder, projector, heads, kv_dtype, threads, isa)
+        self._costs = EncodingCosts()
         self._kept: OrderedDict[bytes, F32] = OrderedDict()
+        self._now: ImageEncoding | None = None
         self._lock = threading.Lock()
+        self._token_s = self._spent_s = 0.0  # of the last image; of the one that is being encoded
+        #: Images that were encoded.
+        self.encoded: int = 0
 
     def _fast(self, graph: Graph) -> bool:
         """Whether layers use the unit's bf16 products."""
@@ -91,45 +72,92 @@ class ImageEncoder:
             parts.append(self._isa)
         return " ".join(parts)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows that are kept, and of the image that is being encoded."""
+        now = self._now
+        kept = sum(rows.nbytes for rows in list(self._kept.values()))
+        return kept + (0 if now is None else now.nbytes)
+
+    def has(self, image: ProcessedImage) -> bool:
+        """Whether an image's rows are there."""
+        return image.digest in self._kept
+
+    def has_room(self, image: ProcessedImage, in_use: Collection[bytes]) -> bool:
+        """Whether rows of another image may be kept next to those in use; if none is, any may."""
+        held = sum(rows.nbytes for digest, rows in list(self._kept.items()) if digest in in_use)
+        return not held or held + 4 * image.tokens * self.tower.width <= MOST_KEPT
+
+    def seconds(self, tokens: int) -> float:
+        """Predict the seconds that encoding images of so many tokens takes; 0 for the first."""
+        return tokens * self._token_s
+
+    @property
+    def encoding(self) -> bytes | None:
+        """The digest of the image that is being encoded."""
+        now = self._now
+        return None if now is None else now.image.digest
+
+    def stop(self) -> None:
+        """Give up the image that is being encoded; a slice that is running is lost at its end."""
+        self._now = None
+
     def rows(self, image: ProcessedImage) -> F32:
         """Return the rows of an image's tokens, float32 [image.tokens, tower.width]."""
+        while True:
+            with self._lock:
+                found = self._kept.get(image.digest)
+                if found is not None:
+                    self._kept.move_to_end(image.digest)
+                    return found
+            self.encode(image)
+
+    def encode(
+        self, image: ProcessedImage, ms: float = float("inf"), in_use: Collection[bytes] = ()
+    ) -> None:
+        """Go on with encoding an image, or with the one that is being encoded, for about so many
+        milliseconds.
+
+        in_use: digests of other images whose rows must be kept. Raises NonFiniteError naming the
+        operation.
+        """
+        began = time.perf_counter()
         with self._lock:
-            found = self._kept.get(image.digest)
-            if found is None:
-                found = self._encoded(image)
-                self._keep(image.digest, found)
-            self._kept.move_to_end(image.digest)
-            return found
+            now = self._now
+            if now is None or now.broken:
+                if self.has(image):
+                    return
+                self._spent_s = 0.0
+                self._now = now = ImageEncoding(self._programs, image)
+            try:
+                self._go_on(now, ms, began)
+            except NonFiniteError:
+                self._now = None
+                if now.image.digest == image.digest:
+                    raise
+                return  # a request of that image meets the error itself
+            if now.following is None and self._now is now:
+                self._keep(now.image.digest, now.rows(), in_use)
+                self._token_s = self._spent_s / now.image.tokens
+                self._now = None
 
-    def _keep(self, digest: bytes, rows: F32) -> None:
+    def _go_on(self, now: ImageEncoding, ms: float, began: float) -> None:
+        first = True
+        while (following := now.following) is not None and self._now is now:
+            since = time.perf_counter()
+            rows = self._costs.rows(following, ms - (since - began) * 1e3, first)
+            if not rows:
+                return
+            now.run(rows)
+            spent = time.perf_counter() - since
+            self._costs.learn(following, rows, spent * 1e3)
+            self._spent_s += spent
+            first = False
+
+    def _keep(self, digest: bytes, rows: F32, in_use: Collection[bytes]) -> None:
         self._kept[digest] = rows
+        self.encoded += 1
         total = sum(one.nbytes for one in self._kept.values())
-        while total > MOST_KEPT and len(self._kept) > 1:
-            total -= self._kept.popitem(last=False)[1].nbytes
-
-    def _encoded(self, image: ProcessedImage) -> F32:
-        tower, made = self.tower, list[F32]()
-        tiles = image.pixels if image.pixels.ndim == 4 else [image.pixels]
-        places = tower.encoder.coordinates
-        at = None if places is None else places(image.grid)
-        for tile in tiles:
-            features = self._run(self._encoder, tower.encoder.rows(tile, image.grid), at)
-            made.append(self._run(self._projector, tower.merged(features, image.grid)))
-        return np.concatenate(made)
-
-    def _run(self, program: _native.Program, rows: F32, coordinates: I32 | None = None) -> F32:
-        n = len(rows)
-        pages = np.arange(pages_of(n), dtype=np.int32)
-        cache = _native.KvCache(self._heads, len(pages), self._kv_dtype)
-        try:
-            out, *_ = program.run(
-                cache, np.zeros(n, np.int32), [(0, n, n, pages)], self._isa, self._threads,
-                previous_hidden_states=np.ascontiguousarray(rows, np.float32),
-                images=(None, [], coordinates),
-            )  # fmt: skip
-        except FloatingPointError as e:
-            raise NonFiniteError(
-                f"{e}: activations of an image must be finite, but got NaN or infinity; the "
-                "tower's weights are damaged"
-            ) from None
-        return out
+        for old in list(self._kept)[:-1]:
+            if total > MOST_KEPT and old not in in_use:
+                total -= self._kept.pop(old).nbytes

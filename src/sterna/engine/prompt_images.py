@@ -9,7 +9,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from sterna.engine.image_encoder import ImageEncoder, ProcessedImage
+from sterna.engine.image_encoder import ImageEncoder
+from sterna.engine.image_encoding import ProcessedImage
 from sterna.engine.kv_cache.image_numbers import number_of
 from sterna.errors import RequestError
 
@@ -46,7 +47,7 @@ class PromptImages:
         self, prompt: SequenceOf[int], images: SequenceOf[PromptImage], encoder: ImageEncoder,
         most: int,
     ) -> None:  # fmt: skip
-        self._encoder = encoder
+        self.encoder: ImageEncoder = encoder
         self._images = [one.image for one in images]
         tokens = np.asarray(prompt, np.int32)
         self._at = np.concatenate([np.zeros(0, np.int32), *(one.positions for one in images)])
@@ -80,7 +81,7 @@ class PromptImages:
         """What a position's keys and values depend on: its image, or all images of its run where
         these see each other."""
         keys: I32 = tokens.copy()
-        if not self._encoder.tower.together:
+        if not self.encoder.tower.together:
             numbers = [number_of(image.digest) for image in self._images]
             keys[self._at] = np.take(np.array(numbers, np.int32), self._image_of)
             return np.asarray(keys)
@@ -94,7 +95,7 @@ class PromptImages:
 
     def _placed(self, length: int) -> I32 | None:
         """Return the coordinates of all positions, and of the next one; int32 [n + 1, 3]."""
-        places = self._encoder.tower.places
+        places = self.encoder.tower.places
         if places is None:
             return None
         at = np.ones((length + 1, 3), np.int32)
@@ -117,12 +118,38 @@ class PromptImages:
         beyond = np.maximum(positions - last, 0).astype(np.int32)
         return np.asarray(self._coordinates[np.minimum(positions, last)] + beyond[:, None])
 
+    def digests(self, begin: int) -> set[bytes]:
+        """Return the digests of the images that have positions from `begin` on."""
+        here = np.unique(self._image_of[np.searchsorted(self._at, begin) :])
+        return {self._images[i].digest for i in here}
+
+    def missing(self, begin: int) -> int:
+        """Count the positions from `begin` on whose image's rows are not there."""
+        there = np.array([self.encoder.has(image) for image in self._images], bool)
+        return int((~there[self._image_of[np.searchsorted(self._at, begin) :]]).sum())
+
+    def next_images(self, begin: int, end: int) -> list[ProcessedImage]:
+        """Return the images whose rows a step from `begin` on needs first: the first one that has
+        positions in [begin, end), or all of its run where these see each other."""
+        first = int(np.searchsorted(self._at, begin))
+        if first == len(self._at) or self._at[first] >= end:
+            return []
+        last = first + 1
+        if self.encoder.tower.together:
+            last = int(np.searchsorted(self._at, self._ends[first]))
+        return [self._images[i] for i in np.unique(self._image_of[first:last])]
+
     def end_of_step(self, begin: int, end: int) -> int:
-        """Return where a step of positions [begin, end) may end: no run of positions that see each
-        other is parted."""
+        """Return where a step of positions [begin, end) may end: before images whose rows are not
+        there, unless it begins with them, and no run of positions that see each other is parted."""
+        here = np.unique(self._image_of[slice(*np.searchsorted(self._at, [begin, end]))])
+        missing = [i for i in here if not self.encoder.has(self._images[i])]
+        if missing:
+            first = int(self._at[np.searchsorted(self._image_of, missing[0])])
+            end = first if first > begin else end
         at = int(np.searchsorted(self._at, end))
         parted = at < len(self._at) and self._at[at] == end and self._begins[at] < end
-        if not self._encoder.tower.together or not parted:
+        if not self.encoder.tower.together or not parted:
             return end
         first = int(self._begins[at])
         return first if first > begin else int(self._ends[at])
@@ -131,13 +158,13 @@ class PromptImages:
         """Return the positions in [begin, end) that have rows of images, and these rows."""
         here = slice(*np.searchsorted(self._at, [begin, end]))
         images, rows = self._image_of[here], self._row_of[here]
-        found = [self._encoder.rows(self._images[i])[rows[images == i]] for i in np.unique(images)]
-        width = self._encoder.tower.width
+        found = [self.encoder.rows(self._images[i])[rows[images == i]] for i in np.unique(images)]
+        width = self.encoder.tower.width
         return self._at[here], np.concatenate([np.zeros((0, width), np.float32), *found])
 
     def together(self, begin: int, end: int) -> list[tuple[int, int]]:
         """Return the runs of positions in [begin, end) that attend to each other."""
-        if not self._encoder.tower.together:
+        if not self.encoder.tower.together:
             return []
         here = slice(*np.searchsorted(self._at, [begin, end]))
         runs = dict.fromkeys(

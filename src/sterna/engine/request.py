@@ -21,6 +21,7 @@ from sterna.engine.decoding.thinking_budget import ThinkingMatcher
 from sterna.engine.decoding.token_masks import TokenMasks
 from sterna.engine.decoding.token_rules import TokenRules
 from sterna.engine.engine import PREFILL_CHUNK, StepInput, StepOutput
+from sterna.engine.image_encoding import ProcessedImage
 from sterna.engine.kv_cache.sequence import Sequence
 from sterna.engine.prompt_images import PromptImages
 from sterna.outputs import Completion, Piece, Stats
@@ -149,6 +150,23 @@ class Request:
     def left(self) -> int:
         """Known tokens that are not computed yet; 1 while it decodes, or a few more."""
         return self._known - self.sequence.length
+
+    def missing_image(self, most: int | None = None) -> ProcessedImage | None:
+        """Return the image that must be encoded before its next step of at most so many tokens,
+        default all; None if there is none."""
+        if self.images is None:
+            return None
+        begin = self.sequence.length
+        end = self.n_prompt if most is None else begin + most
+        images = self.images.next_images(begin, end)
+        return next((one for one in images if not self.images.encoder.has(one)), None)
+
+    @property
+    def encoding_s(self) -> float:
+        """Predicted seconds that encoding its images takes."""
+        if self.images is None:
+            return 0.0
+        return self.images.encoder.seconds(self.images.missing(self.sequence.length))
 
     @property
     def is_decoding(self) -> bool:

@@ -20,6 +20,7 @@ from sterna.graph.heads import (
     Scoring,
 )
 from sterna.graph.ops import AdaptedLayer, Route, Value
+from sterna.graph.parts import Part, Parts
 
 __all__ = [
     "ACTIVATIONS",
@@ -29,6 +30,8 @@ __all__ = [
     "GraphBuilder",
     "Heads",
     "LatentHeads",
+    "Part",
+    "Parts",
     "Piece",
     "RecurrentHeads",
     "Rotary",

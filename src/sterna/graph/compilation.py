@@ -22,9 +22,10 @@ from sterna.graph.ops import (
     Value,
     WeightOp,
 )
+from sterna.graph.parts import Parts, in_parts
 from sterna.graph.skips import read_as_floats, skips
 
-__all__ = ["compiled"]
+__all__ = ["compiled", "compiled_in_parts"]
 
 PAD = 64  # widths of buffers are padded to it (native kPad)
 
@@ -37,10 +38,26 @@ def compiled(
 
     planes_for: for each value that layers read as planes of bf16, a weight of such a layer.
     """
-    program = _native.Program()
     two = in_two_planes(ops, activations)
     ops = _with_skips(ops) if skip_with and not two else ops
     ops = _with_planes(ops, planes_for)
+    return _program(ops, planes_for, two, skip_with, direct_tokens, context)
+
+
+def compiled_in_parts(ops: Sequence[Op], planes_for: Mapping[Value, PackedWeight]) -> Parts:
+    """Compile operations to a native program in parts, which begins with rows from outside."""
+    ops = _with_planes(ops, planes_for)
+    rounded = {op.output for op in ops if isinstance(op, RowwiseOp) and op.rounding is not None}
+    ops, parts, width = in_parts(ops, rounded.union(planes_for))
+    program = _program(ops, planes_for, set(), 0, {}, 0)
+    return Parts(program, tuple(parts), width, ops[-1].output.width)
+
+
+def _program(
+    ops: Sequence[Op], planes_for: Mapping[Value, PackedWeight], two: set[Value], skip_with: int,
+    direct_tokens: Mapping[str, int], context: int,
+) -> _native.Program:  # fmt: skip
+    program = _native.Program()
     numbers = _Numbers(program, {})
     numbers.add_weights(ops, direct_tokens)
     numbers.add_heads(ops, context)

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from sterna import _native
 from sterna.formats import PackedWeight
-from sterna.graph.compilation import compiled
+from sterna.graph.compilation import compiled, compiled_in_parts
 from sterna.graph.heads import Heads
 from sterna.graph.ops import (
     AdaptOp,
@@ -23,6 +23,7 @@ from sterna.graph.ops import (
     Value,
     WeightOp,
 )
+from sterna.graph.parts import Parts
 from sterna.graph.skips import skips
 
 __all__ = ["Graph"]
@@ -173,6 +174,12 @@ class Graph:
         """
         planes_for = dict(self.layers()) if fast and self.can_be_fast else {}
         return compiled(self.ops, planes_for, skip_with, direct_tokens, context, activations)
+
+    def compile_in_parts(self, fast: bool = False) -> Parts:
+        """Compile a graph that begins with `previous_hidden_states`, such that rows may be computed
+        a few at a time, although all see each other. fast: as in `compile`."""
+        planes_for = dict(self.layers()) if fast and self.can_be_fast else {}
+        return compiled_in_parts(self.ops, planes_for)
 
     def skips(self) -> dict[Op, int]:
         """Find the layers that may skip weights whose input is zero, as `skips.skips` does."""

@@ -81,6 +81,11 @@ BYTES: tuple[tuple[str, str, Callable[[LoadedModel, SchedulerLoad], float]], ...
         "Bytes of the keys and values of cached prefixes, which running requests may share.",
         lambda x, load: load.cached_pages * x.llm.engine.kv_cache.page_bytes,
     ),
+    (
+        "image_bytes",
+        "Bytes of features of images, and of the image that is being encoded.",
+        lambda _, load: load.image_bytes,
+    ),
 )
 
 

@@ -69,4 +69,5 @@ class FairQueue:
         left = entry.request.left
         per_token = self._costs.rate(min(left, 256))
         waited = now - entry.arrived
-        return left * per_token / 1e3 - AGEING * waited - PRIORITY_S * entry.request.priority
+        computed = left * per_token / 1e3 + entry.request.encoding_s
+        return computed - AGEING * waited - PRIORITY_S * entry.request.priority

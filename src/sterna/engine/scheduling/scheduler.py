@@ -19,6 +19,7 @@ from sterna.engine.request import Request
 from sterna.engine.scheduling.admission import Admission
 from sterna.engine.scheduling.events import Event, without_frames
 from sterna.engine.scheduling.fair_queue import Entry, FairQueue
+from sterna.engine.scheduling.image_turns import ImageTurn, ImageTurns
 from sterna.engine.scheduling.scheduler_load import SchedulerLoad
 from sterna.engine.scheduling.step_costs import CHUNK_MULTIPLE, StepCosts, StepWork
 from sterna.engine.scheduling.step_time import StepTime
@@ -78,6 +79,7 @@ class Scheduler:
         self.cache = prefix_cache
         self._admission = Admission(engine, self.costs)
         self._queue = FairQueue(self.costs)
+        self._images = ImageTurns()
         self._clock = clock
         # All requests here: one assignment adds or drops one.
         self._entries: dict[int, Entry] = {}
@@ -106,6 +108,7 @@ class Scheduler:
         entry = self._entries.pop(request.id, None)
         if entry is not None:
             self._give_up(entry, idle=not self._unfinished)
+        self._images.stop_unwanted(e.request for e in self._alive())
 
     @property
     def busy(self) -> bool:
@@ -123,8 +126,9 @@ class Scheduler:
         pool, running = self.engine.kv_cache.pool, len(entries) - len(waiting)
         return SchedulerLoad(
             running, len(waiting), max(0, self.max_running - running),
-            tokens, self._predicted(tokens, decoding),
+            tokens, self._predicted(tokens, decoding) + sum(e.request.encoding_s for e in entries),
             pool.count - pool.free, pool.count, self.cache.pages if self.cache else 0,
+            self._images.nbytes,
         )  # fmt: skip
 
     def _predicted(self, tokens: int, decoding: int) -> float:
@@ -149,11 +153,14 @@ class Scheduler:
         self._retire_ended()
         here = list(self._entries.values())
         self._unfinished = True
-        chosen = self._chosen(now)
+        chosen, turn = self._chosen(now)
+        if turn is not None:
+            events.append(self._encoded(turn))
         if chosen:
-            events += self._run(chosen, self._drafts(chosen))
+            events += self._run(chosen, 0 if turn else self._drafts(chosen))
         self._unfinished = False
         self._retire_ended()
+        self._images.stop_unwanted(e.request for e in self._alive())
         for entry in here:
             if entry.request.id not in self._entries:  # cancelled before the step came to it
                 entry.request.sequence = Sequence()
@@ -205,8 +212,8 @@ class Scheduler:
 
     # ---------------------------------------------------------------- requests of the next step
 
-    def _chosen(self, now: float) -> list[_Share]:
-        """Choose the next step: all decoding requests, and prompts as there is time."""
+    def _chosen(self, now: float) -> tuple[list[_Share], ImageTurn | None]:
+        """Choose the next step: all decoding requests, and prompts or an image as there is time."""
         entries = [e for e in self._alive() if not e.request.paused]
         decode = [e for e in entries if e.running and e.request.is_decoding]
         chosen = {e: _Share(e.request, e.request.left) for e in decode}
@@ -221,15 +228,19 @@ class Scheduler:
         )  # fmt: skip
         if chosen and step.stretched:
             self._longer += 1
+        turn = None
         if not (chosen and step.stretched and self._longer % DECODE_ONLY_EVERY == 0):
-            self._choose_prompts(chosen, prompting, decoding, step, now)
-        return list(chosen.values())
+            turn = self._choose_prompts(chosen, prompting, decoding, step, now)
+        return list(chosen.values()), turn
 
     def _choose_prompts(
         self, chosen: dict[Entry, _Share], prompting: list[Entry], work: StepWork, step: StepTime,
         now: float,
-    ) -> None:  # fmt: skip
-        """Add prompts that the step has time for, next to the chosen requests and their work."""
+    ) -> ImageTurn | None:  # fmt: skip
+        """Add prompts that the step has time for, next to the chosen requests and their work.
+
+        Where a prompt needs an image first, the rest of the time is its image's.
+        """
         n_decoding, admitting, full = len(chosen), True, 0.0
         for entry in self._queue.ordered(prompting, now):
             if full >= step.most:
@@ -252,11 +263,23 @@ class Scheduler:
             if taker in chosen:
                 continue
             most, depth = self._room(taker, work, target), taker.request.sequence.length
+            turn = self._turn(taker, most, step.usual - self.costs.ms(work))
+            if turn is not None:
+                if turn.ms <= 0:
+                    continue
+                self._queue.charge(entry.request.key, round(turn.ms / self.costs.rate(256)))
+                return turn
             stops = (b - depth for b in taker.request.boundaries if b > depth)
             most = max(1, min([most, *stops]))  # at least a token, whatever is predicted
             chosen[taker] = _Share(taker.request, most)
             work = work.plus(most, depth)
             self._queue.charge(entry.request.key, most)
+        return None
+
+    def _turn(self, entry: Entry, most: int, ms: float) -> ImageTurn | None:
+        """Return the turn of an image that a prompt needs in its next step, for so long."""
+        running = [e.request for e in self._running() if not e.request.is_decoding]
+        return self._images.turn(entry.request, max(1, most), ms, running)
 
     def _room(self, entry: Entry, work: StepWork, target: float) -> int:
         """Return how many tokens of its prompt fit a step with other work."""
@@ -298,6 +321,14 @@ class Scheduler:
 
     # ------------------------------------------------------------------------------- the engine
 
+    def _encoded(self, turn: ImageTurn) -> Event:
+        """Encode an image for its turn; if that fails, its request ends."""
+        try:
+            turn.run()
+        except Exception as error:
+            return self._failed(turn.request, without_frames(error))
+        return Event(turn.request)
+
     def _run(self, chosen: list[_Share], drafts: int = 0) -> list[Event]:
         """Run a step, with at most so many drafts each; if it fails, a step for each request."""
         events, fed = list[Event](), list[_Share]()
@@ -311,11 +342,9 @@ class Scheduler:
                 events.append(self._failed(share.request, without_frames(error)))
         if not inputs:
             return events
-        work, began = StepWork.of(inputs), 0.0
+        work, began = StepWork.of(inputs), self._clock()
         failure: Exception | None = None
         try:
-            self.engine.encode_images(inputs)
-            began = self._clock()  # encoding has no part in what is learnt of steps
             outputs = self.engine.run(inputs)
         except Exception as error:
             failure = without_frames(error)

@@ -15,6 +15,7 @@ class SchedulerLoad:
     requests may run; waiting_tokens: prompt tokens still to be computed, shared prefixes counted
     once; predicted_s: seconds until these are computed. pages: of the pool; pages_used: by
     sequences; cached_pages: kept by the prefix cache, which gives them up on demand.
+    image_bytes: of features of images that are kept, and of the image that is being encoded.
     """
 
     running: int
@@ -25,6 +26,7 @@ class SchedulerLoad:
     pages_used: int
     pages: int
     cached_pages: int
+    image_bytes: int = 0
 
     @property
     def idle(self) -> bool:

@@ -68,4 +68,8 @@ class StepTime:
 
     def _joins(self, request: Request) -> bool:
         """Whether a request will soon decode."""
-        return request.left <= self._short and request.max_length > request.n_prompt + 1
+        return (
+            request.left <= self._short
+            and request.max_length > request.n_prompt + 1
+            and request.missing_image() is None
+        )

@@ -17,6 +17,7 @@ from sterna.graph.ops.expert_linear import ExpertLinearOp
 from sterna.graph.ops.features import FeaturesOp
 from sterna.graph.ops.gated import GatedOp
 from sterna.graph.ops.hidden_states import HiddenStatesOp
+from sterna.graph.ops.keep import KeepOp
 from sterna.graph.ops.layer_norm import LayerNormOp
 from sterna.graph.ops.linear import LinearOp
 from sterna.graph.ops.parts import PartsOp
@@ -45,6 +46,7 @@ __all__ = [
     "FeaturesOp",
     "GatedOp",
     "HiddenStatesOp",
+    "KeepOp",
     "LayerNormOp",
     "LinearOp",
     "Op",

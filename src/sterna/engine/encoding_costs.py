@@ -1,0 +1,48 @@
+"""`EncodingCosts`: how many rows of an image's encoding fit some time, learnt from those before."""
+
+from __future__ import annotations
+
+from sterna.engine.image_encoding import Slice
+
+__all__ = ["EncodingCosts"]
+
+#: Most rows that are computed at once: enough to fill the matrix units, few enough for memory.
+MOST_ROWS = 1024
+#: Rows come in multiples of so many: blocks of all units divide it.
+ROW_MULTIPLE = 16
+#: So few rows are computed only if nothing else is in that time, or if they are the last.
+FEWEST_ROWS = 64
+#: Rows of a kind of part of which nothing is learnt.
+FIRST_ROWS = 32
+#: Share of a new time in what is known.
+NEWEST = 0.5
+
+
+class EncodingCosts:
+    """Predicts the time of rows. Parts of a kind multiply equally many numbers."""
+
+    def __init__(self) -> None:
+        self._ms: dict[tuple[int, int], float] = {}  # of a multiplication, by the kind of part
+
+    def rows(self, following: Slice, ms: float, least: bool) -> int:
+        """Return how many of the next rows fit so many milliseconds.
+
+        least: some must be computed, whatever they take.
+        """
+        most = min(following.left, MOST_ROWS)
+        per_mac = self._ms.get(following.kind)
+        if per_mac is None:
+            return min(most, FIRST_ROWS) if least or ms > 0 else 0
+        fitting = min(float(most), max(ms, 0.0) / (per_mac * following.macs))
+        if fitting >= most:
+            return most
+        rows = int(fitting) // ROW_MULTIPLE * ROW_MULTIPLE
+        if least:
+            return max(rows, min(most, ROW_MULTIPLE))
+        return rows if rows >= FEWEST_ROWS else 0
+
+    def learn(self, following: Slice, rows: int, ms: float) -> None:
+        """Learn from the time that so many of these rows took."""
+        new = ms / (rows * following.macs)
+        known = self._ms.get(following.kind, new)
+        self._ms[following.kind] = known + NEWEST * (new - known)
