@@ -46,7 +46,7 @@ class TokenBytes:
                 token = token.replace(old, new)
             try:
                 return bytes([_BYTES[c] for c in token])
-            except KeyError:  # an added token stands for itself
+            except KeyError:  # an added token is its own text
                 return token.encode()
         if self.fallback and (byte := _BYTE_TOKEN.fullmatch(token)):
             return bytes([int(byte[1], 16)])

@@ -66,7 +66,7 @@ def turn_end_tokens(has: Callable[[str], bool]) -> frozenset[str]:
 
 
 def inner_end_tokens(has: Callable[[str], bool]) -> frozenset[str]:
-    """Return tokens that look like ends but after which the turn goes on."""
+    """Return tokens that look like ends but do not end the turn."""
     return frozenset(token for family in _families(has) for token in family.inner)
 
 

@@ -1,4 +1,4 @@
-"""A model of any kind to a packed directory, one weight after the other."""
+"""Writes a model of any kind to a packed directory, one weight after the other."""
 
 from __future__ import annotations
 

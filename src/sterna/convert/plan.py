@@ -1,4 +1,4 @@
-"""The weights that a model consists of, found without reading them."""
+"""Lists the weights of a model without reading them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ F32 = npt.NDArray[np.float32]
 
 
 class Item(NamedTuple):
-    """One weight that an architecture asks for: a small array, a matrix of parts, or a table.
+    """One weight that an architecture requests: a small array, a matrix of parts, or a table.
 
     shape: of an array, which counts as one column. experts: the number of experts with a matrix of
     these parts; `stacking` says how a tensor of all experts holds them.

@@ -1,4 +1,4 @@
-"""Arguments of a conversion, checked before anything is done."""
+"""Checks the arguments of a conversion before it starts."""
 
 from __future__ import annotations
 

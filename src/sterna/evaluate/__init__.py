@@ -1,1 +1,1 @@
-"""How good a model is: measurements of quality on text."""
+"""Measures the quality of a model on text."""

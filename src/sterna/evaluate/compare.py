@@ -1,4 +1,4 @@
-"""How far two models, or two formats of one, are apart: logits, distributions and choices."""
+"""Differences between two models, or two formats of one: logits, distributions and choices."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Difference:
     """Sums over the positions compared so far; logits are natural-log units, as are divergences.
 
     n_different: logits whose bits differ; max_abs, sum_abs: of the differences; kl: KL(A || B) of
-    each position; n_agree: positions where both find the same token likeliest; a, b: what
-    `perplexity` gives for each model in the same windows.
+    each position; n_agree: positions where both have the same likeliest token; a, b: the results of
+    `perplexity` for each model in the same windows.
     """
 
     n_positions: int = 0
@@ -55,7 +55,7 @@ class Difference:
 
     @property
     def top1_agreement(self) -> float:
-        """Share of positions where both find the same token likeliest."""
+        """Share of positions where both have the same likeliest token."""
         return self.n_agree / self.n_positions if self.n_positions else math.nan
 
     def kl_figures(self) -> dict[str, float]:
@@ -112,11 +112,12 @@ def compare(
     stride: int | None = None,
     progress: Callable[[float], None] = lambda done_bytes: None,
 ) -> Difference:
-    """Both models on the same tokens, at the positions that `perplexity` scores, in its windows.
+    """Compare two models on the same tokens, at the positions that `perplexity` scores, in its
+    windows.
 
-    Memory is bounded by one text, the logits of a step and 8 bytes a position; the same bits for
-    any number of threads. Raises RequestError where the vocabularies or the tokens of a text are
-    not the same, or as `perplexity` does.
+    Memory is bounded by one text, the logits of a step and 8 bytes per position. The result has the
+    same bits for any number of threads. Raises RequestError if the vocabularies or the tokens of a
+    text differ, or as `perplexity` does.
     """
     sizes = [llm.engine.model.config.vocab_size for llm in (a, b)]
     if sizes[0] != sizes[1]:

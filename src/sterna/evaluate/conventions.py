@@ -23,9 +23,9 @@ Span = tuple[int, int, int]
 def windows(n_tokens: int, window: int, stride: int | None = None) -> Iterator[Span]:
     """Yield (begin, end, first scored) of each window of a document, `stride` apart.
 
-    A token is scored once, in the first window that has it, and sees window - stride tokens before
-    it, or all there are. Token 0 is not scored; nor, where the stride is the whole window, the
-    first of any. stride: default half a window.
+    A token is scored once, in the first window that has it, with at least window - stride tokens
+    before it, or all. Token 0 is not scored; nor, if the stride is the whole window, the first
+    token of any window. stride: default half a window.
     """
     stride = stride or max(window // 2, 1)
     begin, scored = 0, 1
@@ -40,8 +40,8 @@ def windows(n_tokens: int, window: int, stride: int | None = None) -> Iterator[S
 def chunks(n_tokens: int, window: int, stride: int | None = None) -> Iterator[Span]:
     """Yield the spans of llama.cpp's perplexity tool: whole windows, without the remaining end.
 
-    Without a stride they do not overlap, and of each only what follows its first half is scored;
-    with one they are `stride` apart, and the last `stride` tokens of each are.
+    Without a stride they do not overlap, and only the second half of each is scored. With a stride
+    they are `stride` apart, and the last `stride` tokens of each are scored.
     """
     if stride is None:
         for begin in range(0, n_tokens - window + 1, window):
@@ -102,7 +102,7 @@ class Convention:
     def reopens(self) -> bool:
         """Whether each window starts with BOS in place of its first token.
 
-        llama.cpp's strided variant means to, but writes it after the window is computed.
+        llama.cpp's strided variant is meant to, but writes BOS after the window is computed.
         """
         return self.name == LLAMA_CPP and self.stride is None
 

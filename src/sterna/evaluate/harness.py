@@ -169,7 +169,7 @@ class SternaLM(TemplateLM):
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Continue each context up to one of the task's stops; greedily unless the task samples.
 
-        They run side by side, each as alone.
+        They run as one batch; each gets the answer that it gets alone.
         """
         results, places = [""] * len(requests), dict[int, int]()
 

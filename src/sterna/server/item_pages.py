@@ -34,7 +34,7 @@ class Item:
 
 
 def identified(items: list[dict[str, Any]], owner: str) -> list[Item]:
-    """Give an id to each item that has none; owner: what they belong to."""
+    """Give an id to each item that has none; owner: the id of their response or conversation."""
     return [Item(item.get("id") or f"item_{owner}_{i}", item) for i, item in enumerate(items)]
 
 

@@ -17,7 +17,7 @@ __all__ = ["read_form"]
 MAX_FIELDS, MAX_FIELD_BYTES = 8, 4096
 #: For the fields and boundaries of the form.
 MARGIN_BYTES = 64 << 10
-#: The body timeout is per so many bytes.
+#: Bytes per body timeout.
 BYTES_PER_TIMEOUT = 1 << 20
 
 

@@ -1,4 +1,4 @@
-"""Sterna's products in PyTorch: `torch.ops.sterna.linear`, a module of it, and models that use it.
+"""Sterna's products in PyTorch: `torch.ops.sterna.linear`, a module for it, and `accelerate`.
 
 >>> import sterna.torch
 >>> print(sterna.torch.accelerate(model))       # a model of transformers, or any nn.Module

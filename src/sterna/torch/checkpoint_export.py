@@ -36,10 +36,11 @@ _WORDS = {torch.bfloat16: "BF16", torch.float16: "F16"}
 
 
 class Exported(NamedTuple):
-    """What was written, and how far Sterna's logits of it are from torch's.
+    """The written folder, and the difference of Sterna's logits from torch's.
 
-    n_layers: low-bit ones; difference: the largest of a logit, as a part of the largest logit;
-    same_tokens, n_tokens: after how many of the positions compared both choose the same token.
+    n_layers: the number of low-bit layers; difference: the largest difference of a logit, divided
+    by the largest logit; same_tokens: positions where both choose the same token; n_tokens:
+    compared positions.
     """
 
     n_layers: int
@@ -62,9 +63,9 @@ def export_checkpoint(model: nn.Module, out: str | Path, tokenizer: Any = None) 
     bitnet-b1.58-2B-4T, which transformers reads too; all else is kept in its dtype. tokenizer: one
     of transformers, saved in the same folder; LLM needs it.
 
-    The folder is loaded and compared before it has its name: `out` must be absent or empty, and is
-    whole or not there. Raises RequestError or NonFiniteError, which name the layer, and
-    UnsupportedModelError for an architecture that Sterna does not run.
+    The folder is loaded and compared before it gets its name. `out` must be absent or empty; it is
+    written completely or not at all. Raises RequestError or NonFiniteError, which name the layer,
+    and UnsupportedModelError for an architecture that Sterna does not run.
     """
     config = config_of(model)
     ternary = {name: m for name, m in model.named_modules() if _is_ternary(name, m)}
@@ -142,7 +143,7 @@ def _layer_tensors(name: str, layer: nn.Module) -> dict[str, Stored]:
 
 
 def stored_tensor(name: str, tensor: Any) -> Stored:
-    """Convert a tensor to numpy, one of 16 bits to ("BF16" or "F16", uint16); named in errors."""
+    """Convert a tensor to numpy; 16-bit floats to ("BF16" or "F16", uint16). name: for errors."""
     if tensor.device.type != "cpu":
         raise RequestError(f"{name}: must be on the CPU, but is on {tensor.device}; move it there")
     if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
@@ -174,7 +175,7 @@ def _config(model: Any, ternary: dict[str, nn.Module]) -> dict[str, Any]:
 
 
 def compared(model: Any, loaded: loading.Model, n_layers: int) -> Exported:
-    """Compare logits of a few tokens: of a model of transformers and of its export."""
+    """Compare the logits of a few tokens between a model of transformers and its export."""
     engine = Engine(loaded, kv_dtype="f32")
     n = min(_PROMPT_TOKENS, model.config.max_position_embeddings)
     tokens = [(7 * i + 1) % model.config.vocab_size for i in range(n)]

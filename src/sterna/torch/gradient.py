@@ -1,4 +1,4 @@
-"""The gradient of a product's input, `grad_y W`, W packed: in floats, or of integers.
+"""The gradient of a product's input, `grad_y W` with packed W, in floats or in integers.
 
 grad: float32 [n, M], the gradient of y; codes, scale: tensors of W, [M, K], in a format f. The
 result is float32 [n, K].
@@ -21,8 +21,8 @@ from sterna.torch.tensors import packed_weight
 
 __all__ = ["of_floats", "of_integers"]
 
-_CHUNK_BYTES = 4 << 20  # of weights that are made at a time
-_MOST_ROWS = 1 << 16  # of W, that a product of integers sums over
+_CHUNK_BYTES = 4 << 20  # bytes of weights that are unpacked at a time
+_MOST_ROWS = 1 << 16  # rows of W that one integer product sums over
 _TURNED = ("i2", "i4", "i8")  # formats of W^T: the first that holds W's levels
 
 

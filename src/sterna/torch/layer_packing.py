@@ -19,14 +19,14 @@ from sterna.weights.storages.ternary_masters import SMALLEST
 __all__ = ["BITNET", "kind_of", "packed_layer"]
 
 BITNET = ("BitLinear", "AutoBitLinear")
-_BITNET_MODULE = "transformers.integrations.bitnet"  # known by name: it need not be there
+_BITNET_MODULE = "transformers.integrations.bitnet"  # compared by name: transformers may be missing
 _TERNARY = "i2"
 
 
 def kind_of(layer: nn.Module) -> str | None:
     """Linear, BitLinear or AutoBitLinear; None for all else, subclasses too.
 
-    What another class computes is its own affair, though it be a kind of nn.Linear.
+    A subclass of nn.Linear may compute anything, so it is not packed.
     """
     kind = type(layer)
     if kind is nn.Linear:

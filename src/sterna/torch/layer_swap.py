@@ -1,4 +1,4 @@
-"""A model's linear layers, swapped in place for packed ones."""
+"""Replaces a model's linear layers in place by packed ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Left", "Swapped", "Swaps", "accelerate", "owners_of"]
 
 
 class Swapped(NamedTuple):
-    """A layer that is packed now; kind: the class that it was of."""
+    """A replaced layer; kind: its former class."""
 
     name: str
     kind: str
@@ -25,7 +25,7 @@ class Swapped(NamedTuple):
 
 
 class Left(NamedTuple):
-    """A linear layer that was not swapped, and why."""
+    """A linear layer that was not replaced, and the reason."""
 
     name: str
     kind: str
@@ -40,7 +40,7 @@ class Swaps:
     left: tuple[Left, ...]
 
     def __str__(self) -> str:
-        """Count swapped layers by class and format, and the others with reasons."""
+        """Count replaced layers by class and format, and the others with reasons."""
         counts = Counter((s.kind, s.format) for s in self.swapped)
         made = ", ".join(f"{n} {kind} to {format}" for (kind, format), n in counts.items())
         line = f"swapped {len(self.swapped)} of {len(self.swapped) + len(self.left)} linear layers"
@@ -58,16 +58,16 @@ def accelerate(
     skip: Collection[str] = (),
     int8_gradient: bool = False,
 ) -> Swaps:
-    """Swap BitLinear, AutoBitLinear (of transformers) and nn.Linear for `SternaLinear`, in place.
+    """Replace BitLinear, AutoBitLinear (of transformers) and nn.Linear by `SternaLinear`, in place.
 
-    format: of nn.Linear, whose weights are rounded to it; without one they stay. skip: names of
-    layers, or their last parts, that stay whatever they are. int8_gradient: as `SternaLinear` has
-    it. BitNet's layers are ternary already, and become `i2`, which loses nothing. Left are layers
-    that share their weight with another module, such as a tied head, those with hooks, and those of
-    nn.TransformerEncoderLayer, which reads their weights itself. The packed layers are frozen, but
-    for their biases; gradients pass through them.
+    format: the format to which weights of nn.Linear are rounded; None leaves nn.Linear unchanged.
+    skip: names of layers, or their last parts, that are not replaced. int8_gradient: as in
+    `SternaLinear`. BitNet's layers are ternary and become `i2` without loss. These layers stay:
+    those that share their weight with another module, such as a tied head, those with hooks, and
+    those of nn.TransformerEncoderLayer, which reads their weights itself. The packed layers are
+    frozen, except their biases; gradients pass through them.
 
-    All layers are swapped or, where one is refused, none: RequestError or NonFiniteError names it.
+    All layers are replaced or, if one is refused, none: RequestError or NonFiniteError names it.
     """
     if not isinstance(model, nn.Module):
         raise RequestError(f"model: must be a torch.nn.Module, but got {type(model).__name__}")

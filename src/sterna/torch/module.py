@@ -25,10 +25,10 @@ class SternaLinear(nn.Module):
     before the bias is added. W is frozen; x and the bias have gradients.
 
     codes, scale: buffers, as `packed_tensors` makes them; bias: a parameter [M] or None; rms_norm:
-    what x goes through first, of BitNet layers with input norms, or None. int8_gradient: x's
-    gradient is a product of integers, too, of the gradient of y rounded to int8
-    (docs/how-to/pytorch.md has its error); may be set at any time. A state dict also has the
-    format's name, and a module takes only its own.
+    the norm of x, for BitNet layers with input norms, or None. int8_gradient: compute the gradient
+    of x as an integer product, too, from the gradient of y rounded to int8 (docs/how-to/pytorch.md
+    has its error); may be set at any time. A state dict also has the format's name, and a module
+    loads only states of its own format.
     """
 
     codes: Tensor
@@ -111,7 +111,7 @@ class SternaLinear(nn.Module):
                     f"bias: must have the dtype of x, but got {bias.dtype} for x of {y.dtype}; "
                     "convert the model"
                 )
-            bias = bias.to(y.dtype)  # as autocast does for torch's own layers
+            bias = bias.to(y.dtype)  # as in torch's own layers under autocast
         return y + bias
 
     def extra_repr(self) -> str:
@@ -137,7 +137,7 @@ class SternaLinear(nn.Module):
             )
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # All is looked at before anything is taken; torch itself compares the shapes.
+        # Everything is checked before anything is loaded; torch itself compares the shapes.
         if (name := state_dict.get(f"{prefix}_extra_state")) is not None:
             self.set_extra_state(name)
         codes = state_dict.get(f"{prefix}codes", self.codes)
@@ -159,6 +159,6 @@ class SternaLinear(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SternaLinear:
         scale = self.scale
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if self.scale.dtype != scale.dtype:  # model.bfloat16() is about x, and no rounding of W
+        if self.scale.dtype != scale.dtype:  # model.bfloat16() concerns x and must not round W
             self.scale = scale.to(self.scale.device)
         return self

@@ -3,12 +3,12 @@
     y [..., M] = x [..., K] W^T        linear(x, codes, scale, format, M, K, int8_gradient=False)
     x [..., K] = y [..., M] W          linear_backward(y, codes, scale, format, M, K, int8=False)
 
-W is two tensors that own what kernels read, and kernels read it where it lies:
+W consists of two tensors, which kernels read in place:
 
     codes   uint8 [tiles, bytes of a tile], those of a `PackedWeight`
     scale   float32 [rows of all tiles]; of groups uint8 [tiles, bytes]; of plain floats empty
 
-The operators take tensors, strings and numbers alone: torch.compile and torch.export see no Python.
+The operators take only tensors, strings and numbers, for torch.compile and torch.export.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ARGUMENTS = "codes, Tensor scale, str format, int M, int K"
 
 
 class _Memory:
-    """A tensor's memory as numpy sees it, without owning it."""
+    """A numpy view of a tensor's memory, which does not own it."""
 
     def __init__(self, t: Tensor, kind: str) -> None:
         where = (t.data_ptr(), True)
@@ -78,7 +78,7 @@ _MOST_SEEN = 1 << 14  # a view takes 0.5 KB, a model has some hundred
 
 
 def _kernels(codes: Tensor, scale: Tensor, format: str, M: int, K: int) -> _Kernels:
-    """Return the kernels' view of a weight's tensors; RequestError if they are not of it."""
+    """Return the kernels' view of a weight's tensors; RequestError unless they fit the format."""
     key = (
         codes.data_ptr(), codes.shape, codes.dtype, codes.is_contiguous(),
         scale.data_ptr(), scale.shape, scale.dtype, scale.is_contiguous(),
@@ -147,7 +147,7 @@ def _linear(
 ) -> Tensor:
     """y [..., M] of x [..., K], float32, bfloat16 or float16: computed in float32, rounded once.
 
-    int8_gradient: how `linear_backward` will compute; RequestError for formats that it is not for.
+    int8_gradient: how `linear_backward` computes; RequestError for formats that do not support it.
     """
     if int8_gradient:
         check_int8_gradient(format)
@@ -159,7 +159,7 @@ def _linear(
     rows = x if dtype == torch.float32 else x.float()
     if not rows.is_contiguous():
         rows = rows.contiguous()
-    # As many threads as torch has: a DataLoader's workers have one.
+    # As many threads as torch uses: a DataLoader's workers have one.
     threads = _threads(torch.get_num_threads())
     values = (rows.detach() if rows.requires_grad else rows).numpy()
     y = torch.from_numpy(ops.product(weight, f, values, isa, threads))
@@ -182,8 +182,8 @@ def _linear_backward(
 ) -> Tensor:
     """Compute the gradient of x [..., K] from that of y [..., M], y W, as gradient.py does.
 
-    The rounding of activations passes the gradient on unchanged (straight through). int8: a product
-    of integers, RequestError for formats that it is not for.
+    The rounding of activations passes the gradient on unchanged (straight through). int8: compute
+    an integer product; RequestError for formats that do not support it.
     """
     if int8:
         check_int8_gradient(format)
@@ -270,7 +270,7 @@ def linear(
     K: int,
     int8_gradient: bool = False,
 ) -> Tensor:
-    """Call `torch.ops.sterna.linear`, without torch's dispatch if nothing would see it.
+    """Call `torch.ops.sterna.linear`, without torch's dispatch if nothing observes it.
 
     The dispatch takes three times as long as the operator: autograd's key looks for a gradient, and
     Python objects are boxed.

@@ -1,4 +1,4 @@
-"""A model that Sterna runs, as modules and tensors by the names that transformers has for them."""
+"""Opens a model of Sterna as layers and tensors with transformers' names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["OpenedLayers", "open_layers"]
 
 
 class OpenedLayers(NamedTuple):
-    """layers: linear layers by their names; tensors: all else, float32, those of tables too."""
+    """layers: linear layers by name; tensors: all other tensors, float32, including tables."""
 
     layers: dict[str, SternaLinear]
     tensors: dict[str, Tensor]
@@ -89,7 +89,7 @@ class _Asked:
         return self._source.tensors
 
     def has(self, name: str) -> bool:
-        """Nothing that transformers' model does not have."""
+        """False: transformers' model has no further tensors."""
         return False
 
     def vector(self, name: str, *shape: int) -> Any:

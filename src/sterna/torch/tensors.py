@@ -1,4 +1,4 @@
-"""Packed weights as tensors of torch and back: codes and scales, in the memory where they lie."""
+"""Converts packed weights to torch tensors and back: codes and scales, without copies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALIGNMENT = 64  # bytes: a vector, as kernels load it, and how torch allocates
 def packed_tensors(packed: PackedWeight) -> tuple[Tensor, Tensor]:
     """Return (codes, scale) of a packed weight, as `torch.ops.sterna.linear` takes them.
 
-    They share the memory of the packed weight where that may be written to and is aligned.
+    They share the memory of the packed weight if it is writable and aligned.
     """
     f = packed.format
     rows = len(packed.codes) * f.tile_rows

@@ -1,4 +1,4 @@
-"""Products of training in bfloat16, for CPUs that multiply it, with the kernels' bits.
+"""Products of training in bfloat16, for CPUs with bfloat16 instructions, with the kernels' bits.
 
 y = (sum of levels q) (s s_x)    q: activations as integers, which like levels have 8 bits at
                                  most, that bfloat16 holds; sums below 2^24, that float32 holds:
@@ -19,7 +19,7 @@ from sterna.train.straight_through import Rounded
 __all__ = ["bf16_product", "is_exact"]
 
 _EXACT = 1 << 24  # integers up to here are floats
-_SMALLEST = 1e-5  # max |x| of a token counts with at least this (native/rowwise.h)
+_SMALLEST = 1e-5  # the least max |x| of a token (native/rowwise.h)
 
 
 def is_exact(rounded: Rounded) -> bool:
@@ -34,7 +34,7 @@ def is_exact(rounded: Rounded) -> bool:
 def bf16_product(x: Tensor, rounded: Rounded) -> Tensor:
     """y [..., M] = x [..., K] Ŵ^T with gradients, of x's dtype; of weights that are exact.
 
-    Fast where torch.backends.mkldnn.matmul.fp32_precision is "bf16"; the same bits where not.
+    Fast if torch.backends.mkldnn.matmul.fp32_precision is "bf16"; the bits are the same otherwise.
     """
     f = formats.get(rounded.format)
     levels, scale = rounded.levels.float(), rounded.scale.detach() * f.value

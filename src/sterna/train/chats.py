@@ -38,8 +38,8 @@ class Rows(NamedTuple):
 def examples(file: Path, tokenizer: Tokenizer, template: ChatTemplate | None) -> list[Example]:
     """Read the examples of a file, a JSON object a line: {"messages": [...]} or {"text": "..."}.
 
-    Training covers the assistant's answers of a conversation, each as the template writes it after
-    what opens an answer, and all of a text. Both end with the tokenizer's end. Raises
+    The loss covers all of a text, or the assistant's answers of a conversation, as the template
+    renders them after the opening of an answer. Both end with the tokenizer's end token. Raises
     ModelFormatError that names the line, and RequestError for messages without a template.
     """
     made = []
@@ -65,7 +65,7 @@ def _chat(messages: list[Any], tokenizer: Tokenizer, template: ChatTemplate) -> 
             continue
         before = tokenizer.encode(template.render(messages[:i], True), False) if i else []
         after = tokenizer.encode(template.render(messages[: i + 1], False), False)
-        # Where texts meet, tokens may join: those that agree are what comes before the answer.
+        # Tokens may join where texts meet: the common ones are those before the answer.
         begin = next(
             (k for k, (a, b) in enumerate(zip(before, after, strict=False)) if a != b),
             min(len(before), len(after)),
@@ -87,7 +87,8 @@ def _ended(example: Example, tokenizer: Tokenizer) -> Example:
 
 def rows_of(found: Sequence[Example], length: int) -> Rows:
     """Put examples into rows, one after the other. Positions begin anew with each example, which
-    sees only itself. One that does not fit begins a row; one that is longer than a row is cut.
+    attends only to itself. An example that does not fit begins a row; one that is longer than a row
+    is cut.
     """
     rows: list[list[Example]] = [[]]
     used = 0

@@ -13,7 +13,7 @@ from sterna.train.straight_through import Rounded, finite, straight_through
 
 __all__ = ["DenseShiftLinear", "S3Linear"]
 
-_START = 1e-3  # of latents: near zero, so that bits may still turn (DenseShift, section 4.3)
+_START = 1e-3  # of latents: near zero, so that bits may still flip (DenseShift, section 4.3)
 
 
 class _Reparametrised(QuantLinear):

@@ -1,4 +1,4 @@
-"""Ternary weights with a scale for each group of a row, and a rotation of inputs if wanted."""
+"""Ternary weights with a scale for each group of a row, and an optional rotation of inputs."""
 
 from __future__ import annotations
 

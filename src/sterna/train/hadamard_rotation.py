@@ -15,8 +15,8 @@ __all__ = ["Rotation"]
 class Rotation(graph.Rotation):
     """x -> H(signs * x) / sqrt(block), in blocks of the last dimension; it is orthogonal.
 
-    Weights that were rotated so, row by row, give the same products with rotated inputs: W x =
-    (R W) (R x). The sums have the order of Sterna's kernels, and so their bits.
+    Weights that were rotated in this way, row by row, give the same products with rotated inputs: W
+    x = (R W) (R x). The sums have the order of Sterna's kernels, and so their bits.
     """
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -58,7 +58,7 @@ class TrainingOptions:
     compiled: bool = False
 
     def part(self, step: int) -> float:
-        """Return the share of the highest learning rate that a step has, counted from 0."""
+        """Return a step's factor of the peak learning rate; steps are counted from 0."""
         rise = round(self.warmup * self.steps)
         if step < rise:
             return (step + 1) / rise
@@ -79,15 +79,15 @@ def train(
 ) -> list[float]:
     """Train the parameters of a model of transformers that have gradients; returns all losses.
 
-    folder: has the state after each `save_every` steps, from which the same call goes on, and
-    losses.tsv. A run that was interrupted and goes on has the bits of one that was not, on the same
-    machine with as many threads. start: the folder of an earlier run of these layers, with other
-    rows or settings, whose parameters and moments this one begins with. Raises RequestError for a
-    folder of another run, NonFiniteError where the loss is not finite.
+    folder: gets losses.tsv, and the state after every `save_every` steps, from which the same call
+    resumes. A resumed run has the bits of an uninterrupted one, on the same machine with as many
+    threads. start: the folder of an earlier run of these layers, with other rows or settings, whose
+    parameters and moments this one begins with. Raises RequestError for a folder of another run,
+    NonFiniteError where the loss is not finite.
     """
     torch.manual_seed(settings.seed)
     if settings.checkpointing:
-        old = "gradient_checkpointing_enable"  # deprecated where the other is there
+        old = "gradient_checkpointing_enable"  # deprecated if the other exists
         getattr(model, "activation_checkpointing_enable", getattr(model, old))()
     model.train()
     trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
@@ -166,14 +166,14 @@ def _step(
 
 
 def _loss(model: Any, tokens: Tensor, positions: Tensor, labels: Tensor) -> Tensor:
-    """Sum the nats of all tokens that are to be predicted."""
+    """Return the sum of the loss of all predicted tokens, in nats."""
     logits = model(input_ids=tokens, position_ids=positions, use_cache=False).logits
     flat = logits[:, :-1].flatten(0, 1).float()
     return nn.functional.cross_entropy(flat, labels[:, 1:].flatten(), reduction="sum")
 
 
 def _picked(count: int, settings: TrainingOptions, step: int) -> Tensor:
-    """Pick the rows of a step: each epoch has all, in an order that only its number decides."""
+    """Pick the rows of a step: each epoch has all rows, in an order given by its number."""
     picked: list[Tensor] = []
     place, missing = step * settings.batch, settings.batch
     while missing:

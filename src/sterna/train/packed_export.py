@@ -47,11 +47,12 @@ def export(
 ) -> Exported:
     """Write a model of transformers with low-bit layers as a packed folder for `sterna.LLM`.
 
-    Layers of `sterna.train`, SternaLinear (of formats whose levels stand for themselves), BitLinear
-    and AutoBitLinear keep their levels and scales; all else is kept in its dtype. tokenizer: one of
+    Layers of `sterna.train`, SternaLinear (of formats with integer levels), BitLinear and
+    AutoBitLinear keep their levels and scales; all else is kept in its dtype. tokenizer: one of
     transformers, saved in the same folder, or a folder, whose files are copied; LLM needs it. head:
     the weight format of the embedding and the head, default their own. `out` must be absent or
-    empty, and is whole or not there. Logits are compared with the model's before writing.
+    empty; it is written completely or not at all. Logits are compared with the model's before
+    writing.
 
     Raises RequestError or NonFiniteError, which name the layer, and UnsupportedModelError for an
     architecture that Sterna does not run.
@@ -190,7 +191,7 @@ class _Memory(Checkpoint):
 
 @dataclass
 class _Weights(CheckpointWeights):
-    """Those of a model in memory, whose low-bit layers are levels already."""
+    """The weights of a model in memory, whose low-bit layers are levels already."""
 
     levels: Mapping[str, Levels] = field(default_factory=dict)
 

@@ -40,7 +40,7 @@ class ParetoLinear(QuantLinear):
     is Ŵ / alpha beyond it, Ŵ / alpha - v within, and sign(v) of 1 bit; it is multiplied by
     1 / sqrt(weights of the matrix * largest level), as LSQ has it (arXiv 1902.08153, section 2.2).
 
-    Its activations are floats in ParetoQ, and int8 here, as they will be. The sign of 0 is 1.
+    Its activations are floats in ParetoQ, and int8 here, as in inference. The sign of 0 is 1.
     Exported as `i1`, `i2`, `i2p` and, of 3 and 4 bits, `i4`. The state is a ParetoQ checkpoint's:
     with `w_bits` in config.json (0 for 1.58) Sterna reads what save_pretrained writes.
     """

@@ -3,8 +3,8 @@
     y = S(x, Ŵ)      the kernels' sum, of x rounded to int8 where the format says so
     dL/dx = dL/dy Ŵ,  dL/dŴ = (dL/dy)^T x̂,  x̂: x as the kernels round it
 
-So a loss is that of the model that will run. On another device than the CPU the forward pass is
-x̂ Ŵ^T of floats: the same numbers, summed in another order.
+So the loss is that of the exported model. On other devices than the CPU, the forward pass is x̂ Ŵ^T
+in floats: the same numbers, summed in another order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["packed", "product", "rounded_activations"]
 
 
 def packed(rounded: Rounded) -> PackedWeight:
-    """Pack what kernels read; RequestError for a level or scale that the format lacks."""
+    """Pack weights for the kernels; RequestError for a level or scale that the format lacks."""
     return ops.pack(
         rounded.levels.detach().cpu().numpy(),
         rounded.scale.detach().cpu().numpy(),
@@ -49,9 +49,9 @@ def product(x: Tensor, rounded: Rounded) -> Tensor:
 
 
 def rounded_activations(x: Tensor, format: Format) -> Tensor:
-    """x [..., K] float32 as the kernels of a format round it: max |x| / 127, half to even.
+    """Return x, float32 [..., K], rounded as by a format's kernels: max |x| / 127, half to even.
 
-    Of a row, or of each 32 or 256 values of it where weights have scales in groups.
+    The maximum is that of a row, or of each 32 or 256 values if weights have scales in groups.
     """
     if not format.integer:
         return x

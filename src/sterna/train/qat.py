@@ -1,4 +1,4 @@
-"""A model's linear layers, swapped in place for those of training."""
+"""Replaces a model's linear layers in place by layers of training."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def prepare(
     make: Callable[[nn.Linear], QuantLinear],
     skip: Collection[str] = ("lm_head",),
 ) -> list[str]:
-    """Swap each nn.Linear for what `make` makes of it, in place; returns their names.
+    """Replace each nn.Linear by `make(layer)`, in place; return the names of the layers.
 
     make: such as `BitLinear.of`, or `lambda layer: ParetoLinear.of(layer, bits=2)`. skip: names, or
-    their last parts, of layers that stay floats. A layer that stands in several places is one layer
-    in all of them, and has the first one's name. All are swapped or, where one is refused, none:
-    RequestError or NonFiniteError names it, as does a layer whose weight another module has too.
+    their last parts, of layers that stay floats. A layer that is shared by several modules stays
+    shared, under its first name. All layers are replaced or, if one is refused, none: RequestError
+    or NonFiniteError names it. A layer that shares its weight with another module is refused.
     """
     owners = owners_of(model)
     made: dict[str, QuantLinear] = {}

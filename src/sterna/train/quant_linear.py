@@ -19,14 +19,14 @@ __all__ = ["QuantLinear"]
 
 
 class QuantLinear(nn.Module, ABC):
-    """y [..., M] = S(x, Ŵ) + bias, Ŵ what `rounded` makes of the parameters, S Sterna's product.
+    """y [..., M] = S(x, Ŵ) + bias, where Ŵ is `rounded`'s result and S is Sterna's product.
 
     The forward pass is that of inference, in training and in eval: the bits of `ops.linear` on the
     exported weight, on every CPU. Without gradients the weight is packed once, until a parameter
     changes.
 
     weight: float masters [M, K]; bias: [M] or None; rms_norm: a norm that x goes through first, of
-    models with input norms, or None; rotation: what x is rotated by, or None.
+    models with input norms, or None; rotation: the rotation of x, or None.
     """
 
     weight: Tensor
@@ -70,7 +70,7 @@ class QuantLinear(nn.Module, ABC):
 
     @abstractmethod
     def rounded(self) -> Rounded:
-        """Return the weights as they are now; NonFiniteError if training diverged, RequestError."""
+        """Return the rounded weights; NonFiniteError if training diverged, RequestError."""
 
     def packed(self) -> PackedWeight:
         """Pack the weights for `sterna.ops`, and for export."""
@@ -120,5 +120,5 @@ class QuantLinear(nn.Module, ABC):
         return self._packed[1]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the packed weight out: copies and pickles pack their weight themselves."""
+        """Leave the packed weight out: copies and pickles pack their own."""
         return {**self.__dict__, "_packed": None, "held": None}

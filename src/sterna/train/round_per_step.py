@@ -17,10 +17,11 @@ __all__ = ["round_per_step"]
 
 @contextmanager
 def round_per_step(model: nn.Module, bf16: bool = False) -> Iterator[None]:
-    """Inside, layers that train have the weights that their masters were rounded to before it.
+    """Within the context, training layers use weights that were rounded from their masters at its
+    start.
 
-    At its end their gradients go on to the masters. bf16: torch's products in bfloat16, and those
-    of layers as `sterna.train.bf16_product` has them, where these have the kernels' bits.
+    At its end, the gradients are passed to the masters. bf16: torch's products in bfloat16, and
+    those of layers as `sterna.train.bf16_product` has them, where these have the kernels' bits.
     """
     layers = [m for m in model.modules() if isinstance(m, QuantLinear) and m.trains]
     made = [layer.rounded() for layer in layers]

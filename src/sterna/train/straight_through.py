@@ -1,4 +1,4 @@
-"""What all quantisers of training share: rounding that passes gradients on, and exact means."""
+"""Shared code of the training quantisers: straight-through rounding, and exact means."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A torch module where `sterna.evaluate` takes an LLM: the same texts and questions and sums."""
+"""A torch module for `sterna.evaluate` instead of an LLM, with the same arithmetic of scores."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ class TorchModel:
         return Score(float(logprobs.sum(dtype=np.float64)), greedy)
 
     def _scored(self, tokens: list[int], start: int) -> tuple[npt.NDArray[np.float32], Tensor]:
-        """Return log-probabilities of tokens from `start` on, and the likeliest in their places."""
+        """Return log-probabilities of tokens from `start` on, and the likeliest tokens."""
         if start >= len(tokens):
             return np.zeros(0, np.float32), torch.zeros(0, dtype=torch.int64)
         training = self.model.training
         # transformers compiles pieces of its BitLinear, which takes a compiler and a minute.
         with torch.no_grad(), torch.compiler.set_stance("force_eager"):
-            # The last token is scored, and read by none.
+            # The last token is scored, but is not an input.
             logits = self.model.eval()(torch.tensor([tokens[:-1]]), use_cache=False).logits[0]
         self.model.train(training)
         scores = logits[start - 1 :].double().log_softmax(-1)

@@ -20,11 +20,12 @@ _FOUR_BITS = tuple(range(-8, 8))
 
 
 def unpack_for_training(model: nn.Module) -> list[str]:
-    """Swap each SternaLinear for a ParetoLinear of the same weights, in place; returns their names.
+    """Replace each SternaLinear by a ParetoLinear of the same weights, in place; return the names.
 
-    A packed model has lost its masters, so training goes on from its levels and scales. The new
-    layers round to these levels; scales become trained ones, to a float32's last bit. Formats may
-    have binary, ternary, i2p's or i4's levels, without groups; RequestError names another layer.
+    A packed model has lost its masters, so training starts from its levels and scales. The new
+    layers round to these levels, and their trained scales start from the scales, up to a float32's
+    last bit. Formats may have binary, ternary, i2p's or i4's levels, without groups; RequestError
+    names another layer.
     """
     packed = {n: m for n, m in model.named_modules() if isinstance(m, SternaLinear)}
     made = {name: _trainable(name, layer) for name, layer in packed.items()}

@@ -25,7 +25,7 @@ class Made(NamedTuple):
 
 
 class FormatFallback(NamedTuple):
-    """Matrices that have the format `taken` in the place of `asked`."""
+    """Matrices that have the format `taken` instead of `asked`."""
 
     asked: Format
     taken: str

@@ -1,4 +1,4 @@
-"""What an architecture asks a source of weights for: linear layers, and the places of experts."""
+"""The requests of an architecture to a source of weights: linear layers, and places of experts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A weight in another format: one rule says what is kept and what is rounded.
+"""Converts a weight to another format: one rule decides between keeping and rounding.
 
 Loading a packed model in another format, conversion and GGUF export all follow it. Rows are taken
 in pieces of bounded size.
@@ -127,7 +127,7 @@ class Rows:
     squares: F32 | None = None
     losses: list[Loss] = field(default_factory=list)
     _codes: npt.NDArray[np.uint8] = field(init=False)
-    _scales: list[tuple[int, npt.NDArray[Any]]] = field(default_factory=list)  # of so many rows
+    _scales: list[tuple[int, npt.NDArray[Any]]] = field(default_factory=list)  # (rows, scales)
     _waiting: list[npt.NDArray[Any]] = field(default_factory=list)  # rows that fill no tile yet
     _done: int = 0
 

@@ -204,7 +204,7 @@ class PackedWeights:
     ) -> list[tuple[str, int]]:
         """Return the modules that hold the parts, each with the number of its rows.
 
-        rows_of: the rows that a packed weight has for so many rows of parts.
+        rows_of: the rows of a packed weight for this many rows of parts.
         """
         if f"{name}.0" not in self.modules:
             return [(name, sum(part.M for part in parts))]

@@ -1,4 +1,4 @@
-"""`BatchRunner`: answers batches while no client wants anything."""
+"""`BatchRunner`: answers batches while no client waits for an answer."""
 
 from __future__ import annotations
 

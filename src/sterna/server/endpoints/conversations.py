@@ -21,7 +21,7 @@ MAX_ITEMS = 20
 
 
 class ConversationRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The first items of a conversation, and what the client wants to remember of it."""
+    """The first items of a conversation, and the client's metadata."""
 
     items: list[dict[str, Any]] | None = None
     metadata: dict[str, Any] | None = None
@@ -53,7 +53,7 @@ async def retrieve(request: Request) -> Response:
 
 
 async def update(request: Request) -> Response:
-    """Replace what the client remembers of a conversation."""
+    """Replace the client's metadata of a conversation."""
     body, found = await read(request, ConversationRequest), _stored(request)
     made = {**found.body, "metadata": body.metadata or {}}
     service_of(request).conversations.put(made["id"], found.key, found.items, made)

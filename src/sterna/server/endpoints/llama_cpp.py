@@ -129,7 +129,7 @@ class LlamaResponder:
         return {"id": found.token, **chat_logprob(tokenizer, found, self.body.n_probs)}
 
     def _ended(self, done: Completion) -> dict[str, Any]:
-        """Return what the last chunk, or the whole answer, says next to the text."""
+        """Return the fields of the last chunk, or of the whole answer, except the text."""
         stats, kinds = done.stats, {"length": "limit", "stop": "eos"}
         computed, word = stats.n_prompt - stats.n_cached, done.stop_string
         kind = "word" if word is not None else kinds.get(done.finish_reason, "limit")

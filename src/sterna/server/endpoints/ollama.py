@@ -174,7 +174,7 @@ class OllamaResponder:
         return {**head, "response": message.get("content", ""), **told, "done": False, **more}
 
     def _ended(self) -> dict[str, Any]:
-        """Return what the last line says of the answer."""
+        """Return the fields about the answer in the last line."""
         loading = round(self.active.loading_s * NS)
         done = self.active.completions
         if not done:

@@ -105,7 +105,7 @@ async def show(request: Request) -> Response:
 
 
 async def pull(request: Request) -> Response:
-    """Say that a served model is there; nothing is downloaded for a client."""
+    """Confirm that a model is served; nothing is downloaded for a client."""
     _name(service_of(request), await read(request, Named))
     return as_json({"status": "success"})
 

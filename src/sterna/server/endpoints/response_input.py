@@ -1,4 +1,4 @@
-"""/v1/responses/ID/input_items and /v1/responses/input_tokens: what a response answers."""
+"""/v1/responses/ID/input_items and /v1/responses/input_tokens: inputs and their tokens."""
 
 from __future__ import annotations
 

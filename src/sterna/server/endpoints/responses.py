@@ -269,7 +269,7 @@ def all_items(body: ResponsesRequest, service: Service, key: str) -> list[dict[s
 
 
 def new_items(body: ResponsesRequest) -> list[dict[str, Any]]:
-    """Return the items of a request; a text is what the user says."""
+    """Return the items of a request; a text becomes a message of the user."""
     given = body.input
     return [{"role": "user", "content": given}] if isinstance(given, str) else given
 

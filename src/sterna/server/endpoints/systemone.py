@@ -77,7 +77,7 @@ async def _decided(
 
 
 def _options(name: str, question: Question) -> dict[str, str]:
-    """Return the options with what they mean; none for a plain yes or no. ApiError 400."""
+    """Return the options with their descriptions; none for a plain yes or no. ApiError 400."""
     where, given = f"questions.{name}.criteria", question.criteria
     if question.type == "noul":
         if not given:
@@ -95,7 +95,7 @@ def _options(name: str, question: Question) -> dict[str, str]:
 
 
 def _text(value: Any) -> str:
-    """Return a text as it is, nothing as an empty one, and any other value as JSON."""
+    """Return a text unchanged, null as an empty text, and any other value as JSON."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -44,7 +44,7 @@ class JsonReader:
 class TaggedReader:
     """Reads arguments between tags, one at a time.
 
-    after: the text behind the last argument. schema: of the arguments.
+    after: the text after the last argument. schema: of the arguments.
     """
 
     def __init__(self, form: TaggedArguments, after: str, schema: Mapping[str, Any]) -> None:

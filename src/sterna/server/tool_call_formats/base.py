@@ -15,7 +15,7 @@ from sterna.engine.decoding.grammars import NO_FRAME, Frame, Messages
 
 __all__ = ["Nesting", "ToolCallFormat", "ToolCallParser", "ToolCallPart"]
 
-#: A call whose name does not come within so many characters is read only when it is complete.
+#: If a call's name does not come within this many characters, the call is read when complete.
 HEAD_CHARS = 1024
 #: Characters to skip between calls, and before the first of a list.
 SEPARATORS, OPENINGS = " \t\r\n;,]", " \t\r\n["
@@ -38,13 +38,13 @@ class ToolCallFormat:
     """Calls as JSON objects with a name and arguments.
 
     Attributes:
-        trigger: what the model writes first, text or a special token.
+        trigger: the first text or special token of a call.
         begin, end: the text around the arguments of a call; {} is the name as JSON.
         opens: how calls may begin in an answer, whose text has no special tokens.
         closes: how they end; "" is the end of the answer.
         key: the key of the arguments.
         within: whether the trigger is part of the JSON object.
-        frame: what stands around calls.
+        frame: the text around calls.
         messages: how the answer is divided, if it consists of messages with headers.
     """
 
@@ -60,14 +60,14 @@ class ToolCallFormat:
 
     @property
     def marks(self) -> str:
-        """All texts whose special tokens the parser has to see."""
+        """All markers whose special tokens must reach the parser."""
         messages = self.messages
         headers = [messages.separator, messages.thought, messages.content] if messages else []
         frame = (self.frame.opens, self.frame.separator, self.frame.closes)
         return "\n".join([self.trigger, self.begin, self.end, *frame, *headers])
 
     def message(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Return a message with calls in the form that the chat template wants."""
+        """Return a message with calls in the form that the chat template reads."""
         return message
 
     def tool_call(self, name: str, schema: Mapping[str, Any], strict: bool) -> ToolCall:

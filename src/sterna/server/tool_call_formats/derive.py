@@ -97,7 +97,7 @@ def _tool(name: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Parts:
-    """The texts before a call's name, between it and the arguments, and behind these."""
+    """The texts before a call's name, between it and the arguments, and after the arguments."""
 
     before: str
     between: str
@@ -143,7 +143,7 @@ def _with_json(probes: _Probes, one: str, two: str | None) -> LayoutFormat | Non
 
 
 def _json_at(text: str, at: int) -> tuple[int, int] | None:
-    """Find the probe's arguments as JSON behind a place; returns where they begin and end."""
+    """Find the probe's arguments as JSON after a position; returns their begin and end."""
     while (at := text.find("{", at)) >= 0:
         try:
             value, end = json.JSONDecoder().raw_decode(text, at)
@@ -202,7 +202,7 @@ def _with_keywords(probes: _Probes, one: str, two: str | None) -> LayoutFormat |
 
 
 def _with_tags(probes: _Probes, one: str, two: str | None) -> LayoutFormat | None:
-    """Derive calls whose arguments stand between tags."""
+    """Derive calls with arguments between tags."""
     tagged = _tags(one)
     if tagged is None:
         return None

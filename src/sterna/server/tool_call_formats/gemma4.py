@@ -1,4 +1,4 @@
-"""Gemma 4: call:name{key:value,…}, whose texts stand between special tokens."""
+"""Gemma 4: call:name{key:value,…}, with texts between special tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Granite 3, whose template does not write calls: a list of JSON objects behind a token."""
+"""Granite 3, whose template does not write calls: a list of JSON objects after a token."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _CHANNEL, _MESSAGE = "<|channel|>", "<|message|>"
 
 @dataclass(frozen=True)
 class HarmonyFormat(LayoutFormat):
-    """The recipient of a call stands in the channel's header, or before it as in the template."""
+    """The recipient of a call is in the channel's header, or before it as in the template."""
 
     def tool_calls(self, name: str, schema: Mapping[str, Any], strict: bool) -> Iterator[ToolCall]:
         """Yield the rules of both places of the recipient."""

@@ -89,7 +89,7 @@ class LayoutFormat(ToolCallFormat):
         return f"{begin}{json.dumps(arguments, ensure_ascii=False)}{self.end}"
 
     def arguments_reader(self, schema: Mapping[str, Any]) -> ArgumentsReader:
-        """Make what reads the arguments of a call."""
+        """Make the reader of a call's arguments."""
         after = self.end or self.frame.separator or self.frame.closes
         if self.reader:
             return self.reader(after, schema)
@@ -190,7 +190,7 @@ class LayoutParser(ToolCallParser):
         return rest.startswith((start, *self._layout.opens)) and len(rest) < HEAD_CHARS
 
     def _end(self, found: list[ToolCallPart]) -> None:
-        """End the calls; what is held is text."""
+        """End the calls; the held text is content."""
         if self._count:
             self._leave("" if self.cut else self._held)
         else:
@@ -219,7 +219,7 @@ class LayoutParser(ToolCallParser):
         return done
 
     def _tail(self, found: list[ToolCallPart], final: bool) -> bool:
-        """Skip what stands behind the arguments; the answer may end before it."""
+        """Skip the text after the arguments; the answer may end before it."""
         after, rest = self._layout.end.strip(_SPACE), self._held.lstrip(_SPACE)
         pattern = "".join(_GROUPS.get(p, re.escape(p)) for p in _HOLES.split(after))
         matched = re.match(pattern, rest)

@@ -38,7 +38,7 @@ class NestedReader:
 
 
 def _inside(parts: list[str], at: int, given: Any, whole: Mapping[str, Any]) -> tuple[Any, int]:
-    """Read a value whose parts begin behind its opening tag; returns it, and where it ends."""
+    """Read a value whose parts begin after its opening tag; returns it, and its end."""
     schema, members = resolved(given, whole), list[tuple[str, Any]]()
     at += 1
     properties = schema.get("properties")

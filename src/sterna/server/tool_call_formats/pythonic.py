@@ -12,7 +12,7 @@ from sterna.server.tool_call_formats.arguments_readers import finite
 
 __all__ = ["PYTHONIC", "PythonReader"]
 
-#: Arguments by keyword, behind "f(".
+#: Arguments by keyword, after "f(".
 PYTHONIC = SpelledValues("{}=")
 _NAMES = {"true": True, "false": False, "null": None}
 
@@ -50,7 +50,7 @@ class PythonReader:
 
 
 def _arguments(text: str) -> str:
-    """Return keyword arguments as a JSON object; {} for what is none."""
+    """Return keyword arguments as a JSON object; {} if there are none."""
     try:
         call = ast.parse(f"f({text})", mode="eval").body
         found = {word.arg: _value(word.value) for word in getattr(call, "keywords", ())}

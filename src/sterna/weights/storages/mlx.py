@@ -18,7 +18,7 @@ from sterna import formats
 from sterna.weights.storages.base import F32, TERNARY, Floats, Layer, Levels
 from sterna.weights.storages.integers import WORD_BITS
 
-#: Formats with minima of codes of so many bits, those of the longest groups first.
+#: Formats with minima, by the bits of a code, those of the longest groups first.
 AFFINE: dict[int, tuple[str, ...]] = {2: ("q2_0", "q4_1"), 3: ("q4_1",), 4: ("q4_1",), 5: ("q5_1",)}
 BITS = (2, 3, 4, 5, 6, 8)
 

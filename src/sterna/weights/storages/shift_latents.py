@@ -25,7 +25,7 @@ def recognises(layer: Layer) -> bool:
 
 
 def read(layer: Layer) -> Levels:
-    """Read the powers of two that the latents stand for."""
+    """Read the powers of two that the latents represent."""
     M, K = layer.shape
     count = next(t for t in range(1, MAX_SHIFTS + 2) if not layer.has(f"w_{t}")) - 1
     zero = layer.has("w_sparse")
