@@ -115,8 +115,11 @@ def command() -> None:
 @click.option(
     "--zeros",
     metavar="up=RATE,down=RATE",
-    help="Give a random relu2 model closed gates and zeros before `down` at these rates, such as "
-    "up=.68,down=.83, and run each test with the weights that meet them read and left out.",
+    help=(
+        "Give a random relu2 model closed gates and zeros before `down` at these rates, such as "
+        "up=.68,down=.83, and run each test twice: reading and skipping the weights whose input "
+        "is zero."
+    ),
 )
 @kv_dtype_option
 @deterministic_option

@@ -27,10 +27,14 @@ def constraint_options(function: Any) -> Any:
             metavar="FILE|JSON",
             help="The answer is JSON of this schema (docs/how-to/constrain.md).",
         ),
-        click.option("--regex", help="The answer is a text that this matches as a whole."),
-        click.option("--choice", multiple=True, help="The answer is one of these; to be repeated."),
+        click.option("--regex", help="The answer must match this regular expression as a whole."),
         click.option(
-            "--grammar", metavar="FILE|TEXT", help="The answer is a text of this Lark grammar."
+            "--choice",
+            multiple=True,
+            help="The answer is one of these texts; repeat it for each.",
+        ),
+        click.option(
+            "--grammar", metavar="FILE|TEXT", help="The answer must match this Lark grammar."
         ),
     )
     for option in reversed(options):

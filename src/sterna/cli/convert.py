@@ -35,7 +35,7 @@ def places(function: Any) -> Any:
         i2s_option,
         head,
         offline_option,
-        click.option("--force", is_flag=True, help="Replace a model that is at DST."),
+        click.option("--force", is_flag=True, help="Replace an existing model at DST."),
         click.argument("dst", type=click.Path(path_type=Path)),
         click.argument("src"),
     ):

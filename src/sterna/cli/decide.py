@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     "files",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="A text that the questions are about; may be repeated. Default: what is piped in.",
+    help="A text for the questions; may be repeated. Default: stdin.",
 )
 @click.option(
     "--option",
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 @click.option(
     "--neutral",
     metavar="TEXT",
-    help="A text that says nothing, such as N/A: what is likely after it anyway is taken away.",
+    help="A neutral text, such as N/A, whose log-probabilities are subtracted.",
 )
 @click.option(
     "--normalise",

@@ -25,12 +25,14 @@ AT_ONCE = 64  # texts between two updates of the progress bar
 @click.argument("texts", nargs=-1)
 @model_options
 @click.option("--prompt-name", help="One of the model's prompts, such as query, before each text.")
-@click.option("--prompt", help="Another prompt before each text.")
+@click.option("--prompt", help="A text before each text, instead of a named prompt.")
 @click.option(
     "--pooling",
     type=click.Choice(["last", "mean", "cls"]),
-    help="Use the last token's values, the mean of all or the first one's, if the model's files do "
-    "not say.",
+    help=(
+        "How to pool: the last token, the mean of all or the first token (cls), if the model's "
+        "files do not say."
+    ),
 )
 @click.option(
     "--output",

@@ -37,13 +37,19 @@ MEASURED = ("gb_s", "fraction_of_bandwidth", "gops", "fraction_of_peak")
 @click.command(short_help="Show weight formats: bits, scales, and speed on this machine.")
 @click.option("--formats", "names", type=NAMES, help="Weight formats; default: all.")
 @click.option("--shape", default="4096x4096", show_default=True, help="The matrix, MxK.")
-@click.option("--n", default=512, show_default=True, type=click.IntRange(2), help="Tokens of GOPS.")
+@click.option(
+    "--n",
+    default=512,
+    show_default=True,
+    type=click.IntRange(2),
+    help="Tokens of the matrix product for GOPS.",
+)
 @click.option("--repeat", type=int, default=3, show_default=True, help="Rounds; medians count.")
 @click.option(
     "--measure/--no-measure",
     default=False,
     show_default=True,
-    help="Whether to time them: some fifteen seconds a format.",
+    help="Measure their speed, about fifteen seconds per format.",
 )
 @isa_option
 @threads_options

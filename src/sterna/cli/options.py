@@ -71,9 +71,11 @@ deterministic_option: Option = click.option(
 activations_option: Option = click.option(
     "--activations",
     type=click.Choice(["int8", "int8x2"]),
-    help="What integer layers round their inputs to: int8; or int8x2 (15 bits and a sign), nearly "
-    "the results of floats for models trained without rounding, with slower prompts. Default: "
-    "int8.",
+    help=(
+        "How integer layers round their inputs: to int8, or to int8x2 (15 bits and a sign), which "
+        "gives nearly the results of floats for models trained without rounding, with slower "
+        "prompts. Default: int8."
+    ),
 )
 
 
@@ -127,8 +129,10 @@ run_options: Option = combined(
     click.option(
         "--mmproj",
         metavar="FILE",
-        help="File of the tower of a GGUF file's model, for images; off: none, also of a folder. "
-        "Default: the one next to it with mmproj in its name.",
+        help=(
+            "File of the vision tower of a GGUF model; off: no tower, for folders, too. Default: "
+            "the file next to the model with mmproj in its name."
+        ),
     ),
     click.option(
         "--tower-format",
@@ -161,8 +165,10 @@ model_options: Option = combined(
 chat_template_option: Option = click.option(
     "--chat-template",
     metavar="FILE|NAME",
-    help="Chat template in place of the model's own: a Jinja file, or chatml, gemma, llama2, "
-    "llama3, mistral, phi3 or zephyr.",
+    help=(
+        "Chat template instead of the model's own: a Jinja file, or chatml, gemma, llama2, "
+        "llama3, mistral, phi3 or zephyr."
+    ),
 )
 
 drafting_options: Option = combined(

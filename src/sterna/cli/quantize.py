@@ -45,9 +45,11 @@ COLUMNS = {name: name for name in ("tensor", "MxK", "from", "to", *FIGURES)}
 @click.option(
     "--calibrate",
     type=click.Path(path_type=Path, dir_okay=False),
-    help='A text like those of the model\'s use, or JSON Lines of {"text"} or {"messages"} (named '
-    ".jsonl): rounding favours weights that meet large inputs. Every fifth piece is held out, and "
-    "the report has its perplexity.",
+    help=(
+        'A text that resembles the intended inputs, or JSON Lines of {"text"} or '
+        '{"messages"} (named .jsonl): rounding favours weights with large inputs. Every fifth '
+        "piece is held out, and the report has its perplexity."
+    ),
 )
 @click.option(
     "--calibrate-tokens",

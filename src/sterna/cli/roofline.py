@@ -54,7 +54,7 @@ MARKDOWN = {
     "--shape",
     default="13824x2560",
     show_default=True,
-    help="The matrix for measuring what is reached.",
+    help="The matrix for measuring the reached speed.",
 )
 @click.option("--repeat", type=int, default=3, show_default=True, help="Runs; medians count.")
 @deterministic_option

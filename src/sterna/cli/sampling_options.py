@@ -18,7 +18,7 @@ _NUMBERS: dict[str, tuple[type[int] | type[float], str]] = {
     "top_p": (float, "Sample among the likeliest tokens whose probabilities reach p."),
     "min_p": (float, "Drop tokens below this share of the likeliest one's probability."),
     "repetition_penalty": (float, "Above 1, repeat less; 1: off."),
-    "max_tokens": (int, "Tokens of the answer at most."),
+    "max_tokens": (int, "The most tokens of the answer."),
     "seed": (int, "The same seed gives the same text. Default: a random one."),
 }
 #: The type that reads each of them.

@@ -127,7 +127,7 @@ def duration(value: str | float) -> float:
     type=click.FloatRange(1, 1e6),
     default=100.0,
     show_default=True,
-    help="How long a step should take while a client waits for the next token.",
+    help="Intended time of a step while a client waits for the next token.",
 )
 @click.option(
     "--cache-ram",
@@ -160,7 +160,7 @@ def duration(value: str | float) -> float:
 @click.option(
     "--keep-alive",
     type=duration,
-    help="Unload a model that was unused for so long; default: never.",
+    help="Unload a model after this time without use; default: never.",
 )
 @click.option(
     "--max-loaded",
@@ -184,7 +184,7 @@ def duration(value: str | float) -> float:
     "--reasoning-budget",
     type=click.IntRange(-1),
     default=-1,
-    help="Tokens of reasoning, then it is closed; 0: none; default: -1, no limit.",
+    help="The most tokens of reasoning; 0: none; default: -1, no limit.",
 )
 @click.option(
     "--header-timeout",
@@ -205,7 +205,7 @@ def duration(value: str | float) -> float:
     type=duration,
     default="30",
     show_default=True,
-    help="Time for a client to read what was sent, before it is disconnected.",
+    help="Time in which a client must read the data sent to it; slower clients are disconnected.",
 )
 @click.option(
     "--shutdown-timeout",
@@ -259,7 +259,7 @@ def duration(value: str | float) -> float:
 @click.option(
     "--strict-requests",
     is_flag=True,
-    help="Refuse unknown fields of requests; default: leave them out, with a warning.",
+    help="Refuse unknown fields of requests; default: ignore them, with a warning.",
 )
 @drafting_options
 def command(

@@ -26,7 +26,7 @@ from sterna.errors import RequestError
 @click.option("--lr", type=click.FloatRange(0, 1, min_open=True), default=3e-4, show_default=True)
 @click.option(
     "--length", type=click.IntRange(8, 1 << 20), default=512, show_default=True,
-    help="Tokens of a row, which has several chats.",
+    help="Tokens of a row, which may hold several chats.",
 )  # fmt: skip
 @click.option(
     "--batch", type=click.IntRange(1, 4096), default=1, show_default=True, help="Rows of a step."
@@ -37,13 +37,15 @@ from sterna.errors import RequestError
     "--at-once", type=click.IntRange(0, 4096), default=0,
     help="Rows of a step to compute together; fewer save memory. Default: all.",
 )  # fmt: skip
-@click.option("--bf16", is_flag=True, help="Multiply in bfloat16, on CPUs that can.")
+@click.option(
+    "--bf16", is_flag=True, help="Multiply in bfloat16, on CPUs with instructions for it."
+)
 @click.option(
     "--compile", "compiled", is_flag=True, help="Use torch.compile: takes a minute, then is faster."
 )
 @click.option(
     "--save-every", type=click.IntRange(1), default=50, show_default=True,
-    help="Steps between two saves of the state, from which a run can go on.",
+    help="Steps between two saves of the state, from which a run can resume.",
 )  # fmt: skip
 @click.option("--threads", type=click.IntRange(1, 1024), help="Threads of torch and Sterna.")
 @click.option(

@@ -59,8 +59,8 @@ class _Shape(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 @isa_option
 @click.option("--threads", type=int, help="Threads; default: the usable cores.")
 @click.option("--repeat", type=int, default=5, show_default=True, help="Rounds; medians count.")
-@click.option("--list", "as_list", is_flag=True, help="Only show what was tuned on this CPU.")
-@click.option("--delete", is_flag=True, help="Forget what was tuned on this CPU.")
+@click.option("--list", "as_list", is_flag=True, help="Only show the tuning results of this CPU.")
+@click.option("--delete", is_flag=True, help="Delete the tuning results of this CPU.")
 @json_option
 def command(
     kernels: tuple[str, ...],
