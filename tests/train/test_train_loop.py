@@ -85,11 +85,11 @@ def test_rows_in_parts_have_the_gradients_of_the_whole() -> None:
 
 def test_epochs_have_each_row_once() -> None:
     """Whatever the batch, and across the edges of epochs."""
-    from sterna.train.loop import _picked
+    from sterna.train.loop import _rows_of_step
 
     for batch in (1, 4, 7, 23):
         settings = TrainingOptions(10, batch=batch)
-        order = torch.cat([_picked(7, settings, step) for step in range(-(-28 // batch))])
+        order = torch.cat([_rows_of_step(7, settings, step) for step in range(-(-28 // batch))])
         for epoch in order[:28].split(7):
             assert sorted(epoch.tolist()) == list(range(7))
         assert not torch.equal(order[:7], order[7:14])

@@ -93,11 +93,11 @@ def finished(
         "worst_tensor": worst and worst.name,
         "worst_relative_rms_error": worst.relative_rms if worst else 0.0,
         "moved_zeros": sum(loss.moved_zeros for loss in losses),
-        "replaced": _replaced(format, head, losses),
+        "replaced": _fallback_lines(format, head, losses),
     }
 
 
-def _replaced(format: str | None, head: str | None, losses: list[Any]) -> list[str]:
+def _fallback_lines(format: str | None, head: str | None, losses: list[Any]) -> list[str]:
     """Return lines with the names of matrices that could not have the format."""
     from sterna.convert import weight_format
     from sterna.weights.format_fallback import Made, format_fallbacks

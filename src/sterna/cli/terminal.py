@@ -51,7 +51,7 @@ def status(text: str) -> Iterator[Callable[[str], None]]:
     Yields a function that replaces the text.
     """
     if not sys.stderr.isatty():
-        with _told(text) as say:
+        with _progress_lines(text) as say:
             yield say
         return
     from rich.text import Text
@@ -61,7 +61,7 @@ def status(text: str) -> Iterator[Callable[[str], None]]:
 
 
 @contextlib.contextmanager
-def _told(text: str) -> Iterator[Callable[[str], None]]:
+def _progress_lines(text: str) -> Iterator[Callable[[str], None]]:
     """Print the latest text to stderr every PROGRESS_S seconds."""
     latest, over, began = [text], threading.Event(), time.monotonic()
 

@@ -267,7 +267,7 @@ class _Writing:
         for item in self._plan.items.values():
             rows = self._rows(item)
             for t in self._tensors[item.name]:
-                yield _write_rows(writer, file, self._taken(rows, t), t.heading)
+                yield _write_rows(writer, file, self._rows_of_tensor(rows, t), t.heading)
             done += item.M * item.K
             if progress is not None:
                 progress(done, self._plan.n_weights)
@@ -292,7 +292,7 @@ class _Writing:
                 else:
                     yield np.ascontiguousarray(f.encode(levels)).view(np.uint8)
 
-    def _taken(self, rows: _Rows, t: _Tensor) -> Iterator[npt.NDArray[np.uint8]]:
+    def _rows_of_tensor(self, rows: _Rows, t: _Tensor) -> Iterator[npt.NDArray[np.uint8]]:
         """Yield the rows of a tensor; q and k get the order of interleaved rotations."""
         if not t.permuted:
             yield from rows.take(t.M)

@@ -175,7 +175,7 @@ class SternaLM(TemplateLM):
 
         def asked() -> Iterator[EngineRequest]:
             for i, request in enumerate(requests):
-                tokens, options = self._asked(*request.args)
+                tokens, options = self._prompt_and_options(*request.args)
                 one = self.llm.requests.make(tokens, options)
                 places[one.id] = i
                 yield one
@@ -190,7 +190,9 @@ class SternaLM(TemplateLM):
                 bar.update()
         return results
 
-    def _asked(self, context: str, asked: dict[str, Any]) -> tuple[list[int], dict[str, Any]]:
+    def _prompt_and_options(
+        self, context: str, asked: dict[str, Any]
+    ) -> tuple[list[int], dict[str, Any]]:
         """Return a request's prompt, and its options as those of `LLM.generate`."""
         until = asked.get("until") or []
         length = int(asked.get("max_gen_toks") or asked.get("max_new_tokens") or self.max_gen_toks)

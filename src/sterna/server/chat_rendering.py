@@ -82,7 +82,7 @@ def _rendered(llm: LLM, template_input: TemplateInput) -> tuple[str, list[Reques
         raise ApiError(400, f"messages: must have at most {MAX_IMAGES} images", param="messages")
     template = template_input.template or llm.template
     if images:
-        _require_sight(llm, images[0])
+        _require_vision(llm, images[0])
     if images and template is not None:
         own = llm.renderer.with_placeholders(template, own, bool(template_input.tools))
     messages, tools = for_template(template, own, template_input.tools)
@@ -98,7 +98,7 @@ def _rendered(llm: LLM, template_input: TemplateInput) -> tuple[str, list[Reques
     return render_with_system(messages, render), images
 
 
-def _require_sight(llm: LLM, image: RequestImage) -> None:
+def _require_vision(llm: LLM, image: RequestImage) -> None:
     """Raise ApiError 400, at an image, unless the model sees images."""
     try:
         _ = llm.renderer.images.processor

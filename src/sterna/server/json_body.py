@@ -108,7 +108,7 @@ def decode(body: bytes, kind: type[T], unknown: list[str] | None = None) -> T:
     except RecursionError:
         raise _too_deep() from None
     except msgspec.ValidationError as error:
-        raise _refused(str(error)) from None
+        raise _field_error(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ApiError(
             400, f"body: must be JSON, but is not: {error}", code="invalid_json"
@@ -162,7 +162,7 @@ def _too_deep() -> ApiError:
     return ApiError(400, f"body: must be at most {MAX_DEPTH} levels deep, but is deeper")
 
 
-def _refused(message: str) -> ApiError:
+def _field_error(message: str) -> ApiError:
     """Make the error for a message of msgspec, with the field that the message names."""
     found = _PATH.search(message)
     where = re.sub(r"\[\.\.\.\]", "", found[1]) if found else ""

@@ -35,7 +35,7 @@ async def constraint_for(
     ApiError 400 if it cannot be enforced in full. A schema with `strict: false` is enforced as far
     as possible, and the log names the unenforced keywords.
     """
-    wanted = _wanted(asked, response_format)
+    wanted = _requested_spec(asked, response_format)
     if wanted is None:
         return None
     param, method, argument, options = wanted
@@ -52,7 +52,7 @@ async def constraint_for(
     return made
 
 
-def _wanted(
+def _requested_spec(
     asked: StructuredOutputs | None, response_format: dict[str, Any] | None
 ) -> ConstraintSpec | None:
     """Return the one field that asks for a constraint. ApiError 400 if several do."""

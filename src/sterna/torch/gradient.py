@@ -77,7 +77,7 @@ def of_integers(
         grad = grad * scales
     parts = [
         torch.from_numpy(ops.linear(grad[:, rows].numpy(), turned, threads=threads))
-        for rows, turned in _turned(codes, scale, f, M, K, threads)
+        for rows, turned in _transposed(codes, scale, f, M, K, threads)
     ]
     out = parts[0]
     for part in parts[1:]:
@@ -105,7 +105,7 @@ def _real_scales(weight: PackedWeight) -> Tensor:
     return torch.from_numpy(np.array(scales))
 
 
-class _Turned(NamedTuple):
+class _TransposedWeight(NamedTuple):
     """W^T, in parts of so many of W's rows as a product of integers sums over."""
 
     version: int  # of the codes: they may be written to
@@ -113,10 +113,10 @@ class _Turned(NamedTuple):
 
 
 # By the codes that had a gradient of integers, until these go.
-_kept: MutableMapping[Tensor, _Turned] = WeakTensorKeyDictionary()
+_kept: MutableMapping[Tensor, _TransposedWeight] = WeakTensorKeyDictionary()
 
 
-def _turned(
+def _transposed(
     codes: Tensor, scale: Tensor, f: Format, M: int, K: int, threads: Threads
 ) -> list[tuple[slice, PackedWeight]]:
     kept = _kept.get(codes)
@@ -131,7 +131,7 @@ def _turned(
         (rows, ops.pack(np.ascontiguousarray(levels[:, rows]), format=format, threads=threads))
         for rows in (slice(i, min(i + _MOST_ROWS, M)) for i in range(0, M, _MOST_ROWS))
     ]
-    _kept[codes] = _Turned(codes._version, parts)
+    _kept[codes] = _TransposedWeight(codes._version, parts)
     return parts
 
 

@@ -36,10 +36,10 @@ def open_layers(path: str | Path) -> OpenedLayers:
     the same levels and scales. Raises as `loading.load`, and RequestError for models of experts and
     for rotated inputs, which are no layers of transformers.
     """
-    asked: list[_Asked] = []
+    asked: list[_RequestedLayers] = []
 
     def recorded(source: WeightSource) -> WeightSource:
-        asked.append(_Asked(source))
+        asked.append(_RequestedLayers(source))
         return asked[0]
 
     model = loading.load(path, cached=False, wrap=recorded)
@@ -71,7 +71,7 @@ def _norm(weight: Tensor | None, config: Mapping[str, Any]) -> nn.Module | None:
     return norm
 
 
-class _Asked:
+class _RequestedLayers:
     """A source of weights that keeps what the architecture asked for, each layer by itself."""
 
     def __init__(self, source: WeightSource) -> None:

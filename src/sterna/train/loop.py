@@ -146,7 +146,7 @@ def _step(
     model: Any, rows: Rows, settings: TrainingOptions, step: int, loss_of: Callable[..., Tensor]
 ) -> float:
     """Compute the gradients of the rows of a step, and return their loss."""
-    picked = _picked(len(rows.tokens), settings, step)
+    picked = _rows_of_step(len(rows.tokens), settings, step)
     scored = max(1, int((rows.labels[picked][:, 1:] != IGNORED).sum()))
     value = 0.0
     with round_per_step(model, settings.bf16):
@@ -172,7 +172,7 @@ def _loss(model: Any, tokens: Tensor, positions: Tensor, labels: Tensor) -> Tens
     return nn.functional.cross_entropy(flat, labels[:, 1:].flatten(), reduction="sum")
 
 
-def _picked(count: int, settings: TrainingOptions, step: int) -> Tensor:
+def _rows_of_step(count: int, settings: TrainingOptions, step: int) -> Tensor:
     """Pick the rows of a step: each epoch has all rows, in an order given by its number."""
     picked: list[Tensor] = []
     place, missing = step * settings.batch, settings.batch

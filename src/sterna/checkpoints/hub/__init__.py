@@ -64,7 +64,7 @@ def pull(
     if offline_only or constants.HF_HUB_OFFLINE:
         download = find(name) or adopt(name)
         if download is None:
-            raise offline(name, _what_is_there(name))
+            raise offline(name, _present_revisions(name))
         return download
     check_endpoint()
     with _quiet(), hub_errors(name):
@@ -74,7 +74,7 @@ def pull(
             return Pull(name, listing, repository, recheck, announce, inspect).run()
 
 
-def _what_is_there(name: HubName) -> str:
+def _present_revisions(name: HubName) -> str:
     there = [d.name for d in downloads(name.repo)]
     return f" (of this repository there is {', '.join(there)})" if there else ""
 

@@ -208,7 +208,9 @@ class OllamaResponder:
             return self._line({"content": ""}, **self._ended())
         (done,) = await self.active.result()
         message = self._parser().message(done.text)
-        return self._line(_told(message), **self._logprobs(done.logprobs), **self._ended())
+        return self._line(
+            _ollama_message(message), **self._logprobs(done.logprobs), **self._ended()
+        )
 
     @property
     def _submitted(self) -> bool:
@@ -267,7 +269,7 @@ def _call(name: str, arguments: str) -> dict[str, Any]:
     return {"function": {"name": name, "arguments": decoded}}
 
 
-def _told(message: dict[str, Any]) -> dict[str, Any]:
+def _ollama_message(message: dict[str, Any]) -> dict[str, Any]:
     """Return a whole message in ollama's form."""
     found: dict[str, Any] = {"content": message.get("content") or ""}
     if message.get("reasoning_content"):
