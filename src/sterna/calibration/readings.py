@@ -60,7 +60,7 @@ def pin(threads: int, text: str) -> None:
     """Have threads read as `STERNA_READING` says; RequestError for a malformed text.
 
     It is one reading for all weights, or two with a semicolon between: of less than four bits, and
-    of more. ",0" behind the last: attention prefetches no page.
+    of more. ",0" after the last: attention prefetches no page.
     """
     *firsts, last = (part.split(",") for part in text.split(";"))
     next_page = last.pop() if len(last) == 4 else "1"

@@ -1,4 +1,5 @@
-"""The cache of packed models: written behind, found again by the source files' sizes and times.
+"""The cache of packed models: written in the background, found by the source files' sizes and
+times.
 
 One entry per source path, format and head; a newer state of the source replaces the older entry.
 Nothing here is fatal: without a usable cache a model is packed again at each start.

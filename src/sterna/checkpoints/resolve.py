@@ -36,7 +36,7 @@ def resolve(
             f"model: must be a folder, a .gguf file or a name, but got {shown(model)}"
         )
     text = os.fspath(model)
-    path = Path(os.path.expanduser(text))  # as it is where there is no such user
+    path = Path(os.path.expanduser(text))  # unchanged if there is no such user
     if text in BUILT_IN and not _holds_model(path):
         return BUILT_IN[text]
     if not isinstance(model, str) or not looks_like_name(text) or _exists(path):

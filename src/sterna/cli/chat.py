@@ -100,7 +100,7 @@ def _talk(session: Session, read: Callable[[], str]) -> None:
 
 
 def unquoted(text: str) -> str:
-    """Return the text between triple quotes, or the text as it is."""
+    """Return the text between triple quotes, or the whole text."""
     bare = text.strip()
     if bare.startswith(QUOTES) and bare.endswith(QUOTES) and len(bare) >= 2 * len(QUOTES):
         return bare[len(QUOTES) : -len(QUOTES)].strip("\n")

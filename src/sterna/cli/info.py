@@ -1,4 +1,4 @@
-"""`sterna info`: this machine as Sterna sees it, and the settings that follow."""
+"""`sterna info`: the machine, and the settings that Sterna derives from it."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class _Writing:
         return total
 
     def made(self, item: Item) -> Iterator[tuple[str, PackedWeight | F32]]:
-        """Yield an item's output: named weights; neighbours of one format are joined."""
+        """Yield an item's output: named weights; consecutive pieces of one format are joined."""
         runs: list[Rows | PackedWeight] = []
         rows_left = item.M
         for name, piece in self._plan.read(item):

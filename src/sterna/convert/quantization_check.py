@@ -49,7 +49,7 @@ def warn_if_too_lossy(planned: Plan, format: Format | None, name: str) -> None:
 def _first_rounded(planned: Plan, format: Format) -> PackedWeight | None:
     """Return the first layer's or expert's weights that get the format's levels, if any.
 
-    A layer whose rows are no whole blocks may get others, which say nothing about this format.
+    If blocks do not divide a layer's rows, it gets another format, which does not test this one.
     """
     for item in planned.items.values():
         if item.kind in ("matrix", "experts") and not item.exact:

@@ -156,7 +156,7 @@ def _check(
 def _check_whole(
     path: Path, stored: _Stored, hashed: bool, advance: Callable[[float], None]
 ) -> Check:
-    """Check that all tensors are there and fit the settings.
+    """Check that all tensors exist and fit the settings.
 
     Weights are read again even if all hashes are right, since these do not cover config.json.
     advance: called with the share of the weights that was read since its last call.

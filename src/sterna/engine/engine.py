@@ -186,7 +186,7 @@ class Engine:
         batch: SequenceOf[tuple[Sequence, SequenceOf[int], int]],
         adapter: Adapter | None = None,
     ) -> list[F32]:
-        """Run as `step`, but return hidden states in place of logits: float32 [rows wanted,
+        """Run as `step`, but return hidden states instead of logits: float32 [selected rows,
         hidden_size] for each sequence, after the model's last norm."""
         inputs = [StepInput(*share, adapter=adapter) for share in batch]
         outputs = self._run(self._without_head, inputs)
@@ -292,10 +292,11 @@ class Engine:
         deciding: SequenceOf[DecidingLogits] | None = None,
         adapter: Adapter | None = None,
     ) -> list[F32]:
-        """Run as `run`, for a batch of (sequence, tokens, how many of the last tokens want logits).
+        """Run as `run`, for a batch of (sequence, tokens, number of last tokens to return logits
+        for).
 
         deciding: which logits decide, for each sequence; None: all. adapter: of all sequences.
-        Returns float32 [logits wanted, vocab] for each.
+        Returns float32 [requested rows, vocab] for each.
         """
         if deciding is not None and len(deciding) != len(batch):
             raise RequestError(

@@ -36,11 +36,11 @@ class PromptImage(Protocol):
 
 
 class PromptImages:
-    """Which positions of a prompt have rows of images, and what stands for them.
+    """The positions of a prompt that have rows of images, and the images.
 
     prompt: token ids, the tower's `image_token` at each such position; images: with the positions
-    of their rows, ascending over all. most: positions of a run whose tokens see each other, since a
-    step takes it whole. RequestError for positions that do not fit.
+    of their rows, ascending over all. most: positions of a run whose tokens attend to each other,
+    since a step takes it whole. RequestError for positions that do not fit.
     """
 
     def __init__(
@@ -78,8 +78,8 @@ class PromptImages:
         self.keys: I32 = self._keys(tokens)
 
     def _keys(self, tokens: I32) -> I32:
-        """What a position's keys and values depend on: its image, or all images of its run where
-        these see each other."""
+        """The images that a position's keys and values depend on: its image, or all images of its
+        run if these attend to each other."""
         keys: I32 = tokens.copy()
         if not self.encoder.tower.together:
             numbers = [number_of(image.digest) for image in self._images]
@@ -109,8 +109,8 @@ class PromptImages:
         return np.asarray(np.cumsum(at, axis=0, dtype=np.int32))
 
     def coordinates(self, begin: int, end: int) -> I32 | None:
-        """Return the coordinates of positions [begin, end), also behind the prompt; int32
-        [n, 3]. None where the model has none."""
+        """Return the coordinates of positions [begin, end), also after the prompt; int32 [n, 3].
+        None where the model has none."""
         if self._coordinates is None:
             return None
         last = len(self._coordinates) - 1
@@ -124,13 +124,13 @@ class PromptImages:
         return {self._images[i].digest for i in here}
 
     def missing(self, begin: int) -> int:
-        """Count the positions from `begin` on whose image's rows are not there."""
+        """Count the positions from `begin` on whose image has no rows yet."""
         there = np.array([self.encoder.has(image) for image in self._images], bool)
         return int((~there[self._image_of[np.searchsorted(self._at, begin) :]]).sum())
 
     def next_images(self, begin: int, end: int) -> list[ProcessedImage]:
         """Return the images whose rows a step from `begin` on needs first: the first one that has
-        positions in [begin, end), or all of its run where these see each other."""
+        positions in [begin, end), or all of its run if these attend to each other."""
         first = int(np.searchsorted(self._at, begin))
         if first == len(self._at) or self._at[first] >= end:
             return []
@@ -140,8 +140,8 @@ class PromptImages:
         return [self._images[i] for i in np.unique(self._image_of[first:last])]
 
     def end_of_step(self, begin: int, end: int) -> int:
-        """Return where a step of positions [begin, end) may end: before images whose rows are not
-        there, unless it begins with them, and no run of positions that see each other is parted."""
+        """Return where a step of positions [begin, end) may end: before images without rows, unless
+        it begins with them, and not within a run of positions that attend to each other."""
         here = np.unique(self._image_of[slice(*np.searchsorted(self._at, [begin, end]))])
         missing = [i for i in here if not self.encoder.has(self._images[i])]
         if missing:

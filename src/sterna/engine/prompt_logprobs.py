@@ -73,8 +73,8 @@ def _damaged() -> NonFiniteError:
 class PromptLogprobsRequest(Request):
     """A request for `LLM.prompt_logprobs`: a prompt to be scored, and no answer.
 
-    top: how many of the likeliest tokens to report for each token. scored: only the last so many
-    tokens; what comes before them may start from a cached prefix. By default it computes its whole
+    top: the number of likeliest tokens to report for each token. scored: the number of last tokens
+    to score; earlier tokens may come from a cached prefix. By default it computes its whole
     prompt, since a prefix cache keeps no logits. options: as of `Request`.
     """
 
@@ -171,7 +171,7 @@ class NextLogprobsRequest(Request):
 
     @property
     def ended(self) -> bool:
-        """Whether the log-probabilities are there, or the request was ended."""
+        """Whether the log-probabilities are complete, or the request was ended."""
         return self.finished or self._reason is not None or bool(self.logprobs)
 
     def step_input(

@@ -39,7 +39,7 @@ _ids = itertools.count(1)
 
 
 class Request:
-    """A prompt, its answer so far, and what the engine has to compute next.
+    """A prompt, its answer so far, and the input of its next step.
 
     It has two sides, which may be two threads. The scheduler gives its `step_input` to a step and
     the step's output to `receive`, until it has `ended`. The reader asks for `pieces`, which turn
@@ -171,7 +171,7 @@ class Request:
     @property
     def is_decoding(self) -> bool:
         """Whether its next step draws a token: only its latest token is left to compute, and those
-        that recurrent layers must see again."""
+        that recurrent layers must compute again."""
         return self.left <= 1 + self._again
 
     @property

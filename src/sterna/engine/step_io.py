@@ -35,12 +35,12 @@ class StepInput:
     wanted: the number of last tokens whose logits are needed. draw: how to sample from these; None:
     return
     the logits, of which those of `deciding` are computed. drafts: how many of the last tokens are
-    drafts, behind at least one that is not (`Sequence.roll_back`). adapter: of this engine's model,
+    drafts, after at least one that is not (`Sequence.roll_back`). adapter: of this engine's model,
     the same in all steps of a sequence. previous_hidden_states: for an MTP
     layer, the hidden state of the token before each, float32 [tokens, hidden_size].
     return_hidden_states: of each token; for an MTP layer and for models that have one.
     second_part: the position where the second text of a pair begins, for a cross-encoder.
-    images: of the sequence's prompt; rows of theirs stand in the places of tokens.
+    images: of the sequence's prompt; their rows replace the embeddings of image tokens.
     """
 
     sequence: Sequence
@@ -72,7 +72,7 @@ class StepOutput:
 def spans_of(inputs: SequenceOf[StepInput]) -> list[tuple[int, int, int, I32]]:
     """Return the program's (start, count, wanted, pages) of each input.
 
-    A page that is gone lies before all windows: any page number may stand for it.
+    A page that is gone lies before all windows: any page number may replace it.
     """
     return [
         (i.sequence.length, len(i.tokens), i.wanted, without_flag(np.maximum(i.sequence.pages, 0)))

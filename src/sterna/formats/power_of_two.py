@@ -7,10 +7,10 @@ e = 0..E and a scale s > 0, one for the matrix, for each row, or for each N weig
     s3(T)                    the same with E = T - 1, and 0 where |w| < s / 2
     deepshift_q(bits)        the same with E = 2^(bits - 1) - 2, s a power of two, and 0 only for 0
 
-where log2 is rounded: 2^e s stands for the |w| from 2^(e - 1/2) s to 2^(e + 1/2) s. The literature
-calls this the nearest power of two. The nearest in value would have bounds at 3/4 2^e s and
-3/2 2^e s, not at 0.71 and 1.41. No float32 lies on such a bound, since sqrt(2) is irrational, so
-rounding is exact and has no ties.
+where log2 is rounded: 2^e s represents the |w| from 2^(e - 1/2) s to 2^(e + 1/2) s. The literature
+calls this the nearest power of two. The nearest in value would have bounds at 3/4 2^e s and 3/2 2^e
+s, not at 0.71 and 1.41. No float32 lies on such a bound, since sqrt(2) is irrational, so rounding
+is exact and has no ties.
 
 The scale is searched for. The largest level, 2^E s, goes down from sqrt(2) max|w| in steps of
 1/2 octave, over 8 - E octaves and at least two: with few exponents, clipping the largest weights

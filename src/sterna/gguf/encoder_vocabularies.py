@@ -71,7 +71,8 @@ def around(
 ) -> processors.TemplateProcessing:
     """Return the tokens around an encoder's text, and around the two of a pair.
 
-    first, end: ids. twice: `end` stands twice between the two. kinds: they are told apart.
+    first, end: ids. twice: `end` is repeated between the two. kinds: the two have different token
+    types.
     """
     kind = ":1" if kinds else ":0"
     named = {"first": first, "end": end}

@@ -31,7 +31,7 @@ def add_sizes(writer: Any, c: TransformerConfig, name: str, file_type: int) -> N
     writer.add_file_type(file_type)
     writer.add_quantization_version(2)  # of ggml's block layouts
     writer.add_vocab_size(c.vocab_size)
-    # Readers of these files know no windows. Within the smallest, all positions see each other.
+    # Readers of these files know no windows. Within the smallest, no window has an effect.
     writer.add_context_length(min([c.max_position, *(a.window for a in c.attention if a.window)]))
     writer.add_embedding_length(c.hidden_size)
     writer.add_block_count(c.n_layers)

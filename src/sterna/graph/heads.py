@@ -179,7 +179,7 @@ class Scoring:
     """How a router's logits become scores, and how experts are chosen and weighted by them.
 
     function: "softmax", of all experts; "sigmoid"; or "sparsemixer" (Phi-MoE, arXiv 2409.12136): an
-    expert's share is its part of a softmax over those experts behind it, in the order of logits,
+    expert's share is its part of a softmax over the experts ranked after it by logits,
     that lie within `within` of its own: (largest - logit) / max(|logit|, largest) <= within.
     bias: of each expert; added to its score where experts are chosen, not in shares; (): none.
     groups: experts are in so many, of which `chosen_groups` may be used, those with the largest sum

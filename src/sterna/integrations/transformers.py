@@ -150,7 +150,7 @@ class SternaQuantizer(HfQuantizer):
 
     @property
     def is_compileable(self) -> bool:
-        """True: `torch.compile` sees an operator."""
+        """True: `torch.compile` supports its operator."""
         return True
 
 

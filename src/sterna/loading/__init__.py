@@ -2,7 +2,7 @@
 
 loader    opens a checkpoint, a packed directory or a GGUF file
 tracing   configuration and weights -> a traced model
-model     `Model`: what an engine runs; `save` writes it
+model     `Model`: the model of an engine; `save` writes it
 """
 
 from __future__ import annotations

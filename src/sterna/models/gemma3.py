@@ -2,7 +2,7 @@
 layers have a window for each without; both kinds have rotations of their own. arXiv 2503.19786.
 
 Images go through SigLIP. A square of patches becomes a token, their mean, and the tokens of an
-image see each other.
+image attend to each other.
 """
 
 from __future__ import annotations

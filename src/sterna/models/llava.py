@@ -1,4 +1,4 @@
-"""LLaVA 1.5, and Pixtral 12B in its form: a Llama or a Mistral behind an encoder whose patches are
+"""LLaVA 1.5, and Pixtral 12B in its form: a Llama or a Mistral after an encoder whose patches are
 tokens. arXiv 2310.03744, 2410.07073.
 
 rows = linear_2(gelu(linear_1(patches)))

@@ -4,8 +4,8 @@ arXiv 2412.13663.
     x = x + Wo(attention(rope(Wqkv(norm(x)))))
     x = x + Wo(gelu(gate) * up), [gate | up] = Wi(norm(x))
 
-The first layer reads the embedding's norm itself. Every third layer sees the whole text, with a
-base of its own for its rotations. A cross-encoder scores its first token, or the mean of all:
+The first layer reads the embedding's norm itself. Every third layer attends to the whole text, with
+a base of its own for its rotations. A cross-encoder scores its first token, or the mean of all:
 classifier(norm(gelu(dense(x)))).
 """
 

@@ -6,7 +6,8 @@ llama.cpp's nextn tensors):
     x = fc([norm(embedding of token n) | norm(h of token n - 1)])
     x = x + attention(norm(x)); x = x + FFN(norm(x)); h' = norm(x)
 
-The model's own head makes of h' what follows token n. h' in place of h predicts one token further.
+The model's own head predicts the token after n from h'. With h' instead of h, the layer predicts
+one token further.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`sterna serve`: models behind the HTTP protocols of OpenAI and Anthropic.
+"""`sterna serve`: models over the HTTP protocols of OpenAI, Anthropic and others.
 
 A request passes through these modules:
 

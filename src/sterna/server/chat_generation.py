@@ -123,7 +123,7 @@ class ChatGeneration:
         )  # fmt: skip
 
     def _marks(self) -> frozenset[int]:
-        """Return the special tokens that the parser has to see."""
+        """Return the special tokens that must reach the parser."""
         template = self._template
         if template is None:
             return frozenset()

@@ -99,7 +99,7 @@ def _rendered(llm: LLM, template_input: TemplateInput) -> tuple[str, list[Reques
 
 
 def _require_vision(llm: LLM, image: RequestImage) -> None:
-    """Raise ApiError 400, at an image, unless the model sees images."""
+    """Raise ApiError 400, at an image, unless the model reads images."""
     try:
         _ = llm.renderer.images.processor
     except RequestError as error:

@@ -36,7 +36,7 @@ class EventStream(Response):
     """A response that streams events.
 
     on_disconnect: called if the client disconnects early; it must end the events.
-    ping_s: send a comment after so many seconds without an event; None: never.
+    ping_s: seconds without an event after which a comment is sent; None: never.
     """
 
     def __init__(

@@ -106,7 +106,7 @@ def _real_scales(weight: PackedWeight) -> Tensor:
 
 
 class _TransposedWeight(NamedTuple):
-    """W^T, in parts of so many of W's rows as a product of integers sums over."""
+    """W^T, in parts of the rows of W that one integer product sums over."""
 
     version: int  # of the codes: they may be written to
     parts: list[tuple[slice, PackedWeight]]

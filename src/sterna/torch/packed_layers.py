@@ -72,7 +72,7 @@ def _norm(weight: Tensor | None, config: Mapping[str, Any]) -> nn.Module | None:
 
 
 class _RequestedLayers:
-    """A source of weights that keeps what the architecture asked for, each layer by itself."""
+    """A source of weights that records the requested layers, each separately."""
 
     def __init__(self, source: WeightSource) -> None:
         self._source = source

@@ -30,8 +30,8 @@ class CheckpointWeights:
     format: of the linear layers; None for the checkpoint's own (ternary -> i2, floats unchanged).
     head: bf16, f16, f32, int8 or another format for the embedding and the head; exact for their own
     with a shadow; None for the default.
-    transposed: ends of names of linear layers whose tensors are [K, M].
-    `modules` and `tensors` collect what was made, for the packed directory.
+    transposed: ends of names of linear layers whose tensors are [K, M]. `modules` and `tensors`
+    collect the results for the packed directory.
     """
 
     checkpoint: Checkpoint

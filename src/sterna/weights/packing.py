@@ -38,7 +38,7 @@ FIVE_BITS = "q5_0"  # for groups of 32 k or a multiple of that
 
 @dataclass(frozen=True)
 class Choice:
-    """The format of a layer's rows; neighbours of equal choice may be one weight.
+    """The format of a layer's rows; consecutive layers with equal choices may be one weight.
 
     keeps: levels stay unchanged; otherwise floats are stored as they are, or rounded.
     """

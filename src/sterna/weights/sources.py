@@ -80,7 +80,7 @@ def shadow_of(table: PackedWeight, head: str | None, threads: int) -> Shadow | N
 def in_runs(
     name: str, parts: list[Linear], key: Callable[[Linear], object]
 ) -> list[tuple[str, list[Linear]]]:
-    """Split parts into runs of neighbours with equal keys, each to become one weight.
+    """Split parts into runs with equal keys; each run becomes one weight.
 
     Returns (module, parts) pairs. A single run is called `name`, several `name.0`, `name.1`, …;
     `PackedWeights` finds them by these names.

@@ -16,7 +16,7 @@ from sterna.errors import RequestError
 
 
 def adopt(name: HubName) -> Download | None:
-    """Find the model that `name` means in the cache; None unless all files are there.
+    """Find the model of `name` in the cache; None unless it has all files.
 
     Each file is checked by its hash, which is its name in the cache, and the model is recorded.
     Raises RequestError if the name fits several GGUF files, ModelFormatError if the files are

@@ -31,7 +31,7 @@ def check_endpoint() -> None:
     except ValueError:  # such as a port that is no number
         sound = False
     if not sound:
-        address = constants.ENDPOINT.rpartition("@")[2]  # a password may stand before it
+        address = constants.ENDPOINT.rpartition("@")[2]  # a password may precede it
         raise RequestError(
             "HF_ENDPOINT: must be an address such as https://huggingface.co, but got "
             f"{shown(address)}; write https:// or http:// in front of the host, or unset it"

@@ -26,7 +26,7 @@ class GrammarMatcher:
     matcher: at the begin of the answer, and not shared; vocab: tokens of the model; own_ends: ids
     by which the matcher says that the text may end; thinking: for answers that begin with thoughts.
     Methods raise RequestError if the grammar proves too complex for llguidance's limits: the answer
-    ends then, and never goes on unconstrained.
+    ends then, and never continues unconstrained.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ NO_FRAME = Frame()
 
 @dataclass(frozen=True)
 class Messages:
-    """Answers that consist of several messages, each with a header that says what it is.
+    """Answers that consist of several messages, each with a header for its kind.
 
     ends: ends a message that another one follows; starts: what then begins that one. thought,
     content: the headers of thoughts and of the answer's text; other: headers of more text.
@@ -69,7 +69,7 @@ class Messages:
 
 @dataclass(frozen=True)
 class CallRules:
-    """How calls stand in an answer.
+    """The places of calls in an answer.
 
     bodies: (call, grammar of its value, rules that this uses). trigger: opens each group of calls.
     required: the answer consists of calls; several: there may be more than one. messages: the

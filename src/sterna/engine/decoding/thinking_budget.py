@@ -16,7 +16,7 @@ __all__ = ["ROOM", "ThinkingBudget", "ThinkingMatcher"]
 I32 = npt.NDArray[np.int32]
 
 #: Share of an answer's tokens that thoughts before a constraint may not use. A model may think
-#: without end, but a client that sets a constraint wants the text that it describes.
+#: without end, but a client that sets a constraint needs the constrained text.
 ROOM = 0.5
 
 
@@ -25,7 +25,7 @@ class ThinkingBudget:
 
     opened: whether the answer begins within thoughts. budget: tokens after which the tokens
     `closing` close them. token_bytes: returns the bytes of a token. marks: what opens and closes
-    thoughts. whole: whether all of `closing` must come, also what stands behind the mark in it.
+    thoughts. whole: whether all of `closing` must come, including the text after its marker.
     """
 
     __slots__ = (

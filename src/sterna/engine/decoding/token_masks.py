@@ -23,7 +23,7 @@ __all__ = ["TokenMasks", "make_in_background"]
 
 I32 = npt.NDArray[np.int32]
 
-#: Threads that fill masks: steps of so many engines at the same time.
+#: Threads that fill masks: the number of engines with steps at the same time.
 WORKERS = 4
 #: By process id: a child made by fork() has none of its parent's threads.
 _workers: dict[int, ThreadPoolExecutor] = {}

@@ -110,7 +110,7 @@ class PrefixDiskCache:
     def name(self, parent: bytes, tokens: bytes) -> bytes:
         """Return the name of a page of these tokens, int32, after another page.
 
-        Numbers of images may stand among tokens (`image_numbers`); here as of `put` and `get`.
+        Tokens may include numbers of images (`image_numbers`), here and in `put` and `get`.
         """
         tokens, images = on_disk(tokens)
         return _name(parent, tokens, images) if images else _name(parent, tokens)

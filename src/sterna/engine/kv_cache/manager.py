@@ -146,7 +146,7 @@ class KVCacheManager:
 
     @property
     def needs_snapshots(self) -> bool:
-        """Whether `rewind` may need a `snapshot`: with recurrent layers, or with windows behind
+        """Whether `rewind` may need a `snapshot`: with recurrent layers, or with windows before
         which pages are freed."""
         return self.state_bytes > 0 or self._shape.window is not None
 
@@ -180,7 +180,7 @@ class KVCacheManager:
         return self.pool.snapshot(sequence, keep)
 
     def reserve(self, wanted: SequenceOf[tuple[Sequence, int]]) -> None:
-        """Give each sequence the pages that so many new positions need, or none of them any.
+        """Give all sequences the pages for this many new positions each, or none of them any.
 
         Raises ContextError if a sequence would exceed the context, RequestError (`PagesMissing`) if
         too few pages are free.

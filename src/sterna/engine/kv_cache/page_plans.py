@@ -46,8 +46,8 @@ def has_pages(sequence: Sequence, count: int) -> bool:
 
 
 def _plan(sequence: Sequence, count: int, held: npt.NDArray[np.int64]) -> tuple[list[int], int]:
-    """Return the indices of pages to replace before so many positions are written, and how many to
-    add.
+    """Return the indices of pages to replace before this many positions are written, and how many
+    to add.
 
     held: reference counts; replaced pages are subtracted.
     """

@@ -371,7 +371,7 @@ class PagePool:
         """Give a sequence pages: the first replace some of its own, the rest follow its last."""
         pages = np.concatenate([sequence.pages, taken[len(replaced) :]])
         for i, page in zip(replaced, taken, strict=False):
-            if i * PAGE < sequence.length:  # positions that it goes on from
+            if i * PAGE < sequence.length:  # positions that it keeps
                 self._copy_page(int(pages[i]), int(page))
             pages[i] = page
         self._sequences[id(sequence)] = weakref.ref(sequence)  # before it has pages

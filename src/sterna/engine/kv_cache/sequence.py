@@ -36,7 +36,7 @@ BARE = 1 << 30
 class Sequence:
     """Tokens computed so far, and the pages that hold their keys and values.
 
-    pages: the page table, of all positions; behind windows they are BARE, or GONE if all layers
+    pages: the page table, of all positions; before windows they are BARE, or GONE if all layers
     have windows. shared: how many of the first pages another sequence may have as well.
     rewind_points: lengths that it may come back to; pages in their windows are kept.
     state: of recurrent layers, which each step changes; draft_state: its copy, which a step's

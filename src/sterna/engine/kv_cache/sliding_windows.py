@@ -1,4 +1,4 @@
-"""Pages behind sliding windows: which pages a position needs, what pages take in layers with and
+"""Pages before sliding windows: which pages a position needs, the bytes of pages in layers with and
 without windows, and which memory goes back to the system.
 """
 
@@ -42,8 +42,8 @@ class RefCounts(NamedTuple):
 class PageShape:
     """The bytes of a page, and how long each part of it is seen.
 
-    rest_bytes: in layers that see all positions; windowed_bytes: in layers with a window. window:
-    positions of the longest window; None: nothing is ever freed. back: positions by which a
+    rest_bytes: in layers that attend to all positions; windowed_bytes: in layers with a window.
+    window: positions of the longest window; None: nothing is ever freed. back: positions by which a
     sequence can always be truncated. step: most positions of a sequence in a step.
     """
 

@@ -35,7 +35,7 @@ class ConvOp(Op):
 
 @dataclass(eq=False, kw_only=True)
 class ShortConvOp(Op):
-    """after * (conv(before * x) (+ bias)) of a row [before | after | x], each channel by itself.
+    """after * (conv(before * x) (+ bias)) of a row [before | after | x], depthwise.
 
     taps: float32 [width, channels]; bias: float32 [channels].
     """
