@@ -1,5 +1,5 @@
 // Recurrent layers: a causal convolution of each channel, between two gates or followed by SiLU, and for each head a
-// gated delta rule (arXiv 2412.06464) or a state space (Mamba-2, arXiv 2405.21060).
+// gated delta rule (arXiv 2412.06464; with a decay of each channel, arXiv 2510.26692) or a state space (Mamba-2, arXiv 2405.21060).
 //
 // Sums run over the tokens of a sequence, over k_dim and over the taps in an order of their own, and a lane is a
 // channel or a column: so neither the unit nor how the work is split has a part in a bit.
@@ -75,10 +75,13 @@ bool gates(const sterna::GatesArgs& a) {
         finite = to_length(a.q + h * a.k_dim, a.k_dim, root) && finite;
         finite = to_length(a.k + h * a.k_dim, a.k_dim, 1.0f) && finite;
     }
+    sixteens(a.decays, [&](int64_t i, auto part) {
+        const F16x step = l_softplus(l_add(part.load(a.a + i), part.load(a.bias + i)));
+        part.store(a.a + i, l_decay(l_mul(part.load(a.rate + i), step)));
+    });
+    const F16x strength = l_set1(a.strength);
     sixteens(a.v_heads, [&](int64_t h, auto part) {
-        const F16x step = l_softplus(l_add(part.load(a.a + h), part.load(a.bias + h)));
-        part.store(a.a + h, l_decay(l_mul(part.load(a.rate + h), step)));
-        part.store(a.b + h, l_sigmoid(part.load(a.b + h)));
+        part.store(a.b + h, l_mul(strength, l_sigmoid(part.load(a.b + h))));
     });
     return finite;
 }
@@ -106,26 +109,45 @@ inline void each_row(int64_t k_dim, Row row) {
 constexpr int kDeltaSums = 2;  // of two products at once
 constexpr int kSpaceSums = 4;
 
-// S^T k of a block of columns.
-inline F16x recalled(const float* state, const float* k, int64_t k_dim) {
+// How a token's state decays: all of it alike, or each row by itself. (decay S)^T k is decay (S^T k) or S^T (decay k).
+struct HeadDecay {
+    F16x all;
+    explicit HeadDecay(const float* of) : all(l_set1(of[0])) {}
+    explicit HeadDecay(F16x of) : all(of) {}
+    F16x row(int64_t) const { return all; }
+    F16x key(const float* k, int64_t i) const { return l_set1(k[i]); }
+    F16x recalled(F16x sum) const { return l_mul(all, sum); }
+};
+struct RowDecays {
+    const float* rows;
+    explicit RowDecays(const float* of) : rows(of) {}
+    F16x row(int64_t i) const { return l_set1(rows[i]); }
+    F16x key(const float* k, int64_t i) const { return l_mul(row(i), l_set1(k[i])); }
+    F16x recalled(F16x sum) const { return sum; }
+};
+
+// S^T of the decayed keys of a block of columns.
+template <class Decay>
+inline F16x recalled(const float* state, const float* k, int64_t k_dim, const Decay& decay) {
     Sums<kDeltaSums> sums;
     each_row<kDeltaSums>(k_dim, [&](int64_t i, int j) {
-        sums.part[j] = l_fma(l_set1(k[i]), l_load(state + i * sterna::kStateColumns), sums.part[j]);
+        sums.part[j] =
+            l_fma(decay.key(k, i), l_load(state + i * sterna::kStateColumns), sums.part[j]);
     });
     return sums.total();
 }
 
-// S <- decay S + k delta^T; returns S^T q, and in `next` S^T k of the token that follows, if there is one.
-template <int kSums, bool kNext>
+// S <- decay S + k delta^T; returns S^T q, and in `next` what the token that follows recalls, if there is one.
+template <int kSums, bool kNext, class Decay>
 inline F16x learn(float* state, const float* q, const float* k, const float* next_k, int64_t k_dim,
-                  F16x decay, F16x delta, F16x& next) {
+                  const Decay& decay, const Decay& next_decay, F16x delta, F16x& next) {
     Sums<kSums> out, then;
     each_row<kSums>(k_dim, [&](int64_t i, int j) {
         float* at = state + i * sterna::kStateColumns;
-        const F16x s = l_fma(l_set1(k[i]), delta, l_mul(decay, l_load(at)));
+        const F16x s = l_fma(l_set1(k[i]), delta, l_mul(decay.row(i), l_load(at)));
         l_store(at, s);
         out.part[j] = l_fma(l_set1(q[i]), s, out.part[j]);
-        if constexpr (kNext) then.part[j] = l_fma(l_set1(next_k[i]), s, then.part[j]);
+        if constexpr (kNext) then.part[j] = l_fma(next_decay.key(next_k, i), s, then.part[j]);
     });
     if constexpr (kNext) next = then.total();
     return out.total();
@@ -135,20 +157,23 @@ inline F16x learn(float* state, const float* q, const float* k, const float* nex
 constexpr int64_t kRecurrenceTokens = 16;
 
 // The gated delta rule over tokens [begin, end) and the block of columns at `column`.
-template <class Part>
+template <class Decay, class Part>
 inline void delta_rule(const sterna::RecurrenceArgs& a, float* state, int64_t column, int64_t begin,
                        int64_t end, Part part) {
-    F16x known = recalled(state, a.k + begin * a.ldx, a.k_dim);
+    const auto decay_of = [&](int64_t t) { return Decay(a.decay + t * a.ldx); };
+    F16x known = recalled(state, a.k + begin * a.ldx, a.k_dim, decay_of(begin));
     for (int64_t t = begin; t < end; ++t) {
-        const int64_t at = t * a.ldx;
-        const F16x decay = l_set1(a.decay[at]);
-        const F16x rest = l_sub(part.load(a.v + at + column), l_mul(decay, known));
+        const int64_t at = t * a.ldx, dim = a.k_dim;
+        const Decay decay = decay_of(t);
+        const F16x rest = l_sub(part.load(a.v + at + column), decay.recalled(known));
         const F16x delta = l_mul(l_set1(a.beta[at]), rest);
         const float *q = a.q + at, *k = a.k + at;
-        const F16x out =
-            t + 1 < end
-                ? learn<kDeltaSums, true>(state, q, k, k + a.ldx, a.k_dim, decay, delta, known)
-                : learn<kDeltaSums, false>(state, q, k, k, a.k_dim, decay, delta, known);
+        F16x out;
+        if (t + 1 < end)
+            out = learn<kDeltaSums, true>(state, q, k, k + a.ldx, dim, decay, decay_of(t + 1),
+                                          delta, known);
+        else
+            out = learn<kDeltaSums, false>(state, q, k, k, dim, decay, decay, delta, known);
         part.store(a.out + t * a.ldo + column, out);
     }
 }
@@ -178,10 +203,11 @@ inline void state_space(const sterna::RecurrenceArgs& a, const SpaceSteps& steps
     for (int64_t t = begin; t < end; ++t) {
         const float *q = a.q + t * a.ldx, *k = a.k + t * a.ldx;
         const F16x v = part.load(a.v + t * a.ldx + column);
-        const F16x decay = l_set1(steps.decay[t - begin]);
+        const HeadDecay decay(l_set1(steps.decay[t - begin]));
         const F16x delta = l_mul(l_set1(steps.size[t - begin]), v);
         F16x none;
-        const F16x out = learn<kSpaceSums, false>(state, q, k, k, a.k_dim, decay, delta, none);
+        const F16x out =
+            learn<kSpaceSums, false>(state, q, k, k, a.k_dim, decay, decay, delta, none);
         part.store(a.out + t * a.ldo + column, l_fma(l_set1(a.space.skip), v, out));
     }
 }
@@ -201,8 +227,10 @@ bool recurrence(const sterna::RecurrenceArgs& a) {
                     l_store(state + i * sterna::kStateColumns, l_set1(0.0f));
             if (a.space.step)
                 state_space(a, steps, state, column, begin, end, part);
+            else if (a.decays_rows)
+                delta_rule<RowDecays>(a, state, column, begin, end, part);
             else
-                delta_rule(a, state, column, begin, end, part);
+                delta_rule<HeadDecay>(a, state, column, begin, end, part);
         });
     }
     return finite;

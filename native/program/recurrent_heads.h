@@ -31,6 +31,11 @@ struct RecurrentHeads {
     int64_t k_width() const { return k_heads * k_dim; }
     int64_t v_width() const { return v_heads * v_dim; }
     int64_t channels() const { return 2 * k_width() + v_width(); }
+    // Whether a state may decay so: with a number for each head, or for each row of its state.
+    bool decays(size_t count) const {
+        const auto n = static_cast<int64_t>(count);
+        return n == v_heads || n == v_heads * k_dim;
+    }
     int64_t head_floats() const { return state_blocks(v_dim) * kStateColumns * k_dim; }
 };
 

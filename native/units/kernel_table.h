@@ -247,13 +247,14 @@ struct ConvArgs {
 };
 
 // The gates of one token: q and k of unit length, q over the root of k_dim, and for each value head the decay
-// exp(rate softplus(a + bias)) and beta = sigmoid(b), in place of a and b.
+// exp(rate softplus(a + bias)), or one for each row of its state, and beta = strength sigmoid(b), in place of a and b.
 struct GatesArgs {
     float *q, *k;  // [k_heads][k_dim]
-    float *a, *b;  // [v_heads]
-    const float *rate, *bias;  // [v_heads]
+    float *a, *b;  // [decays], [v_heads]
+    const float *rate, *bias;  // [decays]
     int k_heads, v_heads;
-    int64_t k_dim;
+    int64_t k_dim, decays;
+    float strength;
 };
 
 // A state space's step of one head: its size is softplus(step + bias) within [least, most].
@@ -267,7 +268,8 @@ struct StateSpace {
 // S <- exp(rate h) S + k (h v)^T, out = S^T q + skip v.
 struct RecurrenceArgs {
     const float *q, *k;  // [tokens][ldx] -> [k_dim]
-    const float *v, *decay, *beta;  // [tokens][ldx] -> [columns], a float, a float
+    const float *v, *decay, *beta;  // [tokens][ldx] -> [columns], a float or [k_dim], a float
+    bool decays_rows;  // decay is [k_dim]
     StateSpace space;  // in the place of decay and beta
     int64_t ldx, tokens, k_dim, columns;
     float* state;  // [state_blocks(columns)][k_dim][kStateColumns]

@@ -40,7 +40,9 @@ def parts_of(
         return [(f"{name}.weight", w)]
     if name.endswith("mlp.gate.e_score_correction_bias"):
         return [(f"{name[:-5]}.bias", w)]
-    if "kv_b_proj" in name and "qk_nope_head_dim" in sizes and "n_routed_experts" in sizes:
+    if "linear_num_heads" in sizes and "kv_b_proj" not in name:
+        return kimi_parts(name, w)
+    if "kv_b_proj" in name and {"n_routed_experts", "linear_num_heads"} & sizes.keys():
         k, v = np.split(w.reshape(heads, -1, w.shape[1]), [sizes["qk_nope_head_dim"]], axis=1)
         return [(name.replace("kv_b", "k_b"), k.swapaxes(1, 2)), (name.replace("kv_b", "v_b"), v)]
     if ".mamba." in name or ".mixer." in name:
@@ -72,6 +74,28 @@ def mamba_parts(name: str, w: np.ndarray, sizes: dict[str, Any]) -> list[tuple[s
         return [(name, w.squeeze(1))]
     if name.endswith(("mamba.norm.weight", "mixer.norm.weight")):
         return [(name, w.reshape(groups, -1))]
+    return [(name, w)]
+
+
+def kimi_parts(name: str, w: np.ndarray) -> list[tuple[str, np.ndarray]]:
+    """As KimiLinearModel of the converter stores it; transformers joins what files have apart."""
+    if ".layers." not in name:
+        return [(name, w)]
+    name, block = name.replace(".forget_gate.", "."), f"blk.{name.split('.')[2]}"
+    if name.endswith(".conv1d.weight"):
+        parts = zip("qkv", np.split(w, 3), strict=True)
+        return [(f"{block}.ssm_conv1d_{p}.weight", x.reshape(1, len(x), 1, -1)) for p, x in parts]
+    if name.endswith(".dt_bias"):
+        return [(f"{block}.ssm_dt.bias", w)]
+    if name.endswith(".A_log"):
+        return [(name, -np.exp(w.astype(np.float64)).astype(np.float32))]
+    if name.endswith("e_score_correction_bias"):
+        return [(f"{block}.exp_probs_b.bias", w)]
+    if name.endswith("mlp.experts.down_proj"):
+        return [(f"{block}.ffn_down_exps.weight", w)]
+    if name.endswith("mlp.experts.gate_up_proj"):
+        parts = zip(("gate", "up"), np.split(w, 2, axis=1), strict=True)
+        return [(f"{block}.ffn_{part}_exps.weight", x) for part, x in parts]
     return [(name, w)]
 
 

@@ -24,10 +24,20 @@ EPS = 1e-6
 
 @dataclass(frozen=True)
 class Case:
-    """A layer's sizes; its row is [q | k | v | z | b | a], with a few columns that nobody reads."""
+    """A layer's sizes; its row is [q | k | v | z | b | a], with a few columns that nobody reads.
+
+    by_row: each row of a state decays by itself. strength: of beta.
+    """
 
     heads: RecurrentHeads
     width: int
+    by_row: bool = False
+    strength: float = 1.0
+
+    @property
+    def decays(self) -> int:
+        """Columns of a."""
+        return self.heads.v_heads * (self.heads.k_dim if self.by_row else 1)
 
     @property
     def columns(self) -> dict[str, int]:
@@ -35,7 +45,7 @@ class Case:
         h = self.heads
         z = h.width
         b = z + h.v_width
-        end = b + 2 * h.v_heads + 3
+        end = b + h.v_heads + self.decays + 3
         return {"z": b - h.v_width, "b": b, "a": b + h.v_heads, "end": end + -end % 3}
 
 
@@ -46,6 +56,8 @@ CASES = {
     "one tap": Case(RecurrentHeads(1, 2, 3, 33), 1),
     "many taps": Case(RecurrentHeads(1, 2, 2, 18), 16),
     "published": Case(RecurrentHeads(1, 2, 128, 128), 4),
+    "by row": Case(RecurrentHeads(2, 4, 24, 40), 4, by_row=True),
+    "by row, odd": Case(RecurrentHeads(1, 2, 7, 5, tiled=True), 2, by_row=True, strength=2.0),
 }
 # Where steps end: singly, within and past the taps, all at once.
 CUTS = [(N,), range(1, N + 1), (1, 3, 20, 37, N), (16, 32, 33, N)]
@@ -76,12 +88,12 @@ def layer(name: str) -> Layer:
     h = case.heads
     count = max(N, case.columns["end"])
     rows = rng.standard_normal((count, case.columns["end"])).astype(np.float32)
-    rows[:, case.columns["a"] : case.columns["a"] + h.v_heads] *= 4  # decays from 0 to nearly 1
+    rows[:, case.columns["a"] : case.columns["a"] + case.decays] *= 4  # decays from 0 to nearly 1
     rows[::9, case.columns["a"]] = 90.0
     rows[4::9, case.columns["a"]] = -90.0
     taps = rng.standard_normal((h.width, case.width)).astype(np.float32)
-    rate = -rng.uniform(0.01, 16, h.v_heads).astype(np.float32)
-    bias = rng.standard_normal(h.v_heads).astype(np.float32)
+    rate = -rng.uniform(0.01, 16, case.decays).astype(np.float32)
+    bias = rng.standard_normal(case.decays).astype(np.float32)
     return Layer(rows, taps, rate, bias, rng.uniform(0.5, 1.5, h.v_dim).astype(np.float32))
 
 
@@ -100,7 +112,7 @@ def program(name: str, part: str) -> _native.Program:
         x = g.conv(x, of.taps, "conv1d")
     if part not in ("conv", *SHORT):
         row = x
-        x = g.recurrence(row, h, at["a"], at["b"], of.rate, of.bias, "linear_attn")
+        x = g.recurrence(row, h, at["a"], at["b"], of.rate, of.bias, "linear_attn", case.strength)
     if part == "norm":
         x = g.gated(x, row, at["z"], h.v_dim, h.v_heads, "silu", "norm", of.norm, EPS)
     elif part == "sigmoid":
@@ -142,9 +154,9 @@ def expected(name: str, part: str) -> np.ndarray:
     q, k = (y.reshape(N, h.k_heads, h.k_dim) for y in (q, k))
     q, k = (y / np.sqrt((y * y).sum(-1, keepdims=True) + 1e-6) for y in (q, k))
     v = v.reshape(N, h.v_heads, h.v_dim)
-    a, b = (rows[:, at[n] : at[n] + h.v_heads] for n in "ab")
-    decay = np.exp(of.rate * np.logaddexp(0, a + of.bias))
-    beta = 1 / (1 + np.exp(-b))
+    a, b = (rows[:, at[n] : at[n] + count] for n, count in (("a", case.decays), ("b", h.v_heads)))
+    decay = np.exp(of.rate * np.logaddexp(0, a + of.bias)).reshape(N, h.v_heads, -1, 1)
+    beta = case.strength / (1 + np.exp(-b))
     out = np.zeros((N, h.v_heads, h.v_dim))
     for head in range(h.v_heads):
         source = head % h.k_heads if h.tiled else head // (h.v_heads // h.k_heads)
@@ -330,3 +342,16 @@ def test_gates_keep_their_bounds(isa: str) -> None:
     np.testing.assert_array_equal(decay, np.array([1, 1, 0, 0], np.float32))  # 0 forgets all
     assert (beta[:2] < 1e-37).all()
     assert (beta[2:] == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("count", "strength", "rule"), [(3, 1.0, "rate: must have"), (4, 0.0, "strength: must be")]
+)
+def test_other_decays_are_refused(count: int, strength: float, rule: str) -> None:
+    """One of each head, or of each row of its state; beta is not always 0."""
+    g, numbers = GraphBuilder(Heads(1, 1, 16)), np.ones(count, np.float32)
+    x = g.embed(ops.pack(np.ones((64, 64), np.float32), format="f32"))
+    x = g.recurrence(x, RecurrentHeads(1, 2, 2, 8), 40, 50, numbers, numbers, "layer", strength)
+    g.linear(g.select(x), ops.pack(np.ones((64, 16), np.float32), format="f32"), "lm_head")
+    with pytest.raises(ValueError, match=rule):
+        g.graph.compile()

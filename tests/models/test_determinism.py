@@ -75,6 +75,8 @@ INTEGER = [
     ("glm4-moe-norms", "i8", "int8", "f16"),
     ("llama4", "i8", "int8", "i16"),
     ("deepseek-v3", "i8", "int8", "i8"),
+    ("kimi-linear", "i8", "int8", "i16"),
+    ("olmo-hybrid", "q4_1", "int8", "i16"),
 ]
 #: One of each kind of scales, with biases, factors and experts.
 TWO_PLANES = [

@@ -53,6 +53,8 @@ SAYS_NOTHING = {
     "initializer_cutoff_factor",
     "cls_token_id", "mlp_dropout", "decoder_bias", "sparse_prediction",
     "deterministic_flash_attn", "sparse_pred_ignore_index",
+    "linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max",
+    "linear_dt_init_floor",
 }  # fmt: skip
 #: Those that follow from others, which an architecture's `complete` fills in.
 FOLLOWS = {

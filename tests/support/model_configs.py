@@ -66,6 +66,11 @@ _LATENT = {
 }  # fmt: skip
 _MOE = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 _ROUTED = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_KIMI = {
+    **_LATENT, "q_lora_rank": None, "num_local_experts": 6, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32, "linear_head_dim": 16, "linear_num_heads": 4,
+    "routed_scaling_factor": 2.5,
+}  # fmt: skip
 _LATENT_KEYS = {
     "attention.head_count_kv": 1, "attention.key_length": 48, "attention.value_length": 40,
     "attention.key_length_mla": 24, "attention.value_length_mla": 12,
@@ -394,6 +399,30 @@ MODELS: dict[str, Saved] = {
         {
             **_LATENT, **_ROUTED, "mlp_layer_types": ["dense"] * 3 + ["sparse"] * 2,
             "routed_scaling_factor": 1.0, "n_group": 4, "topk_group": 1,
+        },
+        converted=False,
+    ),
+    "kimi-linear": Saved(
+        "KimiLinearForCausalLM",
+        {**_KIMI, "layer_types": [LINEAR, FULL, LINEAR, LINEAR, FULL]},
+        converted=False,
+        gguf=(
+            "kimi-linear",
+            {
+                **_LATENT_KEYS, "attention.head_count_kv": [0, 1, 0, 0, 1], "expert_count": 6,
+                "expert_shared_count": 1, "leading_dense_block_count": 1,
+                "expert_weights_scale": 2.5, "expert_gating_func": 2, "kda.head_dim": 16,
+                "ssm.conv_kernel": 4, "attention.layer_norm_rms_epsilon": 1e-5,
+            },
+        ),
+    ),
+    "kimi-linear-groups": Saved(
+        "KimiLinearForCausalLM",
+        {
+            **_KIMI, "num_local_experts": 8, "n_group": 4, "topk_group": 2, "n_shared_experts": 2,
+            "norm_topk_prob": False, "rms_norm_eps": 1e-2,
+            "linear_conv_kernel_dim": 3, "linear_num_heads": 3, "linear_head_dim": 12,
+            "mlp_layer_types": ["dense", "dense", "sparse", "sparse", "sparse"],
         },
         converted=False,
     ),
@@ -828,6 +857,26 @@ MODELS: dict[str, Saved] = {
             },
         },
     ),
+    # transformers splits the convolutions of q, k and v evenly when it saves them.
+    "olmo-hybrid": Saved(
+        "OlmoHybridForCausalLM",
+        {
+            "linear_num_key_heads": 4, "linear_num_value_heads": 4, "linear_key_head_dim": 16,
+            "linear_value_head_dim": 16,
+        },
+        converted=False,
+    ),
+    "olmo-hybrid-plain": Saved(
+        "OlmoHybridForCausalLM",
+        {
+            "linear_num_key_heads": 3, "linear_num_value_heads": 3, "linear_key_head_dim": 12,
+            "linear_value_head_dim": 12, "linear_allow_neg_eigval": False, "attention_bias": True,
+            "linear_conv_kernel_dim": 3, "rms_norm_eps": 1e-2, "tie_word_embeddings": True,
+            "layer_types": [FULL, LINEAR, FULL, LINEAR, LINEAR],
+            "rope_parameters": {"rope_type": "default", "rope_theta": None},
+        },
+        converted=False,
+    ),
     "lfm2": Saved(
         "Lfm2ForCausalLM",
         {"layer_types": _CONV_LAYERS, "block_multiple_of": 16},
@@ -1123,6 +1172,9 @@ DIGESTED: dict[str, dict[str, Any]] = {
     "Phi3ForCausalLM": {"partial_rotary_factor": 0.75, "sliding_window": 48},
     "Qwen3_5ForCausalLM": _TWO_HYBRID,
     "Qwen3_5ForConditionalGeneration": {"text_config": _TWO_HYBRID},
+    "OlmoHybridForCausalLM": {
+        **_TWO_HYBRID, "linear_num_key_heads": 6, "linear_num_value_heads": 6,
+    },
     "Lfm2ForCausalLM": {"layer_types": ["conv", FULL]},
     "MiniCPM3ForCausalLM": _TWO_LATENT,
     "Lfm2MoeForCausalLM": {
@@ -1151,6 +1203,13 @@ DIGESTED: dict[str, dict[str, Any]] = {
     "DeepseekV2ForCausalLM": {**_TWO_LATENT, **_TWO_ROUTED, "topk_method": "group_limited_greedy"},
     "DeepseekV3ForCausalLM": {**_TWO_LATENT, **_TWO_ROUTED},
     "Glm4MoeLiteForCausalLM": {**_TWO_LATENT, **_TWO_ROUTED},
+    "KimiLinearForCausalLM": {
+        **{k: v for k, v in _TWO_LATENT.items() if k not in ("dim_model_base", "scale_depth")},
+        "q_lora_rank": None, "num_experts": 8, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 176, "n_group": 4, "topk_group": 2, "n_shared_experts": 1,
+        "num_hidden_layers": 3, "layer_types": [LINEAR, FULL, LINEAR], "linear_num_heads": 3,
+        "linear_head_dim": 40,
+    },
     "Dots1ForCausalLM": {
         **_TWO_ROUTED, "sliding_window": 48, "max_window_layers": 1, "norm_topk_prob": True
     },

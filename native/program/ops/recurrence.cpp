@@ -17,24 +17,29 @@ class GatesOp final : public RowOp {
           heads_(RecurrentHeads::of(f)),
           a_(f.whole("a")),
           b_(f.whole("b")),
-          rate_(f.floats("rate", heads_.v_heads, "must have v_heads values")),
-          bias_(f.floats("bias", heads_.v_heads, "must have v_heads values")) {
-        f.require(!rate_.empty() && !bias_.empty(), "rate", "must be there, as must bias");
+          rate_(f.floats("rate")),
+          bias_(f.floats("bias")),
+          strength_(f.factor("strength")) {
+        f.require(rate_.size() == bias_.size() && heads_.decays(rate_.size()), "rate",
+                  "must have v_heads values, or k_dim for each, as must bias");
     }
     const char* kind() const override { return "gates"; }
 
   protected:
     void row(Step& step, int64_t n, int) override {
         float* x = work.buffer(x_).row(n);
-        const GatesArgs a{x,
-                          x + heads_.k_width(),
-                          x + a_,
-                          x + b_,
-                          rate_.data(),
-                          bias_.data(),
-                          heads_.k_heads,
-                          heads_.v_heads,
-                          heads_.k_dim};
+        GatesArgs a{};
+        a.q = x;
+        a.k = x + heads_.k_width();
+        a.a = x + a_;
+        a.b = x + b_;
+        a.rate = rate_.data();
+        a.bias = bias_.data();
+        a.k_heads = heads_.k_heads;
+        a.v_heads = heads_.v_heads;
+        a.k_dim = heads_.k_dim;
+        a.decays = std::ssize(rate_);
+        a.strength = strength_;
         if (!step.kernels.gates(a)) report(step);
     }
 
@@ -42,7 +47,8 @@ class GatesOp final : public RowOp {
     Operand x_;
     RecurrentHeads heads_;
     int64_t a_, b_;  // the columns of both gates
-    std::vector<float> rate_, bias_;  // [v_heads]
+    std::vector<float> rate_, bias_;  // of each head, or of each row of its state
+    float strength_;  // of beta
 };
 
 // The parameters of a state space for each head.
@@ -77,20 +83,22 @@ class RecurrenceOp final : public Op {
           heads_(RecurrentHeads::of(f)),
           a_(f.whole(space ? "step" : "a")),
           b_(space ? a_ : f.whole("b")) {
-        const int64_t width = heads_.v_heads, v = heads_.v_width();
+        const int64_t heads = heads_.v_heads, v = heads_.v_width();
+        decays_ = space ? 1 : std::ssize(f.floats("rate")) / heads;
         q_ = space ? f.whole("column") + v + heads_.k_width() : 0;
         k_ = space ? q_ - heads_.k_width() : heads_.k_width();
         v_ = space ? k_ - v : 2 * heads_.k_width();
         const int64_t begin = std::min(q_, v_), end = begin + heads_.channels();
-        const auto outside = [&](int64_t at) {
+        const int64_t decays = heads * decays_;
+        const auto outside = [&](int64_t at, int64_t width) {
             return at >= 0 && at + width <= x_.ld() && (at >= end || at + width <= begin);
         };
-        f.require(begin >= 0 && end <= x_.ld() && outside(a_) && outside(b_), "x",
+        f.require(begin >= 0 && end <= x_.ld() && outside(a_, decays) && outside(b_, heads), "x",
                   "is too narrow for q, k, v and what gates them");
-        f.require(space || a_ + width <= b_ || b_ + width <= a_, "a", "must not lie where b does");
+        f.require(space || a_ + decays <= b_ || b_ + heads <= a_, "a", "must not lie where b does");
         f.require(v <= output_.ld() && x_.buffer != output_.buffer, "output",
                   "is too narrow, or lies where x does");
-        if (space) spaces_ = Spaces(f, width);
+        if (space) spaces_ = Spaces(f, heads);
         state_ = work.needs.add_state(heads_.v_heads * heads_.head_floats());
     }
     const char* kind() const override { return space_ ? "state_space" : "recurrence"; }
@@ -108,6 +116,7 @@ class RecurrenceOp final : public Op {
     Operand x_, output_;
     RecurrentHeads heads_;
     int64_t a_, b_;  // the columns of what gates the heads
+    int64_t decays_ = 1;  // of a head: one, or k_dim
     int64_t q_, k_, v_;  // and of the first of these
     Spaces spaces_;
     int64_t state_;  // where in a State its floats begin
@@ -136,7 +145,8 @@ void RecurrenceOp::recur(Step& step, int64_t begin, int64_t end) const {
     a.q = x + q_ + h.k_head(head) * h.k_dim;
     a.k = x + k_ + h.k_head(head) * h.k_dim;
     a.v = x + v_ + head * h.v_dim + from;
-    a.decay = x + a_ + head;
+    a.decay = x + a_ + head * decays_;
+    a.decays_rows = decays_ > 1;
     a.beta = x + b_ + head;
     if (space_) a.space = spaces_.of(head, x + a_ + head);
     a.ldx = row.ld;

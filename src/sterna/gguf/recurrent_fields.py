@@ -16,6 +16,7 @@ __all__ = [
     "delta_net_fields",
     "falcon_h1_fields",
     "granite_hybrid_fields",
+    "kimi_fields",
     "mixers",
     "nemotron_h_fields",
     "qwen3_next_fields",
@@ -96,6 +97,18 @@ def falcon_h1_fields(model: GgufModel, name: str, _: dict[str, Any]) -> dict[str
     """Return the sizes of Mamba-2 and whether it has a norm; multipliers are within the weights."""
     normed = "blk.0.ssm_norm.weight" in model.tensors
     return {**_state_space(model, name), "mamba_rms_norm": normed}
+
+
+def kimi_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the kinds of layers and their heads; shares of experts add up to 1 there."""
+    m = model.metadata
+    return {
+        "layer_types": mixers(model, name, fields, LINEAR)["layer_types"],
+        "linear_num_heads": fields["num_attention_heads"],
+        "linear_head_dim": m.integer(f"{name}.kda.head_dim"),
+        "linear_conv_kernel_dim": m.integer(f"{name}.ssm.conv_kernel"),
+        "norm_topk_prob": True,
+    }
 
 
 def nemotron_h_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:

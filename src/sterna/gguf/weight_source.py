@@ -84,7 +84,9 @@ class GgufWeights:
         stored = self.model.tensors.get(self._name(name))
         plain = tuple(size for size in shape if size > 1) or (1,)
         as_said = stored is not None and (
-            stored.shape == shape or (len(shape) == 1 and math.prod(stored.shape) == shape[0])
+            stored.shape == shape
+            or (len(shape) == 1 and math.prod(stored.shape) == shape[0])
+            or [size for size in stored.shape if size > 1] == [size for size in shape if size > 1]
         )
         shape_said = stored.shape if stored is not None and as_said else plain
         info = self._info(self._name(name), shape_said)

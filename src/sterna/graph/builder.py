@@ -417,20 +417,24 @@ class GraphBuilder:
         return self._add(ShortConvOp(name=name, output=out, x=x, taps=taps, bias=bias))
 
     def recurrence(
-        self, x: Value, heads: RecurrentHeads, a: int, b: int, rate: F32, bias: F32, name: str
-    ) -> Value:
+        self, x: Value, heads: RecurrentHeads, a: int, b: int, rate: F32, bias: F32, name: str,
+        strength: float = 1.0,
+    ) -> Value:  # fmt: skip
         """Apply the gated delta rule; the result is float32 [v_heads * v_dim].
 
         A row begins [q | k | v], and has the two gates of each value head from the columns `a` and
         `b` on. q and k get unit length, and q is divided by the root of k_dim. With
-        decay = exp(rate softplus(a + bias)) and beta = sigmoid(b), each head's state is
-        S <- decay S + k (beta (v - decay S^T k))^T, and the result is S^T q. rate, bias: float32
-        [v_heads]. Do not read x afterwards.
+        decay = exp(rate softplus(a + bias)) and beta = strength sigmoid(b), each head's state is
+        S <- decay S + k (beta (v - (decay S)^T k))^T, and the result is S^T q. rate, bias: float32
+        [v_heads]. Where they are [v_heads * k_dim], a has as many columns, and each row of a state
+        decays by itself. Do not read x afterwards.
         """
-        out = Value(heads.v_width)
         return self._add(
-            RecurrenceOp(name=name, output=out, x=x, heads=heads, a=a, b=b, rate=rate, bias=bias)
-        )
+            RecurrenceOp(
+                name=name, output=Value(heads.v_width), x=x, heads=heads, a=a, b=b, rate=rate,
+                bias=bias, strength=strength,
+            )
+        )  # fmt: skip
 
     def state_space(
         self, x: Value, heads: RecurrentHeads, column: int, step: int, rate: F32, bias: F32,

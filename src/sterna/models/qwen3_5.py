@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sterna import _native
 from sterna.graph import Graph, GraphBuilder, RecurrentHeads, Value
-from sterna.models import layers, mtp, towers
+from sterna.models import delta_net, layers, mtp, towers
 from sterna.models.config import FULL, MAX_HEAD_DIM, TransformerConfig
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
+from sterna.models.delta_net import Row
 from sterna.models.gguf_architecture import (
     LINEARS,
     PREDICTING,
@@ -71,8 +71,6 @@ MIXERS = "mixer_types"  # a field of ours: layer_types of both kinds
 #: quantised weights may span several heads, so no loader can reorder such columns.
 TILED_OUT_PROJ = "tiled_out_proj"
 MAX_CONV_WIDTH = 16  # native kMaxConvWidth
-#: A row [q | k | v …] of a recurrent layer, and the columns where z, b and a begin.
-Row = tuple[Value, int, int, int]
 Projected = Callable[
     [GraphBuilder, TransformerConfig, WeightSource, Value, RecurrentHeads, str], Row
 ]
@@ -115,7 +113,7 @@ def build(
 
     projected: writes the projections of a recurrent layer, if these are stored in another way.
     """
-    c, heads, feed_forward = towers.placed(c), _heads(c.fields), ffn or _dense(c, w)
+    c, heads, feed_forward = towers.placed(c), delta_net.heads_of(c.fields), ffn or _dense(c, w)
     x, table = layers.embedding(g, c, w)
     for i, mixer in enumerate(c.fields.config[MIXERS]):
         p = f"model.layers.{i}"
@@ -160,16 +158,6 @@ def predictor(
     return mtp.build(g, c, w, ffn or _dense(c, w))
 
 
-def _heads(f: Fields) -> RecurrentHeads:
-    k_heads, v_heads = f.count("linear_num_key_heads"), f.count("linear_num_value_heads")
-    if v_heads % k_heads:
-        rule = f"a multiple of linear_num_key_heads={k_heads}"
-        f.fail("linear_num_value_heads", rule, v_heads)
-    k_dim = f.count("linear_key_head_dim", most=MAX_HEAD_DIM)
-    v_dim = f.count("linear_value_head_dim", most=MAX_HEAD_DIM)
-    return RecurrentHeads(k_heads, v_heads, k_dim, v_dim)
-
-
 def _projected(
     g: GraphBuilder, c: TransformerConfig, w: WeightSource, h: Value, heads: RecurrentHeads,
     name: str,
@@ -185,24 +173,16 @@ def _projected(
 
 
 def _delta_net(
-    g: GraphBuilder, c: TransformerConfig, w: WeightSource, projections: Row,
-    heads: RecurrentHeads, name: str,
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, row: Row, heads: RecurrentHeads,
+    name: str,
 ) -> Value:  # fmt: skip
     """Write a gated DeltaNet layer, from its projections up to out_proj."""
-    row, z, b, a = projections
     width = c.fields.count("linear_conv_kernel_dim", most=MAX_CONV_WIDTH)
-    taps = w.vector(f"{name}.conv1d.weight", heads.width, 1, width)
-    row = g.conv(row, taps.reshape(heads.width, width), f"{name}.conv1d")
-    a_log, bias = (w.vector(f"{name}.{n}", heads.v_heads) for n in ("A_log", "dt_bias"))
-    rate = -_native.exponentials(a_log)
-    out = g.recurrence(row, heads, a, b, rate, bias, name)
-    weight = w.vector(f"{name}.norm.weight", heads.v_dim)
+    taps = w.vector(f"{name}.conv1d.weight", heads.width, 1, width).reshape(heads.width, width)
     # `Graph.gated` transposes [k_heads, n] of heads: 0 0 1 1 2 2 becomes 0 1 2 0 1 2.
     tiling = heads.v_heads // heads.k_heads if _is_tiled(c, name) else None
-    return g.gated(
-        out, row, z, heads.v_dim, heads.v_heads, "silu", f"{name}.norm", weight, c.rms_norm_eps,
-        tiling,
-    )  # fmt: skip
+    decay = delta_net.Decay.of(w, name, heads)
+    return delta_net.layer(g, w, row, heads, name, taps, decay, eps=c.rms_norm_eps, tiling=tiling)
 
 
 def _is_tiled(c: TransformerConfig, name: str) -> bool:

@@ -14,6 +14,7 @@ from sterna.graph import GraphBuilder, Piece, RecurrentHeads, Value
 from sterna.models import layers, moe, qwen3_5, qwen3_5_moe
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
+from sterna.models.delta_net import Row
 from sterna.models.gguf_architecture import PREDICTING
 from sterna.weights.sources import Linear, WeightSource
 
@@ -63,7 +64,7 @@ def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
 def _projected(
     g: GraphBuilder, c: TransformerConfig, w: WeightSource, h: Value, heads: RecurrentHeads,
     name: str,
-) -> qwen3_5.Row:  # fmt: skip
+) -> Row:  # fmt: skip
     each = heads.v_heads // heads.k_heads
     z = heads.width
     b = z + heads.v_width

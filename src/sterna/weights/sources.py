@@ -106,7 +106,7 @@ class WeightSource(Protocol):
         """Vectors."""
 
     def has(self, name: str) -> bool:
-        """Whether there is a matrix of this name; for parts that a model may lack."""
+        """Whether there is a matrix or a norm of this name; for parts that a model may lack."""
 
     def vector(self, name: str, *shape: int) -> F32:
         """Return a norm's weight, a bias or a small array: finite float32 of this shape."""
@@ -154,8 +154,9 @@ class PackedWeights:
     format: str | None = None
 
     def has(self, name: str) -> bool:
-        """Whether there is a module of this name."""
-        return name in self.modules or f"{name}.0" in self.modules
+        """Whether there is a module of this name, or a norm."""
+        module = name in self.modules or f"{name}.0" in self.modules
+        return module or f"{name}.weight" in self.tensors
 
     def vector(self, name: str, *shape: int) -> F32:
         """Read a small array, float32 of this shape."""

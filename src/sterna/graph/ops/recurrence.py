@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from sterna.graph.heads import F32, RecurrentHeads
-from sterna.graph.ops.base import Op, Value
+from sterna.graph.ops.base import LATER, Op, Value
 
 __all__ = ["RecurrenceOp", "StateSpaceOp"]
 
 
 @dataclass(eq=False, kw_only=True)
 class RecurrenceOp(Op):
-    """The gated delta rule over a row [q | k | v], with gates at the columns `a` and `b`."""
+    """The gated delta rule over a row [q | k | v], with gates at the columns `a` and `b`.
+
+    rate, bias: of each value head's decay, or of each row of its state. strength: of beta.
+    """
 
     kind: ClassVar[str] = "recurrence"
     x: Value
@@ -22,6 +25,7 @@ class RecurrenceOp(Op):
     b: int
     rate: F32
     bias: F32
+    strength: float = field(default=1.0, metadata=LATER)
 
 
 @dataclass(eq=False, kw_only=True)

@@ -1,0 +1,86 @@
+"""Gated DeltaNet: a delta rule behind a causal convolution. arXiv 2412.06464."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+
+from sterna import _native
+from sterna.graph import GraphBuilder, Piece, RecurrentHeads, Value
+from sterna.graph.heads import F32
+from sterna.models.config import MAX_HEAD_DIM
+from sterna.models.config_fields import Fields
+from sterna.weights.sources import WeightSource
+
+__all__ = ["Decay", "Row", "heads_of", "layer", "side_by_side", "split_taps"]
+
+#: A row [q | k | v …] of a recurrent layer, and the columns where z, b and a begin.
+Row = tuple[Value, int, int, int]
+
+
+@dataclass(frozen=True)
+class Decay:
+    """How states decay, `rate` and `bias` of `GraphBuilder.recurrence`."""
+
+    rate: F32
+    bias: F32
+
+    @classmethod
+    def of(cls, w: WeightSource, name: str, heads: RecurrentHeads) -> Decay:
+        """Read one of each value head: `A_log` and `dt_bias`."""
+        a_log, bias = (w.vector(f"{name}.{n}", heads.v_heads) for n in ("A_log", "dt_bias"))
+        return cls(-_native.exponentials(a_log), bias)
+
+
+def heads_of(f: Fields) -> RecurrentHeads:
+    """Read the sizes of a layer from config.json."""
+    k_heads, v_heads = f.count("linear_num_key_heads"), f.count("linear_num_value_heads")
+    if v_heads % k_heads:
+        rule = f"a multiple of linear_num_key_heads={k_heads}"
+        f.fail("linear_num_value_heads", rule, v_heads)
+    k_dim = f.count("linear_key_head_dim", most=MAX_HEAD_DIM)
+    v_dim = f.count("linear_value_head_dim", most=MAX_HEAD_DIM)
+    return RecurrentHeads(k_heads, v_heads, k_dim, v_dim)
+
+
+def split_taps(w: WeightSource, name: str, heads: RecurrentHeads, width: int) -> F32:
+    """Read the convolutions of q, k and v, which the checkpoint has one by one."""
+    k_width = heads.k_heads * heads.k_dim
+    parts = zip("qkv", (k_width, k_width, heads.v_width), strict=True)
+    return np.concatenate(
+        [w.vector(f"{name}.{p}_conv1d.weight", n, 1, width).reshape(n, width) for p, n in parts]
+    )
+
+
+def side_by_side(g: GraphBuilder, parts: list[tuple[Value, int, int]], name: str) -> Value:
+    """Return a row of these (row, column, width): the first row, if it begins with them."""
+    *starts, width = accumulate((n for _, _, n in parts), initial=0)
+    first = parts[0][0]
+    placed = list(zip(parts, starts, strict=True))
+    if all(row is first and begin == to for (row, begin, _), to in placed):
+        return first
+    pieces = [(row, Piece(n, begin=begin, column=to)) for (row, begin, n), to in placed]
+    return g.place(width, pieces, name)
+
+
+def layer(
+    g: GraphBuilder, w: WeightSource, row: Row, heads: RecurrentHeads, name: str, taps: F32,
+    decay: Decay, *, norm: str = "norm", eps: float, strength: float = 1.0,
+    tiling: int | None = None, gates: Value | None = None, activation: str = "silu",
+) -> Value:  # fmt: skip
+    """Write a layer from its projections up to the projection back.
+
+    taps: of the convolution of q, k and v. norm: of what the recurrence makes, by its name. gates:
+    the row that has z, if it is another. strength: as in `GraphBuilder.recurrence`. tiling,
+    activation: as `k_heads` and `activation` of `GraphBuilder.gated`.
+    """
+    x, z, b, a = row
+    x = g.conv(x, taps, f"{name}.conv1d")
+    out = g.recurrence(x, heads, a, b, decay.rate, decay.bias, name, strength)
+    weight = w.vector(f"{name}.{norm}.weight", heads.v_dim)
+    return g.gated(
+        out, gates or x, z, heads.v_dim, heads.v_heads, activation, f"{name}.{norm}", weight, eps,
+        tiling,
+    )  # fmt: skip
