@@ -13,6 +13,7 @@ import gguf_factory
 import numpy as np
 import pytest
 import saved_models
+import torch
 from gguf_factory import Tiny
 from helpers import assert_same_bits
 from model_configs import MODELS, POSITIONS, SIZES, Saved
@@ -109,6 +110,17 @@ def granite_parts(name: str, w: np.ndarray, experts: bool) -> list[tuple[str, np
     return [(f"{block}_{p}{kind}.weight", x) for p, x in zip(("gate", "up"), halves, strict=True)]
 
 
+def stacked(tensors: dict[str, Any]) -> dict[str, Any]:
+    """As Gemma3NModel of the converter: one tensor of the streams' projections, and a suffix."""
+    found, stacks = dict[str, Any](), dict[str, list[Any]]()
+    for name, tensor in tensors.items():
+        if name.startswith(("model.altup_projections.", "model.altup_unembed_projections.")):
+            stacks.setdefault(f"{name.rsplit('.', 2)[0]}.weight", []).append(tensor)
+        else:
+            found[f"{name}.weight" if name.endswith("_scale") else name] = tensor
+    return found | {name: torch.stack(each) for name, each in stacks.items()}
+
+
 def pairs_beside(w: np.ndarray, width: int) -> np.ndarray:
     """Rows of q or k in the order of interleaved rotations, as LlamaModel of the converter has."""
     return w.reshape(-1, 2, width // 2, w.shape[-1]).swapaxes(1, 2).reshape(w.shape)
@@ -130,7 +142,7 @@ def write(path: Path, saved: Saved, model: Any) -> Path:
     gguf_factory.add_metadata(writer, tiny)
     kind = next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == arch)
     names = gguf.get_tensor_name_map(kind, tiny.layers)
-    for name, tensor in model.state_dict().items():
+    for name, tensor in stacked(model.state_dict()).items():
         if name == "lm_head.weight" and model.config.tie_word_embeddings:
             continue
         w = tensor.float().numpy()

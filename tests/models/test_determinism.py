@@ -77,6 +77,7 @@ INTEGER = [
     ("deepseek-v3", "i8", "int8", "i8"),
     ("kimi-linear", "i8", "int8", "i16"),
     ("olmo-hybrid", "q4_1", "int8", "i16"),
+    ("gemma3n", "i8", "int8", "i8"),
 ]
 #: One of each kind of scales, with biases, factors and experts.
 TWO_PLANES = [

@@ -7,6 +7,7 @@ module imports neither torch nor Sterna.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -135,6 +136,12 @@ _VISION = {
 _GEMMA4 = {
     "head_dim": 24, "global_head_dim": 32, "sliding_window": 20, "hidden_size_per_layer_input": 16,
     "vocab_size_per_layer_input": 272, "layer_types": [SLIDING, SLIDING, FULL, SLIDING, FULL],
+}  # fmt: skip
+_GEMMA3N = {
+    "head_dim": 24, "sliding_window": 20, "hidden_size_per_layer_input": 16,
+    "vocab_size_per_layer_input": 250, "laurel_rank": 12, "num_kv_shared_layers": 2,
+    "layer_types": [SLIDING, FULL, SLIDING, FULL, SLIDING], "pad_token_id": 0,
+    "activation_sparsity_pattern": [0.9, 0.5, 0.0, 0.0, 0.7],
 }  # fmt: skip
 _GEMMA4_SHARED = {
     **_GEMMA4, "layer_types": [SLIDING, FULL, SLIDING, FULL, SLIDING, FULL],
@@ -600,6 +607,32 @@ MODELS: dict[str, Saved] = {
             },
         },
         converted=False,
+    ),
+    "gemma3n": Saved(
+        "Gemma3nForCausalLM", {**_GEMMA3N, "altup_correct_scale": False}, converted=False
+    ),
+    "gemma3n-plain": Saved(
+        "Gemma3nForCausalLM",
+        {
+            **_GEMMA3N, "num_kv_shared_layers": 0, "altup_active_idx": 1, "altup_num_inputs": 3,
+            "vocab_size_per_layer_input": 272, "intermediate_size": [96, 64, 96, 128, 96],
+            "final_logit_softcapping": 2.0, "rms_norm_eps": 1e-2, "tie_word_embeddings": False,
+        },
+        converted=False,
+        gguf=(
+            "gemma3n",
+            {
+                "altup.num_inputs": 3, "altup.active_idx": 1, "rope.freq_base": 1e6,
+                "embedding_length_per_layer_input": 16, "attention.shared_kv_layers": 0,
+                "activation_sparsity_scale": [
+                    1.2815515995025635, 0.0, -math.inf, -math.inf, 0.524400532245636
+                ],
+                "attention.sliding_window": 20, "final_logit_softcapping": 2.0,
+                "attention.sliding_window_pattern": [True, False, True, False, True],
+                "feed_forward_length": [96, 64, 96, 128, 96],
+                "attention.layer_norm_rms_epsilon": 1e-2,
+            },
+        ),
     ),
     "glm": Saved("GlmForCausalLM", {"head_dim": 24}, converted=False),
     "glm-plain": Saved(
@@ -1123,6 +1156,12 @@ _THREE_GEMMA4: dict[str, Any] = {
     "hidden_size_per_layer_input": 32, "vocab_size_per_layer_input": 200,
     "use_double_wide_mlp": True,
 }  # fmt: skip
+_THREE_GEMMA3N: dict[str, Any] = {
+    "num_hidden_layers": 3, "num_kv_shared_layers": 1, "sliding_window": 48, "laurel_rank": 48,
+    "layer_types": [SLIDING, FULL, FULL], "hidden_size_per_layer_input": 32,
+    "vocab_size_per_layer_input": 190, "activation_sparsity_pattern": [0.75, 0.0, 0.5],
+    "intermediate_size": [512, 480, 512],
+}  # fmt: skip
 _TWO_SPACE: dict[str, Any] = {
     "mamba_n_heads": 6, "mamba_n_groups": 2, "mamba_d_state": 40, "mamba_d_head": 40,
 }  # fmt: skip
@@ -1150,6 +1189,8 @@ DIGESTED: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("Cohere2ForCausalLM", "Exaone4ForCausalLM"), _TWO_WINDOWS),
     "VaultGemmaForCausalLM": {"sliding_window": 48, "query_pre_attn_scalar": 64},
     **dict.fromkeys(("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"), _THREE_GEMMA4),
+    "Gemma3nForCausalLM": _THREE_GEMMA3N,
+    "Gemma3nForConditionalGeneration": {"text_config": _THREE_GEMMA3N},
     "HeliumForCausalLM": {"attention_bias": True},
     "HunYuanDenseV1ForCausalLM": {"rope_scaling": {"type": "dynamic", "alpha": 1000.0}},
     "MiniCPMForCausalLM": {"scale_emb": 12, "scale_depth": 1.5, "dim_model_base": 64},

@@ -13,12 +13,15 @@ class EmbedOp final : public RowOp {
         : RowOp(f, work),
           weight_(f.required("weight")),
           output_(f.value("output")),
-          factor_(f.factor("factor")) {
+          factor_(f.factor("factor")),
+          first_for_rest_(f.flag("first_for_rest")) {
         const int64_t vocab = work.weights[weight_].M;
         f.require(work.weights[weight_].K <= output_.ld(), "output", "is too narrow");
-        f.require(!work.needs.vocab || work.needs.vocab == vocab, "weight",
-                  "must have a row for each token, as the other tables have");
-        work.needs.vocab = vocab;
+        if (!first_for_rest_) {
+            f.require(!work.needs.vocab || work.needs.vocab == vocab, "weight",
+                      "must have a row for each token, as the other tables have");
+            work.needs.vocab = vocab;
+        }
         work.needs.feature_width = std::max(work.needs.feature_width, work.weights[weight_].K);
     }
     const char* kind() const override { return "embed"; }
@@ -31,7 +34,8 @@ class EmbedOp final : public RowOp {
             std::copy_n(features, w.K, x);
             return;
         }
-        const int64_t row = step.batch.tokens[static_cast<size_t>(n)];
+        const int64_t token = step.batch.tokens[static_cast<size_t>(n)];
+        const int64_t row = first_for_rest_ && token >= w.M ? 0 : token;
         const auto& format = step.kernels.formats[w.format];
         const RowArgs args{w.codes, w.tile_bytes, row, w.K, x};
         if (w.groups.group_k) {
@@ -52,6 +56,7 @@ class EmbedOp final : public RowOp {
     int weight_;
     Operand output_;
     float factor_;
+    bool first_for_rest_;  // a token behind the table's last row takes its first
 };
 
 const OpKind embed("embed", [](const OpFields& f, Program& p) { p.add<EmbedOp>(f); });

@@ -3,24 +3,12 @@
 // It is compiled once, for all units, with sums in double in a fixed order, so that it has the same bits everywhere.
 #include <cmath>
 
+#include "program/ops/sum_of.h"
 #include "program/program.h"
 
 namespace sterna {
 
 namespace {
-
-// The sum of f(i) in eight lanes, which compilers turn into vectors.
-template <class F>
-double sum_of(int64_t width, F f) {
-    double lanes[8] = {};
-    int64_t i = 0;
-    for (; i + 8 <= width; i += 8)
-        for (int lane = 0; lane < 8; ++lane) lanes[lane] += f(i + lane);
-    for (; i < width; ++i) lanes[0] += f(i);
-    double sum = 0;
-    for (const double lane : lanes) sum += lane;
-    return sum;
-}
 
 class LayerNormOp final : public RowOp {
   public:
@@ -41,13 +29,8 @@ class LayerNormOp final : public RowOp {
     void row(Step& step, int64_t n, int) override {
         const float* x = work.buffer(x_).row(n);
         float* y = work.buffer(output_).row(n);
-        const auto width = static_cast<double>(x_.width);
-        const double mean = sum_of(x_.width, [&](int64_t i) { return double{x[i]}; }) / width;
-        const double variance = sum_of(x_.width, [&](int64_t i) {
-            const double d = x[i] - mean;
-            return d * d;
-        });
-        const double inverse = 1 / std::sqrt(variance / width + eps_);
+        const double mean = mean_of(x, x_.width);
+        const double inverse = 1 / std::sqrt(mean_square(x, x_.width, mean) + eps_);
         if (!(inverse > 0)) report(step);  // 1 / sqrt(inf) is 0, and NaN compares false
         const bool biased = !bias_.empty();
         for (int64_t i = 0; i < x_.width; ++i) {

@@ -18,6 +18,7 @@ from sterna.gguf.encoder_fields import (
     scorer_fields,
 )
 from sterna.gguf.file import GgufModel
+from sterna.gguf.gemma3n_fields import gemma3n_fields
 from sterna.gguf.metadata import Metadata
 from sterna.gguf.recurrent_fields import (
     delta_net_fields,
@@ -342,6 +343,7 @@ _FURTHER: dict[str, Further] = {
     "apertus": _apertus_fields, "deepseek2": _deepseek2_fields, "dots1": _deepseek_fields,
     "falcon": _falcon_fields, "falcon-h1": falcon_h1_fields, "gemma2": _gemma_fields,
     "gemma3": _gemma_fields,
+    "gemma3n": gemma3n_fields,
     "gemma4": _gemma4_fields, "glm4": _glm4_fields, "glm4moe": _glm4_moe_fields,
     "gpt-oss": _gpt_oss_fields, "granite": _granite_fields,
     "granitehybrid": _both(granite_hybrid_fields, _granite_fields),

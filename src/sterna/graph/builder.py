@@ -26,10 +26,12 @@ from sterna.graph.ops import (
     ActivationOp,
     AdaptedLayer,
     AdaptOp,
+    AltUpOp,
     AttentionOp,
     CombineOp,
     ConvOp,
     CopyOp,
+    CutoffOp,
     EmbedOp,
     ExactHeadOp,
     ExpertLinearOp,
@@ -42,6 +44,7 @@ from sterna.graph.ops import (
     PartsOp,
     PositionsOp,
     RecurrenceOp,
+    RescaleOp,
     RopeOp,
     Route,
     RouteOp,
@@ -90,10 +93,19 @@ class GraphBuilder:
         self.graph.ops.append(op)
         return op.output
 
-    def embed(self, table: PackedWeight, factor: float = 1.0) -> Value:
-        """Look up rows of the table [vocab, width] for the batch's tokens, times the factor."""
-        out = Value(table.K)
-        return self._add(EmbedOp(name="embed_tokens", output=out, weight=table, factor=factor))
+    def embed(
+        self, table: PackedWeight, factor: float = 1.0, first_for_rest: bool = False
+    ) -> Value:
+        """Look up rows of the table [vocab, width] for the batch's tokens, times the factor.
+
+        first_for_rest: the table may be shorter; tokens behind its last row take its first.
+        """
+        return self._add(
+            EmbedOp(
+                name="embed_tokens", output=Value(table.K), weight=table, factor=factor,
+                first_for_rest=first_for_rest,
+            )
+        )  # fmt: skip
 
     def previous_hidden_states(self, width: int) -> Value:
         """Add a row for each token from outside (`StepInput.previous_hidden_states`)."""
@@ -383,6 +395,48 @@ class GraphBuilder:
         return self._add(
             SplitHeadsOp(name=name, output=out, x=x, n_heads=n_heads, parts=parts, first=first)
         )
+
+    def altup(
+        self, x: Value, factors: Value, streams: int, active: int, name: str,
+        made: Value | None = None,
+    ) -> Value:  # fmt: skip
+        """Mix the streams of a row (AltUp): each plus the sum of all of them times its factors.
+
+        factors: [streams, streams], a stream's side by side. made: what a layer made of the stream
+        `active`; then a stream is itself plus (1 + its factor) times what the layer changed, and
+        factors are [streams].
+        """
+        out = Value(x.width)
+        return self._add(
+            AltUpOp(
+                name=name, output=out, x=x, made=made, factors=factors, streams=streams,
+                active=active,
+            )
+        )  # fmt: skip
+
+    def rescale(
+        self, x: Value, size_of: Value, name: str, *, column: int = 0, least: float = 1e-5,
+        residual: Value | None = None,
+    ) -> Value:  # fmt: skip
+        """x * rms(size_of) / rms(x) (+ residual), of as many columns as size_of has, from `column`.
+
+        least: the mean square that x is at least taken to have.
+        """
+        out = Value(size_of.width)
+        return self._add(
+            RescaleOp(
+                name=name, output=out, x=x, size_of=size_of, column=column, least=least,
+                residual=residual,
+            )
+        )  # fmt: skip
+
+    def cutoff(self, x: Value, width: int, deviations: float, name: str) -> Value:
+        """max(0, x - (mean + deviations * standard deviation)) of the first `width` columns of x.
+
+        Read the result and not x afterwards.
+        """
+        out = Value(x.width, x.starts)
+        return self._add(CutoffOp(name=name, output=out, x=x, width=width, deviations=deviations))
 
     def scale(self, x: Value, factors: F32, name: str) -> Value:
         """Multiply each column of x by its factor, float32 [width of x].

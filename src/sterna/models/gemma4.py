@@ -150,7 +150,7 @@ def _check(t: Fields, kinds: list[str], kv_heads: int) -> None:
     """Check that the fields of shared keys and of rows fit the others."""
     for name in ("enable_moe_block", "use_double_wide_mlp"):  # `build` reads them
         t.flag(name)
-    heads, first_shared = t.count("num_attention_heads"), t.n_layers - _shared(t)
+    heads, first_shared = t.count("num_attention_heads"), t.n_layers - shared_layers(t)
     if heads % kv_heads:
         rule = f"a divisor of num_attention_heads={heads}"
         t.fail("num_global_key_value_heads", rule, kv_heads)
@@ -167,7 +167,7 @@ def _check(t: Fields, kinds: list[str], kv_heads: int) -> None:
 def unread(c: TransformerConfig) -> set[str]:
     """Return modules without effect: keys of layers that read another layer's."""
     names = ("k_proj", "v_proj", "k_norm", "v_norm")
-    shared = range(c.n_layers - _shared(c.fields), c.n_layers)
+    shared = range(c.n_layers - shared_layers(c.fields), c.n_layers)
     return {f"model.layers.{i}.self_attn.{name}" for i in shared for name in names}
 
 
@@ -176,12 +176,12 @@ def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
     f = c.fields
     kinds: list[str] = f.config["layer_types"]
     heads = {SLIDING: c.heads, FULL: Heads(c.n_heads, f.count(KV_HEADS), f.count(HEAD_DIM))}
-    k_eq_v, first_shared = f.flag("attention_k_eq_v"), c.n_layers - _shared(f)
+    k_eq_v, first_shared = f.flag("attention_k_eq_v"), c.n_layers - shared_layers(f)
     wide, how = f.flag("use_double_wide_mlp"), None
     if f.flag("enable_moe_block"):
         how = moe.ExpertFields.of(f, "moe_intermediate_size")
     x, table = layers.embedding(g, c, w, c.hidden_size**0.5)
-    rows = _rows(g, c, w, x)
+    added = rows(g, c, w, x)
     keys: dict[str, Value] = {}  # for each kind, the keys of the last layer that stores some
     options = layers.AttentionOptions(
         bias=c.attention_bias, qk_norm=layers.HeadNorms(), v_norm=True, scale=1.0
@@ -209,13 +209,13 @@ def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
         if how is not None:
             h = _with_experts(g, c, w, x, h, p, how)
         name = f"{p}.post_feedforward_layernorm"
-        x = layers.norm(g, c, w, h, name, residual=x, factor=1.0 if rows else scalar)
-        if rows is not None:
-            x = _add_row(g, c, w, x, rows, i, scalar)
+        x = layers.norm(g, c, w, h, name, residual=x, factor=scalar if added is None else 1.0)
+        if added is not None:
+            x = _add_row(g, c, w, x, added, i, scalar)
     return layers.head(g, c, w, x, table, cap=f.cap("final_logit_softcapping"))
 
 
-def _shared(f: Fields) -> int:
+def shared_layers(f: Fields) -> int:
     """Count the last layers that have no keys and values of their own."""
     return (
         f.count("num_kv_shared_layers", most=f.n_layers) if _given(f, "num_kv_shared_layers") else 0
@@ -227,19 +227,21 @@ def _given(f: Fields, name: str) -> bool:
     return f.config.get(name) not in (None, 0)
 
 
-def _rows(g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value) -> Value | None:
+def rows(g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value) -> Value | None:
     """Write the rows that layers add for each token, of all layers side by side."""
     if not _given(c.fields, ROW_WIDTH):
         return None
     each, half = c.fields.count(ROW_WIDTH), 0.5**0.5
     width = c.n_layers * each
-    rows = g.embed(w.table("model.embed_tokens_per_layer", c.vocab_size, width), each**0.5 * half)
+    vocab = c.fields.count("vocab_size_per_layer_input", c.vocab_size)
+    table = w.table("model.embed_tokens_per_layer", vocab, width)
+    embedded = g.embed(table, each**0.5 * half, first_for_rest=vocab < c.vocab_size)
     name = "model.per_layer_model_projection"
     parts = [Linear(name, width, c.hidden_size)]
     projected = layers.linear(g, c, w, x, name, parts, factor=c.hidden_size**-0.5)
     name = "model.per_layer_projection_norm"
     weight = layers.norm_weight(w, name, each) * np.float32(half)
-    return g.norm(projected, weight, c.rms_norm_eps, name, residual=rows)
+    return g.norm(projected, weight, c.rms_norm_eps, name, residual=embedded)
 
 
 def _add_row(
@@ -252,14 +254,21 @@ def _add_row(
     factor: float,
 ) -> Value:
     """Return (x + norm(projection(gelu(gate(x)) * row))) * factor."""
+    h = gated_row(g, c, w, x, rows, layer)
+    name = f"model.layers.{layer}.post_per_layer_input_norm"
+    return layers.norm(g, c, w, h, name, residual=x, factor=factor)
+
+
+def gated_row(
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, rows: Value, layer: int
+) -> Value:
+    """Return projection(gelu(gate(x)) * row)."""
     p, each = f"model.layers.{layer}", rows.width // c.n_layers
     gate = Linear(f"{p}.per_layer_input_gate", each, c.hidden_size)
     h = layers.linear(g, c, w, x, gate.name, [gate])
     h = g.glu(h, c.activation, f"{p}.per_layer_input_act", up=(rows, layer * each))
     back = Linear(f"{p}.per_layer_projection", c.hidden_size, each)
-    h = layers.linear(g, c, w, h, back.name, [back])
-    name = f"{p}.post_per_layer_input_norm"
-    return layers.norm(g, c, w, h, name, residual=x, factor=factor)
+    return layers.linear(g, c, w, h, back.name, [back])
 
 
 def _with_experts(

@@ -6,11 +6,13 @@ native/program/ops has them, and checks them once more with the buffers that com
 
 from sterna.graph.ops.activation import ActivationOp
 from sterna.graph.ops.adapt import AdaptedLayer, AdaptOp
+from sterna.graph.ops.altup import AltUpOp, RescaleOp
 from sterna.graph.ops.attention import AttentionOp
 from sterna.graph.ops.base import Op, Route, Value, WeightOp
 from sterna.graph.ops.combine import CombineOp
 from sterna.graph.ops.conv import ConvOp, ShortConvOp
 from sterna.graph.ops.copy import CopyOp
+from sterna.graph.ops.cutoff import CutoffOp
 from sterna.graph.ops.embed import EmbedOp
 from sterna.graph.ops.exact_head import ExactHeadOp
 from sterna.graph.ops.expert_linear import ExpertLinearOp
@@ -36,10 +38,12 @@ __all__ = [
     "ActivationOp",
     "AdaptOp",
     "AdaptedLayer",
+    "AltUpOp",
     "AttentionOp",
     "CombineOp",
     "ConvOp",
     "CopyOp",
+    "CutoffOp",
     "EmbedOp",
     "ExactHeadOp",
     "ExpertLinearOp",
@@ -53,6 +57,7 @@ __all__ = [
     "PartsOp",
     "PositionsOp",
     "RecurrenceOp",
+    "RescaleOp",
     "RopeOp",
     "Route",
     "RouteOp",

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
-from sterna.graph.ops.base import WeightOp
+from sterna.graph.ops.base import LATER, WeightOp
 
 __all__ = ["EmbedOp"]
 
 
 @dataclass(eq=False, kw_only=True)
 class EmbedOp(WeightOp):
-    """Rows of a table [vocab, width] for the batch's tokens, times the factor."""
+    """Rows of a table [vocab, width] for the batch's tokens, times the factor.
+
+    first_for_rest: the table may be shorter; tokens behind its last row take its first.
+    """
 
     kind: ClassVar[str] = "embed"
     factor: float = 1.0
+    first_for_rest: bool = field(default=False, metadata=LATER)
