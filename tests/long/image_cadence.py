@@ -12,6 +12,7 @@ import argparse
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -70,10 +71,10 @@ def about_an_image(llm: LLM) -> Request:
     return request
 
 
-def gaps(llm: LLM, streams: list[Request], about: Request | None, tokens: int) -> list[float]:
-    """Run until a question is answered, or for so many tokens; ms between tokens of each stream."""
+def gaps(llm: LLM, streams: list[Request], until: Callable[[list[float]], bool]) -> list[float]:
+    """Run until something is so; return milliseconds between the tokens of each stream."""
     last, found = {one: time.perf_counter() for one in streams}, list[float]()
-    while not about.ended if about else len(found) < tokens * len(streams):
+    while not until(found):
         for event in llm.engine_loop.step() or []:
             if event.tokens and event.request in last:
                 now = time.perf_counter()
@@ -103,7 +104,7 @@ def main() -> None:
         assert encoder is not None
         began = time.perf_counter()
         alone = about_an_image(llm)
-        gaps(llm, [], alone, 0)
+        gaps(llm, [], lambda _: alone.ended)
         print(f"{llm.engine.isa}: first token alone {time.perf_counter() - began:6.2f} s")
         encoder._kept.clear()
         streams = [
@@ -111,11 +112,14 @@ def main() -> None:
         ]
         for one in streams:
             llm.engine_loop.add(one)
-        gaps(llm, streams, None, 10)
-        shown("streams alone", gaps(llm, streams, None, 50))
-        began = time.perf_counter()
-        found = gaps(llm, streams, about_an_image(llm), 0)
-        shown("while an image is encoded", found)
+        gaps(llm, streams, lambda found: len(found) >= 10 * STREAMS)
+        shown("streams alone", gaps(llm, streams, lambda found: len(found) >= 100 * STREAMS))
+        began, about = time.perf_counter(), about_an_image(llm)
+        shown(
+            "while an image is encoded",
+            gaps(llm, streams, lambda _: about.missing_image() is None),
+        )
+        shown("while its prompt is computed", gaps(llm, streams, lambda _: about.ended))
         print(f"first token next to them {time.perf_counter() - began:6.2f} s")
         print(f"encoder's memory at the end {encoder.nbytes / 1e6:.1f} MB")
 

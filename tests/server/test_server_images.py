@@ -17,6 +17,7 @@ from seeing_folders import data_url, png
 from server_process import ServerProcess, serving
 
 from sterna import LLM
+from sterna.chat.image_parts import behind_results
 from sterna.errors import RequestError
 from sterna.server import request_images
 from sterna.server.errors import ApiError
@@ -140,6 +141,74 @@ def test_anthropic(server: ServerProcess, expected: Any) -> None:
         done = client.messages.create(**asked, max_tokens=6, extra_body={"temperature": 0.0})
         assert done.content[0].text == expected[0]
         assert client.messages.count_tokens(**asked).input_tokens == expected[1]
+
+
+def test_ollama(server: ServerProcess, expected: Any) -> None:
+    image = base64.b64encode(png()).decode()
+    common = {
+        "model": "seeing", "stream": False, "options": {"num_predict": 6, "temperature": 0.0},
+    }  # fmt: skip
+    said = [{"role": "user", "content": TEXT, "images": [image]}]
+    done = server.post("/api/chat", messages=said, **common).json()
+    assert done["message"]["content"] == expected[0]
+    assert done["prompt_eval_count"] == expected[1]
+    done = server.post("/api/generate", prompt=TEXT, images=[image], **common).json()
+    assert done["response"] == expected[0]
+    assert "vision" in server.post("/api/show", model="seeing").json()["capabilities"]
+    for images in ("text", [1], ["aGk="]):
+        said[0]["images"] = images
+        assert server.post("/api/chat", messages=said, **common).status_code == 400
+    raw = server.post("/api/generate", prompt=TEXT, images=[image], raw=True, **common)
+    assert raw.status_code == 400
+
+
+def test_results_of_tools(server: ServerProcess, folder: Path) -> None:
+    """In their place where the template shows them there, else in the user's next message."""
+    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    image = {"type": "image_url", "image_url": {"url": data_url(png())}}
+    result = {"role": "tool", "tool_call_id": "c", "content": [
+        {"type": "text", "text": "Seen."}, image]}  # fmt: skip
+    said = [
+        {"role": "user", "content": "Look."}, {"role": "assistant", "tool_calls": [call]}, result,
+    ]  # fmt: skip
+    asked = {"model": "seeing", "messages": said}
+    rendered = server.post("/apply-template", **asked).json()["prompt"]
+    assert rendered.count("<start_of_image>") == 1
+    assert "Seen." in rendered
+    count = server.post("/tokenize", **asked).json()["count"]
+    source = {"type": "base64", "media_type": "image/png", "data": data_url(png())[22:]}
+    blocks = [{"type": "text", "text": "Seen."}, {"type": "image", "source": source}]
+    theirs = [
+        {"role": "user", "content": "Look."},
+        {"role": "assistant", "content": [
+            {"type": "tool_use", "id": "c", "name": "look", "input": {}}]},
+        {"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "c", "content": blocks}]},
+    ]  # fmt: skip
+    counted = server.post("/v1/messages/count_tokens", model="seeing", messages=theirs).json()
+    assert counted["input_tokens"] == count
+    items = [
+        {"role": "user", "content": "Look."},
+        {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": [
+            {"type": "input_text", "text": "Seen."},
+            {"type": "input_image", "image_url": data_url(png())}]},
+    ]  # fmt: skip
+    done = server.post("/v1/responses", model="seeing", input=items, max_output_tokens=1).json()
+    assert done["usage"]["input_tokens"] == count
+    moved = behind_results([*said, {"role": "user", "content": "And?"}])
+    assert moved[2]["content"] == "Seen."
+    assert moved[3]["content"] == [image, {"type": "text", "text": "And?"}]
+    assert behind_results(said)[3] == {"role": "user", "content": [image]}
+
+
+def test_a_photo(server: ServerProcess) -> None:
+    """Of 12 MB, in base64, by default."""
+    photo = png() + bytes(12_000_000)  # decoders stop at the image's end
+    done = server.post(
+        "/v1/chat/completions", model="seeing", messages=of_openai(data_url(photo)), max_tokens=1
+    )
+    assert done.status_code == 200
 
 
 def test_tokens_and_templates(server: ServerProcess, expected: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from sterna.errors import RequestError, shown
 
-__all__ = ["as_text", "split_images"]
+__all__ = ["as_text", "behind_results", "split_images"]
 
 #: The part that a template gets for an image.
 IMAGE = {"type": "image"}
@@ -48,6 +48,29 @@ def as_text(messages: Sequence[Any], image: str) -> list[Any]:
         else message
         for message in messages
     ]
+
+
+def behind_results(messages: Sequence[Any]) -> list[Any]:
+    """Move images of tools' results into the user's message behind these, in the same order, for
+    templates that show texts of results alone."""
+    found, images = list[Any](), list[Any]()
+    for message in messages:
+        if message.get("role") != "tool" and images:
+            if message.get("role") == "user":
+                message = {**message, "content": [*images, *_parts(message.get("content"))]}
+            else:
+                found.append({"role": "user", "content": images})
+            images = []
+        content = message.get("content")
+        if message.get("role") == "tool" and isinstance(content, list):
+            images += [part for part in content if _is_image(part)]
+            message = {**message, "content": _joined([p for p in content if not _is_image(p)], "")}
+        found.append(message)
+    return [*found, {"role": "user", "content": images}] if images else found
+
+
+def _parts(content: Any) -> list[Any]:
+    return content if isinstance(content, list) else [{"type": "text", "text": content}]
 
 
 def _is_image(part: object) -> bool:

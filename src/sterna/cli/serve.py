@@ -168,7 +168,9 @@ def duration(value: str | float) -> float:
     help="Models in memory at a time; default: as many as fit.",
 )
 @click.option(
-    "--max-body", type=size, default="1M", show_default=True, help="Bytes of a request's body."
+    "--max-body",
+    type=size,
+    help="Bytes of a request's body; default: 32M if a model sees images, else 1M.",
 )
 @click.option(
     "--allow-image-urls",

@@ -10,6 +10,7 @@ from typing import Any
 from sterna.chat import ChatTemplate
 from sterna.chat.image_parts import as_text, split_images
 from sterna.chat.reasoning import ReasoningState, Thoughts
+from sterna.chat.tools import has_calls
 from sterna.checks import checked_flag, checked_items
 from sterna.engine.decoding.constraints import Constraint
 from sterna.errors import RequestError, shown
@@ -83,7 +84,8 @@ class ChatRenderer:
         """Return messages with images in the form for which the template writes placeholders."""
         placeholder = self.images.processor.placeholder
         written = template.image_text(placeholder)
-        if written is None or (tools and not template.takes_tools):
+        in_text = (tools or has_calls(messages)) and not template.takes_tools
+        if written is None or in_text:
             return as_text(messages, written or placeholder)
         return messages
 

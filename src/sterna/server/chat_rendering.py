@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from sterna.chat import ChatTemplate
-from sterna.chat.image_parts import split_images
+from sterna.chat.image_parts import behind_results, split_images
 from sterna.errors import ModelFormatError, RequestError
 from sterna.images import MAX_IMAGES
 from sterna.llm import LLM
@@ -80,10 +80,28 @@ def _rendered(llm: LLM, template_input: TemplateInput) -> tuple[str, list[Reques
     images = split_images(own)[1]
     if len(images) > MAX_IMAGES:
         raise ApiError(400, f"messages: must have at most {MAX_IMAGES} images", param="messages")
-    template = template_input.template or llm.template
     if images:
         _require_vision(llm, images[0])
-    if images and template is not None:
+        if any(message["role"] == "tool" for message in own if split_images([message])[1]):
+            return _with_results(llm, template_input, own, len(images)), images
+    return _written(llm, template_input, own), images
+
+
+def _with_results(
+    llm: LLM, template_input: TemplateInput, messages: list[dict[str, Any]], count: int
+) -> str:
+    """Render results of tools that have images, behind them if the template does not show them."""
+    with contextlib.suppress(RequestError):
+        text = _written(llm, template_input, messages)
+        if text.count(llm.renderer.images.processor.placeholder) == count:
+            return text
+    return _written(llm, template_input, behind_results(messages))
+
+
+def _written(llm: LLM, template_input: TemplateInput, own: list[dict[str, Any]]) -> str:
+    """Render messages whose images are parts of their content."""
+    template = template_input.template or llm.template
+    if template is not None and split_images(own)[1]:
         own = llm.renderer.with_placeholders(template, own, bool(template_input.tools))
     messages, tools = for_template(template, own, template_input.tools)
     render = partial(
@@ -95,7 +113,7 @@ def _rendered(llm: LLM, template_input: TemplateInput) -> tuple[str, list[Reques
         continue_final_message=template_input.continue_final_message,
         template=template_input.template,
     )
-    return render_with_system(messages, render), images
+    return render_with_system(messages, render)
 
 
 def _require_vision(llm: LLM, image: RequestImage) -> None:

@@ -18,7 +18,7 @@ __all__ = ["MAX_DEPTH", "decode", "encode", "read", "read_bytes"]
 MAX_DEPTH = 64  #: levels of nesting, as for every JSON file that Sterna reads
 MAX_NESTED = 16  #: unknown fields within the fields of a request
 MAX_NAMES = 16  #: unknown fields that a warning names
-_STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
+_STRUCTURE = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]', re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`")
 _MISSING = re.compile(r"Object missing required field `(.*?)`")
 _PATH = re.compile(r" - at `(?:key in )?\$\.?(.*?)`$")
@@ -57,9 +57,10 @@ def _warning(unknown: list[str]) -> str:
 
 async def read_bytes(request: Request) -> bytes:
     """Read the request's body within the limits of bytes and seconds. ApiError 400, 408, 413."""
-    settings = request.app.state.service.settings
+    service = request.app.state.service
+    settings = service.settings
     try:
-        return await asyncio.wait_for(_collect(request, settings.max_body), settings.body_timeout)
+        return await asyncio.wait_for(_collect(request, service.max_body), settings.body_timeout)
     except asyncio.TimeoutError:
         raise ApiError(
             408, f"body: must arrive within {settings.body_timeout:g} seconds, but did not"
@@ -80,7 +81,9 @@ async def _collect(request: Request, most: int) -> bytes:
                 break
     if too_large:
         raise ApiError(
-            413, f"body: must have at most {most} bytes, but has more; see sterna serve --max-body"
+            413,
+            f"body: must have at most {most} bytes, but has more; see sterna serve --max-body, "
+            "which is 32M by default where a model sees images, else 1M",
         )
     return bytes(body)
 
@@ -147,6 +150,9 @@ def _fields(kind: Any) -> tuple[str, ...]:
 
 
 def _check_depth(body: bytes) -> None:
+    # Texts may have the brackets as well; without many, even of megabytes nothing is to be parsed.
+    if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
+        return
     depth = 0
     for found in _STRUCTURE.finditer(body):
         first = body[found.start()]

@@ -44,6 +44,8 @@ def abilities(llm: LLM) -> list[str]:
             found.append("thinking")
     if fill_tokens(llm.tokenizer) is not None:
         found.append("insert")
+    if llm.renderer.images.sees:
+        found.append("vision")
     return found
 
 

@@ -125,6 +125,7 @@ class ModelManager:
         self._keep_alive, self._max_loaded = keep_alive, max_loaded
         self.loaded: dict[str, LoadedModel] = {}
         self.ever_loaded: bool = False
+        self._sees: dict[str, bool] = {}  # of each model that was loaded once
         self._loading = asyncio.Lock()
         self._left = asyncio.Event()
 
@@ -132,6 +133,11 @@ class ModelManager:
     def names(self) -> list[str]:
         """The names of all models, the default first, then those of adapters."""
         return [*self._sources, *self._adapted]
+
+    @property
+    def sees(self) -> bool:
+        """Whether any model sees images, or may: one that was never loaded."""
+        return any(self._sees.get(name, True) for name in self._sources)
 
     def file_bytes(self, name: str) -> int:
         """Return the bytes of a model's weight files; 0 for an adapter."""
@@ -184,7 +190,7 @@ class ModelManager:
                     llm = await self._load(name)
                     self.loaded[name] = LoadedModel(name, llm, self._engine_options)
                     _log.info("loaded %s: %s", name, self.loaded[name].memory)
-                    self.ever_loaded = True
+                    self.ever_loaded, self._sees[name] = True, llm.model.tower is not None
         return self.loaded[name]
 
     async def _load(self, name: str) -> LLM:

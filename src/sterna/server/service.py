@@ -20,6 +20,10 @@ from sterna.server.settings import Settings
 
 __all__ = ["Service"]
 
+#: Bytes of a request's body, unless a setting says otherwise: a photo in base64 has 8 to 12 MB.
+BODY_OF_TEXT = 1 << 20
+BODY_WITH_IMAGES = 32 << 20
+
 
 class Service:
     """The state of a server.
@@ -44,6 +48,12 @@ class Service:
         self.active: dict[str, ActiveRequest] = {}
         self.load_error: Exception | None = None
         self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def max_body(self) -> int:
+        """Most bytes of a request's body."""
+        given = self.settings.max_body
+        return given or (BODY_WITH_IMAGES if self.models.sees else BODY_OF_TEXT)
 
     @property
     def loading(self) -> bool:

@@ -295,11 +295,10 @@ def _of_blocks(role: Any, blocks: list[Any], where: str, warn: Warn) -> list[dic
             calls.append({"id": block.get("id"), "type": "function", "function": function})
         elif kind == "tool_result":
             content = block.get("content") or ""
-            text = (
-                content if isinstance(content, str) else _joined(content, f"{where}[{i}].content")
-            )
+            if not isinstance(content, str):
+                content = _result(content, f"{where}[{i}].content")
             results.append(
-                {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": text}
+                {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": content}
             )
         elif not skip_builtin_part(kind, f"{where}[{i}]", warn):
             raise ApiError(
@@ -316,6 +315,14 @@ def _of_blocks(role: Any, blocks: list[Any], where: str, warn: Warn) -> list[dic
             message["tool_calls"] = calls
         results.append(message)
     return results
+
+
+def _result(blocks: Any, where: str) -> str | list[dict[str, Any]]:
+    """Return the text of a tool's result, or parts if there are images among its blocks."""
+    listed = blocks if isinstance(blocks, list) else []
+    if any(isinstance(block, dict) and block.get("type") == "image" for block in listed):
+        return content_of_parts(listed, where)
+    return _joined(blocks, where)
 
 
 def _joined(blocks: Any, where: str) -> str:

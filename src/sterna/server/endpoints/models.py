@@ -47,9 +47,7 @@ def _row(service: Service, name: str) -> dict[str, Any]:
         loaded.measure()
         info = loaded.llm.info()
         row["max_model_len"] = row["context_length"] = info["context"]
-        # ollama's endpoints have the same list without this: they take no images.
-        sees = ["vision"] if loaded.llm.renderer.images.sees else []
-        row["capabilities"] = abilities(loaded.llm) + sees
+        row["capabilities"] = abilities(loaded.llm)
         keys = (
             "architecture", "format", "head", "kv_dtype", "context", "n_params", "bytes_per_token",
             "isa", "threads", "sampling",

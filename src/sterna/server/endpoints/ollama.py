@@ -24,6 +24,7 @@ from sterna.server.logprob_format import chat_logprob
 from sterna.server.model_description import known_name, timestamp
 from sterna.server.ollama_options import sampling_of
 from sterna.server.output_parser import OutputParser
+from sterna.server.request_images import RequestImage
 from sterna.server.responder import respond
 from sterna.server.routing import Endpoint, service_of
 from sterna.server.sampling_fields import checked_timeout, sampling_options
@@ -77,10 +78,13 @@ async def chat(request: Request) -> Response:
 async def generate(request: Request) -> Response:
     """Answer or continue a prompt, as lines of JSON or whole."""
     body = await read(request, OllamaGenerateRequest)
-    for name in ("images", "context", "template"):
+    for name in ("context", "template"):
         if getattr(body, name):
             raise invalid(name, "is not supported here", "a value")
-    said = [{"role": "user", "content": body.prompt}] if body.prompt else []
+    if body.images and (body.raw or body.suffix is not None):
+        raise invalid("images", "must be left out of a prompt that no template renders", "images")
+    question = {"role": "user", "content": body.prompt, "images": body.images}
+    said = [question] if body.prompt or body.images else []
     if body.system is not None and said:
         said.insert(0, {"role": "system", "content": body.system})
     return await _answer(request, body, said, None)
@@ -281,16 +285,33 @@ def _ollama_message(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _message(i: int, message: dict[str, Any]) -> dict[str, Any]:
-    """Put a message into OpenAI's form. ApiError 400 for images."""
-    if message.get("images"):
-        raise invalid(f"messages[{i}].images", "must be left out, since answers read text", "one")
+    """Put a message into OpenAI's form, its images before its text. ApiError 400."""
     found = {k: v for k, v in message.items() if k not in ("images", "thinking", "tool_name")}
     if message.get("thinking"):
         found["reasoning_content"] = message["thinking"]
     if message.get("tool_name"):
         found["name"] = message["tool_name"]
     found.setdefault("content", "")
+    if message.get("images"):
+        found["content"] = [
+            *_images(message["images"], f"messages[{i}].images"),
+            {"type": "text", "text": found["content"]},
+        ]
     return found
+
+
+def _images(given: Any, where: str) -> list[dict[str, Any]]:
+    if not isinstance(given, list) or not all(isinstance(one, str) and one for one in given):
+        raise invalid(where, "must be a list of images in base64", given)
+    return [
+        {"type": "image", "image": RequestImage(_data_url(one), f"{where}[{i}]")}
+        for i, one in enumerate(given)
+    ]
+
+
+def _data_url(image: str) -> str:
+    """Return an image in base64 as a data: URL; its content says which format it has."""
+    return image if image[:5].lower() == "data:" else f"data:image/any;base64,{image}"
 
 
 def _thinking(think: bool | str | None) -> dict[str, Any]:

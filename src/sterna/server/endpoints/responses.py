@@ -17,7 +17,7 @@ from sterna.server import errors
 from sterna.server.active_request import ActiveRequest
 from sterna.server.builtin_tools import Warn, client_tools, skip_builtin_part
 from sterna.server.chat_generation import ChatGeneration
-from sterna.server.chat_rendering import TemplateInput, content_of_parts, join_text_parts
+from sterna.server.chat_rendering import TemplateInput, content_of_parts
 from sterna.server.errors import ApiError
 from sterna.server.generation_request import GenerationRequest
 from sterna.server.json_body import read
@@ -305,8 +305,9 @@ def template_input(
                 found.append({**said, **_thought(thoughts)})
         elif kind == "function_call_output":
             output = item.get("output")
-            text = join_text_parts(output, where) if isinstance(output, list) else output
-            found.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": text})
+            if isinstance(output, list):
+                output = content_of_parts(output, where)
+            found.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": output})
         elif kind == "reasoning":
             content = item.get("content")
             parts = content if isinstance(content, list) else ()
