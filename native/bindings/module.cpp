@@ -112,6 +112,18 @@ void bind_machine(nb::module_& m) {
         },
         "isa"_a);
     m.def(
+        "joint_layouts",
+        [](const std::string& isa) {
+            const auto* t = find_table(isa);
+            require(t, "isa: must be the name of a runnable unit");
+            std::vector<std::string> names;
+            for (int i = 0; i < t->n_formats; ++i)
+                if (t->formats[i].joint_scratch) names.emplace_back(t->formats[i].name);
+            return names;
+        },
+        "isa"_a);
+    m.attr("fewest_joint_tokens") = kFewestJointTokens;
+    m.def(
         "bandwidth_gb_s",
         [](const nb::int_& threads, size_t nbytes) {
             Pool& p = pool(threads);

@@ -145,7 +145,12 @@ class LinearRun {
         args_.reading = pool.readings().of(format.read_loop);
         linear_ = fast ? format.fast.linear : format.linear;
         const auto bytes = fast ? format.fast.scratch_bytes : format.scratch_bytes;
-        stride_ = (bytes(args.K, args.n) + 8191) / 4096 * 4096;
+        args_.joint_tokens = weight.joint_tokens;
+        least_ = least_tiles(format, weight.joint_tokens, args.n);
+        int64_t needed = bytes(args.K, args.n);
+        if (is_joint(format, weight.joint_tokens, args.n))
+            needed = std::max(needed, format.joint_scratch(args.n));
+        stride_ = (needed + 8191) / 4096 * 4096;
         scratch_ = spare_memory()->take(static_cast<size_t>(stride_ * pool.size()));
     }
     ~LinearRun() { spare_memory()->give(std::move(scratch_)); }
@@ -170,7 +175,8 @@ class LinearRun {
   private:
     void work(int worker, HandOut& hand_out, LinearArgs part) const {
         part.scratch = scratch_.data() + worker * stride_;
-        const Division tiles = divide_tiles(args_.tile_end, args_.n, pool_.size(), args_.reading);
+        const Division tiles =
+            divide_tiles(args_.tile_end, args_.n, pool_.size(), args_.reading, least_);
         for (; hand_out.next(tiles, worker, part.tile_begin, part.tile_end);
              part.scratch_ready = true)
             linear_(part);
@@ -179,7 +185,7 @@ class LinearRun {
     void (*linear_)(const LinearArgs&);
     Pool& pool_;
     LinearArgs args_;
-    int64_t stride_;
+    int64_t stride_, least_;
     HugeBuffer scratch_;
 };
 
@@ -446,6 +452,15 @@ void bind_weights(nb::module_& m) {
             [](PyWeight& w, int most) {
                 require(most >= 0 && most <= kFewTokens, "direct_tokens: must lie in 0..16");
                 w.weight.direct_tokens = most;
+            })
+        .def_prop_rw(
+            "joint_tokens", [](const PyWeight& w) { return w.weight.joint_tokens; },
+            [](PyWeight& w, int fewest) {
+                require(!fewest || (fewest >= kFewestJointTokens && w.weight.scale &&
+                                    w.weight.zero_x2 == 2),
+                        "joint_tokens: must be 0, or 8 and more for ternary weights with a scale "
+                        "for each row");
+                w.weight.joint_tokens = fewest;
             });
 }
 

@@ -4,6 +4,7 @@
 
 #include "layouts/layout.h"
 #include "linear/float_panel.h"
+#include "linear/joint_panel.h"
 #include "linear/linear.h"
 #include "linear/lookup.h"
 #include "linear/panel.h"
@@ -34,6 +35,9 @@ void linear_vectors(const sterna::LinearArgs& a) {
 // A row has one scale, or none: floats.
 template <class F>
 void linear_rows(const sterna::LinearArgs& a) {
+    if constexpr (kJoint<F>) {
+        if (a.joint_tokens && a.n >= a.joint_tokens) return linear_joint<F>(a);
+    }
     if constexpr (F::kInteger) {
         linear_vectors<F, RowBlocks<Direct<F>>, RowBlocks<Panel<F>>>(a);
     } else {

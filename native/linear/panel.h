@@ -45,8 +45,9 @@ constexpr int64_t word_k(int64_t k, int j) {
     }
 }
 
-// Groups [G0, G0 + GN) of the steps that hold k in [0, kc), as a panel of their own. A format's kinds of scales share it.
-template <class F, int G0, int GN, bool kPrefetch = false>
+// Groups [G0, G0 + GN) of the steps that hold k in [0, kc), as a panel of their own, of kc k or of kPanelK. A format's
+// kinds of scales share it.
+template <class F, int G0, int GN, bool kPrefetch = false, int64_t kPanelK = 0>
 [[gnu::noinline]] void decode_panel(const uint8_t* step, int64_t kc, uint8_t* out) {
     for (int64_t k = 0; k < kc; k += F::kStepK, step += F::kStepBytes) {
         if constexpr (kPrefetch) {
@@ -63,7 +64,8 @@ template <class F, int G0, int GN, bool kPrefetch = false>
                 decode_codes<F>(step, part, j, w);
                 STERNA_UNROLL(8)
                 for (int g = 0; g < GN; ++g)
-                    i_store(out + panel_at(kc, g, part, word_k<F>(k, j)), w[G0 + g]);
+                    i_store(out + panel_at(kPanelK ? kPanelK : kc, g, part, word_k<F>(k, j)),
+                            w[G0 + g]);
             }
         }
     }

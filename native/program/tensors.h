@@ -15,7 +15,7 @@ struct Weight {
     const uint8_t* codes = nullptr;
     const float* scale = nullptr;  // [tiles * tile_rows]; null for groups and unscaled floats
     GroupScales groups;
-    int direct_tokens = 0;  // LinearArgs
+    int direct_tokens = 0, joint_tokens = 0;  // LinearArgs
 
     // How its activations are rounded: RowwiseArgs::group_k.
     int64_t x_group_k() const { return groups.group_k ? groups.x_group_k : 0; }
@@ -120,6 +120,15 @@ inline LinearArgs linear_args(const Weight& w, const Activations& x, int n, int 
     a.ldy = y.ld;
     a.tile_end = w.tiles;
     return a;
+}
+
+// Whether a layer of n tokens is joint (LinearArgs::joint_tokens).
+inline bool is_joint(const FormatKernels& format, int joint_tokens, int64_t n) {
+    return format.joint_scratch && joint_tokens && n >= joint_tokens;
+}
+// The tiles that a piece of a layer has at least, so that what is made of its activations serves some rows.
+inline int64_t least_tiles(const FormatKernels& format, int joint_tokens, int64_t n) {
+    return is_joint(format, joint_tokens, n) ? kLeastJointRows / format.tile_rows : 1;
 }
 
 }  // namespace sterna

@@ -8,6 +8,7 @@
 // Where the items lie near the threads of one memory node each (program/near.h), the parts of a node's threads are what lies
 // there, and a thread helps those of its own node before it helps others.
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -40,6 +41,7 @@ struct Division {
     int64_t batch = 1;  // items that are best done together
     const NodeTeam* team = nullptr;  // where parts are those of nodes
     int64_t repeats = 1;  // how often each node has its tiles, as many items after one another
+    int64_t least = 1;  // items of a piece, where a part still has as many
 
     // The first item of a thread's part.
     int64_t first(int thread) const {
@@ -70,14 +72,18 @@ struct Division {
   private:
     int64_t piece(int64_t large, int64_t most) const {
         const int64_t items = large > batch ? large / batch * batch : most < batch ? most : batch;
-        return items > 1 ? items : 1;
+        return items > least ? items : least;
     }
 };
 
-// The tiles of a matrix. Kernels of few tokens may read some side by side; those of many take them singly.
-constexpr Division divide_tiles(int64_t tiles, int64_t tokens, int threads,
-                                const Reading& reading) {
-    return {tiles, threads, tokens > kFewTokens ? 1 : reading.streams};
+// The tiles of a matrix. Kernels of few tokens may read some side by side; those of many take them singly, unless they
+// make something of the activations for `least` tiles at a time.
+constexpr Division divide_tiles(int64_t tiles, int64_t tokens, int threads, const Reading& reading,
+                                int64_t least = 1) {
+    return {.total = tiles,
+            .threads = threads,
+            .batch = tokens > kFewTokens ? 1 : reading.streams,
+            .least = least};
 }
 
 // Hands out the items of one operation, once each. Relaxed: the barrier after an operation orders the data.
@@ -126,10 +132,10 @@ class HandOut {
             const int64_t left = end - begin;
             uint64_t more;
             if (own) {
-                more = static_cast<uint64_t>(d.own_piece(left));
+                more = static_cast<uint64_t>(std::min(d.own_piece(left), left));
                 end = begin + static_cast<int64_t>(more);
             } else {
-                const int64_t items = d.piece_of_another(left);
+                const int64_t items = std::min(d.piece_of_another(left), left);
                 more = static_cast<uint64_t>(items) << kBack;
                 begin = end - items;
             }

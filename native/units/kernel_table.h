@@ -13,6 +13,9 @@ namespace sterna {
 
 // A format packs rows in tiles of a few row blocks; a step is a few consecutive k of those rows.
 constexpr int kRowBlock = 16;  // rows
+// The fewest tokens of a joint layer (joint_panel.h); and the most rows for which it makes lines of activations once,
+// and the fewest that a thread takes from others.
+constexpr int kFewestJointTokens = 8, kJointRows = 1536, kLeastJointRows = 768;
 // Tiles that kernels may read side by side where tokens are at most kFewTokens.
 constexpr int kMostStreams = 4, kFewTokens = 16;
 // Widths of activation rows are padded to this, so that kernels may load and store whole vectors.
@@ -77,6 +80,9 @@ struct LinearArgs {
     bool scratch_ready;
     // The most tokens that go straight from the decoder, at most kFewTokens; 0: as many as the unit says itself.
     int direct_tokens;
+    // The fewest tokens for which ternary weights, of a scale for each row, are multiplied by dot products and lookups
+    // (joint_panel.h), where the unit has that; 0: none.
+    int joint_tokens;
 };
 
 // The offset of token n at k: blocks of x_block tokens by 64 k, so that a block of 16 is one 1,024-byte
@@ -452,6 +458,8 @@ struct LayoutFacts {
 };
 struct FormatKernels : LayoutFacts, LayoutKernels {
     FastKernels fast;
+    // The scratch that LinearArgs::joint_tokens needs, for n tokens; null where this unit does not heed it.
+    int64_t (*joint_scratch)(int n) = nullptr;
 };
 
 // The code layouts of one folder of layouts/.

@@ -17,6 +17,7 @@ template <class F>
 constexpr void add_products(sterna::FormatKernels& k) {
     k.linear = linear_layer<F>;
     k.scratch_bytes = scratch_bytes<F>;
+    if constexpr (kJoint<F>) k.joint_scratch = joint_scratch<F>;
 }
 
 template <class F>

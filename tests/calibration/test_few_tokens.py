@@ -167,9 +167,9 @@ def test_weights_of_one_shape_that_no_cache_holds(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(few_tokens, "_LEAST_WEIGHT_BYTES", small[0].nbytes + 1)
     for least, expected in ((4 * middle[0].nbytes, middle), (4 * large[0].nbytes, large)):
         monkeypatch.setattr(few_tokens, "LEAST_BYTES", least)
-        assert few_tokens._samples(of_model) == {"i8": expected}
+        assert few_tokens.samples_of(of_model) == {"i8": expected}
     monkeypatch.setattr(few_tokens, "LEAST_BYTES", 1 << 30)
-    assert few_tokens._samples(of_model) == {"i8": large}
+    assert few_tokens.samples_of(of_model) == {"i8": large}
 
 
 def test_the_environment_pins(cache: Path, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:

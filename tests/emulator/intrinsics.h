@@ -148,6 +148,13 @@ inline Integers gather(Integers low, Integers index, Integers high) {
     };
     return halves(of_both, index);
 }
+inline Integers gather_words(Integers index, Integers table) {  // by the low five bits
+    uint16_t chosen[32], words[32];
+    store(chosen, index);
+    store(words, table);
+    for (uint16_t& word : chosen) word = words[word % 32];
+    return load(static_cast<const void*>(chosen));
+}
 
 // Masks: bit i of 64 for byte i.
 
@@ -227,6 +234,7 @@ inline Integers ternary(Integers a, Integers b, Integers c) {
 #define _mm512_max_epi32 STERNA_HALVES(_mm256_max_epi32)
 #define _mm512_and_si512 STERNA_HALVES(_mm256_and_si256)
 #define _mm512_or_si512 STERNA_HALVES(_mm256_or_si256)
+#define _mm512_xor_si512 STERNA_HALVES(_mm256_xor_si256)
 #define _mm512_mullo_epi16 STERNA_HALVES(_mm256_mullo_epi16)
 #define _mm512_madd_epi16 STERNA_HALVES(_mm256_madd_epi16)
 #define _mm512_maddubs_epi16 STERNA_HALVES(_mm256_maddubs_epi16)
@@ -263,6 +271,7 @@ inline Integers ternary(Integers a, Integers b, Integers c) {
 #define _mm512_cvtne2ps_pbh(high, low) emulated::to_bf16(high, low)
 
 #define _mm512_permutexvar_epi8(index, table) emulated::gather(index, table)
+#define _mm512_permutexvar_epi16(index, table) emulated::gather_words(index, table)
 #define _mm512_permutex2var_epi8(low, index, high) emulated::gather(low, index, high)
 #define _mm512_test_epi8_mask(a, b) emulated::any_bits(a, b)
 #define _mm512_mask_sub_epi8(o, mask, a, b) emulated::difference_where(o, mask, a, b)

@@ -65,6 +65,8 @@ LOOPS = {
     "q4_0": Loop("more_bits", r"grouped_turns<(PairSums<)?b4[,>].*PlainGroups<[^()]*>, 1>", 4),
     "q8_0": Loop("more_bits", r"grouped_turns<(PairSums<)?b8[,>].*PlainGroups<[^()]*>, 1>", 8),
     "panel": Loop("few_bits", r"RowBlocks<PanelCodes<\d+>>::panel<\d+, 6>", 8, 6),
+    # Of seven bytes of a panel four are multiplied.
+    "joint": Loop("few_bits", r"add_joint<", 8 * 7 / 4, 4),
 }
 
 

@@ -173,7 +173,10 @@ LinearOp::LinearOp(const OpFields& f, Workspace& work, Active active,
 }
 
 int64_t LinearOp::scratch_bytes(const Step& step) const {
-    const int64_t bytes = product_.scratch_bytes(step, rows(step));
+    const auto n = static_cast<int>(rows(step));
+    const auto& format = step.kernels.formats[weight().format];
+    int64_t bytes = product_.scratch_bytes(step, n);
+    if (is_joint(format, joint_tokens(), n)) bytes = std::max(bytes, format.joint_scratch(n));
     if (!copy_ || !step.one()) return bytes;
     return std::max(bytes, active_scratch(weight().padded_k, weight().M));
 }
@@ -183,8 +186,10 @@ Division LinearOp::units(const Step& step) const {
     if (const int64_t count = parts(step)) return {count};
     int64_t tiles = weight().tiles;
     if (step.one() && active_ == Active::kGates) tiles = copy_->first_tile;
+    const auto& format = step.kernels.formats[weight().format];
     Division all =
-        divide_tiles(tiles, rows(step) * product_.planes, step.threads, step.reading_of(weight()));
+        divide_tiles(tiles, rows(step) * product_.planes, step.threads, step.reading_of(weight()),
+                     least_tiles(format, joint_tokens(), rows(step)));
     if (work.weights.near(product_.weight).in_parts()) all.team = step.team;
     return all;
 }
@@ -211,6 +216,7 @@ void LinearOp::run(Step& step, Turn& turn) {
     // Kernels add the residual to their sum. A factor comes before that, so with one `finish` adds the residual.
     if (product_.residual && product_.factor == 1)
         a.residual = work.buffer(product_.residual).row(0) + product_.column;
+    a.joint_tokens = joint_tokens();
     a.scratch = work.scratch(turn.worker);
     if (parts(step) && run_part(step, a, begin, begin, end)) return;
     a.scratch_ready = turn.again;

@@ -60,6 +60,8 @@ class LinearOp : public Op {
     bool takes_part(const Step& step) const {
         return rows(step) > 0 && (active_ != Active::kRows || step.one());
     }
+    // LinearArgs: not of two planes, which are multiplied a few tiles at a time.
+    int joint_tokens() const { return product_.planes == 1 ? weight().joint_tokens : 0; }
     int64_t parts(const Step& step) const;
     bool run_part(Step& step, const LinearArgs& a, int64_t part, int64_t& begin,
                   int64_t& end) const;

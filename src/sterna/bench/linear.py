@@ -25,7 +25,7 @@ from sterna.bench.machine import (
 from sterna.bench.random_codes import arenas, packed_bytes
 from sterna.bench.random_models import SHAPES, shape_named
 from sterna.bench.report import fractions, spread
-from sterna.calibration.few_tokens import known
+from sterna.calibration import few_tokens, many_tokens
 from sterna.errors import RequestError, shown
 from sterna.ops import is_fast
 from sterna.runtime import Threads
@@ -228,7 +228,8 @@ class _Run:
         copies = copies_of_a_round(self._peak(case), case.operations)
         weights = self.arenas[case.format].weights(case.matrix.M, case.matrix.K, copies)
         for weight in weights:  # as in models loaded on this machine
-            weight.direct_tokens = known(case.threads, case.isa).get(case.format, 0)
+            weight.direct_tokens = few_tokens.known(case.threads, case.isa).get(case.format, 0)
+            weight.joint_tokens = many_tokens.known(case.threads, case.isa).get(case.format, 0)
         return weights
 
     def _peak(self, case: _Case) -> float:

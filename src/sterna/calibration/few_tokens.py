@@ -10,28 +10,27 @@ changes a bit.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
 
 from sterna import _native
-from sterna.calibration.measured import GAIN, LEAST_BYTES, keep, kept, place, usual_seconds
-from sterna.checkpoints.cache import cache_dir
-from sterna.errors import RequestError, shown
+from sterna.calibration.measured import GAIN, LEAST_BYTES, usual_seconds
+from sterna.calibration.token_counts import TokenCount
 from sterna.formats import PackedWeight
 from sterna.runtime import Threads
 
-__all__ = ["COUNTS", "direct_tokens", "known", "most_direct"]
+__all__ = ["COUNTS", "direct_tokens", "known", "most_direct", "samples_of"]
 
 #: Tokens of the steps that are timed.
 COUNTS = (2, 4, 6, 8, 12, 16)
-#: Seconds that trying takes, for all formats of a model.
-BUDGET_S = 0.25
 _LEAST_WEIGHT_BYTES = 1 << 20
-_WHAT = "direct tokens of memory"
 # Values of "most direct tokens": the unit's guess, a panel for every step (of integers from four
 # tokens on), and for none.
 _GUESS, _PANEL, _DIRECT = 0, 1, _native.few_tokens
+_COUNT = TokenCount(
+    "direct tokens of memory", "STERNA_DIRECT_TOKENS", range(1, _native.few_tokens + 1),
+    (_PANEL, *COUNTS), budget_s=0.25,
+)  # fmt: skip
 
 
 def direct_tokens(
@@ -44,29 +43,13 @@ def direct_tokens(
     reads more bytes (`weight_bytes`) than any cache has. For a format that is not in the result,
     the kernels guess. Raises RequestError for another STERNA_DIRECT_TOKENS.
     """
-    samples = _samples(weights)
-    if pinned := os.environ.get("STERNA_DIRECT_TOKENS", ""):
-        return dict.fromkeys(samples, _pinned(pinned))
-    if cache_dir() is None or isa == _native.isas()[0]:
-        return {}
-    where = f"{place(threads)}, {isa}"
-    most_of = known(threads, isa)
-    missing = [name for name in samples if name not in most_of]
-    if missing and weight_bytes >= LEAST_BYTES:
-        for name in missing:
-            most = _measured(samples[name], threads, isa, BUDGET_S / len(missing))
-            if most is not None:
-                most_of[name] = most
-        keep(_WHAT, where, most_of)
-    return {name: most for name, most in most_of.items() if most != _GUESS and name in samples}
+    samples = samples_of(weights)
+    return _COUNT.choose(samples, _measured, threads, isa, weight_bytes >= LEAST_BYTES)
 
 
 def known(threads: Threads, isa: str) -> dict[str, int]:
     """Return the measurements of this machine, for each format; 0: the default is best."""
-    most_of = kept(_WHAT, f"{place(threads)}, {isa}")
-    if not isinstance(most_of, dict):
-        return {}
-    return {name: most for name, most in most_of.items() if most in (_GUESS, _PANEL, *COUNTS)}
+    return _COUNT.known(threads, isa)
 
 
 def most_direct(seconds: Mapping[tuple[int, int], float]) -> int:
@@ -88,9 +71,9 @@ def most_direct(seconds: Mapping[tuple[int, int], float]) -> int:
     return best if costs[best] * GAIN < cost(dict.fromkeys(COUNTS, _GUESS)) else _GUESS
 
 
-def _samples(weights: Iterable[PackedWeight]) -> dict[str, list[PackedWeight]]:
-    """For each format weights of one shape: the smallest that a step is timed well with and that
-    are more than a cache holds, else those of the most bytes."""
+def samples_of(weights: Iterable[PackedWeight]) -> dict[str, list[PackedWeight]]:
+    """Return for each format weights of one shape: the smallest that a step is timed well with
+    and that are more than a cache holds, else those of the most bytes."""
     alike: dict[str, dict[tuple[int, int], list[PackedWeight]]] = {}
     for weight in weights:
         shapes = alike.setdefault(weight.format.name, {})
@@ -127,11 +110,3 @@ def _measured(
     ]
     seconds = usual_seconds(ways, seconds_of, budget_s)
     return most_direct(seconds) if seconds else None
-
-
-def _pinned(text: str) -> int:
-    if text.isascii() and text.isdigit() and 1 <= int(text) <= _native.few_tokens:
-        return int(text)
-    raise RequestError(
-        f"STERNA_DIRECT_TOKENS: must lie in 1..{_native.few_tokens}, but got {shown(text)}"
-    )

@@ -47,7 +47,7 @@ def command(
         _tell_model(model, as_json)
         return
     from sterna import __version__, _native
-    from sterna.calibration.few_tokens import known
+    from sterna.calibration import few_tokens, many_tokens
     from sterna.calibration.prefetch import prepare
     from sterna.calibration.readings import current
     from sterna.checkpoints.buffers import huge_page_share
@@ -88,7 +88,8 @@ def command(
         "bandwidth_gb_s": speed,
         "huge_pages": huge_page_share(),
         "reading": {**_reading(current(team)), "source": source},
-        "direct_tokens": known(team, isa),
+        "direct_tokens": few_tokens.known(team, isa),
+        "joint_tokens": many_tokens.known(team, isa),
         "cache_dir": None if folder is None else str(folder),
         "cache_bytes": sum(size for _, size in entries()),
     }
@@ -260,6 +261,12 @@ def _direct(most: dict[str, int]) -> str:
     return ", ".join(known) or "as the unit says (measured when a large model is loaded)"
 
 
+def _joint(fewest: dict[str, int]) -> str:
+    """For each measured ternary format, the fewest tokens of a step that takes lookups, too."""
+    known = [f"{name} from {n}" if n else f"{name} never" for name, n in sorted(fewest.items())]
+    return ", ".join(known) or "never (measured when a large ternary model is loaded)"
+
+
 def _lines(row: dict[str, Any]) -> list[tuple[str, str]]:
     smt = {True: "several threads a core", False: "one thread a core", None: "SMT unknown"}
     quota = row["cpu_quota"]
@@ -290,5 +297,6 @@ def _lines(row: dict[str, Any]) -> list[tuple[str, str]]:
         ("pages", _pages(row["huge_pages"])),
         ("reading", _reading_line(**row["reading"])),
         ("direct tokens", _direct(row["direct_tokens"])),
+        ("joint tokens", _joint(row["joint_tokens"])),
         ("cache", "off" if row["cache_dir"] is None else cache),
     ]

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native, formats
-from sterna.calibration import LEAST_BYTES, direct_tokens, prepare
+from sterna.calibration import LEAST_BYTES, direct_tokens, joint_tokens, prepare
 from sterna.checks import checked_flag, checked_name, checked_whole
 from sterna.engine.activations import resolve_activations
 from sterna.engine.adapters import Adapter, by_adapter
@@ -35,7 +35,7 @@ from sterna.engine.step_io import (
     split_outputs,
 )
 from sterna.errors import NonFiniteError, RequestError
-from sterna.graph import ACTIVATIONS
+from sterna.graph import ACTIVATIONS, Crossings
 from sterna.loading import Model
 from sterna.ops import is_fast
 from sterna.runtime import Threads, resolve_isa, resolve_threads
@@ -116,9 +116,12 @@ class Engine:
         weights = model.graph.linear_weights()
         prepare(self.threads, self.isa, read, (weight.codes for weight in weights))
         integer = () if self.fast else weights
-        self._direct = direct_tokens(integer, self.threads, self.isa, read)
+        self._crossings = Crossings(
+            direct_tokens(integer, self.threads, self.isa, read),
+            joint_tokens(integer, self.threads, self.isa, read),
+        )
         self._program = model.graph.compile(
-            self.fast, self.threads if skip_zeros else 0, self._direct, context,
+            self.fast, self.threads if skip_zeros else 0, self._crossings, context,
             self.activations or ACTIVATIONS[0],
         )  # fmt: skip
         place_weights(self._program, model.graph, self.threads)
@@ -195,7 +198,7 @@ class Engine:
     @cached_property
     def _without_head(self) -> _native.Program:
         return self.model.graph.without_head().compile(
-            self.fast, 0, self._direct, self.context, self.activations or ACTIVATIONS[0]
+            self.fast, 0, self._crossings, self.context, self.activations or ACTIVATIONS[0]
         )
 
     def _run(self, program: _native.Program, inputs: SequenceOf[StepInput]) -> list[StepOutput]:

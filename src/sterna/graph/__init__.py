@@ -8,6 +8,7 @@ native `Program`.
 
 from sterna.graph.activations import ACTIVATIONS
 from sterna.graph.builder import GraphBuilder
+from sterna.graph.compilation import Crossings
 from sterna.graph.graph import Graph
 from sterna.graph.heads import (
     Attention,
@@ -26,6 +27,7 @@ __all__ = [
     "ACTIVATIONS",
     "AdaptedLayer",
     "Attention",
+    "Crossings",
     "Graph",
     "GraphBuilder",
     "Heads",

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import NamedTuple
 
 from sterna import _native
 from sterna.formats import PackedWeight
@@ -25,14 +27,29 @@ from sterna.graph.ops import (
 from sterna.graph.parts import Parts, in_parts
 from sterna.graph.skips import read_as_floats, skips
 
-__all__ = ["compiled", "compiled_in_parts"]
+__all__ = ["UNIT_DECIDES", "Crossings", "compiled", "compiled_in_parts"]
 
 PAD = 64  # widths of buffers are padded to it (native kPad)
 
 
+class Crossings(NamedTuple):
+    """Numbers of tokens at which kernels change their way, for formats' names; the unit decides
+    for others.
+
+    direct: the most that are multiplied straight from the decoder (`calibration/few_tokens`).
+    joint: the fewest that are multiplied by lookups, too (`calibration/many_tokens`).
+    """
+
+    direct: Mapping[str, int] = MappingProxyType({})
+    joint: Mapping[str, int] = MappingProxyType({})
+
+
+UNIT_DECIDES = Crossings()
+
+
 def compiled(
     ops: Sequence[Op], planes_for: Mapping[Value, PackedWeight], skip_with: int,
-    direct_tokens: Mapping[str, int], context: int, activations: str,
+    crossings: Crossings, context: int, activations: str,
 ) -> _native.Program:  # fmt: skip
     """Compile operations to a native program; the settings are those of `Graph.compile`.
 
@@ -41,7 +58,7 @@ def compiled(
     two = in_two_planes(ops, activations)
     ops = _with_skips(ops) if skip_with and not two else ops
     ops = _with_planes(ops, planes_for)
-    return _program(ops, planes_for, two, skip_with, direct_tokens, context)
+    return _program(ops, planes_for, two, skip_with, crossings, context)
 
 
 def compiled_in_parts(ops: Sequence[Op], planes_for: Mapping[Value, PackedWeight]) -> Parts:
@@ -49,17 +66,17 @@ def compiled_in_parts(ops: Sequence[Op], planes_for: Mapping[Value, PackedWeight
     ops = _with_planes(ops, planes_for)
     rounded = {op.output for op in ops if isinstance(op, RowwiseOp) and op.rounding is not None}
     ops, parts, width = in_parts(ops, rounded.union(planes_for))
-    program = _program(ops, planes_for, set(), 0, {}, 0)
+    program = _program(ops, planes_for, set(), 0, UNIT_DECIDES, 0)
     return Parts(program, tuple(parts), width, ops[-1].output.width)
 
 
 def _program(
     ops: Sequence[Op], planes_for: Mapping[Value, PackedWeight], two: set[Value], skip_with: int,
-    direct_tokens: Mapping[str, int], context: int,
+    crossings: Crossings, context: int,
 ) -> _native.Program:  # fmt: skip
     program = _native.Program()
     numbers = _Numbers(program, {})
-    numbers.add_weights(ops, direct_tokens)
+    numbers.add_weights(ops, crossings)
     numbers.add_heads(ops, context)
     numbers.add_values(ops, planes_for, two)
     for op in ops:
@@ -104,11 +121,12 @@ class _Numbers:
     program: _native.Program
     by_id: dict[int, int]
 
-    def add_weights(self, ops: Sequence[Op], direct_tokens: Mapping[str, int]) -> None:
+    def add_weights(self, ops: Sequence[Op], crossings: Crossings) -> None:
         for op in ops:
             if isinstance(op, WeightOp) and id(op.weight) not in self.by_id:
                 native = op.weight.native()
-                native.direct_tokens = direct_tokens.get(op.weight.format.name, 0)
+                native.direct_tokens = crossings.direct.get(op.weight.format.name, 0)
+                native.joint_tokens = crossings.joint.get(op.weight.format.name, 0)
                 self.by_id[id(op.weight)] = self.program.weight(native)
             if isinstance(op, ExactHeadOp):
                 rows = op.screen.rows

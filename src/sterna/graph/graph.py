@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
 from sterna import _native
 from sterna.formats import PackedWeight
-from sterna.graph.compilation import compiled, compiled_in_parts
+from sterna.graph.compilation import (
+    UNIT_DECIDES,
+    Crossings,
+    compiled,
+    compiled_in_parts,
+)
 from sterna.graph.heads import Heads
 from sterna.graph.ops import (
     AdaptOp,
@@ -154,7 +157,7 @@ class Graph:
         self,
         fast: bool = False,
         skip_with: int = 0,
-        direct_tokens: Mapping[str, int] = MappingProxyType({}),
+        crossings: Crossings = UNIT_DECIDES,
         context: int = 0,
         activations: str = "int8",
     ) -> _native.Program:
@@ -165,15 +168,14 @@ class Graph:
         which an exact head is proven to equal a float head.
         skip_with: the number of threads that copy the weights of the layers in `skips`, so that a
         step of one token skips weights whose input is zero; 0: read all weights.
-        direct_tokens: for a format's name, the most tokens that are multiplied without a decoded
-        panel (`few_tokens`); for other formats the unit's default.
+        crossings: the numbers of tokens at which kernels change their way.
         context: the most positions of a sequence, on which `Rotary.long` depends.
         activations: one of `ACTIVATIONS`: how integer layers round their inputs.
 
         The graph does not change, so engines of one model may compile it at the same time.
         """
         planes_for = dict(self.layers()) if fast and self.can_be_fast else {}
-        return compiled(self.ops, planes_for, skip_with, direct_tokens, context, activations)
+        return compiled(self.ops, planes_for, skip_with, crossings, context, activations)
 
     def compile_in_parts(self, fast: bool = False) -> Parts:
         """Compile a graph that begins with `previous_hidden_states`, such that rows may be computed
