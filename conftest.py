@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 
 # Before torch is imported: transformers compiles pieces of BitNet, and the first compiled forward
 # takes 23 s; uncompiled, the tiny models here take milliseconds and give the same numbers.
@@ -41,6 +42,27 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
         gc.collect()
         gc.freeze()
+
+
+_file: Path | None = None  # of the next test
+_known_modules = 0
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    """Hide from the garbage collector what a file's tests have imported, as after collection.
+
+    Libraries import most of their modules when a function first needs them.
+    """
+    global _file, _known_modules
+    result = yield
+    file = nextitem and nextitem.path
+    if file != _file and len(sys.modules) > _known_modules + 50:
+        _known_modules = len(sys.modules)
+        gc.collect()
+        gc.freeze()
+    _file = file
+    return result
 
 
 def recipe(folder: Path, name: str) -> Path:

@@ -35,7 +35,10 @@ POOL = ("engine/engine.py", *(f"engine/kv_cache/{name}.py" for name in KV_CACHE)
 SCHEDULING = ("engine/scheduling/scheduler.py", "engine/scheduling/engine_loop.py")
 DECODING = ("engine/decoding/answer_text.py", "engine/decoding/token_rules.py")
 REQUESTS = ("engine/request.py", *SCHEDULING, *DECODING)
-LLM_PARTS = ("llm/llm.py", "llm/request_factory.py", "llm/chat_renderer.py")
+LLM_PARTS = (
+    "llm/llm.py", "llm/llm_parts.py", "llm/generation.py", "llm/request_factory.py",
+    "llm/chat_renderer.py",
+)  # fmt: skip
 MODULES = (*POOL, *REQUESTS, "llm/conversation.py", *LLM_PARTS)
 
 

@@ -30,7 +30,7 @@ def test_no_worse_than_zeros(name: str) -> None:
     w = np.random.default_rng(3).standard_normal((6, 512)).astype(np.float32)
     w[1, 300:] = 0
     w[2] = 0
-    for exponent in [*np.arange(-46, -37, 0.25), *np.arange(-37, 4.1, 1.03)]:
+    for exponent in [*np.arange(-46, -37, 0.5), *np.arange(-37, 4.1, 2.06)]:
         sized = (w.astype(np.float64) * 10.0**exponent).astype(np.float32)
         for scale in scales_of(name):
             real = ops.dequantize(ops.quantize(sized, name, scale)).astype(np.float64)

@@ -165,10 +165,12 @@ def test_against_float64(name: str) -> None:
 @pytest.mark.parametrize("kv_dtype", ROUNDING)
 @pytest.mark.parametrize("name", HOWS)
 def test_same_bits(name: str, kv_dtype: str) -> None:
-    """Units, threads and steps; of the slow plain unit the way that has steps of all sizes."""
+    """Units, threads and steps; of the slow plain unit the way that has steps of all sizes, for one
+    type of each arithmetic."""
     expected = plainly(20, HOWS[name], kv_dtype)
     for isa in ISAS:
-        for threads, cuts in WAYS if isa != "scalar" else WAYS[2:3]:
+        slow_ways = WAYS[2:3] if kv_dtype in ("f32", "i16") else []
+        for threads, cuts in WAYS if isa != "scalar" else slow_ways:
             assert_same_bits(run(20, HOWS[name], kv_dtype, isa, threads, cuts), expected)
 
 
@@ -191,7 +193,7 @@ def test_sinks_beyond_all_scores(kv_dtype: str) -> None:
     """One that is far below every score counts for nothing, and one far above for all of a row."""
     plain = plainly(20, HOWS["plain"], kv_dtype)
     for far in (100.0, 1e6, float(np.finfo(np.float32).max)):
-        for isa in ISAS:
+        for isa in [isa for isa in ISAS if far == 100.0 or isa != "scalar"]:
             none = run(20, Attention(HALVES, sinks=(-far,) * QUERIES), kv_dtype, isa)
             assert_same_bits(none, plain)
             all_of_it = run(20, Attention(HALVES, sinks=(far,) * QUERIES), kv_dtype, isa)
