@@ -4,6 +4,9 @@ llm                 `LLM` has a model, an engine, a tokenizer, and the parts bel
 async_llm           `AsyncLLM`: requests of an event loop share the steps of an engine's thread
 conversation        `Conversation`: a chat that grows turn by turn
 options             typed keyword options of these classes
+llm_parts           these parts, as its methods see them
+generation          its methods that answer prompts, conversations and questions
+scoring             its methods that give vectors, scores, logits and log-probabilities
 request_factory     prompts and options -> requests of the engine
 prompt_encoder      prompts -> checked token ids
 chat_renderer       messages -> prompts

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any
 
 from sterna import loading, models
 from sterna.chat import ChatTemplate
 from sterna.checkpoints.resolve import resolve
 from sterna.checks import checked_flag, checked_name, checked_whole
 from sterna.engine import (
-    PREFILL_CHUNK,
     Adapter,
     Engine,
     EngineLoop,
     PrefixCache,
     PrefixDiskCache,
-    Request,
     Scheduler,
 )
 from sterna.engine.decoding.constraints import Constraints
@@ -30,23 +25,17 @@ from sterna.images import ImageProcessor
 from sterna.llm.adapters import Adapters
 from sterna.llm.chat_renderer import ChatRenderer
 from sterna.llm.cross_encoder import CrossEncoder
-from sterna.llm.decider import Decider, decisions
-from sterna.llm.decisions import Decision
+from sterna.llm.decider import Decider
 from sterna.llm.embedder import Embedder
+from sterna.llm.generation import GenerationMethods
 from sterna.llm.generation_config import GenerationDefaults
-from sterna.llm.logprobs import logit_chunks, token_logprobs
 from sterna.llm.prompt_encoder import PromptEncoder
 from sterna.llm.request_factory import RequestFactory
+from sterna.llm.scoring import ScoringMethods
 from sterna.models.context_extension import ContextExtension
-from sterna.outputs import Completion, Stream, TokenLogprob
+from sterna.outputs import Completion
 from sterna.runtime import resolve_threads
-from sterna.sampling_params import SamplingParams
 from sterna.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from sterna.llm.options import ChatOptions, DecideOptions, GenerateOptions, PromptOptions
 
 __all__ = ["LLM"]
 
@@ -55,7 +44,7 @@ CACHE_DISK_BYTES = 10 << 30
 SPECULATE = ("auto", "lookup", "off")
 
 
-class LLM:
+class LLM(GenerationMethods, ScoringMethods):
     """A language model on this machine's CPU.
 
     Args:
@@ -313,296 +302,6 @@ class LLM:
     def unload_adapter(self, name: str) -> None:
         """Unload an adapter; running requests finish with it. RequestError."""
         self.adapters.unload(name)
-
-    # -------------------------------------------------------------------------------------- text
-
-    @overload
-    def generate(
-        self,
-        prompt: str | Sequence[int],
-        params: SamplingParams | None = None,
-        **options: Unpack[GenerateOptions],
-    ) -> Completion: ...
-
-    @overload
-    def generate(
-        self,
-        prompt: list[str] | list[list[int]],
-        params: SamplingParams | None = None,
-        **options: Unpack[GenerateOptions],
-    ) -> list[Completion]: ...
-
-    def generate(
-        self,
-        prompt: Any,
-        params: SamplingParams | None = None,
-        **options: Unpack[GenerateOptions],
-    ) -> Completion | list[Completion]:
-        """Continue a prompt, or each prompt of a list at the same time.
-
-        Each prompt of a list gets the answer that it gets alone.
-
-        Args:
-            prompt: Text or token ids, or a list of either.
-            params: Sampling parameters. Options replace its fields.
-            **options: Fields of `SamplingParams`, such as max_tokens=64 or temperature=0.7, and
-                prediction, constraint and adapter (`GenerateOptions`).
-
-        RequestError, before anything is computed, for a value out of range, an empty prompt, or one
-        longer than the context.
-        """
-        if _are_several(prompt):
-            make = self.requests.make
-            return self._answers([make(one, options, params) for one in prompt])
-        return _completed(self.start(self.requests.make(prompt, options, params)))
-
-    def choices(
-        self,
-        prompt: str | Sequence[int],
-        n: int,
-        params: SamplingParams | None = None,
-        **options: Unpack[GenerateOptions],
-    ) -> list[Completion]:
-        """Several answers to a prompt, which is computed once; arguments as in `generate`.
-
-        The i-th answer equals the one of `generate` with the same seed and choice=i.
-        """
-        return self._answers(self.requests.make_several(prompt, n, options, params))
-
-    def stream(
-        self,
-        prompt: str | Sequence[int],
-        params: SamplingParams | None = None,
-        **options: Unpack[GenerateOptions],
-    ) -> Stream:
-        """Answer as `generate`, a piece of text at a time.
-
-        Checks its arguments now, before the first piece is read. A stream has one reader at a time.
-        `last` is its completion, unless another thread starts a request meanwhile.
-        """
-        return self.start(self.requests.make(prompt, options, params))[1]
-
-    # -------------------------------------------------------------------------------------- chat
-
-    def chat(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        params: SamplingParams | None = None,
-        **options: Unpack[ChatOptions],
-    ) -> Completion:
-        """Answer a conversation.
-
-        The answer also ends with the template's end of a turn. A constraint applies to its content,
-        after any reasoning; `Completion.content` and `reasoning` are these two parts.
-        `Conversation` keeps the messages of several turns.
-
-        Args:
-            messages: [{"role": "user", "content": "Hello"}, ...].
-            params: Sampling parameters. Options replace its fields.
-            **options: Options of `generate`, and tools, documents, template_options and
-                continue_final_message (`ChatOptions`).
-
-        RequestError if the model has no chat template, or the template refuses the messages.
-        """
-        return _completed(self.start(self.requests.make_chat(messages, options, params)))
-
-    def chat_stream(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        params: SamplingParams | None = None,
-        **options: Unpack[ChatOptions],
-    ) -> Stream:
-        """Answer as `chat`, a piece of text at a time."""
-        return self.start(self.requests.make_chat(messages, options, params))[1]
-
-    def chat_prompt(
-        self, messages: Sequence[Mapping[str, Any]], **options: Unpack[PromptOptions]
-    ) -> str:
-        """Render a conversation as the prompt that the chat template makes of it.
-
-        Tools that the template has no place for go into the system prompt.
-        """
-        return self.renderer.render(messages, **options)
-
-    def chat_tokens(
-        self, messages: Sequence[Mapping[str, Any]], **options: Unpack[PromptOptions]
-    ) -> list[int]:
-        """Render as `chat_prompt`, and return token ids, all those of images included."""
-        return self.renderer.prepare(messages, **options).tokens
-
-    def start(self, request: Request) -> tuple[Completion, Stream]:
-        """Start a request; return its completion, and the stream that fills it."""
-        self.last = request.completion
-        return request.completion, Stream(self.engine_loop.pieces(request))
-
-    def _answers(self, requests: Sequence[Request]) -> list[Completion]:
-        """Run requests at the same time; raises the first error."""
-        for request in self.engine_loop.finished(requests):
-            if request.error is not None:
-                raise request.error
-        return [request.completion for request in requests]
-
-    # ----------------------------------------------------------------------------------- decisions
-
-    @overload
-    def decide(
-        self,
-        context: str | Sequence[Mapping[str, Any]],
-        question: str,
-        **options: Unpack[DecideOptions],
-    ) -> Decision: ...
-
-    @overload
-    def decide(
-        self, context: Any, question: str | list[str], **options: Unpack[DecideOptions]
-    ) -> list[Decision]: ...
-
-    def decide(self, context: Any, question: Any, **options: Unpack[DecideOptions]) -> Any:
-        """Say how likely each of some answers is to a question about a context, or to several.
-
-        Nothing is generated. A context is computed once for all questions. Each question has the
-        decision that it has alone, with the same bits on every machine (`Decision`).
-
-        Args:
-            context: A text, the messages of a conversation, or a list of texts.
-            question: A question, or a list of them. A list of either gives a list: the decisions
-                of the first context, then those of the next.
-            options: The answers to choose from, or a description of each by its text. Default: Yes
-                and No. If one begins another, their ends are scored as well.
-            score: The lowest and the highest of the whole numbers to choose from instead.
-            neutral: A context that says nothing, such as "N/A". What the model finds likely after
-                it anyway is taken from each option's log-probability.
-            normalise: Divide each option's log-probability by its number of tokens, so that a long
-                option is not less likely for its length. Default False.
-            adapter: As in `generate`.
-
-        RequestError as in `generate`.
-        """
-        several = isinstance(question, list) or _are_texts(context)
-        asked = self.decider.inquiries(context, question, options)
-        found = decisions(asked, self.engine_loop.finished)
-        return found if several else found[0]
-
-    # ---------------------------------------------------------------------- vectors, likelihoods
-
-    def embed(
-        self,
-        texts: str | Sequence[str],
-        *,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        pooling: str | None = None,
-        adapter: str | None = None,
-    ) -> npt.NDArray[np.float32]:
-        """Embed texts, float32 [texts, hidden_size]; one row for a single string.
-
-        They are pooled and normalised as the checkpoint says, in its files for
-        sentence-transformers or its GGUF metadata. The dot product of two vectors of unit length is
-        their cosine similarity. A text has the same vector alone and among others, on every CPU.
-
-        Args:
-            texts: Each of at least one token; none is cut.
-            prompt_name: A prompt of the checkpoint that precedes each text, such as "query".
-                Default: the checkpoint's default, usually none.
-            prompt: A text that precedes each text instead.
-            pooling: "last", "mean" or "cls", for a model whose files do not say; its vectors have
-                unit length.
-            adapter: As in `generate`.
-
-        RequestError for a text that is empty or longer than the model takes, an unknown prompt, or
-        a model without pooling where `pooling` is not given.
-        """
-        return self._embedder.embed(
-            texts, prompt_name=prompt_name, prompt=prompt, pooling=pooling,
-            adapter=self.adapters.chosen(adapter),
-        )  # fmt: skip
-
-    @property
-    def scores_pairs(self) -> bool:
-        """Whether the model is a cross-encoder, whose `score` scores pairs of texts."""
-        return self._cross_encoder.scoring is not None
-
-    def score(
-        self, pairs: Sequence[tuple[str, str]], *, adapter: str | None = None
-    ) -> npt.NDArray[np.float32]:
-        """Score how relevant texts are to queries by a cross-encoder, float32 [pairs].
-
-        Scores lie in 0..1, unless the checkpoint says that they are the head's own. A pair has the
-        same score alone and among others, on every CPU. A language model that ranks, such as
-        Qwen3-Reranker, is asked by its template, and scores by its logits of yes and no.
-
-        Args:
-            pairs: Of a query and a text; none is cut.
-            adapter: As in `generate`.
-
-        RequestError for a pair longer than the model takes, or a model that is no cross-encoder.
-        """
-        return self._cross_encoder.score(pairs, self.adapters.chosen(adapter))
-
-    def logits(
-        self, tokens: Sequence[int], *, adapter: str | None = None
-    ) -> npt.NDArray[np.float32]:
-        """Teacher-forced logits float32 [n, vocab] of token ids; row i predicts token i + 1."""
-        chosen = self.adapters.chosen(adapter)
-        return self.engine.logits([self._encoder.encode(tokens)], adapter=chosen)[0]
-
-    def logit_chunks(
-        self,
-        tokens: Sequence[int],
-        start: int = 1,
-        chunk: int = PREFILL_CHUNK,
-        *,
-        adapter: str | None = None,
-    ) -> Iterator[tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]]:
-        """Teacher-forced logits that predict tokens[start:], in chunks of at most `chunk` tokens.
-
-        Yields logits float32 [m, vocab] and the tokens int32 [m] that they predict.
-        """
-        chosen = self.adapters.chosen(adapter)
-        yield from logit_chunks(self.engine, self._encoder.encode(tokens), start, chunk, chosen)
-
-    def logprobs(
-        self, tokens: Sequence[int], start: int = 1, *, adapter: str | None = None
-    ) -> npt.NDArray[np.float32]:
-        """log p(tokens[i] | tokens[:i]) for i = start … n - 1, natural log, float32 [n - start].
-
-        Memory stays bounded, however many tokens there are.
-        """
-        ids, chosen = self._encoder.encode(tokens), self.adapters.chosen(adapter)
-        return token_logprobs(self.engine, ids, start, PREFILL_CHUNK, chosen)
-
-    def prompt_logprobs(
-        self, prompt: str | Sequence[int], top: int = 0, *, adapter: str | None = None
-    ) -> list[TokenLogprob | None]:
-        """Return log-probabilities of a prompt's tokens given earlier ones; None for the first.
-
-        top: report so many of the likeliest tokens as well, up to 100. All tokens are computed,
-        even if the prefix cache knows them, in steps shared with other requests. RequestError as in
-        `generate`.
-        """
-        request = self.requests.make_scoring(prompt, top, adapter)
-        self._answers([request])
-        return request.scores
-
-
-def _completed(started: tuple[Completion, Stream]) -> Completion:
-    """Return the completion once its stream is read."""
-    done, pieces = started
-    for _ in pieces:
-        pass
-    return done
-
-
-def _are_several(prompt: object) -> bool:
-    """Whether `prompt` is a list of prompts and not of token ids."""
-    if not isinstance(prompt, (list, tuple)) or not prompt:
-        return False
-    return isinstance(prompt[0], (str, list, tuple, np.ndarray))
-
-
-def _are_texts(context: object) -> bool:
-    """Whether `context` is a list of texts and not of messages."""
-    return isinstance(context, list) and isinstance(next(iter(context), None), str)
 
 
 def _checked_folder(folder: object, caching: bool) -> str | Path | None:

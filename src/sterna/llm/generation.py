@@ -1,0 +1,202 @@
+"""`LLM`'s methods that answer: prompts, conversations and questions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+from sterna.llm.decider import decisions
+from sterna.llm.decisions import Decision
+from sterna.llm.llm_parts import LLMParts
+from sterna.outputs import Completion, Stream
+from sterna.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from sterna.llm.options import ChatOptions, DecideOptions, GenerateOptions, PromptOptions
+
+__all__ = ["GenerationMethods"]
+
+
+class GenerationMethods(LLMParts):
+    """Methods that answer: prompts, conversations and questions."""
+
+    # -------------------------------------------------------------------------------------- text
+
+    @overload
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Completion: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: list[str] | list[list[int]],
+        params: SamplingParams | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> list[Completion]: ...
+
+    def generate(
+        self,
+        prompt: Any,
+        params: SamplingParams | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Completion | list[Completion]:
+        """Continue a prompt, or each prompt of a list at the same time.
+
+        Each prompt of a list gets the answer that it gets alone.
+
+        Args:
+            prompt: Text or token ids, or a list of either.
+            params: Sampling parameters. Options replace its fields.
+            **options: Fields of `SamplingParams`, such as max_tokens=64 or temperature=0.7, and
+                prediction, constraint and adapter (`GenerateOptions`).
+
+        RequestError, before anything is computed, for a value out of range, an empty prompt, or one
+        longer than the context.
+        """
+        if _are_several(prompt):
+            make = self.requests.make
+            return self._answers([make(one, options, params) for one in prompt])
+        return _completed(self.start(self.requests.make(prompt, options, params)))
+
+    def choices(
+        self,
+        prompt: str | Sequence[int],
+        n: int,
+        params: SamplingParams | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> list[Completion]:
+        """Several answers to a prompt, which is computed once; arguments as in `generate`.
+
+        The i-th answer equals the one of `generate` with the same seed and choice=i.
+        """
+        return self._answers(self.requests.make_several(prompt, n, options, params))
+
+    def stream(
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Stream:
+        """Answer as `generate`, a piece of text at a time.
+
+        Checks its arguments now, before the first piece is read. A stream has one reader at a time.
+        `last` is its completion, unless another thread starts a request meanwhile.
+        """
+        return self.start(self.requests.make(prompt, options, params))[1]
+
+    # -------------------------------------------------------------------------------------- chat
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        params: SamplingParams | None = None,
+        **options: Unpack[ChatOptions],
+    ) -> Completion:
+        """Answer a conversation.
+
+        The answer also ends with the template's end of a turn. A constraint applies to its content,
+        after any reasoning; `Completion.content` and `reasoning` are these two parts.
+        `Conversation` keeps the messages of several turns.
+
+        Args:
+            messages: [{"role": "user", "content": "Hello"}, ...].
+            params: Sampling parameters. Options replace its fields.
+            **options: Options of `generate`, and tools, documents, template_options and
+                continue_final_message (`ChatOptions`).
+
+        RequestError if the model has no chat template, or the template refuses the messages.
+        """
+        return _completed(self.start(self.requests.make_chat(messages, options, params)))
+
+    def chat_stream(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        params: SamplingParams | None = None,
+        **options: Unpack[ChatOptions],
+    ) -> Stream:
+        """Answer as `chat`, a piece of text at a time."""
+        return self.start(self.requests.make_chat(messages, options, params))[1]
+
+    def chat_prompt(
+        self, messages: Sequence[Mapping[str, Any]], **options: Unpack[PromptOptions]
+    ) -> str:
+        """Render a conversation as the prompt that the chat template makes of it.
+
+        Tools that the template has no place for go into the system prompt.
+        """
+        return self.renderer.render(messages, **options)
+
+    def chat_tokens(
+        self, messages: Sequence[Mapping[str, Any]], **options: Unpack[PromptOptions]
+    ) -> list[int]:
+        """Render as `chat_prompt`, and return token ids, all those of images included."""
+        return self.renderer.prepare(messages, **options).tokens
+
+    # ----------------------------------------------------------------------------------- decisions
+
+    @overload
+    def decide(
+        self,
+        context: str | Sequence[Mapping[str, Any]],
+        question: str,
+        **options: Unpack[DecideOptions],
+    ) -> Decision: ...
+
+    @overload
+    def decide(
+        self, context: Any, question: str | list[str], **options: Unpack[DecideOptions]
+    ) -> list[Decision]: ...
+
+    def decide(self, context: Any, question: Any, **options: Unpack[DecideOptions]) -> Any:
+        """Say how likely each of some answers is to a question about a context, or to several.
+
+        Nothing is generated. A context is computed once for all questions. Each question has the
+        decision that it has alone, with the same bits on every machine (`Decision`).
+
+        Args:
+            context: A text, the messages of a conversation, or a list of texts.
+            question: A question, or a list of them. A list of either gives a list: the decisions
+                of the first context, then those of the next.
+            options: The answers to choose from, or a description of each by its text. Default: Yes
+                and No. If one begins another, their ends are scored as well.
+            score: The lowest and the highest of the whole numbers to choose from instead.
+            neutral: A context that says nothing, such as "N/A". What the model finds likely after
+                it anyway is taken from each option's log-probability.
+            normalise: Divide each option's log-probability by its number of tokens, so that a long
+                option is not less likely for its length. Default False.
+            adapter: As in `generate`.
+
+        RequestError as in `generate`.
+        """
+        several = isinstance(question, list) or _are_texts(context)
+        asked = self.decider.inquiries(context, question, options)
+        found = decisions(asked, self.engine_loop.finished)
+        return found if several else found[0]
+
+
+def _completed(started: tuple[Completion, Stream]) -> Completion:
+    """Return the completion once its stream is read."""
+    done, pieces = started
+    for _ in pieces:
+        pass
+    return done
+
+
+def _are_several(prompt: object) -> bool:
+    """Whether `prompt` is a list of prompts and not of token ids."""
+    if not isinstance(prompt, (list, tuple)) or not prompt:
+        return False
+    return isinstance(prompt[0], (str, list, tuple, np.ndarray))
+
+
+def _are_texts(context: object) -> bool:
+    """Whether `context` is a list of texts and not of messages."""
+    return isinstance(context, list) and isinstance(next(iter(context), None), str)
