@@ -93,9 +93,9 @@ void compare_recurrence(Comparison& c, Random& random) {
                  });
     const auto rate = random.floats(16), bias = random.floats(16);
     in_place(c, "gates", random.floats(4 * kK + 32), [&](const KernelTable& table, float* x) {
-        const GatesArgs a{x,           x + 2 * kK, x + 4 * kK, x + 4 * kK + 16, rate.data(),
-                          bias.data(), 2,          16,         kK,              16,
-                          1.0f};
+        const GatesArgs a{x,           x + 2 * kK,  x + 4 * kK, x + 4 * kK + 16,
+                          rate.data(), bias.data(), 2,          16,
+                          kK,          16,          1.0f};
         if (!table.gates(a)) abort();
     });
     const auto q = random.floats(kTokens * kK), k = random.floats(kTokens * kK);
