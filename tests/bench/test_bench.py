@@ -18,7 +18,8 @@ from sysfs_tree import Tree
 from sterna import _native, formats, ops
 from sterna.bench import e2e, format_table, linear, machine, report, roofline
 from sterna.bench.random_codes import Arena, codes_bytes, fill, packed_bytes, random_pool
-from sterna.bench.random_models import SHAPES, RandomWeights, random_model
+from sterna.bench.random_models import RandomWeights, random_model
+from sterna.bench.shapes import SHAPES
 from sterna.engine import Engine
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import RequestError

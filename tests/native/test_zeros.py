@@ -12,7 +12,8 @@ from helpers import assert_same_bits
 
 from sterna import _native, ops
 from sterna.bench import e2e
-from sterna.bench.random_models import SHAPES, RandomWeights, Shape, Zeros
+from sterna.bench.random_models import RandomWeights, Zeros
+from sterna.bench.shapes import SHAPES, Shape
 from sterna.engine import Engine, Sequence
 from sterna.errors import NonFiniteError, RequestError
 from sterna.formats import PackedWeight

@@ -23,8 +23,8 @@ from sterna.bench.machine import (
     units,
 )
 from sterna.bench.random_codes import arenas, packed_bytes
-from sterna.bench.random_models import SHAPES, shape_named
 from sterna.bench.report import fractions, spread
+from sterna.bench.shapes import SHAPES, shape_named
 from sterna.calibration import few_tokens, many_tokens
 from sterna.errors import RequestError, shown
 from sterna.ops import is_fast

@@ -14,7 +14,7 @@ from checkpoint_factory import RECIPES, write
 from safetensors.torch import load_file, save_file
 
 from sterna import _native, loading
-from sterna.bench.random_models import Shape
+from sterna.bench.shapes import Shape
 from sterna.cli.generate import command
 from sterna.engine import KV_DTYPES, Engine
 
