@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers import failure
 
-from sterna.bench.random_models import SHAPES
+from sterna.bench.shapes import SHAPES
 from sterna.errors import RequestError
 from sterna_papers.figures import prompt
 from sterna_papers.peers import blocks, dummy_gguf

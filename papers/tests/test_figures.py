@@ -20,7 +20,8 @@ from sysfs_tree import Tree
 from sterna import formats
 from sterna.bench import machine
 from sterna.bench.e2e import PROMPT_OF_TG, generate
-from sterna.bench.random_models import SHAPES, random_model
+from sterna.bench.random_models import random_model
+from sterna.bench.shapes import SHAPES
 from sterna.engine import Engine, Sequence
 from sterna.errors import RequestError
 from sterna_papers.energy import NOT_AVAILABLE, Rapl

@@ -12,7 +12,7 @@ from sterna.errors import RequestError, shown
 from sterna.graph import RecurrentHeads
 from sterna.weights.sources import head_format
 
-__all__ = ["SHAPES", "Shape", "shape_named"]
+__all__ = ["SHAPES", "Hybrid", "Shape", "shape_named"]
 
 
 @dataclass(frozen=True)

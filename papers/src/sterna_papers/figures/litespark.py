@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sterna.bench.machine import Known, Progress, Rows
-from sterna.bench.random_models import shape_named
 from sterna.bench.report import significant
+from sterna.bench.shapes import shape_named
 from sterna.errors import RequestError
 from sterna.runtime import resolve_isa, resolve_threads
 from sterna_papers import peers

@@ -12,8 +12,9 @@ from typing import Any
 from sterna import formats
 from sterna.bench.linear import formats_named
 from sterna.bench.machine import Known, Pace, Progress, Rows, available_bytes
-from sterna.bench.random_models import HEADROOM_BYTES, model_bytes, shape_named
+from sterna.bench.random_models import HEADROOM_BYTES, model_bytes
 from sterna.bench.report import significant
+from sterna.bench.shapes import shape_named
 from sterna.errors import RequestError
 from sterna.runtime import resolve_isa, resolve_threads
 from sterna_papers import peers

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.bench.linear import matrices as matrices_named
-from sterna.bench.random_models import SHAPES, Hybrid, Shape, shape_named
+from sterna.bench.shapes import SHAPES, Hybrid, Shape, shape_named
 
 __all__ = [
     "Case",

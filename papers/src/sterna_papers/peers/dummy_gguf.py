@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sterna.bench.random_models import Shape
+from sterna.bench.shapes import Shape
 from sterna.errors import RequestError
 from sterna_papers.peers.blocks import TERNARY, TYPES, random_head, random_matrix, row_bytes
 from sterna_papers.peers.case import require
