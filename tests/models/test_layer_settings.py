@@ -146,7 +146,6 @@ BAD_OF_LAYERS = [
     ("gemma3", {"layer_types": ["linear_attention"] * 4}, UnsupportedModelError, "linear_att"),
     ("gemma2", {"hidden_activation": "mish"}, UnsupportedModelError, "hidden_activation"),
     ("gemma3", {"attn_logit_softcapping": 5.0}, UnsupportedModelError, "attn_logit_softcapping"),
-    ("gemma3", {"use_bidirectional_attention": True}, UnsupportedModelError, "bidirectional"),
     ("gemma3", {"rope_scaling": "linear"}, ModelFormatError, "rope_scaling"),
     ("gemma3", {"rope_parameters": {"full_attention": 3}}, ModelFormatError, "full_attention"),
     ("gemma3", {"sliding_window_pattern": 0}, ModelFormatError, "sliding_window_pattern"),

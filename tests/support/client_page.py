@@ -15,20 +15,20 @@ __all__ = ["PAGE", "page"]
 PAGE = Path(__file__).parents[2] / "docs/reference/clients.md"
 HEAD = """# Clients
 
-Requests of these clients were recorded while the clients ran against `sterna serve`, and each of
-them is sent again in every test run. Answers are held to the types of the packages `openai` and
-`anthropic`. Texts, ids and names of machines are replaced by others of the same kind; the fields
-are those that the clients send by default.
+The requests of these clients were recorded while they ran against `sterna serve`. Every test run
+replays them, and checks the answers against the types of the packages `openai` and `anthropic`.
+Texts, ids and names of machines are replaced by others of the same kind; the fields are those that
+the clients send by default.
 
 - plain: a whole answer, without tools and schemas;
 - stream: events;
 - tools: the client defines tools, calls come back, and results are sent;
 - schema: the answer must follow a JSON schema;
 - both: tools and a schema in one request;
-- thoughts: the client asks for reasoning, or sends reasoning back.
+- thoughts: the client requests reasoning, or sends reasoning back.
 
-✓ means that such a request was recorded and is answered; – means that the client sends none as it
-was run. How to point agents at a server is in [Agents](../how-to/agents.md).
+✓ means that such a request was recorded and is answered; – means that the client sent none.
+[Agents](../how-to/agents.md) shows how to point agents at a server.
 
 """
 

@@ -100,7 +100,6 @@ _NAMES: tuple[tuple[str, PreTokenizer], ...] = (
     ("chatglm-bpe smaug-bpe dbrx", PreTokenizer((LLAMA3,))),
     ("qwen2 deepseek-r1-qwen megrez stablelm2", PreTokenizer((QWEN2,), composed=True)),
     ("hunyuan kormo solar-open grok-2", PreTokenizer((QWEN2,))),
-    ("modern-bert", PreTokenizer((GPT2,), composed=True)),
     ("jina-v5-nano", PreTokenizer((LLAMA3,), whole=True, opens=True)),
     ("qwen35", PreTokenizer((QWEN35,), composed=True)),
     ("tekken", PreTokenizer((TEKKEN,), whole=True, opens=True)),
@@ -115,6 +114,7 @@ _NAMES: tuple[tuple[str, PreTokenizer], ...] = (
         "roberta-bpe",
         PreTokenizer((GPT2,)),
     ),
+    ("modern-bert", PreTokenizer((GPT2,), composed=True)),
     (
         "smollm starcoder refact command-r codeshell exaone minerva-7b mellum2",
         PreTokenizer((r"\p{N}", GPT2)),

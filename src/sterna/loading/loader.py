@@ -35,7 +35,6 @@ from sterna.models.pooling import DENSE, POOLING
 from sterna.runtime import resolve_threads
 from sterna.weights.format_fallback import warn_of_fallbacks
 from sterna.weights.sources import PackedWeights, WeightSource
-from sterna.weights.storages.base import FLOATS
 from sterna.weights.tower_weights import TowerWeights
 
 __all__ = ["load", "load_assets"]
@@ -274,6 +273,8 @@ def _with_own_norms(checkpoint: Checkpoint) -> Checkpoint:
 
 def _has_floats(checkpoint: Checkpoint) -> bool:
     """Whether no tensor of the tower is quantised."""
+    from sterna.weights.storages.base import FLOATS
+
     module = module_of(checkpoint.config, checkpoint.path / "config.json")
     prefixes = tuple(prefix for prefix in skipped(module, checkpoint.config) if prefix != MTP)
     of_tower = (i for name, i in checkpoint.tensors.items() if name.startswith(prefixes))
