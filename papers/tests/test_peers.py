@@ -162,6 +162,7 @@ def test_misbehaviour(fake: dict[str, tuple[Entry, ...]]) -> None:
         ([], {"pp": (0,)}, "at least 1"),
         ([], {"threads": 0}, "at least 1"),
         ([], {"depth": (-1,)}, "depth must not be negative"),
+        ([], {"shape": "tiny-experts", "n": ()}, "needs n, or pp or tg of a shape without experts"),
     ],
 )
 def test_wrong_arguments(peers: list[str], given: dict[str, Any], says: str) -> None:

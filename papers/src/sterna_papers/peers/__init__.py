@@ -22,6 +22,7 @@ from sterna.bench.report import significant
 from sterna.errors import RequestError, shown
 from sterna_papers.peers.blocks import TERNARY, TYPE_OF
 from sterna_papers.peers.case import Case, Options, Work, matrices
+from sterna_papers.peers.case import end_to_end as cases_of_models
 from sterna_papers.peers.process import Lost, Process
 
 __all__ = ["PEERS", "Entry", "Result", "results", "run"]
@@ -168,7 +169,12 @@ def _entries(
         raise RequestError("bench peers: pp, tg, n, threads and repeat must be at least 1")
     if not options.depth or min(options.depth) < 0:
         raise RequestError("bench peers: depth must not be negative")
-    matrices(options)  # raises for an unknown shape, which would otherwise skip all participants
+    # An unknown shape raises here, which would otherwise skip all participants.
+    if not matrices(options) and not cases_of_models(options):
+        raise RequestError(
+            f"bench peers: needs n, or pp or tg of a shape without experts and recurrent layers, "
+            f"but got {shown(options.shape)}; give n, for the products of its matrices"
+        )
     entries = [Entry("sterna", f"{HERE}.sterna_self", name) for name in formats]
     return entries + [entry for name in peers for entry in _of_formats(table[name], formats)]
 

@@ -14,6 +14,8 @@ __all__ = ["ImageTurn", "ImageTurns"]
 #: Milliseconds of encoding next to a step that nobody waits for, so that new requests do not wait
 #: long.
 MOST_MS = 250.0
+#: The part of a step's remaining time that encoding is planned for, since costs are estimates.
+PLANNED = 0.75
 
 
 @dataclass(slots=True)
@@ -57,7 +59,9 @@ class ImageTurns:
         ready = [one for one in running if one.images and one.missing_image() is None]
         in_use = {digest for one in ready for digest in _next(one)}
         most_ms = MOST_MS if encoder.has_room(image, in_use) else 0.0
-        return ImageTurn(request, encoder, image, min(ms, most_ms), in_use.union(_next(request)))
+        return ImageTurn(
+            request, encoder, image, PLANNED * min(ms, most_ms), in_use.union(_next(request))
+        )
 
     def stop_unwanted(self, requests: Iterable[Request]) -> None:
         """Give up the image that is being encoded if none of the requests has it before it."""
