@@ -102,8 +102,8 @@ def test_a_weight_refuses_what_cannot_be() -> None:
     assert i2.joint_tokens == 8
 
 
-# Rows beside tiles of 48 and 64 and fours of row blocks, and more than a piece of work; k beside
-# groups of 28 and blocks of 224, and more blocks than lines are made for at once.
+# (rows, k). Rows: no multiples of tiles (48, 64) or of four row blocks, and more than one piece of
+# work. k: no multiples of groups (28) or blocks (224), and more blocks than have lines at once.
 SHAPES = [(1, 5), (49, 224), (64, 64), (100, 448), (145, 700), (200, 1000), (4000, 40), (70, 5000)]
 
 

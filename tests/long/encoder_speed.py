@@ -87,7 +87,7 @@ def their_embed(file: Path, threads: int) -> Callable[[list[np.ndarray]], np.nda
 
 
 def main() -> None:
-    """Measure."""
+    """Parse the arguments, measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", choices=SHAPES, default="bge-small")
     parser.add_argument("--lengths", choices=LENGTHS, nargs="*", default=list(LENGTHS))

@@ -92,7 +92,7 @@ def shown(what: str, found: list[float]) -> None:
 
 
 def main() -> None:
-    """Measure."""
+    """Parse the arguments, measure, and print the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--layers", type=int, default=27)

@@ -207,7 +207,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure."""
+    """Parse the arguments, measure, and print the table."""
     a = arguments()
     with tempfile.TemporaryDirectory() as temporary:
         folder = a.folder or Path(temporary)

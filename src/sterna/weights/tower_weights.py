@@ -42,12 +42,12 @@ class TowerWeights:
 
     @property
     def modules(self) -> Mapping[str, PackedWeight]:
-        """Matrices."""
+        """The source's packed matrices, by name."""
         return self.source.modules
 
     @property
     def tensors(self) -> Mapping[str, F32]:
-        """Vectors."""
+        """The source's float32 vectors, by name."""
         return self.source.tensors
 
     def has(self, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Gemma."""
+"""Rows of the Gemma families: Gemma 1 to 4, and 3n."""
 
 from __future__ import annotations
 
