@@ -117,13 +117,20 @@ def test_tokens_from_config(tmp_path: Path) -> None:
         ("smolvlm", "max_image_size", {"longest_edge": 1.5}),
         ("qwen2_vl", "patch_size", -14),
         ("pixtral", "size", {"shortest_edge": 5}),
+        ("llava_next", "size", {"shortest_edge": 84}),
+        ("llava_next", "crop_size", {"height": 56, "width": 84}),
+        ("llava_next", "image_grid_pinpoints", []),
+        ("llava_next", "image_grid_pinpoints", [56, 112]),
+        ("llava_next", "image_grid_pinpoints", [[56, 100]]),
+        ("llava_next", "image_grid_pinpoints", [[56, -56]]),
+        ("llava_next", "image_grid_pinpoints", [[56 << 10, 56 << 10]]),
     ],
 )
 def test_broken_settings_are_named(name: str, field: str, value: object, tmp_path: Path) -> None:
     FAMILIES[name].write(tmp_path)
     file = tmp_path / "preprocessor_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), field: value}))
-    with pytest.raises(ModelFormatError, match=field):
+    with pytest.raises(ModelFormatError, match="size" if field == "crop_size" else field):
         ImageProcessor.from_directory(tmp_path)
 
 
@@ -146,7 +153,7 @@ def test_extreme_ratios_are_refused(name: str, size: tuple[int, int], tmp_path: 
 
 def test_an_extreme_ratio_of_a_fixed_size(tmp_path: Path) -> None:
     """What fits any ratio into its size takes it, as transformers does."""
-    for name in ("gemma3", "smolvlm"):
+    for name in ("gemma3", "smolvlm", "llava_next"):
         family = FAMILIES[name]
         check(family, family.write(tmp_path / name), noise(1, 65535))
 

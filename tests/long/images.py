@@ -14,13 +14,21 @@ from PIL import Image
 
 _QWEN = {"patch_size": 16, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 
-#: Models as published: Gemma 3, LLaVA 1.5, SmolVLM 2 and Idefics 3, Qwen2-VL, Qwen3-VL, Pixtral,
-#: Mistral 3.
+#: Models as published: Gemma 3, LLaVA 1.5 and 1.6, SmolVLM 2 and Idefics 3, Qwen2-VL, Qwen3-VL,
+#: Pixtral, Mistral 3.
 PUBLISHED = {
     "gemma3": ({"size": {"height": 896, "width": 896}}, {"image_seq_length": 4}),
     "llava": (
         {"size": {"shortest_edge": 336}, "crop_size": {"height": 336, "width": 336}},
         FAMILIES["llava"].processor,
+    ),
+    "llava_next": (
+        {
+            "size": {"shortest_edge": 336},
+            "crop_size": {"height": 336, "width": 336},
+            "image_grid_pinpoints": [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]],
+        },
+        FAMILIES["llava_next"].processor,
     ),
     "smolvlm": (
         {"size": {"longest_edge": 2048}, "max_image_size": {"longest_edge": 512}},

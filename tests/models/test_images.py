@@ -3,6 +3,7 @@ bits however a prompt is computed."""
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import seeing_models
 import torch
+from safetensors.torch import load_file, save_file
 from seeing_models import SEEING, Image, Seeing, place
 
 from sterna import LLM, loading
@@ -151,6 +153,21 @@ def test_a_known_image_is_not_encoded_again(
     assert answer(fresh, seeing, prompt, images[1:]) == other
 
 
+def test_the_identity_covers_the_tower(saved: Any, tmp_path: Path) -> None:
+    """Its format, and weights that are in no graph: positions, a class token, ends of lines."""
+    _, _, folder = saved
+    identity = opened(folder).identity
+    assert opened(folder).identity == identity != opened(folder, "i8").identity
+    tensors = load_file(folder / "model.safetensors")
+    shutil.copytree(folder, tmp_path / "other")
+    for name, tensor in tensors.items():
+        if name.endswith(("position_embedding.weight", "class_embedding", "pos_embed.weight",
+                          "image_newline")):  # fmt: skip
+            other = tmp_path / "other"
+            save_file({**tensors, name: tensor + 1}, other / "model.safetensors", {"format": "pt"})
+            assert opened(other).identity != identity, name
+
+
 def test_positions_that_do_not_fit(saved: Any) -> None:
     _, seeing, folder = saved
     images = seeing.images(1)
@@ -167,6 +184,6 @@ def test_the_cached_copy_sees_too(saved: Any, tmp_path: Path) -> None:
     model = loading.load(folder, cached=False)
     loading.save(model, tmp_path / "packed")
     images = seeing.images(1)
-    paths = (folder, tmp_path / "packed")
-    rows = [encoder_of(opened(path, None)).rows(images[0]) for path in paths]
-    assert np.array_equal(*rows)
+    one, other = (opened(path, None) for path in (folder, tmp_path / "packed"))
+    assert np.array_equal(*(encoder_of(engine).rows(images[0]) for engine in (one, other)))
+    assert one.identity == other.identity

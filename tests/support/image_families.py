@@ -14,7 +14,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
+from transformers.image_processing_utils import select_best_resolution
+from transformers.models.llava_next.modeling_llava_next import unpad_image
 
 from sterna.images import ImageProcessor, ProcessedImage
 
@@ -59,12 +62,25 @@ class ImageFamily:
         if self.model in ("smolvlm", "idefics3"):
             pixels = pixels[0]
             grid = [1, inputs["rows"][0][0], inputs["cols"][0][0]]
-        owner = SimpleNamespace(image_processor=reference, **self.processor, **self.tokens)
-        owner.image_seq_length = self.processor.get("image_seq_length")
+        elif self.model == "llava_next":
+            pixels = pixels[0]
+            grid = self._without_padding(image.height, image.width)
         if self.text is None:
-            return pixels, grid, _pixtral_text(pixels, owner)
-        text = _class(*self.text, "processing").replace_image_token
-        return pixels, grid, text(owner, inputs, 0)
+            return pixels, grid, _pixtral_text(pixels, SimpleNamespace(**self.processor))
+        kind = _class(*self.text, "processing")
+        owner = kind.__new__(kind)  # without a tokenizer
+        vars(owner).update(
+            {"image_seq_length": None, **self.processor, **self.tokens}, image_processor=reference
+        )
+        return pixels, grid, kind.replace_image_token(owner, inputs, 0)
+
+    def _without_padding(self, height: int, width: int) -> list[int]:
+        """Lines of tiles, and rows and columns of patches, as LLaVA-NeXT's model has them."""
+        size, tile = (height, width), self.settings["crop_size"]["height"]
+        tall, wide = select_best_resolution(size, self.settings["image_grid_pinpoints"])
+        patch = self.processor["patch_size"]
+        patches = torch.zeros(1, tall // patch, wide // patch)
+        return [tall // tile, *unpad_image(patches, size).shape[1:]]
 
 
 def _pixtral_text(pixels: np.ndarray[Any, Any], owner: SimpleNamespace) -> str:
@@ -110,6 +126,18 @@ FAMILIES: dict[str, ImageFamily] = {
             "vision_feature_select_strategy": "full",
         },
         ("llava", "LlavaProcessor"), {"image_token": "<image>"},
+    ),
+    "llava_next": ImageFamily(
+        "llava_next", "LlavaNextImageProcessorPil",
+        {
+            "size": {"shortest_edge": 56}, "crop_size": {"height": 56, "width": 56},
+            "image_grid_pinpoints": [[56, 112], [112, 56], [112, 112], [168, 56], [56, 168]],
+        },
+        {
+            "patch_size": 14, "num_additional_image_tokens": 1,
+            "vision_feature_select_strategy": "default",
+        },
+        ("llava_next", "LlavaNextProcessor"), {"image_token": "<image>"},
     ),
     "smolvlm": ImageFamily(
         "smolvlm", "SmolVLMImageProcessorPil",

@@ -14,6 +14,8 @@ import saved_models
 import torch
 import transformers
 from model_configs import MODELS, SIZES
+from transformers.image_processing_utils import select_best_resolution
+from transformers.models.llava_next.modeling_llava_next import unpad_image
 
 __all__ = ["SEEING", "Image", "PlacedImage", "Seeing", "place", "write"]
 
@@ -27,6 +29,7 @@ class Image:
     pixels: F32
     grid: tuple[int, int, int] | None
     tokens: int
+    size: tuple[int, int] = (0, 0)  # height and width of its file, for LLaVA 1.6
 
     @cached_property
     def digest(self) -> bytes:
@@ -173,6 +176,32 @@ def _pixels(images: list[Image]) -> dict[str, Any]:
     return {"pixel_values": torch.tensor(np.concatenate([image.pixels for image in images]))}
 
 
+_SMALL = {
+    "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 3,
+    "image_size": 28, "patch_size": 7, "model_type": "clip_vision_model",
+}  # fmt: skip
+_GRIDS = [[28, 56], [56, 28], [56, 56], [84, 28]]
+
+
+def _grid(rng: np.random.Generator) -> Image:
+    """Tiles of an image of any size; transformers says which patches are padding."""
+    height, width = (int(n) for n in rng.integers(20, 200, 2))
+    tall, wide = select_best_resolution((height, width), _GRIDS)
+    rows, columns = unpad_image(torch.zeros(1, tall // 7, wide // 7), (height, width)).shape[1:]
+    pixels = rng.standard_normal((1 + tall * wide // 28**2, 3, 28, 28)).astype(np.float32)
+    return Image(pixels, (tall // 28, rows, columns), 16 + rows * (columns + 1), (height, width))
+
+
+def _filled(images: list[Image]) -> dict[str, Any]:
+    """Images of one number of tiles, with zeros behind their own."""
+    most = max(len(image.pixels) for image in images)
+    pixels = np.zeros((len(images), most, *images[0].pixels.shape[1:]), np.float32)
+    for i, image in enumerate(images):
+        pixels[i, : len(image.pixels)] = image.pixels
+    sizes = torch.tensor([image.size for image in images])
+    return {"pixel_values": torch.tensor(pixels), "image_sizes": sizes}
+
+
 _VIT = {
     "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 3,
     "image_size": 56, "patch_size": 7,
@@ -266,6 +295,14 @@ SEEING: dict[str, Seeing] = {
         _patches(3),
         _grids,
         modalities=True,
+    ),
+    "llava-next": Seeing(
+        "LlavaNextForConditionalGeneration",
+        {"model_type": "mistral", "sliding_window": None, "max_position_embeddings": 512},
+        _SMALL,
+        {"image_token_index": 270, "image_grid_pinpoints": _GRIDS},
+        _grid,
+        _filled,
     ),
     "llava-siglip": Seeing(
         "LlavaForConditionalGeneration",

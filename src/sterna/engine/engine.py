@@ -142,16 +142,19 @@ class Engine:
 
     @cached_property
     def identity(self) -> tuple[object, ...]:
-        """All that the bits of keys, values and logits depend on, except tokens and adapters.
+        """All that the bits of keys, values and logits depend on, except tokens, pixels and
+        adapters.
 
         That is the version of numerics, the model's digest, the type of keys and values, the
         context, the rounding of layers' inputs, and the kernel unit if layers use products that
-        only it has (`fast`). The first access reads all weights, about a second for 1.5 GB.
+        only it has (`fast`), and that of the tower. The first access reads all weights, about a
+        second for 1.5 GB.
         """
         common = (
             NUMERICS, self.model.digest, self.kv_dtype, self.context, self.activations,
         )  # fmt: skip
-        return (*common, self.isa) if self.fast else common
+        unit = (self.isa,) if self.fast else ()
+        return (*common, *unit, *(one.identity for one in [self.image_encoder] if one is not None))
 
     @property
     def skipped_bytes(self) -> int:

@@ -67,7 +67,8 @@ class ImageEncoder:
 
         The first access reads all weights.
         """
-        parts = [identity.digest(graph) for graph in self._graphs]
+        tables = (self.tower.encoder.tables, self.tower.tables)
+        parts = list(map(identity.digest, self._graphs, tables))
         if any(map(self._fast, self._graphs)):
             parts.append(self._isa)
         return " ".join(parts)

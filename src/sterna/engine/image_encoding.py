@@ -116,7 +116,7 @@ class ImageEncoding:
 
     def rows(self) -> F32:
         """Return the rows of the image's tokens at the end, float32 [tokens, tower.width]."""
-        return np.concatenate(self._made)
+        return self._programs.tower.arranged(np.concatenate(self._made), self.image.grid)
 
     def _all_passes(self) -> Iterator[_Pass]:
         """Yield what must be run to its end, in turn."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from sterna.errors import ModelFormatError
 from sterna.files.jsonfile import load_settings
+from sterna.images.loading import MAX_PIXELS
 
 __all__ = ["CLIP", "HALF", "ImageSettings"]
 
@@ -99,6 +100,22 @@ class ImageSettings:
             raise self.wrong(name, "a size", value)
         found = {edge: length for edge, length in value.items() if length is not None}
         return {edge: self._whole(f"{name}.{edge}", found[edge], _MAX_AREA) for edge in found}
+
+    def grids(self, name: str, default: list[list[int]], tile: int) -> list[tuple[int, int]]:
+        """Return heights and widths of canvases of whole tiles, whose edge is `tile`."""
+        value = self.image.get(name, self.config.get(name))
+        values = default if value is None else value
+        if not isinstance(values, list) or not values:
+            raise self.wrong(name, "a list of sizes", values)
+        found = []
+        for one in values:
+            if not isinstance(one, (list, tuple)) or len(one) != 2:
+                raise self.wrong(name, "a height and a width each", one)
+            height, width = (self._whole(name, edge, _MAX_EDGE) for edge in one)
+            if height % tile or width % tile or height * width > MAX_PIXELS:
+                raise self.wrong(name, f"multiples of {tile} with at most {MAX_PIXELS} pixels", one)
+            found.append((height, width))
+        return found
 
     def whole(self, *names: str, default: int | None = None) -> int:
         """Return the first of these fields that is present, a positive whole number.

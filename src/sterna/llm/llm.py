@@ -186,9 +186,7 @@ class LLM(GenerationMethods, ScoringMethods):
         kv_cache = engine.kv_cache
         store = prefixes = None
         if disk is not None:
-            encoder = engine.image_encoder
-            identity = engine.identity if encoder is None else (*engine.identity, encoder.identity)
-            store = PrefixDiskCache(disk, kv_cache, identity, cache_disk_max)
+            store = PrefixDiskCache(disk, kv_cache, engine.identity, cache_disk_max)
         if prefix_cache:
             prefixes = PrefixCache(kv_cache.pool, kv_cache.prefix_cache_pages, store)
         self._attach(engine, prefixes)

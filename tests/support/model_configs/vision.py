@@ -54,6 +54,10 @@ MODELS: dict[str, Saved] = {
         "Qwen3_5ForConditionalGeneration", {**REGULAR, "vision_config": _VISION}, converted=False
     ),
     "llava": Saved("LlavaForConditionalGeneration", {"vision_config": _TOWER | _CLIP}),
+    "llava-next": Saved(
+        "LlavaNextForConditionalGeneration",
+        {"vision_config": _TOWER | _CLIP, "image_grid_pinpoints": [[32, 64], [64, 32]]},
+    ),
     "idefics3": Saved("Idefics3ForConditionalGeneration", {"vision_config": _TOWER}),
     "smolvlm": Saved(
         "SmolVLMForConditionalGeneration", {"vision_config": _TOWER, "rms_norm_eps": 1e-2}

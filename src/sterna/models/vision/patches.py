@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 __all__ = [
     "average_pool",
+    "in_lines",
     "in_squares",
     "interpolated",
     "lines_and_columns",
@@ -51,6 +52,13 @@ def side_by_side(rows: F32, height: int, width: int, edge: int) -> F32:
     their features, line by line: float32 [squares, edge * edge * features]."""
     tiled = rows.reshape(height // edge, edge, width // edge, edge, -1)
     return np.asarray(tiled.transpose(0, 2, 1, 3, 4).reshape(-1, edge * edge * rows.shape[1]))
+
+
+def in_lines(rows: F32, tall: int, side: int) -> F32:
+    """Return the patches of tiles of side * side, which stand in `tall` lines, as one image:
+    float32 [height, width, features] of rows of patches of the tiles in turn."""
+    tiled = rows.reshape(tall, -1, side, side, rows.shape[1])
+    return np.asarray(tiled.transpose(0, 2, 1, 3, 4).reshape(tall * side, -1, rows.shape[1]))
 
 
 def lines_and_columns(grid: tuple[int, int, int] | None) -> I32:

@@ -92,7 +92,7 @@ def tower(c: TransformerConfig, w: WeightSource, deep: Sequence[int] = ()) -> To
 
     encoder = Encoder(
         graph_of(v, int(np.prod(kernel)) + d, encode), rows,
-        lambda grid: in_squares(lines_and_columns(grid), grid, edge),
+        lambda grid: in_squares(lines_and_columns(grid), grid, edge), (table,),
     )  # fmt: skip
     return Tower(
         encoder, graph_of(v, parts * merged_width, project), parts * c.hidden_size,

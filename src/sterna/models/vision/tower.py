@@ -18,7 +18,8 @@ __all__ = ["Encoder", "Grid", "Tower", "graph_of", "vision_config"]
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
-#: Frames, rows and columns of patches or tiles; None where all images have the same.
+#: Frames, rows and columns of patches or tiles; of LLaVA 1.6, lines of tiles, and the rows and
+#: columns of their patches without padding; None where all images have the same.
 Grid = tuple[int, int, int] | None
 
 
@@ -27,12 +28,14 @@ class Encoder:
     """The layers that make features of patches, all of which see each other.
 
     rows: what `graph` reads of the pixels of a tile, or of an image, float32 [patches, columns].
-    coordinates: of each patch, int32 [patches, 3], for rotations that have axes.
+    coordinates: of each patch, int32 [patches, 3], for rotations that have axes. tables: weights
+    that `rows` reads.
     """
 
     graph: Graph
     rows: Callable[[F32, Grid], F32]
     coordinates: Callable[[Grid], I32] | None = None
+    tables: tuple[F32, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,9 +44,11 @@ class Tower:
 
     merged: rows of tokens of the features of a tile's patches, for the projector. The first columns
     of what this makes stand in the place of an embedding, `GraphBuilder.features` adds the others:
-    `width` in all. image_token: the id at whose positions rows stand. together: tokens that follow
-    each other see each other, behind and ahead. places: where a text has coordinates, those of an
-    image's tokens from its first one on, int32 [tokens, 3]; what follows stands behind the largest.
+    `width` in all. arranged: rows of an image's tokens of those of all tiles, in turn; tables:
+    weights that it reads. image_token: the id at whose positions rows stand. together: tokens that
+    follow each other see each other, behind and ahead. places: where a text has coordinates, those
+    of an image's tokens from its first one on, int32 [tokens, 3]; what follows stands behind the
+    largest.
     """
 
     encoder: Encoder
@@ -53,6 +58,8 @@ class Tower:
     merged: Callable[[F32, Grid], F32]
     together: bool = False
     places: Callable[[Grid], I32] | None = None
+    arranged: Callable[[F32, Grid], F32] = lambda rows, _: rows
+    tables: tuple[F32, ...] = ()
 
 
 def vision_config(module: ModuleType, f: Fields) -> TransformerConfig:

@@ -102,7 +102,7 @@ def encoder(
         found[:, pixels:] = table
         return found
 
-    return Encoder(graph_of(c, pixels + d, write), rows)
+    return Encoder(graph_of(c, pixels + d, write), rows, tables=(table,))
 
 
 def embed(
