@@ -15,11 +15,12 @@ import torch
 from checkpoint_factory import QWEN3_5
 from gguf_factory import Tiny
 from helpers import assert_same_bits
+from image_families import noise
 from model_configs import SIZES
 from seeing_models import SEEING, Seeing
 from test_qwen3_5_gguf import write_gguf
 
-from sterna import loading
+from sterna import LLM, loading
 from sterna.engine import Engine
 from sterna.engine.image_encoder import ImageEncoder
 from sterna.errors import RequestError, UnsupportedModelError
@@ -31,6 +32,8 @@ gguf = pytest.importorskip("gguf", reason="needs the gguf package")
 FILES = {
     "gemma3": ("gemma3", "gemma3", "<image_soft_token>"),
     "smolvlm": ("idefics3", "llama", "<image>"),
+    "llava": ("mlp", "llama", "<image>"),
+    "llava-next": ("mlp", "llama", "<image>"),
     "mistral3": ("pixtral", "llama", "[IMG]"),
     "qwen3-vl": ("qwen3vl_merger", "qwen3vl", "<|image_pad|>"),
 }
@@ -49,8 +52,34 @@ KEYS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+def of_llava(model: Any, tiles: bool) -> dict[str, np.ndarray]:
+    """Those of a file of llama.cpp's older converter: without the layers behind the one that is
+    read, and with the names of an FFN's matrices exchanged (tiles), which was corrected later."""
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, 8)
+    found = {}
+    for name, tensor in model.state_dict().items():
+        name = name.replace("model.vision_tower.", "vision_tower.vision_model.")
+        name = name.removeprefix("model.")
+        if ".layers.2." in name or "post_layernorm" in name or name.startswith("language_model"):
+            continue
+        target = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        if name.startswith("multi_modal_projector."):
+            _, layer, suffix = name.split(".")
+            target = f"mm.{0 if layer == 'linear_1' else 2}.{suffix}"
+        elif name == "image_newline":
+            target = "model.image_newline"
+        elif tiles and target is not None and ".ffn_" in target:
+            old, new = ("up", "down") if "ffn_up" in target else ("down", "up")
+            target = target.replace(f"ffn_{old}", f"ffn_{new}")
+        if target is not None and target.startswith(("v.", "mm.", "model.")):
+            found[target] = tensor.float().numpy()
+    return found
+
+
 def tower_tensors(projector: str, model: Any, seeing: Seeing) -> dict[str, np.ndarray]:
     """Those of a file, in the order and with the values of llama.cpp's converter."""
+    if projector == "mlp":
+        return of_llava(model, "image_grid_pinpoints" in seeing.outer)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, 8)
     deep = seeing.vision.get("deepstack_visual_indexes", [])
     found = {}
@@ -85,20 +114,29 @@ def write_tower(path: Path, projector: str, model: Any, seeing: Seeing) -> None:
     writer = gguf.GGUFWriter(path, "clip")
     writer.add_clip_projector_type(projector)
     writer.add_clip_has_vision_encoder(True)
-    layers = v.get("num_hidden_layers", v.get("depth"))
+    layers = v.get("num_hidden_layers", v.get("depth")) - (projector == "mlp")
     writer.add_vision_block_count(layers)
     writer.add_vision_embedding_length(v["hidden_size"])
     writer.add_vision_feed_forward_length(v["intermediate_size"])
     writer.add_vision_head_count(v.get("num_attention_heads", v.get("num_heads")))
     writer.add_vision_image_size(v.get("image_size", 64))
     writer.add_vision_patch_size(v["patch_size"])
-    writer.add_vision_attention_layernorm_eps(v.get("layer_norm_eps", 1e-6))
+    eps = v.get("layer_norm_eps", 1e-5 if projector == "mlp" else 1e-6)
+    writer.add_vision_attention_layernorm_eps(eps)
     if v.get("hidden_act") == "silu":
         writer.add_vision_use_silu(True)
     if "deepstack_visual_indexes" in v:
         chosen = v["deepstack_visual_indexes"]
         writer.add_vision_is_deepstack_layers([i in chosen for i in range(layers)])
     outer = seeing.outer
+    if "image_grid_pinpoints" in outer:
+        grids = outer["image_grid_pinpoints"]
+        writer.add_array(
+            "clip.vision.image_grid_pinpoints", [edge for grid in grids for edge in grid]
+        )
+        writer.add_string("clip.vision.mm_patch_merge_type", "spatial_unpad")
+    elif projector == "mlp":
+        writer.add_array("clip.vision.feature_layer", [layers])
     if (merge := v.get("spatial_merge_size", outer.get("spatial_merge_size"))) is not None:
         writer.add_vision_spatial_merge_size(merge)
     if projector == "gemma3":
@@ -125,8 +163,10 @@ def naming(values: dict[str, Any], id: int, token: str) -> dict[str, Any]:
     return {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.merges": merges}
 
 
-def write_text(path: Path, arch: str, token: str, model: Any, seeing: Seeing) -> None:
-    """The text of the model, which has the token of images in its vocabulary."""
+def write_text(
+    path: Path, arch: str, token: str, model: Any, seeing: Seeing, more: Any = None
+) -> None:
+    """The text of the model, which has the token of images in its vocabulary, or other keys."""
     sizes = SIZES | seeing.text
     tiny = Tiny(
         arch=arch, hidden=sizes["hidden_size"], wide=sizes["intermediate_size"],
@@ -135,7 +175,7 @@ def write_text(path: Path, arch: str, token: str, model: Any, seeing: Seeing) ->
     )  # fmt: skip
     values = gguf_factory.metadata(tiny)
     writer = gguf.GGUFWriter(path, arch)
-    keys = {**KEYS[arch], **naming(values, seeing.token, token)}
+    keys = {**KEYS[arch], **(more or naming(values, seeing.token, token))}
     gguf_factory.add_metadata(writer, replace(tiny, keys=keys))
     kind = next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == arch)
     names = gguf.get_tensor_name_map(kind, tiny.layers)
@@ -177,6 +217,32 @@ def test_a_tower_is_its_checkpoint(name: str, tmp_path: Path) -> None:
     packed = encoder(tmp_path / "packed")
     assert packed is not None
     assert_same_bits(packed.rows(image), expected.rows(image))
+
+
+def test_a_text_without_a_token_of_images(tmp_path: Path) -> None:
+    """As Vicuna's of LLaVA 1.5: the unknown token, which no text has, stands for images."""
+    seeing = SEEING["llava"]
+    model = seeing_models.write(tmp_path / "m", seeing)
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁"]
+    tokens += [chr(ord("a") + i) for i in range(12)]
+    keys = {
+        "tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.scores": [0.0] * 272, "tokenizer.ggml.token_type": [2, 3, 3, *[6] * 256,
+        *[1] * 13], "tokenizer.ggml.pre": None, "tokenizer.ggml.merges": None,
+        "tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.unknown_token_id": 0,
+    }  # fmt: skip
+    write_text(tmp_path / "text.gguf", "llama", "", model, seeing, keys)
+    write_tower(tmp_path / "mmproj-F32.gguf", "mlp", model, seeing)
+    (template := tmp_path / "a.jinja").write_text("{{ messages[0].content }}")
+    llm = LLM(tmp_path / "text.gguf", chat_template=str(template), cache=False)
+    part = {"type": "image", "image": noise(40, 60)}
+    message = {"role": "user", "content": [part, {"type": "text", "text": "abba"}]}
+    llm.chat([message], max_tokens=1)
+    assert llm.last.stats.n_prompt == 64 + len("▁\nabba")
+    assert llm.tokenizer.encode("a<unk>").count(0) == 0
+    text = LLM(tmp_path / "text.gguf", mmproj="off", cache=False)
+    assert text.tokenizer.token_id("<unk>") == 0
 
 
 def test_a_tower_of_qwen3_5(tmp_path: Path) -> None:

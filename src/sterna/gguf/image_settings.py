@@ -13,8 +13,11 @@ __all__ = ["preprocessor_config"]
 QWEN3_VL_PIXELS = (1 << 16, 1 << 24)
 
 
-def preprocessor_config(m: Metadata, projector: str) -> dict[str, Any]:
-    """Return the fields by which `sterna.images.ImageProcessor` makes a projector's pixels."""
+def preprocessor_config(m: Metadata, projector: str, tiles: bool = False) -> dict[str, Any]:
+    """Return the fields by which `sterna.images.ImageProcessor` makes a projector's pixels.
+
+    tiles: whether LLaVA cuts images into tiles.
+    """
     size = m.integer("clip.vision.image_size")
     patch = m.integer("clip.vision.patch_size")
     if projector == "gemma3":
@@ -24,6 +27,15 @@ def preprocessor_config(m: Metadata, projector: str) -> dict[str, Any]:
         kind = "SmolVLMImageProcessor"
         longest = m.integer("clip.vision.preproc_image_size", 4 * size)
         fields = {"size": {"longest_edge": longest}, "max_image_size": {"longest_edge": size}}
+    elif projector == "mlp":
+        kind = "LlavaNextImageProcessor" if tiles else "CLIPImageProcessor"
+        fields = {
+            "size": {"shortest_edge": size}, "crop_size": {"height": size, "width": size},
+        }  # fmt: skip
+        if tiles and (grids := "clip.vision.image_grid_pinpoints") in m:
+            if (edges := m.array(grids)).size % 2:
+                raise m.error(grids, "a height and a width for each grid", edges.tolist())
+            fields["image_grid_pinpoints"] = edges.reshape(-1, 2).tolist()
     elif projector == "pixtral":
         kind = "PixtralImageProcessor"
         fields = {"size": {"longest_edge": size}, "patch_size": patch}

@@ -23,6 +23,7 @@ from sterna.gguf.image_settings import preprocessor_config
 from sterna.gguf.metadata import Metadata
 from sterna.gguf.tensor_types import FLOAT_TYPES
 from sterna.gguf.weight_source import GgufWeights
+from sterna.models.llava_next import LINE_END
 from sterna.weights import packing
 from sterna.weights.parts import Linear
 from sterna.weights.storages import Floats
@@ -30,6 +31,8 @@ from sterna.weights.storages import Floats
 __all__ = ["MmprojWeights", "find_mmproj", "with_tower"]
 
 ARCHITECTURE = "clip"
+#: SentencePiece's tokens for what is no token, and for bytes.
+UNKNOWN, BYTES = "<unk>", [f"<0x{byte:02X}>" for byte in range(256)]
 F32 = npt.NDArray[np.float32]
 U8 = npt.NDArray[np.uint8]
 
@@ -43,6 +46,8 @@ _VIT = {
     r"vision_tower\.encoder\.layers\.(\d+)\.mlp\.fc1": r"v.blk.\1.ffn_up",
     r"vision_tower\.encoder\.layers\.(\d+)\.mlp\.fc2": r"v.blk.\1.ffn_down",
 }
+#: Arrays without a module of their own: names in checkpoints -> in files.
+_ARRAYS = {"vision_tower.embeddings.class_embedding": "v.class_embd", LINE_END: f"model.{LINE_END}"}
 _PIXTRAL = r"vision_tower\.transformer\.layers\.(\d+)\."
 
 
@@ -79,6 +84,16 @@ _KINDS = {
         {"llama": "SmolVLMForConditionalGeneration"},
         "<image>",
         {**_VIT, r"connector\.modality_projection\.proj": "mm.model.fc"},
+    ),
+    "mlp": _Kind(
+        {"llama": "LlavaForConditionalGeneration"},
+        "<image>",
+        {
+            **_VIT,
+            r"vision_tower\.pre_layrnorm": "v.pre_ln",
+            r"multi_modal_projector\.linear_1": "mm.0",
+            r"multi_modal_projector\.linear_2": "mm.2",
+        },
     ),
     "pixtral": _Kind(
         dict.fromkeys(("llama", "mistral3"), "Mistral3ForConditionalGeneration"),
@@ -140,7 +155,7 @@ def find_mmproj(text: Path) -> Path | None:
 def with_tower(config: dict[str, Any], text: GgufModel, file: GgufModel) -> dict[str, Any]:
     """Return a text model's config.json with the settings of its tower from an mmproj file.
 
-    UnsupportedModelError for a file of another kind.
+    A text without a token for images gets one. UnsupportedModelError for a file of another kind.
     """
     m = file.metadata
     if m.text("general.architecture") != ARCHITECTURE:
@@ -152,18 +167,30 @@ def with_tower(config: dict[str, Any], text: GgufModel, file: GgufModel) -> dict
             f"{file.path}: a {projector} must stand by a text of {' or '.join(kind.texts)}, but "
             f"{text.path.name} is {of_text}; Sterna does not run these together yet"
         )
-    tokens = text.metadata.texts("tokenizer.ggml.tokens")
-    if kind.token not in tokens:
-        raise UnsupportedModelError(
-            f"{text.path}: must have the token {kind.token} for images, but has none of this name"
-        )
-    token = tokens.index(kind.token)
+    token, tiles = _image_token(text, kind.token), _ARRAYS[LINE_END] in file.tensors
+    architecture = kind.texts[of_text].replace("Llava", "LlavaNext" if tiles else "Llava")
     return {
-        **config, "architectures": [kind.texts[of_text]], "image_token_id": token,
+        **config, "architectures": [architecture], "image_token_id": token,
         "image_token_index": token, **_fields(m, projector, file),
         "rope_parameters": _sections(config, text, of_text),
-        "preprocessor_config": preprocessor_config(m, projector),
+        "preprocessor_config": preprocessor_config(m, projector, tiles),
     }  # fmt: skip
+
+
+def _image_token(text: GgufModel, name: str) -> int:
+    """Return the id of the token at whose positions images stand.
+
+    Texts of older LLaVA files have none. Where bytes are tokens, no text has an unknown one, which
+    therefore gets the name. UnsupportedModelError without either.
+    """
+    tokens = text.metadata.texts("tokenizer.ggml.tokens")
+    if name not in tokens and {UNKNOWN, *BYTES} <= {*tokens}:
+        tokens[tokens.index(UNKNOWN)] = name
+    if name not in tokens:
+        raise UnsupportedModelError(
+            f"{text.path}: must have the token {name} for images, but has none of this name"
+        )
+    return tokens.index(name)
 
 
 def _kind(m: Metadata) -> tuple[_Kind, str]:
@@ -186,7 +213,6 @@ def _fields(m: Metadata, projector: str, file: GgufModel) -> dict[str, Any]:
 
     layers = number("block_count")
     size, patch = number("image_size"), number("patch_size")
-    silu = m.boolean("clip.use_silu", False)
     vision: dict[str, Any] = {
         "hidden_size": number("embedding_length"),
         "intermediate_size": number("feed_forward_length"),
@@ -201,9 +227,15 @@ def _fields(m: Metadata, projector: str, file: GgufModel) -> dict[str, Any]:
         return {"vision_config": vision, "mm_tokens_per_image": (size // patch // factor) ** 2}
     if projector == "idefics3":
         return {"vision_config": vision, "scale_factor": number("projector.scale_factor", 2)}
+    if projector == "mlp":
+        vision |= {"model_type": "clip_vision_model", "hidden_act": _activation(m)}
+        return {
+            "vision_config": vision, "vision_feature_layer": _feature_layer(m, layers),
+            "multimodal_projector_bias": "mm.0.bias" in file.tensors,
+        }  # fmt: skip
     merge = number("spatial_merge_size", 2)
     if projector == "pixtral":
-        vision["hidden_act"] = "silu" if silu else "gelu"
+        vision["hidden_act"] = "silu" if m.boolean("clip.use_silu", False) else "gelu"
         return {
             "vision_config": vision, "spatial_merge_size": merge,
             "multimodal_projector_bias": "mm.1.bias" in file.tensors,
@@ -214,6 +246,27 @@ def _fields(m: Metadata, projector: str, file: GgufModel) -> dict[str, Any]:
         "deepstack_visual_indexes": _deep(m, layers),
     }
     return {"vision_config": vision}
+
+
+def _activation(m: Metadata) -> str:
+    """Return the activation of CLIP's layers; without a key it is that of OpenAI's CLIP."""
+    for key, name in (("clip.use_gelu", "gelu"), ("clip.use_silu", "silu")):
+        if m.boolean(key, False):
+            return name
+    return "quick_gelu"
+
+
+def _feature_layer(m: Metadata, layers: int) -> object:
+    """Return LLaVA's vision_feature_layer among the file's layers.
+
+    The converter leaves out the layers behind it. (llama.cpp skips one more where no key says it,
+    and so runs another model than the authors.)
+    """
+    key = "clip.vision.feature_layer"
+    if key not in m:
+        return -1
+    chosen = m.array(key).tolist()
+    return chosen[0] - layers - 1 if len(chosen) == 1 else chosen
 
 
 def _deep(m: Metadata, layers: int) -> list[int]:
@@ -231,6 +284,14 @@ def _sections(config: dict[str, Any], text: GgufModel, name: str) -> dict[str, A
     return rope
 
 
+def _has_swapped_layers(file: GgufModel) -> bool:
+    """Whether a file calls its layers' first matrix ffn_down and their second ffn_up, as files of
+    llama.cpp's converter before 2025 do."""
+    first = file.tensors.get("v.blk.0.ffn_down.weight")
+    width = file.metadata.integer("clip.vision.embedding_length")
+    return first is not None and first.shape[0] != width == first.shape[1]
+
+
 @dataclass
 class MmprojWeights(GgufWeights):
     """The `WeightSource` of an mmproj file, by the names of the family's checkpoint."""
@@ -242,6 +303,7 @@ class MmprojWeights(GgufWeights):
         self._kind_of_file, _ = _kind(self.model.metadata)
         layers = self.model.metadata.integer("clip.vision.block_count")
         self._deep = _deep(self.model.metadata, layers)
+        self._swapped = _has_swapped_layers(self.model)
         vision = self.config["vision_config"]
         self._head_dim = vision["hidden_size"] // vision["num_attention_heads"]
 
@@ -271,6 +333,11 @@ class MmprojWeights(GgufWeights):
         return [self.modules[name]]
 
     def _name(self, name: str) -> str:
+        if name in _ARRAYS:
+            return _ARRAYS[name]
+        if self._swapped and ".mlp." in name:
+            old, new = ("fc1", "fc2") if ".fc1." in name else ("fc2", "fc1")
+            name = name.replace(f".{old}.", f".{new}.")
         module, _, suffix = name.rpartition(".")
         for pattern, target in self._kind_of_file.modules.items():
             if match := re.fullmatch(pattern, module):

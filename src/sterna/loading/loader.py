@@ -307,8 +307,7 @@ def _read_gguf(path: Path, layout: str | None, tower: Path | None, options: _Opt
     file = GgufModel(path)
     warn_of_i2s(file, layout)
     warn_of_indexed(file)
-    config = config_of(file)
-    assets = assets_of(file, config)
+    config = text = config_of(file)
     source = GgufWeights(
         file, options.format, options.head, config, options.threads, layout or "128"
     )
@@ -324,6 +323,7 @@ def _read_gguf(path: Path, layout: str | None, tower: Path | None, options: _Opt
             tensors=source.tensors,
         )  # fmt: skip
         towers = options.tower(seeing.has_floats, lambda *_: seeing)
+    assets = assets_of(file, text)  # a tower may have named a token
     files = [one for model in (file, tower_file) if model for one in model.files.values()]
     with reading(files, options.progress):
         model = from_weights(

@@ -46,12 +46,14 @@ class Fields:
         value = got if plain else f"{json_kind(got)}, {shown(got)}" if got is not None else "none"
         raise ModelFormatError(file=self.file, field=field, expected=expected, got=value)
 
-    def count(self, field: str, default: int | None = None, most: int = MAX_SIZE) -> int:
-        """Return a whole number in 1..most."""
+    def count(
+        self, field: str, default: int | None = None, most: int = MAX_SIZE, least: int = 1
+    ) -> int:
+        """Return a whole number in least..most."""
         value = self.config.get(field)
         value = default if value is None else value
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-            self.fail(field, f"a whole number in 1..{most}", value)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            self.fail(field, f"a whole number in {least}..{most}", value)
         assert isinstance(value, int)
         return value
 

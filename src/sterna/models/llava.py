@@ -61,6 +61,6 @@ def tower(c: TransformerConfig, w: WeightSource) -> Tower:
 
     return Tower(
         encoder, graph_of(v, v.hidden_size, project), c.hidden_size,
-        f.count("image_token_index", 32000),
+        f.count("image_token_index", 32000, least=0),
         lambda features, _: features[1:] if chosen == "default" else features,
     )  # fmt: skip

@@ -32,8 +32,7 @@ def complete(f: Fields) -> dict[str, Any]:
 
 def _first(f: Fields) -> int:
     """Return the row of the first position."""
-    pad = f.config.get("pad_token_id")
-    return (0 if pad == 0 else f.count("pad_token_id")) + 1
+    return f.count("pad_token_id", least=0) + 1
 
 
 def unread(c: TransformerConfig) -> set[str]:
