@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+import copy
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from sterna.chat.reasoning import Thoughts, split_reasoning
+from sterna.chat.reasoning import CLOSE
 from sterna.one_at_a_time import OneAtATime
 
 __all__ = [
@@ -84,6 +85,10 @@ class Stats:
         return (self.n_generated - 1) / self.decode_s if self.n_generated > 1 else 0.0
 
 
+def _plain(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
+
+
 @dataclass
 class Completion:
     """The answer to one request.
@@ -95,8 +100,7 @@ class Completion:
         logprobs: One per token, if requested.
         stats: Counts and times.
         stop_string: The stop string that ended it, if one did.
-        thinks: Whether the prompt has opened the reasoning, so that the text begins within it.
-        thoughts: The markers around the reasoning.
+        parse: Parses the text into a message of OpenAI's chat, as the model's family writes it.
     """
 
     text: str = ""
@@ -105,30 +109,48 @@ class Completion:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     stats: Stats = field(default_factory=Stats)
     stop_string: str | None = None
-    thinks: bool = False
-    thoughts: Thoughts = field(default_factory=Thoughts, repr=False)
+    parse: Callable[[str], dict[str, Any]] = field(default=_plain, repr=False, compare=False)
+    _parsed: tuple[str, dict[str, Any]] | None = field(default=None, repr=False, compare=False)
 
     @property
     def content(self) -> str:
-        """The text after the reasoning; empty until that ends."""
-        return split_reasoning(self.text, self.thinks, self.thoughts)[1]
+        """The text after the reasoning and without tool calls; empty until the reasoning ends."""
+        return str(self._message()["content"] or "")
 
     @property
     def reasoning(self) -> str:
         """The reasoning, such as <think> … </think>, that begins the text; empty without any."""
-        return split_reasoning(self.text, self.thinks, self.thoughts)[0]
+        return str(self._message().get("reasoning_content", ""))
+
+    @property
+    def tool_calls(self) -> list[dict[str, Any]]:
+        """The calls of tools, in OpenAI's form: {"id": …, "type": "function", "function": {"name":
+        …, "arguments": a JSON object as text}}. The last may be incomplete if the answer was cut
+        off."""
+        return copy.deepcopy(list(self._message().get("tool_calls", ())))
 
     @property
     def message(self) -> dict[str, Any]:
         """The answer as a message, for the next turn.
 
-        Reasoning within <think> stays in its content, where templates look for it; that of other
-        families has a field of its own.
+        Reasoning within <think> stays in the content of an answer without tool calls, where
+        templates look for it; other reasoning has a field of its own.
         """
-        if not self.reasoning or self.thoughts == Thoughts():
+        parsed = copy.deepcopy(self._message())
+        if "tool_calls" not in parsed and CLOSE in self.text:
             return {"role": "assistant", "content": self.text}
-        said = {"role": "assistant", "content": self.content}
-        return {**said, "reasoning_content": self.reasoning}
+        return {**parsed, "content": self.content}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A pickle has the parsed message instead of what parses it."""
+        self._message()
+        return {**self.__dict__, "parse": _plain}
+
+    def _message(self) -> dict[str, Any]:
+        """Return the parsed text, which is parsed once, since ids of calls are random."""
+        if self._parsed is None or self._parsed[0] != self.text:
+            self._parsed = self.text, self.parse(self.text)
+        return self._parsed[1]
 
     @property
     def prompt_tokens(self) -> int:

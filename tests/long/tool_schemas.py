@@ -15,7 +15,7 @@ from random_tools import FORMS, arguments, closing_tokens, template, walked
 from tool_calls import parsed
 
 from sterna import LLM
-from sterna.server.tool_call_formats import format_of
+from sterna.llm.tool_call_formats import format_of
 
 
 @pytest.mark.parametrize("form", FORMS)

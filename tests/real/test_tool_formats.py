@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import pickle
+from types import SimpleNamespace
 from typing import Any
 
 import assets
 import pytest
-from tool_calls import allowed, constrained, parsed, rendered, tool
+from tool_calls import USER, allowed, constrained, parsed, rendered, tool
 
 from sterna import LLM
 from sterna.chat import ChatTemplate
-from sterna.server.tool_call_formats import format_of
+from sterna.chat.reasoning import ReasoningState
+from sterna.engine import Request
+from sterna.llm.tool_call_formats import format_of
+from sterna.llm.tool_choice import ToolChoice
+from sterna.outputs import Completion
+from sterna.server.chat_generation import ChatGeneration
+from sterna.server.chat_rendering import TemplateInput
+from sterna.server.generation_request import GenerationRequest
 
 TEMPLATES = assets.llama_cpp() / "models" / "templates"
 DEEP = {
@@ -88,3 +98,54 @@ def test_a_call_is_what_the_template_writes(llm: LLM, name: str) -> None:
             assert content == "", (kind, step)
         assert allowed(constraint, llm.constraints, text) == text, kind
     assert len(NAMES) - len({n for n, _ in MISSES}) >= 65
+
+
+def served(llm: LLM, tools: list[dict[str, Any]]) -> ChatGeneration:
+    """A chat of the server whose prompt and constraint are made."""
+    active: Any = SimpleNamespace(model=SimpleNamespace(llm=llm), submit=lambda _: None)
+    chat = ChatGeneration(
+        active, TemplateInput([dict(USER)]), GenerationRequest([]), ToolChoice.of_tools(tools)
+    )
+    asyncio.run(chat.submit())
+    return chat
+
+
+def same_but_ids(message: dict[str, Any]) -> dict[str, Any]:
+    """A message whose calls have no ids, which are random where the model writes none."""
+    calls = [call["function"] for call in message.get("tool_calls", ())]
+    return {**message, "tool_calls": calls}
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if (n, "") not in MISSES])
+def test_python_and_the_server_read_an_answer_alike(
+    llm: LLM, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thoughts, content and calls, behind the same prompt, under the same grammar."""
+    llm.renderer.template = source = template(name)
+    shown = {"type": "object", "properties": {}} if name in FLAT else SCHEMA
+    tools = [tool(n, shown) for n in SCHEMAS]
+    chat, make = served(llm, tools), llm.requests.make
+
+    def checked(tokens: list[int], options: dict[str, Any], _: None, **given: Any) -> Request:
+        assert tokens == chat.generation.prompt
+        assert given["visible"] == chat.generation.visible
+        assert options["constraint"].grammar == chat.generation.constraint.grammar
+        return make(tokens[:1], {}, None)  # the prompt may be longer than nano's context
+
+    monkeypatch.setattr(llm.requests, "make", checked)
+    parse = llm.requests.make_chat([USER], {"tools": tools}).completion.parse
+    call = rendered(source, CALLS["one"], tools)
+    thoughts, state = source.thoughts, source.reasoning_state(llm.chat_prompt([USER], tools=tools))
+    for before in ("", "Why not?"):
+        text = f"{before}{call}"
+        if thoughts and not format_of(source).messages and state is not ReasoningState.CLOSED:
+            opens = thoughts.opens if state is ReasoningState.FREE else ""
+            text = f"{opens}As so.{thoughts.closes}{text}"
+        done, said = Completion(text=text, parse=parse), chat.parser().message(text)
+        assert same_but_ids(said) == same_but_ids({**done.message, **parse(text)})
+        assert done.content == (said["content"] or "")
+        assert done.reasoning == said.get("reasoning_content", "")
+        assert done.tool_calls == pickle.loads(pickle.dumps(done)).tool_calls
+        if not before:
+            assert [one["function"]["name"] for one in done.tool_calls] == ["get_weather"]
+            assert done.message["tool_calls"] == done.tool_calls

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,11 @@ import pytest
 
 from sterna import LLM
 from sterna.chat import ChatTemplate
+from sterna.chat.reasoning import ReasoningState
+from sterna.llm.answer_format import AnswerFormat
+from sterna.llm.tool_call_formats import for_template as told
+from sterna.llm.tool_call_formats import format_of, hermes, llama3, qwen3_coder
 from sterna.server.chat_rendering import TemplateInput, render_prompt
-from sterna.server.output_parser import OutputParser
-from sterna.server.tool_call_formats import for_template as told
-from sterna.server.tool_call_formats import format_of, hermes, llama3, qwen3_coder
 from sterna.server.tool_choice import parse_tools
 
 FORMS = {
@@ -36,6 +36,7 @@ NO_FORM = (
     "deepseek-ai-DeepSeek-R1-Distill-Llama-8B", "google-gemma-2-2b-it",
     "microsoft-Phi-3.5-mini-instruct", "HuggingFaceTB-SmolLM3-3B",
 )  # fmt: skip
+CLOSED = ReasoningState.CLOSED
 CUT = '{"city": "Par'
 SCHEMA = {
     "type": "object",
@@ -119,15 +120,15 @@ def test_a_forced_call_keeps_to_its_schema(llm: LLM, name: str, strict: bool | N
     llm.renderer.template = template(name)
     function = {**TOOL["function"], "strict": strict}
     tools = parse_tools([{"type": "function", "function": function}], "required", False)
-    constraint = asyncio.run(tools.constraint(llm, None))
+    answers = AnswerFormat(llm.template, tools, CLOSED)
+    constraint = answers.constraint(llm.constraints, None)
     prompt = render_prompt(llm, TemplateInput([ASKED], list(tools.shown)))
     judge = jsonschema_rs.validator_for(SCHEMA)
     for seed in range(3):
         done = llm.generate(
             prompt, constraint=constraint, seed=seed, temperature=1.0, max_tokens=200
         )
-        message = OutputParser(tools.call_format(llm), schemas=tools.schemas).message(done.text)
-        (call,) = message["tool_calls"]
+        (call,) = answers.message(done.text)["tool_calls"]
         assert done.finish_reason == "length" or judge.is_valid(
             json.loads(call["function"]["arguments"])
         )
@@ -138,7 +139,7 @@ def test_a_call_or_an_answer_of_the_schema(llm: LLM, name: str) -> None:
     llm.renderer.template = template(name)
     tools = parse_tools([TOOL], "auto", None)
     answer = llm.constraints.json_schema(SCHEMA)
-    constraint = asyncio.run(tools.constraint(llm, answer))
+    constraint = AnswerFormat(llm.template, tools, CLOSED).constraint(llm.constraints, answer)
     assert constraint is not None
     body = '{"city": "x", "days": 1, "unit": "C"}'
     call_format = format_of(llm.template)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sterna.server.output_parser import OutputParser
-from sterna.server.tool_call_formats import hermes, llama3, mistral, qwen3_coder
-from sterna.server.tool_call_formats.base import ToolCallFormat
+from sterna.llm.output_parser import OutputParser
+from sterna.llm.tool_call_formats import hermes, llama3, mistral, qwen3_coder
+from sterna.llm.tool_call_formats.base import ToolCallFormat
 from sterna.server.tool_choice import parse_tools
 
 CALL = '{"name": "f", "arguments": {"a": [1, "}"], "b": "\\u00e9"}}'

@@ -10,13 +10,13 @@ from typing import Any
 import jsonschema_rs
 import pytest
 from random_tools import FORMS, arguments, closing_tokens, template, walked
-from tool_calls import byte_tokenizer, constrained, parsed, tool
+from tool_calls import answer_format, byte_tokenizer, constrained, parsed, tool
 
 from sterna import LLM
 from sterna.engine.decoding.constraints import Constraints
-from sterna.server.messages_parser import parser_of
-from sterna.server.tool_call_formats import for_template, format_of, harmony
-from sterna.server.tool_call_formats.layout import LayoutFormat
+from sterna.llm.messages_parser import MessagesParser
+from sterna.llm.tool_call_formats import for_template, format_of, harmony
+from sterna.llm.tool_call_formats.layout import LayoutFormat
 
 HARMONY = (
     "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary<|message|>"
@@ -66,7 +66,7 @@ def test_messages_of_harmony(step: int) -> None:
         ("plain", ("", "plain", [])),
         ("<|channel|>analysis<|message|>cut", ("cut", "", [])),
     ):  # fmt: skip
-        parser = parser_of(harmony.FORMAT, True, True, schemas)
+        parser = MessagesParser(harmony.FORMAT, True, True, schemas)
         pieces = [text[i : i + step] for i in range(0, len(text), step)] if step else [text]
         deltas = [d for piece in pieces for d in parser.feed(piece)] + parser.end()
         kinds = {
@@ -108,7 +108,7 @@ def test_constraints_of_messages(tmp_path: Path) -> None:
 
 def test_ids_that_a_model_writes() -> None:
     calls = "[TOOL_CALLS]f[CALL_ID]abc123def[ARGS]{}[TOOL_CALLS]g[CALL_ID]xyz123xyz[ARGS]{}"
-    message = parser_of(format_of(template("named")), True, True, {}).message(calls)
+    message = answer_format(template("named"), {"f": {}}).message(calls)
     assert [call["id"] for call in message["tool_calls"]] == ["abc123def", "xyz123xyz"]
 
 
@@ -138,7 +138,7 @@ def test_text_that_only_looks_like_a_call() -> None:
 def test_a_call_that_is_cut() -> None:
     """It has what was certain, and is not complete."""
     source = template("typed")
-    parser = parser_of(format_of(source), True, True, {})
+    parser = answer_format(source, {"f": {}}).parser()
     parser.feed('<calls><call to="f"><arg name="a" string="true">x</arg><arg name="b"')
     parser.end()
     assert not parser.has_tool_calls

@@ -11,10 +11,12 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from sterna.chat import ChatTemplate
+from sterna.chat.reasoning import ReasoningState
 from sterna.engine.decoding.constraints import Constraint, Constraints
-from sterna.server.messages_parser import parser_of
-from sterna.server.tool_call_formats import ToolCallFormat, for_template, format_of
-from sterna.server.tool_call_formats.derive import without_turn_end
+from sterna.llm.answer_format import AnswerFormat
+from sterna.llm.tool_call_formats import ToolCallFormat, for_template, format_of
+from sterna.llm.tool_call_formats.derive import without_turn_end
+from sterna.llm.tool_choice import ToolChoice
 from sterna.tokenizer import Tokenizer
 
 Calls = list[tuple[str, dict[str, Any]]]
@@ -73,13 +75,19 @@ def constrained(
     )  # fmt: skip
 
 
+def answer_format(template: ChatTemplate | None, schemas: dict[str, Any]) -> AnswerFormat:
+    """How answers are written to a prompt that opens no thoughts."""
+    tools = ToolChoice.of_tools(
+        [tool(name, schema) for name, schema in (schemas or {"f": {}}).items()]
+    )
+    return AnswerFormat(template, tools, ReasoningState.FREE)
+
+
 def parsed(
     template: ChatTemplate | None, text: str, schemas: dict[str, Any], step: int = 0
 ) -> tuple[Calls, str]:
     """The calls of an answer, and its content; given whole, or in steps of characters."""
-    parser = parser_of(
-        format_of(template), True, True, schemas, thoughts=template.thoughts if template else None
-    )
+    parser = answer_format(template, schemas).parser()
     pieces = [text[i : i + step] for i in range(0, len(text), step)] if step else [text]
     deltas = [delta for piece in pieces for delta in parser.feed(piece)] + parser.end()
     calls: list[tuple[str, str]] = []

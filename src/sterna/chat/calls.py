@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = ["object_of", "with_other_arguments", "with_short_ids"]
+__all__ = ["object_of", "with_decoded_arguments", "with_other_arguments", "with_short_ids"]
 
 _TRIES = 4  #: how many of the last ends of members to cut at before giving a text up
+
+
+def with_decoded_arguments(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages whose calls have their arguments as objects, as most templates expect.
+
+    Arguments that are no JSON, such as those that max_tokens cut off, stay text.
+    """
+    found = []
+    for message in map(dict, messages):
+        if isinstance(calls := message.get("tool_calls"), (list, tuple)):
+            message["tool_calls"] = [_decoded(call) for call in calls]
+        found.append(message)
+    return found
+
+
+def _decoded(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    arguments = function.get("arguments") if isinstance(function, Mapping) else None
+    if isinstance(function, Mapping) and isinstance(arguments, str):
+        with contextlib.suppress(ValueError, RecursionError):
+            return {**call, "function": {**function, "arguments": json.loads(arguments)}}
+    return call
 
 
 def with_other_arguments(messages: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:

@@ -44,6 +44,11 @@ def check_messages(messages: object) -> None:
         if not isinstance(content, (str, Sequence, type(None))):
             kind = type(content).__name__
             raise RequestError(f"messages[{i}]: content must be text, but got {kind}; {remedy}")
+        calls = message.get("tool_calls") or ()
+        if not isinstance(calls, (list, tuple)) or not all(isinstance(c, Mapping) for c in calls):
+            raise RequestError(
+                f"messages[{i}]: tool_calls must be a list of mappings, but got {shown(calls)}"
+            )
 
 
 def template_message(message: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,6 @@ __all__ = [
     "ReasoningState",
     "Thoughts",
     "disables_reasoning",
-    "split_reasoning",
     "thoughts_of",
 ]
 
@@ -116,12 +115,3 @@ def disables_reasoning(variables: Mapping[str, Any]) -> bool:
     """Whether variables of a template turn reasoning off, as Qwen, DeepSeek or OpenAI spell it."""
     said = (variables.get("enable_thinking"), variables.get("thinking"))
     return False in said or variables.get("reasoning_effort") == "none"
-
-
-def split_reasoning(text: str, opened: bool, thoughts: Thoughts = Thoughts()) -> tuple[str, str]:
-    """Split an answer into reasoning and content. opened: whether the prompt opened reasoning."""
-    inside = text if opened else text.lstrip().removeprefix(thoughts.opens)
-    if not opened and inside == text.lstrip():
-        return "", text
-    reasoning, closed, rest = inside.partition(thoughts.closes)
-    return reasoning.lstrip("\n"), rest.lstrip("\n") if closed else ""

@@ -27,7 +27,7 @@ from sterna.chat.messages import (
 from sterna.chat.named import NAMED
 from sterna.chat.reasoning import ReasoningState, Thoughts, disables_reasoning, thoughts_of
 from sterna.chat.sources import malformed, named_templates, read_text, special_tokens
-from sterna.chat.tools import has_calls, tools_in_messages, with_all_fields
+from sterna.chat.tools import with_all_fields
 from sterna.errors import ModelFormatError, RequestError, shown
 from sterna.files.jsonfile import load_settings
 
@@ -196,22 +196,6 @@ class ChatTemplate:
         return thoughts_of(
             self.mentions, lambda: self._probed([{"role": "user", "content": "Q"}, said])
         )
-
-    def with_tools(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
-    ) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | None]:
-        """Prepare messages and tools for `render`. Raises RequestError.
-
-        If the template has no place for tools, they move into the system prompt (`chat.tools`).
-        """
-        check_messages(messages)
-        if not (tools or has_calls(messages)):
-            return messages, tools
-        checked = json_objects(tools, "tools")
-        bare = bool(checked) and not any("function" in tool for tool in checked)
-        if self.takes_bare_tools if bare else self.takes_tools:
-            return messages, tools
-        return tools_in_messages(messages, checked, self.takes_system), None
 
     @cached_property
     def takes_tools(self) -> bool:

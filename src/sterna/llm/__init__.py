@@ -10,6 +10,10 @@ scoring             its methods that give vectors, scores, logits and log-probab
 request_factory     prompts and options -> requests of the engine
 prompt_encoder      prompts -> checked token ids
 chat_renderer       messages -> prompts
+answer_format       how a model's family writes answers: their constraint and their parser
+output_parser       text -> reasoning, content and tool calls; messages_parser: of several messages
+tool_call_formats/  how families of models write tool calls
+tool_choice         which tools the model sees, and which it may or must call
 generation_config   sampling defaults of a model's files
 adapters            LoRA adapters by name
 embedder            texts -> vectors

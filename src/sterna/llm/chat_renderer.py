@@ -7,12 +7,12 @@ from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
-from sterna.chat import ChatTemplate
+from sterna.chat import ChatTemplate, check_messages
 from sterna.chat.image_parts import as_text, split_images
-from sterna.chat.reasoning import ReasoningState, Thoughts
+from sterna.chat.messages import json_objects
+from sterna.chat.reasoning import ReasoningState
 from sterna.chat.tools import has_calls
 from sterna.checks import checked_flag, checked_items
-from sterna.engine.decoding.constraints import Constraint
 from sterna.errors import RequestError, shown
 from sterna.images import ImageProcessor, ProcessedImage
 from sterna.llm.image_input import ImageInput, PreparedPrompt
@@ -20,7 +20,7 @@ from sterna.loading import Model
 from sterna.tokenizer import Tokenizer
 from sterna.turn_tokens import inner_end_tokens
 
-__all__ = ["ChatRenderer", "after_reasoning"]
+__all__ = ["ChatRenderer"]
 
 
 class ChatRenderer:
@@ -68,9 +68,11 @@ class ChatRenderer:
         own, images = split_images(_listed(messages))
         if images:
             own = self.with_placeholders(template, own, bool(tools))
-        listed, tools = template.with_tools(own, tools)
+        check_messages(own)
+        if tools or has_calls(own):
+            own, tools = _in_template_form(template, own, tools)
         return template.render(
-            listed,
+            own,
             add_generation_prompt,
             tools=tools,
             documents=documents,
@@ -166,10 +168,11 @@ def _listed(messages: object) -> list[Any]:
     return list(checked_items("messages", messages, what))
 
 
-def after_reasoning(
-    state: ReasoningState, constraint: Constraint, thoughts: Thoughts | None = None
-) -> Constraint:
-    """Return a constraint that applies only after the reasoning of an answer in this state."""
-    if state is ReasoningState.CLOSED:
-        return constraint
-    return constraint.after_reasoning(state is ReasoningState.OPENED, thoughts)
+def _in_template_form(
+    template: ChatTemplate, messages: Sequence[Any], tools: Sequence[Mapping[str, Any]] | None
+) -> tuple[list[Any], Sequence[Mapping[str, Any]] | None]:
+    """Return messages and tools as the family of the template writes them; RequestError."""
+    from sterna.llm.tool_call_formats import for_template  # takes time, and not every chat needs it
+
+    written, shown = for_template(template, messages, json_objects(tools, "tools") or ())
+    return list(written), shown or None

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sterna.chat.reasoning import ReasoningState, Thoughts
 from sterna.checks import checked_flag, checked_whole
 from sterna.engine import (
     PREFILL_CHUNK,
@@ -31,12 +30,16 @@ from sterna.engine.decoding.speculation import DraftSource, Speculation
 from sterna.engine.decoding.thinking_budget import ThinkingBudget, ThinkingMatcher
 from sterna.errors import RequestError
 from sterna.llm.adapters import Adapters
-from sterna.llm.chat_renderer import ChatRenderer, after_reasoning
+from sterna.llm.chat_renderer import ChatRenderer
 from sterna.llm.generation_config import GenerationDefaults
 from sterna.llm.options import checked_options, split_template_options
+from sterna.llm.output_parser import parsed
 from sterna.llm.prompt_encoder import PromptEncoder
 from sterna.sampling_params import MAX_LOGPROBS, SamplingParams
 from sterna.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from sterna.llm.answer_format import AnswerFormat
 
 __all__ = ["RequestFactory"]
 
@@ -113,39 +116,44 @@ class RequestFactory:
         **request_args: Any,
     ) -> Request:
         """Make a request for the answer to a conversation; options, params as in `LLM.chat`."""
+        from sterna.llm.answer_format import without_reasoning  # not every start needs it
+
         template, others = split_template_options(options)
+        budget, variables = others.pop("thinking_budget", None), template.get("template_options")
+        if budget is not None:
+            checked_whole("thinking_budget", budget, 0, MAX_BUDGET)
+        if budget == 0 and isinstance(variables, (Mapping, type(None))):
+            template["template_options"] = without_reasoning(dict(variables or {}), budget)
         renderer = self._renderer
         prompt = renderer.prepare(messages, **template)
-        continued = bool(template.get("continue_final_message"))
-        state = renderer.reasoning_state(prompt.text, messages, continued)
-        thoughts = renderer.template.thoughts if renderer.template else None
-        if isinstance(others.get("constraint"), Constraint):
-            others["constraint"] = after_reasoning(state, others["constraint"], thoughts)
-        request_args = {**request_args, **self._thinking(state, thoughts, others)}
+        answers = self._answer_format(messages, prompt.text, template)
+        if isinstance(content := others.get("constraint"), (Constraint, type(None))):
+            others["constraint"] = answers.constraint(self._constraints, content)
+        effort = (variables or {}).get("reasoning_effort")
         boundary = 0
         if self._engine.kv_cache.needs_snapshots:
             boundary = renderer.end_of_turn(prompt, messages, template)
-        request_args = {"boundary": boundary, **request_args}
-        if prompt.images:
-            request_args["images"] = prompt.images
-        request = self.make(prompt.tokens, others, params, chat=True, **request_args)
-        request.completion.thinks = state is ReasoningState.OPENED
-        request.completion.thoughts = thoughts or request.completion.thoughts
+        given = {
+            "boundary": boundary, "images": prompt.images,
+            "thinking": answers.budget(budget, effort, self._tokenizer),
+            "visible": answers.visible(self._tokenizer), **request_args,
+        }  # fmt: skip
+        request = self.make(prompt.tokens, others, params, chat=True, **given)
+        request.completion.parse = answers.message
         return request
 
-    def _thinking(
-        self, state: ReasoningState, thoughts: Thoughts | None, options: dict[str, Any]
-    ) -> dict[str, Any]:
-        """Return a request's arguments for reasoning; removes thinking_budget from the options."""
-        budget = options.pop("thinking_budget", None)
-        if thoughts is None:
-            return {}
-        given: dict[str, Any] = {"visible": self._tokenizer.special_in(thoughts.marks)}
-        if budget is not None and state is not ReasoningState.CLOSED:
-            checked_whole("thinking_budget", budget, 0, MAX_BUDGET)
-            opened = state is ReasoningState.OPENED
-            given["thinking"] = ThinkingBudget.of_marks(thoughts, opened, budget, self._tokenizer)
-        return given
+    def _answer_format(
+        self, messages: object, prompt: str, template: Mapping[str, Any]
+    ) -> AnswerFormat:
+        """Return how answers to a rendered prompt are written. template: options of `render`."""
+        from sterna.llm.answer_format import AnswerFormat
+        from sterna.llm.tool_choice import ToolChoice
+
+        continued = bool(template.get("continue_final_message"))
+        state = self._renderer.reasoning_state(prompt, messages, continued)
+        return AnswerFormat(
+            self._renderer.template, ToolChoice.of_tools(template.get("tools")), state
+        )
 
     def make_scoring(
         self, prompt: str | Sequence[int], top: int, adapter: str | None, **request_args: Any
@@ -183,7 +191,7 @@ class RequestFactory:
         prediction = self._encoder.encode_prediction(options.get("prediction"))
         images = self._images(tokens, request_args.get("images") or ())
         request_args = {**request_args, "images": images}
-        return Request(
+        request = Request(
             tokens, params, self._tokenizer, context=context, ends=ends, matcher=matcher,
             vocab=model.config.vocab_size, adapter=self._adapters.chosen(options.get("adapter")),
             speculation=self._speculation(
@@ -191,6 +199,8 @@ class RequestFactory:
             ),
             **request_args,
         )  # fmt: skip
+        request.completion.parse = parsed
+        return request
 
     def _images(self, tokens: list[int], images: Sequence[PromptImage]) -> PromptImages | None:
         if not images:

@@ -15,8 +15,7 @@ What chats share:
 
     chat_generation     messages to a prompt with constraints, and answers back to messages
     chat_rendering      the template; system_messages: for templates that restrict their place
-    tool_choice         tools; tool_call_formats/: how families of models write calls
-    output_parser       text to reasoning, content and tool calls
+    tool_choice         checks of tools; `sterna.llm` has the formats and parsers of answers
 
 Further modules: model_manager (loading and unloading), batch/ with file_store, response_store,
 replay (`sterna verify-answer`), webui/ (the page). Needs `pip install 'sterna[server]'`.

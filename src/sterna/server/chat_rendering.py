@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -17,7 +16,6 @@ from sterna.llm.image_input import PreparedPrompt
 from sterna.server.errors import ApiError, invalid
 from sterna.server.request_images import RequestImage, image_of_part
 from sterna.server.system_messages import render_with_system
-from sterna.server.tool_call_formats import for_template
 
 __all__ = [
     "MAX_MESSAGES",
@@ -100,20 +98,16 @@ def _with_results(
 
 def _written(llm: LLM, template_input: TemplateInput, own: list[dict[str, Any]]) -> str:
     """Render messages whose images are parts of their content."""
-    template = template_input.template or llm.template
-    if template is not None and split_images(own)[1]:
-        own = llm.renderer.with_placeholders(template, own, bool(template_input.tools))
-    messages, tools = for_template(template, own, template_input.tools)
     render = partial(
         llm.chat_prompt,
-        tools=tools or None,
+        tools=template_input.tools or None,
         documents=template_input.documents,
         template_options=template_input.template_options or None,
         add_generation_prompt=template_input.add_generation_prompt,
         continue_final_message=template_input.continue_final_message,
         template=template_input.template,
     )
-    return render_with_system(messages, render)
+    return render_with_system(own, render)
 
 
 def _require_vision(llm: LLM, image: RequestImage) -> None:
@@ -140,8 +134,7 @@ def request_template(llm: LLM, source: str | None, trusted: bool) -> ChatTemplat
 
 
 def _message(i: int, message: dict[str, Any]) -> dict[str, Any]:
-    """Put a message into templates' form: content as one text unless it has images, arguments of
-    calls as objects."""
+    """Put a message into templates' form: content as one text unless it has images."""
     where, role = f"messages[{i}]", message.get("role")
     if role not in ROLES:
         raise invalid(f"{where}.role", f"must be one of {', '.join(ROLES)}", role)
@@ -198,9 +191,5 @@ def _calls(where: str, calls: Any) -> list[dict[str, Any]]:
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise invalid(f"{where}[{i}]", "must be a function call with a name", call)
         arguments = function.get("arguments") or "{}"
-        if isinstance(arguments, str):
-            # Arguments that max_tokens cut off stay a string.
-            with contextlib.suppress(ValueError, RecursionError):
-                arguments = json.loads(arguments)
         found.append({**call, "function": {**function, "arguments": arguments}})
     return found

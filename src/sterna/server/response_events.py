@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from sterna.llm.output_parser import Delta, OutputParser
 from sterna.server.active_request import ActiveRequest
 from sterna.server.errors import ApiError
-from sterna.server.output_parser import Delta, OutputParser
 from sterna.server.sse import event
 
 __all__ = ["ResponseEventStream", "output_items", "response_status", "response_usage"]

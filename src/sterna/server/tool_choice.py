@@ -2,83 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-from sterna.chat import ChatTemplate
-from sterna.engine.decoding.constraints import Constraint, ToolCall
-from sterna.errors import RequestError
-from sterna.llm import LLM
+from sterna.llm.tool_choice import ToolChoice, function_of
 from sterna.server.chat_rendering import MAX_TOOLS
 from sterna.server.errors import ApiError, invalid
-from sterna.server.tool_call_formats import ToolCallFormat, format_of, known_format
 
-__all__ = ["ToolChoice", "parse_tools"]
-
-ANY_OBJECT = {"type": "object"}
-
-
-@dataclass(frozen=True)
-class ToolChoice:
-    """The tools of a request.
-
-    Attributes:
-        shown: the tools that the model sees, in OpenAI's form.
-        names: the tools that it may call.
-        required: whether it must call one.
-        parallel: whether it may call several.
-    """
-
-    shown: tuple[dict[str, Any], ...] = ()
-    names: frozenset[str] = frozenset()
-    required: bool = False
-    parallel: bool = True
-
-    @property
-    def schemas(self) -> dict[str, Any]:
-        """The JSON schema of each tool's arguments, by name."""
-        functions = map(_function, self.shown)
-        return {f["name"]: f.get("parameters") for f in functions}
-
-    def call_format(self, llm: LLM, template: ChatTemplate | None = None) -> ToolCallFormat | None:
-        """Return how the model writes calls; None without tools. template: of the request."""
-        return format_of(template or llm.template) if self.shown else None
-
-    async def constraint(
-        self, llm: LLM, answer: Constraint | None, template: ChatTemplate | None = None
-    ) -> Constraint | None:
-        """Make the constraint that allows either tool calls or an answer.
-
-        answer: the constraint of the answer; None is any text. Arguments follow a strict schema. If
-        a call is required, they follow any schema as far as it can be enforced.
-        """
-        call_format = self.call_format(llm, template) or known_format(template or llm.template)
-        if call_format is None or not (self.shown or (answer and call_format.messages)):
-            return answer
-        functions = [_function(tool) for tool in self.shown]
-        calls = [
-            call
-            for f in functions
-            if f["name"] in self.names
-            for call in self._calls(call_format, f)
-        ]
-        make = partial(
-            llm.constraints.tools, calls, "" if call_format.messages else call_format.trigger,
-            self.required, self.parallel, answer, frame=call_format.frame,
-            messages=call_format.messages,
-        )  # fmt: skip
-        try:
-            return await asyncio.to_thread(make)
-        except RequestError as error:
-            raise ApiError(400, str(error), param="tools") from None
-
-    def _calls(self, call_format: ToolCallFormat, function: dict[str, Any]) -> Iterator[ToolCall]:
-        strict = bool(function.get("strict"))
-        schema = function.get("parameters") if strict or self.required else None
-        return call_format.tool_calls(function["name"], schema or ANY_OBJECT, strict)
+__all__ = ["parse_tools"]
 
 
 def parse_tools(
@@ -88,7 +18,7 @@ def parse_tools(
     shown = tuple(_checked(i, tool) for i, tool in enumerate(tools or ()))
     if len(shown) > MAX_TOOLS:
         raise invalid("tools", f"must be at most {MAX_TOOLS}", len(shown))
-    every = frozenset(_function(tool)["name"] for tool in shown)
+    every = frozenset(function_of(tool)["name"] for tool in shown)
     parallel = parallel is not False
     if choice in (None, "auto"):
         return ToolChoice(shown, every, False, parallel)
@@ -136,8 +66,3 @@ def _checked(i: int, tool: dict[str, Any]) -> dict[str, Any]:
             f"{where}.function.parameters", "must be a JSON schema", function["parameters"]
         )
     return tool
-
-
-def _function(tool: dict[str, Any]) -> dict[str, Any]:
-    function: dict[str, Any] = tool["function"]
-    return function

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sterna.llm import LLM
+from sterna.llm.output_parser import Delta, OutputParser
 from sterna.server.active_request import ActiveRequest
 from sterna.server.builtin_tools import client_tools
 from sterna.server.chat_generation import ChatGeneration
@@ -18,7 +19,7 @@ from sterna.server.errors import ApiError
 from sterna.server.generation_request import GenerationRequest
 from sterna.server.json_body import read
 from sterna.server.logprob_format import chat_logprob
-from sterna.server.output_parser import Delta, OutputParser
+from sterna.server.reasoning_budget import checked_budget
 from sterna.server.responder import respond
 from sterna.server.routing import Endpoint, service_of
 from sterna.server.sampling_fields import (
@@ -30,7 +31,6 @@ from sterna.server.sampling_fields import (
 )
 from sterna.server.settings import Settings
 from sterna.server.sse import DONE, event
-from sterna.server.thinking import checked_budget
 from sterna.server.tool_choice import parse_tools
 
 MAX_LOGPROBS = 20

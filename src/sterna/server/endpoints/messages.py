@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from sterna.chat.calls import object_of
 from sterna.errors import shown
+from sterna.llm.tool_choice import ToolChoice
 from sterna.outputs import Completion
 from sterna.server import errors
 from sterna.server.active_request import ActiveRequest
@@ -23,6 +24,7 @@ from sterna.server.errors import ApiError
 from sterna.server.generation_request import GenerationRequest
 from sterna.server.json_body import read
 from sterna.server.message_events import BlockStream
+from sterna.server.reasoning_budget import checked_budget
 from sterna.server.responder import respond
 from sterna.server.routing import Endpoint, as_json, service_of
 from sterna.server.sampling_fields import (
@@ -32,8 +34,7 @@ from sterna.server.sampling_fields import (
 )
 from sterna.server.settings import Settings
 from sterna.server.sse import event
-from sterna.server.thinking import checked_budget
-from sterna.server.tool_choice import ToolChoice, parse_tools
+from sterna.server.tool_choice import parse_tools
 
 STOPS = {"length": "max_tokens", "stop": "end_turn"}
 #: This protocol's names of chat fields, for errors.

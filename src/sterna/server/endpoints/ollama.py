@@ -11,6 +11,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from sterna.llm.output_parser import OutputParser
 from sterna.outputs import Stats
 from sterna.server.active_request import ActiveRequest
 from sterna.server.builtin_tools import client_tools
@@ -23,7 +24,6 @@ from sterna.server.json_body import decode, encode, read
 from sterna.server.logprob_format import chat_logprob
 from sterna.server.model_description import known_name, timestamp
 from sterna.server.ollama_options import sampling_of
-from sterna.server.output_parser import OutputParser
 from sterna.server.request_images import RequestImage
 from sterna.server.responder import respond
 from sterna.server.routing import Endpoint, service_of

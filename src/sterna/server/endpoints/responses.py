@@ -13,6 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sterna.errors import shown
+from sterna.llm.output_parser import OutputParser
+from sterna.llm.tool_choice import ToolChoice
 from sterna.server import errors
 from sterna.server.active_request import ActiveRequest
 from sterna.server.builtin_tools import Warn, client_tools, skip_builtin_part
@@ -21,7 +23,6 @@ from sterna.server.chat_rendering import TemplateInput, content_of_parts
 from sterna.server.errors import ApiError
 from sterna.server.generation_request import GenerationRequest
 from sterna.server.json_body import read
-from sterna.server.output_parser import OutputParser
 from sterna.server.responder import respond
 from sterna.server.response_events import (
     ResponseEventStream,
@@ -37,7 +38,7 @@ from sterna.server.sampling_fields import (
     sampling_options,
 )
 from sterna.server.service import Service
-from sterna.server.tool_choice import ToolChoice, parse_tools
+from sterna.server.tool_choice import parse_tools
 
 #: This protocol's names of chat fields, for errors.
 NAMES = {

@@ -9,8 +9,8 @@ from typing import Any
 from sterna.engine.decoding.grammars import Frame
 from sterna.engine.decoding.spelled_values import SpelledValues
 from sterna.engine.decoding.tagged_arguments import resolved
-from sterna.server.tool_call_formats.arguments_readers import read_json
-from sterna.server.tool_call_formats.layout import NAME, LayoutFormat
+from sterna.llm.tool_call_formats.arguments_readers import read_json
+from sterna.llm.tool_call_formats.layout import NAME, LayoutFormat
 
 _MARK = "]<]minimax[>["
 _END = f"{_MARK}</invoke>\n"

@@ -18,8 +18,8 @@ from sterna.engine.decoding.grammars import Frame
 from sterna.engine.decoding.special_tokens import ID, INDEX
 from sterna.engine.decoding.tagged_arguments import TaggedArguments
 from sterna.errors import ModelFormatError, RequestError
-from sterna.server.tool_call_formats.layout import NAME, LayoutFormat
-from sterna.server.tool_call_formats.pythonic import PYTHONIC, PythonReader
+from sterna.llm.tool_call_formats.layout import NAME, LayoutFormat
+from sterna.llm.tool_call_formats.pythonic import PYTHONIC, PythonReader
 from sterna.turn_tokens import ALL_TURN_TOKENS
 
 __all__ = ["derived_format", "without_turn_end"]

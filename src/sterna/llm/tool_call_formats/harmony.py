@@ -10,7 +10,7 @@ from typing import Any
 
 from sterna.engine.decoding.constraints import ToolCall
 from sterna.engine.decoding.grammars import Messages
-from sterna.server.tool_call_formats.layout import NAME, LayoutFormat
+from sterna.llm.tool_call_formats.layout import NAME, LayoutFormat
 
 _CHANNEL, _MESSAGE = "<|channel|>", "<|message|>"
 

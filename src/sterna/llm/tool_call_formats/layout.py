@@ -14,18 +14,18 @@ from sterna.engine.decoding.constraints import ToolCall
 from sterna.engine.decoding.special_tokens import ID, INDEX
 from sterna.engine.decoding.spelled_values import SpelledValues
 from sterna.engine.decoding.tagged_arguments import ArgumentsForm, TaggedArguments
-from sterna.server.tool_call_formats.arguments_readers import (
+from sterna.llm.tool_call_formats.arguments_readers import (
     ArgumentsReader,
     JsonReader,
     TaggedReader,
 )
-from sterna.server.tool_call_formats.base import (
+from sterna.llm.tool_call_formats.base import (
     HEAD_CHARS,
     ToolCallFormat,
     ToolCallParser,
     ToolCallPart,
 )
-from sterna.server.tool_call_formats.pythonic import PYTHONIC
+from sterna.llm.tool_call_formats.pythonic import PYTHONIC
 
 __all__ = ["NAME", "LayoutFormat", "with_json_values"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sterna.engine.decoding.grammars import Frame, Messages
 from sterna.engine.decoding.tagged_arguments import TaggedArguments
-from sterna.server.tool_call_formats.layout import NAME, LayoutFormat
+from sterna.llm.tool_call_formats.layout import NAME, LayoutFormat
 
 _START = "<|message|><atem:function_calls>\n"
 KNOWN_BY = ("<atem:function_calls>",)

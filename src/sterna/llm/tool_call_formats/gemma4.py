@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sterna.engine.decoding.spelled_values import SpelledValues
-from sterna.server.tool_call_formats.arguments_readers import loads
-from sterna.server.tool_call_formats.layout import NAME, LayoutFormat
+from sterna.llm.tool_call_formats.arguments_readers import loads
+from sterna.llm.tool_call_formats.layout import NAME, LayoutFormat
 
 _QUOTE, _END = '<|"|>', "}<tool_call|>"
 _WORDS = {"true": True, "false": False, "null": None, "None": None}

@@ -9,18 +9,19 @@ calls, the tools are described in the system prompt (`chat.tools`), in the forma
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, cast
 
 from sterna.chat import ChatTemplate
+from sterna.chat.calls import with_decoded_arguments
 from sterna.chat.tools import has_calls, tools_in_messages
 from sterna.errors import ModelFormatError, RequestError
-from sterna.server.tool_call_formats import hermes
-from sterna.server.tool_call_formats.base import ToolCallFormat
-from sterna.server.tool_call_formats.derive import derived_format
+from sterna.llm.tool_call_formats import hermes
+from sterna.llm.tool_call_formats.base import ToolCallFormat
+from sterna.llm.tool_call_formats.derive import derived_format
 
 __all__ = ["ToolCallFormat", "for_template", "format_of", "formats", "known_format", "own_format"]
 
@@ -61,16 +62,20 @@ def format_of(template: ChatTemplate | None) -> ToolCallFormat:
 
 def for_template(
     template: ChatTemplate | None,
-    messages: list[dict[str, Any]],
-    tools: Sequence[dict[str, Any]],
-) -> tuple[list[dict[str, Any]], Sequence[dict[str, Any]]]:
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]],
+) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]:
     """Change messages and tools such that the template can show them.
 
     Moves tools and calls into the text of messages if the template has no known format for them.
     """
     if template is None or not (tools or has_calls(messages)):
         return messages, tools
-    own = own_format(template)
+    messages, own = with_decoded_arguments(messages), own_format(template)
+    if tools and not any("function" in tool for tool in tools):
+        if template.takes_bare_tools:
+            return messages, tools
+        tools = [{"type": "function", "function": tool} for tool in tools]
     if own and template.takes_tools:
         return [own.message(message) for message in messages], tools
     return tools_in_messages(messages, tools, template.takes_system), ()

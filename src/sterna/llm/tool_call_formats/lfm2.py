@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from sterna.engine.decoding.grammars import Frame
-from sterna.server.tool_call_formats.layout import NAME, LayoutFormat
-from sterna.server.tool_call_formats.pythonic import PYTHONIC, PythonReader
+from sterna.llm.tool_call_formats.layout import NAME, LayoutFormat
+from sterna.llm.tool_call_formats.pythonic import PYTHONIC, PythonReader
 
 KNOWN_BY = ("List of tools: ",)
 FORMAT = LayoutFormat(

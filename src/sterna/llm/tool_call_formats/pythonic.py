@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sterna.engine.decoding.spelled_values import SpelledValues
-from sterna.server.tool_call_formats.arguments_readers import finite
+from sterna.llm.tool_call_formats.arguments_readers import finite
 
 __all__ = ["PYTHONIC", "PythonReader"]
 

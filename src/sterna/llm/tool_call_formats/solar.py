@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sterna.engine.decoding.grammars import Frame, Messages
 from sterna.engine.decoding.special_tokens import ID
-from sterna.server.tool_call_formats.layout import NAME, LayoutFormat
+from sterna.llm.tool_call_formats.layout import NAME, LayoutFormat
 
 KNOWN_BY = ("<|tool_call:begin|>", "<|content|>")
 FORMAT = LayoutFormat(

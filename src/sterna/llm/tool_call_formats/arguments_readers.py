@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from sterna.engine.decoding.tagged_arguments import TaggedArguments
-from sterna.server.tool_call_formats.base import Nesting
+from sterna.llm.tool_call_formats.base import Nesting
 
 __all__ = ["ArgumentsReader", "JsonReader", "TaggedReader", "finite", "loads", "read_json"]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from sterna.engine.decoding.constraints import ToolCall
 from sterna.engine.decoding.tagged_arguments import TaggedArguments
-from sterna.server.tool_call_formats.arguments_readers import read_json
-from sterna.server.tool_call_formats.base import ToolCallFormat, ToolCallParser, ToolCallPart
-from sterna.server.tool_call_formats.layout import with_json_values
+from sterna.llm.tool_call_formats.arguments_readers import read_json
+from sterna.llm.tool_call_formats.base import ToolCallFormat, ToolCallParser, ToolCallPart
+from sterna.llm.tool_call_formats.layout import with_json_values
 
 _FUNCTION = re.compile(r"<function=([^>\n]+)>")
 _PARAMETER = re.compile(r"<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", re.DOTALL)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sterna.server.output_parser import Delta, OutputParser
-from sterna.server.tool_call_formats.base import ToolCallFormat
+from sterna.llm.output_parser import Delta, OutputParser
+from sterna.llm.tool_call_formats.base import ToolCallFormat
 
-__all__ = ["MessagesParser", "parser_of"]
+__all__ = ["MessagesParser"]
 
 
 class MessagesParser(OutputParser):
@@ -66,16 +66,3 @@ class MessagesParser(OutputParser):
 
     def _after_calls(self) -> None:
         self._kind, self._trims = "", False
-
-
-def parser_of(
-    call_format: ToolCallFormat | None, calls: bool, parallel: bool, schemas: Mapping[str, Any],
-    **given: Any,
-) -> OutputParser:  # fmt: skip
-    """Make the parser of an answer.
-
-    calls: whether the request has tools. given: arguments of `OutputParser`.
-    """
-    if call_format and call_format.messages:
-        return MessagesParser(call_format, calls, parallel, schemas)
-    return OutputParser(call_format if calls else None, parallel, schemas=schemas, **given)

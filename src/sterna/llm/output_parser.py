@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sterna.chat.reasoning import Thoughts
-from sterna.server.tool_call_formats import ToolCallFormat
-from sterna.server.tool_call_formats.base import ToolCallParser, ToolCallPart
 
-__all__ = ["Delta", "OutputParser"]
+if TYPE_CHECKING:
+    from sterna.llm.tool_call_formats.base import ToolCallFormat, ToolCallParser, ToolCallPart
+
+__all__ = ["Delta", "OutputParser", "parsed"]
 
 
 @dataclass(frozen=True)
@@ -185,9 +186,14 @@ class OutputParser:
         elif part.kind == "arguments":
             found.append(Delta("tool_calls", part.text, self._count - 1))
         else:
-            id = part.id or f"call_{secrets.token_hex(12)}"
+            id = part.id or f"call_{os.urandom(12).hex()}"
             found.append(Delta("tool_calls", "", self._count, id, part.text))
             self._count += 1
+
+
+def parsed(text: str) -> dict[str, Any]:
+    """Parse a whole answer of no known family into a chat message."""
+    return OutputParser().message(text)
 
 
 def _overlap(text: str, mark: str) -> int:

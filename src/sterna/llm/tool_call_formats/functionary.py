@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sterna.engine.decoding.grammars import Frame, Messages
-from sterna.server.tool_call_formats.layout import NAME, LayoutFormat
+from sterna.llm.tool_call_formats.layout import NAME, LayoutFormat
 
 KNOWN_BY = (">>>all",)
 FORMAT = LayoutFormat(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sterna.server.tool_call_formats.base import ToolCallFormat
+from sterna.llm.tool_call_formats.base import ToolCallFormat
 
 FORMAT = ToolCallFormat(
     trigger="[TOOL_CALLS]",

@@ -1,0 +1,129 @@
+"""`AnswerFormat`: how a model's family writes the answers of a chat, and how they are parsed.
+
+`LLM.chat` and all endpoints of the server constrain and parse answers by it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from sterna.chat.reasoning import ReasoningState, Thoughts
+from sterna.engine.decoding.thinking_budget import ThinkingBudget
+from sterna.llm.messages_parser import MessagesParser
+from sterna.llm.output_parser import OutputParser
+from sterna.llm.tool_call_formats import ToolCallFormat, format_of, known_format
+from sterna.llm.tool_choice import ToolChoice
+
+if TYPE_CHECKING:
+    from sterna.chat import ChatTemplate
+    from sterna.engine.decoding.constraints import Constraint, Constraints
+    from sterna.tokenizer import Tokenizer
+
+__all__ = ["AnswerFormat", "without_reasoning"]
+
+#: Tokens of reasoning for an effort, if the template does not read it; others have no limit.
+EFFORTS = {"minimal": 256, "low": 1024, "medium": 4096}
+
+
+@dataclass(frozen=True)
+class AnswerFormat:
+    """How the answers to one prompt are written: reasoning, content and tool calls.
+
+    template: of the model or the request; None: plain text. tools: of the request. state: how an
+    answer begins.
+    """
+
+    template: ChatTemplate | None
+    tools: ToolChoice
+    state: ReasoningState
+
+    def parser(self) -> OutputParser:
+        """Make a new parser, for one of the answers."""
+        tools, call_format = self.tools, self._calls
+        if call_format and call_format.messages:
+            return MessagesParser(call_format, bool(tools.shown), tools.parallel, tools.schemas)
+        return OutputParser(
+            call_format, tools.parallel, self.state is ReasoningState.OPENED, tools.schemas,
+            self.template.thoughts if self.template else None,
+        )  # fmt: skip
+
+    def message(self, text: str) -> dict[str, Any]:
+        """Parse a whole answer into a chat message."""
+        return self.parser().message(text)
+
+    def visible(self, tokenizer: Tokenizer) -> frozenset[int]:
+        """Return the special tokens that must reach the parser."""
+        if self.template is None:
+            return frozenset()
+        texts = self.template.thoughts.marks if self.template.thoughts else ""
+        if self._calls:
+            texts += self._calls.marks
+        return tokenizer.special_in(texts)
+
+    def constraint(self, constraints: Constraints, content: Constraint | None) -> Constraint | None:
+        """Make the constraint that allows either tool calls or content, behind any reasoning.
+
+        content: the constraint of the content; None is any text. RequestError if the schema of a
+        tool cannot be enforced.
+        """
+        found, call_format = content, self._calls
+        if call_format is not None:
+            calls = list(self.tools.calls(call_format))
+            if calls or (content and call_format.messages):
+                found = constraints.tools(
+                    calls, "" if call_format.messages else call_format.trigger,
+                    self.tools.required, self.tools.parallel, content, frame=call_format.frame,
+                    messages=call_format.messages,
+                )  # fmt: skip
+        if found is None or self._has_messages or self.state is ReasoningState.CLOSED:
+            return found
+        thoughts = self.template.thoughts if self.template else None
+        return found.after_reasoning(self.state is ReasoningState.OPENED, thoughts)
+
+    def budget(
+        self, budget: int | None, effort: object, tokenizer: Tokenizer
+    ) -> ThinkingBudget | None:
+        """Return the budget of an answer's reasoning; None for no limit.
+
+        effort: the request's reasoning_effort, which sets a budget if the template does not read
+        it.
+        """
+        if budget is None and self.template and not self.template.mentions("reasoning_effort"):
+            budget = EFFORTS.get(str(effort))
+        # each answer of messages may begin with reasoning
+        state = ReasoningState.FREE if self._has_messages else self.state
+        if budget is None or state is ReasoningState.CLOSED or self._thoughts is None:
+            return None
+        opened = state is ReasoningState.OPENED
+        return ThinkingBudget.of_marks(self._thoughts, opened, budget, tokenizer)
+
+    @cached_property
+    def _calls(self) -> ToolCallFormat | None:
+        """The format of tool calls or, without tools, of answers that consist of messages."""
+        if self.tools.shown:
+            return format_of(self.template)
+        known = known_format(self.template)
+        return known if known and known.messages else None
+
+    @property
+    def _has_messages(self) -> bool:
+        """Whether answers consist of messages, whose grammar includes the reasoning."""
+        return bool(self._calls and self._calls.messages)
+
+    @property
+    def _thoughts(self) -> Thoughts | None:
+        """The markers of reasoning; None if answers have none."""
+        messages = self._calls.messages if self._calls else None
+        if messages is None:
+            return self.template.thoughts if self.template else None
+        if not messages.thought:
+            return None
+        closing = messages.separator + ("" if self.tools.required else messages.content)
+        return Thoughts(messages.thought, messages.ends, closing=closing)
+
+
+def without_reasoning(options: dict[str, Any], budget: int | None) -> dict[str, Any]:
+    """Return variables of a template, which turn reasoning off if the budget is 0."""
+    return {"enable_thinking": False, **options} if budget == 0 else options
