@@ -415,15 +415,15 @@ def test_markdown_that_is_slow_to_read(page: Any, part: str) -> None:
     answer(page, 1)
 
 
-def test_thoughts(page: Any) -> None:
+def test_reasoning(page: Any) -> None:
     """They are folded when the answer begins."""
     answered(page, stream({"reasoning_content": "hm"}, {"content": "yes"}))
     say(page, "x")
     answer(page)
-    thought = page.locator("article.assistant details.thought")
-    assert thought.get_attribute("open") is None
-    thought.locator("summary").click()
-    assert thought.locator(".text").is_visible()
+    reasoning = page.locator("article.assistant details.reasoning")
+    assert reasoning.get_attribute("open") is None
+    reasoning.locator("summary").click()
+    assert reasoning.locator(".text").is_visible()
 
 
 def test_a_tool_call(page: Any) -> None:

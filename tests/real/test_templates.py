@@ -15,12 +15,12 @@ from sterna.errors import RequestError
 
 # Whether the name of a template's file is even, so that two workers share the work.
 HALVES = (0, 1)
-#: The ends of thoughts in families that a template has no switch for.
+#: The ends of reasoning in families that a template has no switch for.
 CLOSES = ("</think>", "<|END_THINKING|>", "<|close|>think<|sep|>", "[BEGIN FINAL RESPONSE]")
 
 
 def closed(ours: str, text: str, options: dict[str, Any]) -> bool:
-    """Whether ours has one thing more: an end of the thoughts that a template has no switch for."""
+    """Whether ours has one thing more: an end of reasoning that a template has no switch for."""
     off = options.get("variables", {}).get("enable_thinking") is False
     return off and ours.startswith(text) and ours.removeprefix(text).strip() in CLOSES
 

@@ -120,7 +120,7 @@ def same_but_ids(message: dict[str, Any]) -> dict[str, Any]:
 def test_python_and_the_server_read_an_answer_alike(
     llm: LLM, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Thoughts, content and calls, behind the same prompt, under the same grammar."""
+    """Reasoning, content and calls, behind the same prompt, under the same grammar."""
     llm.renderer.template = source = template(name)
     shown = {"type": "object", "properties": {}} if name in FLAT else SCHEMA
     tools = [tool(n, shown) for n in SCHEMAS]
@@ -135,12 +135,13 @@ def test_python_and_the_server_read_an_answer_alike(
     monkeypatch.setattr(llm.requests, "make", checked)
     parse = llm.requests.make_chat([USER], {"tools": tools}).completion.parse
     call = rendered(source, CALLS["one"], tools)
-    thoughts, state = source.thoughts, source.reasoning_state(llm.chat_prompt([USER], tools=tools))
+    marks = source.reasoning_marks
+    state = source.reasoning_state(llm.chat_prompt([USER], tools=tools))
     for before in ("", "Why not?"):
         text = f"{before}{call}"
-        if thoughts and not format_of(source).messages and state is not ReasoningState.CLOSED:
-            opens = thoughts.opens if state is ReasoningState.FREE else ""
-            text = f"{opens}As so.{thoughts.closes}{text}"
+        if marks and not format_of(source).messages and state is not ReasoningState.CLOSED:
+            opens = marks.opens if state is ReasoningState.FREE else ""
+            text = f"{opens}As so.{marks.closes}{text}"
         done, said = Completion(text=text, parse=parse), chat.parser().message(text)
         assert same_but_ids(said) == same_but_ids({**done.message, **parse(text)})
         assert done.content == (said["content"] or "")

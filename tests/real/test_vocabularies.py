@@ -214,7 +214,7 @@ def test_a_token_that_is_there_twice(name: str) -> None:
 # ------------------------------------------------------------------------ ends of a family
 
 
-def test_gpt_oss_goes_on_after_its_thoughts() -> None:
+def test_gpt_oss_goes_on_after_its_reasoning() -> None:
     """<|end|> ends a message of a turn in Harmony, and a turn of Phi-3; here both have it."""
     tokens = list(metadata("gpt-2").texts("tokenizer.ggml.tokens"))
     harmony = ["<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>", "<|call|>"]

@@ -59,13 +59,13 @@ CASES: list[tuple[ToolCallFormat | None, str, str | None, str | None, list[tuple
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("call_format", "text", "thoughts", "content", "calls"), CASES)
+@pytest.mark.parametrize(("call_format", "text", "reasoning", "content", "calls"), CASES)
 @settings(max_examples=25)  # of each case, whose cuts are much alike
 @given(data=st.data())
 def test_cuts_change_nothing(
     call_format: ToolCallFormat | None,
     text: str,
-    thoughts: str | None,
+    reasoning: str | None,
     content: str | None,
     calls: list[tuple[str, Any]],
     data: st.DataObject,
@@ -81,7 +81,7 @@ def test_cuts_change_nothing(
                 arguments[delta.index] += delta.text
             else:
                 found[delta.kind] = found.get(delta.kind, "") + delta.text
-    assert whole.get("reasoning_content") == thoughts == found.get("reasoning_content")
+    assert whole.get("reasoning_content") == reasoning == found.get("reasoning_content")
     assert whole["content"] == content
     assert found.get("content", "") == (content or "")
     made = [c["function"] for c in whole.get("tool_calls", ())]
@@ -109,7 +109,7 @@ def test_arguments_come_in_pieces() -> None:
         assert parser.has_tool_calls == (text in (HERMES, XML))
 
 
-def test_thoughts_that_the_template_opened() -> None:
+def test_reasoning_that_the_template_opened() -> None:
     message = OutputParser(opened=True).message("as so</think>yes")
     assert message == {"role": "assistant", "content": "yes", "reasoning_content": "as so"}
 

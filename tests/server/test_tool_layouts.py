@@ -53,7 +53,7 @@ def test_random_tools(llm: LLM, form: str) -> None:
 
 @pytest.mark.parametrize("step", [0, 1, 5])
 def test_messages_of_harmony(step: int) -> None:
-    """Thoughts, a preamble and a call, then the final text; from pieces of any length."""
+    """Reasoning, a preamble and a call, then the final text; from pieces of any length."""
     schemas: dict[str, Any] = {"f": {}}
     for text, wanted in (
         (HARMONY, ("Hm.", "I look.", [("f", {"a": [1]})])),
@@ -82,12 +82,12 @@ MARKS = ("<|start|>", "<|end|>", "<|channel|>", "<|message|>", "<|constrain|>", 
 
 
 def test_constraints_of_messages(tmp_path: Path) -> None:
-    """Thoughts come first, then a call, or what an answer's constraint describes."""
+    """Reasoning comes first, then a call, or what an answer's constraint describes."""
     tokenizer = byte_tokenizer(tmp_path, MARKS, "<|call|>")
     make = Constraints(tokenizer, tokenizer.vocab_size)
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     answer = make.json_schema(schema)
-    thought = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
+    reasoning = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
     call = '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}'
     final = "<|channel|>final<|message|>"
     free = constrained(make, harmony.FORMAT, {"f": schema})
@@ -95,11 +95,11 @@ def test_constraints_of_messages(tmp_path: Path) -> None:
     either = constrained(make, harmony.FORMAT, {"f": schema}, answer=answer)
     alone = constrained(make, harmony.FORMAT, {}, answer=answer)
     for constraint, text, valid in (
-        (free, thought + call, True), (free, call, True), (free, f"{final}Hello", True),
-        (free, thought + final + "Hello", True), (free, "Hello", False),
-        (required, thought + call, True), (required, final + "Hello", False),
-        (either, thought + final + '{"a": 1}', True), (either, call, True),
-        (either, final + "Hello", False), (alone, thought + final + '{"a": 2}', True),
+        (free, reasoning + call, True), (free, call, True), (free, f"{final}Hello", True),
+        (free, reasoning + final + "Hello", True), (free, "Hello", False),
+        (required, reasoning + call, True), (required, final + "Hello", False),
+        (either, reasoning + final + '{"a": 1}', True), (either, call, True),
+        (either, final + "Hello", False), (alone, reasoning + final + '{"a": 2}', True),
         (alone, call, False),
     ):  # fmt: skip
         ids = tokenizer.encode(text, add_special=False)

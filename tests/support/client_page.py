@@ -25,7 +25,7 @@ the clients send by default.
 - tools: the client defines tools, calls come back, and results are sent;
 - schema: the answer must follow a JSON schema;
 - both: tools and a schema in one request;
-- thoughts: the client requests reasoning, or sends reasoning back.
+- reasoning: the client requests reasoning, or sends reasoning back.
 
 ✓ means that such a request was recorded and is answered; – means that the client sent none.
 [Agents](../how-to/agents.md) shows how to point agents at a server.

@@ -17,7 +17,7 @@ from typing import Any
 __all__ = ["FOLDER", "FORMS", "ORIGIN", "contracts", "forms", "record", "written"]
 
 FOLDER = Path(__file__).parents[1] / "clients"
-FORMS = ("plain", "stream", "tools", "schema", "both", "thoughts")
+FORMS = ("plain", "stream", "tools", "schema", "both", "reasoning")
 HEADERS = (
     "accept", "content-type", "anthropic-version", "anthropic-beta", "openai-beta",
     "access-control-request-method", "access-control-request-headers",
@@ -109,7 +109,7 @@ def forms(body: Any) -> list[str]:
     if not tools and not schema and not body.get("stream"):
         found.append("plain")
     found += ["stream"] * bool(body.get("stream")) + ["tools"] * tools + ["schema"] * schema
-    found += ["both"] * (tools and schema) + ["thoughts"] * any([*asked, effort, back])
+    found += ["both"] * (tools and schema) + ["reasoning"] * any([*asked, effort, back])
     return found
 
 

@@ -33,7 +33,7 @@ def tool(name: str, schema: dict[str, Any]) -> dict[str, Any]:
 def rendered(
     template: ChatTemplate, calls: Calls, tools: list[dict[str, Any]], as_text: bool = False
 ) -> str:
-    """An answer with calls behind the prompt for it, as the template writes it: thoughts that are
+    """An answer with calls behind the prompt for it, as the template writes it: reasoning that is
     empty, white space before calls and the end of the turn are left out."""
     made = []
     for (name, arguments), id in zip(calls, IDS, strict=False):
@@ -76,7 +76,7 @@ def constrained(
 
 
 def answer_format(template: ChatTemplate | None, schemas: dict[str, Any]) -> AnswerFormat:
-    """How answers are written to a prompt that opens no thoughts."""
+    """How answers are written to a prompt that opens no reasoning."""
     tools = ToolChoice.of_tools(
         [tool(name, schema) for name, schema in (schemas or {"f": {}}).items()]
     )

@@ -10,21 +10,21 @@ from typing import Any
 __all__ = [
     "CLOSE",
     "OPEN",
+    "ReasoningMarks",
     "ReasoningState",
-    "Thoughts",
     "disables_reasoning",
-    "thoughts_of",
+    "marks_of",
 ]
 
 OPEN, CLOSE = "<think>", "</think>"
 
 
 @dataclass(frozen=True)
-class Thoughts:
-    """The marks around thoughts.
+class ReasoningMarks:
+    """The marks around reasoning.
 
-    opens, closes: around thoughts. dropped: marks around the content, which are no part of it.
-    closing: what to write to end thoughts early; by default what closes them.
+    opens, closes: around reasoning. dropped: marks around the content, which are no part of it.
+    closing: what to write to end reasoning early; by default what closes them.
     """
 
     opens: str = OPEN
@@ -38,7 +38,7 @@ class Thoughts:
         return "\n".join((self.opens, self.closes, *self.dropped))
 
     def without(self, text: str) -> str:
-        """Return a text without empty thoughts, and marks of content, at its start."""
+        """Return a text without empty reasoning, and marks of content, at its start."""
         rest = text.lstrip()
         for mark in (self.opens.strip(), self.closes.strip(), *self.dropped):
             if mark and rest.startswith(mark):
@@ -48,7 +48,7 @@ class Thoughts:
 
 #: Marks of families other than <think>, by which their templates are known.
 _FAMILIES = tuple(
-    Thoughts(opens, closes, tuple(dropped), closes)
+    ReasoningMarks(opens, closes, tuple(dropped), closes)
     for opens, closes, *dropped in (
         ("[THINK]", "[/THINK]"),  # Magistral, Ministral 3
         ("<|START_THINKING|>", "<|END_THINKING|>"),  # Command R7B, Command A
@@ -65,13 +65,13 @@ _FAMILIES = tuple(
 )  # fmt: skip
 
 
-def thoughts_of(mentions: Callable[[str], bool], render: Callable[[], str]) -> Thoughts | None:
-    """Return the marks of a template's family; None if it has no thoughts that are known.
+def marks_of(mentions: Callable[[str], bool], render: Callable[[], str]) -> ReasoningMarks | None:
+    """Return the marks of a template's family; None if it has no reasoning that is known.
 
-    mentions: whether the template has a text. render: renders an answer with thoughts, for
+    mentions: whether the template has a text. render: renders an answer with reasoning, for
     templates that make their marks of parts.
     """
-    for family in (Thoughts(), *_FAMILIES):
+    for family in (ReasoningMarks(), *_FAMILIES):
         opens, closes = family.opens.strip(), family.closes.strip()
         if mentions(closes) and (family.opens == OPEN or mentions(opens)):
             return family
@@ -94,19 +94,19 @@ class ReasoningState(Enum):
     CLOSED = "closed"
 
     @classmethod
-    def after_prompt(cls, prompt: str, thoughts: Thoughts | None) -> ReasoningState:
-        """Return the state after a prompt. thoughts: the marks of its template, if it has such."""
+    def after_prompt(cls, prompt: str, marks: ReasoningMarks | None) -> ReasoningState:
+        """Return the state after a prompt. marks: those of its template, if it has such."""
         text = prompt.rstrip()
-        if thoughts is None:
+        if marks is None:
             return cls.CLOSED
-        if text.endswith(thoughts.opens.strip()):
+        if text.endswith(marks.opens.strip()):
             return cls.OPENED
-        return cls.CLOSED if text.endswith(thoughts.closes.strip()) else cls.FREE
+        return cls.CLOSED if text.endswith(marks.closes.strip()) else cls.FREE
 
     @classmethod
-    def after_start(cls, answer: str, thoughts: Thoughts | None = None) -> ReasoningState:
+    def after_start(cls, answer: str, marks: ReasoningMarks | None = None) -> ReasoningState:
         """Return the state after the start of an answer that is to be continued."""
-        marks = thoughts or Thoughts()
+        marks = marks or ReasoningMarks()
         opened = answer.rfind(marks.opens.strip()) > answer.rfind(marks.closes.strip())
         return cls.OPENED if opened else cls.CLOSED
 

@@ -25,7 +25,7 @@ from sterna.chat.messages import (
     text_until_mark,
 )
 from sterna.chat.named import NAMED
-from sterna.chat.reasoning import ReasoningState, Thoughts, disables_reasoning, thoughts_of
+from sterna.chat.reasoning import ReasoningMarks, ReasoningState, disables_reasoning, marks_of
 from sterna.chat.sources import malformed, named_templates, read_text, special_tokens
 from sterna.chat.tools import with_all_fields
 from sterna.errors import ModelFormatError, RequestError, shown
@@ -181,19 +181,20 @@ class ChatTemplate:
         rendered = self._render_in_any_form("tool_use" if tools else "default", values)
         if continue_final_message:
             return text_until_mark(rendered)
-        if silent and self.thoughts and self.reasoning_state(rendered) is ReasoningState.OPENED:
-            return f"{rendered.rstrip()}\n\n{self.thoughts.closes}\n\n"
+        marks = self.reasoning_marks
+        if silent and marks and self.reasoning_state(rendered) is ReasoningState.OPENED:
+            return f"{rendered.rstrip()}\n\n{marks.closes}\n\n"
         return rendered
 
     def reasoning_state(self, prompt: str) -> ReasoningState:
         """Return how an answer to a rendered prompt begins."""
-        return ReasoningState.after_prompt(prompt, self.thoughts)
+        return ReasoningState.after_prompt(prompt, self.reasoning_marks)
 
     @cached_property
-    def thoughts(self) -> Thoughts | None:
-        """The marks of thoughts in the template's family; None if it has none."""
+    def reasoning_marks(self) -> ReasoningMarks | None:
+        """The marks of reasoning in the template's family; None if it has none."""
         said = {"role": "assistant", "content": "A", "reasoning_content": "T", "thinking": "T"}
-        return thoughts_of(
+        return marks_of(
             self.mentions, lambda: self._probed([{"role": "user", "content": "Q"}, said])
         )
 

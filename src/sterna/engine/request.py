@@ -15,9 +15,9 @@ from sterna.engine.adapters import Adapter, cache_salt
 from sterna.engine.decoding.allowed_tokens import AllowedTokens
 from sterna.engine.decoding.answer_text import AnswerText
 from sterna.engine.decoding.grammar_matcher import GrammarMatcher
+from sterna.engine.decoding.reasoning_budget import ReasoningMatcher
 from sterna.engine.decoding.sampling import Draw, checked_finite
 from sterna.engine.decoding.speculation import Speculation, StepCost, default_step_cost
-from sterna.engine.decoding.thinking_budget import ThinkingMatcher
 from sterna.engine.decoding.token_masks import TokenMasks
 from sterna.engine.decoding.token_rules import TokenRules
 from sterna.engine.engine import PREFILL_CHUNK, StepInput, StepOutput
@@ -75,7 +75,7 @@ class Request:
         ends: frozenset[int] = frozenset(),
         vocab: int | None = None,
         completion: Completion | None = None,
-        matcher: GrammarMatcher | ThinkingMatcher | None = None,
+        matcher: GrammarMatcher | ReasoningMatcher | None = None,
         speculation: Speculation | None = None,
         key: str = "",
         priority: int = 0,

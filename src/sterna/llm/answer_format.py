@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from sterna.chat.reasoning import ReasoningState, Thoughts
-from sterna.engine.decoding.thinking_budget import ThinkingBudget
+from sterna.chat.reasoning import ReasoningMarks, ReasoningState
+from sterna.engine.decoding.reasoning_budget import ReasoningBudget
 from sterna.llm.messages_parser import MessagesParser
 from sterna.llm.output_parser import OutputParser
 from sterna.llm.tool_call_formats import ToolCallFormat, format_of, known_format
@@ -46,7 +46,7 @@ class AnswerFormat:
             return MessagesParser(call_format, bool(tools.shown), tools.parallel, tools.schemas)
         return OutputParser(
             call_format, tools.parallel, self.state is ReasoningState.OPENED, tools.schemas,
-            self.template.thoughts if self.template else None,
+            self.template.reasoning_marks if self.template else None,
         )  # fmt: skip
 
     def message(self, text: str) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class AnswerFormat:
         """Return the special tokens that must reach the parser."""
         if self.template is None:
             return frozenset()
-        texts = self.template.thoughts.marks if self.template.thoughts else ""
+        texts = self.template.reasoning_marks.marks if self.template.reasoning_marks else ""
         if self._calls:
             texts += self._calls.marks
         return tokenizer.special_in(texts)
@@ -79,12 +79,12 @@ class AnswerFormat:
                 )  # fmt: skip
         if found is None or self._has_messages or self.state is ReasoningState.CLOSED:
             return found
-        thoughts = self.template.thoughts if self.template else None
-        return found.after_reasoning(self.state is ReasoningState.OPENED, thoughts)
+        marks = self.template.reasoning_marks if self.template else None
+        return found.after_reasoning(self.state is ReasoningState.OPENED, marks)
 
     def budget(
         self, budget: int | None, effort: object, tokenizer: Tokenizer
-    ) -> ThinkingBudget | None:
+    ) -> ReasoningBudget | None:
         """Return the budget of an answer's reasoning; None for no limit.
 
         effort: the request's reasoning_effort, which sets a budget if the template does not read
@@ -94,10 +94,10 @@ class AnswerFormat:
             budget = EFFORTS.get(str(effort))
         # each answer of messages may begin with reasoning
         state = ReasoningState.FREE if self._has_messages else self.state
-        if budget is None or state is ReasoningState.CLOSED or self._thoughts is None:
+        if budget is None or state is ReasoningState.CLOSED or self._marks is None:
             return None
         opened = state is ReasoningState.OPENED
-        return ThinkingBudget.of_marks(self._thoughts, opened, budget, tokenizer)
+        return ReasoningBudget.of_marks(self._marks, opened, budget, tokenizer)
 
     @cached_property
     def _calls(self) -> ToolCallFormat | None:
@@ -113,15 +113,15 @@ class AnswerFormat:
         return bool(self._calls and self._calls.messages)
 
     @property
-    def _thoughts(self) -> Thoughts | None:
+    def _marks(self) -> ReasoningMarks | None:
         """The markers of reasoning; None if answers have none."""
         messages = self._calls.messages if self._calls else None
         if messages is None:
-            return self.template.thoughts if self.template else None
-        if not messages.thought:
+            return self.template.reasoning_marks if self.template else None
+        if not messages.reasoning:
             return None
         closing = messages.separator + ("" if self.tools.required else messages.content)
-        return Thoughts(messages.thought, messages.ends, closing=closing)
+        return ReasoningMarks(messages.reasoning, messages.ends, closing=closing)
 
 
 def without_reasoning(options: dict[str, Any], budget: int | None) -> dict[str, Any]:

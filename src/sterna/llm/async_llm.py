@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sterna.checks import checked_real, checked_whole
 from sterna.engine import EngineLoop, Event, Request, SchedulerLoad
-from sterna.engine.decoding.thinking_budget import ThinkingBudget
+from sterna.engine.decoding.reasoning_budget import ReasoningBudget
 from sterna.errors import RequestError, shown
 from sterna.images import PromptImage
 from sterna.llm import LLM
@@ -95,7 +95,7 @@ class AsyncLLM:
         salt: str = "",
         chat: bool = False,
         visible: frozenset[int] = frozenset(),
-        thinking: ThinkingBudget | None = None,
+        reasoning: ReasoningBudget | None = None,
         images: Sequence[PromptImage] = (),
         **options: Unpack[GenerateOptions],
     ) -> AsyncStream:
@@ -112,7 +112,7 @@ class AsyncLLM:
             salt: Requests of the same salt share cached prefixes.
             chat: End the answer with the end of a turn as well.
             visible: Special tokens that are part of the answer's text.
-            thinking: The budget of the reasoning.
+            reasoning: The budget of the reasoning.
             images: The images of the prompt, with the positions of their tokens.
             **options: As in `LLM.generate`.
 
@@ -125,7 +125,7 @@ class AsyncLLM:
             given["images"] = images
         make = self.llm.requests.make_several
         return self._queued(
-            make(prompt, n, options, params, chat=chat, thinking=thinking, visible=visible,
+            make(prompt, n, options, params, chat=chat, reasoning=reasoning, visible=visible,
                  **given)
         )  # fmt: skip
 

@@ -124,7 +124,7 @@ class ChatRenderer:
         content = messages[-1].get("content")
         parts = [p.get("text") for p in content] if isinstance(content, list) else [content]
         begun = "".join(part for part in parts if isinstance(part, str))
-        return ReasoningState.after_start(begun, template.thoughts)
+        return ReasoningState.after_start(begun, template.reasoning_marks)
 
     @cached_property
     def turn_ends(self) -> frozenset[int]:

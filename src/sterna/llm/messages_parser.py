@@ -45,8 +45,8 @@ class MessagesParser(OutputParser):
                 return False
             rest = rest.removeprefix(mark)
         headers = {messages.content: "content", **dict.fromkeys(messages.other, "content")}
-        if messages.thought:
-            headers[messages.thought] = "reasoning_content"
+        if messages.reasoning:
+            headers[messages.reasoning] = "reasoning_content"
         for header, kind in headers.items():
             if rest.startswith(header):
                 self._kind, self._held = kind, rest[len(header) :]

@@ -59,11 +59,11 @@ class ChatOptions(GenerateOptions, TemplateOptions, total=False):
     """Options of `LLM.chat`: those of `generate`, those of the chat template, and these.
 
     Attributes:
-        thinking_budget: Tokens after which Sterna closes the reasoning with the family's own
+        reasoning_budget: Tokens after which Sterna closes the reasoning with the family's own
             marker. Default: no limit.
     """
 
-    thinking_budget: int | None
+    reasoning_budget: int | None
 
 
 class DecideOptions(TypedDict, total=False):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sterna.chat.reasoning import Thoughts
+from sterna.chat.reasoning import ReasoningMarks
 
 if TYPE_CHECKING:
     from sterna.llm.tool_call_formats.base import ToolCallFormat, ToolCallParser, ToolCallPart
@@ -48,7 +48,7 @@ class OutputParser:
 
     call_format: the format of tool calls; None without tools. parallel: whether several calls are
     allowed. opened: whether the prompt has begun the reasoning. schemas: JSON schemas of the tools'
-    arguments, by name. thoughts: the markers of the reasoning.
+    arguments, by name. marks: around the reasoning.
     """
 
     def __init__(
@@ -57,15 +57,15 @@ class OutputParser:
         parallel: bool = True,
         opened: bool = False,
         schemas: Mapping[str, Any] | None = None,
-        thoughts: Thoughts | None = None,
+        marks: ReasoningMarks | None = None,
     ) -> None:
-        thoughts = thoughts or Thoughts()
-        self._open, self._close = thoughts.opens.strip(), thoughts.closes.strip()
-        self._dropped = thoughts.dropped
+        marks = marks or ReasoningMarks()
+        self._open, self._close = marks.opens.strip(), marks.closes.strip()
+        self._dropped = marks.dropped
         self._schemas = schemas or {}
         self._call_format, self._parallel = call_format, parallel
-        self._thinking = opened
-        self._begun = self._trims = self._thinking
+        self._reasoning = opened
+        self._begun = self._trims = self._reasoning
         self._calls: ToolCallParser | None = None
         self._held = ""
         self._done = False  # drop the text after the only tool call allowed
@@ -114,11 +114,11 @@ class OutputParser:
             self._held = self._held.lstrip("\n")
             self._trims = not self._held
             return True
-        if self._thinking:
+        if self._reasoning:
             mark = self._until(found, "reasoning_content", (self._close,), final)
             if mark:
                 self._held = self._held[len(mark) :]
-                self._thinking, self._trims = False, True
+                self._reasoning, self._trims = False, True
             return bool(mark)
         if self._calls:
             return self._call(self._calls, found, final)
@@ -128,7 +128,7 @@ class OutputParser:
                 return False
             self._begun = True
             if start.startswith(self._open):
-                self._thinking = self._trims = True
+                self._reasoning = self._trims = True
                 self._held = start[len(self._open) :]
             return True
         opens = self._call_format.opens if self._call_format else ()

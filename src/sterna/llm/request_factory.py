@@ -26,8 +26,8 @@ from sterna.engine.decoding.draft_sources import (
 )
 from sterna.engine.decoding.grammar_matcher import GrammarMatcher
 from sterna.engine.decoding.mtp_drafts import MtpDrafts
+from sterna.engine.decoding.reasoning_budget import ReasoningBudget, ReasoningMatcher
 from sterna.engine.decoding.speculation import DraftSource, Speculation
-from sterna.engine.decoding.thinking_budget import ThinkingBudget, ThinkingMatcher
 from sterna.errors import RequestError
 from sterna.llm.adapters import Adapters
 from sterna.llm.chat_renderer import ChatRenderer
@@ -91,13 +91,13 @@ class RequestFactory:
         params: SamplingParams | None = None,
         *,
         chat: bool = False,
-        thinking: ThinkingBudget | None = None,
+        reasoning: ReasoningBudget | None = None,
         **request_args: Any,
     ) -> list[Request]:
         """Make requests for n answers to a prompt.
 
         options, params: as in `LLM.generate`. chat: end an answer with the end of a turn as well.
-        thinking: the budget of the reasoning. request_args: other arguments of `Request`; images: a
+        reasoning: its budget. request_args: other arguments of `Request`; images: a
         list of `sterna.images.PromptImage`. RequestError.
         """
         checked_whole("n", n, 1, MAX_CHOICES)
@@ -106,7 +106,8 @@ class RequestFactory:
         params = self._defaults.applied(params)
         ends = self._renderer.turn_ends if checked_flag("chat", chat) else frozenset[int]()
         choices = [params] if n == 1 else [replace(params, choice=i) for i in range(n)]
-        return [self._request(tokens, one, others, ends, request_args, thinking) for one in choices]
+        make = self._request
+        return [make(tokens, one, others, ends, request_args, reasoning) for one in choices]
 
     def make_chat(
         self,
@@ -119,9 +120,9 @@ class RequestFactory:
         from sterna.llm.answer_format import without_reasoning  # not every start needs it
 
         template, others = split_template_options(options)
-        budget, variables = others.pop("thinking_budget", None), template.get("template_options")
+        budget, variables = others.pop("reasoning_budget", None), template.get("template_options")
         if budget is not None:
-            checked_whole("thinking_budget", budget, 0, MAX_BUDGET)
+            checked_whole("reasoning_budget", budget, 0, MAX_BUDGET)
         if budget == 0 and isinstance(variables, (Mapping, type(None))):
             template["template_options"] = without_reasoning(dict(variables or {}), budget)
         renderer = self._renderer
@@ -135,7 +136,7 @@ class RequestFactory:
             boundary = renderer.end_of_turn(prompt, messages, template)
         given = {
             "boundary": boundary, "images": prompt.images,
-            "thinking": answers.budget(budget, effort, self._tokenizer),
+            "reasoning": answers.budget(budget, effort, self._tokenizer),
             "visible": answers.visible(self._tokenizer), **request_args,
         }  # fmt: skip
         request = self.make(prompt.tokens, others, params, chat=True, **given)
@@ -180,14 +181,14 @@ class RequestFactory:
         options: Mapping[str, Any],
         ends: frozenset[int],
         request_args: Mapping[str, Any],
-        thinking: ThinkingBudget | None = None,
+        reasoning: ReasoningBudget | None = None,
     ) -> Request:
         model, context = self._engine.model, self._engine.context
         if model.config.pooling is not None:
             raise RequestError(f"generate: {model.name} makes vectors, not text; use embed")
         ends = frozenset() if params.ignore_eos else ends.union(self._tokenizer.eos_ids)
         most = min(params.max_tokens, max(1, context - len(tokens)))
-        matcher = self._constraints.matcher(options.get("constraint"), most, thinking)
+        matcher = self._constraints.matcher(options.get("constraint"), most, reasoning)
         prediction = self._encoder.encode_prediction(options.get("prediction"))
         images = self._images(tokens, request_args.get("images") or ())
         request_args = {**request_args, "images": images}
@@ -218,7 +219,7 @@ class RequestFactory:
         n_prompt: int,
         params: SamplingParams,
         prediction: list[int],
-        matcher: GrammarMatcher | ThinkingMatcher | None,
+        matcher: GrammarMatcher | ReasoningMatcher | None,
         with_images: bool,
     ) -> Speculation | None:
         """Return the sources of drafts of an answer, best first; None without speculation.

@@ -102,7 +102,7 @@ class ActiveRequest:
             deadline_s=generation.deadline_s,
             salt=f"{self._salt}\0{generation.salt}",
             visible=generation.visible,
-            thinking=generation.thinking,
+            reasoning=generation.reasoning,
             chat=generation.chat,
             images=generation.images,
             **{**options, **generation.options},

@@ -64,7 +64,7 @@ class ChatGeneration:
     def _encode(self) -> None:
         llm, given = self.active.model.llm, self._template_input
         effort = given.template_options.get("reasoning_effort")
-        budget = self.generation.thinking_budget
+        budget = self.generation.reasoning_budget
         given.template_options = without_reasoning(given.template_options, budget)
         with clock() as stopped:
             prompt = prepare_prompt(llm, given)
@@ -82,7 +82,7 @@ class ChatGeneration:
             self.generation.options["stop_token_ids"] = sorted(ends)
         self._format = AnswerFormat(template or llm.template, self.tools, state)
         self.generation.visible = self._format.visible(llm.tokenizer)
-        self.generation.thinking = self._format.budget(budget, effort, llm.tokenizer)
+        self.generation.reasoning = self._format.budget(budget, effort, llm.tokenizer)
         self.generation.prompt, self.generation.images = prompt.tokens, prompt.images
 
     def parser(self) -> OutputParser:

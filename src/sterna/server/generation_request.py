@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from sterna.engine.decoding.thinking_budget import ThinkingBudget
+from sterna.engine.decoding.reasoning_budget import ReasoningBudget
 from sterna.images import PromptImage
 
 __all__ = ["GenerationRequest"]
@@ -25,8 +25,8 @@ class GenerationRequest:
         deadline_s: seconds that the answer may take.
         constraint: the grammar that the answer must match.
         prediction: token ids that the answer probably contains.
-        thinking_budget: the most tokens of reasoning; None is no limit.
-        thinking: the object that enforces this budget.
+        reasoning_budget: the most tokens of reasoning; None is no limit.
+        reasoning: the object that enforces this budget.
         visible: special tokens whose text is part of the answer's.
         rendered_at: the time in ISO 8601 that the chat template was given, if it asked for it.
         images: the images of the prompt, with their positions.
@@ -43,6 +43,6 @@ class GenerationRequest:
     prediction: list[int] | None = None
     rendered_at: str | None = None
     visible: frozenset[int] = frozenset()
-    thinking_budget: int | None = None
-    thinking: ThinkingBudget | None = None
+    reasoning_budget: int | None = None
+    reasoning: ReasoningBudget | None = None
     images: tuple[PromptImage, ...] = ()

@@ -40,7 +40,7 @@ def abilities(llm: LLM) -> list[str]:
     found, template = ["completion"], llm.template
     if template is not None:
         found.append("tools")  # described in the system prompt if the template has no place
-        if template.thoughts is not None:
+        if template.reasoning_marks is not None:
             found.append("thinking")
     if fill_tokens(llm.tokenizer) is not None:
         found.append("insert")

@@ -282,7 +282,7 @@ def test_conversations_have_the_bits_of_fresh_ones(llm: LLM) -> None:
         again = talk.ask("Well", **OPTIONS)  # the same prompt, from the end of the user's turn
         assert 0 < again.stats.n_cached < before.n_prompt
         assert again.tokens == cold(llm).chat(talk.messages[:-1], **OPTIONS).tokens
-        # A template that writes answers otherwise than they came: as where thoughts are left out.
+        # A template that writes answers otherwise than they came: as where reasoning is left out.
         talk.messages = [*talk.messages[:-1], {"role": "assistant", "content": "No."}]
         other = talk.ask("Why?", **OPTIONS)
         assert other.stats.n_cached >= again.stats.n_cached

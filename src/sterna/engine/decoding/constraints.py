@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sterna.chat.reasoning import Thoughts
+from sterna.chat.reasoning import ReasoningMarks
 from sterna.checks import checked_flag, checked_items
 from sterna.engine.decoding.grammar_matcher import GrammarMatcher
 from sterna.engine.decoding.grammars import (
@@ -29,8 +29,8 @@ from sterna.engine.decoding.json_schema_rewriting import (
     read_schema,
     unenforced,
 )
+from sterna.engine.decoding.reasoning_budget import ROOM, ReasoningBudget, ReasoningMatcher
 from sterna.engine.decoding.special_tokens import SpecialTokens, quoted
-from sterna.engine.decoding.thinking_budget import ROOM, ThinkingBudget, ThinkingMatcher
 from sterna.errors import RequestError, shown
 from sterna.tokenizer import Tokenizer
 
@@ -62,34 +62,34 @@ class Constraint:
         self.ignored = ignored
         #: Of a constraint after reasoning: whether the prompt has opened that.
         self._opened: bool | None = None
-        self._thoughts = Thoughts()
-        self._behind: dict[tuple[bool, Thoughts], Constraint] = {}
+        self._marks = ReasoningMarks()
+        self._behind: dict[tuple[bool, ReasoningMarks], Constraint] = {}
 
-    def after_reasoning(self, opened: bool, thoughts: Thoughts | None = None) -> Constraint:
+    def after_reasoning(self, opened: bool, marks: ReasoningMarks | None = None) -> Constraint:
         """Return a constraint that lets an answer think first.
 
-        opened: whether the prompt has opened the thoughts; else the answer may open them, or have
-        none. thoughts: their marks; default <think> and </think>. Raises RequestError if that is
+        opened: whether the prompt has opened the reasoning; else the answer may open it, or have
+        none. marks: its marks; default <think> and </think>. Raises RequestError if that is
         too complex.
         """
-        key = opened, thoughts or Thoughts()
+        key = opened, marks or ReasoningMarks()
         if key not in self._behind:
             self._behind[key] = self._of.after_reasoning(self, *key)
         return self._behind[key]
 
     def matcher(
-        self, max_tokens: int = 0, thinking: ThinkingBudget | None = None
+        self, max_tokens: int = 0, reasoning: ReasoningBudget | None = None
     ) -> GrammarMatcher:
         """Return a matcher for one answer of at most `max_tokens`; 0: no limit.
 
-        thinking: a budget of its thoughts.
+        reasoning: its budget.
         """
         copy = self._matcher.deep_copy()
         if self._opened is not None and max_tokens:
             budget, tokenizer = int(max_tokens * (1 - ROOM)), self._of.tokenizer
-            own = ThinkingBudget.of_marks(self._thoughts, self._opened, budget, tokenizer)
-            thinking = own if thinking is None or own.budget < thinking.budget else thinking
-        return GrammarMatcher(copy, self._of.vocab, self._ends, thinking)
+            own = ReasoningBudget.of_marks(self._marks, self._opened, budget, tokenizer)
+            reasoning = own if reasoning is None or own.budget < reasoning.budget else reasoning
+        return GrammarMatcher(copy, self._of.vocab, self._ends, reasoning)
 
     def fits(self, constraints: Constraints) -> bool:
         """Whether a compiler is for the same tokens as this constraint."""
@@ -113,11 +113,11 @@ class Constraints:
         self._lock = threading.Lock()
 
     def matcher(
-        self, constraint: object, max_tokens: int = 0, thinking: ThinkingBudget | None = None
-    ) -> GrammarMatcher | ThinkingMatcher | None:
+        self, constraint: object, max_tokens: int = 0, reasoning: ReasoningBudget | None = None
+    ) -> GrammarMatcher | ReasoningMatcher | None:
         """Return a matcher as `Constraint.matcher`, for an answer of this model; None for none."""
         if constraint is None:
-            return ThinkingMatcher(thinking, self.vocab) if thinking else None
+            return ReasoningMatcher(reasoning, self.vocab) if reasoning else None
         if not isinstance(constraint, Constraint):
             raise RequestError(
                 f"constraint: must be one of LLM.constraints, but got {shown(constraint)}"
@@ -127,7 +127,7 @@ class Constraints:
                 "constraint: must be for this model's tokens, but was made for another's; make it "
                 "with this LLM.constraints"
             )
-        return constraint.matcher(max_tokens, thinking)
+        return constraint.matcher(max_tokens, reasoning)
 
     def json_schema(
         self, schema: Mapping[str, Any] | str | bool, *, strict: bool = True
@@ -211,13 +211,13 @@ class Constraints:
         return self._compiled("tools", grammar, tuple(ignored), strict)
 
     def after_reasoning(
-        self, constraint: Constraint, opened: bool, thoughts: Thoughts
+        self, constraint: Constraint, opened: bool, marks: ReasoningMarks
     ) -> Constraint:
         """Return the constraint as `Constraint.after_reasoning` does."""
-        opens, closes = thoughts.opens.strip(), thoughts.closes.strip()
+        opens, closes = marks.opens.strip(), marks.closes.strip()
         grammar = after_reasoning(constraint.grammar, self._special, opened, opens, closes)
         made = self._compiled("constraint", grammar, constraint.ignored, not constraint.ignored)
-        made._opened, made._thoughts = opened, thoughts
+        made._opened, made._marks = opened, marks
         return made
 
     def _compiled(

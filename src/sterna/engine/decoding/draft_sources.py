@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from sterna import _native
 from sterna.engine.decoding.grammar_matcher import GrammarMatcher
+from sterna.engine.decoding.reasoning_budget import ReasoningMatcher
 from sterna.engine.decoding.sampling import Draw, checked_finite
-from sterna.engine.decoding.thinking_budget import ThinkingMatcher
 from sterna.engine.engine import PREFILL_CHUNK, Engine
 from sterna.engine.kv_cache.sequence import Sequence
 from sterna.engine.step_io import StepInput
@@ -77,7 +77,7 @@ class ForcedTokens:
     cost: float = 0.0
     prior: float = 0.95
 
-    def __init__(self, matcher: GrammarMatcher | ThinkingMatcher) -> None:
+    def __init__(self, matcher: GrammarMatcher | ReasoningMatcher) -> None:
         self._matcher = matcher
 
     def propose(self, history: I32, k: int) -> list[int]:

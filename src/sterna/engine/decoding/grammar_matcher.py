@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.engine.decoding.allowed_tokens import clear_bits, mask_words, set_bits
-from sterna.engine.decoding.thinking_budget import ThinkingBudget
+from sterna.engine.decoding.reasoning_budget import ReasoningBudget
 from sterna.errors import RequestError
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ class GrammarMatcher:
     """Follows one answer through a grammar, by a matcher of llguidance.
 
     matcher: at the begin of the answer, and not shared; vocab: tokens of the model; own_ends: ids
-    by which the matcher says that the text may end; thinking: for answers that begin with thoughts.
+    by which the matcher says that the text may end; reasoning: the budget of an answer that begins
+    with reasoning.
     Methods raise RequestError if the grammar proves too complex for llguidance's limits: the answer
     ends then, and never continues unconstrained.
     """
@@ -34,10 +35,10 @@ class GrammarMatcher:
         matcher: LLMatcher,
         vocab: int,
         own_ends: Sequence[int],
-        thinking: ThinkingBudget | None = None,
+        reasoning: ReasoningBudget | None = None,
     ) -> None:
         self._matcher, self._vocab, self._own_ends = matcher, vocab, own_ends
-        self._thinking = thinking
+        self._reasoning = reasoning
         self._followed = 0
         self.ended: bool = matcher.is_stopped()
 
@@ -52,8 +53,8 @@ class GrammarMatcher:
         if new and not self.ended:
             self._matcher.consume_tokens(new)
             self._check()
-            if self._thinking:
-                self._thinking = self._thinking.after(new)
+            if self._reasoning:
+                self._reasoning = self._reasoning.after(new)
             #: Whether the text is complete, so that nothing may follow.
             self.ended = self._matcher.is_stopped()
         self._followed = len(answer)
@@ -63,19 +64,19 @@ class GrammarMatcher:
         if self.ended:
             return 0
         count = self._matcher.validate_tokens(drafts)
-        if self._thinking:
-            thinking = self._thinking.after(())
+        if self._reasoning:
+            reasoning = self._reasoning.after(())
             for i, token in enumerate(drafts[:count]):
-                if thinking.due() not in (None, token):
+                if reasoning.due() not in (None, token):
                     return i
-                thinking.take(token)
+                reasoning.take(token)
         return count
 
     def forced_tokens(self) -> list[int]:
         """Return the tokens that must come next: those that the grammar leaves no choice about."""
         if self.ended:
             return []
-        due = self._thinking.due() if self._thinking else None
+        due = self._reasoning.due() if self._reasoning else None
         return self._matcher.compute_ff_tokens() if due is None else [due]
 
     def masks(self, drafts: list[int], ends: Sequence[int]) -> I32:
@@ -84,13 +85,13 @@ class GrammarMatcher:
         drafts: all `valid`; ends: ids to allow where the text may end.
         """
         masks = np.zeros((1 + len(drafts), mask_words(self._vocab)), np.int32)
-        thinking = self._thinking.after(()) if self._thinking else None
+        reasoning = self._reasoning.after(()) if self._reasoning else None
         for i, mask in enumerate(masks):
             if i:
                 self._matcher.consume_token(drafts[i - 1])
-                if thinking:
-                    thinking.take(drafts[i - 1])
-            if thinking and (due := thinking.due()) is not None:
+                if reasoning:
+                    reasoning.take(drafts[i - 1])
+            if reasoning and (due := reasoning.due()) is not None:
                 set_bits(mask, [due])
                 continue
             self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)

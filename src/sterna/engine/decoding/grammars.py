@@ -51,13 +51,13 @@ NO_FRAME = Frame()
 class Messages:
     """Answers that consist of several messages, each with a header for its kind.
 
-    ends: ends a message that another one follows; starts: what then begins that one. thought,
-    content: the headers of thoughts and of the answer's text; other: headers of more text.
+    ends: ends a message that another one follows; starts: what then begins that one. reasoning,
+    content: the headers of reasoning and of the answer's text; other: headers of more text.
     """
 
     ends: str
     starts: str
-    thought: str
+    reasoning: str
     content: str
     other: tuple[str, ...] = ()
 
@@ -126,25 +126,25 @@ def _answer(head: list[str], rules: CallRules, special: SpecialTokens) -> list[s
 def _with_messages(
     rules: CallRules, messages: Messages, special: SpecialTokens, answer: str | None
 ) -> str:
-    """Return the grammar of an answer of several messages: thoughts, texts and calls."""
+    """Return the grammar of an answer of several messages: reasoning, texts and calls."""
     write, mark = special.in_grammar, special.quoted(messages.separator)
     lines = _answer([f"call_head: {special.quoted(rules.trigger)}"], rules, special)
     lines += special.up_to("up_to", messages.separator)
     lines += [
-        f"thought: {write(messages.thought)} up_to",
+        f"reasoning: {write(messages.reasoning)} up_to",
         f"said: ({' | '.join(map(write, (messages.content, *messages.other)))}) up_to",
         f"rest: {write(messages.content)} TEXT",
     ]
     calls = f"group ({mark} group)*" if rules.several else "group"
     if not rules.bodies:
         lines = [line for line in lines if not line.startswith(("group", "call_head"))]
-        start = f"thought* {write(messages.content)} @answer"
+        start = f"reasoning* {write(messages.content)} @answer"
     elif rules.required:
-        start = f"thought* {calls}"
+        start = f"reasoning* {calls}"
     elif answer:
-        start = f"thought* ({calls} | {write(messages.content)} @answer)"
+        start = f"reasoning* ({calls} | {write(messages.content)} @answer)"
     else:
-        start = f"(thought | said)* (rest | {calls})"
+        start = f"(reasoning | said)* (rest | {calls})"
     text = "\n".join(["%llguidance {}", f"start: {start}", *lines])
     return _with(text, "answer", answer) if "@answer" in start and answer else text
 
@@ -156,9 +156,9 @@ def after_reasoning(
 
     opened: whether the answer begins within reasoning; else it may open it, or have none.
     """
-    start = "thoughts" if opened else f"({special.in_grammar(opens)} thoughts)?"
+    start = "reasoning" if opened else f"({special.in_grammar(opens)} reasoning)?"
     rules = [
-        "%llguidance {}", f"start: {start} @behind", "thoughts: closed BREAKS",
+        "%llguidance {}", f"start: {start} @behind", "reasoning: closed BREAKS",
         *special.up_to("closed", closes), f"TEXT: {_TEXT}", f"BREAKS: {_BREAKS}",
     ]  # fmt: skip
     return _with("\n".join(rules), "behind", grammar)

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from sterna.engine.decoding.allowed_tokens import AllowedTokens, mask_words
 from sterna.engine.decoding.grammar_matcher import GrammarMatcher
-from sterna.engine.decoding.thinking_budget import ThinkingMatcher
+from sterna.engine.decoding.reasoning_budget import ReasoningMatcher
 from sterna.engine.decoding.token_masks import TokenMasks
 from sterna.errors import RequestError
 
@@ -26,7 +26,7 @@ class TokenRules:
     def __init__(
         self,
         allowed: AllowedTokens,
-        matcher: GrammarMatcher | ThinkingMatcher | None,
+        matcher: GrammarMatcher | ReasoningMatcher | None,
         ends: frozenset[int],
         vocab: int,
     ) -> None:
@@ -53,7 +53,7 @@ class TokenRules:
 
     def _is_idle(self, answer: I32) -> bool:
         """Whether the matcher allows everything from now on."""
-        if isinstance(self.matcher, ThinkingMatcher):
+        if isinstance(self.matcher, ReasoningMatcher):
             self.matcher.follow(answer)
         return self.matcher is not None and self.matcher.idle
 

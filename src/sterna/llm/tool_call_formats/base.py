@@ -62,7 +62,7 @@ class ToolCallFormat:
     def marks(self) -> str:
         """All markers whose special tokens must reach the parser."""
         messages = self.messages
-        headers = [messages.separator, messages.thought, messages.content] if messages else []
+        headers = [messages.separator, messages.reasoning, messages.content] if messages else []
         frame = (self.frame.opens, self.frame.separator, self.frame.closes)
         return "\n".join([self.trigger, self.begin, self.end, *frame, *headers])
 

@@ -74,9 +74,9 @@ class _Probes:
         found = called[begin : len(called) - end]
         for id in _IDS:
             found = found.replace(id, ID)
-        thoughts = self._template.thoughts
-        if thoughts:
-            found = thoughts.without(found)
+        marks = self._template.reasoning_marks
+        if marks:
+            found = marks.without(found)
         return without_turn_end(found, self._template.after_answer().strip())
 
     def _rendered(self, answer: dict[str, Any], calls: Calls) -> str | None:

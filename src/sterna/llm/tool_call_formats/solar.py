@@ -1,4 +1,4 @@
-"""Solar Open: messages of thoughts, of text, and of calls."""
+"""Solar Open: messages of reasoning, of text, and of calls."""
 
 from __future__ import annotations
 

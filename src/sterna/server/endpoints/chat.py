@@ -34,7 +34,7 @@ from sterna.server.sse import DONE, event
 from sterna.server.tool_choice import parse_tools
 
 MAX_LOGPROBS = 20
-#: Names of the budget of thoughts, as llama.cpp's server, vLLM and Qwen have it.
+#: Names of the budget of reasoning, as llama.cpp's server, vLLM and Qwen have it.
 BUDGETS = (
     "reasoning_budget_tokens", "thinking_budget_tokens", "thinking_token_budget", "thinking_budget",
 )  # fmt: skip
@@ -123,7 +123,7 @@ class ChatResponder:
             priority=checked_priority(body),
             deadline_s=checked_timeout(body, settings.timeout),
             prediction=self._prediction(),
-            thinking_budget=checked_budget(
+            reasoning_budget=checked_budget(
                 {name: getattr(body, name) for name in BUDGETS}, settings.reasoning_budget
             ),
         )

@@ -122,7 +122,7 @@ class MessagesResponder:
             sampling_options(sampling, None, 0),
             chat=True,
             deadline_s=checked_timeout(sampling, settings.timeout),
-            thinking_budget=checked_budget(
+            reasoning_budget=checked_budget(
                 {"thinking.budget_tokens": (body.thinking or {}).get("budget_tokens")},
                 settings.reasoning_budget,
             ),
@@ -283,14 +283,14 @@ def _of_blocks(role: Any, blocks: list[Any], where: str, warn: Warn) -> list[dic
     """Convert a message with blocks. Results of tools become messages of their own."""
     results: list[dict[str, Any]] = []
     parts: list[dict[str, Any]] = []
-    thoughts: list[str] = []
+    reasoning: list[str] = []
     calls: list[dict[str, Any]] = []
     for i, block in enumerate(blocks):
         kind = block.get("type") if isinstance(block, dict) else None
         if (kind == "text" and isinstance(block.get("text"), str)) or kind == "image":
             parts.append(block)
         elif kind == "thinking" and isinstance(block.get("thinking"), str):
-            thoughts.append(block["thinking"])
+            reasoning.append(block["thinking"])
         elif kind == "tool_use" and isinstance(block.get("name"), str):
             function = {"name": block["name"], "arguments": json.dumps(block.get("input", {}))}
             calls.append({"id": block.get("id"), "type": "function", "function": function})
@@ -308,10 +308,10 @@ def _of_blocks(role: Any, blocks: list[Any], where: str, warn: Warn) -> list[dic
                 f"{shown(kind)}",
                 param=f"{where}[{i}]",
             )
-    if parts or thoughts or calls:
+    if parts or reasoning or calls:
         message: dict[str, Any] = {"role": role, "content": content_of_parts(parts, where)}
-        if thoughts:
-            message["reasoning_content"] = "\n".join(thoughts)
+        if reasoning:
+            message["reasoning_content"] = "\n".join(reasoning)
         if calls:
             message["tool_calls"] = calls
         results.append(message)

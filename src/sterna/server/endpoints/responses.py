@@ -156,7 +156,7 @@ class ResponsesResponder:
             chat=True,
             salt=body.prompt_cache_key or "",
             deadline_s=checked_timeout(sampling, service.settings.timeout),
-            thinking_budget=service.settings.reasoning_budget,
+            reasoning_budget=service.settings.reasoning_budget,
         )
         response_format = (body.text or {}).get("format")
         given = template_input(body, self.items, active.warnings.append)
@@ -286,7 +286,7 @@ def template_input(
 ) -> TemplateInput:
     """Convert items to chat messages. ApiError 400."""
     found: list[dict[str, Any]] = []
-    thoughts: list[str] = []  # before the next message or call, which has them
+    reasoning: list[str] = []  # before the next message or call, which has it
     if body.instructions:
         found.append({"role": "system", "content": body.instructions})
     for i, item in enumerate(items):
@@ -295,7 +295,7 @@ def template_input(
             content = item.get("content")
             if isinstance(content, list):
                 content = content_of_parts(content, where)
-            found.append({"role": item.get("role"), "content": content, **_thought(thoughts)})
+            found.append({"role": item.get("role"), "content": content, **_reasoning(reasoning)})
         elif kind == "function_call":
             function = {"name": item.get("name"), "arguments": item.get("arguments")}
             call = {"id": item.get("call_id"), "type": "function", "function": function}
@@ -303,7 +303,7 @@ def template_input(
                 found[-1]["tool_calls"].append(call)
             else:
                 said = {"role": "assistant", "content": "", "tool_calls": [call]}
-                found.append({**said, **_thought(thoughts)})
+                found.append({**said, **_reasoning(reasoning)})
         elif kind == "function_call_output":
             output = item.get("output")
             if isinstance(output, list):
@@ -313,7 +313,7 @@ def template_input(
             content = item.get("content")
             parts = content if isinstance(content, list) else ()
             texts = (part.get("text") for part in parts if isinstance(part, dict))
-            thoughts += [text for text in texts if isinstance(text, str)]
+            reasoning += [text for text in texts if isinstance(text, str)]
         elif not skip_builtin_part(kind, where, warn):
             raise ApiError(
                 400, f"{where}.type: must be message, function_call, function_call_output or "
@@ -325,10 +325,10 @@ def template_input(
     return TemplateInput(found, template_options=options)
 
 
-def _thought(thoughts: list[str]) -> dict[str, Any]:
-    """Take the thoughts before a message, as its field; the template keeps or drops them."""
-    text = "\n".join(thoughts)
-    thoughts.clear()
+def _reasoning(reasoning: list[str]) -> dict[str, Any]:
+    """Take the reasoning before a message, as its field; the template keeps or drops it."""
+    text = "\n".join(reasoning)
+    reasoning.clear()
     return {"reasoning_content": text} if text else {}
 
 

@@ -137,13 +137,13 @@ class Drawing {
 class Writer {
   constructor(node) { this.node = node; this.source = ""; this.marks = []; this.settled = 0; this.open = []; this.asked = 0; this.cut = false; }
 
-  think(text) {
-    if (!this.thoughts) {
-      this.thoughts = make("div", { class: "text", dir: "auto" });
-      this.fold = make("details", { class: "thought", open: "" }, make("summary", { text: "Reasoning" }), this.thoughts);
+  reason(text) {
+    if (!this.reasoning) {
+      this.reasoning = make("div", { class: "text", dir: "auto" });
+      this.fold = make("details", { class: "reasoning", open: "" }, make("summary", { text: "Reasoning" }), this.reasoning);
       this.node.before(this.fold);
     }
-    this.thoughts.append(text);
+    this.reasoning.append(text);
   }
 
   write(text, token) {

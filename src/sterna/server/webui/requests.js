@@ -119,7 +119,7 @@ async function run(one, message) {
   const before = message.content, kept = message.kept ?? "";
   Object.assign(message, { content: kept, calls: undefined, wrong: undefined, facts: undefined, end: undefined, tab: TAB, beat: Date.now() });
   if (kept) own.pieces.push([kept, null]);
-  else message.thoughts = undefined;
+  else message.reasoning = undefined;
   live.set(message.id, own);
   runs.set(one.id, mine);
   save(one);
@@ -189,8 +189,8 @@ function take(message, own, seen, { delta, finish_reason: end, token_ids: ids = 
   const writer = shown.get(message.id)?.writer;
   if (ids.length) { seen.count += ids.length; seen.first ||= performance.now(); own.ids.push(...ids); }
   if (delta.reasoning_content) {
-    message.thoughts = (message.thoughts ?? "") + delta.reasoning_content;
-    writer?.think(delta.reasoning_content);
+    message.reasoning = (message.reasoning ?? "") + delta.reasoning_content;
+    writer?.reason(delta.reasoning_content);
   }
   if (delta.content) {
     const at = ids.length ? own.ids.length - 1 : null;

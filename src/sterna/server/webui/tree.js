@@ -2,7 +2,7 @@
 // first, and nothing is overwritten. `chosen` has, for each message (and for "", before the first),
 // which of its children is shown.
 //   chat    { id, title, changed, deleted, draft, files, queue: [{ text, files }], nodes: { id: message }, chosen: { id: id } }
-//   message { id, parent, made, role, content, files, thoughts, calls, call, body, kept, end, used, wrong, facts, tab, beat }
+//   message { id, parent, made, role, content, files, reasoning, calls, call, body, kept, end, used, wrong, facts, tab, beat }
 // Roles are those of the API. A file is { name, text } or { name, image }, an image being a data: URL. An
 // answer has its tool calls in `calls`, and a tool's message the id of its own in `call`. `kept` is the
 // part of an answer that was there before it was continued.
@@ -85,8 +85,8 @@ function merged(theirs, ours) {
 function chatOfList(old) {
   const chat = { ...newChat(), id: old.id, title: old.title };
   let parent = "";
-  for (const { role, content, thoughts, body, wrong } of old.messages) {
-    const message = addMessage(chat, parent, role, content, { thoughts, body, wrong });
+  for (const { role, content, reasoning, body, wrong } of old.messages) {
+    const message = addMessage(chat, parent, role, content, { reasoning, body, wrong });
     parent = message.id;
   }
   return chat;

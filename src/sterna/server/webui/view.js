@@ -58,8 +58,8 @@ function article(message) {
   if (message.role === "assistant") {
     const writer = new Writer(text), pieces = live.get(message.id)?.pieces;
     shown.set(message.id, { node, writer });
-    if (message.thoughts) writer.think(message.thoughts);
-    if (message.thoughts && !running) writer.fold.open = false;
+    if (message.reasoning) writer.reason(message.reasoning);
+    if (message.reasoning && !running) writer.fold.open = false;
     if (pieces) for (const [piece, at] of pieces) writer.write(piece, at === null ? null : { message, at });
     else writer.write(message.content);
     if (!running) writer.end();

@@ -1,4 +1,4 @@
-"""Constraints behind thoughts, with the templates that models are published with."""
+"""Constraints behind reasoning, with the templates that models are published with."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sterna import LLM
 from sterna.chat import ChatTemplate
 from sterna.chat.reasoning import ReasoningState
 
-#: Templates that open thoughts for the answer; that leave it the choice; that know none.
+#: Templates that open reasoning for the answer; that leave it the choice; that know none.
 OPENED = (
     "Qwen3.5-4B", "llama-cpp-deepseek-r1", "deepseek-ai-DeepSeek-R1-Distill-Llama-8B",
     "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "MiniMax-M2",
@@ -45,8 +45,8 @@ def chat(llm: LLM, name: str, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", OPENED)
-def test_thoughts_that_a_template_opens_come_before_the_schema(llm: LLM, name: str) -> None:
-    """And leave room for it; without thoughts, where that is asked for, in any family's words."""
+def test_reasoning_that_a_template_opens_come_before_the_schema(llm: LLM, name: str) -> None:
+    """And leave room for it; without reasoning, where that is asked for, in any family's words."""
     done = chat(llm, name)
     assert done.reasoning
     assert set(json.loads(done.content)) == {"a"}
@@ -56,7 +56,7 @@ def test_thoughts_that_a_template_opens_come_before_the_schema(llm: LLM, name: s
 
 
 @pytest.mark.parametrize("name", FREE)
-def test_thoughts_that_a_model_opens(llm: LLM, name: str) -> None:
+def test_reasoning_that_a_model_opens(llm: LLM, name: str) -> None:
     llm.renderer.template = template(name)
     think = llm.tokenizer.encode("<think>", add_special=False)[0]
     assert llm.template.reasoning_state(llm.chat_prompt(SAID)) is ReasoningState.FREE
@@ -69,24 +69,24 @@ def test_thoughts_that_a_model_opens(llm: LLM, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NONE)
-def test_a_template_without_thoughts(llm: LLM, name: str) -> None:
+def test_a_template_without_reasoning(llm: LLM, name: str) -> None:
     done = chat(llm, name)
     assert set(json.loads(done.text)) == {"a"}
     assert (done.content, done.reasoning) == (done.text, "")
 
 
-def test_an_answer_that_goes_on_within_thoughts(llm: LLM) -> None:
+def test_an_answer_that_goes_on_within_reasoning(llm: LLM) -> None:
     name = "Qwen-Qwen3-0.6B"
     llm.renderer.template, constraint = template(name), llm.constraints.json_schema(SCHEMA)
-    for begun, thinks in (("<think>\nA digit", True), ("Here: ", False)):
+    for begun, reasons in (("<think>\nA digit", True), ("Here: ", False)):
         messages = [*SAID, {"role": "assistant", "content": begun}]
         done = llm.chat(messages, continue_final_message=True, constraint=constraint, max_tokens=60)
-        assert bool(done.reasoning) == thinks
+        assert bool(done.reasoning) == reasons
         assert set(json.loads(done.content)) == {"a"}
 
 
 def test_marks_that_are_tokens(tmp_path: Path) -> None:
-    """As Qwen3's </think> and </tool_call> are: no text spells them, in thoughts and in calls."""
+    """As Qwen3's </think> and </tool_call> are: no text spells them, in reasoning and in calls."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     from sterna.engine.decoding.constraints import Constraints, ToolCall

@@ -1,4 +1,4 @@
-"""Bounded thoughts: closed after so many tokens, by the options of Python and of each protocol."""
+"""Bounded reasoning: closed after so many tokens, by the options of Python and of each protocol."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from server_process import ServerProcess, serving
 import sterna
 from sterna import LLM
 from sterna.chat import ChatTemplate
-from sterna.chat.reasoning import ReasoningState, Thoughts
+from sterna.chat.reasoning import ReasoningMarks, ReasoningState
 from sterna.errors import RequestError
 
 SAID = [{"role": "user", "content": "def f(x):\n"}]
@@ -39,32 +39,32 @@ def template(source: str) -> ChatTemplate:
     return ChatTemplate.from_source(source, {})
 
 
-def test_thoughts_end_after_so_many_tokens(llm: LLM) -> None:
+def test_reasoning_end_after_so_many_tokens(llm: LLM) -> None:
     """With drafts and without, with a constraint and without."""
     llm.renderer.template = template(OPENED)
     free = llm.chat(SAID, max_tokens=40, temperature=0)
     assert (free.reasoning, free.content) == (free.text, "")
     for options in ({}, {"prediction": free.text}):  # type: dict[str, Any]
-        done = llm.chat(SAID, max_tokens=40, temperature=0, thinking_budget=7, **options)
+        done = llm.chat(SAID, max_tokens=40, temperature=0, reasoning_budget=7, **options)
         assert done.tokens[:7] == free.tokens[:7]
         assert done.text.startswith(f"{done.reasoning}</think>")
         assert done.content
     constraint = llm.constraints.choice(["yes"])
     for budget, count in ((3, 3), (100, 20)):
         done = llm.chat(
-            SAID, max_tokens=40, temperature=0, constraint=constraint, thinking_budget=budget
+            SAID, max_tokens=40, temperature=0, constraint=constraint, reasoning_budget=budget
         )
         assert done.tokens[:count] == free.tokens[:count]
         assert done.content == "yes"
-    with pytest.raises(RequestError, match="thinking_budget"):
-        llm.chat(SAID, thinking_budget=-1)
+    with pytest.raises(RequestError, match="reasoning_budget"):
+        llm.chat(SAID, reasoning_budget=-1)
 
 
-def test_no_thoughts_need_no_budget(llm: LLM) -> None:
-    """Answers without thoughts are those without a budget."""
+def test_no_reasoning_need_no_budget(llm: LLM) -> None:
+    """Answers without reasoning are those without a budget."""
     llm.renderer.template = template(FREE)
     free = llm.chat(SAID, max_tokens=12, temperature=0)
-    assert llm.chat(SAID, max_tokens=12, temperature=0, thinking_budget=1).text == free.text
+    assert llm.chat(SAID, max_tokens=12, temperature=0, reasoning_budget=1).text == free.text
 
 
 def test_marks_of_families() -> None:
@@ -74,15 +74,15 @@ def test_marks_of_families() -> None:
         ("<|channel>thought\\n<channel|>", "<|channel>thought"), ("</think>", "<think>"),
         ("{% set o = '<think:open' %}{{ o }}source></think:opensource>", "<think:opensource>"),
     ):  # fmt: skip
-        thoughts = template(text).thoughts
-        assert thoughts
-        assert thoughts.opens.strip() == opens
-    assert template("plain").thoughts is None
-    mistral = template("[THINK]a[/THINK]").thoughts
+        marks = template(text).reasoning_marks
+        assert marks
+        assert marks.opens.strip() == opens
+    assert template("plain").reasoning_marks is None
+    mistral = template("[THINK]a[/THINK]").reasoning_marks
     assert ReasoningState.after_prompt("x[THINK]", mistral) is ReasoningState.OPENED
     assert ReasoningState.after_prompt("x", mistral) is ReasoningState.FREE
     assert ReasoningState.after_prompt("x[THINK]", None) is ReasoningState.CLOSED
-    kept = Thoughts("[T]", "[/T]", ("[R]",))
+    kept = ReasoningMarks("[T]", "[/T]", ("[R]",))
     assert kept.without("\n[T]\n[/T][R]\n<call>") == "<call>"
     assert kept.without(" <call>") == " <call>"
 
@@ -98,7 +98,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield running
 
 
-def thought(server: ServerProcess, **fields: Any) -> str:
+def reasoning(server: ServerProcess, **fields: Any) -> str:
     body = {"model": "opened", "messages": SAID, "max_tokens": 60, "temperature": 0, **fields}
     answer = server.post("/v1/chat/completions", **body)
     assert answer.status_code == 200, answer.text
@@ -108,13 +108,13 @@ def thought(server: ServerProcess, **fields: Any) -> str:
 
 def test_of_each_protocol(server: ServerProcess) -> None:
     """The server's own budget, and that of a request, under the names of other servers."""
-    default, none = thought(server), thought(server, reasoning_budget_tokens=-1)
+    default, none = reasoning(server), reasoning(server, reasoning_budget_tokens=-1)
     assert len(default) < len(none)
     assert none.startswith(default.rstrip())
     for name in ("thinking_budget_tokens", "thinking_token_budget", "thinking_budget"):
-        assert len(thought(server, **{name: 3})) < len(default)
-    assert thought(server, thinking_budget=0) == ""
-    assert thought(server, reasoning_effort="none") == ""
+        assert len(reasoning(server, **{name: 3})) < len(default)
+    assert reasoning(server, thinking_budget=0) == ""
+    assert reasoning(server, reasoning_effort="none") == ""
     body: dict[str, Any] = {
         "model": "opened", "messages": SAID, "max_tokens": 60, "temperature": 0,
         "thinking": {"type": "enabled", "budget_tokens": 3},
@@ -126,7 +126,7 @@ def test_of_each_protocol(server: ServerProcess) -> None:
     assert (bad.status_code, bad.json()["error"]["param"]) == (400, "thinking_budget")
 
 
-def test_thoughts_that_come_back(server: ServerProcess) -> None:
+def test_reasoning_that_come_back(server: ServerProcess) -> None:
     """They are given to the template, which keeps or drops them."""
     said = [*SAID, {"role": "assistant", "content": "a", "reasoning_content": "why"}]
     prompt = server.post("/apply-template", model="opened", messages=said).json()["prompt"]
