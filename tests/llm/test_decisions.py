@@ -84,6 +84,30 @@ def test_alone_and_among_others(llm: LLM) -> None:
     assert together[-1].stats.n_cached > len(llm.tokenizer.encode(CONTEXT)) - 16
 
 
+def test_a_question_waits_until_it_may_be_queued(llm: LLM) -> None:
+    """As those of a batch do while clients use the model."""
+    queued: list[bool] = []
+
+    async def ready() -> None:
+        while llm.engine_loop.scheduler.busy:
+            await asyncio.sleep(0.01)
+        queued.append(llm.engine_loop.scheduler.busy)
+        if len(queued) == len(ASKED) + 2:
+            raise TimeoutError
+
+    async def deciding() -> list[Decision]:
+        async with AsyncLLM(llm) as engine:
+            return await engine.decide(CONTEXT, ASKED, ready=ready)
+
+    assert list(map(numbers, asyncio.run(deciding()))) == list(
+        map(numbers, llm.decide(CONTEXT, ASKED))
+    )
+    assert queued == [False] * len(ASKED)
+    with pytest.raises(TimeoutError):
+        asyncio.run(deciding())
+    assert len(queued) == len(ASKED) + 2
+
+
 def test_one_option_begins_another(llm: LLM) -> None:
     """Then their ends count, and the shorter one is not likelier for being shorter."""
     found = llm.decide(CONTEXT, ASKED[0], options=["a", "a b", "c"])

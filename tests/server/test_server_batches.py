@@ -78,10 +78,11 @@ def test_results_are_the_answers(server: ServerProcess, client: openai.OpenAI) -
         "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 8},
         "/v1/responses": {"input": "a", "max_output_tokens": 8},
         "/v1/embeddings": {"input": "a", "pooling": "mean"},
+        "/v1/decide": {"context": "a", "question": ["Is it b?", "Or c?"]},
     }
     auth = {"authorization": "Bearer one"}
     for url, body in bodies.items():
-        sampled = {} if "embeddings" in url else {"temperature": 1}
+        sampled = {} if "embeddings" in url or "decide" in url else {"temperature": 1}
         seeds: Any = [{**sampled, **({"seed": i} if sampled else {})} for i in range(12)]
         seeds[5] = {next(iter(body)): 1}
         lines = [line(f"r{i}", {**body, **seed}, url) for i, seed in enumerate(seeds)]

@@ -6,7 +6,7 @@ import asyncio
 import threading
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sterna.checks import checked_real, checked_whole
@@ -155,11 +155,13 @@ class AsyncLLM:
         key: str = "",
         priority: int = 0,
         salt: str = "",
+        ready: Callable[[], Awaitable[None]] | None = None,
         **options: Unpack[DecideOptions],
     ) -> list[Decision]:
         """Decide as `LLM.decide`, in shared steps; key, priority and salt as in `submit`.
 
-        Returns a list, even for one question about one context.
+        ready: waits before each question until it may be queued. Returns a list, even for one
+        question about one context.
         """
         self._check_open()
         scheduling = _checked_scheduling(key, priority, None, salt)
@@ -168,6 +170,8 @@ class AsyncLLM:
         running: set[asyncio.Future[Decision]] = set()
         try:
             while (inquiry := await asyncio.to_thread(next, inquiries, None)) is not None:
+                if ready is not None:
+                    await ready()
                 found.append(asyncio.ensure_future(self._decision(inquiry)))
                 running.add(found[-1])
                 if len(running) >= 2 * self._engine_loop.scheduler.max_running:

@@ -156,7 +156,7 @@ class ActiveRequest:
             self.idle_event.set()
         work = self.model.engine.decide(
             context, questions, key=self.key, priority=priority, salt=f"{self._salt}\0{salt}",
-            adapter=self.adapter, **options,
+            adapter=self.adapter, ready=self._until_idle, **options,
         )  # fmt: skip
         return await self.run(work)
 
@@ -223,8 +223,12 @@ class ActiveRequest:
         if self.idle_event is not None:
             ticket.read_at_end()
         async for _ in ticket:
-            while self.idle_event is not None and self.model.clients:
-                await asyncio.sleep(BATCH_PAUSE_S)
+            await self._until_idle()
+
+    async def _until_idle(self) -> None:
+        """Wait, for a batch, while clients use the model."""
+        while self.idle_event is not None and self.model.clients:
+            await asyncio.sleep(BATCH_PAUSE_S)
 
     @property
     def completions(self) -> list[Completion]:

@@ -10,7 +10,9 @@ import msgspec
 __all__ = ["ENDPOINTS", "Batch"]
 
 #: The endpoints that a batch may use.
-ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
+ENDPOINTS = (
+    "/v1/chat/completions", "/v1/completions", "/v1/decide", "/v1/embeddings", "/v1/responses",
+)  # fmt: skip
 ENDED = ("failed", "completed", "expired", "cancelled")
 
 
