@@ -43,6 +43,8 @@ class TrieNode:
 
     def nearest(self, key: bytes) -> tuple[TrieNode | None, int]:
         """Return the child with the longest common prefix of tokens, and that length."""
+        if same := self.children.get(key):  # most often: pages of a context that many share
+            return same, len(key) // TOKEN_BYTES
         at, best, most = bisect_left(self.keys, key), None, 0
         for near in self.keys[max(0, at - 1) : at + 1]:
             common = common_prefix_length(
