@@ -244,6 +244,6 @@ def test_a_restart_goes_on(tmp_path: Path, number: int) -> None:
         second = server.post("/v1/completions", **again).json()
         assert second["choices"] == first["choices"]
         cached = [x["usage"]["prompt_tokens_details"]["cached_tokens"] for x in (first, second)]
-        assert cached[0] == 0
+        assert cached[0] < 64  # lines of the batch begin with the same tokens
         assert cached[1] >= 64 or number == signal.SIGKILL
     assert list((tmp_path / "files").glob("*.part")) == []
