@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import saved_models
 import seeing_folders
 from image_families import noise
+from model_configs import MODELS
 from seeing_folders import data_url, png
 
 from sterna import LLM, Conversation
@@ -152,6 +154,17 @@ def test_refusals(llm: LLM) -> None:
 def test_a_model_of_text_names_one_that_sees() -> None:
     with pytest.raises(RequestError, match=r"^image: nano reads text alone; use .* Gemma 3"):
         LLM("nano", threads=1).chat(asking(png()), **OPTIONS)
+
+
+@pytest.mark.parametrize("name", ["gemma4-vision", "llama4-vision", "qwen2.5-vl"])
+@pytest.mark.filterwarnings("ignore:.*are skipped, a vision tower")
+def test_towers_that_do_not_run(name: str, tmp_path: Path) -> None:
+    """Their texts run, and say why they refuse images."""
+    saved_models.write(tmp_path, MODELS[name])
+    llm = LLM(tmp_path, threads=1, cache=False, chat_template="chatml")
+    llm.chat([{"role": "user", "content": "a"}], max_tokens=1)
+    with pytest.raises(RequestError, match=r"^image: .* has a vision tower that Sterna does not"):
+        llm.chat(asking(noise(3, 4)))
 
 
 def test_a_packed_copy_sees(llm: LLM, folder: Path, tmp_path: Path) -> None:

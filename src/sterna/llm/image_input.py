@@ -56,9 +56,11 @@ class ImageInput:
         Raises as `ImageProcessor.from_directory`.
         """
         if self._open is None:
+            tower = isinstance(self._model.json.get("vision_config"), dict)
+            why = "has a vision tower that Sterna does not run" if tower else "reads text alone"
             raise RequestError(
-                f"image: {self._model.name} reads text alone; use a model that sees, such as "
-                "Gemma 3 (google/gemma-3-4b-it)"
+                f"image: {self._model.name} {why}; use a model that sees, such as Gemma 3 "
+                "(google/gemma-3-4b-it)"
             )
         return self._open()
 
