@@ -22,12 +22,15 @@ SAVED = MODELS["qwen3-next"]
 CONFIG = SIZES | SAVED.config
 
 
-def converted(name: str, w: np.ndarray) -> dict[str, np.ndarray]:
-    """A tensor of the checkpoint as those of the file, by their names there."""
+def converted(name: str, w: np.ndarray, first: bool) -> dict[str, np.ndarray]:
+    """A tensor of the checkpoint as those of the file, by their names there.
+
+    first: as the first files had q, k, v and z of recurrent layers, in the checkpoint's order.
+    """
     c, recurrent = CONFIG, ".linear_attn." in name
     k_heads, each = c["linear_num_key_heads"], c["linear_num_value_heads"]
     each //= k_heads
-    if "in_proj_qkvz" in name:
+    if "in_proj_qkvz" in name and not first:
         widths = [c["linear_key_head_dim"]] * 2 + [each * c["linear_value_head_dim"]]
         parts = np.split(w.reshape(k_heads, -1, w.shape[1]), np.cumsum(widths), axis=1)
         q, k, v, z = (part.reshape(-1, w.shape[1]) for part in parts)
@@ -54,7 +57,7 @@ def converted(name: str, w: np.ndarray) -> dict[str, np.ndarray]:
     return {names.get_name(n, try_suffixes=(".weight", ".bias")): x for n, x in made.items()}
 
 
-def write(path: Path, model: torch.nn.Module) -> None:
+def write(path: Path, model: torch.nn.Module, first: bool = False) -> None:
     """The model as a file."""
     c = CONFIG
     inner = c["linear_num_value_heads"] * c["linear_value_head_dim"]
@@ -77,7 +80,7 @@ def write(path: Path, model: torch.nn.Module) -> None:
     writer = gguf.GGUFWriter(path, "qwen3next")
     gguf_factory.add_metadata(writer, tiny)
     for name, tensor in model.state_dict().items():
-        for target, w in converted(name, tensor.float().numpy()).items():
+        for target, w in converted(name, tensor.float().numpy(), first).items():
             writer.add_tensor(target, np.ascontiguousarray(w, np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -91,9 +94,10 @@ def logits(path: Path) -> np.ndarray:
     return engine.logits([TOKENS])[0]
 
 
-def test_a_file_is_its_checkpoint(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", [False, True])
+def test_a_file_is_its_checkpoint(first: bool, tmp_path: Path) -> None:
     """The same logits, but for what 1 + w and -exp(A_log) round away."""
     model = saved_models.write(tmp_path / "m", SAVED)
-    write(tmp_path / "m.gguf", model)
+    write(tmp_path / "m.gguf", model, first)
     got, expected = logits(tmp_path / "m.gguf"), logits(tmp_path / "m")
     assert np.linalg.norm(got - expected) < 1e-5 * np.linalg.norm(expected)

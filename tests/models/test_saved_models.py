@@ -26,6 +26,7 @@ from sterna.models import architectures, module_of
 from sterna.models.config import TransformerConfig
 
 TOKENS = np.random.default_rng(1).integers(0, 256, POSITIONS).tolist()
+TEXTS = [TOKENS[n:] for n in range(10)]  # of a cross-encoder
 #: Classes that transformers has not: their authors' own code has.
 OTHERS = {
     "BitnetForCausalLM", "MapleForCausalLM", "MiniCPMForCausalLM", "MobileLLMForCausalLM",
@@ -90,13 +91,27 @@ def error(got: np.ndarray, expected: np.ndarray) -> float:
     return float(np.abs(got - expected).max() / expected.std())
 
 
+def mean_error(got: np.ndarray, expected: np.ndarray) -> float:
+    """The root of the mean square, relative to the spread of logits."""
+    return float(((got - expected) ** 2).mean() ** 0.5 / expected.std())
+
+
+def answers(name: str, path: Path) -> np.ndarray:
+    """Sterna's logits of a row of `MODELS`, or its scores."""
+    return scores(path, TEXTS) if MODELS[name].scores else logits(path)
+
+
+def expected_of(name: str, model: Any) -> np.ndarray:
+    """Those of transformers."""
+    if MODELS[name].scores:
+        return saved_models.scores_of(model, TEXTS)
+    return saved_models.logits_of(model, TOKENS)
+
+
 def error_of(name: str, folder: Path) -> float:
     """That of a row of `MODELS`, which is saved to the folder and opened."""
     model = saved_models.write(folder, MODELS[name])
-    if MODELS[name].name.endswith("ForSequenceClassification"):
-        texts = [TOKENS[n:] for n in range(10)]
-        return error(scores(folder, texts), saved_models.scores_of(model, texts))
-    return error(logits(folder), saved_models.logits_of(model, TOKENS))
+    return error(answers(name, folder), expected_of(name, model))
 
 
 @pytest.mark.filterwarnings("ignore:.*are skipped, a vision tower")

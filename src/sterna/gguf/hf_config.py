@@ -86,7 +86,7 @@ def config_of(model: GgufModel) -> dict[str, Any]:
     folded = hadamard_of(model, _linear_modules(kind, layers))
     reads_mtp = kind.hybrid and predicting == 1 and not folded and _is_mtp(model, kind, layers)
     _check_names(model, kind, layers, reads_mtp)
-    width = 0 if kind.latent else _head_dim(m, name, hidden, heads, kind.partial)
+    width = 0 if kind.latent else _head_dim(m, name, kind, hidden, heads)
     experts = _experts(m, name, layers, kind.experts) if kind.experts else {}
     own_norms = any(tensor.endswith(f"{NORM_IN}.weight") for tensor in model.tensors)
     rms = "" if kind.layer_norm else "rms_"
@@ -190,13 +190,15 @@ def _linear_modules(kind: GgufArchitecture, layers: int) -> dict[str, str]:
     return {**modules, "output.weight": "lm_head"}
 
 
-def _head_dim(m: Metadata, name: str, hidden: int, heads: int, partial: bool) -> int:
-    """Read the features of a head, the same for keys, values and (unless partial) rotations."""
+def _head_dim(m: Metadata, name: str, kind: GgufArchitecture, hidden: int, heads: int) -> int:
+    """Read the features of a head, the same for keys, values and whole rotations."""
     if not heads:
         raise m.error(f"{name}.attention.head_count", "at least 1", heads)
     width = m.integer(f"{name}.attention.key_length", hidden // heads)
     keys = [f"{name}.attention.value_length"]
-    for key in keys if partial else [*keys, f"{name}.rope.dimension_count"]:
+    if kind.rotates and not kind.partial:
+        keys.append(f"{name}.rope.dimension_count")
+    for key in keys:
         if m.integer(key, width) != width:
             raise UnsupportedModelError(
                 f"{m.path}: {key} must be {width}, the features of a head, but got "

@@ -103,7 +103,8 @@ class GgufArchitecture:
     modules: the modules of a layer, by their names in the checkpoint -> in the file.
     permuted: whether rows of q and k are in the order of interleaved rotations.
     hybrid: whether some layers are recurrent. tiles: whether their value heads are in ggml's order.
-    partial: whether only a part of a head may be rotated.
+    partial: whether only a part of a head may be rotated. rotates: whether any is; if not, files
+    may say any number of features.
     keys: metadata keys that every file has -> the fields of config.json that they are.
     renamed: fields by their usual names -> by the class's own.
     reads: further keys that change the arithmetic and that a function of
@@ -132,6 +133,7 @@ class GgufArchitecture:
     hybrid: bool = False
     tiles: bool = True
     partial: bool = False
+    rotates: bool = True
     keys: Mapping[str, str] = field(default_factory=dict)
     renamed: Mapping[str, str] = field(default_factory=dict)
     reads: tuple[str, ...] = ()

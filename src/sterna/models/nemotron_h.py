@@ -63,7 +63,8 @@ _GGUF = GgufArchitecture(
         "mixer.o_proj": "attn_output", "mixer.up_proj": "ffn_up", "mixer.down_proj": "ffn_down",
     },
     arrays={f"mixer.{module}": name for module, name in mamba2.ARRAYS.items()},
-    keys=mamba2.GGUF_KEYS, permuted=True, varied=True, predicts=True,
+    keys=mamba2.GGUF_KEYS, permuted=True, rotates=False, varied=True,
+    predicts=True,
 )  # fmt: skip
 GGUF = {
     "nemotron_h": _GGUF,

@@ -36,6 +36,7 @@ GGUF = {
         modules={
             **{name: to for name, to in _SPLIT.modules.items() if name not in _NOT_HERE},
             "linear_attn.in_proj_ba": "ssm_ba",
+            "linear_attn.in_proj_qkvz": "ssm_in",  # of the first files, as checkpoints have it
         },
         tiles=False,
     )

@@ -84,6 +84,11 @@ class Saved:
     unsaid: bool = False
     gguf: tuple[str, dict[str, Any]] | None = None
 
+    @property
+    def scores(self) -> bool:
+        """Whether it is a cross-encoder, which has scores in the place of logits."""
+        return self.name.endswith("ForSequenceClassification")
+
 
 def yarn(**more: Any) -> dict[str, Any]:
     return {"rope_parameters": {**YARN, "rope_theta": 10000.0, **more}}

@@ -88,8 +88,10 @@ MODELS: dict[str, Saved] = {
             "hidden_size_per_layer_input": 0,
         },
     ),
-    "gemma3n": Saved(
-        "Gemma3nForCausalLM", {**_GEMMA3N, "altup_correct_scale": False}, converted=False
+    # Files have rows of zeros for tokens behind the second table.
+    "gemma3n": Saved("Gemma3nForCausalLM", {**_GEMMA3N, "vocab_size_per_layer_input": 256}),
+    "gemma3n-unscaled": Saved(
+        "Gemma3nForCausalLM", {**_GEMMA3N, "altup_correct_scale": False}, unsaid=True
     ),
     "gemma3n-plain": Saved(
         "Gemma3nForCausalLM",

@@ -35,11 +35,12 @@ _FALCON_H1 = {
 # transformers keeps steps above time_step_min in prompts, which no other code does: here all are.
 _NEMOTRON_H = {
     "time_step_min": 1e-6, "time_step_max": 1.0,
-    "mamba_num_heads": 6, "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 24,
+    "mamba_num_heads": 12, "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 24,
     "head_dim": 24, "moe_intermediate_size": 32, "moe_shared_expert_intermediate_size": 48,
 }  # fmt: skip
 _NEMOTRON_KEYS = {
-    **_SPACE_KEYS, "ssm.inner_size": 96, "ssm.time_step_rank": 6,
+    **_SPACE_KEYS, "ssm.inner_size": 192, "ssm.time_step_rank": 12,
+    "rope.dimension_count": 16,  # hidden_size / heads, as converters write it; nothing is rotated
     "attention.head_count_kv": [0, 0, 2, 0, 0], "attention.layer_norm_rms_epsilon": 1e-5,
 }  # fmt: skip
 MODELS: dict[str, Saved] = {
@@ -125,7 +126,6 @@ MODELS: dict[str, Saved] = {
     "kimi-linear": Saved(
         "KimiLinearForCausalLM",
         {**_KIMI, "layer_types": [LINEAR, FULL, LINEAR, LINEAR, FULL]},
-        converted=False,
         gguf=(
             "kimi-linear",
             {
