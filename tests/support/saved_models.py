@@ -5,6 +5,8 @@ config.json and tensors have the names and the spellings of the installed versio
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,9 @@ import torch
 import transformers
 from model_configs import SIZES, Saved
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from torch.overrides import TorchFunctionMode
 
-__all__ = ["logits_of", "made_to_count", "save", "scores_of", "write"]
+__all__ = ["in_float64", "logits_of", "made_to_count", "save", "scores_of", "write"]
 
 
 def config_of(saved: Saved) -> Any:
@@ -96,3 +99,31 @@ def logits_of(model: Any, tokens: list[int]) -> Any:
 def scores_of(model: Any, texts: list[list[int]]) -> Any:
     """A cross-encoder's, float32 [texts]."""
     return torch.cat([model(torch.tensor([tokens])).logits[0] for tokens in texts]).numpy()
+
+
+class _Float64(TorchFunctionMode):
+    """Runs in float64 what classes ask for in float32, such as norms."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: object, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        def wider(value: Any) -> Any:
+            return torch.float64 if value is torch.float32 else value
+
+        func = torch.Tensor.double if func is torch.Tensor.float else func
+        named = {key: wider(value) for key, value in (kwargs or {}).items()}
+        return func(*map(wider, args), **named)
+
+
+@contextmanager
+def in_float64(model: Any) -> Iterator[None]:
+    """Within it a model, whose weights it widens, computes in float64 throughout."""
+    model.double()
+    if hasattr(model, "set_experts_implementation"):
+        model.set_experts_implementation("eager")  # others have no float64
+    torch.set_default_dtype(torch.float64)
+    try:
+        with _Float64():
+            yield
+    finally:
+        torch.set_default_dtype(torch.float32)
