@@ -74,12 +74,10 @@ class Predictor:
         }
 
     def _request(self, given: Any) -> Request:
-        make, options = self._llm.requests.make, self._options
-        if not self._chat:
-            return make(str(given), options)
-        prompt = self._llm.renderer.prepare(list(given))
-        images: dict[str, Any] = {"images": prompt.images} if prompt.images else {}
-        return make(prompt.tokens, options, **images)
+        requests = self._llm.requests
+        if self._chat:
+            return requests.make_chat(list(given), self._options)
+        return requests.make(str(given), self._options)
 
 
 def build_app(
