@@ -5,13 +5,15 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from sterna.chat.reasoning import CLOSE
 from sterna.one_at_a_time import OneAtATime
 
 __all__ = [
+    "AnswerParser",
     "Completion",
+    "Delta",
     "Piece",
     "Stats",
     "Stream",
@@ -85,8 +87,48 @@ class Stats:
         return (self.n_generated - 1) / self.decode_s if self.n_generated > 1 else 0.0
 
 
-def _plain(text: str) -> dict[str, Any]:
-    return {"role": "assistant", "content": text}
+@dataclass(frozen=True)
+class Delta:
+    """A piece of a parsed answer.
+
+    Attributes:
+        kind: "content", "reasoning_content" or "tool_calls".
+        text: what to append; for a tool call, to its arguments.
+        index: the number of the tool call.
+        id, name: those of the tool call; only its first delta has them.
+    """
+
+    kind: str
+    text: str
+    index: int = 0
+    id: str = ""
+    name: str = ""
+
+
+class AnswerParser(Protocol):
+    """Parses the text of one answer, in pieces (`feed`, then `end`) or whole (`message`)."""
+
+    def feed(self, text: str) -> list[Delta]:
+        """Add text; return all deltas that are certain by now."""
+
+    def end(self) -> list[Delta]:
+        """Return the remaining deltas at the end of the text."""
+
+    def message(self, text: str) -> dict[str, Any]:
+        """Parse a whole answer into a message of OpenAI's chat."""
+
+
+class _PlainParser:
+    """Takes all text as content."""
+
+    def feed(self, text: str) -> list[Delta]:
+        return [Delta("content", text)]
+
+    def end(self) -> list[Delta]:
+        return []
+
+    def message(self, text: str) -> dict[str, Any]:
+        return {"role": "assistant", "content": text}
 
 
 @dataclass
@@ -100,7 +142,7 @@ class Completion:
         logprobs: One per token, if requested.
         stats: Counts and times.
         stop_string: The stop string that ended it, if one did.
-        parse: Parses the text into a message of OpenAI's chat, as the model's family writes it.
+        parser: Makes a parser of the text, as the model's family writes it.
     """
 
     text: str = ""
@@ -109,7 +151,7 @@ class Completion:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     stats: Stats = field(default_factory=Stats)
     stop_string: str | None = None
-    parse: Callable[[str], dict[str, Any]] = field(default=_plain, repr=False, compare=False)
+    parser: Callable[[], AnswerParser] = field(default=_PlainParser, repr=False, compare=False)
     _parsed: tuple[str, dict[str, Any]] | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -144,12 +186,12 @@ class Completion:
     def __getstate__(self) -> dict[str, Any]:
         """A pickle has the parsed message instead of what parses it."""
         self._message()
-        return {**self.__dict__, "parse": _plain}
+        return {**self.__dict__, "parser": _PlainParser}
 
     def _message(self) -> dict[str, Any]:
         """Return the parsed text, which is parsed once, since ids of calls are random."""
         if self._parsed is None or self._parsed[0] != self.text:
-            self._parsed = self.text, self.parse(self.text)
+            self._parsed = self.text, self.parser().message(self.text)
         return self._parsed[1]
 
     @property

@@ -25,6 +25,7 @@ from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 from sterna import LLM, Conversation
+from sterna.chat import ChatTemplate
 from sterna.cli import chat_session, main
 from sterna.cli.chat import unquoted
 from sterna.cli.chat_input import Commands, MessageReader, history_path, open_history
@@ -227,6 +228,27 @@ def test_sampling_where_nobody_says_how(folder: Path, capfd: pytest.CaptureFixtu
             talk.take(text)
     assert again.conversation.messages == first.conversation.messages
     assert other.conversation.messages != first.conversation.messages
+
+
+def test_reasoning_is_told_apart(capfd: pytest.CaptureFixture[str]) -> None:
+    """On stderr, before the answer; also without one, since max_tokens cut it off."""
+    llm = LLM("nano", threads=1)
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}<think>\n{# </think> #}"
+    llm.renderer.template = ChatTemplate.from_source(template, {})
+    for most in (3, 30):
+        asked: Any = {
+            "max_tokens": most,
+            "ignore_eos": True,
+            "reasoning_budget": 5,
+            "temperature": 0,
+        }
+        done = Conversation(llm).ask("def f(x):", **asked)
+        assert done.reasoning
+        assert bool(done.content) == (most == 30)
+        session(llm, **asked).take("def f(x):")
+        said = capfd.readouterr()
+        assert said.out == f"{done.content}\n"
+        assert done.reasoning.strip() in said.err
 
 
 def test_a_full_context_is_told(capfd: pytest.CaptureFixture[str]) -> None:

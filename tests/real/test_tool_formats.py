@@ -133,7 +133,7 @@ def test_python_and_the_server_read_an_answer_alike(
         return make(tokens[:1], {}, None)  # the prompt may be longer than nano's context
 
     monkeypatch.setattr(llm.requests, "make", checked)
-    parse = llm.requests.make_chat([USER], {"tools": tools}).completion.parse
+    parser = llm.requests.make_chat([USER], {"tools": tools}).completion.parser
     call = rendered(source, CALLS["one"], tools)
     marks = source.reasoning_marks
     state = source.reasoning_state(llm.chat_prompt([USER], tools=tools))
@@ -142,8 +142,8 @@ def test_python_and_the_server_read_an_answer_alike(
         if marks and not format_of(source).messages and state is not ReasoningState.CLOSED:
             opens = marks.opens if state is ReasoningState.FREE else ""
             text = f"{opens}As so.{marks.closes}{text}"
-        done, said = Completion(text=text, parse=parse), chat.parser().message(text)
-        assert same_but_ids(said) == same_but_ids({**done.message, **parse(text)})
+        done, said = Completion(text=text, parser=parser), chat.parser().message(text)
+        assert same_but_ids(said) == same_but_ids({**done.message, **parser().message(text)})
         assert done.content == (said["content"] or "")
         assert done.reasoning == said.get("reasoning_content", "")
         assert done.tool_calls == pickle.loads(pickle.dumps(done)).tool_calls

@@ -128,7 +128,7 @@ def test_a_forced_call_keeps_to_its_schema(llm: LLM, name: str, strict: bool | N
         done = llm.generate(
             prompt, constraint=constraint, seed=seed, temperature=1.0, max_tokens=200
         )
-        (call,) = answers.message(done.text)["tool_calls"]
+        (call,) = answers.parser().message(done.text)["tool_calls"]
         assert done.finish_reason == "length" or judge.is_valid(
             json.loads(call["function"]["arguments"])
         )

@@ -21,6 +21,7 @@ from sterna.files.reading import read_file, require_regular
 from sterna.files.writing import replacing
 from sterna.images import load_image
 from sterna.llm.conversation import Conversation
+from sterna.outputs import Delta
 from sterna.sampling_params import SamplingParams
 
 __all__ = ["Session"]
@@ -54,12 +55,13 @@ class Session:
         self.retries: int = 0
         self._images: list[str] = []  # of the next message
         self._seed = SamplingParams.fresh_seed()
+        self._reasoned = False  # whether reasoning was the last that was printed
 
-    def note(self, text: str) -> None:
+    def note(self, text: str, newline: bool = True) -> None:
         """Print a notice, dimmed on a terminal with colours."""
         plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
         text = text.translate(VISIBLE) if sys.stderr.isatty() else text
-        click.echo(text if plain else click.style(text, dim=True), err=True)
+        click.echo(text if plain else click.style(text, dim=True), nl=newline, err=True)
 
     def greet(self) -> None:
         """Print the first line: the model, and how to get help."""
@@ -114,18 +116,32 @@ class Session:
                 f"context full: forgot the oldest {self.conversation.dropped} exchange(s); "
                 "/reset starts anew"
             )
-        stopped = False
+        stopped, parser = False, self.conversation.last.parser()
+        self._reasoned = False
         try:
             for piece in pieces:
-                self._write(piece.text)
+                self._show(parser.feed(piece.text))
         except KeyboardInterrupt:
             if not self.interactive:
                 raise
             stopped = True
         finally:
             pieces.close()
+            self._show(parser.end())
             self._write("\n")
         self._explain(stopped)
+
+    def _show(self, deltas: list[Delta]) -> None:
+        """Print parts of an answer: content to stdout, reasoning to stderr as a notice."""
+        for delta in deltas:
+            if delta.kind == "reasoning_content":
+                self._reasoned = True
+                self.note(delta.text, newline=False)
+                continue
+            if self._reasoned:
+                self.note("\n")
+                self._reasoned = False
+            self._write(delta.text)
 
     def _write(self, text: str) -> None:
         visible = text.translate(VISIBLE) if sys.stdout.isatty() else text

@@ -49,10 +49,6 @@ class AnswerFormat:
             self.template.reasoning_marks if self.template else None,
         )  # fmt: skip
 
-    def message(self, text: str) -> dict[str, Any]:
-        """Parse a whole answer into a chat message."""
-        return self.parser().message(text)
-
     def visible(self, tokenizer: Tokenizer) -> frozenset[int]:
         """Return the special tokens that must reach the parser."""
         if self.template is None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sterna.llm.output_parser import Delta, OutputParser
+from sterna.llm.output_parser import OutputParser
 from sterna.llm.tool_call_formats.base import ToolCallFormat
+from sterna.outputs import Delta
 
 __all__ = ["MessagesParser"]
 

@@ -4,43 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sterna.chat.reasoning import ReasoningMarks
+from sterna.outputs import Delta
 
 if TYPE_CHECKING:
     from sterna.llm.tool_call_formats.base import ToolCallFormat, ToolCallParser, ToolCallPart
 
-__all__ = ["Delta", "OutputParser", "parsed"]
-
-
-@dataclass(frozen=True)
-class Delta:
-    """A piece of the answer.
-
-    Attributes:
-        kind: "content", "reasoning_content" or "tool_calls".
-        text: what to append; for a tool call, to its arguments.
-        index: the number of the tool call.
-        id, name: those of the tool call; only its first delta has them.
-    """
-
-    kind: str
-    text: str
-    index: int = 0
-    id: str = ""
-    name: str = ""
-
-    def chat_delta(self) -> dict[str, Any]:
-        """Return the `delta` of a chat completion chunk."""
-        if self.kind != "tool_calls":
-            return {self.kind: self.text}
-        call: dict[str, Any] = {"index": self.index, "function": {"arguments": self.text}}
-        if self.id:
-            call |= {"id": self.id, "type": "function"}
-            call["function"] = {"name": self.name, "arguments": self.text}
-        return {"tool_calls": [call]}
+__all__ = ["OutputParser"]
 
 
 class OutputParser:
@@ -189,11 +161,6 @@ class OutputParser:
             id = part.id or f"call_{os.urandom(12).hex()}"
             found.append(Delta("tool_calls", "", self._count, id, part.text))
             self._count += 1
-
-
-def parsed(text: str) -> dict[str, Any]:
-    """Parse a whole answer of no known family into a chat message."""
-    return OutputParser().message(text)
 
 
 def _overlap(text: str, mark: str) -> int:

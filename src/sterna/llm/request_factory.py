@@ -33,7 +33,7 @@ from sterna.llm.adapters import Adapters
 from sterna.llm.chat_renderer import ChatRenderer
 from sterna.llm.generation_config import GenerationDefaults
 from sterna.llm.options import checked_options, split_template_options
-from sterna.llm.output_parser import parsed
+from sterna.llm.output_parser import OutputParser
 from sterna.llm.prompt_encoder import PromptEncoder
 from sterna.sampling_params import MAX_LOGPROBS, SamplingParams
 from sterna.tokenizer import Tokenizer
@@ -140,7 +140,7 @@ class RequestFactory:
             "visible": answers.visible(self._tokenizer), **request_args,
         }  # fmt: skip
         request = self.make(prompt.tokens, others, params, chat=True, **given)
-        request.completion.parse = answers.message
+        request.completion.parser = answers.parser
         return request
 
     def _answer_format(
@@ -200,7 +200,7 @@ class RequestFactory:
             ),
             **request_args,
         )  # fmt: skip
-        request.completion.parse = parsed
+        request.completion.parser = OutputParser
         return request
 
     def _images(self, tokens: list[int], images: Sequence[PromptImage]) -> PromptImages | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.llm.output_parser import Delta
+from sterna.outputs import Delta
 from sterna.server.sse import event
 
 __all__ = ["BlockStream"]

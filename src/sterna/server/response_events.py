@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from sterna.llm.output_parser import Delta, OutputParser
+from sterna.llm.output_parser import OutputParser
+from sterna.outputs import Delta
 from sterna.server.active_request import ActiveRequest
 from sterna.server.errors import ApiError
 from sterna.server.sse import event

@@ -10,7 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sterna.llm import LLM
-from sterna.llm.output_parser import Delta, OutputParser
+from sterna.llm.output_parser import OutputParser
+from sterna.outputs import Delta
 from sterna.server.active_request import ActiveRequest
 from sterna.server.builtin_tools import client_tools
 from sterna.server.chat_generation import ChatGeneration
@@ -246,18 +247,29 @@ class ChatResponder:
             if self.body.return_token_ids:
                 of_token["token_ids"] = [piece.token]
             for delta in deltas or ([Delta("content", "")] if of_token else []):
-                yield chunk(i, delta.chat_delta(), **of_token)
+                yield chunk(i, _chat_delta(delta), **of_token)
                 of_token = {}  # only once per token
         *before, last = enumerate(self.active.completions)
         for i, done in (*before, last):
             for delta in parsers[i].end():
-                yield chunk(i, delta.chat_delta())
+                yield chunk(i, _chat_delta(delta))
             if i == last[0]:
                 head["receipt"] = self.active.receipt()
             yield chunk(i, {}, "tool_calls" if parsers[i].has_tool_calls else done.finish_reason)
         if wants_usage:
             yield event({**head, "choices": [], "usage": self.active.usage()})
         yield DONE
+
+
+def _chat_delta(delta: Delta) -> dict[str, Any]:
+    """Make the `delta` of a chunk."""
+    if delta.kind != "tool_calls":
+        return {delta.kind: delta.text}
+    call: dict[str, Any] = {"index": delta.index, "function": {"arguments": delta.text}}
+    if delta.id:
+        call |= {"id": delta.id, "type": "function"}
+        call["function"] = {"name": delta.name, "arguments": delta.text}
+    return {"tool_calls": [call]}
 
 
 def _opening(i: int) -> dict[str, Any]:
