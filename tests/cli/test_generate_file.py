@@ -50,6 +50,23 @@ def test_rows_in_order(tmp_path: Path) -> None:
     assert rows(result.output) == expected()
 
 
+def test_rows_of_conversations_have_their_parts(tmp_path: Path) -> None:
+    """Reasoning, content and calls, as `Completion` has them."""
+    template = tmp_path / "template.jinja"
+    template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}<think>\n{# </think> #}")
+    asked = {"max_tokens": 30, "ignore_eos": True, "reasoning_budget": 5, "temperature": 0}
+    messages = [{"role": "user", "content": "def f(x):"}]
+    file = written(tmp_path / "in.jsonl", {"messages": messages, **asked})
+    result = command("generate", "--file", file, "--chat-template", str(template), *OPTIONS)
+    done = LLM("nano", threads=1, chat_template=str(template)).chat(messages, **asked)
+    (row,) = rows(result.output)
+    assert done.reasoning
+    assert (row["text"], row["content"], row["reasoning"]) == (
+        done.text, done.content, done.reasoning,
+    )  # fmt: skip
+    assert "tool_calls" not in row
+
+
 @pytest.mark.parametrize("cut", [0, 1, 25, -3])
 def test_a_run_that_was_cut_goes_on(tmp_path: Path, cut: int) -> None:
     """Whole rows stay, half of one goes, and the file is that of a run in one."""

@@ -29,9 +29,9 @@ def generate_file(llm: LLM, path: Path, output: Path | None, options: dict[str, 
 
     Lines: {"prompt": a text or token ids} or {"messages": [...]}, options of `LLM.generate`, which
     override the given ones, and "id", which is copied to the row. Rows: index, id, text,
-    finish_reason,
-    prompt_tokens and generated_tokens, or index, id and error. output: rows of an interrupted run
-    stay, and new ones follow; None: stdout. RequestError at the end if lines had errors.
+    finish_reason, prompt_tokens and generated_tokens, or index, id and error; where the text has
+    reasoning or tool calls, also content, reasoning and tool_calls. output: rows of an interrupted
+    run stay, and new ones follow; None: stdout. RequestError at the end if lines had errors.
     """
     lines = [line for line in bytes(read_file(path, MAX_BYTES)).splitlines() if line.strip()]
     failed = 0
@@ -134,8 +134,11 @@ def _row(request: Request) -> dict[str, Any]:
     if request.error is not None:
         return {"error": str(request.error)}
     done = request.completion
+    parts = {"content": done.content, "reasoning": done.reasoning, "tool_calls": done.tool_calls}
+    parsed = parts if done.reasoning or done.tool_calls else {}
     return {
         "text": done.text,
+        **{name: part for name, part in parsed.items() if part},
         "finish_reason": done.finish_reason,
         "prompt_tokens": done.stats.n_prompt,
         "generated_tokens": done.stats.n_generated,
