@@ -211,7 +211,7 @@ def test_a_format_of_messages_is_held(server: ServerProcess) -> None:
     schema = {"type": "object", "properties": {"a": {"enum": ["b"]}}, "required": ["a"],
               "additionalProperties": False}  # fmt: skip
     form = {"format": {"type": "json_schema", "schema": schema}, "effort": "low"}
-    body = {"messages": SAID, "max_tokens": 30, "model": "nano"}
+    body = {"messages": SAID, "max_tokens": 30, "model": "nano", "temperature": 0}
     text = server.post("/v1/messages", **body, output_config=form).json()["content"][0]["text"]
     assert json.loads(text) == {"a": "b"}
 
