@@ -83,18 +83,20 @@ inline void make_lines(const int8_t* x, uint8_t* out) {
                                              int64_t k0, int64_t k1, uint8_t* out) {
     for (; k0 < k1; k0 += kJointBlock)
         for (int n = 0; n < count; n += kFour, out += kBlockLines) {
-            uint8_t* to = out;
-            for (int64_t k = k0; k < least(k1, k0 + kJointBlock); k += kJointGroup) {
-                for (int i = 0; i < kFour; ++i) {
-                    const int8_t* x = a.xq + (n0 + n + i) * a.ldx + k;
-                    int8_t part[kJointGroup] = {};
-                    if (n + i >= count || k + kJointGroup > a.K) {
-                        for (int64_t j = 0; n + i < count && j < a.K - k; ++j) part[j] = x[j];
-                        x = part;
+            const int64_t end = least(k1, k0 + kJointBlock);
+            for (int i = 0; i < kFour; ++i) {
+                const int8_t* const x = a.xq + (n0 + n + i) * a.ldx;
+                for (int64_t k = k0; k < end; k += kLine) prefetch(x + kFour * a.ldx + k);
+                uint8_t* to = out + i * kLine;
+                for (int64_t k = k0; k < end; k += kJointGroup, to += kSteps * kStepLines) {
+                    if (n + i < count && k + kJointGroup <= a.K) {
+                        make_lines(x + k, to);
+                        continue;
                     }
-                    make_lines(x, to + i * kLine);
+                    int8_t part[kJointGroup] = {};
+                    for (int64_t j = 0; n + i < count && j < a.K - k; ++j) part[j] = x[k + j];
+                    make_lines(part, to);
                 }
-                to += kSteps * kStepLines;
             }
         }
 }
@@ -193,24 +195,40 @@ struct JointPart {
             for (int64_t k = k0; k < k1; k += kJointBlock) {
                 const int64_t groups = decode(tile + i, here, k, panel);
                 const bool last = k + kJointBlock >= k1;
-                ask_for_block(last ? tile + i + kTilesOfPanels<F> : tile + i,
-                              last ? k0 : k + kJointBlock);
-                for (int64_t p = 0; p < least(kJointPanels<F>, panels() - first); ++p)
-                    for (int four = 0; four < fours(); ++four)
-                        add_joint<VI>(panel + p * kJointPanel, line + four * kBlockLines, groups,
-                                      sums(first + p, four));
+                const NextBlock next(*this, last ? tile + i + kTilesOfPanels<F> : tile + i,
+                                     last ? k0 : k + kJointBlock);
+                const int blocks =
+                    static_cast<int>(least(kJointPanels<F>, panels() - first)) * fours();
+                for (int at = 0; at < blocks; ++at) {
+                    const int p = at / fours(), four = at % fours();
+                    next.ask(at, blocks);
+                    add_joint<VI>(panel + p * kJointPanel, line + four * kBlockLines, groups,
+                                  sums(first + p, four));
+                }
                 line += fours() * kBlockLines;
             }
         }
     }
-    // Asks for the block of a few tiles that is decoded next, while this one is multiplied.
-    void ask_for_block(int64_t from, int64_t k) const {
-        const int64_t end = bytes_before<F>(a.K, least(a.K, k + kJointBlock));
-        const int64_t behind = least(tile + tiles, from + kTilesOfPanels<F>);
-        for (; from < behind; ++from)
-            for (int64_t at = bytes_before<F>(a.K, k); at < end; at += kLine)
-                prefetch_l2(a.codes + from * a.tile_bytes + at);
-    }
+    // The codes that are decoded next. They are asked for in parts, between the products of this block: all at once they
+    // would take a core's buffers for misses, and it would wait.
+    struct NextBlock {
+        const uint8_t* codes;
+        int64_t lines, tiles, stride;
+
+        NextBlock(const JointPart& part, int64_t from, int64_t k)
+            : codes(part.a.codes + from * part.a.tile_bytes + bytes_before<F>(part.a.K, k)),
+              tiles(least(part.tile + part.tiles - from, kTilesOfPanels<F>)),
+              stride(part.a.tile_bytes) {
+            const int64_t end = least(part.a.K, k + kJointBlock);
+            const int64_t bytes = bytes_before<F>(part.a.K, end) - bytes_before<F>(part.a.K, k);
+            lines = (bytes + kLine - 1) / kLine;
+        }
+        void ask(int part, int parts) const {
+            for (int64_t t = 0; t < tiles; ++t)
+                for (int64_t i = lines * part / parts; i < lines * (part + 1) / parts; ++i)
+                    prefetch_l2(codes + t * stride + i * kLine);
+        }
+    };
     // Decodes a block of a few tiles; returns its groups. What is no code meets x that are 0.
     int64_t decode(int64_t from, int here, int64_t k, uint8_t* panel) const {
         const int64_t kc = least(kJointBlock, a.K - k);
