@@ -52,6 +52,9 @@ class AttentionPlan {
     // Whether each query sees its whole sequence, as an encoder's does, and not only the positions up to its own. The same in
     // all layers of these heads.
     std::optional<bool> bidirectional{};
+    // Whether tokens of images see the positions up to their own alone, although they see each other elsewhere. The same in
+    // all layers of these heads.
+    std::optional<bool> causal{};
     bool chunks_only = false;  // no unit has more than one chunk, so that units take about as long
 
     // The position after the last one that token n of the batch sees. window: of a layer; so many positions a bidirectional
@@ -59,6 +62,7 @@ class AttentionPlan {
     int32_t limit(const Batch& batch, const BatchRows& rows, int64_t n,
                   int32_t window = kNoWindow) const {
         const auto i = static_cast<size_t>(n);
+        if (causal.value_or(false)) return rows.position_of[i] + 1;
         if (!bidirectional.value_or(false)) return rows.limit_of[i];
         const int64_t end = batch.sequences[static_cast<size_t>(rows.sequence_of[i])].end();
         return static_cast<int32_t>(std::min(end, int64_t{rows.position_of[i]} + window));

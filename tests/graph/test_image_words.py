@@ -20,10 +20,10 @@ TOKENS = np.random.default_rng(5).integers(0, VOCAB, 300).astype(np.int32)
 IMAGES = ((10, 40), (250, 290))
 
 
-def program(how: Attention, deep: bool = False) -> _native.Program:
+def program(how: Attention, deep: bool = False, image_token: int = -1) -> _native.Program:
     """Rows [q | k | v] of tokens (and features of a layer) -> attention -> logits that are it."""
     g = GraphBuilder(Heads(HEADS, KV_HEADS, DIM))
-    x = g.embed(ops.pack(TABLE, format="f32"))
+    x = g.embed(ops.pack(TABLE, format="f32"), image_token=image_token)
     x = g.features(x, TABLE.shape[1], "features") if deep else x
     x = g.attention(x, 0, how)
     identity = ops.pack(np.eye(VOCAB, Q, dtype=np.float32), format="f32")
@@ -33,12 +33,14 @@ def program(how: Attention, deep: bool = False) -> _native.Program:
 
 def run(
     how: Attention, images: Any, tokens: np.ndarray = TOKENS, isa: str = "scalar",
-    deep: bool = False, kv: str = "f32",
+    deep: bool = False, kv: str = "f32", image_token: int = -1,
 ) -> np.ndarray:  # fmt: skip
     """What attention makes, float32 [tokens, q]."""
     cache = _native.KvCache([(KV_HEADS, DIM)], 5, kv)
     span = (0, len(tokens), len(tokens), np.arange(5, dtype=np.int32))
-    return program(how, deep).run(cache, tokens, [span], isa, 2, images=images)[0][:, :Q]
+    return program(how, deep, image_token).run(cache, tokens, [span], isa, 2, images=images)[0][
+        :, :Q
+    ]
 
 
 def test_features_are_rows() -> None:
@@ -50,6 +52,26 @@ def test_features_are_rows() -> None:
     assert_same_bits(run(Attention(None), (rows, [], None), placed), expected)
     halves = np.concatenate([rows / 2, rows / 2], axis=1)
     assert_same_bits(run(Attention(None), (halves, [], None), placed, deep=True), expected)
+
+
+def test_a_token_stands_where_images_do() -> None:
+    """In a table that has nothing for features; other columns of theirs are added as always."""
+    placed, same = TOKENS.copy(), TOKENS.copy()
+    placed[10:40], same[10:40] = -1 - np.arange(30), 7
+    rows = np.random.default_rng(0).standard_normal((30, 2 * TABLE.shape[1])).astype(np.float32)
+    rows[:, TABLE.shape[1] :] = 0
+    got = run(Attention(None), (rows, [], None), placed, deep=True, image_token=7)
+    assert_same_bits(got, run(Attention(None), None, same))
+
+
+def test_images_that_do_not_see_themselves() -> None:
+    """In layers that are causal, a position sees those up to its own."""
+    together = [(0, begin, end) for begin, end in IMAGES]
+    got = run(Attention(None, causal=True), (None, together, None))
+    assert_same_bits(got, run(Attention(None), None))
+    assert not np.array_equal(got, run(Attention(None), (None, together, None)))
+    with pytest.raises(ValueError, match="must not be bidirectional"):
+        program(Attention(None, causal=True, bidirectional=True))
 
 
 @pytest.mark.parametrize("window", [None, 25])

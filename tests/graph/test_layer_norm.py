@@ -38,7 +38,7 @@ def test_activations(name: str) -> None:
 
 
 def test_clip() -> None:
-    check(lambda g, x: g.activation(x, "clip", "act", (2.5,)), np.clip(TABLE, -2.5, 2.5))
+    check(lambda g, x: g.activation(x, "clip", "act", (-2.5, 1.5)), np.clip(TABLE, -2.5, 1.5))
 
 
 def test_xielu() -> None:
@@ -52,7 +52,13 @@ def test_xielu() -> None:
 
 @pytest.mark.parametrize(
     ("name", "parameters"),
-    [("clip", ()), ("clip", (0.0,)), ("xielu", (1.0,)), ("silu", (1.0,)), ("clip", (np.inf,))],
+    [
+        ("clip", ()),
+        ("clip", (1.0, 0.0)),
+        ("xielu", (1.0,)),
+        ("silu", (1.0,)),
+        ("clip", (0.0, np.inf)),
+    ],
 )
 def test_wrong_parameters_are_refused(name: str, parameters: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match=r"act \(activation\): parameters: must"):

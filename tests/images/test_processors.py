@@ -112,6 +112,8 @@ def test_tokens_from_config(tmp_path: Path) -> None:
         ("gemma3", "image_mean", [0.5, 0.5]),
         ("gemma3", "rescale_factor", -1),
         ("gemma3", "do_resize", False),
+        ("gemma4", "pooling_kernel_size", 0),
+        ("gemma4", "max_soft_tokens", "many"),
         ("llava", "do_center_crop", 3),
         ("llava", "crop_size", {"height": True, "width": 1}),
         ("smolvlm", "max_image_size", {"longest_edge": 1.5}),
@@ -153,7 +155,7 @@ def test_extreme_ratios_are_refused(name: str, size: tuple[int, int], tmp_path: 
 
 def test_an_extreme_ratio_of_a_fixed_size(tmp_path: Path) -> None:
     """What fits any ratio into its size takes it, as transformers does."""
-    for name in ("gemma3", "smolvlm", "llava_next"):
+    for name in ("gemma3", "gemma4", "smolvlm", "llava_next"):
         family = FAMILIES[name]
         check(family, family.write(tmp_path / name), noise(1, 65535))
 

@@ -14,10 +14,11 @@ from PIL import Image
 
 _QWEN = {"patch_size": 16, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 
-#: Models as published: Gemma 3, LLaVA 1.5 and 1.6, SmolVLM 2 and Idefics 3, Qwen2-VL, Qwen3-VL,
-#: Pixtral, Mistral 3.
+#: Models as published: Gemma 3 and 4, LLaVA 1.5 and 1.6, SmolVLM 2 and Idefics 3, Qwen2-VL,
+#: Qwen3-VL, Pixtral, Mistral 3.
 PUBLISHED = {
     "gemma3": ({"size": {"height": 896, "width": 896}}, {"image_seq_length": 4}),
+    "gemma4": ({}, {}),
     "llava": (
         {"size": {"shortest_edge": 336}, "crop_size": {"height": 336, "width": 336}},
         FAMILIES["llava"].processor,

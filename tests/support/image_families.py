@@ -62,6 +62,10 @@ class ImageFamily:
         if self.model in ("smolvlm", "idefics3"):
             pixels = pixels[0]
             grid = [1, inputs["rows"][0][0], inputs["cols"][0][0]]
+        elif self.model == "gemma4":
+            places = inputs["image_position_ids"][0]
+            pixels = pixels[0][places[:, 0] >= 0]
+            grid = [1, places[:, 1].max() + 1, places[:, 0].max() + 1]
         elif self.model == "llava_next":
             pixels = pixels[0]
             grid = self._without_padding(image.height, image.width)
@@ -96,6 +100,7 @@ def _gemma3(tokens: int) -> dict[str, Any]:
     return {"full_image_sequence": f"\n\n<start_of_image>{soft}<end_of_image>\n\n"}
 
 
+_GEMMA4 = {"image_token": "<|image|>", "boi_token": "<|image>", "eoi_token": "<image|>"}
 _TILE_TOKENS = {
     "fake_image_token": "<fake_token_around_image>",
     "image_token": "<image>",
@@ -108,6 +113,10 @@ FAMILIES: dict[str, ImageFamily] = {
     "gemma3": ImageFamily(
         "gemma3", "Gemma3ImageProcessorPil", {"size": {"height": 112, "width": 112}},
         {"image_seq_length": 4}, ("gemma3", "Gemma3Processor"), _gemma3(4),
+    ),
+    "gemma4": ImageFamily(
+        "gemma4", "Gemma4ImageProcessorPil", {"max_soft_tokens": 70, "patch_size": 8}, {},
+        ("gemma4", "Gemma4Processor"), _GEMMA4,
     ),
     "llava": ImageFamily(
         "clip", "CLIPImageProcessorPil",

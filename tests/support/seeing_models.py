@@ -14,6 +14,7 @@ import saved_models
 import torch
 import transformers
 from model_configs import MODELS, SIZES
+from model_configs.common import GEMMA4
 from transformers.image_processing_utils import select_best_resolution
 from transformers.models.llava_next.modeling_llava_next import unpad_image
 
@@ -109,8 +110,19 @@ def write(folder: Path, seeing: Seeing) -> Any:
     text = {**SIZES, **seeing.text}
     config = kind.config_class(text_config=text, vision_config=seeing.vision, **seeing.outer)
     model = saved_models.made_to_count(kind, config, seed=0)
+    _fill(model)
     saved_models.save(folder, model)
     return model
+
+
+@torch.no_grad()
+def _fill(model: Any) -> None:
+    """Values for Gemma 4's limits of linear layers, and its norm of tokens."""
+    for name, tensor in model.named_buffers():
+        if name.endswith(("put_min", "put_max")):
+            tensor.uniform_(0.5, 2.5).mul_(-1 if name.endswith("min") else 1)
+        elif name.endswith(("std_bias", "std_scale")):
+            tensor.normal_().add_(1)
 
 
 def _tile(edge: int, tokens: int) -> Callable[[np.random.Generator], Image]:
@@ -161,6 +173,26 @@ def _patches(merge: int) -> Callable[[np.random.Generator], Image]:
         return Image(pixels, (1, height, width), height * width // merge**2)
 
     return make
+
+
+def _placed_patches(rng: np.random.Generator) -> Image:
+    """Images of several sizes, in patches of levels between 0 and 1."""
+    height, width = (int(n) * 2 for n in rng.integers(1, 6, 2))
+    pixels = rng.random((height * width, 3 * 4 * 4)).astype(np.float32)
+    return Image(pixels, (1, height, width), height * width // 4)
+
+
+def _with_places(images: list[Image]) -> dict[str, Any]:
+    """Patches with columns and lines, filled up with -1."""
+    most = max(len(image.pixels) for image in images) + 4
+    pixels = np.zeros((len(images), most, images[0].pixels.shape[1]), np.float32)
+    places = np.full((len(images), most, 2), -1)
+    for i, image in enumerate(images):
+        assert image.grid is not None
+        pixels[i, : len(image.pixels)] = image.pixels
+        lines, columns = np.divmod(np.arange(len(image.pixels)), image.grid[2])
+        places[i, : len(image.pixels)] = np.stack([columns, lines], axis=1)
+    return {"pixel_values": torch.tensor(pixels), "image_position_ids": torch.tensor(places)}
 
 
 def _grids(images: list[Image]) -> dict[str, Any]:
@@ -217,6 +249,11 @@ _QWEN_VIT = {
 _QWEN3_VL = {
     "rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 3, 1],
     "mrope_interleaved": True,
+}  # fmt: skip
+_GEMMA4 = {
+    "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 3,
+    "num_key_value_heads": 3, "head_dim": 16, "patch_size": 4, "pooling_kernel_size": 2,
+    "position_embedding_size": 16,
 }  # fmt: skip
 SEEING: dict[str, Seeing] = {
     "gemma3": Seeing(
@@ -303,6 +340,29 @@ SEEING: dict[str, Seeing] = {
         {"image_token_index": 270, "image_grid_pinpoints": _GRIDS},
         _grid,
         _filled,
+    ),
+    "gemma4": Seeing(
+        "Gemma4ForConditionalGeneration",
+        {**GEMMA4, "pad_token_id": 3},
+        {**_GEMMA4, "use_clipped_linears": True, "rms_norm_eps": 1e-2},
+        {"image_token_id": 270, "audio_config": None},
+        _placed_patches,
+        _with_places,
+        modalities=True,
+    ),
+    "gemma4-together": Seeing(
+        "Gemma4ForConditionalGeneration",
+        {
+            **GEMMA4,
+            "hidden_size_per_layer_input": 0,
+            "pad_token_id": 0,
+            "use_bidirectional_attention": "vision",
+        },
+        {**_GEMMA4, "num_key_value_heads": 1, "standardize": True},
+        {"image_token_id": 270, "audio_config": None},
+        _placed_patches,
+        _with_places,
+        modalities=True,
     ),
     "llava-siglip": Seeing(
         "LlavaForConditionalGeneration",

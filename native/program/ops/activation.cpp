@@ -34,12 +34,13 @@ class ActivationOp final : public RowOp {
             simple_ != Simple::kNone || quick_ || (glu_ != Glu::kNone && glu_ != Glu::kClamped),
             "activation",
             "must be relu, relu2, silu, gelu, gelu_pytorch_tanh, quick_gelu, tanh, clip or xielu");
-        const size_t count = simple_ == Simple::kClip ? 1 : simple_ == Simple::kXielu ? 4 : 0;
+        const size_t count = simple_ == Simple::kClip ? 2 : simple_ == Simple::kXielu ? 4 : 0;
         f.require(
             parameters_.size() == count && std::all_of(parameters_.begin(), parameters_.end(),
                                                        [](float p) { return std::isfinite(p); }),
-            "parameters", "must be the limit of clip, the four of xielu, else none");
-        f.require(simple_ != Simple::kClip || parameters_[0] > 0, "parameters", "must be positive");
+            "parameters", "must be the limits of clip, the four of xielu, else none");
+        f.require(simple_ != Simple::kClip || parameters_[0] <= parameters_[1], "parameters",
+                  "must ascend");
         f.require(x_.width == output_.width, "output", "must have the width of x");
         f.require(!x_.chosen && !output_.chosen, "x", "must have rows of tokens");
     }
@@ -90,11 +91,11 @@ class ActivationOp final : public RowOp {
                                  : Simple::kNone;
     }
     void clip(Step& step, const float* x, float* y) const {
-        const float limit = parameters_[0];
+        const float least = parameters_[0], most = parameters_[1];
         bool finite = true;
         for (int64_t i = 0; i < x_.width; ++i) {
             finite = std::isfinite(x[i]) && finite;
-            y[i] = std::clamp(x[i], -limit, limit);
+            y[i] = std::clamp(x[i], least, most);
         }
         if (!finite) report(step);
     }

@@ -27,6 +27,11 @@ class AttentionOp final : public Op {
         f.require(plan_.bidirectional.value_or(bidirectional) == bidirectional,
                   "attention.bidirectional", "must be the same in all layers of these heads");
         plan_.bidirectional = bidirectional;
+        const bool causal = f.flag("attention.causal");
+        f.require(plan_.causal.value_or(causal) == causal, "attention.causal",
+                  "must be the same in all layers of these heads");
+        f.require(!causal || !bidirectional, "attention.causal", "must not be bidirectional");
+        plan_.causal = causal;
         const AttentionHeads& heads = plan_.heads;
         scale_ = f.maybe_number("attention.scale")
                      ? f.factor("attention.scale")

@@ -14,15 +14,19 @@ class EmbedOp final : public RowOp {
           weight_(f.required("weight")),
           output_(f.value("output")),
           factor_(f.factor("factor")),
-          first_for_rest_(f.flag("first_for_rest")) {
+          first_for_rest_(f.flag("first_for_rest")),
+          image_token_(f.maybe_whole("image_token").value_or(-1)) {
         const int64_t vocab = work.weights[weight_].M;
+        f.require(image_token_ >= -1 && image_token_ < vocab, "image_token",
+                  "must be -1 or have a row");
         f.require(work.weights[weight_].K <= output_.ld(), "output", "is too narrow");
         if (!first_for_rest_) {
             f.require(!work.needs.vocab || work.needs.vocab == vocab, "weight",
                       "must have a row for each token, as the other tables have");
             work.needs.vocab = vocab;
         }
-        work.needs.feature_width = std::max(work.needs.feature_width, work.weights[weight_].K);
+        if (image_token_ < 0)
+            work.needs.feature_width = std::max(work.needs.feature_width, work.weights[weight_].K);
     }
     const char* kind() const override { return "embed"; }
 
@@ -30,11 +34,12 @@ class EmbedOp final : public RowOp {
     void row(Step& step, int64_t n, int) override {
         const Weight& w = work.weights[weight_];
         float* x = work.buffer(output_).row(n);
-        if (const float* features = step.batch.features_of(n)) {
+        const float* features = step.batch.features_of(n);
+        if (features && image_token_ < 0) {
             std::copy_n(features, w.K, x);
             return;
         }
-        const int64_t token = step.batch.tokens[static_cast<size_t>(n)];
+        const int64_t token = features ? image_token_ : step.batch.tokens[static_cast<size_t>(n)];
         const int64_t row = first_for_rest_ && token >= w.M ? 0 : token;
         const auto& format = step.kernels.formats[w.format];
         const RowArgs args{w.codes, w.tile_bytes, row, w.K, x};
@@ -57,6 +62,7 @@ class EmbedOp final : public RowOp {
     Operand output_;
     float factor_;
     bool first_for_rest_;  // a token behind the table's last row takes its first
+    int64_t image_token_;  // whose row stands where images stand; -1: their features do
 };
 
 const OpKind embed("embed", [](const OpFields& f, Program& p) { p.add<EmbedOp>(f); });

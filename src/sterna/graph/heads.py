@@ -67,7 +67,8 @@ class Attention:
     a share of the weights and adds nothing; (): none.
     growth: (a, p): queries at position i are multiplied by 1 + a log(1 + floor(i / p)); (): not.
     bidirectional: as in an encoder, a position attends to its whole sequence, which one step
-    computes.
+    computes. causal: tokens of an image do not attend to later ones, although they do in other
+    layers.
     """
 
     rotary: Rotary | None
@@ -77,6 +78,7 @@ class Attention:
     sinks: tuple[float, ...] = ()
     growth: tuple[float, ...] = field(default=(), metadata=LATER)
     bidirectional: bool = field(default=False, metadata=LATER)
+    causal: bool = field(default=False, metadata=LATER)
 
 
 @dataclass(frozen=True, eq=False)

@@ -287,7 +287,7 @@ def _warn_of_skipped(checkpoint: Checkpoint, model: Model) -> None:
     for prefix, what in skipped(module, checkpoint.config).items():
         found = [info for name, info in checkpoint.tensors.items() if name.startswith(prefix)]
         read = model.mtp if prefix == MTP else model.tower
-        if found and read is None:
+        if found and (read is None or "audio" in prefix):
             size = sum(info.nbytes for info in found) / 1e6
             warnings.warn(
                 f"{checkpoint.path}: {len(found)} tensors {prefix}* ({size:.0f} MB) are skipped, "

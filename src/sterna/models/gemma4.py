@@ -1,4 +1,4 @@
-"""Gemma 4, text only: Gemma 3's graph with other heads in layers without a window, keys that
+"""Gemma 4: Gemma 3's graph with other heads in layers without a window, keys that
 several layers share, and rows of a second embedding for each layer.
 
     x = x + norm(o(attention(rope(norm(q), norm(k)), norm(v))))
@@ -10,6 +10,9 @@ num_kv_shared_layers layers have no keys and values of their own: they read the 
 kind that has some. For each token and layer, rows = (norm(projection(x_0)) + embedding) / sqrt(2).
 Models without rows (hidden_size_per_layer_input 0) skip the third line, but for its factor. Models
 with experts add norm(experts(norm(x))) to norm(FFN's result); each norm has its own weight.
+
+An image's tokens have the padding token's second embedding. In the large models they see each other
+in layers with a window.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import QK_NORMS, SOFT_CAPS, SWA_BASE, GgufArchitecture
 from sterna.models.rotations import rotations_of
+from sterna.models.vision import gemma4 as vision
+from sterna.models.vision.tower import Tower
 from sterna.weights.sources import Linear, WeightSource
 
 ARCHITECTURES = ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration")
@@ -77,7 +82,12 @@ GGUF_WITH_EXPERTS = {
 }  # fmt: skip
 ALIASES = {"top_k_experts": "num_experts_per_tok"}
 #: Prefixes of tensor names in a checkpoint with towers -> in one without.
-PREFIXES = {"model.language_model.": "model."}
+PREFIXES = {
+    "model.language_model.": "model.",
+    "model.vision_tower.": "vision_tower.",
+    "model.embed_vision.": "embed_vision.",
+}
+TOWER = vision.TOWER
 #: Prefixes of tensors that are not the text model's -> their descriptions.
 SKIPPED = {
     "model.vision_tower.": "a vision tower: Sterna runs the text alone",
@@ -94,6 +104,7 @@ ROTATIONS: dict[str, dict[str, Any]] = {
     FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
 }
 ROW_WIDTH = "hidden_size_per_layer_input"
+TOGETHER = "images_together"  # a field of ours: whether an image's tokens see each other
 KV_HEADS, HEAD_DIM = "full_kv_heads", "full_head_dim"  # fields of ours, of layers without a window
 
 
@@ -112,6 +123,7 @@ def complete(f: Fields) -> dict[str, Any]:
     rotations[FULL]["rotary_dim"] = head_dim
     return {
         **text,
+        TOGETHER: t.config.get("use_bidirectional_attention") == "vision",
         "layer_types": kinds,
         "rope_parameters": rotations,
         "use_bidirectional_attention": None,
@@ -188,9 +200,10 @@ def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
     )
     for i, kind in enumerate(kinds):
         p, shared = f"model.layers.{i}", i >= first_shared
+        here = _causal(c) if kind == FULL else c
         h = layers.norm(g, c, w, x, f"{p}.input_layernorm")
         h = layers.attention(
-            g, c, w, h, i, f"{p}.self_attn",
+            g, here, w, h, i, f"{p}.self_attn",
             replace(options, keys_are_values=k_eq_v and kind == FULL and not shared),
             heads=heads[kind], keys_of=keys[kind] if shared else None,
         )  # fmt: skip
@@ -227,6 +240,18 @@ def _given(f: Fields, name: str) -> bool:
     return f.config.get(name) not in (None, 0)
 
 
+def tower(c: TransformerConfig, w: WeightSource) -> Tower:
+    """Write the encoder of images and its projector."""
+    return vision.tower(c, w, c.fields.flag(TOGETHER))
+
+
+def _causal(c: TransformerConfig) -> TransformerConfig:
+    """Return the config for layers in which an image's tokens do not see each other."""
+    if not (c.sees and c.fields.flag(TOGETHER)):
+        return c
+    return replace(c, attention=tuple(replace(a, causal=True) for a in c.attention))
+
+
 def rows(g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value) -> Value | None:
     """Write the rows that layers add for each token, of all layers side by side."""
     if not _given(c.fields, ROW_WIDTH):
@@ -235,7 +260,8 @@ def rows(g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value) -> Va
     width = c.n_layers * each
     vocab = c.fields.count("vocab_size_per_layer_input", c.vocab_size)
     table = w.table("model.embed_tokens_per_layer", vocab, width)
-    embedded = g.embed(table, each**0.5 * half, first_for_rest=vocab < c.vocab_size)
+    pad = c.fields.count("pad_token_id", 0, vocab - 1, least=0) if c.sees else -1
+    embedded = g.embed(table, each**0.5 * half, vocab < c.vocab_size, image_token=pad)
     name = "model.per_layer_model_projection"
     parts = [Linear(name, width, c.hidden_size)]
     projected = layers.linear(g, c, w, x, name, parts, factor=c.hidden_size**-0.5)

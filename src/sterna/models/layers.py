@@ -265,7 +265,7 @@ def attention(
         parts = [Linear(f"{name}.{o.stored}", whole, c.hidden_size, o.bias)]
     qkv = linear(g, c, w, h, f"{name}.qkv_proj", parts)
     if o.clip:
-        qkv = g.activation(qkv, "clip", f"{name}.clip_qkv", (o.clip,))
+        qkv = g.activation(qkv, "clip", f"{name}.clip_qkv", (-o.clip, o.clip))
     if o.by_head and r.n_kv_heads > 1:  # else the queries come first already
         group = r.n_heads // r.n_kv_heads
         qkv = g.split_heads(qkv, r.n_kv_heads, 3, f"{name}.split_heads", group)

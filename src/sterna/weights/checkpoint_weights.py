@@ -77,7 +77,7 @@ class CheckpointWeights:
     def vector(self, name: str, *shape: int) -> F32:
         """Read a small array, float32 of this shape."""
         self._read.add(name)
-        self.tensors[name] = self._stored.floats(name, shape)
+        self.tensors[name] = self._stored.floats(name, shape).reshape(shape)
         return self.tensors[name]
 
     def table(self, name: str, M: int, K: int) -> PackedWeight:

@@ -57,8 +57,8 @@ class FunctionMethods(Methods):
     ) -> Value:
         """act(x): "relu", "relu2", "silu", "gelu", "gelu_pytorch_tanh", "quick_gelu" or "tanh".
 
-        parameters: of "clip" a limit; of "xielu" alpha_p, alpha_n, beta and eps. Rows of experts
-        have one of the words of `glu`.
+        parameters: of "clip" the least and the most; of "xielu" alpha_p, alpha_n, beta and eps.
+        Rows of experts have one of the words of `glu`.
         """
         out = Value(x.width)
         if x.route is not None:

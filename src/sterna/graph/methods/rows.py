@@ -30,16 +30,21 @@ class RowMethods(Methods):
     """Methods that make, copy and order columns of rows."""
 
     def embed(
-        self, table: PackedWeight, factor: float = 1.0, first_for_rest: bool = False
+        self,
+        table: PackedWeight,
+        factor: float = 1.0,
+        first_for_rest: bool = False,
+        image_token: int = -1,
     ) -> Value:
         """Look up rows of the table [vocab, width] for the batch's tokens, times the factor.
 
         first_for_rest: the table may be shorter; tokens behind its last row take its first.
+        image_token: the token whose row stands where images stand; -1: their features do.
         """
         return self._add(
             EmbedOp(
                 name="embed_tokens", output=Value(table.K), weight=table, factor=factor,
-                first_for_rest=first_for_rest,
+                first_for_rest=first_for_rest, image_token=image_token,
             )
         )  # fmt: skip
 

@@ -14,7 +14,7 @@ __all__ = ["ActivationOp"]
 class ActivationOp(Op):
     """act(x): "relu", "relu2", "silu", "gelu", "gelu_pytorch_tanh", "quick_gelu" or "tanh".
 
-    parameters: of "clip" a limit; of "xielu" alpha_p, alpha_n, beta and eps.
+    parameters: of "clip" the least and the most; of "xielu" alpha_p, alpha_n, beta and eps.
     """
 
     kind: ClassVar[str] = "activation"

@@ -15,8 +15,10 @@ class EmbedOp(WeightOp):
     """Rows of a table [vocab, width] for the batch's tokens, times the factor.
 
     first_for_rest: the table may be shorter; tokens behind its last row take its first.
+    image_token: the token whose row stands where images stand; -1: their features do.
     """
 
     kind: ClassVar[str] = "embed"
     factor: float = 1.0
     first_for_rest: bool = field(default=False, metadata=LATER)
+    image_token: int = field(default=-1, metadata=LATER)

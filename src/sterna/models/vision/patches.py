@@ -37,10 +37,10 @@ def patch_rows(pixels: F32, patch: int) -> F32:
     return np.asarray(tiled.transpose(1, 3, 0, 2, 4).reshape(-1, channels * patch * patch))
 
 
-def average_pool(rows: F32, side: int, edge: int) -> F32:
-    """Return the means of squares of edge * edge patches of an image of side * side patches."""
-    tiled = rows.reshape(side // edge, edge, side // edge, edge, -1)
-    total = np.zeros((side // edge, side // edge, rows.shape[1]), np.float32)
+def average_pool(rows: F32, height: int, width: int, edge: int) -> F32:
+    """Return the means of squares of edge * edge patches of an image of height * width patches."""
+    tiled = rows.reshape(height // edge, edge, width // edge, edge, -1)
+    total = np.zeros((height // edge, width // edge, rows.shape[1]), np.float32)
     for y in range(edge):
         for x in range(edge):
             total += tiled[:, y, :, x]

@@ -1,0 +1,152 @@
+"""The encoder of Gemma 4: images of any size. Patches are rotated by line and column, and have a
+learned position of each.
+
+    x = x + norm(o(attention(rope(norm(q)), rope(norm(k)), norm(v))))
+    x = x + norm(down(gelu(gate) * up))
+
+Each half reads RMSNorm(x), and scores are not scaled. Squares of patches become a token: their mean
+times sqrt(width). Linear layers of the small models keep their inputs and outputs within limits.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import _native
+from sterna.graph import GraphBuilder, Piece, Rotary, Value
+from sterna.models import layers
+from sterna.models.config import TransformerConfig
+from sterna.models.config_fields import Fields
+from sterna.models.vision import vit
+from sterna.models.vision.patches import average_pool, lines_and_columns
+from sterna.models.vision.tower import Encoder, Grid, Tower, graph_of, vision_config
+from sterna.weights.sources import Linear, WeightSource
+
+ACTIVATION = "gelu_pytorch_tanh"
+ENCODER = True
+DEFAULTS: dict[str, Any] = {
+    "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 16,
+    "num_attention_heads": 12, "num_key_value_heads": 12, "head_dim": 64, "rms_norm_eps": 1e-6,
+    "hidden_act": ACTIVATION, "patch_size": 16, "pooling_kernel_size": 3,
+    "position_embedding_size": 10240, "rope_theta": 100.0,
+}  # fmt: skip
+VIT = vit.Vit(patch_bias=False, patches="patch_embedder.input_proj")
+TOWER = VIT.patch_matrix
+F32 = npt.NDArray[np.float32]
+
+
+def complete(f: Fields) -> dict[str, Any]:
+    """Return the fields of the encoder, whose rotations `tower` makes."""
+    rope = f.mapping("rope_parameters")
+    return {
+        "vocab_size": 1,  # it has no tokens
+        "max_position_embeddings": 1 << 20,
+        "use_bidirectional_attention": True,
+        "no_rope_layers": [0] * f.n_layers,
+        "tie_word_embeddings": True,
+        "rope_theta": f.having({**f.config, **rope}).number("rope_theta"),
+        "rope_parameters": {},
+    }
+
+
+def tower(c: TransformerConfig, w: WeightSource, together: bool) -> Tower:
+    """Write the encoder and its projector. together: whether an image's tokens see each other."""
+    v = vision_config(sys.modules[__name__], c.fields)
+    f, d, t = v.fields, v.hidden_size, VIT.tower
+    edge, places = f.count("pooling_kernel_size"), f.count("position_embedding_size")
+    pixels = 3 * f.count("patch_size") ** 2
+    table = w.vector(f"{t}.patch_embedder.position_embedding_table", 2, places, d)
+    standard: tuple[F32, ...] = ()
+    if f.flag("standardize"):
+        standard = (w.vector(f"{t}.std_bias", d), w.vector(f"{t}.std_scale", d))
+
+    def encode(g: GraphBuilder, x: Value) -> None:
+        x = vit.embed(g, v, w, x, VIT, ())
+        for i in range(v.n_layers):
+            x = _layer(g, v, w, x, i)
+
+    def project(g: GraphBuilder, x: Value) -> None:
+        name = "embed_vision.embedding_projection"
+        x = g.norm(x, np.ones(d, np.float32), v.rms_norm_eps, f"{name}.norm")
+        layers.linear(g, v, w, x, name, [Linear(name, c.hidden_size, d)])
+
+    def rows(image: F32, grid: Grid) -> F32:
+        _, lines, columns = lines_and_columns(grid).T
+        return np.concatenate([2 * image - 1, table[0, columns] + table[1, lines]], axis=1)
+
+    def merged(features: F32, grid: Grid) -> F32:
+        assert grid is not None
+        means = average_pool(features, grid[1], grid[2], edge) * np.float32(d**0.5)
+        return np.asarray((means - standard[0]) * standard[1] if standard else means)
+
+    return Tower(
+        Encoder(graph_of(v, pixels + d, encode), rows, lines_and_columns, (table,)),
+        graph_of(v, d, project), c.hidden_size, c.fields.count("image_token_id", 258880), merged,
+        together, tables=standard,
+    )  # fmt: skip
+
+
+def _layer(g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, i: int) -> Value:
+    d, ff, p = c.hidden_size, c.intermediate_size, f"{VIT.tower}.encoder.layers.{i}"
+    linear = partial(_linear, g, c, w)
+    h = layers.norm(g, c, w, x, f"{p}.input_layernorm")
+    h = _attention(g, c, w, h, i, f"{p}.self_attn")
+    h = linear(h, f"{p}.self_attn.o_proj", d)
+    x = layers.norm(g, c, w, h, f"{p}.post_attention_layernorm", residual=x)
+    h = layers.norm(g, c, w, x, f"{p}.pre_feedforward_layernorm")
+    both = g.concatenate([linear(h, f"{p}.mlp.{n}_proj", ff) for n in ("gate", "up")])
+    h = linear(g.glu(both, c.activation, f"{p}.mlp.act"), f"{p}.mlp.down_proj", d)
+    return layers.norm(g, c, w, h, f"{p}.post_feedforward_layernorm", residual=x)
+
+
+def _attention(
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, h: Value, i: int, name: str
+) -> Value:
+    """The first half of a head turns by the column, in pairs of its quarters, the second half by
+    the line. The second and the third quarter change places, so that pairs are half a head
+    apart."""
+    heads, d, order = c.heads, c.head_dim, [0, 2, 1, 3]
+    quarter, column, pieces = d // 4, 0, list[tuple[Value, Piece]]()
+    for n, count in zip("qkv", (heads.n_heads, heads.n_kv_heads, heads.n_kv_heads), strict=True):
+        x = _linear(g, c, w, h, f"{name}.{n}_proj", count * d)
+        parts = [(0, 0, d)] if n == "v" else [(q, order[q], quarter) for q in range(4)]
+        for begin, to, width in parts:
+            at = (begin * quarter, d, column + to * quarter, d)
+            pieces.append((x, Piece(width, count, *at)))
+        column += count * d
+    qkv = g.place(column, pieces, f"{name}.qkv")
+    once = _native.inverse_frequencies(c.fields.number("rope_theta"), d // 2)
+    rotary = Rotary((*once, *once), axes=(2,) * len(once) + (1,) * len(once))
+    norms = [
+        w.vector(f"{name}.{n}_norm.weight", d).reshape(4, quarter)[order].reshape(d) for n in "qk"
+    ]
+    how = replace(c.attention[i], rotary=rotary, scale=1.0)
+    return g.attention(qkv, i, how, (*norms, np.ones(d, np.float32)), c.rms_norm_eps, heads=heads)
+
+
+def _linear(
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, name: str, width: int
+) -> Value:
+    """A linear layer whose input and output stay within limits, if the file has some."""
+    x = _clipped(g, c, w, x, name, "input")
+    part = Linear(f"{name}.linear", width, x.width)
+    return _clipped(g, c, w, layers.linear(g, c, w, x, part.name, [part]), name, "output")
+
+
+def _clipped(
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, name: str, end: str
+) -> Value:
+    if not c.fields.flag("use_clipped_linears"):
+        return x
+    largest = float(np.finfo(np.float32).max)
+    least, most = (w.vector(f"{name}.{end}_{n}").item() for n in ("min", "max"))
+    if (least, most) == (-np.inf, np.inf):
+        return x
+    limits = (max(least, -largest), min(most, largest))
+    return g.activation(x, "clip", f"{name}.{end}", limits)
