@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers import failure
+from tokenizers import pre_tokenizers
 
-from sterna.bench.shapes import SHAPES
+from sterna import loading
+from sterna.bench.shapes import SHAPES, Shape
+from sterna.engine import Engine
 from sterna.errors import RequestError
 from sterna_papers.figures import prompt
-from sterna_papers.peers import blocks, dummy_gguf
+from sterna_papers.peers import blocks, case, dummy_gguf, dummy_models
 
 NEEDS_GGUF = "needs the gguf package (pip install sterna[test])"
 
@@ -142,8 +147,67 @@ def test_dummy_llama_file(tmp_path: Path, type: str) -> None:
     values = values_of(up)
     assert np.std(values) == pytest.approx(256**-0.5, rel=0.05)
     assert not np.array_equal(values[:64], values[64:128])
-    assert tensors["token_embd.weight"].tensor_type.name == dummy_gguf.head_type(type)
+    assert tensors["token_embd.weight"].tensor_type.name == dummy_models.head_type(type)
     assert fields["llama.attention.head_count_kv"].contents() == 2
+
+
+#: LFM2-8B-A1B, narrower and with fewer layers.
+SMALL_LFM2 = replace(
+    SHAPES["lfm2-8b-a1b"], hidden=256, intermediate=64, layers=4, heads=4, kv_heads=2, vocab=512,
+    experts=8, chosen=2,
+    settings={
+        "intermediate_size": 320, "num_dense_layers": 1, "conv_L_cache": 3,
+        "layer_types": ["conv", "full_attention", "conv", "full_attention"],
+    },
+)  # fmt: skip
+
+
+@pytest.fixture
+def with_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files get the vocabulary that Sterna asks for, and llama.cpp does not."""
+    describe = dummy_gguf._describe
+
+    def described(writer: Any, s: Shape, dummy: dummy_models.Dummy) -> None:
+        describe(writer, s, dummy)
+        words = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "ab"]
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre("gpt-2")
+        writer.add_token_list([*words, *(f"<{i}>" for i in range(s.vocab - len(words)))])
+        writer.add_token_merges(["a b"])
+        writer.add_eos_token_id(s.vocab - 1)
+
+    monkeypatch.setattr(dummy_gguf, "_describe", described)
+
+
+@pytest.mark.parametrize("shape", [SHAPES["tiny-experts"], SMALL_LFM2])
+@pytest.mark.parametrize("type", ["Q4_0", "F16"])
+@pytest.mark.usefixtures("with_words")
+def test_a_file_with_experts(shape: Shape, type: str, tmp_path: Path) -> None:
+    """Sterna opens it as the shape's model; a token's bytes are those of its experts."""
+    pytest.importorskip("gguf", reason=NEEDS_GGUF)
+    path = tmp_path / "dummy.gguf"
+    nbytes = dummy_gguf.write(path, shape, type)
+    model = loading.load(path, cached=False)
+    assert model.config.fields.config["architectures"] == [shape.architecture]
+    assert np.isfinite(Engine(model, threads=1).logits([[1, 2, 3]])[0]).all()
+    matrices = [
+        (t, math.prod(t.shape)) for t in dummy_models.dummy_of(shape, type).tensors
+        if len(t.shape) > 1 and "shortconv.conv." not in t.name
+    ]  # fmt: skip
+    assert model.n_params == sum(values for _, values in matrices)
+    of_experts = sum(values for t, values in matrices if len(t.shape) == 3)
+    left_out = of_experts * (shape.experts - shape.chosen) // shape.experts
+    assert model.n_active_params == model.n_params - left_out
+    stacks = sum(t.nbytes for t, _ in matrices if len(t.shape) == 3)
+    left_out = stacks * (shape.experts - shape.chosen) // shape.experts
+    assert nbytes == dummy_gguf.file_bytes(shape, type) - left_out
+
+
+def test_plans_are_of_the_shapes_that_peers_run() -> None:
+    assert dummy_models.PLANS.keys() == case.WITH_EXPERTS
+    assert {"lfm2-8b-a1b", "tiny-experts"} <= {
+        name for name, shape in SHAPES.items() if shape.architecture in case.WITH_EXPERTS
+    }
 
 
 def test_an_embedding_beside_the_head_is_not_read() -> None:
@@ -151,7 +215,7 @@ def test_an_embedding_beside_the_head_is_not_read() -> None:
     s = SHAPES["tinyllama-1.1b"]
     apart = dummy_gguf.file_bytes(s, "Q8_0") - dummy_gguf.bytes_per_token(s, "Q8_0")
     assert apart == 32000 * blocks.row_bytes("Q8_0", 2048) == 32000 * 2048 // 32 * 34
-    assert [dummy_gguf.head_type(t) for t in ("F16", "Q8_0", "Q4_1", "TQ1_0")] == [
+    assert [dummy_models.head_type(t) for t in ("F16", "Q8_0", "Q4_1", "TQ1_0")] == [
         "F16", "Q8_0", "Q6_K", "Q6_K",
     ]  # fmt: skip
     failure(lambda: blocks.row_bytes("Q4_0", 33), RequestError, "multiple of 32")

@@ -162,7 +162,7 @@ def test_misbehaviour(fake: dict[str, tuple[Entry, ...]]) -> None:
         ([], {"pp": (0,)}, "at least 1"),
         ([], {"threads": 0}, "at least 1"),
         ([], {"depth": (-1,)}, "depth must not be negative"),
-        ([], {"shape": "tiny-experts", "n": ()}, "needs n, or pp or tg of a shape without experts"),
+        ([], {"shape": "maple", "n": ()}, "needs n, or pp or tg of a shape without recurrent"),
     ],
 )
 def test_wrong_arguments(peers: list[str], given: dict[str, Any], says: str) -> None:
@@ -180,8 +180,9 @@ class Toy(EndToEnd):
         super().__init__(options)
         self.seen: list[int] = []
 
-    def keep(self, length: int) -> None:
+    def keep(self, length: int) -> int:
         del self.seen[length:]
+        return length
 
     def feed(self, tokens: Sequence[int]) -> None:
         self.seen += tokens
@@ -193,6 +194,23 @@ class Toy(EndToEnd):
 
     def weight_bytes(self, case: Case) -> float | None:
         return None
+
+
+class Recurrent(Toy):
+    """Nothing can be taken back, but all of it."""
+
+    def keep(self, length: int) -> int:
+        del self.seen[0 if length < len(self.seen) else length :]
+        return len(self.seen)
+
+
+def test_a_state_is_computed_again_after_each_run() -> None:
+    """Its context, which the next run needs."""
+    model = Recurrent(options(pp=(), tg=(8,), depth=(5,)))
+    [case] = model.cases
+    assert model.check(case)[0]
+    assert model.time(case)[1]
+    assert len(model.seen) == 5 + 8
 
 
 def test_a_model_that_computes_nothing_is_noticed() -> None:

@@ -21,7 +21,7 @@ from sterna.bench.machine import Known, Pace, Progress
 from sterna.bench.report import significant
 from sterna.errors import RequestError, shown
 from sterna_papers.peers.blocks import TERNARY, TYPE_OF
-from sterna_papers.peers.case import Case, Options, Work, matrices
+from sterna_papers.peers.case import WITH_EXPERTS, Case, Options, Work, matrices
 from sterna_papers.peers.case import end_to_end as cases_of_models
 from sterna_papers.peers.process import Lost, Process
 
@@ -172,8 +172,9 @@ def _entries(
     # An unknown shape raises here, which would otherwise skip all participants.
     if not matrices(options) and not cases_of_models(options):
         raise RequestError(
-            f"bench peers: needs n, or pp or tg of a shape without experts and recurrent layers, "
-            f"but got {shown(options.shape)}; give n, for the products of its matrices"
+            "bench peers: needs n, or pp or tg of a shape without recurrent layers and with no "
+            f"experts but those of {', '.join(sorted(WITH_EXPERTS))}, but got "
+            f"{shown(options.shape)}; give n, for the products of its matrices"
         )
     entries = [Entry("sterna", f"{HERE}.sterna_self", name) for name in formats]
     return entries + [entry for name in peers for entry in _of_formats(table[name], formats)]

@@ -13,6 +13,7 @@ from sterna.bench.linear import matrices as matrices_named
 from sterna.bench.shapes import SHAPES, Hybrid, Shape, shape_named
 
 __all__ = [
+    "WITH_EXPERTS",
     "Case",
     "Missing",
     "Options",
@@ -26,6 +27,9 @@ __all__ = [
 ]
 
 F32 = npt.NDArray[np.float32]
+
+#: Classes with experts whose files the llama.cpps are given (`dummy_models.PLANS`).
+WITH_EXPERTS = {"Lfm2MoeForCausalLM", "Qwen3MoeForCausalLM"}
 
 
 class Missing(Exception):
@@ -97,9 +101,13 @@ class Part(Protocol):
 
 
 def end_to_end(options: Options) -> list[Case]:
-    """List the prompts and generations of a whole model; a matrix has none."""
+    """List the prompts and generations of a whole model; a matrix has none.
+
+    Of shapes with experts or recurrent layers, only those of WITH_EXPERTS have some.
+    """
     shape = SHAPES.get(options.shape)
-    if shape is None or isinstance(shape, Hybrid) or shape.experts:
+    special = shape is None or isinstance(shape, Hybrid) or shape.experts
+    if shape is None or (special and shape.architecture not in WITH_EXPERTS):
         return []
     pp = [Case(f"pp{n}", n) for n in options.pp]
     return pp + [

@@ -50,8 +50,11 @@ class EndToEnd(ABC):
         return -(-max(case.depth + case.n for case in self.cases) // 256) * 256
 
     @abstractmethod
-    def keep(self, length: int) -> None:
-        """Forget all tokens but the first `length`."""
+    def keep(self, length: int) -> int:
+        """Forget all tokens but the first `length`; returns how many are left.
+
+        Those are fewer where a state of recurrent layers cannot be taken back.
+        """
 
     @abstractmethod
     def feed(self, tokens: Sequence[int]) -> None:
@@ -107,14 +110,13 @@ class EndToEnd(ABC):
 
     def _begin(self, depth: int) -> None:
         """Forget all tokens but a context of `depth`, which is always the same."""
-        if depth != self._context:
+        if depth != self._context or self.keep(depth) != depth:
             self._context = 0
             self.keep(0)
             context = self._prompt(depth, 15485863)
             for i in range(0, depth, CONTEXT_PIECE):
                 self.feed(context[i : i + CONTEXT_PIECE])
             self._context = depth
-        self.keep(depth)
 
     def _whole(self, tokens: Sequence[int], depth: int) -> F32:
         self._begin(depth)

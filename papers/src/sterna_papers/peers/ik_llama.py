@@ -45,10 +45,11 @@ class Library(Libllama):
             raise RuntimeError("its parameters are laid out differently from those known here")
         params.raw[FLAGS + REPACK] = self.repack
 
-    def keep(self, length: int) -> None:
+    def keep(self, length: int) -> int:
         """Remove the positions from `length` on from the KV cache."""
         self.lib.llama_kv_cache_seq_rm(self.context, -1, length, -1)
         self.position = length
+        return length
 
     def batch(self, ids: ctypes.Array[ctypes.c_int32]) -> Batch:
         """Make a batch of tokens at the next positions."""

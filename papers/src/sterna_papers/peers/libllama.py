@@ -95,11 +95,15 @@ class Libllama:
     def adjust(self, params: ModelParams) -> None:
         """Change what a subclass needs otherwise than by default."""
 
-    def keep(self, length: int) -> None:
-        """Remove the positions from `length` on from the KV cache."""
+    def keep(self, length: int) -> int:
+        """Remove the positions from `length` on, or all where a state cannot be taken back."""
         self.lib.llama_get_memory.restype = ctypes.c_void_p
+        self.lib.llama_memory_seq_rm.restype = ctypes.c_bool
         memory = ctypes.c_void_p(self.lib.llama_get_memory(self.context))
-        self.lib.llama_memory_seq_rm(memory, -1, length, -1)
+        if length and self.lib.llama_memory_seq_rm(memory, 0, length, -1):
+            return length
+        self.lib.llama_memory_clear(memory, ctypes.c_bool(False))
+        return 0
 
     def batch(self, ids: ctypes.Array[ctypes.c_int32]) -> Batch:
         """Make a batch of tokens that follow those in the cache."""
@@ -134,9 +138,9 @@ class LibllamaModel(EndToEnd):
         assert self.library is not None
         return self.library
 
-    def keep(self, length: int) -> None:
+    def keep(self, length: int) -> int:
         """Cut the library's context."""
-        self.opened.keep(length)
+        return self.opened.keep(length)
 
     def feed(self, tokens: Sequence[int]) -> None:
         """Decode tokens in the library."""

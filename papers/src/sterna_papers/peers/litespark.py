@@ -77,9 +77,10 @@ class LitesparkModel(EndToEnd):
             config, None, ones, layers=layers, embed_int4=head, embed_scale=head_scale
         )
 
-    def keep(self, length: int) -> None:
+    def keep(self, length: int) -> int:
         """Set the length; the package does not read the cache beyond it."""
         self.state.pos = length
+        return length
 
     def feed(self, tokens: Sequence[int]) -> None:
         """Feed prompts in chunks of 64; the package computes logits after each."""
@@ -172,7 +173,7 @@ def create(options: Options) -> tuple[str, str, str | None, list[Part]]:
     """Make the participant, in the package's default types."""
     kernel = require(f"{PACKAGE}.kernel", NAME)
     parts: list[Part] = [LitesparkProducts(options)]
-    if end_to_end(options):
+    if end_to_end(options) and not options.model.experts:
         parts.insert(0, LitesparkModel(options))
     build = " (AMX build)" if kernel.has_amx() else ""
     return version(NAME) + build, "ternary 2-bit", "int4", parts

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from sterna_papers.peers import blocks, dummy_gguf
 from sterna_papers.peers.case import F32, Case, Missing, Options, Part, end_to_end, require
+from sterna_papers.peers.dummy_models import head_type
 from sterna_papers.peers.end_to_end import EndToEnd
 from sterna_papers.peers.libllama import Libllama, LibllamaModel, built_for
 from sterna_papers.peers.products import Products
@@ -51,9 +52,13 @@ class BoundModel(EndToEnd):
         if not self.context:
             raise RuntimeError("llama.cpp made no context for the dummy model")
 
-    def keep(self, length: int) -> None:
-        """Remove the positions from `length` on from the KV cache."""
-        self.lib.llama_memory_seq_rm(self.lib.llama_get_memory(self.context), -1, length, -1)
+    def keep(self, length: int) -> int:
+        """Remove the positions from `length` on, or all where a state cannot be taken back."""
+        memory = self.lib.llama_get_memory(self.context)
+        if length and self.lib.llama_memory_seq_rm(memory, 0, length, -1):
+            return length
+        self.lib.llama_memory_clear(memory, False)
+        return 0
 
     def feed(self, tokens: Sequence[int]) -> None:
         """Call llama_decode once; it computes the logits of the last token."""
@@ -188,7 +193,7 @@ def _xllamacpp() -> Path | None:
 
 def create(options: Options) -> tuple[str, str, str | None, list[Part]]:
     """Make the participant. variant: a ggml type; only ternary types have products."""
-    head = dummy_gguf.head_type(options.variant.removesuffix(PLAIN))
+    head = head_type(options.variant.removesuffix(PLAIN))
     products = options.n and options.variant in blocks.TERNARY
     parts: list[Part] = []
     try:

@@ -41,8 +41,8 @@ class SternaModel(EndToEnd):
         self.sequence = EngineSequence()
         self.last = np.zeros(0, np.float32)
 
-    def keep(self, length: int) -> None:
-        self.engine.kv_cache.rewind(self.sequence, length)
+    def keep(self, length: int) -> int:
+        return self.engine.kv_cache.rewind(self.sequence, length)
 
     def feed(self, tokens: Sequence[int]) -> None:
         """Feed tokens in the chunks of the engine's prefill."""

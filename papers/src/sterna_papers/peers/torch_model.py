@@ -73,9 +73,10 @@ class TorchModel(EndToEnd):
             made[start : start + TILE] = tile.roll((i, i), (0, 1))[: M - start]
         return made
 
-    def keep(self, length: int) -> None:
+    def keep(self, length: int) -> int:
         """Set the length; the cache beyond it is not read."""
         self.length = length
+        return length
 
     def feed(self, tokens: Sequence[int]) -> None:
         """Run all layers for these tokens, and the head for the last."""
