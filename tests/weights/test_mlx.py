@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import saved_models
 import torch
 from checkpoint_factory.stored import Stored, small_llama, stored
 from helpers import assert_same_bits, failure
+from model_configs import MODELS
 from safetensors.torch import load_file, save_file
 
 from sterna import loading, ops
@@ -133,3 +137,65 @@ def test_refusals(floats: Path, tmp_path: Path) -> None:
         tensors = {**whole, name: change(whole[name]).contiguous()}
         save_file(tensors, packed / "model.safetensors", {"format": "pt"})
         failure(lambda: loading.load(packed, cached=False), kind, name)
+
+
+def stacks(folder: Path, to: Path, make: Callable[[torch.Tensor], Stored]) -> tuple[Path, Path]:
+    """(a folder whose experts MLX has stacked, one of the floats that they stand for)."""
+    packed: dict[str, torch.Tensor] = {}
+    plain: dict[str, torch.Tensor] = {}
+    experts: dict[str, list[dict[str, torch.Tensor]]] = {}
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        found = EXPERT.fullmatch(name)
+        if found is None:
+            packed[name] = plain[name] = tensor
+            continue
+        parts, values = make(tensor)
+        plain[name] = values.contiguous()
+        module, number, part = found.groups()
+        each = experts.setdefault(f"{module}.switch_mlp.{MLX_NAMES.get(part, part)}", [])
+        assert len(each) == int(number), name  # names are sorted
+        each.append(parts)
+    for name, each in experts.items():
+        packed |= {f"{name}.{part}": torch.stack([e[part] for e in each]) for part in each[0]}
+    for path, tensors in ((to / "packed", packed), (to / "plain", plain)):
+        shutil.copytree(folder, path)
+        save_file(tensors, path / "model.safetensors", {"format": "pt"})
+    config = json.loads((to / "packed/config.json").read_text())
+    config["quantization_config"] = {"group_size": 32, "bits": 4}
+    (to / "packed/config.json").write_text(json.dumps(config))
+    return to / "packed", to / "plain"
+
+
+#: Names of Mixtral's parts.
+MLX_NAMES = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
+EXPERT = re.compile(r"(.+)\.experts\.(\d+)\.([a-z0-9_]+)\.weight")
+EXPERTS: dict[str, tuple[Callable[[torch.Tensor], Stored], str]] = {
+    "4": (affine(4, 32), "q4_1"), "8": (affine(8, 32), "f32"),
+    "floats": (lambda w: ({"weight": w}, w), "f32"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXPERTS)
+@pytest.mark.parametrize("row", ["qwen3-moe", "mixtral"])
+def test_stacked_experts(row: str, name: str, tmp_path: Path) -> None:
+    """Each expert's weights are those of a folder that has it by itself, to the bit."""
+    saved_models.write(tmp_path / "m", MODELS[row])
+    packed, plain = stacks(tmp_path / "m", tmp_path, EXPERTS[name][0])
+    model = loading.load(packed, cached=False)
+    modules = {key for key in model.weights.modules if ".experts." in key}
+    assert {model.weights.modules[key].format.name for key in modules} == {EXPERTS[name][1]}
+    assert len(modules) == 10
+    expected = logits(plain, format="f32", head="f32")
+    assert_same_bits(logits(packed, format="f32", head="f32"), expected)
+
+
+@pytest.mark.parametrize("suffix", ["weight", "scales"])
+def test_a_stack_that_does_not_fit(suffix: str, tmp_path: Path) -> None:
+    """Another number of experts, or of groups."""
+    saved_models.write(tmp_path / "m", MODELS["qwen3-moe"])
+    packed, _ = stacks(tmp_path / "m", tmp_path, affine(4, 32))
+    name = f"model.layers.0.mlp.switch_mlp.up_proj.{suffix}"
+    tensors = load_file(packed / "model.safetensors")
+    tensors[name] = tensors[name][:-1].contiguous()
+    save_file(tensors, packed / "model.safetensors", {"format": "pt"})
+    failure(lambda: loading.load(packed, cached=False), ModelFormatError, name)

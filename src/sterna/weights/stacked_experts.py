@@ -2,12 +2,14 @@
 
 A checkpoint stores a tensor for each expert, or one for all: floats [experts, M, K], in gpt-oss
 [experts, K, M]; or OCP MXFP4 as `*_blocks`, uint8 [experts, M, K / 32, 16], where a byte has
-weights 2i and 2i + 1, and `*_scales`, uint8 [experts, M, K / 32].
+weights 2i and 2i + 1, and `*_scales`, uint8 [experts, M, K / 32]. MLX has one of all gates, one of
+all ups and one of all downs, in floats or in its codes (`storages/mlx.py`), under `switch_mlp`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +22,7 @@ from sterna.gguf.blocks import from_ggml
 from sterna.weights import packing, storages
 from sterna.weights.parts import Linear, OfHeads, Stacking
 from sterna.weights.rounding import repacked
-from sterna.weights.storages import Floats, Layer, Levels, Tensors
+from sterna.weights.storages import Floats, Layer, Levels, Tensors, mlx
 
 __all__ = ["experts_in", "joined", "mxfp4_experts", "stored_parts"]
 
@@ -47,6 +49,9 @@ def stored_parts(
         return _parts_of_heads(layer_of, parts[0], count, stacking)
     known = tensors.checkpoint.tensors
     name = name if name in known else f"{name}.weight"
+    if name not in known and f"{_of_mlx(parts[0]).name}.weight" in known:
+        each = {part.name: _mlx_stack(layer_of(_of_mlx(part)), count) for part in parts}
+        return lambda expert, part: each[part.name](expert)
     if name not in known:
         return lambda expert, part: storages.read(layer_of(part.of_expert(expert)))
     M, K = sum(part.M for part in parts), parts[0].K
@@ -73,6 +78,21 @@ def _parts_of_heads(
         )
     floats = stored if isinstance(stored, Floats) else stored.floats()
     return lambda head, part: Floats(floats.format, stacking.of(floats.bits, head, part))
+
+
+def _of_mlx(part: Linear) -> Linear:
+    """Return MLX's layer of all experts for that of one, whose names are also Mixtral's."""
+    module, _, name = part.name.rpartition(".")
+    name = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}.get(name, name)
+    return replace(part, name=f"{module.replace('experts.{}', 'switch_mlp')}.{name}")
+
+
+def _mlx_stack(stack: Layer, count: int) -> Callable[[int], Levels | Floats]:
+    """Return the reader of an expert's matrix in a stack of codes or floats."""
+    if mlx.recognises(stack):
+        return mlx.of_experts(stack, count)
+    stored = stack.tensors.read(f"{stack.part.name}.weight", (count, *stack.shape))
+    return lambda expert: Floats(stored.format, np.ascontiguousarray(stored.bits[expert]))
 
 
 def joined(parts: list[Levels | Floats]) -> list[Levels | Floats]:

@@ -4,12 +4,16 @@
     scales  float [M, groups]
     biases  float [M, groups]
 
+The matrices of experts, of `switch_mlp`, are stacks of these: [experts, ...].
+
 A weight is scale * code + bias. Where bias = -scale and codes are 0, 1 and 2, the weights are
 ternary. Others are levels with a minimum, of two to five bits, if 16-bit floats hold the scales and
 biases; else they are float32, as are those of six and eight bits.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +27,7 @@ AFFINE: dict[int, tuple[str, ...]] = {2: ("q2_0", "q4_1"), 3: ("q4_1",), 4: ("q4
 BITS = (2, 3, 4, 5, 6, 8)
 
 Codes = npt.NDArray[np.uint8]
+Words = npt.NDArray[np.uint32]
 
 
 def recognises(layer: Layer) -> bool:
@@ -32,21 +37,41 @@ def recognises(layer: Layer) -> bool:
 
 def read(layer: Layer) -> Levels | Floats:
     """Read the codes, scales and biases, and check them."""
+    return _weights(*_stored(layer, ()))
+
+
+def of_experts(stack: Layer, count: int) -> Callable[[int], Levels | Floats]:
+    """Return the reader of one expert's matrix; the stack's tensors have an axis of experts more.
+
+    Raises as `read`.
+    """
+    words, scale, bias, bits = _stored(stack, (count,))
+    return lambda expert: _weights(words[expert], scale[expert], bias[expert], bits)
+
+
+def _stored(layer: Layer, lead: tuple[int, ...]) -> tuple[Words, F32, F32, int]:
+    """Return words, scales, biases and the bits of a code; lead: axes before rows."""
     M, K = layer.shape
     words = layer.info("weight")
-    bits = next((b for b in BITS if words.shape == (M, K * b // WORD_BITS)), 0)
+    bits = next((b for b in BITS if words.shape == (*lead, M, K * b // WORD_BITS)), 0)
     if not bits or K * bits % WORD_BITS:
-        layer.fail("weight", f"U32 [M, K bits / 32] with M={M}, K={K}", list(words.shape))
+        axes = "".join(f"{axis}, " for axis in lead)
+        expected = f"U32 [{axes}M, K bits / 32] with M={M}, K={K}"
+        layer.fail("weight", expected, list(words.shape))
     stored = layer.info("scales").shape
-    groups = stored[1] if len(stored) == 2 else 0
+    groups = stored[-1] if len(stored) == len(lead) + 2 else 0
     if not groups or K % groups:
         layer.fail("scales", f"a scale for each of some groups of K={K}", f"{groups} groups")
-    scale, bias = (layer.floats(suffix, (M, groups)) for suffix in ("scales", "biases"))
-    codes = _codes(np.asarray(layer.checkpoint.read(words.name)), bits).reshape(M, K)
+    scale, bias = (layer.floats(suffix, (*lead, M, groups)) for suffix in ("scales", "biases"))
+    return np.asarray(layer.checkpoint.read(words.name)), scale, bias, bits
+
+
+def _weights(words: Words, scale: F32, bias: F32, bits: int) -> Levels | Floats:
+    codes = _codes(words, bits).reshape(len(words), -1)
     return _ternary(codes, scale, bias) or _affine(codes, scale, bias, bits)
 
 
-def _codes(words: npt.NDArray[np.uint32], bits: int) -> Codes:
+def _codes(words: Words, bits: int) -> Codes:
     """Unpack rows of words, a stream of bits each."""
     raw = np.ascontiguousarray(words).view(np.uint8)
     if 8 % bits == 0:
