@@ -201,6 +201,17 @@ def test_chat_stops_at_the_end_of_the_turn(tmp_path: Path) -> None:
     assert LLM(spoil(tmp_path / "c", refusing), threads=2).renderer.turn_ends == frozenset()
 
 
+def test_system_prompts_of_templates_without_a_place(tmp_path: Path) -> None:
+    """They open the first message of the user, where a template refuses or drops them."""
+    write = "{% for m in messages %}{% if m.role == 'system' %}SYSTEM{% else %}{{ m.content }}"
+    write += "{% endif %}{% endfor %}"
+    for number, said in enumerate(("{{ raise_exception('no') }}", "")):
+        llm = LLM(spoil(tmp_path / str(number), write.replace("SYSTEM", said)), threads=2)
+        with Conversation(llm, system="Be brief.") as chat:
+            done = chat.ask("Q", **PLAIN)
+        assert done.prompt_tokens == len(llm.tokenizer.encode("Be brief.\n\nQ", add_special=False))
+
+
 def test_template_options_reach_the_template(tmp_path: Path) -> None:
     template = (
         "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"

@@ -19,10 +19,10 @@ from server_process import ServerProcess, serving
 from sterna import LLM
 from sterna.chat.image_parts import behind_results
 from sterna.errors import RequestError
+from sterna.llm.system_messages import render_with_system
 from sterna.server import request_images
 from sterna.server.errors import ApiError
 from sterna.server.request_images import RequestImage
-from sterna.server.system_messages import render_with_system
 
 OPTIONS: dict[str, Any] = {"max_tokens": 6, "temperature": 0.0}
 TEXT = "What?"

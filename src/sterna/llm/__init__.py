@@ -9,7 +9,7 @@ generation          its methods that answer prompts, conversations and questions
 scoring             its methods that give vectors, scores, logits and log-probabilities
 request_factory     prompts and options -> requests of the engine
 prompt_encoder      prompts -> checked token ids
-chat_renderer       messages -> prompts
+chat_renderer       messages -> prompts; system_messages: in any position
 answer_format       how a model's family writes answers: their constraint and their parser
 output_parser       text -> reasoning, content and tool calls; messages_parser: of several messages
 tool_call_formats/  how families of models write tool calls

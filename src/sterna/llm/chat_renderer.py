@@ -16,6 +16,7 @@ from sterna.checks import checked_flag, checked_items
 from sterna.errors import RequestError, shown
 from sterna.images import ImageProcessor, ProcessedImage
 from sterna.llm.image_input import ImageInput, PreparedPrompt
+from sterna.llm.system_messages import render_with_system
 from sterna.loading import Model
 from sterna.tokenizer import Tokenizer
 from sterna.turn_tokens import inner_end_tokens
@@ -57,7 +58,7 @@ class ChatRenderer:
     ) -> str:
         """Render the prompt of a conversation; arguments as in `LLM.chat_prompt`.
 
-        It has one placeholder for each image.
+        It has one placeholder for each image, and all system messages (`render_with_system`).
         """
         template = template or self.template
         if template is None:
@@ -69,16 +70,20 @@ class ChatRenderer:
         if images:
             own = self.with_placeholders(template, own, bool(tools))
         check_messages(own)
-        if tools or has_calls(own):
-            own, tools = _in_template_form(template, own, tools)
-        return template.render(
-            own,
-            add_generation_prompt,
-            tools=tools,
-            documents=documents,
-            variables=template_options,
-            continue_final_message=checked_flag("continue_final_message", continue_final_message),
-        )
+        options: dict[str, Any] = {
+            "documents": documents, "variables": template_options,
+            "continue_final_message": checked_flag(
+                "continue_final_message", continue_final_message
+            ),
+        }  # fmt: skip
+
+        def rendered(messages: list[Any]) -> str:
+            shown = tools
+            if shown or has_calls(messages):
+                messages, shown = _in_template_form(template, messages, shown)
+            return template.render(messages, add_generation_prompt, tools=shown, **options)
+
+        return render_with_system(own, rendered)
 
     def with_placeholders(
         self, template: ChatTemplate, messages: list[Any], tools: bool

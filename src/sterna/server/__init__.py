@@ -14,7 +14,7 @@ A request passes through these modules:
 What chats share:
 
     chat_generation     messages to a prompt with constraints, and answers back to messages
-    chat_rendering      the template; system_messages: for templates that restrict their place
+    chat_rendering      messages in templates' form
     tool_choice         checks of tools; `sterna.llm` has the formats and parsers of answers
 
 Further modules: model_manager (loading and unloading), batch/ with file_store, response_store,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from sterna.chat import ChatTemplate
@@ -15,7 +14,6 @@ from sterna.llm import LLM
 from sterna.llm.image_input import PreparedPrompt
 from sterna.server.errors import ApiError, invalid
 from sterna.server.request_images import RequestImage, image_of_part
-from sterna.server.system_messages import render_with_system
 
 __all__ = [
     "MAX_MESSAGES",
@@ -98,8 +96,8 @@ def _with_results(
 
 def _written(llm: LLM, template_input: TemplateInput, own: list[dict[str, Any]]) -> str:
     """Render messages whose images are parts of their content."""
-    render = partial(
-        llm.chat_prompt,
+    return llm.chat_prompt(
+        own,
         tools=template_input.tools or None,
         documents=template_input.documents,
         template_options=template_input.template_options or None,
@@ -107,7 +105,6 @@ def _written(llm: LLM, template_input: TemplateInput, own: list[dict[str, Any]])
         continue_final_message=template_input.continue_final_message,
         template=template_input.template,
     )
-    return render_with_system(own, render)
 
 
 def _require_vision(llm: LLM, image: RequestImage) -> None:
