@@ -57,6 +57,7 @@ MODELS: dict[str, Saved] = {
     "llava-next": Saved(
         "LlavaNextForConditionalGeneration",
         {"vision_config": _TOWER | _CLIP, "image_grid_pinpoints": [[32, 64], [64, 32]]},
+        converted=False,
     ),
     "idefics3": Saved("Idefics3ForConditionalGeneration", {"vision_config": _TOWER}),
     "smolvlm": Saved(
