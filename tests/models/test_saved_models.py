@@ -57,7 +57,7 @@ SAYS_NOTHING = {
     "cls_token_id", "mlp_dropout", "decoder_bias", "sparse_prediction",
     "deterministic_flash_attn", "sparse_pred_ignore_index",
     "linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max",
-    "linear_dt_init_floor", "altup_coef_clip",
+    "linear_dt_init_floor", "altup_coef_clip", "z_loss_coefficient",
 }  # fmt: skip
 #: Those that follow from others, which an architecture's `complete` fills in.
 FOLLOWS = {
@@ -169,8 +169,9 @@ def test_defaults_are_those_of_the_class(name: str) -> None:
 #: Classes whose defaults are no model (heads of GLM have 42 features, of which 21 are rotated), or
 #: one without attention, or whose contexts end before theirs.
 NO_DEFAULTS = {
-    "Gemma4ForConditionalGeneration", "Glm4MoeForCausalLM", "GraniteMoeHybridForCausalLM",
-    "Llama4ForCausalLM", "Llama4ForConditionalGeneration", "PhiMoEForCausalLM",
+    "BambaForCausalLM", "Gemma4ForConditionalGeneration", "Glm4MoeForCausalLM",
+    "GraniteMoeHybridForCausalLM", "Llama4ForCausalLM", "Llama4ForConditionalGeneration",
+    "PhiMoEForCausalLM",
 }  # fmt: skip
 
 
@@ -352,6 +353,8 @@ CONTRADICTIONS: dict[str, tuple[str, dict[str, Any], str]] = {
     "a multiplier before a bias": ("falcon-h1", {"attention_bias": True}, "in_multiplier"),
     "other letters": ("nemotron-h", {"hybrid_override_pattern": "M-*-X"}, "override_pattern"),
     "fewer letters": ("nemotron-h", {"hybrid_override_pattern": "M-*-M-"}, "layers.5.norm"),
+    "no layer that attends": ("bamba", {"attn_layer_indices": []}, "attn_layer_indices"),
+    "a layer that is not": ("bamba", {"attn_layer_indices": [1, 5]}, "attn_layer_indices"),
     "no attention": ("lfm2", {"layer_types": ["conv"] * 5}, "layer_types"),
     "fewer kinds of layers": ("olmo3", {"layer_types": ["full_attention"] * 4}, "layer_types"),
     "more kinds of layers": ("olmo3", {"layer_types": ["full_attention"] * 6}, "layer_types"),

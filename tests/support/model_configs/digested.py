@@ -125,6 +125,9 @@ DIGESTED: dict[str, dict[str, Any]] = {
         **_TWO_GRANITE, **_TWO_SPACE, "mamba_n_heads": 16, "mamba_d_head": 32,
         "layer_types": [LINEAR, FULL], "time_step_limit": [0.5, 1.5],
     },
+    "BambaForCausalLM": {
+        "mamba_n_heads": 8, "mamba_n_groups": 2, "mamba_d_state": 24, "attn_layer_indices": [1],
+    },
     "FalconH1ForCausalLM": {
         **_TWO_SPACE, "mamba_d_ssm": 240, "mamba_rms_norm": True, "attention_in_multiplier": 0.5,
         "ssm_multipliers": [0.5, 2.0, 1.0, 0.25, 4.0], "mlp_multipliers": [2.0, 0.5],

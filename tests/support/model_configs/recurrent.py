@@ -43,7 +43,23 @@ _NEMOTRON_KEYS = {
     "rope.dimension_count": 16,  # hidden_size / heads, as converters write it; nothing is rotated
     "attention.head_count_kv": [0, 0, 2, 0, 0], "attention.layer_norm_rms_epsilon": 1e-5,
 }  # fmt: skip
+_BAMBA = {"mamba_n_heads": 8, "mamba_n_groups": 2, "mamba_d_state": 24, "mamba_d_head": 16}
 MODELS: dict[str, Saved] = {
+    "bamba": Saved(
+        "BambaForCausalLM", {**_BAMBA, "attn_layer_indices": [1, 4]}, converted=False
+    ),
+    "bamba-biased": Saved(
+        "BambaForCausalLM",
+        {
+            **_BAMBA, "attn_layer_indices": [0, 2], "attention_bias": True, "mlp_bias": True,
+            "mamba_proj_bias": True, "mamba_conv_bias": False, "mamba_d_conv": 3,
+            "rms_norm_eps": 1e-2, "tie_word_embeddings": True, "time_step_limit": [0.4, 0.8],
+            "rope_parameters": {
+                "rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.75,
+            },
+        },
+        converted=False,
+    ),
     "granite-hybrid": Saved(
         "GraniteMoeHybridForCausalLM",
         {**_SPACE, **_GRANITE, "num_local_experts": 6, "shared_intermediate_size": 48},
