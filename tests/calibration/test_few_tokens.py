@@ -11,7 +11,7 @@ import pytest
 
 from sterna import _native, formats, ops
 from sterna.bench.random_models import random_model
-from sterna.calibration import few_tokens, measured
+from sterna.calibration import few_tokens, measured, token_counts
 from sterna.calibration.few_tokens import COUNTS, direct_tokens, known, most_direct
 from sterna.calibration.measured import GAIN, place, usual_seconds
 from sterna.engine import Engine, Sequence
@@ -164,12 +164,12 @@ def test_weights_of_one_shape_that_no_cache_holds(monkeypatch: pytest.MonkeyPatc
 
     small, middle, large = several(9, 64, 64), several(4, 64, 128), several(4, 64, 256)
     of_model = [*small, *large, *middle]
-    monkeypatch.setattr(few_tokens, "_LEAST_WEIGHT_BYTES", small[0].nbytes + 1)
+    monkeypatch.setattr(token_counts, "_LEAST_WEIGHT_BYTES", small[0].nbytes + 1)
     for least, expected in ((4 * middle[0].nbytes, middle), (4 * large[0].nbytes, large)):
-        monkeypatch.setattr(few_tokens, "LEAST_BYTES", least)
-        assert few_tokens.samples_of(of_model) == {"i8": expected}
-    monkeypatch.setattr(few_tokens, "LEAST_BYTES", 1 << 30)
-    assert few_tokens.samples_of(of_model) == {"i8": large}
+        monkeypatch.setattr(token_counts, "LEAST_BYTES", least)
+        assert token_counts.samples_of(of_model) == {"i8": expected}
+    monkeypatch.setattr(token_counts, "LEAST_BYTES", 1 << 30)
+    assert token_counts.samples_of(of_model) == {"i8": large}
 
 
 def test_the_environment_pins(cache: Path, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:

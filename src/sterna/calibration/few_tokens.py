@@ -11,19 +11,17 @@ changes a bit.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import cycle
 
 from sterna import _native
-from sterna.calibration.measured import GAIN, LEAST_BYTES, usual_seconds
-from sterna.calibration.token_counts import TokenCount
+from sterna.calibration.measured import GAIN, LEAST_BYTES
+from sterna.calibration.token_counts import TokenCount, samples_of, step_seconds
 from sterna.formats import PackedWeight
 from sterna.runtime import Threads
 
-__all__ = ["COUNTS", "direct_tokens", "known", "most_direct", "samples_of"]
+__all__ = ["COUNTS", "direct_tokens", "known", "most_direct"]
 
 #: Tokens of the steps that are timed.
 COUNTS = (2, 4, 6, 8, 12, 16)
-_LEAST_WEIGHT_BYTES = 1 << 20
 # Values of "most direct tokens": the unit's guess, a panel for every step (of integers from four
 # tokens on), and for none.
 _GUESS, _PANEL, _DIRECT = 0, 1, _native.few_tokens
@@ -71,42 +69,10 @@ def most_direct(seconds: Mapping[tuple[int, int], float]) -> int:
     return best if costs[best] * GAIN < cost(dict.fromkeys(COUNTS, _GUESS)) else _GUESS
 
 
-def samples_of(weights: Iterable[PackedWeight]) -> dict[str, list[PackedWeight]]:
-    """Return for each format weights of one shape: the smallest that a step is timed well with
-    and that are more than a cache holds, else those of the most bytes."""
-    alike: dict[str, dict[tuple[int, int], list[PackedWeight]]] = {}
-    for weight in weights:
-        shapes = alike.setdefault(weight.format.name, {})
-        shapes.setdefault((weight.M, weight.K), []).append(weight)
-
-    def nbytes(several: list[PackedWeight]) -> int:
-        return sum(weight.nbytes for weight in several)
-
-    samples = {}
-    for name, shapes in alike.items():
-        fitting = [
-            several
-            for several in shapes.values()
-            if several[0].nbytes >= _LEAST_WEIGHT_BYTES and nbytes(several) >= LEAST_BYTES
-        ]
-        smallest = min(fitting, key=lambda several: several[0].nbytes, default=None)
-        samples[name] = smallest or max(shapes.values(), key=nbytes)
-    return samples
-
-
 def _measured(
     packed: Sequence[PackedWeight], threads: Threads, isa: str, budget_s: float
 ) -> int | None:
     """Measure `most_direct` for these weights; None if the machine is too busy to tell."""
-    weights = cycle([weight.native() for weight in packed])
-
-    def seconds_of(step: tuple[int, int]) -> float:
-        weight = next(weights)
-        n, weight.direct_tokens = step
-        return _native.time_linear([weight], n, isa, threads, 1)[0]
-
-    ways: Sequence[tuple[int, int]] = [
-        (n, most) for n in COUNTS for most in (_GUESS, _PANEL, _DIRECT)
-    ]
-    seconds = usual_seconds(ways, seconds_of, budget_s)
+    ways = [(n, most) for n in COUNTS for most in (_GUESS, _PANEL, _DIRECT)]
+    seconds = step_seconds(packed, "direct_tokens", ways, threads, isa, budget_s)
     return most_direct(seconds) if seconds else None

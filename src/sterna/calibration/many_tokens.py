@@ -8,12 +8,10 @@ use them from a number of tokens on that is measured, once for a machine. No cho
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import cycle
 
 from sterna import _native
-from sterna.calibration.few_tokens import samples_of
-from sterna.calibration.measured import GAIN, LEAST_BYTES, usual_seconds
-from sterna.calibration.token_counts import TokenCount
+from sterna.calibration.measured import GAIN, LEAST_BYTES
+from sterna.calibration.token_counts import TokenCount, samples_of, step_seconds
 from sterna.formats import PackedWeight
 from sterna.formats.codebook import TERNARY
 from sterna.formats.scales import RowScales
@@ -76,13 +74,6 @@ def _measured(
     packed: Sequence[PackedWeight], threads: Threads, isa: str, budget_s: float
 ) -> int | None:
     """Measure `fewest_joint` for these weights; None if the machine is too busy to tell."""
-    weights = cycle([weight.native() for weight in packed])
-
-    def seconds_of(step: tuple[int, int]) -> float:
-        weight = next(weights)
-        n, weight.joint_tokens = step
-        return _native.time_linear([weight], n, isa, threads, 1)[0]
-
     ways = [(n, fewest) for n in COUNTS for fewest in (_NEVER, COUNTS[0])]
-    seconds = usual_seconds(ways, seconds_of, budget_s)
+    seconds = step_seconds(packed, "joint_tokens", ways, threads, isa, budget_s)
     return None if seconds is None else fewest_joint(seconds)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
+from typing import Literal
 
 from sterna import _native
-from sterna.calibration.measured import keep, kept, place
+from sterna.calibration.measured import LEAST_BYTES, keep, kept, place, usual_seconds
 from sterna.checkpoints.cache import cache_dir
 from sterna.errors import RequestError, shown
 from sterna.formats import PackedWeight
 from sterna.runtime import Threads
 
-__all__ = ["Measure", "TokenCount"]
+__all__ = ["Measure", "TokenCount", "samples_of", "step_seconds"]
 
+_LEAST_WEIGHT_BYTES = 1 << 20
 Samples = Mapping[str, Sequence[PackedWeight]]
 #: (weights of one shape, threads, unit, seconds) -> the number; None if it could not be measured.
 Measure = Callable[[Sequence[PackedWeight], Threads, str, float], int | None]
@@ -70,3 +73,52 @@ class TokenCount:
         raise RequestError(
             f"{self.variable}: must lie in {self.pins[0]}..{self.pins[-1]}, but got {shown(text)}"
         )
+
+
+def samples_of(weights: Iterable[PackedWeight]) -> dict[str, list[PackedWeight]]:
+    """Return weights of one shape for each format.
+
+    They are the smallest that a step is timed well with and that are more than a cache holds, else
+    those of the most bytes.
+    """
+    alike: dict[str, dict[tuple[int, int], list[PackedWeight]]] = {}
+    for weight in weights:
+        shapes = alike.setdefault(weight.format.name, {})
+        shapes.setdefault((weight.M, weight.K), []).append(weight)
+
+    def nbytes(several: list[PackedWeight]) -> int:
+        return sum(weight.nbytes for weight in several)
+
+    samples = {}
+    for name, shapes in alike.items():
+        fitting = [
+            several
+            for several in shapes.values()
+            if several[0].nbytes >= _LEAST_WEIGHT_BYTES and nbytes(several) >= LEAST_BYTES
+        ]
+        smallest = min(fitting, key=lambda several: several[0].nbytes, default=None)
+        samples[name] = smallest or max(shapes.values(), key=nbytes)
+    return samples
+
+
+def step_seconds(
+    packed: Sequence[PackedWeight],
+    limit: Literal["direct_tokens", "joint_tokens"],
+    ways: Sequence[tuple[int, int]],
+    threads: Threads,
+    isa: str,
+    budget_s: float,
+) -> dict[tuple[int, int], float] | None:
+    """Time steps of so many tokens under so high a limit; None if the machine is too busy.
+
+    packed: weights of one shape, which take turns, so that each comes from memory.
+    """
+    weights = cycle([weight.native() for weight in packed])
+
+    def seconds_of(step: tuple[int, int]) -> float:
+        weight = next(weights)
+        n, value = step
+        setattr(weight, limit, value)
+        return _native.time_linear([weight], n, isa, threads, 1)[0]
+
+    return usual_seconds(ways, seconds_of, budget_s)

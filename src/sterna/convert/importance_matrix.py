@@ -28,9 +28,10 @@ from sterna.engine import Engine
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import RequestError
 from sterna.files.reading import read_file
-from sterna.formats import Experts, PackedWeight, Shadow
+from sterna.formats import Experts, PackedWeight
 from sterna.formats.weighted import check_weighted
 from sterna.weights.sources import STACKED, Linear, Stacking, WeightSource
+from sterna.weights.wrapped import WrappedWeights
 
 __all__ = ["CalibrationTexts", "calibrate", "parts_of", "require_calibrated", "spread"]
 
@@ -121,10 +122,10 @@ def calibrate(
     in windows of 512. progress: called with the number of tokens done. Raises as `loading.load`,
     RequestError if the texts have no token, NonFiniteError if the model gives NaN.
     """
-    found = _Named.load(source, threads, i2s)
-    model = replace(found.model, graph=found.model.graph.observed())
+    loaded, names = _load(source, threads, i2s)
+    model = replace(loaded, graph=loaded.graph.observed())
     engine = Engine(model, threads=threads, deterministic=True, skip_zeros=False)
-    assets = assets_of(found.model)
+    assets = assets_of(loaded)
     tokenizer = assets.tokenizer()
     done = 0
     for window in _windows((tokenizer.encode(text) for text in spread(texts)), engine.context):
@@ -141,7 +142,7 @@ def calibrate(
         raise RequestError("calibrate: must have a text with tokens, but got none")
     sums: dict[str, list[tuple[int, npt.NDArray[np.float64]]]] = {}
     for one, readers in zip(engine.square_sums, model.graph.observed_by(), strict=True):
-        for name in {found.names[id(weight)] for weight in readers if id(weight) in found.names}:
+        for name in {names[weight] for weight in readers if weight in names}:
             sums.setdefault(name, []).append(one)
     return {name: _mean(several) for name, several in sums.items()}
 
@@ -165,63 +166,35 @@ def _windows(texts: Iterable[Sequence[int]], context: int) -> Iterator[Sequence[
             yield tokens[begin : begin + size]
 
 
-@dataclass
-class _Named:
+@dataclass(frozen=True)
+class _Named(WrappedWeights):
     """A source of weights that notes the name under which each was requested."""
 
-    source: WeightSource
-    names: dict[int, str] = field(default_factory=dict)
-    model: loading.Model = field(init=False)
-
-    @classmethod
-    def load(cls, source: str | Path, threads: int | None, i2s: str | None) -> _Named:
-        made: list[_Named] = []
-
-        def wrap(weights: WeightSource) -> WeightSource:
-            made.append(cls(weights))
-            return made[-1]
-
-        path = resolve(source, inspect=models.require_architecture)
-        model = loading.load(path, cached=False, threads=threads, i2s=i2s, wrap=wrap)
-        made[-1].model = model
-        return made[-1]
-
-    @property
-    def modules(self) -> dict[str, PackedWeight]:
-        return dict(self.source.modules)
-
-    @property
-    def tensors(self) -> dict[str, F32]:
-        return dict(self.source.tensors)
-
-    def has(self, name: str) -> bool:
-        """Whether the source has it."""
-        return self.source.has(name)
-
-    def vector(self, name: str, *shape: int) -> F32:
-        return self.source.vector(name, *shape)
+    names: dict[PackedWeight, str] = field(default_factory=dict)
 
     def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
         """Return the source's weights, and keep their name."""
-        made = self.source.matrix(name, parts)
-        self.names.update((id(weight), name) for weight in made)
+        made = super().matrix(name, parts)
+        self.names.update((weight, name) for weight in made)
         return made
 
     def experts(
         self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
     ) -> list[Experts]:
         """Return the source's weights, and keep their name."""
-        made = self.source.experts(name, parts, count, stacking)
-        self.names.update((id(experts.weight), name) for experts in made)
+        made = super().experts(name, parts, count, stacking)
+        self.names.update((experts.weight, name) for experts in made)
         return made
 
-    def experts_bias(
-        self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
-    ) -> F32:
-        return self.source.experts_bias(name, parts, count, stacking)
 
-    def table(self, name: str, M: int, K: int) -> PackedWeight:
-        return self.source.table(name, M, K)
+def _load(
+    source: str | Path, threads: int | None, i2s: str | None
+) -> tuple[loading.Model, dict[PackedWeight, str]]:
+    """Load a model; returns it, and the names under which it requested its weights."""
+    names: dict[PackedWeight, str] = {}
 
-    def shadow(self, table: PackedWeight) -> Shadow | None:
-        return self.source.shadow(table)
+    def wrap(weights: WeightSource) -> WeightSource:
+        return _Named(weights, names)
+
+    path = resolve(source, inspect=models.require_architecture)
+    return loading.load(path, cached=False, threads=threads, i2s=i2s, wrap=wrap), names
