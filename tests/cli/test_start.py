@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from gguf_factory import Tiny, write
 
 from sterna import models
 
@@ -20,7 +21,8 @@ HEAVY = (
 #: Readers of published models, which a model in the cache does not need.
 READERS = (
     "sterna.chat.rendering", "sterna.checkpoints.hub", "sterna.gguf.architectures",
-    "sterna.gguf.weight_source", "sterna.weights.checkpoint_weights", "sterna.weights.storages",
+    "sterna.gguf.mmproj", "sterna.gguf.weight_source", "sterna.weights.checkpoint_weights",
+    "sterna.weights.storages",
 )  # fmt: skip
 #: Modules of architectures: a model needs its own, and those that its own is built on.
 ARCHITECTURES = tuple(module.__name__ for module in models.modules())
@@ -58,6 +60,16 @@ def test_generate(tmp_path: Path) -> None:
     assert "sterna.engine.engine" in again
     assert within(again, *HEAVY, *READERS) == []
     assert within(again, *ARCHITECTURES) == ["sterna.models.bitnet"]
+
+
+def test_a_gguf_file_in_the_cache(tmp_path: Path) -> None:
+    """Neither is it read again, nor is a tower looked for by what reads one."""
+    write(tmp_path / "m.gguf", Tiny())
+    args = ("generate", "--model", str(tmp_path / "m.gguf"), "Hi", "--max-tokens", "1")
+    assert within(imported(tmp_path / "cache", *args), *READERS) != []
+    again = imported(tmp_path / "cache", *args)
+    assert within(again, *HEAVY, *READERS) == []
+    assert within(again, *ARCHITECTURES) == ["sterna.models.llama"]
 
 
 @pytest.mark.parametrize("args", [("--version",), ("generate", "--help")])

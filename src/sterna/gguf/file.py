@@ -33,7 +33,7 @@ from sterna.gguf.tensor_types import (
     nbytes_of,
 )
 
-__all__ = ["GgufFile", "GgufModel", "is_gguf"]
+__all__ = ["GgufFile", "GgufModel", "find_mmproj", "is_gguf", "parts_of"]
 
 MAX_PARTS = 10_000
 SPLIT_REMEDY = "keep the names that the parts were published under, all in one folder"
@@ -143,6 +143,21 @@ def parts_of(path: Path) -> list[Path]:
         return [path]
     stem, count = match[1], int(match[3])
     return [path.with_name(f"{stem}-{i + 1:05}-of-{count:05}.gguf") for i in range(count)]
+
+
+def find_mmproj(text: Path) -> Path | None:
+    """Return the file of the tower next to a text's file: one with mmproj in its name.
+
+    Of several the one in the most bits is taken, by their names: F32, BF16, F16, then others.
+    """
+    found = sorted(text.parent.glob("*mmproj*.gguf"))
+    order = ("f32", "bf16", "f16")
+
+    def rank(file: Path) -> tuple[int, str]:
+        bits = re.split(r"[-_.]", file.name.lower())
+        return next((i for i, kind in enumerate(order) if kind in bits), len(order)), file.name
+
+    return min(found, key=rank, default=None)
 
 
 def _require_parts(paths: list[Path]) -> None:

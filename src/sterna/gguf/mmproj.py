@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ from sterna.weights import packing
 from sterna.weights.parts import Linear
 from sterna.weights.storages import Floats
 
-__all__ = ["MmprojWeights", "find_mmproj", "with_tower"]
+__all__ = ["MmprojWeights", "with_tower"]
 
 ARCHITECTURE = "clip"
 #: SentencePiece's tokens for what is no token, and for bytes.
@@ -135,21 +134,6 @@ _KINDS = {
         },
     ),
 }  # fmt: skip
-
-
-def find_mmproj(text: Path) -> Path | None:
-    """Return the file of the tower next to a text's file: one with mmproj in its name.
-
-    Of several the one in the most bits is taken, by their names: F32, BF16, F16, then others.
-    """
-    found = sorted(text.parent.glob("*mmproj*.gguf"))
-    order = ("f32", "bf16", "f16")
-
-    def rank(file: Path) -> tuple[int, str]:
-        bits = re.split(r"[-_.]", file.name.lower())
-        return next((i for i, kind in enumerate(order) if kind in bits), len(order)), file.name
-
-    return min(found, key=rank, default=None)
 
 
 def with_tower(config: dict[str, Any], text: GgufModel, file: GgufModel) -> dict[str, Any]:

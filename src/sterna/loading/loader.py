@@ -24,7 +24,7 @@ from sterna.checkpoints.sentence_transformers import DENSE as DENSE_WEIGHTS
 from sterna.checkpoints.sentence_transformers import pooling_of, scoring_of
 from sterna.checkpoints.tensor_file import reading
 from sterna.errors import SternaError, UnsupportedModelError
-from sterna.gguf.file import GgufModel, is_gguf, parts_of
+from sterna.gguf.file import GgufModel, find_mmproj, is_gguf, parts_of
 from sterna.gguf.i2_s import i2s_layout, warn_of_i2s
 from sterna.loading.model import Model
 from sterna.loading.tracing import STORED_NORM, from_weights, model_name_of
@@ -143,8 +143,6 @@ class _Options:
         """Return the file of the tower of a GGUF file's model, if there is one."""
         if self.mmproj == "off" or self.wrap is not None:
             return None
-        from sterna.gguf.mmproj import find_mmproj
-
         return find_mmproj(text) if self.mmproj is None else Path(self.mmproj)
 
 
