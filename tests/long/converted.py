@@ -1,9 +1,9 @@
 """Every supported family by llama.cpp's own converter: answers are transformers' in float32.
 
 Models are those of `model_configs`, small and random, as transformers saves them but in published
-spellings. The converter is that of the sdist of llama-cpp-python, run in a process of its own with
-the gguf package beside it. It knows pre-tokenizers by hashes; the one here is named to it, and
-NomicBERT's kind of tokenizer, outside of its sources.
+spellings. The converter comes from the sdist of llama-cpp-python and runs in a process of its own,
+with the gguf package of that sdist. It knows pre-tokenizers by hashes, so the tests tell it the
+name of the one that these models have, and the kind of NomicBERT's tokenizer.
 """
 
 from __future__ import annotations

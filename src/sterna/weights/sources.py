@@ -99,11 +99,11 @@ class WeightSource(Protocol):
 
     @property
     def modules(self) -> Mapping[str, PackedWeight]:
-        """Matrices and tables."""
+        """The matrices and tables handed out so far, by name."""
 
     @property
     def tensors(self) -> Mapping[str, F32]:
-        """Vectors."""
+        """The vectors handed out so far, float32, by name."""
 
     def has(self, name: str) -> bool:
         """Whether there is a matrix or a norm of this name; for parts that a model may lack."""

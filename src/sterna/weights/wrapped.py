@@ -1,4 +1,7 @@
-"""A source of weights that hands out another's: what differs is a subclass's own."""
+"""`WrappedWeights`: a source of weights that passes all requests on to another source.
+
+Subclasses override the requests that they answer differently.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +21,18 @@ F32 = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class WrappedWeights:
-    """All of `source`, as `WeightSource` describes it."""
+    """Answers each request as `source` does; `WeightSource` describes the methods."""
 
     source: WeightSource
 
     @property
     def modules(self) -> Mapping[str, PackedWeight]:
-        """Matrices and tables."""
+        """The matrices and tables handed out so far, by name."""
         return self.source.modules
 
     @property
     def tensors(self) -> Mapping[str, F32]:
-        """Vectors."""
+        """The vectors handed out so far, float32, by name."""
         return self.source.tensors
 
     def has(self, name: str) -> bool:

@@ -25,7 +25,14 @@ from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
 from sterna.models.vision import vit
 from sterna.models.vision.patches import average_pool, lines_and_columns
-from sterna.models.vision.tower import Encoder, Grid, Tower, graph_of, vision_config
+from sterna.models.vision.tower import (
+    Encoder,
+    Grid,
+    Tower,
+    graph_of,
+    rotated_by_tower,
+    vision_config,
+)
 from sterna.weights.sources import Linear, WeightSource
 
 ACTIVATION = "gelu_pytorch_tanh"
@@ -43,16 +50,7 @@ F32 = npt.NDArray[np.float32]
 
 def complete(f: Fields) -> dict[str, Any]:
     """Return the fields of the encoder, whose rotations `tower` makes."""
-    rope = f.mapping("rope_parameters")
-    return {
-        "vocab_size": 1,  # it has no tokens
-        "max_position_embeddings": 1 << 20,
-        "use_bidirectional_attention": True,
-        "no_rope_layers": [0] * f.n_layers,
-        "tie_word_embeddings": True,
-        "rope_theta": f.having({**f.config, **rope}).number("rope_theta"),
-        "rope_parameters": {},
-    }
+    return rotated_by_tower(f)
 
 
 def tower(c: TransformerConfig, w: WeightSource, together: bool) -> Tower:

@@ -16,7 +16,7 @@ from sterna.models import layers, llama
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
 from sterna.models.vision.patches import lines_and_columns, patch_rows
-from sterna.models.vision.tower import Encoder, Grid, graph_of
+from sterna.models.vision.tower import Encoder, Grid, graph_of, rotated_by_tower
 from sterna.weights.sources import Linear, WeightSource
 
 ACTIVATION = "gelu"
@@ -35,17 +35,7 @@ Norm = tuple[str, float] | None
 
 def complete(f: Fields) -> dict[str, Any]:
     """Return the fields of the encoder, whose rotations `encoder` makes."""
-    rope = f.mapping("rope_parameters")
-    return {
-        "vocab_size": 1,  # it has no tokens
-        "max_position_embeddings": 1 << 20,
-        "use_bidirectional_attention": True,
-        "rms_norm_eps": 1e-5,
-        "no_rope_layers": [0] * f.n_layers,
-        "tie_word_embeddings": True,
-        "rope_theta": f.having({**f.config, **rope}).number("rope_theta"),
-        "rope_parameters": {},
-    }
+    return {**rotated_by_tower(f), "rms_norm_eps": 1e-5}
 
 
 def encoder(c: TransformerConfig, w: WeightSource, n_layers: int, norm: Norm = None) -> Encoder:

@@ -14,7 +14,7 @@ from sterna.graph import Graph, GraphBuilder, Piece, Value
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
 
-__all__ = ["Encoder", "Grid", "Tower", "graph_of", "vision_config"]
+__all__ = ["Encoder", "Grid", "Tower", "graph_of", "rotated_by_tower", "vision_config"]
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -66,6 +66,20 @@ def vision_config(module: ModuleType, f: Fields) -> TransformerConfig:
     """Read `vision_config` of a config.json by an encoder's module; raises as
     `TransformerConfig.of`."""
     return TransformerConfig.of(module, f.mapping("vision_config"), f.file)
+
+
+def rotated_by_tower(f: Fields) -> dict[str, Any]:
+    """Return fields of an encoder that has no tokens, and whose tower makes the rotations."""
+    rope = f.mapping("rope_parameters")
+    return {
+        "vocab_size": 1,
+        "max_position_embeddings": 1 << 20,
+        "use_bidirectional_attention": True,
+        "no_rope_layers": [0] * f.n_layers,
+        "tie_word_embeddings": True,
+        "rope_theta": f.having({**f.config, **rope}).number("rope_theta"),
+        "rope_parameters": {},
+    }
 
 
 def graph_of(
