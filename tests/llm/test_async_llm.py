@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import anyio
 import numpy as np
 import pytest
 
@@ -34,7 +35,8 @@ def run(llm: LLM, work: Callable[[AsyncLLM], Coroutine[Any, Any, None]]) -> None
 
     async def main() -> None:
         async with AsyncLLM(llm) as engine:
-            await asyncio.wait_for(work(engine), 60)
+            with anyio.fail_after(60):
+                await work(engine)
 
     before = threading.active_count()
     asyncio.run(main())

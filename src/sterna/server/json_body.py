@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from typing import Any, TypeVar
 
+import anyio
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
@@ -60,8 +60,9 @@ async def read_bytes(request: Request) -> bytes:
     service = request.app.state.service
     settings = service.settings
     try:
-        return await asyncio.wait_for(_collect(request, service.max_body), settings.body_timeout)
-    except asyncio.TimeoutError:
+        with anyio.fail_after(settings.body_timeout):
+            return await _collect(request, service.max_body)
+    except TimeoutError:
         raise ApiError(
             408, f"body: must arrive within {settings.body_timeout:g} seconds, but did not"
         ) from None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator
 
+import anyio
 from starlette.datastructures import FormData
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
@@ -47,10 +47,11 @@ async def _bounded(request: Request, max_bytes: int) -> AsyncGenerator[bytes, No
     while True:
         left = began + timeout * (1 + count / BYTES_PER_TIMEOUT) - time.monotonic()
         try:
-            part = await asyncio.wait_for(parts.__anext__(), max(0.0, left))
+            with anyio.fail_after(max(0.0, left)):
+                part = await parts.__anext__()
         except StopAsyncIteration:
             return
-        except asyncio.TimeoutError:
+        except TimeoutError:
             raise ApiError(
                 408, f"body: must arrive at 1 MiB per {timeout:g} seconds, but did not"
             ) from None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
+import anyio
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
@@ -71,8 +71,9 @@ class EventStream(Response):
     async def _watch(self, receive: Receive, send: Send) -> None:
         while True:
             try:
-                message = await asyncio.wait_for(receive(), self._ping_s)
-            except asyncio.TimeoutError:
+                with anyio.fail_after(self._ping_s):
+                    message = await receive()
+            except TimeoutError:
                 if self._ping_s and time.monotonic() - self._sent >= self._ping_s:
                     await self._send(send, PING)
                 continue
@@ -98,5 +99,4 @@ async def with_cancellation(
         return await answer
     finally:
         watching.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await watching
+        await asyncio.wait({watching})

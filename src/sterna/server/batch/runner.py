@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import anyio
 from starlette.types import ASGIApp
 
 from sterna.errors import shown
@@ -128,7 +129,7 @@ class BatchRunner:
                 journal.close()
                 raise
             status = "cancelled"
-        except asyncio.TimeoutError:
+        except TimeoutError:
             status = "expired"
         except InvalidInputError as error:
             status, batch.errors = "failed", {"object": "list", "data": error.errors}
@@ -162,8 +163,9 @@ class BatchRunner:
             await self._save(batch)
         try:
             seconds = max(0.0, batch.expires_at - time.time())
-            await asyncio.wait_for(self._answer_all(batch, requests, journal), seconds)
-        except asyncio.TimeoutError:
+            with anyio.fail_after(seconds):
+                await self._answer_all(batch, requests, journal)
+        except TimeoutError:
             for index in range(len(requests)):
                 if index not in journal:
                     custom_id, _ = await asyncio.to_thread(requests.read, index)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from functools import cached_property
 from typing import Any, ClassVar
@@ -118,8 +117,7 @@ async def cancel(request: Request) -> Response:
     if active is not None:
         active.cancel()
     if stored.task is not None:
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.shield(stored.task)
+        await asyncio.wait({stored.task})
     return as_json(stored_response(request).body)
 
 
