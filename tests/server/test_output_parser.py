@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from sterna.llm.output_parser import OutputParser
 from sterna.llm.tool_call_formats import hermes, llama3, mistral, qwen3_coder
 from sterna.llm.tool_call_formats.base import ToolCallFormat
-from sterna.server.tool_choice import parse_tools
 
 CALL = '{"name": "f", "arguments": {"a": [1, "}"], "b": "\\u00e9"}}'
 HERMES = f"<tool_call>\n{CALL}\n</tool_call>"
@@ -138,15 +137,3 @@ def test_a_text_that_looks_like_a_number() -> None:
     schemas = {"f": {"type": "object", "properties": {"b": {"type": "string"}}}}
     (found,) = OutputParser(qwen3_coder.FORMAT, schemas=schemas).message(XML)["tool_calls"]
     assert json.loads(found["function"]["arguments"]) == {"a": "x\ny", "b": "2"}
-
-
-def test_choices_of_tools() -> None:
-    tools = [{"type": "function", "function": {"name": n}} for n in ("f", "g")]
-    assert not parse_tools(tools, "none", None).shown
-    assert not parse_tools(tools, "auto", None).required
-    assert parse_tools(tools, "required", False).parallel is False
-    named = parse_tools(tools, {"type": "function", "function": {"name": "g"}}, None)
-    assert (named.names, named.required) == ({"g"}, True)
-    allowed = {"mode": "auto", "tools": [{"type": "function", "name": "f"}]}
-    some = parse_tools(tools, {"type": "allowed_tools", "allowed_tools": allowed}, None)
-    assert (some.names, some.required, len(some.shown)) == ({"f"}, False, 2)

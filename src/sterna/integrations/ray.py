@@ -33,7 +33,8 @@ class Predictor:
         cores: The CPUs of an actor, for nodes that have other work.
         column: The column of prompts, or, with chat=True, of lists of messages.
         output: The column of answers, and the prefix of the two others.
-        options: Of `LLM.generate`. The default seed is 0, so that a row computed again is the same.
+        options: Of `LLM.generate`, or with chat of `LLM.chat`. The default seed is 0, so that a row
+            computed again is the same.
         model_options: Of `LLM`.
     """
 
@@ -52,7 +53,7 @@ class Predictor:
         self._llm = LLM(model, threads=threads, cores=cores, **(model_options or {}))
         self._column, self._output, self._chat = column, output, chat
         self._options = {"seed": 0, **(options or {})}
-        self._llm.requests.check_options(self._options)
+        self._llm.requests.check_options(self._options, chat)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Return the batch with its answers; RequestError without the column, or for a prompt."""

@@ -6,7 +6,15 @@ import asyncio
 import threading
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from typing import TYPE_CHECKING, Any
 
 from sterna.checks import checked_real, checked_whole
@@ -23,7 +31,7 @@ if TYPE_CHECKING:
 
     from sterna.llm.decider import Inquiry
     from sterna.llm.decisions import Decision
-    from sterna.llm.options import DecideOptions, GenerateOptions
+    from sterna.llm.options import ChatOptions, DecideOptions, GenerateOptions
 
 __all__ = ["AsyncLLM", "AsyncStream"]
 
@@ -128,6 +136,25 @@ class AsyncLLM:
             make(prompt, n, options, params, chat=chat, reasoning=reasoning, visible=visible,
                  **given)
         )  # fmt: skip
+
+    def submit_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        params: SamplingParams | None = None,
+        *,
+        key: str = "",
+        priority: int = 0,
+        deadline_s: float | None = None,
+        salt: str = "",
+        **options: Unpack[ChatOptions],
+    ) -> AsyncStream:
+        """Queue a conversation as `submit` does a prompt; options as in `LLM.chat`, which renders.
+
+        RequestError as in `LLM.chat` and `submit`.
+        """
+        self._check_open()
+        given = _checked_scheduling(key, priority, deadline_s, salt)
+        return self._queued([self.llm.requests.make_chat(messages, options, params, **given)])
 
     async def score(
         self,

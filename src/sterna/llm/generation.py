@@ -109,8 +109,9 @@ class GenerationMethods(LLMParts):
         Args:
             messages: [{"role": "user", "content": "Hello"}, ...].
             params: Sampling parameters. Options replace its fields.
-            **options: Options of `generate`, and tools, documents, template_options and
-                continue_final_message (`ChatOptions`).
+            **options: Options of `generate`, and tools, tool_choice, parallel_tool_calls,
+                documents, template_options, continue_final_message and reasoning_budget
+                (`ChatOptions`).
 
         RequestError if the model has no chat template, or the template refuses the messages.
         """

@@ -61,9 +61,14 @@ class ChatOptions(GenerateOptions, TemplateOptions, total=False):
     Attributes:
         reasoning_budget: Tokens after which Sterna closes the reasoning with the family's own
             marker. Default: no limit.
+        tool_choice: "auto", "none" (the model does not see the tools), "required" (the answer is a
+            call), or the tool to call, as {"name": ...} or in OpenAI's form. Default "auto".
+        parallel_tool_calls: Whether an answer may have several calls. Default True.
     """
 
     reasoning_budget: int | None
+    tool_choice: str | Mapping[str, Any] | None
+    parallel_tool_calls: bool | None
 
 
 class DecideOptions(TypedDict, total=False):

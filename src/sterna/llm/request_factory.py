@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from sterna.chat.messages import json_objects
 from sterna.checks import checked_flag, checked_whole
 from sterna.engine import (
     PREFILL_CHUNK,
@@ -40,6 +41,7 @@ from sterna.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from sterna.llm.answer_format import AnswerFormat
+    from sterna.llm.tool_choice import ToolChoice
 
 __all__ = ["RequestFactory"]
 
@@ -117,20 +119,15 @@ class RequestFactory:
         **request_args: Any,
     ) -> Request:
         """Make a request for the answer to a conversation; options, params as in `LLM.chat`."""
-        from sterna.llm.answer_format import without_reasoning  # not every start needs it
-
         template, others = split_template_options(options)
-        budget, variables = others.pop("reasoning_budget", None), template.get("template_options")
-        if budget is not None:
-            checked_whole("reasoning_budget", budget, 0, MAX_BUDGET)
-        if budget == 0 and isinstance(variables, (Mapping, type(None))):
-            template["template_options"] = without_reasoning(dict(variables or {}), budget)
+        tools = _tools(template, others)
+        budget = _reasoning_budget(template, others)
         renderer = self._renderer
         prompt = renderer.prepare(messages, **template)
-        answers = self._answer_format(messages, prompt.text, template)
+        answers = self._answer_format(messages, prompt.text, template, tools)
         if isinstance(content := others.get("constraint"), (Constraint, type(None))):
             others["constraint"] = answers.constraint(self._constraints, content)
-        effort = (variables or {}).get("reasoning_effort")
+        effort = (template.get("template_options") or {}).get("reasoning_effort")
         boundary = 0
         if self._engine.kv_cache.needs_snapshots:
             boundary = renderer.end_of_turn(prompt, messages, template)
@@ -144,17 +141,14 @@ class RequestFactory:
         return request
 
     def _answer_format(
-        self, messages: object, prompt: str, template: Mapping[str, Any]
+        self, messages: object, prompt: str, template: Mapping[str, Any], tools: ToolChoice
     ) -> AnswerFormat:
         """Return how answers to a rendered prompt are written. template: options of `render`."""
         from sterna.llm.answer_format import AnswerFormat
-        from sterna.llm.tool_choice import ToolChoice
 
         continued = bool(template.get("continue_final_message"))
         state = self._renderer.reasoning_state(prompt, messages, continued)
-        return AnswerFormat(
-            self._renderer.template, ToolChoice.of_tools(template.get("tools")), state
-        )
+        return AnswerFormat(self._renderer.template, tools, state)
 
     def make_scoring(
         self, prompt: str | Sequence[int], top: int, adapter: str | None, **request_args: Any
@@ -167,8 +161,12 @@ class RequestFactory:
             **request_args,
         )  # fmt: skip
 
-    def check_options(self, options: Mapping[str, Any]) -> None:
-        """Raise RequestError unless `make` takes these options."""
+    def check_options(self, options: Mapping[str, Any], chat: bool = False) -> None:
+        """Raise RequestError unless `make`, or `make_chat` if `chat`, takes these options."""
+        if chat:
+            template, options = split_template_options(options)
+            _tools(template, options)
+            _reasoning_budget(template, options)
         _, others = checked_options(options)
         self._adapters.chosen(others.get("adapter"))
         self._constraints.matcher(others.get("constraint"))
@@ -242,3 +240,28 @@ class RequestFactory:
             cost = draft.model.weight_bytes_per_token / engine.model.weight_bytes_per_token
             sources.append(DraftModel(draft, sampling, n_prompt, cost))
         return Speculation(sources, engine.kv_cache)
+
+
+def _tools(template: dict[str, Any], others: dict[str, Any]) -> ToolChoice:
+    """Take the choice of tools from the other options, and show the template its tools."""
+    from sterna.llm.tool_choice import ToolChoice  # not every start needs it
+
+    tools = ToolChoice.of_tools(
+        json_objects(template.get("tools"), "tools"),
+        others.pop("tool_choice", None), others.pop("parallel_tool_calls", None),
+    )  # fmt: skip
+    template["tools"] = tools.shown or None
+    return tools
+
+
+def _reasoning_budget(template: dict[str, Any], others: dict[str, Any]) -> int | None:
+    """Take the budget from the other options; if it is 0, the template turns reasoning off."""
+    from sterna.llm.answer_format import without_reasoning
+
+    budget, variables = others.pop("reasoning_budget", None), template.get("template_options")
+    if budget is None:
+        return None
+    checked_whole("reasoning_budget", budget, 0, MAX_BUDGET)
+    if budget == 0 and isinstance(variables, (Mapping, type(None))):
+        template["template_options"] = without_reasoning(dict(variables or {}), budget)
+    return int(budget)
