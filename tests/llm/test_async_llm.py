@@ -230,6 +230,29 @@ def test_errors(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
         AsyncLLM(llm, step_ms=0)
 
 
+def test_closed_between_two_steps(llm: LLM) -> None:
+    """The thread ends, though it forgets the wake-up of `close` as it begins a step."""
+    engine = AsyncLLM(llm)
+
+    class Forgotten(threading.Event):
+        def clear(self) -> None:
+            engine._closed = "closed"
+            self.set()
+            super().clear()
+
+    async def work() -> None:
+        engine._wake = Forgotten()
+        engine._attach()
+        assert engine._thread is not None
+        await asyncio.to_thread(engine._thread.join, 10)
+        ended = not engine._thread.is_alive()
+        engine._wake.set()
+        await engine.close()
+        assert ended
+
+    asyncio.run(work())
+
+
 def test_idle_takes_no_time(llm: LLM) -> None:
     """No step is tried while nobody asks."""
     steps = [0]

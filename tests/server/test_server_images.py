@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.server
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -314,6 +316,31 @@ def test_hosts(files: str, monkeypatch: pytest.MonkeyPatch) -> None:
         fetched(url, "127.0.0.1")
     with pytest.raises(ApiError, match="can be fetched, but got ConnectionRefusedError"):
         fetched("http://127.0.0.1:1/a.png", "127.0.0.1")
+
+
+def test_a_host_that_sends_a_byte_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its bytes comes in time, but the headers never end."""
+    monkeypatch.setattr(request_images, "FETCH_S", 0.3)
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def trickle() -> None:
+            connection, _ = listener.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+                for _ in range(2000):
+                    if over.wait(0.01):
+                        return
+                    connection.sendall(b"x")
+
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        try:
+            with pytest.raises(ApiError, match="must come within"):
+                fetched(f"http://127.0.0.1:{listener.getsockname()[1]}/", "127.0.0.1")
+        finally:
+            over.set()
+            thread.join()
 
 
 @pytest.mark.parametrize(

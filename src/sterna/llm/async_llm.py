@@ -270,8 +270,10 @@ class AsyncLLM:
     # ----------------------------------------------------------------------- the engine's thread
 
     def _work(self) -> None:
-        while self._closed != "closed":
+        while True:
             self._wake.clear()
+            if self._closed == "closed":  # read after `clear`, or its wake-up could be lost
+                return
             try:
                 idle = self._engine_loop.step() == []
             except Exception as error:

@@ -137,12 +137,16 @@ class ActiveRequest:
         if self.cancelled:
             task.cancel()
         try:
-            return await task
-        except asyncio.CancelledError:
-            self._check_cancelled()
+            await asyncio.wait({task})
+        except asyncio.CancelledError:  # of the caller, which must not become an error response
+            task.cancel()
+            await asyncio.wait({task})
             raise
         finally:
             self._tasks.discard(task)
+        if task.cancelled():
+            self._check_cancelled()
+        return task.result()
 
     async def decide(
         self, context: Any, questions: list[str], *, priority: int, salt: str, **options: Any

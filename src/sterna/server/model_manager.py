@@ -236,10 +236,6 @@ class ModelManager:
                     if not loaded.busy and unused > self._keep_alive:
                         await self._unload(loaded)
 
-    async def drain(self) -> None:
-        """Wait until all requests have been answered."""
-        await asyncio.gather(*(loaded.engine.drain() for loaded in self.loaded.values()))
-
     async def close(self) -> None:
         """Unload all models."""
         for loaded in list(self.loaded.values()):

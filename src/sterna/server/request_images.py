@@ -6,12 +6,14 @@ most three redirects, none of which leads into a private network.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import ipaddress
 import socket
 import ssl
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, urljoin, urlsplit
@@ -24,7 +26,7 @@ __all__ = ["RequestImage", "image_of_part"]
 
 MOST_REDIRECTS = 3
 CONNECT_S = 5.0  #: for a connection, and for each piece of an answer
-FETCH_S = 20.0  #: for the whole image
+FETCH_S = 20.0  #: for the whole image, with its headers and redirects
 _CHUNK = 1 << 16
 
 
@@ -133,7 +135,8 @@ def _is_public(address: str) -> bool:
 def _get(parts: SplitResult, address: tuple[str, int], deadline: float) -> bytes | str:
     """Return the bytes at an address, or the URL of a redirect."""
     assert parts.hostname is not None
-    with socket.create_connection(address, timeout=CONNECT_S) as plain:
+    plain = socket.create_connection(address, timeout=CONNECT_S)
+    with plain, _ended_at(deadline, plain):
         sock = plain
         if parts.scheme == "https":
             context = ssl.create_default_context()
@@ -141,22 +144,49 @@ def _get(parts: SplitResult, address: tuple[str, int], deadline: float) -> bytes
         connection = http.client.HTTPConnection(parts.hostname, address[1], timeout=CONNECT_S)
         connection.sock = sock  # not one that it resolves for itself
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        connection.request("GET", path, headers={"Accept": "image/*", "User-Agent": "sterna"})
-        with connection.getresponse() as answer:
+        with contextlib.closing(connection):
+            connection.request("GET", path, headers={"Accept": "image/*", "User-Agent": "sterna"})
+            answer = connection.getresponse()
             where = answer.getheader("Location")
             if answer.status in (301, 302, 303, 307, 308) and where:
                 return where
             if answer.status != 200:
                 raise _Refused(f"must be an image, but its host answered {answer.status}")
-            return _read(answer, deadline)
+            return _read(answer)
 
 
-def _read(answer: http.client.HTTPResponse, deadline: float) -> bytes:
+@contextlib.contextmanager
+def _ended_at(deadline: float, connection: socket.socket) -> Iterator[None]:
+    """Shut a connection down at the deadline, within the handshake or a header as well.
+
+    A host that sends a byte every few seconds would pass the timeouts of single reads.
+    """
+    late, same = threading.Event(), connection.dup()  # TLS takes the socket's own descriptor
+
+    def end() -> None:
+        late.set()
+        with contextlib.suppress(OSError):
+            same.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(max(0.0, deadline - time.monotonic()), end)
+    timer.start()
+    try:
+        yield
+    except (OSError, http.client.HTTPException, ValueError):
+        if not late.is_set():
+            raise
+    finally:
+        timer.cancel()
+        timer.join()
+        same.close()
+    if late.is_set() or time.monotonic() > deadline:
+        raise _Refused(f"must come within {FETCH_S:.0f} s, but did not")
+
+
+def _read(answer: http.client.HTTPResponse) -> bytes:
     data = bytearray()
     while piece := answer.read1(_CHUNK):
         data += piece
         if len(data) > MAX_BYTES:
             raise _Refused(f"must be at most {MAX_BYTES >> 20} MiB, but has more")
-        if time.monotonic() > deadline:
-            raise _Refused(f"must come within {FETCH_S:.0f} s, but did not")
     return bytes(data)

@@ -229,6 +229,8 @@ class BatchRunner:
             status, answer = await inprocess.post(self._app, batch.endpoint, body, state)
             if status not in RETRY_STATUSES:
                 break
+            if self._limits.draining or not batch.running:  # "later" is for the next server
+                raise asyncio.CancelledError
             submitted.set()
             await asyncio.sleep(RETRY_S)
         data, ok = output_line(custom_id, status, id, answer), status == 200
