@@ -62,7 +62,8 @@ template <class F, int GN, int N, int kCount>
 //   Total, add_span      a group's sum so far, and how the sum of one of its kSpans is added
 //   kInto, add_to        the outputs that a group is added to, y (0) or what lies behind it (1), and how
 //   kGroupMinima         whether each group's minimum is added, too
-//   end_k, end_groups    what follows every end_k k
+//   kEndK, end_groups    what follows every kEndK k, where kEnds is not 0
+//   kEnds, ends          the vectors that it prepares for that, and how
 template <class F, class Groups>
 struct GroupedPanel {
     using Sweep = GroupedPanel;
@@ -72,9 +73,12 @@ struct GroupedPanel {
     static void begin(const sterna::LinearArgs& a) { Groups::begin(a); }
     static uint8_t* scratch(const sterna::LinearArgs& a) { return Groups::Terms::behind(a); }
 
-    // Behind a panel: [row block][part][group][Groups::kReady], then a block's outputs.
+    // Behind a panel: [row block][part][group][Groups::kReady], as much for the ends of groups, then a block's outputs.
     static constexpr int64_t ready_at(int64_t K, int row_block, int part) {
         return (row_block * kParts + part) * (K / kX) * Groups::kReady * kLanes;
+    }
+    static constexpr int64_t ends_at(int64_t K, int row_block, int part) {
+        return (row_block * kParts + part) * (K / Groups::kEndK) * Groups::kEnds * kLanes;
     }
     static float* ready(const sterna::LinearArgs& a, const PanelTile& tile) {
         return reinterpret_cast<float*>(tile.bytes + panel_bytes(a.K, tile.row_blocks));
@@ -87,6 +91,11 @@ struct GroupedPanel {
             for (int part = 0; part < kParts; ++part)
                 for (int64_t k = 0; k < a.K; k += kX, out += Groups::kReady * kLanes)
                     groups.ready(k, g * sterna::kRowBlock + kLanes * part, out);
+        if constexpr (Groups::kEnds > 0)
+            for (int g = 0; g < tile.row_blocks; ++g)
+                for (int part = 0; part < kParts; ++part)
+                    for (int64_t k = 0; k < a.K; k += Groups::kEndK, out += Groups::kEnds * kLanes)
+                        groups.ends(k, g * sterna::kRowBlock + kLanes * part, out);
     }
 
     // The places of a block's operands at a group of k, and the strides to the next row block and token.
@@ -140,14 +149,22 @@ struct GroupedPanel {
                     total[n][g] = Groups::add_span(span, total[n][g], sum[n][g], scale, g);
                 });
             }
-            each([&](int n, int g) {
-                const float* scales = ready + g * at.ready_stride;
-                float* y = to + (n * GN + g) * kLanes;
-                VF out = Groups::add_to(f_load(y), total[n][g], scales, f_set1(at.scale.row(n)[i]));
-                if constexpr (Groups::kGroupMinima)
-                    out = f_fma(f_load(scales + kLanes), f_set1(at.factor.row(n)[i]), out);
-                f_store(y, out);
-            });
+            VF scale[GN];  // stores to y might change what is read, so it is read once
+            STERNA_UNROLL(8)
+            for (int g = 0; g < GN; ++g) scale[g] = f_load(ready + g * at.ready_stride);
+            STERNA_UNROLL(16)
+            for (int n = 0; n < N; ++n) {
+                const VF s_x = f_set1(at.scale.row(n)[i]);
+                STERNA_UNROLL(8)
+                for (int g = 0; g < GN; ++g) {
+                    float* y = to + (n * GN + g) * kLanes;
+                    VF out = Groups::add_to(f_load(y), total[n][g], scale[g], s_x);
+                    if constexpr (Groups::kGroupMinima)
+                        out = f_fma(f_load(ready + g * at.ready_stride + kLanes),
+                                    f_set1(at.factor.row(n)[i]), out);
+                    f_store(y, out);
+                }
+            }
         }
     }
 
@@ -159,7 +176,9 @@ struct GroupedPanel {
         const Groups groups(a, tile.index, tile.row_blocks);
         const auto& terms = groups.terms;
         float* const all = ready(a, tile);
-        float* const y = all + ready_at(a.K, tile.row_blocks, 0);
+        const float* ends = all + ready_at(a.K, tile.row_blocks, 0);
+        float* const y = all + ready_at(a.K, tile.row_blocks, 0) + ends_at(a.K, tile.row_blocks, 0);
+        ends += ends_at(a.K, g0, part);
         for (int i = 0; i < Groups::kFloats * N * GN; ++i) f_store(y + i * kLanes, f_set1(0.0f));
         At at{a.xq + n0 * a.ldx,
               tile.bytes + panel_at(a.K, g0, part, 0),
@@ -170,11 +189,11 @@ struct GroupedPanel {
               a.ldx,
               panel_at(a.K, 1, 0, 0),
               ready_at(a.K, 1, 0)};
-        const int64_t most = groups.end_k();
+        const int64_t most = Groups::kEnds > 0 ? Groups::kEndK : a.K;
         for (int64_t k = 0; k < a.K; k += most, at.advance(most)) {
-            add_groups<GN, N>(at, (a.K - k < most ? a.K - k : most) / kX,
-                              y + Groups::kInto * N * GN * kLanes);
-            groups.template end_groups<GN, N>(k, n0, g0 * sterna::kRowBlock + kLanes * part, y);
+            add_groups<GN, N>(at, most / kX, y + Groups::kInto * N * GN * kLanes);
+            groups.template end_groups<GN, N>(k, n0, ends, ends_at(a.K, 1, 0), y);
+            ends += Groups::kEnds * kLanes;
         }
         store_outputs(a, tile.row(g0, part), GN, n0, N, y, done);
     }

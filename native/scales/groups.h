@@ -192,11 +192,12 @@ constexpr int64_t token_terms_bytes(int64_t K, int64_t n) {
 }
 
 constexpr int kMostFloats = 2;
-// Scratch bytes in addition to a panel of K k: the scales that grouped_panel.h prepares, of two floats for each 32 k of a
-// row at most, and the outputs of a block.
+// Scratch bytes in addition to a panel of K k: what grouped_panel.h prepares, for each 16 k of a row two floats at most and
+// for each super-block of it two more, and the outputs of a block.
 template <class F>
 constexpr int64_t grouped_scratch(int64_t K) {
-    const int64_t scales = F::kRowBlocks * sterna::kRowBlock * (K / sterna::kSumK);
+    const int64_t row = K / sterna::kSumK * 2 + K / sterna::kSuperK * 2;
+    const int64_t scales = F::kRowBlocks * sterna::kRowBlock * row;
     return (scales + kMostFloats * kPanelSums * kLanes) * int64_t{sizeof(float)};
 }
 

@@ -208,7 +208,6 @@ struct PlainGroups {
     // The part for a panel (grouped_panel.h): a group's scale and, with kMinima, its minimum are prepared.
     static constexpr int kReady = kMinima ? 2 : 1, kInto = 0;
     static constexpr bool kGroupMinima = kMinima;
-    int64_t end_k() const { return a.K; }
     using Total = VF;
     // Doubles the codes where levels are halves.
     void finish_codes(const PanelTile& tile) const {
@@ -225,11 +224,12 @@ struct PlainGroups {
     static Total add_span(int, Total, VI sum, const float*, int row_block) {
         return f_from_i(level_sum(sum, row_block));
     }
-    static VF add_to(VF y, Total total, const float* scale, VF s_x) {
-        return f_fma(total, f_mul(f_load(scale), s_x), y);
+    static VF add_to(VF y, Total total, VF scale, VF s_x) {
+        return f_fma(total, f_mul(scale, s_x), y);
     }
+    static constexpr int kEnds = 0, kEndK = kX;
     template <int GN, int N>
-    static void end_groups(int64_t, int, int, float*) {}
+    static void end_groups(int64_t, int, const float*, int64_t, float*) {}
 
     // y[n][g] += a group's sums of N tokens x GN row blocks, of which the first has row0 of the tile. The
     // outputs stay in memory: in registers they would drive the accumulators of the dot products out. kept: of the same
