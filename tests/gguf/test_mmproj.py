@@ -23,7 +23,7 @@ from test_qwen3_5_gguf import write_gguf
 from sterna import LLM, loading
 from sterna.engine import Engine
 from sterna.engine.image_encoder import ImageEncoder
-from sterna.errors import RequestError, UnsupportedModelError
+from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError
 from sterna.models.towers import AXES
 
 gguf = pytest.importorskip("gguf", reason="needs the gguf package")
@@ -36,6 +36,8 @@ FILES = {
     "llava-next": ("mlp", "llama", "<image>"),
     "mistral3": ("pixtral", "llama", "[IMG]"),
     "qwen3-vl": ("qwen3vl_merger", "qwen3vl", "<|image_pad|>"),
+    "gemma4": ("gemma4v", "gemma4", "<|image|>"),
+    "gemma4-together": ("gemma4v", "gemma4", "<|image|>"),
 }
 
 
@@ -43,6 +45,15 @@ KEYS: dict[str, dict[str, Any]] = {
     "gemma3": {
         "gemma3.attention.sliding_window": 20, "gemma3.attention.layer_norm_rms_epsilon": 1e-6,
         "gemma3.rope.freq_base": 1e6, "gemma3.rope.freq_base_swa": 10000.0,
+    },
+    "gemma4": {
+        "gemma4.attention.sliding_window": 20,
+        "gemma4.attention.sliding_window_pattern": [True, True, False, True, False],
+        "gemma4.attention.key_length": 32, "gemma4.attention.value_length": 32,
+        "gemma4.attention.key_length_swa": 24, "gemma4.attention.value_length_swa": 24,
+        "gemma4.rope.dimension_count": 32, "gemma4.rope.dimension_count_swa": 24,
+        "gemma4.rope.freq_base": 1e6, "gemma4.rope.freq_base_swa": 10000.0,
+        "gemma4.attention.layer_norm_rms_epsilon": 1e-6,
     },
     "llama": {"llama.attention.layer_norm_rms_epsilon": 1e-6},
     "qwen3vl": {
@@ -76,10 +87,32 @@ def of_llava(model: Any, tiles: bool) -> dict[str, np.ndarray]:
     return found
 
 
+def of_gemma4(model: Any) -> dict[str, np.ndarray]:
+    """Limits have an axis, and patches the order of a convolution."""
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, 8)
+    ends = ("weight", "input_min", "input_max", "output_min", "output_max")
+    found = {}
+    for name, tensor in model.state_dict().items():
+        w = np.atleast_1d(tensor.float().numpy())
+        name = name.replace("model.vision_tower.encoder.", "vision_model.model.")
+        name = name.replace(".linear.weight", ".weight")
+        if name.endswith("position_embedding_table"):
+            name += ".weight"
+        if name.endswith("input_proj.weight"):
+            edge = int((w.shape[1] // 3) ** 0.5)
+            w = w.reshape(-1, edge, edge, 3).transpose(0, 3, 1, 2)
+        target = names.get_name(name, try_suffixes=tuple(f".{end}" for end in ends))
+        if target is not None and target.startswith(("v.", "mm.")):
+            found[target] = w
+    return found
+
+
 def tower_tensors(projector: str, model: Any, seeing: Seeing) -> dict[str, np.ndarray]:
     """Those of a file, in the order and with the values of llama.cpp's converter."""
     if projector == "mlp":
         return of_llava(model, "image_grid_pinpoints" in seeing.outer)
+    if projector == "gemma4v":
+        return of_gemma4(model)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, 8)
     deep = seeing.vision.get("deepstack_visual_indexes", [])
     found = {}
@@ -109,10 +142,13 @@ def tower_tensors(projector: str, model: Any, seeing: Seeing) -> dict[str, np.nd
     return found
 
 
-def write_tower(path: Path, projector: str, model: Any, seeing: Seeing) -> None:
+def write_tower(path: Path, projector: str, model: Any, seeing: Seeing, without: str = "") -> None:
     v = seeing.vision
     writer = gguf.GGUFWriter(path, "clip")
-    writer.add_clip_projector_type(projector)
+    if projector == "gemma4v":  # such a file may have a tower of sound, too
+        writer.add_clip_vision_projector_type(projector)
+    else:
+        writer.add_clip_projector_type(projector)
     writer.add_clip_has_vision_encoder(True)
     layers = v.get("num_hidden_layers", v.get("depth")) - (projector == "mlp")
     writer.add_vision_block_count(layers)
@@ -121,7 +157,7 @@ def write_tower(path: Path, projector: str, model: Any, seeing: Seeing) -> None:
     writer.add_vision_head_count(v.get("num_attention_heads", v.get("num_heads")))
     writer.add_vision_image_size(v.get("image_size", 64))
     writer.add_vision_patch_size(v["patch_size"])
-    eps = v.get("layer_norm_eps", 1e-5 if projector == "mlp" else 1e-6)
+    eps = v.get("layer_norm_eps", v.get("rms_norm_eps", 1e-5 if projector == "mlp" else 1e-6))
     writer.add_vision_attention_layernorm_eps(eps)
     if v.get("hidden_act") == "silu":
         writer.add_vision_use_silu(True)
@@ -141,10 +177,13 @@ def write_tower(path: Path, projector: str, model: Any, seeing: Seeing) -> None:
         writer.add_vision_spatial_merge_size(merge)
     if projector == "gemma3":
         writer.add_vision_projector_scale_factor(2)
+    if "pooling_kernel_size" in v:
+        writer.add_vision_projector_scale_factor(v["pooling_kernel_size"])
     if "scale_factor" in outer:
         writer.add_vision_projector_scale_factor(outer["scale_factor"])
     for name, w in tower_tensors(projector, model, seeing).items():
-        writer.add_tensor(name, np.ascontiguousarray(w))
+        if name != without:
+            writer.add_tensor(name, np.ascontiguousarray(w))
     finish(writer)
 
 
@@ -176,14 +215,20 @@ def write_text(
     values = gguf_factory.metadata(tiny)
     writer = gguf.GGUFWriter(path, arch)
     keys = {**KEYS[arch], **(more or naming(values, seeing.token, token))}
+    if arch == "gemma4":
+        keys |= {
+            "gemma4.embedding_length_per_layer_input": seeing.text["hidden_size_per_layer_input"],
+            "gemma4.final_logit_softcapping": None,
+        }
     gguf_factory.add_metadata(writer, replace(tiny, keys=keys))
     kind = next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == arch)
     names = gguf.get_tensor_name_map(kind, tiny.layers)
     for name, tensor in model.state_dict().items():
         w = tensor.float().numpy()
         text = name.replace("model.language_model.", "model.").replace("text_model.", "")
+        text += ".weight" if text.endswith("layer_scalar") else ""
         target = names.get_name(text, try_suffixes=(".weight", ".bias"))
-        if target is None or name.startswith(("model.vision", "model.visual")):
+        if target is None or name.startswith(("model.vision", "model.visual", "model.embed_")):
             continue
         if arch == "llama" and text.endswith(("q_proj.weight", "k_proj.weight")):
             w = w.reshape(-1, 2, tiny.head_dim // 2, w.shape[1]).swapaxes(1, 2).reshape(w.shape)
@@ -210,6 +255,7 @@ def test_a_tower_is_its_checkpoint(name: str, tmp_path: Path) -> None:
     assert expected is not None
     assert found is not None
     assert found.tower.image_token == seeing.token
+    assert found.tower.together == expected.tower.together
     for image in seeing.images(2):
         assert_same_bits(found.rows(image), expected.rows(image))
     assert encoder(tmp_path / "text.gguf", mmproj="off") is None
@@ -279,3 +325,14 @@ def test_other_files(tmp_path: Path) -> None:
     (tmp_path / "other.gguf").rename(tmp_path / "mmproj-other.gguf")
     with pytest.warns(RuntimeWarning, match=r"text runs alone.*clip\.projector_type"):
         assert encoder(tmp_path / "text.gguf") is None
+
+
+@pytest.mark.parametrize("name", ["v.position_embd.weight", "v.blk.0.attn_k.weight"])
+def test_a_damaged_tower(name: str, tmp_path: Path) -> None:
+    """Sizes that no key says are those of tensors, which must be there."""
+    seeing = SEEING["gemma4"]
+    model = seeing_models.write(tmp_path / "m", seeing)
+    write_text(tmp_path / "text.gguf", "gemma4", "<|image|>", model, seeing)
+    write_tower(tmp_path / "other.gguf", "gemma4v", model, seeing, without=name)
+    with pytest.raises(ModelFormatError, match=f"{name}.*no such tensor"):
+        encoder(tmp_path / "text.gguf", mmproj=tmp_path / "other.gguf")

@@ -6,11 +6,13 @@ from typing import Any
 
 from sterna.gguf.metadata import Metadata
 
-__all__ = ["preprocessor_config"]
+__all__ = ["GEMMA4_POOLED", "preprocessor_config"]
 
 #: Pixels of an image at least and at most, as Qwen3-VL's own files have them: those of converters
 #: before 2026 leave them out.
 QWEN3_VL_PIXELS = (1 << 16, 1 << 24)
+#: Patches of an edge of a token of Gemma 4: the converter leaves them out.
+GEMMA4_POOLED = 3
 
 
 def preprocessor_config(m: Metadata, projector: str, tiles: bool = False) -> dict[str, Any]:
@@ -23,6 +25,10 @@ def preprocessor_config(m: Metadata, projector: str, tiles: bool = False) -> dic
     if projector == "gemma3":
         kind = "Gemma3ImageProcessor"
         fields: dict[str, Any] = {"size": {"height": size, "width": size}}
+    elif projector == "gemma4v":
+        kind = "Gemma4ImageProcessor"
+        pooled = m.integer("clip.vision.projector.scale_factor", GEMMA4_POOLED)
+        fields = {"patch_size": patch, "pooling_kernel_size": pooled}
     elif projector == "idefics3":
         kind = "SmolVLMImageProcessor"
         longest = m.integer("clip.vision.preproc_image_size", 4 * size)

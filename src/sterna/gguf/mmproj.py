@@ -6,8 +6,8 @@ them.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.checkpoints.safetensors_header import TensorInfo
-from sterna.errors import RequestError, UnsupportedModelError, shown
+from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError, shown
 from sterna.formats import PackedWeight
 from sterna.gguf.file import GgufModel
-from sterna.gguf.image_settings import preprocessor_config
+from sterna.gguf.image_settings import GEMMA4_POOLED, preprocessor_config
 from sterna.gguf.metadata import Metadata
+from sterna.gguf.projectors import ARRAYS, PROJECTORS, Projector
 from sterna.gguf.tensor_types import FLOAT_TYPES
 from sterna.gguf.weight_source import GgufWeights
 from sterna.models.llava_next import LINE_END
@@ -32,108 +33,9 @@ __all__ = ["MmprojWeights", "with_tower"]
 ARCHITECTURE = "clip"
 #: SentencePiece's tokens for what is no token, and for bytes.
 UNKNOWN, BYTES = "<unk>", [f"<0x{byte:02X}>" for byte in range(256)]
+CHANNELS = 3
 F32 = npt.NDArray[np.float32]
 U8 = npt.NDArray[np.uint8]
-
-_VIT = {
-    r"vision_tower\.embeddings\.patch_embedding": "v.patch_embd",
-    r"vision_tower\.embeddings\.position_embedding": "v.position_embd",
-    r"vision_tower\.post_layernorm": "v.post_ln",
-    r"vision_tower\.encoder\.layers\.(\d+)\.layer_norm([12])": r"v.blk.\1.ln\2",
-    r"vision_tower\.encoder\.layers\.(\d+)\.self_attn\.([qkv])_proj": r"v.blk.\1.attn_\2",
-    r"vision_tower\.encoder\.layers\.(\d+)\.self_attn\.out_proj": r"v.blk.\1.attn_out",
-    r"vision_tower\.encoder\.layers\.(\d+)\.mlp\.fc1": r"v.blk.\1.ffn_up",
-    r"vision_tower\.encoder\.layers\.(\d+)\.mlp\.fc2": r"v.blk.\1.ffn_down",
-}
-#: Arrays without a module of their own: names in checkpoints -> in files.
-_ARRAYS = {"vision_tower.embeddings.class_embedding": "v.class_embd", LINE_END: f"model.{LINE_END}"}
-_PIXTRAL = r"vision_tower\.transformer\.layers\.(\d+)\."
-
-
-@dataclass(frozen=True)
-class _Kind:
-    """What files of a projector are.
-
-    texts: architectures of texts by which the tower may stand -> the class that reads both. token:
-    of images. modules: names in checkpoints -> in files, regular expressions. permuted: rows of q
-    and k are stored for interleaved rotations. transposed: ends of matrices that are stored as
-    [K, M]. sums: ends of norms that are stored as 1 + w.
-    """
-
-    texts: Mapping[str, str]
-    token: str
-    modules: Mapping[str, str]
-    permuted: bool = False
-    transposed: tuple[str, ...] = ()
-    sums: tuple[str, ...] = ()
-
-
-_KINDS = {
-    "gemma3": _Kind(
-        {"gemma3": "Gemma3ForConditionalGeneration"},
-        "<image_soft_token>",
-        {
-            **_VIT,
-            r"multi_modal_projector\.mm_input_projection": "mm.input_projection",
-            r"multi_modal_projector\.mm_soft_emb_norm": "mm.soft_emb_norm",
-        },
-        transposed=("mm_input_projection",), sums=("mm_soft_emb_norm.weight",),
-    ),
-    "idefics3": _Kind(
-        {"llama": "SmolVLMForConditionalGeneration"},
-        "<image>",
-        {**_VIT, r"connector\.modality_projection\.proj": "mm.model.fc"},
-    ),
-    "mlp": _Kind(
-        {"llama": "LlavaForConditionalGeneration"},
-        "<image>",
-        {
-            **_VIT,
-            r"vision_tower\.pre_layrnorm": "v.pre_ln",
-            r"multi_modal_projector\.linear_1": "mm.0",
-            r"multi_modal_projector\.linear_2": "mm.2",
-        },
-    ),
-    "pixtral": _Kind(
-        dict.fromkeys(("llama", "mistral3"), "Mistral3ForConditionalGeneration"),
-        "[IMG]",
-        {
-            r"vision_tower\.patch_conv": "v.patch_embd",
-            r"vision_tower\.ln_pre": "v.pre_ln",
-            _PIXTRAL + r"attention_norm": r"v.blk.\1.ln1",
-            _PIXTRAL + r"ffn_norm": r"v.blk.\1.ln2",
-            _PIXTRAL + r"attention\.([qkv])_proj": r"v.blk.\1.attn_\2",
-            _PIXTRAL + r"attention\.o_proj": r"v.blk.\1.attn_out",
-            _PIXTRAL + r"feed_forward\.(gate|up|down)_proj": r"v.blk.\1.ffn_\2",
-            r"multi_modal_projector\.norm": "mm.input_norm",
-            r"multi_modal_projector\.patch_merger\.merging_layer": "mm.patch_merger",
-            r"multi_modal_projector\.linear_([12])": r"mm.\1",
-        },
-        permuted=True,
-    ),
-    "qwen3vl_merger": _Kind(
-        {
-            "qwen3vl": "Qwen3VLForConditionalGeneration",
-            "qwen35": "Qwen3_5ForConditionalGeneration",
-            "qwen35moe": "Qwen3_5MoeForConditionalGeneration",
-        },
-        "<|image_pad|>",
-        {
-            r"visual\.patch_embed\.proj": "v.patch_embd",
-            r"visual\.pos_embed": "v.position_embd",
-            r"visual\.merger\.norm": "v.post_ln",
-            r"visual\.merger\.linear_fc1": "mm.0",
-            r"visual\.merger\.linear_fc2": "mm.2",
-            r"visual\.blocks\.(\d+)\.norm([12])": r"v.blk.\1.ln\2",
-            r"visual\.blocks\.(\d+)\.attn\.qkv": r"v.blk.\1.attn_qkv",
-            r"visual\.blocks\.(\d+)\.attn\.proj": r"v.blk.\1.attn_out",
-            r"visual\.blocks\.(\d+)\.mlp\.linear_fc1": r"v.blk.\1.ffn_up",
-            r"visual\.blocks\.(\d+)\.mlp\.linear_fc2": r"v.blk.\1.ffn_down",
-            r"visual\.deepstack_merger_list\.(\d+)\.norm": r"v.deepstack.{\1}.norm",
-            r"visual\.deepstack_merger_list\.(\d+)\.linear_fc([12])": r"v.deepstack.{\1}.fc\2",
-        },
-    ),
-}  # fmt: skip
 
 
 def with_tower(config: dict[str, Any], text: GgufModel, file: GgufModel) -> dict[str, Any]:
@@ -151,11 +53,12 @@ def with_tower(config: dict[str, Any], text: GgufModel, file: GgufModel) -> dict
             f"{file.path}: a {projector} must stand by a text of {' or '.join(kind.texts)}, but "
             f"{text.path.name} is {of_text}; Sterna does not run these together yet"
         )
-    token, tiles = _image_token(text, kind.token), _ARRAYS[LINE_END] in file.tensors
+    token, tiles = _image_token(text, kind.token), ARRAYS[LINE_END] in file.tensors
     architecture = kind.texts[of_text].replace("Llava", "LlavaNext" if tiles else "Llava")
     return {
         **config, "architectures": [architecture], "image_token_id": token,
         "image_token_index": token, **_fields(m, projector, file),
+        **(_gemma4_text(config) if projector == "gemma4v" else {}),
         "rope_parameters": _sections(config, text, of_text),
         "preprocessor_config": preprocessor_config(m, projector, tiles),
     }  # fmt: skip
@@ -177,13 +80,13 @@ def _image_token(text: GgufModel, name: str) -> int:
     return tokens.index(name)
 
 
-def _kind(m: Metadata) -> tuple[_Kind, str]:
+def _kind(m: Metadata) -> tuple[Projector, str]:
     projector = m.text("clip.projector_type", "mlp")
     projector = m.text("clip.vision.projector_type", projector)
-    kind = _KINDS.get(projector)
+    kind = PROJECTORS.get(projector)
     if kind is None:
         raise UnsupportedModelError(
-            f"{m.path}: clip.projector_type must be one of {', '.join(_KINDS)}, but got "
+            f"{m.path}: clip.projector_type must be one of {', '.join(PROJECTORS)}, but got "
             f"{shown(projector)}; Sterna does not run this tower yet"
         )
     return kind, projector
@@ -209,6 +112,8 @@ def _fields(m: Metadata, projector: str, file: GgufModel) -> dict[str, Any]:
     if projector == "gemma3":
         factor = number("projector.scale_factor", 4)
         return {"vision_config": vision, "mm_tokens_per_image": (size // patch // factor) ** 2}
+    if projector == "gemma4v":
+        return {"vision_config": vision | _gemma4_vision(m, file)}
     if projector == "idefics3":
         return {"vision_config": vision, "scale_factor": number("projector.scale_factor", 2)}
     if projector == "mlp":
@@ -226,10 +131,44 @@ def _fields(m: Metadata, projector: str, file: GgufModel) -> dict[str, Any]:
         }  # fmt: skip
     vision |= {
         "spatial_merge_size": merge,
-        "num_position_embeddings": file.tensors["v.position_embd.weight"].shape[0],
+        "num_position_embeddings": _size(file, "v.position_embd.weight", 0, 2),
         "deepstack_visual_indexes": _deep(m, layers),
     }
     return {"vision_config": vision}
+
+
+def _size(file: GgufModel, name: str, axis: int, axes: int) -> int:
+    """Return a size of a tensor, which must have so many axes."""
+    info = file.tensors.get(name)
+    if info is None or len(info.shape) != axes:
+        raise ModelFormatError(
+            file=file.path, field=name, expected=f"{axes} axes",
+            got="no such tensor" if info is None else f"shape {list(info.shape)}",
+        )  # fmt: skip
+    return info.shape[axis]
+
+
+def _gemma4_vision(m: Metadata, file: GgufModel) -> dict[str, Any]:
+    head_dim = _size(file, "v.blk.0.attn_q_norm.weight", 0, 1)
+    return {
+        "rms_norm_eps": m.number("clip.vision.attention.layer_norm_epsilon", 1e-6),
+        "head_dim": head_dim,
+        "num_key_value_heads": _size(file, "v.blk.0.attn_k.weight", 0, 2) // head_dim,
+        "pooling_kernel_size": m.integer("clip.vision.projector.scale_factor", GEMMA4_POOLED),
+        "position_embedding_size": _size(file, "v.position_embd.weight", 1, 3),
+        "standardize": "v.std_bias" in file.tensors,
+        "use_clipped_linears": "v.blk.0.attn_q.input_max" in file.tensors,
+    }
+
+
+def _gemma4_text(config: dict[str, Any]) -> dict[str, Any]:
+    """Return whether an image's tokens see each other.
+
+    Files do not say it. Of Google's models they do in those whose layers add no rows of their own
+    (llama.cpp issue 28318).
+    """
+    together = not config["hidden_size_per_layer_input"]
+    return {"use_bidirectional_attention": "vision" if together else None}
 
 
 def _activation(m: Metadata) -> str:
@@ -280,7 +219,7 @@ def _has_swapped_layers(file: GgufModel) -> bool:
 class MmprojWeights(GgufWeights):
     """The `WeightSource` of an mmproj file, by the names of the family's checkpoint."""
 
-    _kind_of_file: _Kind = field(init=False, repr=False)
+    _kind_of_file: Projector = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Find the kind of the file's projector."""
@@ -298,7 +237,7 @@ class MmprojWeights(GgufWeights):
 
     def vector(self, name: str, *shape: int) -> F32:
         """Read a small array, float32 of this shape."""
-        info = self._info(self._name(name), shape)
+        info = self._info(self._name(name), shape or (1,))  # a file has no arrays without axes
         values = self._floats(info).values().reshape(shape)
         if name.endswith(self._kind_of_file.sums):
             values = values - np.float32(1)
@@ -317,8 +256,8 @@ class MmprojWeights(GgufWeights):
         return [self.modules[name]]
 
     def _name(self, name: str) -> str:
-        if name in _ARRAYS:
-            return _ARRAYS[name]
+        if name in ARRAYS:
+            return ARRAYS[name]
         if self._swapped and ".mlp." in name:
             old, new = ("fc1", "fc2") if ".fc1." in name else ("fc2", "fc1")
             name = name.replace(f".{old}.", f".{new}.")
@@ -331,9 +270,15 @@ class MmprojWeights(GgufWeights):
         return name
 
     def _part(self, part: Linear) -> TensorInfo:
+        name = self._name(f"{part.name}.weight")
+        if part.name == self._kind_of_file.by_pixel:
+            edge = math.isqrt(part.K // CHANNELS)
+            info = self._info(name, (part.M, CHANNELS, edge, edge))
+            if info.dtype not in FLOAT_TYPES:
+                raise self._error(info, "an array of floats", info.dtype)
+            return info
         if not part.kernel:
             return super()._part(part)
-        name = self._name(f"{part.name}.weight")
         shape = part.kernel if len(part.kernel) == 3 else (part.kernel[0], *part.kernel[2:])
         return self._info(name, (part.M, *shape))
 
@@ -341,6 +286,9 @@ class MmprojWeights(GgufWeights):
         """Read the bytes of rows; a patch of two frames has a tensor for each."""
         info = self._part(part)
         raw = self.model.read(info.name)
+        if part.name == self._kind_of_file.by_pixel:
+            cut = raw.reshape(part.M, CHANNELS, part.K // CHANNELS, -1)
+            return np.ascontiguousarray(cut.swapaxes(1, 2)).reshape(part.M, -1)
         if not part.kernel:
             return raw
         if len(part.kernel) == 4:
