@@ -372,6 +372,26 @@ SEEING: dict[str, Seeing] = {
         _tile(56, 64),
         _pixels,
     ),
+    "llava-qwen2": Seeing(
+        "LlavaForConditionalGeneration",
+        {"model_type": "qwen2"},
+        {**_VIT, "model_type": "siglip_vision_model"},
+        {
+            "image_token_index": 270,
+            "vision_feature_layer": -1,
+            "vision_feature_select_strategy": "full",
+        },
+        _tile(56, 64),
+        _pixels,
+    ),
+    "llava-next-qwen2": Seeing(
+        "LlavaNextForConditionalGeneration",
+        {"model_type": "qwen2", "max_position_embeddings": 512},
+        _SMALL,
+        {"image_token_index": 270, "image_grid_pinpoints": _GRIDS},
+        _grid,
+        _filled,
+    ),
     "llava-pixtral": Seeing(
         "LlavaForConditionalGeneration",
         {"model_type": "mistral", "sliding_window": None},

@@ -54,12 +54,13 @@ def from_weights(
     seeing = None if tower is None else _tower(module, config, tower(module, source))
     config = replace(config, sees=seeing is not None)
     builder = GraphBuilder(config.heads)
-    module.build(builder, config, source)
+    of_text = getattr(module, "text_module", lambda _: module)(config)
+    of_text.build(builder, config, source)
     graph = builder.graph
     dense = _dense(config, source)
     predictor = getattr(module, "predictor", lambda *_: None)(graph, config, source)
     refuse_unread(source, module, config)
-    kv_dtype = getattr(module, "KV_DTYPE", "i16")
+    kv_dtype = getattr(of_text, "KV_DTYPE", "i16")
     models = [
         Model(None, json, config, one, source, *_formats(one), kv_dtype)
         for one in (graph, predictor) if one is not None

@@ -12,6 +12,8 @@ TRANSPOSED  ends of names of linear layers that checkpoints store as [in, out]
 SKIPPED     prefixes of tensors that are not read -> their descriptions; with
             {num_hidden_layers} for the number after the last layer's, where
             config.json has num_nextn_predict_layers
+text_module a function of the config that returns the module whose `build` and KV_DTYPE count,
+            where texts are of several models
 predictor   a function that returns the graph of an MTP layer, or None; called after `build`
 tower       a function that returns the `vision.Tower` of a model that sees images; TOWER: the name
             of a matrix that only checkpoints with one have, or several such names

@@ -1,5 +1,5 @@
-"""LLaVA 1.5, and Pixtral 12B in its form: a Llama or a Mistral after an encoder whose patches are
-tokens. arXiv 2310.03744, 2410.07073.
+"""LLaVA 1.5, and Pixtral 12B in its form: a Llama, a Mistral or a Qwen2 after an encoder whose
+patches are tokens. arXiv 2310.03744, 2410.07073.
 
 rows = linear_2(gelu(linear_1(patches)))
 """
@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from sterna.graph import GraphBuilder, Value
-from sterna.models import llama, towers
+from sterna.models import llama, qwen2, towers
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
 from sterna.models.llama import build as build
@@ -23,6 +23,8 @@ ARCHITECTURES = ("LlavaForConditionalGeneration",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
 DEFAULTS: dict[str, Any] = {**llama.DEFAULTS, "tie_word_embeddings": False}
+#: Models of texts by their model_type.
+TEXTS: dict[str, ModuleType] = {"llama": llama, "mistral": llama, "qwen2": qwen2}
 ENCODERS: dict[str, ModuleType] = {
     "clip_vision_model": clip, "siglip_vision_model": siglip, "pixtral": pixtral,
 }  # fmt: skip
@@ -32,12 +34,22 @@ PREFIXES, SKIPPED = towers.PREFIXES, towers.SKIPPED
 
 def complete(f: Fields) -> dict[str, Any]:
     """Return the text's fields."""
-    kind = f.mapping("text_config").get("model_type", "llama")
-    if kind not in ("llama", "mistral"):
+    text = f.mapping("text_config")
+    kind = text.get("model_type", "llama")
+    if not isinstance(kind, str) or kind not in TEXTS:
         f.supported("text_config.model_type", kind, "llama")
+    if TEXTS[kind] is qwen2:
+        f = f.having({**f.config, "text_config": {**qwen2.DEFAULTS, **text}})
+        t = towers.text_fields(f)
+        return t.config | qwen2.complete(t)
     t = towers.text_fields(f)
     t.supported("sliding_window", t.config.get("sliding_window"), None)
     return t.config
+
+
+def text_module(c: TransformerConfig) -> ModuleType:
+    """Return the module of the text's model."""
+    return TEXTS[c.fields.mapping("text_config").get("model_type", "llama")]
 
 
 def tower(c: TransformerConfig, w: WeightSource) -> Tower:

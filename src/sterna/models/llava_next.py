@@ -15,6 +15,7 @@ from sterna.models import llava, towers
 from sterna.models.config import TransformerConfig
 from sterna.models.llava import build as build
 from sterna.models.llava import complete as complete
+from sterna.models.llava import text_module as text_module
 from sterna.models.vision import clip, vit
 from sterna.models.vision.patches import in_lines
 from sterna.models.vision.tower import Grid, Tower, vision_config
