@@ -21,7 +21,8 @@ from test_against_transformers import load_reference, rounding_bound
 from sterna import LLM, loading, ops
 from sterna.gguf.tensor_names import gguf_name
 
-gguf_models = pytest.importorskip("test_gguf_models", reason="needs the gguf package")
+gguf_factory = pytest.importorskip("gguf_factory", reason="needs the gguf package")
+few_bit_blocks = pytest.importorskip("few_bit_blocks", reason="needs the gguf package")
 
 GROUP = 128
 # Nine groups a row: more sizes than rows of other families have.
@@ -127,7 +128,7 @@ def test_gguf_is_the_same_model(kind: str, tmp_path: Path) -> None:
     """Every type of GGUF gives the bits of the unpacked safetensors."""
     model = bonsai(torch.float16, binary=kind == "Q1_0")
     folder = unpacked(tmp_path / "m", model, torch.float16)
-    tiny = gguf_models.Tiny(
+    tiny = gguf_factory.Tiny(
         "qwen3", hidden=RECIPE.hidden, wide=RECIPE.intermediate, layers=1, heads=RECIPE.heads,
         kv_heads=RECIPE.kv_heads, head_dim=GROUP, rope_theta=RECIPE.rope_theta,
         keys={
@@ -142,13 +143,13 @@ def test_gguf_is_the_same_model(kind: str, tmp_path: Path) -> None:
             tensors.append((at, tuple(tensor.shape), 0, tensor.float().numpy().tobytes()))
             continue
         scales = model.scales[name].reshape(-1)
-        raw, type_id = gguf_models.encoded(kind, model.levels[name], scales, "128")
+        raw, type_id = few_bit_blocks.encoded(kind, model.levels[name], scales, "128")
         tensors.append((at, tuple(tensor.shape), type_id, raw))
-    head = {"general.architecture": "qwen3", **gguf_models.metadata(tiny)}
-    gguf_models.raw_file(tmp_path / "x.gguf", head, tensors)
+    head = {"general.architecture": "qwen3", **gguf_factory.metadata(tiny)}
+    gguf_factory.raw_file(tmp_path / "x.gguf", head, tensors)
     tokens = list(range(60, 90))
     one, other = LLM(folder, threads=1), LLM(tmp_path / "x.gguf", threads=1)
-    assert other.info()["format"] == gguf_models.FEW_BITS[kind]
+    assert other.info()["format"] == few_bit_blocks.FEW_BITS[kind]
     assert_same_bits(other.logits(tokens), one.logits(tokens))
 
 
