@@ -5,7 +5,8 @@
 The tower has the shape of Gemma 3's (SigLIP-400M at 896 x 896) and random weights in float16. A few
 of its norms' weights are 16 times as large as the others, as those of trained encoders are. The
 text is a GGUF file of Gemma 3, which gets a token for images if it has none. Formats take turns;
-medians are shown, and the least cosine of a token's row to those of float32. Needs gguf and Pillow.
+medians are shown, the share of the unit's peak that the encoder's multiplications reach, and the
+least cosine of a token's row to those of float32. Needs gguf and Pillow.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ import gguf
 import numpy as np
 from PIL import Image
 
-from sterna import LLM
+from sterna import LLM, _native, formats
+from sterna.bench.machine import peak_kind
 
 F32 = np.ndarray[Any, np.dtype[np.float32]]
 WIDTH, INNER, HEADS, EDGE, PATCH = 1152, 4304, 16, 896, 14
@@ -150,6 +152,15 @@ class Ours:
         self.encoded.append(time.perf_counter() - begin)
         return found
 
+    def peak_share(self, layers: int) -> float:
+        """Multiplications of the layers in a second, of those of the unit's best instruction."""
+        patches = (EDGE // PATCH) ** 2
+        macs = patches * layers * (4 * WIDTH**2 + 2 * WIDTH * INNER + 2 * WIDTH * patches)
+        isa = self.llm.engine.isa
+        kind, products = peak_kind(formats.get(self.format), isa)
+        peak = max(_native.peak_gops(isa, self.llm.engine.threads, kind) for _ in range(5))
+        return 2 * macs / statistics.median(self.encoded) / 1e9 / (peak / products)
+
     def ask(self, image: Path) -> None:
         """Ask two questions about an image."""
         for question, taken in ((QUESTION, self.first), ("what else is there?", self.second)):
@@ -224,23 +235,23 @@ def main() -> None:
                 one.rows(picture(folder / "other.png", i + a.rounds))
             if theirs:
                 theirs.ask(image)
-        print("| tower | unit | image encoded | first token | second question | cosine |")
-        print("|---|---|---|---|---|---|")
+        print("| tower | unit | image encoded | first token | second question | of peak | cosine |")
+        print("|---|---|---|---|---|---|---|")
         for one in every:
-            cosine = cosines.get(one.format)
-            row(one.format, one.llm.engine.isa, one.encoded, one.first, one.second, cosine)
+            shares = (one.peak_share(a.layers), cosines.get(one.format))
+            row(one.format, one.llm.engine.isa, [one.encoded, one.first, one.second], shares)
         if theirs:
-            row("llama.cpp, f16", "its own", theirs.encoded, theirs.first)
+            row("llama.cpp, f16", "its own", [theirs.encoded, theirs.first])
 
 
 def row(
-    name: str, unit: str, encoded: list[float], first: list[float],
-    second: list[float] | None = None, cosine: float | None = None,
+    name: str, unit: str, measured: list[list[float]],
+    shares: tuple[float | None, float | None] = (None, None),
 ) -> None:  # fmt: skip
-    """Print the medians of what was measured."""
-    taken = [statistics.median(one) for one in (encoded, first, second) if one]
-    said = [f"{seconds:.2f} s" for seconds in taken] + [""] * (3 - len(taken))
-    said.append("" if cosine is None else f"{cosine:.5f}")
+    """Print the medians of what was measured, the share of the peak, and the cosine."""
+    said = [f"{statistics.median(one):.2f} s" for one in measured if one]
+    said += [""] * (3 - len(said))
+    said += ["" if share is None else f"{share:.4f}" for share in shares]
     print(f"| {name} | {unit} | {' | '.join(said)} |", flush=True)
 
 
