@@ -120,7 +120,7 @@ function drawQueue() {
 
 // How much of the context the last answer left.
 function drawContext() {
-  const last = pathOf(chat).findLast(one => one.used), most = facts[last?.body?.model ?? $("model").value]?.context;
+  const last = pathOf(chat).findLast(one => one.used), most = facts[$("model").value]?.context;
   $("context").hidden = !last || !most;
   if ($("context").hidden) return;
   $("context").value = last.used / most;

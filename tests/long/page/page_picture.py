@@ -1,6 +1,6 @@
 """The picture of the page in docs/how-to: a conversation in Chromium, whose texts are written here.
 
-    python tests/long/page_picture.py
+    python tests/long/page/page_picture.py
 
 The server is real, its answers are not. Needs playwright and Pillow, and a Chromium of the system
 (`CHROMIUM`).
@@ -16,11 +16,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from page_driver import CHROMIUM, answer, answered, say, settings, stream, sync_api
 from PIL import Image, ImageDraw
-from server_page import CHROMIUM, answer, answered, say, settings, stream, sync_api
 from server_process import serving
 
-TO = Path(__file__).parents[2] / "docs/how-to/page.png"
+TO = Path(__file__).parents[3] / "docs/how-to/page.png"
 SIZE = (1040, 1120)
 MODEL = "gemma-3-4b-it"
 QUESTION = "This is my thermometer in Oslo. Is it warmer in Bern?"
