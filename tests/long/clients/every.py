@@ -1,6 +1,6 @@
 """Runs every client in its newest version, each in an environment of its own; see ../README.md.
 
-    python tests/long/clients/every.py FOLDER [--record] [--only frameworks codex ...]
+    python tests/long/clients/every.py FOLDER [--record] [--only openai codex ...]
 
 FOLDER keeps the environments; a second run updates them. The Python that runs this needs
 `sterna[server]`, pytest and httpx, and its server answers all clients. Needs node and npm, and for
@@ -42,11 +42,18 @@ class Environment:
 
 
 ENVIRONMENTS = {
-    "frameworks": Environment("frameworks.py", pip=(
-        "openai", "anthropic", "litellm", "langchain-openai", "llama-index-llms-openai-like",
-        "pydantic-ai", "openai-agents", "smolagents", "instructor")),
-    "langgraph": Environment("pipelines.py", "langgraph or haystack", pip=(
-        "langgraph", "langchain-openai", "haystack-ai")),
+    "openai": Environment("frameworks.py", "test_openai and not agents", pip=("openai",)),
+    "anthropic": Environment("frameworks.py", "anthropic", pip=("anthropic",)),
+    "litellm": Environment("frameworks.py", "litellm", pip=("litellm",)),
+    "langchain": Environment("frameworks.py", "langchain", pip=("langchain-openai",)),
+    "llama-index": Environment("frameworks.py", "llama_index", pip=(
+        "llama-index-llms-openai-like",)),
+    "pydantic-ai": Environment("frameworks.py", "pydantic_ai", pip=("pydantic-ai",)),
+    "openai-agents": Environment("frameworks.py", "agents", pip=("openai-agents",)),
+    "smolagents": Environment("frameworks.py", "smolagents", pip=("smolagents[openai]",)),
+    "instructor": Environment("frameworks.py", "instructor", pip=("instructor",)),
+    "langgraph": Environment("pipelines.py", "langgraph", pip=("langgraph", "langchain-openai")),
+    "haystack": Environment("pipelines.py", "haystack", pip=("haystack-ai",)),
     "dspy": Environment("pipelines.py", "dspy", pip=("dspy",)),
     "semantic-kernel": Environment("pipelines.py", "semantic_kernel", pip=("semantic-kernel",)),
     "outlines": Environment("pipelines.py", "outlines", pip=("outlines", "openai")),

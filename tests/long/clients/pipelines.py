@@ -7,7 +7,7 @@ import os
 from typing import Any, Literal
 
 import pytest
-from asking import QUESTION, SAME, client
+from asking import CALLING, QUESTION, SAME, client
 from pydantic import BaseModel
 from recorder import Recorder
 
@@ -29,8 +29,9 @@ def test_langgraph(server: Recorder) -> None:
     prebuilt = pytest.importorskip("langgraph.prebuilt")
     langchain = pytest.importorskip("langchain_openai")
     model = langchain.ChatOpenAI(
-        base_url=f"{server.url}/v1", api_key="none", model="smol", **SAME, reasoning_effort="low"
-    )
+        base_url=f"{server.url}/v1", api_key="none", model="smol", **CALLING,
+        reasoning_effort="low",
+    )  # fmt: skip
     agent = prebuilt.create_react_agent(model, [get_weather], response_format=City)
     server.calls = [("get_weather", {"city": "Paris"})]
     asked = {"messages": [("user", QUESTION)]}
@@ -67,14 +68,20 @@ def test_haystack(server: Recorder, expected: str) -> None:
 
     told: list[Any] = []
     said = [ChatMessage.from_user(QUESTION)]
-    given = {"model": "smol", "api_base_url": f"{server.url}/v1", "generation_kwargs": dict(SAME)}
-    model = OpenAIChatGenerator(api_key=Secret.from_token("none"), **given)
+
+    def generator(options: dict[str, Any]) -> Any:
+        return OpenAIChatGenerator(
+            Secret.from_token("none"), "smol", api_base_url=f"{server.url}/v1",
+            generation_kwargs=dict(options),
+        )  # fmt: skip
+
+    model = generator(SAME)
     assert model.run(said)["replies"][0].text == expected
     model.run(said, streaming_callback=told.append)
     assert "".join(part.content for part in told) == expected
     model.run(said, generation_kwargs={"response_format": City})
     server.calls = [("get_weather", {"city": "Paris"})]
-    agent = Agent(chat_generator=model, tools=[create_tool_from_function(get_weather)])
+    agent = Agent(chat_generator=generator(CALLING), tools=[create_tool_from_function(get_weather)])
     assert agent.run(messages=said)["messages"][-1].text == "Done."
 
 
