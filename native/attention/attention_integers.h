@@ -34,6 +34,7 @@ struct Integers {
     int16_t (*w)[kChunk] = nullptr;  // [rows]
     float* w_scale = nullptr;  // [rows]
     int32_t* sums = nullptr;  // of a block's outputs: [low, high][kAttentionRows][head_dim]
+    int64_t used = a.head_dim;  // from here on all queries are 0, as padding is
 
     int64_t padded() const { return padded_head_dim(a.head_dim); }
 };
@@ -68,8 +69,8 @@ struct IntegerKeys {
         const int64_t hd = s.a.head_dim;
         const int16_t* q = s.q + row0 * s.padded();
         const auto* keys = reinterpret_cast<const Element*>(page) + j * hd;
-        const int64_t ahead = row0 == 0 ? next - page : 0;
-        for (int64_t d = 0; d < hd; d += 2, q += 2 * R) {
+        const int64_t ahead = row0 == 0 ? next - page : 0, used = s.used;
+        for (int64_t d = 0; d < used; d += 2, q += 2 * R) {
             VP k[N];
             STERNA_UNROLL(4)
             for (int v = 0; v < N; ++v) {
@@ -122,8 +123,14 @@ struct IntegerValues {
     void add(const Pairs& pairs, int row0, int from, int to, int run) {
         constexpr int V = kVectorsOf<R>;
         int64_t d = 0;
-        for (; d + 16 * V <= s.a.head_dim; d += 16 * V)
+        for (; d + 16 * V <= s.a.head_dim; d += 16 * V) {
+            if constexpr (R == kAttentionRows && R * vectors_of(V + 1) <= kAccumulators)
+                if (d + 16 * (V + 1) == s.a.head_dim) {  // one vector alone would wait for loads
+                    values_of<R, vectors_of(V + 1)>(pairs, row0, d, from, to, run);
+                    return;
+                }
             values_of<R, vectors_of(V)>(pairs, row0, d, from, to, run);
+        }
         for (; d < s.a.head_dim; d += 16)
             values_of<R, vectors_of(1)>(pairs, row0, d, from, to, run);
     }
@@ -131,11 +138,12 @@ struct IntegerValues {
     template <int R, int N>
     void values_of(const Pairs& pairs, int row0, int64_t d, int from, int to, int run) {
         VI acc[R][N];
+        const int64_t hd = s.a.head_dim;
         int32_t* sums = s.sums + d;
         STERNA_UNROLL(8)
         for (int r = 0; r < R; ++r) STERNA_UNROLL(4)
         for (int v = 0; v < N; ++v)
-            acc[r][v] = from == 0 ? i_set1(0) : i_load(sums + r * s.a.head_dim + kLanes * v);
+            acc[r][v] = from == 0 ? i_set1(0) : i_load(sums + r * hd + kLanes * v);
         for (int i = from;; ++run) {
             for (const int end = clamp(pairs.end[run], to); i < end; ++i) {
                 VP x[N];
@@ -159,15 +167,14 @@ struct IntegerValues {
                 }
             }
             if (run == pairs.runs - 1 || pairs.end[run] > to) break;
-            int32_t* high = sums + kAttentionRows * s.a.head_dim;
+            int32_t* high = sums + kAttentionRows * hd;
             STERNA_UNROLL(8)
             for (int r = 0; r < R; ++r) STERNA_UNROLL(4)
-            for (int v = 0; v < N; ++v)
-                carry(high + r * s.a.head_dim + kLanes * v, &acc[r][v], run == 0);
+            for (int v = 0; v < N; ++v) carry(high + r * hd + kLanes * v, &acc[r][v], run == 0);
         }
         STERNA_UNROLL(8)
         for (int r = 0; r < R; ++r) STERNA_UNROLL(4)
-        for (int v = 0; v < N; ++v) i_store(sums + r * s.a.head_dim + kLanes * v, acc[r][v]);
+        for (int v = 0; v < N; ++v) i_store(sums + r * hd + kLanes * v, acc[r][v]);
     }
 
     // Adds what is above the low bits of a sum to its high part, or begins this with it.
@@ -236,6 +243,7 @@ struct IntegerPages {
     }
     void put_queries() {
         const int levels = sterna::query_levels(sizeof(Element), a.head_dim);
+        s.used = 0;
         for (int r = 0; r < a.rows; ++r) {
             const float* x = a.q[r];
             if constexpr (kRotated<Element>) {
@@ -256,7 +264,10 @@ struct IntegerPages {
         for (int64_t d = 0; d < s.padded(); d += 16) {
             int16_t q[16] = {};
             if (d < a.head_dim) rounding.round16(x + d, q);
-            for (int i = 0; i < 16; i += 2, to += 2 * together) to[0] = q[i], to[1] = q[i + 1];
+            for (int i = 0; i < 16; i += 2, to += 2 * together) {
+                to[0] = q[i], to[1] = q[i + 1];
+                if ((q[i] | q[i + 1]) && s.used < d + i + 2) s.used = d + i + 2;
+            }
         }
     }
 
