@@ -49,7 +49,7 @@ ENVIRONMENTS = {
     "llama-index": Environment("frameworks.py", "llama_index", pip=(
         "llama-index-llms-openai-like",)),
     "pydantic-ai": Environment("frameworks.py", "pydantic_ai", pip=("pydantic-ai",)),
-    "openai-agents": Environment("frameworks.py", "agents", pip=("openai-agents",)),
+    "openai-agents": Environment("frameworks.py", "openai_agents", pip=("openai-agents",)),
     "smolagents": Environment("frameworks.py", "smolagents", pip=("smolagents[openai]",)),
     "instructor": Environment("frameworks.py", "instructor", pip=("instructor",)),
     "langgraph": Environment("pipelines.py", "langgraph", pip=("langgraph", "langchain-openai")),
