@@ -14,11 +14,13 @@ from typing import Any
 import assets
 import numpy as np
 import pytest
+from PIL import Image
 from tokenizers import Tokenizer, normalizers
 
 from sterna.gguf.file import GgufFile
 from sterna.gguf.metadata import Metadata
 from sterna.gguf.vocabulary import Vocabulary
+from sterna.images import ImageProcessor
 from sterna.tokenizer import Tokenizer as SternaTokenizer
 
 # The id of each end of a text or a turn, as the models' generation_config.json have them.
@@ -132,6 +134,17 @@ def test_a_text_comes_back() -> None:
         ids = backend.encode(text).ids
         assert ids[0] == 2
         assert backend.decode(ids) == text
+
+
+def test_marks_of_gemma_4s_images() -> None:
+    """An image becomes the ids that transformers' Gemma4Config has for its begin, rows and end."""
+    settings = {"preprocessor_config": {"image_processor_type": "Gemma4ImageProcessor"}}
+    processor = ImageProcessor.from_config(settings, "config.json")
+    (image,) = processor.process([Image.new("RGB", (300, 200))])
+    backend = vocabulary("gemma-4").backend
+    assert backend.token_to_id(processor.placeholder) == 258880
+    rows = [258880] * image.tokens
+    assert ids_of(backend, processor.expansion(image)) == [255999, *rows, 258882]
 
 
 # ------------------------------------------------------ what files do not say, or say wrongly

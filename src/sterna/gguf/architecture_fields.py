@@ -113,6 +113,7 @@ def _gemma4_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[
     return {
         "layer_types": [SLIDING if w else FULL for w in windowed],
         "vocab_size_per_layer_input": fields["vocab_size"],
+        "pad_token_id": m.integer("tokenizer.ggml.padding_token_id", 0),
         "num_key_value_heads": min(of_windows),
         "head_dim": head_dim,
         "per_layer_config": {
