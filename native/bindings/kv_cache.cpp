@@ -32,7 +32,7 @@ void bind_kv_cache(nb::module_& m) {
             [](KvCache* self, const std::vector<std::pair<int, int>>& layers, int pages,
                const std::string& dtype, const std::vector<bool>& windowed,
                const std::vector<bool>& keys_alone) {
-                require(!layers.empty() && pages >= 1, "cache: needs layers and pages");
+                require(pages >= 1, "cache: needs pages");
                 require((windowed.empty() || windowed.size() == layers.size()) &&
                             (keys_alone.empty() || keys_alone.size() == layers.size()),
                         "windowed, keys_alone: must be one for each layer, or none");

@@ -11,7 +11,9 @@ from histories import Histories
 from sterna import LLM
 
 
-@pytest.mark.parametrize("name", ["bitnet-multiply", "qwen3_5", "mistral-window", "qwen2-windows"])
+@pytest.mark.parametrize(
+    "name", ["bitnet-multiply", "qwen3_5", "mamba2", "mistral-window", "qwen2-windows"]
+)
 def test_histories(checkpoint: Callable[[str], Path], tmp_path: Path, name: str) -> None:
     llm = LLM(checkpoint(name), threads=1)
     pages = 6 + 7 * llm.engine.kv_cache.pool.state_pages

@@ -58,10 +58,11 @@ def meant(case: Case) -> Hashable:
 
 
 def test_digests_tell_models_apart() -> None:
-    """No model ignores its KV type, format or architecture."""
+    """No model ignores its KV type, if it has keys and values, its format or architecture."""
     by_digest: dict[str, list[Case]] = {}
     for key, found in digests.committed().items():
-        assert len(set(found.values())) == len(found), key
+        states_alone = key == "architecture Mamba2ForCausalLM"
+        assert len(set(found.values())) == (1 if states_alone else len(found)), key
         for digest in found.values():
             by_digest.setdefault(digest, []).append(CASES[key])
     for alike in by_digest.values():

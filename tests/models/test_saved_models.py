@@ -50,7 +50,7 @@ SAYS_NOTHING = {
     "scale_attention_softmax_in_fp32", "resid_dropout", "embed_dropout",
     "hidden_dropout_prob", "attention_probs_dropout_prob", "num_logits_to_keep",
     "mamba_chunk_size", "chunk_size", "use_mamba_kernels", "mamba_ssm_cache_dtype",
-    "time_step_min", "time_step_max", "time_step_floor", "residual_in_fp32",
+    "time_step_min", "time_step_max", "time_step_floor", "time_step_rank", "residual_in_fp32",
     "rescale_prenorm_residual", "moe_shared_expert_overlap", "mtp_layers_block_type",
     "mask_token_id",
     "initializer_cutoff_factor",
@@ -141,16 +141,16 @@ def test_defaults_are_those_of_the_class(name: str) -> None:
     for other, usual in getattr(module, "ALIASES", {}).items():
         if other in theirs:
             theirs[usual] = theirs.pop(other)
-    if theirs.get("num_key_value_heads") is None:
+    if theirs.get("num_key_value_heads") is None and "num_attention_heads" in theirs:
         theirs["num_key_value_heads"] = theirs["num_attention_heads"]
     ours = {k: v for k, v in module.DEFAULTS.items() if k not in SAYS_NOTHING}
     if theirs.get("use_sliding_window") is False:  # which makes null of a window
         theirs.pop("sliding_window")
         ours.pop("sliding_window")
-    heads = ours["num_attention_heads"]
-    if ours.get("num_key_value_heads") is None:
+    heads = ours.get("num_attention_heads")  # none, where nothing attends
+    if ours.get("num_key_value_heads") is None and heads:
         ours["num_key_value_heads"] = heads
-    if theirs.get("head_dim") == ours["hidden_size"] // heads:
+    if heads and theirs.get("head_dim") == ours["hidden_size"] // heads:
         ours.setdefault("head_dim", theirs["head_dim"])
     wrong = {
         field: (ours.get(field), theirs.get(field))
@@ -171,7 +171,7 @@ def test_defaults_are_those_of_the_class(name: str) -> None:
 NO_DEFAULTS = {
     "BambaForCausalLM", "Gemma4ForConditionalGeneration", "Glm4MoeForCausalLM",
     "GraniteMoeHybridForCausalLM", "Llama4ForCausalLM", "Llama4ForConditionalGeneration",
-    "PhiMoEForCausalLM",
+    "Mamba2ForCausalLM", "PhiMoEForCausalLM",
 }  # fmt: skip
 
 

@@ -86,7 +86,7 @@ def config_of(model: GgufModel) -> dict[str, Any]:
     folded = hadamard_of(model, _linear_modules(kind, layers))
     reads_mtp = kind.hybrid and predicting == 1 and not folded and _is_mtp(model, kind, layers)
     _check_names(model, kind, layers, reads_mtp)
-    width = 0 if kind.latent else _head_dim(m, name, kind, hidden, heads)
+    width = _head_dim(m, name, kind, hidden, heads) if kind.attends and not kind.latent else 0
     experts = _experts(m, name, layers, kind.experts) if kind.experts else {}
     own_norms = any(tensor.endswith(f"{NORM_IN}.weight") for tensor in model.tensors)
     rms = "" if kind.layer_norm else "rms_"

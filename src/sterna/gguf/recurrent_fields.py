@@ -17,6 +17,7 @@ __all__ = [
     "falcon_h1_fields",
     "granite_hybrid_fields",
     "kimi_fields",
+    "mamba2_fields",
     "mixers",
     "nemotron_h_fields",
     "qwen3_next_fields",
@@ -79,6 +80,12 @@ def _state_space(model: GgufModel, name: str) -> dict[str, Any]:
         raise m.error(f"{name}.ssm.inner_size", f"a multiple of time_step_rank={heads}", inner)
     biased = any(tensor.endswith(".ssm_conv1d.bias") for tensor in model.tensors)
     return {"mamba_d_head": inner // heads, "mamba_conv_bias": biased}
+
+
+def mamba2_fields(model: GgufModel, name: str, _: dict[str, Any]) -> dict[str, Any]:
+    """Return the sizes of a model whose layers are all Mamba-2; nothing attends."""
+    nothing = dict.fromkeys(("head_dim", "num_attention_heads", "num_key_value_heads"))
+    return {**_state_space(model, name), **nothing}
 
 
 def granite_hybrid_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:

@@ -124,6 +124,7 @@ class GgufArchitecture:
     unsaid: fields of config.json that no key says, and that are not the class's defaults.
     qkv_bias: the field that says whether q, k and v have biases, if that of o does not say so.
     encoder: whether a position attends to the whole text.
+    attends: whether any layer attends; if not, files have no attention heads.
     """
 
     architecture: str
@@ -152,3 +153,4 @@ class GgufArchitecture:
     unsaid: Mapping[str, Any] = field(default_factory=dict)
     qkv_bias: str = ""
     encoder: bool = False
+    attends: bool = True

@@ -59,6 +59,7 @@ class Guesser:
         "bitnet-multiply",
         "llama-bf16",
         "qwen3_5",
+        "mamba2",
         "lfm2",
         "granite-hybrid",
         "minicpm3",

@@ -170,7 +170,16 @@ def test_a_full_pool_that_the_cache_shares() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["bitnet-multiply", "qwen3_5", "lfm2", "falcon-h1", "minicpm3", "gemma3", "mistral-window"],
+    [
+        "bitnet-multiply",
+        "qwen3_5",
+        "lfm2",
+        "falcon-h1",
+        "mamba2",
+        "minicpm3",
+        "gemma3",
+        "mistral-window",
+    ],
 )
 def test_answers_with_a_warm_cache(checkpoint: Callable[[str], Path], name: str) -> None:
     """Of prompts that begin like others, and of these again: tokens and log-probabilities."""

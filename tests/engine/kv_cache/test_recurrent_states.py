@@ -21,17 +21,19 @@ from sterna.errors import RequestError
 from sterna.evaluate import loglikelihood
 
 
-@pytest.fixture(scope="module")
-def hybrid(checkpoint: Callable[[str], Path]) -> loading.Model:
-    return loading.load(checkpoint("qwen3_5"), format="i8")
+@pytest.fixture(scope="module", params=["qwen3_5", "mamba2"])
+def hybrid(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> loading.Model:
+    """A model with states beside its keys and values, and one with states alone."""
+    return loading.load(checkpoint(request.param), format="i8")
 
 
 @pytest.fixture
 def small(hybrid: loading.Model) -> Engine:
-    """Room for four sequences of three pages, or more states and fewer pages."""
+    """Room for four sequences of three pages, or more states and fewer pages; or five states."""
     of = engine(hybrid)
-    page_bytes = of.kv_cache.bytes_per_position * PAGE
-    return engine(hybrid, kv_bytes=page_bytes * 4 * (3 + of.kv_cache.pool.state_pages))
+    state = of.kv_cache.pool.state_pages
+    pages = 4 * (3 + state) + (0 if of.kv_cache.kv_heads else state)
+    return engine(hybrid, kv_bytes=of.kv_cache.page_bytes * pages)
 
 
 def fresh(e: Engine, tokens: list[int]) -> np.ndarray:
@@ -42,7 +44,7 @@ def test_states_count_as_pages(small: Engine) -> None:
     """Each sequence takes a state beside its pages; what is released or forgotten is free."""
     pool, most = small.kv_cache.pool, small.kv_cache.pool.count
     assert small.kv_cache.state_bytes > 0
-    assert pool.state_pages * PAGE * small.kv_cache.bytes_per_position >= small.kv_cache.state_bytes
+    assert pool.state_pages * small.kv_cache.page_bytes >= small.kv_cache.state_bytes
     alive = []
     while pool.free >= 1 + pool.state_pages:
         alive.append(Sequence())

@@ -125,6 +125,7 @@ DIGESTED: dict[str, dict[str, Any]] = {
         **_TWO_GRANITE, **_TWO_SPACE, "mamba_n_heads": 16, "mamba_d_head": 32,
         "layer_types": [LINEAR, FULL], "time_step_limit": [0.5, 1.5],
     },
+    "Mamba2ForCausalLM": {"num_heads": 8, "head_dim": 64, "n_groups": 2, "state_size": 24},
     "BambaForCausalLM": {
         "mamba_n_heads": 8, "mamba_n_groups": 2, "mamba_d_state": 24, "attn_layer_indices": [1],
     },

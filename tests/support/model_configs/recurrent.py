@@ -44,6 +44,11 @@ _NEMOTRON_KEYS = {
     "attention.head_count_kv": [0, 0, 2, 0, 0], "attention.layer_norm_rms_epsilon": 1e-5,
 }  # fmt: skip
 _BAMBA = {"mamba_n_heads": 8, "mamba_n_groups": 2, "mamba_d_state": 24, "mamba_d_head": 16}
+_MAMBA2 = {"num_heads": 8, "head_dim": 16, "n_groups": 2, "state_size": 24}
+_MAMBA2_KEYS = {
+    **_SPACE_KEYS, "attention.head_count": 0, "attention.head_count_kv": 0,
+    "feed_forward_length": 0, "attention.layer_norm_rms_epsilon": 1e-5,
+}  # fmt: skip
 MODELS: dict[str, Saved] = {
     "bamba": Saved(
         "BambaForCausalLM", {**_BAMBA, "attn_layer_indices": [1, 4]}, converted=False
@@ -57,6 +62,16 @@ MODELS: dict[str, Saved] = {
             "rope_parameters": {
                 "rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.75,
             },
+        },
+        converted=False,
+    ),
+    "mamba2": Saved("Mamba2ForCausalLM", _MAMBA2, gguf=("mamba2", _MAMBA2_KEYS)),
+    "mamba2-biased": Saved(
+        "Mamba2ForCausalLM",
+        {
+            **_MAMBA2, "use_bias": True, "use_conv_bias": False, "conv_kernel": 3, "n_groups": 1,
+            "layer_norm_epsilon": 1e-2, "tie_word_embeddings": True,
+            "time_step_limit": [0.4, 0.8],
         },
         converted=False,
     ),

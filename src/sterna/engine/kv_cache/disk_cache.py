@@ -210,7 +210,7 @@ class PrefixDiskCache:
 
     def size(self, bare: bool, with_state: bool) -> int:
         """Return the bytes of a file; a file that holds more is larger."""
-        body = self._kv_cache.bare_page_bytes if bare else self._kv_cache.page_bytes
+        body = self._kv_cache.held_bytes(not bare)
         body += self.state_bytes if with_state else 0
         return len(_MAGIC) + len(self.root) + 1 + 4 * PAGE + body + _SUM
 
@@ -241,7 +241,7 @@ class PrefixDiskCache:
         if hashlib.sha256(data[:-_SUM].data).digest() != data[-_SUM:].tobytes():
             return None
         body = data[len(head) : -_SUM]
-        count = self._kv_cache.bare_page_bytes if bare else self._kv_cache.page_bytes
+        count = self._kv_cache.held_bytes(not bare)
         return StoredPage(body[:count], body[count:] if with_state else None, bare, len(data))
 
     def _head(self, name: bytes, tokens: bytes, bare: bool, with_state: bool) -> bytes:

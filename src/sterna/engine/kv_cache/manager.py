@@ -27,6 +27,9 @@ SHARE = 4
 #: Without a budget, most pages of a pool: counting their holders takes about 1 ns a page, once a
 #: step.
 MOST_PAGES = 1 << 14
+#: Where no layer keeps keys and values, pages hold nothing, and so many count as a state: tokens of
+#: full context then count as some states, those of a chat as less than one.
+PAGES_OF_A_STATE = 256
 
 
 def page_counts(
@@ -71,8 +74,8 @@ class KVCacheManager:
         self.context = context
         self.kv_dtype = kv_dtype
         self.state_bytes = state_bytes
-        state_pages = -(-state_bytes // (self.bytes_per_position * PAGE))
         self._shape = self._page_shape(step)
+        state_pages = -(-state_bytes // self._shape.page_bytes)
         self.native: _native.KvCache
         self.native, count = self._make_cache(kv_bytes, state_pages)
         self.prefix_cache_pages: int = count
@@ -87,6 +90,8 @@ class KVCacheManager:
     def _page_shape(self, step: int) -> PageShape:
         """Return what pages take; windows that cover the whole context count as none."""
         graph, whole = self._graph, self.bytes_per_position * PAGE
+        if not graph.kv_heads:
+            return PageShape(-(-self.state_bytes // PAGES_OF_A_STATE))
         seen = [window for window in graph.kv_windows if window is not None]
         window = max(seen, default=self.context)
         if window + rewind_margin(window) > self.context:
@@ -124,25 +129,26 @@ class KVCacheManager:
 
     @property
     def page_bytes(self) -> int:
-        """Bytes of a page, over all layers."""
+        """Bytes that a page counts as: those of all layers."""
         return self._shape.page_bytes
 
-    @property
-    def bare_page_bytes(self) -> int:
-        """Bytes of a page without its sliding-window layers, if these are freed separately; else
-        bytes of a whole page."""
-        return self._shape.rest_bytes if self._shape.is_split else self._shape.page_bytes
+    def held_bytes(self, whole: bool = True) -> int:
+        """Count the bytes that a page holds: if not whole, without its sliding-window layers, if
+        these are freed separately. 0 where no layer keeps keys and values."""
+        if not self._graph.kv_heads:
+            return 0
+        bare = self._shape.is_split and not whole
+        return self._shape.rest_bytes if bare else self._shape.page_bytes
 
     def read_page(self, page: int, whole: bool = True) -> npt.NDArray[np.uint8]:
-        """Return the bytes of a page, the same on every machine: uint8 [page_bytes], or, if not
-        whole, [bare_page_bytes]."""
-        data = np.empty(self.page_bytes if whole else self.bare_page_bytes, np.uint8)
+        """Return the bytes of a page, the same on every machine: uint8 [held_bytes(whole)]."""
+        data = np.empty(self.held_bytes(whole), np.uint8)
         self.native.read_page(page, data, whole)
         return data
 
     def write_page(self, page: int, data: npt.NDArray[np.uint8]) -> None:
         """Fill a page with what `read_page` returned."""
-        self.native.write_page(page, data, len(data) == self.page_bytes)
+        self.native.write_page(page, data, len(data) == self.held_bytes())
 
     @property
     def needs_snapshots(self) -> bool:
