@@ -43,22 +43,34 @@ inline F16x glu_up(F16x g, F16x up, [[maybe_unused]] float limit) {
     return y;
 }
 
-// yf = glu(x), or x where there is none; returns the sum of squares.
+// What is found while a row is activated: its sum of squares, for a norm, or else its max |yf| as bits.
+struct Activated {
+    float squares;
+    int32_t absmax;
+};
+
+// yf = glu(x), or x where there is none.
 template <sterna::Glu kGlu>
-inline float activate_as(const sterna::RowwiseArgs& a) {
+inline Activated activate_as(const sterna::RowwiseArgs& a) {
     constexpr bool kNone = kGlu == sterna::Glu::kNone;
     const float *gate = a.x, *up = a.x + a.up_offset;
     const bool copy = kNone && !a.norm && a.x != a.yf;
+    const F16x alone = l_set1(kGlu == sterna::Glu::kClamped ? 0.0f : 1.0f);  // times one is exact
     F16x squares = l_set1(0.0f);
+    AbsMax most;
     sixteens(a.width, [&](int64_t i, auto part) {
         F16x v = part.load(gate + i);
-        if constexpr (!kNone) v = glu_up<kGlu>(v, part.load(up + i), a.limit);
+        if constexpr (!kNone) v = glu_up<kGlu>(v, a.ungated ? alone : part.load(up + i), a.limit);
         if (!kNone || copy) part.store(a.yf + i, v);
-        squares = l_fma(v, v, squares);
+        if (a.norm) {
+            squares = l_fma(v, v, squares);
+        } else {
+            most.add(v);
+        }
     });
-    return l_sum(squares);
+    return a.norm ? Activated{l_sum(squares), 0} : Activated{0.0f, most.bits()};
 }
-inline float activate(const sterna::RowwiseArgs& a) {
+inline Activated activate(const sterna::RowwiseArgs& a) {
     using sterna::Glu;
     return a.glu == Glu::kNone       ? activate_as<Glu::kNone>(a)
            : a.glu == Glu::kRelu2    ? activate_as<Glu::kRelu2>(a)
@@ -155,8 +167,8 @@ inline void quantize(const sterna::RowwiseArgs& a, int32_t bits) {
 // False, where it normalises or rounds: a value is not finite, or, before a norm, above 1e19, so that the
 // sum of squares is not.
 bool rowwise(const sterna::RowwiseArgs& a) {
-    const float squares = activate(a);
-    int32_t bits = 0;
+    const auto [squares, absmax] = activate(a);
+    int32_t bits = absmax;
     if (a.norm) {
         const float* x = a.glu == sterna::Glu::kNone ? a.x : a.yf;
         const float inverse = 1.0f / __builtin_sqrtf(squares / static_cast<float>(a.width) + a.eps);
@@ -164,8 +176,8 @@ bool rowwise(const sterna::RowwiseArgs& a) {
         if (!(inverse > 0.0f)) return false;  // 1 / sqrt(inf) is 0, and NaN compares false
     }
     if (a.hadamard_block) transform(a);
-    if (a.yq && (!a.norm || a.hadamard_block)) bits = absmax_bits(a.yf, a.width);
     if (!a.yq) return true;
+    if (a.hadamard_block) bits = absmax_bits(a.yf, a.width);
     if (bits >= 0x7F800000) return false;
     if (a.yq_low) {
         quantize<true>(a, bits);

@@ -265,7 +265,7 @@ struct IntegerPages {
             int16_t q[16] = {};
             if (d < a.head_dim) rounding.round16(x + d, q);
             for (int i = 0; i < 16; i += 2, to += 2 * together) {
-                to[0] = q[i], to[1] = q[i + 1];
+                __builtin_memcpy(to, q + i, 4);
                 if ((q[i] | q[i + 1]) && s.used < d + i + 2) s.used = d + i + 2;
             }
         }

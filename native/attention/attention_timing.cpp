@@ -23,8 +23,8 @@ AttentionTimer::AttentionTimer(int kv_heads, int head_dim, int positions, KvType
             k[i] = static_cast<float>((i * 37 + static_cast<size_t>(position) * 11) % 255) - 127.0f;
             v[i] = -k[i];
         }
-        all_tables().front()->kv_store({k.data(), v.data(), cache_.keys(0), cache_.values(0),
-                                        position, kv_heads, cache_.heads(0).head_dim, type});
+        all_tables().front()->kv_store({k.data(), v.data(), 0, cache_.keys(0), cache_.values(0),
+                                        position, 1, kv_heads, cache_.heads(0).head_dim, type});
     }
     // Write to the memory: pages never written to are all one physical page, which stays in the cache.
     for (int page = 1; page < cache_.pages; ++page) cache_.copy_page(0, page);

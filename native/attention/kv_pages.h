@@ -29,6 +29,7 @@ constexpr int kPage = sterna::kPagePositions;
 struct Rounding {
     float scale = 0.0f, inverse = 0.0f;
 
+    Rounding() = default;
     Rounding(const float* x, int64_t n, int levels) {
         const int32_t bits = absmax_bits(x, n);
         if (bits >= 0x7F800000) return;  // scale 0: products stay finite with any integers
@@ -63,39 +64,75 @@ inline int64_t scales_at(int64_t head_dim) {
     return kPage * head_dim * int64_t{sizeof(Element)};
 }
 
+// Sixteen features of positions that are stored together, rounded.
+using Sixteens = int16_t[sterna::kStoredTogether][16];
+
+// To a page of keys, from `pairs` on: those of one feature pair and sixteen positions follow each other.
 template <class Element>
-inline void store_integers(float* k, float* v, int64_t position, int64_t head_dim, uint8_t* k_head,
-                           uint8_t* v_head) {
-    if constexpr (kRotated<Element>) {
-        // Divide first, since the sums may be n times as large.
-        const float inverse = 1.0f / static_cast<float>(rotated_block(head_dim));
-        const auto rotated = [&](float* x) {
-            for (int64_t d = 0; d < head_dim; ++d) x[d] *= inverse;
-            rotate(x, head_dim);
-        };
-        rotated(k);
-        if (v_head) rotated(v);
+inline void put_keys(const Sixteens& q, int count, Element (*pairs)[2]) {
+    for (int i = 0; i < 8; ++i, pairs += 16)
+        for (int t = 0; t < count; ++t)
+            for (int j = 0; j < 2; ++j) pairs[t][j] = static_cast<Element>(q[t][2 * i + j]);
+}
+
+// To a page of values, in which a position has every second element of its pair's row: both at once, where both are
+// there. Another thread may write the other one.
+template <class Element>
+inline void put_values(const Sixteens& q, int position, int count, int64_t head_dim,
+                       Element* values) {
+    for (int t = 0; t < count;) {
+        Element* to = values + (position + t) / 2 * head_dim * 2;
+        if ((position + t) % 2 == 0 && t + 1 < count) {
+            for (int i = 0; i < 16; ++i) {
+                to[2 * i] = static_cast<Element>(q[t][i]);
+                to[2 * i + 1] = static_cast<Element>(q[t + 1][i]);
+            }
+            t += 2;
+        } else {
+            to += (position + t) % 2;
+            for (int i = 0; i < 16; ++i) to[2 * i] = static_cast<Element>(q[t][i]);
+            ++t;
+        }
     }
-    auto* keys =
-        reinterpret_cast<Element*>(k_head) + position / 16 * head_dim * 16 + position % 16 * 2;
-    auto* values = reinterpret_cast<Element*>(v_head) + position / 2 * head_dim * 2 + position % 2;
-    constexpr int kLevels = sterna::kv_levels(sizeof(Element));
-    const int64_t scales = scales_at<Element>(head_dim);
-    int16_t q[16];
-    const Rounding of_k(k, head_dim, kLevels);
-    for (int64_t d = 0; d < head_dim; d += 16) {
-        of_k.round16(k + d, q);
-        for (int64_t i = 0; i < 16; ++i)
-            keys[(d + i / 2 * 2) * 16 + i % 2] = static_cast<Element>(q[i]);
+}
+
+// A head of all positions, rounded: put(d, q) stores features [d, d + 16). Factors go to `scales`.
+template <class Element, class Put>
+inline void round_head(float* x, const sterna::KvStoreArgs& a, float* scales, Put put) {
+    Rounding of[sterna::kStoredTogether];
+    for (int t = 0; t < a.count; ++t) {
+        float* const row = x + t * a.stride;
+        if constexpr (kRotated<Element>) {
+            // Divide first, since the sums may be n times as large.
+            const float inverse = 1.0f / static_cast<float>(rotated_block(a.head_dim));
+            for (int64_t d = 0; d < a.head_dim; ++d) row[d] *= inverse;
+            rotate(row, a.head_dim);
+        }
+        of[t] = Rounding(row, a.head_dim, sterna::kv_levels(sizeof(Element)));
+        scales[t] = of[t].scale;
     }
-    reinterpret_cast<float*>(k_head + scales)[position] = of_k.scale;
-    if (!v_head) return;
-    const Rounding of_v(v, head_dim, kLevels);
-    for (int64_t d = 0; d < head_dim; d += 16) {
-        of_v.round16(v + d, q);
-        for (int64_t i = 0; i < 16; ++i) values[(d + i) * 2] = static_cast<Element>(q[i]);
+    for (int64_t d = 0; d < a.head_dim; d += 16) {
+        Sixteens q;
+        for (int t = 0; t < a.count; ++t) of[t].round16(x + t * a.stride + d, q[t]);
+        put(d, q);
     }
-    reinterpret_cast<float*>(v_head + scales)[position] = of_v.scale;
+}
+
+template <class Element>
+inline void store_integers(const sterna::KvStoreArgs& a, int64_t head) {
+    const int64_t hd = a.head_dim, at = head * sterna::kv_head_bytes(a.type, hd);
+    const int p = a.position_in_page;
+    const auto scales = [&](uint8_t* of_head) {
+        return reinterpret_cast<float*>(of_head + scales_at<Element>(hd)) + p;
+    };
+    auto* keys = reinterpret_cast<Element(*)[2]>(a.k_page + at) + p / 16 * hd * 8 + p % 16;
+    round_head<Element>(a.k + head * hd, a, scales(a.k_page + at),
+                        [&](int64_t d, const Sixteens& q) { put_keys(q, a.count, keys + d * 8); });
+    if (!a.v_page) return;
+    auto* values = reinterpret_cast<Element*>(a.v_page + at);
+    round_head<Element>(
+        a.v + head * hd, a, scales(a.v_page + at),
+        [&](int64_t d, const Sixteens& q) { put_values(q, p, a.count, hd, values + 2 * d); });
 }
 
 // A page of keys as one of values, with their factors.
@@ -140,16 +177,21 @@ inline void to_page(const float* x, void* out) {
 }
 
 template <bool kF16>
-inline void store_floats(float* k, float* v, int64_t position, int64_t head_dim, uint8_t* k_head,
-                         uint8_t* v_head) {
+inline void store_floats(const sterna::KvStoreArgs& a, int64_t head) {
     using Element = std::conditional_t<kF16, uint16_t, float>;
-    auto* keys = reinterpret_cast<Element*>(k_head) + position / 16 * head_dim * 16 + position % 16;
-    auto* values = reinterpret_cast<Element*>(v_head) + position * head_dim;
-    for (int64_t d = 0; d < head_dim; d += 16) {
-        Element lanes[16];
-        to_page<kF16>(k + d, lanes);
-        for (int i = 0; i < 16; ++i) keys[(d + i) * 16] = lanes[i];
-        if (v_head) to_page<kF16>(v + d, values + d);
+    const int64_t hd = a.head_dim, at = head * sterna::kv_head_bytes(a.type, hd);
+    for (int t = 0; t < a.count; ++t) {
+        const int64_t position = a.position_in_page + t;
+        const int64_t from = t * a.stride + head * hd;
+        auto* keys =
+            reinterpret_cast<Element*>(a.k_page + at) + position / 16 * hd * 16 + position % 16;
+        auto* values = reinterpret_cast<Element*>(a.v_page + at) + position * hd;
+        for (int64_t d = 0; d < hd; d += 16) {
+            Element lanes[16];
+            to_page<kF16>(a.k + from + d, lanes);
+            for (int i = 0; i < 16; ++i) keys[(d + i) * 16] = lanes[i];
+            if (a.v_page) to_page<kF16>(a.v + from + d, values + d);
+        }
     }
 }
 
@@ -158,16 +200,15 @@ inline bool kv_store(const sterna::KvStoreArgs& a) {
     // 65520 and above round to infinity in f16.
     const int32_t limit = a.type == KvType::kF16 ? 0x477FF000 : 0x7F800000;
     const int64_t width = int64_t{a.n_kv_heads} * a.head_dim;
-    const bool finite =
-        absmax_bits(a.k, width) < limit && (!a.v_page || absmax_bits(a.v, width) < limit);
+    bool finite = true;
+    for (int t = 0; t < a.count; ++t)
+        finite = absmax_bits(a.k + t * a.stride, width) < limit &&
+                 (!a.v_page || absmax_bits(a.v + t * a.stride, width) < limit) && finite;
     auto* const store = a.type == KvType::kI16   ? store_integers<int16_t>
                         : a.type == KvType::kI8  ? store_integers<int8_t>
                         : a.type == KvType::kF16 ? store_floats<true>
                                                  : store_floats<false>;
-    const int64_t bytes = sterna::kv_head_bytes(a.type, a.head_dim);
-    for (int64_t h = 0; h < a.n_kv_heads; ++h)
-        store(a.k + h * a.head_dim, a.v + h * a.head_dim, a.position_in_page, a.head_dim,
-              a.k_page + h * bytes, a.v_page ? a.v_page + h * bytes : nullptr);
+    for (int64_t head = 0; head < a.n_kv_heads; ++head) store(a, head);
     return finite;
 }
 

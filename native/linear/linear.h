@@ -51,6 +51,7 @@ inline VF scaled_float(const sterna::LinearArgs& a, VF sum, int64_t row) {
 inline void finish_output(const sterna::LinearArgs& a, VF y, int64_t n, int64_t row) {
     if (row >= a.M) return;  // a tile may reach further beyond M than the outputs' padding
     if (a.residual) y = f_add(f_load(a.residual + n * a.ldy + row), y);
+    if (a.bias) y = f_add(y, f_load(a.bias + row));
     f_store(a.y + n * a.ldy + row, y);
 }
 

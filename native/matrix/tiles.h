@@ -41,8 +41,10 @@ constexpr int64_t block_k(int64_t K) {
 
 inline void tile_output(const sterna::LinearArgs& a, VF y, int64_t token, int64_t row) {
     const int64_t at = token * a.ldy + row;
+    if (a.residual) y = f_add(f_load(a.residual + at), y);
+    if (a.bias) y = f_add(y, f_load(a.bias + row));
     if (a.residual) {
-        f_store(a.y + at, f_add(f_load(a.residual + at), y));
+        f_store(a.y + at, y);
     } else {
         f_stream(a.y + at, y);  // read only after the layer: leave the caches to weights
     }

@@ -56,6 +56,13 @@ struct Activations {
         halves = HugeBuffer(static_cast<size_t>((tokens + 15) / 16 * 16 * ld * planes * 2));
     }
     float* row(int64_t n) const { return reinterpret_cast<float*>(f.data()) + n * ld; }
+    // Row n of so many that are read in turn: asks for the next one, parts of which lie in the caches of the cores that
+    // wrote them.
+    float* streamed(int64_t n, int64_t rows) const {
+        if (n + 1 < rows)
+            for (int64_t i = 0; i < ld; i += 16) __builtin_prefetch(row(n + 1) + i);
+        return row(n);
+    }
     int8_t* codes(int64_t n, int x_block) const {
         return reinterpret_cast<int8_t*>(q.data()) + x_offset(n, 0, ld, x_block);
     }

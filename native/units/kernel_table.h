@@ -50,7 +50,7 @@ struct Readings {
     const Reading& of(ReadLoop loop) const { return loops[static_cast<int>(loop)]; }
 };
 
-// y[n][m] (+ residual[n][m]) = sum_k W[m][k] x[n][k], for tiles [tile_begin, tile_end).
+// y[n][m] = sum_k W[m][k] x[n][k] (+ residual[n][m]) (+ bias[m]), for tiles [tile_begin, tile_end).
 struct LinearArgs {
     const uint8_t* codes;  // [tiles][tile_bytes]
     const float*
@@ -73,6 +73,7 @@ struct LinearArgs {
     float* y;  // [n][ldy]
     int64_t ldy;
     const float* residual;  // [n][ldy] or null; may be y itself
+    const float* bias;  // [M], readable in whole row blocks, or null
     uint8_t* scratch;  // FormatKernels::scratch_bytes(K, n) bytes, aligned to 64; one thread's own
     int64_t tile_begin, tile_end;
     Reading reading;
@@ -186,6 +187,7 @@ enum class Glu : int { kNone, kRelu2, kSilu, kGelu, kGeluTanh, kClamped };
 struct RowwiseArgs {
     const float* x;  // [width], or [gate | up] of 2 * width
     int64_t up_offset;  // where `up` starts in x, for a Glu
+    bool ungated;  // a Glu multiplies by one, and kClamped adds its one to zero
     int64_t width;
     Glu glu;
     float limit = __builtin_inff();  // of kSilu and kClamped
@@ -209,6 +211,15 @@ struct RowwiseArgs {
     int32_t* x_sum_low;
 };
 constexpr int kLowSteps = 254;  // of the second plane in one of the first: 127 to either side
+
+struct LayerNormArgs {
+    const float* x;  // [width]
+    const float* weight;  // [width]
+    const float* bias;  // [width] or null
+    int64_t width;
+    double eps;
+    float* y;  // [width]
+};
 
 struct RopeArgs {
     float* x;  // [n_heads][head_dim], rotated in place
@@ -336,14 +347,19 @@ constexpr int kMaxQueryLevels = 8191, kWeightLevels = 32767;
     return kPagePositions * (head_dim * kv_value_bytes(type) + (kv_integers(type) ? 4 : 0));
 }
 
-// One position's keys and values into their page.
+// The keys and values of positions that follow each other into their page.
 struct KvStoreArgs {
-    float *k, *v;  // [n_kv_heads][head_dim]; kI8 rotates them in place
+    float *k, *v;  // [count][n_kv_heads][head_dim]; kI8 rotates them in place
+    int64_t stride;  // floats from one position's to the next one's
     uint8_t *k_page, *v_page;  // [n_kv_heads][kv_head_bytes]; v_page null: keys alone
-    int position_in_page;
+    int position_in_page,
+        count;  // of the first; all are in one of the page's runs of kStoredTogether
     int n_kv_heads, head_dim;
     KvType type;
 };
+
+// Positions that have their keys in the same lines.
+constexpr int kStoredTogether = 16;
 
 constexpr int32_t kNoWindow = INT32_MAX;
 
@@ -479,6 +495,7 @@ struct AttentionKernels {
 struct UnitKernels {
     // false: a value was not finite
     bool (*rowwise)(const RowwiseArgs&);
+    bool (*layer_norm)(const LayerNormArgs&);
     bool (*rope)(const RopeArgs&);
     void (*cap)(const CapArgs&);
     void (*conv)(const ConvArgs&);

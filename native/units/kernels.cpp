@@ -6,6 +6,7 @@
 
 #include "attention/attention.h"
 #include "attention/kv_pages.h"
+#include "layer_norm.h"
 #include "linear/active.h"
 #include "low_rank.h"
 #include "recurrence.h"
@@ -33,6 +34,7 @@ constexpr sterna::KernelTable unit_table() {
     t.linear_columns = linear_columns;
     if constexpr (!kExtends) {
         t.rowwise = rowwise;
+        t.layer_norm = layer_norm;
         t.rope = rope;
         t.cap = cap;
         t.conv = conv;

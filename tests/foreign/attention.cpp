@@ -1,4 +1,6 @@
 // Attention over pages of each kind, a whole context at once and by chunks.
+#include <algorithm>
+
 #include "comparison.h"
 
 namespace sterna::foreign {
@@ -12,12 +14,20 @@ constexpr int32_t kPageTable[kPages] = {3, 0, 5, 1, 4, 2};
 std::vector<uint8_t> written(const KernelTable& table, KvType type, Random random) {
     const int64_t bytes = kv_head_bytes(type, kHeadDim);
     std::vector<uint8_t> pages(static_cast<size_t>(2 * kPages * bytes));
-    for (int position = 0; position < kPositions; ++position) {
-        auto k = random.floats(kHeadDim), v = random.floats(kHeadDim);
+    // One to seven positions together, within a run of those that may be.
+    for (int position = 0, count; position < kPositions; position += count) {
+        count = std::min({position % 7 + 1, kStoredTogether - position % kStoredTogether,
+                          kPositions - position});
+        std::vector<float> rows;  // of keys and then values
+        for (int i = 0; i < 2 * count; ++i) {
+            const auto row = random.floats(kHeadDim);
+            rows.insert(rows.end(), row.begin(), row.end());
+        }
         const int64_t page = kPageTable[position / kPagePositions];
         uint8_t* at = pages.data() + page * bytes;
-        if (!table.kv_store({k.data(), v.data(), at, at + kPages * bytes, position % kPagePositions,
-                             1, kHeadDim, type}))
+        if (!table.kv_store({rows.data(), rows.data() + kHeadDim, 2 * kHeadDim, at,
+                             at + kPages * bytes, position % kPagePositions, count, 1, kHeadDim,
+                             type}))
             abort();
     }
     return pages;

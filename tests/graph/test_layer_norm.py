@@ -6,10 +6,11 @@ from math import erf
 
 import numpy as np
 import pytest
-from helpers import ISAS
+from helpers import ISAS, assert_same_bits
 from row_words import EPS, TABLE, WIDTH, N, check, rows
 
 from sterna import ops
+from sterna.graph import GraphBuilder, Heads, Value
 
 
 @pytest.mark.parametrize("biased", [False, True])
@@ -63,6 +64,35 @@ def test_xielu() -> None:
 def test_wrong_parameters_are_refused(name: str, parameters: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match=r"act \(activation\): parameters: must"):
         rows(lambda g, x: g.activation(x, name, "act", parameters), ISAS[0], 1)
+
+
+@pytest.mark.parametrize("name", ["layer_norm", *ACTIVATIONS])
+def test_what_rounds_its_own_result(name: str) -> None:
+    """To int8, for the layer after it: bits are those of an operation that rounds a copy."""
+    rng = np.random.default_rng(10)
+    weight, bias = rng.standard_normal((2, WIDTH)).astype(np.float32)
+    layer = ops.quantize(rng.standard_normal((16, WIDTH)).astype(np.float32), format="i8")
+
+    def made(g: GraphBuilder, x: Value) -> Value:
+        if name == "layer_norm":
+            return g.layer_norm(x, weight, bias, EPS, "n")
+        return g.activation(x, name, "act")
+
+    def kinds(copied: bool) -> list[str]:
+        g = GraphBuilder(Heads(1, 1, 16))
+        of = made(g, g.embed(ops.pack(TABLE, format="f32")))
+        g.linear(g.concatenate([of]) if copied else of, layer, "l")
+        return [op.kind for op in g.graph.ops]
+
+    own = name not in ("relu", "tanh")  # those of few rows leave it to another
+    assert kinds(copied=True)[-3:] == ["copy", "rowwise", "linear"]
+    assert len(kinds(copied=False)) == (3 if own else 4)
+    for isa in ISAS:
+        for threads in (1, 3):
+            assert_same_bits(
+                rows(lambda g, x: g.linear(made(g, x), layer, "l"), isa, threads),
+                rows(lambda g, x: g.linear(g.concatenate([made(g, x)]), layer, "l"), isa, threads),
+            )
 
 
 @pytest.mark.parametrize("first", [0, 2])

@@ -1,8 +1,8 @@
-// An activation of a row, for an FFN without a gate.
+// Activations of a row that a rowwise operation does not have: those of poolers and of few FFNs without a gate.
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
-#include "program/ops/glu.h"
 #include "program/program.h"
 #include "scalar_math.h"
 
@@ -24,71 +24,62 @@ class ActivationOp final : public RowOp {
         : RowOp(f, work),
           x_(f.value("x")),
           output_(f.value("output")),
-          simple_(simple_of(f.text("activation"))),
-          quick_(f.text("activation") == "quick_gelu"),
-          glu_(simple_ != Simple::kNone ? Glu::kNone
-               : quick_                 ? Glu::kClamped
-                                        : glu_of(f, "activation")),
+          function_(function_of(f.text("activation"))),
           parameters_(f.floats("parameters")) {
-        f.require(
-            simple_ != Simple::kNone || quick_ || (glu_ != Glu::kNone && glu_ != Glu::kClamped),
-            "activation",
-            "must be relu, relu2, silu, gelu, gelu_pytorch_tanh, quick_gelu, tanh, clip or xielu");
-        const size_t count = simple_ == Simple::kClip ? 2 : simple_ == Simple::kXielu ? 4 : 0;
+        const size_t count = function_ == Function::kClip    ? 2
+                             : function_ == Function::kXielu ? 4
+                                                             : 0;
         f.require(
             parameters_.size() == count && std::all_of(parameters_.begin(), parameters_.end(),
                                                        [](float p) { return std::isfinite(p); }),
             "parameters", "must be the limits of clip, the four of xielu, else none");
-        f.require(simple_ != Simple::kClip || parameters_[0] <= parameters_[1], "parameters",
+        f.require(function_ != Function::kUnknown, "activation",
+                  "must be relu, tanh, quick_gelu, clip or xielu");
+        f.require(function_ != Function::kClip || parameters_[0] <= parameters_[1], "parameters",
                   "must ascend");
         f.require(x_.width == output_.width, "output", "must have the width of x");
         f.require(!x_.chosen && !output_.chosen, "x", "must have rows of tokens");
     }
     const char* kind() const override { return "activation"; }
-    int64_t scratch_bytes(const Step&) const override { return 2 * x_.ld() * 4; }
 
   protected:
-    void row(Step& step, int64_t n, int worker) override {
+    void row(Step& step, int64_t n, int) override {
         const float* x = work.buffer(x_).row(n);
         float* y = work.buffer(output_).row(n);
-        switch (simple_) {
-            case Simple::kRelu:
+        switch (function_) {
+            case Function::kRelu:
                 for (int64_t i = 0; i < x_.width; ++i)
                     y[i] = x[i] < 0 ? 0 : x[i];  // a NaN stays one
                 return;
-            case Simple::kTanh:
+            case Function::kTanh:
                 for (int64_t i = 0; i < x_.width; ++i) y[i] = tanh_of(x[i]);
                 return;
-            case Simple::kClip:
+            case Function::kClip:
                 return clip(step, x, y);
-            case Simple::kXielu:
+            case Function::kXielu:
                 return xielu(x, y);
-            case Simple::kNone:
-                break;
+            default:
+                return quick_gelu(step, x, y);
         }
-        // The units' activations multiply a second half: by one, which is exact; kClamped adds it to zero.
-        float* pair = reinterpret_cast<float*>(work.scratch(worker));
-        std::copy_n(x, x_.width, pair);
-        std::fill_n(pair + x_.ld(), x_.width, quick_ ? 0.0f : 1.0f);
-        RowwiseArgs a{};
-        a.x = pair;
-        a.up_offset = x_.ld();
-        a.width = x_.width;
-        a.glu = glu_;
-        a.yf = y;
-        step.kernels.rowwise(a);
     }
 
   private:
-    // What needs no kernel of a unit.
-    enum class Simple { kNone, kRelu, kTanh, kClip, kXielu };
+    enum class Function { kRelu, kTanh, kClip, kXielu, kQuickGelu, kUnknown };
 
-    static Simple simple_of(const std::string& name) {
-        return name == "relu"    ? Simple::kRelu
-               : name == "tanh"  ? Simple::kTanh
-               : name == "clip"  ? Simple::kClip
-               : name == "xielu" ? Simple::kXielu
-                                 : Simple::kNone;
+    static Function function_of(const std::string& name) {
+        static const char* const kNames[] = {"relu", "tanh", "clip", "xielu", "quick_gelu"};
+        const auto* known = std::find(std::begin(kNames), std::end(kNames), name);
+        return static_cast<Function>(known - std::begin(kNames));
+    }
+    // x sigmoid(1.702 x)
+    void quick_gelu(const Step& step, const float* x, float* y) const {
+        RowwiseArgs a{};
+        a.x = x;
+        a.ungated = true;
+        a.width = x_.width;
+        a.glu = Glu::kClamped;
+        a.yf = y;
+        step.kernels.rowwise(a);
     }
     void clip(Step& step, const float* x, float* y) const {
         const float least = parameters_[0], most = parameters_[1];
@@ -111,9 +102,7 @@ class ActivationOp final : public RowOp {
     }
 
     Operand x_, output_;
-    Simple simple_;
-    bool quick_;  // x sigmoid(1.702 x)
-    Glu glu_;
+    Function function_;
     std::vector<float> parameters_;
 };
 

@@ -142,6 +142,8 @@ struct AttentionOp::Call {
                 const int head = block.kv_head * queries_per_kv + h;
                 if (a.rows == kMaxRows) all();  // a block wider than the arrays is done in pieces
                 q[a.rows] = src.row(n) + head * a.head_dim;
+                // Rows are far apart, and may lie in another core's caches.
+                for (int d = 0; d < a.head_dim; d += 16) __builtin_prefetch(q[a.rows] + d);
                 to[a.rows] = dst.row(n) + head * heads.outputs();
                 out[a.rows] =
                     a.head_dim == heads.outputs() ? to[a.rows] : padded_out + a.rows * a.head_dim;

@@ -96,10 +96,9 @@ void ExpertLinearOp::multiply(Step& step, Turn& turn, int expert, int64_t tile,
     a.tile_end = tile + count;
     a.scratch_ready = expert == turn.expert;
     turn.expert = expert;
+    a.bias = product_.bias_of(expert * expert_rows_);
     product_.multiply(step, a, own);
-    const float* bias =
-        product_.bias.empty() ? nullptr : product_.bias.data() + expert * expert_rows_;
-    product_.finish(step, a, bias, a.tile_begin * format.tile_rows,
+    product_.finish(step, a, a.tile_begin * format.tile_rows,
                     std::min(a.tile_end * format.tile_rows, expert_rows_));
 }
 

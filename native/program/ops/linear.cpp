@@ -22,13 +22,16 @@ constexpr int64_t pair_bytes(int64_t tokens, int64_t tile_rows) {
     return std::max(kPairBytes, 2 * std::min(tokens, kPairTokens) * tile_rows * 4);
 }
 
-// y = (high + low) (+ residual) of rows [0, count) of a tile.
-void add_pair(const float* high, const float* low, const float* residual, float* y, int64_t count) {
+// y = (high + low) (+ residual) (+ bias) of rows [0, count) of a tile.
+void add_pair(const float* high, const float* low, const float* residual, const float* bias,
+              float* y, int64_t count) {
     if (residual) {
         for (int64_t i = 0; i < count; ++i) y[i] = residual[i] + (high[i] + low[i]);
     } else {
         for (int64_t i = 0; i < count; ++i) y[i] = high[i] + low[i];
     }
+    if (bias)
+        for (int64_t i = 0; i < count; ++i) y[i] += bias[i];
 }
 
 }  // namespace
@@ -45,6 +48,7 @@ LinearProduct::LinearProduct(const OpFields& f, const Workspace& work, int64_t r
       bias(f.floats("bias", rows * experts, "must have a value for each row")),
       factor(f.factor("factor")),
       cap(f.cap("cap")) {
+    if (!bias.empty()) bias.resize(bias.size() + kRowBlock);  // kernels read whole row blocks
     const Weight& w = work.weights[weight];
     if (all_tables().front()->formats[w.format].integer) planes = x.code_planes;
     // Whole row blocks are written, aligned: with widths padded to kPad they fit.
@@ -92,7 +96,7 @@ void LinearProduct::multiply(const Step& step, const LinearArgs& a, const Weight
     const int64_t x_sums = w.x_group_k() ? a.ldx / kSumK : 1;
     auto* const sums = reinterpret_cast<float*>(a.scratch);
     LinearArgs pair = a;
-    pair.residual = nullptr;
+    pair.residual = pair.bias = nullptr;
     pair.y = sums;
     pair.scratch = a.scratch + pair_bytes(a.n, tile_rows);
     pair.scratch_ready = a.scratch_ready && blocks == 1;
@@ -121,22 +125,19 @@ void LinearProduct::multiply(const Step& step, const LinearArgs& a, const Weight
             for (int64_t n = 0; n < tokens; ++n) {
                 const float* const high = sums + 2 * n * pair.ldy;
                 const int64_t at = (n0 + n) * a.ldy + from;
-                add_pair(high, high + pair.ldy, a.residual ? a.residual + at : nullptr, a.y + at,
-                         written);
+                add_pair(high, high + pair.ldy, a.residual ? a.residual + at : nullptr,
+                         a.bias ? a.bias + from : nullptr, a.y + at, written);
             }
         }
     }
 }
 
-// ((x W^T (+ residual) + bias) * factor (+ residual)), capped: here and not in the kernels, with one rounding each that
-// is the same in all of them, on tiles that this thread has just written.
-void LinearProduct::finish(const Step& step, const LinearArgs& a, const float* of_rows,
-                           int64_t from, int64_t to) const {
-    if (!of_rows && factor == 1 && cap == 0) return;
+// y * factor (+ residual), capped: here and not in the kernels, with one rounding each that is the same in all of them, on
+// tiles that this thread has just written.
+void LinearProduct::finish(const Step& step, const LinearArgs& a, int64_t from, int64_t to) const {
+    if (factor == 1 && cap == 0) return;
     for (int64_t n = 0; n < a.n; ++n) {
         float* y = a.y + n * a.ldy;
-        if (of_rows)
-            for (int64_t m = from; m < to; ++m) y[m] += of_rows[m];
         if (factor != 1)
             for (int64_t m = from; m < to; ++m) y[m] *= factor;
         if (factor != 1 && residual) {
@@ -216,6 +217,7 @@ void LinearOp::run(Step& step, Turn& turn) {
     // Kernels add the residual to their sum. A factor comes before that, so with one `finish` adds the residual.
     if (product_.residual && product_.factor == 1)
         a.residual = work.buffer(product_.residual).row(0) + product_.column;
+    a.bias = product_.bias_of(0);
     a.joint_tokens = joint_tokens();
     a.scratch = work.scratch(turn.worker);
     if (parts(step) && run_part(step, a, begin, begin, end)) return;
@@ -229,8 +231,7 @@ void LinearOp::run(Step& step, Turn& turn) {
         a.groups = near.groups;
         product_.multiply(step, a, w);
     }
-    product_.finish(step, a, product_.bias.empty() ? nullptr : product_.bias.data(),
-                    begin * format.tile_rows, std::min(end * format.tile_rows, w.M));
+    product_.finish(step, a, begin * format.tile_rows, std::min(end * format.tile_rows, w.M));
 }
 
 // How many parts there are if only some rows or columns are read: at most one per thread, since a part's first lines

@@ -23,9 +23,12 @@ class LinearProduct {
     int64_t scratch_bytes(const Step& step, int64_t tokens) const;
     // The tiles of `a`, which are those of w.
     void multiply(const Step& step, const LinearArgs& a, const Weight& w) const;
-    // Rows [from, to) of the result, once the kernel has written them; bias: of all rows, or null.
-    void finish(const Step& step, const LinearArgs& a, const float* bias, int64_t from,
-                int64_t to) const;
+    // Rows [from, to) of the result, once the kernel has written them.
+    void finish(const Step& step, const LinearArgs& a, int64_t from, int64_t to) const;
+    // That of the rows from `first` on, or null.
+    const float* bias_of(int64_t first) const {
+        return bias.empty() ? nullptr : bias.data() + first;
+    }
     // The weight as a worker reads its tiles [begin, end), of which as many as lie in one place.
     Weight near_part(const Step& step, int worker, int64_t begin, int64_t& end) const;
 

@@ -10,10 +10,10 @@ namespace {
 
 constexpr int kMaxLayers = 1 << 16;
 
-class RopeOp final : public RowOp {
+class RopeOp final : public Op {
   public:
     RopeOp(const OpFields& f, Workspace& work)
-        : RowOp(f, work),
+        : Op(f, work),
           qkv_(f.value("x")),
           output_(f.value("output")),
           heads_(work.attention[static_cast<size_t>(f.required("heads"))].heads),
@@ -30,11 +30,20 @@ class RopeOp final : public RowOp {
         use_layer(f);
     }
     const char* kind() const override { return "rope"; }
-
-  protected:
-    void row(Step& step, int64_t n, int) override;
+    void run(Step& step, Turn& turn) override {
+        for (int64_t n = turn.begin; n < turn.end;) {
+            const int64_t end = n + together(n, turn.end);
+            bool finite = true;
+            for (int64_t i = n; i < end; ++i) finite = turned(step, i) && finite;
+            if (stores_) finite = store(step, n, static_cast<int>(end - n)) && finite;
+            if (!finite) report(step);
+            n = end;
+        }
+    }
 
   private:
+    int64_t together(int64_t n, int64_t end) const;
+    bool turned(const Step& step, int64_t n) const;
     void check(const OpFields& f) const;
     void set_norms(const OpFields& f);
     void use_layer(const OpFields& f);
@@ -45,7 +54,7 @@ class RopeOp final : public RowOp {
     bool normalise(const Step& step, float* qkv) const;
     float* copy_heads(const float* qkv, int64_t n) const;
     void grow(float* queries, int64_t n) const;
-    bool store(const Step& step, float* keys, int64_t n) const;
+    bool store(const Step& step, int64_t n, int count) const;
 
     Operand qkv_, output_;
     AttentionHeads heads_;
@@ -141,8 +150,20 @@ float* RopeOp::copy_heads(const float* qkv, int64_t n) const {
     return row;
 }
 
-void RopeOp::row(Step& step, int64_t n, int) {
-    float* qkv = work.buffer(qkv_).row(n);
+// How many tokens from n on, before `end`, have positions of one sequence that are stored together.
+int64_t RopeOp::together(int64_t n, int64_t end) const {
+    const auto &sequence = work.rows.sequence_of, &position = work.rows.position_of;
+    const auto first = static_cast<size_t>(n);
+    auto next = first + 1;
+    while (next < static_cast<size_t>(end) && sequence[next] == sequence[first] &&
+           position[next] % kStoredTogether != 0)
+        ++next;
+    return static_cast<int64_t>(next - first);
+}
+
+// Makes the row of a token as attention reads it; false: a value is not finite.
+bool RopeOp::turned(const Step& step, int64_t n) const {
+    float* qkv = work.buffer(qkv_).streamed(n, step.tokens);
     bool finite = true;
     if (whole_) finite = normalise(step, qkv);  // before padding parts the heads
     if (output_.buffer != qkv_.buffer) qkv = copy_heads(qkv, n);
@@ -154,8 +175,7 @@ void RopeOp::row(Step& step, int64_t n, int) {
     finite = step.kernels.rope(rotation) && finite;
     if (of_heads && norms_last_) finite = normalise(step, qkv) && finite;
     if (!growth_.empty()) grow(qkv, n);
-    if (stores_) finite = store(step, qkv + heads_.n_heads * heads_.padded(), n) && finite;
-    if (!finite) report(step);
+    return finite;
 }
 
 // Scales queries by a factor that grows with each period of positions; in the first it is one.
@@ -167,18 +187,20 @@ void RopeOp::grow(float* queries, int64_t n) const {
     for (int64_t i = 0; i < int64_t{heads_.n_heads} * heads_.padded(); ++i) queries[i] *= factor;
 }
 
-// Writes a token's keys, and the values after them, to the cache; false: a value is not finite.
-bool RopeOp::store(const Step& step, float* keys, int64_t n) const {
+// Writes the keys of tokens, and the values after them, to the cache; false: a value is not finite.
+bool RopeOp::store(const Step& step, int64_t n, int count) const {
     const KvCache& cache = step.cache;
     const auto& [kv_heads, head_dim, keys_alone] = cache.heads(layer_);
     const auto token = static_cast<size_t>(n);
     const int position = work.rows.position_of[token];
     const auto& span = step.batch.sequences[static_cast<size_t>(work.rows.sequence_of[token])];
     const int64_t at = span.pages[position / kPagePositions] * cache.page_stride(layer_);
+    float* const keys = work.buffer(output_).row(n) + heads_.n_heads * heads_.padded();
     float* const values = keys_alone ? nullptr : keys + kv_heads * head_dim;
     uint8_t* const v_page = keys_alone ? nullptr : cache.values(layer_) + at;
-    return step.kernels.kv_store({keys, values, cache.keys(layer_) + at, v_page,
-                                  position % kPagePositions, kv_heads, head_dim, cache.type});
+    return step.kernels.kv_store({keys, values, output_.ld(), cache.keys(layer_) + at, v_page,
+                                  position % kPagePositions, count, kv_heads, head_dim,
+                                  cache.type});
 }
 
 const OpKind rope("rope", [](const OpFields& f, Program& p) { p.add<RopeOp>(f); });

@@ -2,9 +2,9 @@
 // and rounding to int8.
 #include <algorithm>
 #include <bit>
-#include <optional>
 
 #include "program/ops/glu.h"
+#include "program/ops/rounded_rows.h"
 #include "program/program.h"
 
 namespace sterna {
@@ -31,7 +31,7 @@ class RowwiseOp final : public RowOp {
           block_(f.whole("rotation.block")),
           signs_(f.floats("rotation.signs", width_, "must have `width` values")),
           inverse_(f.flag("inverse")),
-          rounding_(f.maybe_whole("rounding")),
+          rounding_(f, output_),
           factor_(f.number("factor")),
           spread_(f.flag("spread")) {
         check_columns(f);
@@ -40,7 +40,7 @@ class RowwiseOp final : public RowOp {
     }
     const char* kind() const override { return "rowwise"; }
     int64_t scratch_bytes(const Step&) const override {
-        return padded_width(width_) * (up_ || ungated_ ? 12 : shares_ ? 8 : 4);
+        return padded_width(width_) * (up_ ? 12 : shares_ ? 8 : 4);
     }
     Division units(const Step& step) const override {
         return {rows(step) * std::max(output_.chosen, 1), step.threads};
@@ -71,12 +71,6 @@ class RowwiseOp final : public RowOp {
                   "must be a power of two that divides the width, a multiple of 16");
     }
     void check_rounding(const OpFields& f) const {
-        f.require(
-            !rounding_ || *rounding_ == 0 || *rounding_ == kGroupK || *rounding_ == kLongGroupK,
-            "rounding", "must be 0, 32, 256 or None");
-        f.require(output_.code_planes == 1 || (output_.code_planes == 2 && rounding_), "output",
-                  "has one plane of codes, or two where it is rounded");
-        f.require(rounding_ || output_.floats, "output", "must have floats where it has no codes");
         f.require(std::isfinite(factor_) && (factor_ == 1 || !rounding_), "factor",
                   "must be finite, and 1 for what is rounded");
         f.require(!residual_ || (!rounding_ && residual_.buffer != output_.buffer &&
@@ -85,7 +79,7 @@ class RowwiseOp final : public RowOp {
         f.require(output_.planes_for < 0 ||
                       (work.weights[output_.planes_for].padded_k <= output_.ld() && output_.floats),
                   "output", "does not fit the weight that reads it in bf16 planes");
-        f.require(!output_.nonzeros || rounding_ == 0, "output",
+        f.require(!output_.nonzeros || rounding_.one_scale(), "output",
                   "must be rounded with one scale a row where its places are listed");
     }
     void check_rows(const OpFields& f) const {
@@ -112,7 +106,7 @@ class RowwiseOp final : public RowOp {
     int64_t block_;
     std::vector<float> signs_;
     bool inverse_;
-    std::optional<int64_t> rounding_;  // values that share a scale; 0: all of a row
+    RoundedRows rounding_;
     float factor_;
     bool spread_;
 };
@@ -129,9 +123,10 @@ void RowwiseOp::row(Step& step, int64_t n, int worker) {
         count = routing.count[static_cast<size_t>(routing.expert[i])];
     }
     RowwiseArgs a{};
-    a.x = work.buffer(x_).row(from);
+    a.x = output_.chosen ? work.buffer(x_).row(from) : work.buffer(x_).streamed(from, count);
     a.up_offset = up_column_;
-    if (up_ || ungated_) a.x = gate_and_up(from, worker, a.up_offset);
+    if (up_) a.x = gate_and_up(from, worker, a.up_offset);
+    a.ungated = ungated_;
     if (shares_) a.x = shared_row(unit, worker);
     a.width = width_ / parts_;
     a.glu = glu_;
@@ -141,13 +136,8 @@ void RowwiseOp::row(Step& step, int64_t n, int worker) {
     a.hadamard_block = block_;
     a.signs = signs_.empty() ? nullptr : signs_.data();
     a.signs_last = inverse_;
-    // A row that nobody reads as floats stays in the worker's cache.
-    a.yf = output_.floats || step.adapting ? dst.row(n)
-                                           : reinterpret_cast<float*>(work.scratch(worker));
-    if (rounding_) {
-        const int x_block = step.kernels.x_block(static_cast<int>(count * output_.code_planes));
-        dst.quantize_into(a, n, x_block, *rounding_, output_.code_planes);
-    }
+    a.yf = rounding_.floats(work, step, n, worker);
+    if (rounding_) rounding_.codes(a, work, step, n, count);
     float* const y = a.yf;
     for (int64_t part = 0; part < parts_; ++part, a.x += a.width, a.yf += a.width)
         if (!step.kernels.rowwise(a)) report(step);
@@ -164,15 +154,12 @@ void RowwiseOp::row(Step& step, int64_t n, int worker) {
         step.kernels.to_bf16_planes(dst.bf16_planes_args(n, planes));
 }
 
-// A gate and what it multiplies, of two buffers or ones, which are exact, side by side in the scratch, behind the room for a row.
+// A gate and what it multiplies, of two buffers, side by side in the scratch, behind the room for a row.
 const float* RowwiseOp::gate_and_up(int64_t n, int worker, int64_t& up_offset) const {
     up_offset = padded_width(width_);
     float* const row = reinterpret_cast<float*>(work.scratch(worker)) + up_offset;
     std::copy_n(work.buffer(x_).row(n), width_, row);
-    if (ungated_)
-        std::fill_n(row + up_offset, width_, 1.0f);
-    else
-        std::copy_n(work.buffer(up_).row(n) + up_column_, width_, row + up_offset);
+    std::copy_n(work.buffer(up_).row(n) + up_column_, width_, row + up_offset);
     return row;
 }
 

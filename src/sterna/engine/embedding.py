@@ -48,8 +48,8 @@ def embed(
             for (i, begin, end), rows in zip(step, states, strict=True):
                 if kind == "cls":
                     rows = rows[: begin == 0]
-                for row in rows:
-                    sums[i] += row
+                # numpy adds rows one by one, in their order.
+                sums[i] = np.concatenate([sums[i : i + 1], rows]).sum(axis=0)
                 if end == len(texts[i]):
                     engine.kv_cache.release(sequences[i])
     finally:

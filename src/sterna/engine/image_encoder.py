@@ -45,7 +45,7 @@ class ImageEncoder:
         self._isa, self._deterministic = isa, deterministic
         self._graphs = (tower.encoder.graph, tower.projector)
         encoder, projector = (g.compile_in_parts(self._fast(g)) for g in self._graphs)
-        heads = tower.encoder.graph.kv_heads[:1]  # all layers store theirs in one
+        heads = tower.encoder.graph.kv_heads
         kv_dtype = KV_DTYPES[tower.encoder.graph.rounds_inputs]
         self._programs = TowerPrograms(tower, encoder, projector, heads, kv_dtype, threads, isa)
         self._costs = EncodingCosts()

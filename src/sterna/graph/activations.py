@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sterna.graph.ops import Op, RowwiseOp, Value
+from sterna.graph.ops import Op, RoundingOp, Value
 
-__all__ = ["ACTIVATIONS", "in_two_planes"]
+__all__ = ["ACTIVATIONS", "in_two_planes", "rounded_values"]
 
 #: Values of `LLM(activations=)`, the default first.
 ACTIVATIONS = ("int8", "int8x2")
 
 
+def rounded_values(ops: Sequence[Op]) -> set[Value]:
+    """Return the values that are rounded to int8."""
+    return {op.output for op in ops if isinstance(op, RoundingOp) and op.rounding is not None}
+
+
 def in_two_planes(ops: Sequence[Op], activations: str) -> set[Value]:
     """Return the values that are rounded to two planes of int8, not to one."""
-    if activations != "int8x2":
-        return set()
-    return {op.output for op in ops if isinstance(op, RowwiseOp) and op.rounding is not None}
+    return rounded_values(ops) if activations == "int8x2" else set()

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from sterna import _native
 from sterna.formats import PackedWeight
-from sterna.graph.activations import in_two_planes
+from sterna.graph.activations import in_two_planes, rounded_values
 from sterna.graph.heads import Heads, LatentHeads, Rotary
 from sterna.graph.ops import (
     AttentionOp,
@@ -64,8 +64,7 @@ def compiled(
 def compiled_in_parts(ops: Sequence[Op], planes_for: Mapping[Value, PackedWeight]) -> Parts:
     """Compile operations to a native program in parts, which begins with rows from outside."""
     ops = _with_planes(ops, planes_for)
-    rounded = {op.output for op in ops if isinstance(op, RowwiseOp) and op.rounding is not None}
-    ops, parts, width = in_parts(ops, rounded.union(planes_for))
+    ops, parts, width = in_parts(ops, rounded_values(ops).union(planes_for))
     program = _program(ops, planes_for, set(), 0, UNIT_DECIDES, 0)
     return Parts(program, tuple(parts), width, ops[-1].output.width)
 
@@ -155,7 +154,7 @@ class _Numbers:
         self, ops: Sequence[Op], planes_for: Mapping[Value, PackedWeight], two: set[Value]
     ) -> None:
         floats = read_as_floats(ops)
-        rounded = {op.output for op in ops if isinstance(op, RowwiseOp) and op.rounding is not None}
+        rounded = rounded_values(ops)
         listed = {op.x for op in ops if isinstance(op, LinearOp) and op.active_columns}
         for x, buffer in _buffers(ops, self.program).items():
             reader = planes_for.get(x)

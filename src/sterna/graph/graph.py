@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from sterna import _native
 from sterna.formats import PackedWeight
+from sterna.graph.activations import rounded_values
 from sterna.graph.compilation import (
     UNIT_DECIDES,
     Crossings,
@@ -20,7 +21,6 @@ from sterna.graph.ops import (
     LinearOp,
     Op,
     RopeOp,
-    RowwiseOp,
     SelectOp,
     SquaresOp,
     Value,
@@ -69,12 +69,13 @@ class Graph:
     @property
     def rounds_inputs(self) -> bool:
         """Whether any layer rounds its input to int8."""
-        return any(isinstance(op, RowwiseOp) and op.rounding is not None for op in self.ops)
+        return bool(rounded_values(self.ops))
 
     @property
     def kv_heads(self) -> list[Heads]:
-        """The heads of each layer that keeps keys and values, as the cache has them."""
-        return [op.heads for op in self.ops if isinstance(op, RopeOp) and op.stores]
+        """The heads of each layer of the cache, which several may write in turn."""
+        stored = (op for op in self.ops if isinstance(op, RopeOp) and op.stores)
+        return list({op.layer: op.heads for op in stored}.values())
 
     @property
     def kv_windows(self) -> list[int | None]:

@@ -53,7 +53,8 @@ def from_weights(
         json, config = _untied(json, file), replace(config, tied=False)
     seeing = None if tower is None else _tower(module, config, tower(module, source))
     config = replace(config, sees=seeing is not None)
-    builder = GraphBuilder(config.heads)
+    # An encoder's texts are read whole: nobody comes back to the keys of a layer before.
+    builder = GraphBuilder(config.heads, one_layer=config.bidirectional)
     of_text = getattr(module, "text_module", lambda _: module)(config)
     of_text.build(builder, config, source)
     graph = builder.graph

@@ -15,7 +15,10 @@ from sterna.graph.ops import (
     Value,
 )
 
-__all__ = ["FunctionMethods"]
+__all__ = ["GLUS", "FunctionMethods"]
+
+#: Activations of a rowwise operation, in the words of config.json.
+GLUS = ("relu2", "silu", "gelu", "gelu_pytorch_tanh")
 
 
 class FunctionMethods(Methods):
@@ -55,13 +58,13 @@ class FunctionMethods(Methods):
     def activation(
         self, x: Value, activation: str, name: str, parameters: tuple[float, ...] = ()
     ) -> Value:
-        """act(x): "relu", "relu2", "silu", "gelu", "gelu_pytorch_tanh", "quick_gelu" or "tanh".
+        """act(x): one of `GLUS`, "relu", "quick_gelu", "tanh", "clip" or "xielu".
 
         parameters: of "clip" the least and the most; of "xielu" alpha_p, alpha_n, beta and eps.
-        Rows of experts have one of the words of `glu`.
+        Rows of experts have one of `GLUS`.
         """
         out = Value(x.width)
-        if x.route is not None:
+        if x.route is not None or (activation in GLUS and not parameters):
             return self._add(RowwiseOp(name=name, output=out, x=x, glu=activation, ungated=True))
         return self._add(
             ActivationOp(name=name, output=out, x=x, activation=activation, parameters=parameters)
@@ -75,9 +78,8 @@ class FunctionMethods(Methods):
         limit: float = 0.0,
         up: tuple[Value, int] | None = None,
     ) -> Value:
-        """act(gate) * up of a row [gate | up]; activation: "relu2", "silu", "gelu" or
-        "gelu_pytorch_tanh", in the words of config.json; or "clamped": gate sigmoid(1.702 gate)
-        (up + 1).
+        """act(gate) * up of a row [gate | up]; activation: one of `GLUS`, or "clamped": gate
+        sigmoid(1.702 gate) (up + 1).
 
         limit: of a clamped one, and of silu unless it is 0: the gate is at most that, up within it.
 

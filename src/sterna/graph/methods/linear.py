@@ -16,6 +16,7 @@ from sterna.graph.ops import (
     ExactHeadOp,
     ExpertLinearOp,
     LinearOp,
+    RoundingOp,
     RowwiseOp,
     Value,
 )
@@ -92,7 +93,7 @@ class LinearMethods(Methods):
         if rounding is None:
             return x
         made = x.op
-        if not isinstance(made, RowwiseOp) or not made.rounds_as(rounding):
+        if not isinstance(made, RoundingOp) or not made.rounds_as(rounding):
             made = RowwiseOp(name=name, output=Value(x.width), x=x)
             self._add(made)
         made.rounding = rounding

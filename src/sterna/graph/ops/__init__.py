@@ -8,7 +8,7 @@ from sterna.graph.ops.activation import ActivationOp
 from sterna.graph.ops.adapt import AdaptedLayer, AdaptOp
 from sterna.graph.ops.altup import AltUpOp, RescaleOp
 from sterna.graph.ops.attention import AttentionOp
-from sterna.graph.ops.base import Op, Route, Value, WeightOp
+from sterna.graph.ops.base import Op, RoundingOp, Route, Value, WeightOp
 from sterna.graph.ops.combine import CombineOp
 from sterna.graph.ops.conv import ConvOp, ShortConvOp
 from sterna.graph.ops.copy import CopyOp
@@ -59,6 +59,7 @@ __all__ = [
     "RecurrenceOp",
     "RescaleOp",
     "RopeOp",
+    "RoundingOp",
     "Route",
     "RouteOp",
     "RowwiseOp",

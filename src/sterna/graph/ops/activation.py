@@ -1,4 +1,4 @@
-"""Activations of FFNs without a gate, and of poolers."""
+"""Activations that `RowwiseOp` does not have: those of poolers and of few FFNs without a gate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["ActivationOp"]
 
 @dataclass(eq=False, kw_only=True)
 class ActivationOp(Op):
-    """act(x): "relu", "relu2", "silu", "gelu", "gelu_pytorch_tanh", "quick_gelu" or "tanh".
+    """act(x): "relu", "tanh", "quick_gelu", "clip" or "xielu".
 
     parameters: of "clip" the least and the most; of "xielu" alpha_p, alpha_n, beta and eps.
     """

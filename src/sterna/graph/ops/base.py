@@ -8,7 +8,7 @@ from typing import ClassVar
 from sterna.formats import PackedWeight
 from sterna.graph.heads import LATER
 
-__all__ = ["LATER", "Op", "Route", "Value", "WeightOp"]
+__all__ = ["LATER", "Op", "RoundingOp", "Route", "Value", "WeightOp"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +70,19 @@ class Op:
     def in_place(self) -> bool:
         """Whether the output must take the buffer of `reused`."""
         return False
+
+
+class RoundingOp(Op):
+    """An operation that may round its result to int8 for integer layers.
+
+    rounding: as `Format.rounding`; None: not rounded. Its classes have the field.
+    """
+
+    rounding: int | None
+
+    def rounds_as(self, rounding: int) -> bool:
+        """Whether its result can have codes of this rounding."""
+        return self.rounding in (None, rounding)
 
 
 @dataclass(eq=False, kw_only=True)

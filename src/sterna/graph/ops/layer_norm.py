@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from sterna.graph.heads import F32
-from sterna.graph.ops.base import Op, Value
+from sterna.graph.ops.base import LATER, RoundingOp, Value
 
 __all__ = ["LayerNormOp"]
 
 
 @dataclass(eq=False, kw_only=True)
-class LayerNormOp(Op):
+class LayerNormOp(RoundingOp):
     """(x - mean) / sqrt(variance + eps) * weight (+ bias)."""
 
     kind: ClassVar[str] = "layer_norm"
@@ -20,6 +20,7 @@ class LayerNormOp(Op):
     weight: F32
     bias: F32 | None = None
     eps: float
+    rounding: int | None = field(default=None, metadata=LATER)
 
     @property
     def is_norm(self) -> bool:

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from sterna.graph.heads import F32, Rotation
-from sterna.graph.ops.base import LATER, Op, Value
+from sterna.graph.ops.base import LATER, RoundingOp, Value
 
 __all__ = ["RowwiseOp"]
 
 
 @dataclass(eq=False, kw_only=True)
-class RowwiseOp(Op):
+class RowwiseOp(RoundingOp):
     """(norm(glu(x)), rotated, + residual) * factor, and the same rounded to int8; each part is
     optional.
 
@@ -20,7 +20,6 @@ class RowwiseOp(Op):
     or if that is None of x; ungated: it multiplies nothing; limit: of a clamped one, or of silu.
     norm: weights of an RMSNorm; parts: the number of parts of a row, each normalised separately.
     inverse: of the rotation.
-    rounding: to int8 for integer layers, as `Format.rounding`; None: not rounded.
     spread: a row of a token goes to each of its experts; shares: what multiplies it there.
     """
 
@@ -52,5 +51,4 @@ class RowwiseOp(Op):
         return bool(self.glu) and self.norm is None
 
     def rounds_as(self, rounding: int) -> bool:
-        """Whether its result can have codes of this rounding."""
-        return self.rounding in (None, rounding) and self.residual is None
+        return super().rounds_as(rounding) and self.residual is None
