@@ -46,7 +46,7 @@ class Histories:
     """Histories of one model, on an engine of few pages."""
 
     def __init__(self, llm: LLM, pages: int, disk: Path | None = None) -> None:
-        nbytes = llm.engine.kv_cache.bytes_per_position * PAGE * pages
+        nbytes = llm.engine.kv_cache.page_bytes * pages
         self.llm = cold(llm)
         self.engine = Engine(
             llm.engine.model, threads=llm.engine.threads, isa=llm.engine.isa, context=6 * PAGE,
