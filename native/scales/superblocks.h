@@ -169,7 +169,7 @@ struct StoredEnd {
     VF d(int g) const { return scales.d(k, row(g)); }
     VF d_minimum(int g) const { return scales.d_minimum(k, row(g)); }
 };
-// As vectors that are prepared for a tile: decoded for each block of tokens, they took 0.1 of the time of q4_k.
+// As vectors that are prepared for a tile: q4_k takes 0.93 to 0.96 of the time of decoding them for each block of tokens.
 template <int kSpan>
 struct PreparedEnd {
     static constexpr int kGroups = kSuperK / kSpan, kVectors = kGroups + 2;

@@ -128,8 +128,8 @@ def test_layouts_of_i2_s(layout: str, tmp_path: Path, monkeypatch: pytest.Monkey
     assert_same_bits(logits(LLM(tmp_path / "packed")), i2)
 
 
-def test_factors_beside_tensors(tmp_path: Path) -> None:
-    """Older BitNet files have ternary weights of 1 and their scales beside them."""
+def test_scales_in_tensors_of_their_own(tmp_path: Path) -> None:
+    """Older BitNet files store ternary weights of size 1, and their scales as separate tensors."""
     tiny = Tiny("bitnet-b1.58", layers=1, types={"": "TQ2_0"}, seed=33)
     file, floats = build(tiny)
     tensors, plain = [], []

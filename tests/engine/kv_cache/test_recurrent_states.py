@@ -23,7 +23,7 @@ from sterna.evaluate import loglikelihood
 
 @pytest.fixture(scope="module", params=["qwen3_5", "mamba2"])
 def hybrid(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> loading.Model:
-    """A model with states beside its keys and values, and one with states alone."""
+    """A model that keeps states, keys and values; and one that keeps states alone."""
     return loading.load(checkpoint(request.param), format="i8")
 
 
@@ -41,7 +41,7 @@ def fresh(e: Engine, tokens: list[int]) -> np.ndarray:
 
 
 def test_states_count_as_pages(small: Engine) -> None:
-    """Each sequence takes a state beside its pages; what is released or forgotten is free."""
+    """Each sequence takes pages and a state; a released or forgotten one frees both."""
     pool, most = small.kv_cache.pool, small.kv_cache.pool.count
     assert small.kv_cache.state_bytes > 0
     assert pool.state_pages * small.kv_cache.page_bytes >= small.kv_cache.state_bytes
