@@ -60,7 +60,7 @@ struct Division {
         return i < near ? begin + (thread - begin + i) % near : (end + i - near) % threads;
     }
     int64_t end(int thread) const { return thread + 1 < threads ? first(thread + 1) : total; }
-    // Of one's own part, a third of what is left, and less among many, who would all wait for the slowest; or one batch
+    // Of one's own part, a third of what is left, and less among many, as all would wait for the slowest; or one batch
     // as long as two fifths hold it: so workers at half speed lose less than 15 % (test_pool.py), and pieces are as few
     // as that allows.
     int64_t own_piece(int64_t left) const {

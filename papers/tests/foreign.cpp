@@ -175,7 +175,7 @@ void check_sums(const Kernel& kernel, std::mt19937& random) {
     }
 }
 
-// Every exponent and sign times values of all kinds, alone and beside normal numbers.
+// Every exponent and sign times values of all kinds, alone and next to normal numbers.
 void check_products(const Kernel& kernel) {
     constexpr float kInfinity = std::numeric_limits<float>::infinity();
     constexpr float kMost = std::numeric_limits<float>::max();

@@ -139,7 +139,7 @@ needs_compiler = pytest.mark.skipif(COMPILER is None, reason="needs g++ or clang
 
 @needs_compiler
 def test_another_compilers_kernels_give_the_same_sums() -> None:
-    """All of them, compiled here from the source that is installed, beside the module's."""
+    """All kernels, compiled here from the installed source, give what the module's kernels give."""
     assert COMPILER
     with open_builds(ISA, [COMPILER], lambda _: None, [(1, 1, 1), (2, 4, 1)]) as (builds, missing):
         assert not missing

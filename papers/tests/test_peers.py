@@ -115,7 +115,7 @@ def test_types_of_formats(
     variants: list[str],
     fake: dict[str, tuple[Entry, ...]],
 ) -> None:
-    """A llama.cpp runs the formats' types, and its own ternary ones beside ternary formats."""
+    """A llama.cpp runs the formats' types, and for ternary formats its own ternary types, too."""
     table = {"ggml": tuple(Entry("ggml", "fake_peer", v) for v in ("TQ2_0", "TQ1_0 -rtr 1"))}
     small = options(shape="512x256", pp=(), tg=(), n=(1,))
     rows = run(["ggml"], small, formats=formats, table=table, repeat=1)
@@ -371,7 +371,7 @@ print(json.dumps([{{"build_commit": "abc1234", "avg_ns": n * 1000000, "args": sy
 
 @pytest.mark.skipif(os.name == "nt", reason="makes a script of its own into a program")
 def test_llama_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is run and read; without a library beside it nothing of it counts."""
+    """It is run and its output is read; without a library next to it, its check fails."""
     program = tmp_path / "llama-bench"
     program.write_text(BENCH.format(python=sys.executable))
     program.chmod(program.stat().st_mode | stat.S_IXUSR)

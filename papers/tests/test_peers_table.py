@@ -175,7 +175,7 @@ def test_a_page_without_the_class_is_refused_before_measuring(
 
 
 def test_the_table_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It fits 80 columns, and says who is missing."""
+    """It fits 80 columns, and names the missing peers."""
     result = measured(monkeypatch, ROWS, "--table")
     head, *lines = result.stdout.splitlines()
     assert head == f"{MACHINE}; tokens/s, medians of 5 rounds"

@@ -248,7 +248,7 @@ def test_pot16_beyond_one_power(isa: str) -> None:
     exponents = np.array([[0, 128, 200, 255, 254, 149, 127, 253]])
     signs = np.array([[1, -1, 1, -1, 1, 1, -1, 1]])
     for scale in (1.0, 1e-44, 1e-38, 1e30):
-        for at in range(8):  # one product a sum, beside zeros
+        for at in range(8):  # one product a sum, the others are zero
             a = np.zeros((1, 8), np.float32)
             a[0, at] = scale
             expected = products("pot16", a, signs, exponents).sum(2)

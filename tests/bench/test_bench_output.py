@@ -96,7 +96,7 @@ def test_errors_are_one_line() -> None:
     ],
 )
 def test_formats_left_out_are_said(arguments: str) -> None:
-    """A format whose blocks do not fit K is an error if asked for, else a line beside the rows."""
+    """A format whose blocks do not fit K is an error if asked for, otherwise a line on stderr."""
     result = command(*arguments.split())
     assert {row.get("format") for row in json.loads(result.stdout)} >= {"i2", "q4_0"}
     lines = result.stderr.splitlines()

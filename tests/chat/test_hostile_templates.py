@@ -24,7 +24,7 @@ from random_templates import template
 
 from sterna.chat import budget
 
-RANDOM = int(os.environ.get("STERNA_TEMPLATES", "30"))  # random ones beside the table
+RANDOM = int(os.environ.get("STERNA_TEMPLATES", "30"))  # random ones in addition to the table
 SECONDS = float(os.environ.get("STERNA_TEMPLATE_SECONDS", "0.4"))
 #: Beyond the limit: the longest single step (parsing, a sort), on a slow processor.
 STEP_SECONDS = 2.0

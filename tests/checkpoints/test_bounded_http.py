@@ -25,7 +25,7 @@ FAILED = b"HTTP/1.1 500 No\r\nContent-Type: application/json\r\n\r\n"
 
 
 class Rude:
-    """A server on loopback that says what it is told, and counts who asks."""
+    """A server on loopback that answers as it is told, and counts requests."""
 
     def __init__(self, say: Callable[[socket.socket, str], None]) -> None:
         self.asked: list[str] = []

@@ -302,7 +302,7 @@ with open(path + "/foreign", "w+b") as file:
 
 @pytest.mark.parametrize("mode", ["plain", "faulthandler", "unmapped", "sent"])
 def test_other_signals_kill_as_before(nano: Path, mode: str) -> None:
-    """A fault elsewhere, or a SIGBUS of another process, and the report of who was there before."""
+    """A fault elsewhere, or another process's SIGBUS, reaches the handler that was there before."""
     done = run(FOREIGN, nano, mode)
     assert done.returncode == -signal.SIGBUS
     assert done.stdout == ""

@@ -93,7 +93,7 @@ def test_a_built_in_model_has_its_name(tmp_path: Path) -> None:
 
 
 def test_verify_reads_what_a_start_reads(tmp_path: Path) -> None:
-    """Sound weights beside a damaged tokenizer, template or config.json are no sound model."""
+    """Sound weights with a damaged tokenizer, template or config.json are no sound model."""
     assert command("convert", "nano", str(tmp_path / "whole")).exit_code == 0
     assert command("verify", str(tmp_path / "whole")).exit_code == 0
     spoilt: dict[str, Callable[[Path], object]] = {
@@ -189,7 +189,7 @@ def test_where_packed_copies_come_from(
 
     assert packed_from() == str(source) == cache.source_of(entry)
     assert source.name in command("models").stdout
-    LLM(source, threads=1)  # the copy runs with the file beside it
+    LLM(source, threads=1)  # the copy runs with the file next to it
     (entry / "source.path").write_bytes(b"\x1b[2J")
     assert packed_from() is None
     (entry / "source.path").unlink()

@@ -229,9 +229,9 @@ def test_no_instruction_keeps_a_conversation_or_a_stream_locked(
 
 
 def test_a_handler_that_generates_mixes_no_steps(llm: LLM) -> None:
-    """Wherever a handler asks for an answer, it has that or an error, and so has who was stopped.
+    """A handler that asks for an answer gets one or an error; so does the interrupted call.
 
-    The error comes where it would compute a step in the middle of another one.
+    The error comes where the handler would compute a step in the middle of another one.
     """
     options: dict[str, Any] = {"max_tokens": 3, "ignore_eos": True, "temperature": 0}
     prompts = ("Hello there " * 6, "x" * 70)

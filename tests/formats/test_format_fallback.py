@@ -1,4 +1,4 @@
-"""Matrices whose rows are no whole blocks of a format: what takes its place, and who says so."""
+"""Matrices whose rows are no whole blocks of a format: the fallback format, and its message."""
 
 from __future__ import annotations
 

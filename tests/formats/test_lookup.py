@@ -1,4 +1,4 @@
-"""Lookup-table formats: what is special to them, beside the tests that every format passes."""
+"""What is special to lookup-table formats; they also pass the tests of every format."""
 
 from __future__ import annotations
 

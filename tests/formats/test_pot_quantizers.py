@@ -76,7 +76,7 @@ def check_rule(w: np.ndarray, levels: PotLevels, q: Quantizer) -> None:
 @each
 @pytest.mark.parametrize("scale", SCALES)
 def test_the_rule(quantizer: Quantizer, scale: str) -> None:
-    """Every element of weights, some of them 0, huge beside the others, or subnormal."""
+    """Every element of weights; some are 0, some subnormal, some much larger than the others."""
     w = normal(5, K)
     w[0, :4], w[1, 7], w[2, 5] = (0, 1e-40, -3e-45, 1e-10), 3, 0
     w[4] *= 1e-38

@@ -82,7 +82,7 @@ def test_rounding(name: str, scale: str) -> None:
 @pytest.mark.parametrize("n", [1, 3, 5, 16, 17, 40])
 @pytest.mark.parametrize("tops", [0, 1, 5000])
 def test_sums_with_and_without_128(n: int, tops: int) -> None:
-    """Blocks that hold +128, which needs a second product, beside blocks that do not."""
+    """Blocks that hold +128, which needs a second product, next to blocks that do not."""
     rng = np.random.default_rng([n, tops])
     levels = rng.choice(LEVELS["pot4"][:-1], (200, 700))
     levels.reshape(-1)[rng.integers(0, levels.size, tops)] = 128

@@ -34,7 +34,7 @@ from sterna.errors import (
 from sterna.gguf.file import GgufFile, GgufModel, is_gguf
 
 MUTATIONS = int(os.environ.get("STERNA_FUZZ", "4000"))
-MEMORY_BYTES = 256 << 20  # besides twice the file
+MEMORY_BYTES = 256 << 20  # in addition to twice the file
 SECONDS = 5.0
 WORDS = ["<s>", "</s>", "a", "b", "c", "ab", "abc", "Ġ", "Ġa", "é"]
 PIECES = ["<unk>", "<s>", "</s>", "<0x0A>", "<0xC3>", "▁", "a", "b", "▁a", "▁ab", "ab", "é"]

@@ -40,7 +40,7 @@ TOKENS = np.random.default_rng(3).integers(0, 256, 110).tolist()  # past windows
 
 @dataclass(frozen=True)
 class Family:
-    """A recipe as a file of a GGUF architecture, and the keys that it has besides those of all.
+    """A recipe as a file of a GGUF architecture, and the keys that only this architecture has.
 
     exact: whether keys, which are float32, hold config.json's numbers; theirs: whether llama.cpp
     computes the same function.

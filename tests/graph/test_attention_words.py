@@ -24,7 +24,7 @@ KV_HEADS, PER_KV, N = 2, 3, 420  # two chunks of positions, and pages of the sec
 QUERIES = KV_HEADS * PER_KV
 PART = Rotary((1.0, 0.25, 0.01), interleaved=True)  # six values of a head
 HALVES = Rotary(tuple(100 ** (-i / 8) for i in range(8)))
-SINKS = (-3.0, 0.0, 0.5, 2.0, 5.0, 9.0)  # beside scores of a spread of 1, of some hundred positions
+SINKS = (-3.0, 0.0, 0.5, 2.0, 5.0, 9.0)  # scores have a spread of 1, over some hundred positions
 HOWS = {
     "plain": Attention(HALVES),
     "no rotation, scale": Attention(None, scale=0.1),

@@ -97,7 +97,7 @@ def test_activations(name: str) -> None:
 @pytest.mark.parametrize("name", ACTIVATIONS)
 @pytest.mark.parametrize("gate", [20.0, -20.0, 1e4, -1e4, 1e18, -1e18])
 def test_activations_of_large_gates(name: str, gate: float) -> None:
-    """The gate or its square, or nothing that counts beside it."""
+    """The result is the gate or its square, or negligible in comparison."""
     table = np.ones((N, 2 * WIDTH), np.float32)
     table[:, :WIDTH] = gate
     expected = (gate**2 if name == "relu2" else gate) if gate > 0 else 0.0

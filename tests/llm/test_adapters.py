@@ -1,5 +1,5 @@
-"""LoRA adapters beside packed weights: what they add, that nothing else changes a bit, and who may
-have which."""
+"""LoRA adapters on packed weights: they add the right values, change no other bit, and a request
+may use those that it is allowed to."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from sterna.models import module_of
 
 TOKENS = np.random.default_rng(3).integers(3, 250, 70).tolist()
 #: Of one matrix for several layers, biases, factors, norms behind, heads of odd sizes, recurrent
-#: layers, experts beside them, and names of a checkpoint that are others than the model's.
+#: layers, experts next to them, and names of a checkpoint that differ from the model's.
 FLOATS = (
     "llama-bias", "llama-heads-of-20", "phi3", "gemma2", "gemma4", "granite", "minicpm", "olmo2",
     "glm4", "qwen3_5", "qwen3_5_moe", "gpt_oss",
@@ -89,8 +89,8 @@ def test_adds_what_merging_would(
 def test_one_digest(
     checkpoint: Callable[[str], Path], tmp_path: Path, name: str, format: str | None
 ) -> None:
-    """Bits are the same on all units, with all threads and chunks, alone and beside others; rows
-    without an adapter have those that they have without adapters around."""
+    """Bits are the same on all units, with all threads and chunks, alone and in a batch; rows
+    without an adapter have the bits of a model without adapters."""
     model = loading.load(checkpoint(name), format=format, head="int8")
     parts = parts_of(model)
     some = [part for part in parts if "q_proj" in part.name or "down_proj" in part.name]
@@ -190,7 +190,7 @@ def test_by_name(two: tuple[Path, Path, Path], tmp_path: Path) -> None:
 
 
 def test_unloading_in_use(two: tuple[Path, Path, Path]) -> None:
-    """A request keeps the adapter that it began with, also beside one that has come since."""
+    """A request keeps the adapter that it began with, even when a later one has the same name."""
     folder, one, other = two
     llm = LLM(folder, adapter={"it": one}, threads=1)
     options: dict[str, Any] = {"max_tokens": 20, "temperature": 0, "ignore_eos": True}

@@ -75,7 +75,7 @@ def test_many_as_alone(llm: LLM) -> None:
 
 
 def test_scores(llm: LLM) -> None:
-    """Prompts' log-probabilities beside answers: those of all logits, whatever a cache has."""
+    """Log-probabilities of prompts while others generate: those of all logits, cached or not."""
     texts = [text * 20 for text in PROMPTS[:3]]
     answers = [llm.generate(text, seed=3, **OPTIONS) for text in texts]  # and in the cache
 
@@ -185,7 +185,7 @@ def test_drained_and_closed(llm: LLM) -> None:
 
 
 def test_errors(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of arguments at once; of the engine to who reads; a fault ends those that wait."""
+    """Wrong arguments fail at once; readers get the errors of the engine; faults end all waits."""
 
     async def work(engine: AsyncLLM) -> None:
         wrong: list[dict[str, Any]] = [

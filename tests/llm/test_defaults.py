@@ -81,7 +81,7 @@ def test_a_gguf_file_says_the_same(tmp_path: Path, checkpoint: Callable[[str], P
 
 
 def test_suppressed_tokens_never_come(tmp_path: Path, checkpoint: Callable[[str], Path]) -> None:
-    """From either kind of file, beside what a request forbids; ids of no token are left out."""
+    """Either kind of file and the request may suppress tokens; ids of no token are left out."""
     folder = tmp_path / "model"
     shutil.copytree(checkpoint("llama-256"), folder)
     options: dict[str, Any] = {"max_tokens": 6, "ignore_eos": True}

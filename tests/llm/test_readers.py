@@ -24,7 +24,7 @@ def llm(checkpoint: Callable[[str], Path]) -> LLM:
 
 
 def test_threads_that_share_a_stream(llm: LLM) -> None:
-    """Who asks for a piece while one is made for another is told; the pieces are one answer."""
+    """A thread gets an error while another's piece is made; all pieces together are one answer."""
     options: dict[str, Any] = {"max_tokens": 60, "temperature": 0, "ignore_eos": True}
     expected = llm.generate(PROMPT, **options)
     stream = llm.stream(PROMPT, **options)

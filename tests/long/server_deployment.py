@@ -102,7 +102,7 @@ def test_through_nginx(proxied: tuple[ServerProcess, httpx.Client]) -> None:
 
 
 def test_events_come_as_they_are_made(proxied: tuple[ServerProcess, httpx.Client]) -> None:
-    """The first one is read while the engine still works; who leaves the proxy ends the answer."""
+    """The first is read while the engine still works; a client that disconnects ends its answer."""
     server, client = proxied
     with client.stream("POST", "/v1/completions", json=LONG, **EXTENSIONS) as answer:
         lines = answer.iter_lines()

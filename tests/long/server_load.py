@@ -2,7 +2,7 @@
 
     python tests/long/server_load.py MODEL [STREAMS …]
 
-The client takes CPU time from the server: its own share is printed beside it.
+The client takes CPU time from the server: the client's share is printed, too.
 """
 
 from __future__ import annotations

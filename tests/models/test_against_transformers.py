@@ -175,7 +175,7 @@ def test_quantised(name: str, pair: Callable[[str], Pair]) -> None:
     both, sequences = pair(name), tokens(1, POSITIONS)
     expected, got = both.expected(sequences), both.got(sequences)
     tolerance = one_step_effect(both, sequences[0], expected)
-    assert 0 < tolerance < 0.25 * expected.std(), "one step must be small beside the logits"
+    assert 0 < tolerance < 0.25 * expected.std(), "one step must be small compared with the logits"
     assert np.abs(got - expected).max() <= tolerance
     check_choices(expected, got, tolerance)
 

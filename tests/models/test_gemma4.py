@@ -1,4 +1,4 @@
-"""Gemma 4: what files of it say in two ways, what they have besides, and damage."""
+"""Gemma 4: fields that files spell in two ways, additional tensors, and damaged files."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def test_yarn_in_gguf(
 
 
 def with_factors(path: Path, model: Any, tensors: dict[str, np.ndarray]) -> Path:
-    """The file of a model with these tensors beside its own."""
+    """The file of a model with these tensors added to its own."""
     build = gguf_factory.build
 
     def more(t: Any) -> Any:

@@ -240,7 +240,7 @@ def test_learned_positions_end(name: str, tmp_path: Path) -> None:
 
 
 def test_scaling_that_was_added_by_hand(tmp_path: Path) -> None:
-    """rope_scaling beside rope_parameters, as guides to longer contexts tell, goes over it."""
+    """rope_scaling overrides rope_parameters: guides to longer contexts tell users to add it."""
     saved_models.write(tmp_path, MODELS["qwen3"])
     edit(tmp_path, rope_scaling={"type": "yarn", "factor": 4.0,
                                  "original_max_position_embeddings": 32})  # fmt: skip

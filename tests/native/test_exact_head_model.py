@@ -77,7 +77,7 @@ def step(engine: Engine, prompts: list[list[int]], counts: list[int]) -> list[np
 
 
 def test_a_batch_may_mix(checkpoint: Callable[[str], Path]) -> None:
-    """Full logits beside a top k, and other ks: each row is right, on every unit."""
+    """A batch with full logits and different top k: each row is right, on every unit."""
     model = loading.load(checkpoint("bitnet-multiply"), head="exact")
     prompts = [[1, 2, 3], [7], [9, 9], [200, 100]]
     for isa in ISAS:

@@ -364,7 +364,7 @@ def test_values_are_named_as_they_were_given() -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_weights_too_large_for_float32() -> None:
-    """They are named, without numpy's own warning beside it."""
+    """The error names them, and numpy's own warning does not appear."""
     failure(lambda: ops.quantize(np.full((4, 8), 1e300), "i2"), NonFiniteError, "1e+300")
 
 

@@ -286,7 +286,7 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_sigterm_while_loading(tmp_path: Path) -> None:
     """It is obeyed at once, whatever loading is doing; meanwhile /health says what is going on.
 
-    On a socket as systemd gives it: who comes before the server is there is answered by it.
+    The socket comes from outside, as from systemd: clients that connect early get answers, too.
     """
     slow = tmp_path / "slow.py"
     slow.write_text(

@@ -26,7 +26,7 @@ HEADERS = (
 ORIGIN = "https://app.example"
 #: Fields whose strings a server interprets.
 MEANT = ("pattern", "$schema", "$ref", "type", "format")
-#: Tools that stay of a request, besides one of each other type: those with the largest schemas.
+#: Function tools kept of a request, those with the largest schemas; of other types, one each.
 MAX_TOOLS = 4
 _NAME = re.compile(r"[A-Za-z][\w.+:-]{0,39}(/[\w.+:-]{1,40})?|[\d.]{1,8}|\s*", re.ASCII)
 _ID = re.compile(

@@ -1,5 +1,5 @@
 """Random histories of a scheduler: requests of all kinds come, are cancelled, wait, lose their
-pages and end, beside caches in all states. Each answer is that of the request alone.
+pages and end, with caches in all states. Each answer is that of the request alone.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class Histories:
         self.accepted += asked.request.completion.stats.n_accepted
 
     def _check(self, cache: PrefixCache | None, here: list[Asked]) -> None:
-        """Pages are held by who has them, and nobody else."""
+        """Each page is held by those that use it, and by nobody else."""
         pool = self.engine.kv_cache.pool
         expected = np.zeros(pool.ids, np.int64)
         for asked in here:

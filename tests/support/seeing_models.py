@@ -47,9 +47,9 @@ class PlacedImage:
 
 @dataclass(frozen=True)
 class Seeing:
-    """A class of transformers, its configs besides `SIZES`, and what it is asked with.
+    """A class of transformers, its configs in addition to `SIZES`, and the inputs of its test.
 
-    outer: fields beside those of the text and the tower. image: makes one of noise. inputs: the
+    outer: fields next to those of the text and the tower. image: makes one of noise. inputs: the
     model's arguments of images, next to the tokens. token: the image token; marks: what stands
     before and behind an image; types, modalities: whether it is told which tokens are of
     images, and by which argument.

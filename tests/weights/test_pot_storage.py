@@ -115,7 +115,7 @@ def test_bad_configs(values: dict[str, Any], expected: tuple[str, ...], tmp_path
 
 
 def test_layers_that_are_not_converted(tmp_path: Path) -> None:
-    """They are floats, beside others in words; floats that should be words are refused."""
+    """They are floats, while others are words; floats that should be words are refused."""
     folder = FAMILIES["pot-e3p2"].write(tmp_path / "model")
     rows = torch.randn(256, 128)
     edit_tensor(folder, f"{LAYER}.weight", lambda _: rows)

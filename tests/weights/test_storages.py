@@ -202,7 +202,7 @@ def test_another_architecture(recipe: str, architecture: str, name: str, tmp_pat
 
 
 def test_tensors_that_can_be_computed(tmp_path: Path) -> None:
-    """Old files hold the rotary frequencies, and a head beside a tied embedding."""
+    """Old files hold the rotary frequencies, and a head in addition to a tied embedding."""
     recipe = replace(RECIPES["falcon-e"], seed=70)
     folder = write(tmp_path / "model", recipe)
     ids = [1, 2, 3, 4]

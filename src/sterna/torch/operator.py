@@ -70,7 +70,7 @@ class _Kernels(NamedTuple):
     isa: str
 
 
-# The views of weights that were seen. They own nothing: who calls an operator holds the tensors
+# The views of weights that were seen. They own nothing: the caller of an operator holds the tensors
 # meanwhile; and whatever lies in the place of others that are gone, with a key like theirs, has
 # their view.
 _seen: dict[tuple[Any, ...], _Kernels] = {}

@@ -223,7 +223,7 @@ def test_what_does_not_pay_is_left() -> None:
     assert sum(drafts(False, 1000)) < 100
     assert drafts(False, 1000)[200:].count(0) > 770
     assert max(drafts(True, 60)) >= 10
-    # Beside others a draft must gain more than it costs them.
+    # Where others decode too, a draft must gain more than it costs them.
     made = []
     for cost, others in ((1.0, 0), (1.0, 20), (0.1, 20)):
         speculation = Speculation([PredictedOutput(0, [1] * 99)])

@@ -98,7 +98,7 @@ class Reference:
         return x @ self.w[f"{name}.weight"].T
 
     def __call__(self, tokens: list[int], h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """h' and logits of tokens [n], each beside the row h of the one before it."""
+        """h' and logits of tokens [n], each paired with the row h of the token before it."""
         e = self.norm(self.w["model.embed_tokens.weight"][tokens], "mtp.pre_fc_norm_embedding")
         h = self.norm(h, "mtp.pre_fc_norm_hidden")
         x = self.linear(np.concatenate([e, h], -1), "mtp.fc")

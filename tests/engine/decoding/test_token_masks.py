@@ -1,4 +1,4 @@
-"""Masks that a thread makes beside the step: the tokens are those of masks that were there before.
+"""Masks that a thread makes during the step give the same tokens as masks made before it.
 
 `tests/support/histories.py` makes some of its masks so, too.
 """

@@ -30,7 +30,7 @@ def there(pages: np.ndarray) -> np.ndarray:
 
 
 class Sequences(RuleBasedStateMachine):
-    """Sequences beside the values that each should read, and a memory that pages are of."""
+    """Sequences, the values that each should read, and a memory that is made of pages."""
 
     @initialize()
     def start(self) -> None:

@@ -1,4 +1,4 @@
-"""Who shares a step, by a clock of the tests' own."""
+"""Which requests share a step; the tests have a clock of their own."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ def test_load(llm: LLM) -> None:
     bench = Bench(llm, max_running=2).learnt()
     assert bench.scheduler.load.predicted_s == 0
     assert bench.scheduler.load.idle
-    for queued in (0, 0, 1, 2):  # who has a place waits for nobody
+    for queued in (0, 0, 1, 2):  # a request that has a place waits for nobody
         assert bench.scheduler.load.queue(1) == queued
         bench.add(640, 5)
     load = bench.scheduler.load

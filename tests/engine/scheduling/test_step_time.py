@@ -85,9 +85,9 @@ def test_progress_where_nothing_fits(llm: LLM) -> None:
         assert chunks.count(0) <= len(chunks) // 8 + 1
 
 
-def test_short_prompts_join_who_decodes(llm: LLM) -> None:
-    """Where many wait, steps are as much longer as these are more than who decodes, and no longer
-    than prompts alone have; so the engine gives more tokens a second, and everybody waits less."""
+def test_short_prompts_join_decoding(llm: LLM) -> None:
+    """The more requests wait, in proportion to those that decode, the longer steps are, up to the
+    length of steps with prompts alone: more tokens a second, and everybody waits less."""
     bench = Bench(llm, step_ms=60.0).learnt()
     first = bench.add(5, 40)
     bench.until(lambda: first.left == 1)
@@ -127,11 +127,11 @@ def test_steps_are_as_long_as_nobody_reads_along(llm: LLM) -> None:
     for request in requests:
         request.is_streamed = False
     bench.until(lambda: all(r.finished for r in requests))
-    assert len(bench.engine.steps) == 2 + 40  # 1024 tokens of prompts, 480 beside the first 15
+    assert len(bench.engine.steps) == 2 + 40  # 1024 tokens of prompts, 480 with the first 15
 
 
 def test_one_who_reads_along_is_kept_from_longer_steps(llm: LLM) -> None:
-    """Beside many who do not."""
+    """Many others do not stream, and one does."""
     bench = Bench(llm, step_ms=60.0).learnt()
     reader = bench.add(5)
     bench.until(lambda: reader.left == 1)

@@ -47,7 +47,7 @@ def shapes(recipe: Recipe, layer: int) -> dict[str, tuple[int, int]]:
 
 
 def experts(recipe: Recipe, rng: torch.Generator) -> dict[str, torch.Tensor]:
-    """What a layer with experts has besides, their tensors one for all of them."""
+    """The additional tensors of a layer with experts, each of them one for all experts."""
     count, hidden = recipe.experts, recipe.hidden
     wide = recipe.expert_width
 
@@ -68,7 +68,7 @@ def experts(recipe: Recipe, rng: torch.Generator) -> dict[str, torch.Tensor]:
 
 
 def outside(recipe: Recipe, vocab: int, rng: torch.Generator) -> dict[str, torch.Tensor]:
-    """The tensors beside the blocks."""
+    """The tensors outside the blocks."""
     rows = recipe.config["hidden_size_per_layer_input"]
     if not rows:
         return {}

@@ -144,7 +144,7 @@ def tensors(recipe: Recipe) -> dict[str, torch.Tensor]:
         return (middle + 0.2 * torch.randn(size, generator=rng)).to(recipe.dtype)
 
     def table() -> torch.Tensor:
-        # Small beside the blocks' outputs: in a tied model the input token would else always win.
+        # Small next to the blocks' outputs: otherwise the input token always wins in a tied model.
         scaled = recipe.is_gemma or recipe.is_gemma4  # times the root of the width
         size = 0.015 if scaled else 0.25
         return (size * torch.randn(vocab, recipe.hidden, generator=rng)).to(recipe.dtype)
@@ -192,7 +192,7 @@ def tensors(recipe: Recipe) -> dict[str, torch.Tensor]:
 
 
 def _recurrent(recipe: Recipe, name: str, rng: torch.Generator) -> dict[str, torch.Tensor]:
-    """What a recurrent layer has besides its linear layers: decays from nearly 0 to nearly 1."""
+    """Tensors of a recurrent layer that are no linear layers: decays from nearly 0 to nearly 1."""
     r = recipe.recurrent
     width = recipe.config["linear_conv_kernel_dim"]
     taps = torch.randn(2 * r["k"] + r["v"], 1, width, generator=rng)

@@ -67,13 +67,13 @@ GEMMA4 = {
 
 @dataclass(frozen=True)
 class Saved:
-    """A class of transformers and what its config is made with besides `SIZES`.
+    """A class of transformers, and the arguments of its config in addition to `SIZES`.
 
     ternary: its layers' weights are -s and s.
     converted: whether llama.cpp's converter makes a file of it that means the same.
     unsaid: whether it does make a file, but no key says what is special here, so that llama.cpp
     runs another model, too.
-    gguf: its name in GGUF files and the keys that they have besides those of Llama;
+    gguf: its name in GGUF files and the keys that they have in addition to those of Llama;
     tests/gguf/test_saved_models_as_gguf.py makes such a file.
     """
 

@@ -14,7 +14,7 @@ SMALLEST = 1e-30  # largest |x| that a group counts with, at least
 
 
 def reference_linear(x: F32, packed: PackedWeight, low: bool = False) -> F32:
-    """y [N, M] from x [N, K], as every unit gives it to the bit; low: of the second plane of x."""
+    """y [N, M] from x [N, K], the bits that every unit gives; low: of the second plane of x."""
     x = np.asarray(x, np.float32)
     f = packed.format
     if not f.integer:

@@ -36,7 +36,7 @@ class Tensor(NamedTuple):
 
 @dataclass(frozen=True)
 class Dummy:
-    """A file: `general.architecture`, tensors, and keys of the architecture besides Llama's."""
+    """A file: `general.architecture`, tensors, and keys in addition to Llama's."""
 
     architecture: str
     tensors: list[Tensor]

@@ -47,7 +47,7 @@ def _limit(row: Row) -> str:
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
-    """Say who took part, and who is missing and why."""
+    """Say which peers took part, and which are missing and why."""
     lines = []
     for field, text in (("versions", "versions"), ("missing", "missing")):
         parts = [part for row in rows for part in (row[field] or "").split("; ") if part]

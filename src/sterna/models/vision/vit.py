@@ -28,7 +28,7 @@ F32 = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Vit:
-    """What an encoder has besides its layers, and names of its modules, below `tower`.
+    """The parts of an encoder around its layers, and the names of its modules below `tower`.
 
     class_token: a row of its own stands before the patches. patch_bias: of the patches' matrix.
     first_norm: of the rows that the first layer reads; last_norm: of the last layer's. stored: as
