@@ -189,7 +189,7 @@ inline VF f_gelu(VF x) {
     p = f_fma(p, t, f_set1(0.110227324f));
     p = f_fma(p, t, f_set1(0.119572841f));
     p = f_fma(p, t, f_set1(0.119686633f));
-    // What the square rounds off counts: exp would make 2^-17 of 2^-24 of a square of 98.
+    // The square's rounding error counts: for a square of 98, exp would amplify 2^-24 to 2^-17.
     const VF square = f_mul(a, a), rest = f_fma(a, a, f_sub(f_set1(0.0f), square));
     const VF e = f_exp(f_mul(square, f_set1(-0.5f)));
     const VF tail = f_mul(f_mul(f_fma(e, f_mul(rest, f_set1(-0.5f)), e), t), p);

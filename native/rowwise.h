@@ -1,4 +1,4 @@
-// What happens to one token between two linear layers, fused: gate * up, RMSNorm, Hadamard transform, quantisation.
+// The operations on one token between two linear layers, fused: gate * up, RMSNorm, Hadamard transform, quantisation.
 #pragma once
 #include "butterflies.h"
 #include "lanes.h"
@@ -43,7 +43,7 @@ inline F16x glu_up(F16x g, F16x up, [[maybe_unused]] float limit) {
     return y;
 }
 
-// What is found while a row is activated: its sum of squares, for a norm, or else its max |yf| as bits.
+// A by-product of a row's activation: its sum of squares, for a norm, or else its max |yf| as bits.
 struct Activated {
     float squares;
     int32_t absmax;

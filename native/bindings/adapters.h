@@ -30,7 +30,7 @@ inline AdapterMatrix adapter_matrix(const In<float, 2>& rows) {
 // B of a layer, of whose result the first is at a column, and its scale: (B [rows][rank], column, scale).
 using PyUp = std::tuple<In<float, 2>, int64_t, float>;
 
-// What an adapter has at a place: A of all its layers [ranks][features], and of each in their order the rest.
+// Adds an adapter's part at a place: A of all its layers [ranks][features], and the rest of each in their order.
 inline void add_layers(Adapter& adapter, int place, const In<float, 2>& down,
                        const std::vector<PyUp>& ups) {
     require(place >= 0 && place < (1 << 20), "adapter: no such place");

@@ -1,4 +1,4 @@
-// What Python asks of the sampler, as the core has it.
+// Python's requests to the sampler, converted to the core's types.
 #pragma once
 #include "bindings/common.h"
 #include "sampling/draws.h"

@@ -1,4 +1,4 @@
-// What recurrent layers keep of a sequence, as Python has it.
+// The recurrent state of a sequence, for Python.
 #pragma once
 #include <algorithm>
 #include <optional>

@@ -41,7 +41,7 @@ struct PyProgram {
 using PyAdapted = std::tuple<int, int, Adapter*>;
 // (start, count, logits, pages) of a sequence: SequenceSpan.
 using PySpan = std::tuple<int, int, int, In<int32_t, 1>>;
-// What a step returns: logits of the rows that are not drawn from; what was drawn from the others; for each row, how many
+// The result of a step: logits of the rows that are not drawn from; the draws from the others; for each row, how many
 // rows of an exact head were rescored; and the bytes read of the head.
 using StepResult =
     std::tuple<Out<float, 2>, std::vector<SampleResult>, std::vector<int64_t>, int64_t>;
@@ -53,7 +53,7 @@ using PyAhead = std::tuple<int, int, State*>;
 // (sequence, position) where the second part of a pair of texts begins.
 using PySecondPart = std::tuple<int, int>;
 
-// What a step has of images. features: rows that stand in the places of tokens, each of which is -1 - n for row n;
+// The images of a step. features: rows that stand in the places of tokens, each of which is -1 - n for row n;
 // (sequence, begin, end) of new positions that see each other; coordinates: [tokens][kAxes], or none.
 using PyImages = std::tuple<std::optional<In<float, 2>>, std::vector<std::tuple<int, int, int>>,
                             std::optional<In<int32_t, 2>>>;

@@ -19,8 +19,8 @@ constexpr bool kSignedDot = false;  // dot() takes u as signed bytes, so that th
 
 namespace {
 
-// What dot() and pair_dot() multiply every lane with: a type of its own where an instruction takes one element for all
-// lanes, or where a vector is not how it comes. It is a VI wherever one is wanted.
+// The operand with which dot() and pair_dot() multiply every lane: a type of its own where an instruction takes one
+// element for all lanes, or where it is not loaded as a vector. It converts to a VI.
 using VX = VI;
 inline VX x_load(const void* x) { return x_broadcast(x); }
 

@@ -34,8 +34,8 @@ inline VI dot_signed(VI acc, VI w, VX x) {
 // 132 and 108; but `q8_0`, whose products are too great for a run, 168 and 183 for 16.
 constexpr int kFewestOfPanel = kPairSums16 && kLanes < 16 ? 9 : kFewTokens + 1;
 
-// What integer layouts share. A layout says in kMaxByte the greatest byte that it decodes. A run of products ends
-// with its turn; where pair sums are int16 it has to fit int16, or kRuns is false and runs are int32.
+// Defaults of integer layouts. A layout's kMaxByte is the greatest byte that it decodes. A run of products ends
+// with its turn; where pair sums are int16 it must fit int16, or kRuns is false and runs are int32.
 struct IntegerDot {
     static constexpr bool kInteger = true, kRowScales = true, kGroupScales = true, kRuns = true;
     static constexpr bool kLookup = false;  // whether tables of sums are looked up: lookup.h

@@ -341,7 +341,7 @@ void linear_lookup(const sterna::LinearArgs& a) {
     }
 }
 
-// What panel.h's decode_tile is for the layouts that are read step by step.
+// The counterpart of panel.h's decode_tile, which is for the layouts that are read step by step.
 template <class F>
 inline void decode_lookup(const uint8_t* tile, int64_t K, int64_t k0, int64_t kc, uint8_t* out) {
     const MainAndRest<F> both(K);

@@ -13,8 +13,8 @@
 
 namespace sterna {
 
-// What recurrent layers keep of one sequence, and of how many of its positions; -1: of none, since a step that changed
-// it did not come to its end.
+// The memory of all recurrent layers for one sequence, and how many positions it covers; -1: none, since a step that
+// changed it did not come to its end.
 struct State {
     explicit State(int64_t bytes) : memory(static_cast<size_t>(bytes)) {}
     float* floats() const { return reinterpret_cast<float*>(memory.data()); }

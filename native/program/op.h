@@ -33,7 +33,7 @@ class Op {
     virtual const char* kind() const = 0;
     // Allocates memory for steps of up to this many tokens.
     virtual void reserve(int64_t /*tokens*/) {}
-    // What one thread does before a step.
+    // Work of one thread before a step.
     virtual void begin(const Step&) {}
     // Bytes that a worker needs in a step.
     virtual int64_t scratch_bytes(const Step&) const { return 0; }
@@ -76,7 +76,7 @@ class RowOp : public Op {
     virtual void row(Step& step, int64_t n, int worker) = 0;
 };
 
-// What adds the operations of a kind to a program.
+// A function that adds the operations of a kind to a program.
 using OpMaker = void (*)(const OpFields&, Program&);
 
 // A kind that a file of program/ops has: `const OpKind kind("select", maker)`.

@@ -71,7 +71,7 @@ class Program {
         int code_planes = 1;
     };
 
-    // What decides how much scratch operations need.
+    // The values that determine how much scratch operations need.
     struct ScratchShape {
         int64_t tokens = -1, selected = -1, threads = 0, adapter_rank = 0;
         const KernelTable* kernels = nullptr;

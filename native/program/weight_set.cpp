@@ -12,7 +12,7 @@ constexpr int64_t kCopyBytes = int64_t{4} << 20;  // that a thread of a node cop
 
 }  // namespace
 
-// What goes into the memory of each node, and from where.
+// The parts that go into the memory of each node, and their sources.
 struct WeightSet::Placing {
     struct Copy {
         const uint8_t* from;

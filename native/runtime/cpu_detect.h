@@ -1,5 +1,5 @@
-// What cpu.cpp asks of the architecture that it is compiled for: cpu_ARCHITECTURE.cpp, each empty on others, or
-// cpu_other.cpp where there is none.
+// Functions of cpu.cpp that depend on the architecture: in cpu_ARCHITECTURE.cpp, each empty on other architectures, or
+// in cpu_other.cpp where there is no such file.
 #pragma once
 
 #include <string_view>

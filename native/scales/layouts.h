@@ -10,7 +10,7 @@ constexpr int kGroupK = 32, kLongGroupK = 256;
 constexpr int kSumK = 16;  // and of one sum of them, so that weights may have groups of as few
 constexpr int kSuperK = 256;  // k of a super-block
 
-// What a scale is stored as. The last two are whole numbers, of which a super-block has one for each group,
+// How a scale is stored. The last two are whole numbers, of which a super-block has one for each group,
 // times its f16: a signed byte, or the low nibble of a byte whose high one is the minimum.
 enum class ScaleType : int { kF16, kE8M0, kSuper8, kSuper4 };
 // Their names in Python (formats/scales), in this order.

@@ -155,8 +155,8 @@ template <int GN, int N, class Body>
     for (int g = 0; g < GN; ++g) STERNA_UNROLL(16)
     for (int n = 0; n < N; ++n) body(n, g, (n * GN + g) * kLanes);
 }
-// What the end of a super-block takes from its scales: the minimum of its group i, its d, and its d_m, of a row block.
-// As they are stored, for the super-block at k and row blocks from row0 on.
+// Scales that the end of a super-block needs: the minimum of its group i, its d, and its d_m, of a row block. They are
+// as stored, for the super-block at k and row blocks from row0 on.
 template <int kSpan, int kRows>
 struct StoredEnd {
     static constexpr int kGroups = kSuperK / kSpan;

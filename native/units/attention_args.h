@@ -1,4 +1,4 @@
-// What kernels of attention are called with. Plain data, as all of kernel_table.h, which includes it.
+// Arguments of the kernels of attention. Plain data, as all of kernel_table.h, which includes it.
 #pragma once
 #include <cstdint>
 

@@ -1,4 +1,4 @@
-// What kernels of linear layers are called with. Plain data, as all of kernel_table.h, which includes it.
+// Arguments of the kernels of linear layers. Plain data, as all of kernel_table.h, which includes it.
 #pragma once
 #include <cstdint>
 

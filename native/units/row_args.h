@@ -1,11 +1,11 @@
-// What kernels of rows, rotations, convolutions and recurrences are called with. Plain data, as all of kernel_table.h,
+// Arguments of the kernels of rows, rotations, convolutions and recurrences. Plain data, as all of kernel_table.h,
 // which includes it.
 #pragma once
 #include <cstdint>
 
 namespace sterna {
 
-// What a gate becomes before it multiplies `up`; kGelu has the normal distribution's integral, kGeluTanh the
+// The function of a gate before it multiplies `up`; kGelu has the normal distribution's integral, kGeluTanh the
 // approximation of it by a hyperbolic tangent. kClamped: gate sigmoid(1.702 gate) (up + 1). Of that and
 // of kSilu the gate is at most a limit, and up is within it.
 enum class Glu : int { kNone, kRelu2, kSilu, kGelu, kGeluTanh, kClamped };
@@ -31,7 +31,7 @@ struct RowwiseArgs {
     int64_t group_k;  // values of yq that share a scale; 0: all
     float* x_scale;  // with yq: one value, or one for each group
     int32_t* x_sum;  // with yq: one value, or one for every kSumK
-    // What rounding leaves, as a second plane, laid out as yq is; or null. Its scales are those of the first over
+    // The rounding error, as a second plane in the layout of yq; or null. Its scales are those of the first over
     // kLowSteps, so both are digits of one integer: yf ~ x_scale / kLowSteps * (kLowSteps * yq + yq_low).
     int8_t* yq_low;
     float* x_scale_low;
@@ -64,7 +64,7 @@ struct CapArgs {
     float cap;  // > 0
 };
 
-// What a recurrent layer keeps of a sequence, so that a token costs the same however many came before it: the last
+// The state of a recurrent layer for a sequence, so that a token costs the same however many came before it: the last
 // inputs of a causal convolution, and a matrix for each value head (recurrence.h).
 constexpr int kMaxConvWidth = 16;  // positions that a convolution sees
 // Columns of a head's matrix that are stored together, [k_dim][kStateColumns]: a vector lane is a column.

@@ -123,7 +123,7 @@ struct t5 : t5_layout {
     static constexpr const char* kName = "t5";
     static constexpr int kMaxByte = 2;
     static constexpr bool kTwoBits = true;
-    // What a panel needs is dear to decode, what few tokens need of 256-bit vectors less so.
+    // A panel is expensive to decode; the vectors of 256 bits that few tokens need are less so.
     static constexpr int kDirectTokens = kLanes < 16 ? 4 : kFewTokens;
     using Direct = std::conditional_t<kLanes == 8, t5_signs, t5>;
 

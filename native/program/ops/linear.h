@@ -43,8 +43,8 @@ class LinearProduct {
 // A linear layer of all tokens.
 class LinearOp : public Op {
   public:
-    // What of it a step of one token reads: all; the tiles of the gates; the rows behind them that these leave open, in
-    // an operation of its own; or the columns whose activation is not 0.
+    // The part of it that a step of one token reads: all; the tiles of the gates; the rows behind them that these leave
+    // open, in an operation of its own; or the columns whose activation is not 0.
     enum class Active { kAll, kGates, kRows, kColumns };
 
     LinearOp(const OpFields& fields, Workspace& work, Active active = Active::kAll,

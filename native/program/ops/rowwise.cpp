@@ -1,4 +1,4 @@
-// What happens to a row between two linear layers, in one pass: gate times up, a norm, a rotation, a residual, a factor,
+// Operations on a row between two linear layers, in one pass: gate times up, a norm, a rotation, a residual, a factor,
 // and rounding to int8.
 #include <algorithm>
 #include <bit>

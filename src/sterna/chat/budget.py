@@ -1,4 +1,4 @@
-"""What one rendering of a template may spend, and the sizes of the values that it makes."""
+"""The budget of one rendering of a template, and the sizes of the values that it makes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class OverBudget(Exception):
 
 
 class Budget:
-    """What one rendering may still spend; its methods raise OverBudget once nothing remains."""
+    """The rest of a rendering's budget; its methods raise OverBudget once nothing remains."""
 
     def __init__(self) -> None:
         self.depth = self._steps = self._created = 0

@@ -72,7 +72,7 @@ class Session:
         )
 
     def take(self, text: str) -> bool:
-        """Run a turn or a command; False after /exit. Two slashes begin a text with one."""
+        """Run a turn or a command; False after /exit. Of two slashes, the text keeps one."""
         if self.interactive:
             dropped, text = take_dropped(text)
             for path in dropped:

@@ -1,4 +1,4 @@
-"""`EncodingCosts`: how many rows of an image's encoding fit some time, learnt from those before."""
+"""`EncodingCosts`: how many rows of an image fit into a given time, learnt from earlier rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["EncodingCosts"]
 
 #: Most rows that are computed at once: enough to fill the matrix units, few enough for memory.
 MOST_ROWS = 1024
-#: Rows come in multiples of so many: blocks of all units divide it.
+#: Rows come in multiples of this number: blocks of all units divide it.
 ROW_MULTIPLE = 16
 #: So few rows are computed only if nothing else is in that time, or if they are the last.
 FEWEST_ROWS = 64
@@ -25,9 +25,9 @@ class EncodingCosts:
         self._ms: dict[tuple[int, int], float] = {}  # of a multiplication, by the kind of part
 
     def rows(self, following: Slice, ms: float, least: bool) -> int:
-        """Return how many of the next rows fit so many milliseconds.
+        """Return how many of the next rows fit into `ms` milliseconds.
 
-        least: some must be computed, whatever they take.
+        least: compute some rows even if they take longer.
         """
         most = min(following.left, MOST_ROWS)
         per_mac = self._ms.get(following.kind)
@@ -42,7 +42,7 @@ class EncodingCosts:
         return rows if rows >= FEWEST_ROWS else 0
 
     def learn(self, following: Slice, rows: int, ms: float) -> None:
-        """Learn from the time that so many of these rows took."""
+        """Learn from the time, `ms`, that `rows` of these rows took."""
         new = ms / (rows * following.macs)
         known = self._ms.get(following.kind, new)
         self._ms[following.kind] = known + NEWEST * (new - known)

@@ -267,7 +267,7 @@ class Engine:
 
     @cached_property
     def image_encoder(self) -> ImageEncoder | None:
-        """What runs the model's tower, compiled at the first access; None for one of text alone."""
+        """The encoder of images, compiled at the first access; None for a text-only model."""
         tower = self.model.tower
         if tower is None:
             return None

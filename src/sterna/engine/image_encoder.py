@@ -90,7 +90,7 @@ class ImageEncoder:
         return not held or held + 4 * image.tokens * self.tower.width <= MOST_KEPT
 
     def seconds(self, tokens: int) -> float:
-        """Predict the seconds that encoding images of so many tokens takes; 0 for the first."""
+        """Predict the seconds to encode images with `tokens` tokens; 0 for the first image."""
         return tokens * self._token_s
 
     @property
@@ -116,8 +116,7 @@ class ImageEncoder:
     def encode(
         self, image: ProcessedImage, ms: float = float("inf"), in_use: Collection[bytes] = ()
     ) -> None:
-        """Go on with encoding an image, or with the one that is being encoded, for about so many
-        milliseconds.
+        """Encode for about `ms` milliseconds: this image, or the one that is not complete yet.
 
         in_use: digests of other images whose rows must be kept. Raises NonFiniteError naming the
         operation.

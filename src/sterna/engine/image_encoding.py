@@ -48,7 +48,10 @@ class ProcessedImage(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class TowerPrograms:
-    """A tower's encoder and projector, and what they run on. heads, kv_dtype: of the encoder."""
+    """Programs of a tower's encoder and projector, and their runtime.
+
+    heads, kv_dtype: of the encoder.
+    """
 
     tower: Tower
     encoder: Parts
@@ -68,7 +71,7 @@ class Slice(NamedTuple):
 
     @property
     def kind(self) -> tuple[int, int]:
-        """Equal for parts whose rows take equally long, of as many rows."""
+        """A key that is equal for parts whose rows take the same time."""
         return self.part.macs, self.part.seen
 
     @property
@@ -100,12 +103,14 @@ class ImageEncoding:
 
     @property
     def following(self) -> Slice | None:
-        """What `run` computes next; None at the end."""
+        """The slice that `run` computes next; None at the end."""
         return None if self._pass is None else self._pass.following
 
     def run(self, n_rows: int) -> None:
-        """Compute the next rows, at most so many. Raises NonFiniteError naming the operation, and
-        whatever interrupts it."""
+        """Compute at most `n_rows` more rows.
+
+        Raises NonFiniteError naming the operation, and any interrupt.
+        """
         assert self._pass is not None
         self.broken = True
         self._pass.run(n_rows)

@@ -152,7 +152,7 @@ class Request:
         return self._known - self.sequence.length
 
     def missing_image(self, most: int | None = None) -> ProcessedImage | None:
-        """Return the image that must be encoded before its next step of at most so many tokens,
+        """Return the image that must be encoded before its next step of at most `most` tokens,
         default all; None if there is none."""
         if self.images is None:
             return None

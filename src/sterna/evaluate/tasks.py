@@ -209,7 +209,7 @@ class Accuracy:
 
 
 class Scorer(Protocol):
-    """What scores requests itself, as a module of torch does (`sterna.train.TorchModel`)."""
+    """A scorer other than an `LLM`, such as a module of torch (`sterna.train.TorchModel`)."""
 
     @property
     def tokenizer(self) -> Any:

@@ -23,7 +23,7 @@ _MAX_POINTER_BYTES = 1024
 
 
 class FileState(NamedTuple):
-    """What tells a file from a later one of the same name: its identity, size and time."""
+    """A key that tells a file from a later one of the same name: its identity, size and time."""
 
     device: int
     inode: int

@@ -1,4 +1,4 @@
-"""What mmproj files say of a model's images, in the words of preprocessor_config.json."""
+"""Settings of images in mmproj files, under the names of preprocessor_config.json."""
 
 from __future__ import annotations
 

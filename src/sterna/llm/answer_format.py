@@ -121,5 +121,5 @@ class AnswerFormat:
 
 
 def without_reasoning(options: dict[str, Any], budget: int | None) -> dict[str, Any]:
-    """Return variables of a template, which turn reasoning off if the budget is 0."""
+    """Return the template's variables; with a budget of 0, they turn reasoning off."""
     return {"enable_thinking": False, **options} if budget == 0 else options

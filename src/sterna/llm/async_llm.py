@@ -52,8 +52,8 @@ class AsyncLLM:
         step_ms: Intended milliseconds of a step while a reader waits for the next token of a
             request. Steps with short prompts, which will soon decode with the others, may take
             longer. Default 100.
-        prompt_step_ms: Milliseconds of a step while no reader waits for a token (`read_at_end`),
-            and the most with short prompts. Default 500.
+        prompt_step_ms: Milliseconds of a step while no reader waits for a token (`read_at_end`).
+            Steps with short prompts are never longer. Default 500.
         max_running: Requests that are computed at the same time. Default 64.
 
     `async with AsyncLLM(llm) as engine:` closes it at the end.

@@ -157,10 +157,10 @@ class GenerationMethods(LLMParts):
     ) -> list[Decision]: ...
 
     def decide(self, context: Any, question: Any, **options: Unpack[DecideOptions]) -> Any:
-        """Say how likely each of some answers is to a question about a context, or to several.
+        """Return the probabilities of given answers to one or several questions about a context.
 
-        Nothing is generated. A context is computed once for all questions. Each question has the
-        decision that it has alone, with the same bits on every machine (`Decision`).
+        Nothing is generated. A context is computed once for all questions. Each question gets the
+        decision that it would get alone, with the same bits on every machine (`Decision`).
 
         Args:
             context: A text, the messages of a conversation, or a list of texts.
@@ -169,8 +169,8 @@ class GenerationMethods(LLMParts):
             options: The answers to choose from, or a description of each by its text. Default: Yes
                 and No. If one begins another, their ends are scored as well.
             score: The lowest and the highest of the whole numbers to choose from instead.
-            neutral: A context that says nothing, such as "N/A". What the model finds likely after
-                it anyway is taken from each option's log-probability.
+            neutral: A context without content, such as "N/A". Each option's log-probability after
+                it is subtracted from the one after the real context, against the model's bias.
             normalise: Divide each option's log-probability by its number of tokens, so that a long
                 option is not less likely for its length. Default False.
             adapter: As in `generate`.

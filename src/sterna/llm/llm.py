@@ -58,7 +58,7 @@ class LLM(GenerationMethods, ScoringMethods):
         head: Weight format of the output head: bf16, f16, f32, int8, another format, or exact (the
             checkpoint's floats, screened). Default: the checkpoint's own, exact where that is
             float.
-        context: Positions of a sequence at most. Default: the model's; more warns.
+        context: Most positions of a sequence. Default: the model's; a larger value warns.
         rope_scaling: "yarn:4" or "linear:4" for a context four times as long, in place of the
             file's own scaling. Changes the bits.
         kv_dtype: Type of keys and values: i16 (13 bits and a scale per vector), i8 (rotated, half
@@ -70,7 +70,7 @@ class LLM(GenerationMethods, ScoringMethods):
             True; answers have the same bits.
         cache_disk: Folder that keeps cached keys and values across starts and processes. Its files
             reveal prompts to their readers. Default: none.
-        cache_disk_max: Bytes that this folder takes at most. Default 10 GiB.
+        cache_disk_max: Most bytes that this folder takes. Default 10 GiB.
         deterministic: True sums float layers in a fixed order (same bits on every unit), False
             uses AMX bf16 products (faster prompts). Default: products for bf16 layers alone, where
             they are never slower. Integer formats have the same bits anyway.

@@ -21,7 +21,7 @@ __all__ = ["LLMParts"]
 
 
 class LLMParts:
-    """What an `LLM` is made of; its docstring says what each part does."""
+    """The parts of an `LLM`, whose docstring says what each part does."""
 
     model: loading.Model
     engine: Engine

@@ -29,9 +29,9 @@ class ScoringMethods(LLMParts):
     ) -> npt.NDArray[np.float32]:
         """Embed texts, float32 [texts, hidden_size]; one row for a single string.
 
-        They are pooled and normalised as the checkpoint says, in its files for
-        sentence-transformers or its GGUF metadata. The dot product of two vectors of unit length is
-        their cosine similarity. A text has the same vector alone and among others, on every CPU.
+        The checkpoint's files for sentence-transformers, or its GGUF metadata, define the pooling
+        and the normalisation. The dot product of two vectors of unit length is their cosine
+        similarity. A text has the same vector alone and among others, on every CPU.
 
         Args:
             texts: Each of at least one token; none is cut.
@@ -109,8 +109,8 @@ class ScoringMethods(LLMParts):
     ) -> list[TokenLogprob | None]:
         """Return log-probabilities of a prompt's tokens given earlier ones; None for the first.
 
-        top: report so many of the likeliest tokens as well, up to 100. All tokens are computed,
-        even if the prefix cache knows them, in steps shared with other requests. RequestError as in
+        top: the number of likeliest tokens to report as well, up to 100. All tokens are computed,
+        even if the prefix cache has them, in steps shared with other requests. RequestError as in
         `generate`.
         """
         request = self.requests.make_scoring(prompt, top, adapter)

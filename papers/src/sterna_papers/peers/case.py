@@ -1,4 +1,4 @@
-"""What all participants of a comparison share: options, cases, and the comparison of outputs."""
+"""Shared by all participants of a comparison: options, cases, and the comparison of outputs."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Options:
 
 
 class Work(NamedTuple):
-    """What a token of a case costs: bytes read from memory, and operations."""
+    """The cost of a token of a case: bytes read from memory, and operations."""
 
     bytes: float
     operations: float

@@ -56,7 +56,7 @@ PATIENCE_S = 30
 
 @dataclass
 class _Limits:
-    """What the machine gave around each run of a case: GB/s of memory, or int8 GOPS."""
+    """The machine's limit, measured around each run of a case: GB/s of memory, or int8 GOPS."""
 
     isa: str
     threads: int

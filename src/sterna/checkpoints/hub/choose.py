@@ -66,7 +66,7 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class Choice:
-    """What to fetch: small files first. `gguf`: the chosen one (of a split one, its first part).
+    """The files to fetch, small ones first. `gguf`: the chosen one (if split, its first part).
 
     `default`: whether the repository's name alone means this. `index`: the weights are the shards
     that INDEX, among `files`, names. `why`: the reason, if the user left the choice among several

@@ -106,7 +106,7 @@ def grammar_options(strict: bool) -> dict[str, Any]:
 
 
 def unenforced(schema: Any) -> list[str]:
-    """Return what llguidance accepts of a schema but does not enforce, each with its place."""
+    """Return the keywords that llguidance accepts without enforcing them, each with its place."""
     return [
         f"{place or '/'}: {what}" for place, part in _parts(schema) for what in _wrong(place, part)
     ]

@@ -21,8 +21,8 @@ I32 = npt.NDArray[np.int32]
 class DecidingLogits:
     """Which logits a step must compute exactly; with an exact head, others may be -inf.
 
-    count: the largest so many, ties included; 0: all. gap: also logits at most so much below the
-    count-th largest.
+    count: how many of the largest logits, with all ties of the last; 0: all. gap: in addition, the
+    logits that are at most this far below the count-th largest.
     """
 
     count: int = 0
@@ -36,10 +36,10 @@ ALL_LOGITS = DecidingLogits()
 class Draw:
     """How to sample a token from each row of a sequence's logits.
 
-    history: the sequence's tokens, int32, those of the step included; each row sees those up to its
-    own. answer_begin: how many of them are the prompt's. masks: tokens allowed in each row, int32
-    [rows, words], one bit a token, the lowest bit of a word first; None: all. pending_masks: the
-    same masks if they are still to be filled, which the step has done while it runs.
+    history: the sequence's tokens, int32, including those of the step; each row sees the tokens up
+    to its own. answer_begin: how many of them are the prompt's. masks: tokens allowed in each row,
+    int32 [rows, words], one bit a token, the lowest bit of a word first; None: all. pending_masks:
+    the same masks if they are still to be filled, during the step.
     """
 
     params: _native.SampleParams

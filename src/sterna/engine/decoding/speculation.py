@@ -2,8 +2,8 @@
 
 A step computes the last known token and the drafts after it, and draws a token from each row, as
 if one had come after the other: with the parameters, history, mask and random number of its
-position. As long as the drawn token is the drafted one, the next row counts; the first that differs
-is the last to count. So drafts change how many tokens a step gives, and never which.
+position. As long as the drawn token is the drafted one, the next row counts; the first token that
+differs is the last to count. So drafts change how many tokens a step gives, and never which.
 """
 
 from __future__ import annotations

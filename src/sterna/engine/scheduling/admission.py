@@ -68,7 +68,7 @@ class Admission:
     def preemption_victim(
         self, running: SequenceOf[Entry], only_paused: bool = False
     ) -> Entry | None:
-        """Return whom to preempt: a paused request, else the youngest; never the only one."""
+        """Return the request to preempt: a paused one, else the youngest; never the only one."""
         paused = [e for e in running if e.request.paused]
         if paused:
             return paused[-1]

@@ -37,8 +37,10 @@ class ImageTurn:
 
 
 class ImageTurns:
-    """The images of a scheduler's requests. One is encoded at a time, for whoever asks first; all
-    that others ask for meanwhile goes into that one."""
+    """The images of a scheduler's requests, encoded one at a time.
+
+    Until the present image is complete, it also gets the time of requests with other images.
+    """
 
     def __init__(self) -> None:
         self.encoder: ImageEncoder | None = None
@@ -46,10 +48,10 @@ class ImageTurns:
     def turn(
         self, request: Request, most: int, ms: float, running: Iterable[Request]
     ) -> ImageTurn | None:
-        """Return a turn of an image that a request's step of at most so many tokens needs, None if
-        it needs none.
+        """Return the turn of an image that a request's next step needs; None if it needs none.
 
-        It takes no time if the rows of images that the others of these need next leave no room.
+        most: tokens of that step. The turn has 0 ms if there is no room for more rows next to those
+        that the other requests need next.
         """
         image = request.missing_image(most)
         if image is None or request.images is None:
@@ -64,7 +66,7 @@ class ImageTurns:
         )
 
     def stop_unwanted(self, requests: Iterable[Request]) -> None:
-        """Give up the image that is being encoded if none of the requests has it before it."""
+        """Give up the image that is being encoded if no request needs it any more."""
         digest = None if self.encoder is None else self.encoder.encoding
         if self.encoder is None or digest is None:
             return

@@ -27,7 +27,7 @@ from sterna.errors import ContextError
 
 __all__ = ["Scheduler"]
 
-#: Every so many of the steps longer than asked for has no prompt, to measure decoding alone.
+#: One in this many steps that are longer than asked for has no prompt, to measure decoding alone.
 DECODE_ONLY_EVERY = 8
 #: Seconds between steps that are learnt from: learning takes 30 µs.
 LEARN_S = 0.003
@@ -132,7 +132,7 @@ class Scheduler:
         )  # fmt: skip
 
     def _predicted(self, tokens: int, decoding: int) -> float:
-        """Predict the seconds until so many prompt tokens are computed, next to decoding."""
+        """Predict the seconds until `tokens` prompt tokens are computed, next to decoding."""
         if not tokens or not self.costs.known:
             return 0.0
         step = StepTime(self.costs, self.step_ms, self.prompt_step_ms, StepWork(decoding))
@@ -330,7 +330,7 @@ class Scheduler:
         return Event(turn.request)
 
     def _run(self, chosen: list[_Share], drafts: int = 0) -> list[Event]:
-        """Run a step, with at most so many drafts each; if it fails, a step for each request."""
+        """Run a step, with at most `drafts` for each; if it fails, run a step for each request."""
         events, fed = list[Event](), list[_Share]()
         inputs, others = list[StepInput](), len(chosen) - 1
         costs = self._costs_of_one(chosen)

@@ -16,7 +16,7 @@ __all__ = ["StepCosts", "StepWork"]
 
 #: Numbers of tokens whose time is learnt; between them it is interpolated.
 KNOTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-#: Steps with chunks of prompts have multiples of so many tokens: blocks of all units divide it.
+#: Steps with prompt chunks have a multiple of this many tokens: blocks of all units divide it.
 CHUNK_MULTIPLE = 16
 #: Tokens of the first prompt chunk, while nothing is learnt.
 FIRST_CHUNK = 64
@@ -83,7 +83,7 @@ class StepCosts:
         return len(self._knots) > 0
 
     def knows(self, tokens: int) -> bool:
-        """Whether steps of at most and of at least so many tokens were learnt."""
+        """Whether steps of at most and of at least `tokens` tokens were learnt."""
         return self.known and bool(self._knots[0] <= tokens <= self._knots[-1])
 
     def ms(self, work: StepWork) -> float:
@@ -93,7 +93,7 @@ class StepCosts:
         return max(LEAST_MS, self._of_tokens(work.tokens) + self._seen(work))
 
     def rate(self, tokens: int) -> float:
-        """Predict milliseconds per token of so many; 1 while nothing is learnt."""
+        """Predict the milliseconds per token in a step of `tokens`; 1 while nothing is learnt."""
         return max(LEAST_MS, self._of_tokens(tokens)) / tokens if self.known else 1.0
 
     def learn(self, work: StepWork, ms: float) -> None:
@@ -168,7 +168,7 @@ class StepCosts:
         return (work.tokens + most) // CHUNK_MULTIPLE * CHUNK_MULTIPLE - work.tokens
 
     def outweighs_a_step(self, tokens: int) -> bool:
-        """Whether computing so many prompt tokens takes longer than reading the weights."""
+        """Whether computing `tokens` prompt tokens takes longer than reading the weights."""
         if not self.knows(tokens):
             return tokens >= CHUNK_MULTIPLE
         return self.ms(StepWork(1 + tokens)) >= 2 * self.ms(StepWork(1))
@@ -199,7 +199,7 @@ class StepCosts:
 
 
 def _weights(tokens: int) -> dict[int, float]:
-    """Return the knots next to so many tokens, and their weights in the interpolation."""
+    """Return the knots next to this number of tokens, and their weights in the interpolation."""
     at = bisect_right(KNOTS, tokens)
     if at == len(KNOTS):
         return {KNOTS[-1]: tokens / KNOTS[-1]}

@@ -12,7 +12,7 @@ __all__ = ["StepTime"]
 
 #: Prompts may lengthen a step by this share of its decoding, if decoding leaves less time.
 PROMPTS_SHARE = 0.25
-#: A waiting request weighs as much as so many decoding ones, which get a token in each step. More
+#: A waiting request weighs as much as this many decoding ones, which get a token in each step. More
 #: would gain a few percent of throughput, for gaps in streams that are twice as long.
 WAITING = 2
 

@@ -23,7 +23,7 @@ class AdaptedLayer:
 
 @dataclass(eq=False, kw_only=True)
 class AdaptOp(Op):
-    """What adapters add to the output of linear layers that have read x, times the factor."""
+    """The terms that adapters add to the output of linear layers that read x, times the factor."""
 
     kind: ClassVar[str] = "adapt"
     x: Value

@@ -1,4 +1,4 @@
-"""What happens to a row between two linear layers, in one pass."""
+"""Operations on a row between two linear layers, in one pass."""
 
 from __future__ import annotations
 

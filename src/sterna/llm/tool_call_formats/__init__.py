@@ -82,7 +82,7 @@ def for_template(
 
 
 def known_format(template: ChatTemplate | None) -> ToolCallFormat | None:
-    """Return the format that a template's text tells, without rendering it; None if none is."""
+    """Return the format that a template's text shows, without rendering; None if it shows none."""
     for module in map(_module, _KNOWN):
         if template and all(map(template.mentions, module.KNOWN_BY)):
             return cast("ToolCallFormat", module.FORMAT)

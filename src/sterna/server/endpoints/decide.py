@@ -1,4 +1,4 @@
-"""POST /v1/decide: how likely each of some answers is to questions about a context."""
+"""POST /v1/decide: the probabilities of given answers to questions about a context."""
 
 from __future__ import annotations
 
