@@ -59,6 +59,7 @@ def with_tower(config: dict[str, Any], text: GgufModel, file: GgufModel) -> dict
         **config, "architectures": [architecture], "image_token_id": token,
         "image_token_index": token, **_fields(m, projector, file),
         **(_gemma4_text(config) if projector == "gemma4v" else {}),
+        **({"text_config": config} if projector == "mlp" else {}),  # whose class has several texts
         "rope_parameters": _sections(config, text, of_text),
         "preprocessor_config": preprocessor_config(m, projector, tiles),
     }  # fmt: skip

@@ -83,7 +83,7 @@ PROJECTORS: Mapping[str, Projector] = {
         {**_VIT, r"connector\.modality_projection\.proj": "mm.model.fc"},
     ),
     "mlp": Projector(
-        {"llama": "LlavaForConditionalGeneration"},
+        dict.fromkeys(("llama", "qwen2"), "LlavaForConditionalGeneration"),
         "<image>",
         {
             **_VIT,
