@@ -33,7 +33,7 @@ _EXPERTS = granitemoe.GGUF["granitemoe"]
 GGUF_WITH_EXPERTS = {
     "granitehybrid": replace(
         _EXPERTS, architecture=ARCHITECTURES[0], modules={**_EXPERTS.modules, **_MODULES},
-        arrays=_ARRAYS, keys=mamba2.GGUF_KEYS, varied=True,
+        arrays=_ARRAYS, keys=mamba2.GGUF_KEYS, varied=True, partial=True,
     )
 }  # fmt: skip
 GGUF = {

@@ -44,6 +44,10 @@ _NEMOTRON_KEYS = {
     "attention.head_count_kv": [0, 0, 2, 0, 0], "attention.layer_norm_rms_epsilon": 1e-5,
 }  # fmt: skip
 _BAMBA = {"mamba_n_heads": 8, "mamba_n_groups": 2, "mamba_d_state": 24, "mamba_d_head": 16}
+_BAMBA_KEYS = {
+    **_SPACE_KEYS, "attention.head_count_kv": [0, 2, 0, 0, 2], "rope.scaling.finetuned": True,
+    "rope.dimension_count": 8, "attention.layer_norm_rms_epsilon": 1e-5,
+}  # fmt: skip
 _MAMBA2 = {"num_heads": 8, "head_dim": 16, "n_groups": 2, "state_size": 24}
 _MAMBA2_KEYS = {
     **_SPACE_KEYS, "attention.head_count": 0, "attention.head_count_kv": 0,
@@ -51,7 +55,10 @@ _MAMBA2_KEYS = {
 }  # fmt: skip
 MODELS: dict[str, Saved] = {
     "bamba": Saved(
-        "BambaForCausalLM", {**_BAMBA, "attn_layer_indices": [1, 4]}, converted=False
+        "BambaForCausalLM",
+        {**_BAMBA, "attn_layer_indices": [1, 4]},
+        converted=False,
+        gguf=("granitehybrid", _BAMBA_KEYS),
     ),
     "bamba-biased": Saved(
         "BambaForCausalLM",
