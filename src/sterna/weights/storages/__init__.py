@@ -21,6 +21,7 @@ from sterna.weights.storages import (
     fp4,
     fp8,
     gptq,
+    hqq,
     mlx,
     packed_ternary,
     paretoq,
@@ -45,6 +46,7 @@ STORAGES: tuple[ModuleType, ...] = (
     fp4,
     compressed,
     torchao,
+    hqq,
     shift_latents,
     packed_ternary,
     paretoq,
@@ -62,7 +64,7 @@ SUFFIXES = (
     "weight_packed", "weight_shape", "weight_zero_point", "weight_g_idx",
     "weight_scale_inv", "weight_scale_2", "weight_global_scale", *fp8.OF_INPUTS,
     "w_sign", "w_sparse", "scale", *(f"w_{t}" for t in range(1, shift_latents.MAX_SHIFTS + 1)),
-    *torchao.SUFFIXES,
+    *torchao.SUFFIXES, *hqq.SUFFIXES,
 )  # fmt: skip
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sterna.weights.storages.base import F32, Floats, Layer, Levels
+from sterna.weights.storages.base import F32, SIXTEEN, TERNARY, Floats, Layer, Levels
 
-__all__ = ["WORD_BITS", "integers", "no_order", "unpacked", "with_zeros"]
+__all__ = ["WORD_BITS", "integers", "narrowest", "no_order", "unpacked", "with_zeros"]
 
 WORD_BITS = 32
 Codes = npt.NDArray[np.uint8]
@@ -73,6 +73,17 @@ def integers(kinds: range, levels: npt.NDArray[np.int8], scale: F32) -> Levels |
         if not np.array_equal(scale.astype(np.float16), scale):
             return _floats(levels, scale)
     return Levels(tuple(kinds), levels, scale, lambda: _floats(levels, scale))
+
+
+def narrowest(levels: npt.NDArray[Any], scale: F32) -> Levels | Floats:
+    """Combine whole numbers [M, K] from -128 to 127 with scales, in the fewest bits they fit."""
+    low, high = int(levels.min(initial=0)), int(levels.max(initial=0))
+    kinds = range(-128, 128)
+    for narrow in (TERNARY, SIXTEEN):
+        if narrow[0] <= low and high <= narrow[-1]:
+            kinds = range(narrow[0], narrow[-1] + 1)
+            break
+    return integers(kinds, np.ascontiguousarray(levels.astype(np.int8)), scale)
 
 
 def _floats(levels: npt.NDArray[np.int8], scale: F32) -> Floats:

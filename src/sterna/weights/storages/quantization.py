@@ -30,10 +30,10 @@ from sterna.formats.pot_encodings import ENCODINGS, Encoding
 
 FIELD = "quantization_config"
 #: Methods that the tensors' names, dtypes and shapes describe in full (storages/gptq.py, awq.py,
-#: compressed.py, torchao.py, fp8.py, fp4.py).
+#: compressed.py, torchao.py, hqq.py, fp8.py, fp4.py).
 DESCRIBED = (
-    "gptq", "auto-round", "intel/auto-round", "awq", "compressed-tensors", "torchao", "fp8",
-    "fbgemm_fp8", "modelopt",
+    "gptq", "auto-round", "intel/auto-round", "awq", "compressed-tensors", "torchao", "hqq",
+    "fp8", "fbgemm_fp8", "modelopt",
 )  # fmt: skip
 #: Layouts of compressed-tensors, as `format` names them; weights of the first ones are integers.
 INTEGER_LAYOUTS = ("int-quantized", "pack-quantized")

@@ -25,8 +25,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.formats.arithmetic import first_index
-from sterna.weights.storages.base import F32, FLOATS, SIXTEEN, TERNARY, Floats, Layer, Levels
-from sterna.weights.storages.integers import integers
+from sterna.weights.storages.base import F32, FLOATS, TERNARY, Floats, Layer, Levels
+from sterna.weights.storages.integers import narrowest
 
 PREFIX = "_weight_"
 SUFFIXES = tuple(
@@ -80,25 +80,15 @@ def _affine(layer: Layer, levels: npt.NDArray[Any], scale: F32, added: bool) -> 
     M, K = layer.shape
     zero = _zero(layer, scale.shape, added)
     if not zero.any():
-        return _levels(levels, scale)
+        return narrowest(levels, scale)
     if not added and (zero == np.rint(zero)).all():
         moved = levels - np.repeat(zero, K // scale.shape[1], axis=1)
         if moved.min() >= -128 and moved.max() <= 127:
-            return _levels(moved, scale)
+            return narrowest(moved, scale)
     groups = levels.reshape(M, scale.shape[1], -1).astype(np.float32)
     s, z = scale[:, :, None], zero[:, :, None]
     made = groups * s + z if added else (groups - z) * s
     return Floats("f32", np.ascontiguousarray(made, np.float32).reshape(M, K))
-
-
-def _levels(levels: npt.NDArray[Any], scale: F32) -> Levels | Floats:
-    low, high = int(levels.min(initial=0)), int(levels.max(initial=0))
-    kinds = range(-128, 128)
-    for narrow in (TERNARY, SIXTEEN):
-        if narrow[0] <= low and high <= narrow[-1]:
-            kinds = range(narrow[0], narrow[-1] + 1)
-            break
-    return integers(kinds, np.ascontiguousarray(levels.astype(np.int8)), scale)
 
 
 def _scale(layer: Layer, turned: bool) -> F32:
