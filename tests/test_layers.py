@@ -196,7 +196,7 @@ def test_third_parties_of_the_surface() -> None:
     ],
 )
 def test_public_names_exist(name: str) -> None:
-    """Whatever a module lists in __all__ is there, and is documented."""
+    """All names in a module's __all__ exist and are documented."""
     if name == "__main__":
         pytest.skip("importing it runs the command line")
     module = importlib.import_module("sterna" if name == "__init__" else f"sterna.{name}")
@@ -209,7 +209,7 @@ needs_sources = pytest.mark.skipif(not NATIVE.is_dir(), reason="needs the source
 
 
 def includes(path: Path) -> list[str]:
-    """What a C++ file includes."""
+    """The files that a C++ file includes."""
     return re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)', path.read_text(), re.MULTILINE)
 
 

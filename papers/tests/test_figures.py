@@ -48,7 +48,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 
 def run(*args: str) -> Result:
-    """What `sterna bench figure` answers."""
+    """The result of `sterna bench figure`."""
     return command("bench", "figure", *args)
 
 
@@ -185,7 +185,7 @@ def test_ternary_rows() -> None:
 
 
 def test_table_7_names_every_kernel() -> None:
-    """What the paper measured is there."""
+    """The paper's own figures are in the table."""
     assert {"f16", "q4_0", "tmac2_0", "tl1_0", "tl2_0", "i2"} <= set(ternary.FORMATS)
     assert set(ternary.FORMATS) <= set(formats.names())
     assert list(ternary.MODELS) == [name for name in SHAPES if name in ternary.MODELS]

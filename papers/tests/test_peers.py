@@ -124,7 +124,7 @@ def test_types_of_formats(
 
 
 def test_depth() -> None:
-    """What is generated at a depth is checked and timed there; prompts begin at none."""
+    """Generation at a depth is checked and timed there; prompts begin at depth 0."""
     given = options(n=(), tg=(3, 2), depth=(0, 700))
     rows = run([], given, formats=["i2"], repeat=1)
     assert [row["what"] for row in rows] == ["pp8", "tg3", "tg2", "tg3@700", "tg2@700"]

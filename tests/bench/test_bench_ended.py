@@ -35,7 +35,7 @@ def test_a_signal_ends_it_as_ctrl_c_does(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_pace() -> None:
-    """What is left takes as long as what is done took."""
+    """The rest is predicted to take as long as the part that is done."""
     now = 100.0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(machine.time, "monotonic", lambda: now)

@@ -1,4 +1,4 @@
-"""What benchmark commands write: tables, Markdown, CSV, JSON, pictures; and errors of one line."""
+"""The output of benchmark commands: tables, Markdown, CSV, JSON, pictures; errors of one line."""
 
 from __future__ import annotations
 

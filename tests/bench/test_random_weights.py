@@ -1,4 +1,4 @@
-"""What benchmarks run on: random weights of any shape, and what the machine says of itself."""
+"""Benchmarks' inputs: random weights of any shape, and the system's description of the machine."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_caches_as_the_system_tells(tmp_path: Path) -> None:
 
 
 def test_available_memory(tmp_path: Path) -> None:
-    """What the system says, or the narrowest of the control groups."""
+    """The system's own number, or the smallest limit of the control groups."""
     tree = Tree(tmp_path)
     assert machine.available_bytes(tmp_path) > 1000  # no meminfo: what is free
     tree.write("proc/meminfo", "MemTotal: 9 kB\nMemFree: 1 kB\nMemAvailable:       4 kB\n")

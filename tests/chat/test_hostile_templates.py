@@ -36,7 +36,7 @@ Render = Callable[[str], dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def rendered() -> Iterator[Render]:
-    """What the worker says of a template's source; one process renders those of all tests."""
+    """The worker's report on a template's source; one process renders those of all tests."""
     worker = Path(__file__).with_name("template_worker.py")
     with subprocess.Popen(
         [sys.executable, str(worker), str(SECONDS)],

@@ -1,4 +1,4 @@
-"""What travels with the weights has an end, and nothing is kept of a model that does not load."""
+"""Files next to the weights are bounded, and nothing is kept of a model that does not load."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_garbage(folder: Path, name: str, content: bytes) -> None:
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
 def test_pointers_of_git_lfs(folder: Path, name: str) -> None:
-    """What a clone without git-lfs holds; a file that only begins like one is judged as it is."""
+    """Files of a clone without git-lfs are named as such; one that only begins like that is not."""
     pointer = (
         f"version https://git-lfs.github.com/spec/v1\noid sha256:{'5' * 64}\nsize 4000000000\n"
     )

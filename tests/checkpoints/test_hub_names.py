@@ -1,4 +1,4 @@
-"""What a user calls a model: a path, a built-in name or a name on the Hub."""
+"""Names of models: a path, a built-in name or a name on the Hub."""
 
 from __future__ import annotations
 

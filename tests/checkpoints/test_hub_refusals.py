@@ -1,4 +1,4 @@
-"""What the Hub refuses, what Sterna refuses of it, and life without a network."""
+"""Refusals by the Hub, Sterna's refusals of its answers, and work without a network."""
 
 from __future__ import annotations
 

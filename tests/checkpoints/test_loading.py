@@ -136,7 +136,7 @@ class Terminal(io.StringIO):
 
 
 def test_a_bar_after_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What takes less shows nothing; what takes longer, bytes of all."""
+    """A short load shows nothing; a longer one shows bytes of the total."""
     now = 100.0
     monkeypatch.setattr(sterna.cli.progress.time, "monotonic", lambda: now)
     for elapsed, shown in ((0.9, False), (1.1, True)):

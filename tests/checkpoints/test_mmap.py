@@ -52,7 +52,7 @@ def run(code: str, *args: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_nano_has_the_same_bits(nano: Path) -> None:
-    """Whatever repacks a part of it, too."""
+    """Mapped or read, also with a part that is repacked."""
     for options in ({}, {"format": "i4"}, {"head": "int8"}):
         read, mapped = (LLM(nano, threads=2, mmap=m, **options) for m in (False, True))
         assert (read.info()["mmap"], mapped.info()["mmap"]) == (False, True)
@@ -258,7 +258,7 @@ def test_written_to_in_use(nano: Path) -> None:
 
 
 def test_replaced_or_removed_in_use(nano: Path) -> None:
-    """What is mapped stays: packed folders are replaced so."""
+    """Mapped files stay valid: packed folders are replaced in this way."""
     llm = LLM(nano, threads=1, mmap=True)
     expected = llm.logits(TOKENS)
     shutil.copyfile(nano / WEIGHTS, nano / "new")

@@ -1,4 +1,4 @@
-"""What users get wrong, and hostile files: one line with a remedy, exit code 2, no traceback.
+"""Mistakes of users, and hostile files: one line with a remedy, exit code 2, no traceback.
 
 Each case is tried through `LLM`, where it is a typed exception, and the ones a terminal can meet
 also through the command line.

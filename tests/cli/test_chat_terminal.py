@@ -143,7 +143,7 @@ class Terminal:
         self.seen = ""
 
     def wait_for(self, text: str, seconds: float = 60.0) -> str:
-        """What came up to and with `text`."""
+        """The output up to `text`, which is included."""
         end = time.monotonic() + seconds
         while text not in self.seen:
             ready, _, _ = select.select([self.main], [], [], max(0, end - time.monotonic()))

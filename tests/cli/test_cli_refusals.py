@@ -139,7 +139,7 @@ def test_convert_refuses_what_does_not_start(
 
 
 def test_names_with_brackets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What looks like rich's markup is printed as it is, by tables and bars as well."""
+    """Text that looks like rich's markup is printed as it is, in tables and bars as well."""
     monkeypatch.chdir(tmp_path)
     Path("[").mkdir()
     target, text = "[/]m[b]", "[/]t[b]"

@@ -1,4 +1,4 @@
-"""What a start imports. Imports are most of the time to the first token of a small model."""
+"""The imports of a start. Imports are most of the time to the first token of a small model."""
 
 from __future__ import annotations
 

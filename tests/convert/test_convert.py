@@ -166,7 +166,7 @@ def test_ternary_in_blocks_rounds_its_scale_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("old", formats.names())
 def test_formats_that_hold_another_keep_its_weights(old: str) -> None:
-    """What `has_levels_of` says yes to comes through exactly, but for scales that become f16."""
+    """If `has_levels_of` is true, weights stay exact, except for scales that become f16."""
     rng = np.random.default_rng(0)
     weight = ops.quantize(rng.standard_normal((70, 256)), old)
     book = formats.get(old).codebook

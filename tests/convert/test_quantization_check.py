@@ -1,4 +1,4 @@
-"""What leaves nothing of a model is told before it is written; what is left alone is not."""
+"""A format that would ruin a model warns before it is written; layers left alone do not warn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pages say that commands and Python print, they print."""
+"""Commands and Python print what the pages say."""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ def test_pull(server: Hub, tmp_path: Path) -> None:
 
 
 def test_refused_texts(tmp_path: Path, checkpoint: Callable[[str], Path]) -> None:
-    """What cannot be embedded says which text, and what helps."""
+    """The error for a text that cannot be embedded names the text and the remedy."""
     llm = LLM(embedder(tmp_path / "m", **{SIZES: {"max_seq_length": 100}}))
     failure(lambda: llm.embed(["a", ""]), RequestError, "text 1", "empty")
     failure(lambda: llm.embed(["a", "a" * 5000]), RequestError, "at most 100", "text 1")

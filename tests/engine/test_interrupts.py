@@ -43,11 +43,11 @@ MODULES = (*POOL, *REQUESTS, "llm/conversation.py", *LLM_PARTS)
 
 
 class Interrupt(BaseException):
-    """What a signal handler raises, in the place of KeyboardInterrupt."""
+    """Raised by a signal handler in place of KeyboardInterrupt."""
 
 
 def interrupt() -> None:
-    """What most handlers do."""
+    """Most handlers do this."""
     raise Interrupt
 
 
@@ -107,7 +107,7 @@ def llm(checkpoint: Callable[[str], Path]) -> LLM:
 
 
 def forget(llm: LLM) -> None:
-    """What the cache has."""
+    """The contents of the cache."""
     cache = llm.engine_loop.scheduler.cache
     assert cache is not None
     cache.clear()

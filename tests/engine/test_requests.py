@@ -184,7 +184,7 @@ def test_logits_and_tokens_in_one_step(llm: LLM) -> None:
 
 
 def test_a_request_goes_on_without_its_pages(llm: LLM) -> None:
-    """What was computed is lost in the middle, and computed again, or taken from elsewhere."""
+    """Keys and values are lost halfway, and computed again, or taken from elsewhere."""
     expected = llm.generate(prompt(4), **PARAMS[4], max_tokens=TOKENS, seed=1, ignore_eos=True)
     params = SamplingParams(**PARAMS[4], max_tokens=TOKENS, seed=1)
     request = Request(prompt(4), params, llm.tokenizer, context=llm.context)

@@ -134,7 +134,7 @@ def test_what_cannot_be_compared(nano: LLM, checkpoint: Callable[[str], Path]) -
 
 
 def test_a_packed_model_keeps_its_levels() -> None:
-    """What would round twice is refused."""
+    """A format that would round weights twice is refused."""
     for format in ("q8_0", "i1", "i2p", "bf16"):
         failure(lambda f=format: LLM("nano", format=f), RequestError, "packed as i2", format)
     failure(lambda: LLM("nano", format="nonsense"), RequestError, "format", "nonsense")

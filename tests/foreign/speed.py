@@ -76,7 +76,7 @@ def tool(name: str) -> str:
 
 
 def output(*command: str, text: str | None = None) -> str:
-    """What a command prints."""
+    """The output of a command."""
     done = subprocess.run(command, input=text, capture_output=True, encoding="utf-8", check=True)
     return done.stdout
 
@@ -140,7 +140,7 @@ def cycles(loop: list[str], core: str) -> float:
 
 
 def modelled(unit: str, loop: Loop, folder: Path) -> dict[str, float] | None:
-    """What 64 bytes cost; None where the unit leaves the loop to the one that it extends."""
+    """The cost of 64 bytes; None where the unit leaves the loop to the one that it extends."""
     (path,) = folder.glob(f"CMakeFiles/layouts_{unit}_{loop.family}.dir/**/*.o")
     found = [
         inner
@@ -172,7 +172,7 @@ def compiler(path: Path) -> str:
 
 
 def worse(old: dict[str, float], new: dict[str, float]) -> list[str]:
-    """What costs more than it did, and prefetches that are gone."""
+    """Loops that cost more than before, and prefetches that are gone."""
     found = []
     for what, value in new.items():
         most = old.get(what, value)

@@ -157,7 +157,7 @@ def test_a_weights_format_does_for_its_name(name: str) -> None:
 
 
 def test_codes_of_files() -> None:
-    """What the codes of packed files mean: another offset or step is another LAYOUT_VERSION."""
+    """The meaning of codes in packed files: another offset or step needs another LAYOUT_VERSION."""
     rules = {
         (1, 1): "i2 t5 tq1_0 tq2_0 tl1_0 tl1_1 tl2_0 tl2_1 tmac2_0 tmac2_1 pq2_0",
         (0, 1): "q2_0 q4_1 q5_1 q2_k q4_k q5_k pot4 pot4z",
@@ -195,7 +195,7 @@ def test_codes_above_the_greatest(layout: str, max_code: int) -> None:
 
 @pytest.mark.parametrize("name", INTEGER)
 def test_a_format_has_the_codes_of_its_levels(name: str) -> None:
-    """What is packed of all levels is valid."""
+    """A packed matrix of all levels is valid."""
     f = formats.get(name)
     levels = np.resize(LEVELS[name], (70, 512))
     assert f.codes_valid(pack_codes(f, levels), 1)

@@ -33,7 +33,7 @@ def embedded(table: ops.PackedWeight, tokens: list[int], isa: str) -> np.ndarray
 
 @pytest.mark.parametrize("name", TABLES)
 def test_an_embedding_is_the_dequantised_row(name: str) -> None:
-    """What the lookup gives is what the packed weight stands for, on every unit."""
+    """The lookup gives the values of the packed weight, on every unit."""
     rng = np.random.default_rng(4)
     K = 3 * max(formats.get(name).scales.block, 32)
     table = ops.quantize(rng.standard_normal((K, K)).astype(np.float32), name)

@@ -117,7 +117,7 @@ def test_any_floats(w: np.ndarray, quantizer: Quantizer) -> None:
 @each
 @pytest.mark.parametrize("scale", SCALES)
 def test_powers_of_two_stay(quantizer: Quantizer, scale: str) -> None:
-    """What has been rounded is rounded to itself."""
+    """A rounded value is rounded to itself."""
     w = quantizer(normal(6, K, seed=1), scale).values()
     requantized = quantizer(w, scale)
     np.testing.assert_array_equal(requantized.values(), w)

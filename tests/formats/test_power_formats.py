@@ -157,7 +157,7 @@ def test_large_activations_of_pot16() -> None:
 
 
 def test_refusals() -> None:
-    """What is no power of two, out of range or not finite is named."""
+    """A value that is no power of two, out of range or not finite is named."""
     failure(lambda: ops.pack([[1, 3]], format="pot4"), RequestError, "pot4", "(0, 1) is 3")
     failure(lambda: ops.pack([[1, 0]], format="pot4"), RequestError, "pot4", "(0, 1) is 0")
     failure(lambda: ops.pack([[256]], format="pot4"), RequestError, "(0, 0) is 256")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import gguf_factory
 import numpy as np
 import pytest
 import saved_models
@@ -115,10 +116,7 @@ def write(path: Path, folder: Path, row: str, *, pair_types: bool = True) -> Pat
         target = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert target is not None, name
         writer.add_tensor(target, np.ascontiguousarray(tensor))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    gguf_factory.finish(writer)
     return path
 
 

@@ -132,10 +132,7 @@ def write_gguf(
         shape = (*w.shape[:-1], raw.shape[-1])
         writer.add_tensor(name, raw.reshape(shape), raw_dtype=None if plain else _type(kind))
         floats[name] = real.reshape(w.shape)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    gguf_factory.finish(writer)
     return floats
 
 

@@ -316,7 +316,7 @@ def test_ids_that_several_types_share(tmp_path: Path) -> None:
 
 
 def test_damage_of_weights(tmp_path: Path) -> None:
-    """What only the blocks show is found where they are read."""
+    """Damage that only the blocks show is found where they are read."""
     path = small(tmp_path / "x.gguf")
     tensors = GgufFile(path).tensors
     data = path.read_bytes()

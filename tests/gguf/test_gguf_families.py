@@ -239,10 +239,7 @@ def write(
             writer.add_tensor(name, raw, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
         else:
             writer.add_tensor(name, w)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    gguf_factory.finish(writer)
     return path
 
 
@@ -409,7 +406,7 @@ np.save(sys.argv[3], model.scores[: len(tokens)])
 
 
 def llama_cpp(script: str, *arguments: str) -> str:
-    """What a script prints last. In a process of its own: what kills it should not kill tests."""
+    """The last line that a script prints. Its own process keeps a crash from ending the tests."""
     trial = subprocess.run([sys.executable, "-c", "import llama_cpp"], capture_output=True)
     if trial.returncode:
         pytest.skip("needs llama-cpp-python: pip install llama-cpp-python")

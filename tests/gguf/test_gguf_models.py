@@ -167,7 +167,7 @@ def test_floats_take_any_format(tmp_path: Path) -> None:
 
 
 def test_defaults_of_sampling(tmp_path: Path) -> None:
-    """What general.sampling says holds where a request says nothing."""
+    """general.sampling applies where a request sets nothing."""
     keys = {"general.sampling.temp": 0.5, "general.sampling.top_k": 7}
     write(tmp_path / "x.gguf", Tiny(layers=1, keys=keys))
     params = LLM(tmp_path / "x.gguf").requests.make([1], {}).params
@@ -186,7 +186,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_sound_but_unsupported(case: str, tmp_path: Path) -> None:
-    """What would change the answer is refused, not left out."""
+    """A key that would change the answer is refused, not ignored."""
     keys, word = REFUSED[case]
     tiny = Tiny("mamba" if case == "architecture" else "llama", layers=1, keys=keys)
     write(tmp_path / "x.gguf", tiny)

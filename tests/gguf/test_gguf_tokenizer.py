@@ -102,7 +102,7 @@ def byte_level(family: str) -> tokenizers.Tokenizer:
 
 
 def metadata_of(built: tokenizers.Tokenizer, **values: Any) -> Metadata:
-    """What a converter writes of a tokenizer."""
+    """The metadata that a converter writes for a tokenizer."""
     vocab = built.get_vocab()
     tokens = sorted(vocab, key=vocab.__getitem__)
     state = json.loads(built.to_str())

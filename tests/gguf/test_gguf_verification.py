@@ -69,7 +69,7 @@ class Header:
             struct.pack_into("<I", self.data, at + 20, type)
 
     def verified(self) -> list[Check]:
-        """What `verify` finds wrong, and what it says of the whole."""
+        """The parts that `verify` finds damaged, and its verdict."""
         copy = self.path.with_name("spoilt.gguf")
         copy.write_bytes(self.data)
         *tensors, whole = verify(copy)
@@ -108,7 +108,7 @@ def test_verify_finds_a_changed_header(sources: Path, tmp_path: Path, name: str)
 def test_verify_of_files_whose_hashes_are_of_bytes_alone(
     sources: Path, tmp_path: Path, name: str
 ) -> None:
-    """What a start refuses is found; the rest cannot be, and it is not said to be as written."""
+    """Here `verify` finds damage that a start refuses; otherwise the model is at most sound."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gguf_export, "HASHES", hashes.BARE_HASHES)
         patch.setattr(gguf_export, "METADATA_HASH", "general.comment")

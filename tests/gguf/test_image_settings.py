@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 import seeing_models
+from gguf_factory import finish
 from image_families import noise
 from seeing_models import SEEING
-from test_mmproj import FILES, finish, write_text, write_tower
+from test_mmproj import FILES, write_text, write_tower
 
 from sterna import loading
 from sterna.engine import Engine

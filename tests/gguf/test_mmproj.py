@@ -13,7 +13,7 @@ import pytest
 import seeing_models
 import torch
 from checkpoint_factory import QWEN3_5
-from gguf_factory import Tiny
+from gguf_factory import Tiny, finish
 from helpers import assert_same_bits
 from image_families import noise
 from model_configs import SIZES
@@ -188,13 +188,6 @@ def write_tower(path: Path, projector: str, model: Any, seeing: Seeing, without:
         if name != without:
             writer.add_tensor(name, np.ascontiguousarray(w))
     finish(writer)
-
-
-def finish(writer: Any) -> None:
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
 
 
 def naming(values: dict[str, Any], id: int, token: str) -> dict[str, Any]:

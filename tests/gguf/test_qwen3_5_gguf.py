@@ -110,10 +110,7 @@ def write_gguf(
     gguf_factory.add_metadata(writer, replace(tiny, keys=keys))
     for name, w in file.items():
         writer.add_tensor(name, w)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    gguf_factory.finish(writer)
     return path
 
 
@@ -232,7 +229,7 @@ def test_gguf_bad_input(change: dict[str, Any], words: tuple[str, ...], tmp_path
 
 
 def test_the_tokenizer_of_its_files_keeps_marks_with_their_words(tmp_path: Path) -> None:
-    """What tokenizer.ggml.pre calls qwen35; Qwen2's cuts before a mark."""
+    """The split that tokenizer.ggml.pre calls qwen35; Qwen2's cuts before a mark."""
 
     def pieces(pre: str) -> list[str]:
         def change(keys: dict[str, Any], file: dict[str, np.ndarray]) -> None:

@@ -82,10 +82,7 @@ def write(path: Path, model: torch.nn.Module, first: bool = False) -> None:
     for name, tensor in model.state_dict().items():
         for target, w in converted(name, tensor.float().numpy(), first).items():
             writer.add_tensor(target, np.ascontiguousarray(w, np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    gguf_factory.finish(writer)
 
 
 def logits(path: Path) -> np.ndarray:

@@ -162,10 +162,7 @@ def write(path: Path, saved: Saved, model: Any) -> Path:
             target = known or names.get_name(part, try_suffixes=(".weight", ".bias"))
             assert target is not None, name
             writer.add_tensor(target, np.ascontiguousarray(tensor))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    gguf_factory.finish(writer)
     return path
 
 

@@ -1,4 +1,4 @@
-"""What a layer's attention can be asked for: windows, caps, a scale, sinks, rotations of a part of
+"""The options of a layer's attention: windows, caps, a scale, sinks, rotations of a part of
 a head.
 
 The oracle is numpy in float64. Bits are those of the scalar unit for every unit, thread count and
@@ -113,7 +113,7 @@ def rotated(x: np.ndarray, rotary: Rotary | None) -> np.ndarray:
 
 @lru_cache
 def oracle(head_dim: int, how: Attention) -> tuple[np.ndarray, float, float]:
-    """What attention is in float64; how far float32 may be from it; and how much relative roundings
+    """Attention in float64; how far float32 may be from it; and how much relative roundings
     of keys and values move it, root mean squares."""
     x = table(head_dim).astype(np.float64).reshape(N, -1, head_dim)
     q, k = rotated(x[:, :QUERIES], how.rotary), rotated(x[:, QUERIES:-KV_HEADS], how.rotary)
@@ -261,7 +261,7 @@ def test_sequences_with_pages_in_common(name: str, kv_dtype: str) -> None:
 
 
 def test_refusals() -> None:
-    """What no kernel does is refused by the program."""
+    """The program refuses options that no kernel supports."""
     for how, word in (
         (Attention(HALVES, window=0), "window"), (Attention(HALVES, scale=0.0), "scale"),
         (Attention(HALVES, scale=float("nan")), "scale"), (Attention(HALVES, cap=-1.0), "cap"),

@@ -37,7 +37,7 @@ def texts() -> list[np.ndarray]:
 def run(
     isa: str, threads: int, kv: str = "f32", alone: int | None = None, window: int | None = None
 ) -> np.ndarray:
-    """What attention makes of all texts, or of one alone, float32 [tokens, q]."""
+    """The output of attention for all texts, or for one alone, float32 [tokens, q]."""
     cache = _native.KvCache([(KV_HEADS, DIM)], 16, kv)
     chosen = range(len(LENGTHS)) if alone is None else [alone]
     spans, pages, ids = [], 0, []

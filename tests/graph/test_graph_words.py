@@ -27,7 +27,7 @@ def logits(
     table: np.ndarray, write: Callable[[GraphBuilder, Value], Value], isa: str, threads: int = 1,
     factor: float = 1.0,
 ) -> np.ndarray:  # fmt: skip
-    """What `write` makes of the table's rows, float32 [N, its width]."""
+    """The output of `write` for the table's rows, float32 [N, its width]."""
     g = GraphBuilder(Heads(1, 1, 16))
     y = write(g, g.embed(ops.pack(table, format="f32"), factor))
     if not g.selected:

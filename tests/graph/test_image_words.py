@@ -35,7 +35,7 @@ def run(
     how: Attention, images: Any, tokens: np.ndarray = TOKENS, isa: str = "scalar",
     deep: bool = False, kv: str = "f32", image_token: int = -1,
 ) -> np.ndarray:  # fmt: skip
-    """What attention makes, float32 [tokens, q]."""
+    """The output of attention, float32 [tokens, q]."""
     cache = _native.KvCache([(KV_HEADS, DIM)], 5, kv)
     span = (0, len(tokens), len(tokens), np.arange(5, dtype=np.int32))
     return program(how, deep, image_token).run(cache, tokens, [span], isa, 2, images=images)[0][

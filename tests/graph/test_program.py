@@ -56,7 +56,7 @@ def test_a_non_finite_run_leaves_nothing_behind() -> None:
     ],
 )
 def test_errors_name_the_operation_and_the_field(fields: dict[str, Any], rule: str) -> None:
-    """Whatever a dataclass holds."""
+    """All objects that a dataclass holds."""
     packed, x = ops.pack(np.ones((VOCAB, WIDTH), np.float32), format="bf16"), Value(WIDTH)
     p = _native.Program()
     numbers = {id(packed): p.weight(packed.native()), id(x): p.value(p.buffer(WIDTH), WIDTH)}

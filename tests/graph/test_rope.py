@@ -54,7 +54,7 @@ def test_interleaved_is_a_permutation() -> None:
 
 
 def test_growing_queries() -> None:
-    """Those of the first period stay; in the third they are (1 + a log 3) times as long."""
+    """Rows of the first period stay; in the third they are (1 + a log 3) times as long."""
     rng = np.random.default_rng(0)
     q = rng.standard_normal((HEADS * DIM, WIDTH)).astype(np.float32) * 0.2
     k = rng.standard_normal((KV_HEADS * DIM, WIDTH)).astype(np.float32) * 0.2

@@ -36,7 +36,7 @@ def bias() -> tuple[float, ...]:
 
 
 def run(add: Callable[[GraphBuilder, Value], Value], isa: str = "scalar", **how: int) -> np.ndarray:
-    """What `add` makes of the rows of logits, float32 [TOKENS, EXPERTS]."""
+    """The result of `add` for the rows of logits, float32 [TOKENS, EXPERTS]."""
     g = GraphBuilder(Heads(1, 1, 16))
     x = add(g, g.embed(ops.pack(logits(), format="f32")))
     eye = np.eye(TOKENS, EXPERTS, dtype=np.float32)

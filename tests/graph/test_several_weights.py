@@ -51,7 +51,7 @@ def rows_of(
     threads: int,
     n: int,
 ) -> np.ndarray:
-    """What one linear word makes of the table's first n rows, float32 [n, sum of rows]."""
+    """The output of one linear word for the table's first n rows, float32 [n, sum of rows]."""
     g = GraphBuilder(Heads(1, 1, 16))
     packed = ops.pack(table, format="f32")
     y = g.linear(g.embed(packed), weights, "several", bias=bias)

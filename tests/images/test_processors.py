@@ -154,7 +154,7 @@ def test_extreme_ratios_are_refused(name: str, size: tuple[int, int], tmp_path: 
 
 
 def test_an_extreme_ratio_of_a_fixed_size(tmp_path: Path) -> None:
-    """What fits any ratio into its size takes it, as transformers does."""
+    """Processors that fit any ratio into their size accept such an image, as transformers does."""
     for name in ("gemma3", "gemma4", "smolvlm", "llava_next"):
         family = FAMILIES[name]
         check(family, family.write(tmp_path / name), noise(1, 65535))

@@ -304,7 +304,7 @@ CONFIGS: list[tuple[dict[str, Any], type[SternaError], list[str]]] = [
 def test_refused_configs(
     two: tuple[Path, Path, Path], config: dict[str, Any], error: type[SternaError], words: list[str]
 ) -> None:
-    """What computes anything else is refused, by the file and the field."""
+    """An adapter that computes anything else is refused by its file and field."""
     folder, one, _ = two
     file = one / "adapter_config.json"
     file.write_text(json.dumps(json.loads(file.read_text(encoding="utf-8")) | config))

@@ -1,4 +1,4 @@
-"""What numpy makes of arguments: arrays where a word, a flag or a list belongs."""
+"""Arguments from numpy: arrays where a word, a flag or a list belongs."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def test_deadlines(llm: LLM) -> None:
 
 
 def test_drained_and_closed(llm: LLM) -> None:
-    """Those that are here end; no others come."""
+    """Queued requests end; new ones are refused."""
 
     async def work(engine: AsyncLLM) -> None:
         ticket = engine.submit(PROMPTS[0], **OPTIONS)

@@ -298,7 +298,7 @@ def test_the_context_ends_the_text(checkpoint: Callable[[str], Path]) -> None:
 
 
 def test_stats(llm: LLM) -> None:
-    """What the CLI reports is there and adds up."""
+    """The numbers that the CLI reports exist and add up."""
     done = llm.generate(PROMPT, max_tokens=5, temperature=0, ignore_eos=True)
     assert done.stats.n_prompt == done.prompt_tokens == len(llm.tokenizer.encode(PROMPT))
     assert done.stats.n_generated == len(done.tokens) == 5

@@ -1,4 +1,4 @@
-"""What a receipt says: the same for the same set, another for each part that changes bits."""
+"""Receipts are equal for equal inputs, and differ for each part that changes bits."""
 
 from __future__ import annotations
 

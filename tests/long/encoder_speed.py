@@ -39,7 +39,7 @@ class Hidden(torch.nn.Module):
         self.model = model
 
     def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Those of padded texts."""
+        """Hidden states of padded texts."""
         hidden: torch.Tensor = self.model(ids, attention_mask=mask).last_hidden_state
         return hidden
 

@@ -48,7 +48,7 @@ def judged(ratio: float, name: str, said: list[str]) -> None:
 
 
 def written(source: Path, target: Path, format: str) -> list[str]:
-    """What the conversion warns of; skips with its words what no matrix of this model fits."""
+    """The conversion's warnings; skips, with the error's text, a format that fits no matrix."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:

@@ -69,7 +69,7 @@ def finish(writer: Any) -> None:
 
 
 def tensors(layers: int, width: int) -> Iterator[tuple[str, F32]]:
-    """Those of the tower, by llama.cpp's names."""
+    """Tensors of the tower, by llama.cpp's names."""
     rng = np.random.default_rng(0)
 
     def matrix(name: str, *shape: int) -> tuple[str, F32]:
@@ -143,7 +143,7 @@ class Ours:
         self.encoded, self.first, self.second = list[float](), list[float](), list[float]()
 
     def rows(self, image: Path) -> F32:
-        """Those of an image's tokens."""
+        """Rows of an image's tokens; notes the seconds."""
         encoder = self.llm.engine.image_encoder
         assert encoder is not None
         (processed,) = self.llm.renderer.images.processor.process([Image.open(image)])

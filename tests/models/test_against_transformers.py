@@ -36,10 +36,12 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from sterna import loading
-from sterna.engine import Engine
+from sterna.engine import Engine, Sequence
 
 QUANTISED = [name for name, recipe in RECIPES.items() if recipe.weights != "float"]
 FLOAT = [name for name, recipe in RECIPES.items() if recipe.weights == "float"]
+#: Models whose route or state decides later tokens, too.
+ROUTED = [name for name, recipe in RECIPES.items() if recipe.experts or recipe.is_hybrid]
 POSITIONS = 64
 
 
@@ -198,3 +200,18 @@ def test_float(name: str, positions: int, pair: Callable[[str], Pair]) -> None:
     tolerance = rounding_bound(both.recipe, expected)
     assert np.abs(got - expected).max() <= tolerance
     check_choices(expected, got, tolerance)
+
+
+@pytest.mark.parametrize("name", ROUTED)
+def test_greedy_tokens(name: str, pair: Callable[[str], Pair]) -> None:
+    """A prompt, and 24 tokens after it, each from the state that a step leaves to the next."""
+    both, prompt = pair(name), tokens(1, 40, seed=3)
+    answer = both.reference.generate(
+        torch.tensor(prompt), max_new_tokens=24, do_sample=False, eos_token_id=-1
+    )
+    sequence, got = Sequence(), []
+    logits = both.engine.prefill(sequence, prompt[0]).copy()
+    for _ in range(24):
+        got.append(int(logits.argmax()))
+        logits = both.engine.prefill(sequence, got[-1:]).copy()
+    assert got == answer[0, 40:].tolist()

@@ -57,7 +57,7 @@ def halved(recipe: Recipe) -> dict[str, np.ndarray]:
 
 
 def plus_one(recipe: Recipe, name: str) -> int:
-    """What a file adds to a tensor: 1 to Gemma's norms, and nothing to those of layers' inputs."""
+    """The offset of a tensor in a file: 1 for Gemma's norms, 0 for those of layers' inputs."""
     module = name.rpartition(".")[0]
     return int(recipe.is_gemma and "norm" in module and not module.endswith(".rms_norm"))
 

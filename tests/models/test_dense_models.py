@@ -1,4 +1,4 @@
-"""What ordinary checkpoints add to Llama's graph: biases, norms of heads, windows, rope factors."""
+"""What dense checkpoints add to Llama's graph: biases, norms of heads, windows, rope factors."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_an_overflowing_bias(tmp_path: Path) -> None:
 
 
 def test_class_defaults(tmp_path: Path) -> None:
-    """What a file leaves out is what transformers' class fills in: heads of 128."""
+    """A missing field has the default of transformers' class: heads of 128."""
     write(tmp_path, replace(RECIPES["qwen3"], head_dim=128))
     stated = loading.load(tmp_path)
     fields = {k: v for k, v in stated.json.items() if k != "head_dim"}

@@ -49,7 +49,7 @@ def test_nothing_is_left_over() -> None:
 
 
 def meant(case: Case) -> Hashable:
-    """What cases of one kind have in common where their digests may be the same."""
+    """A key that is equal for cases of one kind whose digests may be the same."""
     if case.kind in ("format", "two planes"):  # two layouts of the same levels
         return formats.get(case.name).codebook or case.name
     if case.kind == "architecture":  # two names of one graph

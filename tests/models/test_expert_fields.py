@@ -1,4 +1,4 @@
-"""What config.json says of experts and their router, right and wrong."""
+"""Fields of config.json for experts and their router, right and wrong."""
 
 from __future__ import annotations
 

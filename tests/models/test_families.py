@@ -141,7 +141,7 @@ def test_greedy(name: str, folder: Callable[[str], Path]) -> None:
 def test_cache(
     name: str, folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was packed once is read from the cache, with the same bits."""
+    """A model that was packed once is read from the cache, with the same bits."""
     monkeypatch.setenv("STERNA_CACHE", str(tmp_path))
     first = LLM(folder(name), threads=1)
     store = first.engine.model.store

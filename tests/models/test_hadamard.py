@@ -246,6 +246,6 @@ def test_without_signs(tmp_path: Path) -> None:
 def test_refused(
     changes: dict[str, Any], kind: type[SternaError], word: str, tmp_path: Path
 ) -> None:
-    """What is not exactly the contract is never ignored."""
+    """A deviation from the contract is never ignored."""
     write(tmp_path / "x.gguf", TINY, **changes)
     failure(lambda: loading.load(tmp_path / "x.gguf"), kind, "x.gguf", "prism.hadamard", word)

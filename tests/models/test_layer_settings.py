@@ -1,4 +1,4 @@
-"""What config.json says of single layers, and what one architecture alone reads there."""
+"""Fields of config.json for single layers, and fields that only one architecture reads."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_rotations_of_layers() -> None:
 
 
 def test_rotations_of_olmo3() -> None:
-    """What makes the context longer is of the layers without a window, in files of either age."""
+    """Scaling for a longer context applies to layers without a window, in old and new files."""
     wanted = read("olmo3")
     local, _, _, full = (how.rotary for how in wanted.attention)
     assert local.factor == 1 < full.factor
@@ -204,7 +204,7 @@ def test_bad_fields_of_layers(recipe: str, changes: dict[str, Any], kind: type, 
 def test_bad_numbers_of_an_architecture(
     recipe: str, field: str, value: object, tmp_path: Path
 ) -> None:
-    """What only its own file reads is checked as well."""
+    """Fields that only its own file reads are checked as well."""
     file = write(tmp_path / "m", RECIPES[recipe]) / "config.json"
     fields = json.loads(file.read_text()) | {field: value}
     failure(lambda: build_of(fields, file), ModelFormatError, field)

@@ -216,10 +216,7 @@ def gguf_file(path: Path, keys: dict[str, object]) -> None:
             p = f"model.layers.{i}.mlp.experts"
             each = [weights[f"{p}.{e}.{part}_proj.weight"] for e in range(6)]
             writer.add_tensor(f"blk.{i}.ffn_{part}_exps.weight", torch.stack(each).numpy())
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    gguf_factory.finish(writer)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ import torch
 from checkpoint_factory import QWEN3_5, RECIPES, Recipe, config, tensors, write
 from helpers import assert_same_bits, failure
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM
 
 from sterna import loading
 from sterna.convert import to_directory
@@ -38,25 +37,6 @@ def tokens_of(e: Engine, sequence: Sequence, tokens: list[int]) -> np.ndarray:
 
 
 # --------------------------------------------------------------------------------- checkpoints
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_greedy_tokens_are_those_of_transformers(
-    name: str, checkpoint: Callable[[str], Path]
-) -> None:
-    """A prompt, and 24 tokens after it by the state that a step leaves to the next."""
-    folder = checkpoint(name)
-    reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    wanted = reference.generate(
-        torch.tensor([PROMPT[:40]]), max_new_tokens=24, do_sample=False, eos_token_id=-1
-    )[0, 40:].tolist()
-    e = engine(loading.load(folder), deterministic=True)
-    sequence, got = Sequence(), []
-    logits = tokens_of(e, sequence, PROMPT[:40])
-    for _ in range(24):
-        got.append(int(logits.argmax()))
-        logits = tokens_of(e, sequence, got[-1:])
-    assert got == wanted
 
 
 def wrapped(folder: Path, recipe: Recipe) -> Path:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gguf_factory
 import numpy as np
 import pytest
 import saved_models
@@ -140,9 +141,6 @@ def test_a_gguf_file_that_ranks(tmp_path: Path) -> None:
         target = names.get_name(name, try_suffixes=(".weight",))
         writer.add_tensor(target, tensor.float().numpy())
     writer.add_tensor("cls.output.weight", head[[YES, NO]].float().numpy())
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    gguf_factory.finish(writer)
     got = opened(tmp_path / "m.gguf").score(PAIRS)
     np.testing.assert_allclose(got, opened(folder).score(PAIRS), rtol=1e-5)

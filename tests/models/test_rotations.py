@@ -221,7 +221,7 @@ def test_longrope_in_gguf(tmp_path: Path) -> None:
 def test_refused_in_gguf(
     keys: dict[str, Any], kind: type[SternaError], word: str, tmp_path: Path
 ) -> None:
-    """What readers read differently is refused."""
+    """A field that readers interpret differently is refused."""
     gguf_factory.write(tmp_path / "x.gguf", tiny("llama", **keys))
     failure(lambda: loading.load(tmp_path / "x.gguf"), kind, "x.gguf", word)
 

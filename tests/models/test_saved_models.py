@@ -80,7 +80,7 @@ def logits(path: Path) -> np.ndarray:
 
 
 def scores(path: Path, texts: list[list[int]]) -> np.ndarray:
-    """Those of Sterna's cross-encoder, float32 [texts]."""
+    """Scores of Sterna's cross-encoder, float32 [texts]."""
     model = loading.load(path, cached=False)
     engine = Engine(model, threads=1, kv_dtype="f32", deterministic=True)
     return classify(engine, [(tokens, len(tokens)) for tokens in texts])[:, 0]
@@ -102,7 +102,7 @@ def answers(name: str, path: Path) -> np.ndarray:
 
 
 def expected_of(name: str, model: Any) -> np.ndarray:
-    """Those of transformers."""
+    """Scores of transformers."""
     if MODELS[name].scores:
         return saved_models.scores_of(model, TEXTS)
     return saved_models.logits_of(model, TOKENS)

@@ -189,7 +189,7 @@ def test_activations_that_are_not_finite(bad: float) -> None:
 
 
 def test_random_heads_leave_few_rows_open() -> None:
-    """What makes it fast: a few of 20,000 Gaussian rows, with outliers in x or without."""
+    """Of 20,000 Gaussian rows few stay open, with outliers in x or without, so it is fast."""
     rng = np.random.default_rng(0)
     head = pack(rng.standard_normal((20000, 512)))
     x = rng.standard_normal((4, 512)).astype(F32)

@@ -143,7 +143,7 @@ def test_the_default(checkpoint: Callable[[str], Path], monkeypatch: pytest.Monk
 
 
 def test_integer_heads_are_refused(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
-    """What is packed as int8 has no float rows left to be exact about."""
+    """A head that is packed as int8 has no float rows, so it cannot be exact."""
     loading.save(loading.load(checkpoint("llama-bf16"), head="int8"), tmp_path / "packed")
     failure(lambda: loading.load(tmp_path / "packed", head="exact"), RequestError, "head", "i8")
     assert loading.load(tmp_path / "packed").head == "int8"

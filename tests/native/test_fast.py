@@ -35,7 +35,7 @@ LEAST = 2.0**-126  # a normal float
 
 
 def rounding_bound(name: str, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """What each y [N, M] may differ from the exact sum."""
+    """The tolerance of each y [N, M] against the exact sum."""
     K = x.shape[1]
     rounded = 2.0**-8 if name == "bf16" else 4.1 * 2.0**-24
     steps = -(-K // 32) * PRODUCTS[name]

@@ -44,7 +44,7 @@ def program(packed: PackedWeight, activations: str, bias: np.ndarray | None) -> 
 
 
 def run(p: _native.Program, tokens: np.ndarray, isa: str, threads: int) -> np.ndarray:
-    """What the tokens' rows of `TABLE` become."""
+    """The result for the tokens' rows of `TABLE`."""
     n = len(tokens)
     pages = np.arange(-(-n // 64), dtype=np.int32)
     cache = _native.KvCache([(1, 16)], len(pages), "f32")

@@ -305,7 +305,7 @@ def test_a_packed_weight_of_ones_own_making_is_checked() -> None:
 
 @pytest.mark.parametrize("name", ["i2", "q4_0", "q4_k"])
 def test_its_size_and_scales_are_checked(name: str) -> None:
-    """What `scales` and `nbytes` need, and codes that the native core would convert."""
+    """`scales` and `nbytes` check their fields, and codes must not need a conversion."""
     packed = ops.quantize(np.ones((64, 256)), name)
     for change in ({"codes": packed.codes.astype(np.float32)}, {"scale": "x"}, {"M": "64"}):
         refused(lambda change=change: ops.unpack(replace(packed, **change)), "packed", name)

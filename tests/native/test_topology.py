@@ -1,4 +1,4 @@
-"""What a processor is made of, read from made-up file trees."""
+"""The parts of a processor, read from made-up file trees."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_nothing_there(tree: Tree) -> None:
 
 @pytest.mark.parametrize("rubbish", [b"", b"\n", b"\xff\xfe\0\0", b"-1\n", b"9" * 5000, b"7-0,x"])
 def test_damaged_files(tree: Tree, rubbish: bytes) -> None:
-    """Whatever they hold, the CPUs are there once each."""
+    """With any contents, each CPU occurs once."""
     for cpu in range(4):
         tree.cpu(cpu)
         for name in ("cpu_capacity", "acpi_cppc/highest_perf", "topology/thread_siblings_list"):

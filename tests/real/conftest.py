@@ -28,7 +28,7 @@ def gemma3() -> Path:
 
 @pytest.fixture(scope="session")
 def llama_cpp() -> Path:
-    """What llama.cpp publishes: vocabularies, templates, its converter."""
+    """Files that llama.cpp publishes: vocabularies, templates, its converter."""
     return assets.llama_cpp()
 
 

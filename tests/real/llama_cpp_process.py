@@ -37,7 +37,7 @@ for prompt in asked["prompts"]:
 
 
 def tokens(path: Path, strings: list[str]) -> list[list[int]]:
-    """What its tokenizer makes of texts, with BOS where the file has one."""
+    """Its tokenizer's ids of texts, with BOS where the file has one."""
     return _asked(path, _TOKENIZE, strings)
 
 

@@ -1,4 +1,4 @@
-"""What transformers makes of the real models in float32, computed once and kept with the assets.
+"""Results of transformers for the real models in float32, computed once and kept with the assets.
 
 Opening a GGUF file takes transformers up to a minute, so its answers are kept, under a name that
 has the versions of transformers and torch, and the digest of all that was asked.

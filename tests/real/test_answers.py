@@ -142,7 +142,7 @@ def test_batches_are_answered_as_alone(llm: Callable[..., LLM]) -> None:
 
 
 def test_prefixes_from_disk(smollm2: Path, tmp_path: Path) -> None:
-    """What an earlier start computed is found by the next one, and gives the same bits."""
+    """A start finds the pages of an earlier one, and they give the same bits."""
     prompt, options = texts.PROSE, {"max_tokens": 8, "temperature": 0, "logprobs": 1}
     answers = []
     for cached in (None, tmp_path, tmp_path):

@@ -159,7 +159,7 @@ def test_a_call_or_an_answer_of_the_schema(llm: LLM, name: str) -> None:
 
 
 def test_named_templates_of_a_folder(tmp_path: Path) -> None:
-    """Those of tool_use are asked, where there are such."""
+    """Templates of tool_use are asked, where there are any."""
     file = assets.llama_cpp() / "models" / "templates" / "Qwen-Qwen2.5-7B-Instruct.jinja"
     plain = "{% for m in messages %}{{ m.content }}{% endfor %}"
     named = {"default": plain, "tool_use": file.read_text()}

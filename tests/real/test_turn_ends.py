@@ -1,4 +1,4 @@
-"""What ends a turn, by the chat templates that llama.cpp publishes and by families' marks."""
+"""The end of a turn, by the chat templates that llama.cpp publishes and by families' marks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What real models are asked: texts, strings and conversations, written for these tests."""
+"""Inputs for real models: texts, strings and conversations, written for these tests."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_reasoning_that_the_template_opened() -> None:
 
 
 def test_one_call_alone() -> None:
-    """What comes behind it is left out, also where it is no call."""
+    """Text after it is left out, even if it is no call."""
     for rest in (HERMES, "text", HERMES[:-20]):
         message = OutputParser(hermes.FORMAT, parallel=False).message(HERMES + rest)
         assert message["content"] is None
@@ -122,7 +122,7 @@ def test_one_call_alone() -> None:
 
 
 def test_formats_parse_what_they_allow() -> None:
-    """What the engine lets an answer write is a call again."""
+    """A call that the engine lets an answer write is parsed as this call."""
     for call_format in (hermes.FORMAT, llama3.FORMAT, mistral.FORMAT, qwen3_coder.FORMAT):
         call, body = call_format.tool_call('a"b', {}, True), '{"x": 1}'
         assert call.begin.startswith(call_format.trigger)
@@ -133,7 +133,7 @@ def test_formats_parse_what_they_allow() -> None:
 
 
 def test_a_text_that_looks_like_a_number() -> None:
-    """What an argument of XML is, its schema says."""
+    """The schema decides the type of an argument in XML."""
     schemas = {"f": {"type": "object", "properties": {"b": {"type": "string"}}}}
     (found,) = OutputParser(qwen3_coder.FORMAT, schemas=schemas).message(XML)["tool_calls"]
     assert json.loads(found["function"]["arguments"]) == {"a": "x\ny", "b": "2"}

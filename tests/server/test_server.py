@@ -269,7 +269,7 @@ def test_tokenizing(server: ServerProcess, llm: LLM) -> None:
 def test_refusals(
     server: ServerProcess, path: str, body: dict[str, Any], status: int, param: str | None
 ) -> None:
-    """What changes the answer and is not possible is an error that names it."""
+    """An unsupported field that would change the answer is an error that names it."""
     answer = server.post(f"/v1/{path}", **body)
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (status, param), error
@@ -278,7 +278,7 @@ def test_refusals(
 
 
 def test_harmless_fields(server: ServerProcess) -> None:
-    """What changes no answer is taken, whatever it is."""
+    """A field that changes no answer is accepted with any value."""
     body = {"user": "me", "metadata": {"a": 1}, "store": True, "service_tier": "auto"}
     answer = server.post("/v1/completions", prompt="a", max_tokens=1, **body)
     assert answer.status_code == 200

@@ -1,4 +1,4 @@
-"""What agents send beyond a chat: tools that are run elsewhere, system messages in the middle; and
+"""Agents send more than a chat: tools that are run elsewhere, system messages in the middle; and
 what they go by: kinds of errors, stop sequences, headers, the log."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a server does not let clients do to it, or to each other."""
+"""Clients cannot harm a server, or each other."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def settled(server: ServerProcess) -> None:
 
 
 def ended(sock: socket.socket) -> bytes:
-    """What comes until the server closes the connection."""
+    """The bytes that arrive until the server closes the connection."""
     sock.settimeout(WAIT_S)
     data = b""
     try:
@@ -243,7 +243,7 @@ def test_sigterm(tmp_path: Path, signals: int) -> None:
 
 
 def test_drain_has_an_end(tmp_path: Path) -> None:
-    """What is left after the time there is gets an error as its last event."""
+    """A stream that is not complete in time gets an error as its last event."""
     with serving(tmp_path, "nano", "--shutdown-timeout", "0.1") as server:
         body = {**LONG, "stream": True, "n": 8}
         with httpx.stream("POST", f"{server.url}/v1/completions", json=body) as answer:

@@ -102,7 +102,7 @@ def test_ollama_refuses_in_its_form(server: ServerProcess) -> None:
 
 
 def test_ollama_models(server: ServerProcess, llm: LLM) -> None:
-    """What apps probe before they offer a model."""
+    """Apps probe these paths before they offer a model."""
     assert server.http.head("/").status_code == 200
     assert server.http.get("/api/version").json()["version"]
     (row,) = server.http.get("/api/tags").json()["models"]

@@ -32,7 +32,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 def told(answer: Any) -> Any:
-    """What of an answer a request decides."""
+    """The parts of an answer that a request decides."""
     body = answer.json()
     assert answer.status_code == 200, body
     named = {name: body.get(name) for name in ("choices", "output", "content", "data")}
@@ -71,7 +71,7 @@ def test_fields_of_anthropic() -> None:
 
 
 def test_no_field_has_two_places() -> None:
-    """What an endpoint reads has no row of its own protocol, but for one that all have."""
+    """A field that an endpoint reads may have a row for all protocols, but none for its own."""
     for protocol in PROTOCOLS:
         for name in {*read_by(protocol)} & {*unsupported_fields(protocol)}:
             assert unsupported_fields(protocol)[name].protocols == (), (protocol, name)

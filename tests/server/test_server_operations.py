@@ -1,4 +1,4 @@
-"""What an operator sees: memory at the start and in metrics, logs, ids of requests, spans."""
+"""An operator sees memory at the start and in metrics, logs, ids of requests, spans."""
 
 from __future__ import annotations
 

@@ -279,7 +279,7 @@ def test_tools_in_other_protocols(server: ServerProcess, client: openai.OpenAI) 
 
 
 def test_schemas(server: ServerProcess, client: openai.OpenAI) -> None:
-    """What is accepted is enforced; what cannot be is refused by name."""
+    """An accepted field is enforced; a field that cannot be enforced is refused by name."""
     schema = {
         "type": "object", "properties": {"a": {"type": "integer", "maximum": 99}},
         "required": ["a"], "additionalProperties": False,

@@ -32,7 +32,7 @@ def llm() -> LLM:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_random_tools(llm: LLM, form: str) -> None:
-    """What the grammar of a tool allows is a call of it; tests/long has 500 for each form."""
+    """Every text that a tool's grammar allows is a call of it; tests/long has 500 for each form."""
     source, valid, closing = template(form), 0, closing_tokens(llm)
     assert isinstance(format_of(source), LayoutFormat) or form in ("JSON", "tags")
     for seed in range(8):

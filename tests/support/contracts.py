@@ -92,7 +92,7 @@ def _fewer(tools: Any) -> Any:
 
 
 def forms(body: Any) -> list[str]:
-    """What a request asks for, in the words of `FORMS`."""
+    """The features that a request uses, in the words of `FORMS`."""
     if not isinstance(body, dict) or not {"messages", "prompt", "input"} & {*body}:
         return []
     found = []
@@ -114,7 +114,7 @@ def forms(body: Any) -> list[str]:
 
 
 def _shape(value: Any, name: str = "") -> Any:
-    """What two requests have in common that differ in texts and lengths alone."""
+    """A key that is equal for requests that differ only in texts and lengths."""
     if isinstance(value, dict):
         return {key: _shape(one, key) for key, one in sorted(value.items())}
     if isinstance(value, list):

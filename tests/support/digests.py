@@ -218,7 +218,7 @@ class Case:
 
 
 def cases() -> list[Case]:
-    """What there is, by discovery: formats also with scales in rows and in groups."""
+    """All cases, by discovery: formats also with scales in rows and in groups."""
     found = [Case("built-in", name) for name in BUILT_IN]
     found += [Case("architecture", name) for name in models.architectures()]
     found += [Case("head", name) for name in HEADS]
@@ -274,7 +274,7 @@ def committed() -> dict[str, dict[str, str]]:
 
 
 def made(old: dict[str, dict[str, str]], replace: bool) -> Iterator[tuple[str, dict[str, str]]]:
-    """What digests.json is to hold; SystemExit where the units of this machine disagree."""
+    """The new contents of digests.json; SystemExit if the units of this machine disagree."""
     for case in cases():
         key = str(case)
         if not replace and set(old.get(key, ())) == set(case.kv_dtypes):
@@ -288,7 +288,7 @@ def made(old: dict[str, dict[str, str]], replace: bool) -> Iterator[tuple[str, d
 
 
 def main(arguments: list[str], file: Path = FILE) -> None:
-    """Writes `file` anew and says what is another one now; SystemExit for other arguments."""
+    """Writes `file` again and prints the changed digests; SystemExit for other arguments."""
     if arguments not in (["--add"], ["--replace"]):
         sys.exit("usage: python tests/support/digests.py --add | --replace")
     old = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}

@@ -1,4 +1,4 @@
-"""What the tests of the exact head share: packing a head, screening it, ranking its logits."""
+"""Shared by the tests of the exact head: packing a head, screening it, ranking its logits."""
 
 from __future__ import annotations
 

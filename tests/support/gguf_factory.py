@@ -190,7 +190,7 @@ def build(tiny: Tiny) -> tuple[dict[str, tuple[np.ndarray, str]], dict[str, np.n
 
 
 def metadata(tiny: Tiny) -> dict[str, Any]:
-    """What llama.cpp's converter writes for such a model."""
+    """The metadata that llama.cpp's converter writes for such a model."""
     tok = tokenizer()
     vocab = tok.get_vocab()
     tokens = sorted(vocab, key=vocab.__getitem__)
@@ -238,6 +238,14 @@ def add_metadata(writer: gguf.GGUFWriter, tiny: Tiny) -> None:
             writer.add_array(key, value)
 
 
+def finish(writer: gguf.GGUFWriter) -> None:
+    """Writes header, metadata and tensors, and closes the file."""
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 def write(path: Path, tiny: Tiny, **options: Any) -> dict[str, np.ndarray]:
     """Writes the GGUF file; returns the checkpoint's float32 tensors. options: GGUFWriter's."""
     file, floats = build(tiny)
@@ -246,10 +254,7 @@ def write(path: Path, tiny: Tiny, **options: Any) -> dict[str, np.ndarray]:
     for name, (raw, kind) in file.items():
         plain = kind in ("F32", "F16")
         writer.add_tensor(name, raw, raw_dtype=None if plain else Type[kind])
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return floats
 
 

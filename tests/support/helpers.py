@@ -1,4 +1,4 @@
-"""What several test files need: the formats by discovery, and exact comparisons."""
+"""Shared by several test files: the formats by discovery, and exact comparisons."""
 
 from __future__ import annotations
 

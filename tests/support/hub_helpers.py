@@ -1,4 +1,4 @@
-"""What the tests of the Hub share: the built-in model as a repository, and a cache of its own."""
+"""Shared by the tests of the Hub: the built-in model as a repository, and a cache of its own."""
 
 from __future__ import annotations
 

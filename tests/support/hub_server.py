@@ -31,7 +31,7 @@ def folder_files(folder: Path) -> dict[str, bytes]:
 
 @dataclass
 class Request:
-    """What a client asked for."""
+    """A client's request."""
 
     path: str
     range: str | None

@@ -1,4 +1,4 @@
-"""What compiled objects export."""
+"""The symbols that compiled objects export."""
 
 from __future__ import annotations
 

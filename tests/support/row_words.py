@@ -1,4 +1,4 @@
-"""What an operation makes of the rows of a table, compared with its definition in float64."""
+"""The output of an operation for the rows of a table, compared with its definition in float64."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TABLE = np.random.default_rng(7).standard_normal((N, WIDTH)).astype(np.float32) 
 
 
 def rows(write: Callable[[GraphBuilder, Value], Value], isa: str, threads: int) -> np.ndarray:
-    """What is made of each row of the table."""
+    """The output for each row of the table."""
     g = GraphBuilder(Heads(1, 1, 16))
     x = write(g, g.embed(ops.pack(TABLE, format="f32")))
     identity = ops.pack(np.eye(N, x.width, dtype=np.float32), format="f32")

@@ -25,7 +25,7 @@ F32 = np.ndarray[Any, np.dtype[np.float32]]
 
 @dataclass(frozen=True, eq=False)
 class Image:
-    """What an image's processor makes of one."""
+    """The output of an image's processor."""
 
     pixels: F32
     grid: tuple[int, int, int] | None
@@ -80,13 +80,13 @@ class Seeing:
         return [*tokens, *rng.integers(0, 256, 6).tolist()]
 
     def rows(self, model: Any, images: list[Image]) -> Any:
-        """Those that the model makes of images, float32 [all tokens, width]."""
+        """The features of images, float32 [all tokens, width]."""
         found = model.get_image_features(**self.inputs(images))
         columns = [found.pooler_output, *(getattr(found, "deepstack_features", None) or [])]
         return np.concatenate([torch.cat(list(each)).numpy() for each in columns], axis=1)
 
     def arguments(self, prompt: list[int], images: list[Image]) -> dict[str, Any]:
-        """What the model is called with."""
+        """The arguments of the model."""
         ids = torch.tensor([prompt])
         made = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **self.inputs(images)}
         if self.types:

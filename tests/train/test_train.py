@@ -108,7 +108,7 @@ def test_rotations_have_the_bits_of_the_engine() -> None:
     ("bits", "n", "h"), [(1.58, 1.5, 0.0), (2, 2.0, 0.5), (3, 0, 0), (1, 0, 0)]
 )
 def test_gradients_of_pareto(bits: float, n: float, h: float) -> None:
-    """Those of the papers' cases, written out: below the range, above it, within."""
+    """The gradients of the papers' cases, written out: below the range, above it, within."""
     torch.manual_seed(1)
     layer = train.ParetoLinear(torch.randn(6, 64), bits=bits)
     with torch.no_grad():
@@ -146,7 +146,7 @@ def test_gradients_of_products() -> None:
 
 
 def test_latents_of_powers_of_two() -> None:
-    """What the layers compute is what equations 1 to 4 say of their parameters, any of them."""
+    """The layers compute equations 1 to 4, for any of their parameters."""
     torch.manual_seed(2)
     for make, T in ((train.DenseShiftLinear, 3), (train.S3Linear, 2)):
         layer = make(torch.randn(16, 32))

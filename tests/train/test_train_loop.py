@@ -84,7 +84,7 @@ def test_rows_in_parts_have_the_gradients_of_the_whole() -> None:
 
 
 def test_epochs_have_each_row_once() -> None:
-    """Whatever the batch, and across the edges of epochs."""
+    """For any batch, and across the edges of epochs."""
     from sterna.train.loop import _rows_of_step
 
     for batch in (1, 4, 7, 23):

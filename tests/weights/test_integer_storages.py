@@ -193,7 +193,7 @@ def test_schemes_that_are_not_read(floats: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("make", [train.DenseShiftLinear.of, train.S3Linear.of])
 def test_latents_of_shifts(make: Any, tmp_path: Path) -> None:
-    """What save_pretrained writes of a model in training has the bits of its export."""
+    """A folder that save_pretrained writes during training has the bits of its export."""
     torch.manual_seed(1)
     model = LlamaForCausalLM(SMALL)
     train.prepare(model, make)

@@ -159,7 +159,7 @@ def test_large_exponents(tmp_path: Path) -> None:
     ],
 )
 def test_writing(encoding: str, scale: str, zero_free: bool, method: str, tmp_path: Path) -> None:
-    """What the example writes, Sterna reads: the same weights as the quantiser's, to the bit."""
+    """Sterna reads the example's file: the same weights as the quantiser's, to the bit."""
     src = write(tmp_path / "src", RECIPES["llama-256"])
     arguments = ["--encoding", encoding, "--scale", scale, "--method", method]
     arguments += [] if zero_free else ["--zero"]

@@ -64,7 +64,7 @@ def agreeing(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def hidden_states(e: Engine, tokens: list[int]) -> np.ndarray:
-    """What the head reads of each token."""
+    """The head's input for each token."""
     (output,) = e.run([StepInput(Sequence(), tokens, return_hidden_states=True)])
     assert output.hidden_states is not None
     return output.hidden_states

@@ -1,4 +1,4 @@
-"""What changes logits before a draw: masks, biases and penalties against numpy, and the exact head
+"""Changes of logits before a draw: masks, biases and penalties against numpy, and the exact head
 under them against the float head; what a request may ask of them.
 """
 

@@ -31,7 +31,7 @@ def llm(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> LL
 
 
 def drawn(engine: Engine, masks: TokenMasks, params: SamplingParams) -> list[Any]:
-    """What two rows draw with these masks."""
+    """The tokens that two rows draw with these masks."""
     sequence = Sequence()
     draw = Draw(params.native, np.array(PROMPT, np.int32), 5, masks.words, masks)
     try:

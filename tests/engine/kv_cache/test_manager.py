@@ -1,4 +1,4 @@
-"""What keys and values are kept as: how exact, how large, and that pages have no memory."""
+"""How keys and values are stored: their precision, their size, and pages without memory."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_pages_of_layers_with_windows() -> None:
     sys.platform != "linux", reason="what a process takes is read from /proc, which is Linux's"
 )
 def test_released_memory_is_the_systems() -> None:
-    """What a page's part takes is gone from the process at once."""
+    """The memory of a page's part leaves the process at once."""
 
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")

@@ -25,7 +25,7 @@ COUNT = 9
 
 
 def there(pages: np.ndarray) -> np.ndarray:
-    """Those that were not given back, or not wholly."""
+    """The pages that were not freed, or only in part."""
     return without_flag(pages[pages != GONE])
 
 
@@ -151,7 +151,7 @@ class Sequences(RuleBasedStateMachine):
     @precondition(lambda self: self.alive)
     @rule(data=st.data())
     def cut_in_half(self, data: st.DataObject) -> None:
-        """What an interrupt leaves: the length is shorter, the pages are still there."""
+        """An interrupt leaves a shorter length, and the pages are still there."""
         sequence, values = self._draw(data)
         sequence.length = data.draw(st.integers(0, sequence.length))
         del values[sequence.length :]

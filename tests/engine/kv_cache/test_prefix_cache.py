@@ -44,7 +44,7 @@ class Memory:
         sequence.length = len(tokens)
 
     def check(self, sequence: Sequence, tokens: list[int]) -> None:
-        """What the sequence reads is what was computed for these tokens."""
+        """The sequence reads the values that were computed for these tokens."""
         for i in range(sequence.length):
             cell = self.cells[int(sequence.pages[i // PAGE])][i % PAGE]
             assert cell == tuple(tokens[: i + 1])

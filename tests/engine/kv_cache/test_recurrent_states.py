@@ -1,4 +1,4 @@
-"""What a sequence keeps of recurrent layers: snapshots, forks, interrupts, budgets, turns."""
+"""States of recurrent layers: snapshots, forks, interrupts, budgets, turns."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_states_of_drafts_give_way(small: Engine) -> None:
 
 
 def test_a_failed_step_leaves_no_state(hybrid: loading.Model, small: Engine) -> None:
-    """What is not finite is an error, and no state of it is ever taken for a good one."""
+    """A state that is not finite is an error, and is never used as a good one."""
     s = Sequence()
     small.prefill(s, PROMPT[:10])
     program = small._program
@@ -316,7 +316,7 @@ def test_an_interrupted_conversation_goes_on_as_if_nothing_had_been(
 
 
 def assert_sound_with_states(e: Engine, alive: Sequence) -> None:
-    """What is free is what the sequence does not have, and can be had."""
+    """The free pages are those that the sequence does not have, and all can be taken."""
     mine = {id(s) for s in (alive.state, *alive.snapshots) if s and s is not alive.draft_state}
     pages, states = e.kv_cache.pool.state_pages, len(mine)
     free = e.kv_cache.pool.count - len(alive.pages) - states * pages

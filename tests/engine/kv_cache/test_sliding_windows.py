@@ -65,7 +65,7 @@ class WindowedSequences(Sequences):
     @precondition(lambda self: self.alive)
     @rule(data=st.data())
     def cut_in_half(self, data: st.DataObject) -> None:
-        """What an interrupt leaves: the length is shorter, the pages are still there, or gone."""
+        """An interrupt leaves a shorter length, and the pages are still there, or gone."""
         sequence, values = self._draw(data)
         wanted = data.draw(st.integers(0, sequence.length))
         sequence.length = self.pool.reachable(sequence, wanted)
@@ -115,7 +115,7 @@ class SplitSequences(WindowedSequences):
 
     @invariant()
     def memory_is_within_its_bounds(self) -> None:
-        """What may take memory is no more than all pages together."""
+        """The pages that may take memory are never more than fit the budget."""
         if hasattr(self, "alive"):
             assert self.pool._resident.nbytes <= self.count * 5
 

@@ -27,7 +27,7 @@ ROWS = 5  # of a slice
 
 @pytest.fixture(scope="module", params=["gemma3", "qwen3-vl", "idefics3"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What a model is, and its folder."""
+    """A model's settings, and its folder."""
     folder = tmp_path_factory.mktemp(request.param)
     seeing_models.write(folder, SEEING[request.param])
     return SEEING[request.param], folder

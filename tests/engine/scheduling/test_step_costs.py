@@ -1,4 +1,4 @@
-"""What steps take, learnt from steps."""
+"""The time of steps, learnt from earlier steps."""
 
 from __future__ import annotations
 

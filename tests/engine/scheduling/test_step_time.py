@@ -121,7 +121,7 @@ def test_what_does_not_join_makes_no_step_longer(llm: LLM) -> None:
 
 
 def test_steps_are_as_long_as_nobody_reads_along(llm: LLM) -> None:
-    """Those of a list of prompts, each of which is wanted at its end."""
+    """The requests are a list of prompts; each answer is read at its end."""
     bench = Bench(llm, step_ms=60.0, prompt_step_ms=float("inf")).learnt()
     requests = [bench.add(32, 40) for _ in range(32)]
     for request in requests:

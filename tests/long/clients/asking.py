@@ -1,4 +1,4 @@
-"""What all clients are asked, how programs are run, and which versions are installed."""
+"""Shared by all clients: prompts, a runner of programs, and the installed versions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def client(name: str, *packages: str) -> pytest.MarkDecorator:
 
 
 def ran(server: Recorder, home: Path, *command: str, **variables: str) -> str:
-    """What a program prints, with a home of its own."""
+    """The output of a program that has a home of its own."""
     program = shutil.which(command[0])
     if program is None:
         pytest.skip(f"{command[0]} is not installed")

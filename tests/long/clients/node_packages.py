@@ -65,7 +65,7 @@ console.log(JSON.stringify({ texts, cities, settled }))
 
 
 def printed(server: Recorder, folder: Path, package: str, script: str) -> Any:
-    """What a script prints as JSON."""
+    """The JSON that a script prints."""
     modules = node_folder(package)
     if modules is None:
         pytest.skip(f"set NODE_MODULES to a folder with {package}")

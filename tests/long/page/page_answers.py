@@ -50,7 +50,7 @@ def test_alternatives_of_a_token(page: Any, server: ServerProcess) -> None:
 
 
 def test_stop_edit_again(page: Any, server: ServerProcess) -> None:
-    """What is stopped ends in the engine, too; a message that is edited begins anew."""
+    """A stopped answer ends in the engine, too; an edited message starts a new answer."""
     settings(page, max_tokens="900")
     say(page, "x = 1")
     page.locator("article.assistant .t").first.wait_for(state="attached")
@@ -112,7 +112,7 @@ def test_an_answer_goes_on(page: Any, server: ServerProcess) -> None:
 
 
 def test_enter_queues(page: Any) -> None:
-    """What is sent while an answer runs is asked behind it; stopped, it waits to be sent."""
+    """A message sent during an answer is asked after it; if the answer is stopped, it waits."""
     settings(page, max_tokens="100", temperature="1")
     # In one go, since the built-in model's answers are soon over.
     sends = "texts => { for (const text of texts) { $('say').value = text; send(); }"

@@ -139,7 +139,7 @@ def test_conversations_of_an_earlier_page(page: Any) -> None:
 
 
 def test_two_tabs(context: Any, server: ServerProcess) -> None:
-    """What one writes, the other lists; neither loses the other's."""
+    """Each page lists what the other writes; neither loses the other's conversations."""
     pages = [context.new_page() for _ in range(2)]
     for page in pages:
         page.goto(server.url)

@@ -1,4 +1,4 @@
-"""What a person does on the page, and a server in place of ours that says what a test wants."""
+"""The actions of a person on the page, and a server that answers as a test wants."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def answer(page: Any, nth: int = 0) -> Any:
 
 
 def content(page: Any, nth: int = 0) -> str:
-    """What an answer says, before Markdown is read."""
+    """The text of an answer, before Markdown is read."""
     answers = "pathOf(chat).filter(one => one.role === 'assistant')"
     return str(page.evaluate(f"nth => {answers}[nth].content", nth))
 

@@ -1,4 +1,4 @@
-"""What the page says where an answer fails, and where a server is away or wants a key."""
+"""The page's messages if an answer fails, or a server is away or wants a key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page makes of the text of an answer: Markdown, and nothing that text must not become."""
+"""The page renders an answer's text as Markdown, and never as anything unsafe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Gemma 4's layers have that those of others have not, by names inside a block."""
+"""The tensors that only Gemma 4's layers have, by names inside a block."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ FILE = "model.safetensors"
 
 
 def mtp_tensors(recipe: Recipe, seed: int = 9) -> dict[str, torch.Tensor]:
-    """Those of one MTP layer, by their published names."""
+    """The tensors of one MTP layer, by their published names."""
     rng = torch.Generator().manual_seed(seed)
     full = next(i for i in range(recipe.layers) if not recipe.is_recurrent(i))
     shapes = {f"layers.0.{name}": shape for name, shape in linear_shapes(recipe, full).items()}

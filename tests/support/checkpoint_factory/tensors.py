@@ -58,7 +58,7 @@ def linear_shapes(recipe: Recipe, layer: int = 0) -> dict[str, tuple[int, int]]:
 
 
 def _expert_shapes(recipe: Recipe) -> dict[str, tuple[int, int]]:
-    """Those of an FFN of experts: its router, three of each expert, and those of a shared one."""
+    """Shapes of an FFN of experts: its router, three for each expert, and those of a shared one."""
     hidden, wide = recipe.hidden, recipe.expert_width
     block = "block_sparse_moe" if recipe.architecture == "MixtralForCausalLM" else "mlp"
     gate, up, down = ("w1", "w3", "w2") if block != "mlp" else ("gate_proj", "up_proj", "down_proj")
@@ -108,7 +108,7 @@ def gpt_oss_experts(
 
 
 def active_shapes(recipe: Recipe, layer: int = 0) -> dict[str, tuple[int, int]]:
-    """Those of `linear_shapes` that a token is multiplied with: of as many experts as it has."""
+    """The part of `linear_shapes` that a token is multiplied with: as many experts as it has."""
     chosen = recipe.config.get("num_experts_per_tok", 0)
     return {
         name: shape

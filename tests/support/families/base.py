@@ -1,4 +1,4 @@
-"""What a family is, and the reference model made of it."""
+"""A family, and its reference model."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def is_sub_norm(family: Family, name: str) -> bool:
 def before_layer(
     norm: Tensor | None, eps: float, rounds: bool, group: int
 ) -> Callable[..., tuple[Tensor]]:
-    """What happens to a layer's input: RMSNorm, and rounding of tokens, or groups, to int8."""
+    """A hook for a layer's input: RMSNorm, and rounding of tokens, or groups, to int8."""
 
     def hook(_: object, args: tuple[Any, ...]) -> tuple[Tensor]:
         (x,) = args

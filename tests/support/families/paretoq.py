@@ -50,7 +50,7 @@ def latent(bits: int) -> Callable[..., tuple[dict[str, Tensor], Tensor]]:
 
 
 def dequantised(bits: int, rounds: bool = True) -> Callable[..., tuple[dict[str, Tensor], Tensor]]:
-    """What the forward pass multiplies by, rounded to bf16."""
+    """Stores the matrix that the forward pass multiplies by, rounded to bf16."""
 
     def store(w: Tensor, _: str, rng: torch.Generator) -> tuple[dict[str, Tensor], Tensor]:
         alpha = start(w, bits) * (0.7 + 0.3 * torch.rand(len(w), 1, generator=rng))

@@ -26,7 +26,7 @@ def ternarise(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def trits_and_scale(w: Tensor, _: str, __: torch.Generator) -> tuple[dict[str, Tensor], Tensor]:
-    """What an AutoBitLinear of the offline mode holds before it is packed."""
+    """The weights of an AutoBitLinear of the offline mode before they are packed."""
     trits, scale = ternarise(w)
     stored = scale.reshape(1).bfloat16()
     return {"weight": trits.bfloat16(), "weight_scale": stored}, trits * stored.float()

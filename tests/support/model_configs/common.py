@@ -1,4 +1,4 @@
-"""What rows of all kinds have in common."""
+"""Shared by rows of all kinds."""
 
 from __future__ import annotations
 

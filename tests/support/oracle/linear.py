@@ -29,7 +29,7 @@ def reference_linear(x: F32, packed: PackedWeight, low: bool = False) -> F32:
 
 
 def row_scales(packed: PackedWeight) -> F32:
-    """What a unit of a kernel's sums is worth, float32 [M]."""
+    """The value of a unit of a kernel's sums, float32 [M]."""
     return np.broadcast_to(packed.scale * np.float32(packed.format.unit), (packed.M,))
 
 
