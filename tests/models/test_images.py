@@ -21,6 +21,13 @@ from sterna.engine.image_encoder import ImageEncoder
 from sterna.errors import RequestError
 
 NAMES = list(SEEING)
+#: One of each kind of caches: windows, rotations by three coordinates, recurrent states, others.
+CACHES = ["gemma3", "gemma4", "gemma4-together", "llava", "qwen3-vl", "qwen3_5"]
+#: One of each encoder, and of each projector.
+TOWERS = [
+    "gemma3", "gemma4", "gemma4-together", "llava", "llava-next", "mistral3-bias", "qwen3-vl",
+    "smolvlm",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -64,6 +71,7 @@ def test_rows_of_images(saved: Any) -> None:
     assert np.linalg.norm(got - expected) / np.linalg.norm(expected) < 1e-4
 
 
+@pytest.mark.parametrize("saved", TOWERS, indirect=True)
 def test_rows_of_integers(saved: Any) -> None:
     """They differ little from floats, and have the same bits on every unit."""
     _, seeing, folder = saved
@@ -119,6 +127,7 @@ def test_no_split_changes_a_bit(saved: Any) -> None:
     assert np.array_equal(logits(other, seeing, prompt, images, 33), expected)
 
 
+@pytest.mark.parametrize("saved", CACHES, indirect=True)
 def test_a_known_image_is_not_encoded_again(
     saved: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +177,7 @@ def test_the_identity_covers_the_tower(saved: Any, tmp_path: Path) -> None:
             assert opened(other).identity != identity, name
 
 
+@pytest.mark.parametrize("saved", ["gemma3"], indirect=True)
 def test_positions_that_do_not_fit(saved: Any) -> None:
     _, seeing, folder = saved
     images = seeing.images(1)

@@ -29,7 +29,7 @@ BODIES: dict[str, Any] = {
 }
 HEAD = """# Fields of requests
 
-What each endpoint does with each field of a request:
+The tables say how each endpoint treats each field of a request:
 
 - **used**: the endpoint reads it;
 - passes: ignored with any value, because it cannot change an answer;
