@@ -50,16 +50,6 @@ inline void tile_end() { asm volatile("tilerelease"); }
 // (Intel SDM vol. 2, TDPBF16PS). Denormals count as 0.
 #define tile_dot_bf16(acc, x, w) asm volatile("tdpbf16ps %tmm" #w ", %tmm" #x ", %tmm" #acc)
 
-// A prefetch() that GCC 12 does not drop, as it would from a member function that only adds up.
-inline void prefetch_surely(const void* p, bool into_l2) {
-    const auto* line = static_cast<const char*>(p);
-    if (into_l2) {
-        asm volatile("prefetcht1 %0" ::"m"(*line));
-    } else {
-        asm volatile("prefetcht0 %0" ::"m"(*line));
-    }
-}
-
 // Makes denormals count as 0 for vectors too, until the state that it returns is restored. That holds in functions
 // that are called and not inlined: a compiler does not know that arithmetic depends on it. It is not a class, whose
 // destructor would need the runtime of exceptions.

@@ -177,15 +177,9 @@ inline void row_blocks_step(const sterna::LinearArgs& a, const uint8_t* step, in
     }
 }
 
-// Asks for a line of memory, into L2 or into L1.
-template <bool kIntoL2>
-inline void ask_for(const uint8_t* line) {
-    if constexpr (kIntoL2) {
-        prefetch_l2(line);
-    } else {
-        prefetch(line);
-    }
-}
+// Few tokens compute for longer with a line than it takes to load the next. So lines come from memory into L2 in good
+// time, and leave L1 and its few buffers for misses alone.
+constexpr int64_t kTokensAhead = 16384;  // bytes
 
 // Adds tokens [n0, n0 + N) x parts [part0, part0 + P) over k in [k0, k1), whose codes start at `step`.
 // Consecutive dot products go to C runs, which hides their latency; floats must stay in order, so
@@ -202,13 +196,13 @@ inline void tile_turn(const sterna::LinearArgs& a, const uint8_t* step, int64_t 
     for (int p = 0; p < P; ++p) STERNA_UNROLL(8)
     for (int g = 0; g < G; ++g)
         run[c][n][p][g] = kRunIsSum<F> && c == 0 ? sums[sum_at<F, P>(n, p, g)] : F::zero();
-    const int64_t ahead = a.reading.prefetch_bytes;
-    const bool into_l2 = N == 1 && kReadLoop<F> == sterna::ReadLoop::kManyBits && a.reading.into_l2;
+    const int64_t ahead = N == 1 ? a.reading.prefetch_bytes : kTokensAhead;
+    const bool into_l2 =
+        N > 1 || (kReadLoop<F> == sterna::ReadLoop::kManyBits && a.reading.into_l2);
     for (int64_t k = k0; k < k1; k += F::kStepK * U) {
         STERNA_UNROLL(8)
         for (int u = 0; u < U; ++u, step += F::kStepBytes) {
-            // The other parts read the same lines. These loops stand here: GCC 12 drops them from a function of
-            // their own, as it has no effect that a program sees.
+            // The other parts read the same lines.
             if (part0 == 0 && into_l2) {
                 STERNA_UNROLL(8)
                 for (int line = 0; line < F::kStepBytes; line += kLine)

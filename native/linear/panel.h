@@ -14,11 +14,30 @@
 
 namespace {
 
+// The codes of the tile after a panel's. Blocks of tokens ask for them into L2, a few lines every kAskK k: lines asked for
+// all at once would take a core's buffers for misses, and it would wait.
+constexpr int64_t kAskK = 256, kMostAsked = int64_t{256} << 10;  // bytes
+struct NextTile {
+    const uint8_t *at, *end;
+    int64_t share;  // bytes
+
+    // turns: how often ask() is called, about.
+    NextTile(const uint8_t* codes, int64_t bytes, int64_t turns)
+        : at(codes),
+          end(codes + (bytes < kMostAsked ? bytes : kMostAsked)),
+          share((end - at + turns - 1) / turns) {}
+    void ask() {
+        const uint8_t* const stop = end - at < share ? end : at + share;
+        for (; at < stop; at += kLine) prefetch_l2(at);
+    }
+};
+
 // A decoded tile.
 struct PanelTile {
     uint8_t* bytes;
     int64_t index;  // the tile's, in the matrix
     int row_blocks;
+    NextTile& next;
 
     int64_t row(int row_block, int part) const {
         return (index * row_blocks + row_block) * sterna::kRowBlock + kLanes * part;
@@ -155,8 +174,12 @@ struct RowBlocks {
         STERNA_UNROLL(16)
         for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
         for (int g = 0; g < GN; ++g) acc[n][g] = F::zero();
-        panel_sums<F, GN, N>(a.xq + n0 * a.ldx, a.ldx, tile.bytes + panel_at(a.K, g0, part, 0),
-                             panel_at(a.K, 1, 0, 0), a.K, acc);
+        const uint8_t* const bytes = tile.bytes + panel_at(a.K, g0, part, 0);
+        for (int64_t k = 0; k < a.K; k += kAskK) {
+            tile.next.ask();
+            panel_sums<F, GN, N>(a.xq + n0 * a.ldx + k, a.ldx, bytes + k * kLanes,
+                                 panel_at(a.K, 1, 0, 0), a.K - k < kAskK ? a.K - k : kAskK, acc);
+        }
         STERNA_UNROLL(16)
         for (int n = 0; n < N; ++n) {
             if (n < done) continue;
@@ -202,13 +225,22 @@ template <class Blocks, int kRest>
     if constexpr (kRest > 0) sweep_row_blocks<Blocks, kRest>(a, tile, g0);
 }
 
+// About how often a sweep asks for codes.
+inline int64_t turns_of_sweep(int64_t K, int n, int row_blocks) {
+    constexpr int kTokens = kPanelSums / kSweepRowBlocks;
+    const int blocks = (row_blocks + kSweepRowBlocks - 1) / kSweepRowBlocks * kParts;
+    return blocks * ((n + kTokens - 1) / kTokens) * ((K + kAskK - 1) / kAskK);
+}
+
 template <class F, class Blocks>
 void linear_panel(const sterna::LinearArgs& a) {
     Blocks::begin(a);
-    PanelTile tile{Blocks::scratch(a), a.tile_begin, F::kRowBlocks};
-    for (; tile.index < a.tile_end; ++tile.index) {
-        decode_tile<F, 0, F::kRowBlocks, true>(a.codes + tile.index * a.tile_bytes, a.K, 0, a.K,
-                                               tile.bytes);
+    const int64_t turns = turns_of_sweep(a.K, a.n, F::kRowBlocks);
+    for (int64_t index = a.tile_begin; index < a.tile_end; ++index) {
+        const uint8_t* const codes = a.codes + index * a.tile_bytes;
+        NextTile next(codes + a.tile_bytes, index + 1 < a.tile_end ? a.tile_bytes : 0, turns);
+        const PanelTile tile{Blocks::scratch(a), index, F::kRowBlocks, next};
+        decode_tile<F, 0, F::kRowBlocks, true>(codes, a.K, 0, a.K, tile.bytes);
         Blocks::prepare(a, tile);
         if constexpr (kRowPairs<typename Blocks::Sweep::Bytes>)
             pair_rows(tile.bytes, panel_bytes(a.K, F::kRowBlocks), Blocks::Sweep::Bytes::zero());

@@ -189,9 +189,12 @@ struct GroupedPanel {
               a.ldx,
               panel_at(a.K, 1, 0, 0),
               ready_at(a.K, 1, 0)};
-        const int64_t most = Groups::kEnds > 0 ? Groups::kEndK : a.K;
-        for (int64_t k = 0; k < a.K; k += most, at.advance(most)) {
-            add_groups<GN, N>(at, most / kX, y + Groups::kInto * N * GN * kLanes);
+        constexpr int64_t kMost = Groups::kEnds > 0 ? Groups::kEndK : kAskK;
+        static_assert(kMost % kX == 0);
+        for (int64_t k = 0; k < a.K; k += kMost, at.advance(kMost)) {
+            tile.next.ask();
+            const int64_t count = a.K - k < kMost ? a.K - k : kMost;
+            add_groups<GN, N>(at, count / kX, y + Groups::kInto * N * GN * kLanes);
             groups.template end_groups<GN, N>(k, n0, ends, ends_at(a.K, 1, 0), y);
             ends += Groups::kEnds * kLanes;
         }

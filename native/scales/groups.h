@@ -87,7 +87,7 @@ template <class F, class Groups, int N>
             const int64_t end = from + turn < k1 ? from + turn : k1;
             for (int64_t k = from; k < end; k += kGroupK) {
                 STERNA_FENCE();  // else outputs are carried along in the registers that sums need
-                groups.template ask_ahead<N>(k);
+                groups.ask_ahead(k);
                 STERNA_UNROLL(2)
                 for (int part = 0; part < kParts; part += P) {
                     VI flat[P][Groups::kSpans][N][G];

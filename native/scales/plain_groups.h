@@ -197,12 +197,11 @@ struct PlainGroups {
         alignas(64) float scales[GN * kLanes];
     };
 
-    static constexpr int kScalesAhead = 1024;  // bytes: of 8 groups of 64 rows
-    // Asks for the scales to come: for one token into L2, since loads that miss L1 have few places (linear.h).
-    template <int N>
+    static constexpr int kScalesAhead = 2048;  // bytes: of 16 groups of 64 rows
+    // Asks for the scales to come, into L2, since loads that miss L1 have few places (linear.h).
     void ask_ahead(int64_t k) const {
-        ask_for<N == 1>(scales.at(k) + kScalesAhead);
-        ask_for<N == 1>(scales.at(k) + kScalesAhead + kLine);
+        prefetch_l2(scales.at(k) + kScalesAhead);
+        prefetch_l2(scales.at(k) + kScalesAhead + kLine);
     }
 
     // The part for a panel (grouped_panel.h): a group's scale and, with kMinima, its minimum are prepared.

@@ -316,11 +316,10 @@ struct SuperGroups {
         }
     }
     // Asks for an eighth of the next super-block's scales, so that all have come when this one ends.
-    template <int N>
     void ask_ahead(int64_t k) const {
         const int64_t part = scales.bytes * kGroupK / kSuperK;
         const uint8_t* from = scales.head(k) + scales.bytes + k % kSuperK / kGroupK * part;
-        for (int64_t i = 0; i < part; i += kLine) ask_for<N == 1>(from + i);
+        for (int64_t i = 0; i < part; i += kLine) prefetch_l2(from + i);
     }
 
     template <int GN>
