@@ -1,8 +1,8 @@
 """Hostile chat templates: a typed error in bounded time and memory, and no code has run.
 
 They run in one process, `template_worker.py`, that measures itself. STERNA_TEMPLATE_SECONDS is the
-sandbox's limit there: the product's 2 s take two minutes for the whole table. STERNA_TEMPLATES is
-the number of random templates.
+sandbox's limit there: with the product's limit, 2 s, the whole table takes two minutes.
+STERNA_TEMPLATES is the number of random templates.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from random_templates import template
 from sterna.chat import budget
 
 RANDOM = int(os.environ.get("STERNA_TEMPLATES", "30"))  # random ones in addition to the table
-SECONDS = float(os.environ.get("STERNA_TEMPLATE_SECONDS", "0.4"))
+SECONDS = float(os.environ.get("STERNA_TEMPLATE_SECONDS", "0.25"))
 #: Beyond the limit: the longest single step (parsing, a sort), on a slow processor.
 STEP_SECONDS = 2.0
 MAX_MB = 256
