@@ -72,7 +72,7 @@ def command(
 
     Models are identical only if every bit of every logit is.
     """
-    if max_kl is not None and not max_kl >= 0:  # nor NaN
+    if max_kl is not None and not max_kl >= 0:  # also refuses NaN
         raise click.UsageError(f"--max-kl: must be at least 0, but got {max_kl}")
     from sterna.evaluate.compare import compare
     from sterna.evaluate.conventions import Convention

@@ -139,7 +139,7 @@ def _fields(m: Metadata, projector: str, file: GgufModel) -> dict[str, Any]:
 
 
 def _size(file: GgufModel, name: str, axis: int, axes: int) -> int:
-    """Return a size of a tensor, which must have so many axes."""
+    """Return a size of a tensor, which must have this number of axes."""
     info = file.tensors.get(name)
     if info is None or len(info.shape) != axes:
         raise ModelFormatError(

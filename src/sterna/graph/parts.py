@@ -124,7 +124,7 @@ def _columns(lives: _Lives, cuts: Sequence[int]) -> tuple[dict[Value, int], int]
 
 
 def _gap(taken: Sequence[tuple[int, int]], width: int) -> int:
-    """Return where so many columns are free; taken: (begin, width), ascending."""
+    """Return where `width` columns are free; taken: (begin, width), ascending."""
     at = 0
     for begin, size in taken:
         if begin - at >= width:

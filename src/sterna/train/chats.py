@@ -86,7 +86,7 @@ def _ended(example: Example, tokenizer: Tokenizer) -> Example:
 
 
 def rows_of(found: Sequence[Example], length: int) -> Rows:
-    """Put examples into rows, one after the other. Positions begin anew with each example, which
+    """Put examples into rows, one after the other. Positions restart with each example, which
     attends only to itself. An example that does not fit begins a row; one that is longer than a row
     is cut.
     """

@@ -85,7 +85,7 @@ class MtpDrafts:
 
     @contextlib.contextmanager
     def _anew_after_errors(self) -> Iterator[None]:
-        """If pages are missing, or numbers are not finite, pause and start anew after that."""
+        """If pages are missing, or numbers are not finite, pause and then start again."""
         try:
             yield
         except (RequestError, NonFiniteError):

@@ -27,7 +27,7 @@ SHARE = 4
 #: Without a budget, most pages of a pool: counting their holders takes about 1 ns a page, once a
 #: step.
 MOST_PAGES = 1 << 14
-#: Where no layer keeps keys and values, pages hold nothing, and so many count as a state: tokens of
+#: Where no layer keeps keys and values, pages are empty, and this many count as a state: tokens of
 #: full context then count as some states, those of a chat as less than one.
 PAGES_OF_A_STATE = 256
 

@@ -48,7 +48,7 @@ class ScaleLayout(ABC):
 
     @property
     def block(self) -> int:
-        """K is a multiple of it; unless it is 1, each block of so many k is rounded by itself."""
+        """K is a multiple of this number; unless it is 1, blocks of as many k are rounded alone."""
         return 1
 
     @property

@@ -85,7 +85,7 @@ def rotated_by_tower(f: Fields) -> dict[str, Any]:
 def graph_of(
     c: TransformerConfig, width: int, write: Callable[[GraphBuilder, Value], Any]
 ) -> Graph:
-    """Return the graph of what `write` adds behind rows of so many columns."""
+    """Return the graph that `write` adds behind rows of `width` columns."""
     g = GraphBuilder(c.heads, one_layer=True)
     write(g, g.previous_hidden_states(width))
     g.without_adapters("")

@@ -78,7 +78,7 @@ def encoder(
 ) -> Encoder:
     """Write an encoder of square images, with a learned position for each patch.
 
-    n_layers: so many of the first layers, without the last norm.
+    n_layers: how many of the first layers, without the last norm.
     """
     d, patch = c.hidden_size, c.fields.count("patch_size")
     channels, e = c.fields.count("num_channels"), f"{vit.tower}.{vit.embeddings}"
