@@ -7,6 +7,7 @@ import importlib
 import re
 import shutil
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -71,17 +72,20 @@ def ranked(parts: Sequence[str]) -> str:
     return module if module in RANK else parts[0]
 
 
-def imported(path: Path) -> Iterator[str]:
+@cache  # several tests ask for every file's
+def imported(path: Path) -> tuple[str, ...]:
     """Absolute dotted names of everything a file imports, including inside functions."""
     package = ("sterna", *path.relative_to(PACKAGE).parent.parts)
+    found = list[str]()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else ()
             module = ".".join([*base, *([node.module] if node.module else [])])
             # The last part may be a module (`from sterna import formats`) or a name.
-            yield from (f"{module}.{alias.name}" for alias in node.names)
+            found += [f"{module}.{alias.name}" for alias in node.names]
+    return tuple(found)
 
 
 def edges() -> Iterator[tuple[Path, str, str]]:
