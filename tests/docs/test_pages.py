@@ -8,6 +8,7 @@ import re
 import shlex
 import unicodedata
 from collections.abc import Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -52,6 +53,7 @@ def prose(page: Path) -> str:
     return re.sub(r"(`+)[^`].*?\1", "", text, flags=re.DOTALL)
 
 
+@cache
 def anchors(page: Path) -> set[str]:
     """The ids of a page's headings, as mkdocs and GitHub make them."""
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
@@ -104,9 +106,14 @@ def test_paths(page: Path) -> None:
         if not re.search(r"NAME|FAMILY|ARCHITECTURE", path)
         and not any((root / path).exists() for root in roots)
     ]
-    tests = {path.name for path in (*ROOT.glob("*tests/**/*.py"), *ROOT.glob("papers/tests/*.py"))}
-    wrong += [name for name in re.findall(r"`(test_\w+\.py)`", text) if name not in tests]
+    wrong += {*re.findall(r"`(test_\w+\.py)`", text)} - files_of_tests()
     assert not wrong
+
+
+@cache
+def files_of_tests() -> set[str]:
+    """Names of all files of tests."""
+    return {path.name for path in (*ROOT.glob("tests/**/*.py"), *ROOT.glob("papers/tests/*.py"))}
 
 
 def test_pages_that_sources_name() -> None:
