@@ -86,7 +86,7 @@ void linear_superblocks(const sterna::LinearArgs& a) {
 
 template <class F>
 void linear_layer(const sterna::LinearArgs& a) {
-    if constexpr (F::kLookup) {
+    if constexpr (F::kLookup && !F::kLongGroups) {
         linear_lookup<F>(a);
     } else {
         if constexpr (F::kSuperGroup != 0) {
@@ -124,13 +124,19 @@ int64_t tile_bytes(int64_t K) {
 
 template <class F>
 int64_t scratch_bytes(int64_t K, int n) {
-    if constexpr (F::kLookup) {
+    if constexpr (F::kLookup && !F::kLongGroups) {
         return lookup_scratch<F>(K, n);
     } else if constexpr (F::kInteger) {
         const bool groups = F::kGroupScales || F::kLongGroups || F::kSuperGroup != 0;
         const int64_t panel = n > 1 ? panel_bytes(K, F::kRowBlocks) : 0;
         if (!groups) return panel;
-        return token_terms_bytes(K, n) + panel + (n > 1 ? grouped_scratch<F>(K) : 0);
+        const int64_t panels =
+            token_terms_bytes(K, n) + panel + (n > 1 ? grouped_scratch<F>(K) : 0);
+        if constexpr (F::kLookup) {
+            const int64_t lookups = LookupSums<F>::scratch_bytes(K, n);
+            if (lookups > panels) return lookups;
+        }
+        return panels;
     } else {
         return n > 1 ? FloatPanel<F>::bytes() : 0;
     }

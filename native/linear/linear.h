@@ -154,29 +154,6 @@ constexpr int sum_at(int n, int p, int g) {
     return (n * P + p) * F::kRowBlocks + g;
 }
 
-// Whether a layout decodes a step row block by row block: decode_row_block gives all words of one, which share what is
-// made of its bytes. Word i holds four k from place(k, i) on, where the step's codes begin at k.
-template <class F>
-constexpr bool kByRowBlock = requires { F::place(0, 0); };
-
-// Adds a step that is decoded so.
-template <class F, int N, int P, int C, class Run>
-inline void row_blocks_step(const sterna::LinearArgs& a, const uint8_t* step, int64_t k, int n0,
-                            int part0, Run& run) {
-    constexpr int kWords = F::kStepK / F::kDotK;
-    STERNA_UNROLL(8)
-    for (int p = 0; p < P; ++p) STERNA_UNROLL(8)
-    for (int g = 0; g < F::kRowBlocks; ++g) {
-        VI w[kWords];
-        F::decode_row_block(step, part0 + p, g, w);
-        STERNA_UNROLL(8)
-        for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
-        for (int i = 0; i < kWords; ++i)
-            run[i % C][n][p][g] =
-                run_on<F>(run[i % C][n][p][g], w[i], step_x<F>(a, n0 + n, F::place(k, i)));
-    }
-}
-
 // Few tokens compute for longer with a line than it takes to load the next. So lines come from memory into L2 in good
 // time, and leave L1 and its few buffers for misses alone.
 constexpr int64_t kTokensAhead = 16384;  // bytes
@@ -211,10 +188,6 @@ inline void tile_turn(const sterna::LinearArgs& a, const uint8_t* step, int64_t 
                 STERNA_UNROLL(8)
                 for (int line = 0; line < F::kStepBytes; line += kLine)
                     prefetch(step + ahead + line);
-            }
-            if constexpr (kByRowBlock<F>) {
-                row_blocks_step<F, N, P, C>(a, step, k + u * F::kStepK, n0, part0, run);
-                continue;
             }
             STERNA_UNROLL(8)
             for (int j = 0; j < F::kStepK; j += F::kDotK) {
@@ -351,10 +324,11 @@ inline void direct_rows(const sterna::LinearArgs& a, int64_t tile, int64_t tile_
 }
 
 // Calls tiles(first, tile_stride, count) for the tiles of a chunk that are read side by side. Each stream has an even
-// part of the chunk, so that it continues from one tile to the next; the tiles left over make fewer streams.
-template <class Tiles>
+// part of the chunk, so that it continues from one tile to the next; the tiles left over make fewer streams. There are
+// kFewest streams at least.
+template <int kFewest = 1, class Tiles>
 inline void side_by_side(const sterna::LinearArgs& a, Tiles tiles) {
-    const int streams = a.reading.streams;
+    const int streams = a.reading.streams > kFewest ? a.reading.streams : kFewest;
     const int64_t length = (a.tile_end - a.tile_begin) / streams;
     for (int64_t i = 0; i < length; ++i) tiles(a.tile_begin + i, length, streams);
     const int64_t rest = a.tile_begin + length * streams;
@@ -367,7 +341,8 @@ void linear_direct(const sterna::LinearArgs& a) {
     static_assert(F::kDirectTokens <= kFewTokens);
     if (a.n == 0) return;
     Blocks::begin(a);
-    side_by_side(a, [&](int64_t tile, int64_t tile_stride, int count) {
+    // Tiles that are read side by side find the tables of lookups in L1.
+    side_by_side<F::kLookup ? 2 : 1>(a, [&](int64_t tile, int64_t tile_stride, int count) {
         Blocks::direct(a, tile, tile_stride, count);
     });
 }

@@ -29,11 +29,17 @@ constexpr bool digits_fit(int largest) {
     }
     return true;
 }
+// Whether a unit looks a sign up with its code, in a table of 32.
+template <class V>
+constexpr bool kSignedTables = requires(const uint8_t* t, V code) { b_lookup32(t, code); };
+template <class Block, bool kExact>
+constexpr int kTableEntries = Block::Code::kMirrored && kExact && kSignedTables<VI> ? 32 : 16;
 template <class Block, bool kExact_>
 struct Lookup : Block {
     static constexpr bool kExact = kExact_;
     static constexpr int kEntryBytes = kExact ? 2 : 1, kSums = kEntryBytes * Block::kPlanes;
-    static constexpr int kTableBytes = 16 * kEntryBytes * Block::kTables;  // bytes for a block
+    static constexpr int kTableBytes =
+        kTableEntries<Block, kExact> * kEntryBytes * Block::kTables;  // bytes for a block
     // Lookups that are added up in int8: 8 for ternary weights, as 8 * 15 <= 127.
     static constexpr int kMaxHigh = (Block::Code::kMaxSum + kMaxLow) / kRadix;
     static constexpr int kMaxByte = kMaxHigh > kMaxLow ? kMaxHigh : kMaxLow;
@@ -67,17 +73,39 @@ struct ByteSums {
     }
 };
 
+// Code i in the low four bits of every byte, with its sign above them where tables have 32 entries.
+template <class L, int i>
+inline VI signed_index(VI code, [[maybe_unused]] VI signs) {
+    if constexpr (kTableEntries<L, L::kExact> == 16) {
+        return b_index(code);
+    } else {
+        constexpr int kUp = i < 4 ? 4 - i : 0, kDown = i < 4 ? 0 : i - 4;
+        return b_select(i_set1(0x0F0F0F0F), code, i_shl<kUp>(i_shr<kDown>(signs)));
+    }
+}
+// The sums of code i, in bytes, from one of its tables.
+template <class L, int i, class V>
+inline V looked_up(const uint8_t* table, V index, [[maybe_unused]] V signs) {
+    if constexpr (kTableEntries<L, L::kExact> == 32) {
+        return b_lookup32(table, index);
+    } else if constexpr (L::Code::kMirrored) {
+        return b_negate<i>(b_lookup_at(table, index), signs);
+    } else {
+        return b_lookup_at(table, index);
+    }
+}
+
 // Adds codes i..7 of a block.
 template <class L, int i = 0>
 inline void add_codes(const uint8_t* block, const uint8_t* tables, int part, VI signs,
                       VI (&run)[L::kSums], ByteSums (&sums)[L::kSums]) {
     constexpr int kTable = i / L::kPlanes, kPlane = i % L::kPlanes;
     const VI line = i_load(block + 64 * (i / 2) + 4 * kLanes * part);
-    const VI index = i % 2 ? i_shr<4>(line) : line;
+    const VI index = signed_index<L, i>(i % 2 ? i_shr<4>(line) : line, signs);
     STERNA_UNROLL(2)
     for (int b = 0; b < L::kEntryBytes; ++b) {
-        VI v = b_lookup(tables + 16 * (L::kEntryBytes * kTable + b), index);
-        if constexpr (L::Code::kMirrored) v = b_negate<i>(v, signs);
+        const uint8_t* table = tables + kTableEntries<L, L::kExact> * (L::kEntryBytes * kTable + b);
+        const VI v = looked_up<L, i>(table, index, signs);
         const int s = L::kEntryBytes * kPlane + b;
         if constexpr (L::kRun == 1) {
             sums[s].add(v);
@@ -103,8 +131,9 @@ inline void add_blocks(const uint8_t* block, const uint8_t* tables, int64_t coun
     for (int64_t b = 0; b < count; ++b, block += L::kBytes, tables += L::kTableBytes) {
         VI signs{};
         if constexpr (L::Code::kMirrored) signs = i_load(block + 256 + 4 * kLanes * part);
+        // Into L2: tables come from there, too, and wait for the few places of loads that miss L1.
         if (part == 0) STERNA_UNROLL(8)
-        for (int line = 0; line < L::kBytes; line += 64) prefetch(block + ahead + line);
+        for (int line = 0; line < L::kBytes; line += 64) prefetch_l2(block + ahead + line);
         add_codes<L>(block, tables, part, signs, run, sums);
     }
     STERNA_UNROLL(4)
@@ -176,11 +205,24 @@ inline int largest_sum(const int8_t* x, int64_t blocks) {
     return L::Code::kMaxLevel * most;
 }
 
+// Stores a code's sums, in tables of bytes.
+template <class L, class V>
+inline void store_tables(uint8_t* out, const V* sums) {
+    if constexpr (kTableEntries<L, L::kExact> == 32) {
+        b_store_mirrored_digits<kRadix>(out, sums);
+    } else if constexpr (L::kExact) {
+        b_store_digits<kRadix>(out, sums);
+    } else {
+        b_store(out, sums);
+    }
+}
+
 template <class L>
 inline void make_tables(const int8_t* x, int64_t blocks, float inverse, uint8_t* out) {
     const auto& entries = L::Code::kTable;
     const VI zero = i_set1(0);
-    for (int64_t t = 0; t < blocks * L::kTables; ++t, out += 16 * L::kEntryBytes) {
+    for (int64_t t = 0; t < blocks * L::kTables;
+         ++t, out += kTableEntries<L, L::kExact> * L::kEntryBytes) {
         const VX four = x_load(x + t * L::Code::kWeights);  // x beyond the code counts 0 times
         VI v[kParts];
         STERNA_UNROLL(4)
@@ -190,11 +232,7 @@ inline void make_tables(const int8_t* x, int64_t blocks, float inverse, uint8_t*
             if constexpr (!L::kExact)
                 v[p] = i_add(i_round(f_mul(f_from_i(v[p]), f_set1(inverse))), i_set1(128));
         }
-        if constexpr (L::kExact) {
-            b_store_digits<kRadix>(out, v);
-        } else {
-            b_store(out, v);
-        }
+        store_tables<L>(out, v);
     }
 }
 

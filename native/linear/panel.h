@@ -54,16 +54,6 @@ constexpr int64_t panel_bytes(int64_t K, int row_blocks) { return row_blocks * K
 // on their way to L1 are wanted for what is decoded next.
 constexpr int64_t kPanelPrefetchBytes = 4096, kPanelNearBytes = 1024;
 
-// The first of the four k that decode gives for j of the step that begins at k.
-template <class F>
-constexpr int64_t word_k(int64_t k, int j) {
-    if constexpr (kByRowBlock<F>) {
-        return F::place(k, j / 4);
-    } else {
-        return k + j;
-    }
-}
-
 // Groups [G0, G0 + GN) of the steps that hold k in [0, kc), as a panel of their own, of kc k or of kPanelK. A format's
 // kinds of scales share it.
 template <class F, int G0, int GN, bool kPrefetch = false, int64_t kPanelK = 0>
@@ -83,8 +73,7 @@ template <class F, int G0, int GN, bool kPrefetch = false, int64_t kPanelK = 0>
                 decode_codes<F>(step, part, j, w);
                 STERNA_UNROLL(8)
                 for (int g = 0; g < GN; ++g)
-                    i_store(out + panel_at(kPanelK ? kPanelK : kc, g, part, word_k<F>(k, j)),
-                            w[G0 + g]);
+                    i_store(out + panel_at(kPanelK ? kPanelK : kc, g, part, k + j), w[G0 + g]);
             }
         }
     }

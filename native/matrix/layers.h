@@ -13,7 +13,7 @@ namespace {
 template <class F>
 bool linear_matrix(const sterna::LinearArgs& a) {
     const bool many = a.x_block > 1;  // many tokens
-    if constexpr (F::kLookup) {
+    if constexpr (F::kLookup && !F::kLongGroups) {
         if constexpr (F::Main::kExact) {
             if (many) many_tokens<F, JoinRows<F>>(a);
             return many;

@@ -4,6 +4,7 @@
 #include "layouts/layout.h"
 #include "linear/linear.h"
 #include "linear/panel.h"
+#include "scales/lookup_groups.h"
 #include "scales/plain_groups.h"
 #include "units/kernel_table.h"
 #include "unroll.h"
@@ -159,7 +160,7 @@ inline void direct_long_groups(const sterna::LinearArgs& a, int64_t tile, int64_
                                int count) {
     constexpr int G = F::kRowBlocks;
     DirectOutputs<F, Groups, kTokens<F>> outputs(a, count);
-    DirectSums<F> sums;
+    std::conditional_t<F::kLookup, LookupSums<F>, DirectSums<F>> sums;
     for (int64_t k = 0; k < a.K; k += sterna::kLongGroupK) {
         for (int s = 0; s < count; ++s) {
             const TileScales<kTileRowsOf<F>> scales(a, tile + s * tile_stride, G);
@@ -204,7 +205,10 @@ constexpr int64_t grouped_scratch(int64_t K) {
 // The blocks of tokens that linear.h calls, of a format F straight from the decoder.
 template <class F, class Groups>
 struct GroupedBlocks {
-    static void begin(const sterna::LinearArgs& a) { Groups::begin(a); }
+    static void begin(const sterna::LinearArgs& a) {
+        Groups::begin(a);
+        if constexpr (F::kLookup) LookupSums<F>::begin(a);
+    }
     static void direct(const sterna::LinearArgs& a, int64_t tile, int64_t tile_stride, int count) {
         if constexpr (Groups::kX == kGroupK) {
             direct_groups<F, Groups>(a, tile, tile_stride, count);

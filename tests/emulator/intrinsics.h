@@ -207,6 +207,7 @@ inline Integers ternary(Integers a, Integers b, Integers c) {
 #define _mm512_set1_epi8(a) emulated::join(_mm256_set1_epi8(a), _mm256_set1_epi8(a))
 #define _mm512_set1_epi16(a) emulated::join(_mm256_set1_epi16(a), _mm256_set1_epi16(a))
 #define _mm512_set1_epi32(a) emulated::join(_mm256_set1_epi32(a), _mm256_set1_epi32(a))
+#define _mm512_broadcast_i64x4(a) emulated::join(a, a)
 #define _mm512_broadcast_i32x4(a) \
     emulated::join(_mm256_broadcastsi128_si256(a), _mm256_broadcastsi128_si256(a))
 

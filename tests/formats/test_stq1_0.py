@@ -49,18 +49,16 @@ def test_a_tile_by_its_definition() -> None:
     rng = np.random.default_rng(1)
     levels = sparse(64, 256, rng)
     packed = ops.pack(levels, np.float32(1), format="stq1_0")
-    tile = packed.codes.reshape(8, 5, 64)  # steps of five lines
+    blocks = packed.codes.reshape(8, 5, 64)  # of five lines
     w = levels.reshape(64, 4, 4, 16)
-    kept = {0: (1, 3, 2), 1: (0, 3, 2), 2: (0, 1, 3), 3: (0, 1, 2)}
     for row in range(64):
         for group in range(64):
             four = w[row, group // 16, :, group % 16]
-            z = int(np.flatnonzero(four == 0)[0])
-            a, b, h = (int(four[lane] < 0) for lane in kept[z])
-            step, place = tile[group // 8], 4 * (row % 16) + group % 4
-            high = group % 8 // 4
-            assert step[row // 16, place] >> 4 * high & 15 == 4 * z + 2 * a + b
-            assert step[4, place] >> 4 * high + row // 16 & 1 == a ^ h
+            first, middle, last = four[four != 0]
+            code = 4 * int(np.flatnonzero(four == 0)[0]) + 2 * (middle != first) + (last != first)
+            block, i, at = blocks[group // 8], group % 8, 4 * (row % 16) + row // 16
+            assert block[i // 2, at] >> 4 * (i % 2) & 15 == code
+            assert block[4, at] >> i & 1 == (first < 0)
 
 
 def test_levels_that_do_not_fit() -> None:

@@ -1,135 +1,157 @@
-// s5: four ternary weights, one of which is 0, in five bits: 1.25 bits a weight.
+// s5: four ternary weights, one of which is 0, in five bits: 1.25 bits a weight, looked up in exact tables.
 //
 // The four lie 16 k apart: lane p of group i of a chunk of 64 k is k = i + 16 * p. They are as many bits as
-// choices: z, which lane is 0, and the signs of the three others. The lowest lane of these takes a, and
-//            z = 0         z = 1         z = 2         z = 3
-//   a b h    lanes 1 3 2   lanes 0 3 2   lanes 0 1 3   lanes 0 1 2
-// so that lanes 0 and 1 follow from the index 4 * z + 2 * a + b, lanes 2 and 3 from 4 * z + 2 * h + b. A table of 16
-// entries each gives t + 1. The first index is stored, and a ^ h, which makes it the second.
+// choices: z, which lane is 0, and the signs of the three others. Code 4 * z + 2 * b + c has level 1 in the lowest of
+// these; b and c say that the next one and the highest differ from it. A sign turns all three.
 //
-// A step is 8 groups of 64 rows, half of a chunk, in five 64-byte lines; byte 4*r + j belongs to row r of the row
-// blocks and to groups j (first) and 4 + j (second) of the step:
-//   line g, g = 0..3   bits 7..4: index of the second group of row 16*g + r; bits 3..0: of the first
-//   line 4             bit g: a ^ h of the first group of row 16*g + r; bit 4 + g: of the second
+// A block is the 8 groups of half a chunk, of 64 rows, in five 64-byte lines (lookup_codes.h draws it): byte 4*r + j is
+// row 16*j + r;
+//   line i, i = 0..3   bits 7..4: code of group 2*i + 1; bits 3..0: of group 2*i
+//   line 4             bit i: sign of group i
 #pragma once
 #include "layouts/layout.h"
 #include "layouts/packing.h"
+#include "linear/lookup.h"
+#include "linear/panel.h"
 #include "units/kernel_table.h"
 #include "unroll.h"
 #include "vocabulary.h"
 
 namespace {
 
-struct SparseTable {
-    uint8_t entry[4][16];
-};
-// entry[p][c]: lane p, plus 1, of index c.
-constexpr SparseTable make_sparse_table() {
-    SparseTable t{};
-    for (int c = 0; c < 16; ++c) {
-        const int z = c / 4;
-        const auto level = [](bool negative) { return static_cast<uint8_t>(negative ? 0 : 2); };
-        const uint8_t upper = level(c & 2), lower = level(c & 1);
-        t.entry[0][c] = z == 0 ? 1 : upper;
-        t.entry[1][c] = z == 1 ? 1 : z == 0 ? upper : lower;
-        t.entry[2][c] = z == 2 ? 1 : upper;
-        t.entry[3][c] = z == 3 ? 1 : z == 2 ? upper : lower;
-    }
-    return t;
+// The level of lane p of code c.
+constexpr int sparse_level(int c, int p) {
+    const int z = c / 4, place = p < z ? p : p - 1;  // among the three others
+    if (p == z) return 0;
+    return place > 0 && c >> (2 - place) & 1 ? -1 : 1;
 }
-constexpr SparseTable kSparse = make_sparse_table();
-
-struct s5 : IntegerDot {
-    static constexpr const char* kName = "s5";
-    static constexpr bool kRowScales = false, kGroupScales = false, kLongGroups = true;
-    static constexpr int kRowBlocks = 4, kStepK = 32, kStepBytes = 320;
-    static constexpr int kMaxByte = 2, kRunBytes = 2560;
-    static constexpr bool kEvenOffset = true;
-
-    // Where the four k of word i of a step begin, for the step that holds k.
-    static constexpr int64_t place(int64_t k, int i) {
-        return k / 64 * 64 + k % 64 / 4 + 4 * (i / 4) + 16 * (i % 4);
-    }
-    // The words of row block g of a step, with codes of four k each.
-    static void decode_row_block(const uint8_t* step, int part, int g, VI (&w)[8]) {
-        const VI line = i_load(step + 64 * g + 4 * kLanes * part);
-        const VI others = i_load(step + 256 + 4 * kLanes * part);
-        const VI first = b_index(line), second = b_index(i_shr<4>(line));
-        const VI bit = i_set1(0x02020202);
-        const VI third = i_xor(first, i_and(at_bit_1(others, g), bit));
-        const VI fourth = i_xor(second, i_and(at_bit_1(others, 4 + g), bit));
-        STERNA_UNROLL(8)
-        for (int p = 0; p < 4; ++p) {
-            w[p] = b_lookup_at(kSparse.entry[p], p < 2 ? first : third);
-            w[4 + p] = b_lookup_at(kSparse.entry[p], p < 2 ? second : fourth);
+// The weights of every code, by the sign of their levels; and levels in two bits each, as sum(level * 4^p).
+struct SparseEntries {
+    alignas(64) uint8_t plus[16][4], minus[16][4];
+    uint8_t fields[16];
+};
+constexpr SparseEntries make_sparse_entries() {
+    SparseEntries e{};
+    for (int c = 0; c < 16; ++c) {
+        int fields = 0;
+        for (int p = 3; p >= 0; --p) {
+            e.plus[c][p] = sparse_level(c, p) > 0;
+            e.minus[c][p] = sparse_level(c, p) < 0;
+            fields = 4 * fields + sparse_level(c, p);
         }
+        e.fields[c] = static_cast<uint8_t>(fields);
     }
-    static void decode(const uint8_t* step, int part, int j, VI* w) {
-        STERNA_UNROLL(8)
-        for (int g = 0; g < kRowBlocks; ++g) {
-            VI words[8];
-            decode_row_block(step, part, g, words);
-            w[g] = words[j / 4];
+    return e;
+}
+
+struct SparseCode {
+    static constexpr int kLevels = 3, kWeights = 4, kMaxSum = 3 * 127;
+    static constexpr bool kMirrored = true;
+    static constexpr SparseEntries kTable = make_sparse_entries();
+    // The code of four levels + 1, and 16 where its sign is negative.
+    static int encode(const int (&levels)[4]) {
+        int z = 0;
+        while (z < 3 && levels[z] != 1) ++z;
+        const int first = levels[z == 0], next = levels[z < 2 ? 2 : 1],
+                  last = levels[z < 3 ? 3 : 2];
+        return 4 * z + 2 * (next != first) + (last != first) + 16 * (first == 0);
+    }
+};
+
+struct SparseBlock {
+    using Code = SparseCode;
+    static constexpr int kPlanes = 1, kTables = 8, kK = 32, kBytes = 320;
+    // Copies 64 activations, the four of a code side by side.
+    static void arrange(int8_t* out, const int8_t* x) {
+        for (int i = 0; i < 16; ++i)
+            for (int p = 0; p < 4; ++p) out[4 * i + p] = x[i + 16 * p];
+    }
+};
+
+struct s5_layout : LookupFormat {
+    static constexpr bool kRowScales = false, kLongGroups = true, kEvenOffset = true;
+    static constexpr int kStepK = SparseBlock::kK, kStepBytes = SparseBlock::kBytes;
+    using Main = Lookup<SparseBlock, true>;
+};
+
+// The form for few tokens: sums of levels, a token at a time (scales/lookup_groups.h).
+struct s5_lookup : s5_layout {
+    static constexpr int kMaxByte = 1, kDecodedOffsetX2 = 2, kSums = kRowBlocks;
+};
+
+struct s5 : s5_layout {
+    static constexpr const char* kName = "s5";
+    static constexpr int kMaxByte = 2, kDirectTokens = 8;  // a token's lookups; then a panel
+    using Direct = s5_lookup;
+
+    // Where lane p of four groups from `group` on begins, for the step that holds k.
+    static constexpr int64_t place(int64_t k, int group, int p) {
+        return k / 64 * 64 + k % 64 / 4 + group + 16 * p;
+    }
+    static void decode_tile(const uint8_t* tile, int64_t, int64_t k0, int64_t kc, uint8_t* out) {
+        const uint8_t* step = tile + k0 / kStepK * kStepBytes;
+        for (int64_t k = 0; k < kc; k += kStepK, step += kStepBytes) {
+            STERNA_UNROLL(8)
+            for (int line = 0; line < kStepBytes; line += kLine)
+                prefetch(step + kPanelPrefetchBytes + line);
+            for (int part = 0; part < kParts; ++part) {
+                const uint8_t* from = step + 4 * kLanes * part;
+                uint8_t* to = out + panel_at(kc, 0, part, 0);
+                const VI signs = i_load(from + 256);
+                decode_groups<0>(from, signs, kc, k, to);
+                decode_groups<4>(from, signs, kc, k, to);
+            }
         }
     }
     static void pack(const sterna::PackArgs& a) {
         pack_steps<s5>(a, [](uint8_t* out, const PackBlock<s5>& block, int64_t k) {
             __builtin_memset(out, 0, kStepBytes);
-            for (int i = 0; i < 8; ++i)  // group i of the step
+            for (int i = 0; i < 8; ++i)
                 for (int row = 0; row < 64; ++row) {
-                    int codes[4];
-                    for (int p = 0; p < 4; ++p) {
-                        const int64_t at = place(k, 4 * (i / 4) + p);
-                        codes[p] = block.at(at)[row] >> 8 * (i % 4) & 255;
-                    }
-                    const int five = encode(codes), r = row % 16, g = row / 16;
-                    out[64 * g + 4 * r + i % 4] |= static_cast<uint8_t>((five & 15) << i / 4 * 4);
-                    out[256 + 4 * r + i % 4] |=
-                        static_cast<uint8_t>((five >> 4) << (i / 4 * 4 + g));
+                    int levels[4];
+                    for (int p = 0; p < 4; ++p)
+                        levels[p] = block.at(place(k, i / 4 * 4, p))[row] >> 8 * (i % 4) & 255;
+                    const int code = SparseCode::encode(levels), at = byte_of(row);
+                    out[64 * (i / 2) + at] |= static_cast<uint8_t>((code & 15) << i % 2 * 4);
+                    out[256 + at] |= static_cast<uint8_t>((code >> 4) << i);
                 }
         });
     }
-    // The index of lanes 0 and 1 in four bits, and a ^ h in the fifth.
-    static int encode(const int (&codes)[4]) {
-        int z = 0;
-        while (z < 3 && codes[z] != 1) ++z;
-        const auto negative = [&](int lane) { return codes[lane] == 0 ? 1 : 0; };
-        const int a = negative(z == 0 ? 1 : 0), b = negative(z < 2 ? 3 : 1);
-        const int h = negative(z == 2 ? 3 : 2);
-        return 4 * z + 2 * a + b + 16 * (a ^ h);
-    }
     static void row(const sterna::RowArgs& a) {
-        const int in_tile = static_cast<int>(a.row % kTileRows<s5>), r = in_tile % 16;
+        const int at = byte_of(static_cast<int>(a.row % kTileRows<s5>));
         for (int64_t k = 0; k < a.K; ++k) {
-            const int i = static_cast<int>(k % 16), p = static_cast<int>(k % 64 / 16);
-            const uint8_t* step = step_of<s5>(a, k / 64 * 64) + i / 8 * kStepBytes;
-            const int shift = i % 8 / 4 * 4, at = 4 * r + i % 4, g = in_tile / 16;
-            int index = step[64 * g + at] >> shift & 15;
-            if (p > 1) index ^= (step[256 + at] >> (shift + g) & 1) << 1;
-            a.out[k] = kSparse.entry[p][index];
+            const int group = static_cast<int>(k % 16), i = group % 8;
+            const uint8_t* step = step_of<s5>(a, k / 64 * 64) + group / 8 * kStepBytes;
+            const int level = sparse_level(step[64 * (i / 2) + at] >> i % 2 * 4 & 15,
+                                           static_cast<int>(k % 64 / 16));
+            a.out[k] = static_cast<float>(step[256 + at] >> i & 1 ? 1 - level : 1 + level);
         }
     }
 
   private:
-    // Bit n of every byte, in bit 1; the others are noise.
-    static VI at_bit_1(VI v, int n) {
-        switch (n) {
-            case 0:
-                return i_shl<1>(v);
-            case 1:
-                return v;
-            case 2:
-                return i_shr<1>(v);
-            case 3:
-                return i_shr<2>(v);
-            case 4:
-                return i_shr<3>(v);
-            case 5:
-                return i_shr<4>(v);
-            case 6:
-                return i_shr<5>(v);
-            default:
-                return i_shr<6>(v);
+    static int byte_of(int row) { return 4 * (row % 16) + row / 16; }
+
+    // The levels + 1 of group i, in two bits each; a byte is a row.
+    template <int i>
+    static VI fields(const uint8_t* step, VI signs) {
+        const VI line = i_load(step + 64 * (i / 2)), code = i % 2 ? i_shr<4>(line) : line;
+        return b_add(b_negate<i>(b_lookup(SparseCode::kTable.fields, code), signs),
+                     i_set1(0x55555555));
+    }
+    template <int i>
+    static void decode_groups(const uint8_t* step, VI signs, int64_t kc, int64_t k, uint8_t* out) {
+        VI rows[4];
+        turn_bytes({fields<i>(step, signs), fields<i + 1>(step, signs), fields<i + 2>(step, signs),
+                    fields<i + 3>(step, signs)},
+                   rows);
+        const VI low = i_set1(0x03030303);
+        STERNA_UNROLL(4)
+        for (int g = 0; g < 4; ++g) {
+            uint8_t* to = out + panel_at(kc, g, 0, 0);
+            i_store(to + panel_at(kc, 0, 0, place(k, i, 0)), i_and(rows[g], low));
+            i_store(to + panel_at(kc, 0, 0, place(k, i, 1)), i_and(i_shr<2>(rows[g]), low));
+            i_store(to + panel_at(kc, 0, 0, place(k, i, 2)), i_and(i_shr<4>(rows[g]), low));
+            i_store(to + panel_at(kc, 0, 0, place(k, i, 3)), i_and(i_shr<6>(rows[g]), low));
         }
     }
 };

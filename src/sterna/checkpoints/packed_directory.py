@@ -4,7 +4,7 @@ A folder in the Hugging Face layout. Each linear layer is `<name>.codes` (uint8 
 `<name>.scale` (f32, [] or [M]; for groups of k the kernels' lines, uint8 [tiles, bytes]); every
 other tensor is f32. config.json describes them:
 
-    "quantization_config": {"quant_method": "sterna", "layout_version": 2, "default_format": "i2",
+    "quantization_config": {"quant_method": "sterna", "layout_version": 3, "default_format": "i2",
         "modules": {name: {"format": "i2", "M": 2560, "K": 2560,
                            "scale": "tensor" | "row" | "group:32"}}}
 """
@@ -34,7 +34,7 @@ from sterna.files.reading import Span
 from sterna.formats import Format, PackedWeight
 from sterna.runtime import resolve_threads
 
-LAYOUT_VERSION = 2  # raise it when old packed directories would be read wrongly: they are refused
+LAYOUT_VERSION = 3  # raise it when old packed directories would be read wrongly: they are refused
 QUANT_METHOD = "sterna"
 CODES, SCALE = ".codes", ".scale"
 QUANTIZATION = "quantization_config"
