@@ -98,7 +98,7 @@ class Theirs:
     def ask(self, image: Path) -> None:
         """Ask a question about an image."""
         command = [*self.command, "--image", str(image), "-p", QUESTION]
-        ran = subprocess.run(command, capture_output=True, text=True, check=True)
+        ran = subprocess.run(command, capture_output=True, text=True, check=True, errors="replace")
         said = ran.stdout + ran.stderr
         encoded = sum(map(int, re.findall(r"batch encoding done in (\d+) ms", said))) / 1e3
         decoded = sum(map(int, re.findall(r"image decoded .* in (\d+) ms", said))) / 1e3
