@@ -12,9 +12,10 @@ static_assert(kChunk % kPage == 0 && kAttentionRows <= sterna::kMaxAttentionRows
 // How many vectors of 16 keys, or of 16 elements of head_dim, a block of kAttentionRows takes at a time, so that all
 // accumulators stay in registers.
 constexpr int kAttentionVectors = kLanes == 16 ? 2 : 1;
-// Half of the rows and fewer leave registers for twice as many.
+// Few rows leave registers for twice as many: of the 16 with vectors of 256 bits, three rows would leave none for keys.
+constexpr int kRowsOfTwice = kLanes < 8 ? 0 : kLanes == 8 ? 2 : kAttentionRows / 2;
 template <int R>
-constexpr int kVectorsOf = kAttentionVectors * (kLanes >= 8 && 2 * R <= kAttentionRows ? 2 : 1);
+constexpr int kVectorsOf = kAttentionVectors * (R <= kRowsOfTwice ? 2 : 1);
 static_assert(kPage / 16 % kVectorsOf<1> == 0, "a block of keys lies in one page");
 
 inline int clamp(int64_t value, int most) {

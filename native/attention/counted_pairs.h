@@ -18,9 +18,12 @@ struct CountedPairs {
     static constexpr int kStreams = 4;
     // The limit for the sum of a row's weights in one run, which begins with the remainder of the previous run.
     static constexpr int32_t kMostWeight = (INT32_MAX - kLow) / sterna::kv_levels(sizeof(Element));
-    static constexpr int kRuns = kPairs / (kMostWeight / (2 * sterna::kWeightLevels)) + 1;
-    static_assert(kMostWeight >= 2 * sterna::kWeightLevels);
+    // So many pairs fit a run with any weights.
+    static constexpr int kSurePairs = kMostWeight / (2 * sterna::kWeightLevels);
+    static constexpr int kRuns = kPairs / kSurePairs + 1;
+    static_assert(kSurePairs >= 1);
 
+    const Element* of_page[kChunk / kPage];
     const Element* values[kPairs];
     int32_t first[kPairs];  // first position, counted from the chunk's start
     int end[kRuns], runs = 0;
@@ -29,31 +32,84 @@ struct CountedPairs {
     template <int R>
     void find(const sterna::AttentionArgs& a, const Rows& rows, const int16_t (*w)[kChunk],
               int64_t chunk, int row0) {
-        int32_t most[kPairs];  // the largest of the rows' weights of a pair
-        constexpr int16_t kOnes[2] = {1, 1};
-        const VX ones = x_load(kOnes);
         const int begin = rows.first_page / 2;
         const int pairs = whole_pages(rows.keys[row0 + R - 1]) / 2;
+        for (int page = begin; page < pairs; page += kPage / 2) {
+            const uint8_t* bytes = value_page(a, chunk + 2 * page);
+            of_page[2 * page / kPage] = reinterpret_cast<const Element*>(bytes);
+            ahead[2 * page / kPage] = page_after_values(a, rows, 2 * page) - bytes;
+        }
+        // The rows of one block wait for memory. Those of many find in L2 what the first have read.
+        if (a.rows <= kAttentionRows) {
+            in_streams<R>(w + row0, begin, pairs, 2 * a.head_dim);
+        } else {
+            in_order<R>(w + row0, begin, pairs, 2 * a.head_dim);
+        }
+    }
+
+  private:
+    // The weights of kLanes pairs of a row, from pair i on.
+    static VI weights(const int16_t* w, int i) {
+        constexpr int16_t kOnes[2] = {1, 1};
+        return pair_dot(i_set1(0), i_pairs(i_load(w + 2 * i)), x_load(kOnes));
+    }
+
+    template <int R>
+    void in_streams(const int16_t (*w)[kChunk], int begin, int pairs, int64_t stride) {
+        int32_t most[kPairs];  // the largest of the rows' weights of a pair
         for (int i = begin; i < pairs; i += kLanes) {
             VI m = i_set1(0);
             STERNA_UNROLL(8)
-            for (int r = 0; r < R; ++r)
-                m = i_max(m, pair_dot(i_set1(0), i_pairs(i_load(w[row0 + r] + 2 * i)), ones));
+            for (int r = 0; r < R; ++r) m = i_max(m, weights(w[r], i));
             i_store(most + i, m);
         }
         int n = 0;
         int32_t weight = 0;
-        for (int page = begin; page < pairs; page += kPage / 2) {
-            const uint8_t* of_page = value_page(a, chunk + 2 * page);
-            ahead[2 * page / kPage] = page_after_values(a, rows, 2 * page) - of_page;
+        for (int page = begin; page < pairs; page += kPage / 2)
             for (int k = 0; k < kPage / 2; ++k) {
                 const int i = page + k % kStreams * (kPage / 2 / kStreams) + k / kStreams;
                 weight += most[i];
                 if (weight > kMostWeight) end[runs++] = n, weight = most[i];
-                values[n] = reinterpret_cast<const Element*>(of_page) +
-                            (i - page) * int64_t{2} * a.head_dim;
+                values[n] = of_page[2 * page / kPage] + (i - page) * stride;
                 first[n] = 2 * i;
                 n += most[i] > 0;
+            }
+        end[runs++] = n;
+    }
+
+    // In vectors of pairs: a run's weight is at most the sum over lanes of what is the largest there of any row's sum.
+    template <int R>
+    void in_order(const int16_t (*w)[kChunk], int begin, int pairs, int64_t stride) {
+        constexpr int kSome = kLanes < kSurePairs ? kLanes : kSurePairs;
+        int n = 0, n0 = 0;  // where the run begins
+        VI sum[R];  // of the run
+        STERNA_UNROLL(8)
+        for (int r = 0; r < R; ++r) sum[r] = i_set1(0);
+        for (int i = begin; i < pairs; i += kLanes) {
+            VI here = i_set1(0), so_far = i_set1(0);
+            STERNA_UNROLL(8)
+            for (int r = 0; r < R; ++r) {
+                const VI weight = weights(w[r], i);
+                sum[r] = i_add(sum[r], weight);
+                here = i_max(here, weight);
+                so_far = i_max(so_far, sum[r]);
+            }
+            const bool ends = i_sum(so_far) > kMostWeight;
+            bool ends_within = false;
+            if (ends) {
+                if (n > n0) end[runs++] = n0 = n;
+                STERNA_UNROLL(8)
+                for (int r = 0; r < R; ++r) sum[r] = weights(w[r], i);
+                ends_within = kSome < kLanes && i_sum(here) > kMostWeight;
+            }
+            int32_t most[kLanes];
+            i_store(most, here);
+            const Element* of = of_page[2 * i / kPage] + i % (kPage / 2) * stride;
+            for (int j = 0; j < kLanes; ++j, of += stride) {
+                if (ends_within && j == kSome && n > n0) end[runs++] = n0 = n;
+                values[n] = of;
+                first[n] = 2 * (i + j);
+                n += most[j] > 0;
             }
         }
         end[runs++] = n;
