@@ -16,5 +16,10 @@ inline VI run_end(VI sum, VI run) {
     return _mm256_add_epi32(sum, _mm256_madd_epi16(run, _mm256_set1_epi16(1)));
 }
 inline VI pair_dot(VI acc, VI a, VI b) { return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b)); }
+// The even bytes (0) or the odd ones (1) as words. Only the unit has it where two pair_dot are faster than a dot_signed:
+// on 512-bit vectors, where a mask gives x its signs, they take 1.15 times as long (Zen 4).
+inline VI b_words(VI a, int odd) {
+    return odd ? _mm256_srli_epi16(a, 8) : _mm256_and_si256(a, _mm256_set1_epi16(255));
+}
 
 }  // namespace

@@ -40,6 +40,7 @@ struct IntegerDot {
     static constexpr bool kInteger = true, kRowScales = true, kGroupScales = true, kRuns = true;
     static constexpr bool kLookup = false;  // whether tables of sums are looked up: lookup.h
     static constexpr bool kPairs = false;  // PairSums
+    static constexpr bool kWords = false;  // PanelWords
     static constexpr int kSourceBytes = 1;  // bytes of a level to be packed
     static constexpr int kSuperGroup = 0;  // k of a group of the super-blocks that it may have
     static constexpr bool (*valid)(const uint8_t*, int64_t, int) = nullptr;
@@ -145,6 +146,21 @@ struct PanelLevels : IntegerDot {
     static constexpr int kMaxByte = 128, kDecodedOffsetX2 = kOffsetX2;
     static VI dot(VI acc, VI w, VX x) { return dot_signed(acc, w, x); }
 };
+// Any unsigned bytes, which become words of 16 bits as they are multiplied: those of a lane are k, k + 2, k + 1 and k + 3,
+// so that the words of the even bytes, and of the odd ones, are a pair that follows each other. On AVX2 four products take
+// four instructions, as with dot_signed, but two of them instead of three on the ports that multiply.
+struct PanelWords : IntegerDot {
+    static constexpr bool kWords = true;
+    static constexpr int kMaxByte = 255;
+    static VI in_order(VI codes) {
+        const VI ends = i_and(codes, i_set1(static_cast<int32_t>(0xFF0000FF)));
+        const VI second = i_and(codes, i_set1(0xFF00)),
+                 third = i_and(i_shr<8>(codes), i_set1(0xFF00));
+        return i_or(i_or(ends, third), i_shl<8>(second));
+    }
+};
+template <class V>
+constexpr bool kHasWords = requires(V a) { b_words(a, 0); };
 // Unsigned codes up to `most`: int16 pair sums hold short runs of large bytes, and long runs of small ones.
 template <int most>
 using CodesUpTo = std::conditional_t<

@@ -128,7 +128,7 @@ int64_t scratch_bytes(int64_t K, int n) {
         return lookup_scratch<F>(K, n);
     } else if constexpr (F::kInteger) {
         const bool groups = F::kGroupScales || F::kLongGroups || F::kSuperGroup != 0;
-        const int64_t panel = n > 1 ? panel_bytes(K, F::kRowBlocks) : 0;
+        const int64_t panel = n > 1 ? panel_bytes(K, F::kRowBlocks) + word_bytes<Panel<F>>(K) : 0;
         if (!groups) return panel;
         const int64_t panels =
             token_terms_bytes(K, n) + panel + (n > 1 ? grouped_scratch<F>(K) : 0);

@@ -5,6 +5,8 @@
 // The loops that sweep a panel know the kind of its bytes and not the format, so a unit has them once for each
 // kind, and not once for each of twenty formats.
 #pragma once
+#include <type_traits>
+
 #include "layouts/layout.h"
 #include "linear/linear.h"
 #include "linear/row_pairs.h"
@@ -32,12 +34,14 @@ struct NextTile {
     }
 };
 
-// A decoded tile.
+// A decoded tile, and the tokens that sweep it.
 struct PanelTile {
     uint8_t* bytes;
     int64_t index;  // the tile's, in the matrix
     int row_blocks;
     NextTile& next;
+    int16_t* words = nullptr;  // where bytes are PanelWords: [token from begin on][K], activations
+    int begin = 0, end = 0;
 
     int64_t row(int row_block, int part) const {
         return (index * row_blocks + row_block) * sterna::kRowBlock + kLanes * part;
@@ -103,13 +107,55 @@ inline void decode_tile(const uint8_t* tile, int64_t K, int64_t k0, int64_t kc, 
 template <class P>
 constexpr bool kPanelRuns = kPairSums16 && !P::kPairs && kRunSteps<P::kMaxByte> >= 4;
 
+// The activations of a panel of the bytes P, from token n0 on, and how far those of two tokens are apart.
+template <class P>
+using PanelX = std::conditional_t<P::kWords, int16_t, int8_t>;
+template <class P>
+inline const PanelX<P>* panel_x(const sterna::LinearArgs& a, const PanelTile& tile, int n0) {
+    if constexpr (P::kWords) {
+        return tile.words + (n0 - tile.begin) * a.K;
+    } else {
+        return a.xq + n0 * a.ldx;
+    }
+}
+template <class P>
+inline int64_t panel_ldx(const sterna::LinearArgs& a) {
+    return P::kWords ? a.K : a.ldx;
+}
+
+// Adds N tokens and GN row blocks of a panel of PanelWords, as panel_sums does.
+template <int GN, int N, class V>
+[[gnu::always_inline]] inline void word_sums(const int16_t* x, int64_t ldx, const uint8_t* at,
+                                             int64_t stride, int64_t count, V (&acc)[N][GN]) {
+    STERNA_HIDDEN(count);
+    for (int64_t k = 0; k < count; k += 4, at += 4 * kLanes, x += 4) STERNA_UNROLL(2)
+    for (int odd = 0; odd < 2; ++odd) {
+        V w[GN];
+        STERNA_UNROLL(8)
+        for (int g = 0; g < GN; ++g) {
+            const V bytes = i_load(at + g * stride);
+            w[g] = b_words(bytes, odd);
+        }
+        STERNA_UNROLL(16)
+        for (int n = 0; n < N; ++n) {
+            const VX two = x_load(x + n * ldx + 2 * odd);
+            STERNA_UNROLL(8)
+            for (int g = 0; g < GN; ++g) acc[n][g] = i_now(pair_dot(acc[n][g], w[g], two));
+        }
+    }
+}
+
 // Adds N tokens, x, `ldx` apart, and GN row blocks of a panel, `stride` bytes apart, from `at` on, over `count` k. Always
 // inlined: a call would pass the accumulators in memory.
 template <class P, int GN, int N>
-[[gnu::always_inline]] inline void panel_sums(const int8_t* x, int64_t ldx, const uint8_t* at,
+[[gnu::always_inline]] inline void panel_sums(const PanelX<P>* x, int64_t ldx, const uint8_t* at,
                                               int64_t stride, int64_t count, VI (&acc)[N][GN]) {
     if constexpr (kRowPairs<P>) {
         row_pair_sums<typename P::Acc, GN, N>(x, ldx, at, stride, count, acc);
+        return;
+    }
+    if constexpr (P::kWords) {
+        word_sums<GN, N>(x, ldx, at, stride, count, acc);
         return;
     }
     const auto each = [](auto f) {
@@ -163,11 +209,12 @@ struct RowBlocks {
         STERNA_UNROLL(16)
         for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
         for (int g = 0; g < GN; ++g) acc[n][g] = F::zero();
+        const auto* const x = panel_x<F>(a, tile, n0);
         const uint8_t* const bytes = tile.bytes + panel_at(a.K, g0, part, 0);
         for (int64_t k = 0; k < a.K; k += kAskK) {
             tile.next.ask();
-            panel_sums<F, GN, N>(a.xq + n0 * a.ldx + k, a.ldx, bytes + k * kLanes,
-                                 panel_at(a.K, 1, 0, 0), a.K - k < kAskK ? a.K - k : kAskK, acc);
+            panel_sums<F, GN, N>(x + k, panel_ldx<F>(a), bytes + k * kLanes, panel_at(a.K, 1, 0, 0),
+                                 a.K - k < kAskK ? a.K - k : kAskK, acc);
         }
         STERNA_UNROLL(16)
         for (int n = 0; n < N; ++n) {
@@ -187,13 +234,14 @@ inline void panel_tokens(const sterna::LinearArgs& a, const PanelTile& tile, int
                          int n0) {
     if constexpr (N > kFewestTokens) {
         const auto too_few = [&](int left) { return left > 0 && left < kFewestTokens - 1; };
-        for (; a.n - n0 >= N && !too_few(a.n - n0 - N); n0 += N)
+        for (; tile.end - n0 >= N && !too_few(tile.end - n0 - N); n0 += N)
             Blocks::template panel<GN, N>(a, tile, g0, part, n0, 0);
         constexpr int kNext = N > 6 ? 6 : kFewestTokens;
-        if (n0 < a.n) panel_tokens<Blocks, GN, kNext>(a, tile, g0, part, n0);
+        if (n0 < tile.end) panel_tokens<Blocks, GN, kNext>(a, tile, g0, part, n0);
     } else {
-        for (; a.n - n0 >= N; n0 += N) Blocks::template panel<GN, N>(a, tile, g0, part, n0, 0);
-        if (n0 < a.n) Blocks::template panel<GN, N>(a, tile, g0, part, a.n - N, N - (a.n - n0));
+        for (; tile.end - n0 >= N; n0 += N) Blocks::template panel<GN, N>(a, tile, g0, part, n0, 0);
+        if (n0 < tile.end)
+            Blocks::template panel<GN, N>(a, tile, g0, part, tile.end - N, N - (tile.end - n0));
     }
 }
 
@@ -204,7 +252,7 @@ constexpr int kPanelSums = kPanelVectors * kPanelTokens;
 template <class Blocks, int GN>
 inline void sweep_row_blocks(const sterna::LinearArgs& a, const PanelTile& tile, int g0) {
     for (int part = 0; part < kParts; ++part)
-        panel_tokens<Blocks, GN, kPanelSums / GN>(a, tile, g0, part, 0);
+        panel_tokens<Blocks, GN, kPanelSums / GN>(a, tile, g0, part, tile.begin);
 }
 template <class Blocks, int kRest>
 [[gnu::noinline]] void sweep_panel(const sterna::LinearArgs& a, const PanelTile& tile) {
@@ -221,19 +269,56 @@ inline int64_t turns_of_sweep(int64_t K, int n, int row_blocks) {
     return blocks * ((n + kTokens - 1) / kTokens) * ((K + kAskK - 1) / kAskK);
 }
 
+// Activations as words: of so many tokens at a time that L1 has room for those of a block. A last block of fewer than
+// kFewestTokens joins the one before.
+constexpr int64_t kWordBytes = int64_t{48} << 10;
+constexpr int word_tokens(int64_t K) {
+    const auto blocks = static_cast<int>(kWordBytes / (2 * K) / kPanelTokens);
+    return kPanelTokens * (blocks > 2 ? blocks : 2);
+}
+template <class P>
+constexpr int64_t word_bytes(int64_t K) {
+    return P::kWords ? (word_tokens(K) + kFewestTokens - 1) * K * 2 : 0;
+}
+inline void put_words(const sterna::LinearArgs& a, const PanelTile& tile) {
+    for (int n = tile.begin; n < tile.end; ++n)
+        for (int64_t k = 0; k < a.K; k += 2 * kLanes)
+            i_store(tile.words + (n - tile.begin) * a.K + k, w_load_i8(a.xq + n * a.ldx + k));
+}
+
+// Calls sweep() for parts of the tokens that have the tile's words, or for all tokens.
+template <class P, class Sweep>
+inline void with_words(const sterna::LinearArgs& a, PanelTile& tile, Sweep sweep) {
+    tile.begin = 0, tile.end = a.n;
+    if constexpr (P::kWords) {
+        for (const int some = word_tokens(a.K); tile.begin < a.n; tile.begin = tile.end) {
+            tile.end = a.n - tile.begin < some + kFewestTokens ? a.n : tile.begin + some;
+            put_words(a, tile);
+            sweep();
+        }
+    } else {
+        sweep();
+    }
+}
+
 template <class F, class Blocks>
 void linear_panel(const sterna::LinearArgs& a) {
+    using Bytes = typename Blocks::Sweep::Bytes;
     Blocks::begin(a);
+    uint8_t* const scratch = Blocks::scratch(a);
     const int64_t turns = turns_of_sweep(a.K, a.n, F::kRowBlocks);
     for (int64_t index = a.tile_begin; index < a.tile_end; ++index) {
         const uint8_t* const codes = a.codes + index * a.tile_bytes;
         NextTile next(codes + a.tile_bytes, index + 1 < a.tile_end ? a.tile_bytes : 0, turns);
-        const PanelTile tile{Blocks::scratch(a), index, F::kRowBlocks, next};
+        PanelTile tile{scratch + word_bytes<Bytes>(a.K), index, F::kRowBlocks, next,
+                       reinterpret_cast<int16_t*>(scratch)};
         decode_tile<F, 0, F::kRowBlocks, true>(codes, a.K, 0, a.K, tile.bytes);
         Blocks::prepare(a, tile);
-        if constexpr (kRowPairs<typename Blocks::Sweep::Bytes>)
-            pair_rows(tile.bytes, panel_bytes(a.K, F::kRowBlocks), Blocks::Sweep::Bytes::zero());
-        sweep_panel<typename Blocks::Sweep, F::kRowBlocks % kSweepRowBlocks>(a, tile);
+        if constexpr (kRowPairs<Bytes>)
+            pair_rows(tile.bytes, panel_bytes(a.K, F::kRowBlocks), Bytes::zero());
+        with_words<Bytes>(a, tile, [&] {
+            sweep_panel<typename Blocks::Sweep, F::kRowBlocks % kSweepRowBlocks>(a, tile);
+        });
     }
 }
 

@@ -31,11 +31,15 @@ constexpr int kUnrolledSteps = kPairSums16 && kLanes == 16 ? 1 : kGroupK / 4;
 
 // Adds the products of kCount k of N tokens x GN row blocks. Always inlined: a call would pass the sums in memory.
 template <class F, int GN, int N, int kCount>
-[[gnu::always_inline]] inline void panel_products(const int8_t* x, int64_t ldx,
+[[gnu::always_inline]] inline void panel_products(const PanelX<F>* x, int64_t ldx,
                                                   const uint8_t* codes, int64_t stride,
                                                   VI (&sum)[N][GN]) {
     if constexpr (kRowPairs<F>) {
         row_pair_sums<typename F::Acc, GN, N>(x, ldx, codes, stride, kCount, sum);
+        return;
+    }
+    if constexpr (F::kWords) {
+        word_sums<GN, N>(x, ldx, codes, stride, kCount, sum);
         return;
     }
     int64_t count = kCount;
@@ -100,7 +104,7 @@ struct GroupedPanel {
 
     // The places of a block's operands at a group of k, and the strides to the next row block and token.
     struct At {
-        const int8_t* x;
+        const PanelX<F>* x;
         const uint8_t* codes;
         const float* ready;
         TokenRows<const float> scale;
@@ -122,7 +126,7 @@ struct GroupedPanel {
             for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
             for (int g = 0; g < GN; ++g) f(n, g);
         };
-        const int8_t* x = at.x;
+        const PanelX<F>* x = at.x;
         const uint8_t* codes = at.codes;
         const float* ready = at.ready;
         for (int64_t i = 0; i < count; ++i, ready += Groups::kReady * kLanes) {
@@ -180,13 +184,13 @@ struct GroupedPanel {
         float* const y = all + ready_at(a.K, tile.row_blocks, 0) + ends_at(a.K, tile.row_blocks, 0);
         ends += ends_at(a.K, g0, part);
         for (int i = 0; i < Groups::kFloats * N * GN; ++i) f_store(y + i * kLanes, f_set1(0.0f));
-        At at{a.xq + n0 * a.ldx,
+        At at{panel_x<F>(a, tile, n0),
               tile.bytes + panel_at(a.K, g0, part, 0),
               all + ready_at(a.K, g0, part),
               {terms.scale.row(n0), terms.scale.width},
               {terms.taken.row(n0), terms.taken.width},
               {terms.factor.row(n0), terms.factor.width},
-              a.ldx,
+              panel_ldx<F>(a),
               panel_at(a.K, 1, 0, 0),
               ready_at(a.K, 1, 0)};
         constexpr int64_t kMost = Groups::kEnds > 0 ? Groups::kEndK : kAskK;

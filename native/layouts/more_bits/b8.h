@@ -21,7 +21,8 @@ struct b8 : IntegerDot {
         kFewTokens;  // sums of pairs would not fit a panel's either
     // Where 255 is too great to be multiplied, levels are signed bytes.
     static constexpr int kDecodedOffsetX2 = kSignedBytes ? 256 : 0;
-    using Panel = std::conditional_t<kSignedBytes, PanelLevels<>, AnyCodes>;
+    using Panel = std::conditional_t<kHasWords<VI>, PanelWords,
+                                     std::conditional_t<kSignedBytes, PanelLevels<>, AnyCodes>>;
 
     static VI dot(VI acc, VI w, VX x) {
         return kDecodedOffsetX2 ? dot_signed(acc, w, x) : ::dot(acc, w, x);
@@ -31,6 +32,16 @@ struct b8 : IntegerDot {
         for (int f = 0; f < kRowBlocks; ++f) {
             w[f] = i_load(step + 64 * f + 4 * kLanes * part);
             if (kDecodedOffsetX2) w[f] = b_add(w[f], i_set1(static_cast<int32_t>(0x80808080)));
+        }
+    }
+    // For a panel.
+    static void codes(const uint8_t* step, int part, int j, VI* w) {
+        if constexpr (Panel::kWords) {
+            STERNA_UNROLL(8)
+            for (int f = 0; f < kRowBlocks; ++f)
+                w[f] = PanelWords::in_order(i_load(step + 64 * f + 4 * kLanes * part));
+        } else {
+            decode(step, part, j, w);
         }
     }
 
