@@ -156,6 +156,7 @@ inline VF f_exp2_softmax(VF x) {
 inline F16x l_exp2_softmax(F16x x) { STERNA_EACH(f_exp2_softmax(x.v[i])); }
 
 inline VF f_abs(VF x) { return f_bits(i_and(i_bits(x), i_set1(0x7FFFFFFF))); }
+inline F16x l_abs(F16x x) { STERNA_EACH(f_abs(x.v[i])); }
 // tanh(x), NaN for NaN; relative error below 2^-21.
 inline VF f_tanh(VF x) {
     // With e = exp(2 |x|) - 1 it is e / (e + 2), and from 10 on the float 1. e = (2^n - 1) + 2^n (exp(r) - 1) keeps

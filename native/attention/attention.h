@@ -21,6 +21,21 @@ inline void cap_scores(const sterna::AttentionArgs& a, Rows& s, int r) {
         l_store(s.scores[r] + j, l_cap(l_load(s.scores[r] + j), cap, inverse));
 }
 
+// Takes the row's slope times a key's distance from the scores of a row, which become logarithms to base 2. unit: as
+// below.
+inline void add_distances(const sterna::AttentionArgs& a, Rows& s, int r, int64_t first,
+                          float unit) {
+    static constexpr float kAscending[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const F16x scale = l_set1(unit), minus_slope = l_set1(-a.slopes[r]);
+    const F16x ascending = l_load(kAscending);
+    const int64_t own = int64_t{a.next[r]} - 1;
+    for (int j = s.from[r] / 16 * 16; j < s.keys[r]; j += 16) {
+        const F16x after = l_add(l_set1(static_cast<float>(first + j - own)), ascending);
+        const F16x bias = l_mul(minus_slope, l_abs(after));
+        l_store(s.scores[r] + j, l_fma(l_load(s.scores[r] + j), scale, bias));
+    }
+}
+
 // Returns the largest logarithm of a row; a logarithm is `scale` times a score. Sets the other scores of the row's
 // first and last page to -inf.
 inline float largest_log(Rows& s, int r, float scale) {
@@ -79,10 +94,12 @@ struct Chunk {
         pages.scores(first);
         if (a.turned) turn_keys<Pages>(a, s, first);
         float largest[kRows] = {};
-        const bool capped = a.cap > 0.0f;
-        const auto unit = [&](int r) { return capped ? 1.0f : s.scale[r]; };
+        bool logs = a.cap > 0.0f;  // whether scores are logarithms already
+        const auto unit = [&](int r) { return logs ? 1.0f : s.scale[r]; };
         // Each pass goes over all rows: the passes of one row are too short to hide their latencies.
-        for (int r = begin; capped && r < end; ++r) cap_scores(a, s, r);
+        for (int r = begin; logs && r < end; ++r) cap_scores(a, s, r);
+        for (int r = begin; a.slopes && r < end; ++r) add_distances(a, s, r, first, unit(r));
+        logs = logs || a.slopes != nullptr;
         for (int r = begin; r < end; ++r) max[r] = largest_log(s, r, unit(r));
         for (int r = begin; r < end; ++r)
             sum[r] = softmax(pages, first, r, unit(r), max[r], largest + r);

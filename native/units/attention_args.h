@@ -68,6 +68,9 @@ struct AttentionArgs {
     // [rows, padded to a multiple of 16]: a base-2 logarithm that joins each row's softmax as a weight without a value
     // (attention sinks); null: none
     const float* sinks;
+    // [rows]: what each position between a key and the row's own takes from a base-2 logarithm, which is not capped
+    // (ALiBi); null: nothing
+    const float* slopes;
     const int32_t* pages;  // page table of the sequence
     const uint8_t* k_base;  // this layer's, at this KV head: + page * page_stride
     const uint8_t* v_base;

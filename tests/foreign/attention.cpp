@@ -36,7 +36,7 @@ std::vector<uint8_t> written(const KernelTable& table, KvType type, Random rando
 struct Call {
     int32_t window;
     float cap;
-    bool sinks;
+    bool sinks, slopes;
 };
 
 std::vector<float> attended(const KernelTable& table, KvType type,
@@ -47,12 +47,12 @@ std::vector<float> attended(const KernelTable& table, KvType type,
     const float* q[kMaxAttentionRows] = {};
     float* to[kMaxAttentionRows] = {};
     int32_t limit[kMaxAttentionRows] = {};
-    float sinks[kMaxAttentionRows] = {};
+    float sinks[kMaxAttentionRows] = {}, slopes[kMaxAttentionRows] = {};
     for (int r = 0; r < kRows; ++r) {
         q[r] = queries.data() + r * kHeadDim;
         to[r] = out.data() + r * kHeadDim;
         limit[r] = kPositions - kRows + 1 + r;
-        sinks[r] = 0.25f * static_cast<float>(r);
+        sinks[r] = slopes[r] = 0.25f * static_cast<float>(r);
     }
     const int64_t stride = attention_partial(kRows, kHeadDim);
     std::vector<float> partial(static_cast<size_t>(attention_chunks(kPositions) * stride));
@@ -62,6 +62,7 @@ std::vector<float> attended(const KernelTable& table, KvType type,
     a.q = q, a.out = to, a.limit = a.next = limit, a.window = call.window, a.rows = kRows;
     a.head_dim = kHeadDim, a.scale = 0.2f, a.cap = call.cap;
     a.sinks = call.sinks ? sinks : nullptr;
+    a.slopes = call.slopes ? slopes : nullptr;
     a.pages = kPageTable, a.k_base = pages.data(), a.v_base = pages.data() + kPages * bytes;
     a.page_stride = bytes, a.type = type, a.scratch = scratch.data();
     a.partial = partial.data(), a.partial_stride = stride;
@@ -84,8 +85,9 @@ void compare_attention(Comparison& c) {
         const std::string what = "attention, pages " + std::to_string(static_cast<int>(type));
         const auto pages = written(c.scalar, type, random);
         c.equal(what + ", kv_store", written(c.unit, type, random), pages);
-        for (const Call& call :
-             {Call{kNoWindow, 0, false}, Call{100, 0, true}, Call{kNoWindow, 30, true}})
+        for (const Call& call : {Call{kNoWindow, 0, false, false}, Call{100, 0, true, false},
+                                 Call{kNoWindow, 30, true, false}, Call{kNoWindow, 0, false, true},
+                                 Call{100, 30, true, true}})
             for (const bool chunks : {false, true})
                 c.equal(what, attended(c.unit, type, pages, call, queries, chunks),
                         attended(c.scalar, type, pages, call, queries, chunks));

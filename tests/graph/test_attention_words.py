@@ -1,5 +1,5 @@
-"""The options of a layer's attention: windows, caps, a scale, sinks, rotations of a part of
-a head.
+"""The options of a layer's attention: windows, caps, a scale, sinks, slopes (ALiBi), rotations of
+a part of a head.
 
 The oracle is numpy in float64. Bits are those of the scalar unit for every unit, thread count and
 way to cut a prompt into steps.
@@ -25,6 +25,7 @@ QUERIES = KV_HEADS * PER_KV
 PART = Rotary((1.0, 0.25, 0.01), interleaved=True)  # six values of a head
 HALVES = Rotary(tuple(100 ** (-i / 8) for i in range(8)))
 SINKS = (-3.0, 0.0, 0.5, 2.0, 5.0, 9.0)  # scores have a spread of 1, over some hundred positions
+SLOPES = (0.5, 0.125, 2.0**-6.5, 2.0**-8, 0.0, 3.0)  # at 3 a chunk far away weighs nothing
 HOWS = {
     "plain": Attention(HALVES),
     "no rotation, scale": Attention(None, scale=0.1),
@@ -39,6 +40,10 @@ HOWS = {
     "sinks": Attention(HALVES, sinks=SINKS),
     "sinks, window 1": Attention(None, window=1, sinks=SINKS),
     "sinks, window 100": Attention(HALVES, window=100, scale=0.4, cap=2.0, sinks=SINKS),
+    "slopes": Attention(None, slopes=SLOPES),
+    "slopes, window 100": Attention(
+        HALVES, window=100, scale=0.4, cap=2.0, sinks=SINKS, slopes=SLOPES
+    ),
 }
 # Of keys and values, root mean squares of an error over those of the numbers: integers are rounded
 # in steps of a 4095th or a 127th of the largest, which is at most four times their spread.
@@ -128,6 +133,9 @@ def oracle(head_dim: int, how: Attention) -> tuple[np.ndarray, float, float]:
         scores = how.cap * np.tanh(scores / how.cap)
         error += 2.0**-20 * how.cap
     i, j = np.indices((N, N))
+    if how.slopes:
+        scores -= np.array(how.slopes)[:, None, None] * abs(i - j)
+        error += 2.0**-22 * 100  # farther keys weigh nothing
     scores[:, (j > i) | (i - j >= (how.window or N))] = -np.inf
     sinks = np.array(how.sinks or (-np.inf,) * QUERIES)[:, None, None]
     most = np.maximum(scores.max(-1, keepdims=True), sinks)
@@ -268,6 +276,10 @@ def test_refusals() -> None:
         (Attention(HALVES, cap=float("inf")), "cap"), (Attention(Rotary(())), "rotary"),
         (Attention(HALVES, sinks=(1.0,) * 5), "sinks"),
         (Attention(HALVES, sinks=(float("nan"),) * QUERIES), "sinks"),
+        (Attention(HALVES, slopes=(1.0,) * 5), "slopes"),
+        (Attention(HALVES, slopes=(-0.5,) * QUERIES), "slopes"),
+        (Attention(HALVES, slopes=(float("inf"),) * QUERIES), "slopes"),
+        (Attention(HALVES, slopes=(float("nan"),) * QUERIES), "slopes"),
         (Attention(Rotary((1.0,) * 11)), "rotary"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=word):

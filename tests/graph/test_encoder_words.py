@@ -1,5 +1,5 @@
-"""Attention in both directions, windows on both sides, rows of parts of a pair, and means of texts,
-against numpy in float64."""
+"""Attention in both directions, windows and slopes on both sides, rows of parts of a pair, and
+means of texts, against numpy in float64."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ Q, KV = HEADS * DIM, KV_HEADS * DIM
 TABLE = np.random.default_rng(3).standard_normal((VOCAB, Q + 2 * KV)).astype(np.float32)
 PARTS = np.random.default_rng(4).standard_normal((2, Q + 2 * KV)).astype(np.float32)
 LENGTHS = (3, 300, 70, 1)  # a text over a chunk of 256 positions among short ones
+SLOPES = (0.5, 2.0**-4.5, 0.0, 2.0)
 SECOND = {0: 1, 2: 40}  # of two of them, where the second part begins
 
 
@@ -35,8 +36,9 @@ def texts() -> list[np.ndarray]:
 
 
 def run(
-    isa: str, threads: int, kv: str = "f32", alone: int | None = None, window: int | None = None
-) -> np.ndarray:
+    isa: str, threads: int, kv: str = "f32", alone: int | None = None, window: int | None = None,
+    slopes: tuple[float, ...] = (),
+) -> np.ndarray:  # fmt: skip
     """The output of attention for all texts, or for one alone, float32 [tokens, q]."""
     cache = _native.KvCache([(KV_HEADS, DIM)], 16, kv)
     chosen = range(len(LENGTHS)) if alone is None else [alone]
@@ -47,14 +49,14 @@ def run(
         pages += count
         ids.append(text)
     seconds = [(n, SECOND[i]) for n, i in enumerate(chosen) if i in SECOND]
-    how = Attention(None, window, bidirectional=True)
+    how = Attention(None, window, bidirectional=True, slopes=slopes)
     rows = program(how).run(
         cache, np.concatenate(ids), spans, isa, threads, second_parts=seconds
     )[0]  # fmt: skip
     return rows[:, :Q]
 
 
-def expected(window: int = 1 << 30) -> np.ndarray:
+def expected(window: int = 1 << 30, slopes: tuple[float, ...] = (0.0,)) -> np.ndarray:
     """The definition."""
     out = []
     for i, text in enumerate(texts()):
@@ -64,7 +66,9 @@ def expected(window: int = 1 << 30) -> np.ndarray:
         k, v = (np.repeat(a, HEADS // KV_HEADS, axis=1) for a in (k, v))
         scores = np.einsum("ihd,jhd->hij", q, k) / DIM**0.5
         at = np.arange(len(text))
-        scores[:, abs(at[:, None] - at) >= window] = -np.inf
+        distances = abs(at[:, None] - at)
+        scores -= np.array(slopes)[:, None, None] * distances
+        scores[:, distances >= window] = -np.inf
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         weights /= weights.sum(-1, keepdims=True)
         out.append(np.einsum("hij,jhd->ihd", weights, v).reshape(len(text), -1))
@@ -79,6 +83,21 @@ def test_positions_see_the_whole_text_or_a_window_on_both_sides(window: int) -> 
     for isa in ISAS:
         for threads in (1, 3, 8):
             assert_same_bits(run(isa, threads, window=window), first)
+
+
+@pytest.mark.parametrize("window", [1 << 30, 33])
+@pytest.mark.parametrize("kv", ["i16", "i8", "f16", "f32"])
+def test_slopes_fall_on_both_sides(kv: str, window: int) -> None:
+    """By the distance, before a position as behind it, on every unit and in any company."""
+    first = run(ISAS[0], 1, kv, window=window, slopes=SLOPES)
+    close = {"i8": 0.1, "i16": 2e-3, "f16": 2e-3, "f32": 1e-5}[kv]
+    assert abs(first - expected(window, SLOPES)).max() < close
+    for isa in ISAS:
+        for threads in (1, 3, 8):
+            assert_same_bits(run(isa, threads, kv, window=window, slopes=SLOPES), first)
+    for i, rows in enumerate(np.split(first, np.cumsum(LENGTHS)[:-1])):
+        alone = run(ISAS[-1], 16, kv, alone=i, window=window, slopes=SLOPES)
+        assert_same_bits(alone, rows)
 
 
 @pytest.mark.parametrize("kv", ["i16", "i8", "f16", "f32"])

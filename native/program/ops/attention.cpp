@@ -18,7 +18,9 @@ class AttentionOp final : public Op {
           layer_(static_cast<int>(f.whole("layer"))),
           cap_(f.cap("attention.cap")),
           sinks_(f.floats("attention.sinks", plan_.heads.n_heads,
-                          "must have a value for each query head")) {
+                          "must have a value for each query head")),
+          slopes_(f.floats("attention.slopes", plan_.heads.n_heads,
+                           "must have a value for each query head")) {
         const auto window = f.maybe_whole("attention.window");
         f.require(!window || (*window >= 1 && *window <= std::numeric_limits<int32_t>::max()),
                   "attention.window", "must be at least 1");
@@ -37,10 +39,17 @@ class AttentionOp final : public Op {
                      ? f.factor("attention.scale")
                      : 1.0f / __builtin_sqrtf(static_cast<float>(heads.head_dim));
         // The logits of sinks as logarithms to base 2, within what float32 holds.
-        constexpr float kMost = std::numeric_limits<float>::max();
+        constexpr float kMost = std::numeric_limits<float>::max(), kLog2E = 1.44269504f;
         for (float& sink : sinks_) {
             f.require(std::isfinite(sink), "attention.sinks", "must be finite");
-            sink = std::clamp(sink * 1.44269504f, -kMost, kMost);
+            sink = std::clamp(sink * kLog2E, -kMost, kMost);
+        }
+        // A slope times any distance is finite.
+        constexpr float kMostSlope = 65536.0f;
+        for (float& slope : slopes_) {
+            f.require(slope >= 0.0f && slope <= kMostSlope, "attention.slopes",
+                      "must be from 0 to 65536");
+            slope *= kLog2E;
         }
         f.require(int64_t{heads.n_heads} * heads.padded() <= qkv_.ld(), "x", "is too narrow");
         f.require(int64_t{heads.n_heads} * heads.outputs() <= output_.ld(), "output",
@@ -92,7 +101,7 @@ class AttentionOp final : public Op {
     int layer_;  // of the cache
     int32_t window_ = kNoWindow;
     float scale_, cap_;
-    std::vector<float> sinks_;  // of each query head, or empty
+    std::vector<float> sinks_, slopes_;  // of each query head, or empty
 };
 
 // Query rows of one KV head on their way to a kernel.
@@ -101,6 +110,7 @@ struct AttentionOp::Call {
         : heads(op.plan_.heads),
           layer(op.layer_),
           sinks_of_heads(op.sinks_),
+          slopes_of_heads(op.slopes_),
           step(step),
           kernels(step.kernels.attention(step.cache.type)),
           src(op.work.buffer(op.qkv_)),
@@ -116,6 +126,7 @@ struct AttentionOp::Call {
         a.scale = op.scale_;
         a.cap = op.cap_;
         a.sinks = op.sinks_.empty() ? nullptr : sinks;
+        a.slopes = op.slopes_.empty() ? nullptr : slopes;
         a.page_stride = step.cache.page_stride(layer);
         a.type = step.cache.type;
         a.next_page = step.readings.next_page;
@@ -150,6 +161,7 @@ struct AttentionOp::Call {
                 limit[a.rows] = plan.limit(step.batch, rows, n, a.window);
                 next[a.rows] = rows.position_of[static_cast<size_t>(n)] + 1;
                 if (a.sinks) sinks[a.rows] = sinks_of_heads[static_cast<size_t>(head)];
+                if (a.slopes) slopes[a.rows] = slopes_of_heads[static_cast<size_t>(head)];
                 ++a.rows;
             }
         }
@@ -188,7 +200,7 @@ struct AttentionOp::Call {
 
     const AttentionHeads& heads;
     const int layer;
-    const std::vector<float>& sinks_of_heads;
+    const std::vector<float>&sinks_of_heads, &slopes_of_heads;
     const Step& step;
     const AttentionKernels& kernels;
     const Activations &src, &dst;
@@ -199,7 +211,7 @@ struct AttentionOp::Call {
     float *out[kMaxRows], *to[kMaxRows];  // where outputs go, with their padding and without
     float* padded_out;
     int32_t limit[kMaxRows], next[kMaxRows];
-    float sinks[kMaxRows] = {};
+    float sinks[kMaxRows] = {}, slopes[kMaxRows];
 };
 
 // The keys that a unit begins with: of one chunk.

@@ -66,6 +66,8 @@ class Attention:
     sinks: for each query head one further score, unscaled, of a position without a value: it takes
     a share of the weights and adds nothing; (): none.
     growth: (a, p): queries at position i are multiplied by 1 + a log(1 + floor(i / p)); (): not.
+    slopes: for each query head what each position between a query and a key takes from their score,
+    after scale and cap (ALiBi, arXiv 2108.12409); at least 0; (): nothing.
     bidirectional: as in an encoder, a position attends to its whole sequence, which one step
     computes. causal: tokens of an image do not attend to later ones, although they do in other
     layers.
@@ -79,6 +81,7 @@ class Attention:
     growth: tuple[float, ...] = field(default=(), metadata=LATER)
     bidirectional: bool = field(default=False, metadata=LATER)
     causal: bool = field(default=False, metadata=LATER)
+    slopes: tuple[float, ...] = field(default=(), metadata=LATER)
 
 
 @dataclass(frozen=True, eq=False)

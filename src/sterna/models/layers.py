@@ -76,7 +76,7 @@ class AttentionOptions:
 
     bias: of q, k and v.
     qk_norm: norms of q and k; v_norm: values are normalised like keys, without a weight.
-    scale, cap: of scores, as in `graph.Attention`; sinks: each query head has one, `sinks`.
+    scale, cap, slopes: of scores, as in `graph.Attention`; sinks: each query head has one, `sinks`.
     gated: rows of q_proj are [q | gate] of each head; sigmoid(gate) multiplies the head's result.
     names: of the matrices of q, k and v in the checkpoint.
     stored: name of the one matrix that holds q, k and v in the checkpoint; by_head: head by head,
@@ -89,6 +89,7 @@ class AttentionOptions:
     v_norm: bool = False
     scale: float | None = None
     cap: float = 0.0
+    slopes: tuple[float, ...] = ()
     sinks: bool = False
     gated: bool = False
     names: tuple[str, str, str] = ("q_proj", "k_proj", "v_proj")
@@ -270,7 +271,7 @@ def attention(
         group = r.n_heads // r.n_kv_heads
         qkv = g.split_heads(qkv, r.n_kv_heads, 3, f"{name}.split_heads", group)
     sinks = tuple(w.vector(f"{name}.sinks", r.n_heads).tolist()) if o.sinks else ()
-    how = replace(c.attention[layer], scale=o.scale, cap=o.cap, sinks=sinks)
+    how = replace(c.attention[layer], scale=o.scale, cap=o.cap, sinks=sinks, slopes=o.slopes)
     norms = list[npt.NDArray[np.float32]]()
     if o.qk_norm:
         counts = (r.n_heads, r.n_kv_heads) if o.qk_norm.whole else (1, 1)
