@@ -67,6 +67,7 @@ GPT4O = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+BLOOM = " ?[^(\\s|[.,!?…。，、।۔،])]+"
 SPECIAL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"]
 
 
@@ -79,7 +80,7 @@ def cutter(family: str) -> pre_tokenizers.PreTokenizer:
         return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), splitting])
     cut = {
         "llama-bpe": LLAMA3, "falcon3": LLAMA3, "glm4": LLAMA3, "qwen2": QWEN2, "tekken": TEKKEN,
-        "gpt-4o": GPT4O,
+        "gpt-4o": GPT4O, "bloom": BLOOM,
     }[family]  # fmt: skip
     return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(cut), "isolated"), level])
 
@@ -124,7 +125,8 @@ def metadata_of(built: tokenizers.Tokenizer, **values: Any) -> Metadata:
 
 
 @pytest.mark.parametrize(
-    "family", ["llama-bpe", "falcon3", "glm4", "qwen2", "tekken", "gpt-4o", "gpt-2", "smollm"]
+    "family",
+    ["llama-bpe", "falcon3", "glm4", "qwen2", "tekken", "gpt-4o", "gpt-2", "smollm", "bloom"],
 )
 def test_byte_level(family: str) -> None:
     """Every family cuts text as its published tokenizer does, and puts it together again."""

@@ -159,7 +159,8 @@ def write(path: Path, saved: Saved, model: Any) -> Path:
             w = w.T
         for part, tensor in parts_of(name, w, heads, sizes):
             known = part if part.startswith("blk.") else None
-            target = known or names.get_name(part, try_suffixes=(".weight", ".bias"))
+            outer = part.removeprefix("transformer.") if arch == "bloom" else part
+            target = known or names.get_name(outer, try_suffixes=(".weight", ".bias"))
             assert target is not None, name
             writer.add_tensor(target, np.ascontiguousarray(tensor))
     gguf_factory.finish(writer)

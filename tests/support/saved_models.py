@@ -22,6 +22,10 @@ __all__ = ["in_float64", "logits_of", "made_to_count", "save", "scores_of", "wri
 def config_of(saved: Saved) -> Any:
     """The config, whose text's fields a class with other towers has within."""
     kind, fields = getattr(transformers, saved.name).config_class, SIZES | saved.config
+    if "attn_config" in fields:  # of MPT, no tower's
+        return kind(
+            **fields | {"attn_config": kind.sub_configs["attn_config"](**fields["attn_config"])}
+        )
     towers = {key: fields.pop(key) for key in [*fields] if key.endswith("_config")}
     return kind(text_config=fields, **towers) if towers else kind(**fields)
 

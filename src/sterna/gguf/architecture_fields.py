@@ -14,6 +14,7 @@ from sterna.errors import ModelFormatError, UnsupportedModelError, brief
 from sterna.gguf.encoder_fields import (
     bert_fields,
     dense_fields,
+    jina_bert_fields,
     modern_bert_fields,
     scorer_fields,
 )
@@ -257,6 +258,16 @@ def _apertus_fields(model: GgufModel, _: str, fields: dict[str, Any]) -> dict[st
     return {XIELU: {name: m.numbers(f"xielu.{name}", n).tolist() for name in PARAMETERS}}
 
 
+def _mpt_fields(model: GgufModel, name: str, _: dict[str, Any]) -> dict[str, Any]:
+    """Return the limit of q, k and v, 0 being none, and ALiBi's largest bias."""
+    m = model.metadata
+    most = m.number(f"{name}.attention.max_alibi_bias", 0.0)
+    clip = m.number(f"{name}.attention.clamp_kqv", 0.0)
+    return {
+        "attn_config": {"clip_qkv": clip or None, "alibi": most != 0, "alibi_bias_max": most or 8.0}
+    }
+
+
 def _falcon_fields(model: GgufModel, _: str, __: dict[str, Any]) -> dict[str, Any]:
     """Return how many norms a layer has: one is Falcon 7B's, two are Falcon 40B's."""
     two = "blk.0.attn_norm_2.weight" in model.tensors
@@ -341,7 +352,7 @@ def _both(first: Further, second: Further) -> Further:
 _FURTHER: dict[str, Further] = {
     "bert": bert_fields, "gemma-embedding": _gemma_embedding_fields,
     "modern-bert": modern_bert_fields,
-    "jina-bert-v3": bert_fields,  "nomic-bert": bert_fields,
+    "jina-bert-v2": jina_bert_fields, "jina-bert-v3": bert_fields, "nomic-bert": bert_fields,
     "apertus": _apertus_fields, "deepseek2": _deepseek2_fields, "dots1": _deepseek_fields,
     "falcon": _falcon_fields, "falcon-h1": falcon_h1_fields, "gemma2": _gemma_fields,
     "gemma3": _gemma_fields,
@@ -354,7 +365,7 @@ _FURTHER: dict[str, Further] = {
     "lfm2": _lfm2_fields, "lfm2moe": _lfm2_moe_fields, "llama4": _llama4_fields,
     "mamba2": mamba2_fields, "maple": _maple_fields,
     "minicpm": _minicpm_fields, "minicpm3": _latent_fields, "minimax-m2": _minimax_fields,
-    "mistral3": _mistral3_fields, "olmo": _olmo_fields, "olmo2": _olmo2_fields,
+    "mistral3": _mistral3_fields, "mpt": _mpt_fields, "olmo": _olmo_fields, "olmo2": _olmo2_fields,
     "nemotron_h": nemotron_h_fields,
     "nemotron_h_moe": _both(_deepseek_fields, nemotron_h_fields),
     "phimoe": _phimoe_fields,

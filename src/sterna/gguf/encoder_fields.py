@@ -8,7 +8,13 @@ from sterna.errors import UnsupportedModelError
 from sterna.gguf.file import GgufModel
 from sterna.models.config import FULL, SLIDING
 
-__all__ = ["bert_fields", "dense_fields", "modern_bert_fields", "scorer_fields"]
+__all__ = [
+    "bert_fields",
+    "dense_fields",
+    "jina_bert_fields",
+    "modern_bert_fields",
+    "scorer_fields",
+]
 
 
 def bert_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
@@ -19,6 +25,19 @@ def bert_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str
         found["max_position_embeddings"] = _rows(model, "position_embd.weight")
         found |= _scoring_fields(model, "BertForSequenceClassification", ("cls", "cls.output"))
     return found
+
+
+def jina_bert_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the kind of FFN, which has a gate if its first matrix is wider than it says or not the
+    only one, the size of a table, and a cross-encoder's class."""
+    wide = _rows(model, "blk.0.ffn_up.weight") != fields["intermediate_size"]
+    gated = wide or "blk.0.ffn_gate.weight" in model.tensors
+    found = {
+        "type_vocab_size": _rows(model, "token_types.weight"),
+        "feed_forward_type": "geglu" if gated else "original",
+    }
+    parts = ("cls", "cls.output")
+    return found | _scoring_fields(model, "JinaBertForSequenceClassification", parts)
 
 
 def modern_bert_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:

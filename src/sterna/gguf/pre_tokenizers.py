@@ -62,6 +62,7 @@ DEEPSEEK_LLM = (
     _HAN,
     r"\p{N}+",
 )
+BLOOM = " ?[^(\\s|[.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c])]+"
 DEEPSEEK_CODER = (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _HAN, r"\p{N}")
 
 
@@ -111,7 +112,7 @@ _NAMES: tuple[tuple[str, PreTokenizer], ...] = (
     ("minicpm5", PreTokenizer((r"\p{N}{1,3}", _WORDS % r"\p{N}+"), whole=True)),
     (
         "gpt-2 phi-2 olmo mpt jais gigachat a.x-4.0 mellum exaone4 trillion granite-docling "
-        "roberta-bpe",
+        "roberta-bpe jina-es jina-de jina-v1-en jina-v2-es jina-v2-de jina-v2-code",
         PreTokenizer((GPT2,)),
     ),
     ("modern-bert", PreTokenizer((GPT2,), composed=True)),
@@ -119,6 +120,7 @@ _NAMES: tuple[tuple[str, PreTokenizer], ...] = (
         "smollm starcoder refact command-r codeshell exaone minerva-7b mellum2",
         PreTokenizer((r"\p{N}", GPT2)),
     ),
+    ("bloom poro-chat gpt3-finnish", PreTokenizer((BLOOM,))),
     ("falcon", PreTokenizer((r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]"))),
     ("superbpe", PreTokenizer((r"\p{N}+", r"(?=(\d{3})+(?!\d))"))),
     ("default", PreTokenizer((r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"))),

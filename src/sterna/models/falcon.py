@@ -1,18 +1,21 @@
-"""Falcon, the first generation (7B, 40B, 180B, and 2 11B): attention and an FFN without a gate side
-by side. arXiv 2311.16867.
+"""Falcon, the first generation (7B, 40B, 180B, RW, and 2 11B): attention and an FFN without a gate
+side by side. arXiv 2311.16867.
 
     x = x + dense(attention(rope(q, k), v)) + dense_4h_to_h(gelu(dense_h_to_4h))
 
 Both read LayerNorm(x), the same or each its own; without `parallel_attn` one half follows the
 other. q, k and v are one matrix: the queries of heads that share keys and values precede these.
+With `alibi` (RW) nothing is rotated: biases of distances are divided by sqrt(head_dim), as scores
+are.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from sterna.graph import GraphBuilder, Value
-from sterna.models import layers
+from sterna.models import alibi, layers
 from sterna.models.config import TransformerConfig
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
@@ -55,8 +58,8 @@ PREFIXES = {
 
 
 def complete(f: Fields) -> dict[str, Any]:
-    """Return the heads of keys and values, and the biases, which all linear layers have."""
-    f.supported("alibi", f.flag("alibi"), False)
+    """Return the heads of keys and values, what is rotated, and the biases, which all linear layers
+    have."""
     heads, bias, kv_heads = f.count("num_attention_heads"), f.flag("bias"), 1
     if f.flag("new_decoder_architecture"):
         kv_heads = f.count("num_key_value_heads", heads)
@@ -65,7 +68,7 @@ def complete(f: Fields) -> dict[str, Any]:
     wide = f.count("intermediate_size", 4 * f.count("hidden_size"))
     return {
         "num_key_value_heads": kv_heads, "intermediate_size": wide, "attention_bias": bias,
-        "mlp_bias": bias,
+        "mlp_bias": bias, "no_rope_layers": [int(not f.flag("alibi"))] * f.n_layers,
     }  # fmt: skip
 
 
@@ -74,7 +77,11 @@ def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
     bias, new = c.attention_bias, c.fields.flag("new_decoder_architecture")
     parallel = c.fields.flag("parallel_attn")
     two = new and parallel and c.fields.count("num_ln_in_parallel_attn", 2) == 2
-    attention = layers.AttentionOptions(bias=bias, stored="query_key_value", by_head=True)
+    slopes = alibi.slopes(c.n_heads, factor=1 / math.sqrt(c.head_dim))
+    attention = layers.AttentionOptions(
+        bias=bias, stored="query_key_value", by_head=True,
+        slopes=slopes if c.fields.flag("alibi") else (),
+    )  # fmt: skip
     x, table = layers.embedding(g, c, w)
     for i in range(c.n_layers):
         p = f"model.layers.{i}"

@@ -10,6 +10,8 @@ __all__ = ["MODELS"]
 # length of four times the width, and no rope_theta.
 _PHI = {"num_key_value_heads": 4, "intermediate_size": 256}
 _FALCON = {"ffn_hidden_size": 256, "intermediate_size": 256}
+_MPT = {"intermediate_size": 256, "num_key_value_heads": 4, "max_seq_len": 256}
+_BLOOM = {"intermediate_size": 256, "num_key_value_heads": 4}
 _EPSILON = {"attention.layer_norm_epsilon": 1e-5}  # of LayerNorms
 MODELS: dict[str, Saved] = {
     "llama": Saved("LlamaForCausalLM"),
@@ -180,6 +182,61 @@ MODELS: dict[str, Saved] = {
             "num_kv_heads": 4, "num_key_value_heads": 4,
         },
         converted=False,
+    ),
+    # transformers rounds biases to bf16, which is exact where slopes are powers of two.
+    "falcon-rw": Saved(
+        "FalconForCausalLM",
+        {
+            **_FALCON, "multi_query": False, "parallel_attn": False, "bias": True, "alibi": True,
+            "num_kv_heads": 4, "num_key_value_heads": 4,
+        },
+        converted=False,
+    ),
+    "falcon-rw-grouped": Saved(
+        "FalconForCausalLM",
+        {
+            **_FALCON, "new_decoder_architecture": True, "alibi": True, "num_kv_heads": 2,
+            "num_attention_heads": 8,
+        },
+        converted=False,
+    ),
+    "bloom": Saved(
+        "BloomForCausalLM", _BLOOM, gguf=("bloom", {**_EPSILON, "attention.head_count_kv": 4})
+    ),
+    "bloom-heads": Saved(
+        "BloomForCausalLM",
+        {
+            **_BLOOM, "num_attention_heads": 6, "num_key_value_heads": 6, "hidden_size": 96,
+            "intermediate_size": 384, "apply_residual_connection_post_layernorm": True,
+            "layer_norm_epsilon": 1e-2,
+        },
+        converted=False,
+    ),
+    "mpt": Saved(
+        "MptForCausalLM",
+        _MPT,
+        gguf=(
+            "mpt",
+            {**_EPSILON, "attention.head_count_kv": 4, "attention.max_alibi_bias": 8.0},
+        ),
+    ),
+    "mpt-clip": Saved(
+        "MptForCausalLM",
+        {
+            **_MPT, "num_attention_heads": 6, "num_key_value_heads": 6, "hidden_size": 96,
+            "intermediate_size": 384, "layer_norm_epsilon": 1e-2,
+            "attn_config": {"clip_qkv": 0.8},
+        },
+        gguf=(
+            "mpt",
+            {
+                "attention.layer_norm_epsilon": 1e-2, "attention.head_count_kv": 6,
+                "attention.max_alibi_bias": 8.0, "attention.clamp_kqv": 0.8,
+            },
+        ),
+    ),
+    "mpt-scale": Saved(
+        "MptForCausalLM", {**_MPT, "attn_config": {"softmax_scale": 0.5}}, converted=False
     ),
     "gpt2": Saved(
         "GPT2LMHeadModel",
