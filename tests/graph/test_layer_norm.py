@@ -23,6 +23,16 @@ def test_layer_norm(biased: bool) -> None:
     check(lambda g, x: g.layer_norm(x, weight, bias if biased else None, EPS, "n"), expected)
 
 
+def test_add() -> None:
+    """To a row that goes on by itself."""
+    twice = TABLE.astype(np.float32) * 2
+    weight = np.ones(WIDTH, np.float32)
+    x = TABLE.astype(np.float64)
+    normed = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + EPS)
+    check(lambda g, x: g.add(g.layer_norm(x, weight, None, EPS, "n"), x, "add"), normed + x)
+    assert_same_bits(rows(lambda g, x: g.add(x, x, "add"), ISAS[0], 1), twice)
+
+
 ACTIVATIONS = {
     "relu": lambda x: np.maximum(x, 0),
     "relu2": lambda x: np.maximum(x, 0) ** 2,

@@ -29,8 +29,9 @@ TOKENS = np.random.default_rng(1).integers(0, 256, POSITIONS).tolist()
 TEXTS = [TOKENS[n:] for n in range(10)]  # of a cross-encoder
 #: Classes that transformers has not: their authors' own code has.
 OTHERS = {
-    "BitnetForCausalLM", "MapleForCausalLM", "MiniCPMForCausalLM", "MobileLLMForCausalLM",
-    "PhiMoEForCausalLM",
+    "BitnetForCausalLM", "JinaBertForMaskedLM", "JinaBertForSequenceClassification",
+    "JinaBertModel", "MPTForCausalLM", "MapleForCausalLM", "MiniCPMForCausalLM",
+    "MobileLLMForCausalLM", "PhiMoEForCausalLM",
 }  # fmt: skip
 #: Classes whose towers another package has; `test_gemma3n` nests their text.
 TOWERS = {"Gemma3nForConditionalGeneration"}
@@ -58,6 +59,7 @@ SAYS_NOTHING = {
     "deterministic_flash_attn", "sparse_pred_ignore_index",
     "linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max",
     "linear_dt_init_floor", "altup_coef_clip", "z_loss_coefficient",
+    "init_device", "emb_pdrop", "embedding_fraction", "learned_pos_emb",
 }  # fmt: skip
 #: Those that follow from others, which an architecture's `complete` fills in.
 FOLLOWS = {
@@ -134,6 +136,9 @@ def test_defaults_are_those_of_the_class(name: str) -> None:
     kind = getattr(transformers, name).config_class
     text = kind().get_text_config()
     theirs = {k: v for k, v in text.to_dict().items() if k not in SAYS_NOTHING | FOLLOWS}
+    if "attn_config" in theirs:  # MPT's
+        nested = theirs["attn_config"].items()
+        theirs["attn_config"] = {k: v for k, v in nested if k not in SAYS_NOTHING | {"attn_impl"}}
     theirs["num_experts"] = theirs.pop("num_local_experts", theirs.get("num_experts"))
     theirs["hidden_act"] = theirs.pop("hidden_activation", theirs.get("hidden_act"))
     if "_sliding_window_pattern" in theirs:
@@ -167,9 +172,11 @@ def test_defaults_are_those_of_the_class(name: str) -> None:
 
 
 #: Classes whose defaults are no model (heads of GLM have 42 features, of which 21 are rotated), or
-#: one without attention, or whose contexts end before theirs.
+#: one without attention or ALiBi, or whose contexts end before theirs or have another name.
 NO_DEFAULTS = {
-    "BambaForCausalLM", "Gemma4ForConditionalGeneration", "Glm4MoeForCausalLM",
+    "BambaForCausalLM", "BloomForCausalLM", "JinaBertForMaskedLM",
+    "JinaBertForSequenceClassification", "JinaBertModel", "MptForCausalLM",
+    "Gemma4ForConditionalGeneration", "Glm4MoeForCausalLM",
     "GraniteMoeHybridForCausalLM", "Llama4ForCausalLM", "Llama4ForConditionalGeneration",
     "Mamba2ForCausalLM", "PhiMoEForCausalLM",
 }  # fmt: skip

@@ -85,10 +85,7 @@ def unread(c: TransformerConfig) -> set[str]:
 def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
     """Write the model's layers into `g`; returns the scores of a cross-encoder."""
     x, table = encode(g, c, w, first=0)
-    if not c.labels:
-        return layers.logits(g, c, w, x, table)
-    x = classifier.dense(g, c, w, x, "model.pooler.dense", "tanh")
-    return classifier.head(g, c, w, x, "classifier")
+    return classifier.pooled(g, c, w, x, table)
 
 
 def encode(

@@ -15,13 +15,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from sterna.formats import PackedWeight
 from sterna.graph import GraphBuilder, Value
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
-from sterna.models.layers import linear
+from sterna.models.layers import linear, logits
 from sterna.weights.sources import Linear, WeightSource
 
-__all__ = ["SCORING", "Scoring", "dense", "head", "labels_of"]
+__all__ = ["SCORING", "Scoring", "dense", "head", "labels_of", "pooled"]
 
 SCORING = "scoring"
 
@@ -90,3 +91,13 @@ def head(g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, name:
     """Write the label's logit."""
     table = w.table(name, c.labels, c.hidden_size)
     return g.head(x, table, None, name, bias=w.vector(f"{name}.bias", c.labels))
+
+
+def pooled(
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, table: PackedWeight
+) -> Value:
+    """Write the label's logit by BERT's pooler, or of a model without labels the tokens' logits."""
+    if not c.labels:
+        return logits(g, c, w, x, table)
+    x = dense(g, c, w, x, "model.pooler.dense", "tanh")
+    return head(g, c, w, x, "classifier")

@@ -56,7 +56,4 @@ def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
         return layers.output(g, c, w, h, x, f"{name}.down_proj", bias=True)
 
     x, table = nomic_bert.encode(g, c, w, _NAMES, ffn)
-    if not c.labels:
-        return layers.logits(g, c, w, x, table)
-    x = classifier.dense(g, c, w, x, "model.pooler.dense", "tanh")
-    return classifier.head(g, c, w, x, "classifier")
+    return classifier.pooled(g, c, w, x, table)

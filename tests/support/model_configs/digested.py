@@ -38,6 +38,7 @@ _TWO_ROUTED = {
     "first_k_dense_replace": 1,
 }  # fmt: skip
 _ALL_KEYS = {"num_key_value_heads": 4}
+_ALIBI = {**_ALL_KEYS, "position_embedding_type": "alibi", "feed_forward_type": "geglu"}
 _SCORES = {**_ALL_KEYS, "num_labels": 1}
 _TWO_MODERN = {**_ALL_KEYS, "local_attention": 48, "layer_types": [SLIDING, FULL]}
 _TWO_WINDOWS = {"sliding_window": 48, "layer_types": [SLIDING, FULL]}
@@ -64,6 +65,10 @@ _TWO_SPACE: dict[str, Any] = {
 DIGESTED: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("BertModel", "XLMRobertaModel", "RobertaModel", "NomicBertModel"), _ALL_KEYS),
     **dict.fromkeys(("JinaEmbeddingsV3Model", "GteModel"), _ALL_KEYS),
+    **dict.fromkeys(("JinaBertModel", "JinaBertForMaskedLM"), _ALIBI),
+    "JinaBertForSequenceClassification": {
+        **_ALIBI, "num_labels": 1, "feed_forward_type": "original"
+    },
     "JinaEmbeddingsV3ForSequenceClassification": _SCORES,
     "GteForSequenceClassification": _SCORES,
     "Qwen3ForSequenceClassification": {"num_labels": 1},

@@ -50,6 +50,10 @@ class FunctionMethods(Methods):
             )
         )  # fmt: skip
 
+    def add(self, x: Value, residual: Value, name: str) -> Value:
+        """x + residual."""
+        return self._add(RowwiseOp(name=name, output=Value(x.width), x=x, residual=residual))
+
     def layer_norm(self, x: Value, weight: F32, bias: F32 | None, eps: float, name: str) -> Value:
         """LayerNorm(x) * weight (+ bias)."""
         out = Value(x.width)

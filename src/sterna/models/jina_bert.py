@@ -1,0 +1,140 @@
+"""Jina embeddings v2, and cross-encoders of it (Jina reranker v1): BERT with ALiBi, which falls on
+both sides of a position, and gated FFNs. arXiv 2310.19923.
+
+    x = norm(x + output.dense(attention(q, k, v)))
+    x = layernorm(x + wo(gelu(gate) * up)), [gate | up] = gated_layers(x)
+
+The model of code has other names, normalises q and k, each over all heads, and has one norm more:
+
+    x = layer_norm_1(x + norm(x + output.dense(attention(norm_q(q), norm_k(k), v))))
+    x = layer_norm_2(x + down_layer(gelu(gate) * up)), [up | gate] = up_gated_layer(x)
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from sterna.graph import GraphBuilder, Piece, Value
+from sterna.models import alibi, bert, classifier, layers
+from sterna.models.config import TransformerConfig
+from sterna.models.config_fields import Fields
+from sterna.models.gguf_architecture import ENCODER_BIASES, SCORES, TYPES, GgufArchitecture
+from sterna.weights.sources import Linear, WeightSource
+
+ARCHITECTURES = ("JinaBertModel", "JinaBertForMaskedLM", "JinaBertForSequenceClassification")
+ACTIVATION = "gelu"
+TERNARY = False  # float tensors of linear layers are the weights themselves
+ENCODER = True
+DEFAULTS: dict[str, Any] = {
+    **bert.DEFAULTS,
+    "position_embedding_type": "absolute",
+    "feed_forward_type": "original",
+}
+PREFIXES = bert.PREFIXES
+GGUF = {
+    "jina-bert-v2": GgufArchitecture(
+        ARCHITECTURES[0],
+        ACTIVATION,
+        {
+            "attention.self.query": "attn_q", "attention.self.key": "attn_k",
+            "attention.self.value": "attn_v", "attention.self.layer_norm_q": "attn_q_norm",
+            "attention.self.layer_norm_k": "attn_k_norm", "attention.output.dense": "attn_output",
+            "attention.output.LayerNorm": "attn_output_norm", "layer_norm_1": "attn_norm_2",
+            # A matrix of gate and up, or in older files two.
+            "mlp.gated_layers": "ffn_up", "mlp.up_gated_layer": "ffn_up", "mlp.gate": "ffn_gate",
+            "mlp.up": "ffn_up", "mlp.wo": "ffn_down", "mlp.down_layer": "ffn_down",
+            "intermediate.dense": "ffn_up", "output.dense": "ffn_down",
+            "mlp.layernorm": "layer_output_norm", "layer_norm_2": "layer_output_norm",
+            "output.LayerNorm": "layer_output_norm",
+        },
+        renamed={"rms_norm_eps": "layer_norm_eps"}, layer_norm=True, encoder=True, rotates=False,
+        outer={**TYPES, **SCORES, "model.pooler.dense": "cls"}, biases=ENCODER_BIASES,
+        unsaid={"position_embedding_type": "alibi"},
+    )
+}  # fmt: skip
+_QKV = ("query", "key", "value")
+
+
+def complete(f: Fields) -> dict[str, Any]:
+    """Return the fields of an encoder without positions."""
+    for feature in ("is_decoder", "add_cross_attention"):
+        f.supported(feature, f.flag(feature), False)
+    f.supported("position_embedding_type", f.config["position_embedding_type"], "alibi")
+    if f.config["feed_forward_type"] != "original":
+        f.supported("feed_forward_type", f.config["feed_forward_type"], "geglu")
+    return {
+        "use_bidirectional_attention": True,
+        "rms_norm_eps": f.number("layer_norm_eps"),
+        "no_rope_layers": [0] * f.n_layers,
+        "attention_bias": True,
+        "tie_word_embeddings": True,  # there is no head
+        "labels": classifier.labels_of(f),
+    }
+
+
+unread = bert.unread  # positions and a pooler
+
+
+def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
+    """Write the model's layers into `g`; returns the scores of a cross-encoder."""
+    e, slopes = "model.embeddings", alibi.slopes(c.n_heads)
+    x, table = layers.embedding(g, c, w)
+    types = w.vector(
+        f"{e}.token_type_embeddings.weight", c.fields.count("type_vocab_size"), c.hidden_size
+    )
+    x = g.parts(x, types, f"{e}.token_type_embeddings")
+    x = layers.layer_norm(g, c, w, x, f"{e}.LayerNorm")
+    for i in range(c.n_layers):
+        p = f"model.layers.{i}"
+        h = _attention(g, c, w, x, i, f"{p}.attention.self", slopes)
+        h = layers.output(g, c, w, h, x, f"{p}.attention.output.dense", bias=True)
+        h = layers.layer_norm(g, c, w, h, f"{p}.attention.output.LayerNorm")
+        if w.has(f"{p}.layer_norm_1"):
+            h = g.add(h, x, f"{p}.attention.residual")
+            h = layers.layer_norm(g, c, w, h, f"{p}.layer_norm_1")
+        h, norm = _feed_forward(g, c, w, h, p)
+        h = g.select(h) if i == c.n_layers - 1 else h
+        x = layers.layer_norm(g, c, w, h, norm)
+    return classifier.pooled(g, c, w, x, table)
+
+
+def _attention(
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, layer: int, name: str,
+    slopes: tuple[float, ...],
+) -> Value:  # fmt: skip
+    """Attention of a layer, whose queries and keys may be normalised first."""
+    options = layers.AttentionOptions(bias=True, names=_QKV, slopes=slopes)
+    if not w.has(f"{name}.layer_norm_q"):
+        return layers.attention(g, c, w, x, layer, name, options)
+    d, rows = c.hidden_size, list[tuple[Value, Piece]]()
+    for part, norm in zip(_QKV, ("layer_norm_q", "layer_norm_k", None), strict=True):
+        of = f"{name}.{part}"
+        row = layers.linear(g, c, w, x, of, [Linear(of, d, d, bias=True)])
+        row = layers.layer_norm(g, c, w, row, f"{name}.{norm}") if norm else row
+        rows.append((row, Piece(d, column=len(rows) * d)))
+    how = replace(c.attention[layer], slopes=slopes)
+    return g.attention(g.place(3 * d, rows, f"{name}.qkv"), layer, how)
+
+
+def _feed_forward(
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, p: str
+) -> tuple[Value, str]:
+    """x + the FFN of x, and the name of the norm behind it."""
+    if c.fields.config["feed_forward_type"] == "original":
+        names = f"{p}.intermediate.dense", f"{p}.output.dense"
+        return layers.ungated(g, c, w, x, x, names, ACTIVATION), f"{p}.output.LayerNorm"
+    ff, d, of_code = c.intermediate_size, c.hidden_size, w.has(f"{p}.layer_norm_1")
+    both = f"{p}.mlp.up_gated_layer" if of_code else f"{p}.mlp.gated_layers"
+    parts = [Linear(both, 2 * ff, d)]
+    if w.has(f"{p}.mlp.gate"):
+        order = ("up", "gate") if of_code else ("gate", "up")
+        parts = [Linear(f"{p}.mlp.{part}", ff, d) for part in order]
+    h = layers.linear(g, c, w, x, both, parts)
+    if of_code:
+        begin = h.starts[1] if len(h.starts) > 1 else ff
+        gate, up = Piece(ff, begin=begin), Piece(ff, column=ff)
+        h = g.place(2 * ff, [(h, gate), (h, up)], both)
+    h = g.glu(h, ACTIVATION, f"{p}.mlp.act")
+    down, norm = ("mlp.down_layer", "layer_norm_2") if of_code else ("mlp.wo", "mlp.layernorm")
+    return layers.output(g, c, w, h, x, f"{p}.{down}", bias=True), f"{p}.{norm}"
