@@ -287,7 +287,7 @@ struct IntegerPages {
     // Those of the values, which the softmax reads.
     void prefetch_scales(int64_t position) const {
         const auto* scales = reinterpret_cast<const uint8_t*>(value_scales(position));
-        for (int i = 0; i < kPage * 4; i += 64) prefetch_l2(scales + i);
+        for (int i = 0; i < kPage * 4; i += 64) prefetch_l2_surely(scales + i);
     }
     const float* value_scales(int64_t position) const {
         return reinterpret_cast<const float*>(value_page(a, position) +

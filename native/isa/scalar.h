@@ -154,6 +154,7 @@ inline void b_interleave(const uint8_t* const* from, uint8_t* out, int64_t strid
 }
 inline void prefetch(const void*) {}
 inline void prefetch_l2(const void*) {}
+inline void prefetch_l2_surely(const void*) {}
 
 #undef STERNA_LANES
 }  // namespace

@@ -30,7 +30,7 @@ struct NextTile {
           share((end - at + turns - 1) / turns) {}
     void ask() {
         const uint8_t* const stop = end - at < share ? end : at + share;
-        for (; at < stop; at += kLine) prefetch_l2(at);
+        for (; at < stop; at += kLine) prefetch_l2_surely(at);
     }
 };
 
@@ -209,12 +209,12 @@ struct RowBlocks {
         STERNA_UNROLL(16)
         for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
         for (int g = 0; g < GN; ++g) acc[n][g] = F::zero();
-        const auto* const x = panel_x<F>(a, tile, n0);
-        const uint8_t* const bytes = tile.bytes + panel_at(a.K, g0, part, 0);
-        for (int64_t k = 0; k < a.K; k += kAskK) {
+        const auto* x = panel_x<F>(a, tile, n0);
+        const uint8_t* at = tile.bytes + panel_at(a.K, g0, part, 0);
+        for (int64_t left = a.K; left > 0; left -= kAskK, x += kAskK, at += kAskK * kLanes) {
             tile.next.ask();
-            panel_sums<F, GN, N>(x + k, panel_ldx<F>(a), bytes + k * kLanes, panel_at(a.K, 1, 0, 0),
-                                 a.K - k < kAskK ? a.K - k : kAskK, acc);
+            panel_sums<F, GN, N>(x, panel_ldx<F>(a), at, panel_at(a.K, 1, 0, 0),
+                                 left < kAskK ? left : kAskK, acc);
         }
         STERNA_UNROLL(16)
         for (int n = 0; n < N; ++n) {

@@ -30,7 +30,8 @@ struct TokenSums {
         for (int64_t k = 0; k < count; k += 2, step += kBytes, x += 4) {
             STERNA_UNROLL(8)
             for (int line = 0; line < kBytes; line += kLine)
-                into_l2 ? prefetch_l2(step + ahead + line) : prefetch(step + ahead + line);
+                into_l2 ? prefetch_l2_surely(step + ahead + line)
+                        : prefetch_surely(step + ahead + line);
             int32_t two;
             __builtin_memcpy(&two, x, sizeof two);
             const VI pair = i_set1(two);

@@ -197,7 +197,7 @@ struct PlainGroups {
         alignas(64) float scales[GN * kLanes];
     };
 
-    static constexpr int kScalesAhead = 2048;  // bytes: of 16 groups of 64 rows
+    static constexpr int kScalesAhead = 1024;  // bytes: of 8 groups of 64 rows
     // Asks for the scales to come, into L2, since loads that miss L1 have few places (linear.h).
     void ask_ahead(int64_t k) const {
         prefetch_l2(scales.at(k) + kScalesAhead);
