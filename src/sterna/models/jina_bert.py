@@ -73,7 +73,9 @@ def complete(f: Fields) -> dict[str, Any]:
     }
 
 
-unread = bert.unread  # positions and a pooler
+def unread(c: TransformerConfig) -> set[str]:
+    """Name the tensors that nothing reads, as of a BERT: positions, and a pooler."""
+    return bert.unread(c)
 
 
 def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
