@@ -266,14 +266,16 @@ template <class Blocks, int kRest>
 inline int64_t turns_of_sweep(int64_t K, int n, int row_blocks) {
     constexpr int kTokens = kPanelSums / kSweepRowBlocks;
     const int blocks = (row_blocks + kSweepRowBlocks - 1) / kSweepRowBlocks * kParts;
-    return blocks * ((n + kTokens - 1) / kTokens) * ((K + kAskK - 1) / kAskK);
+    const int64_t turns = K > 0 ? (K + kAskK - 1) / kAskK : 1;
+    return blocks * ((n + kTokens - 1) / kTokens) * turns;
 }
 
 // Activations as words: of so many tokens at a time that L1 has room for those of a block. A last block of fewer than
 // kFewestTokens joins the one before.
 constexpr int64_t kWordBytes = int64_t{48} << 10;
 constexpr int word_tokens(int64_t K) {
-    const auto blocks = static_cast<int>(kWordBytes / (2 * K) / kPanelTokens);
+    const int64_t bytes = K > 0 ? 2 * K : 2;  // of a token
+    const auto blocks = static_cast<int>(kWordBytes / bytes / kPanelTokens);
     return kPanelTokens * (blocks > 2 ? blocks : 2);
 }
 template <class P>

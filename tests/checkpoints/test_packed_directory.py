@@ -16,7 +16,12 @@ from scale_numbers import any_scales, number_of
 
 from sterna import formats
 from sterna.checkpoints.directory import Checkpoint
-from sterna.checkpoints.packed_directory import LAYOUT_VERSION, read_packed, verify
+from sterna.checkpoints.packed_directory import (
+    EARLIER_VERSIONS,
+    LAYOUT_VERSION,
+    read_packed,
+    verify,
+)
 from sterna.checkpoints.packed_writer import write_packed
 from sterna.checkpoints.safetensors import SafetensorsFile, SafetensorsWriter, write_safetensors
 from sterna.errors import ModelFormatError, NonFiniteError, RequestError
@@ -212,11 +217,24 @@ def test_every_truncation_is_refused(tmp_path: Path) -> None:
     assert verify(tmp_path) == 3
 
 
-@pytest.mark.parametrize("value", [v for v in EDGES if v != LAYOUT_VERSION] + [None, "1", True])
+READ = {LAYOUT_VERSION, *EARLIER_VERSIONS}
+
+
+@pytest.mark.parametrize("value", [v for v in EDGES if v not in READ] + [None, "1", True])
 def test_layout_version(tmp_path: Path, value: Any) -> None:
     make(tmp_path)
     edit_config(tmp_path, layout_version=value)
     refuse(tmp_path, "layout_version")
+
+
+def test_an_earlier_layout_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read where it packs the folder's formats in the same way."""
+    make(tmp_path)
+    edit_config(tmp_path, layout_version=2)
+    formats = {module.format.name for module in read_packed(tmp_path).modules.values()}
+    assert formats.isdisjoint(EARLIER_VERSIONS[2])
+    monkeypatch.setitem(EARLIER_VERSIONS, 2, frozenset(formats))
+    refuse(tmp_path, "layout_version: expected 3")
 
 
 @pytest.mark.parametrize("value", [*EDGES, None, "64", True, 64.0])

@@ -34,7 +34,10 @@ from sterna.files.reading import Span
 from sterna.formats import Format, PackedWeight
 from sterna.runtime import resolve_threads
 
-LAYOUT_VERSION = 3  # raise it when old packed directories would be read wrongly: they are refused
+LAYOUT_VERSION = 3  # raise it when old packed directories would be read wrongly
+#: Earlier versions that are read, and the formats that they packed in another way: these are
+#: refused.
+EARLIER_VERSIONS = {2: frozenset({"stq1_0"})}
 QUANT_METHOD = "sterna"
 CODES, SCALE = ".codes", ".scale"
 QUANTIZATION = "quantization_config"
@@ -226,7 +229,7 @@ def _read_specs(config: dict[str, Any], path: Path) -> dict[str, ModuleSpec]:
             remedy="this folder is not packed: convert it first",
         )
     version = quantization.get("layout_version")
-    if type(version) is not int or version != LAYOUT_VERSION:
+    if type(version) is not int or version not in (LAYOUT_VERSION, *EARLIER_VERSIONS):
         raise ModelFormatError(
             file=path,
             field=f"{QUANTIZATION}.layout_version",
@@ -244,7 +247,17 @@ def _read_specs(config: dict[str, Any], path: Path) -> dict[str, ModuleSpec]:
             got=json_kind(modules),
             remedy=_REMEDY,
         )
-    return {name: _read_spec(path, name, entry) for name, entry in modules.items()}
+    specs = {name: _read_spec(path, name, entry) for name, entry in modules.items()}
+    for name, spec in specs.items():
+        if spec.format.name in EARLIER_VERSIONS.get(version, ()):
+            raise ModelFormatError(
+                file=path,
+                field=f"{QUANTIZATION}.layout_version",
+                expected=f"{LAYOUT_VERSION} for {name}, whose format is {spec.format.name}",
+                got=version,
+                remedy=_REMEDY,
+            )
+    return specs
 
 
 def _read_spec(path: Path, name: str, entry: object) -> ModuleSpec:
