@@ -11,7 +11,7 @@ namespace {
 
 // Of all results of the scalar unit, which `kernels scalar` prints. A change of bits that is meant, or of what is
 // compared, changes it.
-constexpr uint64_t kDigest = 0x6f9af135daa5ac7d;
+constexpr uint64_t kDigest = 0xf1fbf1ebf4d07ce9;
 
 }  // namespace
 
