@@ -142,7 +142,8 @@ def _of_first(
     m: Metadata, kind: GgufArchitecture, key: str, layers: int, default: int | None
 ) -> int:
     """Read a number that all layers share; if layers may differ, the first layer's."""
-    return m.each(key, layers)[0] if kind.varied else m.same(key, layers, default)
+    varied = kind.varied and (key in m or default is None)
+    return m.each(key, layers)[0] if varied else m.same(key, layers, default)
 
 
 def _experts(m: Metadata, name: str, layers: int, width: str) -> dict[str, Any]:

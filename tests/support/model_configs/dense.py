@@ -198,7 +198,7 @@ MODELS: dict[str, Saved] = {
             **_FALCON, "new_decoder_architecture": True, "alibi": True, "num_kv_heads": 2,
             "num_attention_heads": 8,
         },
-        converted=False,
+        unsaid=True,
     ),
     "bloom": Saved(
         "BloomForCausalLM", _BLOOM, gguf=("bloom", {**_EPSILON, "attention.head_count_kv": 4})
@@ -210,7 +210,7 @@ MODELS: dict[str, Saved] = {
             "intermediate_size": 384, "apply_residual_connection_post_layernorm": True,
             "layer_norm_epsilon": 1e-2,
         },
-        converted=False,
+        unsaid=True,
     ),
     "mpt": Saved(
         "MptForCausalLM",
@@ -219,6 +219,7 @@ MODELS: dict[str, Saved] = {
             "mpt",
             {**_EPSILON, "attention.head_count_kv": 4, "attention.max_alibi_bias": 8.0},
         ),
+        converted=False,  # the converter knows the older name, MPTForCausalLM
     ),
     "mpt-clip": Saved(
         "MptForCausalLM",
@@ -234,6 +235,7 @@ MODELS: dict[str, Saved] = {
                 "attention.max_alibi_bias": 8.0, "attention.clamp_kqv": 0.8,
             },
         ),
+        converted=False,
     ),
     "mpt-scale": Saved(
         "MptForCausalLM", {**_MPT, "attn_config": {"softmax_scale": 0.5}}, converted=False

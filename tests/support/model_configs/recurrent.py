@@ -57,7 +57,7 @@ MODELS: dict[str, Saved] = {
     "bamba": Saved(
         "BambaForCausalLM",
         {**_BAMBA, "attn_layer_indices": [1, 4]},
-        converted=False,
+        unsaid=True,  # the converter reads attn_rotary_emb, which transformers does not save
         gguf=("granitehybrid", _BAMBA_KEYS),
     ),
     "bamba-biased": Saved(
@@ -72,7 +72,11 @@ MODELS: dict[str, Saved] = {
         },
         converted=False,
     ),
-    "mamba2": Saved("Mamba2ForCausalLM", _MAMBA2, gguf=("mamba2", _MAMBA2_KEYS)),
+    "mamba2": Saved(
+        "Mamba2ForCausalLM",
+        {**_MAMBA2, "intermediate_size": 128},  # the converter takes it for the inner width
+        gguf=("mamba2", _MAMBA2_KEYS),
+    ),
     "mamba2-biased": Saved(
         "Mamba2ForCausalLM",
         {
