@@ -49,8 +49,8 @@ _BAMBA_KEYS = {
     "rope.dimension_count": 8, "attention.layer_norm_rms_epsilon": 1e-5,
 }  # fmt: skip
 _MAMBA2 = {"num_heads": 8, "head_dim": 16, "n_groups": 2, "state_size": 24}
-_MAMBA2_KEYS = {
-    **_SPACE_KEYS, "attention.head_count": 0, "attention.head_count_kv": 0,
+_MAMBA2_KEYS = {  # as llama.cpp's converter writes them: no number of KV heads
+    **_SPACE_KEYS, "attention.head_count": 0,
     "feed_forward_length": 0, "attention.layer_norm_rms_epsilon": 1e-5,
 }  # fmt: skip
 MODELS: dict[str, Saved] = {
