@@ -17,7 +17,7 @@ import numpy.typing as npt
 from sterna import _native, formats
 from sterna.checks import checked_flag
 from sterna.errors import NonFiniteError, RequestError, shown
-from sterna.formats import Format, PackedWeight, codec, weighted
+from sterna.formats import Format, PackedWeight, codec
 from sterna.formats.arithmetic import first_index
 from sterna.runtime import resolve_isa, resolve_threads
 
@@ -157,6 +157,8 @@ def quantize(
     values = _finite(weights, format)
     if not f.scaled:
         return pack(values, format=format, threads=threads)
+    from sterna.formats import weighted  # searches, which no model needs that is packed
+
     levels, s = weighted.rounded(f, values, scale, threads=resolve_threads(threads))
     return pack(levels, s, format=format, threads=threads)
 

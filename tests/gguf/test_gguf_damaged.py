@@ -31,7 +31,8 @@ from sterna.errors import (
     SternaError,
     UnsupportedModelError,
 )
-from sterna.gguf.file import GgufFile, GgufModel, is_gguf
+from sterna.gguf.file import GgufFile, GgufModel
+from sterna.gguf.paths import is_gguf
 
 MUTATIONS = int(os.environ.get("STERNA_FUZZ", "4000"))
 MEMORY_BYTES = 256 << 20  # in addition to twice the file

@@ -16,8 +16,9 @@ from safetensors.torch import load_file, save_file
 from seeing_models import SEEING, Image, Seeing, place
 
 from sterna import LLM, loading
-from sterna.engine import Engine, PromptImages, Sequence, StepInput
+from sterna.engine import Engine, Sequence, StepInput
 from sterna.engine.image_encoder import ImageEncoder
+from sterna.engine.prompt_images import PromptImages
 from sterna.errors import RequestError
 
 NAMES = list(SEEING)

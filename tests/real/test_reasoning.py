@@ -89,7 +89,8 @@ def test_marks_that_are_tokens(tmp_path: Path) -> None:
     """As Qwen3's </think> and </tool_call> are: no text spells them, in reasoning and in calls."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-    from sterna.engine.decoding.constraints import Constraints, ToolCall
+    from sterna.engine.decoding.constraints import Constraints
+    from sterna.engine.decoding.grammars import ToolCall
     from sterna.tokenizer import Tokenizer as Ours
 
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())

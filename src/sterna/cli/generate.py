@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sterna.cli.chat_images import message_content
 from sterna.cli.constraint import constraint, constraint_options
 from sterna.cli.options import (
     chat_template_option,
@@ -20,7 +19,6 @@ from sterna.cli.options import (
 )
 from sterna.cli.sampling_options import sampling, sampling_options
 from sterna.cli.terminal import VISIBLE, print_json
-from sterna.cli.texts import piped_text
 from sterna.errors import RequestError
 
 if TYPE_CHECKING:
@@ -76,6 +74,8 @@ def command(
     given = sampling(options) | constraint(llm, options)
     # Arguments are checked now, so an error comes before text.
     if images:
+        from sterna.cli.chat_images import message_content
+
         message = {"role": "user", "content": message_content(prompt, images)}
         pieces = llm.chat_stream([message], **given)
     else:
@@ -94,6 +94,8 @@ def _read(prompt: str | None) -> str:
             'PROMPT: must be given or piped in; try: sterna generate "def read_lines(path):"'
         )
     if prompt is None or prompt == "-":
+        from sterna.cli.texts import piped_text
+
         # `echo prompt |` means the prompt, as "$(...)" does in a shell.
         prompt = piped_text().removesuffix("\n").removesuffix("\r")
     if not prompt:

@@ -328,7 +328,7 @@ def _bounded_cache(given: int | None) -> dict[str, int]:
 def _file_bytes(model: str) -> int:
     """Count the bytes of a model's files, which are about the memory that it needs."""
     from sterna.checkpoints.resolve import resolve
-    from sterna.gguf.file import parts_of
+    from sterna.gguf.paths import parts_of
 
     path = resolve(model)
     files = parts_of(path) if path.is_file() else [f for f in path.iterdir() if f.is_file()]

@@ -22,8 +22,9 @@ from sterna.errors import (
     RequestError,
     UnsupportedModelError,
 )
-from sterna.gguf.file import GgufModel, is_gguf
+from sterna.gguf.file import GgufModel
 from sterna.gguf.hashes import BARE_HASHES, HASHES, heading, metadata_hash
+from sterna.gguf.paths import is_gguf
 from sterna.weights.storages.base import FLOATS
 
 __all__ = ["DAMAGED", "SOUND", "UNCHECKED", "VERIFIED", "Check", "verify"]

@@ -15,7 +15,6 @@ from sterna.engine.kv_cache.disk_cache import PrefixDiskCache
 from sterna.engine.kv_cache.page_pool import PagePool
 from sterna.engine.kv_cache.prefix_cache import PrefixCache, common_prefix_length
 from sterna.engine.kv_cache.sequence import PAGE, Sequence
-from sterna.engine.prompt_images import PromptImage, PromptImages
 from sterna.engine.prompt_logprobs import (
     NextLogprobsRequest,
     PromptLogprobsRequest,
@@ -43,8 +42,6 @@ __all__ = [
     "PagePool",
     "PrefixCache",
     "PrefixDiskCache",
-    "PromptImage",
-    "PromptImages",
     "PromptLogprobsRequest",
     "Request",
     "Scheduler",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence as SequenceOf
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,6 @@ from sterna.engine.activations import resolve_activations
 from sterna.engine.adapters import Adapter, by_adapter
 from sterna.engine.decoding.sampling import ALL_LOGITS, DecidingLogits
 from sterna.engine.decoding.token_masks import make_in_background
-from sterna.engine.image_encoder import ImageEncoder
 from sterna.engine.kv_cache.manager import KVCacheManager
 from sterna.engine.kv_cache.page_pool import PagesMissing
 from sterna.engine.kv_cache.sequence import NO_PAGES, PAGE, Sequence
@@ -39,6 +39,9 @@ from sterna.graph import ACTIVATIONS, Crossings
 from sterna.loading import Model
 from sterna.ops import is_fast
 from sterna.runtime import Threads, resolve_isa, resolve_threads
+
+if TYPE_CHECKING:
+    from sterna.engine.image_encoder import ImageEncoder
 
 __all__ = ["KV_DTYPES", "NUMERICS", "PREFILL_CHUNK", "Engine", "StepInput", "StepOutput"]
 
@@ -271,6 +274,8 @@ class Engine:
         tower = self.model.tower
         if tower is None:
             return None
+        from sterna.engine.image_encoder import ImageEncoder
+
         return ImageEncoder(tower, self.threads, self.isa, self._deterministic)
 
     @cached_property

@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +22,14 @@ from sterna.engine.decoding.speculation import Speculation, StepCost, default_st
 from sterna.engine.decoding.token_masks import TokenMasks
 from sterna.engine.decoding.token_rules import TokenRules
 from sterna.engine.engine import PREFILL_CHUNK, StepInput, StepOutput
-from sterna.engine.image_encoding import ProcessedImage
 from sterna.engine.kv_cache.sequence import Sequence
-from sterna.engine.prompt_images import PromptImages
 from sterna.outputs import Completion, Piece, Stats
 from sterna.sampling_params import SamplingParams
 from sterna.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from sterna.engine.image_encoding import ProcessedImage
+    from sterna.engine.prompt_images import PromptImages
 
 __all__ = ["Request"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,9 @@ from sterna import _native
 from sterna.engine.adapters import Adapter
 from sterna.engine.decoding.sampling import ALL_LOGITS, DecidingLogits, Draw
 from sterna.engine.kv_cache.sequence import Sequence, without_flag
-from sterna.engine.prompt_images import PromptImages
+
+if TYPE_CHECKING:
+    from sterna.engine.prompt_images import PromptImages
 
 __all__ = [
     "StepImages",

@@ -24,7 +24,7 @@ MAX_BYTES = 100_000_000  # as a safetensors header
 #: hundred, tokenizer_config.json with its added tokens up to some megabytes.
 MAX_CONFIG_BYTES = 16 << 20
 MAX_INT_DIGITS = 64  # tokenizer_config.json holds 31 digits (int(1e30)); int() is quadratic in them
-_SCAN_BYTES = 1 << 20  # the depth scan's arrays stay small whatever the size of the file
+_SCAN_BYTES = 1 << 14  # the depth scan's arrays, 8 bytes for each of these, stay in the cache
 
 _ESCAPE = re.compile(rb"\\.", re.DOTALL)
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")

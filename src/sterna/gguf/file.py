@@ -6,7 +6,6 @@ Files are read and never mapped, so that a file truncated in use is an error and
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from sterna.errors import ModelFormatError, UnsupportedModelError
 from sterna.files.reading import Span, open_regular
 from sterna.gguf.header import Header, RawTensor, read_header
 from sterna.gguf.metadata import Metadata
+from sterna.gguf.paths import parts_of
 from sterna.gguf.tensor_types import (
     BLOCK_TYPES,
     FLOAT_TYPES,
@@ -33,25 +33,11 @@ from sterna.gguf.tensor_types import (
     nbytes_of,
 )
 
-__all__ = ["GgufFile", "GgufModel", "find_mmproj", "is_gguf", "parts_of"]
+__all__ = ["GgufFile", "GgufModel"]
 
-MAX_PARTS = 10_000
 SPLIT_REMEDY = "keep the names that the parts were published under, all in one folder"
 READABLE = (*FLOAT_TYPES, *BLOCK_TYPES, *INDEXED_TYPES, *SCALED_TYPES, "I2_S")
 _OTHER = "use another quantisation of this model"
-_PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
-
-
-def is_gguf(path: str | os.PathLike[str]) -> bool:
-    """Whether a path names a GGUF file: by its suffix, or by the magic number in the file."""
-    path = Path(path)
-    if path.suffix.lower() == ".gguf":
-        return not path.is_dir()
-    try:
-        with path.open("rb") if path.is_file() else open(os.devnull, "rb") as file:
-            return file.read(4) == b"GGUF"
-    except OSError:
-        return False
 
 
 class GgufFile(TensorFile):
@@ -134,30 +120,6 @@ class GgufModel:
                 file=self.path, field=name, expected="a tensor", got="none of this name"
             )
         return self.files[info.file]
-
-
-def parts_of(path: Path) -> list[Path]:
-    """List the files of a split that `path` is one of, in order; else `path` alone."""
-    match = _PART.fullmatch(path.name)
-    if match is None or not 1 <= int(match[2]) <= int(match[3]) <= MAX_PARTS:
-        return [path]
-    stem, count = match[1], int(match[3])
-    return [path.with_name(f"{stem}-{i + 1:05}-of-{count:05}.gguf") for i in range(count)]
-
-
-def find_mmproj(text: Path) -> Path | None:
-    """Return the file of the tower next to a text's file: one with mmproj in its name.
-
-    Of several the one in the most bits is taken, by their names: F32, BF16, F16, then others.
-    """
-    found = sorted(text.parent.glob("*mmproj*.gguf"))
-    order = ("f32", "bf16", "f16")
-
-    def rank(file: Path) -> tuple[int, str]:
-        bits = re.split(r"[-_.]", file.name.lower())
-        return next((i for i, kind in enumerate(order) if kind in bits), len(order)), file.name
-
-    return min(found, key=rank, default=None)
 
 
 def _require_parts(paths: list[Path]) -> None:

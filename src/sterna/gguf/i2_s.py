@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,9 @@ from sterna import _native, formats
 from sterna.checkpoints.safetensors_header import TensorInfo
 from sterna.checks import checked_name
 from sterna.errors import ModelFormatError, NonFiniteError
-from sterna.gguf.file import GgufModel
+
+if TYPE_CHECKING:
+    from sterna.gguf.file import GgufModel
 
 __all__ = ["I2S_LAYOUTS", "i2s_layout", "i2s_levels", "warn_of_i2s"]
 

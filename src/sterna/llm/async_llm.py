@@ -21,7 +21,6 @@ from sterna.checks import checked_real, checked_whole
 from sterna.engine import EngineLoop, Event, Request, SchedulerLoad
 from sterna.engine.decoding.reasoning_budget import ReasoningBudget
 from sterna.errors import RequestError, shown
-from sterna.images import PromptImage
 from sterna.llm import LLM
 from sterna.outputs import Completion, Piece, TokenLogprob
 from sterna.sampling_params import SamplingParams
@@ -29,6 +28,7 @@ from sterna.sampling_params import SamplingParams
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from sterna.images import PromptImage
     from sterna.llm.decider import Inquiry
     from sterna.llm.decisions import Decision
     from sterna.llm.options import ChatOptions, DecideOptions, GenerateOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sterna.chat import ChatTemplate, check_messages
 from sterna.chat.image_parts import as_text, split_images
@@ -14,12 +14,14 @@ from sterna.chat.reasoning import ReasoningState
 from sterna.chat.tools import has_calls
 from sterna.checks import checked_flag, checked_items
 from sterna.errors import RequestError, shown
-from sterna.images import ImageProcessor, ProcessedImage
 from sterna.llm.image_input import ImageInput, PreparedPrompt
 from sterna.llm.system_messages import render_with_system
 from sterna.loading import Model
 from sterna.tokenizer import Tokenizer
 from sterna.turn_tokens import inner_end_tokens
+
+if TYPE_CHECKING:
+    from sterna.images import ImageProcessor, ProcessedImage
 
 __all__ = ["ChatRenderer"]
 

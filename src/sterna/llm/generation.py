@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from sterna.llm.decider import decisions
-from sterna.llm.decisions import Decision
 from sterna.llm.llm_parts import LLMParts
 from sterna.outputs import Completion, Stream
 from sterna.sampling_params import SamplingParams
@@ -16,6 +14,7 @@ from sterna.sampling_params import SamplingParams
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from sterna.llm.decisions import Decision
     from sterna.llm.options import ChatOptions, DecideOptions, GenerateOptions, PromptOptions
 
 __all__ = ["GenerationMethods"]
@@ -177,6 +176,8 @@ class GenerationMethods(LLMParts):
 
         RequestError as in `generate`.
         """
+        from sterna.llm.decider import decisions
+
         several = isinstance(question, list) or _are_texts(context)
         asked = self.decider.inquiries(context, question, options)
         found = decisions(asked, self.engine_loop.finished)

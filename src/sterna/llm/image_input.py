@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sterna.errors import ContextError, RequestError, UnsupportedModelError
-from sterna.images import ImageProcessor, ProcessedImage, PromptImage
 from sterna.loading import Model
 from sterna.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from sterna.images import ImageProcessor, ProcessedImage, PromptImage
 
 __all__ = ["ImageInput", "PreparedPrompt"]
 
@@ -69,6 +71,8 @@ class ImageInput:
         encode = self._tokenizer.encode
         if not images:
             return PreparedPrompt(text, encode(text, add_special=False))
+        from sterna.images import PromptImage
+
         counts = [image.tokens for image in images]
         most = self._model.config.max_position
         if sum(counts) > most:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sterna import loading, models
 from sterna.chat import ChatTemplate
@@ -21,12 +21,8 @@ from sterna.engine import (
 )
 from sterna.engine.decoding.constraints import Constraints
 from sterna.errors import RequestError, shown
-from sterna.images import ImageProcessor
 from sterna.llm.adapters import Adapters
 from sterna.llm.chat_renderer import ChatRenderer
-from sterna.llm.cross_encoder import CrossEncoder
-from sterna.llm.decider import Decider
-from sterna.llm.embedder import Embedder
 from sterna.llm.generation import GenerationMethods
 from sterna.llm.generation_config import GenerationDefaults
 from sterna.llm.prompt_encoder import PromptEncoder
@@ -36,6 +32,9 @@ from sterna.models.context_extension import ContextExtension
 from sterna.outputs import Completion
 from sterna.runtime import resolve_threads
 from sterna.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from sterna.images import ImageProcessor
 
 __all__ = ["LLM"]
 
@@ -196,6 +195,8 @@ class LLM(GenerationMethods, ScoringMethods):
         """Return what reads the settings of images, if the model sees them."""
         if self.model.tower is None:
             return None
+        from sterna.images import ImageProcessor
+
         if "preprocessor_config" in self.model.json:
             return partial(ImageProcessor.from_config, self.model.json, path)
         return partial(ImageProcessor.from_directory, path)
@@ -205,9 +206,6 @@ class LLM(GenerationMethods, ScoringMethods):
         self.engine = engine
         self.engine_loop: EngineLoop = EngineLoop(Scheduler(engine, prefix_cache=prefixes))
         self._encoder = PromptEncoder(self.tokenizer, engine)
-        self._embedder = Embedder(engine, self.tokenizer)
-        self._cross_encoder = CrossEncoder(engine, self.tokenizer, self.renderer)
-        self.decider: Decider = Decider(engine, self.tokenizer, self.renderer, self.adapters)
         self.requests: RequestFactory = RequestFactory(
             engine, self.tokenizer, self.renderer, adapters=self.adapters,
             constraints=self.constraints, defaults=self._defaults, speculate=self._speculate,

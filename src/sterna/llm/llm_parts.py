@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from sterna import loading
 from sterna.engine import Engine, EngineLoop, Request
 from sterna.engine.decoding.constraints import Constraints
 from sterna.llm.adapters import Adapters
 from sterna.llm.chat_renderer import ChatRenderer
-from sterna.llm.cross_encoder import CrossEncoder
-from sterna.llm.decider import Decider
-from sterna.llm.embedder import Embedder
 from sterna.llm.prompt_encoder import PromptEncoder
 from sterna.llm.request_factory import RequestFactory
 from sterna.outputs import Completion, Stream
 from sterna.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from sterna.llm.cross_encoder import CrossEncoder
+    from sterna.llm.decider import Decider
+    from sterna.llm.embedder import Embedder
 
 __all__ = ["LLMParts"]
 
@@ -28,14 +31,32 @@ class LLMParts:
     engine_loop: EngineLoop
     requests: RequestFactory
     renderer: ChatRenderer
-    decider: Decider
     tokenizer: Tokenizer
     adapters: Adapters
     constraints: Constraints
     last: Completion
     _encoder: PromptEncoder
-    _embedder: Embedder
-    _cross_encoder: CrossEncoder
+
+    # These are imported when they are asked for: most starts only generate.
+
+    @property
+    def decider(self) -> Decider:
+        """Makes requests from the questions of `decide`."""
+        from sterna.llm.decider import Decider
+
+        return Decider(self.engine, self.tokenizer, self.renderer, self.adapters)
+
+    @property
+    def _embedder(self) -> Embedder:
+        from sterna.llm.embedder import Embedder
+
+        return Embedder(self.engine, self.tokenizer)
+
+    @property
+    def _cross_encoder(self) -> CrossEncoder:
+        from sterna.llm.cross_encoder import CrossEncoder
+
+        return CrossEncoder(self.engine, self.tokenizer, self.renderer)
 
     def start(self, request: Request) -> tuple[Completion, Stream]:
         """Start a request; return its completion, and the stream that fills it."""

@@ -11,8 +11,6 @@ from sterna.checks import checked_flag, checked_whole
 from sterna.engine import (
     PREFILL_CHUNK,
     Engine,
-    PromptImage,
-    PromptImages,
     PromptLogprobsRequest,
     Request,
 )
@@ -40,6 +38,7 @@ from sterna.sampling_params import MAX_LOGPROBS, SamplingParams
 from sterna.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from sterna.engine.prompt_images import PromptImage, PromptImages
     from sterna.llm.answer_format import AnswerFormat
     from sterna.llm.tool_choice import ToolChoice
 
@@ -204,6 +203,8 @@ class RequestFactory:
     def _images(self, tokens: list[int], images: Sequence[PromptImage]) -> PromptImages | None:
         if not images:
             return None
+        from sterna.engine.prompt_images import PromptImages
+
         encoder = self._engine.image_encoder
         if encoder is None:
             raise RequestError(

@@ -10,7 +10,7 @@ from sterna.checks import checked_flag
 from sterna.errors import RequestError, shown
 
 if TYPE_CHECKING:
-    from sterna.engine.decoding.constraints import ToolCall
+    from sterna.engine.decoding.grammars import ToolCall
     from sterna.llm.tool_call_formats import ToolCallFormat
 
 __all__ = ["ToolChoice", "function_of"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sterna.checkpoints import cache
 from sterna.checkpoints.assets import Assets, FolderAssets
@@ -24,10 +24,10 @@ from sterna.checkpoints.sentence_transformers import DENSE as DENSE_WEIGHTS
 from sterna.checkpoints.sentence_transformers import pooling_of, scoring_of
 from sterna.checkpoints.tensor_file import reading
 from sterna.errors import SternaError, UnsupportedModelError
-from sterna.gguf.file import GgufModel, find_mmproj, is_gguf, parts_of
 from sterna.gguf.i2_s import i2s_layout, warn_of_i2s
+from sterna.gguf.paths import find_mmproj, is_gguf, parts_of
 from sterna.loading.model import Model
-from sterna.loading.tracing import STORED_NORM, from_weights, model_name_of
+from sterna.loading.tracing import STORED_NORM, TowerSource, from_weights, model_name_of
 from sterna.models import module_of, skipped
 from sterna.models.classifier import SCORING
 from sterna.models.context_extension import NOT_EXTENDED, ContextExtension
@@ -35,13 +35,13 @@ from sterna.models.pooling import DENSE, POOLING
 from sterna.runtime import resolve_threads
 from sterna.weights.format_fallback import warn_of_fallbacks
 from sterna.weights.sources import PackedWeights, WeightSource
-from sterna.weights.tower_weights import TowerWeights
+
+if TYPE_CHECKING:
+    from sterna.gguf.file import GgufModel
 
 __all__ = ["load", "load_assets"]
 
 Wrap = Callable[[WeightSource], WeightSource]
-#: Of a family's module and the text's weights: those of the tower.
-Towers = Callable[[ModuleType, WeightSource], WeightSource]
 #: In the cache's keys of packed forms that may have a tower's weights.
 WITH_TOWER = "-images"
 #: The prefix of the tensors of an MTP layer.
@@ -98,6 +98,7 @@ def load_assets(path: str | Path) -> Assets:
     source = Path(path)
     if is_gguf(source):
         from sterna.gguf.assets import assets_of
+        from sterna.gguf.file import GgufModel
         from sterna.gguf.hf_config import config_of
 
         file = GgufModel(source)
@@ -127,12 +128,18 @@ class _Options:
     def wrapped(self, source: WeightSource) -> WeightSource:
         return source if self.wrap is None else self.wrap(source)
 
-    def tower(self, floats: bool, source: Towers = _of_text) -> Towers | None:
+    def tower(self, floats: bool, source: TowerSource = _of_text) -> TowerSource | None:
         """Return the source of a tower's weights in its format, or None where towers are left out,
         as they are with a wrap. floats: whether they are as a published file of floats has them."""
         if self.mmproj == "off" or self.wrap is not None:
             return None
-        return lambda module, text: TowerWeights.of(source(module, text), self.tower_format, floats)
+
+        def weights(module: ModuleType, text: WeightSource) -> WeightSource:
+            from sterna.weights.tower_weights import TowerWeights
+
+            return TowerWeights.of(source(module, text), self.tower_format, floats)
+
+        return weights
 
     @property
     def with_tower(self) -> str:
@@ -298,6 +305,7 @@ def _read_gguf(path: Path, layout: str | None, tower: Path | None, options: _Opt
     """Read a GGUF file and pack it. layout: of I2_S tensors, None for the usual one. tower: the
     file of its tower."""
     from sterna.gguf.assets import assets_of
+    from sterna.gguf.file import GgufModel
     from sterna.gguf.hf_config import config_of
     from sterna.gguf.indexed_blocks import warn_of_indexed
     from sterna.gguf.weight_source import GgufWeights

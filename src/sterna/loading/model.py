@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +17,10 @@ from sterna.errors import RequestError
 from sterna.formats import PackedWeight
 from sterna.graph import Graph, identity
 from sterna.models.config import TransformerConfig
-from sterna.models.vision.tower import Tower
 from sterna.weights.sources import WeightSource
+
+if TYPE_CHECKING:
+    from sterna.models.vision.tower import Tower
 
 __all__ = ["DenseLayer", "Model", "save"]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sterna.errors import UnsupportedModelError
 from sterna.graph import Graph, GraphBuilder
@@ -17,10 +17,19 @@ from sterna.models import module_of, skipped
 from sterna.models.config import LINEAR_NORM, TransformerConfig
 from sterna.models.context_extension import NOT_EXTENDED, ContextExtension
 from sterna.models.pooling import DENSE
-from sterna.models.vision.tower import Tower
 from sterna.weights.sources import Linear, WeightSource
 
-__all__ = ["STORED_NORM", "from_weights", "layer_names", "model_name_of", "refuse_unread"]
+if TYPE_CHECKING:
+    from sterna.models.vision.tower import Tower
+
+__all__ = [
+    "STORED_NORM",
+    "TowerSource",
+    "from_weights",
+    "layer_names",
+    "model_name_of",
+    "refuse_unread",
+]
 
 #: Prefixes of tensor names in a checkpoint saved without its head, and in one with it.
 BASE_MODEL = {name: f"model.{name}" for name in ("embed_tokens.", "layers.", "norm.")}
@@ -28,13 +37,15 @@ BASE_MODEL = {name: f"model.{name}" for name in ("embed_tokens.", "layers.", "no
 STORED_NORM, _INPUT_NORM = "_proj.norm.weight", "_proj.rms_norm.weight"
 
 T = TypeVar("T")
+#: Of a family's module and the text's weights: those of the tower.
+TowerSource = Callable[[ModuleType, WeightSource], WeightSource]
 
 
 def from_weights(
     json: dict[str, Any], file: Path, weights: Callable[[ModuleType], WeightSource],
     own_head: Callable[[int, int], bool] = lambda *_: False,
     extension: ContextExtension = NOT_EXTENDED,
-    tower: Callable[[ModuleType, WeightSource], WeightSource] | None = None,
+    tower: TowerSource | None = None,
 ) -> Model:  # fmt: skip
     """Trace a model from its config.json and a source of weights; errors name `file`.
 
@@ -51,7 +62,7 @@ def from_weights(
     config, source = TransformerConfig.of(module, json, file, extension), weights(module)
     if config.tied and own_head(config.vocab_size, config.hidden_size):
         json, config = _untied(json, file), replace(config, tied=False)
-    seeing = None if tower is None else _tower(module, config, tower(module, source))
+    seeing = _tower(module, config, tower, source)
     config = replace(config, sees=seeing is not None)
     # An encoder's texts are read whole: nobody comes back to the keys of a layer before.
     builder = GraphBuilder(config.heads, one_layer=config.bidirectional)
@@ -83,10 +94,15 @@ def _dense(config: TransformerConfig, w: WeightSource) -> tuple[DenseLayer, ...]
     return tuple(made)
 
 
-def _tower(module: ModuleType, config: TransformerConfig, source: WeightSource) -> Tower | None:
+def _tower(
+    module: ModuleType, config: TransformerConfig, tower: TowerSource | None, text: WeightSource
+) -> Tower | None:
     """Trace the vision tower; None if the model has no such weights, or, with a warning, one that
     Sterna does not run."""
     names = getattr(module, "TOWER", ())
+    if tower is None or not names:
+        return None
+    source = tower(module, text)
     if not any(map(source.has, (names,) if isinstance(names, str) else names)):
         return None
     try:

@@ -22,7 +22,8 @@ from helpers import add_token_beyond, failure
 from sterna import LLM
 from sterna.cli import main
 from sterna.engine.decoding import constraints, json_schema_rewriting
-from sterna.engine.decoding.constraints import Constraint, ToolCall
+from sterna.engine.decoding.constraints import Constraint
+from sterna.engine.decoding.grammars import ToolCall
 from sterna.engine.scheduling.step_costs import StepCosts
 from sterna.errors import RequestError
 

@@ -14,21 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sterna.chat.reasoning import ReasoningMarks
 from sterna.checks import checked_flag, checked_items
 from sterna.engine.decoding.grammar_matcher import GrammarMatcher
-from sterna.engine.decoding.grammars import (
-    NO_FRAME,
-    CallRules,
-    Frame,
-    Messages,
-    ToolCall,
-    after_reasoning,
-)
-from sterna.engine.decoding.grammars import calls as calls_grammar
-from sterna.engine.decoding.json_schema_rewriting import (
-    for_llguidance,
-    grammar_options,
-    read_schema,
-    unenforced,
-)
 from sterna.engine.decoding.reasoning_budget import ROOM, ReasoningBudget, ReasoningMatcher
 from sterna.engine.decoding.special_tokens import SpecialTokens, quoted
 from sterna.errors import RequestError, shown
@@ -37,7 +22,9 @@ from sterna.tokenizer import Tokenizer
 if TYPE_CHECKING:
     import llguidance
 
-__all__ = ["Constraint", "Constraints", "ToolCall"]
+    from sterna.engine.decoding.grammars import Frame, Messages, ToolCall
+
+__all__ = ["Constraint", "Constraints"]
 
 T = TypeVar("T")
 #: Seconds that compiling may take; beyond, its thread runs on until one of llguidance's limits.
@@ -137,6 +124,13 @@ class Constraints:
         strict: refuse a schema of which any part cannot be enforced; False: leave these parts out,
         take oneOf as anyOf, and list them in `Constraint.ignored`.
         """
+        from sterna.engine.decoding.json_schema_rewriting import (
+            for_llguidance,
+            grammar_options,
+            read_schema,
+            unenforced,
+        )
+
         checked_flag("strict", strict)
         read = read_schema(schema)
         ignored = unenforced(read)
@@ -190,6 +184,9 @@ class Constraints:
         around calls; the trigger must open it, or each call. messages: the answer consists of
         these; calls may then be none if there is an answer.
         """
+        from sterna.engine.decoding.grammars import NO_FRAME, CallRules
+        from sterna.engine.decoding.grammars import calls as calls_grammar
+
         frame = frame or NO_FRAME
         opens = [frame.opens or call.begin for call in calls]
         lacks = not calls or not trigger or not all(text.startswith(trigger) for text in opens)
@@ -214,6 +211,8 @@ class Constraints:
         self, constraint: Constraint, opened: bool, marks: ReasoningMarks
     ) -> Constraint:
         """Return the constraint as `Constraint.after_reasoning` does."""
+        from sterna.engine.decoding.grammars import after_reasoning
+
         opens, closes = marks.opens.strip(), marks.closes.strip()
         grammar = after_reasoning(constraint.grammar, self._special, opened, opens, closes)
         made = self._compiled("constraint", grammar, constraint.ignored, not constraint.ignored)
@@ -298,6 +297,13 @@ class Constraints:
 def _body(call: ToolCall, name: str, special: SpecialTokens) -> tuple[str, list[str], list[str]]:
     """Return the grammar of a call's value, the rules that it uses (prefixed with `name`), and the
     parts of its schema that are left out."""
+    from sterna.engine.decoding.json_schema_rewriting import (
+        for_llguidance,
+        grammar_options,
+        read_schema,
+        unenforced,
+    )
+
     read = read_schema(call.schema)
     left = unenforced(read)
     if call.tagged and isinstance(read, dict):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from sterna.engine.image_encoder import ImageEncoder
-from sterna.engine.image_encoding import ProcessedImage
 from sterna.engine.request import Request
+
+if TYPE_CHECKING:
+    from sterna.engine.image_encoder import ImageEncoder
+    from sterna.engine.image_encoding import ProcessedImage
 
 __all__ = ["ImageTurn", "ImageTurns"]
 

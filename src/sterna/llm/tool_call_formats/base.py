@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from sterna.engine.decoding.constraints import ToolCall
-from sterna.engine.decoding.grammars import NO_FRAME, Frame, Messages
+from sterna.engine.decoding.grammars import NO_FRAME, Frame, Messages, ToolCall
 
 __all__ = ["Nesting", "ToolCallFormat", "ToolCallParser", "ToolCallPart"]
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from sterna.engine.decoding.constraints import ToolCall
-from sterna.engine.decoding.grammars import Messages
+from sterna.engine.decoding.grammars import Messages, ToolCall
 from sterna.llm.tool_call_formats.layout import NAME, LayoutFormat
 
 _CHANNEL, _MESSAGE = "<|channel|>", "<|message|>"

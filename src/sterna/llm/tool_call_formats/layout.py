@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from sterna.chat.calls import object_of
-from sterna.engine.decoding.constraints import ToolCall
+from sterna.engine.decoding.grammars import ToolCall
 from sterna.engine.decoding.special_tokens import ID, INDEX
 from sterna.engine.decoding.spelled_values import SpelledValues
 from sterna.engine.decoding.tagged_arguments import ArgumentsForm, TaggedArguments

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sterna.engine.decoding.constraints import ToolCall
+from sterna.engine.decoding.grammars import ToolCall
 from sterna.engine.decoding.tagged_arguments import TaggedArguments
 from sterna.llm.tool_call_formats.arguments_readers import read_json
 from sterna.llm.tool_call_formats.base import ToolCallFormat, ToolCallParser, ToolCallPart
