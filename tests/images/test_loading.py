@@ -148,7 +148,7 @@ def test_colour_profiles_are_ignored() -> None:
 
 
 HOSTILE: dict[str, tuple[Callable[[], Any], str]] = {
-    "nothing": (lambda: b"", "begins with b''"),
+    "nothing": (lambda: b"", "its file is empty"),
     "text": (lambda: b"<svg xmlns='http://www.w3.org/2000/svg'/>", "begins with b.<svg"),
     "html named png": (lambda: b"<!doctype html>", "must be PNG, JPEG, WEBP, GIF, BMP"),
     "signature alone": (lambda: PNG[:8], "this PNG is damaged"),

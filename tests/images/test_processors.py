@@ -55,6 +55,41 @@ def test_settings_in_one_file(tmp_path: Path) -> None:
     assert ImageProcessor.from_directory(tmp_path) == processor
 
 
+def test_of_two_files_the_nested_settings_count(tmp_path: Path) -> None:
+    """As in transformers 5, whose users save a processor next to a release's older file."""
+    family = FAMILIES["gemma3"]
+    processor = family.write(tmp_path)
+    older = tmp_path / "preprocessor_config.json"
+    nested = {**family.processor, "image_processor": json.loads(older.read_text())}
+    older.write_text(json.dumps({**nested["image_processor"], "size": {"height": 9, "width": 9}}))
+    (tmp_path / "processor_config.json").write_text(json.dumps(nested))
+    assert ImageProcessor.from_directory(tmp_path) == processor
+
+
+def test_null_is_the_default(tmp_path: Path) -> None:
+    """Published files have null for what they leave to the class."""
+    family = FAMILIES["gemma3"]
+    processor = family.write(tmp_path)
+    file = tmp_path / "preprocessor_config.json"
+    names = (
+        "resample", "rescale_factor", "image_mean", "image_std", "do_convert_rgb", "do_resize",
+        "do_rescale", "do_normalize", "do_pan_and_scan", "image_seq_length", "crop_size",
+    )  # fmt: skip
+    file.write_text(json.dumps({**json.loads(file.read_text()), **dict.fromkeys(names)}))
+    assert ImageProcessor.from_directory(tmp_path) == processor
+
+
+def test_a_towers_patches_where_the_settings_have_none(tmp_path: Path) -> None:
+    """A published processor_config.json of Qwen3.5 has two fields."""
+    nested = {"image_processor_type": "Qwen2VLImageProcessor", "size": {"longest_edge": 9999}}
+    (tmp_path / "processor_config.json").write_text(json.dumps({"image_processor": nested}))
+    vision = {"patch_size": 16, "spatial_merge_size": 3, "temporal_patch_size": 4}
+    (tmp_path / "config.json").write_text(json.dumps({"vision_config": vision}))
+    made = ImageProcessor.from_directory(tmp_path).process([noise(96, 96)])
+    assert made[0].pixels.shape == (36, 3 * 4 * 16 * 16)
+    assert made[0].tokens == 4
+
+
 @pytest.mark.parametrize(
     ("fields", "same"),
     [

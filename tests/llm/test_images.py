@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from model_configs import MODELS
 from seeing_folders import data_url, png
 
 from sterna import LLM, Conversation
-from sterna.errors import ContextError, RequestError
+from sterna.errors import ContextError, ModelFormatError, RequestError
 from sterna.images import PromptImage
 from sterna.llm.async_llm import AsyncLLM
 
@@ -149,6 +151,34 @@ def test_refusals(llm: LLM) -> None:
         llm.chat(asking(*[png(1, 1)] * 65), **OPTIONS)
     with pytest.raises((ContextError, RequestError), match="context"):
         llm.chat(asking(*[png(1, 1)] * 40), **OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("file", "fields", "rule"),
+    [
+        ("preprocessor_config", {"size": {"height": 64, "width": 64}}, r"pixels \[1, 3, 56, 56\]"),
+        ("preprocessor_config", {"size": None}, r"got \[1, 3, 224, 224\]"),
+        (
+            "preprocessor_config",
+            {"image_processor_type": "Qwen2VLImageProcessor", "size": {"longest_edge": 5000}},
+            "pixels",
+        ),
+        ("preprocessor_config", {"image_processor_type": "PixtralImageProcessor"}, "pixels"),
+        ("processor_config", {"image_seq_length": 7}, "16 tokens, .* and 7 by the processor"),
+        ("config", {"mm_tokens_per_image": 10}, "16 tokens, .* and 10 by the processor"),
+        ("config", {"image_token_index": 5}, "the token of images: expected 270, .* got 5"),
+    ],
+)
+def test_files_of_two_models(
+    file: str, fields: dict[str, Any], rule: str, folder: Path, tmp_path: Path
+) -> None:
+    """Settings of another model's images are refused before the tower runs."""
+    mixed = shutil.copytree(folder, tmp_path / "mixed")
+    path = mixed / f"{file}.json"
+    given = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**given, **fields}))
+    with pytest.raises(ModelFormatError, match=rf"mixed: .*{rule}.* one model$"):
+        LLM(mixed, threads=1, cache=False).chat(asking(png()), **OPTIONS)
 
 
 def test_a_model_of_text_names_one_that_sees() -> None:

@@ -69,6 +69,10 @@ def test_rows_of_images(saved: Any) -> None:
     encoder = encoder_of(opened(folder))
     expected = seeing.rows(model, images)
     got = np.concatenate([encoder.rows(image) for image in images])
+    for image in images:
+        tower, n = encoder.tower, len(image.pixels)
+        assert tower.encoder.shape(n, image.grid) == image.pixels.shape
+        assert tower.tokens(n, image.grid) == image.tokens
     assert np.linalg.norm(got - expected) / np.linalg.norm(expected) < 1e-4
 
 

@@ -136,6 +136,14 @@ FAMILIES: dict[str, ImageFamily] = {
         },
         ("llava", "LlavaProcessor"), {"image_token": "<image>"},
     ),
+    "llava_siglip": ImageFamily(
+        "siglip", "SiglipImageProcessorPil", {"size": {"height": 64, "width": 64}},
+        {
+            "patch_size": 14, "num_additional_image_tokens": 0,
+            "vision_feature_select_strategy": "full",
+        },
+        ("llava", "LlavaProcessor"), {"image_token": "<image>"},
+    ),
     "llava_next": ImageFamily(
         "llava_next", "LlavaNextImageProcessorPil",
         {

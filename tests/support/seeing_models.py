@@ -282,9 +282,9 @@ SEEING: dict[str, Seeing] = {
     "smolvlm": Seeing(
         "SmolVLMForConditionalGeneration",
         {"model_type": "llama"},
-        {**_VIT, "image_size": 70, "layer_norm_eps": 1e-3},
+        {**_VIT, "image_size": 74, "layer_norm_eps": 1e-3},  # 10.6 patches, as 2.2B has 27.4
         {"image_token_id": 270, "scale_factor": 2},
-        _tiles(70, 25),
+        _tiles(74, 25),
         _batch,
     ),
     "idefics3": Seeing(
@@ -375,13 +375,13 @@ SEEING: dict[str, Seeing] = {
     "llava-qwen2": Seeing(
         "LlavaForConditionalGeneration",
         {"model_type": "qwen2"},
-        {**_VIT, "model_type": "siglip_vision_model"},
+        {**_VIT, "model_type": "siglip_vision_model", "image_size": 60},
         {
             "image_token_index": 270,
             "vision_feature_layer": -1,
             "vision_feature_select_strategy": "full",
         },
-        _tile(56, 64),
+        _tile(60, 64),
         _pixels,
     ),
     "llava-next-qwen2": Seeing(

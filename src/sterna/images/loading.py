@@ -65,7 +65,15 @@ def load_image(source: Any) -> Image:
         return _decoded(source)
     if isinstance(source, np.ndarray):
         return _decoded(modes.fromarray(_bytes_of_array(source)))
-    return _decoded(_opened(_bytes_of(source)))
+    data = _bytes_of(source)
+    what = f"image {brief(source)}" if _is_path(source) else "image"
+    return _decoded(_opened(data, what), what)
+
+
+def _is_path(source: object) -> bool:
+    """Whether a source is the name of a file, where `_bytes_of` has taken it."""
+    text = isinstance(source, str) and source[:5].lower() != "data:"
+    return text or isinstance(source, os.PathLike)
 
 
 def _pillow() -> Any:
@@ -139,12 +147,12 @@ def _check_bytes(n: int, what: str = "image") -> None:
         )
 
 
-def _check_size(width: int, height: int) -> None:
+def _check_size(width: int, height: int, what: str = "image") -> None:
     if width < 1 or height < 1:
-        raise RequestError(f"image: must have a pixel, but has {width} x {height}")
+        raise RequestError(f"{what}: must have a pixel, but has {width} x {height}")
     if width * height > MAX_PIXELS:
         raise RequestError(
-            f"image: must have at most {MAX_PIXELS:,} pixels, but has {width} x {height}; "
+            f"{what}: must have at most {MAX_PIXELS:,} pixels, but has {width} x {height}; "
             "make it smaller"
         )
 
@@ -154,43 +162,47 @@ def _begins(data: bytes, start: bytes) -> bool:
     return len(data) >= len(start) and all(b in (a, ord("?")) for a, b in pairs)
 
 
-def _opened(data: bytes) -> Image:
+def _opened(data: bytes, what: str) -> Image:
     """Read the header of an image's file, and check its format and size."""
     modes = _pillow()
     kind = next((kind for kind, start in FORMATS.items() if _begins(data, start)), None)
     if kind is None:
-        raise RequestError(
-            f"image: must be {', '.join(FORMATS)}, but its file begins with {shown(data[:12])}; "
-            "convert it"
-        )
+        raise RequestError(f"{what}: must be {', '.join(FORMATS)}, but {_beginning(data)}")
     try:
         image: Image = modes.open(io.BytesIO(data), formats=(kind,))
     except modes.UnidentifiedImageError:
-        raise RequestError(f"image: must be whole, but this {kind} is damaged") from None
+        raise RequestError(f"{what}: must be whole, but this {kind} is damaged") from None
     except (modes.DecompressionBombError, modes.DecompressionBombWarning):
         raise RequestError(
-            f"image: must have at most {MAX_PIXELS:,} pixels, but has more; make it smaller"
+            f"{what}: must have at most {MAX_PIXELS:,} pixels, but has more; make it smaller"
         ) from None
     except Exception as error:  # decoders raise anything at a damaged header
-        raise _damaged(error) from None
-    _check_size(*image.size)
+        raise _damaged(error, what) from None
+    _check_size(*image.size, what)
     scans = data.count(b"\xff\xda") if kind == "JPEG" else 1
     if image.width * image.height * scans > MAX_SCANNED:
-        raise RequestError("image: a JPEG must have fewer scans; save it as a baseline JPEG")
+        raise RequestError(f"{what}: a JPEG must have fewer scans; save it as a baseline JPEG")
     return image
 
 
-def _decoded(image: Image) -> Image:
+def _beginning(data: bytes) -> str:
+    """What a file of no known format is, and what to do about it."""
+    if not data:
+        return "its file is empty; copy or download it again"
+    return f"its file begins with {shown(data[:12])}; convert it"
+
+
+def _decoded(image: Image, what: str = "image") -> Image:
     """Decode an image's pixels, turn it upright and make it RGB."""
     try:
         image.load()
         return _in_rgb(_upright(image))
     except Exception as error:  # decoders raise anything at damaged pixels
-        raise _damaged(error) from None
+        raise _damaged(error, what) from None
 
 
-def _damaged(error: Exception) -> RequestError:
-    return RequestError(f"image: must be whole, but decoding it failed: {brief(error)}")
+def _damaged(error: Exception, what: str) -> RequestError:
+    return RequestError(f"{what}: must be whole, but decoding it failed: {brief(error)}")
 
 
 def _upright(image: Image) -> Image:

@@ -40,13 +40,13 @@ class ImageSettings:
         """Read a folder; ModelFormatError if it has no image settings.
 
         transformers 5 writes the image processor into processor_config.json, earlier versions into
-        preprocessor_config.json.
+        preprocessor_config.json. Of both, the first one counts, as there.
         """
         processor = load_settings(folder / "processor_config.json")
         file = folder / "preprocessor_config.json"
         image = load_settings(file)
         nested = processor.get("image_processor")
-        if not image and isinstance(nested, dict):
+        if isinstance(nested, dict) and nested:
             image, file = nested, folder / "processor_config.json"
         if not image:
             raise ModelFormatError(
@@ -143,7 +143,8 @@ class ImageSettings:
 
     def wrong(self, name: str, expected: str, got: object) -> ModelFormatError:
         """The error for a field that breaks a rule."""
-        return ModelFormatError(file=self.file, field=name, expected=expected, got=got)
+        value = "null" if got is None else got
+        return ModelFormatError(file=self.file, field=name, expected=expected, got=value)
 
     def _whole(self, name: str, value: object, high: int) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= high:
@@ -151,13 +152,15 @@ class ImageSettings:
         return value
 
     def _filter(self, default: int) -> int:
-        value = self.image.get("resample", default)
+        value = self.image.get("resample")
+        value = default if value is None else value
         if value not in (0, 1, 2, 3, 4, 5) or isinstance(value, bool):
             raise self.wrong("resample", "a filter of Pillow, 0..5", value)
         return int(value)
 
     def _number(self, name: str, default: float) -> float:
-        value = self.image.get(name, default)
+        value = self.image.get(name)
+        value = default if value is None else value
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < 1e6:
             raise self.wrong(name, "a positive number", value)
         return float(value)

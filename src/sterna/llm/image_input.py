@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sterna.errors import ContextError, RequestError, UnsupportedModelError
+from sterna.errors import ContextError, ModelFormatError, RequestError, UnsupportedModelError
 from sterna.loading import Model
 from sterna.tokenizer import Tokenizer
 
@@ -67,7 +67,7 @@ class ImageInput:
         return self._open()
 
     def prepared(self, text: str, images: Sequence[ProcessedImage] = ()) -> PreparedPrompt:
-        """Encode a rendered prompt with its images. RequestError, ContextError."""
+        """Encode a rendered prompt with its images. ContextError and as `process`."""
         encode = self._tokenizer.encode
         if not images:
             return PreparedPrompt(text, encode(text, add_special=False))
@@ -88,6 +88,13 @@ class ImageInput:
                 f"{self._model.name}: the tokenizer must have {name}, which stands for images, but "
                 "has not; Sterna cannot run this model's images"
             )
+        tower = self._model.tower
+        if tower is not None and tower.image_token != id:
+            raise ModelFormatError(
+                file=self._model.path or self._model.name, field="the token of images",
+                expected=f"{id}, as the tokenizer has {name}", got=tower.image_token,
+                remedy="config.json does not match the tokenizer: take both from one model",
+            )  # fmt: skip
         positions = np.flatnonzero(np.array(tokens) == id).astype(np.int32)
         if len(positions) != sum(counts):
             raise RequestError(
@@ -98,5 +105,23 @@ class ImageInput:
         return PreparedPrompt(text, tokens, tuple(placed))
 
     def process(self, sources: Sequence[Any]) -> list[ProcessedImage]:
-        """Process images as `load_image` takes them. RequestError."""
-        return self.processor.process(sources) if sources else []
+        """Process images as `load_image` takes them. RequestError; ModelFormatError if the model's
+        files say one thing about images, and its tower is another."""
+        images = self.processor.process(sources) if sources else []
+        for image in images:
+            self._check(image)
+        return images
+
+    def _check(self, image: ProcessedImage) -> None:
+        """Raise ModelFormatError unless the tower takes an image, and makes its tokens."""
+        tower, n = self._model.tower, len(image.pixels)
+        assert tower is not None  # there is a processor
+        takes = tower.encoder.shape(n, image.grid), tower.tokens(n, image.grid)
+        if takes != (image.pixels.shape, image.tokens):
+            raise ModelFormatError(
+                file=self._model.path or self._model.name, field="images",
+                expected=f"pixels {list(takes[0])} and {takes[1]} tokens, as the tower has them",
+                got=f"{list(image.pixels.shape)} and {image.tokens} by the processor's settings",
+                remedy="take preprocessor_config.json, processor_config.json and config.json from "
+                "one model",
+            )  # fmt: skip

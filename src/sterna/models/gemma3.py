@@ -99,5 +99,6 @@ def tower(c: TransformerConfig, w: WeightSource) -> Tower:
     return Tower(
         encoder, graph_of(v, v.hidden_size, project), c.hidden_size,
         f.count("image_token_index", 262144),
-        lambda features, _: average_pool(features, side, side, edge), together=True,
+        lambda features, _: average_pool(features, side, side, edge),
+        lambda n, _: n * (side // edge) ** 2, together=True,
     )  # fmt: skip

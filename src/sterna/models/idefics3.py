@@ -54,4 +54,5 @@ def tower(c: TransformerConfig, w: WeightSource) -> Tower:
         encoder, graph_of(v, v.hidden_size * edge**2, project), c.hidden_size,
         c.fields.count("image_token_id", 128257),
         lambda features, _: side_by_side(features, side, side, edge),
+        lambda n, _: n * (side // edge) ** 2,
     )  # fmt: skip

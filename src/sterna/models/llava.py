@@ -16,7 +16,7 @@ from sterna.models.config_fields import Fields
 from sterna.models.llama import build as build
 from sterna.models.vision import clip, pixtral, siglip
 from sterna.models.vision.projectors import two_layers
-from sterna.models.vision.tower import Tower, graph_of, vision_config
+from sterna.models.vision.tower import Grid, Tower, cells, graph_of, vision_config
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("LlavaForConditionalGeneration",)
@@ -71,8 +71,13 @@ def tower(c: TransformerConfig, w: WeightSource) -> Tower:
     def project(g: GraphBuilder, x: Value) -> None:
         two_layers(g, v, w, x, c.hidden_size, bias)
 
+    first = int(chosen == "default")  # the class token, which stands before the patches
+
+    def tokens(n: int, grid: Grid) -> int:
+        return cells(grid) if grid is not None else n * (encoder.n_rows - first)
+
     return Tower(
         encoder, graph_of(v, v.hidden_size, project), c.hidden_size,
-        f.count("image_token_index", 32000, least=0),
-        lambda features, _: features[1:] if chosen == "default" else features,
+        f.count("image_token_index", 32000, least=0), lambda features, _: features[first:],
+        tokens,
     )  # fmt: skip

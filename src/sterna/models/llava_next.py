@@ -52,4 +52,7 @@ def tower(c: TransformerConfig, w: WeightSource) -> Tower:
         ended = np.concatenate([kept, np.broadcast_to(end, (kept_rows, 1, len(end)))], axis=1)
         return np.concatenate([rows[: side**2], ended.reshape(-1, len(end))])
 
-    return replace(llava.tower(c, w), arranged=arranged, tables=(end,))
+    def tokens(_: int, grid: Grid) -> int:
+        return side**2 + (0 if grid is None else grid[1] * (grid[2] + 1))
+
+    return replace(llava.tower(c, w), arranged=arranged, tokens=tokens, tables=(end,))

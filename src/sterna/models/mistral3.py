@@ -22,7 +22,7 @@ from sterna.models.mistral import build as build
 from sterna.models.vision import pixtral
 from sterna.models.vision.patches import side_by_side
 from sterna.models.vision.projectors import two_layers
-from sterna.models.vision.tower import Grid, Tower, graph_of, vision_config
+from sterna.models.vision.tower import Grid, Tower, cells, graph_of, vision_config
 from sterna.weights.sources import Linear, WeightSource
 
 ARCHITECTURES = ("Mistral3ForConditionalGeneration",)
@@ -71,5 +71,5 @@ def tower(c: TransformerConfig, w: WeightSource) -> Tower:
 
     return Tower(
         encoder, graph_of(v, v.hidden_size * edge**2, project), c.hidden_size,
-        f.count("image_token_index", 10), merged,
+        f.count("image_token_index", 10), merged, lambda _, grid: cells(grid) // edge**2,
     )  # fmt: skip

@@ -16,6 +16,7 @@ from sterna.images.settings import HALF, ImageSettings
 __all__ = ["PROCESSOR"]
 
 _BICUBIC = 3
+_TOWER = "config.vision_config"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +41,10 @@ class Gemma4ImageProcessor(ImageProcessor):
             common |= {"mean": None, "std": None}
         return cls(
             **common,
-            patch=settings.whole("image.patch_size", default=16),
-            merge=settings.whole("image.pooling_kernel_size", default=3),
+            patch=settings.whole("image.patch_size", f"{_TOWER}.patch_size", default=16),
+            merge=settings.whole(
+                "image.pooling_kernel_size", f"{_TOWER}.pooling_kernel_size", default=3
+            ),
             most_tokens=settings.whole("image.max_soft_tokens", default=280),
         )
 

@@ -17,6 +17,7 @@ __all__ = ["PROCESSOR"]
 
 _BICUBIC = 3
 _MAX_RATIO = 200
+_TOWER = "config.vision_config"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +48,11 @@ class Qwen2VLImageProcessor(ImageProcessor):
             **settings.common(_BICUBIC, CLIP),
             smallest=smallest.get("min_pixels") or smallest.get("shortest_edge") or 56 * 56,
             largest=largest.get("max_pixels") or largest.get("longest_edge") or 28 * 28 * 1280,
-            patch=settings.whole("image.patch_size", default=14),
-            merge=settings.whole("image.merge_size", default=2),
-            frames=settings.whole("image.temporal_patch_size", default=2),
+            patch=settings.whole("image.patch_size", f"{_TOWER}.patch_size", default=14),
+            merge=settings.whole("image.merge_size", f"{_TOWER}.spatial_merge_size", default=2),
+            frames=settings.whole(
+                "image.temporal_patch_size", f"{_TOWER}.temporal_patch_size", default=2
+            ),
         )
 
     def process_one(self, image: Any) -> ProcessedImage:

@@ -29,6 +29,7 @@ from sterna.models.vision.tower import (
     Encoder,
     Grid,
     Tower,
+    cells,
     graph_of,
     rotated_by_tower,
     vision_config,
@@ -84,9 +85,12 @@ def tower(c: TransformerConfig, w: WeightSource, together: bool) -> Tower:
         return np.asarray((means - standard[0]) * standard[1] if standard else means)
 
     return Tower(
-        Encoder(graph_of(v, pixels + d, encode), rows, lines_and_columns, (table,)),
+        Encoder(
+            graph_of(v, pixels + d, encode), rows, lambda _, grid: (cells(grid), pixels),
+            lines_and_columns, (table,),
+        ),
         graph_of(v, d, project), c.hidden_size, c.fields.count("image_token_id", 258880), merged,
-        together, tables=standard,
+        lambda _, grid: cells(grid) // edge**2, together, tables=standard,
     )  # fmt: skip
 
 

@@ -29,11 +29,14 @@ Row = TypeVar("Row", np.float32, np.int32)
 def patch_rows(pixels: F32, patch: int) -> F32:
     """Return the rows of an image's patches, from left to right and down.
 
-    pixels: [channels, height, width], whole patches. A row has the patch's channels one after the
-    other, as a convolution's weights have them: float32 [patches, channels * patch * patch].
+    pixels: [channels, height, width]; what fills no patch at the right and below is left out, as a
+    convolution does. A row has the patch's channels one after the other, as a convolution's weights
+    have them: float32 [patches, channels * patch * patch].
     """
     channels, height, width = pixels.shape
-    tiled = pixels.reshape(channels, height // patch, patch, width // patch, patch)
+    height, width = height // patch * patch, width // patch * patch
+    whole = pixels[:, :height, :width]
+    tiled = whole.reshape(channels, height // patch, patch, width // patch, patch)
     return np.asarray(tiled.transpose(1, 3, 0, 2, 4).reshape(-1, channels * patch * patch))
 
 

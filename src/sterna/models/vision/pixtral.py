@@ -63,7 +63,11 @@ def encoder(c: TransformerConfig, w: WeightSource, n_layers: int, norm: Norm = N
     def rows(image: F32, grid: Grid) -> F32:
         return patch_rows(image, patch)
 
-    return Encoder(graph_of(c, pixels, write), rows, lines_and_columns)
+    def shape(_: int, grid: Grid) -> tuple[int, ...]:
+        _, lines, columns = grid or (1, 0, 0)
+        return (1, kernel[0], lines * patch, columns * patch)
+
+    return Encoder(graph_of(c, pixels, write), rows, shape, lines_and_columns)
 
 
 def _axial(theta: float, head_dim: int) -> Rotary:

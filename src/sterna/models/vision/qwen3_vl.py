@@ -22,7 +22,7 @@ from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
 from sterna.models.vision import vit
 from sterna.models.vision.patches import in_squares, interpolated, lines_and_columns
-from sterna.models.vision.tower import Encoder, Grid, Tower, graph_of, vision_config
+from sterna.models.vision.tower import Encoder, Grid, Tower, cells, graph_of, vision_config
 from sterna.weights.sources import Linear, WeightSource
 
 ACTIVATION = "gelu_pytorch_tanh"
@@ -90,13 +90,15 @@ def tower(c: TransformerConfig, w: WeightSource, deep: Sequence[int] = ()) -> To
         assert grid is not None
         return lines_and_columns((1, grid[1] // edge, grid[2] // edge))
 
+    pixels = int(np.prod(kernel))
     encoder = Encoder(
-        graph_of(v, int(np.prod(kernel)) + d, encode), rows,
+        graph_of(v, pixels + d, encode), rows, lambda _, grid: (cells(grid), pixels),
         lambda grid: in_squares(lines_and_columns(grid), grid, edge), (table,),
     )  # fmt: skip
     return Tower(
         encoder, graph_of(v, parts * merged_width, project), parts * c.hidden_size,
-        c.fields.count("image_token_id", 151655), merged, places=places,
+        c.fields.count("image_token_id", 151655), merged, lambda _, grid: cells(grid) // edge**2,
+        places=places,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from sterna.graph import Graph, GraphBuilder, Piece, Value
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
 
-__all__ = ["Encoder", "Grid", "Tower", "graph_of", "rotated_by_tower", "vision_config"]
+__all__ = ["Encoder", "Grid", "Tower", "cells", "graph_of", "rotated_by_tower", "vision_config"]
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -28,14 +28,17 @@ class Encoder:
     """The layers that make features of patches, all of which see each other.
 
     rows: what `graph` reads of the pixels of a tile, or of an image, float32 [patches, columns].
+    shape: of the pixels of an image of so many tiles.
     coordinates: of each patch, int32 [patches, 3], for rotations that have axes. tables: weights
-    that `rows` reads.
+    that `rows` reads. n_rows: of a tile, where all have the same size.
     """
 
     graph: Graph
     rows: Callable[[F32, Grid], F32]
+    shape: Callable[[int, Grid], tuple[int, ...]]
     coordinates: Callable[[Grid], I32] | None = None
     tables: tuple[F32, ...] = ()
+    n_rows: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,11 +47,11 @@ class Tower:
 
     merged: rows of tokens of the features of a tile's patches, for the projector. The first columns
     of what this makes stand in the place of an embedding, `GraphBuilder.features` adds the others:
-    `width` in all. arranged: rows of an image's tokens of those of all tiles, in turn; tables:
-    weights that it reads. image_token: the id at whose positions rows stand. together: tokens that
-    follow each other see each other, behind and ahead. places: where a text has coordinates, those
-    of an image's tokens from its first one on, int32 [tokens, 3]; what follows stands behind the
-    largest.
+    `width` in all. tokens: of an image of so many tiles. arranged: rows of an image's tokens of
+    those of all tiles, in turn; tables: weights that it reads. image_token: the id at whose
+    positions rows stand. together: tokens that follow each other see each other, behind and ahead.
+    places: where a text has coordinates, those of an image's tokens from its first one on,
+    int32 [tokens, 3]; what follows stands behind the largest.
     """
 
     encoder: Encoder
@@ -56,10 +59,16 @@ class Tower:
     width: int
     image_token: int
     merged: Callable[[F32, Grid], F32]
+    tokens: Callable[[int, Grid], int]
     together: bool = False
     places: Callable[[Grid], I32] | None = None
     arranged: Callable[[F32, Grid], F32] = lambda rows, _: rows
     tables: tuple[F32, ...] = ()
+
+
+def cells(grid: Grid) -> int:
+    """Count the patches or tiles of a grid; 0 without one."""
+    return 0 if grid is None else grid[1] * grid[2]
 
 
 def vision_config(module: ModuleType, f: Fields) -> TransformerConfig:

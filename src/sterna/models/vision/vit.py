@@ -102,7 +102,11 @@ def encoder(
         found[:, pixels:] = table
         return found
 
-    return Encoder(graph_of(c, pixels + d, write), rows, tables=(table,))
+    edge = c.fields.count("image_size")
+    return Encoder(
+        graph_of(c, pixels + d, write), rows, lambda n, _: (n, channels, edge, edge),
+        tables=(table,), n_rows=len(table),
+    )  # fmt: skip
 
 
 def embed(
