@@ -46,6 +46,29 @@ def refuse(folder: Path, part: str | None = None) -> ModelFormatError:
     return caught.value
 
 
+@pytest.mark.parametrize(
+    ("files", "got", "remedy"),
+    [
+        (["adapter_config.json", "adapter_model.safetensors"], "an adapter's folder", "--adapter"),
+        (["snapshots/1f0/config.json", "refs/main"], "the Hub's cache", "pass .*snapshots.1f0$"),
+        (["params.json", "tekken.json", "consolidated.safetensors"], "Mistral's own", "Hugging"),
+        (["snapshots/1f0/README.md"], "none in it", "that holds the model's files"),
+        (
+            ["config.json", "model-00001-of-00002.safetensors"],
+            "model-00001-of-00002", "download model.safetensors.index.json too",
+        ),
+        (["config.json", "gptq_model-4bit-128g.safetensors"], "gptq_model", "safetensors weights"),
+    ],
+)  # fmt: skip
+def test_folders_of_other_kinds_say_what_to_pass(
+    files: list[str], got: str, remedy: str, tmp_path: Path
+) -> None:
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    refuse(tmp_path, rf"but got .*{got}.*; .*{remedy}")
+
+
 SHARDS = {"m-1.safetensors": ["q.weight"], "m-2.safetensors": ["k.weight", "model.norm.weight"]}
 
 

@@ -25,6 +25,7 @@ from sterna import LLM, loading
 from sterna.engine import Engine
 from sterna.engine.image_encoder import ImageEncoder
 from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError
+from sterna.gguf.paths import find_mmproj
 from sterna.models.towers import AXES
 
 gguf = pytest.importorskip("gguf", reason="needs the gguf package")
@@ -333,6 +334,30 @@ def test_other_files(tmp_path: Path) -> None:
     (tmp_path / "other.gguf").rename(tmp_path / "mmproj-other.gguf")
     with pytest.warns(RuntimeWarning, match=r"text runs alone.*clip\.projector_type"):
         assert encoder(tmp_path / "text.gguf") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "tower"),
+    [
+        ("gemma-3-4b-it-Q4_K_M", "mmproj-gemma-3-4b-it-f16"),
+        ("gemma-3-12b-it-Q4_0", "gemma-3-12b-it-mmproj-F16"),
+        ("Qwen3VL-2B-Instruct-Q8_0", "mmproj-Qwen3VL-2B-Instruct-F16"),
+        ("Qwen3VL-4B-Instruct-Q4_K_M", "mmproj-Qwen3VL-4B-Instruct-Q8_0"),
+        ("another-Q4_K_M", "mmproj-model-f16"),
+    ],
+)
+def test_a_folder_of_many_models(text: str, tower: str, tmp_path: Path) -> None:
+    """Names tell which tower is a text's: the first one in the most bits would be another's."""
+    towers = [
+        "mmproj-a-other-F32", "mmproj-gemma-3-4b-it-f16", "gemma-3-12b-it-mmproj-F16",
+        "mmproj-Qwen3VL-2B-Instruct-F16", "mmproj-Qwen3VL-4B-Instruct-Q8_0", "mmproj-model-f16",
+        "mmproj-model-q8_0",
+    ]  # fmt: skip
+    for name in towers:
+        (tmp_path / f"{name}.gguf").touch()
+    found = find_mmproj(tmp_path / f"{text}.gguf")
+    assert found is not None
+    assert found.stem == tower
 
 
 @pytest.mark.parametrize("name", ["v.position_embd.weight", "v.blk.0.attn_k.weight"])

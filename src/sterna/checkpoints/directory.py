@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Collection, Iterable
 from copy import copy
 from pathlib import Path
@@ -18,7 +19,9 @@ GENERATION_CONFIG = "generation_config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
+ADAPTER = "adapter_config.json"  # as PEFT saves one
 MAX_SHARDS = 10_000
+_SHARD = re.compile(r".*-\d{5}-of-\d{5}\.safetensors")
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 
 
@@ -167,13 +170,25 @@ def require_folder(path: str | os.PathLike[str]) -> Path:
     except (OSError, ValueError) as error:
         raise unreadable(folder, error) from error
     if CONFIG not in names:
+        got, remedy = _other_folder(folder, names)
         raise ModelFormatError(
-            file=folder,
-            expected=f"a model's folder with {CONFIG}",
-            got="none in it",
-            remedy="pass the folder that holds the model's files",
+            file=folder, expected=f"a model's folder with {CONFIG}", got=got, remedy=remedy
         )
     return folder
+
+
+def _other_folder(folder: Path, names: Collection[str]) -> tuple[str, str]:
+    """Return what a folder without a config.json is, and what to do about it."""
+    if ADAPTER in names:
+        remedy = "open the model that it was trained for, and pass this folder as its adapter"
+        return "an adapter's folder", f"{remedy} (adapters, --adapter)"
+    if "snapshots" in names:
+        here = sorted((folder / "snapshots").glob(f"*/{CONFIG}"))
+        if here:
+            return "a folder of the Hub's cache", f"pass {here[0].parent}"
+    if "params.json" in names:
+        return "files in Mistral's own layout", "download those in the layout of Hugging Face"
+    return "none in it", "pass the folder that holds the model's files"
 
 
 def _open_weights(folder: Path) -> list[SafetensorsFile]:
@@ -192,11 +207,11 @@ def _open_weights(folder: Path) -> list[SafetensorsFile]:
             remedy="unpickling can run any code, so it is not supported: convert to safetensors",
         )
     other = sorted(name for name in names if name.endswith((".safetensors", ".gguf")))
+    remedy = "download the model's safetensors weights into this folder"
+    if any(_SHARD.fullmatch(name) for name in other):
+        remedy = f"download {INDEX} too, which lists all shards"
     raise ModelFormatError(
-        file=folder,
-        expected=expected,
-        got=f"{other[0]}" if other else "no weights",
-        remedy="download the model's safetensors weights into this folder",
+        file=folder, expected=expected, got=other[0] if other else "no weights", remedy=remedy
     )
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 __all__ = ["find_mmproj", "is_gguf", "parts_of"]
 
 MAX_PARTS = 10_000
+#: Words of a tower's name that are not its model's.
+_OF_A_TOWER = re.compile(r"mmproj|model|b?f(16|32)|q\d|[01k]")
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 
 
@@ -39,13 +41,21 @@ def parts_of(path: Path) -> list[Path]:
 def find_mmproj(text: Path) -> Path | None:
     """Return the file of the tower next to a text's file: one with mmproj in its name.
 
-    Of several the one in the most bits is taken, by their names: F32, BF16, F16, then others.
+    Folders hold files of many models: of several towers the one is taken whose name has the fewest
+    words that the text's name lacks, then the most that it has, then the most bits: F32, BF16, F16,
+    then others.
     """
     found = sorted(text.parent.glob("*mmproj*.gguf"))
-    order = ("f32", "bf16", "f16")
+    order, named = ("f32", "bf16", "f16"), _words(text)
 
-    def rank(file: Path) -> tuple[int, str]:
-        bits = re.split(r"[-_.]", file.name.lower())
-        return next((i for i, kind in enumerate(order) if kind in bits), len(order)), file.name
+    def rank(file: Path) -> tuple[int, int, int, str]:
+        words = _words(file)
+        bits = next((i for i, kind in enumerate(order) if kind in words), len(order))
+        own = {word for word in words if not _OF_A_TOWER.fullmatch(word)}
+        return len(own - named), -len(own & named), bits, file.name
 
     return min(found, key=rank, default=None)
+
+
+def _words(file: Path) -> set[str]:
+    return {word for word in re.split(r"[-_.]", file.stem.lower()) if word}
