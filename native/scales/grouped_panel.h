@@ -120,7 +120,7 @@ struct GroupedPanel {
     };
     // Adds `count` groups of k of N tokens x GN row blocks to [n][g]. A function of its own, which has all registers.
     template <int GN, int N>
-    [[gnu::noinline]] static void add_groups(At at, int64_t count, float* to) {
+    [[gnu::noinline]] static void add_groups(At at, int64_t count, float* to, NextTile& next) {
         const auto each = [](auto f) {
             STERNA_UNROLL(16)
             for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
@@ -130,6 +130,8 @@ struct GroupedPanel {
         const uint8_t* codes = at.codes;
         const float* ready = at.ready;
         for (int64_t i = 0; i < count; ++i, ready += Groups::kReady * kLanes) {
+            if constexpr (Groups::kEnds == 0)
+                if (i * kX % kAskK == 0) next.ask();
             STERNA_FENCE();  // else outputs are carried along in the registers that sums need
             typename Groups::Total total[N][GN];
             STERNA_UNROLL(2)
@@ -193,12 +195,11 @@ struct GroupedPanel {
               panel_ldx<F>(a),
               panel_at(a.K, 1, 0, 0),
               ready_at(a.K, 1, 0)};
-        constexpr int64_t kMost = Groups::kEnds > 0 ? Groups::kEndK : kAskK;
-        static_assert(kMost % kX == 0);
-        for (int64_t k = 0; k < a.K; k += kMost, at.advance(kMost)) {
-            tile.next.ask();
-            const int64_t count = a.K - k < kMost ? a.K - k : kMost;
-            add_groups<GN, N>(at, count / kX, y + Groups::kInto * N * GN * kLanes);
+        const int64_t most = Groups::kEnds > 0 ? Groups::kEndK : a.K;
+        for (int64_t k = 0; k < a.K; k += most, at.advance(most)) {
+            if constexpr (Groups::kEnds > 0) tile.next.ask();
+            const int64_t count = a.K - k < most ? a.K - k : most;
+            add_groups<GN, N>(at, count / kX, y + Groups::kInto * N * GN * kLanes, tile.next);
             groups.template end_groups<GN, N>(k, n0, ends, ends_at(a.K, 1, 0), y);
             ends += Groups::kEnds * kLanes;
         }
