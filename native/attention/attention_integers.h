@@ -87,12 +87,13 @@ struct IntegerKeys {
             }
         }
         const auto* scales = reinterpret_cast<const float*>(page + scales_at<Element>(hd)) + j;
+        VF scale[N];
+        STERNA_UNROLL(4)
+        for (int v = 0; v < N; ++v) scale[v] = f_load(scales + kLanes * v);
+        float* out = s.rows.scores[row0] + j0 + j;
         STERNA_UNROLL(8)
-        for (int r = 0; r < R; ++r) STERNA_UNROLL(4)
-        for (int v = 0; v < N; ++v) {
-            f_store(s.rows.scores[row0 + r] + j0 + j + kLanes * v,
-                    f_mul(f_from_i(acc[r][v]), f_load(scales + kLanes * v)));
-        }
+        for (int r = 0; r < R; ++r, out += kChunk) STERNA_UNROLL(4)
+        for (int v = 0; v < N; ++v) f_store(out + kLanes * v, f_mul(f_from_i(acc[r][v]), scale[v]));
     }
 };
 
@@ -100,8 +101,12 @@ struct IntegerKeys {
 template <class Element>
 struct IntegerValues {
     using Pairs = CountedPairs<Element>;
-    // Pairs at a time: L1 holds them while parts of head_dim are added one by one.
-    static constexpr int kPairs = kPage / 2;
+    using Part = typename Pairs::Part;
+    // Parts that are added together: one, or whole ones that follow each other.
+    struct Parts {
+        const Part *begin, *end;
+        int run;  // the first that they have a share in
+    };
 
     const Integers& s;
     int64_t chunk;  // the chunk's first position
@@ -110,71 +115,119 @@ struct IntegerValues {
     void block(int row0) {
         Pairs pairs;
         pairs.template find<R>(s.a, s.rows, s.w, chunk, row0);
-        const int count = pairs.end[pairs.runs - 1];
-        for (int run = 0, from = 0; from == 0 || from < count; from += kPairs) {
-            const int to = from + kPairs < count ? from + kPairs : count;
-            add<R>(pairs, row0, from, to, run);
-            while (run < pairs.runs - 1 && pairs.end[run] <= to) ++run;
+        int run = 0;
+        for (const Part *part = pairs.part, *all = part + pairs.parts; part < all;) {
+            const Part* end = part + 1;
+            while (end < all && part->whole && end->whole) ++end;
+            add<R>(pairs, row0, {part, end, run});
+            part = end;
+            while (run < pairs.runs - 1 && pairs.end[run] <= end[-1].to) ++run;
         }
         finish<R>(row0, pairs.runs > 1);
     }
 
     template <int R>
-    void add(const Pairs& pairs, int row0, int from, int to, int run) {
+    void add(const Pairs& pairs, int row0, const Parts& parts) {
         constexpr int V = kVectorsOf<R>;
         int64_t d = 0;
         for (; d + 16 * V <= s.a.head_dim; d += 16 * V) {
             if constexpr (R == kAttentionRows && R * vectors_of(V + 1) <= kAccumulators)
                 if (d + 16 * (V + 1) == s.a.head_dim) {  // one vector alone would wait for loads
-                    values_of<R, vectors_of(V + 1)>(pairs, row0, d, from, to, run);
+                    values_of<R, vectors_of(V + 1)>(pairs, row0, d, parts);
                     return;
                 }
-            values_of<R, vectors_of(V)>(pairs, row0, d, from, to, run);
+            values_of<R, vectors_of(V)>(pairs, row0, d, parts);
         }
-        for (; d < s.a.head_dim; d += 16)
-            values_of<R, vectors_of(1)>(pairs, row0, d, from, to, run);
+        for (; d < s.a.head_dim; d += 16) values_of<R, vectors_of(1)>(pairs, row0, d, parts);
     }
 
     template <int R, int N>
-    void values_of(const Pairs& pairs, int row0, int64_t d, int from, int to, int run) {
-        VI acc[R][N];
+    void values_of(const Pairs& pairs, int row0, int64_t d, const Parts& parts) {
+        if constexpr (R == kAttentionRows)
+            if (parts.begin->whole) {
+                whole_values<R, N>(pairs, row0, d, parts);
+                return;
+            }
+        const Part& part = *parts.begin;
         const int64_t hd = s.a.head_dim;
         int32_t* sums = s.sums + d;
-        STERNA_UNROLL(8)
-        for (int r = 0; r < R; ++r) STERNA_UNROLL(4)
-        for (int v = 0; v < N; ++v)
-            acc[r][v] = from == 0 ? i_set1(0) : i_load(sums + r * hd + kLanes * v);
-        for (int i = from;; ++run) {
-            for (const int end = clamp(pairs.end[run], to); i < end; ++i) {
-                VP x[N];
-                STERNA_UNROLL(4)
-                for (int v = 0; v < N; ++v)
-                    x[v] = load_pairs(pairs.values[i] + 2 * (d + kLanes * v));
+        VI acc[R][N];
+        begin_sums(acc, sums, part);
+        int run = parts.run;
+        for (int i = part.from;; ++run) {
+            for (const int end = clamp(pairs.end[run], part.to); i < end; ++i) {
+                const Element* values = pairs.values[i] + 2 * d;
                 if (row0 == 0) {
-                    const auto* next = reinterpret_cast<const uint8_t*>(pairs.values[i] + 2 * d) +
+                    const auto* next = reinterpret_cast<const uint8_t*>(values) +
                                        pairs.ahead[pairs.first[i] / kPage];
                     STERNA_UNROLL(4)
                     for (int v = 0; v < N; ++v)
                         if (begins_line<Element>(2 * (d + kLanes * v)))
                             prefetch_l2(next + kLanes * v * 2 * int64_t{sizeof(Element)});
                 }
-                const int16_t* w = s.w[row0] + pairs.first[i];
-                STERNA_UNROLL(8)
-                for (int r = 0; r < R; ++r) {
-                    const VX pair = x_load(w + r * kChunk);
-                    STERNA_UNROLL(4)
-                    for (int v = 0; v < N; ++v) acc[r][v] = pair_dot(acc[r][v], x[v], pair);
-                }
+                add_pair(acc, values, s.w[row0] + pairs.first[i]);
             }
-            if (run == pairs.runs - 1 || pairs.end[run] > to) break;
-            int32_t* high = sums + kAttentionRows * hd;
-            STERNA_UNROLL(8)
-            for (int r = 0; r < R; ++r) STERNA_UNROLL(4)
-            for (int v = 0; v < N; ++v) carry(high + r * hd + kLanes * v, &acc[r][v], run == 0);
+            if (run == pairs.runs - 1 || pairs.end[run] > part.to) break;
+            end_run(acc, sums + kAttentionRows * hd, run == 0);
         }
+        store_sums(acc, sums);
+    }
+
+    // A function of its own, which has all registers.
+    template <int R, int N>
+    [[gnu::noinline]] void whole_values(const Pairs& pairs, int row0, int64_t d,
+                                        const Parts& parts) {
+        const int64_t hd = s.a.head_dim;
+        int32_t* sums = s.sums + d;
+        VI acc[R][N];
+        begin_sums(acc, sums, *parts.begin);
+        int run = parts.run;
+        for (const Part* part = parts.begin; part < parts.end; ++part) {
+            const Element* values = pairs.values[part->from] + 2 * d;
+            const int16_t* w = s.w[row0] + pairs.first[part->from];
+            for (int i = part->from;; ++run) {
+                for (const int end = clamp(pairs.end[run], part->to); i < end; ++i) {
+                    add_pair(acc, values, w);
+                    values += 2 * hd, w += 2;
+                }
+                if (run == pairs.runs - 1 || pairs.end[run] > part->to) break;
+                end_run(acc, sums + kAttentionRows * hd, run == 0);
+            }
+        }
+        store_sums(acc, sums);
+    }
+
+    template <int R, int N>
+    [[gnu::always_inline]] void begin_sums(VI (&acc)[R][N], const int32_t* sums, const Part& part) {
         STERNA_UNROLL(8)
         for (int r = 0; r < R; ++r) STERNA_UNROLL(4)
-        for (int v = 0; v < N; ++v) i_store(sums + r * hd + kLanes * v, acc[r][v]);
+        for (int v = 0; v < N; ++v)
+            acc[r][v] = part.from == 0 ? i_set1(0) : i_load(sums + r * s.a.head_dim + kLanes * v);
+    }
+    template <int R, int N>
+    [[gnu::always_inline]] static void add_pair(VI (&acc)[R][N], const Element* values,
+                                                const int16_t* w) {
+        VP x[N];
+        STERNA_UNROLL(4)
+        for (int v = 0; v < N; ++v) x[v] = load_pairs(values + 2 * kLanes * v);
+        STERNA_UNROLL(8)
+        for (int r = 0; r < R; ++r) {
+            const VX pair = x_load(w + r * kChunk);
+            STERNA_UNROLL(4)
+            for (int v = 0; v < N; ++v) acc[r][v] = pair_dot(acc[r][v], x[v], pair);
+        }
+    }
+    template <int R, int N>
+    [[gnu::always_inline]] void end_run(VI (&acc)[R][N], int32_t* high, bool first) {
+        STERNA_UNROLL(8)
+        for (int r = 0; r < R; ++r) STERNA_UNROLL(4)
+        for (int v = 0; v < N; ++v) carry(high + r * s.a.head_dim + kLanes * v, &acc[r][v], first);
+    }
+    template <int R, int N>
+    [[gnu::always_inline]] void store_sums(const VI (&acc)[R][N], int32_t* sums) {
+        STERNA_UNROLL(8)
+        for (int r = 0; r < R; ++r) STERNA_UNROLL(4)
+        for (int v = 0; v < N; ++v) i_store(sums + r * s.a.head_dim + kLanes * v, acc[r][v]);
     }
 
     // Adds what is above the low bits of a sum to its high part, or begins this with it.
