@@ -257,6 +257,7 @@ def test_unsupported_architecture(folder: Path) -> None:
         ("quantization_config", []),
         ("architectures", "BitNetForCausalLM"),
         ("architectures", []),
+        ("architectures", None),
     ],
 )
 def test_config_values(folder: Path, key: str, value: object) -> None:

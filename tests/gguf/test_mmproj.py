@@ -322,13 +322,18 @@ def test_a_tower_of_qwen3_5(tmp_path: Path) -> None:
 
 
 def test_other_files(tmp_path: Path) -> None:
-    """A text is no tower; a tower of another kind is refused, where it was asked for."""
+    """A text is no tower, nor a tower a text; a folder takes no tower's file; a tower of another
+    kind is refused, where it was asked for."""
     seeing = SEEING["smolvlm"]
     model = seeing_models.write(tmp_path / "m", seeing)
     write_text(tmp_path / "text.gguf", "llama", "<image>", model, seeing)
     with pytest.raises(RequestError, match="must be a file of a tower"):
         encoder(tmp_path / "text.gguf", mmproj=tmp_path / "text.gguf")
     write_tower(tmp_path / "other.gguf", "resampler", model, seeing)
+    with pytest.raises(UnsupportedModelError, match="vision tower.*this one as mmproj"):
+        encoder(tmp_path / "other.gguf")
+    with pytest.raises(RequestError, match="mmproj: must be .* for a folder"):
+        encoder(tmp_path / "m", mmproj=tmp_path / "other.gguf")
     with pytest.raises(UnsupportedModelError, match=r"clip\.projector_type"):
         encoder(tmp_path / "text.gguf", mmproj=tmp_path / "other.gguf")
     (tmp_path / "other.gguf").rename(tmp_path / "mmproj-other.gguf")

@@ -26,7 +26,7 @@ from sterna.models.gguf_architecture import (
     GgufArchitecture,
 )
 
-__all__ = ["GGUF_POOLINGS", "config_of"]
+__all__ = ["GGUF_POOLINGS", "TOWER", "config_of"]
 
 #: Tables that are computed here, and scales of activations in four bits, which stay floats here.
 _IGNORED = re.compile(
@@ -53,11 +53,21 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
 }  # fmt: skip
 
 
+#: The architecture of files that hold a tower.
+TOWER = "clip"
+
+
 def config_of(model: GgufModel) -> dict[str, Any]:
     """Translate the metadata to config.json; raises ModelFormatError or UnsupportedModelError."""
     m = model.metadata
     name = m.text("general.architecture")
     kind = ARCHITECTURES_OF.get(name)
+    if name == TOWER:
+        raise UnsupportedModelError(
+            f"{model.path}: must hold a model of text, but it is a vision tower "
+            f"(general.architecture {shown(name)}); pass the text's GGUF file as the model, and "
+            "this one as mmproj"
+        )
     if kind is None:
         raise UnsupportedModelError(
             f"{model.path}: general.architecture must be one of {len(ARCHITECTURES_OF)} that "

@@ -18,6 +18,7 @@ from sterna.checkpoints.safetensors_header import TensorInfo
 from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError, shown
 from sterna.formats import PackedWeight
 from sterna.gguf.file import GgufModel
+from sterna.gguf.hf_config import TOWER
 from sterna.gguf.image_settings import GEMMA4_POOLED, preprocessor_config
 from sterna.gguf.metadata import Metadata
 from sterna.gguf.projectors import ARRAYS, PROJECTORS, Projector
@@ -30,7 +31,6 @@ from sterna.weights.storages import Floats
 
 __all__ = ["MmprojWeights", "with_tower"]
 
-ARCHITECTURE = "clip"
 #: SentencePiece's tokens for what is no token, and for bytes.
 UNKNOWN, BYTES = "<unk>", [f"<0x{byte:02X}>" for byte in range(256)]
 CHANNELS = 3
@@ -44,7 +44,7 @@ def with_tower(config: dict[str, Any], text: GgufModel, file: GgufModel) -> dict
     A text without a token for images gets one. UnsupportedModelError for a file of another kind.
     """
     m = file.metadata
-    if m.text("general.architecture") != ARCHITECTURE:
+    if m.text("general.architecture") != TOWER:
         raise RequestError(f"mmproj: must be a file of a tower, but got {file.path}")
     kind, projector = _kind(m)
     of_text = text.metadata.text("general.architecture")

@@ -23,7 +23,7 @@ from sterna.checkpoints.safetensors import SafetensorsFile
 from sterna.checkpoints.sentence_transformers import DENSE as DENSE_WEIGHTS
 from sterna.checkpoints.sentence_transformers import pooling_of, scoring_of
 from sterna.checkpoints.tensor_file import reading
-from sterna.errors import SternaError, UnsupportedModelError
+from sterna.errors import RequestError, SternaError, UnsupportedModelError, shown
 from sterna.gguf.i2_s import i2s_layout, warn_of_i2s
 from sterna.gguf.paths import find_mmproj, is_gguf, parts_of
 from sterna.loading.model import Model
@@ -166,6 +166,11 @@ def _open(source: Path, options: _Options, i2s: str | None, cached: bool) -> Mod
             parts, stored = [*parts, tower], f"{stored}{options.with_tower}"
         read = partial(_read_gguf, source, layout, tower, options)
     else:
+        if options.mmproj not in (None, "off"):
+            raise RequestError(
+                f'mmproj: must be "off" or left out for a folder, which has its tower in its own '
+                f"files, but got {shown(options.mmproj)}; leave it out"
+            )
         checkpoint = Checkpoint.open(source)
         assets = FolderAssets.of(checkpoint.path, checkpoint.config)
         if checkpoint.is_packed:
