@@ -123,12 +123,11 @@ inline int64_t panel_ldx(const sterna::LinearArgs& a) {
     return P::kWords ? a.K : a.ldx;
 }
 
-// Adds N tokens and GN row blocks of a panel of PanelWords, as panel_sums does.
+// Adds four k of N tokens and GN row blocks of a panel of PanelWords, as panel_sums does.
 template <int GN, int N, class V>
-[[gnu::always_inline]] inline void word_sums(const int16_t* x, int64_t ldx, const uint8_t* at,
-                                             int64_t stride, int64_t count, V (&acc)[N][GN]) {
-    STERNA_HIDDEN(count);
-    for (int64_t k = 0; k < count; k += 4, at += 4 * kLanes, x += 4) STERNA_UNROLL(2)
+[[gnu::always_inline]] inline void add_words(const int16_t* x, int64_t ldx, const uint8_t* at,
+                                             int64_t stride, V (&acc)[N][GN]) {
+    STERNA_UNROLL(2)
     for (int odd = 0; odd < 2; ++odd) {
         V w[GN];
         STERNA_UNROLL(8)
@@ -155,7 +154,8 @@ template <class P, int GN, int N>
         return;
     }
     if constexpr (P::kWords) {
-        word_sums<GN, N>(x, ldx, at, stride, count, acc);
+        for (int64_t k = 0; k < count; k += 4, at += 4 * kLanes)
+            add_words<GN, N>(x + k, ldx, at, stride, acc);
         return;
     }
     const auto each = [](auto f) {

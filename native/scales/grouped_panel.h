@@ -39,7 +39,9 @@ template <class F, int GN, int N, int kCount>
         return;
     }
     if constexpr (F::kWords) {
-        word_sums<GN, N>(x, ldx, codes, stride, kCount, sum);
+        STERNA_UNROLL(kUnrolledSteps)
+        for (int64_t k = 0; k < kCount; k += 4)
+            add_words<GN, N>(x + k, ldx, codes + k * kLanes, stride, sum);
         return;
     }
     int64_t count = kCount;

@@ -330,9 +330,9 @@ def test_other_files(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="must be a file of a tower"):
         encoder(tmp_path / "text.gguf", mmproj=tmp_path / "text.gguf")
     write_tower(tmp_path / "other.gguf", "resampler", model, seeing)
-    with pytest.raises(UnsupportedModelError, match="vision tower.*this one as mmproj"):
+    with pytest.raises(UnsupportedModelError, match=r"vision tower.*this one as mmproj"):
         encoder(tmp_path / "other.gguf")
-    with pytest.raises(RequestError, match="mmproj: must be .* for a folder"):
+    with pytest.raises(RequestError, match=r"mmproj: must be .* for a folder"):
         encoder(tmp_path / "m", mmproj=tmp_path / "other.gguf")
     with pytest.raises(UnsupportedModelError, match=r"clip\.projector_type"):
         encoder(tmp_path / "text.gguf", mmproj=tmp_path / "other.gguf")
