@@ -67,22 +67,47 @@ double weight_of(float logit, float max, double temperature) {
     return math::exp_d((static_cast<double>(logit) - max) / temperature);
 }
 
-// Sums all weights in ascending order of ids; in blocks, so that the exponentials vectorise.
-double sum_of_weights(const float* logits, int vocab, float max, double temperature) {
-    constexpr int kBlock = 256;
-    double sum = 0.0;
-    for (int begin = 0; begin < vocab; begin += kBlock) {
+// Scores under one temperature.
+struct Weights {
+    const float* logits;
+    int vocab;
+    float max;
+    double temperature;
+
+    double weight(int32_t token) const { return weight_of(logits[token], max, temperature); }
+
+    // The weights of kBlock tokens from `begin` on: in blocks, exponentials vectorise. Those below `least` are 0.
+    static constexpr int kBlock = 256;
+    int block(int begin, double least, double (&weight)[kBlock]) const {
         const int size = std::min(kBlock, vocab - begin);
-        double weight[kBlock];
-        for (int i = 0; i < size; ++i) weight[i] = weight_of(logits[begin + i], max, temperature);
-        for (int i = 0; i < size; ++i) sum += weight[i];
+        for (int i = 0; i < size; ++i) {
+            const double w = weight_of(logits[begin + i], max, temperature);
+            weight[i] = w >= least ? w : 0.0;
+        }
+        return size;
     }
-    return sum;
-}
+    // Sums all weights in ascending order of ids, and calls at_block with the sum before each block.
+    template <class AtBlock>
+    double sum(double least, AtBlock at_block) const {
+        double sum = 0.0, weight[kBlock];
+        for (int begin = 0; begin < vocab; begin += kBlock) {
+            at_block(sum);
+            const int size = block(begin, least, weight);
+            for (int i = 0; i < size; ++i) sum += weight[i];
+        }
+        return sum;
+    }
+    double sum() const {
+        return sum(0.0, [](double) {});
+    }
+
+    // Leaves the best tokens in memory.candidates.
+    void best(int count, SampleMemory& memory) const;
+};
 
 // The constant that, with the maximum, turns a logit into a log-probability.
 double log_sum_exp(const float* logits, int vocab, float max) {
-    return math::log_d(sum_of_weights(logits, vocab, max, 1.0));
+    return math::log_d(Weights{logits, vocab, max, 1.0}.sum());
 }
 
 float log_probability(float logit, float max, double log_sum) {
@@ -142,24 +167,12 @@ double total_weight(const Candidates& candidates) {
     return total;
 }
 
-// Scores under one temperature.
-struct Weights {
-    const float* logits;
-    int vocab;
-    float max;
-    double temperature;
-
-    double weight(int32_t token) const { return weight_of(logits[token], max, temperature); }
-
-    // Leaves the best tokens in memory.candidates.
-    void best(int count, SampleMemory& memory) const {
-        best_tokens(logits, vocab, count, memory);
-        memory.candidates.clear();
-        memory.candidates.reserve(memory.ranked.size());
-        for (const int32_t token : memory.ranked)
-            memory.candidates.push_back({token, weight(token)});
-    }
-};
+void Weights::best(int count, SampleMemory& memory) const {
+    best_tokens(logits, vocab, count, memory);
+    memory.candidates.clear();
+    memory.candidates.reserve(memory.ranked.size());
+    for (const int32_t token : memory.ranked) memory.candidates.push_back({token, weight(token)});
+}
 
 // Cuts a descending list where the weights before reach `mass`; the best token always stays. Returns
 // false if the list ends before that.
@@ -173,8 +186,7 @@ bool cut_at_mass(Candidates& candidates, double mass) {
 }
 
 void cut_at_top_p(const Weights& scores, double top_p, SampleMemory& memory) {
-    const double mass =
-        top_p * sum_of_weights(scores.logits, scores.vocab, scores.max, scores.temperature);
+    const double mass = top_p * scores.sum();
     // Usually a few tokens carry the mass: rank more only if they do not.
     int count = std::min(scores.vocab, 256);
     while (true) {
@@ -190,23 +202,20 @@ bool uses_top_k(const SampleParams& params, int vocab) {
     return params.top_k > 0 && params.top_k < vocab;
 }
 
-// Leaves in memory.candidates the tokens that pass top-k, top-p and min-p, in ascending order of
-// ids, so that the draw does not depend on how they were found.
+bool uses_top_p(const SampleParams& params) { return params.top_p < 1.0f; }
+
+// The least weight that min-p keeps. It is relative to the best token's weight, 1.
+double least_weight(const SampleParams& params) {
+    return params.min_p > 0.0f ? std::min(1.0, static_cast<double>(params.min_p)) : 0.0;
+}
+
+// Leaves in memory.candidates the tokens that pass top-k or top-p, and min-p, in ascending order of
+// ids, so that the draw does not depend on how they were found. A weight of 0 cannot be drawn.
 void keep_candidates(const Weights& scores, const SampleParams& params, SampleMemory& memory) {
-    const bool use_p = params.top_p < 1.0f;
-    // min_p is relative to the best token's weight, 1. A weight of 0 cannot be drawn.
-    const double least =
-        params.min_p > 0.0f ? std::min(1.0, static_cast<double>(params.min_p)) : 0.0;
+    const bool use_p = uses_top_p(params);
+    const double least = least_weight(params);
     const auto drawable = [&](double weight) { return weight > 0.0 && weight >= least; };
     Candidates& kept = memory.candidates;
-    if (!uses_top_k(params, scores.vocab) && !use_p) {
-        kept.clear();
-        for (int32_t token = 0; token < scores.vocab; ++token) {
-            const double weight = scores.weight(token);
-            if (drawable(weight)) kept.push_back({token, weight});
-        }
-        return;
-    }
     if (uses_top_k(params, scores.vocab)) {
         scores.best(params.top_k, memory);
         // Top-p applies to the distribution after top-k.
@@ -227,6 +236,33 @@ int32_t draw(const Candidates& candidates, double uniform) {
         if (sum > target) return c.token;
     }
     return candidates.back().token;  // uniform * total was rounded up to total
+}
+
+// Draws from all tokens that pass min-p. Their weights are not kept: the sums before blocks find the block of the
+// drawn token, whose weights are then computed again.
+int32_t draw_from_all(const Weights& scores, double least, double uniform, SampleMemory& memory) {
+    auto& before = memory.sums;
+    before.clear();
+    const double total = scores.sum(least, [&](double sum) { before.push_back(sum); });
+    const double target = uniform * total;
+    // The first block that begins above the target follows the token's; if there is none, it is the last one.
+    const auto next = std::upper_bound(before.begin() + 1, before.end(), target);
+    const auto drawn = [&](size_t at) {
+        double sum = before[at], weight[Weights::kBlock];
+        const int begin = static_cast<int>(at) * Weights::kBlock;
+        const int size = scores.block(begin, least, weight);
+        int32_t last = -1;
+        for (int i = 0; i < size; ++i) {
+            sum += weight[i];
+            if (weight[i] > 0.0) last = begin + i;
+            if (sum > target) break;
+        }
+        return last;
+    };
+    size_t at = static_cast<size_t>(next - before.begin()) - 1;
+    int32_t token = drawn(at);
+    while (token < 0) token = drawn(--at);  // uniform * total was rounded up to total
+    return token;
 }
 
 // Replaces the logits of forbidden tokens by -inf.
@@ -264,7 +300,10 @@ int32_t draw_token(const Scores& scores, const Best& best, const SampleParams& p
     // the same weight anyway.
     const double temperature = std::min(params.temperature, kMaxFinite);
     const double uniform = philox_uniform(params.seed, params.sequence, position);
-    keep_candidates({scores.logits, scores.vocab, best.logit, temperature}, params, memory);
+    const Weights weights{scores.logits, scores.vocab, best.logit, temperature};
+    if (!uses_top_k(params, scores.vocab) && !uses_top_p(params))
+        return draw_from_all(weights, least_weight(params), uniform, memory);
+    keep_candidates(weights, params, memory);
     return draw(memory.candidates, uniform);
 }
 
@@ -315,11 +354,12 @@ void SampleMemory::reserve(const SampleParams& params, size_t changes, int vocab
     const auto all = static_cast<size_t>(vocab);
     const bool draws = params.temperature > 0.0f, by_k = uses_top_k(params, vocab);
     // Top-p ranks as many tokens as reach its mass, in the worst case all.
-    const bool by_p = draws && !by_k && params.top_p < 1.0f;
+    const bool by_p = draws && !by_k && uses_top_p(params);
     const int count =
         std::max(draws && by_k ? params.top_k : 0, std::min(std::max(params.n_logprobs, 0), vocab));
     raw.reserve(changes);
-    if (draws) candidates.reserve(by_k ? static_cast<size_t>(count) : all);
+    if (draws && (by_k || by_p)) candidates.reserve(by_k ? static_cast<size_t>(count) : all);
+    if (draws && !by_k && !by_p) sums.reserve(all / Weights::kBlock + 1);
     if (by_p || count > 0) {
         keys.reserve(by_p ? all : key_capacity(count, vocab));
         ranked.reserve(by_p ? all : static_cast<size_t>(count));
