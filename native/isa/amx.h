@@ -1,4 +1,4 @@
-// on: x86_64 | requires: avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,amx_tile,amx_int8,amx_bf16,avx512bf16 | rank: 5 | extends: avx512 by tiles | flags: -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi -mamx-tile -mamx-int8 -mamx-bf16 -mavx512bf16 -mprefer-vector-width=512
+// on: x86_64 | requires: avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,amx_tile,amx_int8,amx_bf16,avx512bf16 | rank: 7 | extends: avx512 by tiles | flags: -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi -mamx-tile -mamx-int8 -mamx-bf16 -mavx512bf16 -mprefer-vector-width=512
 // avx512 with the matrix unit of Sapphire Rapids and later: eight tiles of 16 rows of 64 bytes.
 #pragma once
 #include "isa/x86_vnni512.inc"

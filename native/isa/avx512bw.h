@@ -1,4 +1,4 @@
-// on: x86_64 | requires: avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl | rank: 3 | flags: -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512
+// on: x86_64 | requires: avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl | rank: 4 | flags: -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512
 // 512-bit vectors without VNNI: Skylake-X. Cascade Lake runs it too: it has VNNI, but not the VBMI
 // that the avx512 unit asks for.
 #pragma once

@@ -22,6 +22,7 @@ enum class Feature {
     BMI,
     BMI2,
     AVXVNNI,
+    AVXVNNIINT8,
     AVX512F,
     AVX512BW,
     AVX512DQ,
@@ -29,6 +30,7 @@ enum class Feature {
     AVX512VNNI,
     AVX512VBMI,
     AVX512BF16,
+    AVX10_2,
     AMX_TILE,
     AMX_INT8,
     AMX_BF16,
@@ -37,7 +39,8 @@ enum class Feature {
 // Register state that the OS must save: bits of XCR0 (Intel SDM vol. 1, section 13.3), and for tiles
 // what the kernel says.
 enum class State : uint8_t { kNone, kYmm, kZmm, kTile };
-enum class Leaf : uint8_t { k1Ecx, k7Ebx, k7Ecx, k7Edx, k71Eax, kCount };
+// kAvx10: bit n is set where the version of AVX10 is n or later.
+enum class Leaf : uint8_t { k1Ecx, k7Ebx, k7Ecx, k7Edx, k71Eax, k71Edx, kAvx10, kCount };
 
 struct FeatureRow {
     Feature feature;
@@ -55,6 +58,7 @@ constexpr FeatureRow kFeatures[] = {
     {Feature::BMI, "bmi", Leaf::k7Ebx, 3, State::kNone},
     {Feature::BMI2, "bmi2", Leaf::k7Ebx, 8, State::kNone},
     {Feature::AVXVNNI, "avxvnni", Leaf::k71Eax, 4, State::kYmm},
+    {Feature::AVXVNNIINT8, "avxvnniint8", Leaf::k71Edx, 4, State::kYmm},
     {Feature::AVX512F, "avx512f", Leaf::k7Ebx, 16, State::kZmm},
     {Feature::AVX512BW, "avx512bw", Leaf::k7Ebx, 30, State::kZmm},
     {Feature::AVX512DQ, "avx512dq", Leaf::k7Ebx, 17, State::kZmm},
@@ -62,6 +66,7 @@ constexpr FeatureRow kFeatures[] = {
     {Feature::AVX512VNNI, "avx512vnni", Leaf::k7Ecx, 11, State::kZmm},
     {Feature::AVX512VBMI, "avx512vbmi", Leaf::k7Ecx, 1, State::kZmm},
     {Feature::AVX512BF16, "avx512bf16", Leaf::k71Eax, 5, State::kZmm},
+    {Feature::AVX10_2, "avx10_2", Leaf::kAvx10, 2, State::kZmm},
     {Feature::AMX_TILE, "amx_tile", Leaf::k7Edx, 24, State::kTile},
     {Feature::AMX_INT8, "amx_int8", Leaf::k7Edx, 25, State::kTile},
     {Feature::AMX_BF16, "amx_bf16", Leaf::k7Edx, 22, State::kTile},
@@ -144,7 +149,7 @@ uint32_t without_unsupported(uint32_t mask) {
     constexpr uint32_t kAvx512 = mask_of(Feature::AVX512F) | mask_of(Feature::AVX512BW) |
                                  mask_of(Feature::AVX512DQ) | mask_of(Feature::AVX512VL) |
                                  mask_of(Feature::AVX512VNNI) | mask_of(Feature::AVX512VBMI) |
-                                 mask_of(Feature::AVX512BF16);
+                                 mask_of(Feature::AVX512BF16) | mask_of(Feature::AVX10_2);
     constexpr uint32_t kTiles = mask_of(Feature::AMX_INT8) | mask_of(Feature::AMX_BF16);
     if ((mask & kAvx2) != kAvx2) mask &= kScalar;
     if (!(mask & mask_of(Feature::AVX512F))) mask &= ~kAvx512;
@@ -169,7 +174,15 @@ CpuInfo detect_cpu() {
         at(Leaf::k7Ebx) = b;
         at(Leaf::k7Ecx) = c;
         at(Leaf::k7Edx) = e;
-        if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &e)) at(Leaf::k71Eax) = a;
+        if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &e)) {
+            at(Leaf::k71Eax) = a;
+            at(Leaf::k71Edx) = e;
+        }
+    }
+    constexpr uint32_t kAvx10Listed = 1u << 19;
+    if ((at(Leaf::k71Edx) & kAvx10Listed) && __get_cpuid_count(0x24, 0, &a, &b, &c, &e)) {
+        const uint32_t version = b & 255;
+        at(Leaf::kAvx10) = (2u << (version < 30 ? version : 30)) - 1;
     }
     // Bits 1, 2: xmm, ymm; 5..7: mask registers, upper zmm. Not read are 17 and 18, tiles: Linux offers
     // that state only where it has set them.

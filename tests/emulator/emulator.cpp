@@ -1,11 +1,12 @@
-// Instructions that this CPU lacks, emulated, so that the kernel units amx and avxvnni can be tested
+// Instructions that this CPU lacks, emulated, so that the kernel units amx, avxvnni and avxvnniint8 can be tested
 // anywhere with their own machine code:
 //
 //   c++ -std=c++20 -O3 -march=native -shared -fPIC tests/emulator/emulator.cpp -o emulator.so
 //   LD_PRELOAD=$PWD/emulator.so STERNA_ISA=amx pytest tests/native/test_ops.py
 //
 // It emulates what those units hold beyond AVX2, or AVX-512 with VNNI and VBMI, which the CPU must have:
-// AMX-TILE, AMX-INT8, AMX-BF16, VCVTNE2PS2BF16 of AVX512-BF16, and VPDPBUSD and VPDPWSSD of AVX-VNNI.
+// AMX-TILE, AMX-INT8, AMX-BF16, VCVTNE2PS2BF16 of AVX512-BF16, VPDPBUSD and VPDPWSSD of AVX-VNNI, and VPDPBSSD
+// of AVX-VNNI-INT8.
 // An instruction that the CPU does not know raises SIGILL; the handler carries it out on the registers
 // that the signal saved, and those right after it that it knows, in a few microseconds: timings mean
 // nothing. CPUID is made to fault (Linux 4.12, where the CPU and the hypervisor allow it), and for the
@@ -42,6 +43,7 @@ extern "C" void sterna_emulator_cpuid(uint32_t leaf, uint32_t subleaf, uint32_t*
         if (*a == 0) *a = 1;
     } else if (subleaf == 1) {
         *a |= 1u << 4 | 1u << 5;  // AVX-VNNI, AVX512-BF16
+        *d |= 1u << 4;  // AVX-VNNI-INT8
     }
 }
 
@@ -51,6 +53,7 @@ bool execute(Registers& r, const Instruction& in) {
     if (in.evex) return in.opcode == 0x72 && in.prefix == kF2 && convert_two(r, in);
     switch (in.opcode) {
         case 0x50:
+            return (in.prefix == k66 || in.prefix == kF2) && dot_product(r, in);
         case 0x52:
             return in.prefix == k66 && dot_product(r, in);
         case 0x49:

@@ -1,4 +1,4 @@
-// The intrinsics of AVX-512 and AVX-VNNI that kernel units use, made of AVX2, FMA and F16C: a vector of
+// The intrinsics of AVX-512, AVX10.2 and AVX-VNNI that kernel units use, made of AVX2, FMA and F16C: a vector of
 // 512 bits is two halves. CMake's STERNA_EMULATE includes this file before native/units/kernels.cpp, so that
 // the sources of a unit can be tested on a CPU without its instructions. One that is missing here
 // does not compile.
@@ -107,6 +107,12 @@ inline __m256i dot_bytes(__m256i acc, __m256i u, __m256i x) {
                                            _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8));
     const __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(u, 8), _mm256_srai_epi16(x, 8));
     return _mm256_add_epi32(acc, _mm256_add_epi32(even, odd));
+}
+inline __m256i dot_signed_bytes(__m256i acc, __m256i a, __m256i b) {
+    const auto even = [](__m256i v) { return _mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8); };
+    const auto odd = [](__m256i v) { return _mm256_srai_epi16(v, 8); };
+    return _mm256_add_epi32(acc, _mm256_add_epi32(_mm256_madd_epi16(even(a), even(b)),
+                                                  _mm256_madd_epi16(odd(a), odd(b))));
 }
 inline __m256i dot_words(__m256i acc, __m256i a, __m256i b) {
     return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b));
@@ -231,6 +237,7 @@ inline Integers ternary(Integers a, Integers b, Integers c) {
 #define _mm512_sub_epi16 STERNA_HALVES(_mm256_sub_epi16)
 #define _mm512_sub_epi32 STERNA_HALVES(_mm256_sub_epi32)
 #define _mm512_abs_epi8 STERNA_HALVES(_mm256_abs_epi8)
+#define _mm512_min_epi8 STERNA_HALVES(_mm256_min_epi8)
 #define _mm512_min_epu8 STERNA_HALVES(_mm256_min_epu8)
 #define _mm512_max_epi32 STERNA_HALVES(_mm256_max_epi32)
 #define _mm512_and_si512 STERNA_HALVES(_mm256_and_si256)
@@ -240,8 +247,10 @@ inline Integers ternary(Integers a, Integers b, Integers c) {
 #define _mm512_madd_epi16 STERNA_HALVES(_mm256_madd_epi16)
 #define _mm512_maddubs_epi16 STERNA_HALVES(_mm256_maddubs_epi16)
 #define _mm512_dpbusd_epi32 STERNA_HALVES(emulated::dot_bytes)
+#define _mm512_dpbssd_epi32 STERNA_HALVES(emulated::dot_signed_bytes)
 #define _mm512_dpwssd_epi32 STERNA_HALVES(emulated::dot_words)
 #define _mm256_dpbusd_avx_epi32 emulated::dot_bytes
+#define _mm256_dpbssd_epi32 emulated::dot_signed_bytes
 #define _mm256_dpwssd_avx_epi32 emulated::dot_words
 #define _mm512_shuffle_epi8 STERNA_HALVES(_mm256_shuffle_epi8)
 #define _mm512_unpacklo_epi8 STERNA_HALVES(_mm256_unpacklo_epi8)

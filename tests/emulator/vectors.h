@@ -1,4 +1,4 @@
-// VPDPBUSD and VPDPWSSD of AVX-VNNI, VCVTNE2PS2BF16 of AVX512-BF16.
+// VPDPBUSD and VPDPWSSD of AVX-VNNI, VPDPBSSD of AVX-VNNI-INT8, VCVTNE2PS2BF16 of AVX512-BF16.
 #pragma once
 #include <stdint.h>
 #include <string.h>
@@ -36,7 +36,9 @@ bool dot_product(Registers& r, const Instruction& in) {
     r.read_vector(in.reg, acc, bytes);
     r.read_vector(in.vvvv, a, bytes);
     read_operand(r, in, b);
-    if (in.opcode == 0x50)
+    if (in.opcode == 0x50 && in.prefix == kF2)
+        add_products<int8_t, int8_t, 4>(acc, a, b, bytes / 4);  // VPDPBSSD
+    else if (in.opcode == 0x50)
         add_products<uint8_t, int8_t, 4>(acc, a, b, bytes / 4);  // VPDPBUSD
     else
         add_products<int16_t, int16_t, 2>(acc, a, b, bytes / 4);  // VPDPWSSD

@@ -30,14 +30,23 @@ INSTRUCTIONS, CYCLES = 1.05, 1.10
 CORES = {
     "avx2": ("haswell", "znver3"),
     "avxvnni": ("alderlake",),
+    "avxvnniint8": ("alderlake",),
     "avx512bw": ("skylake-avx512",),
     "avx512": ("icelake-server", "znver4"),
     "neon": ("neoverse-n1", "neoverse-v2"),
     "neon_i8mm": ("neoverse-n2", "neoverse-v2"),
 }
-LANES = {"avx2": 8, "avxvnni": 8, "avx512bw": 16, "avx512": 16, "neon": 4, "neon_i8mm": 4}
+LANES = {
+    "avx2": 8,
+    "avxvnni": 8,
+    "avxvnniint8": 8,
+    "avx512bw": 16,
+    "avx512": 16,
+    "neon": 4,
+    "neon_i8mm": 4,
+}
 #: What multiplies each lane's four bytes; and two rows of eight by two tokens, which is twice that.
-PRODUCT = re.compile(r"^(?:\{vex} )?(sdot|usdot|usmmla|vpdpbusd|vpmaddubsw)\b")
+PRODUCT = re.compile(r"^(?:\{vex} )?(sdot|usdot|usmmla|vpdpb[us]sd|vpmaddubsw)\b")
 STACK = re.compile(r"\[sp\b|\(%rsp|\(%rbp")
 #: What asks for lines of weights ahead, by the cache that they go to. Some kernels have a loop for
 #: each cache; a compiler lets the loops share instructions.
