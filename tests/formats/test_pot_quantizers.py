@@ -26,12 +26,12 @@ from sterna.formats.power_of_two import (
     denseshift,
     error,
     from_latents,
-    nearest,
     s3,
 )
 
+NEAREST = Quantizer("nearest", 7)
 QUANTIZERS = [
-    Quantizer("nearest", 7),
+    NEAREST,
     Quantizer("nearest with zero", 6, "near"),
     Quantizer("nearest of pot8", 31),
     *(denseshift(T) for T in (2, 3, 4)),
@@ -184,17 +184,8 @@ def test_zeros() -> None:
             assert s3(4)(np.zeros(shape), scale).values().shape == shape
 
 
-def test_nearest() -> None:
-    """A function serves the exponents of an encoding; no more than 31 of them are of use."""
-    w = normal(3, K)
-    for got, rule in (
-        (nearest(w), Quantizer("nearest", 7)),
-        (nearest(w, "tensor", max_exponent=6, zero=True), Quantizer("nearest", 6, "near")),
-        (nearest(w, "group:16", max_exponent=255), Quantizer("nearest", 31)),
-    ):
-        scale = {0: "tensor", 1: "row", 2: "group:16"}[got.scale.ndim]
-        assert_same_bits(got.values(), rule(w, scale).values())
-    got = nearest(w)
+def test_levels_pass_through_an_encoding() -> None:
+    got = NEAREST(normal(3, K))
     codes = ENCODINGS["pot4"].encode(got.signs, got.exponents)
     signs, exponents = ENCODINGS["pot4"].decode(codes, K)
     assert_same_bits(PotLevels(signs, exponents, got.scale).values(), got.values())
@@ -217,17 +208,16 @@ def test_latents() -> None:
 W = np.ones((2, 4), np.float32)
 BAD: list[tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = [
     (lambda: denseshift(3)(with_value(np.nan)), NonFiniteError, ("denseshift3", "(1, 2)", "nan")),
-    (lambda: nearest(with_value(np.inf)), NonFiniteError, ("nearest", "(1, 2)", "inf")),
+    (lambda: NEAREST(with_value(np.inf)), NonFiniteError, ("nearest", "(1, 2)", "inf")),
     (lambda: s3(2)(with_value(1e300)), NonFiniteError, ("s3-2", "(1, 2)", "1e+300")),
     (lambda: s3(2)(W[0]), RequestError, ("[M, K]", "(4,)")),
     (lambda: s3(2)(W > 0), RequestError, ("numbers", "bool")),
     (lambda: denseshift(5), RequestError, ("T", "(2, 3, 4)", "5")),
     (lambda: s3(True), RequestError, ("T", "True")),
     (lambda: deepshift_q(8), RequestError, ("bits", "8")),
-    (lambda: nearest(W, max_exponent=256), RequestError, ("max_exponent", "256")),
-    (lambda: nearest(W, "column"), RequestError, ("tensor, row or group:N", "column")),
-    (lambda: nearest(W, "group:0"), RequestError, ("group:0",)),
-    (lambda: nearest(W, "group:3"), RequestError, ("divide K=4", "group:3")),
+    (lambda: NEAREST(W, "column"), RequestError, ("tensor, row or group:N", "column")),
+    (lambda: NEAREST(W, "group:0"), RequestError, ("group:0",)),
+    (lambda: NEAREST(W, "group:3"), RequestError, ("divide K=4", "group:3")),
     (lambda: from_latents(W, [W[:1]]), RequestError, ("w_1", "(2, 4)", "(1, 4)")),
     (lambda: from_latents(W, [W, with_value(np.nan)]), NonFiniteError, ("w_2", "(1, 2)")),
     (lambda: from_latents(W, [W], W[0]), RequestError, ("w_sparse",)),

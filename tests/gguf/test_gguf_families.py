@@ -59,7 +59,6 @@ def of(name: str, **config: Any) -> Recipe:
     return replace(recipe, dtype=torch.float32, config=recipe.config | config)
 
 
-_LONGROPE = RECIPES["phi3-longrope"]
 _GEMMA3 = {
     "attention.sliding_window": 100, "attention.sliding_window_pattern": 3,
     "rope.freq_base_swa": 1000.0, "rope.scaling.type": "linear", "rope.scaling.factor": 8.0,

@@ -10,12 +10,12 @@ __all__ = ["head_per_token"]
 STEPS = 16  # steps of greedy decoding, after a prompt of as many tokens
 
 
-def head_per_token(engine: Engine, steps: int = STEPS) -> dict[str, float | None]:
+def head_per_token(engine: Engine) -> dict[str, float | None]:
     """Measure bytes read and rows computed per greedy token; None without an exact head."""
     if engine.model.head != "exact":
         return {"head_bytes_per_token": None, "rows_rescored_per_token": None}
     vocab = engine.model.config.vocab_size
-    steps = max(1, min(steps, engine.context // 2))
+    steps = max(1, min(STEPS, engine.context // 2))
     sequence = Sequence()
     try:
         greedy = Greedy(sequence, [(i * 7919 + 1) % vocab for i in range(steps)], 2 * steps)

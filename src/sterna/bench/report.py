@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 __all__ = [
-    "FIELDS",
     "cell",
     "fractions",
     "significant",
@@ -25,14 +24,6 @@ __all__ = [
 ]
 
 Row = dict[str, Any]
-
-#: Fields of every row that times a kernel or a model, in order.
-#: docs/explanation/benchmarks.md defines them.
-FIELDS = (
-    "format", "shape", "n", "threads", "isa", "gb_s", "gops", "peak_gops", "bandwidth_gb_s",
-    "fraction_of_bandwidth", "fraction_of_peak", "time_us", "time_us_min", "time_us_max",
-    "repeat", "working_set_mb",
-)  # fmt: skip
 
 
 def significant(value: float) -> float:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from sterna import _native, formats
 from sterna.checkpoints.buffers import buffer
 from sterna.checkpoints.directory import CONFIG, WEIGHTS, Checkpoint
-from sterna.checkpoints.safetensors import Array, SafetensorsFile, verify_hashes
+from sterna.checkpoints.safetensors import Array, SafetensorsFile
 from sterna.checkpoints.safetensors_header import ALIGNMENT, DTYPES, MAX_DIM, TensorInfo
 from sterna.checkpoints.tensor_file import reading
 from sterna.errors import ModelFormatError, NonFiniteError, RequestError
@@ -98,7 +98,7 @@ def read_packed(
 ) -> PackedModel:
     """Read a packed directory into one buffer; check its structure, and that floats are finite.
 
-    source: its path, or the opened folder. Hashes are not checked (`verify`). progress: as in
+    source: its path, or the opened folder. `convert.verification` checks hashes. progress: as in
     `tensor_file.reading`. mmap: map codes and scales of groups (`TensorFile.map`) if the system
     can; only the checked parts are read at once. Raises ModelFormatError, RequestError (no such
     folder, not enough memory), NonFiniteError (NaN or infinity in a scale or an f32 tensor).
@@ -188,17 +188,6 @@ def _module(
             remedy=_REMEDY,
         )
     return weight
-
-
-def verify(path: str | os.PathLike[str], progress: Callable[[int], None] | None = None) -> int:
-    """Check a packed directory's structure and every SHA-256; returns the number of tensors.
-
-    `progress` is called with the bytes read since its last call. Raises ModelFormatError naming
-    the first tensor that differs, or config.json.
-    """
-    config, _, file = _opened(path)
-    check_config(Path(path), config, file)
-    return verify_hashes(file, progress)
 
 
 def config_hash(config: Mapping[str, Any]) -> str:

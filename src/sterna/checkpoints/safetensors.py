@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -29,8 +29,8 @@ from sterna.checkpoints.safetensors_header import (
     parse_header,
     read_header,
 )
-from sterna.checkpoints.tensor_file import TensorFile, check_hash
-from sterna.errors import ModelFormatError, RequestError
+from sterna.checkpoints.tensor_file import TensorFile
+from sterna.errors import RequestError
 from sterna.files.reading import Span, open_regular
 from sterna.files.writing import replacing
 
@@ -40,7 +40,6 @@ __all__ = [
     "TensorInfo",
     "header_room",
     "recorded_hash",
-    "verify_hashes",
     "write_safetensors",
 ]
 
@@ -222,22 +221,6 @@ def _typed(name: str, value: Array | tuple[str, Array]) -> tuple[str, Array]:
 def _bytes_of(array: Array) -> memoryview:
     little = array.astype(array.dtype.newbyteorder("<"), copy=False)
     return np.ascontiguousarray(little).reshape(-1).view(np.uint8).data
-
-
-def verify_hashes(file: SafetensorsFile, progress: Callable[[int], None] | None = None) -> int:
-    """Read every tensor and check it against the SHA-256 in the metadata; returns their number.
-
-    `progress` is called with the bytes done since the last call. Raises ModelFormatError naming
-    the first tensor whose hash is missing or differs.
-    """
-    for info in file.tensors.values():
-        expected = recorded_hash(file, info.name)
-        if expected is None:
-            raise ModelFormatError(
-                file=file.path, field=info.name, expected="a hash in the metadata", got="none"
-            )
-        check_hash(file, info, expected, progress)
-    return len(file.tensors)
 
 
 def recorded_hash(file: SafetensorsFile, name: str) -> str | None:

@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
@@ -22,8 +21,6 @@ from sterna.graph import AdaptedLayer
 from sterna.loading import Model, layer_names
 
 __all__ = ["Adapter", "by_adapter", "cache_salt"]
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 __all__ = ["KV_DTYPES", "NUMERICS", "PREFILL_CHUNK", "Engine", "StepInput", "StepOutput"]
 
 F32 = npt.NDArray[np.float32]
-I32 = npt.NDArray[np.int32]
 
 #: Raised when a version changes answers (tests/support/digests.json).
 NUMERICS = 1

@@ -41,7 +41,6 @@ __all__ = [
     "denseshift",
     "error",
     "from_latents",
-    "nearest",
     "s3",
 ]
 
@@ -229,17 +228,6 @@ class Quantizer:
         kept = magnitudes >= s / 2 if self.zero == "near" else magnitudes > 0
         e *= kept
         return e, kept
-
-
-def nearest(w: Any, scale: str = "row", *, max_exponent: int = 7, zero: bool = False) -> PotLevels:
-    """Round weights [M, K] to the nearest power of two, exponents 0..max_exponent (`Quantizer`).
-
-    zero: weights below half of the smallest level become 0.
-    """
-    if not isinstance(max_exponent, int) or not 0 <= max_exponent <= 255:
-        raise RequestError(f"nearest: max_exponent must be 0 to 255, but got {shown(max_exponent)}")
-    top = min(max_exponent, MAX_EXPONENT)
-    return Quantizer("nearest", top, "near" if zero else "none")(w, scale)
 
 
 def denseshift(T: int) -> Quantizer:

@@ -11,18 +11,12 @@ import numpy.typing as npt
 from sterna.errors import RequestError, shown
 from sterna.formats.arithmetic import F32
 from sterna.formats.iq4_nl import LEVELS
-from sterna.formats.packed_weight import PackedWeight
 from sterna.gguf.blocks import BLOCKS
 
-__all__ = ["ENCODERS", "blocks_of", "to_ggml"]
+__all__ = ["ENCODERS", "blocks_of"]
 
 U8 = npt.NDArray[np.uint8]
 Array = npt.NDArray[Any]
-
-
-def to_ggml(weight: PackedWeight, isa: str = "scalar", threads: int = 1) -> U8:
-    """Encode a weight in a format of ENCODERS as blocks uint8 [M, bytes of a row], without loss."""
-    return blocks_of(weight.format.name, weight.unpacked(isa, threads), weight.scales)
 
 
 def blocks_of(name: str, levels: Array, scales: Array) -> U8:
@@ -31,7 +25,7 @@ def blocks_of(name: str, levels: Array, scales: Array) -> U8:
     name: a format and ggml type, one of ENCODERS. Raises RequestError for another.
     """
     if name not in ENCODERS:
-        raise RequestError(f"to_ggml: must be one of {', '.join(ENCODERS)}, but got {shown(name)}")
+        raise RequestError(f"format: must be one of {', '.join(ENCODERS)}, but got {shown(name)}")
     k, of_one = BLOCKS[name].k, BLOCKS[name].format.scales.shape(1, BLOCKS[name].k)
     M, K = levels.shape
     of_blocks = np.asarray(scales, np.float32).reshape(M * K // k, *of_one[2:])

@@ -95,10 +95,6 @@ SKIPPED = {
     "model.audio_tower.": "an audio tower: Sterna runs the text alone",
     "model.embed_audio.": "of an audio tower: Sterna runs the text alone",
 }
-NORMS = layers.Norms(
-    reads=("input_layernorm", "pre_feedforward_layernorm"),
-    adds=("post_attention_layernorm", "post_feedforward_layernorm"),
-)
 ROTATIONS: dict[str, dict[str, Any]] = {
     SLIDING: {"rope_type": "default", "rope_theta": 10000.0},
     FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},

@@ -17,7 +17,6 @@ from sterna.files.jsonfile import parse_json
 __all__ = ["for_llguidance", "grammar_options", "read_schema", "unenforced"]
 
 MAX_BYTES = 1 << 18  #: of a schema's JSON; OpenAI allows 15,000 characters of names in all
-MAX_DEPTH = 64  #: as of files.jsonfile
 #: White space between tokens of JSON: enough for pretty-printing, but bounded, since some models
 #: write it without end.
 WHITE_SPACE = r"[\x20\x0A\x0D\x09]{0,32}"

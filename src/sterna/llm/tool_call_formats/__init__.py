@@ -12,7 +12,6 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
-from pkgutil import iter_modules
 from typing import Any, cast
 
 from sterna.chat import ChatTemplate
@@ -23,7 +22,7 @@ from sterna.llm.tool_call_formats import hermes
 from sterna.llm.tool_call_formats.base import ToolCallFormat
 from sterna.llm.tool_call_formats.derive import derived_format
 
-__all__ = ["ToolCallFormat", "for_template", "format_of", "formats", "known_format", "own_format"]
+__all__ = ["ToolCallFormat", "for_template", "format_of", "known_format", "own_format"]
 
 #: Modules of formats that the template's text tells, those that a rendered call tells, and those
 #: whose template writes no calls.
@@ -46,12 +45,6 @@ _TOOL = {
         },
     },
 }
-
-
-def formats() -> list[ToolCallFormat]:
-    """List the formats of all modules that have one."""
-    modules = (import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__))
-    return [module.FORMAT for module in modules if hasattr(module, "FORMAT")]
 
 
 def format_of(template: ChatTemplate | None) -> ToolCallFormat:
