@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -41,7 +41,7 @@ _SOURCE = 512  # positions that are computed once, then repeated to fill the cac
 
 @dataclass
 class _Test:
-    """A test: pp, a prompt of n tokens, or tg, n steps of `batch` sequences. Times are in seconds.
+    """A test: pp, a prompt of n tokens, or tg, n steps of `batch` sequences; and its runs.
 
     depth: positions in the cache before the test. zeros: whether the weights that meet zeros of a
     random model are "read" or "left out"; None: the engine decides.
@@ -52,11 +52,7 @@ class _Test:
     batch: int = 1
     depth: int = 0
     zeros: str | None = None
-    seconds: list[float] = field(default_factory=list)
-    first: list[float] = field(default_factory=list)  # until the first token
-    attention: list[float] = field(default_factory=list)  # part of `seconds`
-    left_out: list[float] = field(default_factory=list)  # bytes of weights, for each step
-    recurrent: list[float] = field(default_factory=list)  # part of `seconds`
+    runs: list[Measured] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -72,17 +68,21 @@ class _Test:
         """Positions of a sequence at its end."""
         return self.depth + (self.n if self.prompt else PROMPT_OF_TG + self.n)
 
+    @property
+    def seconds(self) -> list[float]:
+        """Seconds of each run."""
+        return [run.seconds for run in self.runs]
+
+    def median(self, part: str) -> float:
+        """Return the median over the runs of a field of `Measured`."""
+        return statistics.median(getattr(run, part) for run in self.runs)
+
     def run(self, engine: Engine, source: EngineSequence) -> None:
-        took, first, _, attention, left_out, recurrent = (
+        self.runs.append(
             prompt(engine, self.n, self.depth, source)
             if self.prompt
             else generate(engine, self.n, self.batch, self.depth, source)
         )
-        self.seconds.append(took)
-        self.first.append(first)
-        self.attention.append(attention)
-        self.left_out.append(left_out)
-        self.recurrent.append(recurrent)
 
 
 def run(
@@ -127,15 +127,7 @@ def run(
     ways: dict[str | None, bool | None] = (
         {"read": False, "left out": True} if zeros else {None: False if _is_random(model) else None}
     )
-    tests = [
-        test
-        for d in dict.fromkeys(depth)
-        for z in ways
-        for test in (
-            *(_Test(True, n, depth=d, zeros=z) for n in pp),
-            *(_Test(False, n, b, d, z) for n in tg for b in batch),
-        )
-    ]
+    tests = _tests(pp, tg, batch, depth, ways)
     pages = max((-(-test.positions // PAGE) * test.batch for test in tests), default=0)
     team = resolve_threads(threads, cores)
     context = max((test.positions for test in tests if test.depth), default=0)
@@ -150,13 +142,39 @@ def run(
         activations=activations,
     )
     engines = {z: make(skip_zeros=skip) for z, skip in ways.items()}
+    return [{"model": model, **row} for row in _measured(engines, tests, repeat, progress)]
+
+
+def _tests(
+    pp: Sequence[int],
+    tg: Sequence[int],
+    batch: Sequence[int],
+    depth: Sequence[int],
+    ways: Iterable[str | None],
+) -> list[_Test]:
+    """List the tests at each depth; ways: of each test, what happens to weights that meet zeros."""
+    return [
+        test
+        for d in dict.fromkeys(depth)
+        for z in ways
+        for test in (
+            *(_Test(True, n, depth=d, zeros=z) for n in pp),
+            *(_Test(False, n, b, d, z) for n in tg for b in batch),
+        )
+    ]
+
+
+def _measured(
+    engines: Mapping[str | None, Engine], tests: Sequence[_Test], repeat: int, progress: Progress
+) -> list[dict[str, Any]]:
+    """Run all tests `repeat` times, in turn with the machine's limits; returns a row for each."""
     engine, *_ = engines.values()
     _check_room(engine, tests)
     kind, products = peak_kind(formats.get(engine.model.format), engine.isa, engine.fast)
     yardsticks = Yardsticks()
     prompt(engine, min(32, engine.context))  # starts the pool and allocates buffers
-    sources = {z: EngineSequence() for z in ways}
-    if any(depth):
+    sources = {z: EngineSequence() for z in engines}
+    if any(test.depth for test in tests):
         progress("a context to measure at")
         for z, source in sources.items():
             engines[z].prefill(source, _tokens(engine, _SOURCE), DecidingLogits(1))
@@ -171,7 +189,7 @@ def run(
     bandwidth = yardsticks.bandwidth_gb_s(engine.threads)
     peak = yardsticks.peak_gops(engine.isa, engine.threads, kind) / products
     head_work = head_per_token(engine)
-    return [{"model": model, **_row(engine, test, bandwidth, peak), **head_work} for test in tests]
+    return [{**_row(engine, test, bandwidth, peak), **head_work} for test in tests]
 
 
 def _check_room(engine: Engine, tests: Sequence[_Test]) -> None:
@@ -350,11 +368,11 @@ def operations_per_token(engine: Engine, n: int, context: float) -> float:
 def _row(engine: Engine, test: _Test, bandwidth: float, peak: float) -> dict[str, Any]:
     m = engine.model
     tokens = test.n * test.batch
-    rate = tokens / statistics.median(test.seconds)
+    rate = tokens / test.median("seconds")
     gops = rate * operations_per_token(engine, test.n if test.prompt else 1, test.context) / 1e9
     # A prompt reads the layers once per step of PREFILL_CHUNK tokens.
     tokens_per_step = min(test.n, PREFILL_CHUNK) if test.prompt else test.batch
-    left_out = statistics.median(test.left_out)
+    left_out = test.median("left_out")
     step_bytes = bytes_per_step(engine, test.context, test.batch) - left_out
     return {
         "test": test.name,
@@ -378,22 +396,21 @@ def _row(engine: Engine, test: _Test, bandwidth: float, peak: float) -> dict[str
         **spread(test.seconds),
         "working_set_mb": round(m.weight_bytes_per_token / 1e6, 1),
         "rss_mb": round(resident_bytes() / 1e6, 1),
-        "ttft_ms": round(statistics.median(test.first) * 1e3, 2),
+        "ttft_ms": round(test.median("first_s") * 1e3, 2),
         **_attention(engine, test, bandwidth, peak),
     }
 
 
 def _attention(engine: Engine, test: _Test, bandwidth: float, peak: float) -> dict[str, Any]:
     """Return attention's share of a test's time, and its speed as a fraction of what binds it."""
-    took = max(statistics.median(test.attention), 1e-9)
+    took = max(test.median("attention_s"), 1e-9)
     tokens = test.n * test.batch
     gb_s = _attended_bytes(engine, test.context) * tokens / took / 1e9
     gops = _attention_operations(engine.model.graph, test.context) * tokens / took / 1e9
-    median = max(statistics.median(test.seconds), 1e-9)
-    share = took / median
+    median = max(test.median("seconds"), 1e-9)
     return {
-        "attention_share": significant(share),
-        "recurrent_share": significant(statistics.median(test.recurrent) / median),
+        "attention_share": significant(took / median),
+        "recurrent_share": significant(test.median("recurrent_s") / median),
         "attention_gb_s": None if test.prompt else significant(gb_s),
         "attention_of_bandwidth": None if test.prompt else significant(gb_s / bandwidth),
         "attention_gops": significant(gops) if test.prompt else None,

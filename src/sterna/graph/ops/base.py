@@ -8,7 +8,7 @@ from typing import ClassVar
 from sterna.formats import PackedWeight
 from sterna.graph.heads import LATER
 
-__all__ = ["LATER", "Op", "RoundingOp", "Route", "Value", "WeightOp"]
+__all__ = ["LATER", "InPlaceOp", "Op", "RoundingOp", "Route", "Value", "WeightOp"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +70,21 @@ class Op:
     def in_place(self) -> bool:
         """Whether the output must take the buffer of `reused`."""
         return False
+
+
+@dataclass(eq=False, kw_only=True)
+class InPlaceOp(Op):
+    """An operation that changes the rows of x: its output takes their buffer."""
+
+    x: Value
+
+    @property
+    def reused(self) -> Value | None:
+        return self.x
+
+    @property
+    def in_place(self) -> bool:
+        return True
 
 
 class RoundingOp(Op):

@@ -6,31 +6,22 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from sterna.graph.heads import F32
-from sterna.graph.ops.base import LATER, Op, Value
+from sterna.graph.ops.base import LATER, InPlaceOp, Op, Value
 
 __all__ = ["ConvOp", "ShortConvOp"]
 
 
 @dataclass(eq=False, kw_only=True)
-class ConvOp(Op):
+class ConvOp(InPlaceOp):
     """A causal depthwise convolution of channels, then SiLU, in place.
 
     taps: float32 [width, channels]; bias: float32 [channels]; column: where the channels begin.
     """
 
     kind: ClassVar[str] = "conv"
-    x: Value
     taps: F32
     bias: F32 | None = field(default=None, metadata=LATER)
     column: int = field(default=0, metadata=LATER)
-
-    @property
-    def reused(self) -> Value | None:
-        return self.x
-
-    @property
-    def in_place(self) -> bool:
-        return True
 
 
 @dataclass(eq=False, kw_only=True)

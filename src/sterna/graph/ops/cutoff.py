@@ -5,27 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sterna.graph.ops.base import Op, Value
+from sterna.graph.ops.base import InPlaceOp
 
 __all__ = ["CutoffOp"]
 
 
 @dataclass(eq=False, kw_only=True)
-class CutoffOp(Op):
+class CutoffOp(InPlaceOp):
     """max(0, x - (mean + deviations * standard deviation)) of the first `width` columns, in place.
 
     The mean and the standard deviation are those of these columns.
     """
 
     kind: ClassVar[str] = "cutoff"
-    x: Value
     width: int
     deviations: float
-
-    @property
-    def reused(self) -> Value | None:
-        return self.x
-
-    @property
-    def in_place(self) -> bool:
-        return True
