@@ -75,7 +75,8 @@ class _Test:
 
     def median(self, part: str) -> float:
         """Return the median over the runs of a field of `Measured`."""
-        return statistics.median(getattr(run, part) for run in self.runs)
+        values: list[float] = [getattr(run, part) for run in self.runs]
+        return statistics.median(values)
 
     def run(self, engine: Engine, source: EngineSequence) -> None:
         self.runs.append(

@@ -168,8 +168,8 @@ _linear_options = combined(
     click.option(
         "--thorough",
         is_flag=True,
-        help="By default falcon3-1b, mobilellm-1.5b and llama3-8b too, and every integer "
-        "format: about an hour.",
+        help="Without --shapes, add falcon3-1b, mobilellm-1.5b and llama3-8b; without --formats, "
+        "take every integer format. Takes about an hour.",
     ),
     click.option("--threads", type=NUMBERS, help="Thread counts; default: the usable cores."),
     cores_option,

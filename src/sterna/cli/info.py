@@ -46,6 +46,15 @@ def command(
     if model is not None:
         _tell_model(model, as_json)
         return
+    row = _machine(threads, cores, bandwidth)
+    if as_json:
+        print_json([row])
+    else:
+        _table(_lines(row))
+
+
+def _machine(threads: int | None, cores: str | None, bandwidth: bool) -> dict[str, Any]:
+    """Return what Sterna knows of this machine, and what it derives from it."""
     from sterna import __version__, _native
     from sterna.calibration import few_tokens, many_tokens
     from sterna.calibration.prefetch import prepare
@@ -68,7 +77,7 @@ def command(
         if bandwidth:
             n = min(BANDWIDTH_BYTES, available // 4)
             speed = round(_native.bandwidth_gb_s(team, n), 2)
-    row = {
+    return {
         "sterna": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -93,10 +102,6 @@ def command(
         "cache_dir": None if folder is None else str(folder),
         "cache_bytes": sum(size for _, size in entries()),
     }
-    if as_json:
-        print_json([row])
-    else:
-        _table(_lines(row))
 
 
 def _tell_model(model: str, as_json: bool) -> None:

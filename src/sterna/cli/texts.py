@@ -41,15 +41,15 @@ text_options: Option = combined(
         type=click.Choice(["sterna", "llama.cpp", "transformers"]),
         default="sterna",
         show_default=True,
-        help="Which tokens count, with how much context: every one, in windows that overlap by "
-        "half; as llama.cpp's tool, the second half of disjoint windows; or as transformers' "
-        "guide, every one, in windows --stride apart.",
+        help="Which tokens are scored. sterna: all, in windows that overlap by half; llama.cpp: "
+        "the second half of disjoint windows, as its tool does; transformers: all, in windows "
+        "--stride apart, as its guide does.",
     ),
     click.option(
         "--stride",
         type=int,
-        help="Tokens between two windows; default: half a window, transformers 512 at most, "
-        "llama.cpp none.",
+        help="Tokens between the starts of two windows; default: half a window, with transformers "
+        "at most 512, with llama.cpp none.",
     ),
 )
 

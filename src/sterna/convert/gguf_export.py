@@ -122,7 +122,30 @@ def to_gguf(
     check_places(src, dst, force, file=True)
     model, planned = plan(src, threads, i2s)
     check_assets(model, required=False)
-    name, architecture = name or str(src), model.config.architecture
+    name = name or str(src)
+    writing = _Writing(
+        planned, _architecture_of(model, name), model, type, head, resolve_threads(threads),
+        squares or {},
+    )  # fmt: skip
+    warn_if_too_lossy(planned, formats.get(TYPES[type]), default_name(name))
+    writer = gguf.GGUFWriter(None, writing.architecture)
+    kind = getattr(gguf.LlamaFileType, _FILE_TYPE.get(type, f"MOSTLY_{type}"))
+    add_sizes(writer, model.config, default_name(name), int(kind))
+    factors = rope_factors(gguf, writer, model.config)
+    assets = assets_of(model)
+    with assets.as_folder() as folder:
+        add_tokenizer(gguf, writer, folder, assets.tokenizer(), model.config.vocab_size)
+    generation = assets.generation_config
+    sampling = sampling_of(generation, Path(GENERATION_CONFIG))
+    add_sampling(writer, sampling, generation.get("suppress_tokens") or [])
+    with replacing(Path(dst), writing.nbytes()) as file:
+        writing.write(gguf, writer, Path(dst), file, factors, progress)
+    return writing.losses
+
+
+def _architecture_of(model: loading.Model, name: str) -> str:
+    """Return GGUF's name of the architecture; UnsupportedModelError if llama.cpp lacks a part."""
+    architecture = model.config.architecture
     if architecture not in _ARCHITECTURES:
         raise UnsupportedModelError(
             f"{name}: architecture must be one of {', '.join(_ARCHITECTURES)} for a GGUF file, but "
@@ -143,24 +166,7 @@ def to_gguf(
             f"{name}: linear layers must have no norms of their own for a GGUF file, but have one "
             "each, which llama.cpp does not know"
         )
-    writing = _Writing(
-        planned, _ARCHITECTURES[architecture], model, type, head, resolve_threads(threads),
-        squares or {},
-    )  # fmt: skip
-    warn_if_too_lossy(planned, formats.get(TYPES[type]), default_name(name))
-    writer = gguf.GGUFWriter(None, writing.architecture)
-    kind = getattr(gguf.LlamaFileType, _FILE_TYPE.get(type, f"MOSTLY_{type}"))
-    add_sizes(writer, model.config, default_name(name), int(kind))
-    factors = rope_factors(gguf, writer, model.config)
-    assets = assets_of(model)
-    with assets.as_folder() as folder:
-        add_tokenizer(gguf, writer, folder, assets.tokenizer(), model.config.vocab_size)
-    generation = assets.generation_config
-    sampling = sampling_of(generation, Path(GENERATION_CONFIG))
-    add_sampling(writer, sampling, generation.get("suppress_tokens") or [])
-    with replacing(Path(dst), writing.nbytes()) as file:
-        writing.write(gguf, writer, Path(dst), file, factors, progress)
-    return writing.losses
+    return _ARCHITECTURES[architecture]
 
 
 def _package() -> Any:

@@ -21,11 +21,12 @@ Span = tuple[int, int, int]
 
 
 def windows(n_tokens: int, window: int, stride: int | None = None) -> Iterator[Span]:
-    """Yield (begin, end, first scored) of each window of a document, `stride` apart.
+    """Yield (begin, end, first scored) of each window of a document.
 
-    A token is scored once, in the first window that has it, with at least window - stride tokens
-    before it, or all. Token 0 is not scored; nor, if the stride is the whole window, the first
-    token of any window. stride: default half a window.
+    Each token is scored once, in the first window that has it, after at least window - stride
+    tokens, or after all earlier ones if these are fewer. Token 0 is not scored. If the stride is a
+    whole window, the first token of every window is not scored either. stride: tokens between the
+    starts of two windows; default half a window.
     """
     stride = stride or max(window // 2, 1)
     begin, scored = 0, 1
@@ -53,7 +54,7 @@ def chunks(n_tokens: int, window: int, stride: int | None = None) -> Iterator[Sp
 
 @dataclass(frozen=True)
 class Convention:
-    """A convention with its sizes: see `of`. stride is None for llama.cpp's disjoint chunks."""
+    """A convention with its sizes, in tokens; stride is None for llama.cpp's disjoint chunks."""
 
     name: str
     window: int
@@ -65,9 +66,9 @@ class Convention:
     ) -> Convention:
         """Make the convention of a name, for a model of `limit` positions.
 
-        context: tokens of a window, default the limit, and for llama.cpp 512, where a stride makes
-        the window stride / 2 longer. stride: default half a window; transformers 512, at most half
-        a window; llama.cpp none. Raises RequestError for a name or a size that is none of these.
+        context: tokens of a window; default the limit, for llama.cpp 512. A stride makes
+        llama.cpp's window stride / 2 longer. stride: default half a window, with transformers at
+        most 512, with llama.cpp none. Raises RequestError for an unknown name or a wrong size.
         """
         if name not in CONVENTIONS:
             raise RequestError(

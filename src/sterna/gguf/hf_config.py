@@ -60,21 +60,7 @@ TOWER = "clip"
 def config_of(model: GgufModel) -> dict[str, Any]:
     """Translate the metadata to config.json; raises ModelFormatError or UnsupportedModelError."""
     m = model.metadata
-    name = m.text("general.architecture")
-    kind = ARCHITECTURES_OF.get(name)
-    if name == TOWER:
-        raise UnsupportedModelError(
-            f"{model.path}: must hold a model of text, but it is a vision tower "
-            f"(general.architecture {shown(name)}); pass the text's GGUF file as the model, and "
-            "this one as mmproj"
-        )
-    if kind is None:
-        raise UnsupportedModelError(
-            f"{model.path}: general.architecture must be one of {len(ARCHITECTURES_OF)} that "
-            f"Sterna runs (nearest: {nearest(name, ARCHITECTURES_OF)}), but got {shown(name)}; "
-            "Sterna does not run this model yet"
-        )
-    kind = WITH_EXPERTS.get(name, kind) if m.integer(f"{name}.expert_count", 0) else kind
+    name, kind = _architecture_of(model)
     reads = {*kind.reads, *kind.keys, *(("expert_count",) if kind.experts else ())}
     if kind.encoder:
         require_neutral(m, f"{name}.attention.causal", (False,))
@@ -129,6 +115,26 @@ def config_of(model: GgufModel) -> dict[str, Any]:
         windowed = f"{name}.{SWA_ROTATED}" if SWA_ROTATED in kind.reads else ""
         fields["rotary_dim"] = _rotary_dim(m, f"{name}.rope.dimension_count", width, windowed)
     return fields | further_fields(model, name, kind, fields)
+
+
+def _architecture_of(model: GgufModel) -> tuple[str, GgufArchitecture]:
+    """Return general.architecture and its description; UnsupportedModelError for an unknown one."""
+    m = model.metadata
+    name = m.text("general.architecture")
+    if name == TOWER:
+        raise UnsupportedModelError(
+            f"{model.path}: must hold a model of text, but it is a vision tower "
+            f"(general.architecture {shown(name)}); pass the text's GGUF file as the model, and "
+            "this one as mmproj"
+        )
+    kind = ARCHITECTURES_OF.get(name)
+    if kind is None:
+        raise UnsupportedModelError(
+            f"{model.path}: general.architecture must be one of {len(ARCHITECTURES_OF)} that "
+            f"Sterna runs (nearest: {nearest(name, ARCHITECTURES_OF)}), but got {shown(name)}; "
+            "Sterna does not run this model yet"
+        )
+    return name, WITH_EXPERTS.get(name, kind) if m.integer(f"{name}.expert_count", 0) else kind
 
 
 def _windows(m: Metadata, name: str, kind: GgufArchitecture, layers: int) -> dict[str, Any]:

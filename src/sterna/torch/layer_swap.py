@@ -74,13 +74,7 @@ def accelerate(
     if kind_of(model) is not None:
         raise RequestError("model: must contain layers, but is a linear layer; use SternaLinear.of")
     owners = owners_of(model)
-    # In eval torch's encoder layer hands its layers' weights to one kernel.
-    read = {
-        child
-        for module in model.modules()
-        if isinstance(module, nn.TransformerEncoderLayer)
-        for child in module.modules()
-    }
+    read = _read_by_torch(model)
     made: dict[nn.Module, SternaLinear] = {}
     swapped: list[Swapped] = []
     left: list[Left] = []
@@ -90,9 +84,9 @@ def accelerate(
             continue
         reason = _reason_to_leave(layer, kind, name, format, owners)
         if name in skip or name.rpartition(".")[2] in skip:
-            reason = "it is to be skipped"
-        if reason is None and layer in read:
-            reason = "torch's TransformerEncoderLayer reads its weight itself"
+            reason = "skip names it"
+        elif layer in read:
+            reason = reason or "torch's TransformerEncoderLayer reads its weight itself"
         if reason is not None:
             left.append(Left(name, kind, reason))
             continue
@@ -104,6 +98,16 @@ def accelerate(
             if child in made:
                 setattr(parent, child_name, made[child])
     return Swaps(tuple(swapped), tuple(left))
+
+
+def _read_by_torch(model: nn.Module) -> set[nn.Module]:
+    """Return the layers of torch's encoder layers, whose weights go to one kernel in eval."""
+    return {
+        child
+        for module in model.modules()
+        if isinstance(module, nn.TransformerEncoderLayer)
+        for child in module.modules()
+    }
 
 
 def owners_of(model: nn.Module) -> dict[int, list[str]]:
