@@ -22,7 +22,7 @@ def test_sums_are_those_of_the_nearest_levels(name, shape, shared):
     e = rng.random((n, 1) if shared else shape, np.float32)
     d = rng.choice(np.array([0, 0.5, 1, -1, 2, 1e-45, 3.7], np.float32), G)
     m = rng.integers(-3, 3, G).astype(np.float32) if codebook.low == 0 else None
-    nearest, weighed = search.Nearest(codebook), search.Weighed(x, e)
+    nearest, weighted = search.Nearest(codebook), search.Weighted(x, e)
 
     q = nearest((x if m is None else x - m) * inverse_or_zero(d))
     assert set(q.ravel().tolist()) <= set(codebook.levels)
@@ -30,7 +30,7 @@ def test_sums_are_those_of_the_nearest_levels(name, shape, shared):
     sums = np.zeros((3, G), precise)
     for line, counts, weights in zip(q, e, x * e, strict=True):
         sums += np.stack([weights * line, line * line * counts, counts * line]).astype(precise)
-    for made, expected in zip(nearest.sums(weighed, d, m), sums, strict=True):
+    for made, expected in zip(nearest.sums(weighted, d, m), sums, strict=True):
         assert made.dtype == precise
         np.testing.assert_array_equal(made, expected)
 

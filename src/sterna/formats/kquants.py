@@ -45,7 +45,7 @@ class KQuant(Format):
         return self._made(groups, self._by_block(largest / np.float32(self.codebook.low)), None)
 
     def searched_blocks(self, blocks: F32, weight: F32) -> tuple[Levels, F32]:
-        """Round as `quantize_blocks`, with scales of less error; `weight` [B, 256] weighs errors.
+        """Round as `quantize_blocks`, with scales of less error; weight [B, 256]: of errors.
 
         The search treats each group as if it had a scale (and minimum) of its own. Then minima are
         rounded, and scales are fitted to them and rounded.
@@ -56,18 +56,18 @@ class KQuant(Format):
         of_group = np.repeat(shift, self._layout.groups)
         x = np.ldexp(groups, -of_group)
         e, nothing = self._groups(weight), np.zeros(x.shape[1], np.float32)
-        weighed = search.Weighed(x, e)
+        weighted = search.Weighted(x, e)
         whole_m = None
         if self._layout.minimum_range:
-            d, m = search.scale_and_minimum(weighed, self.codebook, (nothing, nothing), True)
+            d, m = search.scale_and_minimum(weighted, self.codebook, (nothing, nothing), True)
             whole_m = _Whole.of(
                 self._by_block(np.ldexp(m, of_group)), 0, self._layout.minimum_range
             )
             held = np.ldexp(whole_m.values.reshape(-1), -of_group)
-            above = search.Weighed(x - held, e)
+            above = search.Weighted(x - held, e)
             d = search.fitted(above, self.codebook, search.fitted(above, self.codebook, d))
         else:
-            d = search.scales(weighed, self.codebook, nothing)
+            d = search.scales(weighted, self.codebook, nothing)
         return self._made(groups, self._by_block(np.ldexp(d, of_group)), whole_m)
 
     def _groups(self, blocks: F32) -> F32:

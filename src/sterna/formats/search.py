@@ -2,7 +2,7 @@
 
 A group's weights w_k become level_k * d, or level_k * d + m. For given levels, least squares gives
 the best d and m; for given d and m, the nearest levels are best. The search tries several
-beginnings and refines the best. Errors are weighed by e_k.
+beginnings and refines the best. Errors are weighted by e_k.
 
 Weights are arrays [n, G]: a column is a group. Sums over n are then sums of whole lines, which
 numpy adds one after the other on every machine; sums along a line it adds in an order of the CPU's.
@@ -20,7 +20,7 @@ from sterna import _native
 from sterna.formats.arithmetic import F32, inverse_or_zero
 from sterna.formats.codebook import Codebook
 
-__all__ = ["Nearest", "Weighed", "by_size", "fitted", "scale_and_minimum", "scales", "total"]
+__all__ = ["Nearest", "Weighted", "by_size", "fitted", "scale_and_minimum", "scales", "total"]
 
 Array = npt.NDArray[Any]
 #: Places of a group's largest weight to try, as multiples of the last level of its side. Below 1,
@@ -64,23 +64,23 @@ class Nearest:
             return np.asarray(np.rint(inside))
         return np.asarray(np.rint((inside - self._low) / self._step) * self._step + self._low)
 
-    def sums(self, weighed: Weighed, d: F32, m: F32 | None = None) -> tuple[Array, Array, Array]:
+    def sums(self, weighted: Weighted, d: F32, m: F32 | None = None) -> tuple[Array, Array, Array]:
         """Σ e x q, Σ e q² and Σ e q [G] for the levels q nearest to (x - m) / d, parameters [G]."""
         return _native.nearest_sums(
-            weighed.x, weighed.ex, weighed.e, inverse_or_zero(d), m,
+            weighted.x, weighted.ex, weighted.e, inverse_or_zero(d), m,
             float(self._low), float(self._high), float(self._step), self._of_halves,
-            len(weighed.x) > PRECISE,
+            len(weighted.x) > PRECISE,
         )  # fmt: skip
 
 
 def by_size(x: F32) -> F32:
-    """Weigh errors of weights x [n, G] without a text: x² + its mean."""
+    """Return the weights of errors of x [n, G] without a text: x² + its mean, float32 [n, G]."""
     squares = x * x
     squares += total(squares) / np.float32(len(x))
     return np.asarray(squares, np.float32)
 
 
-class Weighed:
+class Weighted:
     """Weights x [n, G], weights of their errors e [n, G] or [n, 1], and ex = e x [n, G]."""
 
     def __init__(self, x: F32, e: F32) -> None:
@@ -110,7 +110,7 @@ class _Best:
 
 
 def scales(
-    weighed: Weighed,
+    weighted: Weighted,
     codebook: Codebook,
     first: F32,
     held: Callable[[F32], F32] | None = None,
@@ -120,7 +120,7 @@ def scales(
     first: a scale to try, too. held: which number a scale becomes, where numbers are few.
     """
     nearest, best = Nearest(codebook), _Best(first)
-    x = weighed.x
+    x = weighted.x
     largest = np.take_along_axis(x, np.abs(x).argmax(axis=0)[None], 0)[0]
     # The largest weight goes to the last level that is farthest from zero, with either sign; in a
     # list of levels that has no mirror, to the other last one as well.
@@ -130,7 +130,7 @@ def scales(
 
     def offer(tried: F32) -> None:
         d = tried if held is None else held(tried)
-        xq, qq, _ = nearest.sums(weighed, d)
+        xq, qq, _ = nearest.sums(weighted, d)
         if held is None:
             d = _ratio(xq, qq)
         best.offer(d * (2 * xq - d * qq), d)
@@ -147,20 +147,20 @@ def scales(
 
 
 def scale_and_minimum(
-    weighed: Weighed, codebook: Codebook, first: tuple[F32, F32], below_zero: bool = False
+    weighted: Weighted, codebook: Codebook, first: tuple[F32, F32], below_zero: bool = False
 ) -> tuple[F32, F32]:
     """Choose (d, m) [G], so that a weight is level * d + m, of levels 0 … n.
 
     first: d and m to try, too. below_zero: m is 0 at most.
     """
-    x, top = weighed.x, np.float32(codebook.high)
-    nearest, best, totals = Nearest(codebook), _Best(*first), weighed.totals()
+    x, top = weighted.x, np.float32(codebook.high)
+    nearest, best, totals = Nearest(codebook), _Best(*first), weighted.totals()
     low, high = x.min(axis=0), x.max(axis=0)
     if below_zero:
         low = np.minimum(low, np.float32(0))
 
     def offer(d: F32, m: F32) -> None:
-        d, m, gain = _line(*totals, *nearest.sums(weighed, d, m), below_zero=below_zero)
+        d, m, gain = _line(*totals, *nearest.sums(weighted, d, m), below_zero=below_zero)
         best.offer(np.where(d > 0, gain, 0), d, m)
 
     offer(*first)
@@ -174,9 +174,9 @@ def scale_and_minimum(
     return best.parameters[0], best.parameters[1]
 
 
-def fitted(weighed: Weighed, codebook: Codebook, d: F32) -> F32:
+def fitted(weighted: Weighted, codebook: Codebook, d: F32) -> F32:
     """Return the scale of least squares for the levels nearest to x / d [G]; d if all are 0."""
-    xq, qq, _ = Nearest(codebook).sums(weighed, d)
+    xq, qq, _ = Nearest(codebook).sums(weighted, d)
     return np.asarray(np.where(qq > 0, _ratio(xq, qq), d), np.float32)
 
 

@@ -3,7 +3,7 @@
 A format has a rule (`Format.quantize`), with which models of few levels were trained. For a
 `searched` format, `search` looks for scales of less error than the rule's.
 
-Errors are weighed by the layer's inputs. Its output moves by (w - ŵ)^T x; over a text the mean
+Errors are weighted by the layer's inputs. Its output moves by (w - ŵ)^T x; over a text the mean
 square is (w - ŵ)^T E[x x^T] (w - ŵ), and only the diagonal is kept:
 
     Σ_k e_k (w_k - ŵ_k)²,  e_k = E[x_k²]
@@ -44,8 +44,8 @@ def check_weighted(format: Format) -> None:
     """Raise RequestError for a format whose rounding ignores the layer's inputs."""
     if format.codebook is None:
         raise RequestError(
-            f"calibrate: {format} keeps floats, or rounds each by itself, so that no text can "
-            "help; leave it out"
+            f"calibrate: must be for a format with integer levels, but got {format}, which rounds "
+            "each float by itself; leave it out"
         )
     if isinstance(format, Powers) and format.method != "nearest":
         raise RequestError(
@@ -112,14 +112,14 @@ def _groups(format: Format, w: F32, e: F32 | None, levels: Array, scales: F32) -
     x, shift = _normal(columns)
     value, minima = np.float32(format.codebook.value), format.scales.minima
     weight = search.by_size(x) if e is None else _columns_of(e, len(w), n, x.shape[1])
-    weighed = search.Weighed(x, weight)
+    weighted = search.Weighted(x, weight)
     old = np.reshape(scales, (x.shape[1], -1)).T  # [1 or 2, G]
     first = np.ldexp(old, -shift).astype(np.float32)
     first[0] *= value
     if minima:
-        found = np.stack(search.scale_and_minimum(weighed, format.codebook, (first[0], first[1])))
+        found = np.stack(search.scale_and_minimum(weighted, format.codebook, (first[0], first[1])))
     else:
-        found = search.scales(weighed, format.codebook, first[0], _few(format, shift))[None]
+        found = search.scales(weighted, format.codebook, first[0], _few(format, shift))[None]
     found[0] /= value
     new = _held(format, np.ldexp(found, shift).astype(np.float32), old)
     q, before = _nearest(format, x, shift, new), _columns(levels, n)
