@@ -23,6 +23,8 @@ MAX_MESSAGE_DEPTH = 32
 #: Marks the end of a text in a rendering: no template has a reason to change it.
 MARK = "STERNA0END0OF0TEXT"
 _REASONING = ("reasoning_content", "thinking", "reasoning")
+#: Roles whose messages may have no content: models and tools may say nothing.
+_ANSWERS = ("assistant", "tool", "function")
 _RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
 
 
@@ -55,9 +57,12 @@ def template_message(message: dict[str, Any]) -> dict[str, Any]:
     """Return a message in the form that templates expect, as transformers does.
 
     Keys without a value are dropped (OpenAI's API writes "content": null), and reasoning gets every
-    name that templates use.
+    name that templates use. An answer without text and calls has its refusal as content, or an
+    empty text, which templates read without asking.
     """
     given = {key: value for key, value in message.items() if value is not None}
+    if given.get("role") in _ANSWERS and "content" not in given and not given.get("tool_calls"):
+        given["content"] = given.get("refusal", "")
     reasoning = next((given[key] for key in _REASONING if key in given), None)
     if reasoning is None:
         return given

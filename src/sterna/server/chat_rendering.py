@@ -19,6 +19,7 @@ __all__ = [
     "MAX_MESSAGES",
     "MAX_TOOLS",
     "TemplateInput",
+    "check_message",
     "content_of_parts",
     "join_text_parts",
     "prepare_prompt",
@@ -28,7 +29,10 @@ __all__ = [
 
 MAX_MESSAGES = 4096
 MAX_TOOLS = 128
-ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+ASKING = ("system", "developer", "user")
+ROLES = (*ASKING, "assistant", "tool", "function")
+#: Types of content parts that are texts, and the field that has the text.
+TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 
 
 @dataclass
@@ -130,16 +134,27 @@ def request_template(llm: LLM, source: str | None, trusted: bool) -> ChatTemplat
         raise ApiError(400, str(error), param="chat_template") from None
 
 
+def check_message(message: dict[str, Any], where: str) -> None:
+    """Raise ApiError 400 unless a message has a role, and content, which answers may lack."""
+    role, content = message.get("role"), message.get("content")
+    if role not in ROLES:
+        raise invalid(f"{where}.role", f"must be one of {', '.join(ROLES)}", role)
+    if not isinstance(content, (str, list)) and (content is not None or role in ASKING):
+        raise invalid(f"{where}.content", "must be a text or parts", content)
+
+
 def _message(i: int, message: dict[str, Any]) -> dict[str, Any]:
     """Put a message into templates' form: content as one text unless it has images."""
     where, role = f"messages[{i}]", message.get("role")
-    if role not in ROLES:
-        raise invalid(f"{where}.role", f"must be one of {', '.join(ROLES)}", role)
+    check_message(message, where)
     plain = {**message, "role": "system" if role == "developer" else role}
     if isinstance(message.get("content"), list):
         plain["content"] = content_of_parts(message["content"], f"{where}.content")
     if message.get("tool_calls"):
         plain["tool_calls"] = _calls(f"{where}.tool_calls", message["tool_calls"])
+    elif plain.pop("function_call", None) is not None:  # the form before tools
+        call = {"type": "function", "function": message["function_call"]}
+        plain["tool_calls"] = _calls(f"{where}.function_call", [call])
     return plain
 
 
@@ -172,8 +187,8 @@ def join_text_parts(parts: list[Any], where: str, first: int = 0) -> str:
     texts = []
     for i, part in enumerate(parts, first):
         kind = part.get("type") if isinstance(part, dict) else None
-        text = part.get("text") if isinstance(part, dict) else None
-        if kind not in ("text", "input_text", "output_text") or not isinstance(text, str):
+        text = part.get(TEXTS.get(str(kind), "")) if isinstance(part, dict) else None
+        if not isinstance(text, str):
             raise invalid(f"{where}[{i}]", "must be a part of type text or image_url", kind or part)
         texts.append(text)
     return "\n".join(texts)

@@ -6,18 +6,22 @@ They are in memory, within limits.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
 from sterna.errors import shown
 from sterna.server.errors import ApiError
+from sterna.server.item_pages import identified
 from sterna.server.json_body import encode
 
 __all__ = ["ResponseStore", "StoredResponse"]
 
 MOST = 1024
 MOST_BYTES = 64 << 20
+#: Ids of items contain their response's: msg_resp-0a1b_2 is of resp-0a1b.
+_OWNER = re.compile(r"[a-z]+_(resp-[0-9a-f]+)_[0-9]+")
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,22 @@ class ResponseStore:
                 code=f"{self._kind}_not_found",
             )  # fmt: skip
         return found
+
+    def item(self, id: str, key: str, param: str) -> dict[str, Any]:
+        """Return an item of this key by its id, which names the response that has it.
+
+        ApiError 404.
+        """
+        owner = _OWNER.fullmatch(id)
+        stored = self._stored.get(owner[1]) if owner else None
+        if stored is not None and stored.key == key:
+            for item in identified(stored.items, stored.body["id"]):
+                if item.id == id:
+                    return item.body()
+        raise ApiError(
+            404, f"{param}: you have no stored item {shown(id)}; send the item itself", param=param,
+            code="item_not_found",
+        )  # fmt: skip
 
     def extend(self, id: str, key: str, items: list[dict[str, Any]]) -> None:
         """Add items to those of an id; harmless if it was dropped."""

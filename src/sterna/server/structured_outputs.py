@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from sterna.engine.decoding.constraints import Constraint
 from sterna.errors import RequestError, shown
 from sterna.llm import LLM
-from sterna.server.errors import ApiError
+from sterna.server.errors import ApiError, invalid
 from sterna.server.sampling_fields import StructuredOutputs
 
 __all__ = ["constraint_for"]
@@ -72,22 +72,23 @@ def _requested_spec(
     return found[0] if found else None
 
 
-def _of_format(given: dict[str, Any]) -> list[ConstraintSpec]:
+def _of_format(given: Any) -> list[ConstraintSpec]:
+    if not isinstance(given, dict):
+        raise invalid("response_format", "must be an object", given)
     kind = given.get("type")
     if kind == "text":
         return []
-    if kind == "json_object":
+    if kind == "json_object" and not given.get("schema"):
         return [ConstraintSpec("response_format", "json_object", (), {})]
-    if kind == "json_schema":
-        inner = given.get("json_schema", given)  # in Responses, the schema is next to the type
+    if kind in ("json_schema", "json_object"):
+        # In Responses, and for json_object in llama.cpp, the schema is next to the type.
+        inner = given.get("json_schema", given) if kind == "json_schema" else given
+        where = f"response_format.{kind}" if kind == "json_schema" else "response_format"
         schema = inner.get("schema") if isinstance(inner, dict) else None
         if isinstance(schema, (dict, bool)):
             options = {"strict": False} if inner.get("strict") is False else {}
             return [ConstraintSpec("response_format", "json_schema", (schema,), options)]
-        raise ApiError(
-            400, "response_format.json_schema.schema: must be a JSON schema",
-            param="response_format.json_schema.schema",
-        )  # fmt: skip
+        raise ApiError(400, f"{where}.schema: must be a JSON schema", param=f"{where}.schema")
     raise ApiError(
         400, f"response_format.type: must be text, json_object or json_schema, not {shown(kind)}",
         param="response_format.type",

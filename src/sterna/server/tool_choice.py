@@ -27,8 +27,7 @@ def _checked(i: int, tool: dict[str, Any]) -> dict[str, Any]:
         raise invalid(where, 'must have the type "function" and a function', tool.get("type"))
     if not isinstance(function.get("name"), str) or not function["name"]:
         raise invalid(f"{where}.function.name", "must be a name", function.get("name"))
-    if not isinstance(function.get("parameters", {}), dict):
-        raise invalid(
-            f"{where}.function.parameters", "must be a JSON schema", function["parameters"]
-        )
-    return tool
+    given = {key: value for key, value in function.items() if value is not None}
+    if not isinstance(given.get("parameters", {}), dict):
+        raise invalid(f"{where}.function.parameters", "must be a JSON schema", given["parameters"])
+    return {**tool, "function": given}

@@ -10,7 +10,8 @@ from starlette.responses import Response
 from sterna.server.chat_rendering import prepare_prompt
 from sterna.server.endpoints.responses import (
     ResponsesRequest,
-    all_items,
+    earlier_items,
+    new_items,
     stored_response,
     template_input,
     tools_of,
@@ -30,8 +31,9 @@ async def input_items(request: Request) -> Response:
 async def input_tokens(request: Request) -> Response:
     """Count the tokens of a response's prompt."""
     body = await read(request, ResponsesRequest)
-    service, warn = service_of(request), request.state.warnings.append
-    given = template_input(body, all_items(body, service, request.state.key), warn)
+    service, warn, key = service_of(request), request.state.warnings.append, request.state.key
+    items = earlier_items(body, service, key) + new_items(body, service, key)
+    given = template_input(body, items, warn)
     given.tools = list(tools_of(body, warn).shown)
     given.image_hosts = service.settings.image_hosts
     async with service.models.use(body.model) as loaded:

@@ -18,8 +18,8 @@ from sterna.server import errors
 from sterna.server.active_request import ActiveRequest
 from sterna.server.builtin_tools import Warn, client_tools, skip_builtin_part
 from sterna.server.chat_generation import ChatGeneration
-from sterna.server.chat_rendering import TemplateInput, content_of_parts
-from sterna.server.errors import ApiError
+from sterna.server.chat_rendering import TemplateInput, check_message, content_of_parts
+from sterna.server.errors import ApiError, invalid
 from sterna.server.generation_request import GenerationRequest
 from sterna.server.json_body import read
 from sterna.server.responder import respond
@@ -41,6 +41,7 @@ from sterna.server.tool_choice import parse_tools
 
 #: This protocol's names of chat fields, for errors.
 NAMES = {
+    "messages": "input",
     "response_format.json_schema": "text.format",
     "response_format": "text.format",
     "max_tokens": "max_output_tokens",
@@ -135,13 +136,17 @@ def stored_response(request: Request) -> StoredResponse:
 
 
 class ResponsesResponder:
-    """The response to a responses request. items: the conversation before the answer."""
+    """The response to a responses request.
+
+    items: the conversation before the answer. new: those of them that the request has.
+    """
 
     def __init__(self, body: ResponsesRequest, active: ActiveRequest, service: Service) -> None:
         self.body = body
         self.active = active
         self.service = service
-        self.items: list[dict[str, Any]] = all_items(body, service, active.key)
+        self.new: list[dict[str, Any]] = new_items(body, service, active.key)
+        self.items: list[dict[str, Any]] = earlier_items(body, service, active.key) + self.new
         sampling = SamplingFields(
             temperature=body.temperature,
             top_p=body.top_p,
@@ -234,7 +239,7 @@ class ResponsesResponder:
             )
         answered = self.status in ("completed", "incomplete")
         if answered and (id := conversation_id(self.body)) is not None:
-            new = [*new_items(self.body), *self._output]
+            new = [*self.new, *self._output]
             self.service.conversations.extend(id, self.active.key, new)
 
     def stream(self) -> AsyncIterator[bytes]:
@@ -249,11 +254,8 @@ class ResponsesResponder:
         return ResponseEventStream(self.active, self.chat.parser(), self.snapshot, self.finish)
 
 
-def all_items(body: ResponsesRequest, service: Service, key: str) -> list[dict[str, Any]]:
-    """Return the items to answer, after those of an earlier response or a conversation.
-
-    ApiError 400 or 404.
-    """
+def earlier_items(body: ResponsesRequest, service: Service, key: str) -> list[dict[str, Any]]:
+    """Return the items of an earlier response or a conversation. ApiError 400 or 404."""
     found: list[dict[str, Any]] = []
     if body.previous_response_id is not None and body.conversation is not None:
         raise ApiError(
@@ -264,13 +266,23 @@ def all_items(body: ResponsesRequest, service: Service, key: str) -> list[dict[s
         found += service.responses.get(body.previous_response_id, key, name).items
     if (id := conversation_id(body)) is not None:
         found += service.conversations.get(id, key, "conversation").items
-    return found + new_items(body)
+    return found
 
 
-def new_items(body: ResponsesRequest) -> list[dict[str, Any]]:
-    """Return the items of a request; a text becomes a message of the user."""
-    given = body.input
-    return [{"role": "user", "content": given}] if isinstance(given, str) else given
+def new_items(body: ResponsesRequest, service: Service, key: str) -> list[dict[str, Any]]:
+    """Return the items of a request; a text becomes a message of the user.
+
+    References, which clients that rely on the store send, become the items they name. ApiError 404.
+    """
+    given, found = body.input, []
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    for i, item in enumerate(given):
+        kind, id = item.get("type"), item.get("id")
+        if kind == "item_reference" or (kind is None and "role" not in item and id is not None):
+            item = service.responses.item(str(id), key, f"input[{i}].id")
+        found.append(item)
+    return found
 
 
 def conversation_id(body: ResponsesRequest) -> str | None:
@@ -290,11 +302,14 @@ def template_input(
     for i, item in enumerate(items):
         where, kind = f"input[{i}]", item.get("type", "message")
         if kind == "message":
+            check_message(item, where)
             content = item.get("content")
             if isinstance(content, list):
-                content = content_of_parts(content, where)
+                content = content_of_parts(content, f"{where}.content")
             found.append({"role": item.get("role"), "content": content, **_reasoning(reasoning)})
         elif kind == "function_call":
+            if not isinstance(item.get("name"), str):
+                raise invalid(f"{where}.name", "must be the name of a function", item.get("name"))
             function = {"name": item.get("name"), "arguments": item.get("arguments")}
             call = {"id": item.get("call_id"), "type": "function", "function": function}
             if found and "tool_calls" in found[-1]:
@@ -305,7 +320,9 @@ def template_input(
         elif kind == "function_call_output":
             output = item.get("output")
             if isinstance(output, list):
-                output = content_of_parts(output, where)
+                output = content_of_parts(output, f"{where}.output")
+            elif not isinstance(output, str):
+                raise invalid(f"{where}.output", "must be a text or parts", output)
             found.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": output})
         elif kind == "reasoning":
             content = item.get("content")
