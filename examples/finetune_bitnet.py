@@ -33,7 +33,7 @@ def main(argv: list[str] | None = None) -> None:
     torch.manual_seed(1)
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32).train()
-    chats = [json.loads(line)["messages"] for line in args.chats.read_text().splitlines()]
+    chats = [json.loads(line)["messages"] for line in args.chats.read_bytes().splitlines()]
     examples = [
         tokenizer.apply_chat_template(chat, return_tensors="pt", return_dict=True)["input_ids"]
         for chat in chats

@@ -72,9 +72,9 @@ def failure(call: Callable[[], object], kind: type[SternaError], *words: str) ->
     return message
 
 
-def command(*args: str) -> Result:
+def command(*args: str, stdin: bytes | None = None) -> Result:
     """The command line's answer."""
-    return CliRunner().invoke(main, args, catch_exceptions=False)
+    return CliRunner().invoke(main, args, input=stdin, catch_exceptions=False)
 
 
 def failed(result: Result, *words: str) -> None:

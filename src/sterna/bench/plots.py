@@ -55,10 +55,12 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def require(path: Path) -> None:
-    """Raise RequestError unless matplotlib is installed and `path` can be written."""
-    if path.suffix.lower() != ".png":
-        raise RequestError(f"plot: must be the name of a .png file, but got {path}")
+def require(path: Path, suffixes: Sequence[str] = (".png",)) -> None:
+    """Raise RequestError unless matplotlib is installed and `path`, a picture, can be written."""
+    if path.suffix.lower() not in suffixes:
+        raise RequestError(
+            f"plot: must be the name of a {' or '.join(suffixes)} file, but got {path}"
+        )
     if not path.absolute().parent.is_dir():
         raise RequestError(f"plot: {path.absolute().parent} must be a folder; create it first")
     try:

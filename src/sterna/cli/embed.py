@@ -13,6 +13,7 @@ from sterna.cli.options import model_options, open_model
 from sterna.cli.progress import LOADING_S, progress_bar
 from sterna.cli.texts import piped_text
 from sterna.errors import RequestError
+from sterna.files.writing import writing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,10 +65,11 @@ def command(
 def _lines() -> list[str]:
     if sys.stdin.isatty():
         raise click.UsageError('TEXTS: must be given or piped in; try: sterna embed "a text"')
-    lines = piped_text().splitlines()
-    if not lines:
+    # Not str.splitlines, which also ends lines at U+2028, form feeds and other characters.
+    lines = piped_text().removesuffix("\n").split("\n")
+    if lines == [""]:
         raise RequestError("texts: must not be empty; give a text a line")
-    return lines
+    return [line.removesuffix("\r") for line in lines]
 
 
 def _write(parts: list[npt.NDArray[np.float32]], output: Path | None) -> None:
@@ -75,8 +77,10 @@ def _write(parts: list[npt.NDArray[np.float32]], output: Path | None) -> None:
 
     vectors = np.concatenate(parts)
     if output is not None:
-        with output.open("wb") as file:
-            np.save(file, vectors)
+        head = np.lib.format.header_data_from_array_1_0(vectors)
+        with writing(output, vectors.nbytes) as file:
+            np.lib.format.write_array_header_1_0(file, head)
+            file.write(vectors.data)  # np.save would seek, which a pipe cannot
         return
     for row in vectors:
         click.echo(json.dumps([float(str(x)) for x in row]))

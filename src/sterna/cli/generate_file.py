@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from sterna.cli.progress import progress_bar
 from sterna.errors import ModelFormatError, RequestError, SternaError, shown
 from sterna.files.reading import read_file
+from sterna.files.writing import writing
 
 if TYPE_CHECKING:
     from sterna.engine import Request
@@ -51,6 +52,10 @@ def _rows(output: Path | None) -> Iterator[tuple[BinaryIO, int]]:
     """Open the output; yields it, and the number of rows in it. Removes a half-written row."""
     if output is None:
         yield sys.stdout.buffer, 0
+        return
+    if output.exists() and not output.is_file():  # a device or a pipe, which has no rows to keep
+        with writing(output, 0) as file:
+            yield file, 0
         return
     try:
         file = open(output, "r+b" if output.exists() else "w+b")  # noqa: SIM115

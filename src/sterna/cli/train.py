@@ -66,8 +66,12 @@ def command(model: str, chats: Path, out: Path, **options: Any) -> None:
         raise RequestError(f"train: needs {e.name}: pip install 'sterna[train]'") from None
     from sterna.checkpoints.resolve import resolve
 
+    plot: Path | None = options.pop("plot")
+    if plot is not None:
+        from sterna.bench import plots
+
+        plots.require(plot, (".png", ".svg"))  # before hours of training
     fetch_model(model)
-    plot = options.pop("plot")
     with progress_bar("training", "steps", 1) as bar:
         done = fine_tune(resolve(model), chats, out, progress=bar, **options)
     if done.cut:
@@ -78,17 +82,15 @@ def command(model: str, chats: Path, out: Path, **options: Any) -> None:
         f"{done.n_examples} examples, {len(done.losses)} steps of {options['batch']} x "
         f"{options['length']} tokens in {done.seconds:.0f} s; loss {first:.3f} -> {last:.3f}"
     )
-    if plot:
+    if plot is not None:
         _plot(done.losses, plot)
     click.echo(str(done.exported))
     click.echo(f"sterna chat --model {out}")
 
 
 def _plot(losses: list[float], file: Path) -> None:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise RequestError("plot: needs matplotlib: pip install 'sterna[bench]'") from None
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(6, 3.5), layout="tight")
     axes = figure.add_subplot(xlabel="step", ylabel="loss")
     axes.plot(range(1, len(losses) + 1), losses, linewidth=1)

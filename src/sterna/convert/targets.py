@@ -8,6 +8,7 @@ from pathlib import Path
 from sterna import formats
 from sterna.checkpoints.directory import CONFIG
 from sterna.errors import RequestError, shown
+from sterna.files.writing import require_name
 
 __all__ = ["check_places", "with_scales"]
 
@@ -20,12 +21,11 @@ def check_places(
     file: whether a file is written, or else a folder; `force` replaces only folders of models.
     """
     target = Path(dst)
-    if not str(dst) or not target.name:
-        raise RequestError(f"DST: must be the path of something new, but got {shown(str(dst))}")
+    require_name(target)
     source, place = os.path.realpath(src), os.path.realpath(target)
     if source == place or source.startswith(place + os.sep):
         raise RequestError(f"{dst}: must be another place than {src}, which is read; choose one")
-    if not os.path.lexists(target):
+    if not target.exists():
         return
     kind = "file" if file else "folder"
     if target.is_dir() == file:

@@ -24,9 +24,9 @@ _HEX = re.compile("[0-9a-f]{16}")
 def replacing(path: Path, nbytes: int, mode: int = 0o666) -> Iterator[BinaryIO]:
     """Open a binary file that takes the place of `path` once it is whole and on the disk.
 
-    It is written next to `path` under another name, and may be read. `nbytes` is what will be
-    written, for the message when the disk is full; `mode`: its rights, less the umask. Raises
-    RequestError.
+    It is written next to `path` under another name, and may be read; a symbolic link stays, and
+    the file that it names is replaced. `nbytes` is what will be written, for the message when the
+    disk is full; `mode`: its rights, less the umask. Raises RequestError.
     """
     with (
         replacing_path(path, nbytes, mode) as temporary,
@@ -38,6 +38,7 @@ def replacing(path: Path, nbytes: int, mode: int = 0o666) -> Iterator[BinaryIO]:
 @contextlib.contextmanager
 def replacing_path(path: Path, nbytes: int, mode: int = 0o666) -> Iterator[Path]:
     """Provide an empty file for a writer that opens it by its name; otherwise as `replacing`."""
+    path = _followed(path)
     temporary = _temporary(path)
     try:
         require_space(path, nbytes)
@@ -57,6 +58,22 @@ def replacing_path(path: Path, nbytes: int, mode: int = 0o666) -> Iterator[Path]
 
 
 @contextlib.contextmanager
+def writing(path: Path, nbytes: int) -> Iterator[BinaryIO]:
+    """Open a file that a user names: as `replacing`, but a device or a pipe is written as it is."""
+    if not path.exists() or path.is_file():
+        with replacing(path, nbytes) as file:
+            yield file
+        return
+    try:
+        with open(path, "wb") as file:
+            yield file
+    except BrokenPipeError:
+        raise  # the reader has left, which is its right
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+@contextlib.contextmanager
 def synced(path: Path) -> Iterator[BinaryIO]:
     """Open a new binary file; its bytes are on the disk when the block has ended."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -71,8 +88,9 @@ def replacing_directory(path: Path, nbytes: int, force: bool = False) -> Iterato
     """Make a fresh directory next to `path` that takes its name if the block ends without error.
 
     `path` must not exist, or be an empty directory; with `force` it may be one with files, which
-    are removed after the rename. Raises RequestError.
+    are removed after the rename. A symbolic link to such a directory stays. Raises RequestError.
     """
+    path = _followed(path)
     temporary = _temporary(path)
     try:
         full = path.exists() and not (path.is_dir() and next(path.iterdir(), None) is None)
@@ -109,7 +127,19 @@ def _take_name(temporary: Path, path: Path, full: bool) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
+def require_name(path: Path) -> None:
+    """Raise RequestError for a path without a name of its own (`.`, `..`, `/`), which none gets."""
+    if path.name in ("", ".."):
+        raise RequestError(f"{path}: must be the path of something new; add a name to it")
+
+
+def _followed(path: Path) -> Path:
+    """Follow a symbolic link: a rename would take the place of the link, not of what it names."""
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
 def _temporary(path: Path) -> Path:
+    require_name(path)
     return path.with_name(f"{_temporary_prefix(path)}{secrets.token_hex(8)}.tmp")
 
 

@@ -21,6 +21,7 @@ from sterna import train
 from sterna.checkpoints.assets import FolderAssets
 from sterna.checkpoints.directory import Checkpoint
 from sterna.errors import RequestError, shown
+from sterna.files.writing import require_name
 from sterna.torch import Exported, SternaLinear, accelerate
 from sterna.torch.layer_packing import kind_of
 from sterna.train import loop
@@ -46,7 +47,7 @@ def trainable(path: str | Path, method: str | None = None) -> Any:
     """Open a folder's model for training in float32: its low-bit layers and norms, not its tables.
 
     method: of METHODS, for a float checkpoint alone. BitNet's masters are trained as they are. The
-    layers of a packed model, or of BitNet's packed trits, start from their levels. Raises Raises
+    layers of a packed model, or of BitNet's packed trits, start from their levels. Raises
     RequestError, and the errors of transformers.
     """
     if method is not None and method not in METHODS:
@@ -118,6 +119,7 @@ def fine_tune(
     are those of `sterna train`. Raises what `chats.examples`, `trainable`, `loop.train` and
     `train.export` raise.
     """
+    require_name(out)
     if out.exists() and (out.is_file() or any(out.iterdir())):
         raise RequestError(f"{out}: must be absent or empty, but has files; take another")
     if not source.is_dir():
