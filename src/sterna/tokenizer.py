@@ -201,8 +201,8 @@ class Tokenizer:
     def _check_limit(self, ids: Sequence[int]) -> None:
         if (last := max(ids, default=0)) >= self._limit:
             raise RequestError(
-                f"text: must hold tokens that the model has embeddings for, {self._limit}, but got "
-                f"{shown(self._backend.id_to_token(last))}, id {last}; leave it out"
+                f"text: must have tokens below {self._limit}, as the model embeds no others, but "
+                f"got {shown(self._backend.id_to_token(last))}, id {last}; leave it out"
             )
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:

@@ -329,7 +329,7 @@ def test_refusals(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     document: dict[str, Any] = json.loads((strange / "tokenizer.json").read_text())
     document["pre_tokenizer"] = {"type": "Whitespace"}
     (strange / "tokenizer.json").write_text(json.dumps(document))
-    with pytest.raises(UnsupportedModelError, match="cut text"):
+    with pytest.raises(UnsupportedModelError, match="split text"):
         convert(strange, dst, "gguf:F16")
     bpe = document["model"]
     document["model"] = {"type": "Unigram", "unk_id": 0, "vocab": [["a", 0.0]]}

@@ -134,7 +134,7 @@ def test_a_template_of_text_alone(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("a <start_of_image> b", "once for each of 1 images, but has it 2 times"),
-        ("a <image_soft_token> b", "their text must not have <image_soft_token>"),
+        ("a <image_soft_token> b", "the text must not have <image_soft_token>"),
     ],
 )
 def test_texts_that_stand_for_images(llm: LLM, text: str, message: str) -> None:

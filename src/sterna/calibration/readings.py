@@ -71,6 +71,7 @@ def pin(threads: int, text: str) -> None:
         Readings(few_bits, more[0] if more else few_bits, next_page == "1").set(threads)
     except (TypeError, ValueError) as error:
         raise RequestError(
-            "STERNA_READING: must be streams,turn_bytes,prefetch_bytes such as 1,4096,4096, and "
-            f"a 0 after them where no page is asked for ahead, but got {shown(text)} ({error})"
+            "STERNA_READING: must be streams,turn_bytes,prefetch_bytes such as 1,4096,4096, "
+            "and a fourth value 0 if attention prefetches no page, "
+            f"but got {shown(text)} ({error})"
         ) from None

@@ -149,7 +149,7 @@ def _architecture_of(model: loading.Model, name: str) -> str:
     if architecture not in _ARCHITECTURES:
         raise UnsupportedModelError(
             f"{name}: architecture must be one of {', '.join(_ARCHITECTURES)} for a GGUF file, but "
-            f"got {architecture}; Sterna writes no such file that llama.cpp would run right"
+            f"got {architecture}; llama.cpp would not run such a file correctly"
         )
     if model.dense:
         raise UnsupportedModelError(

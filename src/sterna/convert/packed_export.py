@@ -156,8 +156,8 @@ class _Writing:
         target = self._target(item, stored)
         if stored.integer and not target.integer:
             raise RequestError(
-                f"{name}: stored as {stored}, its layer rounds activations as well, so "
-                f"must stay whole numbers, but got {target.name}; choose such as i8"
+                f"{name}: must keep an integer format, since its layer ({stored}) also rounds "
+                f"activations, but got {target.name}; choose an integer format such as i8"
             )
         return target
 

@@ -27,7 +27,7 @@ def resolve_activations(model: Model, asked: str | None) -> str | None:
         if formats.get(model.format).rounds_as_trained:
             raise RequestError(
                 f"activations: {asked} is for models trained with float inputs, but got {got}, "
-                "which models are trained for with inputs of int8; leave it out"
+                "whose models are trained with int8 inputs; leave it out"
             )
         return asked
     return ACTIVATIONS[0] if rounds else None

@@ -126,7 +126,7 @@ def known(name: str) -> bool:
 def _with_scale(format: Format, scale: str) -> Format:
     name = f"{format.name}:{scale}"
     if not format.scaled or format.scales.group:
-        raise RequestError(f"format: {format.name} has its scales fixed, but got {shown(name)}")
+        raise RequestError(f"format: {format.name} has fixed scales, but got {shown(name)}")
     if scale in ("tensor", "row"):
         return replace(format, name=name, scales=RowScales(scale))
     if not format.takes_groups:

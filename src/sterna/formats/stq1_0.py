@@ -42,8 +42,8 @@ class SparseTernary(TernaryBlockFormat):
         if wrong.any():
             row, chunk, group = first_index(wrong)
             raise RequestError(
-                f"{self.name}: one of each four weights 16 apart must be 0, but of row {row} those "
-                f"from column {chunk * CHUNK + group} on have another number of zeros; "
+                f"{self.name}: each four weights that lie 16 apart must have one 0, but those of "
+                f"row {row} from column {chunk * CHUNK + group} on have another number; "
                 "use tq1_0"
             )
         return super().encode(values)

@@ -222,8 +222,8 @@ def _layouts(
         if len(kinds := dict.fromkeys(layout.name for layout in left)) > 1:
             names = " or ".join(kinds)
             raise UnsupportedModelError(
-                f"{path}: tensors of type {type_id} must be of one type by their size, but may be "
-                f"{names}; convert the model again with this year's tools"
+                f"{path}: the sizes of tensors of type {type_id} must fit one meaning of this id, "
+                f"but fit {names}; convert the model again with this year's tools"
             )
     return {type_id: left[0] for type_id, left in open_ids.items()}
 

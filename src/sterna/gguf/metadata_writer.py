@@ -80,7 +80,7 @@ def _add_yarn(gguf: Any, writer: Any, yarn: Yarn, factor: float, file: Path) -> 
     """Add YaRN's keys; factor: of cosines and sines, divided by the paper's."""
     if not yarn.truncate:
         raise UnsupportedModelError(
-            f"{file}: truncate must be true for a GGUF file, which has no word for the YaRN without"
+            f"{file}: truncate must be true for a GGUF file, but got false; GGUF has no key for it"
         )
     writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
     writer.add_rope_scaling_factor(yarn.factor)
@@ -219,8 +219,8 @@ def _pre(tokenizer: dict[str, Any], file: Path) -> str:
     name = pre_of_splits(tuple(cuts))
     if name is None:
         raise UnsupportedModelError(
-            f"{file}: pre_tokenizer must cut text by a rule that GGUF has a name for, but got "
-            f"{cuts}; llama.cpp could not tokenize for this model"
+            f"{file}: pre_tokenizer must split text by a rule that GGUF has a name for, but got "
+            f"{cuts}; llama.cpp could not tokenize text for this model"
         )
     return name
 

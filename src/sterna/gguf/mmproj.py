@@ -50,8 +50,8 @@ def with_tower(config: dict[str, Any], text: GgufModel, file: GgufModel) -> dict
     of_text = text.metadata.text("general.architecture")
     if of_text not in kind.texts:
         raise UnsupportedModelError(
-            f"{file.path}: a {projector} must stand by a text of {' or '.join(kind.texts)}, but "
-            f"{text.path.name} is {of_text}; Sterna does not run these together yet"
+            f"{file.path}: a {projector} must belong to a model of {' or '.join(kind.texts)}, "
+            f"but {text.path.name} is {of_text}; Sterna does not run these together yet"
         )
     token, tiles = _image_token(text, kind.token), ARRAYS[LINE_END] in file.tensors
     architecture = kind.texts[of_text].replace("Llava", "LlavaNext" if tiles else "Llava")

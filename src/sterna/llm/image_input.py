@@ -86,7 +86,7 @@ class ImageInput:
         if id is None:
             raise UnsupportedModelError(
                 f"{self._model.name}: the tokenizer must have {name}, which stands for images, but "
-                "has not; Sterna cannot run this model's images"
+                "lacks it; Sterna cannot run this model's images"
             )
         tower = self._model.tower
         if tower is not None and tower.image_token != id:
@@ -98,7 +98,7 @@ class ImageInput:
         positions = np.flatnonzero(np.array(tokens) == id).astype(np.int32)
         if len(positions) != sum(counts):
             raise RequestError(
-                f"messages: their text must not have {name}, which stands for images"
+                f"messages: the text must not have {name}, which stands for an image; remove it"
             )
         pieces = np.split(positions, np.cumsum(counts)[:-1])
         placed = map(PromptImage, images, pieces)
