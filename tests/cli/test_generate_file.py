@@ -50,6 +50,15 @@ def test_rows_in_order(tmp_path: Path) -> None:
     assert rows(result.output) == expected()
 
 
+def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
+    """Editors and shells on Windows write one."""
+    file = tmp_path / "in.jsonl"
+    written(file, *LINES)
+    file.write_text(file.read_text("utf-8"), "utf-8-sig")
+    result = command("generate", "--file", str(file), *OPTIONS)
+    assert rows(result.output) == expected()
+
+
 def test_rows_of_conversations_have_their_parts(tmp_path: Path) -> None:
     """Reasoning, content and calls, as `Completion` has them."""
     template = tmp_path / "template.jinja"

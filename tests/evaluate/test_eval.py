@@ -301,6 +301,13 @@ def test_bad_lines(task: str, record: Any, words: tuple[str, ...], tmp_path: Pat
     failure(lambda: read_questions(path, task), RequestError, "data.jsonl", "line 2", *words)
 
 
+def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
+    """Editors and shells on Windows write one."""
+    path = tmp_path / "data.jsonl"
+    path.write_text(json.dumps(HELLASWAG), "utf-8-sig")
+    assert len(read_questions(path, "hellaswag")) == 1
+
+
 def test_bad_files(tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
     for content, words in {

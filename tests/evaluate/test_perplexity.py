@@ -227,6 +227,8 @@ def test_text_files(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(data)
     assert text_files(tmp_path) == [tmp_path / "a.py", tmp_path / "b" / "2.txt"]
     assert read_text(tmp_path / "b" / "2.txt") == "two\r\n"
+    (tmp_path / "b" / "2.txt").write_text("marked", "utf-8-sig")
+    assert read_text(tmp_path / "b" / "2.txt") == "marked"
     with pytest.raises(RequestError, match="byte 0"):
         read_text(tmp_path / "binary")
     with pytest.raises(RequestError, match="No such file"):

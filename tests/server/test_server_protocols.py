@@ -184,6 +184,20 @@ def test_embeddings(server: ServerProcess, llm: LLM, client: openai.OpenAI) -> N
         client.embeddings.create(model="tools", input="a")
 
 
+@pytest.mark.parametrize("ids", [[5, 6], [[5, 6], [7]], ["a", [5]]])
+def test_embeddings_of_token_ids(client: openai.OpenAI, ids: Any) -> None:
+    """A client's own tokenizer made them, so they are refused, with what LangChain needs."""
+    with pytest.raises(openai.BadRequestError, match=r"token ids.*check_embedding_ctx_length"):
+        client.embeddings.create(model="tools", input=ids)
+
+
+def test_a_byte_order_mark_is_passed_over(server: ServerProcess) -> None:
+    """Encoders of other languages may put one before a body."""
+    body = json.dumps({"prompt": "a", "max_tokens": 1}).encode("utf-8-sig")
+    done = server.http.post("/v1/completions", content=body)
+    assert done.status_code == 200
+
+
 def test_ranking(server: ServerProcess, llm: LLM) -> None:
     """By the query's log-probability behind each text."""
     texts, query = ["import os", "def f():\n    pass"], "os.path"

@@ -61,7 +61,7 @@ def parts_of(file: Path, source: str | Path) -> CalibrationTexts:
         pieces = [_text(file, document, template) for document in documents(file)]
     else:
         try:
-            pieces = list(_pieces(read_file(file, MAX_BYTES).decode()))
+            pieces = list(_pieces(read_file(file, MAX_BYTES).decode("utf-8-sig")))
         except UnicodeDecodeError as e:
             raise RequestError(
                 f"{file}: must be UTF-8 text, but byte {e.start} is not; convert it first"

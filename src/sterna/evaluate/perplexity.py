@@ -146,7 +146,7 @@ def read_text(path: Path, errors: str = "strict") -> str:
     """Read the text of a UTF-8 file with its line endings; RequestError if it is not one."""
     require_regular(path)
     try:
-        return path.read_bytes().decode("utf-8", errors)
+        return path.read_bytes().decode("utf-8-sig", errors)
     except UnicodeDecodeError as error:
         raise RequestError(
             f"{path}: must be UTF-8 text, but byte {error.start} is not; convert it first"

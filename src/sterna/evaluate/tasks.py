@@ -154,7 +154,7 @@ def _question(line: bytes, task: str, where: str) -> Question:
     if len(line) > MAX_LINE_BYTES:
         raise RequestError(f"{where}: must be at most {MAX_LINE_BYTES} bytes; check the file")
     try:
-        record = json.loads(line.decode("utf-8"))
+        record = json.loads(line.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise RequestError(
             f"{where}: must be a JSON object, but {brief(error)}; the file needs one in each line"

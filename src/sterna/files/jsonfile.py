@@ -6,6 +6,7 @@ word. They would save 7 ms of the largest header that is common (721 tensors of 
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
 import os
@@ -56,8 +57,11 @@ def load_settings(path: Path) -> dict[str, Any]:
 def parse_json(data: bytes | bytearray, path: Path, offset: int = 0) -> Any:
     """Parse UTF-8 JSON; duplicate keys, NaN, infinities, huge numbers and depth are refused.
 
-    `offset`: where `data` begins in the file, for messages. Raises ModelFormatError.
+    `offset`: where `data` begins in the file, for messages. A byte order mark, which editors on
+    Windows put first, is passed over. Raises ModelFormatError.
     """
+    if data.startswith(codecs.BOM_UTF8):
+        data, offset = data[len(codecs.BOM_UTF8) :], offset + len(codecs.BOM_UTF8)
     _check_depth(data, path, offset)
     try:
         text = data.decode("utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from typing import Any, TypeVar
 
@@ -94,8 +95,9 @@ def decode(body: bytes, kind: type[T], unknown: list[str] | None = None) -> T:
 
     A struct with a `protocol` allows fields that are not read, by the table of
     `unsupported_fields`. A field that neither the struct nor the table has is ignored, and its name
-    is added to `unknown`; without such a list it is an error.
+    is added to `unknown`; without such a list it is an error. A byte order mark is passed over.
     """
+    body = body.removeprefix(codecs.BOM_UTF8)
     _check_depth(body)
     protocol = getattr(kind, "protocol", None)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -25,7 +26,7 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     """Texts to embed. prompt_name and pooling are as in `LLM.embed`."""
 
     protocol: ClassVar[str] = "embeddings"
-    input: str | list[str]
+    input: str | list[str | int | list[int]]
     model: str | None = None
     encoding_format: str = "float"
     dimensions: int | None = None
@@ -50,10 +51,25 @@ async def embeddings(request: Request) -> Response:
     return as_json({"object": "list", "data": data, "model": name, "usage": usage})
 
 
+def _texts(given: Sequence[object]) -> list[str]:
+    """Return the texts of a request; ApiError 400 for token ids.
+
+    Clients make ids with a tokenizer of their own, as LangChain does with tiktoken's, so to this
+    model they would be another text.
+    """
+    texts = [text for text in given if isinstance(text, str)]
+    if len(texts) < len(given):
+        raise ApiError(
+            400, "input: must be a text or a list of texts, but got token ids; send the texts "
+            "(LangChain's OpenAIEmbeddings: with check_embedding_ctx_length=False)", param="input",
+        )  # fmt: skip
+    return texts
+
+
 async def embedded(
     service: Service,
     model: str | None,
-    given: str | list[str],
+    given: str | Sequence[object],
     dimensions: int | None,
     **options: str | None,
 ) -> tuple[npt.NDArray[np.float32], int, str]:
@@ -62,7 +78,7 @@ async def embedded(
     options: of `LLM.embed`. ApiError 400.
     """
     service.limits.require_open()
-    texts = [given] if isinstance(given, str) else given
+    texts = [given] if isinstance(given, str) else _texts(given)
     if not 1 <= len(texts) <= MAX_TEXTS:
         raise ApiError(
             400, f"input: must be 1 to {MAX_TEXTS} texts, but got {len(texts)}", param="input"
