@@ -256,6 +256,8 @@ def test_the_command(tmp_path: Path) -> None:
     shown = command("eval", "hellaswag", "--data", data, "--limit", "2")
     assert "2 questions" in shown.stdout
     assert "acc_norm" in shown.stdout
+    assert "±" in shown.stdout
+    assert "±" not in command("eval", "hellaswag", "--data", data, "--limit", "1").stdout
     data = str(write(tmp_path / "w.jsonl", [WINOGRANDE] * 2))
     (row,) = json.loads(command("eval", "winogrande", "--data", data, "--json").stdout)
     assert row["acc"] in (0, 1)

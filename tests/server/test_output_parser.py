@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 from sterna.llm.output_parser import OutputParser
 from sterna.llm.tool_call_formats import hermes, llama3, mistral, qwen3_coder
 from sterna.llm.tool_call_formats.base import ToolCallFormat
+from sterna.outputs import Piece, TokenLogprob
+from sterna.server.logprob_format import ContentLogprobs
 
 CALL = '{"name": "f", "arguments": {"a": [1, "}"], "b": "\\u00e9"}}'
 HERMES = f"<tool_call>\n{CALL}\n</tool_call>"
@@ -86,6 +89,27 @@ def test_cuts_change_nothing(
     made = [c["function"] for c in whole.get("tool_calls", ())]
     assert [(f["name"], json.loads(f["arguments"])) for f in made] == calls
     assert arguments == [f["arguments"] for f in made]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 9])
+@pytest.mark.parametrize(("call_format", "text", "content"), [(c[0], c[1], c[3]) for c in CASES])
+def test_logprobs_are_those_of_the_content(
+    call_format: ToolCallFormat | None, text: str, content: str | None, size: int
+) -> None:
+    """Of the tokens that have a part in it: none of reasoning, calls and markers."""
+    texts = [text[i : i + size] for i in range(0, len(text), size)]
+    tokenizer: Any = SimpleNamespace(token_bytes=lambda id: texts[id].encode())
+    parser, logprobs = OutputParser(call_format), ContentLogprobs(tokenizer, 0)
+    taken = []
+    for i, part in enumerate(texts):
+        piece = Piece(part, i, TokenLogprob(i, -1.0, ()))
+        taken += logprobs.take(piece, parser.feed(part), parser.unread)
+    taken += logprobs.take(None, parser.end(), parser.unread)
+    assert taken == logprobs.entries
+    begin = text.rindex(content) if content else 0
+    of_content = range(begin, begin + len(content or ""))
+    expected = dict.fromkeys(at // size for at in of_content)
+    assert [entry["token"] for entry in taken] == [texts[i] for i in expected]
 
 
 def test_arguments_come_in_pieces() -> None:

@@ -295,7 +295,7 @@ def test_harmless_fields(server: ServerProcess) -> None:
 
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[" * 100_000, b'{"prompt": "\\ud800"}', b"\xff", b'{"prompt": NaN}',
-             b'{"prompt": ' + b"[" * 70 + b"]" * 70 + b"}", b'\xef\xbb\xbf{"prompt": "a"}', b"null"]
+             b'{"prompt": ' + b"[" * 70 + b"]" * 70 + b"}", b"\xef\xbb\xbf", b"null"]
 )  # fmt: skip
 def test_bodies_that_are_none(server: ServerProcess, body: bytes) -> None:
     answer = server.http.post("/v1/completions", content=body)

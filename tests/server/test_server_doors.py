@@ -152,8 +152,13 @@ def test_llama_cpp(server: ServerProcess, llm: LLM) -> None:
     assert (word["stop_type"], word["stopping_word"]) == ("word", "\n")
     ids = llm.tokenizer.encode(PROMPT)
     assert server.post("/completion", **{**asked, "prompt": ids}).json()["content"] == expected.text
-    refused = server.post("/completion", **asked, mirostat=2)
-    assert refused.status_code == 400
+    for bias, wanted in ((5.0, 5.0), (False, -100.0)):
+        first = expected.tokens[0]
+        biased = llm.generate(PROMPT, max_tokens=8, temperature=0, logit_bias={first: wanted})
+        answer = server.post("/completion", **asked, logit_bias=[[first, bias]])
+        assert answer.json()["content"] == biased.text
+    for refused in ({"mirostat": 2}, {"logit_bias": [[5, True]]}, {"logit_bias": [["a", 1]]}):
+        assert server.post("/completion", **asked, **refused).status_code == 400
 
 
 def test_llama_cpp_properties(server: ServerProcess, llm: LLM) -> None:

@@ -80,6 +80,32 @@ def named_events(text: str) -> list[Any]:
     return found
 
 
+def test_logprobs_of_responses(client: openai.OpenAI) -> None:
+    """Those of chat, in a whole answer and in a stream; without `include` there are none."""
+    said: Any = SAID
+    chat = client.chat.completions.create(
+        model="tools", messages=said, max_tokens=9, temperature=0, logprobs=True, top_logprobs=3
+    )
+    logprobs = chat.choices[0].logprobs
+    assert logprobs is not None
+    expected = [one.model_dump() for one in logprobs.content or ()]
+    asked: Any = {"model": "tools", "input": said, "max_output_tokens": 9, "temperature": 0}
+    more: Any = {"include": ["message.output_text.logprobs"], "top_logprobs": 3}
+
+    def of(response: Any) -> list[Any]:
+        return [one.model_dump() for one in response.output[0].content[0].logprobs]
+
+    assert of(client.responses.create(**asked)) == []
+    assert of(client.responses.create(**asked, **more)) == expected
+    *events, last = client.responses.create(**asked, **more, stream=True)
+    deltas = [event for event in events if event.type == "response.output_text.delta"]
+    tokens = [one.token for event in deltas for one in event.logprobs]
+    assert tokens == [one["token"] for one in expected]
+    assert of(last.response) == expected
+    with pytest.raises(openai.BadRequestError, match="top_logprobs"):
+        client.responses.create(**{**asked, "top_logprobs": 21})
+
+
 def test_messages(server: ServerProcess, llm: LLM) -> None:
     """Anthropic's: whole, in a stream, and counted before."""
     body = {"messages": SAID, "max_tokens": 12, "temperature": 0}

@@ -14,7 +14,7 @@ from sterna.cli.options import (
     run_options,
 )
 from sterna.cli.progress import loading, progress_bar
-from sterna.cli.terminal import console, print_json
+from sterna.cli.terminal import console, print_json, with_error
 from sterna.cli.texts import Texts, text_options
 from sterna.errors import RequestError
 
@@ -165,7 +165,7 @@ def _show(row: dict[str, Any]) -> None:
     kl = ", ".join(f"{name} {row[f'kl_{name}']:.3g}" for name in ("mean", "median", "p99", "max"))
     table.add_row("KL(A‖B)", f"{kl} nats")
     table.add_row("same first choice", f"{row['top1_agreement']:.2%}")
-    pair = (f"{row[f'perplexity_{n}']:.4f} ± {row[f'perplexity_stderr_{n}']:.4f}" for n in "ab")
+    pair = (with_error(row[f"perplexity_{n}"], row[f"perplexity_stderr_{n}"]) for n in "ab")
     table.add_row("perplexity", " → ".join(pair))
     table.add_row("of", f"{row['positions']:,} positions, {row['files']:,} files ({row['source']})")
     console().print(table, soft_wrap=True)

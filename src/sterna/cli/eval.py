@@ -10,7 +10,7 @@ import click
 
 from sterna.cli.options import json_option, model_options, open_model
 from sterna.cli.progress import progress_bar
-from sterna.cli.terminal import console, print_json
+from sterna.cli.terminal import console, print_json, with_error
 from sterna.errors import RequestError
 
 if TYPE_CHECKING:
@@ -116,13 +116,13 @@ def _show(row: dict[str, Any]) -> None:
     table = Table("", "", show_header=False, box=None, pad_edge=False)
     for name in METRICS:
         if row[name] is not None:
-            table.add_row(name, f"{row[name]:.4f} ± {row[f'{name}_stderr']:.4f}")
+            table.add_row(name, with_error(row[name], row[f"{name}_stderr"]))
     table.add_row("of", f"{row['questions']:,} questions of {row['task']} ({row['data']})")
     table.add_row("model", f"{row['model']}, {row['format']}, {row['seconds']:.1f} s")
     if (module := row.get("torch")) is not None:
         for name in METRICS:
             if module[name] is not None:
-                figures = f"{module[name]:.4f} ± {module[f'{name}_stderr']:.4f}"
+                figures = with_error(module[name], module[f"{name}_stderr"])
                 table.add_row(f"{name} in torch", figures)
         of = f"{module['checkpoint']}, {module['seconds']:.1f} s; log-probabilities of choices"
         table.add_row("module", f"{of} differ by at most {module['difference']:.2g}")

@@ -10,7 +10,7 @@ import click
 
 from sterna.cli.options import json_option, model_options, open_model
 from sterna.cli.progress import progress_bar
-from sterna.cli.terminal import console, print_json
+from sterna.cli.terminal import console, print_json, with_error
 from sterna.cli.texts import Texts, text_options
 from sterna.errors import RequestError
 
@@ -79,8 +79,8 @@ def _show(row: dict[str, Any]) -> None:
     from rich.table import Table
 
     table = Table("", "", show_header=False, box=None, pad_edge=False)
-    table.add_row("nats per token", f"{row['nats_per_token']:.4f} ± {row['nats_stderr']:.4f}")
-    table.add_row("perplexity", f"{row['perplexity']:.4f} ± {row['perplexity_stderr']:.4f}")
+    table.add_row("nats per token", with_error(row["nats_per_token"], row["nats_stderr"]))
+    table.add_row("perplexity", with_error(row["perplexity"], row["perplexity_stderr"]))
     if row["bytes"] is not None:
         table.add_row("bits per byte", f"{row['bits_per_byte']:.4f}")
     size = f", {row['bytes']:,} bytes" if row["bytes"] is not None else ""

@@ -16,7 +16,7 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["VISIBLE", "console", "print_json", "status", "tell"]
+__all__ = ["VISIBLE", "console", "print_json", "status", "tell", "with_error"]
 
 #: Seconds between two progress lines if stderr is not a terminal.
 PROGRESS_S = 10.0
@@ -30,6 +30,11 @@ def tell(text: str) -> None:
     """Print a line to stderr if that is a terminal."""
     if sys.stderr.isatty():
         click.echo(text, err=True)
+
+
+def with_error(value: float, stderr: float) -> str:
+    """Write a figure with its standard error, which one sample alone does not have."""
+    return f"{value:.4f}" + (f" ± {stderr:.4f}" if math.isfinite(stderr) else "")
 
 
 def console(stderr: bool = False) -> Console:

@@ -49,6 +49,11 @@ class OutputParser:
         """Whether the answer has tool calls, all of them complete."""
         return self._count > 0 and not self._cut
 
+    @property
+    def unread(self) -> int:
+        """The characters that wait until more of the text shows what they are."""
+        return len(self._held)
+
     def feed(self, text: str) -> list[Delta]:
         """Add text; return all deltas that are certain by now."""
         self._held += "" if self._done else text

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from sterna.outputs import TokenLogprob
+from sterna.outputs import Delta, Piece, TokenLogprob
 from sterna.tokenizer import Tokenizer
 
-__all__ = ["TextLogprobs", "chat_logprob", "token_text"]
+__all__ = ["ContentLogprobs", "TextLogprobs", "chat_logprob", "token_text"]
 
 
 def token_text(tokenizer: Tokenizer, id: int) -> str:
@@ -30,6 +31,51 @@ def chat_logprob(tokenizer: Tokenizer, found: TokenLogprob, count: int) -> dict[
 
     top = [entry(id, logprob) for id, logprob in found.top[:count]]
     return {**entry(found.token, found.logprob), "top_logprobs": top}
+
+
+class ContentLogprobs:
+    """The log-probabilities of an answer's content, without those of reasoning, calls and markers.
+
+    count: alternatives per token; None: the request asks for none.
+
+    Attributes:
+        entries: of the whole content so far, as `chat_logprob` makes them.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, count: int | None) -> None:
+        self._tokenizer, self._count = tokenizer, count
+        self._pieces: list[Piece] = []  # that deltas have not been made of
+        self.entries: list[dict[str, Any]] = []
+
+    def take(self, piece: Piece | None, deltas: list[Delta], unread: int) -> list[dict[str, Any]]:
+        """Return the entries of the tokens that have a part in the content of `deltas`.
+
+        piece: the one that the parser made the deltas of; None at the answer's end. unread: the
+        characters at the end of its text that the parser keeps for later.
+        """
+        if self._count is None:
+            return []
+        if piece is not None:
+            self._pieces.append(piece)
+        if not deltas:
+            return []
+        text = "".join(piece.text for piece in self._pieces)
+        content = "".join(delta.text for delta in deltas if delta.kind == "content")
+        read = len(text) - unread
+        begin = max(0, text.rfind(content, 0, read)) if content else len(text)
+        found, rest, end = [], [], 0
+        for piece in self._pieces:
+            start, end = end, end + len(piece.text)
+            logprob = piece.logprob
+            inside = start < begin + len(content) and (start >= begin or end > begin)
+            if inside and logprob is not None:
+                found.append(chat_logprob(self._tokenizer, logprob, self._count))
+                logprob = None  # only once per token
+            if end > read:
+                rest.append(replace(piece, text=text[max(start, read) : end], logprob=logprob))
+        self._pieces = rest
+        self.entries += found
+        return found
 
 
 class TextLogprobs:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from sterna.llm.output_parser import OutputParser
-from sterna.outputs import Delta
+from sterna.outputs import Delta, Piece
 from sterna.server.active_request import ActiveRequest
 from sterna.server.errors import ApiError
+from sterna.server.logprob_format import ContentLogprobs
 from sterna.server.sse import event
 
 __all__ = ["ResponseEventStream", "output_items", "response_status", "response_usage"]
@@ -37,13 +38,18 @@ def _item_status(reason: str) -> str:
     return "completed" if response_status(reason) == "completed" else "incomplete"
 
 
-def output_items(message: dict[str, Any], id: str, reason: str) -> list[dict[str, Any]]:
-    """Make output items of a chat message. reason: why it ended; only the last item may be cut."""
+def output_items(
+    message: dict[str, Any], id: str, reason: str, logprobs: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Make output items of a chat message.
+
+    reason: why it ended; only the last item may be cut. logprobs: of the content.
+    """
     items = []
     if message.get("reasoning_content"):
         items.append(_item("reasoning_content", id, 0, message["reasoning_content"]))
     if message["content"]:
-        items.append(_item("content", id, len(items), message["content"]))
+        items.append(_item("content", id, len(items), message["content"], logprobs=logprobs))
     for call in message.get("tool_calls", ()):
         function = call["function"]
         item = _item(
@@ -63,6 +69,7 @@ def _item(
     call: str = "",
     name: str = "",
     status: str = "completed",
+    logprobs: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
     if kind == "tool_calls":
         return {
@@ -76,7 +83,7 @@ def _item(
     if kind == "reasoning_content":
         parts = [{"type": "reasoning_text", "text": text}] if text else []
         return {"type": "reasoning", "id": f"rs_{id}_{index}", "summary": [], "content": parts}
-    parts = [_part(text)] if text else []
+    parts = [_part(text, logprobs)] if text else []
     return {
         "type": "message",
         "id": f"msg_{id}_{index}",
@@ -86,8 +93,8 @@ def _item(
     }
 
 
-def _part(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+def _part(text: str, logprobs: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": [*logprobs]}
 
 
 class ResponseEventStream:
@@ -101,13 +108,16 @@ class ResponseEventStream:
         self,
         active: ActiveRequest,
         parser: OutputParser,
+        logprobs: ContentLogprobs,
         body: Callable[[], dict[str, Any]],
         finish: Callable[[str, OutputParser, dict[str, Any]], dict[str, Any]],
     ) -> None:
         self._active, self._parser, self._body, self._finish = active, parser, body, finish
+        self._logprobs = logprobs
         self._number, self._index = 0, -1
         self._open: Delta | None = None
         self._text = ""
+        self._entries: list[dict[str, Any]] = []  # log-probabilities of the open item
         self._message: dict[str, Any] = {"content": ""}
 
     async def stream(self) -> AsyncIterator[bytes]:
@@ -115,10 +125,10 @@ class ResponseEventStream:
         yield self._event("response.created", response=self._body())
         yield self._event("response.in_progress", response=self._body())
         async for _, piece in self._active.pieces():
-            for data in self._deltas(self._parser.feed(piece.text)):
+            for data in self._deltas(self._parser.feed(piece.text), piece):
                 yield data
         (done,) = self._active.completions
-        rest = self._deltas(self._parser.end())
+        rest = self._deltas(self._parser.end(), None)
         for data in (*rest, *self._close(_item_status(done.finish_reason))):
             yield data
         body = self._finish(done.finish_reason, self._parser, self._message)
@@ -133,8 +143,9 @@ class ResponseEventStream:
         self._number += 1
         return event({"type": kind, "sequence_number": self._number - 1, **fields}, kind)
 
-    def _deltas(self, deltas: list[Delta]) -> list[bytes]:
+    def _deltas(self, deltas: list[Delta], piece: Piece | None) -> list[bytes]:
         found = []
+        entries = self._logprobs.take(piece, deltas, self._parser.unread)
         for delta in deltas:
             if self._open is None or self._open.kind != delta.kind or delta.id:
                 found += self._close() + self._begin(delta)
@@ -145,16 +156,21 @@ class ResponseEventStream:
                     "reasoning_content": "response.reasoning_text.delta",
                     "tool_calls": "response.function_call_arguments.delta",
                 }[delta.kind]
-                found.append(self._event(name, **self._location(delta.kind), delta=delta.text))
+                place = self._location(delta.kind)
+                if delta.kind == "content":
+                    place["logprobs"] = entries
+                    self._entries += entries
+                    entries = []  # they go with the first content of a piece
+                found.append(self._event(name, **place, delta=delta.text))
         return found
 
     def _begin(self, delta: Delta) -> list[bytes]:
         self._index, self._open, self._text = self._index + 1, delta, ""
+        self._entries = []
         item = self._item("in_progress")
         found = [self._event("response.output_item.added", output_index=self._index, item=item)]
         if delta.kind == "content":
             place = self._location(delta.kind)
-            place.pop("logprobs")
             found.append(self._event("response.content_part.added", **place, part=_part("")))
         return found
 
@@ -164,9 +180,10 @@ class ResponseEventStream:
         kind, item, place = self._open.kind, self._item(status), self._location(self._open.kind)
         found = []
         if kind == "content":
-            found.append(self._event("response.output_text.done", **place, text=self._text))
-            place.pop("logprobs")
-            found.append(self._event("response.content_part.done", **place, part=_part(self._text)))
+            (part,) = item["content"] or [_part("")]
+            ended = {"text": self._text, "logprobs": part["logprobs"]}
+            found.append(self._event("response.output_text.done", **place, **ended))
+            found.append(self._event("response.content_part.done", **place, part=part))
             self._message["content"] += self._text
         elif kind == "reasoning_content":
             found.append(self._event("response.reasoning_text.done", **place, text=self._text))
@@ -185,7 +202,9 @@ class ResponseEventStream:
     def _item(self, status: str) -> dict[str, Any]:
         assert self._open is not None
         o = self._open
-        return _item(o.kind, self._active.id, self._index, self._text, o.id, o.name, status)
+        return _item(
+            o.kind, self._active.id, self._index, self._text, o.id, o.name, status, self._entries
+        )
 
     def _location(self, kind: str) -> dict[str, Any]:
         place: dict[str, Any] = {
@@ -194,6 +213,4 @@ class ResponseEventStream:
         }
         if kind != "tool_calls":
             place["content_index"] = 0
-        if kind == "content":
-            place["logprobs"] = []
         return place

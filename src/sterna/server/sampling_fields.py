@@ -13,6 +13,7 @@ __all__ = [
     "SamplingFields",
     "StreamOptions",
     "StructuredOutputs",
+    "check_top_logprobs",
     "checked_n",
     "checked_priority",
     "checked_timeout",
@@ -21,6 +22,8 @@ __all__ = [
 
 MAX_N = 8  #: answers to one prompt
 MAX_BIASES = 1024
+MAX_TOP_LOGPROBS = 20
+LEAST_BIAS = -100.0  #: leaves a token no probability to speak of
 #: Bits of a seed that the server draws: JavaScript can read it from JSON exactly.
 SEED_BITS = 48
 MAX_IDS = 4096  #: token ids in a list other than a prompt
@@ -70,7 +73,7 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     repetition_penalty: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: dict[str, float] | list[tuple[int, float | bool]] | None = None
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
     stop: str | list[str] | None = None
@@ -121,6 +124,12 @@ def sampling_options(body: SamplingFields, max_tokens: int | None, logprobs: int
     return options
 
 
+def check_top_logprobs(count: int) -> None:
+    """Raise ApiError 400 for too many alternatives of a token."""
+    if not 0 <= count <= MAX_TOP_LOGPROBS:
+        raise invalid("top_logprobs", f"must lie in 0..{MAX_TOP_LOGPROBS}", count)
+
+
 def checked_n(body: SamplingFields) -> int:
     """Return the number of answers. ApiError 400."""
     n = 1 if body.n is None else body.n
@@ -143,9 +152,15 @@ def checked_priority(body: SamplingFields) -> int:
     return body.priority or 0
 
 
-def _biases(given: dict[str, float]) -> dict[int, float]:
+def _biases(given: dict[str, float] | list[tuple[int, float | bool]]) -> dict[int, float]:
+    """Read OpenAI's mapping, or llama.cpp's pairs, in which false removes a token."""
+    _bounded("logit_bias", given, MAX_BIASES)
+    if isinstance(given, list):
+        if any(value is True for _, value in given):
+            raise invalid("logit_bias", "must have pairs of a token id and a number or false", True)
+        return {id: LEAST_BIAS if value is False else value for id, value in given}
     found = {}
-    for key, value in _bounded("logit_bias", given, MAX_BIASES).items():
+    for key, value in given.items():
         if not key.isascii() or not key.isdigit() or len(key) > 9:
             raise invalid("logit_bias", "must map token ids", key)
         found[int(key)] = value

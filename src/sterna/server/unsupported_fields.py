@@ -69,7 +69,6 @@ _ROWS = (
     *_only("thread", (), "conversations are not stored", MESSAGES),
     *_only("prompt", (), "prompts are not stored; use instructions", RESPONSES),
     *_only("image", (), "answers are text", RESPONSES),
-    *_only("top_logprobs", (0,), "use /v1/chat/completions", RESPONSES),
     *_only("audio", (), "answers are text", CHAT),
     *_only("functions", ([],), "use tools", CHAT),
     *_only("function_call", ("auto", "none"), "use tool_choice", CHAT),

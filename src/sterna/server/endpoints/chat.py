@@ -25,6 +25,7 @@ from sterna.server.responder import respond
 from sterna.server.routing import Endpoint, service_of
 from sterna.server.sampling_fields import (
     SamplingFields,
+    check_top_logprobs,
     checked_n,
     checked_priority,
     checked_timeout,
@@ -34,7 +35,6 @@ from sterna.server.settings import Settings
 from sterna.server.sse import DONE, event
 from sterna.server.tool_choice import parse_tools
 
-MAX_LOGPROBS = 20
 #: Names of the budget of reasoning, as llama.cpp's server, vLLM and Qwen have it.
 BUDGETS = (
     "reasoning_budget_tokens", "thinking_budget_tokens", "thinking_token_budget", "thinking_budget",
@@ -89,12 +89,7 @@ def _check(body: ChatCompletionRequest) -> None:
     if body.top_logprobs:
         if not body.logprobs:
             raise ApiError(400, "top_logprobs: needs logprobs: true", param="top_logprobs")
-        if not 0 <= body.top_logprobs <= MAX_LOGPROBS:
-            raise ApiError(
-                400,
-                f"top_logprobs: must lie in 0..{MAX_LOGPROBS}, but got {body.top_logprobs}",
-                param="top_logprobs",
-            )
+        check_top_logprobs(body.top_logprobs)
     if body.max_completion_tokens is not None:
         if body.max_tokens not in (None, body.max_completion_tokens):
             raise ApiError(

@@ -22,6 +22,7 @@ from sterna.server.chat_rendering import TemplateInput, check_message, content_o
 from sterna.server.errors import ApiError, invalid
 from sterna.server.generation_request import GenerationRequest
 from sterna.server.json_body import read
+from sterna.server.logprob_format import ContentLogprobs
 from sterna.server.responder import respond
 from sterna.server.response_events import (
     ResponseEventStream,
@@ -33,6 +34,7 @@ from sterna.server.response_store import StoredResponse
 from sterna.server.routing import Endpoint, as_json, service_of
 from sterna.server.sampling_fields import (
     SamplingFields,
+    check_top_logprobs,
     checked_timeout,
     sampling_options,
 )
@@ -70,6 +72,8 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     background: bool | None = None
     seed: int | None = None
     metadata: Any = None
+    include: list[str] | None = None
+    top_logprobs: int | None = None
     prompt_cache_key: str | None = None
 
 
@@ -153,9 +157,10 @@ class ResponsesResponder:
             max_tokens=body.max_output_tokens,
             seed=body.seed,
         )
+        count = logprobs_of(body)
         generation = GenerationRequest(
             [],
-            sampling_options(sampling, None, 0),
+            sampling_options(sampling, None, 0 if count is None else max(1, count)),
             chat=True,
             salt=body.prompt_cache_key or "",
             deadline_s=checked_timeout(sampling, service.settings.timeout),
@@ -172,6 +177,7 @@ class ResponsesResponder:
             None,
             response_format,
         )
+        self.logprobs = ContentLogprobs(active.model.llm.tokenizer, count)
         self.status: str = "in_progress"
         self.error: dict[str, Any] | None = None
         self.fingerprint: str = ""
@@ -209,6 +215,7 @@ class ResponsesResponder:
             "tool_choice": body.tool_choice or "auto",
             "tools": body.tools or [],
             "top_p": body.top_p,
+            "top_logprobs": body.top_logprobs or 0,
             "truncation": "disabled",
             "usage": response_usage(self.active) if ended and self.active.completions else None,
             **(self._receipt() if ended and self.active.completions else {}),
@@ -219,13 +226,20 @@ class ResponsesResponder:
 
     async def full(self) -> dict[str, Any]:
         """Return the whole response, which is stored unless `store` is false."""
-        (done,) = await self.active.result()
+        if logprobs_of(self.body) is not None:  # which tokens make the content shows by pieces
+            parser = self.chat.parser()
+            async for _, piece in self.active.pieces():
+                self.logprobs.take(piece, parser.feed(piece.text), parser.unread)
+            self.logprobs.take(None, parser.end(), parser.unread)
+        else:
+            await self.active.result()
+        (done,) = self.active.completions
         parser = self.chat.parser()
         return self.finish(done.finish_reason, parser, parser.message(done.text))
 
     def finish(self, reason: str, parser: OutputParser, message: dict[str, Any]) -> dict[str, Any]:
         """Store and return the final response."""
-        self._output = output_items(message, self.active.id, reason)
+        self._output = output_items(message, self.active.id, reason, self.logprobs.entries)
         self.status = response_status(reason)
         self.save()
         return self.snapshot()
@@ -251,7 +265,9 @@ class ResponsesResponder:
 
     @cached_property
     def _stream(self) -> ResponseEventStream:
-        return ResponseEventStream(self.active, self.chat.parser(), self.snapshot, self.finish)
+        return ResponseEventStream(
+            self.active, self.chat.parser(), self.logprobs, self.snapshot, self.finish
+        )
 
 
 def earlier_items(body: ResponsesRequest, service: Service, key: str) -> list[dict[str, Any]]:
@@ -283,6 +299,17 @@ def new_items(body: ResponsesRequest, service: Service, key: str) -> list[dict[s
             item = service.responses.item(str(id), key, f"input[{i}].id")
         found.append(item)
     return found
+
+
+def logprobs_of(body: ResponsesRequest) -> int | None:
+    """Return how many alternatives of each token a request asks for; None: no log-probabilities.
+
+    ApiError 400.
+    """
+    if body.top_logprobs is not None:
+        check_top_logprobs(body.top_logprobs)
+    asked = "message.output_text.logprobs" in (body.include or ())
+    return body.top_logprobs or 0 if asked or body.top_logprobs else None
 
 
 def conversation_id(body: ResponsesRequest) -> str | None:
