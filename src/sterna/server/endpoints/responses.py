@@ -177,7 +177,7 @@ class ResponsesResponder:
             None,
             response_format,
         )
-        self.logprobs = ContentLogprobs(active.model.llm.tokenizer, count)
+        self.logprobs: ContentLogprobs = ContentLogprobs(active.model.llm.tokenizer, count)
         self.status: str = "in_progress"
         self.error: dict[str, Any] | None = None
         self.fingerprint: str = ""
