@@ -15,7 +15,7 @@ from sterna.server.response_store import ResponseStore
 
 ASKED: dict[str, Any] = {"model": "nano", "temperature": 0}
 QUESTION: dict[str, Any] = {"role": "user", "content": "def f(x):\n"}
-NEXT: dict[str, Any] = {"role": "user", "content": "x"}
+NEXT: Any = {"role": "user", "content": "x"}
 TOOL: dict[str, Any] = {"name": "look", "description": None, "parameters": None, "strict": None}
 
 
@@ -127,7 +127,7 @@ def test_nulls_of_tools(client: openai.OpenAI) -> None:
     flat: Any = [{"type": "function", **TOOL}]
     bare: Any = [{"type": "function", "function": {"name": "look"}}]
     made = [
-        client.chat.completions.create(messages=[NEXT], tools=tools, max_tokens=4, **ASKED)  # type: ignore[list-item]
+        client.chat.completions.create(messages=[NEXT], tools=tools, max_tokens=4, **ASKED)
         for tools in (chat, bare)
     ]
     sizes = [one.usage.prompt_tokens for one in made if one.usage]
@@ -142,7 +142,7 @@ def test_a_schema_next_to_json_object(client: openai.OpenAI) -> None:
     form: Any = {"type": "json_object", "schema": {**schema, "additionalProperties": False}}
     said = client.chat.completions.create(
         messages=[NEXT], response_format=form, max_tokens=64, **ASKED
-    )  # type: ignore[call-overload]
+    )
     assert "".join((said.choices[0].message.content or "").split()) == '{"a":7}'
     form = {"type": "json_object", "schema": "a"}
     with pytest.raises(openai.BadRequestError, match=r"response_format\.schema: must be a JSON"):

@@ -36,14 +36,14 @@ def chat_logprob(tokenizer: Tokenizer, found: TokenLogprob, count: int) -> dict[
 class ContentLogprobs:
     """The log-probabilities of an answer's content, without those of reasoning, calls and markers.
 
-    count: alternatives per token; None: the request asks for none.
-
     Attributes:
-        entries: of the whole content so far, as `chat_logprob` makes them.
+        count: Alternatives per token; None: the request asks for no log-probabilities.
+        entries: Of the whole content so far, as `chat_logprob` makes them.
     """
 
     def __init__(self, tokenizer: Tokenizer, count: int | None) -> None:
-        self._tokenizer, self._count = tokenizer, count
+        self._tokenizer = tokenizer
+        self.count: int | None = count
         self._pieces: list[Piece] = []  # that deltas have not been made of
         self.entries: list[dict[str, Any]] = []
 
@@ -53,7 +53,7 @@ class ContentLogprobs:
         piece: the one that the parser made the deltas of; None at the answer's end. unread: the
         characters at the end of its text that the parser keeps for later.
         """
-        if self._count is None:
+        if self.count is None:
             return []
         if piece is not None:
             self._pieces.append(piece)
@@ -69,7 +69,7 @@ class ContentLogprobs:
             logprob = piece.logprob
             inside = start < begin + len(content) and (start >= begin or end > begin)
             if inside and logprob is not None:
-                found.append(chat_logprob(self._tokenizer, logprob, self._count))
+                found.append(chat_logprob(self._tokenizer, logprob, self.count))
                 logprob = None  # only once per token
             if end > read:
                 rest.append(replace(piece, text=text[max(start, read) : end], logprob=logprob))

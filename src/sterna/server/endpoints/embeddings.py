@@ -23,7 +23,10 @@ MAX_TEXTS = 2048
 
 
 class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Texts to embed. prompt_name and pooling are as in `LLM.embed`."""
+    """Texts to embed. prompt_name and pooling are as in `LLM.embed`.
+
+    input: token ids have a type only so that their refusal can say what to send.
+    """
 
     protocol: ClassVar[str] = "embeddings"
     input: str | list[str | int | list[int]]

@@ -226,7 +226,7 @@ class ResponsesResponder:
 
     async def full(self) -> dict[str, Any]:
         """Return the whole response, which is stored unless `store` is false."""
-        if logprobs_of(self.body) is not None:  # which tokens make the content shows by pieces
+        if self.logprobs.count is not None:  # which tokens make the content shows by pieces
             parser = self.chat.parser()
             async for _, piece in self.active.pieces():
                 self.logprobs.take(piece, parser.feed(piece.text), parser.unread)
