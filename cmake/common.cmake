@@ -51,6 +51,9 @@ function(sterna_pass_over what name flags)
   message(STATUS "sterna: no ${what} for ${name} with this compiler")
 endfunction()
 
+# A packager may leave it out.
+option(STERNA_TESTING "for tests: the module that only they import, and CPUs that they emulate" ON)
+
 # Threads, memory and the CPU: part of every module, each of which has its own threads.
 set(machine_sources "")
 foreach(name affinity cgroup cpu cpu_aarch64 cpu_other cpu_riscv64 cpu_x86_64 finite memory pool reading topology)
@@ -58,6 +61,7 @@ foreach(name affinity cgroup cpu cpu_aarch64 cpu_other cpu_riscv64 cpu_x86_64 fi
 endforeach()
 add_library(machine OBJECT ${machine_sources})
 target_compile_options(machine PRIVATE ${STERNA_FLAGS})
+target_compile_definitions(machine PRIVATE $<$<BOOL:${STERNA_TESTING}>:STERNA_TESTING=1>)
 target_include_directories(machine PRIVATE ${STERNA_ROOT}/native)
 
 # Compiles the small files of targets together: most of their time goes to the same headers.

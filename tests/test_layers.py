@@ -218,6 +218,19 @@ def includes(path: Path) -> list[str]:
 
 
 @needs_sources
+def test_one_place_writes_the_outputs_of_linear_layers() -> None:
+    """A kernel that took some of `LinearArgs::outputs` by itself could forget the rest."""
+    folders = ("linear", "matrix", "scales", "layouts", "head", "units", "isa")
+    users = [
+        path.relative_to(NATIVE).as_posix()
+        for folder in folders
+        for path in (NATIVE / folder).rglob("*.h")
+        if re.search(r"\.outputs\b", path.read_text())
+    ]
+    assert users == ["linear/output.h"]
+
+
+@needs_sources
 def test_native_layers() -> None:
     """An ISA header knows no format, and only bindings/ knows Python."""
     for path in sorted(p for p in NATIVE.rglob("*") if p.suffix in (".h", ".inc", ".cpp")):

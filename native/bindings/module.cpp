@@ -6,6 +6,7 @@
 #include "runtime/cpu.h"
 #include "runtime/measure.h"
 #include "runtime/topology.h"
+#include "selfcheck/selfcheck.h"
 
 namespace sterna::border {
 
@@ -123,6 +124,21 @@ void bind_machine(nb::module_& m) {
         },
         "isa"_a);
     m.attr("fewest_joint_tokens") = kFewestJointTokens;
+    m.def(
+        "unit_digests",
+        [](const std::string& isa) {
+            const auto& kernels = table(isa);
+            selfcheck::Outcome outcome;
+            {
+                nb::gil_scoped_release release;
+                outcome = selfcheck::check_apart(kernels);
+            }
+            nb::dict digests;
+            for (const auto& [group, digest] : outcome.groups) digests[group.c_str()] = digest;
+            return std::pair(digests, outcome.signal);
+        },
+        "isa"_a);
+    m.def("exclude_isa", [](const std::string& isa) { exclude_table(isa); }, "isa"_a);
     m.def(
         "bandwidth_gb_s",
         [](const nb::int_& threads, size_t nbytes) {

@@ -238,7 +238,7 @@ class LinearCall {
         if (copy_y) output.reserve_floats(n);
         LinearArgs args = linear_args(weight_, input, n, x_block, output);
         if (!copy_x) args.xf = x;  // which is as wide as rows of floats are
-        if (!copy_y) args.y = y, args.ldy = weight_.M;
+        if (!copy_y) args.outputs = {y, weight_.M};
         std::atomic<bool> finite{true};
         if (integer_ || copy_x || fast_) {
             each_row(n, [&](int64_t i) {

@@ -8,6 +8,7 @@
 // the blocking.
 #pragma once
 #include "layouts/layout.h"
+#include "linear/output.h"
 #include "units/kernel_table.h"
 #include "unroll.h"
 #include "vocabulary.h"
@@ -40,28 +41,16 @@ template <class F>
 inline VF scaled(const sterna::LinearArgs& a, VI acc, int64_t n, int row_block, int64_t row) {
     const VI sum = F::settle(acc, row_block);
     const VI t = i_sub(i_add(sum, sum), i_set1(offset_x2<F>(a.zero_x2) * a.x_sum[n]));
-    return f_mul(f_from_i(t), f_mul(f_load(a.scale + row), f_set1(a.x_scale[n])));
-}
-
-// Makes one native vector of outputs from a float sum: rows of powers of two have a scale.
-inline VF scaled_float(const sterna::LinearArgs& a, VF sum, int64_t row) {
-    return a.scale ? f_mul(sum, f_load(a.scale + row)) : sum;
-}
-
-inline void finish_output(const sterna::LinearArgs& a, VF y, int64_t n, int64_t row) {
-    if (row >= a.M) return;  // a tile may reach further beyond M than the outputs' padding
-    if (a.residual) y = f_add(f_load(a.residual + n * a.ldy + row), y);
-    if (a.bias) y = f_add(y, f_load(a.bias + row));
-    f_store(a.y + n * a.ldy + row, y);
+    return scaled_integer(a, f_from_i(t), n, row);
 }
 
 template <class F>
 inline void finish(const sterna::LinearArgs& a, typename F::Acc acc, int64_t n, int row_block,
                    int64_t row) {
     if constexpr (F::kInteger) {
-        if (row < a.M) finish_output(a, scaled<F>(a, acc, n, row_block, row), n, row);
+        if (row < a.M) put_output(a, scaled<F>(a, acc, n, row_block, row), n, row);
     } else {
-        finish_output(a, row < a.M ? scaled_float(a, acc, row) : acc, n, row);
+        put_output(a, row < a.M ? scaled_float(a, acc, row) : acc, n, row);
     }
 }
 

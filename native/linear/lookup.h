@@ -335,7 +335,7 @@ inline void finish_lookup(const sterna::LinearArgs& a, VI sum, float unit, int64
     } else {
         t = f_add(f_mul(f_from_i(sum), f_set1(unit)), f_from_i(shift));
     }
-    finish_output(a, f_mul(t, f_mul(f_load(a.scale + row), f_set1(a.x_scale[n]))), n, row);
+    put_output(a, scaled_integer(a, t, n, row), n, row);
 }
 
 // Runs one token of `count` tiles, `tile_stride` apart.

@@ -146,19 +146,9 @@ struct FloatEpilogue {
                 if (!last) {
                     f_store(kept, sum);
                 } else if (row + 16 * g < a.M) {
-                    output(scaled_float(a, sum, row + 16 * g), (n + next) * a.ldy + row + 16 * g,
-                           row + 16 * g);
+                    put_output<true>(a, scaled_float(a, sum, row + 16 * g), n + next, row + 16 * g);
                 }
             }
-        }
-    }
-    void output(VF y, int64_t at, int64_t r) {
-        if (a.residual) y = f_add(f_load(a.residual + at), y);
-        if (a.bias) y = f_add(y, f_load(a.bias + r));
-        if (a.residual) {
-            f_store(a.y + at, y);
-        } else {
-            f_stream(a.y + at, y);  // past the caches, as in tiles.h
         }
     }
     // Takes the block that the accumulators hold now: tokens from `token` on, `left` of them to the end.

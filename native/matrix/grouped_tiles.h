@@ -373,7 +373,7 @@ inline void grouped_chunk(const sterna::LinearArgs& a, int64_t first, int64_t la
                 const int64_t row = (t * F::kRowBlocks + g) * sterna::kRowBlock;
                 if (row >= a.M) continue;
                 const int count = static_cast<int>(n1 - n < 16 ? n1 - n : 16);
-                for (int i = 0; i < count; ++i) tile_output(a, f_load(y + 16 * i), n + i, row);
+                for (int i = 0; i < count; ++i) put_output<true>(a, f_load(y + 16 * i), n + i, row);
             }
     }
 }

@@ -39,17 +39,6 @@ constexpr int64_t block_k(int64_t K) {
     return blocks ? (units + blocks - 1) / blocks * kUnit : kUnit;
 }
 
-inline void tile_output(const sterna::LinearArgs& a, VF y, int64_t token, int64_t row) {
-    const int64_t at = token * a.ldy + row;
-    if (a.residual) y = f_add(f_load(a.residual + at), y);
-    if (a.bias) y = f_add(y, f_load(a.bias + row));
-    if (a.residual) {
-        f_store(a.y + at, y);
-    } else {
-        f_stream(a.y + at, y);  // read only after the layer: leave the caches to weights
-    }
-}
-
 // Adds a block's sums to those of earlier blocks of k as integers, for rows with one scale.
 template <class F>
 struct JoinRows {
@@ -63,7 +52,7 @@ struct JoinRows {
         if (!last) {
             i_store(kept, sum);
         } else if (row < a.M) {
-            tile_output(a, scaled<Panel<F>>(a, sum, token, 0, row), token, row);
+            put_output<true>(a, scaled<Panel<F>>(a, sum, token, 0, row), token, row);
         }
     }
 };
@@ -97,7 +86,7 @@ struct JoinGroups {
         if (!last) {
             f_store(kept, y);
         } else if (row < a.M) {
-            tile_output(a, y, token, row);
+            put_output<true>(a, y, token, row);
         }
     }
 };

@@ -123,8 +123,7 @@ inline LinearArgs linear_args(const Weight& w, const Activations& x, int n, int 
     a.ldx = x.ld;
     a.x_block = x_block;
     a.n = n;
-    a.y = y.row(first);
-    a.ldy = y.ld;
+    a.outputs = {y.row(first), y.ld};
     a.tile_end = w.tiles;
     return a;
 }

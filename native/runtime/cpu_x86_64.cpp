@@ -11,6 +11,14 @@
 #include <unistd.h>
 #endif
 
+#if STERNA_TESTING && defined(__linux__)
+// Of tests/emulator/emulator.cpp, where that is preloaded: adds the features that it carries out.
+extern "C" [[gnu::weak, gnu::visibility("default")]] void sterna_emulator_cpuid(uint32_t leaf,
+                                                                                uint32_t subleaf,
+                                                                                uint32_t* eax,
+                                                                                uint32_t* edx);
+#endif
+
 namespace sterna {
 namespace {
 
@@ -157,6 +165,15 @@ uint32_t without_unsupported(uint32_t mask) {
     return mask;
 }
 
+// CPUID, and where an emulator is preloaded what that carries out.
+bool cpuid(uint32_t leaf, uint32_t subleaf, uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d) {
+    if (!__get_cpuid_count(leaf, subleaf, &a, &b, &c, &d)) return false;
+#if STERNA_TESTING && defined(__linux__)
+    if (sterna_emulator_cpuid) sterna_emulator_cpuid(leaf, subleaf, &a, &d);
+#endif
+    return true;
+}
+
 }  // namespace
 
 CpuInfo detect_cpu() {
@@ -170,17 +187,17 @@ CpuInfo detect_cpu() {
     at(Leaf::k1Ecx) = c;
     constexpr uint32_t kOsXsave = 1u << 27, kAvx = 1u << 28;
     const bool avx = (c & kOsXsave) && (c & kAvx);
-    if (__get_cpuid_count(7, 0, &a, &b, &c, &e)) {
+    if (cpuid(7, 0, a, b, c, e)) {
         at(Leaf::k7Ebx) = b;
         at(Leaf::k7Ecx) = c;
         at(Leaf::k7Edx) = e;
-        if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &e)) {
+        if (a >= 1 && cpuid(7, 1, a, b, c, e)) {
             at(Leaf::k71Eax) = a;
             at(Leaf::k71Edx) = e;
         }
     }
     constexpr uint32_t kAvx10Listed = 1u << 19;
-    if ((at(Leaf::k71Edx) & kAvx10Listed) && __get_cpuid_count(0x24, 0, &a, &b, &c, &e)) {
+    if ((at(Leaf::k71Edx) & kAvx10Listed) && cpuid(0x24, 0, a, b, c, e)) {
         const uint32_t version = b & 255;
         at(Leaf::kAvx10) = (2u << (version < 30 ? version : 30)) - 1;
     }
@@ -210,7 +227,7 @@ bool may_use(std::string_view feature) {
 
 TileState tile_state() {
     uint32_t a, b, c, d;
-    const bool listed = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 24 & 1);
+    const bool listed = cpuid(7, 0, a, b, c, d) && (d >> 24 & 1);
     if (!listed) return TileState::kAbsent;
     return has_feature("amx_tile") && kernel_grants_tiles() ? TileState::kGranted
                                                             : TileState::kRefused;

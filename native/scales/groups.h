@@ -19,8 +19,8 @@ namespace {
                                             int done = 0) {
     for (int n = done; n < count; ++n)
         for (int g = 0; g < row_blocks; ++g)
-            finish_output(a, f_load(y + (n * row_blocks + g) * kLanes), n0 + n,
-                          row + g * sterna::kRowBlock);
+            put_output(a, f_load(y + (n * row_blocks + g) * kLanes), n0 + n,
+                       row + g * sterna::kRowBlock);
 }
 
 // The most tokens of a block: scales and outputs take registers too, and six tokens x 4 row blocks spill (q4_0, 512-bit

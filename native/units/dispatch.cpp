@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <deque>
+#include <mutex>
 
 #include "generated/isa_list.inc"
 #include "runtime/cpu.h"
@@ -82,14 +84,39 @@ std::span<const KernelTable* const> all_tables() {
     return tables;
 }
 
-const std::vector<const KernelTable*>& runnable_tables() {
-    static const auto tables = [] {
-        std::vector<const KernelTable*> t;
+namespace {
+
+using Tables = std::vector<const KernelTable*>;
+
+// Lists that were current once stay, as others may still read them.
+struct Runnable {
+    std::mutex changes;
+    std::deque<Tables> lists;
+    std::atomic<const Tables*> current;
+
+    Runnable() {
+        Tables all;
         for (const auto* k : all_tables())
-            if (cpu_supports(k->needs)) t.push_back(k);
-        return t;
-    }();
-    return tables;
+            if (cpu_supports(k->needs)) all.push_back(k);
+        current = &lists.emplace_back(std::move(all));
+    }
+};
+Runnable& runnable() {
+    static Runnable r;
+    return r;
+}
+
+}  // namespace
+
+const std::vector<const KernelTable*>& runnable_tables() { return *runnable().current.load(); }
+
+void exclude_table(std::string_view isa) {
+    Runnable& r = runnable();
+    const std::scoped_lock lock(r.changes);
+    Tables others = *r.current.load();
+    if (isa == others.front()->isa) return;
+    std::erase_if(others, [&](const KernelTable* k) { return isa == k->isa; });
+    r.current = &r.lists.emplace_back(std::move(others));
 }
 
 const KernelTable* find_table(std::string_view isa) {

@@ -12,6 +12,8 @@ namespace sterna {
 std::span<const KernelTable* const> all_tables();
 // The units that this CPU and operating system can run, lowest rank first; never empty (scalar).
 const std::vector<const KernelTable*>& runnable_tables();
+// From now on a unit counts as one that cannot run: it computes wrong results here. Not scalar, which always runs.
+void exclude_table(std::string_view isa);
 // A unit by name; null if it is unknown or cannot run here.
 const KernelTable* find_table(std::string_view isa);
 // Index of a code layout in every table's `formats`; -1 if unknown.

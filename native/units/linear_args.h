@@ -42,6 +42,14 @@ struct Readings {
     const Reading& of(ReadLoop loop) const { return loops[static_cast<int>(loop)]; }
 };
 
+// Where a linear layer's outputs go, and what is added to them: linear/output.h takes all of it by name.
+struct LinearOutputs {
+    float* y = nullptr;  // [n][ld]
+    int64_t ld = 0;
+    const float* residual = nullptr;  // [n][ld] or null; may be y itself
+    const float* bias = nullptr;  // [M], readable in whole row blocks, or null
+};
+
 // y[n][m] = sum_k W[m][k] x[n][k] (+ residual[n][m]) (+ bias[m]), for tiles [tile_begin, tile_end).
 struct LinearArgs {
     const uint8_t* codes;  // [tiles][tile_bytes]
@@ -50,7 +58,7 @@ struct LinearArgs {
     // Takes the place of `scale`; x_scale is then [n][ldx / x_group_k], and x_sum [n][ldx / kSumK].
     GroupScales groups;
     int64_t tile_bytes;
-    int64_t M;  // rows; outputs are written in whole row blocks, so ldy covers M rounded up
+    int64_t M;  // rows; outputs are written in whole row blocks, so outputs.ld covers M rounded up
     int64_t K;  // padded to the format's step
     int zero_x2;  // t = 2 * sum(code * x) - zero_x2 * sum(x)
     const int8_t*
@@ -62,10 +70,7 @@ struct LinearArgs {
     int64_t ldx;  // in elements
     int x_block;  // 1, or the kernel table's x_block(n); then xq holds n rounded up to 16 rows
     int n;
-    float* y;  // [n][ldy]
-    int64_t ldy;
-    const float* residual;  // [n][ldy] or null; may be y itself
-    const float* bias;  // [M], readable in whole row blocks, or null
+    LinearOutputs outputs;
     uint8_t* scratch;  // FormatKernels::scratch_bytes(K, n) bytes, aligned to 64; one thread's own
     int64_t tile_begin, tile_end;
     Reading reading;

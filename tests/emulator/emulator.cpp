@@ -9,23 +9,19 @@
 // of AVX-VNNI-INT8.
 // An instruction that the CPU does not know raises SIGILL; the handler carries it out on the registers
 // that the signal saved, and those right after it that it knows, in a few microseconds: timings mean
-// nothing. CPUID is made to fault (Linux 4.12, where the CPU and the hypervisor allow it), and for the
-// extension module alone it lists the features; tile registers that the kernel does not have are granted
-// here. Those that it has and refuses stay refused: LDTILECFG would not fault. Where CPUID cannot fault, a
-// build with STERNA_EMULATE asks sterna_emulator_cpuid; its vectors need AVX2 alone.
+// nothing. The core asks sterna_emulator_cpuid what it lists; tile registers that the kernel does not have are
+// granted here. Those that it has and refuses stay refused: LDTILECFG would not fault. A build with STERNA_EMULATE
+// has vectors of AVX2, so there the CPU needs no more.
 //
 // What the CPU itself can do, it does. A hypervisor hides AVX-VNNI and AVX512-BF16 in CPUID only: where the
 // CPU has them, they run at their own speed, and timings do mean something.
 //
 // Semantics: Intel SDM vol. 2. What it says raises #UD or #GP ends in SIGILL here.
 
-#include <asm/prctl.h>
-#include <cpuid.h>
 #include <dlfcn.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <ucontext.h>
@@ -35,7 +31,7 @@
 #include "tiles.h"
 #include "vectors.h"
 
-// Adds what is emulated to EAX and EDX of a leaf of CPUID. cpuid.h calls it too.
+// Adds what is emulated to EAX and EDX of a leaf of CPUID (native/runtime/cpu_x86_64.cpp).
 extern "C" void sterna_emulator_cpuid(uint32_t leaf, uint32_t subleaf, uint32_t* a, uint32_t* d) {
     if (leaf != 7) return;
     if (subleaf == 0) {
@@ -80,22 +76,19 @@ int real_sigaction(int signal, const struct sigaction* action, struct sigaction*
     return call(signal, action, old);
 }
 
-struct sigaction of_program_ill, of_program_segv;  // what the program believes to be installed
-volatile bool given_back[2];  // SIGSEGV, SIGILL: the program's again
-struct sigaction& of_program(int signal) {
-    return signal == SIGILL ? of_program_ill : of_program_segv;
-}
+struct sigaction of_program;  // what the program believes to be installed
+volatile bool given_back;  // the signal is the program's again
 
 // Not ours: the instruction faults again, or what was sent is sent again, into the program's own handler
 // or its end.
-void give_back(int signal, const siginfo_t* info) {
-    given_back[signal == SIGILL] = true;
-    real_sigaction(signal, &of_program(signal), nullptr);
+void give_back(const siginfo_t* info) {
+    given_back = true;
+    real_sigaction(SIGILL, &of_program, nullptr);
     const bool sent = info->si_code <= 0;
-    if (sent) raise(signal);
+    if (sent) raise(SIGILL);
 }
 
-void on_illegal(int signal, siginfo_t* info, void* context) {
+void on_illegal(int, siginfo_t* info, void* context) {
     Registers r(static_cast<ucontext_t*>(context));
     Instruction in;
     bool any = false;
@@ -104,66 +97,24 @@ void on_illegal(int signal, siginfo_t* info, void* context) {
         r.advance(in.length);
         any = true;
     }
-    if (!any) give_back(signal, info);
-}
-
-bool set_cpuid_faults(bool faults) { return syscall(SYS_arch_prctl, ARCH_SET_CPUID, !faults) == 0; }
-
-bool is_sterna(const void* code) {
-    Dl_info where;
-    return dladdr(code, &where) && where.dli_fname && strstr(where.dli_fname, "/sterna/_native");
-}
-
-void on_fault(int signal, siginfo_t* info, void* context) {
-    Registers r(static_cast<ucontext_t*>(context));
-    const uint8_t* code = r.instruction();
-    // A fault of CPUID is one of protection, whose address is 0; code that cannot be read is none.
-    const auto* saved = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
-    constexpr int kGeneralProtection = 13;
-    if (saved[REG_TRAPNO] != kGeneralProtection || code[0] != 0x0F || code[1] != 0xA2) {
-        give_back(signal, info);
-        return;
-    }
-    const auto leaf = static_cast<uint32_t>(r.general(REG_RAX));
-    const auto subleaf = static_cast<uint32_t>(r.general(REG_RCX));
-    uint32_t a, b, c, d;
-    set_cpuid_faults(false);
-    __cpuid_count(leaf, subleaf, a, b, c, d);
-    set_cpuid_faults(true);
-    if (is_sterna(code)) sterna_emulator_cpuid(leaf, subleaf, &a, &d);
-    r.set_general(REG_RAX, a);
-    r.set_general(REG_RBX, b);
-    r.set_general(REG_RCX, c);
-    r.set_general(REG_RDX, d);
-    r.advance(2);
-}
-
-void install(int signal, void (*handler)(int, siginfo_t*, void*)) {
-    struct sigaction action = {};
-    action.sa_sigaction = handler;
-    action.sa_flags = SA_SIGINFO;
-    real_sigaction(signal, &action, &of_program(signal));
+    if (!any) give_back(info);
 }
 
 [[gnu::constructor]] void begin() {
     Registers::find_components();
-    install(SIGILL, on_illegal);
-    install(SIGSEGV, on_fault);
-    if (!set_cpuid_faults(true)) {
-        fprintf(stderr,
-                "emulator: this system does not let CPUID fault; "
-                "only a build with STERNA_EMULATE=ON sees what is emulated\n");
-    }
+    struct sigaction action = {};
+    action.sa_sigaction = on_illegal;
+    action.sa_flags = SA_SIGINFO;
+    real_sigaction(SIGILL, &action, &of_program);
 }
 
 }  // namespace
 
-// The program's own handlers of the two signals (Python's faulthandler) wait behind ours.
+// The program's own handler of the signal (Python's faulthandler) waits behind ours.
 extern "C" int sigaction(int signal, const struct sigaction* action, struct sigaction* old) {
-    const bool ours = (signal == SIGILL || signal == SIGSEGV) && !given_back[signal == SIGILL];
-    if (!ours) return real_sigaction(signal, action, old);
-    if (old) *old = of_program(signal);
-    if (action) of_program(signal) = *action;
+    if (signal != SIGILL || given_back) return real_sigaction(signal, action, old);
+    if (old) *old = of_program;
+    if (action) of_program = *action;
     return 0;
 }
 

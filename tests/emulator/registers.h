@@ -30,7 +30,6 @@ class Registers {
     uint8_t* instruction() const { return reinterpret_cast<uint8_t*>(general(REG_RIP)); }
     void advance(int bytes) { context_->uc_mcontext.gregs[REG_RIP] += bytes; }
     int64_t general(int greg) const { return context_->uc_mcontext.gregs[greg]; }
-    void set_general(int greg, uint32_t value) { context_->uc_mcontext.gregs[greg] = value; }
     int64_t numbered(int number) const {  // as in ModRM, SIB and their prefixes
         static constexpr int kOrder[16] = {REG_RAX, REG_RCX, REG_RDX, REG_RBX, REG_RSP, REG_RBP,
                                            REG_RSI, REG_RDI, REG_R8,  REG_R9,  REG_R10, REG_R11,

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +22,7 @@ import torch
 from checkpoint_factory import RECIPES, Recipe
 from gguf_factory import Tiny, interleaved
 from helpers import assert_same_bits, failure
+from llama_cpp_module import last_line
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from sterna import LLM, loading
@@ -404,19 +403,6 @@ np.save(sys.argv[3], model.scores[: len(tokens)])
 """
 
 
-def llama_cpp(script: str, *arguments: str) -> str:
-    """The last line that a script prints. Its own process keeps a crash from ending the tests."""
-    trial = subprocess.run([sys.executable, "-c", "import llama_cpp"], capture_output=True)
-    if trial.returncode:
-        pytest.skip("needs llama-cpp-python: pip install llama-cpp-python")
-    done = subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()[-1] if done.stdout else ""
-
-
 @pytest.mark.parametrize("pre", ["glm4", "chatglm-bpe", "hunyuan-dense"])
 def test_llama_cpp_cuts_texts_alike(
     pre: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -434,7 +420,7 @@ def test_llama_cpp_cuts_texts_alike(
     rng = random.Random(2)
     texts = ["".join(rng.choices(SOUP, k=rng.randint(1, 40))) for _ in range(300)]
     texts += ["I'm HELLO World's 12345 foo_bar(x)  \n\n  日本語 .Text/URL\n", "don'T WE'RE LL'll"]
-    theirs = json.loads(llama_cpp(IDS, str(path), json.dumps(texts)))
+    theirs = json.loads(last_line(IDS, str(path), json.dumps(texts)))
     backend = Vocabulary(GgufModel(path).metadata).backend
     assert [backend.encode(text).ids for text in texts] == theirs
 
@@ -443,7 +429,7 @@ def test_llama_cpp_cuts_texts_alike(
 def test_llama_cpp_gives_the_same_logits(name: str, tmp_path: Path) -> None:
     """Of every family: its norms, orders, factors, rotations and windows."""
     path, out = write(tmp_path / "m.gguf", FAMILIES[name]), tmp_path / "logits.npy"
-    llama_cpp(LLAMA_CPP, str(path), json.dumps(TOKENS), str(out))
+    last_line(LLAMA_CPP, str(path), json.dumps(TOKENS), str(out))
     theirs, ours = np.load(out), logits(path)
     # It sums in another order, and takes its exponentials from tables of f16 where it may.
     assert np.abs(ours - theirs).max() < 0.01 * ours.std()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ import gguf
 import numpy as np
 import pytest
 from helpers import add_token_beyond, failure
+from llama_cpp_module import last_line
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers import models as tokenizer_models
 from tokenizers.trainers import BpeTrainer
@@ -271,17 +271,6 @@ print(json.dumps([prompt, tokens]))
 """
 
 
-@pytest.fixture(scope="module")
-def llama_cpp() -> None:
-    """llama.cpp runs in a process of its own: what kills it should not kill the tests."""
-    trial = subprocess.run(
-        [sys.executable, "-c", "import llama_cpp"], capture_output=True, check=False
-    )
-    if trial.returncode:
-        pytest.skip("needs llama-cpp-python: pip install llama-cpp-python")
-
-
-@pytest.mark.usefixtures("llama_cpp")
 @pytest.mark.parametrize(
     ("source", "type"),
     [
@@ -298,12 +287,7 @@ def test_llama_cpp_gives_the_same_greedy_tokens(
         src = write_sentencepiece(tmp_path / "m")
     path, prompt, count = tmp_path / "m.gguf", "def read_lines(path):", 16
     convert(src, path, f"gguf:{type}")
-    done = subprocess.run(
-        [sys.executable, "-c", LLAMA_CPP, str(path), prompt, str(count)],
-        capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    tokens, theirs = json.loads(done.stdout.splitlines()[-1])
+    tokens, theirs = json.loads(last_line(LLAMA_CPP, str(path), prompt, str(count)))
     llm = LLM(path, cache=False)
     assert list(llm.tokenizer.encode(prompt)) == tokens
     ours = llm.generate(tokens, max_tokens=count, temperature=0, logprobs=2)

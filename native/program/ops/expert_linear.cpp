@@ -96,7 +96,7 @@ void ExpertLinearOp::multiply(Step& step, Turn& turn, int expert, int64_t tile,
     a.tile_end = tile + count;
     a.scratch_ready = expert == turn.expert;
     turn.expert = expert;
-    a.bias = product_.bias_of(expert * expert_rows_);
+    a.outputs.bias = product_.bias_of(expert * expert_rows_);
     product_.multiply(step, a, own);
     product_.finish(step, a, a.tile_begin * format.tile_rows,
                     std::min(a.tile_end * format.tile_rows, expert_rows_));

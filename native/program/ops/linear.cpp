@@ -22,16 +22,19 @@ constexpr int64_t pair_bytes(int64_t tokens, int64_t tile_rows) {
     return std::max(kPairBytes, 2 * std::min(tokens, kPairTokens) * tile_rows * 4);
 }
 
-// y = (high + low) (+ residual) (+ bias) of rows [0, count) of a tile.
-void add_pair(const float* high, const float* low, const float* residual, const float* bias,
-              float* y, int64_t count) {
+// y = (high + low) (+ residual) (+ bias) of token n and `count` rows from `from` on: linear/output.h for two planes.
+void add_pair(const float* high, const float* low, const LinearOutputs& out, int64_t n,
+              int64_t from, int64_t count) {
+    const auto [to, ld, residual, bias] = out;
+    const int64_t at = n * ld + from;
+    float* const y = to + at;
     if (residual) {
-        for (int64_t i = 0; i < count; ++i) y[i] = residual[i] + (high[i] + low[i]);
+        for (int64_t i = 0; i < count; ++i) y[i] = residual[at + i] + (high[i] + low[i]);
     } else {
         for (int64_t i = 0; i < count; ++i) y[i] = high[i] + low[i];
     }
     if (bias)
-        for (int64_t i = 0; i < count; ++i) y[i] += bias[i];
+        for (int64_t i = 0; i < count; ++i) y[i] += bias[from + i];
 }
 
 }  // namespace
@@ -67,7 +70,7 @@ LinearArgs LinearProduct::args(const Step& step, const Weight& w, int64_t first,
                                int64_t rows) const {
     LinearArgs a = linear_args(w, work.buffer(x), static_cast<int>(rows), x_block(step, rows),
                                work.buffer(y), first, planes);
-    a.y += column;
+    a.outputs.y += column;
     a.reading = step.reading_of(w);
     return a;
 }
@@ -96,8 +99,7 @@ void LinearProduct::multiply(const Step& step, const LinearArgs& a, const Weight
     const int64_t x_sums = w.x_group_k() ? a.ldx / kSumK : 1;
     auto* const sums = reinterpret_cast<float*>(a.scratch);
     LinearArgs pair = a;
-    pair.residual = pair.bias = nullptr;
-    pair.y = sums;
+    pair.outputs = {sums};
     pair.scratch = a.scratch + pair_bytes(a.n, tile_rows);
     pair.scratch_ready = a.scratch_ready && blocks == 1;
     for (int64_t n0 = 0; n0 < a.n; n0 += size, pair.scratch_ready = false) {
@@ -116,17 +118,15 @@ void LinearProduct::multiply(const Step& step, const LinearArgs& a, const Weight
             if (a.groups.data)
                 pair.groups.data = a.groups.data + tile * a.groups.tile_bytes(a.K, tile_rows);
             pair.M = rows;
-            pair.ldy = count * tile_rows;
+            pair.outputs.ld = count * tile_rows;
             pair.tile_begin = 0;
             pair.tile_end = count;
             kernel(pair);
             pair.scratch_ready = true;
             const int64_t written = (rows + kRowBlock - 1) / kRowBlock * kRowBlock;
             for (int64_t n = 0; n < tokens; ++n) {
-                const float* const high = sums + 2 * n * pair.ldy;
-                const int64_t at = (n0 + n) * a.ldy + from;
-                add_pair(high, high + pair.ldy, a.residual ? a.residual + at : nullptr,
-                         a.bias ? a.bias + from : nullptr, a.y + at, written);
+                const float* const high = sums + 2 * n * pair.outputs.ld;
+                add_pair(high, high + pair.outputs.ld, a.outputs, n0 + n, from, written);
             }
         }
     }
@@ -137,7 +137,7 @@ void LinearProduct::multiply(const Step& step, const LinearArgs& a, const Weight
 void LinearProduct::finish(const Step& step, const LinearArgs& a, int64_t from, int64_t to) const {
     if (factor == 1 && cap == 0) return;
     for (int64_t n = 0; n < a.n; ++n) {
-        float* y = a.y + n * a.ldy;
+        float* y = a.outputs.y + n * a.outputs.ld;
         if (factor != 1)
             for (int64_t m = from; m < to; ++m) y[m] *= factor;
         if (factor != 1 && residual) {
@@ -216,8 +216,8 @@ void LinearOp::run(Step& step, Turn& turn) {
     LinearArgs a = product_.args(step, w, 0, rows(step));
     // Kernels add the residual to their sum. A factor comes before that, so with one `finish` adds the residual.
     if (product_.residual && product_.factor == 1)
-        a.residual = work.buffer(product_.residual).row(0) + product_.column;
-    a.bias = product_.bias_of(0);
+        a.outputs.residual = work.buffer(product_.residual).row(0) + product_.column;
+    a.outputs.bias = product_.bias_of(0);
     a.joint_tokens = joint_tokens();
     a.scratch = work.scratch(turn.worker);
     if (parts(step) && run_part(step, a, begin, begin, end)) return;
@@ -262,8 +262,8 @@ bool LinearOp::run_part(Step& step, const LinearArgs& a, int64_t part, int64_t& 
         const int64_t tile_rows = step.kernels.formats[w.format].tile_rows;
         begin = copy.first_tile + share(w.tiles - copy.first_tile, part);
         end = copy.first_tile + share(w.tiles - copy.first_tile, part + 1);
-        const ActiveRows rows{copy.data.data(), copy.stride, a.y, a.scale + copy.first_row,
-                              a.y + copy.first_row};
+        const ActiveRows rows{copy.data.data(), copy.stride, a.outputs.y, a.scale + copy.first_row,
+                              a.outputs.y + copy.first_row};
         const int64_t from = begin * tile_rows - copy.first_row,
                       to = std::min(end * tile_rows, w.M) - copy.first_row;
         const int64_t open = step.kernels.linear_open_rows(a, rows, from, to);

@@ -7,6 +7,7 @@ prefetch       which of them is taken
 token_counts   numbers of tokens that are chosen for each format
 few_tokens     how steps of a few tokens are computed
 many_tokens    how ternary layers of more are
+unit_check     whether kernels compute what they must
 
 No choice changes a bit.
 """

@@ -16,7 +16,16 @@ from sterna.files.jsonfile import load_json_object
 from sterna.files.writing import replacing
 from sterna.runtime import Threads
 
-__all__ = ["GAIN", "LEAST_BYTES", "LEAST_ROUNDS", "keep", "kept", "place", "usual_seconds"]
+__all__ = [
+    "GAIN",
+    "LEAST_BYTES",
+    "LEAST_ROUNDS",
+    "cpu",
+    "keep",
+    "kept",
+    "place",
+    "usual_seconds",
+]
 
 #: A way replaces the default where it is faster by so much: less is noise.
 GAIN = 1.03
@@ -58,12 +67,16 @@ def usual_seconds(
     return {way: seconds[(len(seconds) - 1) // 4] for way, seconds in warm.items()}
 
 
+def cpu() -> str:
+    """Return the CPU's vendor, numbers and name."""
+    cpu = _native.cpu_info()
+    return f"{cpu['vendor']} {cpu['family']}/{cpu['model_id']}/{cpu['stepping']} {cpu['model']}"
+
+
 def place(threads: Threads) -> str:
     """Return the scope of a measurement: the CPU, the number of threads, and their placement."""
-    cpu = _native.cpu_info()
-    model = f"{cpu['vendor']} {cpu['family']}/{cpu['model_id']}/{cpu['stepping']} {cpu['model']}"
     where = f" on {','.join(map(str, threads.cpus))}" if threads.cpus else ""
-    return f"{model}, {int(threads)} threads{where}"
+    return f"{cpu()}, {int(threads)} threads{where}"
 
 
 def kept(what: str, where: str) -> Any:

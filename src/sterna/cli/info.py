@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,15 +35,34 @@ _CPUS = Path("/sys/devices/system/cpu")
 @click.option(
     "--bandwidth/--no-bandwidth", default=True, help="Measure the memory; takes a moment."
 )
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Run each kernel unit of this CPU, and say whether its results are right.",
+)
 @json_option
+@click.pass_context
 def command(
-    model: str | None, threads: int | None, cores: str | None, bandwidth: bool, as_json: bool
+    ctx: click.Context,
+    model: str | None,
+    threads: int | None,
+    cores: str | None,
+    bandwidth: bool,
+    check: bool,
+    as_json: bool,
 ) -> None:
     """Show the CPU, the chosen kernels and threads, the memory's speed and the cache.
 
     With MODEL, show the settings in that model's files: architecture, tokenizer, chat template, end
-    tokens, and sampling defaults.
+    tokens, and sampling defaults. With --check, check the kernels instead; the exit code is 1 if
+    results of one are wrong.
     """
+    if check:
+        if model is not None:
+            raise click.UsageError("--check: checks this machine, so it takes no MODEL")
+        if not _check_units(as_json):
+            ctx.exit(1)
+        return
     if model is not None:
         _tell_model(model, as_json)
         return
@@ -102,6 +122,35 @@ def _machine(threads: int | None, cores: str | None, bandwidth: bool) -> dict[st
         "cache_dir": None if folder is None else str(folder),
         "cache_bytes": sum(size for _, size in entries()),
     }
+
+
+def _check_units(as_json: bool) -> bool:
+    """Run every unit, say which are right, and return whether all are."""
+    from sterna import _native
+    from sterna.calibration.unit_check import check
+
+    rows: list[dict[str, Any]] = []
+    for isa in _native.isas():
+        with status(f"running the kernels of {isa}"):
+            begin = time.perf_counter()
+            wrong = check(isa)
+            seconds = time.perf_counter() - begin
+        rows.append({"isa": isa, "right": not wrong, "wrong": wrong, "seconds": round(seconds, 2)})
+    if as_json:
+        print_json(rows)
+    else:
+        _table(
+            [
+                (
+                    row["isa"],
+                    f"right ({row['seconds']:.2f} s)"
+                    if row["right"]
+                    else f"wrong, not used: {', '.join(row['wrong'])}",
+                )
+                for row in rows
+            ]
+        )
+    return all(row["right"] for row in rows)
 
 
 def _tell_model(model: str, as_json: bool) -> None:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from sterna import _native, formats
 from sterna.calibration import LEAST_BYTES, direct_tokens, joint_tokens, prepare
+from sterna.calibration.unit_check import checked_isa
 from sterna.checks import checked_flag, checked_name, checked_whole
 from sterna.engine.activations import resolve_activations
 from sterna.engine.adapters import Adapter, by_adapter
@@ -38,7 +39,7 @@ from sterna.errors import NonFiniteError, RequestError
 from sterna.graph import ACTIVATIONS, Crossings
 from sterna.loading import Model
 from sterna.ops import is_fast
-from sterna.runtime import Threads, resolve_isa, resolve_threads
+from sterna.runtime import Threads, resolve_threads
 
 if TYPE_CHECKING:
     from sterna.engine.image_encoder import ImageEncoder
@@ -88,7 +89,7 @@ class Engine:
         self._deterministic, self._kv_bytes = deterministic, kv_bytes
         self.activations: str | None = resolve_activations(model, activations)
         self.threads: Threads = resolve_threads(threads, cores)
-        self.isa: str = resolve_isa(isa)
+        self.isa: str = checked_isa(isa)
         limit, most = model.config.max_position, model.config.most_positions
         chosen = model.kv_dtype if kv_dtype is None else kv_dtype
         kv_dtype = checked_name("kv_dtype", chosen, KV_DTYPES)

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from sterna.calibration.unit_check import best_isa
 from sterna.checkpoints import cache
 from sterna.checkpoints.assets import Assets, FolderAssets
 from sterna.checkpoints.directory import Checkpoint
@@ -83,6 +84,7 @@ def load(
 
     Raises ModelFormatError, UnsupportedModelError, RequestError or NonFiniteError.
     """
+    best_isa()  # it packs
     options = _Options(
         format, head, resolve_threads(threads), wrap, progress, mmap, extension,
         None if mmproj is None else str(mmproj), tower_format,

@@ -1,0 +1,118 @@
+// Attention over pages of each kind, a whole context at once and by chunks.
+#include <algorithm>
+
+#include "program/tensors.h"
+#include "selfcheck/findings.h"
+
+namespace sterna::selfcheck {
+
+namespace {
+
+constexpr int kHeadDim = 32, kPages = 6, kPositions = kPages * kPagePositions - 11, kMostRows = 20;
+constexpr int32_t kPageTable[kPages] = {3, 0, 5, 1, 4, 2};
+constexpr const char* kNames[] = {"f32", "f16", "i16", "i8"};  // of KvType
+
+// The pages of one KV head, its keys and then its values. Where `values` is false only keys are written.
+std::vector<uint8_t> written(Findings& found, KvType type, bool values, Random random) {
+    const int64_t bytes = kv_head_bytes(type, kHeadDim);
+    std::vector<uint8_t> pages(static_cast<size_t>(2 * kPages * bytes));
+    // One to seven positions together, within a run of those that may be.
+    for (int position = 0, count; position < kPositions; position += count) {
+        count = std::min({position % 7 + 1, kStoredTogether - position % kStoredTogether,
+                          kPositions - position});
+        std::vector<float> rows;  // of keys and then values
+        for (int i = 0; i < 2 * count; ++i) {
+            const auto row = random.floats(kHeadDim);
+            rows.insert(rows.end(), row.begin(), row.end());
+        }
+        const int64_t page = kPageTable[position / kPagePositions];
+        uint8_t* at = pages.data() + page * bytes;
+        if (!found.unit.kv_store({rows.data(), rows.data() + kHeadDim, 2 * kHeadDim, at,
+                                  values ? at + kPages * bytes : nullptr, position % kPagePositions,
+                                  count, 1, kHeadDim, type}))
+            found.wrong("kv_store");
+    }
+    return pages;
+}
+
+struct AttentionCall {
+    int rows;
+    int32_t window;
+    float cap;
+    bool sinks, slopes;
+    bool last_limit = false;  // rows see each other, as those of an image do
+    bool latent = false;  // keys are the values, too
+};
+constexpr AttentionCall kCalls[] = {{5, kNoWindow, 0, false, false},
+                                    {1, kNoWindow, 0, false, false},
+                                    {5, 100, 0, true, false},
+                                    {5, kNoWindow, 30, true, false},
+                                    {5, kNoWindow, 0, false, true},
+                                    {5, 100, 30, true, true},
+                                    {20, 100, 30, false, true},
+                                    {20, kNoWindow, 0, true, false, true},
+                                    {5, 70, 0, false, false, true},
+                                    {20, kNoWindow, 0, false, false, false, true},
+                                    {1, 100, 0, false, false, false, true}};
+
+std::vector<float> attended(Findings& found, KvType type, const std::vector<uint8_t>& pages,
+                            const AttentionCall& call, const std::vector<float>& queries,
+                            bool chunks) {
+    const AttentionKernels& kernels = found.unit.attention(type);
+    std::vector<float> out(static_cast<size_t>(call.rows * kHeadDim));
+    const float* q[kMaxAttentionRows] = {};
+    float* to[kMaxAttentionRows] = {};
+    int32_t limit[kMaxAttentionRows] = {}, next[kMaxAttentionRows] = {};
+    float sinks[kMaxAttentionRows] = {}, slopes[kMaxAttentionRows] = {};
+    for (int r = 0; r < call.rows; ++r) {
+        q[r] = queries.data() + r * kHeadDim;
+        to[r] = out.data() + r * kHeadDim;
+        next[r] = kPositions - call.rows + 1 + r;
+        limit[r] = call.last_limit ? kPositions : next[r];
+        sinks[r] = slopes[r] = 0.25f * static_cast<float>(r + 1);
+    }
+    const int64_t stride = attention_partial(call.rows, kHeadDim);
+    std::vector<float> partial(static_cast<size_t>(attention_chunks(kPositions) * stride));
+    HugeBuffer scratch(static_cast<size_t>(kernels.scratch(kHeadDim)) + 64);
+    const int64_t bytes = kv_head_bytes(type, kHeadDim);
+    HugeBuffer turned(static_cast<size_t>(kChunkPositions / kPagePositions * bytes) + 64);
+    AttentionArgs a{};
+    a.q = q, a.out = to, a.limit = limit, a.next = next, a.window = call.window;
+    a.rows = call.rows, a.head_dim = kHeadDim, a.scale = 0.2f, a.cap = call.cap;
+    a.sinks = call.sinks ? sinks : nullptr;
+    a.slopes = call.slopes ? slopes : nullptr;
+    a.pages = kPageTable, a.k_base = pages.data();
+    a.v_base = call.latent ? nullptr : pages.data() + kPages * bytes;
+    a.turned = call.latent ? turned.data() : nullptr;
+    a.page_stride = bytes, a.type = type, a.scratch = scratch.data();
+    a.partial = partial.data(), a.partial_stride = stride;
+    if (!chunks) {
+        kernels.all(a);
+        return out;
+    }
+    for (int64_t i = first_attention_chunk(a); i < attention_chunks(kPositions); ++i) {
+        kernels.chunk(a, i);
+        a.queries_ready = true;
+    }
+    found.unit.attention_merge(a);
+    return out;
+}
+
+}  // namespace
+
+void check_attention(Findings& found) {
+    Random random;
+    const auto queries = random.floats(kMostRows * kHeadDim);
+    for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kI16, KvType::kI8}) {
+        found.begin(std::string("attention ") + kNames[static_cast<int>(type)]);
+        const auto pages = written(found, type, true, random);
+        found.add("kv_store", pages);
+        found.add("kv_store, keys alone", written(found, type, false, random));
+        for (size_t i = 0; i < std::size(kCalls); ++i)
+            for (const bool chunks : {false, true})
+                found.add("call " + std::to_string(i) + (chunks ? ", chunks" : ""),
+                          attended(found, type, pages, kCalls[i], queries, chunks));
+    }
+}
+
+}  // namespace sterna::selfcheck
