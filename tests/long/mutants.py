@@ -5,8 +5,8 @@
 Each use of a field in a kernel's source is replaced in turn by the value that the field has where
 nobody asks for it (no bias, no window, the first row's scale). A copy of the tree is built with
 the mutant, and the driver (tests/foreign/kernels.cpp) runs `avx512`, or `avx2` where the CPU lacks
-that, and `amx`, emulated if need be. A mutant whose digests are those of the table survived. Prints each
-mutant and what killed it; exits with 1 if one survived.
+that, and `amx`, emulated if need be. A mutant whose digests are those of the table survived. Prints
+each mutant and what killed it; exits with 1 if one survived.
 """
 
 from __future__ import annotations
