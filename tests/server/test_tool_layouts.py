@@ -108,7 +108,7 @@ def test_constraints_of_messages(tmp_path: Path) -> None:
 
 def test_ids_that_a_model_writes() -> None:
     calls = "[TOOL_CALLS]f[CALL_ID]abc123def[ARGS]{}[TOOL_CALLS]g[CALL_ID]xyz123xyz[ARGS]{}"
-    message = answer_format(template("named"), {"f": {}}).parser().message(calls)
+    message = answer_format(template("named"), {"f": {}, "g": {}}).parser().message(calls)
     assert [call["id"] for call in message["tool_calls"]] == ["abc123def", "xyz123xyz"]
 
 

@@ -13,7 +13,12 @@ from sterna.chat.reasoning import ReasoningMarks, ReasoningState
 from sterna.engine.decoding.reasoning_budget import ReasoningBudget
 from sterna.llm.messages_parser import MessagesParser
 from sterna.llm.output_parser import OutputParser
-from sterna.llm.tool_call_formats import ToolCallFormat, format_of, known_format
+from sterna.llm.tool_call_formats import (
+    ToolCallFormat,
+    format_of,
+    known_format,
+    other_formats,
+)
 from sterna.llm.tool_choice import ToolChoice
 
 if TYPE_CHECKING:
@@ -46,7 +51,7 @@ class AnswerFormat:
             return MessagesParser(call_format, bool(tools.shown), tools.parallel, tools.schemas)
         return OutputParser(
             call_format, tools.parallel, self.state is ReasoningState.OPENED, tools.schemas,
-            self.template.reasoning_marks if self.template else None,
+            self.template.reasoning_marks if self.template else None, self._others,
         )  # fmt: skip
 
     def visible(self, tokenizer: Tokenizer) -> frozenset[int]:
@@ -54,8 +59,8 @@ class AnswerFormat:
         if self.template is None:
             return frozenset()
         texts = self.template.reasoning_marks.marks if self.template.reasoning_marks else ""
-        if self._calls:
-            texts += self._calls.marks
+        for call_format in filter(None, (self._calls, *self._others)):
+            texts += call_format.marks
         return tokenizer.special_in(texts)
 
     def constraint(self, constraints: Constraints, content: Constraint | None) -> Constraint | None:
@@ -102,6 +107,11 @@ class AnswerFormat:
             return format_of(self.template)
         known = known_format(self.template)
         return known if known and known.messages else None
+
+    @cached_property
+    def _others(self) -> tuple[ToolCallFormat, ...]:
+        """More formats in which tools may be called."""
+        return other_formats(self.template) if self.tools.shown else ()
 
     @property
     def _has_messages(self) -> bool:

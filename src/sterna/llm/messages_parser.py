@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from sterna.llm.output_parser import OutputParser
-from sterna.llm.tool_call_formats.base import ToolCallFormat
+from sterna.llm.tool_call_formats.base import Head, ToolCallFormat
+from sterna.llm.tool_call_formats.pieces import Unfinished, skipped
 from sterna.outputs import Delta
 
 __all__ = ["MessagesParser"]
+
+T = TypeVar("T")
+#: Characters that a header may have.
+HEADER_CHARS = 1024
 
 
 class MessagesParser(OutputParser):
@@ -24,46 +29,57 @@ class MessagesParser(OutputParser):
     ) -> None:
         super().__init__(call_format, parallel, False, schemas)
         assert call_format.messages is not None
-        self._messages, self._has_calls = call_format.messages, calls
+        self._format, self._messages, self._has_calls = call_format, call_format.messages, calls
         self._kind = ""  # the kind of the message that is being read; "" before its header
+        self._last = ""  # the kind of the message before it
 
     def _step(self, found: list[Delta], final: bool) -> bool:
         if self._calls:
             return self._call(self._calls, found, final)
         if not self._kind:
-            return self._header(final)
-        mark = self._until(found, self._kind, (self._messages.ends,), final)
+            return self._header(found, final)
+        marks = filter(None, (self._messages.ends, self._messages.starts))
+        mark = self._until(found, self._kind, tuple(marks), final)
         if mark:
-            self._kind = ""
+            self._kind, self._last = "", self._kind
         return bool(mark)
 
-    def _header(self, final: bool) -> bool:
+    def _header(self, found: list[Delta], final: bool) -> bool:
         """Read the text between two messages, and the header of the next one."""
-        messages = self._messages
         rest = self._held
-        for mark in (messages.ends, messages.starts):
+        for mark in (self._messages.ends, self._messages.starts):
             if mark.startswith(rest) and not final and rest != mark:
                 return False
             rest = rest.removeprefix(mark)
-        headers = {messages.content: "content", **dict.fromkeys(messages.other, "content")}
-        if messages.reasoning:
-            headers[messages.reasoning] = "reasoning_content"
-        for header, kind in headers.items():
-            if rest.startswith(header):
-                self._kind, self._held = kind, rest[len(header) :]
+        try:
+            if self._has_calls and self._tried(self._called, rest, final):
+                self._held = rest
+                self._begin_calls(self._format)
                 return True
-        if not final and any(header.startswith(rest) for header in headers):
+            header = self._tried(self._format.text_header, rest, final)
+        except Unfinished:
             return False
-        self._held = rest
-        opens = self._call_format.opens if self._call_format else ()
-        text = rest.lstrip()
-        if self._has_calls and rest and (not opens or text.startswith(opens)):
-            self._begin_calls()
-        elif self._has_calls and not final and any(mark.startswith(text) for mark in opens):
-            return False
-        elif rest:
-            self._kind = "content"
+        if header:
+            self._kind, self._held = header[0], rest[header[1] :]
+            return True
+        if not self._messages.starts and self._last:  # a text that contains the mark of an end
+            mark = self._held[: len(self._held) - len(rest)]
+            found.append(Delta(self._last, self._space + mark))
+        self._kind, self._held = self._last or "content", rest
         return bool(rest)
 
+    def _called(self, text: str) -> Head | None:
+        return self._format.head(text, skipped(text, 0), self._schemas)
+
+    @staticmethod
+    def _tried(match: Callable[[str], T], text: str, final: bool) -> T | None:
+        """Match a header; None if it cannot be one any more, Unfinished if it may become one."""
+        try:
+            return match(text)
+        except Unfinished:
+            if final or len(text) > HEADER_CHARS:
+                return None
+            raise
+
     def _after_calls(self) -> None:
-        self._kind, self._trims = "", False
+        self._kind, self._last, self._gap = "", "content", False

@@ -42,6 +42,9 @@ class ArgumentsForm(Protocol):
     def left_out(self, schema: dict[str, Any]) -> Iterator[str]:
         """Yield the parts of a schema that this form does not enforce."""
 
+    def arguments(self, values: Mapping[str, Any]) -> str:
+        """Return the arguments of a call."""
+
 
 @dataclass(frozen=True)
 class TaggedArguments:
@@ -135,6 +138,15 @@ class TaggedArguments:
         """Return the tag that opens an argument of this value."""
         kind = next((name for kind, name in _KINDS if isinstance(value, kind)), "null")
         return dict(self.opens_other).get(kind, self.opens)
+
+    def arguments(self, values: Mapping[str, Any]) -> str:
+        """Return the arguments of a call."""
+        found = ""
+        for name, value in values.items():
+            raw = isinstance(value, str) and not self.quotes
+            text = value if raw else json.dumps(value, ensure_ascii=False)
+            found += f"{self.tag(value).replace('{}', name)}{text}{self.closes}"
+        return found
 
     def left_out(self, schema: dict[str, Any]) -> Iterator[str]:
         """Yield the parts of a schema that this form does not enforce."""

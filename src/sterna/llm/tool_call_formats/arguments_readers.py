@@ -1,4 +1,4 @@
-"""Readers of a call's arguments, as they come: JSON objects, and arguments between tags."""
+"""Readers of a call's arguments, as they come: JSON objects, and values between tags."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from sterna.engine.decoding.tagged_arguments import TaggedArguments
+from sterna.engine.decoding.tagged_arguments import resolved
 from sterna.llm.tool_call_formats.base import Nesting
 
-__all__ = ["ArgumentsReader", "JsonReader", "TaggedReader", "finite", "loads", "read_json"]
+__all__ = ["ArgumentsReader", "JsonReader", "finite", "loads", "read_argument", "read_json"]
 
 _SPACE = " \t\r\n"
+_KINDS = (
+    (bool, "boolean"), (int, "integer"), (float, "number"), (str, "string"), (list, "array"),
+    (dict, "object"), (type(None), "null"),
+)  # fmt: skip
 
 
 class ArgumentsReader(Protocol):
@@ -24,7 +28,10 @@ class ArgumentsReader(Protocol):
 
 
 class JsonReader:
-    """Reads arguments that are a JSON object, and passes them on as they come."""
+    """Reads arguments that are a JSON object, and passes them on as they come.
+
+    The object may stand in a JSON text. Anything else is no argument.
+    """
 
     def __init__(self) -> None:
         self._nesting, self._begun = Nesting(), False
@@ -33,64 +40,27 @@ class JsonReader:
         """Read as `ArgumentsReader`."""
         start = 0 if self._begun else len(held) - len(held.lstrip(_SPACE))
         if not self._begun and start < len(held) and held[start] != "{":
-            return "{}", 0, True
+            return self._quoted(held, start, final)
         self._begun = self._begun or start < len(held)
         end = self._nesting.end(held[start:], 0)
         if end < 0:
             return held[start:], len(held), False
         return held[start : start + end], start + end, True
 
-
-class TaggedReader:
-    """Reads arguments between tags, one at a time.
-
-    after: the text after the last argument. schema: of the arguments.
-    """
-
-    def __init__(self, form: TaggedArguments, after: str, schema: Mapping[str, Any]) -> None:
-        self._form, self._schema, self._count, self._begun = form, schema, 0, False
-        self._after = after.strip()
-        self._patterns = _patterns(form)
-
-    def read(self, held: str, final: bool) -> tuple[str, int, bool]:
-        """Read as `ArgumentsReader`."""
-        found, at = "" if self._begun else "{", 0
-        self._begun = True
-        while one := self._next(held, at):
-            name, text = one["name"], _DATA.sub(r"\1", one["value"])
-            value = read_json(text, self._is_text(one, name))
-            comma = ", " if self._count else ""
-            found += f"{comma}{json.dumps(name, ensure_ascii=False)}: {value}"
-            at, self._count = one.end(), self._count + 1
-        rest = held[at:].lstrip(_SPACE)
-        ended = rest.startswith(self._after) if self._after else final or bool(rest)
-        return found + "}" * ended, at, ended
-
-    def _next(self, held: str, at: int) -> re.Match[str] | None:
-        """Return the match of the next argument."""
-        matches = (pattern.match(held, at) for pattern in self._patterns.values())
-        return next(filter(None, matches), None)
-
-    def _is_text(self, one: re.Match[str], name: str) -> bool:
-        """Whether an argument is a text as it stands, not JSON."""
-        if self._form.quotes:
-            return False
-        if self._form.opens_other:
-            return one.re is self._patterns[self._form.opens]
-        properties = self._schema.get("properties")
-        given = properties.get(name) if isinstance(properties, dict) else None
-        return isinstance(given, dict) and given.get("type") == "string"
+    @staticmethod
+    def _quoted(held: str, start: int, final: bool) -> tuple[str, int, bool]:
+        found = _TEXT.match(held, start)
+        if found is None:
+            waits = held[start] == '"' and not final
+            return ("", 0, False) if waits else ("{}", 0, True)
+        try:
+            text = json.loads(found[0])
+            return (text, found.end(), True) if isinstance(loads(text), dict) else ("{}", 0, True)
+        except (ValueError, RecursionError):
+            return "{}", 0, True
 
 
-def _patterns(form: TaggedArguments) -> dict[str, re.Pattern[str]]:
-    """Return a pattern of an argument for each tag that may open it."""
-    closes, found = re.escape(form.closes.rstrip(_SPACE)), {}
-    for tag in (form.opens, *(tag for _, tag in form.opens_other)):
-        before, after = tag.lstrip(_SPACE).split("{}")
-        name = rf"(?P<name>[^\n{re.escape(after[:1])}]*)"
-        whole = rf"\s*{re.escape(before)}{name}{re.escape(after)}(?P<value>.*?){closes}\s*"
-        found[tag] = re.compile(whole, re.DOTALL)
-    return found
+_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
 _DATA = re.compile(r"^<!\[CDATA\[(.*)\]\]>$", re.DOTALL)  # how MiniCPM quotes texts with <
@@ -121,3 +91,42 @@ def read_json(text: str, as_text: bool) -> str:
     except (ValueError, RecursionError):
         value = text
     return json.dumps(value, ensure_ascii=False)
+
+
+def read_argument(text: str, given: Any, schema: Mapping[str, Any]) -> str | None:
+    """Return the text of an argument as JSON; None if it is empty where no text may be.
+
+    given: the argument's own schema, which may be of no use; schema: of all arguments. A text that
+    may be several kinds of values is the first of them that it spells, before it is a text.
+    """
+    data = _DATA.sub(r"\1", text)
+    kinds = _kinds(resolved(given, schema), schema)
+    if kinds and "string" not in kinds and not data.strip():
+        return None
+    value = read_json(data, as_text=kinds == {"string"})
+    if "string" in kinds and not _is_of(json.loads(value), kinds):
+        return json.dumps(data, ensure_ascii=False)
+    return value
+
+
+def _kinds(found: Mapping[str, Any], schema: Mapping[str, Any]) -> set[str]:
+    """Return the types of JSON that a schema allows; empty if it says none."""
+    kinds = found.get("type")
+    if kinds is not None:
+        return {str(kind) for kind in (kinds if isinstance(kinds, list) else [kinds])}
+    values = found.get("enum", [found["const"]] if "const" in found else [])
+    if isinstance(values, list) and values:
+        return {_kind(value) for value in values}
+    several = found.get("anyOf") or found.get("oneOf")
+    parts = several if isinstance(several, list) else []
+    each = [_kinds(resolved(one, schema), schema) for one in parts]
+    return set().union(*each) if all(each) else set()
+
+
+def _is_of(value: Any, kinds: set[str]) -> bool:
+    kind = _kind(value)
+    return kind in kinds or (kind == "integer" and "number" in kinds)
+
+
+def _kind(value: Any) -> str:
+    return next(name for kind, name in _KINDS if isinstance(value, kind))

@@ -123,7 +123,7 @@ class _Parts:
         if not trigger:
             return None
         frame = Frame(opens, separator, closes)
-        return LayoutFormat(trigger, begin, after, (trigger,), frame=frame, **given)
+        return LayoutFormat(trigger, begin, after, frame, **given)
 
 
 def _with_json(probes: _Probes, one: str, two: str | None) -> LayoutFormat | None:

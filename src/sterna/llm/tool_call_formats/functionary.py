@@ -5,12 +5,10 @@ from __future__ import annotations
 from sterna.engine.decoding.grammars import Frame, Messages
 from sterna.llm.tool_call_formats.layout import NAME, LayoutFormat
 
-KNOWN_BY = (">>>all",)
 FORMAT = LayoutFormat(
     trigger="",
     begin=f"{NAME}\n",
     end="",
-    opens=(),
     frame=Frame(separator=">>>"),
     messages=Messages(">>>", "", "", "all\n"),
 )

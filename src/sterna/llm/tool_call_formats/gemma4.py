@@ -67,12 +67,10 @@ def _value(text: str, at: int) -> tuple[Any, int]:
     return (_WORDS[word] if word in _WORDS else loads(word)), end
 
 
-KNOWN_BY = ("<|tool_call>call:",)
 FORMAT = LayoutFormat(
     trigger="<|tool_call>",
     begin=f"<|tool_call>call:{NAME}{{",
     end=_END,
-    opens=("<|tool_call>",),
     form=SpelledValues(
         "{}:", key="{}:", comma=",", text=(_QUOTE, _QUOTE), words=("true", "false", "null"),
         ordered=True,

@@ -10,7 +10,6 @@ FORMAT = LayoutFormat(
     trigger="<|tool_call|>",
     begin=f'{{"name": "{NAME}", "arguments": ',
     end="}",
-    opens=("<|tool_call|>",),
     frame=Frame("<|tool_call|>[", ", ", "]"),
     writes=True,
 )

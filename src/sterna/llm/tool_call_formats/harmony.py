@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from sterna.engine.decoding.grammars import Messages, ToolCall
+from sterna.llm.tool_call_formats.base import Head, offered
 from sterna.llm.tool_call_formats.layout import NAME, LayoutFormat
+from sterna.llm.tool_call_formats.pieces import Unfinished, follows, skipped
 
 _CHANNEL, _MESSAGE = "<|channel|>", "<|message|>"
+_NAME = re.compile(r"<\|channel\|>\s*([a-z]*)")
+_RECIPIENT = re.compile(r"to=([^\s<]+)")
+#: Recipients of texts.
+_READERS = ("user", "assistant", "all")
 
 
 @dataclass(frozen=True)
 class HarmonyFormat(LayoutFormat):
-    """The recipient of a call is in the channel's header, or before it as in the template."""
+    """Headers whose parts come in any order: a channel, a recipient, the type of the content.
+
+    The recipient of a call is in the channel's header, or before it as in the template.
+    """
 
     def tool_calls(self, name: str, schema: Mapping[str, Any], strict: bool) -> Iterator[ToolCall]:
         """Yield the rules of both places of the recipient."""
@@ -24,23 +32,43 @@ class HarmonyFormat(LayoutFormat):
         form = f" to=functions.{name}{_CHANNEL}commentary json{_MESSAGE}"
         yield ToolCall(form, schema, self.end, strict)
 
-    @cached_property
-    def head(self) -> re.Pattern[str]:
-        """Matches a call's header in any order."""
-        channel = r"(?:<\|channel\|>(?:commentary|analysis)\s*)?"
-        kind = r"\s*(?:<\|constrain\|>)?\s*(?:json|code)?\s*<\|message\|>"
-        return re.compile(rf"{channel}to=functions\.(?P<name>[^\s<]+)\s*{channel}{kind}")
+    def head(
+        self, text: str, at: int, names: Collection[str] | None, first: bool = True
+    ) -> Head | None:
+        """Match as `ToolCallFormat.head`."""
+        header = _header(text, at)
+        recipient = _RECIPIENT.search(header) if header else None
+        name = offered(recipient[1], names) if recipient else None
+        if header is None or name is None or name in _READERS:
+            return None
+        return Head(name, at + len(header))
+
+    def text_header(self, text: str) -> tuple[str, int] | None:
+        """Match as `ToolCallFormat.text_header`."""
+        header = _header(text, 0)
+        channel = _NAME.search(header) if header else None
+        recipient = _RECIPIENT.search(header) if header else None
+        if header is None or channel is None or (recipient and recipient[1] not in _READERS):
+            return None
+        kind = "reasoning_content" if channel[1] == "analysis" else "content"
+        return kind, len(header)
 
 
-KNOWN_BY = ("<|channel|>", "to=functions.")
+def _header(text: str, at: int) -> str | None:
+    """Return the header of a message, with the white space before it; None if there is none."""
+    begin = skipped(text, at)
+    if not follows((_CHANNEL, "to="), text, begin):
+        return None
+    end = text.find(_MESSAGE, begin)
+    if end < 0:
+        raise Unfinished
+    return text[at : end + len(_MESSAGE)]
+
+
 FORMAT = HarmonyFormat(
     trigger=f"{_CHANNEL}commentary to=functions.",
     begin=f"{_CHANNEL}commentary to=functions.{NAME} <|constrain|>json{_MESSAGE}",
     end="<|call|>",
-    opens=(
-        f"{_CHANNEL}commentary to=functions.", f"{_CHANNEL}analysis to=functions.",
-        "to=functions.",
-    ),
     messages=Messages(
         "<|end|>", "<|start|>assistant", f"{_CHANNEL}analysis{_MESSAGE}",
         f"{_CHANNEL}final{_MESSAGE}", (f"{_CHANNEL}commentary{_MESSAGE}",),

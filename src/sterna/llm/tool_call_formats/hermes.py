@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from sterna.llm.tool_call_formats.base import ToolCallFormat
+from sterna.llm.tool_call_formats.layout import NAME, LayoutFormat
 
-FORMAT = ToolCallFormat(
+FORMAT = LayoutFormat(
     trigger="<tool_call>",
-    begin='<tool_call>\n{"name": {}, "arguments": ',
+    begin=f'<tool_call>\n{{"name": "{NAME}", "arguments": ',
     end="}\n</tool_call>",
-    opens=("<tool_call>",),
-    closes="</tool_call>",
 )

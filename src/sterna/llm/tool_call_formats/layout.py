@@ -4,36 +4,54 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from sterna.chat.calls import object_of
 from sterna.engine.decoding.grammars import ToolCall
-from sterna.engine.decoding.special_tokens import ID, INDEX
+from sterna.engine.decoding.special_tokens import INDEX
 from sterna.engine.decoding.spelled_values import SpelledValues
 from sterna.engine.decoding.tagged_arguments import ArgumentsForm, TaggedArguments
-from sterna.llm.tool_call_formats.arguments_readers import (
-    ArgumentsReader,
-    JsonReader,
-    TaggedReader,
-)
+from sterna.llm.tool_call_formats.arguments_readers import ArgumentsReader, JsonReader
 from sterna.llm.tool_call_formats.base import (
-    HEAD_CHARS,
+    Head,
     ToolCallFormat,
     ToolCallParser,
-    ToolCallPart,
+    offered,
+)
+from sterna.llm.tool_call_formats.json_calls import JsonCall, json_call_of
+from sterna.llm.tool_call_formats.pieces import (
+    NAME,
+    SPACE,
+    Pieces,
+    Unfinished,
+    match,
+    pieces_of,
+    skipped,
 )
 from sterna.llm.tool_call_formats.pythonic import PYTHONIC
+from sterna.llm.tool_call_formats.tagged_reader import TaggedReader
 
-__all__ = ["NAME", "LayoutFormat", "with_json_values"]
+__all__ = ["NAME", "LayoutFormat", "spelled_arguments", "with_json_values"]
 
-#: Stands for the name in the texts of a layout.
-NAME = "\ue002"
-_GROUPS = {NAME: r"(?P<name>[^\n]{1,256}?)", ID: r"(?P<id>[A-Za-z0-9_.:-]{1,64})", INDEX: r"\d+"}
-_HOLES = re.compile(f"([{ID}{INDEX}{NAME}])")
-_SPACE = " \t\r\n"
+#: A mark with which a call may begin in an answer, as opposed to braces and words.
+_MARK = re.compile(r"<.|\[[A-Z_]{3}")
+#: Begins a mark that contains the name, such as <function=NAME>.
+_OWN_MARK = re.compile(rf"<[^<>\s]+(?: name=\"|=){NAME}")
+_NAMESPACED = re.compile(rf"functions\.{NAME}:{INDEX}|functions\.{NAME}")
+
+
+class _Spelling(NamedTuple):
+    """One way to begin a call: texts, and then the object that it is, if it is one.
+
+    first: whether it may be the first of an answer.
+    """
+
+    pieces: Pieces
+    json: JsonCall | None
+    first: bool
 
 
 @dataclass(frozen=True)
@@ -43,7 +61,8 @@ class LayoutFormat(ToolCallFormat):
     form: how arguments are written; None is JSON. reader: makes what reads them, given the text
     behind them and their schema; for forms other than JSON and tags. prints_values: whether the
     template prints values as Python does, instead of as JSON. writes: whether calls stand in the
-    content of a message, since the template writes none.
+    content of a message, since the template writes none. others: other spellings of `begin` that
+    models write.
     """
 
     form: ArgumentsForm | None = None
@@ -52,14 +71,22 @@ class LayoutFormat(ToolCallFormat):
     )
     prints_values: bool = False
     writes: bool = False
+    others: tuple[str, ...] = ()
+
+    @property
+    def marks(self) -> str:
+        """All markers whose special tokens must reach the parser."""
+        return "\n".join((super().marks, *self.others))
 
     def tool_call(self, name: str, schema: Mapping[str, Any], strict: bool) -> ToolCall:
         """Make the rule by which the engine constrains a call."""
         spelled = json.dumps(name, ensure_ascii=False)[1:-1] if _in_quotes(self.begin) else name
         return ToolCall(self.begin.replace(NAME, spelled), schema, self.end, strict, self.form)
 
-    def parser(self, schemas: Mapping[str, Any]) -> ToolCallParser:
-        """Make a parser for text that begins with the trigger."""
+    def parser(self, schemas: Mapping[str, Any] | None) -> ToolCallParser:
+        """Make a parser for text that begins with one of `opens`."""
+        from sterna.llm.tool_call_formats.layout_parser import LayoutParser
+
         return LayoutParser(self, schemas)
 
     def message(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -84,35 +111,122 @@ class LayoutFormat(ToolCallFormat):
         given = function.get("arguments")
         arguments = object_of(given) if isinstance(given, str) else given or {}
         begin = self.begin.replace(NAME, function["name"]).replace(INDEX, str(index))
-        if isinstance(self.form, SpelledValues):
-            return f"{begin}{self.form.arguments(arguments)}{self.end}"
-        return f"{begin}{json.dumps(arguments, ensure_ascii=False)}{self.end}"
+        return f"{begin}{spelled_arguments(self.form, arguments)}{self.end}"
+
+    # ------------------------------------------------------------------------------- reading
+
+    @cached_property
+    def opens(self) -> tuple[str, ...]:
+        """The texts with which calls may begin in an answer."""
+        return tuple(dict.fromkeys(str(one.pieces[0]) for one in self._spellings if one.first))
+
+    @cached_property
+    def ends(self) -> tuple[str, ...]:
+        """The texts that may stand behind the arguments of a call, before another one begins.
+
+        They are in the order of the call's end, except that a longer one precedes its beginning.
+        """
+        end = self.end.partition("}")[2] if self._json else self.end
+        texts = (end, self.frame.closes, self.frame.separator)
+        pieces = (piece for text in texts for piece in pieces_of(text))
+        marks = dict.fromkeys(piece for piece in pieces if piece is not SPACE)
+        return (*marks, *(mark for mark in ";,]}" if self._json and mark not in marks))
+
+    @cached_property
+    def _json(self) -> JsonCall | None:
+        """The keys of a call that is a JSON object."""
+        found = json_call_of(self.begin)
+        return found[1] if found else None
+
+    @cached_property
+    def _spellings(self) -> list[_Spelling]:
+        """The ways to begin a call, the right one first."""
+        own, opens = _OWN_MARK.search(self.begin), self.frame.opens
+        begins = [opens + self.begin, *self.others, self.begin]
+        if own:  # a call that lacks the mark around it
+            begins.append(self.begin[own.start() :])
+        found: dict[tuple[Any, ...], _Spelling] = {}
+        for i, begin in enumerate(begins):
+            before, call = json_call_of(begin) or (begin, None)
+            if call is not None:  # a list, or one alone
+                before = before.strip().removesuffix("[") or before.strip() or "{"
+            pieces: list[Any] = pieces_of(_NAMESPACED.sub(NAME, before.lstrip()))
+            if begin.endswith(NAME):  # arguments follow at once
+                pieces += [SPACE, self._after_name]
+            may_open = i <= len(self.others) or _MARK.match(str(pieces[0])) is not None
+            found.setdefault(tuple(pieces), _Spelling(pieces, call, may_open))
+        if self._json:  # another call in the same marks
+            found.setdefault(("{",), _Spelling(["{"], self._json, False))
+        return list(found.values())
+
+    @property
+    def _after_name(self) -> tuple[str, ...]:
+        form = self.form
+        opens = form.opens.split("{}")[0] if isinstance(form, TaggedArguments) else "{"
+        return tuple(mark.strip() for mark in (opens, self.end) if mark.strip())
+
+    def head(
+        self, text: str, at: int, names: Collection[str] | None, first: bool = True
+    ) -> Head | None:
+        """Match as `ToolCallFormat.head`."""
+        unfinished = False
+        for spelling in self._spellings:
+            if first and not spelling.first:
+                continue
+            try:
+                if found := self._matched(spelling, text, at, names):
+                    return found
+            except Unfinished:
+                unfinished = True
+        if unfinished:
+            raise Unfinished
+        return None
+
+    def _matched(
+        self, spelling: _Spelling, text: str, at: int, names: Collection[str] | None
+    ) -> Head | None:
+        found = match(spelling.pieces, text, at)
+        if found is None:
+            return None
+        if spelling.json is None:
+            name = offered(_unescaped(found.name, self.begin), names)
+            return None if name is None else Head(name, found.end, found.id)
+        begin = at if spelling.pieces == ["{"] else skipped(text, found.end)
+        if text.startswith("[", begin):
+            begin = skipped(text, begin + 1)
+        head = spelling.json.head(text, begin, names)
+        if head is None:
+            return None
+        return Head(head.name, begin if head.name is None else head.at, "", spelling.json)
 
     def arguments_reader(self, schema: Mapping[str, Any]) -> ArgumentsReader:
         """Make the reader of a call's arguments."""
-        after = self.end or self.frame.separator or self.frame.closes
         if self.reader:
-            return self.reader(after, schema)
+            return self.reader(self.end or self.frame.separator or self.frame.closes, schema)
         if isinstance(self.form, TaggedArguments):
-            return TaggedReader(self.form, after, schema)
+            return TaggedReader(self.form, self.ends, self.opens, schema)
         return JsonReader()
 
-    @cached_property
-    def head(self) -> re.Pattern[str]:
-        """Matches a call up to its arguments."""
-        pattern, seen = "", False
-        for part in _HOLES.split(self.begin.lstrip(_SPACE)):
-            if part == NAME and seen:
-                pattern += r"(?P=name)"
-            else:
-                pattern += _GROUPS.get(part, re.escape(part))
-            seen = seen or part == NAME
-        if self.begin.endswith(NAME):  # arguments follow at once
-            form = self.form
-            opens = form.opens.split("{}")[0] if isinstance(form, TaggedArguments) else "{"
-            marks = "|".join(re.escape(mark.lstrip(_SPACE)) for mark in (opens, self.end) if mark)
-            pattern += rf"(?=\s*(?:{marks}))"
-        return re.compile(pattern)
+
+def spelled_arguments(form: ArgumentsForm | None, arguments: Mapping[str, Any]) -> str:
+    """Return the arguments of a call as a form writes them."""
+    if form is None:
+        return json.dumps(arguments, ensure_ascii=False)
+    return form.arguments(arguments)
+
+
+def _unescaped(name: str, begin: str) -> str:
+    """Return a name, whose quotes JSON may have escaped."""
+    if _in_quotes(begin):
+        try:
+            return str(json.loads(f'"{name}"'))
+        except ValueError:
+            return name
+    return name
+
+
+def _in_quotes(begin: str) -> bool:
+    return f'"{NAME}"' in begin
 
 
 def with_json_values(message: dict[str, Any]) -> dict[str, Any]:
@@ -141,110 +255,3 @@ def _with_arguments(message: dict[str, Any], change: Callable[[Any], Any]) -> di
             call = {**call, "function": {**function, "arguments": made}}
         changed.append(call)
     return {**message, "tool_calls": changed}
-
-
-class LayoutParser(ToolCallParser):
-    """Parses calls of a layout."""
-
-    def __init__(self, call_format: LayoutFormat, schemas: Mapping[str, Any]) -> None:
-        super().__init__(call_format)
-        self._layout, self._schemas = call_format, schemas
-        self._reader: ArgumentsReader = JsonReader()
-        self._whole = ""  # the text from the first mark on, as long as no call has begun
-
-    def _open(self, found: list[ToolCallPart], final: bool) -> bool:
-        opens = self._layout.frame.opens.strip(_SPACE)
-        if len(self._held) < len(opens) and not final:
-            return False
-        if opens and self._held.startswith(opens):
-            self._drop(len(opens))
-        self._step = self._between
-        return True
-
-    def _between(self, found: list[ToolCallPart], final: bool) -> bool:
-        frame, rest = self._layout.frame, self._held.lstrip(_SPACE)
-        closes, separator = frame.closes.strip(_SPACE), frame.separator.strip(_SPACE)
-        if self._count and closes and rest.startswith(closes):
-            self._leave(rest[len(closes) :])
-            return True
-        if self._count and separator and rest.startswith(separator):
-            rest = rest[len(separator) :].lstrip(_SPACE)
-        if self._layout.head.match(rest):
-            self._drop(len(self._held) - len(rest))
-            self._step = self._begin
-            return True
-        if not final and self._may_go_on(rest):
-            return False
-        self._end(found)
-        return True
-
-    def _may_go_on(self, rest: str) -> bool:
-        """Whether more text can make a call of the rest."""
-        frame = self._layout.frame
-        start = _HOLES.split(self._layout.begin.lstrip(_SPACE))[0]
-        marks = [start]
-        if self._count:
-            marks += [frame.closes.strip(_SPACE), frame.separator.strip(_SPACE)]
-        if any(mark.startswith(rest) for mark in marks if mark):
-            return True
-        return rest.startswith((start, *self._layout.opens)) and len(rest) < HEAD_CHARS
-
-    def _end(self, found: list[ToolCallPart]) -> None:
-        """End the calls; the held text is content."""
-        if self._count:
-            self._leave("" if self.cut else self._held)
-        else:
-            found.append(ToolCallPart("text", self._unsure + self._held))
-            self._leave("")
-
-    def _begin(self, found: list[ToolCallPart], final: bool) -> bool:
-        head = self._layout.head.match(self._held)
-        assert head is not None
-        groups = head.groupdict()
-        name = _unescaped(groups["name"], self._layout.begin)
-        found.append(ToolCallPart("name", name, groups.get("id") or ""))
-        self._held, self._unsure, self._count = self._held[head.end() :], "", self._count + 1
-        self._reader = self._layout.arguments_reader(self._schemas.get(name) or {})
-        self._step = self._arguments
-        return True
-
-    def _arguments(self, found: list[ToolCallPart], final: bool) -> bool:
-        text, consumed, done = self._reader.read(self._held, final)
-        if text:
-            found.append(ToolCallPart("arguments", text))
-        self._held = self._held[consumed:]
-        self.cut: bool = final and not done
-        if done:
-            self._step = self._tail
-        return done
-
-    def _tail(self, found: list[ToolCallPart], final: bool) -> bool:
-        """Skip the text after the arguments; the answer may end before it."""
-        after, rest = self._layout.end.strip(_SPACE), self._held.lstrip(_SPACE)
-        pattern = "".join(_GROUPS.get(p, re.escape(p)) for p in _HOLES.split(after))
-        matched = re.match(pattern, rest)
-        if matched is None and not final and len(rest) <= len(after) + 64 * (pattern != after):
-            plain = _HOLES.split(after)[0]
-            if plain.startswith(rest) or rest.startswith(plain):
-                return False
-        if matched:
-            self._held = rest[matched.end() :]
-        self._step = self._between
-        return True
-
-    def _give_up(self, found: list[ToolCallPart]) -> None:
-        self._end(found)
-
-
-def _unescaped(name: str, begin: str) -> str:
-    """Return a name, whose quotes JSON may have escaped."""
-    if _in_quotes(begin):
-        try:
-            return str(json.loads(f'"{name}"'))
-        except ValueError:
-            return name
-    return name
-
-
-def _in_quotes(begin: str) -> bool:
-    return f'"{NAME}"' in begin

@@ -11,7 +11,6 @@ FORMAT = LayoutFormat(
     trigger="<|tool_call_start|>",
     begin=f"{NAME}(",
     end=")",
-    opens=("<|tool_call_start|>",),
     frame=Frame("<|tool_call_start|>[", ", ", "]<|tool_call_end|>"),
     form=PYTHONIC,
     reader=PythonReader,

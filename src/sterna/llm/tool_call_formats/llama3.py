@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from sterna.llm.tool_call_formats.base import ToolCallFormat
+from sterna.llm.tool_call_formats.layout import NAME, LayoutFormat
 
-FORMAT = ToolCallFormat(
-    trigger='{"name": ',
-    begin='{"name": {}, "parameters": ',
-    end="}",
-    opens=('{"name":', '{"type": "function"'),
-    key="parameters",
-    within=True,
+_BEGIN = f'{{"name": "{NAME}", "parameters": '
+FORMAT = LayoutFormat(
+    trigger='{"name": ', begin=_BEGIN, end="}", others=(f"<|python_tag|>{_BEGIN}",)
 )

@@ -65,12 +65,10 @@ def _leaf(text: str, given: Any, whole: Mapping[str, Any]) -> Any:
     return json.loads(read_json(text, kind == "string"))
 
 
-KNOWN_BY = ("]<]minimax[>[", '<invoke name="')
 FORMAT = LayoutFormat(
     trigger=f"{_MARK}<tool_call>",
     begin=f'{_MARK}<invoke name="{NAME}">',
     end=_END,
-    opens=(f"{_MARK}<tool_call>",),
     frame=Frame(f"{_MARK}<tool_call>\n", "", f"{_MARK}</tool_call>"),
     form=SpelledValues(
         f"{_MARK}<{{}}>", after="</{}>", key=f"{_MARK}<{{}}>", member_end="</{}>", comma="",

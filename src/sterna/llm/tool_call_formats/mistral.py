@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from sterna.llm.tool_call_formats.base import ToolCallFormat
+from sterna.llm.tool_call_formats.layout import NAME, LayoutFormat
 
-FORMAT = ToolCallFormat(
-    trigger="[TOOL_CALLS]",
-    begin='[TOOL_CALLS][{"name": {}, "arguments": ',
-    end="}]",
-    opens=("[TOOL_CALLS]", '[{"name"'),
+_BEGIN = f'[{{"name": "{NAME}", "arguments": '
+FORMAT = LayoutFormat(
+    trigger="[TOOL_CALLS]", begin=f"[TOOL_CALLS]{_BEGIN}", end="}]", others=(_BEGIN,)
 )

@@ -7,12 +7,10 @@ from sterna.engine.decoding.tagged_arguments import TaggedArguments
 from sterna.llm.tool_call_formats.layout import NAME, LayoutFormat
 
 _START = "<|message|><atem:function_calls>\n"
-KNOWN_BY = ("<atem:function_calls>",)
 FORMAT = LayoutFormat(
     trigger="",
     begin=f' to={NAME}{_START}<atem:invoke name="{NAME}">\n',
     end="</atem:invoke>\n</atem:function_calls>",
-    opens=(),
     frame=Frame(separator="<|eom|><|start|>assistant"),
     messages=Messages(
         "<|eom|>", "<|start|>assistant", " to=self<|message|>", " to=user<|message|>"

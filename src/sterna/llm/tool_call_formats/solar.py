@@ -6,12 +6,10 @@ from sterna.engine.decoding.grammars import Frame, Messages
 from sterna.engine.decoding.special_tokens import ID
 from sterna.llm.tool_call_formats.layout import NAME, LayoutFormat
 
-KNOWN_BY = ("<|tool_call:begin|>", "<|content|>")
 FORMAT = LayoutFormat(
     trigger="<|tool_calls|>",
     begin=f"<|tool_call:begin|>{ID}<|tool_call:name|>{NAME}<|tool_call:args|>",
     end="<|tool_call:end|>",
-    opens=("<|tool_calls|>",),
     frame=Frame("<|tool_calls|>", "", "<|calls|>"),
     messages=Messages("<|end|>", "<|begin|>assistant", "<|think|>", "<|content|>"),
 )
