@@ -72,7 +72,7 @@ class MessagesParser(OutputParser):
         return self._format.head(text, skipped(text, 0), self._schemas)
 
     @staticmethod
-    def _tried(match: Callable[[str], T], text: str, final: bool) -> T | None:
+    def _tried(match: Callable[[str], T | None], text: str, final: bool) -> T | None:
         """Match a header; None if it cannot be one any more, Unfinished if it may become one."""
         try:
             return match(text)

@@ -106,7 +106,7 @@ class JsonCall:
             return None, found.end()
 
     def whole(self, text: str, names: Collection[str] | None) -> tuple[str, str] | None:
-        """Return the name of a complete object, and its arguments as JSON; None if it is no call."""
+        """Return the name of a whole object, and its arguments as JSON; None if it is no call."""
         try:
             value = loads(text)
         except (ValueError, RecursionError):

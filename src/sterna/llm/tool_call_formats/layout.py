@@ -151,13 +151,19 @@ class LayoutFormat(ToolCallFormat):
             if call is not None:  # a list, or one alone
                 before = before.strip().removesuffix("[") or before.strip() or "{"
             pieces: list[Any] = pieces_of(_NAMESPACED.sub(NAME, before.lstrip()))
-            if begin.endswith(NAME):  # arguments follow at once
+            if self._ends_with_name(begin):
+                pieces = pieces[: pieces.index(NAME) + 1]
                 pieces += [SPACE, self._after_name]
             may_open = i <= len(self.others) or _MARK.match(str(pieces[0])) is not None
             found.setdefault(tuple(pieces), _Spelling(pieces, call, may_open))
         if self._json:  # another call in the same marks
             found.setdefault(("{",), _Spelling(["{"], self._json, False))
         return list(found.values())
+
+    def _ends_with_name(self, begin: str) -> bool:
+        """Whether arguments follow a name at once, or behind white space that may be missing."""
+        tagged = isinstance(self.form, TaggedArguments)
+        return begin.endswith(NAME) or (tagged and begin.rstrip().endswith(NAME))
 
     @property
     def _after_name(self) -> tuple[str, ...]:

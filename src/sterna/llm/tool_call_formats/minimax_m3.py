@@ -9,7 +9,7 @@ from typing import Any
 from sterna.engine.decoding.grammars import Frame
 from sterna.engine.decoding.spelled_values import SpelledValues
 from sterna.engine.decoding.tagged_arguments import resolved
-from sterna.llm.tool_call_formats.arguments_readers import read_json
+from sterna.llm.tool_call_formats.arguments_readers import read_argument
 from sterna.llm.tool_call_formats.layout import NAME, LayoutFormat
 
 _MARK = "]<]minimax[>["
@@ -47,22 +47,23 @@ def _inside(parts: list[str], at: int, given: Any, whole: Mapping[str, Any]) -> 
         known = properties.get(name) if isinstance(properties, dict) else None
         inner = schema.get("items") if name == "item" and known is None else known
         if at + 1 < len(parts) and parts[at + 1].startswith("</"):
-            value, at = _leaf(text, inner, whole), at + 1
+            leaf, at = _leaf(text, inner, whole), at + 1
+            members += [] if leaf is None else [(name, json.loads(leaf))]
         else:
             value, at = _inside(parts, at, inner, whole)
-        members.append((name, value))
+            members.append((name, value))
         at += 1
     if schema.get("type") != "object" and members and all(n == "item" for n, _ in members):
         return [value for _, value in members], at
     return dict(members), at
 
 
-def _leaf(text: str, given: Any, whole: Mapping[str, Any]) -> Any:
-    schema = resolved(given, whole)
-    kind = schema.get("type")
+def _leaf(text: str, given: Any, whole: Mapping[str, Any]) -> str | None:
+    """Return a value without members as JSON; None if it is left out."""
+    kind = resolved(given, whole).get("type")
     if not text and kind in ("array", "object"):
-        return [] if kind == "array" else {}
-    return json.loads(read_json(text, kind == "string"))
+        return "[]" if kind == "array" else "{}"
+    return read_argument(text, given, whole)
 
 
 FORMAT = LayoutFormat(

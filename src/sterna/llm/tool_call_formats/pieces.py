@@ -20,7 +20,7 @@ _HOLES = (NAME, ID, INDEX)
 _PARTS = re.compile(
     rf"([{ID}{INDEX}{NAME}]|\s+)"
     # Models also write white space between two marks that the template writes without any.
-    r"|(?<=>)(?=<)|(?<=[A-Z]\])(?=\[)|(?<=\])(?=<[|/])"
+    r"|(?<=>)(?=<)|(?<=[A-Z]\])(?=\[)|(?<=\])(?=<[|/]|`)"
 )
 _NAME_CHARS = 256
 _ID = re.compile(r"[A-Za-z0-9_.:-]{0,64}")

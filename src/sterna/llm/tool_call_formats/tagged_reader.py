@@ -43,10 +43,12 @@ class TaggedReader:
         self._form, self._schema = form, schema
         properties = schema.get("properties")
         self._properties: Mapping[str, Any] = properties if isinstance(properties, dict) else {}
-        self._ends, self._again = ends, again
+        self._ends, self._again = ends, tuple(again)
         self._tags = _tags(form)
         self._closes = form.closes.strip()
         self._marks = [*(tag.first for tag in self._tags), *ends, *again]
+        self._events = {self._closes, *self._marks}
+        self._longest = max(map(len, self._events)) + 64
         self._lines = form.opens.endswith("\n")  # whether tags have lines of their own
         self._names: list[str] = []
         self._count, self._begun = 0, False
@@ -116,27 +118,33 @@ class TaggedReader:
     def _value_end(self, held: str, begin: int, name: str, final: bool) -> tuple[int, int]:
         """Return where a value ends, and where what closes it ends.
 
-        Only what may follow an argument makes a tag its end: values contain tags as well. A value
-        that is not closed ends before the next argument of the schema, or before the call's end.
+        Values contain tags as well. So a tag closes a value only if something follows that may
+        follow an argument. Without such a tag the value ends before the next argument of the
+        schema, or before the end of the call.
         """
-        first, search = -1, max(begin, self._searched)
-        close = held.find(self._closes, search)
-        while True:
-            until = len(held) if close < 0 else close
-            if (cut := self._unclosed(held, search, until, name, final)) >= 0:
-                return cut, cut
-            if close < 0:
-                break
-            first = close if first < 0 else first
-            after = close + len(self._closes)
-            if self._goes_on(held, after, final):
-                return close, after
-            search = after
-            close = held.find(self._closes, search)
-        if final and first >= 0:
-            return first, first + len(self._closes)
-        if first < 0 and not final:
-            self._searched = max(begin, len(held) - len(self._closes) - 64)
+        close = ended = -1  # the first of what may be the end, if nothing is for sure
+        size = len(self._closes)
+        for at in sorted(_found(held, self._events, max(begin, self._searched), len(held))):
+            if held.startswith(self._closes, at):
+                if self._goes_on(held, at + size, final):
+                    return at, at + size
+                close = at if close < 0 else close
+            elif ended >= 0 and held.startswith(self._again, at):
+                return ended, ended
+            elif self._is_next(held, at, name):
+                return at, at
+            elif ended < 0 and self._is_on_its_line(held, at) and self._is_end(held, at):
+                if self._closes_call(held, at, final):
+                    return at, at
+                ended = at
+        if not final:
+            if close < 0 and ended < 0:
+                self._searched = max(begin, len(held) - self._longest)
+            raise Unfinished
+        if ended >= 0 and not 0 <= close < ended:
+            return ended, ended
+        if close >= 0:
+            return close, close + size
         raise Unfinished
 
     def _goes_on(self, held: str, at: int, final: bool) -> bool:
@@ -151,39 +159,31 @@ class TaggedReader:
                 return False
             raise
 
-    def _unclosed(self, held: str, begin: int, end: int, name: str, final: bool) -> int:
-        """Return where a value ends that nothing closes; -1 if none does."""
-        marks = {tag.first for tag in self._tags}
-        for at in sorted(_found(held, marks, begin, end)):
-            before = held[:at].rstrip(" \t")
-            if self._lines and not before.endswith("\n"):
-                continue
-            if self._is_next(held, at, name):
-                return at
-        for at in sorted(_found(held, self._ends[:1], begin, end)):
-            if (held[:at].endswith("\n") or not self._lines) and self._is_end(held, at, final):
-                return at
-        return -1
+    def _is_on_its_line(self, held: str, at: int) -> bool:
+        """Whether a tag stands where the family writes one: at the beginning of a line, if so."""
+        return not self._lines or held[:at].rstrip(" \t").endswith("\n")
 
     def _is_next(self, held: str, at: int, name: str) -> bool:
         """Whether an argument of the schema begins here that the call has not had yet."""
-        opened = self._opened(held, at)
+        starts = any(held.startswith(tag.first, at) for tag in self._tags)
+        opened = self._opened(held, at) if starts and self._is_on_its_line(held, at) else None
         if opened is None or (self._lines and held[opened[2] : opened[2] + 1] not in ("\n", "")):
             return False
         return opened[1] in self._properties and opened[1] not in (name, *self._names)
 
-    def _is_end(self, held: str, at: int, final: bool) -> bool:
+    def _is_end(self, held: str, at: int) -> bool:
+        return any(held.startswith(mark, at) for mark in self._ends[:1])
+
+    def _closes_call(self, held: str, at: int, final: bool) -> bool:
         """Whether the call ends here, and with it the answer or another call begins."""
         for mark in self._ends:
             at = skipped(held, at)
             if follows((mark,), held, at):
                 at += len(mark)
         at = skipped(held, at)
-        if at == len(held):
-            if not final:
-                raise Unfinished
-            return True
-        return follows(self._again, held, at)
+        if at == len(held) and not final:
+            raise Unfinished
+        return at == len(held) or follows(self._again, held, at)
 
 
 def _tags(form: TaggedArguments) -> list[_Tag]:
