@@ -24,13 +24,15 @@ class ReasoningMarks:
     """The marks around reasoning.
 
     opens, closes: around reasoning. dropped: marks around the content, which are no part of it.
-    closing: what to write to end reasoning early; by default what closes them.
+    closing: what to write to end reasoning early; by default what closes them. calls: what opens
+    calls, which end reasoning as well.
     """
 
     opens: str = OPEN
     closes: str = CLOSE
     dropped: tuple[str, ...] = ()
     closing: str = f"\n{CLOSE}\n\n"
+    calls: tuple[str, ...] = ()
 
     @property
     def marks(self) -> str:

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from sterna.chat.reasoning import ReasoningMarks, ReasoningState
+from sterna.engine.decoding.grammars import CallGroup
 from sterna.engine.decoding.reasoning_budget import ReasoningBudget
 from sterna.llm.messages_parser import MessagesParser
 from sterna.llm.output_parser import OutputParser
@@ -76,12 +77,11 @@ class AnswerFormat:
                 found = constraints.tools(
                     calls, "" if call_format.messages else call_format.trigger,
                     self.tools.required, self.tools.parallel, content, frame=call_format.frame,
-                    messages=call_format.messages,
+                    messages=call_format.messages, others=self._groups[1:],
                 )  # fmt: skip
         if found is None or self._has_messages or self.state is ReasoningState.CLOSED:
             return found
-        marks = self.template.reasoning_marks if self.template else None
-        return found.after_reasoning(self.state is ReasoningState.OPENED, marks)
+        return found.after_reasoning(self.state is ReasoningState.OPENED, self._marks)
 
     def budget(
         self, budget: int | None, effort: object, tokenizer: Tokenizer
@@ -113,6 +113,13 @@ class AnswerFormat:
         """More formats in which tools may be called."""
         return other_formats(self.template) if self.tools.shown else ()
 
+    @cached_property
+    def _groups(self) -> list[CallGroup]:
+        """The ways in which tools may be called."""
+        formats = [*filter(None, (self._calls, *self._others))]
+        groups = [CallGroup([*self.tools.calls(one)], one.trigger, one.frame) for one in formats]
+        return [group for group in groups if group.calls]
+
     @property
     def _has_messages(self) -> bool:
         """Whether answers consist of messages, whose grammar includes the reasoning."""
@@ -123,7 +130,9 @@ class AnswerFormat:
         """The markers of reasoning; None if answers have none."""
         messages = self._calls.messages if self._calls else None
         if messages is None:
-            return self.template.reasoning_marks if self.template else None
+            marks = self.template.reasoning_marks if self.template else None
+            calls = tuple(group.opening for group in self._groups)
+            return replace(marks, calls=calls) if marks else None
         if not messages.reasoning:
             return None
         closing = messages.separator + ("" if self.tools.required else messages.content)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from sterna.llm.output_parser import OutputParser
-from sterna.llm.tool_call_formats.base import Head, ToolCallFormat
+from sterna.llm.tool_call_formats.base import ToolCallFormat
+from sterna.llm.tool_call_formats.json_calls import Head
 from sterna.llm.tool_call_formats.pieces import Unfinished, skipped
 from sterna.outputs import Delta
 
@@ -52,7 +53,8 @@ class MessagesParser(OutputParser):
                 return False
             rest = rest.removeprefix(mark)
         try:
-            if self._has_calls and self._tried(self._called, rest, final):
+            called = self._tried(self._called, rest, final) if self._has_calls else None
+            if called is not None:
                 self._held = rest
                 self._begin_calls(self._format)
                 return True

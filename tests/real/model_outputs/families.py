@@ -137,12 +137,14 @@ HARMONY = Writer(
     },
 )
 MUSE = messages(
-    lambda call: f" to={call[0]}<|message|>"
-    + writers.tagged(
-        ('<atem:invoke name="{}">\n', "</atem:invoke>\n"),
-        ('<atem:parameter name="', '">', "</atem:parameter>\n"),
-        around=("<atem:function_calls>\n", "</atem:function_calls>"),
-    )([call]),
+    lambda call: (
+        f" to={call[0]}<|message|>"
+        + writers.tagged(
+            ('<atem:invoke name="{}">\n', "</atem:invoke>\n"),
+            ('<atem:parameter name="', '">', "</atem:parameter>\n"),
+            around=("<atem:function_calls>\n", "</atem:function_calls>"),
+        )([call])
+    ),
     "<|eom|><|start|>assistant",
 )
 SOLAR_IDS = [f"{i:x}a2b3c4d5"[:9] for i in range(9)]

@@ -1,8 +1,8 @@
 """The shapes of answers that models give, and the message that each must become.
 
 Reports of such answers are in the trackers of llama.cpp, vLLM, SGLang, ollama and others: calls in
-reasoning that is not closed, drafts of calls in reasoning that is, text around calls, marks that are
-missing, values that look like marks.
+reasoning that is not closed, drafts of calls in reasoning that is, text around calls, missing
+marks, values that look like marks.
 """
 
 from __future__ import annotations
@@ -134,7 +134,9 @@ class Maker:
         for what, value in HOSTILE.items():
             if not any(text in value for text in self.family.cannot):
                 yield self.case(f"value: {what}", Called([("run", {"cmd": value, "n": 1})]))
-                yield self.case(f"value at the end: {what}", Called([("get_weather", {"city": value})]))
+                yield self.case(
+                    f"value at the end: {what}", Called([("get_weather", {"city": value})])
+                )
         mark = self.family.writer.mark
         if not any(text in mark for text in self.family.cannot):
             yield self.case("value: a mark", Called([("get_weather", {"city": f"a {mark} b"})]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from itertools import takewhile
 from typing import Any
 
 import assets
@@ -112,9 +113,60 @@ def test_every_shape(name: str) -> None:
     made = of_template(name)
     misses = {case.name: problem for case in made if (problem := wrong(name, case))}
     assert not misses, "\n".join(
-        f"{case.name}: {case.raw!r}\n    {misses[case.name]}" for case in made if case.name in misses
+        f"{case.name}: {case.raw!r}\n    {misses[case.name]}"
+        for case in made
+        if case.name in misses
     )
     assert len({case.name for case in made}) == len(made)
+
+
+#: Shapes whose answers are cut: texts, reasoning and calls in all orders.
+CUT = ("reasoning, a text, a call", "a text before and behind", "a call in reasoning", "types")
+#: Every so many cuts are streamed as well.
+STREAMED = 12
+
+
+def wrong_cut(answer: AnswerFormat, case: Case, end: int) -> str:
+    """What is wrong with an answer that was cut; empty if nothing is.
+
+    What was certain before stays as it is. Of what was cut, a mark or a call may be text.
+    """
+    text, parser = case.raw[:end], answer.parser()
+    client = Client(parser.message(text))
+    if end % STREAMED == 0 and client != streamed(answer.parser(), text):
+        return "streamed"
+    for found, whole in ((client.content, case.content), (client.reasoning, case.reasoning)):
+        pairs = zip(found.rstrip(), whole, strict=False)
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        if not text.endswith(found[same:]) and found[same:].strip():
+            return f"got {vars(client)}"
+    for (name, arguments), wanted in zip(client.calls, case.calls, strict=False):
+        if name != wanted[0] or not _begins(arguments, wanted[1]):
+            return f"got {vars(client)}"
+    calls = decoded(client)
+    if len(calls) > len(case.calls) or (
+        parser.has_tool_calls and calls != [*case.calls][: len(calls)]
+    ):
+        return f"got {vars(client)}, complete"
+    return ""
+
+
+def _begins(arguments: str, whole: dict[str, Any]) -> bool:
+    """Whether a JSON object was cut, and is right so far."""
+    texts = [json.dumps(whole, ensure_ascii=False), json.dumps(whole)]
+    found = "".join(arguments.split())
+    return any("".join(text.split()).startswith(found) for text in texts)
+
+
+@pytest.mark.parametrize("name", sorted(ALL))
+def test_cut_at_every_character(name: str) -> None:
+    """As the limit of tokens cuts answers."""
+    answer = answers(name)
+    for case in of_template(name):
+        if case.name in CUT:
+            for end in range(len(case.raw)):
+                problem = wrong_cut(answer, case, end)
+                assert not problem, f"{case.name}: {case.raw[:end]!r}: {problem}"
 
 
 def test_the_corpus_is_large() -> None:

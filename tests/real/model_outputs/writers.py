@@ -51,7 +51,11 @@ def json_object(name: str, arguments: Arguments, key: str = "arguments") -> str:
 
 
 def objects(
-    before: str, after: str, between: str, key: str = "arguments", around: tuple[str, str] = ("", "")
+    before: str,
+    after: str,
+    between: str,
+    key: str = "arguments",
+    around: tuple[str, str] = ("", ""),
 ) -> Writer:
     """Calls that are objects: `around` all of them, `before` and `after` each, `between` two."""
 
@@ -66,7 +70,9 @@ def objects(
             {"name": n, key: a}, indent=2, ensure_ascii=False
         ),
         "arguments first": lambda n, a: f'{{"{key}": {dumped(a)}, "name": {dumped(n)}}}',
-        "arguments in a text": lambda n, a: f'{{"name": {dumped(n)}, "{key}": {dumped(dumped(a))}}}',
+        "arguments in a text": lambda n, a: (
+            f'{{"name": {dumped(n)}, "{key}": {dumped(dumped(a))}}}'
+        ),
         "other key": lambda n, a: json_object(
             n, a, {"arguments": "parameters", "parameters": "arguments"}[key]
         ),
@@ -89,11 +95,11 @@ HERMES.slips["several in one mark"] = lambda calls: (
 HERMES.slips["a list"] = lambda calls: (
     "<tool_call>\n[" + ", ".join(json_object(*call) for call in calls) + "]\n</tool_call>"
 )
-HERMES.slips["a brace too many"] = lambda calls: (
-    "".join(f"<tool_call>\n{json_object(*call)}}}\n</tool_call>" for call in calls)
+HERMES.slips["a brace too many"] = lambda calls: "".join(
+    f"<tool_call>\n{json_object(*call)}}}\n</tool_call>" for call in calls
 )
-HERMES.slips["a brace too few"] = lambda calls: (
-    "".join(f"<tool_call>\n{json_object(*call)[:-1]}\n</tool_call>" for call in calls)
+HERMES.slips["a brace too few"] = lambda calls: "".join(
+    f"<tool_call>\n{json_object(*call)[:-1]}\n</tool_call>" for call in calls
 )
 LLAMA3 = objects("", "", "; ", "parameters")
 LLAMA3.slips["a token before"] = lambda calls: "<|python_tag|>" + LLAMA3.write(calls)
@@ -264,9 +270,7 @@ def kimi_k3(calls: Calls) -> str:
     return write(calls)
 
 
-MINICPM = tagged(
-    ('<function name="{}">', "</function>"), ('<param name="', '">', "</param>"), "\n"
-)
+MINICPM = tagged(('<function name="{}">', "</function>"), ('<param name="', '">', "</param>"), "\n")
 HY3 = tagged(
     ("<tool_call:opensource>{}<tool_sep:opensource>\n", "</tool_call:opensource>\n"),
     ("<arg_key:opensource>", "</arg_key:opensource>\n<arg_value:opensource>",

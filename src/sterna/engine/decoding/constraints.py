@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,7 +23,7 @@ from sterna.tokenizer import Tokenizer
 if TYPE_CHECKING:
     import llguidance
 
-    from sterna.engine.decoding.grammars import Frame, Messages, ToolCall
+    from sterna.engine.decoding.grammars import CallGroup, Frame, Messages, ToolCall
 
 __all__ = ["Constraint", "Constraints"]
 
@@ -50,6 +51,10 @@ class Constraint:
         #: Of a constraint after reasoning: whether the prompt has opened that.
         self._opened: bool | None = None
         self._marks = ReasoningMarks()
+        #: Of a constraint with calls: the grammar of those that leave reasoning open, and whether
+        #: the answer may end within it.
+        self._within: str | None = None
+        self._ends_within = False
         self._behind: dict[tuple[bool, ReasoningMarks], Constraint] = {}
 
     def after_reasoning(self, opened: bool, marks: ReasoningMarks | None = None) -> Constraint:
@@ -175,6 +180,7 @@ class Constraints:
         *,
         frame: Frame | None = None,
         messages: Messages | None = None,
+        others: Sequence[CallGroup] = (),
     ) -> Constraint:
         """Compile a grammar of texts in which each `trigger` opens a call of a tool.
 
@@ -182,9 +188,12 @@ class Constraints:
         several: allow more than one call; else the answer ends with the first. answer: the
         constraint of an answer without calls; None: any text, with calls in it. frame: what stands
         around calls; the trigger must open it, or each call. messages: the answer consists of
-        these; calls may then be none if there is an answer.
+        these; calls may then be none if there is an answer. others: more ways to call in any text.
+
+        In any text, calls that are not strict are opened by the whole text that all calls begin
+        with (`CallGroup.opening`), so that it may mention the trigger.
         """
-        from sterna.engine.decoding.grammars import NO_FRAME, CallRules
+        from sterna.engine.decoding.grammars import NO_FRAME, CallGroup, CallRules, calls_within
         from sterna.engine.decoding.grammars import calls as calls_grammar
 
         frame = frame or NO_FRAME
@@ -195,17 +204,41 @@ class Constraints:
                 "tools: must have calls that all begin with the trigger, but got "
                 f"{shown(trigger)} and {shown(opens)}"
             )
-        bodies, ignored = [], list(answer.ignored if answer else ())
-        for i, call in enumerate(calls):
-            body, rules, left = _body(call, f"value_{i}", self._special)
+        ignored = list(answer.ignored if answer else ())
+        groups = [CallGroup(calls, trigger, frame), *others]
+        free = not (required or answer or messages or any(call.strict for call in calls))
+        made = list[CallRules]()
+        for i, group in enumerate(groups):
+            bodies = self._bodies(group, f"group_{i}_" if i else "", ignored)
+            opening = group.opening if free else group.trigger
+            made.append(CallRules(bodies, opening, group.frame, required, several, messages))
+        rules = replace(made[0], others=made[1:])
+        grammar = calls_grammar(rules, self._special, answer.grammar if answer else None)
+        enforced = all(call.strict for call in calls) and not ignored
+        compiled = self._compiled("tools", grammar, tuple(ignored), enforced)
+        if calls and not messages:
+            only = required or answer is not None
+            first, *more = (
+                replace(one, trigger=group.opening) for one, group in zip(made, groups, strict=True)
+            )
+            within = replace(first, others=more)
+            compiled._within = calls_within(within, self._special, only)
+            compiled._ends_within = not only
+        return compiled
+
+    def _bodies(
+        self, group: CallGroup, prefix: str, ignored: list[str]
+    ) -> list[tuple[ToolCall, str, list[str]]]:
+        """Return the grammars of a group's calls; adds what they leave out to `ignored`."""
+        bodies = []
+        for i, call in enumerate(group.calls):
+            body, rules, left = _body(call, f"{prefix}value_{i}", self._special)
             if left and call.strict:
                 raise RequestError(_refusal(f"tool {i}", left[0]))
-            ignored += [f"tool {i}: {what}" for what in left]
+            if not prefix:
+                ignored += [f"tool {i}: {what}" for what in left]
             bodies.append((call, body, rules))
-        made = CallRules(bodies, trigger, frame, required, several, messages)
-        grammar = calls_grammar(made, self._special, answer.grammar if answer else None)
-        strict = all(call.strict for call in calls) and not ignored
-        return self._compiled("tools", grammar, tuple(ignored), strict)
+        return bodies
 
     def after_reasoning(
         self, constraint: Constraint, opened: bool, marks: ReasoningMarks
@@ -214,7 +247,10 @@ class Constraints:
         from sterna.engine.decoding.grammars import after_reasoning
 
         opens, closes = marks.opens.strip(), marks.closes.strip()
-        grammar = after_reasoning(constraint.grammar, self._special, opened, opens, closes)
+        grammar = after_reasoning(
+            constraint.grammar, self._special, opened, (opens, closes), constraint._within,
+            constraint._ends_within,
+        )  # fmt: skip
         made = self._compiled("constraint", grammar, constraint.ignored, not constraint.ignored)
         made._opened, made._marks = opened, marks
         return made

@@ -24,13 +24,14 @@ class ReasoningBudget:
     """Follows an answer token by token, and says when its reasoning must be closed.
 
     opened: whether the answer begins within reasoning. budget: tokens after which the tokens
-    `closing` close them. token_bytes: returns the bytes of a token. marks: what opens and closes
-    reasoning. whole: whether all of `closing` must come, including the text after its marker.
+    `closing` close them. token_bytes: returns the bytes of a token. marks: what opens reasoning,
+    and all that closes it. whole: whether all of `closing` must come, including the text after its
+    marker.
     """
 
     __slots__ = (
-        "_closes", "_closing", "_count", "_forced", "_opens", "_text", "_token_bytes", "_whole",
-        "budget", "is_open",
+        "_closes", "_closing", "_count", "_forced", "_kept", "_opens", "_text", "_token_bytes",
+        "_whole", "budget", "is_open",
     )  # fmt: skip
 
     def __init__(
@@ -39,11 +40,12 @@ class ReasoningBudget:
         budget: int,
         closing: Sequence[int],
         token_bytes: Callable[[int], bytes],
-        marks: tuple[bytes, bytes],
+        marks: tuple[bytes, ...],
         whole: bool = False,
     ) -> None:
         self._closing, self._token_bytes = closing, token_bytes
-        self._opens, self._closes = marks
+        self._opens, *self._closes = marks
+        self._kept = max(map(len, self._closes))
         self._count = 0
         self._whole, self._forced = whole, 0  # how many tokens of `closing` were due and came
         self._text = self._opens if opened else b""  # the end of the answer, as long as a mark
@@ -58,7 +60,8 @@ class ReasoningBudget:
         closing = tokenizer.encode(marks.closing, add_special=False)
         if not opened:
             budget = max(budget, len(tokenizer.encode(marks.opens, add_special=False)))
-        texts = marks.opens.strip().encode(), marks.closes.strip().encode()
+        ends = (marks.opens.strip(), marks.closes.strip(), *marks.calls)
+        texts = tuple(text.encode() for text in ends)
         whole = marks.closing.strip() != marks.closes.strip()
         return cls(opened, budget, closing, tokenizer.token_bytes, texts, whole)
 
@@ -68,11 +71,12 @@ class ReasoningBudget:
         self._count += 1
         if not self.is_open:
             return
-        opens, closes = self._opens, self._closes
+        opens = self._opens
         text = (self._text + self._token_bytes(token)).lstrip()
         start = text[: len(opens)]
-        self.is_open = opens.startswith(start) and closes not in text[len(opens) :]
-        self._text = text if len(text) < len(opens) else opens + text[len(opens) :][-len(closes) :]
+        behind = text[len(opens) :]
+        self.is_open = opens.startswith(start) and not any(end in behind for end in self._closes)
+        self._text = text if len(text) < len(opens) else opens + behind[-self._kept :]
 
     def due(self) -> int | None:
         """Return the token that must come next once reasoning has used its budget, else None."""
@@ -88,7 +92,7 @@ class ReasoningBudget:
 
     def after(self, tokens: Sequence[int]) -> ReasoningBudget:
         """Return a copy that has taken more tokens."""
-        marks = self._opens, self._closes
+        marks = self._opens, *self._closes
         other = ReasoningBudget(
             False, self.budget, self._closing, self._token_bytes, marks, self._whole
         )

@@ -9,9 +9,16 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from sterna.engine.decoding.tagged_arguments import resolved
-from sterna.llm.tool_call_formats.base import Nesting
 
-__all__ = ["ArgumentsReader", "JsonReader", "finite", "loads", "read_argument", "read_json"]
+__all__ = [
+    "ArgumentsReader",
+    "JsonReader",
+    "Nesting",
+    "finite",
+    "loads",
+    "read_argument",
+    "read_json",
+]
 
 _SPACE = " \t\r\n"
 _KINDS = (
@@ -25,6 +32,30 @@ class ArgumentsReader(Protocol):
 
     def read(self, held: str, final: bool) -> tuple[str, int, bool]:
         """Return (JSON that is certain by now, characters of `held` consumed, whether it ends)."""
+
+
+class Nesting:
+    """Counts JSON's open braces and brackets outside of strings."""
+
+    def __init__(self, depth: int = 0) -> None:
+        self._depth, self._quoted, self._escaped = depth, False, False
+
+    def end(self, text: str, floor: int) -> int:
+        """Return the index after which the text's depth falls to `floor`; -1 if it does not."""
+        for i, c in enumerate(text):
+            if self._escaped:
+                self._escaped = False
+            elif c == "\\":
+                self._escaped = self._quoted
+            elif c == '"':
+                self._quoted = not self._quoted
+            elif not self._quoted and c in "{[":
+                self._depth += 1
+            elif not self._quoted and c in "}]":
+                self._depth -= 1
+                if self._depth <= floor:
+                    return i + 1
+        return -1
 
 
 class JsonReader:

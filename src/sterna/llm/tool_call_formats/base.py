@@ -5,15 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from sterna.engine.decoding.grammars import NO_FRAME, Frame, Messages, ToolCall
+from sterna.llm.tool_call_formats.json_calls import Head
 from sterna.llm.tool_call_formats.pieces import Unfinished, follows
 
-if TYPE_CHECKING:
-    from sterna.llm.tool_call_formats.json_calls import JsonCall
-
-__all__ = ["Head", "Nesting", "ToolCallFormat", "ToolCallParser", "ToolCallPart", "offered"]
+__all__ = ["ToolCallFormat", "ToolCallParser", "ToolCallPart"]
 
 
 class ToolCallPart(NamedTuple):
@@ -26,20 +24,6 @@ class ToolCallPart(NamedTuple):
     kind: str
     text: str
     id: str = ""
-
-
-class Head(NamedTuple):
-    """The beginning of a call in a text.
-
-    name: of the tool; None if the call must be read as a whole, by `json`. at: where its arguments
-    begin; of a whole call, where it begins. id: if the model writes one. json: the keys of a call
-    that is an object.
-    """
-
-    name: str | None
-    at: int
-    id: str = ""
-    json: JsonCall | None = None
 
 
 @dataclass(frozen=True)
@@ -155,41 +139,3 @@ class ToolCallParser(ABC):
     @abstractmethod
     def _next(self, found: list[ToolCallPart], final: bool) -> bool:
         """Find the next call, or the end of all."""
-
-
-class Nesting:
-    """Counts JSON's open braces and brackets outside of strings."""
-
-    def __init__(self, depth: int = 0) -> None:
-        self._depth, self._quoted, self._escaped = depth, False, False
-
-    def end(self, text: str, floor: int) -> int:
-        """Return the index after which the text's depth falls to `floor`; -1 if it does not."""
-        for i, c in enumerate(text):
-            if self._escaped:
-                self._escaped = False
-            elif c == "\\":
-                self._escaped = self._quoted
-            elif c == '"':
-                self._quoted = not self._quoted
-            elif not self._quoted and c in "{[":
-                self._depth += 1
-            elif not self._quoted and c in "}]":
-                self._depth -= 1
-                if self._depth <= floor:
-                    return i + 1
-        return -1
-
-
-def offered(name: str, names: Collection[str] | None) -> str | None:
-    """Return the name of the offered tool that a call names; None if none has it.
-
-    names: of the tools; None: any name is offered. Models write a namespace before a name, and a
-    number behind it, also where their template does not.
-    """
-    plain = name.removeprefix("functions.")
-    plain = plain.rpartition(":")[0] if plain.rpartition(":")[2].isdigit() else plain
-    if names is None:
-        return plain
-    return next((one for one in (name, name.removeprefix("functions."), plain) if one in names),
-                None)  # fmt: skip

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sterna.engine.decoding.grammars import Messages, ToolCall
-from sterna.llm.tool_call_formats.base import Head, offered
+from sterna.llm.tool_call_formats.json_calls import Head
 from sterna.llm.tool_call_formats.layout import NAME, LayoutFormat
-from sterna.llm.tool_call_formats.pieces import Unfinished, follows, skipped
+from sterna.llm.tool_call_formats.pieces import Unfinished, follows, offered, skipped
 
 _CHANNEL, _MESSAGE = "<|channel|>", "<|message|>"
 _NAME = re.compile(r"<\|channel\|>\s*([a-z]*)")

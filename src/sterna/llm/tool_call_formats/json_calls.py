@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sterna.llm.tool_call_formats.arguments_readers import loads
-from sterna.llm.tool_call_formats.base import offered
-from sterna.llm.tool_call_formats.pieces import NAME, Unfinished, skipped
+from sterna.llm.tool_call_formats.pieces import NAME, Unfinished, offered, skipped
 
-__all__ = ["JsonCall", "JsonHead", "json_call_of"]
+__all__ = ["Head", "JsonCall", "JsonHead", "json_call_of"]
 
 #: The beginning of such a call in a layout: its name and its arguments have keys.
 _CALL = re.compile(rf'\{{\s*(?:"\w+": "[^"]*",\s*)*?"(\w+)": "{NAME}",[^{{}}]*"(\w+)": $')
@@ -132,3 +131,17 @@ def json_call_of(begin: str) -> tuple[str, JsonCall] | None:
         return None
     before = begin[: found.start()]
     return before, JsonCall(found[1], found[2], alone=not before.strip())
+
+
+class Head(NamedTuple):
+    """The beginning of a call in a text.
+
+    name: of the tool; None if the call must be read as a whole, by `json`. at: where its arguments
+    begin; of a whole call, where it begins. id: if the model writes one. json: the keys of a call
+    that is an object.
+    """
+
+    name: str | None
+    at: int
+    id: str = ""
+    json: JsonCall | None = None

@@ -15,19 +15,16 @@ from sterna.engine.decoding.special_tokens import INDEX
 from sterna.engine.decoding.spelled_values import SpelledValues
 from sterna.engine.decoding.tagged_arguments import ArgumentsForm, TaggedArguments
 from sterna.llm.tool_call_formats.arguments_readers import ArgumentsReader, JsonReader
-from sterna.llm.tool_call_formats.base import (
-    Head,
-    ToolCallFormat,
-    ToolCallParser,
-    offered,
-)
-from sterna.llm.tool_call_formats.json_calls import JsonCall, json_call_of
+from sterna.llm.tool_call_formats.base import ToolCallFormat, ToolCallParser
+from sterna.llm.tool_call_formats.json_calls import Head, JsonCall, json_call_of
+from sterna.llm.tool_call_formats.layout_parser import LayoutParser
 from sterna.llm.tool_call_formats.pieces import (
     NAME,
     SPACE,
     Pieces,
     Unfinished,
     match,
+    offered,
     pieces_of,
     skipped,
 )
@@ -85,8 +82,6 @@ class LayoutFormat(ToolCallFormat):
 
     def parser(self, schemas: Mapping[str, Any] | None) -> ToolCallParser:
         """Make a parser for text that begins with one of `opens`."""
-        from sterna.llm.tool_call_formats.layout_parser import LayoutParser
-
         return LayoutParser(self, schemas)
 
     def message(self, message: dict[str, Any]) -> dict[str, Any]:

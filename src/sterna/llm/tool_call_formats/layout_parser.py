@@ -1,15 +1,14 @@
-"""`LayoutParser`: reads the calls of a `LayoutFormat` as they come."""
+"""`LayoutParser`: reads calls of a layout as they come."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol
 
-from sterna.llm.tool_call_formats.arguments_readers import ArgumentsReader, JsonReader
-from sterna.llm.tool_call_formats.base import Head, Nesting, ToolCallParser, ToolCallPart
-from sterna.llm.tool_call_formats.json_calls import JsonCall
-from sterna.llm.tool_call_formats.layout import LayoutFormat
+from sterna.llm.tool_call_formats.arguments_readers import ArgumentsReader, JsonReader, Nesting
+from sterna.llm.tool_call_formats.base import ToolCallParser, ToolCallPart
+from sterna.llm.tool_call_formats.json_calls import Head, JsonCall
 from sterna.llm.tool_call_formats.pieces import Unfinished, skipped
 
 __all__ = ["LayoutParser"]
@@ -20,10 +19,30 @@ _OBJECT = re.compile(r'\{\s*"')
 HEAD_CHARS = 1024
 
 
+class Layout(Protocol):
+    """What a parser asks of a `LayoutFormat`."""
+
+    @property
+    def opens(self) -> tuple[str, ...]:
+        """The texts with which calls may begin in an answer."""
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """The texts that may stand behind the arguments of a call, before another one begins."""
+
+    def head(
+        self, text: str, at: int, names: Collection[str] | None, first: bool = True
+    ) -> Head | None:
+        """Match as `ToolCallFormat.head`."""
+
+    def arguments_reader(self, schema: Mapping[str, Any]) -> ArgumentsReader:
+        """Make the reader of a call's arguments."""
+
+
 class LayoutParser(ToolCallParser):
     """Parses calls of a layout."""
 
-    def __init__(self, call_format: LayoutFormat, schemas: Mapping[str, Any] | None) -> None:
+    def __init__(self, call_format: Layout, schemas: Mapping[str, Any] | None) -> None:
         super().__init__()
         self._layout, self._schemas = call_format, schemas
         self._reader: ArgumentsReader = JsonReader()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from sterna.engine.decoding.special_tokens import ID, INDEX
 
 __all__ = [
-    "NAME", "SPACE", "Match", "Pieces", "Unfinished", "follows", "match", "pieces_of", "skipped",
+    "NAME", "SPACE", "Match", "Pieces", "Unfinished", "follows", "match", "offered", "pieces_of",
+    "skipped",
 ]  # fmt: skip
 
 #: Stands for the name of a tool in the texts of a layout.
@@ -139,3 +140,17 @@ def _stops(after: Pieces) -> tuple[str, ...]:
         if piece is not SPACE:
             return piece if isinstance(piece, tuple) else (piece,)
     return ()
+
+
+def offered(name: str, names: Collection[str] | None) -> str | None:
+    """Return the name of the offered tool that a call names; None if none has it.
+
+    names: of the tools; None: any name is offered. Models write a namespace before a name, and a
+    number behind it, also where their template does not.
+    """
+    plain = name.removeprefix("functions.")
+    plain = plain.rpartition(":")[0] if plain.rpartition(":")[2].isdigit() else plain
+    if names is None:
+        return plain
+    return next((one for one in (name, name.removeprefix("functions."), plain) if one in names),
+                None)  # fmt: skip
