@@ -25,7 +25,7 @@ OPENED = (
 FREE = OPENED.replace("<think>\n", "").replace("%}</think>{%", "%}<think></think>{%")
 HARMONY = (
     "{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endfor %}"
-    "<|start|>assistant{# <|channel|> to=functions. #}"
+    "<|start|>assistant"
 )
 SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
 

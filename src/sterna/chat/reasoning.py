@@ -48,7 +48,7 @@ class ReasoningMarks:
         return text
 
 
-#: Marks of families other than <think>, by which their templates are known.
+#: Marks of families other than <think>.
 _FAMILIES = tuple(
     ReasoningMarks(opens, closes, tuple(dropped), closes)
     for opens, closes, *dropped in (
@@ -67,19 +67,42 @@ _FAMILIES = tuple(
 )  # fmt: skip
 
 
-def marks_of(mentions: Callable[[str], bool], render: Callable[[], str]) -> ReasoningMarks | None:
-    """Return the marks of a template's family; None if it has no reasoning that is known.
+#: The answers of a conversation whose reasoning a template may leave out: one for each family.
+_THOUGHTS = [
+    (family, f"THOUGHT {i}", f"ANSWER {i}")
+    for i, family in enumerate((ReasoningMarks(), *_FAMILIES))
+]
+_ASKED = {"role": "user", "content": "Q"}
+_FIELDS = {"reasoning_content": "T", "thinking": "T", "reasoning": "T"}
+_BLOCKS = {"blocks": [{"type": "thoughts", "text": "T"}, {"type": "response", "text": "A"}]}
+#: Conversations in which templates show their marks, and variables for them.
+_SHOWING: tuple[tuple[list[dict[str, Any]], dict[str, Any]], ...] = (
+    ([_ASKED], {}),
+    ([_ASKED], {"enable_thinking": True, "thinking": True, "reasoning_effort": "high"}),
+    ([_ASKED], {"enable_thinking": False, "thinking": False}),
+    ([_ASKED, {"role": "assistant", "content": "A", **_FIELDS}], {}),
+    ([_ASKED, {"role": "assistant", "content": "A", **_FIELDS}, _ASKED], {}),
+    ([_ASKED, {"role": "assistant", "content": _BLOCKS}], {}),
+)
 
-    mentions: whether the template has a text. render: renders an answer with reasoning, for
-    templates that make their marks of parts.
+
+def marks_of(
+    render: Callable[[list[dict[str, Any]], dict[str, Any]], str],
+) -> ReasoningMarks | None:
+    """Return the marks that a template renders or cuts out; None if it has no reasoning we know.
+
+    render: renders messages with variables; empty if the template refuses them.
     """
+    text = "\n".join(render(messages, variables) for messages, variables in _SHOWING)
     for family in (ReasoningMarks(), *_FAMILIES):
         opens, closes = family.opens.strip(), family.closes.strip()
-        if mentions(closes) and (family.opens == OPEN or mentions(opens)):
+        if closes in text and (family.opens == OPEN or opens in text):
             return family
-    rendered = render()
-    for family in _FAMILIES:
-        if family.opens.strip() in rendered and family.closes.strip() in rendered:
+    said = [f"{one.opens}{thought}{one.closes}{answer}" for one, thought, answer in _THOUGHTS]
+    turns = ({"role": "assistant", "content": content} for content in (*said, "A"))
+    history = render([one for turn in turns for one in (_ASKED, turn)], {})
+    for family, thought, answer in _THOUGHTS:
+        if answer in history and thought not in history:
             return family
     return None
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sterna.chat.calls import with_other_arguments, with_short_ids
+from sterna.chat.limits import MAX_SECONDS
 from sterna.chat.messages import (
     MARK,
     check_messages,
@@ -135,10 +137,6 @@ class ChatTemplate:
         found = repr((sorted(self._sources.items()), sorted(self._tokens.items())))
         return hashlib.sha256(found.encode("utf-8", "surrogatepass")).hexdigest()
 
-    def mentions(self, text: str) -> bool:
-        """Whether a template contains this text, which tells formats of tool calls apart."""
-        return any(text in source for source in self._sources.values())
-
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -193,10 +191,22 @@ class ChatTemplate:
     @cached_property
     def reasoning_marks(self) -> ReasoningMarks | None:
         """The marks of reasoning in the template's family; None if it has none."""
-        said = {"role": "assistant", "content": "A", "reasoning_content": "T", "thinking": "T"}
-        return marks_of(
-            self.mentions, lambda: self._probed([{"role": "user", "content": "Q"}, said])
-        )
+        end = time.thread_time() + MAX_SECONDS  # of all these renderings together
+
+        def render(messages: list[dict[str, Any]], variables: dict[str, Any]) -> str:
+            if time.thread_time() > end:
+                return ""
+            prompt = messages[-1]["role"] == "user"
+            return self._probed(messages, add_generation_prompt=prompt, **variables)
+
+        return marks_of(render)
+
+    @cached_property
+    def takes_effort(self) -> bool:
+        """Whether the template reads the variable reasoning_effort."""
+        asked = [{"role": "user", "content": "Q"}]
+        low, high = (self._probed(asked, reasoning_effort=effort) for effort in ("low", "high"))
+        return low != high
 
     @cached_property
     def takes_tools(self) -> bool:
@@ -229,11 +239,13 @@ class ChatTemplate:
         return between.strip() if between.count(placeholder) == 1 else None
 
     def _probed(self, messages: list[dict[str, Any]], **given: Any) -> str:
-        """Render messages; empty if the template refuses them."""
-        values = {**self._tokens, "documents": None, "tools": None, **given, "messages": messages}
+        """Render messages; empty if the template refuses them. given: variables, or tools."""
+        values = {
+            **self._tokens, "documents": None, "tools": None, "add_generation_prompt": True,
+            **given, "messages": messages,
+        }  # fmt: skip
         try:
-            name = "tool_use" if given else "default"
-            return self._renderer.run(name, {**values, "add_generation_prompt": True})
+            return self._renderer.run("tool_use" if given.get("tools") else "default", values)
         except (RequestError, ModelFormatError):
             return ""
 

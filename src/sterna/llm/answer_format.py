@@ -91,7 +91,7 @@ class AnswerFormat:
         effort: the request's reasoning_effort, which sets a budget if the template does not read
         it.
         """
-        if budget is None and self.template and not self.template.mentions("reasoning_effort"):
+        if budget is None and self.template and not self.template.takes_effort:
             budget = EFFORTS.get(str(effort))
         # each answer of messages may begin with reasoning
         state = ReasoningState.FREE if self._has_messages else self.state
