@@ -187,7 +187,8 @@ class ResponseEventStream:
             self._message["content"] += self._text
         elif kind == "reasoning_content":
             found.append(self._event("response.reasoning_text.done", **place, text=self._text))
-            self._message["reasoning_content"] = self._text
+            before = self._message.get("reasoning_content") or ""
+            self._message["reasoning_content"] = before + self._text
         else:
             named = {**place, "name": self._open.name, "arguments": self._text}
             found.append(self._event("response.function_call_arguments.done", **named))
