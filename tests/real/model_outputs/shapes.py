@@ -172,6 +172,8 @@ class Maker:
         yield case("a draft, then a text", draft, Said("Hi."))
         yield case("a draft, then a call", draft, Called([ROME]))
         yield case("a draft at the end, then a call", Thought(f"So: {called}"), Called([PARIS]))
+        for what, write in self.family.writer.slips.items():
+            yield case(f"slip in reasoning: {what}", needed, Called([PARIS], write))
         unknown = self.called(UNKNOWN)
         yield case("an unknown tool in reasoning", Thought(f"I do {unknown} now."), Said("Hi."))
 
