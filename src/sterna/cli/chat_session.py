@@ -21,15 +21,13 @@ from sterna.files.reading import read_file, require_regular
 from sterna.files.writing import replacing
 from sterna.images import load_image
 from sterna.llm.conversation import Conversation
+from sterna.llm.generation_config import chat_sampling
 from sterna.outputs import Delta
 from sterna.sampling_params import SamplingParams
 
 __all__ = ["Session"]
 
 MAX_FILE_BYTES = 64 << 20
-#: Used if neither the command line nor the model's files set sampling options: greedy answers of
-#: small models fall into loops. The values are llama.cpp's defaults.
-CHAT_SAMPLING = {"temperature": 0.8, "min_p": 0.05}
 
 
 class Session:
@@ -94,7 +92,8 @@ class Session:
             (self.options, "set"),
             ({"seed": self._seed}, "drawn"),
             (model, "the model's"),
-            ({"max_tokens": CHAT_MAX_TOKENS} | ({} if model else CHAT_SAMPLING), "default of chat"),
+            (chat_sampling(model, self.options), "default of chat"),
+            ({"max_tokens": CHAT_MAX_TOKENS}, "default of chat"),
         )
         found = {}
         for name in SETTINGS:

@@ -10,9 +10,12 @@ from typing import Any
 from sterna.errors import ModelFormatError, RequestError, shown
 from sterna.sampling_params import SamplingParams
 
-__all__ = ["GenerationDefaults", "sampling_of"]
+__all__ = ["GenerationDefaults", "chat_sampling", "sampling_of"]
 
 SAMPLING = ("temperature", "top_k", "top_p", "min_p")
+#: Of a chat where neither its user nor the model's files set a temperature: greedy answers of small
+#: models fall into loops, and a second answer would be the first. llama.cpp has these values.
+CHAT_SAMPLING = {"temperature": 0.8, "min_p": 0.05}
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,16 @@ class GenerationDefaults:
         if not self.suppressed:
             return params
         return replace(params, bad_words=(*params.bad_words, *self.suppressed))
+
+
+def chat_sampling(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, float]:
+    """Return the sampling options of a chat that neither its user nor the model sets.
+
+    defaults: the model's own, `LLM.defaults`. given: the user's; None counts as absent.
+    """
+    if given.get("temperature") is not None or "temperature" in defaults:
+        return {}
+    return {name: value for name, value in CHAT_SAMPLING.items() if given.get(name) is None}
 
 
 def sampling_of(config: Mapping[str, Any], file: Path) -> dict[str, Any]:

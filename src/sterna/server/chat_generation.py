@@ -9,6 +9,7 @@ from sterna.chat.clock import clock
 from sterna.chat.reasoning import ReasoningState
 from sterna.errors import RequestError
 from sterna.llm.answer_format import AnswerFormat, without_reasoning
+from sterna.llm.generation_config import chat_sampling
 from sterna.llm.output_parser import OutputParser
 from sterna.llm.tool_choice import ToolChoice
 from sterna.server.active_request import ActiveRequest
@@ -50,6 +51,7 @@ class ChatGeneration:
         self._template_input.tools = list(self.tools.shown)
         await asyncio.to_thread(self._encode)
         generation = self.generation
+        generation.options.update(chat_sampling(llm.defaults, generation.options))
         if generation.options.get("max_tokens") is None:
             generation.options["max_tokens"] = max(1, llm.context - len(generation.prompt))
         content = await constraint_for(llm, self._structured, self._response_format)

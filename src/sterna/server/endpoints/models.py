@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sterna.errors import shown
+from sterna.llm.generation_config import chat_sampling
 from sterna.server.errors import ApiError
 from sterna.server.model_description import abilities, dimensions
 from sterna.server.routing import Endpoint, as_json, service_of
@@ -57,9 +58,11 @@ def _row(service: Service, name: str) -> dict[str, Any]:
         row["meta"]["threads"] = int(info["threads"])  # it is an int subclass that knows its CPUs
         row["meta"]["bandwidth_gb_s"] = loaded.bandwidth_gb_s
         row["meta"]["chat"] = loaded.llm.template is not None
+        own = loaded.llm.defaults
+        row["meta"]["chat_sampling"] = {**own, **chat_sampling(own, {})}
         if adapter is not None:
-            own = loaded.llm.adapters[adapter]
-            row["meta"] |= {"adapter_digest": own.digest, "adapter_rank": own.rank}
+            weights = loaded.llm.adapters[adapter]
+            row["meta"] |= {"adapter_digest": weights.digest, "adapter_rank": weights.rank}
     return row
 
 
