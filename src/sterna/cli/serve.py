@@ -170,7 +170,8 @@ def duration(value: str | float) -> float:
 @click.option(
     "--max-body",
     type=size,
-    help="Bytes of a request's body; default: 32M if a model sees images, else 1M.",
+    help="Bytes of a request's body; default: 32M if a model sees images, else 1M, "
+    "or 16 for each token of the context.",
 )
 @click.option(
     "--allow-image-urls",

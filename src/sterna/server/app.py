@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from sterna.errors import RequestError
 from sterna.server import endpoints as endpoint_modules
+from sterna.server.endpoints import webui
 from sterna.server.errors import ApiError
 from sterna.server.middleware import RequestMiddleware
 from sterna.server.openapi import document
@@ -62,7 +63,7 @@ def create_app(service: Service) -> Starlette:
     if not settings.metrics:
         found = [endpoint for endpoint in found if endpoint.path != "/metrics"]
     if not settings.page:
-        found = [endpoint for endpoint in found if endpoint.path != "/"]
+        found = [endpoint for endpoint in found if endpoint not in webui.ENDPOINTS]
     described = document(found)
 
     async def openapi(request: Request) -> Response:

@@ -85,7 +85,8 @@ async def _collect(request: Request, most: int) -> bytes:
         raise ApiError(
             413,
             f"body: must have at most {most} bytes, but has more; see sterna serve --max-body, "
-            "which is 32M by default where a model sees images, else 1M",
+            "which is 32M by default where a model sees images, else 1M, or 16 for each token of "
+            "the context",
         )
     return bytes(body)
 

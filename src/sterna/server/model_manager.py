@@ -126,6 +126,7 @@ class ModelManager:
         self.loaded: dict[str, LoadedModel] = {}
         self.ever_loaded: bool = False
         self._sees: dict[str, bool] = {}  # of each model that was loaded once
+        self.longest_context: int = 0  # of these models
         self._loading = asyncio.Lock()
         self._left = asyncio.Event()
 
@@ -191,6 +192,7 @@ class ModelManager:
                     self.loaded[name] = LoadedModel(name, llm, self._engine_options)
                     _log.info("loaded %s: %s", name, self.loaded[name].memory)
                     self.ever_loaded, self._sees[name] = True, llm.model.tower is not None
+                    self.longest_context = max(self.longest_context, llm.context)
         return self.loaded[name]
 
     async def _load(self, name: str) -> LLM:

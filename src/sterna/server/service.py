@@ -23,6 +23,8 @@ __all__ = ["Service"]
 #: Bytes of a request's body, unless a setting says otherwise: a photo in base64 has 8 to 12 MB.
 BODY_OF_TEXT = 1 << 20
 BODY_WITH_IMAGES = 32 << 20
+#: Bytes of JSON for each token of a context; prose has 4, code with long indentation more.
+BYTES_PER_TOKEN = 16
 
 
 class Service:
@@ -52,8 +54,10 @@ class Service:
     @property
     def max_body(self) -> int:
         """Most bytes of a request's body."""
-        given = self.settings.max_body
-        return given or (BODY_WITH_IMAGES if self.models.sees else BODY_OF_TEXT)
+        if self.settings.max_body is not None:
+            return self.settings.max_body
+        text = max(BODY_OF_TEXT, BYTES_PER_TOKEN * self.models.longest_context)
+        return max(text, BODY_WITH_IMAGES) if self.models.sees else text
 
     @property
     def loading(self) -> bool:

@@ -24,7 +24,8 @@ class Settings:
         insecure: allow an address that others can reach without keys.
         origins: origins of web pages that may send requests; "*" is any.
         hosts: further names of this server in Host headers; "*" is any.
-        max_body: bytes of a request's body; None is 32 MiB if a model sees images, else 1 MiB.
+        max_body: bytes of a request's body; None is 32 MiB if a model sees images, else 1 MiB or
+            as much as a context may need.
         max_queue: how many requests may wait.
         max_wait: the longest predicted wait at which a request is still accepted.
         max_per_key: how many requests a key may have at a time.

@@ -97,12 +97,16 @@ def test_continuing(page: Any, server: ServerProcess) -> None:
 def test_an_answer_goes_on(page: Any, server: ServerProcess) -> None:
     """While another conversation is open; a reload makes it again, to the bit."""
     settings(page, max_tokens="900", temperature="1", seed="7")
+    network = page.context.new_cdp_session(page)
+    slow = {"offline": False, "latency": 0, "downloadThroughput": 40_000, "uploadThroughput": -1}
+    network.send("Network.emulateNetworkConditions", slow)  # the built-in model is too fast to see
     say(page, "import os")
     page.locator("article.assistant .t").first.wait_for(state="attached")
     page.click("#new")
     assert page.locator("article").count() == 0
     page.locator("#list li.running button").first.click()
     page.locator("article.assistant .t").nth(10).wait_for(state="attached")
+    network.send("Network.emulateNetworkConditions", {**slow, "downloadThroughput": -1})
     page.reload()
     answer(page)
     text = content(page)

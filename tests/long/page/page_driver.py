@@ -66,6 +66,19 @@ def instead(page: Any, *contents: str, **more: str) -> None:
     answered(page, stream(*({"content": text} for text in contents), **more))
 
 
+def with_models(page: Any, **rows: dict[str, Any]) -> None:
+    """A server that is not ours lists models: by id, the rest of a row of /v1/models."""
+    listed = [{"id": id, "meta": {}, **row} for id, row in rows.items()]
+    page.route("**/v1/models", lambda route: route.fulfill(json={"data": listed}))
+    page.reload()
+    page.locator("#model option").nth(len(rows) - 1).wait_for(state="attached")
+
+
+def file(name: str, data: bytes, kind: str = "text/plain") -> Any:
+    """A file to pick."""
+    return {"name": name, "mimeType": kind, "buffer": data}
+
+
 MARKDOWN = """# Title
 
 A **bold** word, *stress*, ~~gone~~, `code`, [a link](https://example.org "t"), \\(a_b*c*\\)

@@ -17,12 +17,12 @@ def test_markdown(page: Any) -> None:
     tree = "node => node.innerHTML.replace(/<span class=\"t\">([^<]*)<.span>/g, '$1')"
     streamed = whole.evaluate(tree)
     counts = {
-        "h2": 1, "strong": 1, "em": 1, "del": 1, "code.math": 1, "th": 2, "td": 2, "td.right": 1,
+        "h2": 1, "strong": 1, "em": 1, "del": 1, ".katex": 1, "th": 2, "td": 2, "td.right": 1,
         "li": 3, "li.task input:checked": 1, "ol li": 1, "blockquote p": 1, "pre .c-keyword": 2,
         "a[target=_blank][rel~=noopener]": 1, "br": 2,
     }  # fmt: skip
     assert {name: whole.locator(name).count() for name in counts} == counts
-    assert whole.locator("code.math").text_content() == "\\(a_b*c*\\)"
+    assert whole.locator(".katex annotation").text_content() == "a_b*c*"
     assert "a break & more" in whole.text_content()
     clicked = "all => all.map(one => [one.token.at, one.textContent])"
     tokens = whole.locator(".t").evaluate_all(clicked)

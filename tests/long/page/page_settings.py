@@ -4,24 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from page_driver import answer, answered, instead, say, settings, stream
+from page_driver import answer, answered, instead, say, settings, stream, with_models
 
 MODELS = {
-    "little": {"context": 400, "sampling": {"temperature": 0.5, "top_k": 7}},
-    "large": {"context": 4000, "sampling": {}},
+    "little": {"meta": {"context": 400, "chat_sampling": {"temperature": 0.5, "top_k": 7}}},
+    "large": {"meta": {"context": 4000, "chat_sampling": {"temperature": 0.8, "min_p": 0.05}}},
 }
 NUMBERS = {
     "temperature": 0.8, "top_p": 0.9, "top_k": 40, "min_p": 0.05, "repetition_penalty": 1.1,
     "presence_penalty": 0.5, "frequency_penalty": -0.5, "max_tokens": 60, "seed": 7,
 }  # fmt: skip
-
-
-def with_models(page: Any) -> None:
-    """A server of two models that is not ours."""
-    listed = [{"id": name, "meta": meta} for name, meta in MODELS.items()]
-    page.route("**/v1/models", lambda route: route.fulfill(json={"data": listed}))
-    page.reload()
-    page.locator("#model option").nth(1).wait_for(state="attached")
 
 
 def test_every_setting_is_sent(page: Any) -> None:
@@ -45,7 +37,7 @@ def test_every_setting_is_sent(page: Any) -> None:
 
 def test_another_model_in_a_conversation(page: Any) -> None:
     """The next answer is its own; empty settings show what holds for it."""
-    with_models(page)
+    with_models(page, **MODELS)
     sent = answered(page, stream({"content": "ok"}))
     page.select_option("#model", "little")
     assert page.get_attribute("#temperature", "placeholder") == "0.5"
@@ -53,7 +45,8 @@ def test_another_model_in_a_conversation(page: Any) -> None:
     say(page, "one")
     answer(page)
     page.select_option("#model", "large")
-    assert page.get_attribute("#temperature", "placeholder") == "0"
+    assert page.get_attribute("#temperature", "placeholder") == "0.8"
+    assert page.get_attribute("#top_k", "placeholder") == "0"
     say(page, "two")
     answer(page, 1)
     assert [body["model"] for body in sent] == ["little", "large"]
@@ -64,7 +57,7 @@ def test_another_model_in_a_conversation(page: Any) -> None:
 
 def test_the_used_part_of_the_context(page: Any) -> None:
     """Of the model that answers next."""
-    with_models(page)
+    with_models(page, **MODELS)
     usage = {"prompt_tokens": 90, "completion_tokens": 10, "total_tokens": 100}
     answered(page, stream({"content": "ok"}, usage=usage))
     page.select_option("#model", "little")

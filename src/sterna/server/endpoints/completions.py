@@ -153,10 +153,12 @@ class CompletionResponder:
             "receipt": self.active.receipt(),
         }
 
-    def _ids(self, choice: int, tokens: list[int]) -> dict[str, Any]:
+    def _ids(self, choice: int, tokens: list[int], first: bool = True) -> dict[str, Any]:
+        """Return the ids of tokens and, with a choice's first ones, of its prompt, if asked for."""
         if not self.body.return_token_ids:
             return {}
-        return {"prompt_token_ids": self.prompts[choice // self.n], "token_ids": tokens}
+        prompt = {"prompt_token_ids": self.prompts[choice // self.n]} if first else {}
+        return {**prompt, "token_ids": tokens}
 
     def _finish(self, done: Completion) -> str:
         ended = done.tokens[-1:] and done.tokens[-1] in self.llm.tokenizer.eos_ids
@@ -177,17 +179,20 @@ class CompletionResponder:
             return event({**head, "choices": [{**choice, **more}]})
 
         logprobs: list[TextLogprobs | None] = []
+        begun: set[int] = set()  # choices whose prompt was sent
         for i in range(len(self.prompts) * self.n):
             text, found = self._echo(i)
             logprobs.append(found)
             if self.body.echo:
+                begun.add(i)
                 yield chunk(i, text, found.take() if found else None, None, self._ids(i, []))
         async for i, piece in self.active.pieces():
             found = logprobs[i]
             if found is not None and piece.logprob is not None:
                 found.add(piece.logprob.token, piece.logprob)
             if piece.text or found is not None or self.body.return_token_ids:
-                ids = {"token_ids": [piece.token]} if self.body.return_token_ids else {}
+                ids = self._ids(i, [piece.token], i not in begun)
+                begun.add(i)
                 yield chunk(i, piece.text, found.take() if found else None, None, ids)
         *before, last = enumerate(self.active.completions)
         for i, done in before:

@@ -45,7 +45,7 @@ $("menu").addEventListener("click", () => document.body.classList.toggle("open")
 $("main").addEventListener("click", event => { if (event.target !== $("menu")) document.body.classList.remove("open"); });
 $("options").addEventListener("click", () => $("settings").showModal());
 $("settings").addEventListener("close", () => { store.write("settings", settings()); models(); });
-$("model").addEventListener("change", () => { store.write("model", $("model").value); showDefaults(); drawContext(); });
+$("model").addEventListener("change", () => { store.write("model", $("model").value); chosenModel(); if (pathOf(chat).length) draw(); });
 others?.addEventListener("message", async ({ data: id }) => {
   const found = await readAgain(id);
   if (chat.id === id && !runs.has(id) && found) {
@@ -56,27 +56,36 @@ others?.addEventListener("message", async ({ data: id }) => {
   } else drawList();
 });
 
+const LOADING_MS = 1000;
 async function models() {
   try {
     const response = await fetch("/v1/models", { headers: headers() });
     const said = await response.json();
     if (!response.ok) { status(said.error.message); return; }
-    facts = Object.fromEntries(said.data.map(one => [one.id, one.meta]));
+    facts = Object.fromEntries(said.data.map(({ id, meta, capabilities }) => [id, { ...facts[id], ...meta, ...(capabilities ? { can: capabilities } : {}) }]));
+    if (said.data.every(one => one.loaded === false)) setTimeout(models, LOADING_MS);
     const chosen = $("model").value || store.read("model", ""), names = said.data.map(one => one.id);
     if (names.join() !== [...$("model").options].map(one => one.value).join()) {
       $("model").replaceChildren(...names.map(id => make("option", { value: id, text: id })));
       if (chosen in facts) $("model").value = chosen;
     }
-    showDefaults();
-    drawContext();
+    chosenModel();
   } catch { status("The server cannot be reached."); }
 }
 
 // What holds where a setting is empty.
-const DEFAULTS = { temperature: 0, top_p: 1, top_k: 0, min_p: 0, repetition_penalty: 1, presence_penalty: 0, frequency_penalty: 0 };
+const DEFAULTS = { temperature: "", top_p: 1, top_k: 0, min_p: 0, repetition_penalty: 1, presence_penalty: 0, frequency_penalty: 0 };
 function showDefaults() {
-  const own = facts[$("model").value]?.sampling ?? {};
+  const own = facts[$("model").value]?.chat_sampling ?? {};
   for (const [name, otherwise] of Object.entries(DEFAULTS)) $(name).placeholder = own[name] ?? otherwise;
+}
+
+// What depends on the chosen model.
+function chosenModel() {
+  showDefaults();
+  drawContext();
+  $("say").placeholder = isPlain() ? "Write how a text begins" : "Write a message";
+  if (!pathOf(chat).length) $("talk").replaceChildren(welcome());
 }
 
 async function start() {

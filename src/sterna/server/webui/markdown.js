@@ -7,17 +7,11 @@ const DEEPEST = 24;  // nested lists and quotes; deeper ones stay text
 const BLOCKS = new Set(["p", "h2", "h3", "h4", "h5", "h6", "li", "blockquote", "th", "td", "div"]);  // with a direction of their own
 const ENTITIES = { amp: "&", lt: "<", gt: ">", quot: '"', "#39": "'", nbsp: "\u00a0" };
 
-// Formulas are shown as they are written. Otherwise Markdown would take their backslashes and stars.
-marked.use({ gfm: true, breaks: true, extensions: [{
-  name: "math", level: "inline",
-  start: text => text.search(/\\[([]|\$\$/),
-  tokenizer(text) {
-    const found = /^(?:\\\([^\n]+?\\\)|\\\[[^]+?\\\]|\$\$[^]+?\$\$)/.exec(text);
-    return found ? { type: "math", raw: found[0], text: found[0] } : undefined;
-  },
-}] });
+marked.use({ gfm: true, breaks: true, extensions: [...FORMULAS, ...FOOTNOTES] });
 
-function parsed(text) {
+// grows: whether more of the text is still to come.
+function parsed(text, grows) {
+  growing = grows ? text.trimEnd() : "";
   try { return marked.lexer(text); }
   catch { return [{ type: "html", raw: text, text }]; }  // nested too deeply
 }
@@ -49,7 +43,9 @@ class Drawing {
       case "link": return this.link(token, depth);
       case "image": return this.link(token, depth);  // images of other servers are not loaded
       case "codespan": return this.plain("code", token.text);
-      case "math": return this.plain("code", token.text, { class: "math" });
+      case "formula": return (!token.pending && formulaOf(token.text, token.display)) || this.plain("code", token.raw, { class: "math" });
+      case "reference": return this.noted(this.plain("span", token.raw, { class: "ref" }), token);
+      case "footnote": return this.noted(this.footnote(token, depth), token);
       case "checkbox": return make("input", { type: "checkbox", disabled: "", "aria-label": token.checked ? "done" : "to do", ...(token.checked ? { checked: "" } : {}) });
       case "text": return token.tokens ? this.around("span", token, depth) : this.plain("span", token.text);
       default: return this.plain(token.block ? "p" : "span", token.text ?? token.raw);
@@ -59,6 +55,16 @@ class Drawing {
   around(tag, token, depth, options = {}) {
     const node = make(tag, { ...(BLOCKS.has(tag) ? { dir: "auto" } : {}), ...options });
     for (const child of token.tokens ?? []) node.append(this.block(child, depth));
+    return node;
+  }
+
+  footnote(token, depth) {
+    return make("div", { class: "footnote" }, make("span", { class: "number", text: token.name }), this.around("div", token, depth));
+  }
+
+  noted(node, { name }) {
+    node.note = name;
+    this.notes = true;
     return node;
   }
 
@@ -186,7 +192,7 @@ class Writer {
   // part that is one block is taken as it is.
   drawBlocks(end, ended) {
     const drawing = new Drawing(this.source, this.marks, this.settled), whole = end === this.source.length;
-    const tokens = parsed(this.source.slice(this.settled, end));
+    const tokens = parsed(this.source.slice(this.settled, end), whole && !ended);
     let last = tokens.findLastIndex(token => token.type !== "space");
     if (whole ? ended : last <= 0) last = tokens.length;
     for (const [i, token] of tokens.entries()) {
@@ -198,6 +204,8 @@ class Writer {
       if (i >= last) this.open.push(this.node.lastChild);
     }
     if (last === tokens.length) this.settled = end;
+    this.notes ||= drawing.notes;
+    if (this.notes) linkFootnotes(this.node);
   }
 
   end() {

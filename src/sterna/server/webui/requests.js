@@ -4,19 +4,27 @@ const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "repetition_penalty",
 const FIELDS = ["system", ...NUMBERS, "reasoning_effort", "stop_texts", "schema", "tools", "key"];
 const ABANDONED_MS = 10000;  // an answer that no tab has updated for so long was cut off
 const runs = new Map();  // answers in progress by conversation id: { message, control }
-let facts = {};
+const LONGEST_PLAIN = 256;  // tokens: a model that only goes on with a text seldom ends
+let facts = {};  // by model: `meta` of /v1/models, and its capabilities as `can`
+
+// Whether a model can do something; one that is not loaded yet may.
+function can(what, model = $("model").value) { return facts[model]?.can?.includes(what) ?? true; }
+
+// Whether a model has no chat template, so that it goes on with a text instead of answering.
+function isPlain(model = $("model").value) { return facts[model]?.chat === false; }
 
 function settings() { return Object.fromEntries(FIELDS.map(id => [id, $(id).value])); }
 
 // A request body without messages, which `bodyOf` adds: those before the answer.
 function requestBody() {
   const set = settings(), body = { model: $("model").value || undefined };
-  if (set.system) body.system = set.system;
   for (const name of NUMBERS) if (set[name] !== "") body[name] = Number(set[name]);
-  if (set.reasoning_effort) body.reasoning_effort = set.reasoning_effort;
   if (set.stop_texts) body.stop = set.stop_texts.split("\n").filter(Boolean);
   // With a fixed seed, an answer that a reload cuts off can be reproduced.
   body.seed ??= crypto.getRandomValues(new Uint32Array(1))[0];
+  if (isPlain()) return { max_tokens: LONGEST_PLAIN, ...facts[body.model].chat_sampling, ...body };
+  if (set.system) body.system = set.system;
+  if (set.reasoning_effort) body.reasoning_effort = set.reasoning_effort;
   if (set.schema.trim()) body.response_format = { type: "json_schema", json_schema: { name: "answer", strict: true, schema: readJson("schema") } };
   if (set.tools.trim()) body.tools = readJson("tools");
   return body;
@@ -29,7 +37,9 @@ function readJson(field) {
 
 function bodyOf(one, message) {
   if (message.body.messages) return message.body;  // written by an earlier version of this page
-  const { system, ...body } = message.body, messages = messagesOf(pathTo(one, one.nodes[message.parent]));
+  const { system, ...body } = message.body, path = pathTo(one, one.nodes[message.parent]);
+  if (message.plain) return { ...body, prompt: textOf(path) + (message.kept ?? "") };
+  const messages = messagesOf(path, can("vision", body.model));
   if (system) messages.unshift({ role: "system", content: system });
   if (!message.kept) return { ...body, messages };
   messages.push({ role: "assistant", content: message.kept });
@@ -41,10 +51,12 @@ function headers() {
   return { "content-type": "application/json", ...(key ? { authorization: "Bearer " + key } : {}) };
 }
 
-function curl(body) {
+function endpointOf(message) { return message.plain ? "/v1/completions" : "/v1/chat/completions"; }
+
+function curl(endpoint, body) {
   const quoted = text => "'" + text.replaceAll("'", "'\\''") + "'";
   const key = $("key").value ? ' -H "authorization: Bearer $STERNA_API_KEY"' : "";
-  return `curl ${location.origin}/v1/chat/completions -H 'content-type: application/json'${key} -d ${quoted(JSON.stringify(body))}`;
+  return `curl ${location.origin}${endpoint} -H 'content-type: application/json'${key} -d ${quoted(JSON.stringify(body))}`;
 }
 
 function lastOf(one) { return pathOf(one).at(-1)?.id ?? ""; }
@@ -53,6 +65,7 @@ function lastOf(one) { return pathOf(one).at(-1)?.id ?? ""; }
 function send() {
   const content = $("say").value, files = chat.files;
   if (!content.trim() && !files.length) return;
+  if (!can("completion")) { status(`${$("model").value} makes embeddings and writes no text: choose another model.`); return; }
   if (editing) {
     const { parent } = editing;
     stop(chat);
@@ -72,7 +85,7 @@ function send() {
 }
 
 function ask(one, parent, content, files) {
-  one.title ||= (content.trim() || files[0]?.name || "").slice(0, 60);
+  one.title ||= (content.trim() || namesOf(files)).slice(0, 60);
   one.changed = Date.now();
   answer(one, addMessage(one, parent, "user", content, files.length ? { files } : {}));
 }
@@ -103,7 +116,7 @@ function answer(one, question) {
   let body;
   try { body = requestBody(); }
   catch (error) { status(error.message); $("settings").showModal(); if (one === chat) draw(); return; }
-  run(one, addMessage(one, question.id, "assistant", "", { body }));
+  run(one, addMessage(one, question.id, "assistant", "", isPlain() ? { body, plain: true } : { body }));
 }
 
 // Go on with an answer that was stopped or cut off.
@@ -147,13 +160,14 @@ async function run(one, message) {
   }
   drawList();
   await save(one);
-  if (facts[message.body.model]?.bandwidth_gb_s === null) models();  // it is measured by now
+  const known = facts[message.body.model];
+  if (!known?.can || known.bandwidth_gb_s === null) models();  // it is loaded and measured by now
   if (last && !message.wrong && !message.calls && !mine.control.signal.aborted) next(one);
 }
 
 async function read(one, message, own, seen, signal) {
   const asked = { ...bodyOf(one, message), stream: true, stream_options: { include_usage: true }, return_token_ids: true };
-  const response = await fetch("/v1/chat/completions", { method: "POST", headers: headers(), body: JSON.stringify(asked), signal });
+  const response = await fetch(endpointOf(message), { method: "POST", headers: headers(), body: JSON.stringify(asked), signal });
   if (!response.ok) {
     const said = await response.json().catch(() => null);
     if (response.status === 401) $("settings").showModal();
@@ -165,8 +179,8 @@ async function read(one, message, own, seen, signal) {
     const chunk = JSON.parse(data);
     if (chunk.error) throw new Error(chunk.error.message);
     seen.usage = chunk.usage ?? seen.usage;
-    own.prompt = chunk.prompt_token_ids ?? own.prompt;
     const choice = chunk.choices[0];
+    own.prompt = chunk.prompt_token_ids ?? choice?.prompt_token_ids ?? own.prompt;
     if (!choice) continue;
     take(message, own, seen, choice);
     if (performance.now() - drawn <= 100) continue;
@@ -180,7 +194,7 @@ async function read(one, message, own, seen, signal) {
   throw new Error("the connection was lost");
 }
 
-function take(message, own, seen, { delta, finish_reason: end, token_ids: ids = [] }) {
+function take(message, own, seen, { text, delta = { content: text }, finish_reason: end, token_ids: ids = [] }) {
   message.end = end ?? message.end;
   for (const { index, id, function: said } of delta.tool_calls ?? []) {
     const call = (message.calls ??= [])[index] ??= { id, name: said.name, text: "" };

@@ -2,10 +2,11 @@
 // first, and nothing is overwritten. `chosen` has, for each message (and for "", before the first),
 // which of its children is shown.
 //   chat    { id, title, changed, deleted, draft, files, queue: [{ text, files }], nodes: { id: message }, chosen: { id: id } }
-//   message { id, parent, made, role, content, files, reasoning, calls, call, body, kept, end, used, wrong, facts, tab, beat }
-// Roles are those of the API. A file is { name, text } or { name, image }, an image being a data: URL. An
-// answer has its tool calls in `calls`, and a tool's message the id of its own in `call`. `kept` is the
-// part of an answer that was there before it was continued.
+//   message { id, parent, made, role, content, files, reasoning, calls, call, body, plain, kept, end, used, wrong, facts, tab, beat }
+// Roles are those of the API. A file is { name, text, tokens } or { name, image }, an image being a data:
+// URL. An answer has its tool calls in `calls`, and a tool's message the id of its own in `call`. `plain`
+// is an answer that goes on with the text before it, without a chat template. `kept` is the part of an
+// answer that was there before it was continued.
 
 function newId() {
   // randomUUID exists only over https and on localhost.
@@ -48,19 +49,21 @@ function blockOf({ name, text }) {
   return `${name}:\n${fence}\n${text}\n${fence}`;
 }
 
-// A message's content as the API takes it: parts where it has images, otherwise a text.
-function contentOf({ content, files = [] }) {
-  const text = [...files.filter(file => file.text !== undefined).map(blockOf), content].filter(Boolean).join("\n\n");
-  const images = files.filter(file => file.image).map(file => ({ type: "image_url", image_url: { url: file.image } }));
+// A message's content as the API takes it: parts where it has images, otherwise a text. A model that
+// does not see gets the names of images.
+function contentOf({ content, files = [] }, sees) {
+  const texts = files.filter(file => !file.image || !sees).map(file => file.image ? `(image: ${file.name})` : blockOf(file));
+  const text = [...texts, content].filter(Boolean).join("\n\n");
+  const images = files.filter(file => file.image && sees).map(file => ({ type: "image_url", image_url: { url: file.image } }));
   return images.length ? [...images, ...(text ? [{ type: "text", text }] : [])] : text;
 }
 
 // The messages of a path as they are sent. An answer that failed before its first word is omitted, and
 // the messages around it are joined, because templates want alternating roles.
-function messagesOf(path) {
+function messagesOf(path, sees) {
   const messages = [];
   for (const message of path) {
-    const { role, calls, call } = message, content = contentOf(message), last = messages.at(-1);
+    const { role, calls, call } = message, content = contentOf(message, sees), last = messages.at(-1);
     if (role === "assistant" && !content && !calls) continue;
     if (role === "tool") messages.push({ role, tool_call_id: call, content });
     else if (calls) messages.push({ role, content, tool_calls: calls.map(({ id, name, text }) => ({ id, type: "function", function: { name, arguments: text } })) });
@@ -68,6 +71,12 @@ function messagesOf(path) {
     else messages.push({ role, content });
   }
   return messages;
+}
+
+// The text of a path, with which a model without a chat template goes on.
+function textOf(path) {
+  const glue = (text, next) => !text || !next || /\s$/.test(text) || /^\s/.test(next) ? text + next : text + "\n" + next;
+  return path.map(message => contentOf(message, false)).reduce(glue, "");
 }
 
 function joined(one, other) {

@@ -16,7 +16,9 @@ function toast(text, name, action) {
   $("toast").hidden = false;
 }
 
-function titleOf(one) { return one.title || one.draft.trim().slice(0, 60) || "…"; }
+function titleOf(one) { return one.title || (one.draft.trim() || namesOf(one.files)).slice(0, 60) || "…"; }
+
+function namesOf(files) { return files.map(file => file.name).join(", "); }
 
 function drawList() {
   const all = [...chats.values()].sort((one, other) => other.changed - one.changed);
@@ -43,11 +45,7 @@ function draw() {
   $("stop").hidden = !runs.has(chat.id);
   shown.clear();
   const path = pathOf(chat), scrolled = $("talk").scrollTop;
-  if (!path.length) {
-    const bird = document.querySelector("#side svg").cloneNode(true);
-    $("talk").replaceChildren(make("div", { id: "hello" }, bird, make("p", { text: "Nothing you write leaves this server." })));
-    return;
-  }
+  if (!path.length) { $("talk").replaceChildren(welcome()); return; }
   $("talk").replaceChildren(...path.map(article));
   $("talk").scrollTop = atEnd ? $("talk").scrollHeight : scrolled;
 }
@@ -67,7 +65,9 @@ function article(message) {
     shown.set(message.id, { node });
     if (message.role === "tool") node.prepend(make("div", { class: "label", text: "Result of " + (callOf(message)?.name ?? "a tool") }));
     text.append(message.content);
+    text.hidden = !message.content;  // only files
     for (const file of message.files ?? []) text.before(fileOf(file));
+    if (message.files?.some(file => file.image) && !can("vision")) text.before(make("div", { class: "label", text: `${$("model").value} reads text only: it does not get the image.` }));
   }
   if (running) { text.classList.add("busy"); node.setAttribute("aria-busy", "true"); }
   else finish(message);
@@ -93,7 +93,7 @@ function finish(message) {
     tools.append(button(message.wrong ? "Retry" : "Regenerate", () => answer(chat, chat.nodes[message.parent])));
     if (message.content && !message.calls && message.end !== "stop") tools.append(button("Continue", () => proceed(chat, message)));
     tools.append(button("Copy", event => copy(message.content, event.target)));
-    if (message.body) tools.append(button("Copy as curl", event => copy(curl(bodyOf(chat, message)), event.target)));
+    if (message.body) tools.append(button("Copy as curl", event => copy(curl(endpointOf(message), bodyOf(chat, message)), event.target)));
     if (message.facts) tools.append(make("span", { class: "facts", text: message.facts }));
   }
   node.append(tools);
