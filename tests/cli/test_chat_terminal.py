@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pty
 import select
 import stat
+import struct
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +25,7 @@ from prompt_toolkit.output import DummyOutput
 from sterna import LLM, Conversation
 from sterna.cli.chat import unquoted
 from sterna.cli.chat_input import Commands, MessageReader, history_path, open_history
+from sterna.cli.word_wrap import WordWrap
 
 
 @pytest.fixture(scope="module")
@@ -223,6 +227,29 @@ def test_what_is_typed_meanwhile_waits_for_the_prompt(llm: LLM) -> None:
         terminal.wait_for("/undo")
         terminal.press("\r")
         terminal.wait_for("taken back: import os, sys")
+        terminal.send("/exit\r")
+        assert terminal.end() == 0
+    finally:
+        terminal.close()
+
+
+def test_lines_end_between_words(llm: LLM) -> None:
+    """At the terminal's width, which may change between two answers."""
+    terminal = Terminal("--temperature", "0", "--max-tokens", "30")
+    try:
+        terminal.wait_for("/help lists commands")
+        for columns in (24, 120):
+            size = struct.pack("HHHH", 24, columns, 0, 0)
+            fcntl.ioctl(terminal.main, termios.TIOCSWINSZ, size)
+            wrap = WordWrap(lambda columns=columns: columns)
+            terminal.send("import os, sys\r")
+            with Conversation(llm) as chat:
+                whole = chat.ask("import os, sys", max_tokens=30, temperature=0).text
+            lines = wrap.feed(whole) + wrap.end()
+            assert (lines != whole) == (columns == 24)
+            said = terminal.wait_for("[cut off: 30 tokens")
+            assert lines.replace("\n", "\r\n") in said
+            terminal.send("/reset\r")
         terminal.send("/exit\r")
         assert terminal.end() == 0
     finally:

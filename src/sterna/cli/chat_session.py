@@ -15,6 +15,7 @@ from sterna.cli.chat_commands import COMMANDS
 from sterna.cli.chat_images import message_content, take_dropped
 from sterna.cli.sampling_options import CHAT_MAX_TOKENS, SETTINGS
 from sterna.cli.terminal import VISIBLE
+from sterna.cli.word_wrap import WordWrap, columns_of
 from sterna.errors import ModelFormatError, RequestError, shown
 from sterna.files.jsonfile import parse_json
 from sterna.files.reading import read_file, require_regular
@@ -54,6 +55,8 @@ class Session:
         self._images: list[str] = []  # of the next message
         self._seed = SamplingParams.fresh_seed()
         self._reasoned = False  # whether reasoning was the last that was printed
+        self._answer_wrap = WordWrap(lambda: columns_of(sys.stdout) if interactive else 0)
+        self._reasoning_wrap = WordWrap(lambda: columns_of(sys.stderr) if interactive else 0)
 
     def note(self, text: str, newline: bool = True) -> None:
         """Print a notice, dimmed on a terminal with colours."""
@@ -127,7 +130,8 @@ class Session:
         finally:
             pieces.close()
             self._show(parser.end())
-            self._write("\n")
+            self._end_reasoning()
+            self._write(self._answer_wrap.end() + "\n")
         self._explain(stopped)
 
     def _show(self, deltas: list[Delta]) -> None:
@@ -135,16 +139,21 @@ class Session:
         for delta in deltas:
             if delta.kind == "reasoning_content":
                 self._reasoned = True
-                self.note(delta.text, newline=False)
+                self.note(self._reasoning_wrap.feed(delta.text), newline=False)
                 continue
             if self._reasoned:
+                self._end_reasoning()
                 self.note("\n")
-                self._reasoned = False
-            self._write(delta.text)
+            visible = delta.text.translate(VISIBLE) if sys.stdout.isatty() else delta.text
+            self._write(self._answer_wrap.feed(visible))
+
+    def _end_reasoning(self) -> None:
+        if self._reasoned:
+            self.note(self._reasoning_wrap.end(), newline=False)
+            self._reasoned = False
 
     def _write(self, text: str) -> None:
-        visible = text.translate(VISIBLE) if sys.stdout.isatty() else text
-        sys.stdout.buffer.write(visible.encode("utf-8", "replace"))
+        sys.stdout.buffer.write(text.encode("utf-8", "replace"))
         sys.stdout.buffer.flush()
 
     def _explain(self, stopped: bool) -> None:
