@@ -88,4 +88,5 @@ def test_ten_megabytes(page: Any) -> None:
     answer(page).get_by_role("button", name="Copy", exact=True).click()
     assert page.evaluate("async () => (await navigator.clipboard.readText()).length") == 10_000_000
     page.reload()
+    page.locator("#list li").nth(1).wait_for()
     assert page.locator("#list li").count() == 2

@@ -56,20 +56,20 @@ others?.addEventListener("message", async ({ data: id }) => {
   } else drawList();
 });
 
-const LOADING_MS = 1000;
+const LOADING_MS = 2000;  // while the server loads its first model
 async function models() {
   try {
     const response = await fetch("/v1/models", { headers: headers() });
     const said = await response.json();
     if (!response.ok) { status(said.error.message); return; }
     facts = Object.fromEntries(said.data.map(({ id, meta, capabilities }) => [id, { ...facts[id], ...meta, ...(capabilities ? { can: capabilities } : {}) }]));
-    if (said.data.every(one => one.loaded === false)) setTimeout(models, LOADING_MS);
     const chosen = $("model").value || store.read("model", ""), names = said.data.map(one => one.id);
     if (names.join() !== [...$("model").options].map(one => one.value).join()) {
       $("model").replaceChildren(...names.map(id => make("option", { value: id, text: id })));
       if (chosen in facts) $("model").value = chosen;
     }
     chosenModel();
+    if (!facts[$("model").value]?.can && said.data.every(one => one.loaded === false)) setTimeout(models, LOADING_MS);
   } catch { status("The server cannot be reached."); }
 }
 
