@@ -117,7 +117,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true")
     arguments = parser.parse_args()
     table = json.loads((ROOT / "src/sterna/calibration/kernel_digests.json").read_text())
-    wide = "avx512" if " avx512_vbmi " in Path("/proc/cpuinfo").read_text() else "avx2"
+    wide = "avx512" if " avx512vbmi " in Path("/proc/cpuinfo").read_text() else "avx2"
     survivors, counts = [], {"killed": 0, "survived": 0, "not compiled": 0}
     with tempfile.TemporaryDirectory() as work:
         tree = Path(work) / "tree"
