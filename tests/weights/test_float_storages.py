@@ -259,12 +259,18 @@ def test_damaged(
     failure(lambda: loading.load(packed, cached=False), kind, UP, word)
 
 
-@pytest.mark.parametrize("settings", [AWQ | {"version": "gemv"}, AWQ | {"bits": 8}])
-def test_other_packings_of_awq(settings: dict[str, Any], floats: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("settings", "word"), [({"version": "gemv"}, "gemm"), ({"bits": 8}, "must be 4")]
+)
+def test_other_packings_of_awq(
+    settings: dict[str, Any], word: str, floats: Path, tmp_path: Path
+) -> None:
     packed, _ = quantised(floats, tmp_path, "awq")
     config = json.loads((packed / "config.json").read_text())
-    (packed / "config.json").write_text(json.dumps(config | {"quantization_config": settings}))
-    failure(lambda: loading.load(packed, cached=False), UnsupportedModelError, "gemm")
+    (packed / "config.json").write_text(
+        json.dumps(config | {"quantization_config": AWQ | settings})
+    )
+    failure(lambda: loading.load(packed, cached=False), UnsupportedModelError, word)
 
 
 @pytest.mark.parametrize("name", ["fp8-cut", "modelopt-nvfp4"])

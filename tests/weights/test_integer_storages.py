@@ -70,6 +70,28 @@ def gptq(bits: int, group: int, sym: bool, v2: bool, g_idx: bool = True) -> Make
     return make
 
 
+def in_order(make: Maker, g_idx: str) -> Maker:
+    """Groups of other k than neighbours, as by the size of activations; codes stay in place."""
+
+    def reordered(w: torch.Tensor) -> Stored:
+        K = w.shape[1]
+        order = torch.from_numpy(np.random.default_rng(5).permutation(K))
+        tensors, values = make(w[:, order].contiguous())
+        back = torch.argsort(order)
+        axis = 0 if "qweight" in tensors else 1
+        name = "qweight" if axis == 0 else "weight_packed"
+        stored = tensors[name].numpy().view(np.uint32)
+        codes = np.stack([stored >> np.uint32(4 * i) & np.uint32(15) for i in range(8)], axis + 1)
+        codes = codes.reshape(*(K if i == axis else n for i, n in enumerate(stored.shape)))
+        codes = codes[back.numpy()] if axis == 0 else codes[:, back.numpy()]
+        group = K // tensors["scales" if axis == 0 else "weight_scale"].shape[axis]
+        tensors[name] = words(codes, 4, axis)
+        tensors[g_idx] = (back // group).int()
+        return tensors, values[:, back].contiguous()
+
+    return reordered
+
+
 def w8a8(w: torch.Tensor) -> Stored:
     scale = (w.abs().amax(1, keepdim=True) / 127.5).bfloat16()
     levels = (w / scale.float()).round().clamp(-128, 127)
@@ -95,16 +117,31 @@ CASES: dict[str, tuple[Maker, dict[str, Any], str]] = {
         gptq(4, 32, False, True), {"quant_method": "gptq", "checkpoint_format": "gptq_v2"},
         "q5_0",
     ),
+    "gptq-desc_act": (
+        in_order(gptq(4, 32, False, False), "g_idx"), {"quant_method": "gptq", "desc_act": True},
+        "f32",
+    ),
     "gptq-2": (gptq(2, 64, True, False), {"quant_method": "gptq"}, "i4:g64"),
     "gptq-8": (gptq(8, 64, True, False), {"quant_method": "gptq"}, "i8:g64"),
     "autoround": (
         gptq(4, 64, True, True, False), {"quant_method": "auto-round", "sym": True}, "i4:g64"
+    ),
+    "autoround-zeros": (
+        gptq(4, 32, False, True, False),
+        {"quant_method": "auto-round", "packing_format": "auto_round", "sym": False}, "q5_0",
+    ),
+    "autoround-gptq": (
+        gptq(4, 32, False, False, False),
+        {"quant_method": "auto-round", "packing_format": "auto_round:auto_gptq"}, "q5_0",
     ),
     "w8a8": (
         w8a8, COMPRESSED | {"format": "int-quantized", "config_groups":
         {"group_0": {"input_activations": DYNAMIC}}}, "i8",
     ),
     "w4a16": (w4a16, COMPRESSED | {"format": "pack-quantized"}, "i4:g64"),
+    "w4a16-actorder": (
+        in_order(w4a16, "weight_g_idx"), COMPRESSED | {"format": "pack-quantized"}, "f32",
+    ),
 }  # fmt: skip
 
 
@@ -155,7 +192,7 @@ BAD: list[tuple[str, str, Change, type, str]] = [
     ("gptq", "scales", lambda t: t[:, :-1], ModelFormatError, "191"),
     ("gptq", "scales", lambda t: t / 0, NonFiniteError, "scales"),
     ("gptq", "qzeros", lambda _: None, ModelFormatError, "qzeros"),
-    ("gptq", "g_idx", lambda t: t.flip(0), ModelFormatError, "desc_act"),
+    ("gptq", "g_idx", lambda t: t + 1, ModelFormatError, "0..1"),
     ("gptq", "g_idx", lambda t: t[:-1], ModelFormatError, "g_idx"),
     ("w8a8", "weight_scale", lambda t: t.squeeze(1)[:-1], ModelFormatError, "weight_scale"),
     ("w8a8", "weight", lambda t: t[:, :-1], ModelFormatError, "192, 127"),
@@ -163,7 +200,7 @@ BAD: list[tuple[str, str, Change, type, str]] = [
     ("w8a8", "input_scale", lambda t: t + 1, ModelFormatError, "dynamic"),
     ("w4a16", "weight_packed", lambda t: t[:, :-1], ModelFormatError, "weight_packed"),
     ("w4a16", "weight_shape", lambda t: t + 1, ModelFormatError, "193"),
-    ("w4a16", "weight_g_idx", lambda _: torch.zeros(128).int(), ModelFormatError, "actorder"),
+    ("w4a16", "weight_g_idx", lambda _: torch.zeros(128).int() - 1, ModelFormatError, "-1"),
 ]
 
 

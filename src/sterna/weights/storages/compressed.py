@@ -8,16 +8,17 @@
     weight_zero_point absent, or zeros
 
 Sterna rounds activations as W8A8 does, except for the scale, which is max |x| / 127.5 there and
-max |x| / 127 here. Codes with zero points, activations with a stored scale (input_scale) and groups
-in another order (weight_g_idx) are refused.
+max |x| / 127 here. If groups are not of neighbours (weight_g_idx), the weights become float32.
+Codes with zero points and activations with a stored scale (input_scale) are refused.
 """
 
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from sterna.weights.storages.base import F32, Floats, Layer, Levels
-from sterna.weights.storages.integers import WORD_BITS, integers, no_order, unpacked
+from sterna.weights.storages.integers import WORD_BITS, group_index, integers, unpacked
 
 
 def recognises(layer: Layer) -> bool:
@@ -35,14 +36,17 @@ def read(layer: Layer) -> Levels | Floats:
         if np.any(zeros):
             layer.fail("weight_zero_point", "symmetric codes, with zeros of 0", "others")
     scale = _scale(layer)
-    no_order(layer, "weight_g_idx", scale.shape[1])
+    index = group_index(layer, "weight_g_idx", scale.shape[1])
     if not layer.has("weight_packed"):
         info = layer.checkpoint.require(f"{layer.part.name}.weight", layer.shape, "I8")
-        return integers(range(-128, 128), np.asarray(layer.checkpoint.read(info.name)), scale)
-    return _packed(layer, scale)
+        levels = np.asarray(layer.checkpoint.read(info.name))
+        return integers(range(-128, 128), levels, scale, index)
+    kinds, levels = _packed(layer)
+    return integers(kinds, levels, scale, index)
 
 
-def _packed(layer: Layer, scale: F32) -> Levels | Floats:
+def _packed(layer: Layer) -> tuple[range, npt.NDArray[np.int8]]:
+    """Return the possible levels, and the levels [M, K]."""
     M, K = layer.shape
     words = layer.info("weight_packed")
     bits = next((b for b in (4, 8) if words.shape == (M, -(-K * b // WORD_BITS))), 0)
@@ -57,7 +61,7 @@ def _packed(layer: Layer, scale: F32) -> Levels | Floats:
         layer.fail("weight_shape", f"{[M, K]}", said)
     middle = 1 << (bits - 1)
     codes = unpacked(layer.checkpoint.read(words.name), bits, 1)[:, :K].astype(np.int16)
-    return integers(range(-middle, middle), (codes - middle).astype(np.int8), scale)
+    return range(-middle, middle), (codes - middle).astype(np.int8)
 
 
 def _scale(layer: Layer) -> F32:

@@ -3,20 +3,23 @@
     qweight  int32 [K bits / 32, M]   codes of 2, 4 or 8 bits, neighbours of k in a word
     scales   float [groups, M]
     qzeros   int32 [groups, M bits / 32]   zero points, neighbours of M in a word; stored minus one,
-             modulo 2^bits, unless `checkpoint_format` is gptq_v2
+             modulo 2^bits, unless `checkpoint_format` is gptq_v2, or AutoRound's `packing_format`
+             another one than GPTQ's
     g_idx    int32 [K]   the group of each k; absent in AutoRound's files
 
 A weight is scale (code - zero). If all zeros are 2^(bits-1), levels of four bits fit i4; otherwise
-codes of b bits have levels of b + 1 bits: in groups those of five bits take q5_0, others i8. Files
-that order k by the size of its activations (desc_act) are refused.
+codes of b bits have levels of b + 1 bits: in groups those of five bits take q5_0, others i8. If
+groups are not of neighbours (desc_act), the weights become float32.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from sterna.weights.storages.base import Floats, Layer, Levels
-from sterna.weights.storages.integers import WORD_BITS, integers, no_order, unpacked, with_zeros
+from sterna.weights.storages.integers import WORD_BITS, group_index, integers, unpacked, with_zeros
 
 
 def recognises(layer: Layer) -> bool:
@@ -38,11 +41,11 @@ def read(layer: Layer) -> Levels | Floats:
     if not groups or K % groups:
         layer.fail("scales", f"a scale for each of some groups of K={K}", f"{groups} groups")
     scale = layer.floats("scales", (groups, M)).T
-    no_order(layer, "g_idx", groups)
+    index = group_index(layer, "g_idx", groups)
     zeros = _zeros(layer, bits, groups)
     codes = unpacked(layer.checkpoint.read(words.name), bits, 0)
-    kinds, levels = with_zeros(layer, codes, zeros, bits)
-    return integers(kinds, levels, np.ascontiguousarray(scale))
+    kinds, levels = with_zeros(layer, codes, zeros, bits, index)
+    return integers(kinds, levels, np.ascontiguousarray(scale), index)
 
 
 def _zeros(layer: Layer, bits: int, groups: int) -> np.ndarray[tuple[int, int], np.dtype[np.int16]]:
@@ -57,5 +60,12 @@ def _zeros(layer: Layer, bits: int, groups: int) -> np.ndarray[tuple[int, int], 
         same = int(stored.flat[0])  # versions of AutoRound store either, with the same meaning
         if (stored == same).all():
             return np.full_like(stored, middle)
-    plain = settings.get("checkpoint_format", settings.get("format")) == "gptq_v2"
-    return stored if plain else (stored + 1) & ((1 << bits) - 1)
+    return stored if _are_plain(settings) else (stored + 1) & ((1 << bits) - 1)
+
+
+def _are_plain(settings: dict[str, Any]) -> bool:
+    """Whether zero points are stored as they are."""
+    packing = settings.get("packing_format")
+    if isinstance(packing, str) and "auto-round" in str(settings.get("quant_method")):
+        return packing != "auto" and not packing.endswith("gptq")
+    return settings.get("checkpoint_format", settings.get("format")) == "gptq_v2"

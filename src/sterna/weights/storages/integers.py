@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from sterna.weights.storages.base import F32, SIXTEEN, TERNARY, Floats, Layer, Levels
 
-__all__ = ["WORD_BITS", "integers", "narrowest", "no_order", "unpacked", "with_zeros"]
+__all__ = ["WORD_BITS", "group_index", "integers", "narrowest", "unpacked", "with_zeros"]
 
 WORD_BITS = 32
 Codes = npt.NDArray[np.uint8]
@@ -30,29 +30,35 @@ def unpacked(words: npt.NDArray[Any], bits: int, axis: int) -> Codes:
     return codes
 
 
-def no_order(layer: Layer, suffix: str, groups: int) -> None:
-    """Raise ModelFormatError if groups of weights are in another order than k."""
+def group_index(layer: Layer, suffix: str, groups: int) -> npt.NDArray[np.int64] | None:
+    """Read the group of each k; None if groups are of neighbours, as without the tensor.
+
+    Other orders come from desc_act and actorder, which round the k of large activations first.
+    """
     if not layer.has(suffix):
-        return
+        return None
     K = layer.part.K
     info = layer.checkpoint.require(f"{layer.part.name}.{suffix}", (K,), ("I32", "I64"))
-    index = np.asarray(layer.checkpoint.read(info.name))
-    if not np.array_equal(index, np.arange(K) // (K // groups)):
-        layer.fail(
-            suffix, "groups of neighbours", "groups in another order (desc_act, actorder)",
-            "quantise without it: activations would have to be put in that order at every layer",
-        )  # fmt: skip
+    index = np.asarray(layer.checkpoint.read(info.name)).astype(np.int64)
+    if np.array_equal(index, np.arange(K) // (K // groups)):
+        return None
+    if index.min() < 0 or index.max() >= groups:
+        wrong = int(index.min()) if index.min() < 0 else int(index.max())
+        layer.fail(suffix, f"groups in 0..{groups - 1}", wrong)
+    return index
 
 
 def with_zeros(
-    layer: Layer, codes: npt.NDArray[np.uint8], zeros: npt.NDArray[np.int16], bits: int
-) -> tuple[range, npt.NDArray[np.int8]]:
-    """Subtract zero points [groups, M] from codes [K, M].
+    layer: Layer, codes: npt.NDArray[np.uint8], zeros: npt.NDArray[np.int16], bits: int,
+    index: npt.NDArray[np.int64] | None = None,
+) -> tuple[range, npt.NDArray[np.int8]]:  # fmt: skip
+    """Subtract zero points [groups, M] from codes [K, M]; index: as in `integers`.
 
     Returns the possible levels, and the levels [M, K].
     """
     middle = 1 << (bits - 1)
-    levels = codes.astype(np.int16) - np.repeat(zeros, len(codes) // len(zeros), axis=0)
+    of_k = np.repeat(zeros, len(codes) // len(zeros), axis=0) if index is None else zeros[index]
+    levels = codes.astype(np.int16) - of_k
     kinds = range(-middle, middle)
     if not (zeros == middle).all():
         kinds = range(-128, 128) if bits == 8 else range(1 - 2 * middle, 2 * middle)
@@ -61,11 +67,17 @@ def with_zeros(
     return kinds, np.ascontiguousarray(levels.T.astype(np.int8))
 
 
-def integers(kinds: range, levels: npt.NDArray[np.int8], scale: F32) -> Levels | Floats:
+def integers(
+    kinds: range, levels: npt.NDArray[np.int8], scale: F32,
+    index: npt.NDArray[np.int64] | None = None,
+) -> Levels | Floats:  # fmt: skip
     """Combine levels [M, K], each one of `kinds`, with scales float32 [M, groups].
 
-    Kernels take scales of groups as 16-bit floats, so weights with other scales become floats.
+    index: the group of each k; None: they are of neighbours. Kernels take scales of groups of
+    neighbours as 16-bit floats, so weights with others become floats.
     """
+    if index is not None:
+        return Floats("f32", np.ascontiguousarray(levels * scale[:, index], np.float32))
     if scale.shape[1] == 1:
         rows = np.ascontiguousarray(scale[:, 0])
         return Levels(tuple(kinds), levels, rows, lambda: _floats(levels, scale))

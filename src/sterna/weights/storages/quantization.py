@@ -1,7 +1,7 @@
 """The fields of `quantization_config`: which layers it describes, and how they are stored.
 
-quant_method            "bitnet", "power_of_two", "mxfp4" (`stacked_experts`), or one of DESCRIBED;
-                        MLX's files (storages/mlx.py) have group_size, bits and no method
+quant_method            one of METHODS (`quantization_fields`, which checks all fields); MLX's files
+                        (storages/mlx.py) have group_size, bits and no method
 modules_to_not_convert  names of modules, or ends of such names; their layers are plain floats
 
 For BitNet's layers:
@@ -27,21 +27,7 @@ from typing import Any, ClassVar
 
 from sterna.errors import ModelFormatError, UnsupportedModelError, shown
 from sterna.formats.pot_encodings import ENCODINGS, Encoding
-
-FIELD = "quantization_config"
-#: Methods that the tensors' names, dtypes and shapes describe in full (storages/gptq.py, awq.py,
-#: compressed.py, torchao.py, hqq.py, fp8.py, fp4.py).
-DESCRIBED = (
-    "gptq", "auto-round", "intel/auto-round", "awq", "compressed-tensors", "torchao", "hqq",
-    "fp8", "fbgemm_fp8", "modelopt",
-)  # fmt: skip
-#: Layouts of compressed-tensors, as `format` names them; weights of the first ones are integers.
-INTEGER_LAYOUTS = ("int-quantized", "pack-quantized")
-FLOAT_LAYOUTS = (
-    "float-quantized", "naive-quantized", "nvfp4-pack-quantized", "mxfp4-pack-quantized",
-    "mxfp8-quantized",
-)  # fmt: skip
-LAYOUTS = (*INTEGER_LAYOUTS, *FLOAT_LAYOUTS, "mixed-precision")
+from sterna.weights.storages.quantization_fields import FIELD, METHODS, check_fields
 
 
 @dataclass(frozen=True)
@@ -120,30 +106,25 @@ def quantization(config: dict[str, Any], file: Path) -> Quantization:
     Raises ModelFormatError, and UnsupportedModelError for another method of quantisation.
     """
     settings = config.get(FIELD)
+    if settings is None and isinstance(config.get("quantization"), dict):
+        settings = config["quantization"]  # MLX's own name, which older files have alone
     if settings is None:
         return Quantization(False, True, False, ())
     method = settings.get("quant_method") if isinstance(settings, dict) else settings
-    if isinstance(settings, dict) and method is None and "group_size" in settings:  # MLX's
-        if settings.get("mode", "affine") != "affine":
-            raise UnsupportedModelError(
-                f"{file}: {FIELD}.mode must be affine, but got {shown(settings['mode'])}; "
-                "Sterna does not read this layout of MLX"
-            )
+    if method is None and isinstance(settings, dict) and "group_size" in settings:  # MLX's
+        check_fields(settings, file)
         return Quantization(False, True, False, ())
-    if method == "power_of_two" and isinstance(settings, dict):
+    if not isinstance(settings, dict) or not isinstance(method, str) or method not in METHODS:
+        raise UnsupportedModelError(
+            f"{file}: {FIELD}.quant_method must be one of {', '.join(METHODS)} or absent, but got "
+            f"{shown(method)}; Sterna does not read this quantisation"
+        )
+    check_fields(settings, file)
+    if method == "power_of_two":
         excluded = _names(settings.get("modules_to_not_convert"), file)
         return Quantization(False, True, False, excluded, powers=_powers(settings, file))
-    if method in DESCRIBED and isinstance(settings, dict):
-        _check_layout(settings, file)
+    if method != "bitnet":  # the tensors' names, dtypes and shapes describe the layers in full
         return Quantization(False, True, False, ())
-    if method == "mxfp4":  # gpt-oss: the names of its tensors tell which layers are quantised
-        return Quantization(False, True, False, ())
-    if method != "bitnet":
-        raise UnsupportedModelError(
-            f"{file}: {FIELD}.quant_method must be bitnet, power_of_two, mxfp4, "
-            f"{', '.join(DESCRIBED)} or absent, but got {shown(method)}; "
-            "Sterna does not read this quantisation"
-        )
     return Quantization(
         True,
         _one_of(settings, "linear_class", ("bitlinear", "autobitlinear"), file) == "bitlinear",
@@ -151,43 +132,6 @@ def quantization(config: dict[str, Any], file: Path) -> Quantization:
         _names(settings.get("modules_to_not_convert"), file),
         _norm_eps(settings, file),
     )
-
-
-def _check_layout(settings: dict[str, Any], file: Path) -> None:
-    """Raise UnsupportedModelError for a layout or for activations that Sterna does not support."""
-    if settings["quant_method"] == "awq":
-        version = settings.get("version", settings.get("format", "gemm"))
-        if version not in ("gemm", None) or settings.get("bits", settings.get("w_bit", 4)) != 4:
-            raise UnsupportedModelError(
-                f"{file}: {FIELD}: must be AWQ of four bits in the packing gemm, but got "
-                f"{shown(settings.get('bits', settings.get('w_bit')))} bits and {shown(version)}; "
-                "export it as gemm"
-            )
-    if settings["quant_method"] != "compressed-tensors":
-        return
-    groups = settings.get("config_groups")
-    schemes = list(groups.values()) if isinstance(groups, dict) else []
-    layouts = {settings.get("format"), *(s.get("format") for s in schemes if isinstance(s, dict))}
-    if wrong := layouts - {None, *LAYOUTS}:
-        raise UnsupportedModelError(
-            f"{file}: {FIELD}.format must be one of {', '.join(LAYOUTS)}, but got "
-            f"{shown(wrong.pop())}; Sterna does not read this layout"
-        )
-    for scheme in schemes:
-        inputs, weights = (
-            scheme.get(key) if isinstance(scheme, dict) else None
-            for key in ("input_activations", "weights")
-        )
-        if isinstance(weights, dict) and weights.get("type") == "float":
-            continue  # layers take float activations, whatever others round them to
-        if isinstance(inputs, dict) and (
-            inputs.get("dynamic") is not True or inputs.get("num_bits") != 8
-            or inputs.get("type") != "int" or inputs.get("symmetric") is False
-        ):  # fmt: skip
-            raise UnsupportedModelError(
-                f"{file}: {FIELD}: activations must be symmetric int8 with a scale of each token "
-                "(dynamic), but the file has others"
-            )
 
 
 def _norm_eps(settings: dict[str, Any], file: Path) -> float:

@@ -1,0 +1,69 @@
+"""The fields of a JSON object that another library writes: which are read, and which may be there.
+
+Such a library computes what its fields say. So each field is read, or is known to change nothing,
+or has a value that changes nothing; everything else is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sterna.errors import UnsupportedModelError, shown
+
+__all__ = ["KnownFields"]
+
+
+@dataclass(frozen=True)
+class KnownFields:
+    """Names of fields.
+
+    read: those that Sterna reads. without_effect: those that change nothing here, whatever they
+    say. refused: those that Sterna does not run -> their values that change nothing, in addition
+    to null, false and what is empty. These are allowed for names that are not listed, too.
+    """
+
+    read: frozenset[str]
+    without_effect: frozenset[str] = frozenset()
+    refused: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All names."""
+        return self.read | self.without_effect | self.refused.keys()
+
+    def plus(
+        self, read: Iterable[str] = (), without_effect: Iterable[str] = (),
+        refused: Mapping[str, tuple[object, ...]] | None = None,
+    ) -> KnownFields:  # fmt: skip
+        """Return these names and further ones."""
+        return KnownFields(
+            self.read.union(read), self.without_effect.union(without_effect),
+            {**self.refused, **(refused or {})},
+        )  # fmt: skip
+
+    def check(
+        self, given: Mapping[str, Any], file: Path, prefix: str = "", remedy: str = ""
+    ) -> None:
+        """Raise UnsupportedModelError for a field that asks for something that Sterna lacks.
+
+        prefix: of names in the message. remedy: its end.
+        """
+        for name, value in given.items():
+            if name in self.read or name in self.without_effect or _is_unset(value):
+                continue
+            neutral = self.refused.get(name, ())
+            if any(value == one and isinstance(value, bool) == (one is True) for one in neutral):
+                continue
+            rule = " or ".join(["unset", *map(shown, neutral)])
+            known = "does not run this" if name in self.refused else "does not know this field"
+            raise UnsupportedModelError(
+                f"{file}: {prefix}{name}: must be {rule}, but got {shown(value)}; Sterna {known}"
+                f"{remedy and f'; {remedy}'}"
+            )
+
+
+def _is_unset(value: object) -> bool:
+    return value is None or value is False or value in ("", [], {})
