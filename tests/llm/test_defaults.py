@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 from helpers import command, failure
+from transformers import GenerationConfig
 
 import sterna
 from sterna import LLM
 from sterna.convert import convert
-from sterna.errors import ModelFormatError
-from sterna.llm.generation_config import sampling_of
+from sterna.errors import ModelFormatError, UnsupportedModelError
+from sterna.llm.generation_config import FIELDS, sampling_of
 from sterna.server import replay
 
 # As models on the Hub have them, and what vLLM takes of each; the last two are transformers' words
@@ -48,6 +49,30 @@ def test_what_files_say(config: dict[str, Any], expected: dict[str, float]) -> N
 @pytest.mark.parametrize("config", [{"temperature": -1}, {"top_p": "x"}, {"top_k": 2.5}])
 def test_unusable_values(config: dict[str, Any]) -> None:
     failure(lambda: sampling_of(config, Path("g.json")), ModelFormatError, "g.json", *config)
+
+
+def test_every_field_of_transformers_is_known() -> None:
+    """Its attributes and its defaults, which files of version 4 write out in full."""
+    own = GenerationConfig()
+    assert set(vars(own)) | own.to_dict().keys() <= FIELDS.names
+    full = {**own.to_dict(), **GenerationConfig._get_default_generation_params()}
+    FIELDS.check(full, Path("generation_config.json"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("sequence_bias", [[[5, 6], -10.0]]), ("forced_eos_token_id", 0), ("num_beams", 4),
+        ("begin_suppress_tokens", [220]), ("typical_p", 0.9), ("guidance_scale", 1.5),
+        ("no_repeat_ngram_size", 3), ("not_yet_known", 1), ("stop_strings", ["\n\n"]),
+    ],
+)  # fmt: skip
+def test_what_is_not_applied_is_refused(name: str, value: object) -> None:
+    """By name, with what to do; the message is that of every command that reads the file."""
+    failure(
+        lambda: sampling_of({"do_sample": True, name: value}, Path("g.json")),
+        UnsupportedModelError, f"g.json: {name}", "remove it",
+    )  # fmt: skip
 
 
 def test_a_gguf_file_says_the_same(tmp_path: Path, checkpoint: Callable[[str], Path]) -> None:

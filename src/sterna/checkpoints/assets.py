@@ -16,6 +16,7 @@ import tokenizers
 from sterna.chat import ChatTemplate
 from sterna.checkpoints.directory import GENERATION_CONFIG
 from sterna.checkpoints.sentence_transformers import lowers_case
+from sterna.checkpoints.tokenizer_config import apply_tokenizer_config
 from sterna.files.jsonfile import load_settings
 from sterna.tokenizer import Tokenizer, lower_case, read_backend
 
@@ -87,6 +88,7 @@ class FolderAssets(Assets):
         backend = read_backend(file)
         if lowers_case(self.path):
             lower_case(backend)
+        apply_tokenizer_config(backend, self.tokenizer_config, self.path / TOKENIZER_CONFIG)
         return Tokenizer.from_parts(file, backend, self.tokenizer_config, configs)
 
     def template(self) -> ChatTemplate | None:
@@ -116,6 +118,7 @@ class FileAssets(Assets):
     def tokenizer(self) -> Tokenizer:
         """Make the tokenizer of the file's vocabulary."""
         configs = [self.generation_config, self.config]
+        apply_tokenizer_config(self.backend, self.tokenizer_config, self.path)
         return Tokenizer.from_parts(self.path, self.backend, self.tokenizer_config, configs)
 
     def template(self) -> ChatTemplate | None:

@@ -8,14 +8,51 @@ from pathlib import Path
 from typing import Any
 
 from sterna.errors import ModelFormatError, RequestError, shown
+from sterna.files.known_fields import KnownFields
 from sterna.sampling_params import SamplingParams
 
-__all__ = ["GenerationDefaults", "chat_sampling", "sampling_of"]
+__all__ = ["FIELDS", "GenerationDefaults", "chat_sampling", "sampling_of"]
 
 SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 #: Of a chat where neither its user nor the model's files set a temperature: greedy answers of small
 #: models fall into loops, and a second answer would be the first. llama.cpp has these values.
 CHAT_SAMPLING = {"temperature": 0.8, "min_p": 0.05}
+#: Fields of generation_config.json, as transformers has written them. Those without effect are
+#: about lengths, which a request says; about memory, speed and what a call returns; or matter only
+#: next to a refused one, such as beams. test_defaults.py compares them with the installed ones.
+FIELDS = KnownFields(
+    read=frozenset({
+        *SAMPLING, "repetition_penalty", "do_sample", "suppress_tokens", "bad_words_ids",
+        "bos_token_id", "eos_token_id",
+    }),
+    without_effect=frozenset({
+        "_from_model_config", "transformers_version", "trust_remote_code", "torch_dtype", "dtype",
+        "attn_implementation", "_attn_implementation", "pad_token_id", "decoder_start_token_id",
+        "max_length", "max_new_tokens", "max_time",
+        "cache_implementation", "cache_config", "max_cache_len", "compile_config",
+        "disable_compile", "continuous_batching_config", "low_memory", "prefill_chunk_size",
+        "return_legacy_cache", "use_cache",
+        "output_attentions", "output_hidden_states", "output_logits", "output_scores",
+        "num_return_sequences", "return_dict_in_generate",
+        "assistant_confidence_threshold", "assistant_early_exit", "assistant_ensemble_weight",
+        "assistant_lookbehind", "is_assistant", "max_matching_ngram_size", "num_assistant_tokens",
+        "num_assistant_tokens_schedule", "prompt_lookup_num_tokens", "speculation_type",
+        "target_lookbehind", "use_mtp",
+        "diversity_penalty", "early_stopping", "length_penalty",
+        "remove_invalid_values", "renormalize_logits",
+    }),
+    refused={
+        "begin_suppress_tokens": (), "constraints": (), "dola_layers": (),
+        "encoder_no_repeat_ngram_size": (0,), "encoder_repetition_penalty": (1.0,),
+        "epsilon_cutoff": (0.0,), "eta_cutoff": (0.0,), "exponential_decay_length_penalty": (),
+        "force_words_ids": (), "forced_bos_token_id": (), "forced_decoder_ids": (),
+        "forced_eos_token_id": (), "frequency_penalty": (0.0,), "guidance_scale": (1.0,),
+        "min_length": (0,), "min_new_tokens": (0,), "no_repeat_ngram_size": (0,),
+        "num_beam_groups": (1,), "num_beams": (1,), "penalty_alpha": (0.0,),
+        "presence_penalty": (0.0,), "sequence_bias": (), "stop_strings": (), "token_healing": (),
+        "top_h": (), "typical_p": (1.0,), "watermarking_config": (),
+    },
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -57,8 +94,9 @@ def sampling_of(config: Mapping[str, Any], file: Path) -> dict[str, Any]:
 
     As in vLLM, they apply unless do_sample is false, and a missing temperature means 1. A
     repetition penalty applies to greedy answers, too. ModelFormatError names `file` for values out
-    of range.
+    of range, UnsupportedModelError a field that Sterna does not apply.
     """
+    FIELDS.check(config, file, remedy="remove it from the file to do without it")
     found = {n: config[n] for n in (*SAMPLING, "repetition_penalty") if config.get(n) is not None}
     sampled = config.get("do_sample")
     if sampled is False or not (sampled or found.keys() & set(SAMPLING)):
