@@ -3,23 +3,31 @@ bits however a prompt is computed."""
 
 from __future__ import annotations
 
+import inspect
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import seeing_models
 import torch
+from helpers import failure
 from safetensors.torch import load_file, save_file
 from seeing_models import SEEING, Image, Seeing, place
+from transformers.models.qwen3_5 import modeling_qwen3_5 as qwen3_5_of_transformers
+from transformers.models.qwen3_vl import modeling_qwen3_vl as qwen3_vl_of_transformers
 
 from sterna import LLM, loading
 from sterna.engine import Engine, Sequence, StepInput
 from sterna.engine.image_encoder import ImageEncoder
 from sterna.engine.prompt_images import PromptImages
-from sterna.errors import RequestError
+from sterna.errors import RequestError, UnsupportedModelError
+from sterna.models import qwen3_5, qwen3_vl
+from sterna.models.config_fields import Fields
+from sterna.models.towers import axes_of
 
 NAMES = list(SEEING)
 #: One of each kind of caches: windows, rotations by three coordinates, recurrent states, others.
@@ -202,3 +210,31 @@ def test_the_cached_copy_sees_too(saved: Any, tmp_path: Path) -> None:
     one, other = (opened(path, None) for path in (folder, tmp_path / "packed"))
     assert np.array_equal(*(encoder_of(engine).rows(images[0]) for engine in (one, other)))
     assert one.identity == other.identity
+
+
+@pytest.mark.parametrize("family", [qwen3_vl, qwen3_5])
+@pytest.mark.parametrize("sections", [[4, 2, 2], [2, 3, 3], [0, 0, 8], [0, 8, 0], [8, 0, 0], None])
+def test_the_axis_of_each_pair(family: Any, sections: list[int] | None) -> None:
+    """As the class of transformers cuts them, however the sections lie; its own where none are."""
+    kind = {
+        qwen3_vl: qwen3_vl_of_transformers.Qwen3VLTextRotaryEmbedding,
+        qwen3_5: qwen3_5_of_transformers.Qwen3_5TextRotaryEmbedding,
+    }[family]
+    axis = torch.arange(3)[:, None, None, None].expand(3, 1, 1, 8).clone()
+    stub = SimpleNamespace(mrope_section=sections or family.SECTIONS)
+    expected = kind.recomposition_frequencies(stub, axis)[0, 0, :8].tolist()
+    rope = {} if sections is None else {"mrope_section": sections}
+    assert axes_of(Fields({}, Path()), rope, family.SECTIONS, 8) == expected
+    default = {**rope, "mrope_interleaved": False}
+    failure(
+        lambda: axes_of(Fields({}, Path("c")), default, family.SECTIONS, 8),
+        UnsupportedModelError, "mrope_interleaved",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("family", [qwen3_vl, qwen3_5])
+def test_sections_that_a_file_leaves_out(family: Any) -> None:
+    source = inspect.getsource(
+        {qwen3_vl: qwen3_vl_of_transformers, qwen3_5: qwen3_5_of_transformers}[family]
+    )
+    assert f'get("mrope_section", {family.SECTIONS})' in source

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import saved_models
+import torch
 import transformers
 from helpers import failure
 from model_configs import MODELS, POSITIONS
@@ -122,6 +123,22 @@ def test_what_transformers_saves_opens(name: str, tmp_path: Path) -> None:
     """Its logits, or scores, are those of the model that was saved."""
     # Ternary layers round their inputs to int8; floats differ by the order of sums alone.
     assert error_of(name, tmp_path) < (0.3 if MODELS[name].ternary else 1e-3)
+
+
+def test_olmo_hybrid_as_its_makers_cut_it(tmp_path: Path) -> None:
+    """The convolutions of q, k and v with their own widths, which transformers saves in thirds."""
+    saved_models.write(tmp_path, MODELS["olmo-hybrid"])
+    expected, file = logits(tmp_path), tmp_path / "model.safetensors"
+    tensors, layer = load_file(file), "model.layers.0.linear_attn"
+    names = [f"{layer}.{part}_conv1d.weight" for part in "qkv"]
+    assert [len(tensors[name]) for name in names] == [75, 75, 74]
+    cut = torch.cat([tensors[name] for name in names]).split((64, 64, 96))
+    tensors |= {name: part.clone() for name, part in zip(names, cut, strict=True)}
+    save_file(tensors, file, {"format": "pt"})
+    assert (logits(tmp_path) == expected).all()
+    tensors[names[0]] = tensors[names[0]][:-1]
+    save_file(tensors, file, {"format": "pt"})
+    failure(lambda: logits(tmp_path), ModelFormatError, names[0], "[64, 1, 4]")
 
 
 def test_every_class_is_among_them() -> None:

@@ -8,6 +8,7 @@ from itertools import accumulate
 import numpy as np
 
 from sterna import _native
+from sterna.errors import ModelFormatError
 from sterna.graph import GraphBuilder, Piece, RecurrentHeads, Value
 from sterna.graph.heads import F32
 from sterna.models.config import MAX_HEAD_DIM
@@ -46,11 +47,31 @@ def heads_of(f: Fields) -> RecurrentHeads:
 
 
 def split_taps(w: WeightSource, name: str, heads: RecurrentHeads, width: int) -> F32:
-    """Read the convolutions of q, k and v, which the checkpoint has one by one."""
+    """Read the convolutions of q, k and v, which the checkpoint has one by one.
+
+    transformers 5 joins them, and saves them cut into thirds, whatever the widths of q, k and v.
+    """
     k_width = heads.k_heads * heads.k_dim
-    parts = zip("qkv", (k_width, k_width, heads.v_width), strict=True)
+    third = -(-heads.width // 3)
+    own, thirds = (k_width, k_width, heads.v_width), (third, third, heads.width - 2 * third)
+    try:
+        return _joined_taps(w, name, own, width)
+    except ModelFormatError:
+        if min(thirds) < 1 or thirds == own:
+            raise
+        try:
+            return _joined_taps(w, name, thirds, width)
+        except ModelFormatError:
+            pass
+        raise  # of the two, the usual layout
+
+
+def _joined_taps(w: WeightSource, name: str, rows: tuple[int, int, int], width: int) -> F32:
     return np.concatenate(
-        [w.vector(f"{name}.{p}_conv1d.weight", n, 1, width).reshape(n, width) for p, n in parts]
+        [
+            w.vector(f"{name}.{part}_conv1d.weight", n, 1, width).reshape(n, width)
+            for part, n in zip("qkv", rows, strict=True)
+        ]
     )
 
 

@@ -70,6 +70,7 @@ MIXERS = "mixer_types"  # a field of ours: layer_types of both kinds
 #: where all other tensors have the value heads of a key head side by side (0 0 1 1 2 2). Blocks of
 #: quantised weights may span several heads, so no loader can reorder such columns.
 TILED_OUT_PROJ = "tiled_out_proj"
+SECTIONS = [11, 11, 10]  # of the rotations, for time, lines and columns of an image
 MAX_CONV_WIDTH = 16  # native kMaxConvWidth
 Projected = Callable[
     [GraphBuilder, TransformerConfig, WeightSource, Value, RecurrentHeads, str], Row
@@ -89,7 +90,7 @@ def complete(f: Fields) -> dict[str, Any]:
         "rope_parameters": {"rope_theta": t.number("rope_theta"), **rotations},
         "partial_rotary_factor": None,
         "layer_types": None,
-        towers.AXES: towers.axes_of(rope),
+        towers.AXES: towers.axes_of(t, rope, SECTIONS, rotary_dim // 2),
         MIXERS: _mixers(t),
     }
 

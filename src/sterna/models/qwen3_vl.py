@@ -27,6 +27,7 @@ del DEFAULTS["tie_word_embeddings"]  # which is outside of the text's fields
 GGUF = {"qwen3vl": GgufArchitecture(ARCHITECTURES[0], modules={**LINEARS, **READS, **QK_NORMS})}
 PREFIXES, SKIPPED = towers.PREFIXES, towers.SKIPPED
 TOWER = qwen3_vl.TOWER
+SECTIONS = [24, 20, 20]  # of the rotations, for time, lines and columns of an image
 
 
 def complete(f: Fields) -> dict[str, Any]:
@@ -36,7 +37,8 @@ def complete(f: Fields) -> dict[str, Any]:
     rope = t.mapping("rope_parameters")
     rotations = towers.text_rotations(t, rope, head_dim)
     return {
-        **t.config, "rope_parameters": rotations, towers.AXES: towers.axes_of(rope),
+        **t.config, "rope_parameters": rotations,
+        towers.AXES: towers.axes_of(t, rope, SECTIONS, head_dim // 2),
         towers.DEEP: _deep(f),
     }  # fmt: skip
 

@@ -73,17 +73,17 @@ def text_rotations(t: Fields, rope: dict[str, Any], rotary_dim: int) -> dict[str
     return {**rest, "rope_type": "default"} if rest.get("rope_type") == "mrope" else rest
 
 
-def axes_of(rope: dict[str, Any]) -> list[int] | None:
-    """Return the axis of each rotated pair (0: time, 1: line, 2: column) of sections that
-    `text_rotations` has checked; None without sections."""
-    sections = rope.get("mrope_section")
-    if sections is None:
-        return None
-    if not rope.get("mrope_interleaved"):
-        return [axis for axis, size in enumerate(sections) for _ in range(size)]
-    axes = [0] * sum(sections)
+def axes_of(t: Fields, rope: dict[str, Any], default: list[int], pairs: int) -> list[int]:
+    """Return the axis of each of so many rotated pairs: 0 time, 1 line, 2 column.
+
+    `text_rotations` has checked the sections of `rope`; default: the class's. Each axis has every
+    third pair, from its own number up to three times its section.
+    """
+    t.having(rope).supported("mrope_interleaved", rope.get("mrope_interleaved", True), True)
+    sections = rope.get("mrope_section") or default
+    axes = [0] * pairs
     for axis in (1, 2):
-        for pair in range(axis, 3 * sections[axis], 3):
+        for pair in range(axis, min(3 * sections[axis], pairs), 3):
             axes[pair] = axis
     return axes
 

@@ -188,12 +188,12 @@ MODELS: dict[str, Saved] = {
         },
         converted=False,
     ),
-    # transformers splits the convolutions of q, k and v evenly when it saves them.
+    # transformers cuts the convolutions of q, k and v into thirds when it saves them.
     "olmo-hybrid": Saved(
         "OlmoHybridForCausalLM",
         {
             "linear_num_key_heads": 4, "linear_num_value_heads": 4, "linear_key_head_dim": 16,
-            "linear_value_head_dim": 16,
+            "linear_value_head_dim": 24,
         },
         converted=False,
     ),
