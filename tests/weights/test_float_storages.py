@@ -273,6 +273,41 @@ def test_other_packings_of_awq(
     failure(lambda: loading.load(packed, cached=False), UnsupportedModelError, word)
 
 
+#: As compressed-tensors, modelopt, AutoFP8 and vLLM name the scales of an FP8 cache.
+OF_CACHES = (
+    "self_attn.k_scale", "self_attn.v_scale", "self_attn.q_scale", "self_attn.attn.k_scale",
+    "self_attn.k_proj.k_scale", "self_attn.v_proj.v_scale", "self_attn.k_proj.output_scale",
+    "self_attn.qkv_proj.k_scale", "self_attn.kv_scale", "self_attn.k_zero_point",
+)  # fmt: skip
+
+
+def test_scales_of_a_cache_change_nothing(floats: Path, tmp_path: Path) -> None:
+    """They are left out with one warning; other unknown tensors next to them are refused."""
+    packed, _ = quantised(floats, tmp_path, "fp8-cut")
+    expected, file = perplexity(packed), packed / "model.safetensors"
+    tensors = load_file(file) | {f"model.layers.0.{n}": torch.ones(1) for n in OF_CACHES}
+    save_file(tensors, file, {"format": "pt"})
+    with pytest.warns(RuntimeWarning, match=f"{len(OF_CACHES)} scales of a KV cache") as told:
+        assert perplexity(packed) == expected
+    assert len(told) == 1
+    tensors["model.layers.0.self_attn.k_norm"] = torch.ones(1)
+    save_file(tensors, file, {"format": "pt"})
+    failure(lambda: loading.load(packed, cached=False), UnsupportedModelError, "k_norm")
+
+
+def test_a_bias_of_zeros_changes_nothing(floats: Path, tmp_path: Path) -> None:
+    """Some quantisers add one to every layer; another bias is refused."""
+    packed, _ = quantised(floats, tmp_path, "awq")
+    expected, file = perplexity(packed), packed / "model.safetensors"
+    tensors = load_file(file)
+    bias = {f"{UP}.bias": torch.zeros(192)}
+    save_file(tensors | bias, file, {"format": "pt"})
+    assert perplexity(packed) == expected
+    bias[f"{UP}.bias"][7] = 1e-4
+    save_file(tensors | bias, file, {"format": "pt"})
+    failure(lambda: loading.load(packed, cached=False), UnsupportedModelError, f"{UP}.bias")
+
+
 @pytest.mark.parametrize("name", ["fp8-cut", "modelopt-nvfp4"])
 def test_packed_copies(name: str, floats: Path, tmp_path: Path) -> None:
     """A packed folder has the same logits; one with a code or a scale of NaN is refused."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -21,6 +23,14 @@ from sterna.weights.storages.float_levels import ternary_table
 __all__ = ["CheckpointWeights"]
 
 F32 = npt.NDArray[np.float32]
+#: Scales and zeros by which other runtimes round keys, values or queries to 8 bits, under the names
+#: that compressed-tensors, modelopt, AutoFP8 and vLLM give them.
+KV_SCALES = re.compile(
+    r".*\.((attn\.|(q|k|v|qkv)_proj\.)?(q|k|v|kv|prob)_(scale|zero_point|global_scale)"
+    r"|[kv]_proj\.output_scale)"
+)
+#: Tensors that can be recomputed.
+RECOMPUTED = (".rotary_emb.inv_freq",)
 
 
 @dataclass
@@ -193,12 +203,18 @@ class CheckpointWeights:
         self._read.update(f"{part.name}.{suffix}" for suffix in storages.SUFFIXES)
         allowed = {"bias": part.bias, "rms_norm.weight": quantization.norm_eps > 0}
         for extra, known in allowed.items():
-            if layer.has(extra) and not known:
+            if layer.has(extra) and not known and not self._is_idle(layer, extra):
                 raise UnsupportedModelError(
                     f"{layer.info(extra).file}: {part.name}.{extra}: "
                     f"a linear layer of this architecture has no {extra}"
                 )
         return layer
+
+    def _is_idle(self, layer: Layer, extra: str) -> bool:
+        """Whether this is a bias of zeros, which some quantisers add to every layer."""
+        if extra != "bias":
+            return False
+        return not self._stored.floats(layer.info(extra).name, layer.info(extra).shape).any()
 
     def refuse_unread(
         self, without_effect: Iterable[str] = (), skipped: Iterable[str] = ()
@@ -207,17 +223,25 @@ class CheckpointWeights:
 
         The checkpoint's architecture is then not the stated one: one more norm or bias changes
         every result. Modules without an effect, names with a skipped prefix and tensors that can be
-        recomputed are exempt.
+        recomputed are exempt, and so are scales of a KV cache, with a warning.
         """
-        unused = {*without_effect}
+        unused, scales = {*without_effect}, list[str]()
         for name, info in self.checkpoint.tensors.items():
-            known = name in self._read or name.endswith(".rotary_emb.inv_freq")
+            known = name in self._read or name.endswith(RECOMPUTED)
             known = known or name.rpartition(".")[0] in unused
             known = known or name.startswith(tuple(skipped))
-            if name.startswith(("model.", "lm_head.")) and not known:
+            if not known and KV_SCALES.fullmatch(name):
+                scales.append(name)
+            elif name.startswith(("model.", "lm_head.")) and not known:
                 raise UnsupportedModelError(
                     f"{info.file}: {name}: must be a tensor of "
                     f"{brief((self.checkpoint.config.get('architectures') or ['?'])[0])}, "
                     "but it has none of this name; config.json names another architecture or other "
                     "sizes"
                 )
+        if scales:
+            warnings.warn(
+                f"{self.checkpoint.path}: {len(scales)} scales of a KV cache ({scales[0]}) are not "
+                "used: Sterna's cache has a type of its own",
+                RuntimeWarning, stacklevel=2,
+            )  # fmt: skip
