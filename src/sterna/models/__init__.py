@@ -32,7 +32,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from sterna.errors import ModelFormatError, UnsupportedModelError, brief, nearest
+from sterna.errors import ModelFormatError, UnsupportedModelError, brief
 from sterna.files.jsonfile import MAX_CONFIG_BYTES, load_json_object
 
 __all__ = ["architectures", "module_of", "modules", "require_architecture", "skipped"]
@@ -67,11 +67,13 @@ def module_of(config: dict[str, Any], file: Path) -> ModuleType:
         )  # fmt: skip
     module = _namesake(names[0]) or _modules_by_architecture().get(names[0])
     if module is None:
-        known = architectures()
+        from sterna.models.kin import kin
+
+        nearest = ", ".join(kin(config, names[0], modules()))
         raise UnsupportedModelError(
-            f"{file}: architecture must be one of {len(known)} that Sterna runs (nearest: "
-            f"{nearest(names[0], known)}), but got {brief(names[0])}; Sterna does not run this "
-            "model yet"
+            f"{file}: architecture must be one of {len(architectures())} that Sterna runs "
+            f"(nearest by its fields: {nearest}), but got {brief(names[0])}; Sterna does not run "
+            "this model yet"
         )
     return module
 

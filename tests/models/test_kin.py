@@ -1,0 +1,98 @@
+"""Unknown architectures are told their kin: families of which transformers derives their code."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+from helpers import failure
+
+from sterna.errors import UnsupportedModelError, nearest
+from sterna.models import architectures, module_of, modules
+from sterna.models.kin import kin
+
+FOLDER = Path(transformers.__file__).parent / "models"
+
+
+def family(name: str) -> str:
+    """The folder of a class of transformers."""
+    return str(getattr(transformers, name).__module__.split(".")[-2])
+
+
+@cache
+def known() -> frozenset[str]:
+    return frozenset(family(name) for name in architectures() if hasattr(transformers, name))
+
+
+def parents(folder: str, seen: tuple[str, ...] = ()) -> set[str]:
+    """Families that Sterna runs, and whose code the modular file of another one takes over."""
+    file = FOLDER / folder / f"modular_{folder}.py"
+    if folder in seen or not file.is_file():
+        return set()
+    names = re.findall(r"from \.\.(\w+)\.(?:modeling|configuration)_\w+ import", file.read_text())
+    found = set(names) & known()
+    for name in set(names) - known():
+        found |= parents(name, (*seen, folder))
+    return found
+
+
+def config_of(name: str) -> dict[str, Any]:
+    """What save_pretrained writes of a class's defaults."""
+    config = getattr(transformers, name).config_class()
+    return {**json.loads(config.to_json_string(use_diff=False)), "architectures": [name]}
+
+
+def unknown() -> list[tuple[str, set[str]]]:
+    """Classes that Sterna does not run, and their parents, if it runs some."""
+    names = (n for n in dir(transformers) if n.endswith("ForCausalLM") and not n.startswith("Auto"))
+    others = ((n, parents(family(n))) for n in names if n not in architectures())
+    return [(name, found) for name, found in others if found and family(name) not in known()]
+
+
+def test_fields_tell_more_than_names() -> None:
+    """Of 58 classes of transformers 5.24, fields find a parent of 41, and spelling of 25."""
+    classes = unknown()
+    assert len(classes) > 40
+
+    def found(names: list[str], parents: set[str]) -> bool:
+        return any(hasattr(transformers, n) and family(n) in parents for n in names)
+
+    by_fields = sum(found(kin(config_of(n), n, modules()), of) for n, of in classes)
+    by_name = sum(found(nearest(n, architectures()).split(", "), of) for n, of in classes)
+    assert by_fields >= 0.65 * len(classes) > by_name
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("AXK1ForCausalLM", "DeepseekV3ForCausalLM"),
+        ("DeepseekV32ForCausalLM", "DeepseekV3ForCausalLM"),
+        ("HyperCLOVAXForCausalLM", "GraniteForCausalLM"),
+        ("SolarOpenForCausalLM", "Glm4MoeForCausalLM"),
+        ("JambaForCausalLM", "Mamba2ForCausalLM"),
+    ],
+)
+def test_the_refusal_names_them(name: str, expected: str) -> None:
+    if name in architectures():
+        pytest.skip("Sterna runs it")
+    config = config_of(name)
+    failure(
+        lambda: module_of(config, Path("config.json")), UnsupportedModelError, name,
+        f"nearest by its fields: {', '.join(kin(config, name, modules()))}", expected,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "config", [{}, {"text_config": {"a": 1}}, {"rope_scaling": 5}, {"num_experts": []}]
+)
+def test_strange_fields(config: dict[str, Any]) -> None:
+    """Any config.json has three."""
+    found = kin(config, "x" * 10_000 + "ForCausalLM", modules())
+    assert len(set(found)) == 3
+    assert set(found) <= set(architectures())
+    assert len(kin(config, "Unknown", modules())) == 3
