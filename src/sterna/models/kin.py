@@ -21,7 +21,7 @@ from sterna.models.config_aliases import resolve_aliases
 
 __all__ = ["kin"]
 
-#: How much a likeness of names counts, next to a likeness of fields: it decides between equals.
+#: How much a likeness of names counts, next to a likeness of fields.
 OF_NAMES = 0.2
 _GENERATES = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 _ENDINGS = re.compile(r"(For[A-Z]\w+|LMHeadModel|Model)$")
@@ -68,5 +68,6 @@ def _given(config: dict[str, Any]) -> set[str]:
 
 
 def _of_names(one: str, other: str) -> float:
+    """Return how like names are, 0 to 1; 1 more if one begins with the other, as relatives do."""
     a, b = (_ENDINGS.sub("", text[:_MAX_NAME]).lower() for text in (one, other))
-    return difflib.SequenceMatcher(None, a, b).ratio()
+    return difflib.SequenceMatcher(None, a, b).ratio() + a.startswith(b)
