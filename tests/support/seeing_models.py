@@ -104,12 +104,17 @@ def place(prompt: list[int], images: list[Image], token: int) -> list[PlacedImag
     return [PlacedImage(image, piece) for image, piece in zip(images, pieces, strict=True)]
 
 
+def config_of(seeing: Seeing) -> Any:
+    """The config, with those of the text and of the tower within."""
+    kind = getattr(transformers, seeing.name).config_class
+    text = {**SIZES, **seeing.text}
+    return kind(text_config=text, vision_config=seeing.vision, **seeing.outer)
+
+
 def write(folder: Path, seeing: Seeing) -> Any:
     """Saves a model and a tokenizer; returns the model."""
     kind = getattr(transformers, seeing.name)
-    text = {**SIZES, **seeing.text}
-    config = kind.config_class(text_config=text, vision_config=seeing.vision, **seeing.outer)
-    model = saved_models.made_to_count(kind, config, seed=0)
+    model = saved_models.made_to_count(kind, config_of(seeing), seed=0)
     _fill(model)
     saved_models.save(folder, model)
     return model

@@ -58,6 +58,8 @@ def tower(c: TransformerConfig, w: WeightSource, together: bool) -> Tower:
     """Write the encoder and its projector. together: whether an image's tokens see each other."""
     v = vision_config(sys.modules[__name__], c.fields)
     f, d, t = v.fields, v.hidden_size, VIT.tower
+    if v.head_dim % 4:
+        f.fail("head_dim", "a multiple of 4, as its halves rotate by pairs", v.head_dim)
     edge, places = f.count("pooling_kernel_size"), f.count("position_embedding_size")
     pixels = 3 * f.count("patch_size") ** 2
     table = w.vector(f"{t}.patch_embedder.position_embedding_table", 2, places, d)

@@ -55,6 +55,8 @@ def tower(c: TransformerConfig, w: WeightSource, deep: Sequence[int] = ()) -> To
     """Write the encoder and its projectors. deep: layers whose features the text takes, too."""
     v = vision_config(sys.modules[__name__], c.fields)
     f, d = v.fields, v.hidden_size
+    if max(deep, default=0) >= v.n_layers:
+        f.fail("deepstack_visual_indexes", f"layers in 0..{v.n_layers - 1}", list(deep))
     edge, side = f.count("spatial_merge_size"), int(f.count("num_position_embeddings") ** 0.5)
     frames, patch = f.count("temporal_patch_size"), f.count("patch_size")
     kernel = (f.count("in_channels"), frames, patch, patch)
