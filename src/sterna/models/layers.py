@@ -312,22 +312,27 @@ def output(
 ) -> Value:  # fmt: skip
     """x + factor * h W^T: o_proj or down_proj, back to the residual stream; h W^T if x is None.
 
-    norm_name: of an RMSNorm of the added term; plus_one: as in `norm_weight`.
+    norm_name: of an RMSNorm of the added term, whose weight takes the factor: a factor before the
+    norm would be divided out. plus_one: as in `norm_weight`.
     """
     part = [Linear(name, c.hidden_size, h.width, bias)]
     if norm_name is None:
         return linear(g, c, w, h, name, part, residual=x, factor=factor)
-    added = linear(g, c, w, h, name, part, factor=factor)
-    return norm(g, c, w, added, norm_name, residual=x, plus_one=plus_one)
+    added = linear(g, c, w, h, name, part)
+    weight = norm_weight(w, norm_name, added.width, plus_one)
+    weight = weight * np.float32(factor) if factor != 1 else weight
+    return g.norm(added, weight, c.rms_norm_eps, norm_name, x)
 
 
 def head(
     g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, embedding: PackedWeight,
     *, plus_one: bool = False, factor: float = 1.0, cap: float = 0.0, hidden_states: bool = False,
+    bias: bool = False,
 ) -> Value:  # fmt: skip
     """Write the logits of the selected rows, times the factor, then capped.
 
     hidden_states: steps may ask for the head's input of all tokens (`GraphBuilder.hidden_states`).
+    bias: as in `logits`; the factor does not apply to it.
 
     A tied head uses the embedding. The last norm's weight takes the factor, one rounding each. An
     exact head has a shadow of its table; capped logits are not screened (`GraphBuilder.head`).
@@ -338,7 +343,7 @@ def head(
     if hidden_states:
         g.hidden_states(x, weight, c.rms_norm_eps, "model.norm")
     x = g.norm(g.select(x), weight, c.rms_norm_eps, "model.norm")
-    return logits(g, c, w, x, embedding, cap=cap)
+    return logits(g, c, w, x, embedding, cap=cap, bias=bias)
 
 
 def logits(

@@ -53,9 +53,9 @@ def build(
     """Write the model's layers into `g`; returns the logits.
 
     attention: its `bias` holds even if config.json's attention_bias, which includes o, is false.
-    fused_gate_up: the checkpoint has gate and up as one matrix. ffn: replaces `feed_forward`.
-    attend: replaces `layers.attention`.
-    head_bias: the head has a bias, behind a LayerNorm. behind: writes what follows a layer of this
+    fused_gate_up: the checkpoint has gate and up as one matrix. ffn: replaces `feed_forward`, with
+    the norm and the factor of what it adds. attend: replaces `layers.attention`.
+    head_bias: the head has a bias. behind: writes what follows a layer of this
     number.
     """
     x, table = layers.embedding(g, c, w, factors.embedding)
@@ -83,26 +83,28 @@ def build(
                 norm_name=adds[1], plus_one=one,
             )  # fmt: skip
         x = behind(x, i) if behind is not None else x
+    cap = factors.logits_cap
     if norms.layer:
-        h = _read(g, c, w, g.select(x), "model.norm", norms)
-        return layers.logits(g, c, w, h, table, bias=head_bias)
+        h = _read(g, c, w, g.select(x), "model.norm", norms, factors.logits)
+        return layers.logits(g, c, w, h, table, cap=cap, bias=head_bias)
     return layers.head(
-        g, c, w, x, table, plus_one=one, factor=factors.logits, cap=factors.logits_cap
+        g, c, w, x, table, plus_one=one, factor=factors.logits, cap=cap, bias=head_bias
     )
 
 
 def _read(
     g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, name: str | None,
-    norms: layers.Norms,
+    norms: layers.Norms, factor: float = 1.0,
 ) -> Value:  # fmt: skip
-    """Write the norm of a half's input, if it has one."""
+    """Write the norm of a half's input, if it has one, times the factor of a LayerNorm."""
     if name is None:
         return x
     if not norms.layer:
         return layers.norm(g, c, w, x, name, plus_one=norms.plus_one)
     return layers.layer_norm(
-        g, c, w, x, name, weight=norms.weight, bias=norms.bias, plus_one=norms.plus_one
-    )
+        g, c, w, x, name, weight=norms.weight, bias=norms.bias, plus_one=norms.plus_one,
+        factor=factor,
+    )  # fmt: skip
 
 
 def feed_forward(

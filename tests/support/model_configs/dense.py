@@ -341,6 +341,20 @@ MODELS: dict[str, Saved] = {
         },
     ),
     "granite-plain": Saved("GraniteForCausalLM", {"attention_bias": True, "mlp_bias": True}),
+    "hyperclovax": Saved(
+        "HyperCLOVAXForCausalLM",
+        {
+            "embedding_multiplier": 5.0, "attention_multiplier": 0.11, "residual_multiplier": 0.5,
+            "logits_scaling": 0.7,
+        },
+        converted=False,
+    ),
+    "hyperclovax-plain": Saved(
+        "HyperCLOVAXForCausalLM",
+        {"use_post_norm": False, "residual_multiplier": 0.3, "attention_bias": True,
+         "head_dim": 24},
+        converted=False,
+    ),
     "hunyuan": Saved("HunYuanDenseV1ForCausalLM", {"head_dim": 24}),
     "olmo2": Saved("Olmo2ForCausalLM"),
     "olmo2-yarn": Saved("Olmo2ForCausalLM", yarn()),

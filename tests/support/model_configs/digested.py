@@ -105,6 +105,10 @@ DIGESTED: dict[str, dict[str, Any]] = {
     "FalconForCausalLM": {"new_decoder_architecture": True, "bias": True},
     "OlmoForCausalLM": {"clip_qkv": 0.5},
     "OPTForCausalLM": {"word_embed_proj_dim": 256},
+    "HyperCLOVAXForCausalLM": {
+        "attention_multiplier": 2.0**-4, "embedding_multiplier": 12.0, "logits_scaling": 0.5,
+        "residual_multiplier": 0.25,
+    },
     "GraniteForCausalLM": {
         "attention_multiplier": 2.0**-4, "embedding_multiplier": 12.0,
         "logits_scaling": 8.0, "residual_multiplier": 0.25,
