@@ -66,12 +66,40 @@ def ternary(w: torch.Tensor) -> Stored:
 
 
 #: The storage, and the format that it runs in.
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+E4M3 = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().numpy()
+
+
+def minifloats(bits: int, group: int, powers: bool = True) -> Callable[[torch.Tensor], Stored]:
+    """Codes of E2M1 or E4M3, the nearest ones, with scales of E8M0 or E4M3."""
+
+    def make(w: torch.Tensor) -> Stored:
+        blocks = w.numpy().reshape(len(w), -1, group)
+        most = np.abs(blocks).max(2)
+        levels = np.concatenate([E2M1, -E2M1]) if bits == 4 else np.nan_to_num(E4M3, nan=1e9)
+        if powers:
+            stored = (np.floor(np.log2(most)) - (2 if bits == 4 else 8) + 127).astype(np.uint8)
+            scale = np.ldexp(np.float32(1), stored.astype(int) - 127)
+        else:
+            f8 = torch.from_numpy(most / 6).to(torch.float8_e4m3fn)
+            stored, scale = f8.view(torch.uint8).numpy(), f8.float().numpy()
+        wanted = blocks / np.maximum(scale, 1e-30)[..., None]
+        codes = np.abs(wanted[..., None] - levels).argmin(3)
+        values = (levels[codes] * scale[..., None]).astype(np.float32).reshape(w.shape)
+        tensors = {"weight": words(codes.reshape(w.shape), bits)}
+        return tensors | {"scales": torch.from_numpy(stored)}, torch.from_numpy(values)
+
+    return make
+
+
 CASES: dict[str, tuple[Callable[[torch.Tensor], Stored], str]] = {
     "ternary": (ternary, "i2:g64"), "2": (affine(2, 64), "q2_0"),
     "2 of 32": (affine(2, 32), "q4_1"),
     "3": (affine(3, 64), "q4_1"), "4": (affine(4, 64, torch.bfloat16), "q4_1"),
     "5": (affine(5, 32), "q5_1"), "6": (affine(6, 64), "f32"), "8": (affine(8, 64), "f32"),
     "scales of float32": (affine(4, 64, torch.float32), "f32"),
+    "mxfp4": (minifloats(4, 32), "mxfp4"), "mxfp8": (minifloats(8, 32), "fp8"),
+    "nvfp4": (minifloats(4, 16, powers=False), "nvfp4"),
 }  # fmt: skip
 SETTINGS = {"group_size": 64, "bits": 4}
 
@@ -84,7 +112,8 @@ def floats(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def quantised(source: Path, to: Path, name: str) -> tuple[Path, Path]:
     """(the folder of a case, a folder of the floats that it stands for), tables included."""
     make = CASES[name][0]
-    packed, plain = stored(source, to, make, SETTINGS)
+    mode = {"mode": name} if name in ("mxfp4", "mxfp8", "nvfp4") else {}
+    packed, plain = stored(source, to, make, SETTINGS | mode)
     for module in (TABLE, "lm_head"):
         tensors, real = (
             load_file(packed / "model.safetensors"),
@@ -109,7 +138,8 @@ def test_folders_run_as_they_are(name: str, floats: Path, tmp_path: Path) -> Non
     packed, plain = quantised(floats, tmp_path, name)
     loaded = loading.load(packed, cached=False)
     assert loaded.format == CASES[name][1]
-    assert loaded.head == ("exact" if loaded.format == "f32" else loaded.format)
+    floating = loaded.format in ("f32", "fp8", "nvfp4")
+    assert loaded.head == ("exact" if floating else loaded.format)
     weights = load_file(plain / "model.safetensors")
     for module in (DOWN, TABLE, "lm_head"):
         got = ops.dequantize(loaded.weights.modules[module])
@@ -123,9 +153,9 @@ def test_refusals(floats: Path, tmp_path: Path) -> None:
     packed, _ = quantised(floats, tmp_path, "4")
     failure(lambda: loading.load(packed, head="exact", cached=False), RequestError, "exact")
     config = json.loads((packed / "config.json").read_text())
-    other = config | {"quantization_config": SETTINGS | {"mode": "nvfp4"}}
+    other = config | {"quantization_config": SETTINGS | {"mode": "nf4"}}
     (packed / "config.json").write_text(json.dumps(other))
-    failure(lambda: loading.load(packed, cached=False), UnsupportedModelError, "nvfp4", "affine")
+    failure(lambda: loading.load(packed, cached=False), UnsupportedModelError, "nf4", "affine")
     (packed / "config.json").write_text(json.dumps(config))
     whole = load_file(packed / "model.safetensors")
     for suffix, change, kind in (
@@ -134,6 +164,18 @@ def test_refusals(floats: Path, tmp_path: Path) -> None:
         ("scales", lambda t: t / 0, NonFiniteError),
     ):
         name = f"{DOWN}.{suffix}"
+        tensors = {**whole, name: change(whole[name]).contiguous()}
+        save_file(tensors, packed / "model.safetensors", {"format": "pt"})
+        failure(lambda: loading.load(packed, cached=False), kind, name)
+
+
+def test_damaged_scales_of_bytes(floats: Path, tmp_path: Path) -> None:
+    """Another number of them, and NaN."""
+    packed, _ = quantised(floats, tmp_path, "mxfp4")
+    whole, name = load_file(packed / "model.safetensors"), f"{DOWN}.scales"
+    for change, kind in (
+        (lambda t: t[:, :-1], ModelFormatError), (lambda t: t * 0 + 255, NonFiniteError),
+    ):  # fmt: skip
         tensors = {**whole, name: change(whole[name]).contiguous()}
         save_file(tensors, packed / "model.safetensors", {"format": "pt"})
         failure(lambda: loading.load(packed, cached=False), kind, name)
@@ -171,6 +213,7 @@ MLX_NAMES = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
 EXPERT = re.compile(r"(.+)\.experts\.(\d+)\.([a-z0-9_]+)\.weight")
 EXPERTS: dict[str, tuple[Callable[[torch.Tensor], Stored], str]] = {
     "4": (affine(4, 32), "q4_1"), "8": (affine(8, 32), "f32"),
+    "mxfp4": (minifloats(4, 32), "mxfp4"),
     "floats": (lambda w: ({"weight": w}, w), "f32"),
 }  # fmt: skip
 

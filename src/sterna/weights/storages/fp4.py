@@ -45,12 +45,16 @@ def read(layer: Layer) -> Levels | Floats:
             "weight_scale", f"F8_E4M3 [{M}, {K // NV_GROUP}] (NVFP4) or U8 [{M}, {K // MX_GROUP}]",
             f"{stored.dtype} {list(stored.shape)}",
         )  # fmt: skip
-    pairs = np.asarray(layer.checkpoint.read(layer.info(suffix).name))
-    codes = np.stack([pairs & 15, pairs >> 4], axis=-1).reshape(M, K)
+    codes = codes_of(np.asarray(layer.checkpoint.read(layer.info(suffix).name)))
     scales = np.asarray(layer.checkpoint.read(stored.name)).view(np.uint8)
     if group == NV_GROUP:
         return scaled("nvfp4", layer, codes, _nv_scale(layer, scales), NV_GROUP)
-    return _mx(codes, powers(layer, "weight_scale", scales))
+    return mxfp4_levels(codes, powers(layer, "weight_scale", scales))
+
+
+def codes_of(pairs: U8) -> U8:
+    """Unpack bytes of two codes, the first in the low half."""
+    return np.stack([pairs & 15, pairs >> 4], axis=-1).reshape(len(pairs), -1)
 
 
 def _packed_shape(layer: Layer) -> tuple[int, int]:
@@ -60,17 +64,23 @@ def _packed_shape(layer: Layer) -> tuple[int, int]:
 
 def _nv_scale(layer: Layer, scales: U8) -> F32:
     """Combine E4M3 scales [M, groups] with the one of the tensor."""
-    e4m3 = formats.get("fp8")
-    assert isinstance(e4m3, ScaledFloats)
-    values = e4m3.values[scales]
-    if np.isnan(values).any():
-        layer.fail("weight_scale", "finite scales", "NaN")
+    values = e4m3_scales(layer, "weight_scale", scales)
     if layer.has("weight_global_scale"):
         divisor = _one(layer, "weight_global_scale")
         if divisor == 0:
             layer.fail("weight_global_scale", "a number other than 0", divisor)
         return np.asarray(values / divisor, np.float32)
     return np.asarray(values * _one(layer, "weight_scale_2"), np.float32)
+
+
+def e4m3_scales(layer: Layer, suffix: str, scales: U8) -> F32:
+    """Convert bytes of E4M3 to float32, checked."""
+    e4m3 = formats.get("fp8")
+    assert isinstance(e4m3, ScaledFloats)
+    values = e4m3.values[scales]
+    if np.isnan(values).any():
+        layer.fail(suffix, "finite scales", "NaN")
+    return np.asarray(values, np.float32)
 
 
 def _one(layer: Layer, suffix: str) -> F32:
@@ -81,7 +91,7 @@ def _one(layer: Layer, suffix: str) -> F32:
     return layer.floats(suffix, shape).reshape(())
 
 
-def _mx(codes: U8, scale: F32) -> Levels:
+def mxfp4_levels(codes: U8, scale: F32) -> Levels:
     """Combine codes [M, K] with powers of two [M, K / 32]."""
     levels, halves = TWICE[codes], scale / np.float32(2)
 

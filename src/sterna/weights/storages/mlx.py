@@ -1,8 +1,9 @@
-"""MLX's folders: affine integers of 2 to 8 bits, with a scale and a bias for each group of k.
+"""MLX's folders: affine integers of 2 to 8 bits, with a scale and a bias for each group of k; and
+MXFP4, MXFP8 and NVFP4, with a scale of eight bits.
 
     weight  uint32 [M, K bits / 32]   codes of neighbours of k, the first in the lowest bits
-    scales  float [M, groups]
-    biases  float [M, groups]
+    scales  float [M, groups]; uint8: of E8M0 for 32 k (mxfp4, mxfp8), of E4M3 for 16 k (nvfp4)
+    biases  float [M, groups]; absent with scales of eight bits
 
 The matrices of experts, of `switch_mlp`, are stacks of these: [experts, ...].
 
@@ -19,24 +20,31 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import formats
+from sterna.weights.storages import fp4, fp8
 from sterna.weights.storages.base import F32, TERNARY, Floats, Layer, Levels
 from sterna.weights.storages.integers import WORD_BITS
 
 #: Formats with minima, by the bits of a code, those of the longest groups first.
 AFFINE: dict[int, tuple[str, ...]] = {2: ("q2_0", "q4_1"), 3: ("q4_1",), 4: ("q4_1",), 5: ("q5_1",)}
 BITS = (2, 3, 4, 5, 6, 8)
+#: Modes with scales of bytes -> bits of a code, and k of a scale.
+MINIFLOATS = {"mxfp4": (4, 32), "mxfp8": (8, 32), "nvfp4": (4, 16)}
 
 Codes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint32]
 
 
 def recognises(layer: Layer) -> bool:
-    """Whether there are words of codes with scales and biases."""
-    return layer.has("biases") and layer.has("scales") and layer.dtype == "U32"
+    """Whether there are words of codes with scales, and with biases or scales of bytes."""
+    if not (layer.has("scales") and layer.has("weight")) or layer.dtype != "U32":
+        return False
+    return layer.has("biases") or layer.info("scales").dtype == "U8"
 
 
 def read(layer: Layer) -> Levels | Floats:
     """Read the codes, scales and biases, and check them."""
+    if layer.info("scales").dtype == "U8":
+        return _minifloats(layer, *_stored_bytes(layer, ()))
     return _weights(*_stored(layer, ()))
 
 
@@ -45,8 +53,36 @@ def of_experts(stack: Layer, count: int) -> Callable[[int], Levels | Floats]:
 
     Raises as `read`.
     """
+    if stack.info("scales").dtype == "U8":
+        of_all, bytes_of_all, mode = _stored_bytes(stack, (count,))
+        return lambda expert: _minifloats(stack, of_all[expert], bytes_of_all[expert], mode)
     words, scale, bias, bits = _stored(stack, (count,))
     return lambda expert: _weights(words[expert], scale[expert], bias[expert], bits)
+
+
+def _stored_bytes(layer: Layer, lead: tuple[int, ...]) -> tuple[Words, Codes, str]:
+    """Return words, scales of a byte each, and the mode; lead: axes before rows."""
+    M, K = layer.shape
+    words, scales = layer.info("weight"), layer.info("scales")
+    for mode, (bits, group) in MINIFLOATS.items():
+        shapes = (*lead, M, K * bits // WORD_BITS), (*lead, M, K // group)
+        if K % group == 0 and (words.shape, scales.shape) == shapes:
+            read = layer.checkpoint.read
+            return np.asarray(read(words.name)), np.asarray(read(scales.name)), mode
+    rule = f"scales of {' or '.join(MINIFLOATS)} for M={M}, K={K}, and codes that fit"
+    return layer.fail("scales", rule, f"{list(scales.shape)} and {list(words.shape)}")
+
+
+def _minifloats(layer: Layer, words: Words, scales: Codes, mode: str) -> Levels | Floats:
+    raw = np.ascontiguousarray(words).view(np.uint8)
+    if mode == "nvfp4":
+        group = MINIFLOATS[mode][1]
+        scale = fp4.e4m3_scales(layer, "scales", scales)
+        return fp8.scaled("nvfp4", layer, fp4.codes_of(raw), scale, group)
+    scale = fp8.powers(layer, "scales", scales)
+    if mode == "mxfp8":
+        return fp8.scaled("fp8", layer, raw, scale, fp8.MX_GROUP)
+    return fp4.mxfp4_levels(fp4.codes_of(raw), scale)
 
 
 def _stored(layer: Layer, lead: tuple[int, ...]) -> tuple[Words, F32, F32, int]:

@@ -136,6 +136,7 @@ PACKINGS = (
 )  # fmt: skip
 #: Its numbers: integers, or floats with scales of E4M3 or E8M0.
 _NUMBERS = re.compile(r"(opt_)?(rtn_)?(int|mx_fp|nv_fp|fp|block_fp8)(?!\w*(e5m|float_zp|gaudi))\w*")
+MLX_MODES = ("affine", "mxfp4", "mxfp8", "nvfp4")
 #: MLX's files name no method. Its other fields are names of modules with settings of their own.
 MLX = KnownFields(read=frozenset({"mode"}), without_effect=frozenset({"bits", "group_size"}))
 
@@ -203,7 +204,7 @@ def _check_mlx(settings: dict[str, Any], file: Path) -> None:
                       *((f"{k}.", v) for k, v in modules.items())]:  # fmt: skip
         if isinstance(own, dict):
             MLX.check(own, file, f"{FIELD}.{name}")
-            _one_of(own, "mode", ("affine",), file, name)
+            _one_of(own, "mode", MLX_MODES, file, name)
         elif not isinstance(own, bool):
             _fail(file, name.rstrip("."), "an object or a boolean", own)
 
