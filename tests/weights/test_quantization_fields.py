@@ -18,7 +18,8 @@ FILE = Path("config.json")
 #: Of transformers: classes that write `quantization_config`, by the method that they write.
 CLASSES = {
     "auto-round": theirs.AutoRoundConfig, "awq": theirs.AwqConfig,
-    "bitnet": theirs.BitNetQuantConfig, "compressed-tensors": theirs.CompressedTensorsConfig,
+    "bitnet": theirs.BitNetQuantConfig, "bitsandbytes": theirs.BitsAndBytesConfig,
+    "compressed-tensors": theirs.CompressedTensorsConfig,
     "fbgemm_fp8": theirs.FbgemmFp8Config, "fp8": theirs.FineGrainedFP8Config,
     "gptq": theirs.GPTQConfig, "hqq": theirs.HqqConfig, "mxfp4": theirs.Mxfp4Config,
     "torchao": theirs.TorchAoConfig,

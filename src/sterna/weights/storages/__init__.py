@@ -16,6 +16,7 @@ from types import ModuleType
 
 from sterna.weights.storages import (
     awq,
+    bitsandbytes,
     compressed,
     float_levels,
     fp4,
@@ -44,6 +45,7 @@ STORAGES: tuple[ModuleType, ...] = (
     mlx,
     fp8,
     fp4,
+    bitsandbytes,
     compressed,
     torchao,
     hqq,
@@ -64,7 +66,7 @@ SUFFIXES = (
     "weight_packed", "weight_shape", "weight_zero_point", "weight_g_idx",
     "weight_scale_inv", "weight_scale_2", "weight_global_scale", *fp8.OF_INPUTS,
     "w_sign", "w_sparse", "scale", *(f"w_{t}" for t in range(1, shift_latents.MAX_SHIFTS + 1)),
-    *torchao.SUFFIXES, *hqq.SUFFIXES,
+    *torchao.SUFFIXES, *hqq.SUFFIXES, *bitsandbytes.SUFFIXES,
 )  # fmt: skip
 
 

@@ -97,6 +97,14 @@ METHODS: dict[str, KnownFields] = {
     ),
     "auto-round": _AUTO_ROUND, "intel/auto-round": _AUTO_ROUND,
     "compressed-tensors": _COMPRESSED,
+    "bitsandbytes": COMMON.plus(
+        without_effect=(
+            "_load_in_4bit", "_load_in_8bit", "bnb_4bit_compute_dtype", "bnb_4bit_quant_storage",
+            "bnb_4bit_quant_type", "bnb_4bit_use_double_quant", "llm_int8_enable_fp32_cpu_offload",
+            "llm_int8_has_fp16_weight", "llm_int8_skip_modules", "llm_int8_threshold",
+            "load_in_4bit", "load_in_8bit",
+        )
+    ),
     "torchao": COMMON.plus(
         without_effect=(
             "include_input_output_embeddings", "quant_type", "quant_type_kwargs",
