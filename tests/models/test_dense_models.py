@@ -213,7 +213,7 @@ def test_rope_factors() -> None:
             UnsupportedModelError,
             "full_attention",
         ),
-        ({"rope_scaling": {"type": "dynamic", "factor": 4}}, UnsupportedModelError, "dynamic"),
+        ({"rope_scaling": {"type": "mscale", "factor": 4}}, UnsupportedModelError, "mscale"),
     ],
 )
 def test_bad_fields(changes: dict[str, Any], kind: type, word: str) -> None:

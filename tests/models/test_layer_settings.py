@@ -171,7 +171,7 @@ BAD_OF_LAYERS = [
     ("olmo3", {"rope_parameters": {"full_attention": 3}}, ModelFormatError, "full_attention"),
     ("glm4", {"partial_rotary_factor": 0.33}, ModelFormatError, "partial_rotary_factor"),
     ("glm4", {"attention_bias": 1}, ModelFormatError, "attention_bias"),
-    ("hunyuan", {"rope_scaling": {"type": "dynamic"}}, UnsupportedModelError, "rope_type"),
+    ("hunyuan", {"rope_scaling": {"type": "dynamic"}}, ModelFormatError, "factor"),
     ("hunyuan", {"rope_scaling": {"type": "dynamic", "alpha": 0}}, ModelFormatError, "alpha"),
     ("hunyuan", {"rope_scaling": {"type": "dynamic", "alpha": "9"}}, ModelFormatError, "alpha"),
     ("hunyuan", {"head_dim": 2}, ModelFormatError, "head_dim"),

@@ -251,3 +251,18 @@ def test_a_yarn_that_gguf_has_no_word_for(
         UnsupportedModelError, "truncate",
     )  # fmt: skip
     assert not (tmp_path / "x.gguf").exists()
+
+
+def test_dynamic_scaling_ends_with_the_first_context(tmp_path: Path) -> None:
+    """Within it rotations are plain; beyond, transformers would rotate all keys anew."""
+    scaling = {"rope_type": "dynamic", "factor": 4.0}
+    c, plain = parsed(rope_scaling=scaling), parsed()
+    assert rotary(c) == rotary(plain)
+    assert (c.max_position, c.most_positions) == (512, 512)
+    assert plain.most_positions > 512
+    failure(
+        lambda: parsed(rope_scaling={**scaling, "alpha": 1000.0}), UnsupportedModelError, "alpha"
+    )
+    write(tmp_path / "m", replace(RECIPES["llama-f32"], config={"rope_scaling": scaling}))
+    model = loading.load(tmp_path / "m", cached=False)
+    failure(lambda: Engine(model, threads=1, context=1024), SternaError, "512")

@@ -14,7 +14,7 @@ from sterna.models.config_fields import MAX_SIZE, Fields
 from sterna.models.context_extension import NOT_EXTENDED, ContextExtension
 from sterna.models.hadamard import Hadamard
 from sterna.models.pooling import Pooling
-from sterna.models.rotations import extended_context, growth_of, rotary_of
+from sterna.models.rotations import extended_context, growth_of, rotary_of, scaling_kind
 
 __all__ = ["LINEAR_NORM", "TransformerConfig"]
 
@@ -114,7 +114,7 @@ class TransformerConfig:
         if config.get("layer_types") is None and type(window) is int and window > 0:
             # Nothing says which layers have the window; within its length that does not matter.
             most = window if config.get("use_sliding_window", True) else most
-        if fields.flag("learned_positions"):  # a field of ours
+        if fields.flag("learned_positions") or _grows(fields):  # the first is a field of ours
             most = min(most, fields.count("max_position_embeddings"))
         context = min(int(context), most)
         return cls(
@@ -188,6 +188,13 @@ def _attention(fields: Fields, n_layers: int, head_dim: int, context: int) -> tu
         )
         for i, kind in enumerate(types or [FULL] * n_layers)
     )
+
+
+def _grows(fields: Fields) -> bool:
+    """Whether rotations depend on the length of a text beyond max_position_embeddings."""
+    parameters = fields.mapping("rope_parameters")
+    sets = [parameters, *(value for value in parameters.values() if isinstance(value, dict))]
+    return any(scaling_kind(one) == "dynamic" for one in sets)
 
 
 def _rope_parameters(fields: Fields, types: list[str] | None) -> dict[str, dict[str, Any]]:

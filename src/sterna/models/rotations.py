@@ -177,6 +177,14 @@ def _default(rope: _Rope) -> Rotary:
     return Rotary(_rounded(rope.base))
 
 
+def _dynamic(rope: _Rope) -> Rotary:
+    """NTK scaling by the length of a text: plain rotations up to max_position_embeddings, where
+    `TransformerConfig` ends the context. Beyond, each length would rotate all of its keys anew."""
+    rope.number("factor")
+    rope.supported("alpha", rope.config.get("alpha"), None)  # Hunyuan's, which that family reads
+    return _default(rope)
+
+
 def _linear(rope: _Rope) -> Rotary:
     return Rotary(_rounded(rope.base, rope.number("factor")))
 
@@ -310,5 +318,5 @@ def _proportional(rope: _Rope) -> Rotary:
 
 _SCALINGS = {
     "default": _default, "linear": _linear, "llama3": _llama3, "yarn": _yarn, "longrope": _longrope,
-    "proportional": _proportional,
+    "proportional": _proportional, "dynamic": _dynamic,
 }  # fmt: skip

@@ -19,6 +19,11 @@ MODELS: dict[str, Saved] = {
     "llama-heads": Saved("LlamaForCausalLM", {"head_dim": 32, "num_key_value_heads": 4}),
     "llama-tied": Saved("LlamaForCausalLM", {"tie_word_embeddings": True, "rms_norm_eps": 1e-2}),
     "llama-llama3": Saved("LlamaForCausalLM", {"rope_parameters": {**LLAMA3, "rope_theta": 5e5}}),
+    "llama-dynamic": Saved(
+        "LlamaForCausalLM",
+        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}},
+        converted=False,
+    ),
     "llama-linear": Saved(
         "LlamaForCausalLM",
         {"rope_parameters": {"rope_type": "linear", "factor": 3.0, "rope_theta": 500.0}},
