@@ -13,7 +13,7 @@ import torch
 from checkpoint_factory.stored import SMALL, Stored, small_llama, stored
 from helpers import assert_same_bits, failure
 from safetensors.torch import load_file, save_file
-from transformers import LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from sterna import loading, ops, train
 from sterna.engine import Engine
@@ -226,6 +226,37 @@ def test_schemes_that_are_not_read(floats: Path, tmp_path: Path) -> None:
     ):  # fmt: skip
         (packed / "config.json").write_text(json.dumps(config | {"quantization_config": settings}))
         failure(lambda: loading.load(packed, cached=False), UnsupportedModelError, word)
+
+
+def test_rotated_inputs(tmp_path: Path) -> None:
+    """GPTQModel's `rotation`: down_proj was multiplied by a Hadamard matrix, and so are inputs."""
+    size, source = 128, tmp_path / "floats"
+    torch.manual_seed(3)
+    config = LlamaConfig(**{**SMALL.to_dict(), "intermediate_size": size})
+    LlamaForCausalLM(config).save_pretrained(source)
+    i = np.arange(size)
+    signs = [[(-1.0) ** bin(a & b).count("1") for b in i] for a in i]
+    H = torch.tensor(signs, dtype=torch.float64) / size**0.5
+    settings = {"quant_method": "gptq", "rotation": "hadamard", "sym": True}
+    packed, plain = stored(source, tmp_path, gptq(8, 32, True, False), settings)
+    file = plain / "model.safetensors"
+    weights = load_file(file)
+    for name, w in weights.items():
+        if "down_proj" in name:  # what the model means, without a rotation at run time
+            weights[name] = (w.double() @ H).float()
+    save_file(weights, file, {"format": "pt"})
+    expected, got = perplexity(plain, "f32"), perplexity(packed, "f32")
+    assert abs(np.log(got / expected)) < 1e-5
+    edited = json.loads((packed / "config.json").read_text())
+    for fields, word in (
+        ({"intermediate_size": 96}, "power of two"),
+        ({"architectures": ["Qwen3ForCausalLM"]}, "Qwen3"),
+    ):  # fmt: skip
+        (packed / "config.json").write_text(json.dumps(edited | fields))
+        failure(lambda: loading.load(packed, cached=False), UnsupportedModelError, "rotation", word)
+    edited["quantization_config"].pop("rotation")
+    (packed / "config.json").write_text(json.dumps(edited))
+    assert abs(np.log(perplexity(packed, "f32") / expected)) > 1e-3  # which is another model
 
 
 @pytest.mark.parametrize("make", [train.DenseShiftLinear.of, train.S3Linear.of])

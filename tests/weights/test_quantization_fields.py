@@ -52,7 +52,8 @@ def test_every_method_is_compared() -> None:
 MODULE = "model.layers.0.mlp.up_proj"
 INTEGERS = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32}
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"quant_method": "gptq", "rotation": "hadamard"}, "rotation"),
+    ({"quant_method": "gptq", "rotation": "another"}, "rotation"),
+    ({"quant_method": "awq", "rotation": "hadamard"}, "rotation"),
     ({"quant_method": "gptq", "checkpoint_format": "gptq_p"}, "checkpoint_format"),
     ({"quant_method": "gptq", "checkpoint_format": "marlin"}, "checkpoint_format"),
     ({"quant_method": "gptq", "not_yet_known": 0}, "not_yet_known"),

@@ -6,6 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,6 +17,8 @@ from sterna.loading.model import DenseLayer, Model
 from sterna.models import module_of, skipped
 from sterna.models.config import LINEAR_NORM, TransformerConfig
 from sterna.models.context_extension import NOT_EXTENDED, ContextExtension
+from sterna.models.hadamard import FIELD as HADAMARD
+from sterna.models.hadamard import rotated_down_proj
 from sterna.models.pooling import DENSE
 from sterna.weights.sources import Linear, WeightSource
 
@@ -55,11 +58,14 @@ def from_weights(
     """
     module = module_of(json, file)
     quantization = json.get("quantization_config")
-    if isinstance(quantization, dict) and quantization.get("use_rms_norm"):
+    read = partial(TransformerConfig.of, module, file=file, extension=extension)
+    if isinstance(quantization, dict) and quantization.keys() & {"use_rms_norm", "rotation"}:
         from sterna.weights import storages  # a packed model needs none of them
 
-        json = {**json, LINEAR_NORM: storages.quantization(json, file).norm_eps}
-    config, source = TransformerConfig.of(module, json, file, extension), weights(module)
+        said = storages.quantization(json, file)
+        json = {**json, LINEAR_NORM: said.norm_eps} if said.norm_eps else json
+        json = {**json, HADAMARD: rotated_down_proj(read(json))} if said.rotated else json
+    config, source = read(json), weights(module)
     if config.tied and own_head(config.vocab_size, config.hidden_size):
         json, config = _untied(json, file), replace(config, tied=False)
     seeing = _tower(module, config, tower, source)

@@ -5,19 +5,24 @@ config.json.
 
 Inputs of the layers in `inputs` are rotated; looked-up rows of the tables in `rows` are rotated
 back. signs: for each width; null: none. GGUF files have the same as `prism.hadamard.*`
-(gguf/folded_hadamard.py).
+(gguf/folded_hadamard.py). GPTQModel's have `rotation` in `quantization_config`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sterna.errors import UnsupportedModelError, shown
 from sterna.graph import Rotation
 from sterna.models.config_fields import Fields
 
-__all__ = ["FIELD", "Hadamard"]
+if TYPE_CHECKING:
+    from sterna.models.config import TransformerConfig
+
+__all__ = ["FIELD", "Hadamard", "rotated_down_proj"]
 
 FIELD = "folded_hadamard"
 MAX_BLOCK = 1 << 16  # 256 KiB of a row: far above any model
@@ -72,3 +77,28 @@ class Hadamard:
                 signs = np.where(ones, np.float32(1), np.float32(-1))
             self._rotations[width] = Rotation(self.block, signs)
         return self._rotations[width]
+
+
+#: Architectures that GPTQModel rotates.
+ROTATED = ("LlamaForCausalLM", "Qwen2ForCausalLM")
+
+
+def rotated_down_proj(c: TransformerConfig) -> dict[str, Any]:
+    """Return FIELD for GPTQModel's `rotation`: all inputs of down_proj are rotated, as one block.
+
+    Its other rotations are folded into weights on both sides. UnsupportedModelError for widths that
+    are no power of two: those need Hadamard matrices of other kinds.
+    """
+    name, width = "quantization_config.rotation", c.intermediate_size
+    if c.architecture not in ROTATED:
+        raise UnsupportedModelError(
+            f"{c.file}: {name}: must be of {' or '.join(ROTATED)}, but got "
+            f"{shown(c.architecture)}; Sterna does not run this"
+        )
+    if width & (width - 1) or width > MAX_BLOCK:
+        raise UnsupportedModelError(
+            f"{c.file}: {name}: needs an intermediate_size that is a power of two up to "
+            f"{MAX_BLOCK}, but got {width}; quantise without a rotation"
+        )
+    inputs = [f"model.layers.{i}.mlp.down_proj" for i in range(c.n_layers)]
+    return {"block_size": width, "signs": None, "inputs": inputs, "rows": []}

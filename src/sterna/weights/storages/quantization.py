@@ -84,7 +84,9 @@ class PowerOfTwo:
 
 @dataclass(frozen=True)
 class Quantization:
-    """The fields, checked. declared: whether config.json has BitNet's fields at all."""
+    """The fields, checked. declared: whether config.json has BitNet's fields at all. rotated:
+    whether inputs of down_proj are to be multiplied by a Hadamard matrix, as GPTQModel says.
+    """
 
     declared: bool
     divides: bool
@@ -92,6 +94,7 @@ class Quantization:
     excluded: tuple[str, ...]
     norm_eps: float = 0.0  # 0: no norms
     powers: PowerOfTwo | None = None
+    rotated: bool = False
 
     def converts(self, name: str) -> bool:
         """Whether the method applies to a layer of this name, because no exclusion does."""
@@ -124,7 +127,7 @@ def quantization(config: dict[str, Any], file: Path) -> Quantization:
         excluded = _names(settings.get("modules_to_not_convert"), file)
         return Quantization(False, True, False, excluded, powers=_powers(settings, file))
     if method != "bitnet":  # the tensors' names, dtypes and shapes describe the layers in full
-        return Quantization(False, True, False, ())
+        return Quantization(False, True, False, (), rotated=bool(settings.get("rotation")))
     return Quantization(
         True,
         _one_of(settings, "linear_class", ("bitlinear", "autobitlinear"), file) == "bitlinear",

@@ -84,7 +84,7 @@ METHODS: dict[str, KnownFields] = {
     "power_of_two": COMMON.plus(read=("encoding", "zero_free", "scale")),
     "mxfp4": COMMON,
     "gptq": COMMON.plus(
-        read=("sym", "format", "checkpoint_format"),
+        read=("sym", "format", "checkpoint_format", "rotation"),
         without_effect=AUTO_ROUND | SEARCH | REPEATED | KERNELS | {"activation"},
         refused={**ROTATIONS, "adapter": (), "is_marlin_format": ()},
     ),
@@ -170,6 +170,7 @@ def check_fields(settings: dict[str, Any], file: Path) -> None:
     elif method == "gptq" or method.endswith("auto-round"):
         for name in ("format", "checkpoint_format"):
             _one_of(settings, name, ("gptq", "gptq_v2"), file)
+        _one_of(settings, "rotation", ("hadamard", "random"), file)
         _one_of(settings, "packing_format", PACKINGS, file)
         numbers = settings.get("data_type")
         if numbers is not None and not _NUMBERS.fullmatch(str(numbers)):
