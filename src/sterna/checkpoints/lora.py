@@ -29,6 +29,7 @@ from sterna.errors import (
     shown,
 )
 from sterna.files.jsonfile import MAX_CONFIG_BYTES, load_json_object
+from sterna.files.known_fields import KnownFields
 
 __all__ = ["LoraFolder", "LoraLayer"]
 
@@ -37,16 +38,20 @@ WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."  # of all tensors: PEFT's wrapper
 MAX_RANK, MAX_ALPHA = 4096, 1e6  # native kMaxRank
 FLOATS = {"BF16": "bf16", "F16": "f16", "F32": "f32"}
-#: Fields about an adapter's training, or that its tensors repeat.
-OTHER_FIELDS = {
-    "auto_mapping", "base_model_name_or_path", "corda_config", "ensure_weight_tying", "eva_config",
-    "exclude_modules", "inference_mode", "layers_pattern", "layers_to_transform", "loftq_config",
-    "lora_dropout", "lora_ga_config", "megatron_core", "peft_type", "peft_version",
-    "qalora_group_size", "revision", "runtime_config", "target_modules", "task_type",
-}  # fmt: skip
-READ_FIELDS = {
-    "alpha_pattern", "bias", "init_lora_weights", "lora_alpha", "r", "rank_pattern", "use_rslora",
-}  # fmt: skip
+#: Those without effect are about an adapter's training, or its tensors repeat them.
+FIELDS = KnownFields(
+    read=frozenset({
+        "alpha_pattern", "bias", "init_lora_weights", "lora_alpha", "r", "rank_pattern",
+        "use_rslora",
+    }),
+    without_effect=frozenset({
+        "auto_mapping", "base_model_name_or_path", "corda_config", "ensure_weight_tying",
+        "eva_config", "exclude_modules", "inference_mode", "layers_pattern",
+        "layers_to_transform", "loftq_config", "lora_dropout", "lora_ga_config", "megatron_core",
+        "peft_type", "peft_version", "qalora_group_size", "revision", "runtime_config",
+        "target_modules", "task_type",
+    }),
+)  # fmt: skip
 #: Initialisations that change the base's weights, too; with all others B begins as zeros.
 CHANGING_THE_BASE = ("pissa", "corda", "olora", "loftq", "lora_ga", "mica")
 #: The kinds of other tensors, by parts of their names.
@@ -144,9 +149,7 @@ class _Settings:
         kind = config.get("peft_type")
         if kind != "LORA":
             self._refuse("peft_type", "LORA", kind)
-        for name, value in config.items():
-            if name not in OTHER_FIELDS | READ_FIELDS and value not in (None, False, {}, [], ""):
-                self._refuse(name, "unset: Sterna adds low-rank matrices and nothing else", value)
+        FIELDS.check(config, file, remedy="it adds low-rank matrices and nothing else")
         if config.get("bias", "none") != "none":
             self._refuse("bias", "none", config["bias"])
         start = config.get("init_lora_weights")

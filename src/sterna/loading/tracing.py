@@ -64,7 +64,10 @@ def from_weights(
 
         said = storages.quantization(json, file)
         json = {**json, LINEAR_NORM: said.norm_eps} if said.norm_eps else json
-        json = {**json, HADAMARD: rotated_down_proj(read(json))} if said.rotated else json
+        if said.rotated:
+            c = read(json)
+            rotated = rotated_down_proj(file, c.architecture, c.intermediate_size, c.n_layers)
+            json = {**json, HADAMARD: rotated}
     config, source = read(json), weights(module)
     if config.tied and own_head(config.vocab_size, config.hidden_size):
         json, config = _untied(json, file), replace(config, tied=False)

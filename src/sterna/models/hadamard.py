@@ -11,16 +11,14 @@ back. signs: for each width; null: none. GGUF files have the same as `prism.hada
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from sterna.errors import UnsupportedModelError, shown
 from sterna.graph import Rotation
 from sterna.models.config_fields import Fields
-
-if TYPE_CHECKING:
-    from sterna.models.config import TransformerConfig
 
 __all__ = ["FIELD", "Hadamard", "rotated_down_proj"]
 
@@ -83,22 +81,23 @@ class Hadamard:
 ROTATED = ("LlamaForCausalLM", "Qwen2ForCausalLM")
 
 
-def rotated_down_proj(c: TransformerConfig) -> dict[str, Any]:
+def rotated_down_proj(file: Path, architecture: str, width: int, n_layers: int) -> dict[str, Any]:
     """Return FIELD for GPTQModel's `rotation`: all inputs of down_proj are rotated, as one block.
 
-    Its other rotations are folded into weights on both sides. UnsupportedModelError for widths that
-    are no power of two: those need Hadamard matrices of other kinds.
+    width: of these inputs. Its other rotations are folded into weights on both sides.
+    UnsupportedModelError for widths that are no power of two: those need Hadamard matrices of other
+    kinds.
     """
-    name, width = "quantization_config.rotation", c.intermediate_size
-    if c.architecture not in ROTATED:
+    name = "quantization_config.rotation"
+    if architecture not in ROTATED:
         raise UnsupportedModelError(
-            f"{c.file}: {name}: must be of {' or '.join(ROTATED)}, but got "
-            f"{shown(c.architecture)}; Sterna does not run this"
+            f"{file}: {name}: must be of {' or '.join(ROTATED)}, but got "
+            f"{shown(architecture)}; Sterna does not run this"
         )
     if width & (width - 1) or width > MAX_BLOCK:
         raise UnsupportedModelError(
-            f"{c.file}: {name}: needs an intermediate_size that is a power of two up to "
+            f"{file}: {name}: needs an intermediate_size that is a power of two up to "
             f"{MAX_BLOCK}, but got {width}; quantise without a rotation"
         )
-    inputs = [f"model.layers.{i}.mlp.down_proj" for i in range(c.n_layers)]
+    inputs = [f"model.layers.{i}.mlp.down_proj" for i in range(n_layers)]
     return {"block_size": width, "signs": None, "inputs": inputs, "rows": []}
