@@ -20,7 +20,7 @@ def test_histories(checkpoint: Callable[[str], Path], tmp_path: Path, name: str)
     histories = Histories(llm, pages, tmp_path / "disk")
     for seed in range(20):
         histories.run(seed)
-    assert histories.answers > 50
+    assert histories.answers > 40
     assert histories.preempted > 0 or llm.engine.kv_cache.needs_snapshots
     assert histories.cached > 500
     assert histories.accepted > 0

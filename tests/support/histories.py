@@ -142,10 +142,11 @@ class Histories:
         }
         if choose.random() < 0.15:
             options["constraint"] = self.small.constraints.regex(choose.choice(CONSTRAINTS))
-        elif choose.random() < 0.3:  # its answer, with a few tokens that are others
+        if choose.random() < 0.3:  # its answer, with a few tokens that are others
             answer = self.alone(tokens, {**options, "choice": 0})[1]
             wrong = choose.randrange(2, 20)
-            options["prediction"] = [t if i % wrong else 7 for i, t in enumerate([*answer, 7])]
+            other = choose.choice((7, *self.llm.tokenizer.eos_ids))
+            options["prediction"] = [t if i % wrong else other for i, t in enumerate([*answer, 7])]
         n = choose.choice((1, 1, 1, 3))
         requests = self.small.requests.make_several(
             tokens, n, options, key=choose.choice("ab"), priority=choose.randrange(-1, 2),

@@ -269,6 +269,7 @@ class Request:
         """
         if self._masks is not None:
             self._masks.check()
+            drawn = drawn[: self._masks.right]
         drafts = self._history[self._known :][: self._n_drafts].tolist()
         accepted = 0
         for i, one in enumerate(drawn):

@@ -115,6 +115,7 @@ def test_drafts_change_nothing(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> Non
         {"temperature": 1.5, "seed": 3, "logprobs": 2},
         {"temperature": 1.0, "seed": 4, "top_k": 20, "frequency_penalty": 0.5},
         {"temperature": 1.0, "seed": 5, "prediction": text, "bad_words": ["green"]},
+        {"temperature": 0.0, "prediction": f'{{"name":"<|end|>{text}<|end|>{text}'},
         {"temperature": 2.0, "seed": 6, "allowed_token_ids": range(1, 4000), "min_tokens": 4},
     ):
         answers = []

@@ -45,7 +45,8 @@ class Constraint:
         self, matcher: llguidance.LLMatcher, grammar: str, of: Constraints, ends: Sequence[int],
         ignored: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
-        self._matcher, self._of, self._ends = matcher, of, ends
+        self._of, self._ends = of, ends
+        self._compiled = [matcher]  # for the first that asks
         self.grammar = grammar
         self.ignored = ignored
         #: Of a constraint after reasoning: whether the prompt has opened that.
@@ -76,12 +77,21 @@ class Constraint:
 
         reasoning: its budget.
         """
-        copy = self._matcher.deep_copy()
         if self._opened is not None and max_tokens:
             budget, tokenizer = int(max_tokens * (1 - ROOM)), self._of.tokenizer
             own = ReasoningBudget.of_marks(self._marks, self._opened, budget, tokenizer)
             reasoning = own if reasoning is None or own.budget < reasoning.budget else reasoning
-        return GrammarMatcher(copy, self._of.vocab, self._ends, reasoning)
+        return GrammarMatcher(self._new_matcher, self._of.vocab, self._ends, reasoning)
+
+    def _new_matcher(self) -> llguidance.LLMatcher:
+        """Return a matcher at the begin of an answer.
+
+        Compiled, not copied: copies share a lexer, whose errors would end other answers.
+        """
+        try:
+            return self._compiled.pop()
+        except IndexError:
+            return self._of.new_matcher(self.grammar)
 
     def fits(self, constraints: Constraints) -> bool:
         """Whether a compiler is for the same tokens as this constraint."""
@@ -255,13 +265,17 @@ class Constraints:
         made._opened, made._marks = opened, marks
         return made
 
+    def new_matcher(self, grammar: str) -> llguidance.LLMatcher:
+        """Compile a grammar; the matcher knows the error of one that is invalid or too complex."""
+        made: llguidance.LLMatcher = self._library.LLMatcher(
+            self._tokens, grammar, log_level=0, limits=self._limits
+        )
+        return made
+
     def _compiled(
         self, what: str, grammar: str, ignored: tuple[str, ...] = (), strict: bool = True
     ) -> Constraint:
-        library, limits = self._library, self._limits
-        matcher = _within(DEADLINE_S, what, lambda: library.LLMatcher(
-            self._tokens, grammar, log_level=0, limits=limits
-        ))  # fmt: skip
+        matcher = _within(DEADLINE_S, what, lambda: self.new_matcher(grammar))
         if matcher.is_error():
             raise RequestError(_refusal(what, f"llguidance says {_line(matcher.get_error())}"))
         warnings = [_line(warning) for warning in matcher.get_grammar_warnings()]

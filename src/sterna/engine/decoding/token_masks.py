@@ -33,12 +33,13 @@ class TokenMasks:
     """Masks of the rows of a step: `words`, int32 [rows, words of 32 tokens], one bit a token, the
     lowest bit of a word first.
 
-    fill: writes the words. If it raises, the exception is kept as `error` and all tokens are
-    allowed.
+    fill: writes the words and returns how many rows are right; the tokens drawn from later rows do
+    not count. If it raises, the exception is kept as `error` and all tokens are allowed.
     """
 
-    def __init__(self, rows: int, words: int, fill: Callable[[I32], None]) -> None:
+    def __init__(self, rows: int, words: int, fill: Callable[[I32], int]) -> None:
         self.words: I32 = np.zeros((rows, words), np.int32)
+        self.right = rows
         self.error: Exception | None = None
         self._fill = fill
         self._begun, self._done = threading.Lock(), threading.Event()
@@ -48,7 +49,7 @@ class TokenMasks:
         if not self._begun.acquire(blocking=False):
             return
         try:
-            self._fill(self.words)
+            self.right = self._fill(self.words)
         except Exception as error:
             self.words[:] = -1
             self.error = error

@@ -57,17 +57,24 @@ class TokenRules:
             self.matcher.follow(answer)
         return self.matcher is not None and self.matcher.idle
 
-    def _fill(self, words: I32, history: I32, n_known: int, n_prompt: int) -> None:
+    def _fill(self, words: I32, history: I32, n_known: int, n_prompt: int) -> int:
+        """Write the masks; returns how many are right."""
+        words[:] = -1
+        right = len(words)
         if self.matcher is not None:
             self.matcher.follow(history[n_prompt:n_known])
-            words[:] = self.matcher.masks(history[n_known:].tolist(), self._ends)
-        else:
-            words[:] = -1
-        if not self._allowed.all:
-            for i, mask in enumerate(words, n_known):
-                mask &= self._allowed.mask(history[:i], i - n_prompt)
-        if not words[0].any():
-            raise RequestError(
-                "answer: must have a next token, but constraint, allowed_token_ids, bad_words and "
-                f"min_tokens leave no token after {n_known - n_prompt}"
-            )
+            made = self.matcher.masks(history[n_known:].tolist(), self._ends)
+            right = len(made)
+            words[:right] = made
+        for i, mask in enumerate(words[:right]):
+            if not self._allowed.all:
+                mask &= self._allowed.mask(history[: n_known + i], n_known + i - n_prompt)
+            if not mask.any() and i == 0:
+                raise RequestError(
+                    "answer: must have a next token, but constraint, allowed_token_ids, bad_words "
+                    f"and min_tokens leave no token after {n_known - n_prompt}"
+                )
+            if not mask.any():  # said in the next step, if this one's drafts are right
+                mask[:] = -1
+                return i
+        return right
