@@ -299,6 +299,10 @@ def fetched(url: str, *hosts: str) -> Any:
     return RequestImage(url, "messages[0]").source(hosts)
 
 
+def name_server_is_away(*address: object, **options: object) -> Any:
+    raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+
 def test_hosts(files: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A host must be named; one that a pattern or a redirect names must be public."""
     url = f"{files}/a.png"
@@ -312,8 +316,13 @@ def test_hosts(files: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ApiError, match="has more"):
         fetched(f"{files}/long", "127.0.0.1")
     monkeypatch.setattr(request_images, "FETCH_S", -1.0)
-    with pytest.raises(ApiError, match="must come within"):
+    with pytest.raises(ApiError, match="host is late") as late:
         fetched(url, "127.0.0.1")
+    assert (late.value.status, late.value.headers()["retry-after"]) == (503, "5")
+    monkeypatch.setattr(socket, "getaddrinfo", name_server_is_away)
+    with pytest.raises(ApiError, match="host is late"):
+        fetched(url, "127.0.0.1")
+    monkeypatch.undo()
     with pytest.raises(ApiError, match="can be fetched, but got ConnectionRefusedError"):
         fetched("http://127.0.0.1:1/a.png", "127.0.0.1")
 
@@ -336,7 +345,7 @@ def test_a_host_that_sends_a_byte_at_a_time(monkeypatch: pytest.MonkeyPatch) -> 
         thread = threading.Thread(target=trickle)
         thread.start()
         try:
-            with pytest.raises(ApiError, match="must come within"):
+            with pytest.raises(ApiError, match="host is late"):
                 fetched(f"http://127.0.0.1:{listener.getsockname()[1]}/", "127.0.0.1")
         finally:
             over.set()

@@ -201,7 +201,7 @@ def duration(value: str | float) -> float:
     type=duration,
     default="30",
     show_default=True,
-    help="Time for a request's body to arrive.",
+    help="Time for each MiB of a request's body to arrive.",
 )
 @click.option(
     "--write-timeout",

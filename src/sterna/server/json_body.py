@@ -6,11 +6,11 @@ import codecs
 import re
 from typing import Any, TypeVar
 
-import anyio
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from sterna.errors import shown
+from sterna.server.body_parts import body_parts
 from sterna.server.errors import ApiError
 from sterna.server.unsupported_fields import drop_ignored
 
@@ -57,38 +57,17 @@ def _warning(unknown: list[str]) -> str:
 
 
 async def read_bytes(request: Request) -> bytes:
-    """Read the request's body within the limits of bytes and seconds. ApiError 400, 408, 413."""
-    service = request.app.state.service
-    settings = service.settings
-    try:
-        with anyio.fail_after(settings.body_timeout):
-            return await _collect(request, service.max_body)
-    except TimeoutError:
-        raise ApiError(
-            408, f"body: must arrive within {settings.body_timeout:g} seconds, but did not"
-        ) from None
-    except ClientDisconnect:
-        raise ApiError(400, "body: is incomplete, because the connection ended") from None
-
-
-async def _collect(request: Request, most: int) -> bytes:
+    """Read the request's body within the limits of `body_parts`. ApiError 400, 408, 413."""
+    most = request.app.state.service.max_body
+    too_large = ApiError(
+        413,
+        f"body: must have at most {most} bytes, but has more; see sterna serve --max-body, which "
+        "is 32M by default where a model sees images, else 1M, or 16 for each token of the context",
+    )
     announced = request.headers.get("content-length", "0")
-    body = bytearray()
-    too_large = announced.isdigit() and int(announced) > most
-    if not too_large:
-        async for part in request.stream():
-            body += part
-            if len(body) > most:
-                too_large = True
-                break
-    if too_large:
-        raise ApiError(
-            413,
-            f"body: must have at most {most} bytes, but has more; see sterna serve --max-body, "
-            "which is 32M by default where a model sees images, else 1M, or 16 for each token of "
-            "the context",
-        )
-    return bytes(body)
+    if announced.isdigit() and int(announced) > most:
+        raise too_large
+    return b"".join([part async for part in body_parts(request, most, too_large)])
 
 
 def decode(body: bytes, kind: type[T], unknown: list[str] | None = None) -> T:

@@ -27,6 +27,7 @@ __all__ = ["RequestImage", "image_of_part"]
 MOST_REDIRECTS = 3
 CONNECT_S = 5.0  #: for a connection, and for each piece of an answer
 FETCH_S = 20.0  #: for the whole image, with its headers and redirects
+RETRY_AFTER_S = 5  #: what a client is told when a host is late, which may be this machine's fault
 _CHUNK = 1 << 16
 
 
@@ -48,6 +49,12 @@ class RequestImage:
             return _fetch(self.url, hosts)
         except _Refused as error:
             raise ApiError(400, f"{self.where}: {error}", param=self.where) from None
+        except (TimeoutError, _Late):
+            raise ApiError(
+                503, f"{self.where}: must come within {FETCH_S:g} s, but its host is late; try "
+                "again, or send the image as a data: URL", param=self.where, code="image_late",
+                retry_after=RETRY_AFTER_S,
+            ) from None  # fmt: skip
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise ApiError(
                 400, f"{self.where}: must be an image that can be fetched, but got "
@@ -79,6 +86,10 @@ def image_of_part(part: Mapping[str, Any], where: str) -> RequestImage | None:
 
 class _Refused(Exception):
     """An address that is not fetched; the message says why."""
+
+
+class _Late(Exception):
+    """The host, or the name server, took too long."""
 
 
 def _fetch(url: str, hosts: tuple[str, ...]) -> bytes:
@@ -118,7 +129,12 @@ def _address(parts: SplitResult, private: bool) -> tuple[str, int]:
     """
     assert parts.hostname is not None
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    found = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
+    try:
+        found = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        if error.errno == socket.EAI_AGAIN:
+            raise _Late from None
+        raise
     addresses = [str(one[4][0]) for one in found]
     if not private and not all(_is_public(address) for address in addresses):
         raise _Refused("must be at a public address, but got one of a private network")
@@ -180,7 +196,7 @@ def _ended_at(deadline: float, connection: socket.socket) -> Iterator[None]:
         timer.join()
         same.close()
     if late.is_set() or time.monotonic() > deadline:
-        raise _Refused(f"must come within {FETCH_S:.0f} s, but did not")
+        raise _Late
 
 
 def _read(answer: http.client.HTTPResponse) -> bytes:

@@ -6,14 +6,16 @@ A constraint is refused, with the reason, unless all of it is enforced: docs/how
 from __future__ import annotations
 
 import json
+import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from sterna.chat.reasoning import ReasoningMarks
 from sterna.checks import checked_flag, checked_items
+from sterna.engine.decoding.cpu_time import CpuTimeExceeded, within_cpu_time
 from sterna.engine.decoding.grammar_matcher import GrammarMatcher
 from sterna.engine.decoding.reasoning_budget import ROOM, ReasoningBudget, ReasoningMatcher
 from sterna.engine.decoding.special_tokens import SpecialTokens, quoted
@@ -27,12 +29,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Constraint", "Constraints"]
 
-T = TypeVar("T")
-#: Seconds that compiling may take; beyond, its thread runs on until one of llguidance's limits.
-DEADLINE_S = 10.0
+#: Seconds of CPU time that compiling may take: ten times as much as the largest grammars that
+#: llguidance's own limits let through. It is for those that its limits miss.
+MAX_CPU_S = 10.0
 MAX_GRAMMAR_BYTES = 1 << 18
 MAX_CHOICES = 10_000
 _ANY_OBJECT = {"type": "object"}
+#: Strings, comments and patterns of a Lark grammar.
+_LITERALS = re.compile(r'"(?:\\.|[^"\\\n])*"|//.*|/(?:\\.|[^/\\\n])+/')
 
 
 class Constraint:
@@ -167,7 +171,13 @@ class Constraints:
 
     def lark(self, grammar: str) -> Constraint:
         """Compile a grammar in llguidance's kind of Lark, whose first rule is `start`."""
+        from sterna.engine.decoding.json_schema_rewriting import MOST_PATTERNS
+
         text = _checked_text("grammar", grammar)
+        if (count := _LITERALS.sub("", text).count("&")) >= MOST_PATTERNS:
+            raise RequestError(
+                f"grammar: must have fewer than {MOST_PATTERNS} intersections (&), but has {count}"
+            )
         return self._compiled("grammar", self._library.LLMatcher.grammar_from_lark(text))
 
     def choice(self, choices: Sequence[str]) -> Constraint:
@@ -275,7 +285,13 @@ class Constraints:
     def _compiled(
         self, what: str, grammar: str, ignored: tuple[str, ...] = (), strict: bool = True
     ) -> Constraint:
-        matcher = _within(DEADLINE_S, what, lambda: self.new_matcher(grammar))
+        _ = self._tokens  # takes longer than a grammar, and counts for none
+        try:
+            matcher = within_cpu_time(MAX_CPU_S, lambda: self.new_matcher(grammar))
+        except CpuTimeExceeded:
+            raise RequestError(
+                f"{what}: must be compiled within {MAX_CPU_S:g} s of CPU time, but takes more"
+            ) from None
         if matcher.is_error():
             raise RequestError(_refusal(what, f"llguidance says {_line(matcher.get_error())}"))
         warnings = [_line(warning) for warning in matcher.get_grammar_warnings()]
@@ -361,27 +377,6 @@ def _body(call: ToolCall, name: str, special: SpecialTokens) -> tuple[str, list[
         return body, rules, [*left, *call.tagged.left_out(read)]
     options = {"x-guidance": grammar_options(call.strict)}
     return f"%json {json.dumps({**for_llguidance(read), **options})}", [], left
-
-
-def _within(seconds: float, what: str, work: Callable[[], T]) -> T:
-    """Return the result of `work`; raises RequestError if it takes longer."""
-    results: list[T] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(work())
-        except BaseException as e:  # raised below
-            errors.append(e)
-
-    thread = threading.Thread(target=run, name="constraint", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if errors:
-        raise errors[0]
-    if not results:
-        raise RequestError(f"{what}: must be compiled within {seconds:g} s, but takes longer")
-    return results[0]
 
 
 def _checked_text(name: str, text: object) -> str:

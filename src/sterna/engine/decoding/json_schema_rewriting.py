@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from sterna.engine.decoding.regex_dialects import CONTROL, to_rust, unsupported
 from sterna.errors import ModelFormatError, RequestError, shown
@@ -23,6 +24,9 @@ WHITE_SPACE = r"[\x20\x0A\x0D\x09]{0,32}"
 #: Characters allowed after a backslash. Each character has one spelling, or a property could escape
 #: its schema, as "\u0061" for "a".
 ESCAPES = '"\\bfnrt'
+
+#: Patterns that one text may have to match at once. llguidance's work doubles with each beyond 16.
+MOST_PATTERNS = 12
 
 _LEAP_YEAR = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
 _DATE = (
@@ -87,7 +91,58 @@ def for_llguidance(schema: dict[str, Any] | bool) -> dict[str, Any]:
         name, all_of = part.get("format"), part.get("allOf", [])
         if isinstance(name, str) and name in _FORMATS and isinstance(all_of, list):
             part["allOf"] = [*all_of, *_FORMATS[name]]
+    _check_patterns(made)
     return made
+
+
+def _check_patterns(schema: dict[str, Any]) -> None:
+    counted = _PatternCount(schema)
+    try:
+        counts = {place: counted.of(part) for place, part in _parts(schema)}
+    except RecursionError:
+        raise RequestError("schema: must not have so long a chain of references") from None
+    for place, count in counts.items():
+        if count > MOST_PATTERNS:
+            raise RequestError(
+                f"schema: must have at most {MOST_PATTERNS} patterns and formats for one value, "
+                f"but {place or '/'} has {count}"
+            )
+
+
+class _PatternCount:
+    """Counts the patterns and formats that a value must match: its schema's own, those of allOf and
+    of references, and the most of any alternative."""
+
+    def __init__(self, root: dict[str, Any]) -> None:
+        self._root = root
+        self._known: dict[int, int] = {}
+
+    def of(self, schema: Any) -> int:
+        if not isinstance(schema, dict):
+            return 0
+        if id(schema) not in self._known:
+            self._known[id(schema)] = 0  # a reference to itself adds nothing
+            all_of, *others = (schema.get(name) for name in ("allOf", "anyOf", "oneOf"))
+            self._known[id(schema)] = (
+                ("pattern" in schema) + ("format" in schema) + self.of(self._target(schema))
+                + sum(map(self.of, all_of if isinstance(all_of, list) else ()))
+                + sum(max(map(self.of, o), default=0) for o in others if isinstance(o, list))
+            )  # fmt: skip
+        return self._known[id(schema)]
+
+    def _target(self, schema: dict[str, Any]) -> Any:
+        """Return the part that a schema refers to; None if it is none of these."""
+        pointer = schema.get("$ref")
+        if not isinstance(pointer, str) or not pointer.startswith("#"):
+            return None
+        found: Any = self._root
+        for name in filter(None, unquote(pointer[1:]).split("/")):
+            name = name.replace("~1", "/").replace("~0", "~")
+            if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+                found = found[int(name)]
+            else:
+                found = found.get(name) if isinstance(found, dict) else None
+        return found
 
 
 def grammar_options(strict: bool) -> dict[str, Any]:
