@@ -65,6 +65,8 @@ class Alone:
                 break
             mask = np.zeros(mask_words(make.vocab), np.int32)
             due = budget.after(self.tokens).due() if budget else None
+            if due is not None and not matcher.validate_tokens([due]):
+                due = budget = None  # it has no reasoning
             if due is not None:
                 set_bits(mask, [due])
             else:
@@ -191,6 +193,19 @@ def test_an_end_token_is_no_text(make: Constraints) -> None:
                 matcher.follow(np.array(ids[:n], np.int32))
             (mask,) = matcher.masks([], [end])
             assert mask[end // 32] >> end % 32 & 1
+
+
+def test_what_looks_like_reasoning_is_not_closed(make: Constraints) -> None:
+    """An answer that begins with a space or "<" is not cut by the budget of its reasoning."""
+    for text in (" <b>", "<tool>"):
+        made = make.regex(text).after_reasoning(False)
+        ids = make.tokenizer.encode(text, add_special=False)
+        matcher = made.matcher(2)  # a budget of one token
+        for n, token in enumerate(ids):
+            (mask,) = matcher.masks([], [0])
+            assert mask[token // 32] >> token % 32 & 1
+            matcher.follow(np.array(ids[: n + 1], np.int32))
+        assert matcher.ended
 
 
 #: After "7}" too complex for the limits of a mask, unlike after "8".

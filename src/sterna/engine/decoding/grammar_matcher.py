@@ -40,6 +40,17 @@ class _Path:
         if self.reasoning:
             self.reasoning.take(token)
 
+    def due(self) -> int | None:
+        """Return the token that must come next to close reasoning, else None.
+
+        The grammar allows it within reasoning. Where it does not, the answer has begun with what
+        only looked like the begin of a mark, such as a space or "<".
+        """
+        due = self.reasoning.due() if self.reasoning else None
+        if due is not None and not self.matcher.validate_tokens([due]):
+            due = self.reasoning = None
+        return due
+
     def copy(self) -> _Path:
         return _Path(self.matcher.deep_copy(), _copy(self.reasoning), self.taken)
 
@@ -110,7 +121,7 @@ class GrammarMatcher:
         path = self._path_ahead()
         if path is None:
             return []
-        due = path.reasoning.due() if path.reasoning else None
+        due = path.due()
         return path.matcher.compute_ff_tokens() if due is None else [due]
 
     def masks(self, drafts: list[int], ends: Sequence[int]) -> I32:
@@ -166,9 +177,8 @@ class GrammarMatcher:
 
     def _fill(self, mask: I32, path: _Path, ends: Sequence[int] = ()) -> None:
         """Write the mask of a path's next token; an error stays in its matcher."""
-        due = path.reasoning.due() if path.reasoning else None
         path.has_mask = True
-        if due is not None:
+        if (due := path.due()) is not None:
             set_bits(mask, [due])
             return
         may_end = path.matcher.is_accepting()  # first: its errors show in the next call
