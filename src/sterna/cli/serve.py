@@ -115,7 +115,7 @@ def duration(value: str | float) -> float:
 @click.option(
     "--max-wait",
     type=duration,
-    default="60",
+    default="600",
     show_default=True,
     help="Longest predicted wait. Requests beyond it are refused, with the time to retry after.",
 )

@@ -239,6 +239,17 @@ class AsyncLLM:
         """Return how busy the scheduler is; from any thread."""
         return self._engine_loop.scheduler.load
 
+    def wait_s(
+        self, prompt: str | Sequence[int], salt: str = "", adapter: str | None = None
+    ) -> float:
+        """Predict the seconds until steps come to a new prompt; from any thread.
+
+        Arguments and errors as of `submit`. Prompts that are shorter, or have waited for long, go
+        before it; a cached prefix counts as computed.
+        """
+        keys = self.llm.requests.prefix_keys(prompt, salt, adapter)
+        return self._engine_loop.scheduler.wait_s(*keys)
+
     async def drain(self) -> None:
         """Refuse new requests and return when the running ones have ended."""
         self._closed = self._closed or "draining"

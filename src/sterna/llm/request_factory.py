@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
+
 from sterna.chat.messages import json_objects
 from sterna.checks import checked_flag, checked_whole
 from sterna.engine import (
@@ -14,6 +17,7 @@ from sterna.engine import (
     PromptLogprobsRequest,
     Request,
 )
+from sterna.engine.adapters import cache_salt
 from sterna.engine.decoding.constraints import Constraint, Constraints
 from sterna.engine.decoding.draft_sources import (
     LONG,
@@ -109,6 +113,13 @@ class RequestFactory:
         choices = [params] if n == 1 else [replace(params, choice=i) for i in range(n)]
         make = self._request
         return [make(tokens, one, others, ends, request_args, reasoning) for one in choices]
+
+    def prefix_keys(
+        self, prompt: str | Sequence[int], salt: str, adapter: str | None
+    ) -> tuple[npt.NDArray[np.int32], str]:
+        """Return the token ids, int32, and the salt by which prefix caches know a prompt."""
+        tokens = np.array(self._encoder.encode(prompt), np.int32)
+        return tokens, cache_salt(salt, self._adapters.chosen(adapter))
 
     def make_chat(
         self,

@@ -76,7 +76,11 @@ class ActiveRequest:
         """
         self._check_cancelled()
         if self.idle_event is None:
-            self._limits.require_room(self.model.engine.load(), len(generations))
+            engine = self.model.engine
+            waits = (
+                engine.wait_s(g.prompt, self._salted(g.salt), self.adapter) for g in generations
+            )
+            self._limits.require_room(engine.load(), len(generations), max(waits, default=0.0))
         try:
             for generation in generations:
                 self._tickets.append(self._submit(generation))
@@ -100,13 +104,17 @@ class ActiveRequest:
             key=self.key,
             priority=generation.priority if self.idle_event is None else -MOST_PRIORITY,
             deadline_s=generation.deadline_s,
-            salt=f"{self._salt}\0{generation.salt}",
+            salt=self._salted(generation.salt),
             visible=generation.visible,
             reasoning=generation.reasoning,
             chat=generation.chat,
             images=generation.images,
             **{**options, **generation.options},
         )
+
+    def _salted(self, salt: str) -> str:
+        """Return a salt that no other key's requests have."""
+        return f"{self._salt}\0{salt}"
 
     def cancel(self) -> None:
         """End the request at any stage; harmless when repeated."""
@@ -159,7 +167,7 @@ class ActiveRequest:
             priority = -MOST_PRIORITY
             self.idle_event.set()
         work = self.model.engine.decide(
-            context, questions, key=self.key, priority=priority, salt=f"{self._salt}\0{salt}",
+            context, questions, key=self.key, priority=priority, salt=self._salted(salt),
             adapter=self.adapter, ready=self._until_idle, **options,
         )  # fmt: skip
         return await self.run(work)

@@ -52,13 +52,15 @@ class RequestLimits:
         if self.draining:
             raise ApiError(503, "The server is shutting down.", code="shutting_down", retry_after=5)
 
-    def require_room(self, load: SchedulerLoad, count: int) -> None:
+    def require_room(self, load: SchedulerLoad, count: int, wait_s: float | None = None) -> None:
         """Raise ApiError 429 if `count` more requests would make the queue too long.
 
+        wait_s: the predicted wait of these requests; default: until all prompts are computed.
         Requests that fit into the next step do not queue, and an idle engine takes any number.
         """
         settings = self._settings
-        wait = max(1, math.ceil(load.predicted_s))
+        wait_s = load.predicted_s if wait_s is None else wait_s
+        wait = max(1, math.ceil(wait_s))
         if not load.idle and load.queue(count) > settings.max_queue:
             raise ApiError(
                 429,
@@ -66,7 +68,7 @@ class RequestLimits:
                 code="queue_full",
                 retry_after=wait,
             )
-        if load.predicted_s > settings.max_wait:
+        if wait_s > settings.max_wait:
             raise ApiError(
                 429,
                 f"The queue is too long: {wait} s, of at most {settings.max_wait:g} s.",

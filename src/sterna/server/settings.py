@@ -55,7 +55,7 @@ class Settings:
     hosts: tuple[str, ...] = ()
     max_body: int | None = None
     max_queue: int = 256
-    max_wait: float = 60.0
+    max_wait: float = 600.0
     max_per_key: int | None = None
     timeout: float | None = None
     reasoning_budget: int | None = None

@@ -70,8 +70,8 @@ def test_a_prompt_alone_has_longer_steps(llm: LLM) -> None:
 
 
 def test_progress_where_nothing_fits(llm: LLM) -> None:
-    """Steps that decoding alone makes too long are a quarter longer, for a prompt, and have a
-    token of it whatever that takes; but for one of eight."""
+    """Steps that decoding alone makes too long are longer for a prompt, by the share of a request
+    that decodes or a quarter, and have a token of it whatever that takes; but for one of eight."""
     for decoding in (1, 20):
         bench = Bench(llm, step_ms=1.0).learnt()
         others = [bench.add(3) for _ in range(decoding)]
@@ -81,7 +81,7 @@ def test_progress_where_nothing_fits(llm: LLM) -> None:
         bench.until(lambda long=long: long.left == 1)
         chunks = [sum(step[decoding:]) for step in bench.engine.steps[:-1]]
         share = TOKEN_MS * sum(chunks) / len(chunks) / (BASE_MS + TOKEN_MS * decoding)
-        assert 0.1 < share < 0.35
+        assert 0.4 < share / max(0.25, 1 / decoding) < 1.4
         assert chunks.count(0) <= len(chunks) // 8 + 1
 
 
@@ -142,7 +142,7 @@ def test_one_who_reads_along_is_kept_from_longer_steps(llm: LLM) -> None:
         before, short = bench.clock.now, any(1 < r.left < 100 for r in others)
         decoding = sum(r.left == 1 and not r.finished for r in bench.requests)
         bench.step()
-        most = (60, 1.25 * (BASE_MS + TOKEN_MS * decoding))
+        most = (60, (1 + max(0.25, 1 / max(1, decoding))) * (BASE_MS + TOKEN_MS * decoding))
         assert short or 1e3 * (bench.clock.now - before) < 1.25 * max(most)
     assert not reader.finished
 
@@ -163,7 +163,7 @@ def test_a_neighbours_long_prompt(llm: LLM, step_ms: float) -> None:
         assert answer.n_drawn == had + 1
         gaps.append(1e3 * (bench.clock.now - before))
     gaps.sort()
-    assert gaps[int(0.95 * len(gaps))] < 1.2 * step_ms
+    assert gaps[int(0.95 * len(gaps))] < 1.2 * max(step_ms, 2 * (BASE_MS + TOKEN_MS))
     assert gaps[-1] < 1.2 * 500  # where its rest is short, it joins
     alone = 7000 * TOKEN_MS + 7000 * 7000 / 2 * 1.2e-3
     busy = 1 - (BASE_MS + TOKEN_MS) / step_ms

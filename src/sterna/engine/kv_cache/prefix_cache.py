@@ -67,6 +67,11 @@ class PrefixCache:
             length, snapshot = self._reachable(chain, same)
             return (self._sequence(chain, length, snapshot) if length else None), same
 
+    def known(self, tokens: I32, salt: str = "") -> int:
+        """Return how many of these tokens `match` would find in memory; uses none of them."""
+        with self._pool.lock:
+            return self._reachable(*self._trie.walk(tokens[:-1], salt))[0]
+
     def insert(
         self,
         tokens: I32,

@@ -10,6 +10,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from sterna.engine.decoding.speculation import MOST_DRAFTS, default_step_cost
 from sterna.engine.engine import Engine, StepInput, StepOutput
 from sterna.engine.kv_cache.page_pool import PagesMissing
@@ -22,13 +25,14 @@ from sterna.engine.scheduling.fair_queue import Entry, FairQueue
 from sterna.engine.scheduling.image_turns import ImageTurn, ImageTurns
 from sterna.engine.scheduling.scheduler_load import SchedulerLoad
 from sterna.engine.scheduling.step_costs import CHUNK_MULTIPLE, StepCosts, StepWork
-from sterna.engine.scheduling.step_time import StepTime
+from sterna.engine.scheduling.step_time import DECODE_ONLY_EVERY, StepTime
+from sterna.engine.scheduling.wait_times import WaitTimes, tokens_of
 from sterna.errors import ContextError
 
 __all__ = ["Scheduler"]
 
-#: One in this many steps that are longer than asked for has no prompt, to measure decoding alone.
-DECODE_ONLY_EVERY = 8
+I32 = npt.NDArray[np.int32]
+
 #: Seconds between steps that are learnt from: learning takes 30 µs.
 LEARN_S = 0.003
 
@@ -80,11 +84,13 @@ class Scheduler:
         self._admission = Admission(engine, self.costs)
         self._queue = FairQueue(self.costs)
         self._images = ImageTurns()
+        self._wait_times = WaitTimes(self.costs, self._queue)
         self._clock = clock
         # All requests here: one assignment adds or drops one.
         self._entries: dict[int, Entry] = {}
         self._unfinished, self._learnt = False, 0.0
         self._longer = 0  # steps longer than asked for, to give prompts their share
+        self._long_waits = False  # whether the latest step had time for short prompts alone
         self.preemptions: int = 0
 
     def add(self, request: Request) -> None:
@@ -97,7 +103,14 @@ class Scheduler:
                 f"tokens need {need}; raise kv_bytes"
             )
         begun = self._admission.shared_prefix(request, [e.request for e in self._alive()])
-        self._entries[request.id] = Entry(request, self._clock(), begun)
+        cached = self._cached(request)
+        self._entries[request.id] = Entry(request, self._clock(), max(begun, cached), cached)
+
+    def _cached(self, request: Request) -> int:
+        """Return how many of its first tokens the prefix cache has now."""
+        if self.cache is None or not request.uses_prefix_cache:
+            return 0
+        return self.cache.known(request.prefix_keys, request.salt)
 
     def cancel(self, request: Request) -> None:
         """End a request as it is and free its pages; harmless if it has ended.
@@ -119,26 +132,33 @@ class Scheduler:
     def load(self) -> SchedulerLoad:
         """How busy it is now; any thread may ask."""
         entries = self._alive()
-        waiting = [e for e in entries if not e.running]
-        tokens = sum(max(1, e.request.left - e.begun) for e in waiting)
-        tokens += sum(e.request.left for e in entries if e.running and not e.request.is_decoding)
-        decoding = sum(1 for e in entries if e.running and e.request.is_decoding)
-        pool, running = self.engine.kv_cache.pool, len(entries) - len(waiting)
+        prompts, step = self._prompts(entries)
+        tokens, decoding = tokens_of(prompts), len(entries) - len(prompts)
+        predicted_s = self._wait_times.computed_s(step, tokens, decoding)
+        pool, running = self.engine.kv_cache.pool, sum(1 for e in entries if e.running)
         return SchedulerLoad(
-            running, len(waiting), max(0, self.max_running - running),
-            tokens, self._predicted(tokens, decoding) + sum(e.request.encoding_s for e in entries),
+            running, len(entries) - running, max(0, self.max_running - running), tokens,
+            predicted_s + sum(e.request.encoding_s for e in entries),
             pool.count - pool.free, pool.count, self.cache.pages if self.cache else 0,
             self._images.nbytes,
         )  # fmt: skip
 
-    def _predicted(self, tokens: int, decoding: int) -> float:
-        """Predict the seconds until `tokens` prompt tokens are computed, next to decoding."""
-        if not tokens or not self.costs.known:
-            return 0.0
-        step = StepTime(self.costs, self.step_ms, self.prompt_step_ms, StepWork(decoding))
-        room = self.costs.chunk(StepWork(decoding), 0, tokens, step.usual)
-        chunk = max(min(tokens, CHUNK_MULTIPLE), room)
-        return tokens / chunk * self.costs.ms(StepWork(decoding + chunk)) / 1e3
+    def wait_s(self, prompt: I32, salt: str = "") -> float:
+        """Predict the seconds until steps come to a new prompt; any thread may ask.
+
+        prompt: token ids; salt: as `Request.salt`.
+        """
+        entries = self._alive()
+        prompts, step = self._prompts(entries)
+        left = max(1, len(prompt) - (self.cache.known(prompt, salt) if self.cache else 0))
+        decoding = len(entries) - len(prompts)
+        return self._wait_times.before_s(left, prompts, step, decoding, self._clock())
+
+    def _prompts(self, entries: list[Entry]) -> tuple[list[Entry], StepTime]:
+        """Return the entries with a prompt to compute, and the time of steps next to the others."""
+        prompts = [e for e in entries if not (e.running and e.request.is_decoding)]
+        decoding = StepWork(len(entries) - len(prompts))
+        return prompts, StepTime(self.costs, self.step_ms, self.prompt_step_ms, decoding)
 
     # ---------------------------------------------------------------------------------- a step
 
@@ -160,6 +180,8 @@ class Scheduler:
             events += self._run(chosen, 0 if turn else self._drafts(chosen))
         self._unfinished = False
         self._retire_ended()
+        if not (chosen and self._entries):  # what comes next is no part of a step
+            self._wait_times.step_ended(self._clock())
         self._images.stop_unwanted(e.request for e in self._alive())
         for entry in here:
             if entry.request.id not in self._entries:  # cancelled before the step came to it
@@ -224,7 +246,7 @@ class Scheduler:
         step = StepTime(
             self.costs, self.step_ms, self.prompt_step_ms, decoding,
             any(entry.request.is_streamed for entry in chosen), self.max_running - len(chosen),
-            [entry.request for entry in prompting],
+            prompting,
         )  # fmt: skip
         if chosen and step.stretched:
             self._longer += 1
@@ -239,16 +261,23 @@ class Scheduler:
     ) -> ImageTurn | None:  # fmt: skip
         """Add prompts that the step has time for, next to the chosen requests and their work.
 
-        Where a prompt needs an image first, the rest of the time is its image's.
+        Where a prompt needs an image first, the rest of the time is its image's. Short prompts come
+        first for a part of the time, unless long ones had none in the step before.
         """
         n_decoding, admitting, full = len(chosen), True, 0.0
-        for entry in self._queue.ordered(prompting, now):
+        long = {entry for entry in prompting if not step.is_short(entry)}
+        waited, self._long_waits = self._long_waits, bool(long)
+
+        def short_first() -> bool:
+            return not waited and self.costs.ms(work) < step.short_first_until
+
+        for entry in self._queue.ordered(prompting, now, lambda e: e not in long, short_first):
             if full >= step.most:
                 break
-            target, taker, started = step.of(entry.request), entry, len(chosen) > n_decoding
+            target, taker, started = step.of(entry), entry, len(chosen) > n_decoding
             if target <= full:
                 continue
-            least = min(CHUNK_MULTIPLE, entry.request.left)
+            least = min(CHUNK_MULTIPLE, entry.left)
             if started and self._room(entry, work, target) < least:
                 full = target
                 continue
@@ -268,9 +297,11 @@ class Scheduler:
                 if turn.ms <= 0:
                     continue
                 self._queue.charge(entry.request.key, round(turn.ms / self.costs.rate(256)))
+                self._long_waits = False
                 return turn
             stops = (b - depth for b in taker.request.boundaries if b > depth)
             most = max(1, min([most, *stops]))  # at least a token, whatever is predicted
+            self._long_waits = self._long_waits and taker not in long
             chosen[taker] = _Share(taker.request, most)
             work = work.plus(most, depth)
             self._queue.charge(entry.request.key, most)
@@ -283,7 +314,8 @@ class Scheduler:
 
     def _room(self, entry: Entry, work: StepWork, target: float) -> int:
         """Return how many tokens of its prompt fit a step with other work."""
-        return self.costs.chunk(work, entry.request.sequence.length, entry.request.left, target)
+        depth = max(entry.request.sequence.length, 0 if entry.running else entry.cached)
+        return self.costs.chunk(work, depth, entry.left, target)
 
     def _source(self, entry: Entry, chosen: Mapping[Entry, _Share]) -> Entry | None:
         """Choose as `Admission.source`; a source that needs a snapshot stops where this goes on."""
@@ -318,6 +350,7 @@ class Scheduler:
     def _preempt(self, entry: Entry) -> None:
         self.preemptions += 1
         self._give_up(entry)
+        entry.cached = self._cached(entry.request)
 
     # ------------------------------------------------------------------------------- the engine
 
@@ -352,6 +385,7 @@ class Scheduler:
             drafted = any(step_input.wanted > 1 for step_input in inputs)
             del inputs  # they would keep the pages of preempted requests
             return events + self._after(failure, fed, drafted)
+        self._wait_times.step_began(began, work)
         self._learn(work, began, self._clock())
         return events + [
             self._taken(share.request, one) for share, one in zip(fed, outputs, strict=True)
