@@ -184,6 +184,39 @@ def test_who_waits_for_a_whole_answer(llm: LLM) -> None:
     asyncio.run(ask())
 
 
+def test_a_request_is_refused_by_its_own_wait(llm: LLM) -> None:
+    """A client's question is taken while another one's long prompts would take minutes; a third
+    long one is told when to come back."""
+    pytest.importorskip("starlette")
+    from sterna.server.active_request import ActiveRequest
+    from sterna.server.errors import ApiError
+    from sterna.server.generation_request import GenerationRequest
+    from sterna.server.request_limits import RequestLimits
+    from sterna.server.settings import Settings
+
+    async def ask() -> None:
+        engine = AsyncLLM(llm)  # without a loop of steps: what is queued stays
+        bench = Bench(llm).learnt()
+        bench.scheduler._wait_times._took_ms *= 50
+        engine._engine_loop = SimpleNamespace(scheduler=bench.scheduler)  # type: ignore[assignment]
+        submitted = list[Any]()
+        engine.submit = lambda prompt, **_: submitted.append(prompt)  # type: ignore[method-assign,assignment]
+        limits = RequestLimits(Settings(max_wait=60.0))
+        model: Any = SimpleNamespace(name="x", clients=1, engine=engine)
+        for n in (150, 200):
+            bench.add(n, 1)
+        ActiveRequest(limits, model, "", "x").submit([GenerationRequest([1, 2, 3])])
+        assert submitted == [[1, 2, 3]]
+        long = GenerationRequest([5] * min(250, llm.context))
+        with pytest.raises(ApiError) as caught:
+            ActiveRequest(limits, model, "", "x").submit([long])
+        assert (caught.value.status, caught.value.code) == (429, "queue_full")
+        expected = 50 * 350 * TOKEN_MS / 1e3
+        assert caught.value.retry_after == pytest.approx(expected, rel=0.4)
+
+    asyncio.run(ask())
+
+
 @pytest.mark.parametrize("of_batch", [False, True])
 def test_whole_answers_of_a_server(llm: LLM, of_batch: bool) -> None:
     """A client's keeps the pace; one of a batch gives way."""

@@ -39,7 +39,7 @@ class TokenMasks:
 
     def __init__(self, rows: int, words: int, fill: Callable[[I32], int]) -> None:
         self.words: I32 = np.zeros((rows, words), np.int32)
-        self.right = rows
+        self.right: int = rows
         self.error: Exception | None = None
         self._fill = fill
         self._begun, self._done = threading.Lock(), threading.Event()
