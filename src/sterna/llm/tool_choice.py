@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from sterna.checks import checked_flag
 from sterna.errors import RequestError, shown
 
 if TYPE_CHECKING:
-    from sterna.engine.decoding.grammars import ToolCall
+    from sterna.engine.decoding.grammars import TextArgument, ToolCall
     from sterna.llm.tool_call_formats import ToolCallFormat
 
 __all__ = ["ToolChoice", "function_of"]
@@ -27,12 +27,14 @@ class ToolChoice:
         names: the tools that it may call.
         required: whether it must call one.
         parallel: whether it may call several.
+        texts: by name, the tools whose only argument is a text; with its grammar, if it has one.
     """
 
     shown: tuple[dict[str, Any], ...] = ()
     names: frozenset[str] = frozenset()
     required: bool = False
     parallel: bool = True
+    texts: Mapping[str, TextArgument | None] = field(default_factory=dict)
 
     @classmethod
     def of_tools(
@@ -79,9 +81,11 @@ class ToolChoice:
         for function in self._functions():
             if function["name"] not in self.names:
                 continue
-            strict = bool(function.get("strict"))
+            strict = bool(function.get("strict")) or function["name"] in self.texts
             schema = function.get("parameters") if strict or self.required else None
-            yield from call_format.tool_calls(function["name"], schema or ANY_OBJECT, strict)
+            text = self.texts.get(function["name"])
+            for call in call_format.tool_calls(function["name"], schema or ANY_OBJECT, strict):
+                yield replace(call, text=text) if text else call
 
     def _functions(self) -> Iterator[Mapping[str, Any]]:
         for function in map(function_of, self.shown):

@@ -17,24 +17,26 @@ Warn = Callable[[str], None]
 #: How calls and results of such tools are typed: items of responses, blocks of messages.
 _PARTS = (
     "_search_call", "_search_output", "code_interpreter_call", "image_generation_call", "mcp_",
-    "computer_call", "shell_call", "apply_patch_call", "custom_tool_call", "additional_tools",
+    "computer_call", "shell_call", "apply_patch_call", "additional_tools",
     "configuration_update", "program", "compaction_trigger", "server_tool_use", "_tool_result",
     "redacted_thinking", "tool_addition", "tool_removal", "container_upload", "fallback",
 )  # fmt: skip
 
 
-def client_tools(tools: Iterable[Any] | None, kinds: tuple[Any, ...], warn: Warn) -> list[Any]:
-    """Return only the tools that the client runs: tools of a type in `kinds`.
+def client_tools(
+    tools: Iterable[dict[str, Any]] | None, kinds: tuple[Any, ...], warn: Warn
+) -> dict[str, dict[str, Any]]:
+    """Return only the tools that the client runs, tools of a type in `kinds`, by their places.
 
-    Tools without a type and values that are no objects stay: the caller checks them.
+    Tools without a type stay: the caller checks them.
     """
-    kept = []
+    kept = {}
     for i, tool in enumerate(tools or ()):
-        kind = tool.get("type") if isinstance(tool, dict) else None
+        kind, where = tool.get("type"), f"tools[{i}]"
         if kind is None or not isinstance(kind, str) or kind in kinds:
-            kept.append(tool)
+            kept[where] = tool
         else:
-            warn(f"tools[{i}]: ignored, because tools of the type {shown(kind)} are not run here")
+            warn(f"{where}: ignored, because tools of the type {shown(kind)} are not run here")
     return kept
 
 

@@ -14,6 +14,7 @@ from sterna.llm.output_parser import OutputParser
 from sterna.llm.tool_choice import ToolChoice
 from sterna.server.active_request import ActiveRequest
 from sterna.server.chat_rendering import TemplateInput, prepare_prompt
+from sterna.server.custom_tools import ChatParser, CustomCallParser
 from sterna.server.errors import ApiError
 from sterna.server.generation_request import GenerationRequest
 from sterna.server.sampling_fields import StructuredOutputs
@@ -87,6 +88,7 @@ class ChatGeneration:
         self.generation.reasoning = self._format.budget(budget, effort, llm.tokenizer)
         self.generation.prompt, self.generation.images = prompt.tokens, prompt.images
 
-    def parser(self) -> OutputParser:
+    def parser(self) -> ChatParser:
         """Make a new parser, for one of the answers."""
-        return self._format.parser()
+        parser, custom = self._format.parser(), self.tools.texts
+        return CustomCallParser(parser, custom) if custom else parser

@@ -12,6 +12,7 @@ from sterna.errors import ModelFormatError, RequestError
 from sterna.images import MAX_IMAGES
 from sterna.llm import LLM
 from sterna.llm.image_input import PreparedPrompt
+from sterna.server.custom_tools import arguments_of
 from sterna.server.errors import ApiError, invalid
 from sterna.server.request_images import RequestImage, image_of_part
 
@@ -200,6 +201,10 @@ def _calls(where: str, calls: Any) -> list[dict[str, Any]]:
     found = []
     for i, call in enumerate(calls):
         function = call.get("function") if isinstance(call, dict) else None
+        custom = call.get("custom") if isinstance(call, dict) else None
+        if isinstance(custom, dict) and isinstance(custom.get("input"), str):
+            function = {"name": custom.get("name"), "arguments": arguments_of(custom["input"])}
+            call = {"id": call.get("id"), "type": "function"}
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise invalid(f"{where}[{i}]", "must be a function call with a name", call)
         arguments = function.get("arguments") or "{}"

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
-from sterna.llm.output_parser import OutputParser
 from sterna.outputs import Delta, Piece
 from sterna.server.active_request import ActiveRequest
+from sterna.server.custom_tools import CUSTOM, ChatParser
 from sterna.server.errors import ApiError
 from sterna.server.logprob_format import ContentLogprobs
+from sterna.server.response_tools import ResponseTools
 from sterna.server.sse import event
 
 __all__ = ["ResponseEventStream", "output_items", "response_status", "response_usage"]
+
+
+#: Of each kind of calls: the prefix of its ids, its type, its text's field, and its events.
+_CALLS = {
+    "tool_calls": ("fc", "function_call", "arguments", "response.function_call_arguments"),
+    CUSTOM: ("ctc", "custom_tool_call", "input", "response.custom_tool_call_input"),
+}
 
 
 def response_usage(active: ActiveRequest) -> dict[str, Any]:
@@ -39,7 +47,11 @@ def _item_status(reason: str) -> str:
 
 
 def output_items(
-    message: dict[str, Any], id: str, reason: str, logprobs: list[dict[str, Any]]
+    message: dict[str, Any],
+    id: str,
+    reason: str,
+    logprobs: list[dict[str, Any]],
+    tools: ResponseTools,
 ) -> list[dict[str, Any]]:
     """Make output items of a chat message.
 
@@ -51,11 +63,10 @@ def output_items(
     if message["content"]:
         items.append(_item("content", id, len(items), message["content"], logprobs=logprobs))
     for call in message.get("tool_calls", ()):
-        function = call["function"]
-        item = _item(
-            "tool_calls", id, len(items), function["arguments"], call["id"], function["name"]
-        )
-        items.append(item)
+        custom = call.get("custom")
+        kind, said = (CUSTOM, custom) if custom else ("tool_calls", call["function"])
+        text = said["input" if custom else "arguments"]
+        items.append(_item(kind, id, len(items), text, call["id"], named=tools.named(said["name"])))
     if items and "status" in items[-1]:
         items[-1]["status"] = _item_status(reason)
     return items
@@ -67,19 +78,15 @@ def _item(
     index: int,
     text: str,
     call: str = "",
-    name: str = "",
     status: str = "completed",
     logprobs: Sequence[dict[str, Any]] = (),
+    named: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    if kind == "tool_calls":
-        return {
-            "type": "function_call",
-            "id": f"fc_{id}_{index}",
-            "call_id": call,
-            "name": name,
-            "arguments": text,
-            "status": status,
-        }
+    """Make an item. named: the fields that name the tool of a call."""
+    if kind in _CALLS:
+        prefix, type, field, _ = _CALLS[kind]
+        place = {"type": type, "id": f"{prefix}_{id}_{index}", "call_id": call}
+        return {**place, **(named or {}), field: text, "status": status}
     if kind == "reasoning_content":
         parts = [{"type": "reasoning_text", "text": text}] if text else []
         return {"type": "reasoning", "id": f"rs_{id}_{index}", "summary": [], "content": parts}
@@ -107,13 +114,14 @@ class ResponseEventStream:
     def __init__(
         self,
         active: ActiveRequest,
-        parser: OutputParser,
+        parser: ChatParser,
         logprobs: ContentLogprobs,
+        tools: ResponseTools,
         body: Callable[[], dict[str, Any]],
-        finish: Callable[[str, OutputParser, dict[str, Any]], dict[str, Any]],
+        finish: Callable[[str, ChatParser, dict[str, Any]], dict[str, Any]],
     ) -> None:
         self._active, self._parser, self._body, self._finish = active, parser, body, finish
-        self._logprobs = logprobs
+        self._logprobs, self._tools = logprobs, tools
         self._number, self._index = 0, -1
         self._open: Delta | None = None
         self._text = ""
@@ -154,7 +162,7 @@ class ResponseEventStream:
                 name = {
                     "content": "response.output_text.delta",
                     "reasoning_content": "response.reasoning_text.delta",
-                    "tool_calls": "response.function_call_arguments.delta",
+                    **{kind: f"{call[3]}.delta" for kind, call in _CALLS.items()},
                 }[delta.kind]
                 place = self._location(delta.kind)
                 if delta.kind == "content":
@@ -190,28 +198,33 @@ class ResponseEventStream:
             before = self._message.get("reasoning_content") or ""
             self._message["reasoning_content"] = before + self._text
         else:
-            named = {**place, "name": self._open.name, "arguments": self._text}
-            found.append(self._event("response.function_call_arguments.done", **named))
-            function = {"name": self._open.name, "arguments": self._text}
-            self._message.setdefault("tool_calls", []).append(
-                {"id": self._open.id, "function": function}
-            )
+            found.append(self._close_call(self._open, place))
         found.append(self._event("response.output_item.done", output_index=self._index, item=item))
         self._open = None
         return found
 
+    def _close_call(self, call: Delta, place: dict[str, Any]) -> bytes:
+        field, events = _CALLS[call.kind][2:]
+        named: dict[str, Any] = {"name": call.name, field: self._text}
+        kind = "custom" if call.kind == CUSTOM else "function"
+        made = {"id": call.id, "type": kind, kind: named}
+        self._message.setdefault("tool_calls", []).append(made)
+        return self._event(f"{events}.done", **place, **self._tools.named(call.name),
+                           **{field: self._text})  # fmt: skip
+
     def _item(self, status: str) -> dict[str, Any]:
         assert self._open is not None
-        o = self._open
+        opened, named = self._open, self._tools.named(self._open.name)
         return _item(
-            o.kind, self._active.id, self._index, self._text, o.id, o.name, status, self._entries
-        )
+            opened.kind, self._active.id, self._index, self._text, opened.id, status,
+            self._entries, named,
+        )  # fmt: skip
 
     def _location(self, kind: str) -> dict[str, Any]:
         place: dict[str, Any] = {
             "item_id": self._item("in_progress")["id"],
             "output_index": self._index,
         }
-        if kind != "tool_calls":
+        if kind not in _CALLS:
             place["content_index"] = 0
         return place

@@ -2,32 +2,74 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from sterna.engine.decoding.grammars import TextArgument
 from sterna.llm.tool_choice import ToolChoice
+from sterna.server.custom_tools import function_of_custom, text_argument
 from sterna.server.errors import invalid
 
 __all__ = ["parse_tools"]
 
 
 def parse_tools(
-    tools: list[dict[str, Any]] | None, choice: Any, parallel: bool | None
+    tools: list[dict[str, Any]] | Mapping[str, dict[str, Any]] | None,
+    choice: Any,
+    parallel: bool | None,
+    *,
+    flat: bool = False,
 ) -> ToolChoice:
     """Check `tools`, `tool_choice` and `parallel_tool_calls` of OpenAI's chat.
 
-    ApiError 400, or RequestError.
+    tools: functions and custom tools; a mapping has them by their places in the request, for
+    errors. flat: a tool's fields are next to its type, as in responses. ApiError 400, or
+    RequestError.
     """
-    checked = [_checked(i, tool) for i, tool in enumerate(tools or ())]
-    return ToolChoice.of_tools(checked, choice, parallel)
+    if not isinstance(tools, Mapping):
+        tools = {f"tools[{i}]": tool for i, tool in enumerate(tools or ())}
+    functions: list[dict[str, Any]] = []
+    texts: dict[str, TextArgument | None] = {}
+    for where, tool in tools.items():
+        kind = tool.get("type")
+        if kind not in ("function", "custom"):
+            raise invalid(where, 'must have the type "function" or "custom"', kind)
+        inside = where if flat else f"{where}.{kind}"
+        given = tool if flat else tool.get(kind)
+        if not isinstance(given, dict):
+            raise invalid(inside, "must be an object", given)
+        fields = {key: value for key, value in given.items() if key != "type" or not flat}
+        function = _checked(inside, fields)
+        if kind == "custom":
+            texts[function["name"]] = text_argument(function, inside)
+            function = function_of_custom(function)
+            functions.append({"type": "function", "function": function})
+        else:
+            functions.append({**({} if flat else tool), "type": kind, "function": function})
+    made = ToolChoice.of_tools(functions, _of_functions(choice), parallel)
+    return replace(made, texts=texts)
 
 
-def _checked(i: int, tool: dict[str, Any]) -> dict[str, Any]:
-    where, function = f"tools[{i}]", tool.get("function")
-    if tool.get("type") != "function" or not isinstance(function, dict):
-        raise invalid(where, 'must have the type "function" and a function', tool.get("type"))
-    if not isinstance(function.get("name"), str) or not function["name"]:
-        raise invalid(f"{where}.function.name", "must be a name", function.get("name"))
-    given = {key: value for key, value in function.items() if value is not None}
+def _checked(where: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a tool without nulls. ApiError 400."""
+    if not isinstance(given.get("name"), str) or not given["name"]:
+        raise invalid(f"{where}.name", "must be a name", given.get("name"))
+    given = {key: value for key, value in given.items() if value is not None}
     if not isinstance(given.get("parameters", {}), dict):
-        raise invalid(f"{where}.function.parameters", "must be a JSON schema", given["parameters"])
-    return {**tool, "function": given}
+        raise invalid(f"{where}.parameters", "must be a JSON schema", given["parameters"])
+    return given
+
+
+def _of_functions(choice: Any) -> Any:
+    """Return a choice in which custom tools are the functions that the model sees."""
+    if not isinstance(choice, dict):
+        return choice
+    if choice.get("type") == "custom":
+        return {"type": "function", "function": choice.get("custom", choice)}
+    inside = choice.get("allowed_tools", choice)
+    if choice.get("type") == "allowed_tools" and isinstance(inside, dict):
+        tools = inside.get("tools")
+        if isinstance(tools, list):
+            return {"type": "allowed_tools", **inside, "tools": list(map(_of_functions, tools))}
+    return choice

@@ -25,7 +25,9 @@ from sterna.tokenizer import Tokenizer
 if TYPE_CHECKING:
     import llguidance
 
-    from sterna.engine.decoding.grammars import CallGroup, Frame, Messages, ToolCall
+    from sterna.engine.decoding.grammars import (
+        CallGroup, Frame, Messages, TextArgument, ToolCall,
+    )  # fmt: skip
 
 __all__ = ["Constraint", "Constraints"]
 
@@ -252,6 +254,8 @@ class Constraints:
         """Return the grammars of a group's calls; adds what they leave out to `ignored`."""
         bodies = []
         for i, call in enumerate(group.calls):
+            if call.text:
+                self.lark(call.text.lark)  # alone, so that it cannot reach beyond its place
             body, rules, left = _body(call, f"{prefix}value_{i}", self._special)
             if left and call.strict:
                 raise RequestError(_refusal(f"tool {i}", left[0]))
@@ -370,6 +374,8 @@ def _body(call: ToolCall, name: str, special: SpecialTokens) -> tuple[str, list[
         unenforced,
     )
 
+    if call.text:
+        return _text_body(call, call.text, special), [], []
     read = read_schema(call.schema)
     left = unenforced(read)
     if call.tagged and isinstance(read, dict):
@@ -377,6 +383,17 @@ def _body(call: ToolCall, name: str, special: SpecialTokens) -> tuple[str, list[
         return body, rules, [*left, *call.tagged.left_out(read)]
     options = {"x-guidance": grammar_options(call.strict)}
     return f"%json {json.dumps({**for_llguidance(read), **options})}", [], left
+
+
+def _text_body(call: ToolCall, text: TextArgument, special: SpecialTokens) -> str:
+    """Return the grammar of a call's value whose only argument is a text of a grammar."""
+    from sterna.engine.decoding.escaped_lark import JSON_STRING, string_of
+    from sterna.engine.decoding.json_schema_rewriting import WHITE_SPACE
+
+    if call.tagged:
+        return call.tagged.text_argument(text.name, text.lark, special)
+    opens = rf"/\{{{WHITE_SPACE}{json.dumps(text.name)}{WHITE_SPACE}:{WHITE_SPACE}/"
+    return f"{opens} {string_of(text.lark, JSON_STRING, chr(34))} /{WHITE_SPACE}\\}}/"
 
 
 def _checked_text(name: str, text: object) -> str:

@@ -12,8 +12,8 @@ from sterna.engine.decoding.special_tokens import SpecialTokens
 from sterna.engine.decoding.tagged_arguments import ArgumentsForm
 
 __all__ = [
-    "NO_FRAME", "CallGroup", "CallRules", "Frame", "Messages", "ToolCall", "after_reasoning",
-    "calls", "calls_within",
+    "NO_FRAME", "CallGroup", "CallRules", "Frame", "Messages", "TextArgument", "ToolCall",
+    "after_reasoning", "calls", "calls_within",
 ]  # fmt: skip
 
 #: Any text, and the line breaks that may follow reasoning.
@@ -23,13 +23,21 @@ _NAME = r"NAME: /[^<>\"'=:,{}()\[\]\n]+/"
 
 
 @dataclass(frozen=True)
+class TextArgument:
+    """The only argument of a call: a text of a Lark grammar."""
+
+    name: str
+    lark: str
+
+
+@dataclass(frozen=True)
 class ToolCall:
     """How an answer calls one tool: `begin`, then a JSON value of the schema, then `end`.
 
     For example, `{"name": "f", "arguments": ...}` between tags, with the schema of f's parameters.
     strict: refuse a schema of which any part cannot be enforced, else leave these parts out.
     tagged: how arguments are written if they are no JSON object. begin and end may have the holes
-    of `special_tokens`.
+    of `special_tokens`. text: takes the place of the schema.
     """
 
     begin: str
@@ -37,6 +45,7 @@ class ToolCall:
     end: str = ""
     strict: bool = True
     tagged: ArgumentsForm | None = None
+    text: TextArgument | None = None
 
 
 @dataclass(frozen=True)

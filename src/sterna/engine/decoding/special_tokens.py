@@ -6,6 +6,8 @@ import json
 import re
 from collections.abc import Collection, Mapping
 
+from sterna.engine.decoding.lark_terminals import as_terminal, nested
+
 __all__ = ["ID", "INDEX", "SpecialTokens", "quoted"]
 
 #: Holes in the text around a call: an id that the model makes up, of the length that Mistral's
@@ -51,6 +53,20 @@ class SpecialTokens:
             return [f"{rule}[lazy]: TEXT {quoted(mark)}"]
         behind = self.in_grammar("".join(rest))
         return [f"{rule}: {rule}_start {behind}", f"{rule}_start[lazy]: TEXT {quoted(first)}"]
+
+    def after_lark(self, lark: str, mark: str) -> str:
+        """Return a part of a rule: a text of a grammar, and the mark that ends it.
+
+        A grammar without recursion ends with the first mark behind which it may; another one's
+        terminals may not contain the mark's begin.
+        """
+        first, *rest = [part for part in self._any.split(mark) if part]
+        made = None if first in self._ids else as_terminal(lark)
+        if made is None:
+            return f"{nested(lark)} {self.in_grammar(mark)}"
+        lines, start = made
+        inner = nested(f"start[lazy]: {start} {quoted(first)}\n{lines}")
+        return " ".join(filter(None, (inner, self.in_grammar("".join(rest)))))
 
     def _one(self, part: str) -> str:
         if part in _HOLES:

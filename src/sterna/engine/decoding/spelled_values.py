@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sterna.engine.decoding.escaped_lark import PYTHON_STRING, string_of
 from sterna.engine.decoding.json_schema_rewriting import for_llguidance, grammar_options
 from sterna.engine.decoding.special_tokens import SpecialTokens
 from sterna.engine.decoding.tagged_arguments import (
@@ -67,6 +68,16 @@ class SpelledValues:
         made = _Rules(self, call, schema, special)
         body = made.members(schema, self.argument, self.after, 0)
         return body, made.lines
+
+    def text_argument(self, name: str, lark: str, special: SpecialTokens) -> str:
+        """Return the body of a call's rule whose only argument is a text of a Lark grammar."""
+        before, after = (text.replace("{}", name) for text in (self.argument, self.after))
+        if self.text is None:
+            inner = f"{string_of(lark, PYTHON_STRING, chr(39))} {special.quoted(after)}"
+        else:
+            opens, closes = self.text
+            inner = f"{special.quoted(opens)} {special.after_lark(lark, closes + after)}"
+        return f"{special.quoted(before)} {inner}"
 
     def spelled(self, value: Any) -> str:
         """Return the spelling of a value."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from sterna.engine.decoding.escaped_lark import JSON_STRING, string_of
 from sterna.engine.decoding.json_schema_rewriting import for_llguidance, grammar_options
 from sterna.engine.decoding.special_tokens import SpecialTokens
 
@@ -45,6 +46,9 @@ class ArgumentsForm(Protocol):
     def arguments(self, values: Mapping[str, Any]) -> str:
         """Return the arguments of a call."""
 
+    def text_argument(self, name: str, lark: str, special: SpecialTokens) -> str:
+        """Return the body of a call's rule whose only argument is a text of a Lark grammar."""
+
 
 @dataclass(frozen=True)
 class TaggedArguments:
@@ -77,6 +81,14 @@ class TaggedArguments:
             lines.append(f"{rule}: {self._argument(rule, name, given, schema, lines, special)}")
             body.append(rule + "?" * (name not in required))
         return " ".join(body), lines
+
+    def text_argument(self, name: str, lark: str, special: SpecialTokens) -> str:
+        """Return the body of a call's rule whose only argument is a text of a Lark grammar."""
+        opens = special.quoted(self.opens.replace("{}", name))
+        if self.quotes:
+            inner = string_of(lark, JSON_STRING, '"')
+            return f"{opens} {inner} {special.quoted(self.closes)}"
+        return f"{opens} {special.after_lark(lark, self.closes)}"
 
     def _any(self, rule: str, special: SpecialTokens) -> list[str]:
         """Return lines of a rule of any argument."""

@@ -10,12 +10,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sterna.llm import LLM
-from sterna.llm.output_parser import OutputParser
 from sterna.outputs import Delta
 from sterna.server.active_request import ActiveRequest
 from sterna.server.builtin_tools import client_tools
 from sterna.server.chat_generation import ChatGeneration
 from sterna.server.chat_rendering import TemplateInput, join_text_parts, request_template
+from sterna.server.custom_tools import CUSTOM, ChatParser
 from sterna.server.errors import ApiError
 from sterna.server.generation_request import GenerationRequest
 from sterna.server.json_body import read
@@ -123,7 +123,7 @@ class ChatResponder:
                 {name: getattr(body, name) for name in BUDGETS}, settings.reasoning_budget
             ),
         )
-        own = client_tools(body.tools, ("function",), active.warnings.append)
+        own = client_tools(body.tools, ("function", "custom"), active.warnings.append)
         tools = parse_tools(own, body.tool_choice, body.parallel_tool_calls)
         self.chat: ChatGeneration = ChatGeneration(
             active,
@@ -166,7 +166,7 @@ class ChatResponder:
         )
         return self.llm.tokenizer.encode(text, add_special=False)
 
-    def _parsers(self) -> list[OutputParser]:
+    def _parsers(self) -> list[ChatParser]:
         return [self.chat.parser() for _ in range(self.n)]
 
     def _head(self, fingerprint: str, kind: str) -> dict[str, Any]:
@@ -258,6 +258,12 @@ class ChatResponder:
 
 def _chat_delta(delta: Delta) -> dict[str, Any]:
     """Make the `delta` of a chunk."""
+    if delta.kind == CUSTOM:
+        custom: dict[str, Any] = {"index": delta.index, "custom": {"input": delta.text}}
+        if delta.id:
+            custom |= {"id": delta.id, "type": "custom"}
+            custom["custom"] = {"name": delta.name, "input": delta.text}
+        return {"tool_calls": [custom]}
     if delta.kind != "tool_calls":
         return {delta.kind: delta.text}
     call: dict[str, Any] = {"index": delta.index, "function": {"arguments": delta.text}}

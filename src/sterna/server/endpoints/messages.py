@@ -227,15 +227,13 @@ class MessagesResponder:
 
 def _tools(body: CountTokensRequest, warn: Warn) -> ToolChoice:
     """Convert tools and tool_choice from Anthropic's form. ApiError 400."""
-    tools = []
-    for i, tool in enumerate(client_tools(body.tools, ("custom",), warn)):
+    tools = {}
+    for where, tool in client_tools(body.tools, ("custom",), warn).items():
         if not isinstance(tool.get("name"), str) or "input_schema" not in tool:
-            raise ApiError(
-                400, f"tools[{i}]: must have a name and an input_schema", param=f"tools[{i}]"
-            )
+            raise ApiError(400, f"{where}: must have a name and an input_schema", param=where)
         function = {"name": tool["name"], "parameters": tool["input_schema"]}
         function |= {key: tool[key] for key in ("description", "strict") if key in tool}
-        tools.append({"type": "function", "function": function})
+        tools[where] = {"type": "function", "function": function}
     given = body.tool_choice or {"type": "auto"}
     choice: Any = CHOICES.get(str(given.get("type")))
     if given.get("type") == "tool":

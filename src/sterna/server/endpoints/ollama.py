@@ -17,6 +17,7 @@ from sterna.server.active_request import ActiveRequest
 from sterna.server.builtin_tools import client_tools
 from sterna.server.chat_generation import ChatGeneration
 from sterna.server.chat_rendering import TemplateInput
+from sterna.server.custom_tools import ChatParser
 from sterna.server.errors import ApiError, invalid
 from sterna.server.fill_in_the_middle import fill_prompt
 from sterna.server.generation_request import GenerationRequest
@@ -166,7 +167,7 @@ class OllamaResponder:
             return fill_prompt(llm, body.prompt, body.suffix)
         return llm.tokenizer.encode(body.prompt)
 
-    def _parser(self) -> OutputParser:
+    def _parser(self) -> ChatParser:
         return OutputParser() if self._plain else self._chat.parser()
 
     def _line(self, message: dict[str, Any], **more: Any) -> dict[str, Any]:

@@ -34,7 +34,7 @@ async def input_tokens(request: Request) -> Response:
     service, warn, key = service_of(request), request.state.warnings.append, request.state.key
     items = earlier_items(body, service, key) + new_items(body, service, key)
     given = template_input(body, items, warn)
-    given.tools = list(tools_of(body, warn).shown)
+    given.tools = list(tools_of(body, warn).choice.shown)
     given.image_hosts = service.settings.image_hosts
     async with service.models.use(body.model) as loaded:
         prompt = await asyncio.to_thread(prepare_prompt, loaded.llm, given)

@@ -12,13 +12,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sterna.errors import shown
-from sterna.llm.output_parser import OutputParser
-from sterna.llm.tool_choice import ToolChoice
 from sterna.server import errors
 from sterna.server.active_request import ActiveRequest
-from sterna.server.builtin_tools import Warn, client_tools, skip_builtin_part
+from sterna.server.builtin_tools import Warn, skip_builtin_part
 from sterna.server.chat_generation import ChatGeneration
 from sterna.server.chat_rendering import TemplateInput, check_message, content_of_parts
+from sterna.server.custom_tools import ChatParser, arguments_of
 from sterna.server.errors import ApiError, invalid
 from sterna.server.generation_request import GenerationRequest
 from sterna.server.json_body import read
@@ -31,6 +30,7 @@ from sterna.server.response_events import (
     response_usage,
 )
 from sterna.server.response_store import StoredResponse
+from sterna.server.response_tools import ResponseTools, name_in_namespace
 from sterna.server.routing import Endpoint, as_json, service_of
 from sterna.server.sampling_fields import (
     SamplingFields,
@@ -39,7 +39,6 @@ from sterna.server.sampling_fields import (
     sampling_options,
 )
 from sterna.server.service import Service
-from sterna.server.tool_choice import parse_tools
 
 #: This protocol's names of chat fields, for errors.
 NAMES = {
@@ -169,13 +168,9 @@ class ResponsesResponder:
         response_format = (body.text or {}).get("format")
         given = template_input(body, self.items, active.warnings.append)
         given.image_hosts = service.settings.image_hosts
+        self.tools: ResponseTools = tools_of(body, active.warnings.append)
         self.chat: ChatGeneration = ChatGeneration(
-            active,
-            given,
-            generation,
-            tools_of(body, active.warnings.append),
-            None,
-            response_format,
+            active, given, generation, self.tools.choice, None, response_format
         )
         self.logprobs: ContentLogprobs = ContentLogprobs(active.model.llm.tokenizer, count)
         self.status: str = "in_progress"
@@ -237,9 +232,11 @@ class ResponsesResponder:
         parser = self.chat.parser()
         return self.finish(done.finish_reason, parser, parser.message(done.text))
 
-    def finish(self, reason: str, parser: OutputParser, message: dict[str, Any]) -> dict[str, Any]:
+    def finish(self, reason: str, parser: ChatParser, message: dict[str, Any]) -> dict[str, Any]:
         """Store and return the final response."""
-        self._output = output_items(message, self.active.id, reason, self.logprobs.entries)
+        self._output = output_items(
+            message, self.active.id, reason, self.logprobs.entries, self.tools
+        )
         self.status = response_status(reason)
         self.save()
         return self.snapshot()
@@ -266,7 +263,7 @@ class ResponsesResponder:
     @cached_property
     def _stream(self) -> ResponseEventStream:
         return ResponseEventStream(
-            self.active, self.chat.parser(), self.logprobs, self.snapshot, self.finish
+            self.active, self.chat.parser(), self.logprobs, self.tools, self.snapshot, self.finish
         )
 
 
@@ -334,17 +331,14 @@ def template_input(
             if isinstance(content, list):
                 content = content_of_parts(content, f"{where}.content")
             found.append({"role": item.get("role"), "content": content, **_reasoning(reasoning)})
-        elif kind == "function_call":
-            if not isinstance(item.get("name"), str):
-                raise invalid(f"{where}.name", "must be the name of a function", item.get("name"))
-            function = {"name": item.get("name"), "arguments": item.get("arguments")}
-            call = {"id": item.get("call_id"), "type": "function", "function": function}
+        elif kind in ("function_call", "custom_tool_call"):
+            call = _call_of(item, where)
             if found and "tool_calls" in found[-1]:
                 found[-1]["tool_calls"].append(call)
             else:
                 said = {"role": "assistant", "content": "", "tool_calls": [call]}
                 found.append({**said, **_reasoning(reasoning)})
-        elif kind == "function_call_output":
+        elif kind in ("function_call_output", "custom_tool_call_output"):
             output = item.get("output")
             if isinstance(output, list):
                 output = content_of_parts(output, f"{where}.output")
@@ -367,6 +361,19 @@ def template_input(
     return TemplateInput(found, template_options=options)
 
 
+def _call_of(item: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return the call of a tool that an item has, in chat's form. ApiError 400."""
+    name, arguments = item.get("name"), item.get("arguments")
+    if not isinstance(name, str):
+        raise invalid(f"{where}.name", "must be the name of a tool", name)
+    if item["type"] == "custom_tool_call":
+        if not isinstance(item.get("input"), str):
+            raise invalid(f"{where}.input", "must be a text", item.get("input"))
+        arguments = arguments_of(item["input"])
+    function = {"name": name_in_namespace(item.get("namespace"), name), "arguments": arguments}
+    return {"id": item.get("call_id"), "type": "function", "function": function}
+
+
 def _reasoning(reasoning: list[str]) -> dict[str, Any]:
     """Take the reasoning before a message, as its field; the template keeps or drops it."""
     text = "\n".join(reasoning)
@@ -374,16 +381,9 @@ def _reasoning(reasoning: list[str]) -> dict[str, Any]:
     return {"reasoning_content": text} if text else {}
 
 
-def tools_of(body: ResponsesRequest, warn: Warn) -> ToolChoice:
+def tools_of(body: ResponsesRequest, warn: Warn) -> ResponseTools:
     """Return the tools of a request. ApiError 400."""
-    tools = []
-    for i, tool in enumerate(client_tools(body.tools, ("function",), warn)):
-        if tool.get("type") != "function":
-            raise ApiError(400, f"tools[{i}].type: must be function", param=f"tools[{i}].type")
-        tools.append(
-            {"type": "function", "function": {k: v for k, v in tool.items() if k != "type"}}
-        )
-    return parse_tools(tools, body.tool_choice, body.parallel_tool_calls)
+    return ResponseTools.of_request(body.tools, body.tool_choice, body.parallel_tool_calls, warn)
 
 
 ENDPOINTS = [
