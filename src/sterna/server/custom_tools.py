@@ -41,9 +41,7 @@ _ESCAPE = re.compile(
 )
 _SURROGATE = re.compile("[\ud800-\udfff]")
 #: A character of two escapes of which the second has not come yet.
-_HALF = re.compile(
-    r"\\u[dD][89abAB][0-9a-fA-F]{2}(?:\\(?:u(?:[dD](?:[c-fC-F][0-9a-fA-F]?)?)?)?)?"
-)
+_HALF = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}(?:\\(?:u(?:[dD](?:[c-fC-F][0-9a-fA-F]?)?)?)?)?")
 
 
 def function_of_custom(tool: Mapping[str, Any]) -> dict[str, Any]:

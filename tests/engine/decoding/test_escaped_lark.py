@@ -16,7 +16,7 @@ from sterna.engine.decoding.escaped_lark import JSON_STRING, PYTHON_STRING, Esca
 from sterna.engine.decoding.spelled_values import SpelledValues
 from sterna.errors import RequestError
 
-LETTERS = 'a"\\\n\t/nN\'b1 é\r'
+LETTERS = "a\"\\\n\t/nN'b1 é\r"
 REGEXES = (
     r".+", r'[^"]+', r'["\\]', r"\S+", r"\s+", r"\W", r"(?s:.)+", '(?i:"N\n)', r"[\n\t]+",
     r'[a-z/"-]+', r"\x22|\u{5c}", '(a|"){2,3}', r"(?i)\\n", r"[^\n]*\n", r"\/\"", "[']+x?",
@@ -95,8 +95,8 @@ def test_grammars(llm: LLM) -> None:
     "lark",
     [
         "start: ~/a/", "start: @other", "start: <|end|>", 'start: %json {"type": "null"}',
-        "start: /(?x)a b/", r"start: /\p{Po}/", "start: /[a[b]]/", "start: /[a&&b]/", 'start: "\x00"',
-        r'start: "\u0001"', r"start: /\x01/", r"start: /(?=a)/", "%import other.LF\nstart: LF",
+        "start: /(?x)a b/", r"start: /\p{Po}/", "start: /[a[b]]/", "start: /[a&&b]/",
+        'start: "\x00"',        r'start: "\u0001"', r"start: /\x01/", r"start: /(?=a)/", "%import other.LF\nstart: LF",
     ],
 )  # fmt: skip
 def test_what_cannot_be_rewritten_is_refused(lark: str) -> None:

@@ -11,14 +11,13 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sterna.errors import shown
 from sterna.server import errors
 from sterna.server.active_request import ActiveRequest
-from sterna.server.builtin_tools import Warn, skip_builtin_part
+from sterna.server.builtin_tools import Warn
 from sterna.server.chat_generation import ChatGeneration
-from sterna.server.chat_rendering import TemplateInput, check_message, content_of_parts
-from sterna.server.custom_tools import ChatParser, arguments_of
-from sterna.server.errors import ApiError, invalid
+from sterna.server.chat_rendering import TemplateInput
+from sterna.server.custom_tools import ChatParser
+from sterna.server.errors import ApiError
 from sterna.server.generation_request import GenerationRequest
 from sterna.server.json_body import read
 from sterna.server.logprob_format import ContentLogprobs
@@ -29,8 +28,9 @@ from sterna.server.response_events import (
     response_status,
     response_usage,
 )
+from sterna.server.response_items import messages_of
 from sterna.server.response_store import StoredResponse
-from sterna.server.response_tools import ResponseTools, name_in_namespace
+from sterna.server.response_tools import ResponseTools
 from sterna.server.routing import Endpoint, as_json, service_of
 from sterna.server.sampling_fields import (
     SamplingFields,
@@ -319,66 +319,13 @@ def template_input(
     body: ResponsesRequest, items: list[dict[str, Any]], warn: Warn
 ) -> TemplateInput:
     """Convert items to chat messages. ApiError 400."""
-    found: list[dict[str, Any]] = []
-    reasoning: list[str] = []  # before the next message or call, which has it
+    messages = messages_of(items, warn)
     if body.instructions:
-        found.append({"role": "system", "content": body.instructions})
-    for i, item in enumerate(items):
-        where, kind = f"input[{i}]", item.get("type", "message")
-        if kind == "message":
-            check_message(item, where)
-            content = item.get("content")
-            if isinstance(content, list):
-                content = content_of_parts(content, f"{where}.content")
-            found.append({"role": item.get("role"), "content": content, **_reasoning(reasoning)})
-        elif kind in ("function_call", "custom_tool_call"):
-            call = _call_of(item, where)
-            if found and "tool_calls" in found[-1]:
-                found[-1]["tool_calls"].append(call)
-            else:
-                said = {"role": "assistant", "content": "", "tool_calls": [call]}
-                found.append({**said, **_reasoning(reasoning)})
-        elif kind in ("function_call_output", "custom_tool_call_output"):
-            output = item.get("output")
-            if isinstance(output, list):
-                output = content_of_parts(output, f"{where}.output")
-            elif not isinstance(output, str):
-                raise invalid(f"{where}.output", "must be a text or parts", output)
-            found.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": output})
-        elif kind == "reasoning":
-            content = item.get("content")
-            parts = content if isinstance(content, list) else ()
-            texts = (part.get("text") for part in parts if isinstance(part, dict))
-            reasoning += [text for text in texts if isinstance(text, str)]
-        elif not skip_builtin_part(kind, where, warn):
-            raise ApiError(
-                400, f"{where}.type: must be message, function_call, function_call_output or "
-                f"reasoning, but got {shown(kind)}", param=f"{where}.type",
-            )  # fmt: skip
-    options = {}
-    if body.reasoning and body.reasoning.get("effort") is not None:
-        options["reasoning_effort"] = body.reasoning["effort"]
-    return TemplateInput(found, template_options=options)
-
-
-def _call_of(item: dict[str, Any], where: str) -> dict[str, Any]:
-    """Return the call of a tool that an item has, in chat's form. ApiError 400."""
-    name, arguments = item.get("name"), item.get("arguments")
-    if not isinstance(name, str):
-        raise invalid(f"{where}.name", "must be the name of a tool", name)
-    if item["type"] == "custom_tool_call":
-        if not isinstance(item.get("input"), str):
-            raise invalid(f"{where}.input", "must be a text", item.get("input"))
-        arguments = arguments_of(item["input"])
-    function = {"name": name_in_namespace(item.get("namespace"), name), "arguments": arguments}
-    return {"id": item.get("call_id"), "type": "function", "function": function}
-
-
-def _reasoning(reasoning: list[str]) -> dict[str, Any]:
-    """Take the reasoning before a message, as its field; the template keeps or drops it."""
-    text = "\n".join(reasoning)
-    reasoning.clear()
-    return {"reasoning_content": text} if text else {}
+        messages.insert(0, {"role": "system", "content": body.instructions})
+    effort = (body.reasoning or {}).get("effort")
+    return TemplateInput(
+        messages, template_options={} if effort is None else {"reasoning_effort": effort}
+    )
 
 
 def tools_of(body: ResponsesRequest, warn: Warn) -> ResponseTools:
