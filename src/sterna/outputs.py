@@ -55,6 +55,7 @@ class Stats:
         n_prompt: Tokens of the prompt.
         n_cached: Tokens of the prompt that came from the prefix cache.
         n_generated: Tokens of the answer.
+        n_reasoning: Those of them that are reasoning, its marks included.
         n_drafted: Tokens that were drafted ahead.
         n_accepted: Drafted tokens that turned out right.
         queue_s: Time until the first step.
@@ -68,6 +69,7 @@ class Stats:
     n_prompt: int = 0
     n_cached: int = 0
     n_generated: int = 0
+    n_reasoning: int = 0
     n_drafted: int = 0
     n_accepted: int = 0
     queue_s: float = 0.0

@@ -139,3 +139,58 @@ def test_an_answer_of_messages(server: ServerProcess) -> None:
     body = {"model": "harmony", "messages": SAID, "max_tokens": 60, "response_format": form}
     message = server.post("/v1/chat/completions", **body).json()["choices"][0]["message"]
     assert message["content"] is not None
+
+
+def test_stop_strings_and_counts(server: ServerProcess) -> None:
+    """Stop strings end the content, not the reasoning; each protocol counts the tokens of both."""
+    body = {"model": "opened", "max_tokens": 30, "temperature": 1, "seed": 3}
+    chat = server.post("/v1/chat/completions", **body, messages=SAID).json()
+    message, usage = chat["choices"][0]["message"], chat["usage"]
+    counted = usage["completion_tokens_details"]["reasoning_tokens"]
+    assert 9 <= counted < usage["completion_tokens"]
+    inside, behind = message["reasoning_content"][2:5], message["content"][3:6]
+    assert inside not in message["content"]
+    stopped = server.post("/v1/chat/completions", **body, messages=SAID, stop=[inside]).json()
+    assert stopped["choices"][0]["message"] == message
+    both = server.post("/v1/chat/completions", **body, messages=SAID, stop=[inside, behind])
+    cut = both.json()["choices"][0]
+    assert cut["message"]["reasoning_content"] == message["reasoning_content"]
+    assert cut["message"]["content"] == message["content"].partition(behind)[0]
+    assert cut["finish_reason"] == "stop"
+    details = server.post("/v1/messages", **body, messages=SAID, stop_sequences=[inside]).json()
+    assert details["content"][1]["text"] == message["content"]
+    assert details["usage"]["output_tokens_details"] == {"thinking_tokens": counted}
+    given = {"model": "opened", "input": SAID, "max_output_tokens": 30, "temperature": 1, "seed": 3}
+    usage = server.post("/v1/responses", **given).json()["usage"]
+    assert usage["output_tokens_details"] == {"reasoning_tokens": counted}
+    streamed = server.post(
+        "/v1/chat/completions", **body, messages=SAID, stream=True,
+        stream_options={"include_usage": True},
+    ).text  # fmt: skip
+    assert f'"reasoning_tokens":{counted}' in streamed
+
+
+def test_results_that_are_errors(server: ServerProcess) -> None:
+    """Anthropic's `is_error` is in the prompt, for which no template has a field."""
+    count = "/v1/messages/count_tokens"
+
+    def tokens(**result: Any) -> int:
+        call = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
+        given = {"type": "tool_result", "tool_use_id": "c", "content": "no such file", **result}
+        talk = [
+            *SAID,
+            {"role": "assistant", "content": [call]},
+            {"role": "user", "content": [given]},
+        ]
+        answer = server.post(count, model="opened", messages=talk)
+        assert answer.status_code == 200, answer.text
+        found: int = answer.json()["input_tokens"]
+        return found
+
+    plain = tokens()
+    assert tokens(is_error=False) == plain
+    assert tokens(is_error=True) == tokens(content="Error: no such file") > plain
+    assert tokens(is_error=True, content="Error: no such file") == tokens(is_error=True)
+    blocks = [{"type": "text", "text": "no such file"}]
+    assert tokens(is_error=True, content=blocks) == tokens(is_error=True)
+    assert tokens(is_error=True, content=None) > tokens(content=None)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from sterna import _native
 from sterna.engine.adapters import Adapter, cache_salt
 from sterna.engine.decoding.allowed_tokens import AllowedTokens
+from sterna.engine.decoding.answer_parts import PartMarks
 from sterna.engine.decoding.answer_text import AnswerText
 from sterna.engine.decoding.grammar_matcher import GrammarMatcher
 from sterna.engine.decoding.reasoning_budget import ReasoningMatcher
@@ -58,7 +59,7 @@ class Request:
     back. adapter: of the engine's model. key: whose share of compute it takes (`FairQueue`);
     priority: higher is sooner; deadline_s: seconds after which the scheduler ends it; salt:
     prefixes are shared only where it is equal. images: of the prompt. visible: special tokens that
-    are part of the text. Its clock starts here.
+    are part of the text. marks: of its reasoning. Its clock starts here.
     """
 
     #: Whether it may start from a cached prefix of its prompt.
@@ -88,6 +89,7 @@ class Request:
         adapter: Adapter | None = None,
         images: PromptImages | None = None,
         visible: frozenset[int] = frozenset(),
+        marks: PartMarks | None = None,
     ) -> None:
         self._began = time.perf_counter()
         self.id: int = next(_ids)
@@ -122,7 +124,7 @@ class Request:
         self._drawn: list[_native.SampleResult | None] = []
         self._n_read = 0
         self._reason: str | None = None
-        self._answer = AnswerText(tokenizer, prompt, params, self.completion, visible)
+        self._answer = AnswerText(tokenizer, prompt, params, self.completion, visible, marks)
 
     # ---------------------------------------------------------------------- for the scheduler
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from sterna.chat.reasoning import ReasoningMarks, ReasoningState
+from sterna.engine.decoding.answer_parts import CONTENT, OTHER, REASONING, PartMarks
 from sterna.engine.decoding.grammars import CallGroup
 from sterna.engine.decoding.reasoning_budget import ReasoningBudget
 from sterna.llm.messages_parser import MessagesParser
@@ -63,6 +64,27 @@ class AnswerFormat:
         for call_format in filter(None, (self._calls, *self._others)):
             texts += call_format.marks
         return tokenizer.special_in(texts)
+
+    @property
+    def part_marks(self) -> PartMarks:
+        """The marks by which reasoning and content follow each other."""
+        messages = self._calls.messages if self._calls else None
+        if messages is None:
+            own = self.template.reasoning_marks if self.template else None
+            marks = own or ReasoningMarks()
+            opened, closes = marks.opens.strip(), marks.closes.strip()
+            begins = REASONING if self.state is ReasoningState.OPENED else ""
+            return PartMarks(begins, ((opened, REASONING),), {REASONING: ((closes, CONTENT),)})
+        headers = [(mark, CONTENT) for mark in (messages.content, *messages.other)]
+        if messages.reasoning:
+            headers.insert(0, (messages.reasoning, REASONING))
+        opens = self._calls.opens if self._calls else ()
+        starts = (messages.starts, *opens, *(mark for mark, _ in headers))
+        ends = ((messages.ends, OTHER),)
+        return PartMarks(
+            "", tuple((mark.lstrip(), OTHER) for mark in starts if mark.strip()),
+            {OTHER: tuple(headers), REASONING: ends, CONTENT: ends},
+        )  # fmt: skip
 
     def constraint(self, constraints: Constraints, content: Constraint | None) -> Constraint | None:
         """Make the constraint that allows either tool calls or content, behind any reasoning.

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from sterna.checks import checked_real, checked_whole
 from sterna.engine import EngineLoop, Event, Request, SchedulerLoad
+from sterna.engine.decoding.answer_parts import PartMarks
 from sterna.engine.decoding.reasoning_budget import ReasoningBudget
 from sterna.errors import RequestError, shown
 from sterna.llm import LLM
@@ -103,6 +104,7 @@ class AsyncLLM:
         salt: str = "",
         chat: bool = False,
         visible: frozenset[int] = frozenset(),
+        marks: PartMarks | None = None,
         reasoning: ReasoningBudget | None = None,
         images: Sequence[PromptImage] = (),
         **options: Unpack[GenerateOptions],
@@ -120,6 +122,7 @@ class AsyncLLM:
             salt: Requests of the same salt share cached prefixes.
             chat: End the answer with the end of a turn as well.
             visible: Special tokens that are part of the answer's text.
+            marks: The marks of its reasoning, in which stop strings mean nothing.
             reasoning: The budget of the reasoning.
             images: The images of the prompt, with the positions of their tokens.
             **options: As in `LLM.generate`.
@@ -134,7 +137,7 @@ class AsyncLLM:
         make = self.llm.requests.make_several
         return self._queued(
             make(prompt, n, options, params, chat=chat, reasoning=reasoning, visible=visible,
-                 **given)
+                 marks=marks, **given)
         )  # fmt: skip
 
     def submit_chat(

@@ -144,7 +144,8 @@ class RequestFactory:
         given = {
             "boundary": boundary, "images": prompt.images,
             "reasoning": answers.budget(budget, effort, self._tokenizer),
-            "visible": answers.visible(self._tokenizer), **request_args,
+            "visible": answers.visible(self._tokenizer), "marks": answers.part_marks,
+            **request_args,
         }  # fmt: skip
         request = self.make(prompt.tokens, others, params, chat=True, **given)
         request.completion.parser = answers.parser

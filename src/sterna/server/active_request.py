@@ -106,6 +106,7 @@ class ActiveRequest:
             deadline_s=generation.deadline_s,
             salt=self._salted(generation.salt),
             visible=generation.visible,
+            marks=generation.marks,
             reasoning=generation.reasoning,
             chat=generation.chat,
             images=generation.images,
@@ -299,6 +300,7 @@ class ActiveRequest:
             "total_tokens": prompt + generated,
             "prompt_tokens_details": {"cached_tokens": sum(s.n_cached for s in firsts)},
             "completion_tokens_details": {
+                "reasoning_tokens": sum(s.n_reasoning for s in every),
                 "accepted_prediction_tokens": accepted,
                 "rejected_prediction_tokens": sum(s.n_drafted for s in every) - accepted,
             },

@@ -10,7 +10,6 @@ from sterna.chat.reasoning import ReasoningState
 from sterna.errors import RequestError
 from sterna.llm.answer_format import AnswerFormat, without_reasoning
 from sterna.llm.generation_config import chat_sampling
-from sterna.llm.output_parser import OutputParser
 from sterna.llm.tool_choice import ToolChoice
 from sterna.server.active_request import ActiveRequest
 from sterna.server.chat_rendering import TemplateInput, prepare_prompt
@@ -85,6 +84,7 @@ class ChatGeneration:
             self.generation.options["stop_token_ids"] = sorted(ends)
         self._format = AnswerFormat(template or llm.template, self.tools, state)
         self.generation.visible = self._format.visible(llm.tokenizer)
+        self.generation.marks = self._format.part_marks
         self.generation.reasoning = self._format.budget(budget, effort, llm.tokenizer)
         self.generation.prompt, self.generation.images = prompt.tokens, prompt.images
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from sterna.engine.decoding.answer_parts import PartMarks
 from sterna.engine.decoding.reasoning_budget import ReasoningBudget
 from sterna.images import PromptImage
 
@@ -28,6 +29,7 @@ class GenerationRequest:
         reasoning_budget: the most tokens of reasoning; None is no limit.
         reasoning: the object that enforces this budget.
         visible: special tokens whose text is part of the answer's.
+        marks: of the reasoning.
         rendered_at: the time in ISO 8601 that the chat template was given, if it asked for it.
         images: the images of the prompt, with their positions.
     """
@@ -43,6 +45,7 @@ class GenerationRequest:
     prediction: list[int] | None = None
     rendered_at: str | None = None
     visible: frozenset[int] = frozenset()
+    marks: PartMarks | None = None
     reasoning_budget: int | None = None
     reasoning: ReasoningBudget | None = None
     images: tuple[PromptImage, ...] = ()

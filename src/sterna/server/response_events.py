@@ -30,7 +30,9 @@ def response_usage(active: ActiveRequest) -> dict[str, Any]:
         "input_tokens": usage["prompt_tokens"],
         "input_tokens_details": {"cache_write_tokens": 0, **usage["prompt_tokens_details"]},
         "output_tokens": usage["completion_tokens"],
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {
+            "reasoning_tokens": usage["completion_tokens_details"]["reasoning_tokens"]
+        },
         "total_tokens": usage["total_tokens"],
     }
 

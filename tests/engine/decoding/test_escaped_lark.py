@@ -96,7 +96,8 @@ def test_grammars(llm: LLM) -> None:
     [
         "start: ~/a/", "start: @other", "start: <|end|>", 'start: %json {"type": "null"}',
         "start: /(?x)a b/", r"start: /\p{Po}/", "start: /[a[b]]/", "start: /[a&&b]/",
-        'start: "\x00"',        r'start: "\u0001"', r"start: /\x01/", r"start: /(?=a)/", "%import other.LF\nstart: LF",
+        'start: "\x00"', r'start: "\u0001"', r"start: /\x01/", r"start: /(?=a)/",
+        "%import other.LF\nstart: LF",
     ],
 )  # fmt: skip
 def test_what_cannot_be_rewritten_is_refused(lark: str) -> None:

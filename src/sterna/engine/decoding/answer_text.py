@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
 
 from sterna import _native
+from sterna.engine.decoding.answer_parts import CONTENT, REASONING, AnswerParts, PartMarks
 from sterna.engine.decoding.stop_strings import StopFilter
 from sterna.outputs import Completion, Piece, TokenLogprob
 from sterna.sampling_params import SamplingParams
@@ -18,7 +19,7 @@ class AnswerText:
     """The text of one answer, as its tokens come.
 
     completion: where text, tokens and log-probabilities are added. visible: special tokens that are
-    part of the text.
+    part of the text. marks: of reasoning, in which stop strings mean nothing.
     """
 
     def __init__(
@@ -28,6 +29,7 @@ class AnswerText:
         params: SamplingParams,
         completion: Completion,
         visible: frozenset[int] = frozenset(),
+        marks: PartMarks | None = None,
     ) -> None:
         self.completion = completion
         self._params = params
@@ -35,6 +37,8 @@ class AnswerText:
         self.finished: bool = False
         self._detokenizer = Detokenizer(tokenizer, list(prompt), visible=visible)
         self._filter = StopFilter(tuple(params.stop))
+        self._parts = AnswerParts(marks) if marks else None
+        self._unsure = 0  # tokens at the start that may turn out to be reasoning
 
     @property
     def stopped(self) -> bool:
@@ -50,16 +54,39 @@ class AnswerText:
         if self._params.logprobs:
             logprob = TokenLogprob(token, float(drawn.logprob), tuple(drawn.top))
             done.logprobs.append(logprob)
-        text = self._filter.push(self._detokenizer.push(token))
+        before = self._parts.kind if self._parts else CONTENT
+        text = self._pushed(self._detokenizer.push(token))
+        self._count(before)
         done.text += text
         return Piece(text, token, logprob, self._params.choice)
+
+    def _pushed(self, text: str, final: bool = False) -> str:
+        """Add text; returns what of it is certain. Only content may have a stop string."""
+        if self._parts is None:
+            return self._filter.push(text)
+        found = ""
+        for kind, piece in self._parts.split(text, final):
+            found += self._filter.push(piece) if kind == CONTENT else self._passed(piece)
+        return found
+
+    def _passed(self, piece: str) -> str:
+        return "" if self.stopped else self._filter.flush() + piece
+
+    def _count(self, before: str) -> None:
+        """Count the latest token if it is of reasoning, its marks included. before: its kind."""
+        after = self._parts.kind if self._parts else CONTENT
+        self._unsure += 1
+        if REASONING in (before, after):
+            self.completion.stats.n_reasoning += self._unsure
+        if after:
+            self._unsure = 0
 
     def finish(self, reason: str) -> Iterator[Piece]:
         """Finish the answer, and yield the text that was held back, if any."""
         done = self.completion
         if not self.stopped:
             rest = self._detokenizer.flush(cut=reason != "stop")
-            held_text = self._filter.push(rest) + self._filter.flush()
+            held_text = self._pushed(rest, final=True) + self._filter.flush()
         else:
             held_text = ""
         done.finish_reason = "stop" if self.stopped else reason

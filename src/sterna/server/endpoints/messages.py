@@ -162,6 +162,9 @@ class MessagesResponder:
             "cache_read_input_tokens": cached,
             "cache_creation_input_tokens": 0,
             "output_tokens": usage["completion_tokens"],
+            "output_tokens_details": {
+                "thinking_tokens": usage["completion_tokens_details"]["reasoning_tokens"]
+            },
         }
 
     def _stop(self, done: Completion, called: bool) -> dict[str, Any]:
@@ -296,6 +299,8 @@ def _of_blocks(role: Any, blocks: list[Any], where: str, warn: Warn) -> list[dic
             content = block.get("content") or ""
             if not isinstance(content, str):
                 content = _result(content, f"{where}[{i}].content")
+            if block.get("is_error") is True:
+                content = _as_error(content)
             results.append(
                 {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": content}
             )
@@ -322,6 +327,13 @@ def _result(blocks: Any, where: str) -> str | list[dict[str, Any]]:
     if any(isinstance(block, dict) and block.get("type") == "image" for block in listed):
         return content_of_parts(listed, where)
     return _joined(blocks, where)
+
+
+def _as_error(content: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:
+    """Return a tool's result that says it is an error, for which chat templates have no field."""
+    if isinstance(content, list):
+        return [{"type": "text", "text": "Error:"}, *content]
+    return content if content[:5].lower() == "error" else f"Error: {content}".rstrip()
 
 
 def _joined(blocks: Any, where: str) -> str:
