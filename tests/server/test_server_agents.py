@@ -287,3 +287,48 @@ def test_the_log_says_why(server: ServerProcess) -> None:
     answer = server.post("/v1/completions", prompt="a", temperature=-1)
     line = logged(server, answer.headers["x-request-id"])
     assert "error='temperature: must" in line
+
+
+def test_errors_name_fields_of_the_request(server: ServerProcess) -> None:
+    """And no argument of the library."""
+    schema = {"name": "a", "schema": {"$ref": "#"}}
+    form = {"type": "json_schema", "json_schema": schema}
+    chat = {"messages": SAID, "max_tokens": 9, "model": "all"}
+    asked: list[tuple[str, dict[str, Any], str | None]] = [
+        ("embeddings", {"input": "a"}, "model"),
+        ("embeddings", {"input": "a", "pooling": "mode"}, "pooling"),
+        ("embeddings", {"input": "", "pooling": "mean"}, "input"),
+        ("chat/completions", {**chat, "chat_template_kwargs": {"messages": []}},
+         "chat_template_kwargs"),
+        ("chat/completions", {**chat, "response_format": form}, "response_format"),
+        ("chat/completions", {**chat, "structured_outputs": {"json": schema["schema"]}},
+         "structured_outputs"),
+        ("responses", {"input": "a", "text": {"format": {**schema, "type": "json_schema"}}},
+         "text.format"),
+        ("messages", {**chat, "output_config": {"format": {**schema, "type": "json_schema"}}},
+         None),
+    ]  # fmt: skip
+    for path, body, param in asked:
+        for stream in (False, True):
+            given = body if path == "embeddings" else {**body, "stream": stream}
+            answer = server.post(f"/v1/{path}", **given)
+            last = [line for line in answer.text.splitlines() if "error" in line][-1]
+            error = json.loads(last[last.index("{") :])
+            error = error.get("error", error)
+            assert error.get("param") == param, (path, body, error)
+            assert "constraint" not in error["message"]
+
+
+def test_methods_of_a_path(server: ServerProcess) -> None:
+    """405 names all of them; a path that nothing has is 404 with any method."""
+    for method, path, allowed in (
+        ("PUT", "/v1/responses/x", "DELETE, GET, HEAD"),
+        ("GET", "/v1/chat/completions", "POST"),
+        ("PUT", "/v1/conversations/x", "DELETE, GET, HEAD, POST"),
+    ):
+        answer = server.http.request(method, path)
+        assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+    for method in ("GET", "POST", "DELETE"):
+        answer = server.http.request(method, "/v1/nowhere")
+        assert answer.status_code == 404
+        assert "allow" not in answer.headers

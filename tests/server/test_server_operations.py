@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,38 @@ def test_logs_and_memory(tmp_path: Path) -> None:
     assert 0 < float(values['sterna_kv_cache_cached_bytes{model_name="nano"}']) <= most
     assert float(values['sterna_kv_cache_running_bytes{model_name="nano"}']) == 0
     assert float(values["process_resident_memory_bytes"]) > most / 64
+
+
+def test_a_full_disk_is_told(tmp_path: Path) -> None:
+    """A line in the log, once, and a metric; probes of health are no lines."""
+    folder = tmp_path / "cache"
+    with serving(tmp_path, "nano", "--cache-disk", str(folder)) as server:
+        for prompt in ("a = 1\n" * 80, "b = 2\n" * 80):
+            if not folder.is_file():
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.write_text("no folder: writes fail as on a full disk")
+            assert server.post("/v1/completions", prompt=prompt, max_tokens=1).status_code == 200
+            server.http.get("/health")
+        name, until = 'sterna_disk_cache_errors_total{model_name="nano"}', time.monotonic() + 20
+        while f"{name} 0.0" in (text := server.http.get("/metrics").text):
+            assert time.monotonic() < until
+        assert name in text
+        log = server.log
+    assert log.count("cache_disk: pages are not kept on disk") == 1
+    assert "/health" not in log
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed"),
+    [
+        ("localhost:80", True), ("127.0.0.1", True), ("[::1]:8080", True), ("10.0.0.7:1", True),
+        ("own.example", True), ("evil.example", False), ("127.0.0.1:80@evil.example", False),
+        ("user@127.0.0.1", False), ("127.0.0.1/evil", False), ("127.0.0.1 evil", False),
+        ("[::1]evil", False), ("localhost:80:80", False), ("", False), ("[evil.example]", False),
+    ],
+)  # fmt: skip
+def test_hosts(host: str, allowed: bool) -> None:
+    assert Settings(hosts=("own.example",)).allows_host(host) == allowed
 
 
 def test_default_budget(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,7 @@ class ActiveRequest:
             submitted or refused; it takes idle time only.
         loading_s: how long the request waited for its model.
         stream_error: the error that ended the stream of this answer.
+        names: the fields of the request that arguments of the library came from, for errors.
         warnings: the ignored parts of the request, for a header and for the log.
     """
 
@@ -62,6 +63,7 @@ class ActiveRequest:
         self.cancelled: bool = False
         self.stream_error: ApiError | None = None
         self.warnings: list[str] = []
+        self.names: dict[str, str] = {}
         self._limits = limits
         self._salt = "" if share_cache else key
         self._error: ApiError | None = None

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 
 from sterna.errors import RequestError
 from sterna.server import endpoints as endpoint_modules
@@ -40,8 +40,16 @@ async def _no_endpoint(request: Request, error: Exception) -> Response:
     words = {404: "Path not found.", 405: "Method not allowed."}
     answer = ApiError(error.status_code, words.get(error.status_code, error.detail))
     response = as_error(answer, request.scope)
-    response.headers.update(error.headers or {})
+    if error.status_code == 405:  # Starlette names the methods of one route of the path
+        response.headers["allow"] = ", ".join(sorted(_methods(request)))
     return response
+
+
+def _methods(request: Request) -> set[str]:
+    """Return the methods of all routes that have the request's path."""
+    routes = (r for r in request.app.routes if isinstance(r, Route))
+    found = (r.methods for r in routes if r.matches(request.scope)[0] is not Match.NONE)
+    return {method for methods in found for method in methods or ()}
 
 
 def _tracing(settings: Settings) -> list[Middleware]:
@@ -87,4 +95,5 @@ def create_app(service: Service) -> Starlette:
     )
     app.router.redirect_slashes = False
     app.state.service = service
+    app.state.bodies = {(e.method, e.path): e.body for e in found if e.body is not None}
     return app

@@ -14,7 +14,7 @@ from sterna.llm.tool_choice import ToolChoice
 from sterna.server.active_request import ActiveRequest
 from sterna.server.chat_rendering import TemplateInput, prepare_prompt
 from sterna.server.custom_tools import ChatParser, CustomCallParser
-from sterna.server.errors import ApiError
+from sterna.server.errors import to_api_error
 from sterna.server.generation_request import GenerationRequest
 from sterna.server.sampling_fields import StructuredOutputs
 from sterna.server.structured_outputs import constraint_for
@@ -54,13 +54,19 @@ class ChatGeneration:
         generation.options.update(chat_sampling(llm.defaults, generation.options))
         if generation.options.get("max_tokens") is None:
             generation.options["max_tokens"] = max(1, llm.context - len(generation.prompt))
+        formatted = (self._response_format or {}).get("type", "text") != "text"
+        field = "response_format" if formatted else "structured_outputs"
+        self.active.names["constraint"] = field if formatted or self._structured else "tools"
         content = await constraint_for(llm, self._structured, self._response_format)
         try:
             generation.constraint = await asyncio.to_thread(
                 self._format.constraint, llm.constraints, content
             )
         except RequestError as error:
-            raise ApiError(400, str(error), param="tools") from None
+            named = to_api_error(error)
+            if named.param not in ("constraint", "response_format"):
+                named.param = "tools"
+            raise named from None
         self.active.submit([generation])
 
     def _encode(self) -> None:

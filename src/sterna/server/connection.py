@@ -6,8 +6,13 @@ import asyncio
 import logging
 import socket
 import struct
+from typing import Any
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from sterna.server.errors import ApiError
+from sterna.server.routing import as_error
 
 __all__ = ["MAX_HEADER_BYTES", "connection_class"]
 
@@ -27,6 +32,7 @@ def connection_class(header_timeout: float, write_timeout: float) -> type[H11Pro
     class Connection(H11Protocol):
         _headers_timer: asyncio.TimerHandle | None = None
         _write_timer: asyncio.TimerHandle | None = None
+        _head = b""  # of the request that is being read
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
@@ -43,12 +49,30 @@ def connection_class(header_timeout: float, write_timeout: float) -> type[H11Pro
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
-            if self._between_requests and self._headers_timer is None:
-                self._await_headers()
+            if self._between_requests:
+                if self._headers_timer is None:
+                    self._await_headers()
+                    self._head = b""
+                self._head = (self._head + data)[:MAX_HEADER_BYTES]
             super().data_received(data)
             if not self._between_requests:
                 _stop(self._headers_timer)
                 self._headers_timer = None
+
+        def send_400_response(self, msg: str) -> None:
+            """Answer what is no HTTP, in the form of the protocol whose path or header it has."""
+            answer = as_error(ApiError(400, f"request: must be HTTP 1.1, but is not: {msg}"),
+                              _scope_of(self._head))  # fmt: skip
+            body = bytes(answer.body)
+            headers = [
+                (b"content-type", b"application/json"),
+                (b"content-length", str(len(body)).encode()),
+                (b"connection", b"close"),
+            ]
+            response = h11.Response(status_code=400, headers=headers, reason=b"Bad Request")
+            events = (response, h11.Data(data=body), h11.EndOfMessage())
+            self.transport.write(b"".join(self.conn.send(event) or b"" for event in events))
+            self.transport.close()
 
         def pause_writing(self) -> None:
             super().pause_writing()
@@ -80,6 +104,14 @@ def connection_class(header_timeout: float, write_timeout: float) -> type[H11Pro
                 self.transport.abort()
 
     return Connection
+
+
+def _scope_of(head: bytes) -> dict[str, Any]:
+    """Return the path and the headers of a request that may be no HTTP, as far as it has them."""
+    line, *lines = head.split(b"\r\n")
+    path = b" ".join(line.split(b" ")[1:2]).partition(b"?")[0]
+    names = [(one.partition(b":")[0].strip().lower(), b"") for one in lines]
+    return {"path": path.decode("latin-1"), "headers": names}
 
 
 def _stop(timer: asyncio.TimerHandle | None) -> None:

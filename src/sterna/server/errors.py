@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from sterna.errors import ContextError, ModelFormatError, RequestError, SternaError, shown
 
-__all__ = ["ApiError", "invalid", "rename_param", "renaming_params", "to_api_error"]
+__all__ = [
+    "NO_THREADS", "ApiError", "invalid", "of_fields", "rename_param", "renaming_params",
+    "to_api_error",
+]  # fmt: skip
 
 TYPES = {
     400: "invalid_request_error",
@@ -26,6 +29,13 @@ TYPES = {
 }
 ANTHROPIC_TYPES = {413: "request_too_large", 500: "api_error", 503: "overloaded_error"}
 TOO_LONG = "context_length_exceeded"
+#: Anthropic's SDKs then send the whole conversation instead.
+NO_THREADS = "thread_unsupported_request"
+#: What arguments of the library are called in requests.
+FIELDS = {
+    "template_options": "chat_template_kwargs", "embed": "model", "generate": "model",
+    "texts": "input",
+}  # fmt: skip
 #: The message of a RequestError begins with the name of the wrong argument.
 _SUBJECT = re.compile(r"([A-Za-z_][\w.\[\]]*)(?:(?: of)? \d+)?:")
 
@@ -75,7 +85,10 @@ class ApiError(Exception):
         kind, message = ANTHROPIC_TYPES.get(self.status, self.type), self.message
         if self.code == TOO_LONG:  # clients look for these words and shorten the prompt
             message = f"prompt is too long: {message}"
-        return {"type": "error", "error": {"type": kind, "message": message}}
+        error: dict[str, Any] = {"type": kind, "message": message}
+        if self.code == NO_THREADS:
+            error["details"] = {"error_code": NO_THREADS, "unsupported": ["thread"]}
+        return {"type": "error", "error": error}
 
     def headers(self) -> dict[str, str]:
         """Return the headers of the response."""
@@ -83,9 +96,9 @@ class ApiError(Exception):
         return {**headers, "www-authenticate": "Bearer"} if self.status == 401 else headers
 
 
-def invalid(param: str, rule: str, value: object) -> ApiError:
+def invalid(param: str, rule: str, value: object, code: str | None = None) -> ApiError:
     """Make a 400 for a field with a value that breaks a rule."""
-    return ApiError(400, f"{param}: {rule}, but got {shown(value)}", param=param)
+    return ApiError(400, f"{param}: {rule}, but got {shown(value)}", param=param, code=code)
 
 
 def to_api_error(error: Exception) -> ApiError:
@@ -99,7 +112,8 @@ def to_api_error(error: Exception) -> ApiError:
     if isinstance(error, RequestError):
         found = _SUBJECT.match(str(error))
         code = TOO_LONG if isinstance(error, ContextError) else None
-        return ApiError(400, str(error), param=found[1] if found else None, code=code)
+        said = ApiError(400, str(error), param=found[1] if found else None, code=code)
+        return rename_param(said, FIELDS)
     if isinstance(error, ModelFormatError):
         return ApiError(500, str(error).replace(error.file, Path(error.file).name))
     if isinstance(error, SternaError):
@@ -118,6 +132,14 @@ def rename_param(error: ApiError, names: Mapping[str, str]) -> ApiError:
             return ApiError(
                 error.status, message, param=param, code=error.code, retry_after=error.retry_after
             )
+    return error
+
+
+def of_fields(error: ApiError, fields: Collection[str]) -> ApiError:
+    """Return an error without `param` if that is none of a request's fields."""
+    name = re.match(r"\w*", error.param or "")
+    if name and name[0] not in fields:
+        error.param = None
     return error
 
 

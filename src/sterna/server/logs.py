@@ -21,7 +21,7 @@ request_id: ContextVar[str] = ContextVar("request_id", default="")
 def log_to_stderr(form: str) -> None:
     """Write the log to stderr; form: text or json."""
     formatter = _JsonLine() if form == "json" else logging.Formatter("%(message)s")
-    for name in ("sterna.server", "uvicorn.error"):
+    for name in ("sterna.server", "sterna.engine", "uvicorn.error"):
         logger = logging.getLogger(name)
         if not logger.handlers:
             logger.addHandler(logging.StreamHandler(sys.stderr))

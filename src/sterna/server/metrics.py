@@ -11,7 +11,7 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from sterna.engine import SchedulerLoad
@@ -166,6 +166,13 @@ class _Loads(Collector):
             for model, load in loads:
                 family.add_metric([model], value(load))
             yield family
+        errors = CounterMetricFamily(
+            "sterna_disk_cache_errors", "Pages that could not be written to --cache-disk.",
+            labels=["model_name"],
+        )  # fmt: skip
+        for model, load in loads:
+            errors.add_metric([model], load.disk_errors)
+        yield errors
         for name, text, nbytes in BYTES:
             family = GaugeMetricFamily(f"sterna_{name}", text, labels=["model_name"])
             for (model, loaded), (_, load) in zip(every, loads, strict=True):

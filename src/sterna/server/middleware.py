@@ -19,6 +19,7 @@ from sterna.server.errors import ApiError
 from sterna.server.logs import log_fields, request_id
 from sterna.server.routing import as_error, as_json
 from sterna.server.service import Service
+from sterna.server.unsupported_fields import unsupported_fields
 
 __all__ = ["RequestMiddleware"]
 
@@ -76,7 +77,7 @@ class RequestMiddleware:
         except Exception as error:
             if not isinstance(error, (ApiError, SternaError)):
                 _log.error("%s: failed", state["id"], exc_info=error)
-            state["error"] = errors.to_api_error(error)
+            state["error"] = _of_route(errors.to_api_error(error), scope)
             if not status:
                 await as_error(state["error"], scope)(scope, receive, noting)
         finally:
@@ -154,8 +155,8 @@ class RequestMiddleware:
             active.cancel()  # if it has not ended
             line |= active.log_fields(self._service.settings.log_prompts)
             self._service.end(active)
-        if route not in ("/health", "/metrics") or status >= 400:
-            log_fields(line)
+        if route != "/health" and (route != "/metrics" or status >= 400):
+            log_fields(line)  # probes of health come every few seconds, also while models load
 
     def _explain(self, line: dict[str, Any], state: dict[str, Any]) -> None:
         """Add the error, without the client's own text, and the ignored fields."""
@@ -164,6 +165,16 @@ class RequestMiddleware:
             line["error"] = error.message if self._service.settings.log_prompts else error.rule
         if state["warnings"]:
             line["warning"] = "; ".join(state["warnings"])
+
+
+def _of_route(error: ApiError, scope: Scope) -> ApiError:
+    """Return an error whose `param` is a field of the endpoint's body, if it has one."""
+    route = getattr(scope.get("route"), "path", "")
+    body = scope["app"].state.bodies.get((scope["method"], route)) if "app" in scope else None
+    if body is None:
+        return error
+    fields = {*body.__struct_fields__, *unsupported_fields(getattr(body, "protocol", ""))}
+    return errors.of_fields(error, fields) if error.code != "unknown_parameter" else error
 
 
 def _header(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import Any, Protocol
 
 from starlette.requests import Request
@@ -50,27 +50,33 @@ async def respond(
     stream: bool,
     *,
     lines: bool = False,
+    names: Mapping[str, str] | None = None,
 ) -> Response:
     """Answer a request, whole or as a stream. A client that disconnects ends it at any time.
 
-    lines: the stream is of JSON lines, not of server-sent events.
+    lines: the stream is of JSON lines, not of server-sent events. names: the protocol's names of
+    chat fields, for errors.
     """
+    names = names or {}
     work = responder.submit()
-    if stream:
-        await with_cancellation(request.receive, work, active.cancel)
-        events = _events(responder, active)
-        if lines:
-            return EventStream(events, active.cancel, None, {"content-type": JSON_LINES})
-        return EventStream(events, active.cancel, service_of(request).settings.ping)
+    with errors.renaming_params(names), errors.renaming_params(active.names):
+        if stream:
+            await with_cancellation(request.receive, work, active.cancel)
+            events = _events(responder, active, names)
+            if lines:
+                return EventStream(events, active.cancel, None, {"content-type": JSON_LINES})
+            return EventStream(events, active.cancel, service_of(request).settings.ping)
 
-    async def full() -> dict[str, Any]:
-        await work
-        return await responder.full()
+        async def full() -> dict[str, Any]:
+            await work
+            return await responder.full()
 
-    return as_json(await with_cancellation(request.receive, full(), active.cancel))
+        return as_json(await with_cancellation(request.receive, full(), active.cancel))
 
 
-async def _events(responder: Responder, active: ActiveRequest) -> AsyncIterator[bytes]:
+async def _events(
+    responder: Responder, active: ActiveRequest, names: Mapping[str, str]
+) -> AsyncIterator[bytes]:
     """Yield the events of a stream; an exception becomes the last one."""
     try:
         async for data in responder.stream():
@@ -78,5 +84,6 @@ async def _events(responder: Responder, active: ActiveRequest) -> AsyncIterator[
     except Exception as error:
         if not isinstance(error, (ApiError, SternaError)):
             _log.error("%s: failed", active.id, exc_info=error)
-        active.stream_error = errors.to_api_error(error)
+        said = errors.rename_param(errors.to_api_error(error), active.names)
+        active.stream_error = errors.rename_param(said, names)
         yield responder.error_event(active.stream_error)

@@ -13,7 +13,7 @@ from sterna.server.errors import ApiError
 from sterna.server.json_body import encode
 from sterna.server.service import Service
 
-__all__ = ["Endpoint", "as_error", "as_json", "service_of"]
+__all__ = ["Endpoint", "as_error", "as_json", "is_anthropic", "service_of"]
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,15 @@ def as_error(answer: ApiError, scope: Scope) -> Response:
     OpenAI's."""
     if scope["path"].startswith("/api/") and not scope["path"].startswith("/api/v"):
         return as_json({"error": answer.message}, answer.status, answer.headers())
-    anthropic = scope["path"].startswith("/v1/messages") or any(
+    body = answer.anthropic_body() if is_anthropic(scope) else answer.body()
+    return as_json(body, answer.status, answer.headers())
+
+
+def is_anthropic(scope: Scope) -> bool:
+    """Whether a request is of Anthropic's protocol, by its path or the header of its clients."""
+    return scope["path"].startswith("/v1/messages") or any(
         name == b"anthropic-version" for name, _ in scope["headers"]
     )
-    body = answer.anthropic_body() if anthropic else answer.body()
-    return as_json(body, answer.status, answer.headers())
 
 
 def service_of(request: Request) -> Service:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,9 @@ from pathlib import Path
 from sterna.errors import RequestError
 
 __all__ = ["Settings"]
+
+#: A Host header: an address in brackets or a name, and a port.
+_HOST = re.compile(r"(?:\[([0-9a-f:.%]+)\]|([^\s:@/?#\[\]]+))(?::[0-9]*)?")
 
 
 @dataclass(frozen=True)
@@ -137,8 +141,10 @@ class Settings:
         This stops DNS rebinding, where a web page's own name resolves to this machine: its
         requests have that name. Numeric addresses cannot be rebound, so all are allowed.
         """
-        name = header.strip().lower()
-        name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
+        found = _HOST.fullmatch(header.strip().lower())
+        if found is None:  # also user:password@host, whose host is another one
+            return False
+        name = found[1] or found[2]
         try:
             ipaddress.ip_address(name)
         except ValueError:

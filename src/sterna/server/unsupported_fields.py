@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-from sterna.server.errors import invalid
+from sterna.server.errors import NO_THREADS, invalid
 
 __all__ = ["PROTOCOLS", "UnsupportedField", "drop_ignored", "unsupported_fields"]
 
@@ -28,12 +28,14 @@ class UnsupportedField(NamedTuple):
         why: its purpose, or the field to use instead.
         protocols: where it may occur; () is everywhere.
         passes: the values that are ignored; None is any.
+        code: of the error that refuses others.
     """
 
     name: str
     why: str
     protocols: tuple[str, ...] = ()
     passes: tuple[Any, ...] | None = None
+    code: str | None = None
 
 
 def _any(names: str, why: str) -> Iterator[UnsupportedField]:
@@ -66,7 +68,7 @@ _ROWS = (
     *_any("fallbacks fallback_credit_token", "models are chosen by name"),
     *_only("mcp_servers", ([],), "MCP servers are not called"),
     *_only("container", (), "no code is run"),
-    *_only("thread", (), "conversations are not stored", MESSAGES),
+    UnsupportedField("thread", "conversations are not stored", (MESSAGES,), (), NO_THREADS),
     *_only("prompt", (), "prompts are not stored; use instructions", RESPONSES),
     *_only("image", (), "answers are text", RESPONSES),
     *_only("audio", (), "answers are text", CHAT),
@@ -173,5 +175,6 @@ def drop_ignored(body: dict[str, Any], protocol: str, read: frozenset[str]) -> d
         if row is None:
             kept[name] = value
         elif row.passes is not None and value not in row.passes:
-            raise invalid(name, f"would change the answer, and is not supported: {row.why}", value)
+            rule = f"would change the answer, and is not supported: {row.why}"
+            raise invalid(name, rule, value, row.code)
     return kept

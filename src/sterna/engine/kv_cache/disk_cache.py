@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import hashlib
+import logging
 import os
 import secrets
 import threading
@@ -47,6 +48,7 @@ RECOUNT = 16
 #: Seconds after which an unfinished file is removed.
 ABANDONED_S = 3600.0
 
+_log = logging.getLogger("sterna.engine")
 U8 = npt.NDArray[np.uint8]
 _MAGIC = b"sterna prefix\0\0\1"
 _HAS_STATE, _IS_BARE = 1, 2  # flags in the byte after a name
@@ -102,6 +104,9 @@ class PrefixDiskCache:
         self._known: dict[bytes, int] = {}  # bytes of files, existing or pending, by name
         self._written = most  # since files were counted; the first write counts them
         self._thread: threading.Thread | None = None
+        #: Pages that could not be written.
+        self.errors: int = 0
+        self._failing = False
 
     def root_of(self, salt: str) -> bytes:
         """Return the name of the parent of a salt's first pages."""
@@ -263,11 +268,20 @@ class PrefixDiskCache:
                 if self._written >= self.most // RECOUNT:
                     self._written = 0
                     self._remove_oldest()
-            except OSError:  # for example, a full disk: the page is not kept
+                self._failing = False
+            except OSError as error:  # for example, a full disk: the page is not kept
                 self._known.pop(name, None)
+                self._tell(error)
             finally:
                 with self._lock:
                     self._pending -= stored.nbytes
+
+    def _tell(self, error: OSError) -> None:
+        """Count a page that could not be written, and log the first one after others could."""
+        self.errors += 1
+        if not self._failing:
+            _log.warning("cache_disk: pages are not kept on disk: %s", error.strerror or error)
+        self._failing = True
 
     def _write(self, name: bytes, tokens: bytes, stored: StoredPage) -> None:
         path = self._path(name)

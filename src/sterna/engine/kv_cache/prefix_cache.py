@@ -115,6 +115,11 @@ class PrefixCache:
         return self._disk is not None
 
     @property
+    def disk_errors(self) -> int:
+        """Pages that could not be written to disk."""
+        return self._disk.errors if self._disk else 0
+
+    @property
     def pages(self) -> int:
         """Whole pages that the cache takes, states included."""
         with self._pool.lock:

@@ -140,7 +140,7 @@ class Scheduler:
             running, len(entries) - running, max(0, self.max_running - running), tokens,
             predicted_s + sum(e.request.encoding_s for e in entries),
             pool.count - pool.free, pool.count, self.cache.pages if self.cache else 0,
-            self._images.nbytes,
+            self._images.nbytes, self.cache.disk_errors if self.cache else 0,
         )  # fmt: skip
 
     def wait_s(self, prompt: I32, salt: str = "") -> float:

@@ -15,6 +15,7 @@ class SchedulerLoad:
     requests may run; waiting_tokens: prompt tokens still to be computed, shared prefixes counted
     once; predicted_s: seconds until these are computed. pages: of the pool; pages_used: by
     sequences; cached_pages: kept by the prefix cache, which gives them up on demand.
+    disk_errors: pages that could not be written to the prefix cache on disk.
     image_bytes: of features of images that are kept, and of the image that is being encoded.
     """
 
@@ -27,6 +28,7 @@ class SchedulerLoad:
     pages: int
     cached_pages: int
     image_bytes: int = 0
+    disk_errors: int = 0
 
     @property
     def idle(self) -> bool:

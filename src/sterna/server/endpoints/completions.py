@@ -75,6 +75,7 @@ class CompletionResponder:
         """Score the prompts if asked to, and submit them to the engine."""
         body, active = self.body, self.active
         self.prompts = await asyncio.to_thread(_prompts, self.llm, body)
+        active.names["constraint"] = "structured_outputs"
         constraint = await constraint_for(self.llm, body.structured_outputs)
         timeout = checked_timeout(body, self.service.settings.timeout)
         logprobs = 0 if body.logprobs is None else max(1, body.logprobs)

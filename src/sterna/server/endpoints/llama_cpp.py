@@ -98,7 +98,9 @@ class LlamaResponder:
         if generation.options.get("max_tokens") is None:
             generation.options["max_tokens"] = max(1, llm.context - len(generation.prompt))
         asked = body.structured_outputs
+        self.active.names["constraint"] = "structured_outputs"
         if body.json_schema:
+            self.active.names["constraint"] = "json_schema"
             asked = StructuredOutputs(json=body.json_schema)
         generation.constraint = await constraint_for(llm, asked)
         self.active.submit([generation])

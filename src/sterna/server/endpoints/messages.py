@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
@@ -12,17 +11,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sterna.chat.calls import object_of
-from sterna.errors import shown
 from sterna.llm.tool_choice import ToolChoice
 from sterna.outputs import Completion
 from sterna.server import errors
 from sterna.server.active_request import ActiveRequest
-from sterna.server.builtin_tools import Warn, client_tools, skip_builtin_part
+from sterna.server.builtin_tools import Warn, client_tools
 from sterna.server.chat_generation import ChatGeneration
-from sterna.server.chat_rendering import TemplateInput, content_of_parts, prepare_prompt
+from sterna.server.chat_rendering import TemplateInput, prepare_prompt
 from sterna.server.errors import ApiError
 from sterna.server.generation_request import GenerationRequest
 from sterna.server.json_body import read
+from sterna.server.message_blocks import joined, messages_of_blocks
 from sterna.server.message_events import BlockStream
 from sterna.server.reasoning_budget import checked_budget
 from sterna.server.responder import respond
@@ -87,8 +86,9 @@ async def messages(request: Request) -> Response:
         service = service_of(request)
         active = await service.begin(request, body.model, "msg")
         return await respond(
-            request, active, MessagesResponder(body, active, service.settings), body.stream
-        )
+            request, active, MessagesResponder(body, active, service.settings), body.stream,
+            names=NAMES,
+        )  # fmt: skip
 
 
 async def count_tokens(request: Request) -> Response:
@@ -252,14 +252,16 @@ def _template_input(body: CountTokensRequest, tools: ToolChoice, warn: Warn) -> 
     """Convert the conversation to OpenAI's form, which templates expect."""
     found: list[dict[str, Any]] = []
     if body.system:
-        system = body.system if isinstance(body.system, str) else _joined(body.system, "system")
+        system = body.system if isinstance(body.system, str) else joined(body.system, "system")
         found.append({"role": "system", "content": system})
     for i, message in enumerate(body.messages):
         content = message.get("content")
         if isinstance(content, str):
             found.append({"role": message.get("role"), "content": content})
         elif isinstance(content, list):
-            found += _of_blocks(message.get("role"), content, f"messages[{i}].content", warn)
+            found += messages_of_blocks(
+                message.get("role"), content, f"messages[{i}].content", warn
+            )
         else:
             raise ApiError(
                 400,
@@ -278,71 +280,6 @@ def _template_input(body: CountTokensRequest, tools: ToolChoice, warn: Warn) -> 
         template_options=options,
         continue_final_message=last["role"] == "assistant" and "tool_calls" not in last,
     )
-
-
-def _of_blocks(role: Any, blocks: list[Any], where: str, warn: Warn) -> list[dict[str, Any]]:
-    """Convert a message with blocks. Results of tools become messages of their own."""
-    results: list[dict[str, Any]] = []
-    parts: list[dict[str, Any]] = []
-    reasoning: list[str] = []
-    calls: list[dict[str, Any]] = []
-    for i, block in enumerate(blocks):
-        kind = block.get("type") if isinstance(block, dict) else None
-        if (kind == "text" and isinstance(block.get("text"), str)) or kind == "image":
-            parts.append(block)
-        elif kind == "thinking" and isinstance(block.get("thinking"), str):
-            reasoning.append(block["thinking"])
-        elif kind == "tool_use" and isinstance(block.get("name"), str):
-            function = {"name": block["name"], "arguments": json.dumps(block.get("input", {}))}
-            calls.append({"id": block.get("id"), "type": "function", "function": function})
-        elif kind == "tool_result":
-            content = block.get("content") or ""
-            if not isinstance(content, str):
-                content = _result(content, f"{where}[{i}].content")
-            if block.get("is_error") is True:
-                content = _as_error(content)
-            results.append(
-                {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": content}
-            )
-        elif not skip_builtin_part(kind, f"{where}[{i}]", warn):
-            raise ApiError(
-                400,
-                f"{where}[{i}]: must be text, image, thinking, tool_use or tool_result, but is "
-                f"{shown(kind)}",
-                param=f"{where}[{i}]",
-            )
-    if parts or reasoning or calls:
-        message: dict[str, Any] = {"role": role, "content": content_of_parts(parts, where)}
-        if reasoning:
-            message["reasoning_content"] = "\n".join(reasoning)
-        if calls:
-            message["tool_calls"] = calls
-        results.append(message)
-    return results
-
-
-def _result(blocks: Any, where: str) -> str | list[dict[str, Any]]:
-    """Return the text of a tool's result, or parts if there are images among its blocks."""
-    listed = blocks if isinstance(blocks, list) else []
-    if any(isinstance(block, dict) and block.get("type") == "image" for block in listed):
-        return content_of_parts(listed, where)
-    return _joined(blocks, where)
-
-
-def _as_error(content: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:
-    """Return a tool's result that says it is an error, for which chat templates have no field."""
-    if isinstance(content, list):
-        return [{"type": "text", "text": "Error:"}, *content]
-    return content if content[:5].lower() == "error" else f"Error: {content}".rstrip()
-
-
-def _joined(blocks: Any, where: str) -> str:
-    if not isinstance(blocks, list) or not all(
-        isinstance(b, dict) and b.get("type") == "text" and isinstance(b.get("text"), str)
-        for b in blocks
-    ):
-        raise ApiError(400, f"{where}: must be a text or blocks of text", param=where)
-    return "\n".join(block["text"] for block in blocks)
 
 
 ENDPOINTS = [

@@ -10,17 +10,20 @@ from starlette.responses import Response
 
 from sterna.errors import shown
 from sterna.llm.generation_config import chat_sampling
-from sterna.server.errors import ApiError
-from sterna.server.model_description import abilities, dimensions
-from sterna.server.routing import Endpoint, as_json, service_of
+from sterna.server.errors import ApiError, invalid
+from sterna.server.model_description import abilities, dimensions, timestamp
+from sterna.server.routing import Endpoint, as_json, is_anthropic, service_of
 from sterna.server.service import Service
 
+MAX_PAGE = 1000
 STARTED = int(time.time())
 
 
 async def models(request: Request) -> Response:
     """List all models, the default first."""
     service = service_of(request)
+    if is_anthropic(request.scope):
+        return as_json(_anthropic_page(request, service))
     return as_json({"object": "list", "data": [_row(service, n) for n in service.models.names]})
 
 
@@ -29,7 +32,44 @@ async def model(request: Request) -> Response:
     service, name = service_of(request), request.path_params["model"]
     if name not in service.models.names:
         raise ApiError(404, f"model: {shown(name)} is not served", code="model_not_found")
-    return as_json(_row(service, name))
+    row = _anthropic_row if is_anthropic(request.scope) else _row
+    return as_json(row(service, name))
+
+
+def _anthropic_page(request: Request, service: Service) -> dict[str, Any]:
+    """Return the page of Anthropic's list that the query asks for. ApiError 400."""
+    query, names = request.query_params, list(service.models.names)
+    for name, after in (("after_id", True), ("before_id", False)):
+        if (id := query.get(name)) is not None:
+            if id not in names:
+                raise invalid(name, "must be an id of the list", id)
+            at = names.index(id)
+            names = names[at + 1 :] if after else names[:at]
+    limit = query.get("limit", str(MAX_PAGE))
+    if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit[:9]) <= MAX_PAGE:
+        raise invalid("limit", f"must lie in 1..{MAX_PAGE}", limit)
+    most = int(limit)
+    kept = names[-most:] if "before_id" in query else names[:most]
+    return {
+        "data": [_anthropic_row(service, name) for name in kept],
+        "has_more": len(kept) < len(names),
+        "first_id": kept[0] if kept else None,
+        "last_id": kept[-1] if kept else None,
+    }
+
+
+def _anthropic_row(service: Service, name: str) -> dict[str, Any]:
+    loaded = service.models.loaded.get(service.models.model_of(name))
+    context = loaded.llm.context if loaded else None
+    return {
+        "type": "model",
+        "id": name,
+        "display_name": name,
+        "created_at": timestamp(loaded.created if loaded else STARTED),
+        "lifecycle": "active",
+        "max_input_tokens": context,
+        "max_tokens": context,
+    }
 
 
 def _row(service: Service, name: str) -> dict[str, Any]:

@@ -86,7 +86,7 @@ async def create(request: Request) -> Response:
         active = await service.begin(request, body.model, "resp")
         responder = ResponsesResponder(body, active, service)
         if not body.background:
-            return await respond(request, active, responder, bool(body.stream))
+            return await respond(request, active, responder, bool(body.stream), names=NAMES)
     request.state.active = None  # the answer outlives this HTTP request
     task = asyncio.ensure_future(_in_background(responder))
     service.responses.put(active.id, active.key, responder.items, responder.snapshot(), task)
@@ -100,7 +100,8 @@ async def _in_background(responder: ResponsesResponder) -> None:
         await responder.submit()
         await responder.full()
     except Exception as error:
-        said = errors.rename_param(errors.to_api_error(error), NAMES)
+        said = errors.rename_param(errors.to_api_error(error), active.names)
+        said = errors.rename_param(said, NAMES)
         cancelled = said.code == "cancelled"  # before it began
         responder.status = "cancelled" if cancelled else "failed"
         responder.error = None if cancelled else said.body()["error"]
