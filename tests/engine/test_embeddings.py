@@ -10,12 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
 from checkpoint_factory import RECIPES, Recipe, write
+from checkpoint_factory.tokenizers import BOS, EOS
 from click.testing import CliRunner
 from helpers import assert_same_bits, command, failed, failure
 from hub_server import Hub
 from safetensors.torch import load_file, save_file
+from tokenizers.processors import TemplateProcessing
 from transformers import AutoModel, AutoTokenizer
 
 from sterna import LLM, _native
@@ -239,13 +242,68 @@ def test_pull(server: Hub, tmp_path: Path) -> None:
     assert_same_bits(LLM("terns/embed").embed(TEXTS), LLM(folder).embed(TEXTS))
 
 
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of 20 tokens a text, whose tokenizer puts special ones around it."""
+    folder = embedder(tmp_path_factory.mktemp("cut") / "m", **{SIZES: {"max_seq_length": 20}})
+    file = str(folder / "tokenizer.json")
+    around = tokenizers.Tokenizer.from_file(file)
+    ids = [(mark, around.token_to_id(mark)) for mark in (BOS, EOS)]
+    around.post_processor = TemplateProcessing(single=f"{BOS} $A {EOS}", special_tokens=ids)
+    around.save(file)
+    return folder
+
+
+def test_truncation_is_that_of_tokenizers(limited: Path) -> None:
+    """As sentence-transformers cuts: special tokens stay, at both ends; what is cut is counted."""
+    llm, theirs = LLM(limited), AutoTokenizer.from_pretrained(limited)
+    for truncate, side, most in (
+        (True, "right", 20), ("end", "right", 20), ("start", "left", 20), (7, "right", 7),
+        (500, "right", 20), (2, "right", 2),
+    ):  # fmt: skip
+        theirs.truncation_side = side
+        found = llm.embedder.inputs(TEXTS, truncate=truncate)
+        expected = [theirs(text, truncation=True, max_length=most)["input_ids"] for text in TEXTS]
+        assert found.tokens == expected, truncate
+        whole = [len(theirs(text)["input_ids"]) for text in TEXTS]
+        assert found.cut == [max(0, n - most) for n in whole]
+    rows = llm.embed(TEXTS, truncate=True)
+    assert_same_bits(rows[:1], llm.embed(TEXTS[0]))
+    cut = theirs.decode(llm.embedder.inputs(TEXTS[3], truncate=True).tokens[0][1:-1])
+    assert_same_bits(rows[3], llm.embed(cut)[0])
+    prompted = llm.embedder.inputs(TEXTS[3], prompt_name="query", truncate=True)
+    assert theirs.decode(prompted.tokens[0]).startswith(f"{BOS}{QUERY[:8]}")
+
+
+def test_an_empty_text_among_others(limited: Path, tmp_path: Path) -> None:
+    """Has the vector of the special tokens, as in sentence-transformers; one without any is
+    refused."""
+    llm = LLM(limited)
+    rows = llm.embed(["a", "", "b"])
+    assert rows[1] @ reference(limited, [""], "last")[0] > 0.9999
+    assert_same_bits(rows[::2], llm.embed(["a", "b"]))
+    plain = embedder(tmp_path / "m")
+    bare = tokenizers.Tokenizer.from_file(str(plain / "tokenizer.json"))
+    bare.post_processor = TemplateProcessing(single="$A", special_tokens=[])
+    bare.save(str(plain / "tokenizer.json"))
+    failure(lambda: LLM(plain).embed(["a", ""]), RequestError, "text 1", "special tokens")
+
+
+def test_truncation_on_the_command_line(limited: Path) -> None:
+    arguments = ["embed", "--model", str(limited), TEXTS[0], TEXTS[3]]
+    failed(CliRunner().invoke(main, arguments), "at most 20", "text 1")
+    done = CliRunner().invoke(main, [*arguments, "--truncate"])
+    assert done.exit_code == 0, done.stderr
+    assert "1 of 2 texts were truncated, by" in done.stderr
+    assert len(done.stdout.splitlines()) == 2
+
+
 # ------------------------------------------------------------------------------------- refusals
 
 
 def test_refused_texts(tmp_path: Path, checkpoint: Callable[[str], Path]) -> None:
     """The error for a text that cannot be embedded names the text and the remedy."""
     llm = LLM(embedder(tmp_path / "m", **{SIZES: {"max_seq_length": 100}}))
-    failure(lambda: llm.embed(["a", ""]), RequestError, "text 1", "empty")
     failure(lambda: llm.embed(["a", "a" * 5000]), RequestError, "at most 100", "text 1")
     failure(lambda: llm.embed(["a", 3]), RequestError, "text", "string")
     failure(lambda: llm.embed(3), RequestError, "texts")
@@ -256,6 +314,8 @@ def test_refused_texts(tmp_path: Path, checkpoint: Callable[[str], Path]) -> Non
     failure(lambda: llm.embed("a", prompt=b"x"), RequestError, "prompt")
     failure(lambda: llm.embed("a", pooling="mean"), RequestError, "pooling", "last")
     failure(lambda: llm.embed("a", pooling="max"), RequestError, "pooling")
+    for wrong in ("middle", 0, -1, 2.5, None):
+        failure(lambda w=wrong: llm.embed("a", truncate=w), RequestError, "truncate")
     failure(lambda: llm.generate("a"), RequestError, "generate", "embed")
     other = LLM(checkpoint("llama-f32"))
     failure(lambda: other.embed("a"), RequestError, "pooling", "last or mean")

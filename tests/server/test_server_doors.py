@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import openai
 import pytest
 from server_process import ServerProcess, serving
@@ -209,3 +212,46 @@ def test_items_of_responses(server: ServerProcess) -> None:
     assert client.conversations.delete(begun.id).deleted
     with pytest.raises(openai.NotFoundError):
         client.conversations.retrieve(begun.id)
+
+
+def test_texts_that_are_too_long(tmp_path: Path, checkpoint: Callable[[str], Path]) -> None:
+    """ollama cuts them unless told not to; others refuse them unless told to; cuts are counted."""
+    folder = tmp_path / "embedder"
+    shutil.copytree(checkpoint("bert"), folder)
+    kind = "sentence_transformers.models"
+    chain = [
+        {"idx": i, "name": str(i), "path": path, "type": f"{kind}.{name}"}
+        for i, (name, path) in enumerate((("Transformer", ""), ("Pooling", "pool")))
+    ]
+    (folder / "modules.json").write_text(json.dumps(chain))
+    (folder / "pool").mkdir()
+    mean = {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}
+    (folder / "pool" / "config.json").write_text(json.dumps(mean))
+    llm = LLM(folder, threads=1)
+    long = "the quick brown fox " * 200
+    with serving(tmp_path, str(folder)) as running:
+        expected = llm.embed([long, "a"], truncate=True).tolist()
+        answer = running.post("/api/embed", model="embedder", input=[long, "a"])
+        np.testing.assert_array_equal(np.float32(answer.json()["embeddings"]), expected)
+        assert "1 of 2 texts were truncated" in answer.headers["x-sterna-warning"]
+        (one, none) = llm.embedder.inputs([long, "a"], truncate=True).tokens
+        assert answer.json()["prompt_eval_count"] == len(one) + len(none)
+        refused = running.post("/api/embed", model="embedder", input=long, truncate=False)
+        assert "at most" in refused.json()["error"]
+        first = llm.embed(long, truncate="start").tolist()
+        for path in ("/v1/embeddings", "/api/v0/embeddings"):
+            for fields, vector in (
+                ({"truncate": True}, expected[0]), ({"truncate": "END"}, expected[0]),
+                ({"truncate": "start"}, first[0]), ({"truncate_prompt_tokens": -1}, expected[0]),
+                ({"truncate_prompt_tokens": 9}, llm.embed(long, truncate=9).tolist()[0]),
+                ({}, None), ({"truncate": "NONE"}, None), ({"truncate": "MIDDLE"}, None),
+                ({"truncate_prompt_tokens": 0}, None),
+            ):  # fmt: skip
+                answer = running.post(path, input=long, **fields)
+                if vector is None:
+                    assert answer.status_code == 400, fields
+                    assert answer.json()["error"]["param"] in (*fields, "input")
+                else:
+                    found = answer.json()["data"][0]["embedding"]
+                    np.testing.assert_array_equal(np.float32(found), vector)
+                    assert "truncated, by" in answer.headers["x-sterna-warning"]

@@ -36,29 +36,42 @@ AT_ONCE = 64  # texts between two updates of the progress bar
     ),
 )
 @click.option(
+    "--truncate",
+    is_flag=True,
+    help="Cut the end of texts that are longer than the model takes, and say how many.",
+)
+@click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False, writable=True),
     help="Write float32 [texts, features] to this .npy file instead.",
 )
 def command(
     texts: tuple[str, ...], prompt_name: str | None, prompt: str | None, pooling: str | None,
-    output: Path | None, **options: Any,
+    truncate: bool, output: Path | None, **options: Any,
 ) -> None:  # fmt: skip
     """Compute a vector for each of TEXTS, or for each line of stdin.
 
     Prints one JSON array per line, with the shortest digits that give the same float32. A text with
-    too many tokens is an error; it is not truncated.
+    too many tokens is an error, unless --truncate cuts it.
     """
     if output is not None and not output.parent.is_dir():  # checked before the texts are computed
         raise RequestError(f"{output}: must be in a folder that exists; make {output.parent}")
+    from sterna.llm.embedder import truncation
+
     listed = list(texts) or _lines()
     llm = open_model(options)
-    how = {"prompt_name": prompt_name, "prompt": prompt, "pooling": pooling}
-    parts = []
+    how: dict[str, Any] = {
+        "prompt_name": prompt_name, "prompt": prompt, "pooling": pooling, "truncate": truncate,
+    }  # fmt: skip
+    parts, cut = [], list[int]()
     with progress_bar("embedding", "texts", 1, len(listed), LOADING_S) as progress:
         for begin in range(0, len(listed), AT_ONCE):
-            parts.append(llm.embed(listed[begin : begin + AT_ONCE], **how))
+            inputs = llm.embedder.inputs(listed[begin : begin + AT_ONCE], **how)
+            cut += inputs.cut
+            parts.append(llm.embedder.vectors(inputs, None))
             progress(min(begin + AT_ONCE, len(listed)))
+    if said := truncation(cut):
+        click.echo(said, err=True)
     _write(parts, output)
 
 

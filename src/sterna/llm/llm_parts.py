@@ -47,7 +47,7 @@ class LLMParts:
         return Decider(self.engine, self.tokenizer, self.renderer, self.adapters)
 
     @property
-    def _embedder(self) -> Embedder:
+    def embedder(self) -> Embedder:
         from sterna.llm.embedder import Embedder
 
         return Embedder(self.engine, self.tokenizer)

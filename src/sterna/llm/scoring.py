@@ -25,6 +25,7 @@ class ScoringMethods(LLMParts):
         prompt_name: str | None = None,
         prompt: str | None = None,
         pooling: str | None = None,
+        truncate: bool | int | str = False,
         adapter: str | None = None,
     ) -> npt.NDArray[np.float32]:
         """Embed texts, float32 [texts, hidden_size]; one row for a single string.
@@ -34,21 +35,24 @@ class ScoringMethods(LLMParts):
         similarity. A text has the same vector alone and among others, on every CPU.
 
         Args:
-            texts: Each of at least one token; none is cut.
+            texts: Each of at least one token, be it the tokenizer's special one.
             prompt_name: A prompt of the checkpoint that precedes each text, such as "query".
                 Default: the checkpoint's default, usually none.
             prompt: A text that precedes each text instead.
             pooling: "last", "mean" or "cls", for a model whose files do not say; its vectors have
                 unit length.
+            truncate: True or "end" cuts the end of a text that is longer than the model takes,
+                "start" its start; a number cuts beyond that many tokens. Special tokens stay.
+                `llm.embedder.inputs` says how many tokens are cut.
             adapter: As in `generate`.
 
-        RequestError for a text that is empty or longer than the model takes, an unknown prompt, or
-        a model without pooling where `pooling` is not given.
+        RequestError for a text that is longer than the model takes, unless it is truncated, an
+        unknown prompt, or a model without pooling where `pooling` is not given.
         """
-        return self._embedder.embed(
-            texts, prompt_name=prompt_name, prompt=prompt, pooling=pooling,
-            adapter=self.adapters.chosen(adapter),
-        )  # fmt: skip
+        inputs = self.embedder.inputs(
+            texts, prompt_name=prompt_name, prompt=prompt, pooling=pooling, truncate=truncate
+        )
+        return self.embedder.vectors(inputs, self.adapters.chosen(adapter))
 
     @property
     def scores_pairs(self) -> bool:

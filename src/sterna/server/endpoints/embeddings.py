@@ -14,16 +14,23 @@ import numpy.typing as npt
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sterna.server.errors import ApiError
+from sterna.llm.embedder import truncation
+from sterna.server.errors import ApiError, invalid
 from sterna.server.json_body import read
 from sterna.server.routing import Endpoint, as_json, service_of
-from sterna.server.service import Service
 
 MAX_TEXTS = 2048
+#: vLLM's word for as many tokens as the model takes.
+NO_LIMIT = -1
+#: Cohere's words.
+TRUNCATIONS: dict[str, bool | str] = {"NONE": False, "START": "start", "END": "end"}
 
 
 class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Texts to embed. prompt_name and pooling are as in `LLM.embed`.
+
+    truncate: a flag, or Cohere's NONE, START or END. truncate_prompt_tokens: vLLM's, where -1 is as
+    many as the model takes.
 
     input: token ids have a type only so that their refusal can say what to send.
     """
@@ -35,6 +42,8 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     dimensions: int | None = None
     prompt_name: str | None = None
     pooling: str | None = None
+    truncate: bool | str | None = None
+    truncate_prompt_tokens: int | None = None
 
 
 async def embeddings(request: Request) -> Response:
@@ -43,8 +52,8 @@ async def embeddings(request: Request) -> Response:
     if body.encoding_format not in ("float", "base64"):
         raise ApiError(400, "encoding_format: must be float or base64", param="encoding_format")
     rows, count, name = await embedded(
-        service_of(request), body.model, body.input, body.dimensions, prompt_name=body.prompt_name,
-        pooling=body.pooling,
+        request, body.model, body.input, body.dimensions, prompt_name=body.prompt_name,
+        pooling=body.pooling, truncate=_truncation(body),
     )  # fmt: skip
     data = [
         {"object": "embedding", "index": i, "embedding": _encoded(row, body.encoding_format)}
@@ -52,6 +61,22 @@ async def embeddings(request: Request) -> Response:
     ]
     usage = {"prompt_tokens": count, "total_tokens": count}
     return as_json({"object": "list", "data": data, "model": name, "usage": usage})
+
+
+def _truncation(body: EmbeddingRequest) -> bool | int | str:
+    """Return `LLM.embed`'s `truncate`. ApiError 400."""
+    if body.truncate_prompt_tokens is not None:
+        count = body.truncate_prompt_tokens
+        if count != NO_LIMIT and count < 1:
+            raise invalid("truncate_prompt_tokens", "must be -1 or at least 1", count)
+        return count if count > 0 else True
+    if isinstance(body.truncate, str):
+        if body.truncate.upper() not in TRUNCATIONS:
+            raise invalid(
+                "truncate", f"must be a flag or one of {', '.join(TRUNCATIONS)}", body.truncate
+            )
+        return TRUNCATIONS[body.truncate.upper()]
+    return bool(body.truncate)
 
 
 def _texts(given: Sequence[object]) -> list[str]:
@@ -70,16 +95,17 @@ def _texts(given: Sequence[object]) -> list[str]:
 
 
 async def embedded(
-    service: Service,
+    request: Request,
     model: str | None,
     given: str | Sequence[object],
     dimensions: int | None,
-    **options: str | None,
+    **options: Any,
 ) -> tuple[npt.NDArray[np.float32], int, str]:
     """Return vectors, float32 [texts, hidden_size], the tokens of all texts, and the model's name.
 
-    options: of `LLM.embed`. ApiError 400.
+    options: of `LLM.embed`. Truncated texts are counted in a warning. ApiError 400.
     """
+    service = service_of(request)
     service.limits.require_open()
     texts = [given] if isinstance(given, str) else _texts(given)
     if not 1 <= len(texts) <= MAX_TEXTS:
@@ -89,14 +115,17 @@ async def embedded(
     adapter = service.models.adapter_of(model)
     async with service.models.use(model) as loaded:
         service.limits.require_room(loaded.engine.load(), 1)
-        rows = await asyncio.to_thread(partial(loaded.llm.embed, texts, adapter=adapter, **options))
-        count = sum(len(loaded.llm.tokenizer.encode(text)) for text in texts)
-        name = adapter or loaded.name
+        llm, name = loaded.llm, adapter or loaded.name
+        inputs = await asyncio.to_thread(partial(llm.embedder.inputs, texts, **options))
+        if said := truncation(inputs.cut):
+            request.state.warnings.append(f"input: {said}")
+        chosen = llm.adapters.chosen(adapter)
+        rows = await asyncio.to_thread(llm.embedder.vectors, inputs, chosen)
     if dimensions not in (None, rows.shape[1]):
         raise ApiError(
             400, f"dimensions: must be {rows.shape[1]}, as the model has", param="dimensions"
         )
-    return rows, count, name
+    return rows, inputs.n_tokens, name
 
 
 def _encoded(row: Any, encoding: str) -> Any:

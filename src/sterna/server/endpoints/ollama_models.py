@@ -47,13 +47,14 @@ class Named(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class EmbedRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Texts to embed, or one `prompt`; texts are never cut, whatever `truncate` says."""
+    """Texts to embed, or one `prompt`; they are cut to what the model takes unless `truncate` is
+    false."""
 
     model: str
     input: str | list[str] = ""
     prompt: str = ""
     dimensions: int | None = None
-    truncate: Any = None
+    truncate: bool | None = None
     options: Any = None
     keep_alive: Any = None
 
@@ -113,9 +114,8 @@ async def pull(request: Request) -> Response:
 async def embed(request: Request) -> Response:
     """Embed each text."""
     body, began = await read(request, EmbedRequest), time.perf_counter()
-    service = service_of(request)
-    name = known_name(service, body.model)
-    rows, count, _ = await embedded(service, name, body.input, body.dimensions)
+    name, truncate = known_name(service_of(request), body.model), body.truncate is not False
+    rows, count, _ = await embedded(request, name, body.input, body.dimensions, truncate=truncate)
     return as_json(
         {
             "model": body.model,
@@ -129,8 +129,9 @@ async def embed(request: Request) -> Response:
 
 async def embeddings(request: Request) -> Response:
     """Embed one prompt, as ollama did at first."""
-    body, service = await read(request, EmbedRequest), service_of(request)
-    rows, _, _ = await embedded(service, known_name(service, body.model), body.prompt, None)
+    body = await read(request, EmbedRequest)
+    name, truncate = known_name(service_of(request), body.model), body.truncate is not False
+    rows, _, _ = await embedded(request, name, body.prompt, None, truncate=truncate)
     return as_json({"embedding": rows[0].tolist()})
 
 
