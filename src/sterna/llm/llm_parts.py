@@ -48,6 +48,7 @@ class LLMParts:
 
     @property
     def embedder(self) -> Embedder:
+        """What makes the vectors of `embed`."""
         from sterna.llm.embedder import Embedder
 
         return Embedder(self.engine, self.tokenizer)
