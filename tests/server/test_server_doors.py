@@ -160,7 +160,7 @@ def test_llama_cpp(server: ServerProcess, llm: LLM) -> None:
         biased = llm.generate(PROMPT, max_tokens=8, temperature=0, logit_bias={first: wanted})
         answer = server.post("/completion", **asked, logit_bias=[[first, bias]])
         assert answer.json()["content"] == biased.text
-    for refused in ({"mirostat": 2}, {"logit_bias": [[5, True]]}, {"logit_bias": [["a", 1]]}):
+    for refused in ({"mirostat": 2}, {"logit_bias": [[5, True]]}, {"logit_bias": [["", 1]]}):
         assert server.post("/completion", **asked, **refused).status_code == 400
 
 
@@ -255,3 +255,77 @@ def test_texts_that_are_too_long(tmp_path: Path, checkpoint: Callable[[str], Pat
                     found = answer.json()["data"][0]["embedding"]
                     np.testing.assert_array_equal(np.float32(found), vector)
                     assert "truncated, by" in answer.headers["x-sterna-warning"]
+
+
+def test_llama_cpp_grammars(server: ServerProcess) -> None:
+    """GBNF and Lark, told apart by their rules, where llama.cpp and vLLM have a grammar."""
+    said = {"temperature": 1, "seed": 3}
+    for grammar in (
+        'root ::= "yes" | "no"',
+        'start: "yes" | "no"',
+        'root ::= a\na ::= "yes" | "no"',
+    ):
+        done = server.post("/completion", prompt=PROMPT, n_predict=8, grammar=grammar, **said)
+        assert done.json()["content"] in ("yes", "no"), done.text
+        for path, body in (
+            ("chat/completions", {"messages": SAID}),
+            ("completions", {"prompt": "a"}),
+        ):
+            for fields in ({"grammar": grammar}, {"structured_outputs": {"grammar": grammar}}):
+                answer = server.post(f"/v1/{path}", **body, **fields, max_tokens=8, **said)
+                assert answer.status_code == 200, answer.text
+                choice = answer.json()["choices"][0]
+                assert choice.get("text", choice.get("message", {}).get("content")) in ("yes", "no")
+    schema = {"enum": ["yes", "no"]}
+    chat = server.post("/v1/chat/completions", messages=SAID, json_schema=schema, max_tokens=9)
+    assert json.loads(chat.json()["choices"][0]["message"]["content"]) in ("yes", "no")
+    for fields, param in (
+        ({"grammar": "root ::= a"}, "grammar"), ({"grammar": "start: ("}, "grammar"),
+        ({"grammar": 'root ::= "a"', "json_schema": schema}, "grammar"),
+        ({"json_schema": {"$ref": "#/nowhere"}}, "json_schema"),
+    ):  # fmt: skip
+        for path, body in (
+            ("/completion", {"prompt": "a"}),
+            ("/v1/chat/completions", {"messages": SAID}),
+        ):
+            answer = server.post(path, **body, **fields)
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+    for passing in ({"grammar": ""}, {"json_schema": {}}):
+        assert server.post("/completion", prompt="a", n_predict=1, **passing).status_code == 200
+
+
+def test_llama_cpp_biases_and_penalties(server: ServerProcess, llm: LLM) -> None:
+    """Texts stand for their tokens; a window of penalties that is not the whole text is refused."""
+    first = llm.generate(PROMPT, max_tokens=8, temperature=0)
+    text = llm.tokenizer.decode(first.tokens[:2])
+    ids = llm.tokenizer.encode(text, add_special=False)
+    biased = llm.generate(
+        PROMPT, max_tokens=8, temperature=0, logit_bias=dict.fromkeys(ids, -100.0)
+    ).text
+    asked = {"prompt": PROMPT, "temperature": 0}
+    for bias in ([[text, False]], {text: False}, [[id, False] for id in ids]):
+        done = server.post("/completion", **asked, n_predict=8, logit_bias=bias).json()
+        assert done["content"] == biased, bias
+        whole = server.post("/v1/completions", **asked, max_tokens=8, logit_bias=bias).json()
+        assert whole["choices"][0]["text"] == biased
+    penalised = llm.generate(PROMPT, max_tokens=12, temperature=0, repetition_penalty=1.5).text
+    plain = llm.generate(PROMPT, max_tokens=12, temperature=0).text
+    off = llm.generate(PROMPT, max_tokens=12, temperature=0, repetition_penalty=1.0).text
+    assert penalised not in (plain, off)
+    penalty = {"repeat_penalty": 1.5}
+    for fields, expected in (
+        (penalty, penalised), ({**penalty, "repeat_last_n": -1}, penalised),
+        ({**penalty, "repeat_last_n": llm.context}, penalised),
+        ({**penalty, "repeat_last_n": 0}, off), ({"repeat_last_n": 64}, plain),
+        ({**penalty, "repeat_last_n": 64}, None),
+        ({"frequency_penalty": 1, "repeat_last_n": 8}, None),
+    ):  # fmt: skip
+        done = server.post("/completion", **asked, n_predict=12, **fields)
+        if expected is None:
+            assert done.json()["error"]["param"] == "repeat_last_n", done.text
+        else:
+            assert done.json()["content"] == expected, fields
+        options = {"num_predict": 12, "temperature": 0, **fields}
+        raw = {"model": "nano", "prompt": PROMPT, "raw": True, "stream": False}
+        ollama = server.post("/api/generate", **raw, options=options).json()
+        assert ollama.get("response") == expected, fields

@@ -34,7 +34,9 @@ def constraint_options(function: Any) -> Any:
             help="The answer is one of these texts; repeat it for each.",
         ),
         click.option(
-            "--grammar", metavar="FILE|TEXT", help="The answer must match this Lark grammar."
+            "--grammar",
+            metavar="FILE|TEXT",
+            help="The answer must match this grammar, in GBNF (root ::= …) or Lark (start: …).",
         ),
     )
     for option in reversed(options):
@@ -56,7 +58,8 @@ def constraint(llm: LLM, options: Mapping[str, Any]) -> dict[str, Any]:
     if name == "json_schema":
         return {"constraint": make.json_schema(_text(name, value, value.lstrip()[:1] == "{"))}
     if name == "grammar":
-        return {"constraint": make.lark(_text(name, value, ":" in value and "start" in value))}
+        is_text = "::=" in value or (":" in value and "start" in value)
+        return {"constraint": make.grammar(_text(name, value, is_text))}
     return {"constraint": make.regex(value) if name == "regex" else make.choice(value)}
 
 

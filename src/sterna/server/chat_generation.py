@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from sterna.chat.clock import clock
@@ -16,8 +17,7 @@ from sterna.server.chat_rendering import TemplateInput, prepare_prompt
 from sterna.server.custom_tools import ChatParser, CustomCallParser
 from sterna.server.errors import to_api_error
 from sterna.server.generation_request import GenerationRequest
-from sterna.server.sampling_fields import StructuredOutputs
-from sterna.server.structured_outputs import constraint_for
+from sterna.server.structured_outputs import ConstraintSpec, constraint_for
 
 __all__ = ["ChatGeneration"]
 
@@ -35,13 +35,13 @@ class ChatGeneration:
         template_input: TemplateInput,
         generation: GenerationRequest,
         tools: ToolChoice,
-        structured: StructuredOutputs | None = None,
+        asked: Sequence[ConstraintSpec] = (),
         response_format: dict[str, Any] | None = None,
     ) -> None:
         self.active = active
         self.generation = generation
         self.tools = tools
-        self._template_input, self._structured = template_input, structured
+        self._template_input, self._asked = template_input, asked
         self._response_format = response_format
         self._format = AnswerFormat(None, tools, ReasoningState.CLOSED)
 
@@ -54,10 +54,8 @@ class ChatGeneration:
         generation.options.update(chat_sampling(llm.defaults, generation.options))
         if generation.options.get("max_tokens") is None:
             generation.options["max_tokens"] = max(1, llm.context - len(generation.prompt))
-        formatted = (self._response_format or {}).get("type", "text") != "text"
-        field = "response_format" if formatted else "structured_outputs"
-        self.active.names["constraint"] = field if formatted or self._structured else "tools"
-        content = await constraint_for(llm, self._structured, self._response_format)
+        self.active.names["constraint"] = "tools"  # unless another field asks for one
+        content = await constraint_for(self.active, self._asked, self._response_format)
         try:
             generation.constraint = await asyncio.to_thread(
                 self._format.constraint, llm.constraints, content

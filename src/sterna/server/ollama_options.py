@@ -17,7 +17,7 @@ READ = {
     "temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p",
     "seed": "seed", "stop": "stop", "num_predict": "max_tokens",
     "repeat_penalty": "repetition_penalty", "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
+    "frequency_penalty": "frequency_penalty", "repeat_last_n": "repeat_last_n",
 }  # fmt: skip
 #: Options of samplers that do not exist here, and the values that turn them off.
 OFF: Mapping[str, tuple[float, ...]] = {"mirostat": (0,), "tfs_z": (1,), "typical_p": (0, 1)}
@@ -25,7 +25,7 @@ OFF: Mapping[str, tuple[float, ...]] = {"mirostat": (0,), "tfs_z": (1,), "typica
 UNREAD = (
     "num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "num_keep", "numa", "low_vram",
     "f16_kv", "logits_all", "vocab_only", "use_mmap", "use_mlock", "embedding_only",
-    "repeat_last_n", "mirostat_tau", "mirostat_eta", "penalize_newline", "draft_num_predict",
+    "mirostat_tau", "mirostat_eta", "penalize_newline", "draft_num_predict",
 )  # fmt: skip
 
 

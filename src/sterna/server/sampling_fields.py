@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from sterna.llm import LLM
 from sterna.server.errors import invalid
 
 __all__ = [
@@ -62,7 +63,8 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
 class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The fields of both completions and chat. The engine checks most ranges.
 
-    prompt_cache_key acts as cache_salt if there is none.
+    prompt_cache_key acts as cache_salt if there is none. grammar, json_schema, repeat_penalty and
+    repeat_last_n are llama.cpp's.
     """
 
     model: str | None = None
@@ -73,7 +75,7 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     repetition_penalty: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    logit_bias: dict[str, float] | list[tuple[int, float | bool]] | None = None
+    logit_bias: dict[str, float | bool] | list[tuple[int | str, float | bool]] | None = None
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
     stop: str | list[str] | None = None
@@ -86,6 +88,10 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     structured_outputs: StructuredOutputs | None = None
+    grammar: str | None = None
+    json_schema: dict[str, Any] | None = None
+    repeat_penalty: float | None = None
+    repeat_last_n: int | None = None
     return_token_ids: bool | None = None
     timeout: float | None = None
     priority: int | None = None
@@ -93,12 +99,16 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     prompt_cache_key: str | None = None
 
 
-def sampling_options(body: SamplingFields, max_tokens: int | None, logprobs: int) -> dict[str, Any]:
+def sampling_options(
+    body: SamplingFields, llm: LLM, max_tokens: int | None, logprobs: int
+) -> dict[str, Any]:
     """Return the options of `LLM.generate` that a request sets. ApiError 400 for an exceeded limit.
 
     max_tokens: the default; None is as many as fit into the context. logprobs: how many
     alternatives to report for each token.
     """
+    if body.repeat_penalty is not None:
+        body.repetition_penalty = body.repeat_penalty
     options = {name: getattr(body, name) for name in _SAME if getattr(body, name) is not None}
     if options.get("top_k") == NONE:
         options["top_k"] = 0
@@ -120,8 +130,24 @@ def sampling_options(body: SamplingFields, max_tokens: int | None, logprobs: int
     else:
         options["seed"] = secrets.randbits(SEED_BITS)
     if body.logit_bias:
-        options["logit_bias"] = _biases(body.logit_bias)
+        options["logit_bias"] = _biases(body.logit_bias, llm)
+    _check_window(body, options, llm.context)
     return options
+
+
+def _check_window(body: SamplingFields, options: dict[str, Any], context: int) -> None:
+    """Turn penalties off if they count no token. ApiError 400 unless they count the whole text."""
+    off = {"repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0}
+    used = [name for name, value in off.items() if options.get(name, value) != value]
+    last = body.repeat_last_n
+    if last is None or last == NONE or last >= context or not used:
+        return
+    if last != 0:
+        raise invalid(
+            "repeat_last_n", f"must be -1, 0 or at least the context ({context}) where a penalty "
+            "is set, as penalties count the whole text", last,
+        )  # fmt: skip
+    options |= {name: float(off[name]) for name in used}
 
 
 def check_top_logprobs(count: int) -> None:
@@ -152,18 +178,27 @@ def checked_priority(body: SamplingFields) -> int:
     return body.priority or 0
 
 
-def _biases(given: dict[str, float] | list[tuple[int, float | bool]]) -> dict[int, float]:
-    """Read OpenAI's mapping, or llama.cpp's pairs, in which false removes a token."""
+def _biases(
+    given: dict[str, float | bool] | list[tuple[int | str, float | bool]], llm: LLM
+) -> dict[int, float]:
+    """Read OpenAI's mapping, or llama.cpp's pairs.
+
+    In both, as in llama.cpp, false removes a token, and a text stands for all of its tokens.
+    """
     _bounded("logit_bias", given, MAX_BIASES)
-    if isinstance(given, list):
-        if any(value is True for _, value in given):
-            raise invalid("logit_bias", "must have pairs of a token id and a number or false", True)
-        return {id: LEAST_BIAS if value is False else value for id, value in given}
     found = {}
-    for key, value in given.items():
-        if not key.isascii() or not key.isdigit() or len(key) > 9:
-            raise invalid("logit_bias", "must map token ids", key)
-        found[int(key)] = value
+    for key, value in given.items() if isinstance(given, dict) else given:
+        if value is True:
+            raise invalid("logit_bias", "must have numbers or false", True)
+        bias = LEAST_BIAS if value is False else value
+        if isinstance(key, int) or (key.isascii() and key.isdigit() and len(key) <= 9):
+            found[int(key)] = bias
+            continue
+        ids = llm.tokenizer.encode(key, add_special=False)
+        if not ids:
+            raise invalid("logit_bias", "must be of token ids or texts", key)
+        found |= dict.fromkeys(ids, bias)
+    _bounded("logit_bias", found, MAX_BIASES)
     return found
 
 

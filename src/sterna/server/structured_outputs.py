@@ -1,19 +1,20 @@
-"""Turns `response_format` and `structured_outputs` into a constraint of the engine."""
+"""Turns the fields that ask for a form of the answer into a constraint of the engine."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from sterna.engine.decoding.constraints import Constraint
 from sterna.errors import RequestError, shown
-from sterna.llm import LLM
+from sterna.server.active_request import ActiveRequest
 from sterna.server.errors import ApiError, invalid
-from sterna.server.sampling_fields import StructuredOutputs
+from sterna.server.sampling_fields import SamplingFields
 
-__all__ = ["constraint_for"]
+__all__ = ["ConstraintSpec", "asked_of", "constraint_for"]
 
 _log = logging.getLogger("sterna.server")
 
@@ -28,18 +29,25 @@ class ConstraintSpec(NamedTuple):
 
 
 async def constraint_for(
-    llm: LLM, asked: StructuredOutputs | None, response_format: dict[str, Any] | None = None
+    active: ActiveRequest,
+    asked: Sequence[ConstraintSpec],
+    response_format: dict[str, Any] | None = None,
 ) -> Constraint | None:
-    """Make the constraint that a request asks for, or None.
+    """Make the constraint that a request asks for, or None; errors name the field that does.
 
-    ApiError 400 if it cannot be enforced in full. A schema with `strict: false` is enforced as far
-    as possible, and the log names the unenforced keywords.
+    asked: by `asked_of`. ApiError 400 if it cannot be enforced in full, or if several fields ask
+    for one. A schema with `strict: false` is enforced as far as possible, and the log names the
+    unenforced keywords.
     """
-    wanted = _requested_spec(asked, response_format)
-    if wanted is None:
+    found = [*asked, *(_of_format(response_format) if response_format is not None else ())]
+    if len(found) > 1:
+        params = " and ".join(one.param for one in found)
+        raise ApiError(400, f"{params}: cannot be combined", param=found[0].param)
+    if not found:
         return None
-    param, method, argument, options = wanted
-    make = getattr(llm.constraints, method)
+    param, method, argument, options = found[0]
+    active.names["constraint"] = param.partition(".")[0]
+    make = getattr(active.model.llm.constraints, method)
     try:
         # In another thread, because a schema may take seconds.
         made: Constraint = await asyncio.to_thread(partial(make, *argument, **options))
@@ -52,24 +60,19 @@ async def constraint_for(
     return made
 
 
-def _requested_spec(
-    asked: StructuredOutputs | None, response_format: dict[str, Any] | None
-) -> ConstraintSpec | None:
-    """Return the one field that asks for a constraint. ApiError 400 if several do."""
-    found: list[ConstraintSpec] = []
-    if asked is not None:
-        for name, method in (
-            ("json", "json_schema"), ("regex", "regex"), ("grammar", "lark"), ("choice", "choice"),
-        ):  # fmt: skip
-            value = getattr(asked, name)
-            if value is not None:
-                found.append(ConstraintSpec(f"structured_outputs.{name}", method, (value,), {}))
-    if response_format is not None:
-        found += _of_format(response_format)
-    if len(found) > 1:
-        params = " and ".join(one.param for one in found)
-        raise ApiError(400, f"{params}: cannot be combined", param=found[0].param)
-    return found[0] if found else None
+def asked_of(body: SamplingFields) -> list[ConstraintSpec]:
+    """Return what vLLM's and llama.cpp's fields of a request ask for."""
+    found = []
+    for name, method in (
+        ("json", "json_schema"), ("regex", "regex"), ("grammar", "grammar"), ("choice", "choice"),
+    ):  # fmt: skip
+        value = getattr(body.structured_outputs, name, None)
+        if value is not None:
+            found.append(ConstraintSpec(f"structured_outputs.{name}", method, (value,), {}))
+    for name in ("grammar", "json_schema"):
+        if value := getattr(body, name):
+            found.append(ConstraintSpec(name, name, (value,), {}))
+    return found
 
 
 def _of_format(given: Any) -> list[ConstraintSpec]:

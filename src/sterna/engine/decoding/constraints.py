@@ -143,7 +143,7 @@ class Constraints:
         """Compile a JSON schema, given as an object or as JSON.
 
         strict: refuse a schema of which any part cannot be enforced; False: leave these parts out,
-        take oneOf as anyOf, and list them in `Constraint.ignored`.
+        malformed ones among them, take oneOf as anyOf, and list them in `Constraint.ignored`.
         """
         from sterna.engine.decoding.json_schema_rewriting import (
             for_llguidance,
@@ -151,10 +151,13 @@ class Constraints:
             read_schema,
             unenforced,
         )
+        from sterna.engine.decoding.malformed_schemas import without_malformed
 
         checked_flag("strict", strict)
-        read = read_schema(schema)
-        ignored = unenforced(read)
+        read, malformed = read_schema(schema), list[str]()
+        if not strict:
+            read, malformed = without_malformed(read)
+        ignored = [*malformed, *unenforced(read)]
         if ignored and strict:
             raise RequestError(_refusal("schema", ignored[0]))
         grammar = self._library.LLMatcher.grammar_from_json_schema(
@@ -181,6 +184,21 @@ class Constraints:
                 f"grammar: must have fewer than {MOST_PATTERNS} intersections (&), but has {count}"
             )
         return self._compiled("grammar", self._library.LLMatcher.grammar_from_lark(text))
+
+    def gbnf(self, grammar: str) -> Constraint:
+        """Compile a grammar in GBNF, that of llama.cpp, whose first rule is `root`."""
+        from sterna.engine.decoding.gbnf import lark_of_gbnf
+
+        text = _checked_text("grammar", grammar)
+        _ = self._library
+        return self._compiled("grammar", lark_of_gbnf(text))
+
+    def grammar(self, grammar: str) -> Constraint:
+        """Compile a grammar in Lark or GBNF, which its rules tell apart."""
+        from sterna.engine.decoding.gbnf import is_gbnf
+
+        text = _checked_text("grammar", grammar)
+        return self.gbnf(text) if is_gbnf(text) else self.lark(text)
 
     def choice(self, choices: Sequence[str]) -> Constraint:
         """Compile a choice between texts."""
@@ -373,11 +391,14 @@ def _body(call: ToolCall, name: str, special: SpecialTokens) -> tuple[str, list[
         read_schema,
         unenforced,
     )
+    from sterna.engine.decoding.malformed_schemas import without_malformed
 
     if call.text:
         return _text_body(call, call.text, special), [], []
-    read = read_schema(call.schema)
-    left = unenforced(read)
+    read, left = read_schema(call.schema), list[str]()
+    if not call.strict:
+        read, left = without_malformed(read)
+    left += unenforced(read)
     if call.tagged and isinstance(read, dict):
         body, rules = call.tagged.rules(name, read, special)
         return body, rules, [*left, *call.tagged.left_out(read)]

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from sterna.engine.decoding.regex_dialects import CONTROL, to_rust, unsupported
 from sterna.errors import ModelFormatError, RequestError, shown
@@ -27,6 +27,8 @@ ESCAPES = '"\\bfnrt'
 
 #: Patterns that one text may have to match at once. llguidance's work doubles with each beyond 16.
 MOST_PATTERNS = 12
+#: Characters of URIs that are no letters or digits.
+_URI = "%#/:?=&+,;@!$'()*~-._"
 
 _LEAP_YEAR = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
 _DATE = (
@@ -85,6 +87,8 @@ def for_llguidance(schema: dict[str, Any] | bool) -> dict[str, Any]:
     for _, part in list(_parts(made)):
         if isinstance(part.get("pattern"), str):
             part["pattern"] = to_rust(part["pattern"])
+        if isinstance(part.get("$ref"), str):  # names such as Partial<Foo> are no URIs
+            part["$ref"] = quote(part["$ref"], safe=_URI)
         if isinstance(part.get("patternProperties"), dict):
             named = part["patternProperties"]
             part["patternProperties"] = {to_rust(name): named[name] for name in named}

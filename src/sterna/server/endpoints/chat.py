@@ -33,6 +33,7 @@ from sterna.server.sampling_fields import (
 )
 from sterna.server.settings import Settings
 from sterna.server.sse import DONE, event
+from sterna.server.structured_outputs import asked_of
 from sterna.server.tool_choice import parse_tools
 
 #: Names of the budget of reasoning, as llama.cpp's server, vLLM and Qwen have it.
@@ -112,7 +113,7 @@ class ChatResponder:
         top = max(1, body.top_logprobs or 0) if body.logprobs else 0
         generation = GenerationRequest(
             [],
-            sampling_options(body, None, top),
+            sampling_options(body, self.llm, None, top),
             self.n,
             chat=True,
             salt=body.cache_salt or body.prompt_cache_key or "",
@@ -130,7 +131,7 @@ class ChatResponder:
             self._template_input(),
             generation,
             tools,
-            body.structured_outputs,
+            asked_of(body),
             body.response_format,
         )
 

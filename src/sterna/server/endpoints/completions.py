@@ -29,7 +29,7 @@ from sterna.server.sampling_fields import (
 )
 from sterna.server.service import Service
 from sterna.server.sse import DONE, event
-from sterna.server.structured_outputs import constraint_for
+from sterna.server.structured_outputs import asked_of, constraint_for
 
 MAX_TOKENS = 16  #: the default, as OpenAI defines it
 MAX_PROMPTS = 256
@@ -75,11 +75,10 @@ class CompletionResponder:
         """Score the prompts if asked to, and submit them to the engine."""
         body, active = self.body, self.active
         self.prompts = await asyncio.to_thread(_prompts, self.llm, body)
-        active.names["constraint"] = "structured_outputs"
-        constraint = await constraint_for(self.llm, body.structured_outputs)
+        constraint = await constraint_for(active, asked_of(body))
         timeout = checked_timeout(body, self.service.settings.timeout)
         logprobs = 0 if body.logprobs is None else max(1, body.logprobs)
-        options = sampling_options(body, MAX_TOKENS, logprobs)
+        options = sampling_options(body, self.llm, MAX_TOKENS, logprobs)
         if self._scored and options["max_tokens"] == 1:
             # lm-eval expects an entry for the token even if it ends the text.
             options["ignore_eos"] = True

@@ -21,13 +21,12 @@ from sterna.server.responder import respond
 from sterna.server.routing import Endpoint, as_json, service_of
 from sterna.server.sampling_fields import (
     SamplingFields,
-    StructuredOutputs,
     checked_timeout,
     sampling_options,
 )
 from sterna.server.service import Service
 from sterna.server.sse import event
-from sterna.server.structured_outputs import constraint_for
+from sterna.server.structured_outputs import asked_of, constraint_for
 
 MAX_PROBS = 100
 
@@ -39,9 +38,6 @@ class LlamaCompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields
     prompt: str | list[int | str] = ""
     n_predict: int | None = None
     n_probs: int = 0
-    repeat_penalty: float | None = None
-    repeat_last_n: Any = None
-    json_schema: dict[str, Any] | None = None
     return_tokens: bool = False
 
 
@@ -80,13 +76,11 @@ class LlamaResponder:
         self.active = active
         if not 0 <= body.n_probs <= MAX_PROBS:
             raise ApiError(400, f"n_probs: must lie in 0..{MAX_PROBS}", param="n_probs")
-        if body.repeat_penalty is not None:
-            body.repetition_penalty = body.repeat_penalty
         if body.n_predict is not None:
             body.max_tokens = body.n_predict
         self._generation = GenerationRequest(
             [],
-            sampling_options(body, None, body.n_probs),
+            sampling_options(body, active.model.llm, None, body.n_probs),
             salt=body.cache_salt or "",
             deadline_s=checked_timeout(body, service.settings.timeout),
         )
@@ -97,12 +91,7 @@ class LlamaResponder:
         generation.prompt = await asyncio.to_thread(self._encode)
         if generation.options.get("max_tokens") is None:
             generation.options["max_tokens"] = max(1, llm.context - len(generation.prompt))
-        asked = body.structured_outputs
-        self.active.names["constraint"] = "structured_outputs"
-        if body.json_schema:
-            self.active.names["constraint"] = "json_schema"
-            asked = StructuredOutputs(json=body.json_schema)
-        generation.constraint = await constraint_for(llm, asked)
+        generation.constraint = await constraint_for(self.active, asked_of(body))
         self.active.submit([generation])
 
     def _encode(self) -> list[int]:

@@ -119,7 +119,7 @@ class MessagesResponder:
         )
         generation = GenerationRequest(
             [],
-            sampling_options(sampling, None, 0),
+            sampling_options(sampling, active.model.llm, None, 0),
             chat=True,
             deadline_s=checked_timeout(sampling, settings.timeout),
             reasoning_budget=checked_budget(
@@ -135,7 +135,7 @@ class MessagesResponder:
         template_input = _template_input(body, tools, warn)
         template_input.image_hosts = settings.image_hosts
         self.chat: ChatGeneration = ChatGeneration(
-            active, template_input, generation, tools, None, form
+            active, template_input, generation, tools, (), form
         )
 
     async def submit(self) -> None:

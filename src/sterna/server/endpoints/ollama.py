@@ -122,7 +122,7 @@ class OllamaResponder:
         top = max(1, body.top_logprobs or 0) if body.logprobs else 0
         self._generation = GenerationRequest(
             [],
-            sampling_options(fields, None, top),
+            sampling_options(fields, active.model.llm, None, top),
             chat=True,
             deadline_s=checked_timeout(fields, service.settings.timeout),
         )
@@ -131,7 +131,7 @@ class OllamaResponder:
             TemplateInput(self._messages, template_options=_thinking(body.think)),
             self._generation,
             parse_tools(client_tools(tools, ("function",), active.warnings.append), None, None),
-            None,
+            (),
             _format(body.format),
         )
 
@@ -158,7 +158,7 @@ class OllamaResponder:
         generation.prompt = await asyncio.to_thread(self._encode, body)
         if generation.options.get("max_tokens") is None:
             generation.options["max_tokens"] = max(1, llm.context - len(generation.prompt))
-        generation.constraint = await constraint_for(llm, None, _format(body.format))
+        generation.constraint = await constraint_for(self.active, (), _format(body.format))
         self.active.submit([generation])
 
     def _encode(self, body: OllamaGenerateRequest) -> list[int]:

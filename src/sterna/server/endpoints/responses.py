@@ -160,7 +160,9 @@ class ResponsesResponder:
         count = logprobs_of(body)
         generation = GenerationRequest(
             [],
-            sampling_options(sampling, None, 0 if count is None else max(1, count)),
+            sampling_options(
+                sampling, active.model.llm, None, 0 if count is None else max(1, count)
+            ),
             chat=True,
             salt=body.prompt_cache_key or "",
             deadline_s=checked_timeout(sampling, service.settings.timeout),
@@ -171,7 +173,7 @@ class ResponsesResponder:
         given.image_hosts = service.settings.image_hosts
         self.tools: ResponseTools = tools_of(body, active.warnings.append)
         self.chat: ChatGeneration = ChatGeneration(
-            active, given, generation, self.tools.choice, None, response_format
+            active, given, generation, self.tools.choice, (), response_format
         )
         self.logprobs: ContentLogprobs = ContentLogprobs(active.model.llm.tokenizer, count)
         self.status: str = "in_progress"
