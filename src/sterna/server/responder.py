@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 from starlette.requests import Request
@@ -51,11 +51,12 @@ async def respond(
     *,
     lines: bool = False,
     names: Mapping[str, str] | None = None,
+    ping: Callable[[], bytes] | None = None,
 ) -> Response:
     """Answer a request, whole or as a stream. A client that disconnects ends it at any time.
 
     lines: the stream is of JSON lines, not of server-sent events. names: the protocol's names of
-    chat fields, for errors.
+    chat fields, for errors. ping: makes a sign of life of a silent stream, by default a comment.
     """
     names = names or {}
     work = responder.submit()
@@ -65,7 +66,8 @@ async def respond(
             events = _events(responder, active, names)
             if lines:
                 return EventStream(events, active.cancel, None, {"content-type": JSON_LINES})
-            return EventStream(events, active.cancel, service_of(request).settings.ping)
+            ping_s = service_of(request).settings.ping
+            return EventStream(events, active.cancel, ping_s, ping=ping)
 
         async def full() -> dict[str, Any]:
             await work

@@ -145,6 +145,11 @@ class ResponseEventStream:
         kind = "response.completed" if body["status"] == "completed" else "response.incomplete"
         yield self._event(kind, response=body)
 
+    def ping(self) -> bytes:
+        """Make an event that says that the response goes on: clients do not count comments, and
+        give up."""
+        return self._event("response.in_progress", response=self._body())
+
     def error_event(self, error: ApiError) -> bytes:
         """Make the last event of a stream that fails."""
         return self._event("error", message=error.message, code=error.code, param=error.param)

@@ -36,7 +36,8 @@ class EventStream(Response):
     """A response that streams events.
 
     on_disconnect: called if the client disconnects early; it must end the events.
-    ping_s: seconds without an event after which a comment is sent; None: never.
+    ping_s: seconds without an event after which a sign of life is sent; None: never. ping: makes
+    it, while the next event is awaited; by default a comment.
     """
 
     def __init__(
@@ -45,11 +46,13 @@ class EventStream(Response):
         on_disconnect: Callable[[], None],
         ping_s: float | None,
         headers: dict[str, str] | None = None,
+        ping: Callable[[], bytes] | None = None,
     ) -> None:
         super().__init__(headers={**HEADERS, **(headers or {})})
         del self.headers["content-length"]
         self._events, self._on_disconnect, self._ping_s = events, on_disconnect, ping_s
-        self._sent = time.monotonic()
+        self._ping = ping or (lambda: PING)
+        self._sent, self._waits = time.monotonic(), False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events as they come."""
@@ -58,8 +61,11 @@ class EventStream(Response):
         )
         watch = asyncio.ensure_future(self._watch(receive, send))
         try:
+            self._waits = True
             async for data in self._events:
+                self._waits = False  # no ping may come between events that are made already
                 await self._send(send, data)
+                self._waits = True
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             watch.cancel()
@@ -74,8 +80,9 @@ class EventStream(Response):
                 with anyio.fail_after(self._ping_s):
                     message = await receive()
             except TimeoutError:
-                if self._ping_s and time.monotonic() - self._sent >= self._ping_s:
-                    await self._send(send, PING)
+                silent = time.monotonic() - self._sent
+                if self._waits and self._ping_s and silent >= self._ping_s:
+                    await self._send(send, self._ping())
                 continue
             if message["type"] == "http.disconnect":
                 self._on_disconnect()

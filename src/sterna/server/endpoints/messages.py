@@ -87,7 +87,7 @@ async def messages(request: Request) -> Response:
         active = await service.begin(request, body.model, "msg")
         return await respond(
             request, active, MessagesResponder(body, active, service.settings), body.stream,
-            names=NAMES,
+            names=NAMES, ping=lambda: event({"type": "ping"}, "ping"),
         )  # fmt: skip
 
 

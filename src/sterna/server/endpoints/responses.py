@@ -86,7 +86,9 @@ async def create(request: Request) -> Response:
         active = await service.begin(request, body.model, "resp")
         responder = ResponsesResponder(body, active, service)
         if not body.background:
-            return await respond(request, active, responder, bool(body.stream), names=NAMES)
+            return await respond(
+                request, active, responder, bool(body.stream), names=NAMES, ping=responder.ping
+            )
     request.state.active = None  # the answer outlives this HTTP request
     task = asyncio.ensure_future(_in_background(responder))
     service.responses.put(active.id, active.key, responder.items, responder.snapshot(), task)
@@ -258,6 +260,10 @@ class ResponsesResponder:
 
     def stream(self) -> AsyncIterator[bytes]:
         return self._stream.stream()
+
+    def ping(self) -> bytes:
+        """Make an event that says that the response goes on."""
+        return self._stream.ping()
 
     def error_event(self, error: ApiError) -> bytes:
         """Make the last event of a stream that fails."""

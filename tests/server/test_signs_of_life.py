@@ -1,0 +1,120 @@
+"""Streams that are silent for long, as while a prompt is read: each protocol's sign of life."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from sterna import LLM
+from sterna.server.app import create_app
+from sterna.server.endpoints import messages, responses
+from sterna.server.json_body import encode
+from sterna.server.model_manager import ModelManager, ModelSource
+from sterna.server.service import Service
+from sterna.server.settings import Settings
+from sterna.server.sse import EventStream
+
+SILENCE_S = 0.25
+PING_S = 0.05
+
+
+async def sent(stream: EventStream) -> bytes:
+    """What a client that stays gets."""
+    parts = []
+
+    async def send(message: Any) -> None:
+        parts.append(message.get("body", b""))
+
+    async def receive() -> Any:
+        await asyncio.sleep(60)
+
+    await stream({"type": "http"}, receive, send)
+    return b"".join(parts)
+
+
+def test_pings_come_between_events_only() -> None:
+    """Never between two that were made together, however slowly the client reads."""
+    made = iter(range(100))
+
+    async def events() -> AsyncIterator[bytes]:
+        first, second = next(made), next(made)
+        yield b"%d " % first
+        yield b"%d " % second
+        await asyncio.sleep(SILENCE_S)
+        yield b"%d" % next(made)
+
+    async def run() -> bytes:
+        stream = EventStream(events(), lambda: None, PING_S, ping=lambda: b"%d " % next(made))
+        own = stream._send
+
+        async def slowly(send: Any, data: bytes) -> None:
+            await own(send, data)
+            await asyncio.sleep(2 * PING_S)
+
+        stream._send = slowly  # type: ignore[method-assign]
+        return await sent(stream)
+
+    numbers = list(map(int, asyncio.run(run()).split()))
+    assert numbers == list(range(len(numbers)))
+    assert len(numbers) > 3
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages", "/v1/chat/completions"])
+def test_events_of_protocols(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events for clients that do not count comments, in the order of their numbers."""
+    pieces = responses.ActiveRequest.pieces
+
+    async def late(self: Any) -> AsyncIterator[Any]:
+        await asyncio.sleep(SILENCE_S)
+        async for piece in pieces(self):
+            yield piece
+
+    monkeypatch.setattr(responses.ActiveRequest, "pieces", late)
+    assert messages.ActiveRequest is responses.ActiveRequest
+    body: dict[str, Any] = {"max_tokens": 2, "messages": [{"role": "user", "content": "a"}]}
+    if path == "/v1/responses":
+        body = {"input": "a", "max_output_tokens": 2}
+
+    async def run() -> str:
+        settings = Settings(metrics=False, ping=PING_S)
+        models = ModelManager({"nano": ModelSource(lambda: LLM("nano", threads=1))}, {})
+        service = Service(settings, models)
+        app = create_app(service)
+        data = encode({**body, "stream": True})
+        asked = iter([{"type": "http.request", "body": data, "more_body": False}])
+        got = []
+
+        async def receive() -> Any:
+            if (one := next(asked, None)) is None:
+                await asyncio.sleep(60)
+            return one
+
+        async def send(message: Any) -> None:
+            got.append(message.get("body", b""))
+
+        scope = {
+            "type": "http", "method": "POST", "path": path, "raw_path": path.encode(),
+            "query_string": b"", "headers": [(b"host", b"localhost")], "http_version": "1.1",
+        }  # fmt: skip
+        try:
+            await app(scope, receive, send)
+        finally:
+            await service.close()
+        return b"".join(got).decode()
+
+    text = asyncio.run(run())
+    told = [line[6:] for line in text.splitlines() if line[:6] == "data: " and line[6] == "{"]
+    events = [json.loads(line) for line in told]
+    kinds = [event.get("type") for event in events]
+    if path == "/v1/responses":
+        assert kinds.count("response.in_progress") > 2
+        assert [event["sequence_number"] for event in events] == list(range(len(events)))
+        assert kinds[-1] == "response.incomplete"
+    elif path == "/v1/messages":
+        assert (kinds[0], kinds[1], kinds[-1]) == ("message_start", "ping", "message_stop")
+    else:
+        assert ": ping\n\n" in text
