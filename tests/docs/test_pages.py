@@ -140,13 +140,15 @@ def test_every_page_is_in_the_navigation() -> None:
 def commands(text: str) -> Iterator[list[str]]:
     """The calls of `sterna` in a shell block, without what is piped, redirected or a comment."""
     for line in text.replace("\\\n", " ").splitlines():
-        for part in re.split(r"\s[|&]+\s|&$", line.replace("$ ", "", 1)):
-            words = shlex.split(part, comments=True)
+        every = shlex.split(line.replace("$ ", "", 1), comments=True)
+        joints = [i for i, word in enumerate(every) if re.fullmatch(r"[|&]+", word)]
+        for begin, end in zip([0, *(i + 1 for i in joints)], [*joints, None], strict=True):
+            words = every[begin:end]
             while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
                 words.pop(0)
             if words and words[0] == "sterna":
-                end = next((i for i, w in enumerate(words) if re.match(r"\d?[<>]", w)), len(words))
-                yield words[1:end]
+                last = next((i for i, w in enumerate(words) if re.match(r"\d?[<>]", w)), None)
+                yield words[1:last]
 
 
 def parse(words: list[str]) -> None:
