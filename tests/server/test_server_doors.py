@@ -13,6 +13,7 @@ import openai
 import pytest
 from server_process import ServerProcess, serving
 
+import sterna
 from sterna import LLM
 
 PROMPT = "def read_lines(path):\n"
@@ -329,3 +330,33 @@ def test_llama_cpp_biases_and_penalties(server: ServerProcess, llm: LLM) -> None
         raw = {"model": "nano", "prompt": PROMPT, "raw": True, "stream": False}
         ollama = server.post("/api/generate", **raw, options=options).json()
         assert ollama.get("response") == expected, fields
+
+
+def test_loading_and_unloading(tmp_path: Path) -> None:
+    """By llama.cpp's paths; a model that answers stays."""
+
+    def states(running: ServerProcess) -> dict[str, str]:
+        rows = running.http.get("/models").json()["data"]
+        return {row["id"]: row["status"]["value"] for row in rows}
+
+    nano = str(Path(sterna.__file__).parent / "data" / "nano")
+    names = ["--served-name", "nano", "--served-name", "other"]
+    with serving(tmp_path, "nano", nano, *names) as running:
+        assert states(running) == {"nano": "loaded", "other": "unloaded"}
+        assert running.post("/models/load", model="other").json() == {"success": True}
+        assert states(running) == {"nano": "loaded", "other": "loaded"}
+        assert running.post("/models/unload", model="nano").json() == {"success": True}
+        assert states(running) == {"nano": "unloaded", "other": "loaded"}
+        body = {"model": "other", "prompt": ["a"] * 8, "max_tokens": 900, "ignore_eos": True}
+        with running.http.stream("POST", "/v1/completions", json={**body, "stream": True}) as told:
+            lines = told.iter_lines()  # which would close the stream if it were dropped
+            next(lines)
+            busy = running.post("/models/unload", model="other")
+            assert (busy.status_code, busy.json()["error"]["param"]) == (409, "model")
+        for model, status in (("nano", 400), ("none", 404)):
+            answer = running.post("/models/unload", model=model)
+            assert (answer.status_code, answer.json()["error"]["param"]) == (status, "model")
+        assert running.post("/models/load", model="none").status_code == 404
+        answer = running.post("/v1/completions", model="nano", prompt="a", max_tokens=1)
+        assert answer.status_code == 200
+        assert states(running)["nano"] == "loaded"

@@ -175,15 +175,32 @@ class ModelManager:
         loaded.used = time.monotonic()
         self._left.set()
 
+    async def unload(self, name: str) -> None:
+        """Unload a model. ApiError 404 for an unknown name, 400 if it is not in memory, 409 if
+        requests use it."""
+        model = self.model_of(name)
+        if model not in self._sources:
+            raise self._unknown(name)
+        async with self._loading:
+            loaded = self.loaded.get(model)
+            if loaded is None:
+                raise ApiError(400, f"model: {shown(name)} is not loaded", param="model")
+            if loaded.busy:
+                raise ApiError(409, f"model: {shown(name)} answers requests now", param="model")
+            await self._unload(loaded)
+
+    def _unknown(self, name: str) -> ApiError:
+        return ApiError(
+            404,
+            f"model: must be one of {', '.join(self.names)}, but got {shown(name)}",
+            param="model",
+            code="model_not_found",
+        )
+
     async def _get(self, name: str | None) -> LoadedModel:
         name = self.names[0] if name is None else self.model_of(name)
         if name not in self._sources:
-            raise ApiError(
-                404,
-                f"model: must be one of {', '.join(self.names)}, but got {shown(name)}",
-                param="model",
-                code="model_not_found",
-            )
+            raise self._unknown(name)
         if name not in self.loaded:
             async with self._loading:  # one at a time, and none twice
                 if name not in self.loaded:

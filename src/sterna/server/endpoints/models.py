@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from sterna.errors import shown
 from sterna.llm.generation_config import chat_sampling
 from sterna.server.errors import ApiError, invalid
+from sterna.server.json_body import read
 from sterna.server.model_description import abilities, dimensions, timestamp
 from sterna.server.routing import Endpoint, as_json, is_anthropic, service_of
 from sterna.server.service import Service
@@ -25,6 +27,26 @@ async def models(request: Request) -> Response:
     if is_anthropic(request.scope):
         return as_json(_anthropic_page(request, service))
     return as_json({"object": "list", "data": [_row(service, n) for n in service.models.names]})
+
+
+class ModelName(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A model to load or to unload."""
+
+    model: str
+
+
+async def load(request: Request) -> Response:
+    """Load a model, and answer when it is in memory."""
+    service, body = service_of(request), await read(request, ModelName)
+    service.limits.require_open()
+    async with service.models.use(body.model):
+        return as_json({"success": True})
+
+
+async def unload(request: Request) -> Response:
+    """Unload a model that answers no request; the next request loads it again."""
+    await service_of(request).models.unload((await read(request, ModelName)).model)
+    return as_json({"success": True})
 
 
 async def model(request: Request) -> Response:
@@ -81,6 +103,7 @@ def _row(service: Service, name: str) -> dict[str, Any]:
         "created": loaded.created if loaded else STARTED,
         "owned_by": "sterna",
         "loaded": loaded is not None,
+        "status": {"value": "loaded" if loaded else "unloaded"},  # llama.cpp's
     }
     if adapter is not None:
         row["parent"] = model
@@ -110,4 +133,6 @@ ENDPOINTS = [
     Endpoint("GET", "/v1/models", models, "Lists the models."),
     Endpoint("GET", "/models", models, "Lists the models (llama.cpp)."),
     Endpoint("GET", "/v1/models/{model:path}", model, "Returns a model."),
+    Endpoint("POST", "/models/load", load, "Loads a model (llama.cpp).", ModelName),
+    Endpoint("POST", "/models/unload", unload, "Unloads a model (llama.cpp).", ModelName),
 ]
