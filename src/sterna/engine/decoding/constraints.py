@@ -26,7 +26,11 @@ if TYPE_CHECKING:
     import llguidance
 
     from sterna.engine.decoding.grammars import (
-        CallGroup, Frame, Messages, TextArgument, ToolCall,
+        CallGroup,
+        Frame,
+        Messages,
+        TextArgument,
+        ToolCall,
     )  # fmt: skip
 
 __all__ = ["Constraint", "Constraints"]
