@@ -213,7 +213,10 @@ def test_sampling_where_nobody_says_how(folder: Path, capfd: pytest.CaptureFixtu
 def test_reasoning_is_told_apart(capfd: pytest.CaptureFixture[str]) -> None:
     """On stderr, before the answer; also without one, since max_tokens cut it off."""
     llm = LLM("nano", threads=1)
-    template = "{% for m in messages %}{{ m.content }}{% endfor %}<think>\n{# </think> #}"
+    template = (
+        "{% for m in messages %}{{ m.content }}{% endfor %}<think>\n"
+        "{% if enable_thinking is false %}</think>{% endif %}"
+    )
     llm.renderer.template = ChatTemplate.from_source(template, {})
     for most in (3, 30):
         asked: Any = {

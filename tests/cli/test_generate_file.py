@@ -62,7 +62,10 @@ def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
 def test_rows_of_conversations_have_their_parts(tmp_path: Path) -> None:
     """Reasoning, content and calls, as `Completion` has them."""
     template = tmp_path / "template.jinja"
-    template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}<think>\n{# </think> #}")
+    template.write_text(
+        "{% for m in messages %}{{ m.content }}{% endfor %}<think>\n"
+        "{% if enable_thinking is false %}</think>{% endif %}"
+    )
     asked = {"max_tokens": 30, "ignore_eos": True, "reasoning_budget": 5, "temperature": 0}
     messages = [{"role": "user", "content": "def f(x):"}]
     file = written(tmp_path / "in.jsonl", {"messages": messages, **asked})

@@ -251,7 +251,7 @@ def test_tokenizing(server: ServerProcess, llm: LLM) -> None:
         ("completions", {"prompt": "a", "n": 100}, 400, "n"),
         ("completions", {"prompt": "a", "best_of": 3}, 400, "best_of"),
         ("completions", {"prompt": "a", "logprobs": 1000}, 400, "logprobs"),
-        ("completions", {"prompt": "a", "logit_bias": {"x": 1}}, 400, "logit_bias"),
+        ("completions", {"prompt": "a", "logit_bias": {"": 1}}, 400, "logit_bias"),
         ("completions", {"prompt": "a", "logit_bias": {"5": 101}}, 400, "logit_bias"),
         ("completions", {"prompt": "a", "max_tokens": -2}, 400, "max_tokens"),
         ("completions", {"prompt": "a", "seed": 1 << 64}, 400, "seed"),

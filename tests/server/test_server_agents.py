@@ -297,7 +297,7 @@ def test_errors_name_fields_of_the_request(server: ServerProcess) -> None:
     asked: list[tuple[str, dict[str, Any], str | None]] = [
         ("embeddings", {"input": "a"}, "model"),
         ("embeddings", {"input": "a", "pooling": "mode"}, "pooling"),
-        ("embeddings", {"input": "", "pooling": "mean"}, "input"),
+        ("embeddings", {"input": "x = 1\n" * 900, "pooling": "mean"}, "input"),
         ("chat/completions", {**chat, "chat_template_kwargs": {"messages": []}},
          "chat_template_kwargs"),
         ("chat/completions", {**chat, "response_format": form}, "response_format"),

@@ -30,8 +30,9 @@ def marks(state: ReasoningState = FREE, template: ChatTemplate | None = THINK) -
 
 def of_family(module: Any) -> PartMarks:
     """The marks of answers that consist of messages."""
-    source = "{# " + " ".join(module.KNOWN_BY) + " #}{{ messages }}"
-    template = ChatTemplate.from_source(source, {})
+    own = module.FORMAT.messages
+    said = f"{own.starts or own.ends}{own.content}{{{{ m.content }}}}{own.ends}"
+    template = ChatTemplate.from_source(f"{{% for m in messages %}}{said}{{% endfor %}}", {})
     return marks(FREE, template)
 
 

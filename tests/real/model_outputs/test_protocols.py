@@ -16,6 +16,7 @@ from sterna.server.endpoints import ollama
 from sterna.server.logprob_format import ContentLogprobs
 from sterna.server.message_events import BlockStream
 from sterna.server.response_events import ResponseEventStream
+from sterna.server.response_tools import ResponseTools
 
 #: Templates with marks, messages, and calls that nothing marks.
 NAMES = (
@@ -81,8 +82,9 @@ def of_responses(name: str, text: str) -> Client:
     active: Any = SimpleNamespace(id="r", pieces=pieces_of, completions=[done])
     tokenizer: Any = None
     stream = ResponseEventStream(
-        active, answers(name).parser(), ContentLogprobs(tokenizer, None), dict, finish
-    )
+        active, answers(name).parser(), ContentLogprobs(tokenizer, None), ResponseTools(), dict,
+        finish,
+    )  # fmt: skip
     asyncio.run(read())
     return Client(stored[0])
 

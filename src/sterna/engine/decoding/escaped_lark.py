@@ -65,7 +65,7 @@ class Escapes:
 
     def _char(self, char: str) -> str:
         if char not in self.table and (char < " " or char == "\x7f"):
-            raise _refused(f"the control character {char!r}")
+            raise _refused(f"the control character {shown(char)}")
         return self.table.get(char, char)
 
     def literal(self, char: str) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import hashlib
-import logging
 import os
 import secrets
 import threading
@@ -48,7 +47,6 @@ RECOUNT = 16
 #: Seconds after which an unfinished file is removed.
 ABANDONED_S = 3600.0
 
-_log = logging.getLogger("sterna.engine")
 U8 = npt.NDArray[np.uint8]
 _MAGIC = b"sterna prefix\0\0\1"
 _HAS_STATE, _IS_BARE = 1, 2  # flags in the byte after a name
@@ -280,7 +278,11 @@ class PrefixDiskCache:
         """Count a page that could not be written, and log the first one after others could."""
         self.errors += 1
         if not self._failing:
-            _log.warning("cache_disk: pages are not kept on disk: %s", error.strerror or error)
+            import logging  # not every start needs it
+
+            logging.getLogger("sterna.engine").warning(
+                "cache_disk: pages are not kept on disk: %s", error.strerror or error
+            )
         self._failing = True
 
     def _write(self, name: bytes, tokens: bytes, stored: StoredPage) -> None:
