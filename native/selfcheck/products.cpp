@@ -48,6 +48,8 @@ std::vector<Scales> scales_of(const FormatKernels& f, const Codebook& book) {
         if (f.minima) all.push_back({.name = "g32 minima", .group_k = 32, .minima = true});
     }
     if (f.long_groups) all.push_back({.name = "g256", .group_k = 256, .x_group_k = 256});
+    if (f.long_groups && f.minima)
+        all.push_back({.name = "g256 minima", .group_k = 256, .x_group_k = 256, .minima = true});
     if (f.super_group && book.zero_x2 == 2 * f.super_offset) {
         const bool nibbles = std::string(f.name) == "b2";
         all.push_back({.name = "super-blocks",
