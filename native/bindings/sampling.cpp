@@ -1,5 +1,8 @@
 // Bindings of the sampler.
+#include <algorithm>
 #include <cmath>
+#include <optional>
+#include <string_view>
 
 #include "bindings/common.h"
 #include "bindings/draws.h"
@@ -10,7 +13,7 @@
 namespace sterna::border {
 
 std::vector<Draw> row_draws(const PyDraw& draw, int rows) {
-    const auto& [params, history, answer_begin, masks] = *draw;
+    const auto& [params, history, answer_begin, masks, mu] = *draw;
     const size_t end = history.shape(0), count = static_cast<size_t>(rows);
     require(params != nullptr, "draws: must have parameters");
     require(end + 1 >= count, "draws: history must have a token for each row");
@@ -20,6 +23,7 @@ std::vector<Draw> row_draws(const PyDraw& draw, int rows) {
     std::vector<Draw> draws;
     for (size_t i = 0; i < count; ++i) {
         draws.push_back({params, {history.data(), end - (count - 1 - i)}, answer_begin});
+        if (i == 0) draws.back().mu = mu;
         if (masks) {
             const size_t words = masks->shape(1);
             draws.back().allowed = TokenMask({masks->data() + i * words, words});
@@ -28,24 +32,83 @@ std::vector<Draw> row_draws(const PyDraw& draw, int rows) {
     return draws;
 }
 
+namespace {
+
+// The names are llama.cpp's.
+Sampler sampler_of(const std::string& name) {
+    static constexpr std::pair<std::string_view, Sampler> kNames[] = {
+        {"top_n_sigma", Sampler::TopNSigma},
+        {"top_k", Sampler::TopK},
+        {"typ_p", Sampler::TypicalP},
+        {"top_p", Sampler::TopP},
+        {"min_p", Sampler::MinP},
+        {"xtc", Sampler::Xtc},
+        {"temperature", Sampler::Temperature}};
+    for (const auto& [known, sampler] : kNames)
+        if (name == known) return sampler;
+    require(false, "order: no such sampler");
+    return Sampler::Temperature;
+}
+
+}  // namespace
+
 void bind_sampling(nb::module_& m) {
     nb::class_<Gate>(m, "Gate").def(nb::init<>()).def("open", &Gate::open);
+    nb::class_<ChainParams>(m, "ChainParams")
+        .def(
+            "__init__",
+            [](ChainParams* self, const std::vector<std::string>& order, float typical_p,
+               float top_n_sigma, float xtc_probability, float xtc_threshold, float dynatemp_range,
+               float dynatemp_exponent, int mirostat, float mirostat_tau, float mirostat_eta) {
+                std::vector<Sampler> steps;
+                for (const std::string& name : order) steps.push_back(sampler_of(name));
+                require(mirostat >= 0 && mirostat <= 2, "mirostat: must be 0, 1 or 2");
+                new (self) ChainParams{
+                    steps,          typical_p,         top_n_sigma, xtc_probability, xtc_threshold,
+                    dynatemp_range, dynatemp_exponent, mirostat,    mirostat_tau,    mirostat_eta};
+            },
+            "order"_a, "typical_p"_a, "top_n_sigma"_a, "xtc_probability"_a, "xtc_threshold"_a,
+            "dynatemp_range"_a, "dynatemp_exponent"_a, "mirostat"_a, "mirostat_tau"_a,
+            "mirostat_eta"_a);
+    nb::class_<DryParams>(m, "DryParams")
+        .def(
+            "__init__",
+            [](DryParams* self, float multiplier, float base, int32_t allowed_length,
+               int32_t penalty_last_n, std::vector<std::vector<int32_t>> breakers) {
+                for (const auto& breaker : breakers)
+                    require(!breaker.empty(), "breakers: must not be empty");
+                std::ranges::sort(breakers);
+                new (self) DryParams{multiplier, base, allowed_length, penalty_last_n,
+                                     std::move(breakers)};
+            },
+            "multiplier"_a, "base"_a, "allowed_length"_a, "penalty_last_n"_a, "breakers"_a);
     nb::class_<SampleParams>(m, "SampleParams")
         .def(
             "__init__",
             [](SampleParams* self, float temperature, int top_k, float top_p, float min_p,
                float repetition_penalty, float frequency_penalty, float presence_penalty,
                std::vector<std::pair<int32_t, float>> bias, uint64_t seed, uint64_t sequence,
-               int n_logprobs) {
+               int n_logprobs, const std::optional<ChainParams>& chain,
+               const std::optional<DryParams>& dry) {
                 for (const auto& [token, value] : bias)
                     require(std::isfinite(value), "bias: must be finite");
-                new (self) SampleParams{
-                    temperature,      top_k, top_p, min_p,    repetition_penalty, frequency_penalty,
-                    presence_penalty, bias,  seed,  sequence, n_logprobs};
+                new (self) SampleParams{temperature,
+                                        top_k,
+                                        top_p,
+                                        min_p,
+                                        repetition_penalty,
+                                        frequency_penalty,
+                                        presence_penalty,
+                                        bias,
+                                        seed,
+                                        sequence,
+                                        n_logprobs,
+                                        chain.value_or(ChainParams{}),
+                                        dry.value_or(DryParams{})};
             },
             "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a, "repetition_penalty"_a,
             "frequency_penalty"_a, "presence_penalty"_a, "bias"_a, "seed"_a, "sequence"_a,
-            "n_logprobs"_a)
+            "n_logprobs"_a, "chain"_a = nb::none(), "dry"_a = nb::none())
         .def_prop_ro("deciding", [](const SampleParams& params) {
             const FpEnvScope environment;
             const DecidingLogits deciding = deciding_logits(params);
@@ -63,7 +126,8 @@ void bind_sampling(nb::module_& m) {
         .def_ro("token", &SampleResult::token)
         .def_ro("logprob", &SampleResult::logprob)
         .def_ro("top", &SampleResult::top)
-        .def_ro("finite", &SampleResult::finite);
+        .def_ro("finite", &SampleResult::finite)
+        .def_ro("mu", &SampleResult::mu);
     m.def(
         "sample",
         [](In<float, 1> logits, const PyDraw& asked, uint64_t position) {
@@ -72,12 +136,12 @@ void bind_sampling(nb::module_& m) {
             const Draw draw = row_draws(asked, 1).front();
             nb::gil_scoped_release release;
             std::vector<float> copy(logits.data(), logits.data() + vocab);
-            std::vector<int32_t> place;
+            ScoreMemory scores;
             std::vector<ScoreChange> changes;
-            collect_changes(*draw.params, draw.history, draw.answer_begin, vocab, place, changes);
+            collect_changes(*draw.params, draw.history, draw.answer_begin, vocab, scores, changes);
             SampleMemory memory;
-            return sample({copy.data(), vocab, draw.allowed, changes}, *draw.params, position,
-                          memory);
+            return sample({copy.data(), vocab, draw.allowed, changes, draw.mu}, *draw.params,
+                          position, memory);
         },
         "logits"_a, "draw"_a, "position"_a);
     m.def(

@@ -21,11 +21,11 @@ void Draws::begin(std::span<const Draw> draws, int vocab) {
     if (changes_.size() < draws.size()) changes_.resize(draws.size());
     for (size_t i = 0; i < draws.size(); ++i) {
         const Draw& d = draws[i];
-        if (i > 0 && follows(d, draws[i - 1])) {
+        if (i > 0 && follows(d, draws[i - 1]) && !d.params->dry.on()) {
             changes_[i] = changes_[i - 1];
             add_last_change(*d.params, d.history, d.answer_begin, vocab, changes_[i]);
         } else {
-            collect_changes(*d.params, d.history, d.answer_begin, vocab, place_, changes_[i]);
+            collect_changes(*d.params, d.history, d.answer_begin, vocab, scores_, changes_[i]);
         }
     }
 }
@@ -40,12 +40,19 @@ DecidingLogits Draws::deciding(size_t i, const Draw& draw, int64_t vocab) const 
     return deciding;
 }
 
-void Draws::run(std::span<const Draw> draws, int vocab, Pool& pool,
-                std::span<SampleResult> results) {
+void Draws::run(std::span<Draw> draws, int vocab, Pool& pool, std::span<SampleResult> results) {
+    // Mirostat's draw needs the state that the draw before it leaves.
+    const auto waits = [&](size_t i) {
+        return i > 0 && draws[i].params->chain.mirostat > 0 && follows(draws[i], draws[i - 1]);
+    };
     const auto at = [&](size_t i, SampleMemory& memory) {
-        const Draw& d = draws[i];
-        results[i] =
-            sample({d.logits, vocab, d.allowed, changes_[i]}, *d.params, d.history.size(), memory);
+        if (waits(i)) return;
+        do {
+            if (waits(i)) draws[i].mu = results[i - 1].mu;
+            const Draw& d = draws[i];
+            results[i] = sample({d.logits, vocab, d.allowed, changes_[i], d.mu}, *d.params,
+                                d.history.size(), memory);
+        } while (++i < draws.size() && waits(i));
     };
     const bool alone = draws.size() < 2 || pool.size() == 1;
     const size_t threads = alone ? 1 : static_cast<size_t>(pool.size());

@@ -1,6 +1,7 @@
 // Draws the tokens of a step: each row of logits has its own parameters, history and random
 // numbers. Threads share the rows; which thread draws which changes no bit.
 #pragma once
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -16,6 +17,9 @@ struct Draw {
     int64_t answer_begin;  // in history
     TokenMask allowed{};
     float* logits = nullptr;
+    // Mirostat's state before the token; NaN where the answer begins. run() sets that of a draw which
+    // follows another.
+    double mu = std::numeric_limits<double>::quiet_NaN();
 };
 
 class Draws {
@@ -27,11 +31,11 @@ class Draws {
     DecidingLogits deciding(size_t i, const Draw& draw, int64_t vocab) const;
     // Draws draws[i] to results[i]; changes the logits. Allocates only for log-probabilities, or if
     // more memory is needed than ever before.
-    void run(std::span<const Draw> draws, int vocab, Pool& pool, std::span<SampleResult> results);
+    void run(std::span<Draw> draws, int vocab, Pool& pool, std::span<SampleResult> results);
 
   private:
     std::vector<std::vector<ScoreChange>> changes_;  // of each draw
-    std::vector<int32_t> place_;
+    ScoreMemory scores_;
     std::vector<SampleMemory> memory_;  // one for each thread
 };
 

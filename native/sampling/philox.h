@@ -37,12 +37,18 @@ static inline Philox4x32 philox4x32_10(Philox4x32 counter, uint32_t key0, uint32
     return counter;
 }
 
+// What a random number decides; each has a counter of its own.
+enum class Purpose : uint32_t { Token = 0, Xtc = 1 };
+
 // Uniform in [0, 1): 53 random bits, so the largest value is 1 - 2^-53. Key = seed, low word first;
-// counter = (position, sequence), low words first.
-static inline double philox_uniform(uint64_t seed, uint64_t sequence, uint64_t position) {
+// counter = (position, sequence), low words first, with the purpose in the highest word, which a
+// sequence below 2^32 leaves free.
+static inline double philox_uniform(uint64_t seed, uint64_t sequence, uint64_t position,
+                                    Purpose purpose = Purpose::Token) {
     const Philox4x32 counter = {
         {static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32),
-         static_cast<uint32_t>(sequence), static_cast<uint32_t>(sequence >> 32)}};
+         static_cast<uint32_t>(sequence),
+         static_cast<uint32_t>(sequence >> 32) ^ static_cast<uint32_t>(purpose)}};
     const Philox4x32 r =
         philox4x32_10(counter, static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
     const uint64_t bits = (static_cast<uint64_t>(r.word[1]) << 32) | r.word[0];

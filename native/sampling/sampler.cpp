@@ -293,9 +293,12 @@ float raw_logit(const Scores& scores, int32_t token, const SampleMemory& memory)
     return scores.logits[token];
 }
 
+// mu: mirostat's state, which is changed.
 int32_t draw_token(const Scores& scores, const Best& best, const SampleParams& params,
-                   uint64_t position, SampleMemory& memory) {
+                   uint64_t position, double& mu, SampleMemory& memory) {
     if (!(params.temperature > 0.0f) || best.token < 0) return best.token;
+    if (params.chain.on())
+        return draw_by_chain(scores.logits, scores.vocab, params, position, mu, memory.chain);
     // Keep the temperature finite, as -inf / inf is NaN; at the largest float all finite logits have
     // the same weight anyway.
     const double temperature = std::min(params.temperature, kMaxFinite);
@@ -334,7 +337,9 @@ __attribute__((noinline)) SampleResult sample_in_env(const Scores& scores,
     if (!best.finite) return result;
     change(scores, params, memory);
     const Best first = scores.changes.empty() ? best : find_best(logits, vocab);
-    result.token = draw_token(scores, first, params, position, memory);
+    if (params.chain.mirostat > 0)
+        result.mu = scores.mu == scores.mu ? scores.mu : 2.0 * params.chain.mirostat_tau;
+    result.token = draw_token(scores, first, params, position, result.mu, memory);
     // Changes that drive every score to -inf leave nothing to rank: fall back to the raw logits.
     if (result.token < 0) result.token = best.token;
     if (reports)
@@ -352,7 +357,9 @@ __attribute__((noinline)) float log_softmax_in_env(const float* logits, int voca
 
 void SampleMemory::reserve(const SampleParams& params, size_t changes, int vocab) {
     const auto all = static_cast<size_t>(vocab);
-    const bool draws = params.temperature > 0.0f, by_k = uses_top_k(params, vocab);
+    const bool chained = params.chain.on() && params.temperature > 0.0f;
+    if (chained) chain.reserve(all);
+    const bool draws = params.temperature > 0.0f && !chained, by_k = uses_top_k(params, vocab);
     // Top-p ranks as many tokens as reach its mass, in the worst case all.
     const bool by_p = draws && !by_k && uses_top_p(params);
     const int count =

@@ -4,10 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "sampling/chain.h"
 #include "sampling/scores.h"
 
 namespace sterna {
@@ -18,6 +20,7 @@ struct SampleResult {
     std::vector<std::pair<int32_t, float>> top{};  // the n_logprobs likeliest tokens, best first
     // false: no token, since an allowed token's logit is NaN or +inf, or all of them are -inf
     bool finite = false;
+    double mu = std::numeric_limits<double>::quiet_NaN();  // mirostat's state after the token
 };
 
 // Memory of one thread for sampling, kept so that the next token allocates none.
@@ -31,6 +34,7 @@ struct SampleMemory {
     std::vector<int32_t> ranked{};
     std::vector<Candidate> candidates{};
     std::vector<double> sums{};  // of the weights before each block of tokens
+    std::vector<ChainToken> chain{};
 
     // Reserves the memory of sample() for these parameters and this many changes.
     void reserve(const SampleParams& params, size_t changes, int vocab);
@@ -42,11 +46,14 @@ struct Scores {
     int vocab;
     TokenMask allowed;
     std::span<const ScoreChange> changes;
+    double mu =
+        std::numeric_limits<double>::quiet_NaN();  // mirostat's state; NaN: an answer begins
 };
 
 // Samples in the order of Hugging Face's generate: changes of logits (scores.h), temperature, top-k,
 // top-p, min-p, then one draw at `position`. Unlike there, top-k keeps exactly k tokens if scores
-// tie, and equal scores rank by id. A token of score -inf cannot be drawn.
+// tie, and equal scores rank by id. A token of score -inf cannot be drawn. With a sampler chain or
+// mirostat, chain.h's steps take the place of those after the changes; temperature 0 stays greedy.
 //
 // Log-probabilities are of the raw logits: all tokens, no changes, temperature 1. NaN parameters
 // count as off.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "sampling/repeats.h"
 #include "scalar_math.h"
 
 namespace sterna {
@@ -41,16 +42,18 @@ float changed(float logit, const ScoreChange& change, const SampleParams& params
         score -= finite_or_0(params.frequency_penalty) * static_cast<float>(change.in_answer);
         score -= finite_or_0(params.presence_penalty);
     }
+    score -= change.dry;
     return score > kMaxScore ? kMaxScore : score;
 }
 
 void collect_changes(const SampleParams& params, std::span<const int32_t> history,
-                     int64_t answer_begin, int vocab, std::vector<int32_t>& place,
+                     int64_t answer_begin, int vocab, ScoreMemory& memory,
                      std::vector<ScoreChange>& changes) {
     changes.clear();
+    auto& place = memory.place;
     const auto size = static_cast<int64_t>(history.size());
     const int64_t first = first_penalised(params, size, answer_begin);
-    if (first >= size && params.bias.empty()) return;
+    if (first >= size && params.bias.empty() && !params.dry.on()) return;
     if (place.size() < static_cast<size_t>(vocab)) place.resize(static_cast<size_t>(vocab), -1);
     const auto change_of = [&](int32_t token) -> ScoreChange& {
         int32_t& at = place[static_cast<size_t>(token)];
@@ -70,6 +73,11 @@ void collect_changes(const SampleParams& params, std::span<const int32_t> histor
         change.seen = true;
         change.in_answer += i >= answer_begin;
     }
+    each_repeat(params.dry, history, memory.matches, [&](int32_t token, int32_t length) {
+        if (!valid(token)) return;
+        float& penalty = change_of(token).dry;
+        penalty = std::max(penalty, dry_penalty(params.dry, length));
+    });
     for (const ScoreChange& change : changes) place[static_cast<size_t>(change.token)] = -1;
 }
 
@@ -88,6 +96,7 @@ void add_last_change(const SampleParams& params, std::span<const int32_t> histor
 DecidingLogits deciding_logits(const SampleParams& params) {
     DecidingLogits deciding;
     deciding.raw = params.n_logprobs > 0;
+    if (params.temperature > 0.0f && params.chain.on()) return deciding;
     deciding.count = params.temperature > 0.0f ? std::max(params.top_k, 0) : 1;
     if (deciding.count == 0 && !(params.top_p < 1.0f) && params.min_p > 0.0f) {
         // Min-p alone drops tokens of less than min_p times the weight of the likeliest, that is,

@@ -7,7 +7,8 @@
 //   3. repetition penalty (Keskar et al. 2019), for each distinct token of prompt and answer:
 //      divides a positive logit, multiplies a negative one,
 //   4. frequency penalty: subtracted for each time that the answer has the token,
-//   5. presence penalty: subtracted once if the answer has the token.
+//   5. presence penalty: subtracted once if the answer has the token,
+//   6. DRY penalty (repeats.h): subtracted from a token that would continue a repeat.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +17,35 @@
 #include <vector>
 
 namespace sterna {
+
+// A step of the sampler chain (chain.h).
+enum class Sampler : uint8_t { TopNSigma, TopK, TypicalP, TopP, MinP, Xtc, Temperature };
+
+struct DryParams {
+    float multiplier = 0.0f;  // <= 0: off
+    float base = 1.75f;
+    int32_t allowed_length = 2;
+    int32_t penalty_last_n = -1;  // < 0: the whole history; 0: off
+    std::vector<std::vector<int32_t>> breakers{};  // sequences of tokens, none empty, sorted
+
+    bool on() const { return multiplier > 0.0f && base >= 1.0f && penalty_last_n != 0; }
+};
+
+// Parameters of the sampler chain. Without a chain and mirostat, tokens are drawn by sampler.h's order.
+struct ChainParams {
+    std::vector<Sampler> order{};  // of the steps; empty: no chain
+    float typical_p = 1.0f;  // >= 1: off
+    float top_n_sigma = -1.0f;  // <= 0: off
+    float xtc_probability = 0.0f;  // <= 0: off
+    float xtc_threshold = 0.1f;  // > 0.5: off
+    float dynatemp_range = 0.0f;  // <= 0: off
+    float dynatemp_exponent = 1.0f;
+    int mirostat = 0;  // the version, 1 or 2, which replaces the steps other than the temperature
+    float mirostat_tau = 5.0f;
+    float mirostat_eta = 0.1f;
+
+    bool on() const { return !order.empty() || mirostat > 0; }
+};
 
 struct SampleParams {
     float temperature = 0.0f;  // <= 0: greedy
@@ -29,6 +59,8 @@ struct SampleParams {
     uint64_t seed = 0;
     uint64_t sequence = 0;  // index of the sequence within the request
     int n_logprobs = 0;  // 0: none, which saves a pass of `vocab` exponentials
+    ChainParams chain{};
+    DryParams dry{};
 };
 
 // One bit a token, from the lowest of the first word: whether it may be drawn. Tokens beyond the words
@@ -55,6 +87,13 @@ struct ScoreChange {
     float bias;
     int32_t in_answer;  // how often the answer has it
     bool seen;  // whether prompt or answer have it
+    float dry = 0.0f;  // its DRY penalty
+};
+
+// Working memory of collect_changes, kept so that the next token allocates none.
+struct ScoreMemory {
+    std::vector<int32_t> place{};  // [vocab], all -1 between two uses
+    std::vector<int32_t> matches{};  // of repeats.h
 };
 
 // Returns the token's score. It never decreases as the logit grows, roundings included, so the scores
@@ -62,13 +101,12 @@ struct ScoreChange {
 float changed(float logit, const ScoreChange& change, const SampleParams& params);
 
 // Collects each token with a change once; `history` has the answer from `answer_begin` on. Ids outside
-// [0, vocab) are ignored; penalties that are not finite count as off. `place` is working memory, [vocab],
-// all -1 between two uses.
+// [0, vocab) are ignored; penalties that are not finite count as off.
 void collect_changes(const SampleParams& params, std::span<const int32_t> history,
-                     int64_t answer_begin, int vocab, std::vector<int32_t>& place,
+                     int64_t answer_begin, int vocab, ScoreMemory& memory,
                      std::vector<ScoreChange>& changes);
 
-// Updates changes for one more token, the last of `history`.
+// Updates changes for one more token, the last of `history`. DRY penalties must be off.
 void add_last_change(const SampleParams& params, std::span<const int32_t> history,
                      int64_t answer_begin, int vocab, std::vector<ScoreChange>& changes);
 

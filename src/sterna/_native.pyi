@@ -273,11 +273,36 @@ _Images = tuple[
     Sequence[tuple[int, int, int]],
     npt.NDArray[np.int32] | None,
 ]
-_Draw = tuple[SampleParams, npt.NDArray[np.int32], int, npt.NDArray[np.int32] | None]
+_Draw = tuple[SampleParams, npt.NDArray[np.int32], int, npt.NDArray[np.int32] | None, float]
 
 class Gate:
     def __init__(self) -> None: ...
     def open(self) -> None: ...
+
+class ChainParams:
+    def __init__(
+        self,
+        order: Sequence[str],
+        typical_p: float,
+        top_n_sigma: float,
+        xtc_probability: float,
+        xtc_threshold: float,
+        dynatemp_range: float,
+        dynatemp_exponent: float,
+        mirostat: int,
+        mirostat_tau: float,
+        mirostat_eta: float,
+    ) -> None: ...
+
+class DryParams:
+    def __init__(
+        self,
+        multiplier: float,
+        base: float,
+        allowed_length: int,
+        penalty_last_n: int,
+        breakers: Sequence[Sequence[int]],
+    ) -> None: ...
 
 class SampleParams:
     def __init__(
@@ -293,6 +318,8 @@ class SampleParams:
         seed: int,
         sequence: int,
         n_logprobs: int,
+        chain: ChainParams | None = None,
+        dry: DryParams | None = None,
     ) -> None: ...
     @property
     def deciding(self) -> tuple[int, float]: ...
@@ -309,6 +336,8 @@ class SampleResult:
     def top(self) -> list[tuple[int, float]]: ...
     @property
     def finite(self) -> bool: ...
+    @property
+    def mu(self) -> float: ...
 
 def sample(logits: npt.NDArray[np.float32], draw: _Draw, position: int) -> SampleResult: ...
 def log_softmax_at(

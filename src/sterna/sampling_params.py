@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 import numpy as np
 
 from sterna import _native
-from sterna.checks import checked_flag, checked_items, checked_real, checked_whole
+from sterna.checks import checked_flag, checked_items, checked_name, checked_real, checked_whole
 from sterna.errors import RequestError, shown
 
 __all__ = ["MAX_LOGPROBS", "SamplingOptions", "SamplingParams"]
@@ -27,6 +27,14 @@ NEUTRAL: Mapping[str, float] = {
     "temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0,
 }  # fmt: skip
 
+#: llama.cpp's names of the steps of sampling, in its order.
+SAMPLERS = (
+    "penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature",
+)  # fmt: skip
+CHANGES = SAMPLERS[:2]  #: these change logits, before the others
+#: llama.cpp's default breakers of DRY.
+BREAKERS = ("\n", ":", '"', "*")
+
 
 class SamplingOptions(TypedDict, total=False):
     """Keyword options of `LLM.generate` that are fields of `SamplingParams`; None: its default."""
@@ -39,6 +47,21 @@ class SamplingOptions(TypedDict, total=False):
     repetition_penalty: float | None
     frequency_penalty: float | None
     presence_penalty: float | None
+    dry_multiplier: float | None
+    dry_base: float | None
+    dry_allowed_length: int | None
+    dry_penalty_last_n: int | None
+    dry_sequence_breakers: Sequence[str | Sequence[int]] | None
+    top_n_sigma: float | None
+    typical_p: float | None
+    xtc_probability: float | None
+    xtc_threshold: float | None
+    dynatemp_range: float | None
+    dynatemp_exponent: float | None
+    mirostat: int | None
+    mirostat_tau: float | None
+    mirostat_eta: float | None
+    samplers: Sequence[str] | None
     logit_bias: Mapping[int, float] | None
     allowed_token_ids: Sequence[int] | None
     bad_words: Sequence[str | Sequence[int]] | None
@@ -59,7 +82,11 @@ class SamplingParams:
 
     Logits are changed in this order: disallowed tokens are removed, `logit_bias` is added, then
     the repetition penalty applies to tokens of prompt and answer, and the frequency and presence
-    penalties to tokens of the answer. Log-probabilities are those before any change.
+    penalties to tokens of the answer, and then the DRY penalty. Log-probabilities are those before
+    any change. Then come temperature, top_k, top_p and min_p. A request that uses `samplers`,
+    `top_n_sigma`, `typical_p`, `xtc_probability` or `dynatemp_range` has llama.cpp's order instead:
+    top_n_sigma, top_k, typical_p, top_p, min_p, XTC, temperature. A temperature of 0 is greedy,
+    whatever the other fields say.
 
     Attributes:
         max_tokens: Tokens of the answer at most. Default 128.
@@ -76,6 +103,33 @@ class SamplingParams:
             2. Default 0 (off).
         presence_penalty: Subtracted once from the logit of each token in the answer, -2 to 2.
             Default 0 (off).
+        dry_multiplier: Scale of the DRY penalty, 0 to 100: a token that would make a repeat of n
+            tokens longer loses `dry_multiplier * dry_base ** (n - dry_allowed_length)`, if n is at
+            least `dry_allowed_length`. Default 0 (off).
+        dry_base: Its growth with each token of the repeat, 1 to 100. Default 1.75.
+        dry_allowed_length: Tokens of the shortest repeat that counts. Default 2.
+        dry_penalty_last_n: Last tokens of prompt and answer that are searched; -1: all; 0: off.
+            Default -1.
+        dry_sequence_breakers: Texts, or sequences of token ids, that no repeat contains. Default
+            newline, colon, quotation mark and asterisk.
+        top_n_sigma: Keep tokens whose logit is within n standard deviations of the largest, up to
+            100; 0 and below: off. Default -1 (off).
+        typical_p: Keep the tokens whose surprise is nearest to the expected one, until their
+            probabilities reach p, 0 to 1; 0 and 1: off. Default 1 (off).
+        xtc_probability: How often XTC drops the likeliest tokens: of those that reach
+            `xtc_threshold`, all but the least likely. 0 to 1. Default 0 (off).
+        xtc_threshold: The probability from which XTC drops tokens, 0 to 1; above 0.5: off. Default
+            0.1.
+        dynatemp_range: The temperature lies between `temperature - dynatemp_range`, at least 0, and
+            `temperature + dynatemp_range`, and is the higher, the closer the entropy of the tokens
+            that are left is to its largest value. 0 to 100. Default 0 (off).
+        dynatemp_exponent: Applied to the entropy's share of its largest value, 0 to 100. Default 1.
+        mirostat: Hold the surprise of tokens near a target, by version 1 or 2 of Mirostat, in place
+            of all steps between penalties and temperature. Default 0 (off).
+        mirostat_tau: The target, in bits, 0 to 100. Default 5.
+        mirostat_eta: How fast it corrects deviations, 0 to 1. Default 0.1.
+        samplers: The steps of sampling, by llama.cpp's names, in this order; those left out are
+            off. `penalties` and `dry` come before others. Default None: the order above.
         logit_bias: Added to the logits of token ids, -100 to 100 each. Default none.
         allowed_token_ids: The only tokens that may come, ends included. Default None: all.
         bad_words: Texts or sequences of token ids that must not appear. Default none.
@@ -99,6 +153,21 @@ class SamplingParams:
     repetition_penalty: float | None = None
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = -1
+    dry_sequence_breakers: Sequence[str | Sequence[int]] = BREAKERS
+    top_n_sigma: float = -1.0
+    typical_p: float = 1.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    dynatemp_range: float = 0.0
+    dynatemp_exponent: float = 1.0
+    mirostat: int = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    samplers: Sequence[str] | None = None
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     allowed_token_ids: Sequence[int] | None = None
     bad_words: Sequence[str | Sequence[int]] = ()
@@ -117,6 +186,9 @@ class SamplingParams:
         checked_whole("max_tokens", self.max_tokens, 0, 1 << 30)
         checked_whole("logprobs", self.logprobs, 0, MAX_LOGPROBS)
         checked_whole("choice", self.choice, 0, (1 << 32) - 1)
+        checked_whole("dry_allowed_length", self.dry_allowed_length, 0, 1 << 30)
+        checked_whole("dry_penalty_last_n", self.dry_penalty_last_n, -1, 1 << 30)
+        checked_whole("mirostat", self.mirostat, 0, 2)
         checked_flag("ignore_eos", self.ignore_eos)
         if self.top_k is not None:
             checked_whole("top_k", self.top_k, 0, 1 << 30)
@@ -130,7 +202,11 @@ class SamplingParams:
         self._set("stop_token_ids", _ids("stop_token_ids", self.stop_token_ids))
         if self.allowed_token_ids is not None:
             self._set("allowed_token_ids", _ids("allowed_token_ids", self.allowed_token_ids, 1))
-        self._set("bad_words", _words(self.bad_words))
+        self._set("bad_words", _words("bad_words", self.bad_words))
+        breakers = _words("dry_sequence_breakers", self.dry_sequence_breakers)
+        self._set("dry_sequence_breakers", breakers)
+        if self.samplers is not None:
+            self._set("samplers", _samplers(self.samplers))
         self._set("stop", _stops(self.stop))
 
     def _set(self, name: str, value: object) -> None:
@@ -153,6 +229,9 @@ class SamplingParams:
             "allowed_token_ids": self.allowed_token_ids or (),
             "stop_token_ids": self.stop_token_ids,
             "bad_words": [i for w in self.bad_words if not isinstance(w, str) for i in w],
+            "dry_sequence_breakers": [
+                i for w in self.dry_sequence_breakers if not isinstance(w, str) for i in w
+            ],
         }
         for name, ids in named.items():
             if (highest := max(ids, default=0)) >= vocab:
@@ -173,19 +252,49 @@ class SamplingParams:
 
     @cached_property
     def native(self) -> _native.SampleParams:
-        """The arguments of the native sampler; the seed is 0 where there is none."""
-        sampling = self.sampling
-        return _native.SampleParams(
-            sampling["temperature"], int(sampling["top_k"]), sampling["top_p"], sampling["min_p"],
+        """The arguments of the native sampler; the seed is 0 where there is none.
+
+        Texts among `dry_sequence_breakers` are left out: they need a tokenizer.
+        """
+        sampling, order = self.sampling, SAMPLERS if self.samplers is None else self.samplers
+        penalties = (
             sampling["repetition_penalty"], self.frequency_penalty, self.presence_penalty,
+        )  # fmt: skip
+        if "penalties" not in order:
+            penalties = (1.0, 0.0, 0.0)
+        return _native.SampleParams(
+            sampling["temperature"] if "temperature" in order else 1.0, int(sampling["top_k"]),
+            sampling["top_p"], sampling["min_p"], penalties[0], penalties[1], penalties[2],
             list(self.logit_bias.items()), self.seed or 0, self.choice, self.logprobs,
+            self._chain, self._dry(self.dry_multiplier if "dry" in order else 0.0),
+        )  # fmt: skip
+
+    @property
+    def _chain(self) -> _native.ChainParams:
+        used = self.top_n_sigma > 0 or 0 < self.typical_p < 1 or self.dynatemp_range > 0
+        chained = self.samplers is not None or used or self.xtc_probability > 0
+        order = (SAMPLERS if self.samplers is None else self.samplers) if chained else ()
+        return _native.ChainParams(
+            [name for name in order if name not in CHANGES], self.typical_p or 1.0,
+            self.top_n_sigma, self.xtc_probability, self.xtc_threshold, self.dynatemp_range,
+            self.dynatemp_exponent, self.mirostat, self.mirostat_tau, self.mirostat_eta,
+        )  # fmt: skip
+
+    def _dry(self, multiplier: float) -> _native.DryParams:
+        breakers = [w for w in self.dry_sequence_breakers if not isinstance(w, str)]
+        return _native.DryParams(
+            multiplier, self.dry_base, self.dry_allowed_length, self.dry_penalty_last_n,
+            breakers if multiplier else [],
         )  # fmt: skip
 
 
 _RANGES = {
     "temperature": (0.0, 100.0), "top_p": (0.0, 1.0), "min_p": (0.0, 1.0),
     "repetition_penalty": (0.01, 100.0), "frequency_penalty": (-2.0, 2.0),
-    "presence_penalty": (-2.0, 2.0),
+    "presence_penalty": (-2.0, 2.0), "dry_multiplier": (0.0, 100.0), "dry_base": (1.0, 100.0),
+    "top_n_sigma": (-1.0, 100.0), "typical_p": (0.0, 1.0), "xtc_probability": (0.0, 1.0),
+    "xtc_threshold": (0.0, 1.0), "dynatemp_range": (0.0, 100.0), "dynatemp_exponent": (0.0, 100.0),
+    "mirostat_tau": (0.0, 100.0), "mirostat_eta": (0.0, 1.0),
 }  # fmt: skip
 
 
@@ -219,14 +328,31 @@ def _biases(given: object) -> dict[int, float]:
     }
 
 
-def _words(given: object) -> tuple[str | tuple[int, ...], ...]:
+def _words(name: str, given: object) -> tuple[str | tuple[int, ...], ...]:
     if isinstance(given, str):
-        raise RequestError(f"bad_words: must be several, but got the text {shown(given)}")
+        raise RequestError(f"{name}: must be several, but got the text {shown(given)}")
     what = "a sequence of texts or of sequences of token ids"
-    words = list(checked_items("bad_words", given, what))
+    words = list(checked_items(name, given, what))
     if "" in [w for w in words if isinstance(w, str)]:
-        raise RequestError("bad_words: must not be empty, but one is; leave it out")
-    return tuple(w if isinstance(w, str) else _ids("bad_words", w, 1) for w in words)
+        raise RequestError(f"{name}: must not be empty, but one is; leave it out")
+    return tuple(w if isinstance(w, str) else _ids(name, w, 1) for w in words)
+
+
+def _samplers(given: object) -> tuple[str, ...]:
+    if isinstance(given, str):
+        raise RequestError(f"samplers: must be several names, but got the text {shown(given)}")
+    names = tuple(
+        checked_name("samplers", name, SAMPLERS)
+        for name in checked_items("samplers", given, "a sequence of names")
+    )
+    if len(set(names)) < len(names):
+        raise RequestError(f"samplers: must name each once, but got {shown(names)}")
+    changes = [name for name in names if name in CHANGES]
+    if names[: len(changes)] != tuple(sorted(changes, key=CHANGES.index)):
+        raise RequestError(
+            f"samplers: must begin with penalties and dry if it has them, but got {shown(names)}"
+        )
+    return names
 
 
 def _ids(name: str, given: object, least: int = 0) -> tuple[int, ...]:

@@ -130,7 +130,7 @@ def test_every_flag_arrives() -> None:
     flags = "--max-tokens 3 --temperature 0.5 --top-k 4 --top-p 0.9 --min-p 0.1 --seed 7"
     flags += " --repetition-penalty 1.1 --stop A --stop B --context 9 --kv-dtype f32"
     flags += " --model m --format i8 --head int8 --threads 2 --cores 0-1 --mmap"
-    flags += " --speculate lookup --draft small"
+    flags += " --speculate lookup --draft small --dry-multiplier 0.8 --mirostat 2"
     result = run("generate", "p", *flags.split())
     assert result.exit_code == 0, result.output
     made = FakeLLM.made
@@ -140,6 +140,7 @@ def test_every_flag_arrives() -> None:
     assert (made.mmap, made.progress is not None) == (True, True)
     expected = {"max_tokens": 3, "temperature": 0.5, "top_k": 4, "top_p": 0.9, "min_p": 0.1}
     expected |= {"repetition_penalty": 1.1, "seed": 7, "stop": ["A", "B"]}
+    expected |= {"dry_multiplier": 0.8, "mirostat": 2}
     assert made.calls == [("p", expected)]
 
 

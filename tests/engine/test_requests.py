@@ -4,6 +4,7 @@ sequence with its own parameters, and a request goes on from wherever its sequen
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -37,7 +38,11 @@ PARAMS = (
     {"temperature": 3.0},
     {"temperature": 1.2, "top_p": 0.9, "logprobs": 7, "repetition_penalty": 1.2},
     {"temperature": 1.0, "stop": ("e", "a")},
-)
+    {"temperature": 1.3, "dry_multiplier": 0.8, "dry_allowed_length": 1, "xtc_probability": 0.5,
+     "xtc_threshold": 0.02, "typical_p": 0.9, "top_n_sigma": 2.0, "dynatemp_range": 0.4},
+    {"temperature": 1.2, "mirostat": 1, "mirostat_eta": 0.5, "dry_multiplier": 0.8},
+    {"temperature": 1.2, "mirostat": 2, "mirostat_tau": 3.0, "logprobs": 2},
+)  # fmt: skip
 TOKENS = 12
 
 
@@ -64,10 +69,12 @@ def requests(llm: LLM) -> list[Request]:
 
 def by_logits(engine: Engine, tokens: list[int], params: SamplingParams) -> list[Any]:
     """(token, log-probability, likeliest) one by one, of all logits and the sampler alone."""
-    known, tokens_drawn = list(tokens), []
+    known, tokens_drawn, mu = list(tokens), [], math.nan
     for _ in range(params.max_tokens):
         logits = engine.logits([known])[0][-1]
-        got = Draw(params.native, np.array(known, np.int32)).sample(logits, len(known))
+        draw = Draw(params.native, np.array(known, np.int32), mu=mu)
+        got = draw.sample(logits, len(known))
+        mu = got.mu
         tokens_drawn.append((got.token, got.logprob, got.top))
         known.append(got.token)
     return tokens_drawn
@@ -183,11 +190,13 @@ def test_logits_and_tokens_in_one_step(llm: LLM) -> None:
         llm.engine.run([StepInput(b, [1], 1, draw=Draw(params.native, history))])
 
 
-def test_a_request_goes_on_without_its_pages(llm: LLM) -> None:
+@pytest.mark.parametrize("i", [4, len(PARAMS) - 2, len(PARAMS) - 1])
+def test_a_request_goes_on_without_its_pages(llm: LLM, i: int) -> None:
     """Keys and values are lost halfway, and computed again, or taken from elsewhere."""
-    expected = llm.generate(prompt(4), **PARAMS[4], max_tokens=TOKENS, seed=1, ignore_eos=True)
-    params = SamplingParams(**PARAMS[4], max_tokens=TOKENS, seed=1)
-    request = Request(prompt(4), params, llm.tokenizer, context=llm.context)
+    options: dict[str, Any] = {**PARAMS[i]}
+    expected = llm.generate(prompt(i), **options, max_tokens=TOKENS, seed=1, ignore_eos=True)
+    params = SamplingParams(**options, max_tokens=TOKENS, seed=1)
+    request = Request(prompt(i), params, llm.tokenizer, context=llm.context)
     for step in range(TOKENS + 8):
         if step == 4:
             llm.engine.kv_cache.release(request.sequence)

@@ -63,8 +63,14 @@ def test_health_and_models(server: ServerProcess, llm: LLM, client: openai.OpenA
         {"temperature": 0.7, "top_k": 40, "min_p": 0.05, "repetition_penalty": 1.1, "seed": 1},
         {"temperature": 0.7, "presence_penalty": 0.5, "logit_bias": {"308": 5}, "seed": 1},
         {"stop": ["return"], "temperature": 0},
+        {
+            "temperature": 1.0, "seed": 2, "dry_multiplier": 0.8, "dry_sequence_breakers": ["e"],
+            "xtc_probability": 0.5, "top_n_sigma": 2, "dynatemp_range": 0.3,
+            "samplers": ["dry", "top_n_sigma", "xtc", "temperature"],
+        },
+        {"temperature": 1.0, "seed": 2, "mirostat": 2, "mirostat_tau": 2.5},
     ],
-)
+)  # fmt: skip
 def test_completion_is_the_models(server: ServerProcess, llm: LLM, options: dict[str, Any]) -> None:
     """Text, reason and counts, in one piece and in a stream."""
     of_llm = dict(options)

@@ -93,7 +93,7 @@ def test_ollama_formats_and_tools(server: ServerProcess) -> None:
 def test_ollama_refuses_in_its_form(server: ServerProcess) -> None:
     for path, body in (
         ("/api/chat", {"model": "other", "messages": SAID}),
-        ("/api/chat", {"model": "nano", "messages": SAID, "options": {"mirostat": 2}}),
+        ("/api/chat", {"model": "nano", "messages": SAID, "options": {"mirostat": 3}}),
         ("/api/chat", {"model": "nano", "messages": SAID, "format": "xml"}),
         ("/api/show", {"model": "other"}),
     ):
@@ -161,7 +161,7 @@ def test_llama_cpp(server: ServerProcess, llm: LLM) -> None:
         biased = llm.generate(PROMPT, max_tokens=8, temperature=0, logit_bias={first: wanted})
         answer = server.post("/completion", **asked, logit_bias=[[first, bias]])
         assert answer.json()["content"] == biased.text
-    for refused in ({"mirostat": 2}, {"logit_bias": [[5, True]]}, {"logit_bias": [["", 1]]}):
+    for refused in ({"mirostat": 3}, {"logit_bias": [[5, True]]}, {"logit_bias": [["", 1]]}):
         assert server.post("/completion", **asked, **refused).status_code == 400
 
 

@@ -18,6 +18,12 @@ from sterna.engine import PAGE, Engine, EngineLoop, PrefixCache, PrefixDiskCache
 from sterna.engine.engine import StepOutput
 from sterna.engine.kv_cache.sequence import BARE, GONE, without_flag
 
+#: llama.cpp's samplers, of which mirostat has a state.
+SAMPLERS: dict[str, Any] = {
+    "dry_multiplier": 0.8, "dry_allowed_length": 1, "top_n_sigma": 2.5, "typical_p": 0.95,
+    "xtc_probability": 0.5, "xtc_threshold": 0.02, "dynatemp_range": 0.5,
+}  # fmt: skip
+
 CONSTRAINTS = ("[a-z ]{3,40}", '"(a|b|c)*"', "(yes|no|perhaps)")
 
 
@@ -139,6 +145,7 @@ class Histories:
             "frequency_penalty": choose.choice((0.0, 0.0, 0.5)),
             "stop": choose.choice(((), ("e",), ("zzz",))),
             "ignore_eos": choose.random() < 0.5,
+            **choose.choice(({}, {}, SAMPLERS, {"mirostat": 1}, {**SAMPLERS, "mirostat": 2})),
         }
         if choose.random() < 0.15:
             options["constraint"] = self.small.constraints.regex(choose.choice(CONSTRAINTS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
@@ -120,6 +121,11 @@ class Request:
         self.n_prompt: int = len(prompt)
         self._history = np.zeros(min(len(prompt) + params.max_tokens, context + 1), np.int32)
         self._history[: len(prompt)] = prompt
+        # Mirostat's state before each token of the answer, NaN at its begin. It follows from the
+        # tokens before and their logits, so whatever is computed again finds it here.
+        self._mu = (
+            np.full(len(self._history) + 1 - len(prompt), np.nan) if params.mirostat else None
+        )
         # The one record of progress, so that an interrupt cannot leave both sides at odds.
         self._drawn: list[_native.SampleResult | None] = []
         self._n_read = 0
@@ -279,6 +285,8 @@ class Request:
                 break
             token = int(checked_finite(one).token)
             self._history[self._known] = token
+            if self._mu is not None:
+                self._mu[len(self._drawn) + 1] = one.mu
             self._drawn.append(one)
             self._note()
             if self._matcher is not None and token not in self.ends:
@@ -310,7 +318,8 @@ class Request:
         history = self._history[: self._known + self._n_drafts]
         self._masks = masks = self._rules.masks(history, self._known, self.n_prompt)
         words = None if masks is None else masks.words
-        return Draw(self.params.native, history, self.n_prompt, words, masks)
+        mu = math.nan if self._mu is None else float(self._mu[len(self._drawn)])
+        return Draw(self.params.native, history, self.n_prompt, words, masks, mu)
 
     @property
     def _known(self) -> int:

@@ -30,6 +30,7 @@ from sterna.engine.decoding.draft_sources import (
 from sterna.engine.decoding.grammar_matcher import GrammarMatcher
 from sterna.engine.decoding.mtp_drafts import MtpDrafts
 from sterna.engine.decoding.reasoning_budget import ReasoningBudget, ReasoningMatcher
+from sterna.engine.decoding.sequence_breakers import with_breaker_ids
 from sterna.engine.decoding.speculation import DraftSource, Speculation
 from sterna.errors import RequestError
 from sterna.llm.adapters import Adapters
@@ -195,6 +196,7 @@ class RequestFactory:
         model, context = self._engine.model, self._engine.context
         if model.config.pooling is not None:
             raise RequestError(f"generate: {model.name} makes vectors, not text; use embed")
+        params = with_breaker_ids(params, self._tokenizer, model.config.vocab_size)
         ends = frozenset() if params.ignore_eos else ends.union(self._tokenizer.eos_ids)
         most = min(params.max_tokens, max(1, context - len(tokens)))
         matcher = self._constraints.matcher(options.get("constraint"), most, reasoning)

@@ -18,14 +18,16 @@ READ = {
     "seed": "seed", "stop": "stop", "num_predict": "max_tokens",
     "repeat_penalty": "repetition_penalty", "presence_penalty": "presence_penalty",
     "frequency_penalty": "frequency_penalty", "repeat_last_n": "repeat_last_n",
+    "typical_p": "typical_p", "mirostat": "mirostat", "mirostat_tau": "mirostat_tau",
+    "mirostat_eta": "mirostat_eta",
 }  # fmt: skip
 #: Options of samplers that do not exist here, and the values that turn them off.
-OFF: Mapping[str, tuple[float, ...]] = {"mirostat": (0,), "tfs_z": (1,), "typical_p": (0, 1)}
+OFF: Mapping[str, tuple[float, ...]] = {"tfs_z": (1,)}
 #: Options of loading, or that belong to one of the above: they are left out.
 UNREAD = (
     "num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "num_keep", "numa", "low_vram",
     "f16_kv", "logits_all", "vocab_only", "use_mmap", "use_mlock", "embedding_only",
-    "mirostat_tau", "mirostat_eta", "penalize_newline", "draft_num_predict",
+    "penalize_newline", "draft_num_predict",
 )  # fmt: skip
 
 

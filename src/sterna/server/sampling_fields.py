@@ -24,6 +24,7 @@ __all__ = [
 MAX_N = 8  #: answers to one prompt
 MAX_BIASES = 1024
 MAX_TOP_LOGPROBS = 20
+MAX_BREAKERS = 32
 LEAST_BIAS = -100.0  #: leaves a token no probability to speak of
 #: Bits of a seed that the server draws: JavaScript can read it from JSON exactly.
 SEED_BITS = 48
@@ -35,7 +36,9 @@ NONE = -1
 _SAME = (
     "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
     "frequency_penalty", "stop", "ignore_eos", "min_tokens", "stop_token_ids", "bad_words",
-    "allowed_token_ids",
+    "allowed_token_ids", "dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n",
+    "dry_sequence_breakers", "top_n_sigma", "typical_p", "xtc_probability", "xtc_threshold",
+    "dynatemp_range", "dynatemp_exponent", "mirostat", "mirostat_tau", "mirostat_eta", "samplers",
 )  # fmt: skip
 
 
@@ -75,6 +78,21 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     repetition_penalty: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
+    dry_multiplier: float | None = None
+    dry_base: float | None = None
+    dry_allowed_length: int | None = None
+    dry_penalty_last_n: int | None = None
+    dry_sequence_breakers: list[str] | None = None
+    top_n_sigma: float | None = None
+    typical_p: float | None = None
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
+    dynatemp_range: float | None = None
+    dynatemp_exponent: float | None = None
+    mirostat: int | None = None
+    mirostat_tau: float | None = None
+    mirostat_eta: float | None = None
+    samplers: list[str] | None = None
     logit_bias: dict[str, float | bool] | list[tuple[int | str, float | bool]] | None = None
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
@@ -122,6 +140,7 @@ def sampling_options(
         options["logprobs"] = logprobs
     for name in ("allowed_token_ids", "stop_token_ids", "bad_words"):
         _bounded(name, options.get(name, ()))
+    _bounded("dry_sequence_breakers", body.dry_sequence_breakers or (), MAX_BREAKERS)
     if body.seed not in (None, NONE):
         assert body.seed is not None
         if not -(1 << 63) <= body.seed < 1 << 64:

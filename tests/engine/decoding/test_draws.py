@@ -15,7 +15,7 @@ def drawn(
     logits: npt.NDArray[np.float32], temperature: float, top_k: int, min_p: float
 ) -> list[int]:
     params = _native.SampleParams(temperature, top_k, 1.0, min_p, 1.0, 0.0, 0.0, [], 7, 0, 0)
-    draw = (params, HISTORY, 0, None)
+    draw = (params, HISTORY, 0, None, float("nan"))
     return [_native.sample(logits.copy(), draw, position).token for position in range(100)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,7 +40,8 @@ class Draw:
     history: the sequence's tokens, int32, including those of the step; each row sees the tokens up
     to its own. answer_begin: how many of them are the prompt's. masks: tokens allowed in each row,
     int32 [rows, words], one bit a token, the lowest bit of a word first; None: all. pending_masks:
-    the same masks if they are still to be filled, during the step.
+    the same masks if they are still to be filled, during the step. mu: mirostat's state before the
+    first row's token; NaN where the answer begins.
     """
 
     params: _native.SampleParams
@@ -47,11 +49,12 @@ class Draw:
     answer_begin: int = 0
     masks: I32 | None = None
     pending_masks: TokenMasks | None = None
+    mu: float = math.nan
 
     @property
-    def native(self) -> tuple[_native.SampleParams, I32, int, I32 | None]:
+    def native(self) -> tuple[_native.SampleParams, I32, int, I32 | None, float]:
         """The native sampler's arguments."""
-        return self.params, self.history, self.answer_begin, self.masks
+        return self.params, self.history, self.answer_begin, self.masks, self.mu
 
     def sample(self, logits: F32, position: int) -> _native.SampleResult:
         """Sample the token at `position` from logits [vocab], under the last row's mask if any."""
