@@ -98,17 +98,20 @@ class Chain {
     const ChainToken& best() const { return *std::ranges::min_element(tokens_, likelier); }
 
     void softmax() {
-        const double most = best().score;
+        most_ = best().score;
         double total = 0.0;
-        for (ChainToken& one : tokens_) one.p = math::exp_d(one.score - most);
+        for (ChainToken& one : tokens_) one.p = math::exp_d(one.score - most_);
         for (const ChainToken& one : tokens_) total += one.p;
         for (ChainToken& one : tokens_) one.p /= total;
+        log_total_ = math::log_d(total);
     }
+
+    // -log p, by the latest softmax.
+    double surprise(const ChainToken& one) const { return log_total_ - (one.score - most_); }
 
     double entropy() const {
         double sum = 0.0;
-        for (const ChainToken& one : tokens_)
-            if (one.p > 0.0) sum -= one.p * math::log_d(one.p);
+        for (const ChainToken& one : tokens_) sum += one.p * surprise(one);
         return sum;
     }
 
@@ -122,7 +125,8 @@ class Chain {
         for (size_t sorted = 0; kept < all && (kept == 0 || above < mass);) {
             const size_t next = std::min(all, sorted == 0 ? 256 : sorted * 8);
             const auto at = [&](size_t i) { return tokens_.begin() + static_cast<ptrdiff_t>(i); };
-            std::partial_sort(at(sorted), at(next), tokens_.end(), before);
+            if (next < all) std::nth_element(at(sorted), at(next), tokens_.end(), before);
+            std::sort(at(sorted), at(next), before);
             sorted = next;
             while (kept < sorted && (kept == 0 || above < mass)) above += tokens_[kept++].p;
         }
@@ -151,7 +155,7 @@ class Chain {
     void typical_p(double p) {
         softmax();
         const double expected = entropy();
-        for (ChainToken& one : tokens_) one.distance = std::fabs(-math::log_d(one.p) - expected);
+        for (ChainToken& one : tokens_) one.distance = std::fabs(surprise(one) - expected);
         keep_mass(p, [](const ChainToken& a, const ChainToken& b) {
             return a.distance != b.distance ? a.distance < b.distance : a.token < b.token;
         });
@@ -206,7 +210,7 @@ class Chain {
         softmax();
         const int32_t likeliest = best().token;
         std::erase_if(tokens_, [&](const ChainToken& one) {
-            return -math::log_d(one.p) / kLn2 > mu && one.token != likeliest;
+            return surprise(one) > mu * kLn2 && one.token != likeliest;
         });
     }
 
@@ -235,6 +239,7 @@ class Chain {
     const SampleParams& params_;
     uint64_t position_;
     std::vector<ChainToken>& tokens_;
+    double most_ = 0.0, log_total_ = 0.0;  // of the latest softmax
 };
 
 }  // namespace
