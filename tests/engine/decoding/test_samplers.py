@@ -28,7 +28,7 @@ FIELDS: dict[str, list[dict[str, Any]]] = {
     "typ_p": [{"typical_p": 0.5}, {"typical_p": 0.95}],
     "top_p": [{"top_p": 0.6}, {"top_p": 0.97}],
     "min_p": [{"min_p": 0.2}, {"min_p": 1.0}],
-    "xtc": [{"xtc_probability": 1.0, "xtc_threshold": 0.15}, {"xtc_probability": 1.0}],
+    "xtc": [{"xtc_probability": 1.0, "xtc_threshold": 0.15}, {"xtc_probability": 0.5}],
     "temperature": [
         {}, {"dynatemp_range": 0.5}, {"dynatemp_range": 2.0, "dynatemp_exponent": 0.4},
     ],
