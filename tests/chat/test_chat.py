@@ -89,7 +89,7 @@ def test_known_answers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", PLAIN_TEMPLATES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(texts=st.lists(st.text(max_size=40), min_size=1, max_size=6))
 def test_same_text_as_a_plain_sandbox(
     tmp_path_factory: pytest.TempPathFactory, name: str, texts: list[str]

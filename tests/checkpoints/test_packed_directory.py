@@ -171,7 +171,7 @@ def test_a_file_rewritten_by_the_package_reads_the_same(tmp_path: Path) -> None:
     assert model.tensors["norm.weight"].tobytes() == NORM.tobytes()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     st.lists(
         st.tuples(

@@ -74,7 +74,7 @@ names = st.text(min_size=1, max_size=12).filter(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(tensors=st.dictionaries(names, arrays, max_size=6), metadata=st.dictionaries(names, names))
 def test_round_trip_and_layout(tmp_path_factory: Any, tensors: dict, metadata: dict) -> None:
     path = tmp_path_factory.mktemp("rt") / "x.safetensors"

@@ -201,7 +201,7 @@ def test_json_depth_counts_no_brackets_in_strings(tmp_path: Path) -> None:
         jsonfile.load_json_object(path)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     st.recursive(
         st.none()
@@ -227,7 +227,7 @@ def test_sound_json_is_read_as_by_the_standard_library(value: Any, scan: int) ->
         jsonfile._SCAN_BYTES = saved
 
 
-@settings(deadline=None, max_examples=600)
+@settings(max_examples=600)
 @given(st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=3))
 def test_what_survives_mutation_reads_as_the_package_reads_it(
     tmp_path_factory: Any, edits: list[tuple[int, int]]

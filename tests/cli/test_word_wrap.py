@@ -70,7 +70,7 @@ def test_a_terminal_that_changes() -> None:
     assert said == "one two three four five\nsix seven eight nine ten eleven twelve"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     text=st.text(st.sampled_from("aaab,`|-~中文。가é\u0301👩    \n"), max_size=200),
     columns=st.integers(1, 40),
@@ -84,7 +84,7 @@ def test_nothing_is_lost(text: str, columns: int, pieces: int) -> None:
     assert wrapped(text, 0, pieces) == text
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(words=st.lists(st.text("abc", min_size=1, max_size=10), max_size=60))
 def test_no_line_is_too_wide(words: list[str]) -> None:
     lines = wrapped(" ".join(words), 10).split("\n")

@@ -161,7 +161,7 @@ def test_examples_before_every_question_are_computed_once(monkeypatch: pytest.Mo
     assert llm.engine.kv_cache.pool.free == llm.engine.kv_cache.pool.count
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_any_groups(data: st.DataObject, nano: LLM) -> None:
     ids = st.lists(st.integers(0, 3), min_size=2, max_size=12)

@@ -211,7 +211,7 @@ def matrices(draw: st.DrawFn, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", INTEGER)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_round_trip_of_levels(name: str, data: st.DataObject) -> None:
     """unpack(pack(levels, scale)) gives both back, whatever the shape."""
@@ -224,7 +224,7 @@ def test_round_trip_of_levels(name: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("name", FLOAT)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(M=st.integers(0, 140), K=st.integers(0, 140), seed=st.integers(0, 2**32 - 1))
 def test_round_trip_of_floats(name: str, M: int, K: int, seed: int) -> None:
     """Float formats round once, to nearest even, and keep what they hold exactly."""

@@ -103,7 +103,7 @@ def test_extreme_levels_and_activations(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(M=st.integers(0, 130), groups=st.integers(0, 5), seed=st.integers(0, 2**32 - 1))
 def test_round_trip(name: str, M: int, groups: int, seed: int) -> None:
     """unpack gives levels and scales back, and scales lie as docs/reference/formats.md says."""

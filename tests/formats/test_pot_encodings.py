@@ -63,7 +63,7 @@ def test_an_example() -> None:
     }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_round_trip(data: st.DataObject) -> None:
     """Any shape, an odd K and no rows or columns among them."""

@@ -103,7 +103,7 @@ def test_bounds() -> None:
 finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(arrays(np.float32, (2, K), elements=finite), st.sampled_from(QUANTIZERS))
 def test_any_floats(w: np.ndarray, quantizer: Quantizer) -> None:
     """Nothing overflows, whatever the weights."""

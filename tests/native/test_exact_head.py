@@ -197,7 +197,7 @@ def test_random_heads_leave_few_rows_open() -> None:
     assert check(head, x, 1) < 4 * 200
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.data())
 def test_any_head(data: st.DataObject) -> None:
     """Shapes, sizes of rows and of columns, repeated rows and k at random."""

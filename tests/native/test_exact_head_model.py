@@ -178,7 +178,7 @@ def test_top_of_requests() -> None:
     assert top(top_k=0, top_p=1.0, min_p=0.01) == (0, 0)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_penalties_and_gaps(data: st.DataObject) -> None:
     """Repetition penalties (also below 1) and min-p: the sampler's token is the float head's."""

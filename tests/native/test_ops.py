@@ -231,7 +231,7 @@ def test_leading_dimensions(name: str) -> None:
     assert ops.linear(x.reshape(2, 3, 4, 12)[:, :0], packed).shape == (2, 0, 4, 9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     M=st.integers(1, 90), K=st.integers(1, 90), N=st.integers(0, 20), seed=st.integers(0, 2**32 - 1)
 )

@@ -128,7 +128,7 @@ def _library_decode(tokenizer: Tokenizer, ids: list[int]) -> str:
 
 
 @pytest.mark.parametrize("name", FULL)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(text=st.text(alphabet=st.characters(exclude_categories=["Cs"])))
 def test_pieces_equal_the_whole(family: Callable[[str], Tokenizer], name: str, text: str) -> None:
     tokenizer = family(name)
@@ -140,7 +140,7 @@ def test_pieces_equal_the_whole(family: Callable[[str], Tokenizer], name: str, t
         assert "\ufffd" not in "".join(pieces) or "\ufffd" in text
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(ids=st.lists(st.integers(0, 345), max_size=40))
 def test_any_ids_of_a_byte_level_model(family: Callable[[str], Tokenizer], ids: list[int]) -> None:
     tokenizer = family("byte_level")
@@ -148,7 +148,7 @@ def test_any_ids_of_a_byte_level_model(family: Callable[[str], Tokenizer], ids: 
 
 
 @pytest.mark.parametrize("name", FULL)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(text=st.text(alphabet="the fox日é😀\n ▁", min_size=1), cut=st.integers(0, 30))
 def test_a_continuation_goes_on_where_the_prompt_stopped(
     family: Callable[[str], Tokenizer], name: str, text: str, cut: int

@@ -90,7 +90,7 @@ def free(n: int) -> float:
     return 1.0 + 1e-9 * n
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_any_drafts_give_the_same(llm: LLM, data: st.DataObject) -> None:
     i = data.draw(st.integers(0, len(PARAMS) + len(MORE) - 1))
@@ -173,7 +173,7 @@ def test_lookup_finds_the_latest() -> None:
     assert PromptLookup(SHORT).propose(np.array([1], np.int32), 4) == []
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.integers(0, 2), max_size=40), st.integers(0, 40), st.integers(1, 6))
 def test_lookup_against_a_search(tokens: list[int], more: int, k: int) -> None:
     """However the text grows, it is the last place before its end where the last three were."""

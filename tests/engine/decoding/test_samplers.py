@@ -107,7 +107,7 @@ def drawn(logits: npt.NDArray[np.float32], params: SamplingParams, position: int
     return Draw(params.native, np.zeros(0, np.int32)).sample(logits, position).token
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_tokens_are_those_of_numpy(data: st.DataObject) -> None:
     """Some samplers, in llama.cpp's order or another, with any seed, choice and position."""
@@ -261,7 +261,7 @@ def dry_penalties(history: list[int], params: SamplingParams) -> dict[int, float
     }
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_dry_is_that_of_python(data: st.DataObject) -> None:
     """Few different tokens, so that repeats are long, nested and overlapping."""

@@ -65,7 +65,7 @@ def some_draw(data: st.DataObject, rng: np.random.Generator, vocab: int, **more:
     return params, allowed, Draw(params.native, history, data.draw(st.integers(0, n)), mask)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_scores_are_those_of_numpy(data: st.DataObject) -> None:
     """The best of the scores, whatever the mask, the biases and the penalties."""
@@ -79,7 +79,7 @@ def test_scores_are_those_of_numpy(data: st.DataObject) -> None:
     assert got.top[0][0] == int(logits.argmax())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_an_exact_head_under_them(data: st.DataObject) -> None:
     """Only allowed rows are computed, with the float head's bits, and the same tokens drawn."""

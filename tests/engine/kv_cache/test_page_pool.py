@@ -158,7 +158,7 @@ class Sequences(RuleBasedStateMachine):
 
 
 TestSequences = Sequences.TestCase
-TestSequences.settings = settings(max_examples=50, stateful_step_count=50, deadline=None)
+TestSequences.settings = settings(max_examples=50, stateful_step_count=50)
 
 
 def copies(count: int) -> tuple[PagePool, list[tuple[int, int]]]:

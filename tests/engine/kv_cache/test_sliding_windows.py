@@ -122,7 +122,7 @@ class SplitSequences(WindowedSequences):
 
 TestWindowedSequences = WindowedSequences.TestCase
 TestSplitSequences = SplitSequences.TestCase
-TestWindowedSequences.settings = settings(max_examples=25, stateful_step_count=50, deadline=None)
+TestWindowedSequences.settings = settings(max_examples=25, stateful_step_count=50)
 TestSplitSequences.settings = TestWindowedSequences.settings
 
 
