@@ -243,7 +243,7 @@ LAYER = "model.layers.1.mlp."
             UnsupportedModelError,
             ("none of this",),
         ),
-        ("experts.2.up_proj.bias", torch.zeros(96), UnsupportedModelError, ("no bias",)),
+        ("experts.2.up_proj.bias", torch.ones(96), UnsupportedModelError, ("no bias",)),
     ],
 )
 def test_bad_tensors(

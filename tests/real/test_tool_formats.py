@@ -102,7 +102,8 @@ def test_a_call_is_what_the_template_writes(llm: LLM, name: str) -> None:
 
 def served(llm: LLM, tools: list[dict[str, Any]]) -> ChatGeneration:
     """A chat of the server whose prompt and constraint are made."""
-    active: Any = SimpleNamespace(model=SimpleNamespace(llm=llm), submit=lambda _: None)
+    model = SimpleNamespace(llm=llm)
+    active: Any = SimpleNamespace(model=model, names={}, submit=lambda _: None)
     chat = ChatGeneration(
         active, TemplateInput([dict(USER)]), GenerationRequest([]), ToolChoice.of_tools(tools)
     )
