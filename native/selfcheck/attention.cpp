@@ -53,7 +53,8 @@ constexpr AttentionCall kCalls[] = {{5, kNoWindow, 0, false, false},
                                     {20, kNoWindow, 0, true, false, true},
                                     {5, 70, 0, false, false, true},
                                     {20, kNoWindow, 0, false, false, false, true},
-                                    {1, 100, 0, false, false, false, true}};
+                                    {1, 100, 0, false, false, false, true},
+                                    {5, kNoWindow, 0, false, true, true}};
 
 std::vector<float> attended(Findings& found, KvType type, const std::vector<uint8_t>& pages,
                             const AttentionCall& call, const std::vector<float>& queries,
