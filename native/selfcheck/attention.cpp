@@ -68,7 +68,8 @@ std::vector<float> attended(Findings& found, KvType type, const std::vector<uint
     for (int r = 0; r < call.rows; ++r) {
         q[r] = queries.data() + r * kHeadDim;
         to[r] = out.data() + r * kHeadDim;
-        next[r] = kPositions - call.rows + 1 + r;
+        // The positions that rows of an image see end behind the last row, too.
+        next[r] = kPositions - call.rows + 1 + r - (call.last_limit ? 3 : 0);
         limit[r] = call.last_limit ? kPositions : next[r];
         sinks[r] = slopes[r] = 0.25f * static_cast<float>(r + 1);
     }
