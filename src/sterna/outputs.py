@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from sterna.chat.reasoning import CLOSE
@@ -12,6 +12,7 @@ from sterna.one_at_a_time import OneAtATime
 
 __all__ = [
     "AnswerParser",
+    "AnswerReader",
     "Completion",
     "Delta",
     "Piece",
@@ -31,20 +32,71 @@ class TokenLogprob:
 
 
 @dataclass(frozen=True)
+class Delta:
+    """A piece of a parsed answer.
+
+    Attributes:
+        kind: "content", "reasoning_content" or "tool_calls".
+        text: what to append; for a tool call, to its arguments.
+        index: the number of the tool call.
+        id, name: those of the tool call; only its first delta has them.
+    """
+
+    kind: str
+    text: str
+    index: int = 0
+    id: str = ""
+    name: str = ""
+
+    @property
+    def tool_call(self) -> dict[str, Any]:
+        """An entry of `tool_calls` in a chunk of OpenAI's chat."""
+        function = {"arguments": self.text}
+        if not self.id:
+            return {"index": self.index, "function": function}
+        head = {"index": self.index, "id": self.id, "type": "function"}
+        return {**head, "function": {"name": self.name, **function}}
+
+
+@dataclass(frozen=True)
 class Piece:
     """A piece of a streamed answer.
 
     Attributes:
-        text: Possibly empty.
+        text: The text as the model writes it. Possibly empty.
         token: Id of the token that completed it.
         logprob: The log-probabilities of this token, if requested.
         index: Which of several answers to a prompt it belongs to.
+        deltas: The parts of a chat's answer that are certain by now; None outside of chats.
     """
 
     text: str
     token: int
     logprob: TokenLogprob | None = None
     index: int = 0
+    deltas: tuple[Delta, ...] | None = None
+
+    @property
+    def content(self) -> str:
+        """What it adds to `Completion.content`; outside of chats all of its text."""
+        return self.text if self.deltas is None else self._joined("content")
+
+    @property
+    def reasoning(self) -> str:
+        """What it adds to `Completion.reasoning`."""
+        return self._joined("reasoning_content")
+
+    @property
+    def tool_calls(self) -> list[dict[str, Any]]:
+        """What it adds to calls of tools, in OpenAI's form of chunks.
+
+        The first chunk of a call has its index, id and name; all have text to append to its
+        arguments.
+        """
+        return [one.tool_call for one in self.deltas or () if one.kind == "tool_calls"]
+
+    def _joined(self, kind: str) -> str:
+        return "".join(one.text for one in self.deltas or () if one.kind == kind)
 
 
 @dataclass
@@ -89,26 +141,16 @@ class Stats:
         return (self.n_generated - 1) / self.decode_s if self.n_generated > 1 else 0.0
 
 
-@dataclass(frozen=True)
-class Delta:
-    """A piece of a parsed answer.
-
-    Attributes:
-        kind: "content", "reasoning_content" or "tool_calls".
-        text: what to append; for a tool call, to its arguments.
-        index: the number of the tool call.
-        id, name: those of the tool call; only its first delta has them.
-    """
-
-    kind: str
-    text: str
-    index: int = 0
-    id: str = ""
-    name: str = ""
-
-
 class AnswerParser(Protocol):
     """Parses the text of one answer, in pieces (`feed`, then `end`) or whole (`message`)."""
+
+    @property
+    def has_tool_calls(self) -> bool:
+        """Whether the answer has tool calls, all of them complete."""
+
+    @property
+    def unread(self) -> int:
+        """The characters that wait until more of the text shows what they are."""
 
     def feed(self, text: str) -> list[Delta]:
         """Add text; return all deltas that are certain by now."""
@@ -122,6 +164,9 @@ class AnswerParser(Protocol):
 
 class _PlainParser:
     """Takes all text as content."""
+
+    has_tool_calls = False
+    unread = 0
 
     def feed(self, text: str) -> list[Delta]:
         return [Delta("content", text)]
@@ -144,6 +189,8 @@ class Completion:
         logprobs: One per token, if requested.
         stats: Counts and times.
         stop_string: The stop string that ended it, if one did.
+        rendered_at: The time in ISO 8601 that the chat template got, if it asked for it: the prompt
+            then depends on it.
         parser: Makes a parser of the text, as the model's family writes it.
     """
 
@@ -153,6 +200,7 @@ class Completion:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     stats: Stats = field(default_factory=Stats)
     stop_string: str | None = None
+    rendered_at: str | None = None
     parser: Callable[[], AnswerParser] = field(default=_PlainParser, repr=False, compare=False)
     _parsed: tuple[str, dict[str, Any]] | None = field(default=None, repr=False, compare=False)
 
@@ -202,15 +250,39 @@ class Completion:
         return self.stats.n_prompt
 
 
+class AnswerReader:
+    """Gives the pieces of a chat's answer their deltas."""
+
+    def __init__(self, completion: Completion) -> None:
+        self._completion, self._parser = completion, completion.parser()
+        self._ended = False
+
+    def read(self, piece: Piece) -> Piece:
+        """Return a piece with the deltas that are certain by now."""
+        return replace(piece, deltas=tuple(self._parser.feed(piece.text)))
+
+    def end(self, index: int = 0) -> Piece | None:
+        """Return a last piece with the deltas that were held back, once; None if there are none."""
+        if self._ended:
+            return None
+        self._ended = True
+        rest, tokens = self._parser.end(), self._completion.tokens
+        return Piece("", tokens[-1], index=index, deltas=tuple(rest)) if rest and tokens else None
+
+
 class Stream(Iterator[Piece]):
     """An iterator over the pieces of an answer as they are computed, for one reader at a time.
 
     RequestError for a second thread that reads or closes it meanwhile: each would get only a part
     of the text.
+
+    Attributes:
+        completion: The answer, filled as pieces are read.
     """
 
-    def __init__(self, pieces: Generator[Piece, None, None]) -> None:
+    def __init__(self, pieces: Generator[Piece, None, None], completion: Completion) -> None:
         """`pieces`: yields the pieces; closing it ends the request."""
+        self.completion = completion
         self._pieces = pieces
         self._readers = OneAtATime(
             "stream: must be read by one thread at a time, but another is reading it; give "

@@ -135,7 +135,8 @@ def test_errors_change_nothing(llm: LLM) -> None:
     "messages",
     [
         [],
-        "hello",
+        5,
+        [[{"role": "user", "content": "x"}], {"role": "user", "content": "x"}],
         [{"content": "x"}],
         ["x"],
         None,

@@ -68,7 +68,7 @@ class FakeLLM:
         self.calls.append((prompt, options))
         if options.get("top_p", 1) > 1:
             raise RequestError("top_p: must lie in 0..1, but got 2; lower it")
-        return self._pieces(prompt)
+        return FakeStream(self._pieces(prompt), self.last)
 
     def _pieces(self, prompt: str) -> Iterator[Any]:
         for text in ("é", ", b", "", ", c"):
@@ -95,6 +95,16 @@ class FakeLLM:
             "kv_dtype": self.kv_dtype,
             "activations": "int8",
         }
+
+
+class FakeStream:
+    """Pieces and their completion."""
+
+    def __init__(self, pieces: Iterator[Any], completion: Any) -> None:
+        self.pieces, self.completion = pieces, completion
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.pieces
 
 
 @pytest.fixture(autouse=True)

@@ -97,7 +97,7 @@ def test_lines_with_errors(tmp_path: Path) -> None:
     """They have a row each, the others are answered, and the command fails at the end."""
     wrong: list[object] = [
         {"prompt": ""}, 5, {"id": 1}, {"prompt": "a", "top_p": 7}, {"prompt": "a", "messages": []},
-        {"messages": "Hi", "id": 6},
+        {"messages": 7, "id": 6},
     ]  # fmt: skip
     file, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     written(file, *LINES[:1], *wrong, *LINES[1:])

@@ -106,9 +106,9 @@ def test_together_as_alone(llm: LLM, most: int) -> None:
     pieces = run_together(llm.engine, together, most)
     assert {r.completion.finish_reason for r in together} == {"stop", "length"}
     for i, request in enumerate(together):
-        alone = list(llm.stream(prompt(i), **asdict(params_of(i, ignore_eos=True))))
-        assert pieces[i] == alone
-        assert facts(request.completion) == facts(llm.last)
+        stream = llm.stream(prompt(i), **asdict(params_of(i, ignore_eos=True)))
+        assert pieces[i] == list(stream)
+        assert facts(request.completion) == facts(stream.completion)
         llm.engine.kv_cache.release(request.sequence)
 
 

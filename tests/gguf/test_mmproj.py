@@ -293,8 +293,8 @@ def test_a_text_without_a_token_of_images(tmp_path: Path) -> None:
     llm = LLM(tmp_path / "text.gguf", chat_template=str(template), cache=False)
     part = {"type": "image", "image": noise(40, 60)}
     message = {"role": "user", "content": [part, {"type": "text", "text": "abba"}]}
-    llm.chat([message], max_tokens=1)
-    assert llm.last.stats.n_prompt == 64 + len("▁\nabba")
+    done = llm.chat([message], max_tokens=1)
+    assert done.stats.n_prompt == 64 + len("▁\nabba")
     assert llm.tokenizer.encode("a<unk>").count(0) == 0
     text = LLM(tmp_path / "text.gguf", mmproj="off", cache=False)
     assert text.tokenizer.token_id("<unk>") == 0

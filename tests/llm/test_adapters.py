@@ -197,7 +197,7 @@ def test_unloading_in_use(two: tuple[Path, Path, Path]) -> None:
     expected = llm.generate(TOKENS[:9], **options, adapter="it")
     stream = llm.stream(TOKENS[:9], **options, adapter="it")
     pieces = [next(stream) for _ in range(3)]
-    done = llm.last
+    done = stream.completion
     llm.load_adapter("it", other)
     beside: list[list[int]] = []
     thread = threading.Thread(

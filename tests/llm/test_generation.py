@@ -168,22 +168,25 @@ def test_scoring(llm: LLM) -> None:
 
 
 def test_stream_is_generate(llm: LLM) -> None:
-    """The pieces joined are the text, and `.last` is the same Completion."""
+    """The pieces joined are the text, and the stream has the same Completion."""
     settings = {"max_tokens": 40, "temperature": 1.0, "seed": 3, "ignore_eos": True}
     whole = llm.generate(PROMPT, **settings)
-    pieces = list(llm.stream(PROMPT, **settings))
+    stream = llm.stream(PROMPT, **settings)
+    pieces = list(stream)
     assert "".join(piece.text for piece in pieces) == whole.text
-    assert llm.last.text == whole.text
-    assert llm.last.tokens == whole.tokens
+    assert "".join(piece.content for piece in pieces) == whole.content
+    assert stream.completion.text == whole.text
+    assert stream.completion.tokens == whole.tokens
 
 
 def test_unicode_in_pieces(llm: LLM) -> None:
     """No piece splits a character, though a random model emits many stray bytes."""
     for seed in range(6):
         settings = {"max_tokens": 60, "temperature": 3.0, "seed": seed, "ignore_eos": True}
-        pieces = [piece.text for piece in llm.stream(PROMPT, **settings)]
-        assert "".join(pieces) == llm.last.text
-        assert llm.tokenizer.decode(llm.last.tokens) in (llm.last.text, llm.last.text + "\ufffd")
+        stream = llm.stream(PROMPT, **settings)
+        pieces, done = [piece.text for piece in stream], stream.completion
+        assert "".join(pieces) == done.text
+        assert llm.tokenizer.decode(done.tokens) in (done.text, done.text + "\ufffd")
         "".join(pieces).encode("utf-8")  # no lone surrogate
 
 

@@ -109,14 +109,10 @@ def test_conversations_go_on_about_an_image(llm: LLM) -> None:
 
 def test_many_at_once(llm: LLM) -> None:
     alone = [llm.chat(asking(png(seed=seed)), **OPTIONS).tokens for seed in range(3)]
-    prompts = [llm.renderer.prepare(asking(png(seed=seed))) for seed in range(3)]
 
     async def together() -> list[Any]:
         async with AsyncLLM(llm) as engine:
-            streams = [
-                engine.submit(one.tokens, images=one.images, chat=True, **OPTIONS)
-                for one in prompts
-            ]
+            streams = [engine.submit_chat(asking(png(seed=seed)), **OPTIONS) for seed in range(3)]
             return [(await stream.result())[0].tokens for stream in streams]
 
     assert asyncio.run(together()) == alone

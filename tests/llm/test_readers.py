@@ -13,7 +13,7 @@ from helpers import failure
 
 from sterna import LLM, Conversation, Piece
 from sterna.errors import RequestError
-from sterna.outputs import Stream
+from sterna.outputs import Completion, Stream
 
 PROMPT = "def read_lines(path):"
 
@@ -47,7 +47,8 @@ def test_threads_that_share_a_stream(llm: LLM) -> None:
         reader.join()
     tokens = [piece.token for piece in pieces][: len(expected.tokens)]  # a rest of text may follow
     assert sorted(tokens) == sorted(expected.tokens)
-    assert (llm.last.text, llm.last.tokens) == (expected.text, expected.tokens)
+    done = stream.completion
+    assert (done.text, done.tokens) == (expected.text, expected.tokens)
     assert all("one thread" in error for error in errors)
 
 
@@ -61,7 +62,7 @@ def test_a_stream_in_the_middle_of_a_piece() -> None:
         yield Piece("a", 1)
         yield Piece("b", 2)
 
-    stream, pieces_read = Stream(pieces()), list[Piece]()
+    stream, pieces_read = Stream(pieces(), Completion()), list[Piece]()
     reader = threading.Thread(target=lambda: pieces_read.append(next(stream)))
     reader.start()
     assert entered.wait(60)

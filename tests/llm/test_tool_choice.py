@@ -72,7 +72,7 @@ def test_wherever_a_conversation_is_answered(llm: LLM) -> None:
     tokens = llm.chat(SAID, **options).tokens
     stream = llm.chat_stream(SAID, **options)
     assert len(list(stream)) > 0
-    assert llm.last.tokens == tokens
+    assert stream.completion.tokens == tokens
     with Conversation(llm) as chat:
         assert chat.ask(SAID[0]["content"], **options).tokens == tokens
 

@@ -28,6 +28,7 @@ from sterna.errors import RequestError, UnsupportedModelError
 from sterna.models import qwen3_5, qwen3_vl
 from sterna.models.config_fields import Fields
 from sterna.models.towers import axes_of
+from sterna.outputs import Completion
 
 NAMES = list(SEEING)
 #: One of each kind of caches: windows, rotations by three coordinates, recurrent states, others.
@@ -119,12 +120,16 @@ def test_logits_and_tokens(saved: Any, count: int) -> None:
 
 
 def answer(llm: LLM, seeing: Seeing, prompt: list[int], images: list[Image]) -> list[int]:
+    return answered(llm, seeing, prompt, images).tokens
+
+
+def answered(llm: LLM, seeing: Seeing, prompt: list[int], images: list[Image]) -> Completion:
     options = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
     placed = place(prompt, images, seeing.token)
-    done, stream = llm.start(llm.requests.make(prompt, options, images=placed))
+    stream = llm.start(llm.requests.make(prompt, options, images=placed))
     for _ in stream:
         pass
-    return done.tokens
+    return stream.completion
 
 
 def test_no_split_changes_a_bit(saved: Any) -> None:
@@ -161,9 +166,10 @@ def test_a_known_image_is_not_encoded_again(
     encoder_of(llm.engine)._kept.clear()
     assert answer(llm, seeing, prompt, images[:1]) == first
     assert len(encoded) == 1
-    other = answer(llm, seeing, prompt, images[1:])
+    done = answered(llm, seeing, prompt, images[1:])
+    other = done.tokens
     assert len(encoded) == 2
-    assert llm.last.stats.n_cached < 110
+    assert done.stats.n_cached < 110
     assert llm.engine_loop.scheduler.cache._disk is not None
     llm.engine_loop.scheduler.cache._disk.flush()
     again = LLM(folder, cache=False, cache_disk=tmp_path)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import pickle
-from types import SimpleNamespace
 from typing import Any
 
 import assets
@@ -15,12 +13,10 @@ from sterna import LLM
 from sterna.chat import ChatTemplate
 from sterna.chat.reasoning import ReasoningState
 from sterna.engine import Request
+from sterna.llm.chat_request import ChatRequest
 from sterna.llm.tool_call_formats import format_of
-from sterna.llm.tool_choice import ToolChoice
 from sterna.outputs import Completion
-from sterna.server.chat_generation import ChatGeneration
-from sterna.server.chat_rendering import TemplateInput
-from sterna.server.generation_request import GenerationRequest
+from sterna.server.custom_tools import parser_of
 
 TEMPLATES = assets.llama_cpp() / "models" / "templates"
 DEEP = {
@@ -100,17 +96,6 @@ def test_a_call_is_what_the_template_writes(llm: LLM, name: str) -> None:
     assert len(NAMES) - len({n for n, _ in MISSES}) >= 65
 
 
-def served(llm: LLM, tools: list[dict[str, Any]]) -> ChatGeneration:
-    """A chat of the server whose prompt and constraint are made."""
-    model = SimpleNamespace(llm=llm)
-    active: Any = SimpleNamespace(model=model, names={}, submit=lambda _: None)
-    chat = ChatGeneration(
-        active, TemplateInput([dict(USER)]), GenerationRequest([]), ToolChoice.of_tools(tools)
-    )
-    asyncio.run(chat.submit())
-    return chat
-
-
 def same_but_ids(message: dict[str, Any]) -> dict[str, Any]:
     """A message whose calls have no ids, which are random where the model writes none."""
     calls = [call["function"] for call in message.get("tool_calls", ())]
@@ -118,23 +103,22 @@ def same_but_ids(message: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if (n, "") not in MISSES])
-def test_python_and_the_server_read_an_answer_alike(
+def test_an_answer_is_read_behind_its_prompt(
     llm: LLM, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reasoning, content and calls, behind the same prompt, under the same grammar."""
+    """Reasoning, content and calls, by the parser that `make_chat` chooses, which the server has
+    as well."""
     llm.renderer.template = source = template(name)
     shown = {"type": "object", "properties": {}} if name in FLAT else SCHEMA
-    tools = [tool(n, shown) for n in SCHEMAS]
-    chat, make = served(llm, tools), llm.requests.make
+    tools, make = [tool(n, shown) for n in SCHEMAS], llm.requests.make_several
 
-    def checked(tokens: list[int], options: dict[str, Any], _: None, **given: Any) -> Request:
-        assert tokens == chat.generation.prompt
-        assert given["visible"] == chat.generation.visible
-        assert options["constraint"].grammar == chat.generation.constraint.grammar
-        return make(tokens[:1], {}, None)  # the prompt may be longer than nano's context
+    def short(tokens: list[int], n: int, *_: Any, **given: Any) -> list[Request]:
+        assert tokens == llm.chat_tokens([USER], tools=tools)
+        return make(tokens[:1], n, {})  # the prompt may be longer than nano's context
 
-    monkeypatch.setattr(llm.requests, "make", checked)
-    parser = llm.requests.make_chat([USER], {"tools": tools}).completion.parser
+    monkeypatch.setattr(llm.requests, "make_several", short)
+    chat = ChatRequest.of_options([USER], {"tools": tools})
+    parser = llm.requests.make_chat(chat)[0].completion.parser
     call = rendered(source, CALLS["one"], tools)
     marks = source.reasoning_marks
     state = source.reasoning_state(llm.chat_prompt([USER], tools=tools))
@@ -143,7 +127,8 @@ def test_python_and_the_server_read_an_answer_alike(
         if marks and not format_of(source).messages and state is not ReasoningState.CLOSED:
             opens = marks.opens if state is ReasoningState.FREE else ""
             text = f"{opens}As so.{marks.closes}{text}"
-        done, said = Completion(text=text, parser=parser), chat.parser().message(text)
+        done = Completion(text=text, parser=parser)
+        said = parser_of(done, chat.tools).message(text)
         assert same_but_ids(said) == same_but_ids({**done.message, **parser().message(text)})
         assert done.content == (said["content"] or "")
         assert done.reasoning == said.get("reasoning_content", "")

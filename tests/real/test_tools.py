@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from sterna import LLM
 from sterna.chat import ChatTemplate
 from sterna.chat.reasoning import ReasoningState
 from sterna.llm.answer_format import AnswerFormat
+from sterna.llm.chat_request import ChatRequest
 from sterna.llm.tool_call_formats import for_template as told
 from sterna.llm.tool_call_formats import format_of, hermes, llama3, qwen3_coder
-from sterna.server.chat_rendering import TemplateInput, render_prompt
+from sterna.llm.tool_choice import ToolChoice
+from sterna.server.chat_messages import render_prompt
 from sterna.server.tool_choice import parse_tools
 
 FORMS = {
@@ -73,6 +76,11 @@ def llm() -> LLM:
     return LLM(assets.smollm2(), threads=1)
 
 
+def asking(messages: list[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()) -> ChatRequest:
+    """A conversation with tools."""
+    return ChatRequest(messages, tools=ToolChoice.of_tools(tools))
+
+
 @pytest.mark.parametrize("name", FORMS)
 def test_a_template_shows_its_form(name: str) -> None:
     assert format_of(template(name)) is FORMS[name].FORMAT
@@ -91,10 +99,10 @@ def test_tools_without_a_form_are_told(llm: LLM, name: str) -> None:
     that come back are in the prompt as well."""
     llm.renderer.template = template(name)
     assert format_of(llm.template) is hermes.FORMAT
-    prompt = render_prompt(llm, TemplateInput(called({"city": "Oslo"}), [TOOL]))
+    prompt = render_prompt(llm, asking(called({"city": "Oslo"}), [TOOL]))
     for text in ('"get_weather"', "<tools>", '{"city": "Oslo"}', "<tool_response>\nSUNNY"):
         assert text in prompt
-    assert "SUNNY" in render_prompt(llm, TemplateInput(called({"city": "Oslo"})))
+    assert "SUNNY" in render_prompt(llm, asking(called({"city": "Oslo"})))
 
 
 def test_of_python_as_well(llm: LLM) -> None:
@@ -108,7 +116,7 @@ def test_of_python_as_well(llm: LLM) -> None:
 @pytest.mark.parametrize("name", [*FORMS, *OWN, *NO_FORM])
 def test_a_call_that_was_cut_comes_back(llm: LLM, name: str) -> None:
     llm.renderer.template = template(name)
-    prompt = render_prompt(llm, TemplateInput(called(CUT), [TOOL]))
+    prompt = render_prompt(llm, asking(called(CUT), [TOOL]))
     assert "Par" in prompt
     assert "SUNNY" in prompt
 
@@ -122,7 +130,7 @@ def test_a_forced_call_keeps_to_its_schema(llm: LLM, name: str, strict: bool | N
     tools = parse_tools([{"type": "function", "function": function}], "required", False)
     answers = AnswerFormat(llm.template, tools, CLOSED)
     constraint = answers.constraint(llm.constraints, None)
-    prompt = render_prompt(llm, TemplateInput([ASKED], list(tools.shown)))
+    prompt = render_prompt(llm, ChatRequest([ASKED], tools=tools))
     judge = jsonschema_rs.validator_for(SCHEMA)
     for seed in range(3):
         done = llm.generate(

@@ -7,7 +7,7 @@ from typing import Any
 
 from sterna.errors import RequestError, shown
 
-__all__ = ["as_text", "behind_results", "split_images"]
+__all__ = ["as_text", "behind_results", "split_images", "with_results"]
 
 #: The part that a template gets for an image.
 IMAGE = {"type": "image"}
@@ -48,6 +48,13 @@ def as_text(messages: Sequence[Any], image: str) -> list[Any]:
         else message
         for message in messages
     ]
+
+
+def with_results(messages: Sequence[Any]) -> bool:
+    """Whether the result of a tool has images."""
+    results = (m for m in messages if isinstance(m, Mapping) and m.get("role") == "tool")
+    contents = (result.get("content") for result in results)
+    return any(any(map(_is_image, one)) for one in contents if isinstance(one, (list, tuple)))
 
 
 def behind_results(messages: Sequence[Any]) -> list[Any]:

@@ -118,7 +118,7 @@ class Session:
                 f"context full: forgot the oldest {self.conversation.dropped} exchange(s); "
                 "/reset starts anew"
             )
-        stopped, parser = False, self.conversation.last.parser()
+        stopped, parser = False, pieces.completion.parser()
         self._reasoned = False
         try:
             for piece in pieces:

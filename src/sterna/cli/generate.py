@@ -83,7 +83,7 @@ def command(
     if as_json:
         for _ in pieces:
             pass
-        print_json([_row(llm, prompt, options["seed"], llm.last)])
+        print_json([_row(llm, prompt, options["seed"], pieces.completion)])
         return
     _show(llm, prompt, pieces)
 
@@ -122,7 +122,7 @@ def _show(llm: LLM, prompt: str, pieces: Stream) -> None:
         if terminal:
             write("\n")
     if sys.stderr.isatty():
-        stats = llm.last.stats
+        stats = pieces.completion.stats
         click.echo(
             f"{stats.n_generated} tokens, first after {stats.ttft_s * 1e3:.0f} ms, "
             f"then {stats.decode_tok_s:.1f} tok/s{_head(stats)}",

@@ -130,7 +130,9 @@ def _request(
     own = {name: value for name, value in asked.items() if name not in OURS}
     chat, options = "messages" in asked, {**options, **own}
     if chat:
-        return llm.requests.make_chat(asked["messages"], options)
+        from sterna.llm.chat_request import ChatRequest
+
+        return llm.requests.make_chat(ChatRequest.of_options(asked["messages"], options))[0]
     prompt: Any = asked["prompt"]
     return llm.requests.make(prompt, options)
 

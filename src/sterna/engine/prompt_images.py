@@ -48,7 +48,7 @@ class PromptImages:
         most: int,
     ) -> None:  # fmt: skip
         self.encoder: ImageEncoder = encoder
-        self._images = [one.image for one in images]
+        self.images: list[ProcessedImage] = [one.image for one in images]
         tokens = np.asarray(prompt, np.int32)
         self._at = np.concatenate([np.zeros(0, np.int32), *(one.positions for one in images)])
         expected = np.flatnonzero(tokens == encoder.tower.image_token)
@@ -82,14 +82,14 @@ class PromptImages:
         run if these attend to each other."""
         keys: I32 = tokens.copy()
         if not self.encoder.tower.together:
-            numbers = [number_of(image.digest) for image in self._images]
+            numbers = [number_of(image.digest) for image in self.images]
             keys[self._at] = np.take(np.array(numbers, np.int32), self._image_of)
             return np.asarray(keys)
         for begin in np.unique(self._begins):
             here = self._begins == begin
             found = hashlib.sha256()
             for i, row in zip(self._image_of[here], self._row_of[here], strict=True):
-                found.update(self._images[i].digest + int(row).to_bytes(8, "little"))
+                found.update(self.images[i].digest + int(row).to_bytes(8, "little"))
             keys[self._at[here]] = number_of(found.digest())
         return np.asarray(keys)
 
@@ -99,7 +99,7 @@ class PromptImages:
         if places is None:
             return None
         at = np.ones((length + 1, 3), np.int32)
-        for i, image in enumerate(self._images):
+        for i, image in enumerate(self.images):
             here = self._at[self._image_of == i]
             # A step from each position to the next; the last step leads past the image's largest.
             own = places(image.grid)
@@ -121,11 +121,11 @@ class PromptImages:
     def digests(self, begin: int) -> set[bytes]:
         """Return the digests of the images that have positions from `begin` on."""
         here = np.unique(self._image_of[np.searchsorted(self._at, begin) :])
-        return {self._images[i].digest for i in here}
+        return {self.images[i].digest for i in here}
 
     def missing(self, begin: int) -> int:
         """Count the positions from `begin` on whose image has no rows yet."""
-        there = np.array([self.encoder.has(image) for image in self._images], bool)
+        there = np.array([self.encoder.has(image) for image in self.images], bool)
         return int((~there[self._image_of[np.searchsorted(self._at, begin) :]]).sum())
 
     def next_images(self, begin: int, end: int) -> list[ProcessedImage]:
@@ -137,13 +137,13 @@ class PromptImages:
         last = first + 1
         if self.encoder.tower.together:
             last = int(np.searchsorted(self._at, self._ends[first]))
-        return [self._images[i] for i in np.unique(self._image_of[first:last])]
+        return [self.images[i] for i in np.unique(self._image_of[first:last])]
 
     def end_of_step(self, begin: int, end: int) -> int:
         """Return where a step of positions [begin, end) may end: before images without rows, unless
         it begins with them, and not within a run of positions that attend to each other."""
         here = np.unique(self._image_of[slice(*np.searchsorted(self._at, [begin, end]))])
-        missing = [i for i in here if not self.encoder.has(self._images[i])]
+        missing = [i for i in here if not self.encoder.has(self.images[i])]
         if missing:
             first = int(self._at[np.searchsorted(self._image_of, missing[0])])
             end = first if first > begin else end
@@ -158,7 +158,7 @@ class PromptImages:
         """Return the positions in [begin, end) that have rows of images, and these rows."""
         here = slice(*np.searchsorted(self._at, [begin, end]))
         images, rows = self._image_of[here], self._row_of[here]
-        found = [self.encoder.rows(self._images[i])[rows[images == i]] for i in np.unique(images)]
+        found = [self.encoder.rows(self.images[i])[rows[images == i]] for i in np.unique(images)]
         width = self.encoder.tower.width
         return self._at[here], np.concatenate([np.zeros((0, width), np.float32), *found])
 

@@ -15,6 +15,7 @@ from typing import Any
 from sterna.engine import Request
 from sterna.errors import RequestError, shown
 from sterna.llm import LLM
+from sterna.llm.chat_request import ChatRequest
 
 __all__ = ["Predictor", "build_app"]
 
@@ -77,7 +78,7 @@ class Predictor:
     def _request(self, given: Any) -> Request:
         requests = self._llm.requests
         if self._chat:
-            return requests.make_chat(list(given), self._options)
+            return requests.make_chat(ChatRequest.of_options(list(given), self._options))[0]
         return requests.make(str(given), self._options)
 
 

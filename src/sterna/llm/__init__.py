@@ -7,7 +7,9 @@ options             typed keyword options of these classes
 llm_parts           these parts, as its methods see them
 generation          its methods that answer prompts, conversations and questions
 scoring             its methods that give vectors, scores, logits and log-probabilities
-request_factory     prompts and options -> requests of the engine
+request_factory     prompts and conversations -> requests of the engine
+chat_request        a conversation and how to answer it, of the library and of the server
+constraint_argument what `constraint=` and `response_format=` take
 prompt_encoder      prompts -> checked token ids
 chat_renderer       messages -> prompts; system_messages: in any position
 answer_format       how a model's family writes answers: their constraint and their parser

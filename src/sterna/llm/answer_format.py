@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sterna.chat.reasoning import ReasoningMarks, ReasoningState
 from sterna.engine.decoding.answer_parts import CONTENT, OTHER, REASONING, PartMarks
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sterna.engine.decoding.constraints import Constraint, Constraints
     from sterna.tokenizer import Tokenizer
 
-__all__ = ["AnswerFormat", "without_reasoning"]
+__all__ = ["AnswerFormat"]
 
 #: Tokens of reasoning for an effort, if the template does not read it; others have no limit.
 EFFORTS = {"minimal": 256, "low": 1024, "medium": 4096}
@@ -159,8 +159,3 @@ class AnswerFormat:
             return None
         closing = messages.separator + ("" if self.tools.required else messages.content)
         return ReasoningMarks(messages.reasoning, messages.ends, closing=closing)
-
-
-def without_reasoning(options: dict[str, Any], budget: int | None) -> dict[str, Any]:
-    """Return the template's variables; with a budget of 0, they turn reasoning off."""
-    return {"enable_thinking": False, **options} if budget == 0 else options

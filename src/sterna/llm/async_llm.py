@@ -19,22 +19,19 @@ from typing import TYPE_CHECKING, Any
 
 from sterna.checks import checked_real, checked_whole
 from sterna.engine import EngineLoop, Event, Request, SchedulerLoad
-from sterna.engine.decoding.answer_parts import PartMarks
-from sterna.engine.decoding.reasoning_budget import ReasoningBudget
 from sterna.errors import RequestError, shown
 from sterna.llm import LLM
-from sterna.outputs import Completion, Piece, TokenLogprob
+from sterna.outputs import AnswerReader, Completion, Piece, TokenLogprob
 from sterna.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from sterna.images import PromptImage
     from sterna.llm.decider import Inquiry
     from sterna.llm.decisions import Decision
     from sterna.llm.options import ChatOptions, DecideOptions, GenerateOptions
 
-__all__ = ["AsyncLLM", "AsyncStream"]
+__all__ = ["MOST_PRIORITY", "AsyncLLM", "AsyncStream", "checked_scheduling"]
 
 #: Seconds between checks of deadlines while no request can go on.
 LOOK_S = 0.5
@@ -102,11 +99,6 @@ class AsyncLLM:
         priority: int = 0,
         deadline_s: float | None = None,
         salt: str = "",
-        chat: bool = False,
-        visible: frozenset[int] = frozenset(),
-        marks: PartMarks | None = None,
-        reasoning: ReasoningBudget | None = None,
-        images: Sequence[PromptImage] = (),
         **options: Unpack[GenerateOptions],
     ) -> AsyncStream:
         """Queue a request, from a coroutine or callback of the loop that will read it.
@@ -120,29 +112,18 @@ class AsyncLLM:
             deadline_s: Seconds after which the request ends, even in the queue, with the finish
                 reason "deadline".
             salt: Requests of the same salt share cached prefixes.
-            chat: End the answer with the end of a turn as well.
-            visible: Special tokens that are part of the answer's text.
-            marks: The marks of its reasoning, in which stop strings mean nothing.
-            reasoning: The budget of the reasoning.
-            images: The images of the prompt, with the positions of their tokens.
             **options: As in `LLM.generate`.
 
         RequestError as in `LLM.generate`, for a prompt that can never fit into the memory for keys
         and values, and after `drain` or `close`.
         """
         self._check_open()
-        given = _checked_scheduling(key, priority, deadline_s, salt)
-        if images:
-            given["images"] = images
-        make = self.llm.requests.make_several
-        return self._queued(
-            make(prompt, n, options, params, chat=chat, reasoning=reasoning, visible=visible,
-                 marks=marks, **given)
-        )  # fmt: skip
+        given = checked_scheduling(key, priority, deadline_s, salt)
+        return self.start(self.llm.requests.make_several(prompt, n, options, params, **given))
 
     def submit_chat(
         self,
-        messages: Sequence[Mapping[str, Any]],
+        messages: str | Sequence[Mapping[str, Any]],
         params: SamplingParams | None = None,
         *,
         key: str = "",
@@ -153,11 +134,23 @@ class AsyncLLM:
     ) -> AsyncStream:
         """Queue a conversation as `submit` does a prompt; options as in `LLM.chat`, which renders.
 
-        RequestError as in `LLM.chat` and `submit`.
+        Its pieces have `content`, `reasoning` and `tool_calls`. RequestError as in `LLM.chat` and
+        `submit`.
+        """
+        from sterna.llm.chat_request import ChatRequest
+
+        self._check_open()
+        given = checked_scheduling(key, priority, deadline_s, salt)
+        chat = ChatRequest.of_options(messages, options, params)
+        return self.start(self.llm.requests.make_chat(chat, **given), chat=True)
+
+    def start(self, requests: Sequence[Request], *, chat: bool = False) -> AsyncStream:
+        """Queue requests that `LLM.requests` made, all of one prompt, as `submit` does.
+
+        chat: give the pieces the parts that the family's parser finds in them.
         """
         self._check_open()
-        given = _checked_scheduling(key, priority, deadline_s, salt)
-        return self._queued([self.llm.requests.make_chat(messages, options, params, **given)])
+        return self._queued(requests, chat)
 
     async def score(
         self,
@@ -170,7 +163,7 @@ class AsyncLLM:
     ) -> list[TokenLogprob | None]:
         """Score as `LLM.prompt_logprobs`, in shared steps; key and priority as in `submit`."""
         self._check_open()
-        scheduling = _checked_scheduling(key, priority, None, "")
+        scheduling = checked_scheduling(key, priority, None, "")
         request = self.llm.requests.make_scoring(prompt, top, adapter, **scheduling)
         stream = self._queued([request])
         stream.read_at_end()  # it decodes nothing
@@ -194,7 +187,7 @@ class AsyncLLM:
         question about one context.
         """
         self._check_open()
-        scheduling = _checked_scheduling(key, priority, None, salt)
+        scheduling = checked_scheduling(key, priority, None, salt)
         inquiries = self.llm.decider.inquiries(context, question, options, **scheduling)
         found: list[asyncio.Future[Decision]] = []
         running: set[asyncio.Future[Decision]] = set()
@@ -224,10 +217,10 @@ class AsyncLLM:
         if self._closed:
             raise RequestError(f"submit: the engine must be open, but it is {self._closed}")
 
-    def _queued(self, requests: Sequence[Request]) -> AsyncStream:
+    def _queued(self, requests: Sequence[Request], chat: bool = False) -> AsyncStream:
         """Queue requests and return the stream of their answers."""
         self._attach()
-        stream = AsyncStream(requests, self._engine_loop, self._wake_reader)
+        stream = AsyncStream(requests, self._engine_loop, self._wake_reader, chat)
         for request in requests:
             self._streams[request.id] = stream
         try:
@@ -242,16 +235,13 @@ class AsyncLLM:
         """Return how busy the scheduler is; from any thread."""
         return self._engine_loop.scheduler.load
 
-    def wait_s(
-        self, prompt: str | Sequence[int], salt: str = "", adapter: str | None = None
-    ) -> float:
-        """Predict the seconds until steps come to a new prompt; from any thread.
+    def wait_s(self, request: Request) -> float:
+        """Predict the seconds until steps come to a request that is not queued; from any thread.
 
-        Arguments and errors as of `submit`. Prompts that are shorter, or have waited for long, go
-        before it; a cached prefix counts as computed.
+        Prompts that are shorter, or have waited for long, go before it; a cached prefix counts as
+        computed.
         """
-        keys = self.llm.requests.prefix_keys(prompt, salt, adapter)
-        return self._engine_loop.scheduler.wait_s(*keys)
+        return self._engine_loop.scheduler.wait_s(request.prefix_keys, request.salt)
 
     async def drain(self) -> None:
         """Refuse new requests and return when the running ones have ended."""
@@ -351,6 +341,7 @@ class AsyncStream(AsyncIterator[Piece]):
         requests: Sequence[Request],
         engine_loop: EngineLoop,
         wake_reader: Callable[[AsyncStream], None],
+        chat: bool = False,
     ) -> None:
         self.id: int = requests[0].id
         self.requests = requests
@@ -358,6 +349,9 @@ class AsyncStream(AsyncIterator[Piece]):
         self.news: asyncio.Event = asyncio.Event()
         self._engine_loop, self._wake_reader = engine_loop, wake_reader
         self._current: Iterator[Piece] = iter(())
+        readers = [AnswerReader(request.completion) for request in requests] if chat else []
+        self._readers = dict(zip(requests, readers, strict=False))  # empty outside of chats
+        self._read_last: Request = requests[0]
         # A request's error has a traceback whose frames hold this stream, so the finalizer must not
         # hold requests. The scheduler holds those that run or wait.
         weakref.finalize(self, _cancel, engine_loop, weakref.WeakSet(requests)).atexit = False
@@ -377,12 +371,23 @@ class AsyncStream(AsyncIterator[Piece]):
 
     async def result(self) -> list[Completion]:
         """Return the answers when all have ended. Raises the error of a failed one."""
-        async for _ in self:
+        while await self._piece() is not None:
             pass
         return self.completions
 
     async def __anext__(self) -> Piece:
         """Return the next piece of any answer (`Piece.index`)."""
+        piece = await self._piece()
+        if piece is not None:
+            reader = self._readers.get(self._read_last)
+            return reader.read(piece) if reader else piece
+        for request, reader in self._readers.items():
+            if (last := reader.end(request.params.choice)) is not None:
+                return last
+        raise StopAsyncIteration
+
+    async def _piece(self) -> Piece | None:
+        """Wait for the next piece; None at the end of all answers."""
         while True:
             self.news.clear()
             try:
@@ -390,10 +395,8 @@ class AsyncStream(AsyncIterator[Piece]):
             except Exception:
                 self.cancel()
                 raise
-            if piece is not None:
+            if piece is not None or all(request.finished for request in self.requests):
                 return piece
-            if all(request.finished for request in self.requests):
-                raise StopAsyncIteration
             await self.news.wait()
 
     def _next(self) -> Piece | None:
@@ -405,10 +408,10 @@ class AsyncStream(AsyncIterator[Piece]):
             request = next((r for r in self.requests if r.has_news), None)
             if request is None:
                 return None
-            self._current = self._engine_loop.read(request)
+            self._current, self._read_last = self._engine_loop.read(request), request
 
 
-def _checked_scheduling(
+def checked_scheduling(
     key: str, priority: int, deadline_s: float | None, salt: str
 ) -> dict[str, Any]:
     """Scheduling arguments of `Request`, checked."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from sterna.chat import ChatTemplate, check_messages
-from sterna.chat.image_parts import as_text, split_images
+from sterna.chat.image_parts import as_text, behind_results, split_images, with_results
 from sterna.chat.messages import json_objects
 from sterna.chat.reasoning import ReasoningState
 from sterna.chat.tools import has_calls
 from sterna.checks import checked_flag, checked_items
-from sterna.errors import RequestError, shown
+from sterna.errors import RequestError
 from sterna.llm.image_input import ImageInput, PreparedPrompt
 from sterna.llm.system_messages import render_with_system
 from sterna.loading import Model
@@ -23,7 +24,7 @@ from sterna.turn_tokens import inner_end_tokens
 if TYPE_CHECKING:
     from sterna.images import ImageProcessor, ProcessedImage
 
-__all__ = ["ChatRenderer"]
+__all__ = ["ChatRenderer", "listed_messages"]
 
 
 class ChatRenderer:
@@ -68,10 +69,7 @@ class ChatRenderer:
                 f"chat: the model must have a chat template, but {self._model.name} has none; use "
                 "generate, or give one (chat_template, --chat-template)"
             )
-        own, images = split_images(_listed(messages))
-        if images:
-            own = self.with_placeholders(template, own, bool(tools))
-        check_messages(own)
+        own, images = split_images(listed_messages(messages))
         options: dict[str, Any] = {
             "documents": documents, "variables": template_options,
             "continue_final_message": checked_flag(
@@ -85,9 +83,21 @@ class ChatRenderer:
                 messages, shown = _in_template_form(template, messages, shown)
             return template.render(messages, add_generation_prompt, tools=shown, **options)
 
-        return render_with_system(own, rendered)
+        def written(messages: list[Any]) -> str:
+            if images:
+                messages = self._with_placeholders(template, messages, bool(tools))
+            check_messages(messages)
+            return render_with_system(messages, rendered)
 
-    def with_placeholders(
+        if not with_results(own):
+            return written(own)
+        with contextlib.suppress(RequestError):
+            text = written(own)
+            if text.count(self.images.processor.placeholder) == len(images):
+                return text
+        return written(behind_results(own))  # the template does not show images of results
+
+    def _with_placeholders(
         self, template: ChatTemplate, messages: list[Any], tools: bool
     ) -> list[Any]:
         """Return messages with images in the form for which the template writes placeholders."""
@@ -100,7 +110,7 @@ class ChatRenderer:
 
     def prepare(self, messages: object, **options: Any) -> PreparedPrompt:
         """Render and encode a conversation with its images. The template writes its own BOS."""
-        listed = _listed(messages)
+        listed = listed_messages(messages)
         return self._prepared(listed, self.images.process(split_images(listed)[1]), options)
 
     def _prepared(
@@ -167,12 +177,11 @@ class ChatRenderer:
         return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def _listed(messages: object) -> list[Any]:
-    """Return the messages as a list; RequestError for a text, or if they are not iterable."""
-    what = "a list of messages"
+def listed_messages(messages: object) -> list[Any]:
+    """Return messages as a list, a text as a user's message; RequestError for no iterable."""
     if isinstance(messages, str):
-        raise RequestError(f"messages: must be {what}, but got {shown(messages)}")
-    return list(checked_items("messages", messages, what))
+        return [{"role": "user", "content": messages}]
+    return list(checked_items("messages", messages, "a text or a list of messages"))
 
 
 def _in_template_form(

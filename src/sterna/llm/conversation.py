@@ -133,25 +133,31 @@ class Conversation:
 
         Raises as `LLM.chat`, and then leaves the messages alone.
         """
-        done, pieces = self._begin(content, options, params)
+        pieces = self._begin(content, options, params, chat=False)
         for _ in pieces:
             pass
-        return done
+        return pieces.completion
 
     def stream(
         self, content: Content, params: SamplingParams | None = None, **options: Unpack[ChatOptions]
     ) -> Stream:
-        """Answer as `ask`, a piece of text at a time.
+        """Answer as `ask`, a piece at a time, as from `LLM.chat_stream`.
 
         Checks its arguments now. An answer that is cut short stays in the messages; if it has no
         text, the messages stay as they were.
         """
-        return self._begin(content, options, params)[1]
+        return self._begin(content, options, params, chat=True)
 
     def _begin(
-        self, content: Content, options: Mapping[str, Any], params: SamplingParams | None
-    ) -> tuple[Completion, Stream]:
-        """Start a turn; return its completion, and the stream that fills it."""
+        self,
+        content: Content,
+        options: Mapping[str, Any],
+        params: SamplingParams | None,
+        chat: bool,
+    ) -> Stream:
+        """Start a turn. chat: whether pieces get their parts."""
+        from sterna.llm.chat_request import ChatRequest
+
         with self._alone():
             self._end_running()
             messages = [*self._messages, {"role": "user", "content": content}]
@@ -160,15 +166,15 @@ class Conversation:
                 "template_options": self.template_options,
             }  # fmt: skip
             messages = self._fitting(messages, template, options)
-            request = self.llm.requests.make_chat(messages, {**template, **options}, params)
-            done, pieces = self.llm.start(request)
-            self.last = done
-            self._running = Stream(self._take(messages, done, pieces))
-            return done, self._running
+            asked = ChatRequest.of_options(messages, {**template, **options}, params)
+            (request,) = self.llm.requests.make_chat(asked)
+            self.last = request.completion
+            pieces = self._take(messages, self.llm.start(request, chat=chat))
+            self._running = Stream(pieces, request.completion)
+            return self._running
 
-    def _take(
-        self, messages: list[dict[str, Any]], done: Completion, pieces: Stream
-    ) -> Generator[Piece, None, None]:
+    def _take(self, messages: list[dict[str, Any]], pieces: Stream) -> Generator[Piece, None, None]:
+        done = pieces.completion
         try:
             while True:
                 with self._alone():

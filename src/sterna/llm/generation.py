@@ -14,6 +14,7 @@ from sterna.sampling_params import SamplingParams
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from sterna.engine import Request
     from sterna.llm.decisions import Decision
     from sterna.llm.options import ChatOptions, DecideOptions, GenerateOptions, PromptOptions
 
@@ -61,8 +62,8 @@ class GenerationMethods(LLMParts):
         longer than the context.
         """
         if _are_several(prompt):
-            make = self.requests.make
-            return self._answers([make(one, options, params) for one in prompt])
+            make, every = self.requests.make, self.requests.compiled(options)
+            return self._answers([make(one, every, params) for one in prompt])
         return _completed(self.start(self.requests.make(prompt, options, params)))
 
     def choices(
@@ -87,46 +88,81 @@ class GenerationMethods(LLMParts):
         """Answer as `generate`, a piece of text at a time.
 
         Checks its arguments now, before the first piece is read. A stream has one reader at a time.
-        `last` is its completion, unless another thread starts a request meanwhile.
+        `Stream.completion` is its answer so far.
         """
-        return self.start(self.requests.make(prompt, options, params))[1]
+        return self.start(self.requests.make(prompt, options, params))
 
     # -------------------------------------------------------------------------------------- chat
 
+    @overload
     def chat(
         self,
-        messages: Sequence[Mapping[str, Any]],
+        messages: str | Sequence[Mapping[str, Any]],
         params: SamplingParams | None = None,
         **options: Unpack[ChatOptions],
-    ) -> Completion:
-        """Answer a conversation.
+    ) -> Completion: ...
+
+    @overload
+    def chat(
+        self,
+        messages: Sequence[Sequence[Mapping[str, Any]]],
+        params: SamplingParams | None = None,
+        **options: Unpack[ChatOptions],
+    ) -> list[Completion]: ...
+
+    def chat(
+        self,
+        messages: Any,
+        params: SamplingParams | None = None,
+        **options: Unpack[ChatOptions],
+    ) -> Completion | list[Completion]:
+        """Answer a conversation, or each conversation of a list at the same time.
 
         The answer also ends with the template's end of a turn. A constraint applies to its content,
         after any reasoning; `Completion.content` and `reasoning` are these two parts.
-        `Conversation` keeps the messages of several turns.
+        `Conversation` keeps the messages of several turns. Each conversation of a list gets the
+        answer that it gets alone.
 
         Args:
-            messages: [{"role": "user", "content": "Hello"}, ...].
+            messages: [{"role": "user", "content": "Hello"}, ...], or a list of such lists. A text
+                is a user's message.
             params: Sampling parameters. Options replace its fields.
             **options: Options of `generate`, and tools, tool_choice, parallel_tool_calls,
-                documents, template_options, continue_final_message and reasoning_budget
-                (`ChatOptions`).
+                documents, template_options, continue_final_message, reasoning_budget and
+                response_format (`ChatOptions`).
 
         RequestError if the model has no chat template, or the template refuses the messages.
         """
-        return _completed(self.start(self.requests.make_chat(messages, options, params)))
+        from sterna.llm.chat_request import conversations
+
+        several = conversations(messages)
+        if several is None:
+            return _completed(self.start(self._chat_request(messages, params, options)))
+        every = self.requests.compiled(options, chat=True)
+        return self._answers([self._chat_request(one, params, every) for one in several])
 
     def chat_stream(
         self,
-        messages: Sequence[Mapping[str, Any]],
+        messages: str | Sequence[Mapping[str, Any]],
         params: SamplingParams | None = None,
         **options: Unpack[ChatOptions],
     ) -> Stream:
-        """Answer as `chat`, a piece of text at a time."""
-        return self.start(self.requests.make_chat(messages, options, params))[1]
+        """Answer as `chat`, a piece at a time.
+
+        A piece has `content`, `reasoning` and `tool_calls`; its `text` is what the model writes.
+        """
+        return self.start(self._chat_request(messages, params, options), chat=True)
+
+    def _chat_request(
+        self, messages: Any, params: SamplingParams | None, options: Mapping[str, Any]
+    ) -> Request:
+        from sterna.llm.chat_request import ChatRequest
+
+        chat = ChatRequest.of_options(messages, options, params)
+        return self.requests.make_chat(chat)[0]
 
     def chat_prompt(
-        self, messages: Sequence[Mapping[str, Any]], **options: Unpack[PromptOptions]
+        self, messages: str | Sequence[Mapping[str, Any]], **options: Unpack[PromptOptions]
     ) -> str:
         """Render a conversation as the prompt that the chat template makes of it.
 
@@ -135,7 +171,7 @@ class GenerationMethods(LLMParts):
         return self.renderer.render(messages, **options)
 
     def chat_tokens(
-        self, messages: Sequence[Mapping[str, Any]], **options: Unpack[PromptOptions]
+        self, messages: str | Sequence[Mapping[str, Any]], **options: Unpack[PromptOptions]
     ) -> list[int]:
         """Render as `chat_prompt`, and return token ids, all those of images included."""
         return self.renderer.prepare(messages, **options).tokens
@@ -184,12 +220,11 @@ class GenerationMethods(LLMParts):
         return found if several else found[0]
 
 
-def _completed(started: tuple[Completion, Stream]) -> Completion:
-    """Return the completion once its stream is read."""
-    done, pieces = started
-    for _ in pieces:
+def _completed(stream: Stream) -> Completion:
+    """Return the completion of a stream once it is read."""
+    for _ in stream:
         pass
-    return done
+    return stream.completion
 
 
 def _are_several(prompt: object) -> bool:

@@ -29,7 +29,6 @@ from sterna.llm.prompt_encoder import PromptEncoder
 from sterna.llm.request_factory import RequestFactory
 from sterna.llm.scoring import ScoringMethods
 from sterna.models.context_extension import ContextExtension
-from sterna.outputs import Completion
 from sterna.runtime import resolve_threads
 from sterna.tokenizer import Tokenizer
 
@@ -110,7 +109,6 @@ class LLM(GenerationMethods, ScoringMethods):
         tokenizer: The model's tokenizer.
         adapters: Loaded LoRA adapters by name.
         constraints: Compiles constraints: llm.generate(…, constraint=llm.constraints.regex("…")).
-        last: The completion of the request that was started last.
     """
 
     def __init__(
@@ -181,7 +179,6 @@ class LLM(GenerationMethods, ScoringMethods):
         self.adapters: Adapters = Adapters(self.model)
         self.adapters.begin(adapter)
         self.constraints: Constraints = Constraints(self.tokenizer, vocab)
-        self.last: Completion = Completion()
         kv_cache = engine.kv_cache
         store = prefixes = None
         if disk is not None:
@@ -226,6 +223,13 @@ class LLM(GenerationMethods, ScoringMethods):
                 "smaller model of the same family"
             )
         return draft
+
+    def __repr__(self) -> str:
+        model, engine = self.model, self.engine
+        return (
+            f"LLM('{self.name}', format='{model.format}', head='{model.head}', "
+            f"threads={engine.threads}, context={self.context})"
+        )
 
     # --------------------------------------------------------------------------------- the model
 

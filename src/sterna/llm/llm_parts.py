@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
 from sterna import loading
@@ -12,7 +12,7 @@ from sterna.llm.adapters import Adapters
 from sterna.llm.chat_renderer import ChatRenderer
 from sterna.llm.prompt_encoder import PromptEncoder
 from sterna.llm.request_factory import RequestFactory
-from sterna.outputs import Completion, Stream
+from sterna.outputs import AnswerReader, Completion, Piece, Stream
 from sterna.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ class LLMParts:
     tokenizer: Tokenizer
     adapters: Adapters
     constraints: Constraints
-    last: Completion
     _encoder: PromptEncoder
 
     # These are imported when they are asked for: most starts only generate.
@@ -59,10 +58,10 @@ class LLMParts:
 
         return CrossEncoder(self.engine, self.tokenizer, self.renderer)
 
-    def start(self, request: Request) -> tuple[Completion, Stream]:
-        """Start a request; return its completion, and the stream that fills it."""
-        self.last = request.completion
-        return request.completion, Stream(self.engine_loop.pieces(request))
+    def start(self, request: Request, *, chat: bool = False) -> Stream:
+        """Start a request that `requests` made. chat: give the pieces their parts (`Piece`)."""
+        pieces = self.engine_loop.pieces(request)
+        return Stream(_read(pieces, request) if chat else pieces, request.completion)
 
     def _answers(self, requests: Sequence[Request]) -> list[Completion]:
         """Run requests at the same time; raises the first error."""
@@ -70,3 +69,15 @@ class LLMParts:
             if request.error is not None:
                 raise request.error
         return [request.completion for request in requests]
+
+
+def _read(pieces: Generator[Piece, None, None], request: Request) -> Generator[Piece, None, None]:
+    """Yield pieces of a chat's answer with the parts that its parser finds."""
+    reader = AnswerReader(request.completion)
+    try:
+        yield from map(reader.read, pieces)
+        last = reader.end()
+        if last is not None:
+            yield last
+    finally:
+        pieces.close()

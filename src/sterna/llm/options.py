@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -19,7 +20,7 @@ __all__ = [
     "PromptOptions",
     "TemplateOptions",
     "checked_options",
-    "split_template_options",
+    "split_chat_options",
 ]
 
 
@@ -29,13 +30,14 @@ class GenerateOptions(SamplingOptions, total=False):
     Attributes:
         prediction: Predicted output, as text or token ids, such as a file to be edited. Affects
             speed, never the result.
-        constraint: A grammar that the answer must match, made by `LLM.constraints`.
+        constraint: What the answer must match: a JSON schema as a dict, a pydantic class, a
+            compiled pattern (`re.compile`) for the whole answer, or an object of `LLM.constraints`.
         adapter: The name of a loaded LoRA adapter, or "__base__" for the model without one.
             Default: the adapter given to `LLM` as a folder, if any.
     """
 
     prediction: str | Sequence[int] | None
-    constraint: Constraint | None
+    constraint: Constraint | Mapping[str, Any] | re.Pattern[str] | type | None
     adapter: str | None
 
 
@@ -64,11 +66,14 @@ class ChatOptions(GenerateOptions, TemplateOptions, total=False):
         tool_choice: "auto", "none" (the model does not see the tools), "required" (the answer is a
             call), or the tool to call, as {"name": ...} or in OpenAI's form. Default "auto".
         parallel_tool_calls: Whether an answer may have several calls. Default True.
+        response_format: The form of the content, as in chat protocols: {"type": "json_object"},
+            {"type": "json_schema", "json_schema": {"schema": ...}}, or a pydantic class.
     """
 
     reasoning_budget: int | None
     tool_choice: str | Mapping[str, Any] | None
     parallel_tool_calls: bool | None
+    response_format: Mapping[str, Any] | type | None
 
 
 class DecideOptions(TypedDict, total=False):
@@ -95,7 +100,7 @@ class PromptOptions(TemplateOptions, total=False):
 
 SAMPLING = frozenset(SamplingParams.__dataclass_fields__)
 REQUEST = frozenset(GenerateOptions.__annotations__) - SAMPLING
-TEMPLATE = frozenset(TemplateOptions.__annotations__)
+CHAT = frozenset(ChatOptions.__annotations__) - frozenset(GenerateOptions.__annotations__)
 
 
 def checked_options(
@@ -120,7 +125,7 @@ def checked_options(
     }
 
 
-def split_template_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split options of `chat` into those of the template and those of `generate`."""
-    template = {name: value for name, value in options.items() if name in TEMPLATE}
-    return template, {name: value for name, value in options.items() if name not in TEMPLATE}
+def split_chat_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split options of `chat` into its own and those of `generate`."""
+    own = {name: value for name, value in options.items() if name in CHAT}
+    return own, {name: value for name, value in options.items() if name not in CHAT}

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
-from sterna.chat.messages import json_objects
-from sterna.checks import checked_flag, checked_whole
+from sterna.chat.clock import clock
+from sterna.checks import checked_whole
 from sterna.engine import (
     PREFILL_CHUNK,
     Engine,
     PromptLogprobsRequest,
     Request,
 )
-from sterna.engine.adapters import cache_salt
 from sterna.engine.decoding.constraints import Constraint, Constraints
 from sterna.engine.decoding.draft_sources import (
     LONG,
@@ -34,9 +31,10 @@ from sterna.engine.decoding.sequence_breakers import with_breaker_ids
 from sterna.engine.decoding.speculation import DraftSource, Speculation
 from sterna.errors import RequestError
 from sterna.llm.adapters import Adapters
-from sterna.llm.chat_renderer import ChatRenderer
+from sterna.llm.chat_renderer import ChatRenderer, listed_messages
+from sterna.llm.constraint_argument import constraint_of, constraint_of_format
 from sterna.llm.generation_config import GenerationDefaults
-from sterna.llm.options import checked_options, split_template_options
+from sterna.llm.options import checked_options
 from sterna.llm.output_parser import OutputParser
 from sterna.llm.prompt_encoder import PromptEncoder
 from sterna.sampling_params import MAX_LOGPROBS, SamplingParams
@@ -44,13 +42,11 @@ from sterna.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from sterna.engine.prompt_images import PromptImage, PromptImages
-    from sterna.llm.answer_format import AnswerFormat
-    from sterna.llm.tool_choice import ToolChoice
+    from sterna.llm.chat_request import ChatPrompt, ChatRequest
 
 __all__ = ["RequestFactory"]
 
 MAX_CHOICES = 1024
-MAX_BUDGET = 1 << 31
 
 
 class RequestFactory:
@@ -96,71 +92,91 @@ class RequestFactory:
         options: Mapping[str, Any],
         params: SamplingParams | None = None,
         *,
-        chat: bool = False,
+        ends: frozenset[int] = frozenset(),
         reasoning: ReasoningBudget | None = None,
         **request_args: Any,
     ) -> list[Request]:
         """Make requests for n answers to a prompt.
 
-        options, params: as in `LLM.generate`. chat: end an answer with the end of a turn as well.
-        reasoning: its budget. request_args: other arguments of `Request`; images: a
+        options, params: as in `LLM.generate`. ends: ids that end an answer, in addition to the
+        tokenizer's. reasoning: its budget. request_args: other arguments of `Request`; images: a
         list of `sterna.images.PromptImage`. RequestError.
         """
         checked_whole("n", n, 1, MAX_CHOICES)
         tokens = self._encoder.encode(prompt)
         params, others = checked_options(options, params)
         params = self._defaults.applied(params)
-        ends = self._renderer.turn_ends if checked_flag("chat", chat) else frozenset[int]()
+        others["constraint"] = constraint_of(self._constraints, others.get("constraint"))
         choices = [params] if n == 1 else [replace(params, choice=i) for i in range(n)]
         make = self._request
         return [make(tokens, one, others, ends, request_args, reasoning) for one in choices]
 
-    def prefix_keys(
-        self, prompt: str | Sequence[int], salt: str, adapter: str | None
-    ) -> tuple[npt.NDArray[np.int32], str]:
-        """Return the token ids, int32, and the salt by which prefix caches know a prompt."""
-        tokens = np.array(self._encoder.encode(prompt), np.int32)
-        return tokens, cache_salt(salt, self._adapters.chosen(adapter))
+    def make_chat(self, chat: ChatRequest, **request_args: Any) -> list[Request]:
+        """Make requests for the answers to a conversation.
 
-    def make_chat(
-        self,
-        messages: object,
-        options: Mapping[str, Any],
-        params: SamplingParams | None = None,
-        **request_args: Any,
-    ) -> Request:
-        """Make a request for the answer to a conversation; options, params as in `LLM.chat`."""
-        template, others = split_template_options(options)
-        tools = _tools(template, others)
-        budget = _reasoning_budget(template, others)
-        renderer = self._renderer
-        prompt = renderer.prepare(messages, **template)
-        answers = self._answer_format(messages, prompt.text, template, tools)
-        if isinstance(content := others.get("constraint"), (Constraint, type(None))):
-            others["constraint"] = answers.constraint(self._constraints, content)
-        effort = (template.get("template_options") or {}).get("reasoning_effort")
-        boundary = 0
-        if self._engine.kv_cache.needs_snapshots:
-            boundary = renderer.end_of_turn(prompt, messages, template)
-        given = {
-            "boundary": boundary, "images": prompt.images,
-            "reasoning": answers.budget(budget, effort, self._tokenizer),
-            "visible": answers.visible(self._tokenizer), "marks": answers.part_marks,
-            **request_args,
-        }  # fmt: skip
-        request = self.make(prompt.tokens, others, params, chat=True, **given)
-        request.completion.parser = answers.parser
-        return request
+        request_args: other arguments of `Request`, such as its key. RequestError as in `LLM.chat`.
+        """
+        prompt = self.chat_prompt(chat)
+        answers, content = prompt.answers, self._content(chat)
+        with _of_tools():
+            constraint = answers.constraint(self._constraints, content)
+        options = {**chat.options, "constraint": constraint}
+        requests = self.make_several(
+            prompt.tokens, chat.n, options, chat.params, ends=prompt.ends, images=prompt.images,
+            reasoning=answers.budget(chat.reasoning_budget, chat.effort, self._tokenizer),
+            boundary=prompt.boundary, visible=answers.visible(self._tokenizer),
+            marks=answers.part_marks, **request_args,
+        )  # fmt: skip
+        for request in requests:
+            request.completion.parser = answers.parser
+            request.completion.rendered_at = prompt.rendered_at
+        return requests
 
-    def _answer_format(
-        self, messages: object, prompt: str, template: Mapping[str, Any], tools: ToolChoice
-    ) -> AnswerFormat:
-        """Return how answers to a rendered prompt are written. template: options of `render`."""
+    def _content(self, chat: ChatRequest) -> Constraint | None:
+        """Return the constraint of the content of answers."""
+        given = chat.options.get("constraint")
+        if chat.response_format is None:
+            return constraint_of(self._constraints, given)
+        if given is not None:
+            raise RequestError("response_format: cannot be combined with constraint; leave one out")
+        return constraint_of_format(self._constraints, chat.response_format)
+
+    def chat_prompt(self, chat: ChatRequest) -> ChatPrompt:
+        """Render and encode the prompt of a conversation. RequestError as in `LLM.chat`."""
         from sterna.llm.answer_format import AnswerFormat
+        from sterna.llm.chat_request import ChatPrompt
 
-        continued = bool(template.get("continue_final_message"))
-        state = self._renderer.reasoning_state(prompt, messages, continued)
-        return AnswerFormat(self._renderer.template, tools, state)
+        renderer, options = self._renderer, chat.prompt_options
+        messages = listed_messages(chat.messages)
+        with clock() as stopped:  # both renderings get the same time
+            prompt = renderer.prepare(messages, **options)
+            boundary = 0
+            if self._engine.kv_cache.needs_snapshots:
+                boundary = renderer.end_of_turn(prompt, messages, options)
+        state = renderer.reasoning_state(
+            prompt.text, messages, chat.continue_final_message, chat.template
+        )
+        ends = renderer.turn_ends
+        if chat.template is not None:
+            ends |= renderer.turn_ends_of(chat.template)
+        moment = stopped.moment.isoformat(timespec="seconds") if stopped.read else None
+        answers = AnswerFormat(chat.template or renderer.template, chat.tools, state)
+        return ChatPrompt(prompt.tokens, prompt.images, answers, boundary, ends, moment)
+
+    def compiled(self, options: Mapping[str, Any], chat: bool = False) -> dict[str, Any]:
+        """Return options for several prompts, whose constraint is compiled once. RequestError.
+
+        chat: they are of `LLM.chat` instead of `LLM.generate`.
+        """
+        if not chat:
+            return {
+                **options,
+                "constraint": constraint_of(self._constraints, options.get("constraint")),
+            }
+        from sterna.llm.chat_request import ChatRequest
+
+        content = self._content(ChatRequest.of_options((), options))
+        return {**options, "constraint": content, "response_format": None}
 
     def make_scoring(
         self, prompt: str | Sequence[int], top: int, adapter: str | None, **request_args: Any
@@ -174,14 +190,16 @@ class RequestFactory:
         )  # fmt: skip
 
     def check_options(self, options: Mapping[str, Any], chat: bool = False) -> None:
-        """Raise RequestError unless `make`, or `make_chat` if `chat`, takes these options."""
+        """Raise RequestError unless `LLM.generate`, or with chat `LLM.chat`, takes options."""
         if chat:
-            template, options = split_template_options(options)
-            _tools(template, options)
-            _reasoning_budget(template, options)
+            from sterna.llm.chat_request import ChatRequest
+
+            request = ChatRequest.of_options((), options)
+            self._content(request)
+            options = request.options
         _, others = checked_options(options)
         self._adapters.chosen(others.get("adapter"))
-        self._constraints.matcher(others.get("constraint"))
+        self._constraints.matcher(constraint_of(self._constraints, others.get("constraint")))
         self._encoder.encode_prediction(others.get("prediction"))
 
     def _request(
@@ -257,26 +275,12 @@ class RequestFactory:
         return Speculation(sources, engine.kv_cache)
 
 
-def _tools(template: dict[str, Any], others: dict[str, Any]) -> ToolChoice:
-    """Take the choice of tools from the other options, and show the template its tools."""
-    from sterna.llm.tool_choice import ToolChoice  # not every start needs it
-
-    tools = ToolChoice.of_tools(
-        json_objects(template.get("tools"), "tools"),
-        others.pop("tool_choice", None), others.pop("parallel_tool_calls", None),
-    )  # fmt: skip
-    template["tools"] = tools.shown or None
-    return tools
-
-
-def _reasoning_budget(template: dict[str, Any], others: dict[str, Any]) -> int | None:
-    """Take the budget from the other options; if it is 0, the template turns reasoning off."""
-    from sterna.llm.answer_format import without_reasoning
-
-    budget, variables = others.pop("reasoning_budget", None), template.get("template_options")
-    if budget is None:
-        return None
-    checked_whole("reasoning_budget", budget, 0, MAX_BUDGET)
-    if budget == 0 and isinstance(variables, (Mapping, type(None))):
-        template["template_options"] = without_reasoning(dict(variables or {}), budget)
-    return int(budget)
+@contextlib.contextmanager
+def _of_tools() -> Iterator[None]:
+    """Name the tools in errors of the grammar that allows their calls."""
+    try:
+        yield
+    except RequestError as error:
+        if str(error).startswith(("tools:", "constraint:")):
+            raise
+        raise RequestError(f"tools: {error}") from None

@@ -6,13 +6,15 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
+from itertools import accumulate
 from typing import Any, TypeVar
 
+from sterna.engine import Request as EngineRequest
+from sterna.engine.decoding.constraints import Constraint
 from sterna.llm import Decision, receipt
-from sterna.llm.async_llm import MOST_PRIORITY
+from sterna.llm.async_llm import MOST_PRIORITY, AsyncStream, checked_scheduling
 from sterna.outputs import Completion, Piece
 from sterna.server.errors import ApiError
-from sterna.server.generation_request import GenerationRequest
 from sterna.server.model_manager import LoadedModel
 from sterna.server.request_limits import RequestLimits
 
@@ -67,53 +69,44 @@ class ActiveRequest:
         self._limits = limits
         self._salt = "" if share_cache else key
         self._error: ApiError | None = None
-        self._generations: list[GenerationRequest] = []
-        self._tickets: list[Any] = []
+        self._streams: list[AsyncStream] = []  # one for each prompt
         self._tasks: set[asyncio.Future[Any]] = set()
 
-    def submit(self, generations: Sequence[GenerationRequest]) -> None:
-        """Give prompts to the engine.
+    def options(self, constraint: Constraint | None = None) -> dict[str, Any]:
+        """Return options of `LLM.generate` that the request sets: constraint and adapter."""
+        given = {"constraint": constraint, "adapter": self.adapter}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def request_args(
+        self, *, salt: str = "", priority: int = 0, deadline_s: float | None = None
+    ) -> dict[str, Any]:
+        """Return the arguments of `engine.Request` that schedule the request.
+
+        salt: requests share cached prefixes only if their salts are equal. priority: higher goes
+        first in the queue. deadline_s: seconds that the answer may take.
+        """
+        if self.idle_event is not None:
+            priority = -MOST_PRIORITY
+        return checked_scheduling(self.key, priority, deadline_s, self._salted(salt))
+
+    def submit(self, prompts: Sequence[Sequence[EngineRequest]]) -> None:
+        """Give the engine the requests of each prompt, which are as many as it has choices.
 
         ApiError 429 if the queue is full, 499 if the client has left; RequestError.
         """
         self._check_cancelled()
+        engine = self.model.engine
         if self.idle_event is None:
-            engine = self.model.engine
-            waits = (
-                engine.wait_s(g.prompt, self._salted(g.salt), self.adapter) for g in generations
-            )
-            self._limits.require_room(engine.load(), len(generations), max(waits, default=0.0))
+            wait_s = max((engine.wait_s(choices[0]) for choices in prompts), default=0.0)
+            self._limits.require_room(engine.load(), len(prompts), wait_s)
         try:
-            for generation in generations:
-                self._tickets.append(self._submit(generation))
+            for choices in prompts:
+                self._streams.append(engine.start(choices))
         except BaseException:
             self.cancel()
             raise
-        self._generations = list(generations)
         if self.idle_event is not None:
             self.idle_event.set()
-
-    def _submit(self, generation: GenerationRequest) -> Any:
-        given = {
-            "constraint": generation.constraint,
-            "prediction": generation.prediction,
-            "adapter": self.adapter,
-        }
-        options = {name: value for name, value in given.items() if value is not None}
-        return self.model.engine.submit(
-            generation.prompt,
-            n=generation.n,
-            key=self.key,
-            priority=generation.priority if self.idle_event is None else -MOST_PRIORITY,
-            deadline_s=generation.deadline_s,
-            salt=self._salted(generation.salt),
-            visible=generation.visible,
-            marks=generation.marks,
-            reasoning=generation.reasoning,
-            chat=generation.chat,
-            images=generation.images,
-            **{**options, **generation.options},
-        )
 
     def _salted(self, salt: str) -> str:
         """Return a salt that no other key's requests have."""
@@ -122,8 +115,8 @@ class ActiveRequest:
     def cancel(self) -> None:
         """End the request at any stage; harmless when repeated."""
         self.cancelled = True
-        for ticket in self._tickets:
-            ticket.cancel()
+        for stream in self._streams:
+            stream.cancel()
         for task in self._tasks:
             task.cancel()
 
@@ -181,16 +174,16 @@ class ActiveRequest:
 
     async def pieces(self) -> AsyncIterator[tuple[int, Piece]]:
         """Yield (choice, piece) as the engine produces them."""
-        if len(self._tickets) == 1:
-            async for piece in self._tickets[0]:
+        if len(self._streams) == 1:
+            async for piece in self._streams[0]:
                 yield piece.index, piece
             self._check_error()
             return
         queue: asyncio.Queue[tuple[int, Piece] | BaseException | None] = asyncio.Queue()
 
-        async def forward(ticket: Any, first: int) -> None:
+        async def forward(stream: AsyncStream, first: int) -> None:
             try:
-                async for piece in ticket:
+                async for piece in stream:
                     queue.put_nowait((first + piece.index, piece))
                 queue.put_nowait(None)
             except Exception as error:
@@ -198,7 +191,7 @@ class ActiveRequest:
 
         tasks = [
             asyncio.ensure_future(forward(*pair))
-            for pair in zip(self._tickets, self._first_choices(), strict=True)
+            for pair in zip(self._streams, self._first_choices(), strict=True)
         ]
         try:
             running = len(tasks)
@@ -216,28 +209,25 @@ class ActiveRequest:
                 task.cancel()
 
     def _first_choices(self) -> list[int]:
-        firsts, count = [], 0
-        for generation in self._generations:
-            firsts.append(count)
-            count += generation.n
-        return firsts
+        counts = [len(stream.requests) for stream in self._streams]
+        return list(accumulate(counts[:-1], initial=0))
 
     async def result(self) -> list[Completion]:
         """Wait until all choices have ended. Raises the error that ended them early."""
         # Read all at the same time: the engine pauses streams that are not read.
-        await asyncio.gather(*(self._read(ticket) for ticket in self._tickets))
+        await asyncio.gather(*(self._read(stream) for stream in self._streams))
         self._check_error()
         return self.completions
 
-    async def _read(self, ticket: Any) -> None:
-        """Read a ticket to its end; for a batch, pause while clients use the model.
+    async def _read(self, stream: AsyncStream) -> None:
+        """Read a stream to its end; for a batch, pause while clients use the model.
 
         A client that waits for a whole answer gets it as early as a stream would end. Only for a
         batch may the engine take longer steps.
         """
         if self.idle_event is not None:
-            ticket.read_at_end()
-        async for _ in ticket:
+            stream.read_at_end()
+        async for _ in stream:
             await self._until_idle()
 
     async def _until_idle(self) -> None:
@@ -246,9 +236,15 @@ class ActiveRequest:
             await asyncio.sleep(BATCH_PAUSE_S)
 
     @property
+    def prompts(self) -> list[list[int]]:
+        """The token ids of each prompt."""
+        firsts = (stream.requests[0] for stream in self._streams)
+        return [one.tokens[: one.n_prompt].tolist() for one in firsts]
+
+    @property
     def completions(self) -> list[Completion]:
         """All choices in their present state."""
-        return [done for ticket in self._tickets for done in ticket.completions]
+        return [done for stream in self._streams for done in stream.completions]
 
     def log_fields(self, log_prompts: bool) -> dict[str, Any]:
         """Return the fields about the answer for the log line of an ended request."""
@@ -268,7 +264,7 @@ class ActiveRequest:
             }
         if log_prompts:
             decode = self.model.llm.tokenizer.decode
-            line["prompts"] = [decode(g.prompt, skip_special=False) for g in self._generations]
+            line["prompts"] = [decode(ids, skip_special=False) for ids in self.prompts]
             line["answers"] = [done.text for done in completions]
         return line
 
@@ -279,20 +275,22 @@ class ActiveRequest:
         on it. `images_sha256` is present if the prompt has images: digests of the pixels that the
         model sees. `sampling` has the values in effect, including the model's own defaults.
         """
-        moment = self._generations[0].rendered_at
-        images = [one.image.digest.hex() for g in self._generations for one in g.images]
+        first = self._streams[0].requests[0]
+        moment = first.completion.rendered_at
+        placed = [stream.requests[0].images for stream in self._streams]
+        images = [image.digest.hex() for found in placed if found for image in found.images]
         return {
             **({} if moment is None else {"rendered_at": moment}),
-            "seed": self._generations[0].options.get("seed"),
-            "sampling": self._tickets[0].requests[0].params.sampling,
-            "prompt_sha256": receipt.digest(g.prompt for g in self._generations),
+            "seed": first.params.seed,
+            "sampling": first.params.sampling,
+            "prompt_sha256": receipt.digest(self.prompts),
             **({"images_sha256": images} if images else {}),
             "tokens_sha256": receipt.digest(done.tokens for done in self.completions),
         }
 
     def usage(self) -> dict[str, Any]:
         """Return OpenAI's `usage`; a prompt that several choices share counts once."""
-        firsts = [ticket.completions[0].stats for ticket in self._tickets]
+        firsts = [stream.completions[0].stats for stream in self._streams]
         every = [done.stats for done in self.completions]
         prompt, generated = sum(s.n_prompt for s in firsts), sum(s.n_generated for s in every)
         accepted = sum(s.n_accepted for s in every)

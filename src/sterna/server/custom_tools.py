@@ -9,18 +9,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from sterna.engine.decoding.grammars import TextArgument
-from sterna.outputs import AnswerParser, Delta
+from sterna.llm.tool_choice import ToolChoice
+from sterna.outputs import AnswerParser, Completion, Delta
 from sterna.server.errors import invalid
 
 __all__ = [
     "CUSTOM",
-    "ChatParser",
     "CustomCallParser",
     "arguments_of",
     "function_of_custom",
+    "parser_of",
     "text_argument",
 ]
 
@@ -96,16 +97,9 @@ def arguments_of(text: str) -> str:
     return json.dumps({ARGUMENT: text}, ensure_ascii=False)
 
 
-class ChatParser(AnswerParser, Protocol):
-    """Parses one answer of a chat."""
-
-    @property
-    def has_tool_calls(self) -> bool:
-        """Whether the answer has tool calls, all of them complete."""
-
-    @property
-    def unread(self) -> int:
-        """The characters that wait until more of the text shows what they are."""
+def parser_of(done: Completion, tools: ToolChoice) -> AnswerParser:
+    """Make a parser of an answer, in which calls of custom tools are custom."""
+    return CustomCallParser(done.parser(), tools.texts) if tools.texts else done.parser()
 
 
 class CustomCallParser:
@@ -114,7 +108,7 @@ class CustomCallParser:
     parser: of the answer. names: of the custom tools.
     """
 
-    def __init__(self, parser: ChatParser, names: Collection[str]) -> None:
+    def __init__(self, parser: AnswerParser, names: Collection[str]) -> None:
         self._parser, self._names = parser, names
         self._text: _InputReader | None = None  # of the custom call that is being read
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from sterna.errors import shown
 from sterna.server.builtin_tools import Warn, skip_builtin_part
-from sterna.server.chat_rendering import content_of_parts
+from sterna.server.chat_messages import content_of_parts
 from sterna.server.errors import ApiError, invalid
 
 __all__ = ["joined", "messages_of_blocks"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
-from sterna.outputs import Delta, Piece
+from sterna.outputs import AnswerParser, Delta, Piece
 from sterna.server.active_request import ActiveRequest
-from sterna.server.custom_tools import CUSTOM, ChatParser
+from sterna.server.custom_tools import CUSTOM
 from sterna.server.errors import ApiError
 from sterna.server.logprob_format import ContentLogprobs
 from sterna.server.response_tools import ResponseTools
@@ -116,11 +116,11 @@ class ResponseEventStream:
     def __init__(
         self,
         active: ActiveRequest,
-        parser: ChatParser,
+        parser: AnswerParser,
         logprobs: ContentLogprobs,
         tools: ResponseTools,
         body: Callable[[], dict[str, Any]],
-        finish: Callable[[str, ChatParser, dict[str, Any]], dict[str, Any]],
+        finish: Callable[[str, AnswerParser, dict[str, Any]], dict[str, Any]],
     ) -> None:
         self._active, self._parser, self._body, self._finish = active, parser, body, finish
         self._logprobs, self._tools = logprobs, tools

@@ -6,7 +6,7 @@ from typing import Any
 
 from sterna.errors import shown
 from sterna.server.builtin_tools import Warn, skip_builtin_part
-from sterna.server.chat_rendering import check_message, content_of_parts
+from sterna.server.chat_messages import check_message, content_of_parts
 from sterna.server.custom_tools import arguments_of
 from sterna.server.errors import ApiError, invalid
 from sterna.server.response_tools import name_in_namespace

@@ -133,9 +133,8 @@ def sampling_options(
     if options.get("top_p") == 0:  # clients use it for greedy decoding
         del options["top_p"]
         options["temperature"] = 0.0
-    options["max_tokens"] = max_tokens if body.max_tokens is None else body.max_tokens
-    if body.max_tokens == NONE:
-        options["max_tokens"] = None
+    wanted = max_tokens if body.max_tokens is None else body.max_tokens
+    options["max_tokens"] = llm.context if wanted in (None, NONE) else wanted
     if logprobs:
         options["logprobs"] = logprobs
     for name in ("allowed_token_ids", "stop_token_ids", "bad_words"):

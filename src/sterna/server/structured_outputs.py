@@ -9,9 +9,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from sterna.engine.decoding.constraints import Constraint
-from sterna.errors import RequestError, shown
+from sterna.errors import RequestError
+from sterna.llm.constraint_argument import schema_of_format
 from sterna.server.active_request import ActiveRequest
-from sterna.server.errors import ApiError, invalid
+from sterna.server.errors import ApiError
 from sterna.server.sampling_fields import SamplingFields
 
 __all__ = ["ConstraintSpec", "asked_of", "constraint_for"]
@@ -52,7 +53,7 @@ async def constraint_for(
         # In another thread, because a schema may take seconds.
         made: Constraint = await asyncio.to_thread(partial(make, *argument, **options))
     except RequestError as error:
-        relaxed = param == "response_format" and method == "json_schema" and "strict" not in options
+        relaxed = param == "response_format" and "strict" not in options
         remedy = "; strict: false ignores what cannot be enforced" if relaxed else ""
         raise ApiError(400, f"{error}{remedy}", param=param) from None
     if made.ignored:
@@ -76,23 +77,9 @@ def asked_of(body: SamplingFields) -> list[ConstraintSpec]:
 
 
 def _of_format(given: Any) -> list[ConstraintSpec]:
-    if not isinstance(given, dict):
-        raise invalid("response_format", "must be an object", given)
-    kind = given.get("type")
-    if kind == "text":
+    found = schema_of_format(given)
+    if found is None:
         return []
-    if kind == "json_object" and not given.get("schema"):
-        return [ConstraintSpec("response_format", "json_object", (), {})]
-    if kind in ("json_schema", "json_object"):
-        # In Responses, and for json_object in llama.cpp, the schema is next to the type.
-        inner = given.get("json_schema", given) if kind == "json_schema" else given
-        where = f"response_format.{kind}" if kind == "json_schema" else "response_format"
-        schema = inner.get("schema") if isinstance(inner, dict) else None
-        if isinstance(schema, (dict, bool)):
-            options = {"strict": False} if inner.get("strict") is False else {}
-            return [ConstraintSpec("response_format", "json_schema", (schema,), options)]
-        raise ApiError(400, f"{where}.schema: must be a JSON schema", param=f"{where}.schema")
-    raise ApiError(
-        400, f"response_format.type: must be text, json_object or json_schema, not {shown(kind)}",
-        param="response_format.type",
-    )  # fmt: skip
+    schema, strict = found
+    options = {} if strict else {"strict": False}
+    return [ConstraintSpec("response_format", "json_schema", (schema,), options)]

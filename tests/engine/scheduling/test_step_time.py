@@ -190,7 +190,6 @@ def test_a_request_is_refused_by_its_own_wait(llm: LLM) -> None:
     pytest.importorskip("starlette")
     from sterna.server.active_request import ActiveRequest
     from sterna.server.errors import ApiError
-    from sterna.server.generation_request import GenerationRequest
     from sterna.server.request_limits import RequestLimits
     from sterna.server.settings import Settings
 
@@ -200,14 +199,15 @@ def test_a_request_is_refused_by_its_own_wait(llm: LLM) -> None:
         bench.scheduler._wait_times._took_ms *= 50
         engine._engine_loop = SimpleNamespace(scheduler=bench.scheduler)  # type: ignore[assignment]
         submitted = list[Any]()
-        engine.submit = lambda prompt, **_: submitted.append(prompt)  # type: ignore[method-assign,assignment]
+        engine.start = submitted.append  # type: ignore[method-assign,assignment]
         limits = RequestLimits(Settings(max_wait=60.0))
         model: Any = SimpleNamespace(name="x", clients=1, engine=engine)
         for n in (150, 200):
             bench.add(n, 1)
-        ActiveRequest(limits, model, "", "x").submit([GenerationRequest([1, 2, 3])])
-        assert submitted == [[1, 2, 3]]
-        long = GenerationRequest([5] * min(250, llm.context))
+        short = [llm.requests.make([1, 2, 3], {})]
+        ActiveRequest(limits, model, "", "x").submit([short])
+        assert submitted == [short]
+        long = [llm.requests.make([5] * min(250, llm.context), {})]
         with pytest.raises(ApiError) as caught:
             ActiveRequest(limits, model, "", "x").submit([long])
         assert (caught.value.status, caught.value.code) == (429, "queue_full")
@@ -228,9 +228,9 @@ def test_whole_answers_of_a_server(llm: LLM, of_batch: bool) -> None:
             model: Any = SimpleNamespace(name="x", clients=0, engine=engine)
             idle = asyncio.Event() if of_batch else None
             active = ActiveRequest(SimpleNamespace(), model, "", "x", idle_event=idle)
-            ticket = engine.submit("a", max_tokens=2)
-            active._tickets.append(ticket)
+            stream = engine.submit("a", max_tokens=2)
+            active._streams.append(stream)
             await active.result()
-            return ticket.requests[0].is_streamed
+            return stream.requests[0].is_streamed
 
     assert asyncio.run(ask()) is not of_batch

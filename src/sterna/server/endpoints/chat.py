@@ -10,14 +10,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sterna.llm import LLM
-from sterna.outputs import Delta
+from sterna.llm.chat_request import ChatRequest
+from sterna.outputs import AnswerParser, Delta
 from sterna.server.active_request import ActiveRequest
 from sterna.server.builtin_tools import client_tools
-from sterna.server.chat_generation import ChatGeneration
-from sterna.server.chat_rendering import TemplateInput, join_text_parts, request_template
-from sterna.server.custom_tools import CUSTOM, ChatParser
+from sterna.server.chat_messages import join_text_parts, request_template
+from sterna.server.custom_tools import CUSTOM, parser_of
 from sterna.server.errors import ApiError
-from sterna.server.generation_request import GenerationRequest
 from sterna.server.json_body import read
 from sterna.server.logprob_format import chat_logprob
 from sterna.server.reasoning_budget import checked_budget
@@ -34,6 +33,7 @@ from sterna.server.sampling_fields import (
 from sterna.server.settings import Settings
 from sterna.server.sse import DONE, event
 from sterna.server.structured_outputs import asked_of
+from sterna.server.submission import submit_chat
 from sterna.server.tool_choice import parse_tools
 
 #: Names of the budget of reasoning, as llama.cpp's server, vLLM and Qwen have it.
@@ -110,53 +110,45 @@ class ChatResponder:
         self.llm: LLM = active.model.llm
         self._settings = settings
         self.n: int = checked_n(body)
-        top = max(1, body.top_logprobs or 0) if body.logprobs else 0
-        generation = GenerationRequest(
-            [],
-            sampling_options(body, self.llm, None, top),
-            self.n,
-            chat=True,
-            salt=body.cache_salt or body.prompt_cache_key or "",
-            priority=checked_priority(body),
-            deadline_s=checked_timeout(body, settings.timeout),
-            prediction=self._prediction(),
+        variables = dict(body.chat_template_kwargs or {})
+        if body.reasoning_effort is not None:
+            variables.setdefault("reasoning_effort", body.reasoning_effort)
+        tools = client_tools(body.tools, ("function", "custom"), active.warnings.append)
+        self.chat: ChatRequest = ChatRequest(
+            body.messages,
+            self._options(),
+            n=self.n,
+            tools=parse_tools(tools, body.tool_choice, body.parallel_tool_calls),
+            documents=body.documents,
+            template_options=variables,
+            add_generation_prompt=body.add_generation_prompt,
+            continue_final_message=body.continue_final_message,
+            template=request_template(
+                self.llm, body.chat_template, settings.trust_request_chat_template
+            ),
             reasoning_budget=checked_budget(
                 {name: getattr(body, name) for name in BUDGETS}, settings.reasoning_budget
             ),
         )
-        own = client_tools(body.tools, ("function", "custom"), active.warnings.append)
-        tools = parse_tools(own, body.tool_choice, body.parallel_tool_calls)
-        self.chat: ChatGeneration = ChatGeneration(
-            active,
-            self._template_input(),
-            generation,
-            tools,
-            asked_of(body),
-            body.response_format,
-        )
 
     async def submit(self) -> None:
         """Submit the conversation to the engine."""
-        await self.chat.submit()
-
-    def _template_input(self) -> TemplateInput:
-        body = self.body
-        options = dict(body.chat_template_kwargs or {})
-        if body.reasoning_effort is not None:
-            options.setdefault("reasoning_effort", body.reasoning_effort)
-        return TemplateInput(
-            body.messages,
-            documents=body.documents,
-            template_options=options,
-            add_generation_prompt=body.add_generation_prompt,
-            continue_final_message=body.continue_final_message,
-            template=request_template(
-                self.llm,
-                body.chat_template,
-                self._settings.trust_request_chat_template,
-            ),
-            image_hosts=self._settings.image_hosts,
+        body, settings = self.body, self._settings
+        await submit_chat(
+            self.active,
+            self.chat,
+            asked_of(body),
+            body.response_format,
+            image_hosts=settings.image_hosts,
+            salt=body.cache_salt or body.prompt_cache_key or "",
+            priority=checked_priority(body),
+            deadline_s=checked_timeout(body, settings.timeout),
         )
+
+    def _options(self) -> dict[str, Any]:
+        body = self.body
+        top = max(1, body.top_logprobs or 0) if body.logprobs else 0
+        return {**sampling_options(body, self.llm, None, top), "prediction": self._prediction()}
 
     def _prediction(self) -> list[int] | None:
         if self.body.prediction is None:
@@ -167,8 +159,8 @@ class ChatResponder:
         )
         return self.llm.tokenizer.encode(text, add_special=False)
 
-    def _parsers(self) -> list[ChatParser]:
-        return [self.chat.parser() for _ in range(self.n)]
+    def _parsers(self) -> list[AnswerParser]:
+        return [parser_of(done, self.chat.tools) for done in self.active.completions]
 
     def _head(self, fingerprint: str, kind: str) -> dict[str, Any]:
         return {
@@ -208,9 +200,7 @@ class ChatResponder:
         }
 
     def _prompt_ids(self) -> dict[str, Any]:
-        return (
-            {"prompt_token_ids": self.chat.generation.prompt} if self.body.return_token_ids else {}
-        )
+        return {"prompt_token_ids": self.active.prompts[0]} if self.body.return_token_ids else {}
 
     def _logprobs(self, found: Any) -> dict[str, Any] | None:
         if not self.body.logprobs:
@@ -267,11 +257,7 @@ def _chat_delta(delta: Delta) -> dict[str, Any]:
         return {"tool_calls": [custom]}
     if delta.kind != "tool_calls":
         return {delta.kind: delta.text}
-    call: dict[str, Any] = {"index": delta.index, "function": {"arguments": delta.text}}
-    if delta.id:
-        call |= {"id": delta.id, "type": "function"}
-        call["function"] = {"name": delta.name, "arguments": delta.text}
-    return {"tool_calls": [call]}
+    return {"tool_calls": [delta.tool_call]}
 
 
 def _opening(i: int) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from sterna.outputs import Completion, TokenLogprob
 from sterna.server.active_request import ActiveRequest
 from sterna.server.errors import ApiError
 from sterna.server.fill_in_the_middle import fill_prompt
-from sterna.server.generation_request import GenerationRequest
 from sterna.server.json_body import read
 from sterna.server.logprob_format import TextLogprobs
 from sterna.server.responder import respond
@@ -30,6 +29,7 @@ from sterna.server.sampling_fields import (
 from sterna.server.service import Service
 from sterna.server.sse import DONE, event
 from sterna.server.structured_outputs import asked_of, constraint_for
+from sterna.server.submission import submit_prompts
 
 MAX_TOKENS = 16  #: the default, as OpenAI defines it
 MAX_PROMPTS = 256
@@ -79,28 +79,25 @@ class CompletionResponder:
         timeout = checked_timeout(body, self.service.settings.timeout)
         logprobs = 0 if body.logprobs is None else max(1, body.logprobs)
         options = sampling_options(body, self.llm, MAX_TOKENS, logprobs)
+        options |= active.options(constraint)
         if self._scored and options["max_tokens"] == 1:
             # lm-eval expects an entry for the token even if it ends the text.
             options["ignore_eos"] = True
-        generations = [
-            GenerationRequest(
-                prompt,
-                {**options, "max_tokens": _max_tokens(self.llm, prompt, options["max_tokens"])},
-                self.n,
-                salt=body.cache_salt or body.prompt_cache_key or "",
-                priority=checked_priority(body),
-                deadline_s=timeout,
-                constraint=constraint,
-            )
-            for prompt in self.prompts
-        ]
         if self._scored:
-            self.service.limits.require_room(active.model.engine.load(), len(generations))
+            self.service.limits.require_room(active.model.engine.load(), len(self.prompts))
             score = partial(active.model.engine.score, adapter=active.adapter)
             key = active.key
             scored = [score(prompt, logprobs, key=key) for prompt in self.prompts]
             self.scores = await active.run(asyncio.gather(*scored))
-        active.submit(generations)
+        await submit_prompts(
+            active,
+            lambda: self.prompts,
+            options,
+            self.n,
+            salt=body.cache_salt or body.prompt_cache_key or "",
+            priority=checked_priority(body),
+            deadline_s=timeout,
+        )
 
     @property
     def _scored(self) -> bool:
@@ -217,11 +214,6 @@ def _check(body: CompletionRequest, n: int) -> None:
         )
     if body.suffix is not None and body.echo:
         raise ApiError(400, "suffix: cannot be combined with echo", param="suffix")
-
-
-def _max_tokens(llm: LLM, prompt: list[int], wanted: int | None) -> int:
-    """Return the most tokens of an answer; None becomes as many as fit into the context."""
-    return max(1, llm.context - len(prompt)) if wanted is None else wanted
 
 
 def _prompts(llm: LLM, body: CompletionRequest) -> list[list[int]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
@@ -14,7 +13,6 @@ from sterna.outputs import Completion, Piece
 from sterna.server.active_request import ActiveRequest
 from sterna.server.errors import ApiError
 from sterna.server.fill_in_the_middle import fill_prompt
-from sterna.server.generation_request import GenerationRequest
 from sterna.server.json_body import read
 from sterna.server.logprob_format import chat_logprob
 from sterna.server.responder import respond
@@ -27,6 +25,7 @@ from sterna.server.sampling_fields import (
 from sterna.server.service import Service
 from sterna.server.sse import event
 from sterna.server.structured_outputs import asked_of, constraint_for
+from sterna.server.submission import submit_prompts
 
 MAX_PROBS = 100
 
@@ -78,21 +77,20 @@ class LlamaResponder:
             raise ApiError(400, f"n_probs: must lie in 0..{MAX_PROBS}", param="n_probs")
         if body.n_predict is not None:
             body.max_tokens = body.n_predict
-        self._generation = GenerationRequest(
-            [],
-            sampling_options(body, active.model.llm, None, body.n_probs),
-            salt=body.cache_salt or "",
-            deadline_s=checked_timeout(body, service.settings.timeout),
-        )
+        self._options = sampling_options(body, active.model.llm, None, body.n_probs)
+        self._deadline_s = checked_timeout(body, service.settings.timeout)
 
     async def submit(self) -> None:
         """Submit the prompt to the engine."""
-        body, llm, generation = self.body, self.active.model.llm, self._generation
-        generation.prompt = await asyncio.to_thread(self._encode)
-        if generation.options.get("max_tokens") is None:
-            generation.options["max_tokens"] = max(1, llm.context - len(generation.prompt))
-        generation.constraint = await constraint_for(self.active, asked_of(body))
-        self.active.submit([generation])
+        constraint = await constraint_for(self.active, asked_of(self.body))
+        options = {**self._options, **self.active.options(constraint)}
+        await submit_prompts(
+            self.active,
+            lambda: [self._encode()],
+            options,
+            salt=self.body.cache_salt or "",
+            deadline_s=self._deadline_s,
+        )
 
     def _encode(self) -> list[int]:
         body, llm = self.body, self.active.model.llm
@@ -135,7 +133,7 @@ class LlamaResponder:
             "has_new_line": "\n" in done.text,
             "stop_type": kind,
             "stopping_word": word or "",
-            "generation_settings": _settings(self.active.model.llm.context, self._generation),
+            "generation_settings": _settings(self.active.model.llm.context, self._options),
             "timings": {
                 "cache_n": stats.n_cached,
                 "prompt_n": computed,
@@ -159,7 +157,7 @@ class LlamaResponder:
             rows = [self._probabilities(one) for one in done.logprobs]
             probabilities = {"completion_probabilities": rows}
         tokens = done.tokens if self.body.return_tokens else []
-        text = self.active.model.llm.tokenizer.decode(self._generation.prompt, skip_special=False)
+        text = self.active.model.llm.tokenizer.decode(self.active.prompts[0], skip_special=False)
         head = {"index": 0, "content": done.text, "tokens": tokens, "prompt": text}
         return {**head, **probabilities, **self._ended(done)}
 
@@ -172,8 +170,7 @@ class LlamaResponder:
         yield event({"index": 0, "content": "", "tokens": [], **self._ended(done)})
 
 
-def _settings(context: int, generation: GenerationRequest) -> dict[str, Any]:
-    options = generation.options
+def _settings(context: int, options: dict[str, Any]) -> dict[str, Any]:
     given: dict[str, Any] = {
         n: options[n] for n in ("temperature", "top_k", "top_p", "min_p") if n in options
     }

@@ -11,15 +11,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sterna.chat.calls import object_of
+from sterna.llm.chat_request import ChatRequest
 from sterna.llm.tool_choice import ToolChoice
 from sterna.outputs import Completion
 from sterna.server import errors
 from sterna.server.active_request import ActiveRequest
 from sterna.server.builtin_tools import Warn, client_tools
-from sterna.server.chat_generation import ChatGeneration
-from sterna.server.chat_rendering import TemplateInput, prepare_prompt
+from sterna.server.chat_messages import prompt_tokens
 from sterna.server.errors import ApiError
-from sterna.server.generation_request import GenerationRequest
 from sterna.server.json_body import read
 from sterna.server.message_blocks import joined, messages_of_blocks
 from sterna.server.message_events import BlockStream
@@ -33,6 +32,7 @@ from sterna.server.sampling_fields import (
 )
 from sterna.server.settings import Settings
 from sterna.server.sse import event
+from sterna.server.submission import submit_chat
 from sterna.server.tool_choice import parse_tools
 
 STOPS = {"length": "max_tokens", "stop": "end_turn"}
@@ -97,10 +97,10 @@ async def count_tokens(request: Request) -> Response:
     service = service_of(request)
     async with service.models.use(body.model) as loaded:
         warn = request.state.warnings.append
-        template_input = _template_input(body, _tools(body, warn), warn)
-        template_input.image_hosts = service.settings.image_hosts
-        prompt = await asyncio.to_thread(prepare_prompt, loaded.llm, template_input)
-    return as_json({"input_tokens": len(prompt.tokens)})
+        chat = _chat(body, _tools(body, warn), warn)
+        hosts = service.settings.image_hosts
+        tokens = await asyncio.to_thread(prompt_tokens, loaded.llm, chat, hosts)
+    return as_json({"input_tokens": len(tokens)})
 
 
 class MessagesResponder:
@@ -109,6 +109,7 @@ class MessagesResponder:
     def __init__(self, body: MessagesRequest, active: ActiveRequest, settings: Settings) -> None:
         self.body = body
         self.active = active
+        self._settings = settings
         sampling = SamplingFields(
             temperature=body.temperature,
             top_p=body.top_p,
@@ -117,30 +118,24 @@ class MessagesResponder:
             max_tokens=body.max_tokens,
             seed=body.seed,
         )
-        generation = GenerationRequest(
-            [],
-            sampling_options(sampling, active.model.llm, None, 0),
-            chat=True,
-            deadline_s=checked_timeout(sampling, settings.timeout),
-            reasoning_budget=checked_budget(
-                {"thinking.budget_tokens": (body.thinking or {}).get("budget_tokens")},
-                settings.reasoning_budget,
-            ),
-        )
+        self._deadline_s = checked_timeout(sampling, settings.timeout)
         warn = active.warnings.append
-        tools = _tools(body, warn)
-        form = body.output_format
-        if form is None and body.output_config is not None:
-            form = body.output_config.format
-        template_input = _template_input(body, tools, warn)
-        template_input.image_hosts = settings.image_hosts
-        self.chat: ChatGeneration = ChatGeneration(
-            active, template_input, generation, tools, (), form
+        self.chat: ChatRequest = _chat(body, _tools(body, warn), warn)
+        self.chat.options = sampling_options(sampling, active.model.llm, None, 0)
+        self.chat.reasoning_budget = checked_budget(
+            {"thinking.budget_tokens": (body.thinking or {}).get("budget_tokens")},
+            settings.reasoning_budget,
         )
 
     async def submit(self) -> None:
         """Submit the conversation to the engine."""
-        await self.chat.submit()
+        form = self.body.output_format
+        if form is None and self.body.output_config is not None:
+            form = self.body.output_config.format
+        hosts = self._settings.image_hosts
+        await submit_chat(
+            self.active, self.chat, (), form, image_hosts=hosts, deadline_s=self._deadline_s
+        )
 
     def _head(self) -> dict[str, Any]:
         return {
@@ -180,7 +175,7 @@ class MessagesResponder:
     async def full(self) -> dict[str, Any]:
         """Return the whole message."""
         (done,) = await self.active.result()
-        parser = self.chat.parser()
+        parser = done.parser()
         said = parser.message(done.text)
         content: list[dict[str, Any]] = []
         if said.get("reasoning_content"):
@@ -211,7 +206,8 @@ class MessagesResponder:
     async def stream(self) -> AsyncIterator[bytes]:
         """Yield the start of the message, its blocks piece by piece, and its end."""
         yield event({"type": "message_start", "message": self._head()}, "message_start")
-        parser, blocks = self.chat.parser(), BlockStream()
+        (done,) = self.active.completions
+        parser, blocks = done.parser(), BlockStream()
         async for _, piece in self.active.pieces():
             for delta in parser.feed(piece.text):
                 for data in blocks.take(delta):
@@ -221,7 +217,6 @@ class MessagesResponder:
                 yield data
         for data in blocks.close():
             yield data
-        (done,) = self.active.completions
         ended = self._stop(done, parser.has_tool_calls)
         last = {"type": "message_delta", "delta": ended, "usage": self._usage()}
         yield event({**last, "receipt": self.active.receipt()}, "message_delta")
@@ -248,7 +243,7 @@ def _tools(body: CountTokensRequest, warn: Warn) -> ToolChoice:
     return parse_tools(tools, choice, not given.get("disable_parallel_tool_use"))
 
 
-def _template_input(body: CountTokensRequest, tools: ToolChoice, warn: Warn) -> TemplateInput:
+def _chat(body: CountTokensRequest, tools: ToolChoice, warn: Warn) -> ChatRequest:
     """Convert the conversation to OpenAI's form, which templates expect."""
     found: list[dict[str, Any]] = []
     if body.system:
@@ -274,9 +269,9 @@ def _template_input(body: CountTokensRequest, tools: ToolChoice, warn: Warn) -> 
     if body.output_config is not None and body.output_config.effort is not None:
         options["reasoning_effort"] = body.output_config.effort
     last = found[-1] if found else {"role": None}
-    return TemplateInput(
+    return ChatRequest(
         found,
-        tools=list(tools.shown),
+        tools=tools,
         template_options=options,
         continue_final_message=last["role"] == "assistant" and "tool_calls" not in last,
     )

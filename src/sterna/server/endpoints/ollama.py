@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sterna.llm.output_parser import OutputParser
+from sterna.llm.chat_request import ChatRequest
 from sterna.outputs import Stats
 from sterna.server.active_request import ActiveRequest
 from sterna.server.builtin_tools import client_tools
-from sterna.server.chat_generation import ChatGeneration
-from sterna.server.chat_rendering import TemplateInput
-from sterna.server.custom_tools import ChatParser
 from sterna.server.errors import ApiError, invalid
 from sterna.server.fill_in_the_middle import fill_prompt
-from sterna.server.generation_request import GenerationRequest
 from sterna.server.json_body import decode, encode, read
 from sterna.server.logprob_format import chat_logprob
 from sterna.server.model_description import known_name, timestamp
@@ -31,6 +27,7 @@ from sterna.server.routing import Endpoint, service_of
 from sterna.server.sampling_fields import checked_timeout, sampling_options
 from sterna.server.service import Service
 from sterna.server.structured_outputs import constraint_for
+from sterna.server.submission import submit_chat, submit_prompts
 from sterna.server.tool_choice import parse_tools
 
 NS = 1e9
@@ -120,19 +117,14 @@ class OllamaResponder:
         self._messages = [_message(i, message) for i, message in enumerate(messages)]
         fields = sampling_of(body.options or {}, active.warnings.append)
         top = max(1, body.top_logprobs or 0) if body.logprobs else 0
-        self._generation = GenerationRequest(
-            [],
+        self._deadline_s = checked_timeout(fields, service.settings.timeout)
+        self._chat = ChatRequest(
+            self._messages,
             sampling_options(fields, active.model.llm, None, top),
-            chat=True,
-            deadline_s=checked_timeout(fields, service.settings.timeout),
-        )
-        self._chat = ChatGeneration(
-            active,
-            TemplateInput(self._messages, template_options=_thinking(body.think)),
-            self._generation,
-            parse_tools(client_tools(tools, ("function",), active.warnings.append), None, None),
-            (),
-            _format(body.format),
+            tools=parse_tools(
+                client_tools(tools, ("function",), active.warnings.append), None, None
+            ),
+            template_options=_thinking(body.think),
         )
 
     @property
@@ -151,24 +143,19 @@ class OllamaResponder:
         if not self._messages and not getattr(body, "suffix", None):
             return
         if not self._plain or not isinstance(body, OllamaGenerateRequest):
-            await self._chat.submit()
+            form = _format(body.format)
+            await submit_chat(self.active, self._chat, (), form, deadline_s=self._deadline_s)
             return
-        llm, generation = self.active.model.llm, self._generation
-        generation.chat = False
-        generation.prompt = await asyncio.to_thread(self._encode, body)
-        if generation.options.get("max_tokens") is None:
-            generation.options["max_tokens"] = max(1, llm.context - len(generation.prompt))
-        generation.constraint = await constraint_for(self.active, (), _format(body.format))
-        self.active.submit([generation])
+        constraint = await constraint_for(self.active, (), _format(body.format))
+        options = {**self._chat.options, **self.active.options(constraint)}
+        encode = partial(self._encode, body)
+        await submit_prompts(self.active, encode, options, deadline_s=self._deadline_s)
 
-    def _encode(self, body: OllamaGenerateRequest) -> list[int]:
+    def _encode(self, body: OllamaGenerateRequest) -> list[list[int]]:
         llm = self.active.model.llm
         if body.suffix is not None:
-            return fill_prompt(llm, body.prompt, body.suffix)
-        return llm.tokenizer.encode(body.prompt)
-
-    def _parser(self) -> ChatParser:
-        return OutputParser() if self._plain else self._chat.parser()
+            return [fill_prompt(llm, body.prompt, body.suffix)]
+        return [llm.tokenizer.encode(body.prompt)]
 
     def _line(self, message: dict[str, Any], **more: Any) -> dict[str, Any]:
         """Make a line. message: in the form of a chat's."""
@@ -212,7 +199,7 @@ class OllamaResponder:
         if not self._submitted:
             return self._line({"content": ""}, **self._ended())
         (done,) = await self.active.result()
-        message = self._parser().message(done.text)
+        message = done.parser().message(done.text)
         return self._line(
             _ollama_message(message), **self._logprobs(done.logprobs), **self._ended()
         )
@@ -223,8 +210,9 @@ class OllamaResponder:
 
     async def stream(self) -> AsyncIterator[bytes]:
         """Yield the lines: pieces, each tool call when it is whole, and the counts."""
-        parser, calls = self._parser(), _Calls()
         if self._submitted:
+            (done,) = self.active.completions
+            parser, calls = done.parser(), _Calls()
             async for _, piece in self.active.pieces():
                 of_token = self._logprobs([piece.logprob]) if piece.logprob else {}
                 for message in calls.messages(parser.feed(piece.text)):

@@ -7,13 +7,13 @@ import asyncio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sterna.server.chat_rendering import prepare_prompt
+from sterna.server.chat_messages import prompt_tokens
 from sterna.server.endpoints.responses import (
     ResponsesRequest,
+    chat_of,
     earlier_items,
     new_items,
     stored_response,
-    template_input,
     tools_of,
 )
 from sterna.server.item_pages import item_page
@@ -33,12 +33,10 @@ async def input_tokens(request: Request) -> Response:
     body = await read(request, ResponsesRequest)
     service, warn, key = service_of(request), request.state.warnings.append, request.state.key
     items = earlier_items(body, service, key) + new_items(body, service, key)
-    given = template_input(body, items, warn)
-    given.tools = list(tools_of(body, warn).choice.shown)
-    given.image_hosts = service.settings.image_hosts
+    chat, hosts = chat_of(body, items, tools_of(body, warn), warn), service.settings.image_hosts
     async with service.models.use(body.model) as loaded:
-        prompt = await asyncio.to_thread(prepare_prompt, loaded.llm, given)
-    return as_json({"object": "response.input_tokens", "input_tokens": len(prompt.tokens)})
+        tokens = await asyncio.to_thread(prompt_tokens, loaded.llm, chat, hosts)
+    return as_json({"object": "response.input_tokens", "input_tokens": len(tokens)})
 
 
 ENDPOINTS = [

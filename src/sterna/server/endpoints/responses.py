@@ -11,14 +11,13 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from sterna.llm.chat_request import ChatRequest
+from sterna.outputs import AnswerParser
 from sterna.server import errors
 from sterna.server.active_request import ActiveRequest
 from sterna.server.builtin_tools import Warn
-from sterna.server.chat_generation import ChatGeneration
-from sterna.server.chat_rendering import TemplateInput
-from sterna.server.custom_tools import ChatParser
+from sterna.server.custom_tools import parser_of
 from sterna.server.errors import ApiError
-from sterna.server.generation_request import GenerationRequest
 from sterna.server.json_body import read
 from sterna.server.logprob_format import ContentLogprobs
 from sterna.server.responder import respond
@@ -39,6 +38,7 @@ from sterna.server.sampling_fields import (
     sampling_options,
 )
 from sterna.server.service import Service
+from sterna.server.submission import submit_chat
 
 #: This protocol's names of chat fields, for errors.
 NAMES = {
@@ -160,23 +160,13 @@ class ResponsesResponder:
             seed=body.seed,
         )
         count = logprobs_of(body)
-        generation = GenerationRequest(
-            [],
-            sampling_options(
-                sampling, active.model.llm, None, 0 if count is None else max(1, count)
-            ),
-            chat=True,
-            salt=body.prompt_cache_key or "",
-            deadline_s=checked_timeout(sampling, service.settings.timeout),
-            reasoning_budget=service.settings.reasoning_budget,
-        )
-        response_format = (body.text or {}).get("format")
-        given = template_input(body, self.items, active.warnings.append)
-        given.image_hosts = service.settings.image_hosts
+        self._deadline_s = checked_timeout(sampling, service.settings.timeout)
         self.tools: ResponseTools = tools_of(body, active.warnings.append)
-        self.chat: ChatGeneration = ChatGeneration(
-            active, given, generation, self.tools.choice, (), response_format
+        self.chat: ChatRequest = chat_of(body, self.items, self.tools, active.warnings.append)
+        self.chat.options = sampling_options(
+            sampling, active.model.llm, None, 0 if count is None else max(1, count)
         )
+        self.chat.reasoning_budget = service.settings.reasoning_budget
         self.logprobs: ContentLogprobs = ContentLogprobs(active.model.llm.tokenizer, count)
         self.status: str = "in_progress"
         self.error: dict[str, Any] | None = None
@@ -185,7 +175,15 @@ class ResponsesResponder:
 
     async def submit(self) -> None:
         """Submit the conversation to the engine."""
-        await self.chat.submit()
+        await submit_chat(
+            self.active,
+            self.chat,
+            (),
+            (self.body.text or {}).get("format"),
+            image_hosts=self.service.settings.image_hosts,
+            salt=self.body.prompt_cache_key or "",
+            deadline_s=self._deadline_s,
+        )
         self.fingerprint = await self.active.fingerprint()
 
     def snapshot(self) -> dict[str, Any]:
@@ -227,17 +225,20 @@ class ResponsesResponder:
     async def full(self) -> dict[str, Any]:
         """Return the whole response, which is stored unless `store` is false."""
         if self.logprobs.count is not None:  # which tokens make the content shows by pieces
-            parser = self.chat.parser()
+            parser = self._parser()
             async for _, piece in self.active.pieces():
                 self.logprobs.take(piece, parser.feed(piece.text), parser.unread)
             self.logprobs.take(None, parser.end(), parser.unread)
         else:
             await self.active.result()
         (done,) = self.active.completions
-        parser = self.chat.parser()
+        parser = self._parser()
         return self.finish(done.finish_reason, parser, parser.message(done.text))
 
-    def finish(self, reason: str, parser: ChatParser, message: dict[str, Any]) -> dict[str, Any]:
+    def _parser(self) -> AnswerParser:
+        return parser_of(self.active.completions[0], self.tools.choice)
+
+    def finish(self, reason: str, parser: AnswerParser, message: dict[str, Any]) -> dict[str, Any]:
         """Store and return the final response."""
         self._output = output_items(
             message, self.active.id, reason, self.logprobs.entries, self.tools
@@ -272,7 +273,7 @@ class ResponsesResponder:
     @cached_property
     def _stream(self) -> ResponseEventStream:
         return ResponseEventStream(
-            self.active, self.chat.parser(), self.logprobs, self.tools, self.snapshot, self.finish
+            self.active, self._parser(), self.logprobs, self.tools, self.snapshot, self.finish
         )
 
 
@@ -324,16 +325,18 @@ def conversation_id(body: ResponsesRequest) -> str | None:
     return given if given is None or isinstance(given, str) else str(given.get("id"))
 
 
-def template_input(
-    body: ResponsesRequest, items: list[dict[str, Any]], warn: Warn
-) -> TemplateInput:
-    """Convert items to chat messages. ApiError 400."""
+def chat_of(
+    body: ResponsesRequest, items: list[dict[str, Any]], tools: ResponseTools, warn: Warn
+) -> ChatRequest:
+    """Convert items to a chat. ApiError 400."""
     messages = messages_of(items, warn)
     if body.instructions:
         messages.insert(0, {"role": "system", "content": body.instructions})
     effort = (body.reasoning or {}).get("effort")
-    return TemplateInput(
-        messages, template_options={} if effort is None else {"reasoning_effort": effort}
+    return ChatRequest(
+        messages,
+        tools=tools.choice,
+        template_options={} if effort is None else {"reasoning_effort": effort},
     )
 
 

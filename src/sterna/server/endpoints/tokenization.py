@@ -10,12 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sterna.llm import LLM
-from sterna.server.chat_rendering import (
-    TemplateInput,
-    prepare_prompt,
-    render_prompt,
-    request_template,
-)
+from sterna.llm.chat_request import ChatRequest
+from sterna.llm.tool_choice import ToolChoice
+from sterna.server.chat_messages import prompt_tokens, render_prompt, request_template
 from sterna.server.errors import ApiError
 from sterna.server.json_body import read
 from sterna.server.logprob_format import token_text
@@ -73,8 +70,8 @@ async def tokenize(request: Request) -> Response:
         if special is None:  # llama-server has another name and another default
             special = body.add_special if body.content is None else bool(body.add_special)
         if body.messages is not None:
-            template_input = _template_input(request, llm, body)
-            ids = (await asyncio.to_thread(prepare_prompt, llm, template_input)).tokens
+            hosts = service_of(request).settings.image_hosts
+            ids = await asyncio.to_thread(prompt_tokens, llm, _chat(request, llm, body), hosts)
         else:
             text = str(given[0])
             ids = await asyncio.to_thread(llm.tokenizer.encode, text, special is not False)
@@ -124,22 +121,20 @@ async def apply_template(request: Request) -> Response:
     """Return the prompt of a conversation as text."""
     body = await read(request, ApplyTemplateRequest)
     async with service_of(request).models.use(body.model) as loaded:
-        template_input = _template_input(request, loaded.llm, body)
-        text = await asyncio.to_thread(render_prompt, loaded.llm, template_input)
+        chat = _chat(request, loaded.llm, body)
+        text = await asyncio.to_thread(render_prompt, loaded.llm, chat)
     return as_json({"prompt": text})
 
 
-def _template_input(request: Request, llm: LLM, body: Any) -> TemplateInput:
-    settings = service_of(request).settings
-    trusted = settings.trust_request_chat_template
-    return TemplateInput(
-        messages=body.messages,
+def _chat(request: Request, llm: LLM, body: Any) -> ChatRequest:
+    trusted = service_of(request).settings.trust_request_chat_template
+    return ChatRequest(
+        body.messages,
         template=request_template(llm, body.chat_template, trusted),
-        tools=body.tools or [],
+        tools=ToolChoice.of_tools(body.tools),
         template_options=body.chat_template_kwargs or {},
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
-        image_hosts=settings.image_hosts,
     )
 
 

@@ -1,17 +1,15 @@
-"""From a conversation to its prompt, by the chat template."""
+"""Messages of OpenAI's chat, the form into which all endpoints bring theirs, for the library."""
 
 from __future__ import annotations
 
-import contextlib
-from dataclasses import dataclass, field
 from typing import Any
 
 from sterna.chat import ChatTemplate
-from sterna.chat.image_parts import behind_results, split_images
+from sterna.chat.image_parts import split_images
 from sterna.errors import ModelFormatError, RequestError
 from sterna.images import MAX_IMAGES
 from sterna.llm import LLM
-from sterna.llm.image_input import PreparedPrompt
+from sterna.llm.chat_request import ChatRequest
 from sterna.server.custom_tools import arguments_of
 from sterna.server.errors import ApiError, invalid
 from sterna.server.request_images import RequestImage, image_of_part
@@ -19,11 +17,12 @@ from sterna.server.request_images import RequestImage, image_of_part
 __all__ = [
     "MAX_MESSAGES",
     "MAX_TOOLS",
-    "TemplateInput",
     "check_message",
     "content_of_parts",
+    "fetched",
     "join_text_parts",
-    "prepare_prompt",
+    "library_messages",
+    "prompt_tokens",
     "render_prompt",
     "request_template",
 ]
@@ -36,80 +35,54 @@ ROLES = (*ASKING, "assistant", "tool", "function")
 TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 
 
-@dataclass
-class TemplateInput:
-    """The arguments of a chat template, as for `apply_chat_template` of transformers.
-
-    messages, tools: in OpenAI's form. template: replaces the model's. image_hosts: the hosts from
-    which images may be fetched.
-    """
-
-    messages: list[dict[str, Any]]
-    tools: list[dict[str, Any]] = field(default_factory=list)
-    documents: list[dict[str, Any]] | None = None
-    template_options: dict[str, Any] = field(default_factory=dict)
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
-    template: ChatTemplate | None = None
-    image_hosts: tuple[str, ...] = ()
-
-
-def render_prompt(llm: LLM, template_input: TemplateInput) -> str:
+def render_prompt(llm: LLM, chat: ChatRequest) -> str:
     """Render the prompt, with a placeholder for each image.
 
     RequestError or ApiError 400 if the template refuses it.
     """
-    return _rendered(llm, template_input)[0]
+    return llm.renderer.render(library_messages(llm, chat), **chat.prompt_options)
 
 
-def prepare_prompt(llm: LLM, template_input: TemplateInput) -> PreparedPrompt:
-    """Render and encode the prompt with its images, which it fetches. Raises as `render_prompt`."""
-    text, named = _rendered(llm, template_input)
-    sources = [image.source(template_input.image_hosts) for image in named]
-    return llm.renderer.images.prepared(text, llm.renderer.images.process(sources))
+def prompt_tokens(llm: LLM, chat: ChatRequest, image_hosts: tuple[str, ...]) -> list[int]:
+    """Return the token ids of the prompt, whose images it fetches. Raises as `render_prompt`."""
+    messages = fetched(library_messages(llm, chat), image_hosts)
+    return llm.renderer.prepare(messages, **chat.prompt_options).tokens
 
 
-def _rendered(llm: LLM, template_input: TemplateInput) -> tuple[str, list[RequestImage]]:
-    """Return the rendered prompt and its images."""
+def library_messages(llm: LLM, chat: ChatRequest) -> list[dict[str, Any]]:
+    """Return the messages of OpenAI's chat in the form of `LLM.chat`; images are `RequestImage`.
+
+    ApiError 400 for a message that is wrong, and for an image if the model sees none.
+    """
     for name, items, most in (
-        ("messages", template_input.messages, MAX_MESSAGES),
-        ("tools", template_input.tools, MAX_TOOLS),
+        ("messages", chat.messages, MAX_MESSAGES),
+        ("tools", chat.tools.shown, MAX_TOOLS),
     ):
         if len(items) > most:
             raise ApiError(400, f"{name}: must be at most {most}, but got {len(items)}", param=name)
-    own = [_message(i, message) for i, message in enumerate(template_input.messages)]
-    images = split_images(own)[1]
+    found = [_message(i, dict(message)) for i, message in enumerate(chat.messages)]
+    images = split_images(found)[1]
     if len(images) > MAX_IMAGES:
         raise ApiError(400, f"messages: must have at most {MAX_IMAGES} images", param="messages")
     if images:
         _require_vision(llm, images[0])
-        if any(message["role"] == "tool" for message in own if split_images([message])[1]):
-            return _with_results(llm, template_input, own, len(images)), images
-    return _written(llm, template_input, own), images
+    return found
 
 
-def _with_results(
-    llm: LLM, template_input: TemplateInput, messages: list[dict[str, Any]], count: int
-) -> str:
-    """Render results of tools that have images, behind them if the template does not show them."""
-    with contextlib.suppress(RequestError):
-        text = _written(llm, template_input, messages)
-        if text.count(llm.renderer.images.processor.placeholder) == count:
-            return text
-    return _written(llm, template_input, behind_results(messages))
+def fetched(messages: list[dict[str, Any]], hosts: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Return messages with sources for `load_image` in place of `RequestImage`s; blocks.
+
+    hosts: from which images may be fetched. ApiError 400, 503.
+    """
+    for message in messages:
+        if isinstance(message.get("content"), list):
+            message["content"] = [_with_source(part, hosts) for part in message["content"]]
+    return messages
 
 
-def _written(llm: LLM, template_input: TemplateInput, own: list[dict[str, Any]]) -> str:
-    """Render messages whose images are parts of their content."""
-    return llm.chat_prompt(
-        own,
-        tools=template_input.tools or None,
-        documents=template_input.documents,
-        template_options=template_input.template_options or None,
-        add_generation_prompt=template_input.add_generation_prompt,
-        continue_final_message=template_input.continue_final_message,
-        template=template_input.template,
-    )
+def _with_source(part: Any, hosts: tuple[str, ...]) -> Any:
+    image = part.get("image")
+    return {**part, "image": image.source(hosts)} if isinstance(image, RequestImage) else part
 
 
 def _require_vision(llm: LLM, image: RequestImage) -> None:
