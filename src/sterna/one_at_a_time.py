@@ -49,19 +49,22 @@ class OneAtATime:
         """Begin a visit as `enter`, but return None while another thread is in."""
         visit = Visit()
         with self._lock:
-            here = [ref for ref in self._visits if _thread(ref) is not None]
-            if any(_thread(ref) not in (None, visit.thread) for ref in here):
-                return None
-            self._visits = [*here, weakref.ref(visit)]
+            here = [weakref.ref(visit)]
+            for ref in self._visits:  # one has ended if its thread is None, or it is forgotten
+                other = ref()
+                thread = other.thread if other else None
+                if thread not in (None, visit.thread):
+                    return None
+                if thread is not None:
+                    here.append(ref)
+            self._visits = here
         return visit
 
     @property
     def busy(self) -> bool:
         """Whether a thread is in."""
-        return any(_thread(ref) is not None for ref in self._visits)
-
-
-def _thread(visit: weakref.ref[Visit]) -> int | None:
-    """Return the thread whose visit it is; None if it has ended or is forgotten."""
-    owner = visit()
-    return None if owner is None else owner.thread
+        for ref in self._visits:
+            visit = ref()
+            if visit and visit.thread is not None:
+                return True
+        return False

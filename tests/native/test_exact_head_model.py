@@ -155,12 +155,12 @@ def test_tops_are_checked(checkpoint: Callable[[str], Path]) -> None:
     for tops in (
         [],
         [DecidingLogits(1)] * 2,
-        [DecidingLogits(-1)],
-        [DecidingLogits(1, gap=-1)],
     ):
         failure(
             lambda tops=tops: engine.step([(Sequence(), [1], 1)], tops), RequestError, "deciding"
         )
+    for wrong in ((-1, 0.0), (1, -1.0), (1, float("nan"))):
+        failure(lambda wrong=wrong: DecidingLogits(*wrong), RequestError, "deciding")
 
 
 def test_top_of_requests() -> None:

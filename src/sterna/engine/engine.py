@@ -25,16 +25,9 @@ from sterna.engine.decoding.sampling import ALL_LOGITS, DecidingLogits
 from sterna.engine.decoding.token_masks import make_in_background
 from sterna.engine.kv_cache.manager import KVCacheManager
 from sterna.engine.kv_cache.page_pool import PagesMissing
-from sterna.engine.kv_cache.sequence import NO_PAGES, PAGE, Sequence
+from sterna.engine.kv_cache.sequence import PAGE, Sequence
 from sterna.engine.numa import place_weights
-from sterna.engine.step_io import (
-    StepInput,
-    StepOutput,
-    images_of,
-    second_parts_of,
-    spans_of,
-    split_outputs,
-)
+from sterna.engine.step_io import StepArguments, StepInput, StepOutput, split_outputs
 from sterna.errors import NonFiniteError, RequestError
 from sterna.graph import ACTIVATIONS, Crossings
 from sterna.loading import Model
@@ -208,11 +201,15 @@ class Engine:
         )
 
     def _run(self, program: _native.Program, inputs: SequenceOf[StepInput]) -> list[StepOutput]:
-        if len({id(step_input.sequence) for step_input in inputs}) < len(inputs):
+        sequences, adapted = set[int](), False
+        for one in inputs:
+            sequences.add(id(one.sequence))
+            adapted = adapted or one.adapter is not None
+        if len(sequences) < len(inputs):
             raise RequestError("batch: a sequence must not come twice in one step; join its tokens")
         if self.model.config.bidirectional and any(i.sequence.length for i in inputs):
             raise RequestError(f"{self.model.name}: an encoder computes a text whole, in one step")
-        if all(step_input.adapter is None for step_input in inputs):
+        if not adapted:
             return self._run_in_order(program, inputs, [])
         order, adapters = by_adapter([step_input.adapter for step_input in inputs])
         outputs = self._run_in_order(program, [inputs[i] for i in order], adapters)
@@ -224,34 +221,33 @@ class Engine:
         inputs: SequenceOf[StepInput],
         adapters: SequenceOf[tuple[int, int, _native.Adapter]],
     ) -> list[StepOutput]:
-        deciding = [self._checked(i.deciding) for i in inputs]
-        draws = [i.draw.native if i.draw else None for i in inputs]
         kv_cache = self.kv_cache
         kv_cache.reserve([(i.sequence, len(i.tokens)) for i in inputs])
-        tokens = np.concatenate([NO_PAGES, *(np.asarray(i.tokens, np.int32) for i in inputs)])
-        images = images_of(inputs, tokens)
-        given = [i.previous_hidden_states for i in inputs if i.previous_hidden_states is not None]
-        hidden = None
-        if any(i.return_hidden_states for i in inputs):
+        given = StepArguments.of(inputs, self.model.config.vocab_size)
+        tokens, hidden = given.tokens, None
+        if given.returns_hidden_states:
             hidden = np.empty((len(tokens), self.model.config.hidden_size), np.float32)
-        states = [i.sequence.state for i in inputs if kv_cache.state_bytes and i.sequence.state]
-        draft_states = self._draft_states(inputs) if kv_cache.state_bytes else []
-        pending_masks = [i.draw.pending_masks for i in inputs if i.draw and i.draw.pending_masks]
-        masks = make_in_background(pending_masks, self.background_masks)
+        states, draft_states = list[_native.State](), list[tuple[int, int, _native.State]]()
+        if kv_cache.state_bytes:
+            states = [i.sequence.state for i in inputs if i.sequence.state]
+            draft_states = self._draft_states(inputs)
+        masks = make_in_background(given.pending_masks, self.background_masks)
         try:
             logits, drawn, rescored, head_bytes = program.run(
-                kv_cache.native, tokens, spans_of(inputs), self.isa, self.threads, deciding, draws,
-                states, masks, draft_states, adapters, np.concatenate(given) if given else None,
-                hidden, second_parts_of(inputs), images,
+                kv_cache.native, tokens, given.spans, self.isa, self.threads, given.deciding,
+                given.draws, states, masks, draft_states, adapters, given.previous_hidden_states,
+                hidden, given.second_parts, given.images,
             )  # fmt: skip
         except FloatingPointError as e:
             raise NonFiniteError(
                 f"{e}: activations must be finite, but got NaN or infinity; "
                 f"the model's weights or scales are damaged{', or an adapter' * bool(adapters)}"
             ) from None
+        windows = kv_cache.has_windows
         for i in inputs:
             i.sequence.length += len(i.tokens)
-            kv_cache.pool.free_unseen(i.sequence)
+            if windows:
+                kv_cache.pool.free_unseen(i.sequence)
         return split_outputs(inputs, logits, drawn, rescored, head_bytes, hidden)
 
     def _draft_states(self, inputs: SequenceOf[StepInput]) -> list[tuple[int, int, _native.State]]:
@@ -321,15 +317,6 @@ class Engine:
             for i, (sequence, tokens, wanted) in enumerate(batch)
         ]  # fmt: skip
         return [output.logits for output in self.run(inputs)]
-
-    def _checked(self, deciding: DecidingLogits) -> tuple[int, float]:
-        """Return the program's arguments; a count of more than the vocabulary is all."""
-        if deciding.count < 0 or not 0 <= deciding.gap <= 1e30:
-            raise RequestError(
-                f"deciding: needs count >= 0 and gap >= 0, but got {deciding.count}, {deciding.gap}"
-            )
-        count = deciding.count if deciding.count <= self.model.config.vocab_size else 0
-        return count, deciding.gap
 
     def prefill(
         self, sequence: Sequence, tokens: SequenceOf[int], deciding: DecidingLogits | None = None

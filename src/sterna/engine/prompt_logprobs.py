@@ -12,7 +12,7 @@ import numpy.typing as npt
 from sterna import _native
 from sterna.engine.decoding.allowed_tokens import mask_words
 from sterna.engine.decoding.sampling import Draw
-from sterna.engine.decoding.speculation import StepCost, default_step_cost
+from sterna.engine.decoding.speculation import StepTimes, default_step_times
 from sterna.engine.engine import PREFILL_CHUNK, StepInput, StepOutput
 from sterna.engine.request import Request
 from sterna.errors import NonFiniteError
@@ -117,7 +117,7 @@ class PromptLogprobsRequest(Request):
         return self.finished or self._reason is not None or None not in self.scores[self._first :]
 
     def step_input(
-        self, most: int = PREFILL_CHUNK, budget: int = 0, costs: StepCost = default_step_cost,
+        self, most: int = PREFILL_CHUNK, budget: int = 0, costs: StepTimes = default_step_times,
         others: int = 0,
     ) -> StepInput:  # fmt: skip
         """Return `Request.step_input`'s input, with the next token's log-probability after each."""
@@ -175,7 +175,7 @@ class NextLogprobsRequest(Request):
         return self.finished or self._reason is not None or bool(self.logprobs)
 
     def step_input(
-        self, most: int = PREFILL_CHUNK, budget: int = 0, costs: StepCost = default_step_cost,
+        self, most: int = PREFILL_CHUNK, budget: int = 0, costs: StepTimes = default_step_times,
         others: int = 0,
     ) -> StepInput:  # fmt: skip
         """Return `Request.step_input`'s input, with the logits after the last token."""

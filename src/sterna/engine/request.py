@@ -20,7 +20,7 @@ from sterna.engine.decoding.answer_text import AnswerText
 from sterna.engine.decoding.grammar_matcher import GrammarMatcher
 from sterna.engine.decoding.reasoning_budget import ReasoningMatcher
 from sterna.engine.decoding.sampling import Draw, checked_finite
-from sterna.engine.decoding.speculation import Speculation, StepCost, default_step_cost
+from sterna.engine.decoding.speculation import Speculation, StepTimes, default_step_times
 from sterna.engine.decoding.token_masks import TokenMasks
 from sterna.engine.decoding.token_rules import TokenRules
 from sterna.engine.engine import PREFILL_CHUNK, StepInput, StepOutput
@@ -128,6 +128,7 @@ class Request:
         )
         # The one record of progress, so that an interrupt cannot leave both sides at odds.
         self._drawn: list[_native.SampleResult | None] = []
+        self._unended = -1  # drawn tokens that do not end it, when that was asked last
         self._n_read = 0
         self._reason: str | None = None
         self._answer = AnswerText(tokenizer, prompt, params, self.completion, visible, marks)
@@ -137,7 +138,7 @@ class Request:
     @property
     def tokens(self) -> I32:
         """The prompt and the drawn tokens, an end token included, int32."""
-        return self._history[: self._known]
+        return self._history[: self.n_prompt + len(self._drawn)]
 
     @property
     def prefix_keys(self) -> I32:
@@ -160,7 +161,7 @@ class Request:
     @property
     def left(self) -> int:
         """Known tokens that are not computed yet; 1 while it decodes, or a few more."""
-        return self._known - self.sequence.length
+        return self.n_prompt + len(self._drawn) - self.sequence.length
 
     def missing_image(self, most: int | None = None) -> ProcessedImage | None:
         """Return the image that must be encoded before its next step of at most `most` tokens,
@@ -183,19 +184,26 @@ class Request:
     def is_decoding(self) -> bool:
         """Whether its next step draws a token: only its latest token is left to compute, and those
         that recurrent layers must compute again."""
-        return self.left <= 1 + self._again
+        left = self.n_prompt + len(self._drawn) - self.sequence.length
+        return left <= 1 + self._again
 
     @property
     def ended(self) -> bool:
         """Whether it needs no further step: by its tokens, by `end`, or since it is finished."""
         drawn = len(self._drawn)  # read once: every step asks every request
-        return (
-            self.finished
-            or self._reason is not None
-            or drawn >= self.params.max_tokens
-            or (drawn > 0 and (self._known >= self.context or self._at_end(drawn)))
-            or self._is_complete
-        )
+        if self._reason is not None or self._answer.finished:
+            return True
+        if drawn == self._unended:
+            return False
+        known = self.n_prompt + drawn
+        if drawn >= self.params.max_tokens or (
+            drawn > 0 and (known >= self.context or int(self._history[known - 1]) in self.ends)
+        ):
+            return True
+        if self._matcher is not None:
+            return self._matcher.ended
+        self._unended = drawn
+        return False
 
     @property
     def _is_complete(self) -> bool:
@@ -209,7 +217,7 @@ class Request:
             self.completion.stats.n_cached = sequence.length
 
     def step_input(
-        self, most: int = PREFILL_CHUNK, budget: int = 0, costs: StepCost = default_step_cost,
+        self, most: int = PREFILL_CHUNK, budget: int = 0, costs: StepTimes = default_step_times,
         others: int = 0,
     ) -> StepInput:  # fmt: skip
         """Return the input of its next step: at most `most` tokens, and what to draw from them.
@@ -222,44 +230,51 @@ class Request:
             self._masks.cancel()
         self._drop_drafts()
         sequence = self.sequence  # read once: a cancel, on another thread, replaces it
-        begin = sequence.length
-        end = min(begin + most, self._known)
+        begin, known = sequence.length, self._known
+        end = min(begin + most, known)
         if self.images is not None:
             end = self.images.end_of_step(begin, end)
         part, self._fed_from = self._history[begin:end], begin
         hidden = self._speculation is not None and self._speculation.wants_hidden_states
-        if end < self._known:
+        if end < known:
             return StepInput(
                 sequence, part, adapter=self.adapter, return_hidden_states=hidden,
                 images=self.images,
             )  # fmt: skip
-        if self.is_decoding:
-            self._add_drafts(budget - self.left + 1, costs, others)
+        again = known - begin - 1
+        if again <= self._again and self._speculation is not None:
+            self._add_drafts(known, budget - again, costs, others, again)
         return StepInput(
             sequence, self._history[begin : end + self._n_drafts], 1 + self._n_drafts,
-            draw=self._draw(), drafts=self._n_drafts, adapter=self.adapter,
+            draw=self._draw(known), drafts=self._n_drafts, adapter=self.adapter,
             return_hidden_states=hidden, images=self.images,
         )  # fmt: skip
 
-    def _add_drafts(self, budget: int, costs: StepCost, others: int) -> None:
+    def _add_drafts(
+        self, known: int, budget: int, costs: StepTimes, others: int, again: int
+    ) -> None:
         """Put drafts after the known tokens, leaving room for a token to draw."""
-        most = min(budget, len(self._history) - self._known - 1)
-        if self._speculation is None or most <= 0:
+        speculation = self._speculation
+        most = min(budget, len(self._history) - known - 1)
+        if speculation is None or most <= 0:
             return
-        if not self._speculation.may_draft(self.sequence):  # asked before drafts cost anything
+        if not speculation.may_draft(self.sequence):  # asked before drafts cost anything
             return
-        again = self.left - 1
-        drafts = self._speculation.propose(self.tokens, most, costs, others, again)
+        tokens = self._history[:known]
+        drafts = speculation.propose(tokens, most, costs, others, again)
+        if not drafts:
+            return
         if self._matcher is not None:
-            self._matcher.follow(self.tokens[self.n_prompt :])
+            self._matcher.follow(tokens[self.n_prompt :])
             drafts = drafts[: self._matcher.valid(drafts)]
         self._n_drafts = len(drafts)
-        self._history[self._known : self._known + len(drafts)] = drafts
+        self._history[known : known + len(drafts)] = drafts
 
     def _drop_drafts(self) -> None:
         """Roll back wrong drafts, and the latest token if a lost step has computed it."""
-        if self.sequence.length >= self._known or self._n_drafts:
-            self.sequence.roll_back(self._known - 1)
+        known = self._known
+        if self.sequence.length >= known or self._n_drafts:
+            self.sequence.roll_back(known - 1)
         self._n_drafts = 0
 
     def receive(self, output: StepOutput) -> None:
@@ -278,13 +293,14 @@ class Request:
         if self._masks is not None:
             self._masks.check()
             drawn = drawn[: self._masks.right]
-        drafts = self._history[self._known :][: self._n_drafts].tolist()
+        known = self._known
+        drafts = self._history[known : known + self._n_drafts].tolist()
         accepted = 0
         for i, one in enumerate(drawn):
             if self.ended:
                 break
             token = int(checked_finite(one).token)
-            self._history[self._known] = token
+            self._history[known + i] = token
             if self._mu is not None:
                 self._mu[len(self._drawn) + 1] = one.mu
             self._drawn.append(one)
@@ -311,12 +327,12 @@ class Request:
 
     def draw(self, logits: npt.NDArray[np.float32]) -> _native.SampleResult:
         """Draw the next token from logits [vocab] after the last known one, as a step would."""
-        return self._draw().sample(logits, self._known)
+        return self._draw(self._known).sample(logits, self._known)
 
-    def _draw(self) -> Draw:
-        """Return the draw of the token after the last known one, and of those after each draft."""
-        history = self._history[: self._known + self._n_drafts]
-        self._masks = masks = self._rules.masks(history, self._known, self.n_prompt)
+    def _draw(self, known: int) -> Draw:
+        """Return the draw of the token after the known ones, and of those after each draft."""
+        history = self._history[: known + self._n_drafts]
+        self._masks = masks = self._rules.masks(history, known, self.n_prompt)
         words = None if masks is None else masks.words
         mu = math.nan if self._mu is None else float(self._mu[len(self._drawn)])
         return Draw(self.params.native, history, self.n_prompt, words, masks, mu)
@@ -352,12 +368,12 @@ class Request:
     @property
     def paused(self) -> bool:
         """Whether the reader is too far behind for the request to take part in steps."""
-        return self.unread >= MOST_UNREAD
+        return len(self._drawn) - self._n_read >= MOST_UNREAD
 
     @property
     def has_news(self) -> bool:
         """Whether `pieces` would do anything."""
-        return not self.finished and (self.unread > 0 or self.ended)
+        return not self._answer.finished and (len(self._drawn) > self._n_read or self.ended)
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the text of tokens drawn since the last call, piece by piece.
@@ -365,33 +381,36 @@ class Request:
         After the last piece the request is `finished`, and an error that ended it is raised. A
         cancelled request yields nothing more.
         """
-        while not self.finished:
-            ended = self.ended  # before `unread`: a step of another thread may bring more
-            if self.unread and self._reason != "cancelled":
-                for piece in (self._read(), self._conclude()):
+        while not self._answer.finished:
+            if len(self._drawn) > self._n_read and self._reason != "cancelled":
+                at_end = self._at_end(self._n_read + 1)
+                for piece in (self._read(at_end), self._conclude(at_end)):
                     if piece:
                         yield piece
-            elif ended:
+            elif not self.ended:
+                break
+            elif len(self._drawn) == self._n_read or self._reason == "cancelled":
                 reason = self._reason or ("stop" if self._is_complete else "length")
                 yield from self._answer.finish(reason)
                 if self.error:
                     raise self.error
-            else:
-                break
+            # else a step of another thread has brought more since it was asked
 
-    def _read(self) -> Piece | None:
-        """Return the next token's piece, None for a token that ends the answer."""
+    def _read(self, at_end: bool) -> Piece | None:
+        """Return the next token's piece, None if it ends the answer."""
         drawn = self._drawn[self._n_read]
         assert drawn is not None
         self._drawn[self._n_read] = None
         self._n_read += 1
-        return None if self._at_end(self._n_read) else self._answer.add(drawn)
+        return None if at_end else self._answer.add(drawn)
 
-    def _conclude(self) -> Piece | None:
-        """Finish the answer if its latest token ends it; returns text held back until then."""
+    def _conclude(self, at_end: bool) -> Piece | None:
+        """Finish the answer if its latest token ends it; returns text held back until then.
+
+        at_end: whether that token is an end token.
+        """
         read = self._n_read
-        at_end = self._answer.stopped or self._at_end(read)
-        at_end = at_end or (self._is_complete and self.unread == 0)
+        at_end = at_end or self._answer.stopped or (self._is_complete and self.unread == 0)
         if not (at_end or read == self.params.max_tokens or self.n_prompt + read >= self.context):
             return None
         return next(self._answer.finish("stop" if at_end else "length"), None)

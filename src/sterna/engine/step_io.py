@@ -12,18 +12,17 @@ import numpy.typing as npt
 from sterna import _native
 from sterna.engine.adapters import Adapter
 from sterna.engine.decoding.sampling import ALL_LOGITS, DecidingLogits, Draw
-from sterna.engine.kv_cache.sequence import Sequence, without_flag
+from sterna.engine.decoding.token_masks import TokenMasks
+from sterna.engine.kv_cache.sequence import BARE, NO_PAGES, Sequence
 
 if TYPE_CHECKING:
     from sterna.engine.prompt_images import PromptImages
 
 __all__ = [
+    "StepArguments",
     "StepImages",
     "StepInput",
     "StepOutput",
-    "images_of",
-    "second_parts_of",
-    "spans_of",
     "split_outputs",
 ]
 
@@ -72,32 +71,61 @@ class StepOutput:
     hidden_states: F32 | None = None
 
 
-def spans_of(inputs: SequenceOf[StepInput]) -> list[tuple[int, int, int, I32]]:
-    """Return the program's (start, count, wanted, pages) of each input.
-
-    A page that is gone lies before all windows: any page number may replace it.
-    """
-    return [
-        (i.sequence.length, len(i.tokens), i.wanted, without_flag(np.maximum(i.sequence.pages, 0)))
-        for i in inputs
-    ]
-
-
-def second_parts_of(inputs: SequenceOf[StepInput]) -> list[tuple[int, int]]:
-    """Return (index, position) of each input that is a pair of texts."""
-    parts = ((n, i.second_part) for n, i in enumerate(inputs))
-    return [(n, position) for n, position in parts if position is not None]
-
-
 #: Rows of images, positions that attend to each other (sequence, begin, end), and coordinates.
 StepImages = tuple[F32 | None, list[tuple[int, int, int]], I32 | None]
 
 
-def images_of(inputs: SequenceOf[StepInput], tokens: I32) -> StepImages | None:
-    """Return the program's images, None if no input has any; puts -1 - n into the tokens, of all
-    inputs, that row n stands for."""
-    if all(i.images is None for i in inputs):
-        return None
+@dataclass(slots=True)
+class StepArguments:
+    """The arguments of `Program.run` that the inputs of a step make.
+
+    spans: (start, count, wanted, pages) of each input. deciding, draws: of each. second_parts:
+    (index, position) of each input that is a pair of texts. previous_hidden_states: of all inputs
+    that have them.
+    """
+
+    tokens: I32
+    spans: list[tuple[int, int, int, I32]]
+    deciding: list[tuple[int, float]]
+    draws: list[tuple[_native.SampleParams, I32, int, I32 | None, float] | None]
+    pending_masks: list[TokenMasks]
+    second_parts: list[tuple[int, int]]
+    previous_hidden_states: F32 | None
+    returns_hidden_states: bool
+    images: StepImages | None
+
+    @classmethod
+    def of(cls, inputs: SequenceOf[StepInput], vocab: int) -> StepArguments:
+        """Collect the arguments, in one pass, since each step of a token takes it."""
+        made = cls(NO_PAGES, [], [], [], [], [], None, False, None)
+        tokens, given, images = [NO_PAGES], list[F32](), False
+        for n, one in enumerate(inputs):
+            sequence, draw, deciding = one.sequence, one.draw, one.deciding
+            tokens.append(np.asarray(one.tokens, np.int32))
+            # A page that is gone lies before all windows: any page number may replace it.
+            pages = np.maximum(sequence.pages, 0) & (BARE - 1)
+            made.spans.append((sequence.length, len(one.tokens), one.wanted, pages))
+            made.deciding.append((deciding.count if deciding.count <= vocab else 0, deciding.gap))
+            made.draws.append(draw.native if draw else None)
+            if draw and draw.pending_masks:
+                made.pending_masks.append(draw.pending_masks)
+            if one.second_part is not None:
+                made.second_parts.append((n, one.second_part))
+            if one.previous_hidden_states is not None:
+                given.append(one.previous_hidden_states)
+            made.returns_hidden_states = made.returns_hidden_states or one.return_hidden_states
+            images = images or one.images is not None
+        made.tokens = np.concatenate(tokens)
+        if given:
+            made.previous_hidden_states = np.concatenate(given)
+        if images:
+            made.images = _images_of(inputs, made.tokens)
+        return made
+
+
+def _images_of(inputs: SequenceOf[StepInput], tokens: I32) -> StepImages:
+    """Return the program's images; puts -1 - n into the tokens, of all inputs, that row n stands
+    for."""
     found, together, n_rows, first = list[F32](), list[tuple[int, int, int]](), 0, 0
     coordinates, placed = np.empty((len(tokens), 3), np.int32), False
     for n, i in enumerate(inputs):

@@ -85,9 +85,9 @@ def run(engine: Engine, request: Request, cut: int = 512) -> Completion:
     return request.completion
 
 
-def free(n: int) -> float:
+def free() -> list[float]:
     """A step that costs the same however many tokens it has: drafts are always worth it."""
-    return 1.0 + 1e-9 * n
+    return [1.0 + 1e-9 * n for n in range(MOST_DRAFTS + 2)]
 
 
 @settings(max_examples=60)
@@ -227,7 +227,7 @@ def test_what_does_not_pay_is_left() -> None:
     made = []
     for cost, others in ((1.0, 0), (1.0, 20), (0.1, 20)):
         speculation = Speculation([PredictedOutput(0, [1] * 99)])
-        costs = functools.partial(lambda slope, n: 10.0 + slope * n, cost)
+        costs = functools.partial(lambda slope: [10.0 + slope * n for n in range(17)], cost)
         made.append(len(speculation.propose(np.zeros(0, np.int32), 5, costs, others)))
     assert made == [5, 0, 5]
     assert Speculation([]).propose(np.zeros(9, np.int32), 5) == []

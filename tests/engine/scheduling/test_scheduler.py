@@ -6,6 +6,7 @@ import gc
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
@@ -311,18 +312,20 @@ def test_a_short_prompt_goes_between_the_chunks_of_a_long_one(llm: LLM, streams:
 
 
 def test_waits_are_learnt_from_steps_as_they_are(llm: LLM) -> None:
-    """A machine gets six times as slow, and fast again: after twenty steps predictions say so."""
+    """A machine gets six times as slow, and fast again: predictions say so after ten steps or so."""
     bench = Bench(llm).learnt()
     stream = bench.add(5, 10_000)
     bench.until(lambda: stream.left == 1)
     for slow in (1.0, 6.0, 1.0):
         bench.engine.noise = lambda slow=slow: slow
         long = bench.add(4000, 1)
-        for _ in range(20):
+        ends = list[float]()
+        for _ in range(25):  # one prediction in eight comes from a step without a prompt
             bench.step()
-        predicted, began = bench.scheduler.load.predicted_s, bench.clock.now
+            ends.append(bench.clock.now + bench.scheduler.load.predicted_s)
+        began = bench.clock.now
         bench.until(lambda long=long: long.finished)
-        assert predicted == pytest.approx(bench.clock.now - began, rel=0.4)
+        assert median(ends[10:]) - began == pytest.approx(bench.clock.now - began, rel=0.4)
 
 
 def test_the_wait_of_a_new_prompt(llm: LLM) -> None:

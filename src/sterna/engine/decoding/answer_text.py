@@ -54,9 +54,13 @@ class AnswerText:
         if self._params.logprobs:
             logprob = TokenLogprob(token, float(drawn.logprob), tuple(drawn.top))
             done.logprobs.append(logprob)
-        before = self._parts.kind if self._parts else CONTENT
-        text = self._pushed(self._detokenizer.push(token))
-        self._count(before)
+        text = self._detokenizer.push(token)
+        if self._parts is None:
+            text = self._filter.push(text)
+        else:
+            before = self._parts.kind
+            text = self._pushed(text)
+            self._count(before, self._parts.kind)
         done.text += text
         return Piece(text, token, logprob, self._params.choice)
 
@@ -72,9 +76,9 @@ class AnswerText:
     def _passed(self, piece: str) -> str:
         return "" if self.stopped else self._filter.flush() + piece
 
-    def _count(self, before: str) -> None:
-        """Count the latest token if it is of reasoning, its marks included. before: its kind."""
-        after = self._parts.kind if self._parts else CONTENT
+    def _count(self, before: str, after: str) -> None:
+        """Count the latest token if it is of reasoning, its marks included: by the kinds of text
+        before it and with it."""
         self._unsure += 1
         if REASONING in (before, after):
             self.completion.stats.n_reasoning += self._unsure

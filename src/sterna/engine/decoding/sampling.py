@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from sterna import _native
 from sterna.engine.decoding.token_masks import TokenMasks
-from sterna.errors import NonFiniteError
+from sterna.errors import NonFiniteError, RequestError
 
 __all__ = ["DecidingLogits", "Draw"]
 
@@ -28,6 +28,12 @@ class DecidingLogits:
 
     count: int = 0
     gap: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.count < 0 or not 0 <= self.gap <= 1e30:
+            raise RequestError(
+                f"deciding: needs count >= 0 and gap >= 0, but got {self.count}, {self.gap}"
+            )
 
 
 ALL_LOGITS = DecidingLogits()

@@ -23,25 +23,24 @@ __all__ = [
     "DraftSource",
     "HiddenStateReader",
     "Speculation",
-    "StepCost",
-    "default_step_cost",
+    "StepTimes",
+    "default_step_times",
 ]
 
 I32 = npt.NDArray[np.int32]
-#: Time of a step with this number of tokens, in any unit.
-StepCost = Callable[[int], float]
-
 #: Drafts of a step: with the last token 16, which all kernels take straight from the decoder.
 MOST_DRAFTS = 15
+#: Returns the times of a step, in any unit, by the tokens that one sequence has in it: 0 to
+#: MOST_DRAFTS + 1. Most steps do not ask.
+StepTimes = Callable[[], SequenceOf[float]]
 
 
-def default_step_cost(tokens: int) -> float:
-    """Return the assumed time of a step with this many tokens, in steps of one token, before
-    measurements.
+def default_step_times(others: int = 0) -> list[float]:
+    """Return the assumed times, in steps of one token, before measurements.
 
-    For a 2B model on AVX-512, 4 tokens take 1.33.
+    For a 2B model on AVX-512, 4 tokens take 1.33. others: tokens of other sequences in the step.
     """
-    return 1 + 0.11 * (tokens - 1)
+    return [1 + 0.11 * (others + n - 1) for n in range(MOST_DRAFTS + 2)]
 
 
 class DraftSource(Protocol):
@@ -84,24 +83,27 @@ class _SourceRecord:
         self._forget()
         self._pause, self._rest_until = self.PAUSE[0], 0
 
+    def rests(self, position: int) -> bool:
+        """Whether it drafts nothing at this position, as its latest drafts did not pay."""
+        return position < self._rest_until
+
     def worth(
-        self, costs: StepCost, others: int, position: int, most: int, again: int, goes_back: bool
-    ) -> int:
+        self, costs: SequenceOf[float], others: int, position: int, most: int, again: int,
+        goes_back: bool,
+    ) -> int:  # fmt: skip
         """Return how many drafts, up to `most`, give the most tokens per time at this position.
 
-        again: tokens that the step computes again next to the last one; goes_back: whether the
-        right drafts before a wrong one are computed again by the next step.
+        costs: times of the step. again: tokens that the step computes again next to the last one;
+        goes_back: whether the right drafts before a wrong one are computed again by the next step.
         """
-        if position < self._rest_until:
-            return 0
         share = min(self._hits / self._seen, 0.99)
         expected, later = 1.0 + others, 0.0
-        best, k = expected / costs(1 + again), 0
+        best, k = expected / costs[1 + again], 0
         for n in range(1, most + 1):
             if goes_back:  # after n - 1
-                later += share ** (n - 1) * (1 - share) * (costs(n) - costs(1))
+                later += share ** (n - 1) * (1 - share) * (costs[n] - costs[1])
             expected += share**n
-            time = costs(1 + again + n) + n * self.source.cost * costs(1) + later
+            time = costs[1 + again + n] + n * self.source.cost * costs[1] + later
             rate = expected / time
             if rate > best:
                 best, k = rate, n
@@ -130,9 +132,8 @@ class Speculation:
     drafts that were right lately, or not at all if drafting does not pay. The first one that
     proposes any is taken.
 
-    kv_cache: of the sequence; None for a model without recurrent layers. Recurrent layers cannot
-    take a token back: after a wrong draft, the drafts before it are computed again from the state
-    that the step began with, which needs room.
+    kv_cache: of the sequence. Recurrent layers cannot take a token back: after a wrong draft, the
+    drafts before it are computed again from the state that the step began with, which needs room.
     """
 
     def __init__(
@@ -140,7 +141,7 @@ class Speculation:
     ) -> None:
         self._records = [_SourceRecord(source) for source in sources]
         self._latest: _SourceRecord | None = None
-        self._kv_cache = kv_cache
+        self._kv_cache = kv_cache if kv_cache and kv_cache.state_bytes else None
         self._readers = [source for source in sources if isinstance(source, HiddenStateReader)]
 
     @property
@@ -160,18 +161,22 @@ class Speculation:
         self,
         history: I32,
         most: int,
-        costs: StepCost = default_step_cost,
+        costs: StepTimes = default_step_times,
         others: int = 0,
         again: int = 0,
     ) -> list[int]:
         """Return at most `most` drafts for the tokens after `history`.
 
-        costs: time of the step by how many tokens this sequence has in it; again: tokens that it
+        costs: times of the step by how many tokens this sequence has in it; again: tokens that it
         computes again next to the last one; others: tokens that the step gives other sequences.
         """
-        goes_back = self._kv_cache is not None and self._kv_cache.state_bytes > 0
+        goes_back = self._kv_cache is not None
+        times: SequenceOf[float] = ()
         for record in self._records:
-            k = record.worth(costs, others, len(history), most, again, goes_back)
+            if record.rests(len(history)):
+                continue
+            times = times or costs()
+            k = record.worth(times, others, len(history), most, again, goes_back)
             drafts = record.source.propose(history, k) if k else []
             if drafts:
                 self._latest = record

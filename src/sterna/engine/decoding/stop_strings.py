@@ -15,6 +15,8 @@ class StopFilter:
 
     def push(self, text: str) -> str:
         """Add text; returns what of it, and of the text held back, belongs to no stop string."""
+        if not self.stops:
+            return text
         if self.stopped:
             return ""
         self.held += text

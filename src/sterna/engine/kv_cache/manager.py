@@ -156,6 +156,11 @@ class KVCacheManager:
         which pages are freed."""
         return self.state_bytes > 0 or self._shape.window is not None
 
+    @property
+    def has_windows(self) -> bool:
+        """Whether pages before windows are freed."""
+        return self._shape.window is not None
+
     def may_draft(self, sequence: Sequence) -> bool:
         """Whether a sequence's next step may have drafts: not if a recurrent state for them has no
         room."""

@@ -44,7 +44,8 @@ class EngineLoop:
                 yield from self.read(request)
                 if request.finished:
                     break
-                self._wait(request)
+                while not request.has_news:
+                    self.step()
         finally:
             self.cancel(request)
 
@@ -127,10 +128,6 @@ class EngineLoop:
         except Exception as error:
             if error is not request.error:
                 raise
-
-    def _wait(self, request: Request) -> None:
-        while not request.has_news:
-            self.step()
 
     def _wait_for_step(self) -> None:
         lock = threading.Lock()

@@ -81,6 +81,10 @@ class FairQueue:
             if queues[key].is_empty:
                 del queues[key]
 
+    def forget(self) -> None:
+        """Forget what keys were charged, as there is no prompt."""
+        self._served = {}
+
     def charge(self, key: str, tokens: int) -> None:
         """Charge a key for computed tokens."""
         self._served[key] += tokens

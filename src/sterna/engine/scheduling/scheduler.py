@@ -9,11 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
-from sterna.engine.decoding.speculation import MOST_DRAFTS, default_step_cost
+from sterna.engine.decoding.speculation import MOST_DRAFTS, default_step_times
 from sterna.engine.engine import Engine, StepInput, StepOutput
 from sterna.engine.kv_cache.page_pool import PagesMissing
 from sterna.engine.kv_cache.prefix_cache import PrefixCache
@@ -167,13 +168,13 @@ class Scheduler:
 
         An exception of the engine ends the requests that cause it, with an event for each.
         """
-        self._recover()
+        if self._unfinished:
+            self._recover()
         now = self._clock()
-        events = self._expired(now)
-        self._retire_ended()
+        events = self._swept(now)
         here = list(self._entries.values())
         self._unfinished = True
-        chosen, turn = self._chosen(now)
+        chosen, turn = self._chosen(here, now)
         if turn is not None:
             events.append(self._encoded(turn))
         if chosen:
@@ -182,7 +183,8 @@ class Scheduler:
         self._retire_ended()
         if not (chosen and self._entries):  # what comes next is no part of a step
             self._wait_times.step_ended(self._clock())
-        self._images.stop_unwanted(e.request for e in self._alive())
+        if self._images.encoder is not None:
+            self._images.stop_unwanted(e.request for e in self._alive())
         for entry in here:
             if entry.request.id not in self._entries:  # cancelled before the step came to it
                 entry.request.sequence = Sequence()
@@ -190,9 +192,8 @@ class Scheduler:
 
     def _recover(self) -> None:
         """Undo a step that an interrupt ended anywhere."""
-        if self._unfinished:
-            for entry in self._alive():
-                self._rewind(entry.request)
+        for entry in self._alive():
+            self._rewind(entry.request)
         self._unfinished = False
 
     def _rewind(self, request: Request) -> None:
@@ -203,25 +204,23 @@ class Scheduler:
     def _alive(self) -> list[Entry]:
         return [entry for entry in list(self._entries.values()) if not entry.request.ended]
 
-    def _expired(self, now: float) -> list[Event]:
-        """End requests past their deadline; return events of all that ended between steps."""
-        events = []
+    def _swept(self, now: float) -> list[Event]:
+        """End requests past their deadline, and drop all that ended between steps, with events."""
         for entry in list(self._entries.values()):
-            request = entry.request
-            most = request.deadline_s
+            request, most = entry.request, entry.request.deadline_s
             if most is not None and now - entry.arrived >= most and not request.ended:
                 request.end("deadline")
-            if request.ended:
-                events.append(Event(request))
-        return events
+        return list(map(Event, self._retire_ended()))
 
-    def _retire_ended(self) -> int:
-        """Drop requests that have ended, and return how many."""
-        ended = [entry for entry in list(self._entries.values()) if entry.request.ended]
-        for entry in ended:
-            if self._entries.pop(entry.request.id, None) is not None:
-                self._give_up(entry)
-        return len(ended)
+    def _retire_ended(self) -> list[Request]:
+        """Drop requests that have ended, and return them."""
+        ended = []
+        for entry in list(self._entries.values()):
+            if entry.request.ended:
+                ended.append(entry.request)
+                if self._entries.pop(entry.request.id, None) is not None:
+                    self._give_up(entry)
+        return ended
 
     def _give_up(self, entry: Entry, idle: bool = True) -> None:
         """Give a request's pages to the cache, or free them. idle: no step uses them now."""
@@ -234,15 +233,24 @@ class Scheduler:
 
     # ---------------------------------------------------------------- requests of the next step
 
-    def _chosen(self, now: float) -> tuple[list[_Share], ImageTurn | None]:
+    def _chosen(self, entries: list[Entry], now: float) -> tuple[list[_Share], ImageTurn | None]:
         """Choose the next step: all decoding requests, and prompts or an image as there is time."""
-        entries = [e for e in self._alive() if not e.request.paused]
-        decode = [e for e in entries if e.running and e.request.is_decoding]
-        chosen = {e: _Share(e.request, e.request.left) for e in decode}
-        prompting = [e for e in entries if e not in chosen]
+        chosen, prompting = dict[Entry, _Share](), list[Entry]()
+        for entry in entries:
+            request = entry.request
+            if request.ended or request.paused:
+                continue
+            if entry.running and request.is_decoding:
+                chosen[entry] = _Share(request, request.left)
+            else:
+                prompting.append(entry)
+        if not prompting:
+            self._long_waits = False
+            self._queue.forget()
+            return list(chosen.values()), None
         decoding = StepWork()
-        for entry, share in chosen.items():
-            decoding = decoding.plus(share.most, entry.request.sequence.length)
+        for share in chosen.values():
+            decoding = decoding.plus(share.most, share.request.sequence.length)
         step = StepTime(
             self.costs, self.step_ms, self.prompt_step_ms, decoding,
             any(entry.request.is_streamed for entry in chosen), self.max_running - len(chosen),
@@ -327,9 +335,12 @@ class Scheduler:
 
     def _drafts(self, chosen: list[_Share]) -> int:
         """Return how many drafts each request may add, within the tokens that cost little."""
-        if not all(share.request.is_decoding for share in chosen):
+        if len(chosen) > MOST_DRAFTS:
             return 0
-        return (MOST_DRAFTS + 1) // len(chosen) - 1 if len(chosen) <= MOST_DRAFTS else 0
+        for share in chosen:
+            if not share.request.is_decoding:
+                return 0
+        return (MOST_DRAFTS + 1) // len(chosen) - 1
 
     def _running(self) -> list[Entry]:
         return [e for e in list(self._entries.values()) if e.running and not e.request.ended]
@@ -366,7 +377,7 @@ class Scheduler:
         """Run a step, with at most `drafts` for each; if it fails, run a step for each request."""
         events, fed = list[Event](), list[_Share]()
         inputs, others = list[StepInput](), len(chosen) - 1
-        costs = self._costs_of_one(chosen)
+        costs = partial(self._times_of_one, chosen)
         for share in chosen:
             try:
                 inputs.append(share.request.step_input(share.most, drafts, costs, others))
@@ -397,13 +408,13 @@ class Scheduler:
             self._learnt = ended
             self.costs.learn(work, (ended - began) * 1e3)
 
-    def _costs_of_one(self, chosen: list[_Share]) -> Callable[[int], float]:
-        """Return the time of the step by how many tokens one decoding request has in it."""
+    def _times_of_one(self, chosen: list[_Share]) -> list[float]:
+        """Return the times of the step by how many tokens one decoding request has in it."""
         others = len(chosen) - 1
         if not (self.costs.knows(others + 1) and self.costs.knows(others + 1 + MOST_DRAFTS)):
-            return lambda tokens: default_step_cost(others + tokens)
-        read = sum(share.request.sequence.length for share in chosen)
-        return lambda tokens: self.costs.ms(StepWork(others + tokens, read))
+            return default_step_times(others)
+        read = sum([share.request.sequence.length for share in chosen])
+        return self.costs.times(StepWork(others, read), MOST_DRAFTS + 2)
 
     def _after(self, failure: Exception, chosen: list[_Share], drafted: bool) -> list[Event]:
         """Handle a failed step: retry with fewer requests or drafts, or end the one that fails."""

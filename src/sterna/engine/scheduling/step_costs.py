@@ -49,17 +49,19 @@ class StepWork:
     @classmethod
     def of(cls, inputs: SequenceOf[StepInput]) -> StepWork:
         """Return the work of a step with these inputs, before it runs."""
-        work = cls()
-        for step_input in inputs:
-            work = work.plus(len(step_input.tokens), step_input.sequence.length)
-        return work
+        tokens = read = rows = 0
+        for one in inputs:
+            count, depth = len(one.tokens), one.sequence.length
+            tokens, read = tokens + count, read + depth + count
+            rows += count * (2 * depth + count) // 2
+        return cls(tokens, read, rows)
 
     def plus(self, tokens: int, depth: int) -> StepWork:
         """Return this work plus new tokens of a sequence that has `depth` positions."""
-        end = depth + tokens
         return StepWork(
-            self.tokens + tokens, self.read + end, self.rows + tokens * (depth + end) // 2
-        )
+            self.tokens + tokens, self.read + depth + tokens,
+            self.rows + tokens * (2 * depth + tokens) // 2,
+        )  # fmt: skip
 
 
 class StepCosts:
@@ -84,13 +86,23 @@ class StepCosts:
 
     def knows(self, tokens: int) -> bool:
         """Whether steps of at most and of at least `tokens` tokens were learnt."""
-        return self.known and bool(self._knots[0] <= tokens <= self._knots[-1])
+        knots = self._knots
+        return len(knots) > 0 and bool(knots[0] <= tokens <= knots[-1])
 
     def ms(self, work: StepWork) -> float:
         """Predict the milliseconds of work; 0 while nothing is learnt."""
-        if not self.known or not work.tokens:
+        tokens = work.tokens
+        if not len(self._knots) or not tokens:
             return 0.0
-        return max(LEAST_MS, self._of_tokens(work.tokens) + self._seen(work))
+        table = self._table
+        ms = table[tokens] if tokens < len(table) else self._of_tokens(tokens)
+        return max(LEAST_MS, ms + self._seen(work))
+
+    def times(self, work: StepWork, count: int) -> list[float]:
+        """Predict the milliseconds of work with 0 to `count` - 1 more tokens that read nothing."""
+        seen, tokens = self._seen(work), work.tokens
+        _ = self._of_tokens(tokens)  # fills the table
+        return [max(LEAST_MS, ms + seen) for ms in self._table[tokens : tokens + count]]
 
     def rate(self, tokens: int) -> float:
         """Predict the milliseconds per token in a step of `tokens`; 1 while nothing is learnt."""
