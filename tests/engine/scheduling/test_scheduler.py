@@ -312,7 +312,7 @@ def test_a_short_prompt_goes_between_the_chunks_of_a_long_one(llm: LLM, streams:
 
 
 def test_waits_are_learnt_from_steps_as_they_are(llm: LLM) -> None:
-    """A machine gets six times as slow, and fast again: predictions say so after ten steps or so."""
+    """A machine gets six times as slow, and fast again: predictions soon say so."""
     bench = Bench(llm).learnt()
     stream = bench.add(5, 10_000)
     bench.until(lambda: stream.left == 1)
