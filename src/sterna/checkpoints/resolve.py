@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sterna.checkpoints.directory import CONFIG
 from sterna.checkpoints.hub_names import PREFIX, HubName, looks_like_name
+from sterna.checkpoints.short_names import short_name, short_names
 from sterna.errors import HubError, RequestError, shown
 from sterna.files.reading import unreadable
 
@@ -24,7 +25,8 @@ def resolve(
 ) -> Path:
     """Find the folder or GGUF file that `model` means, and fetch it from the Hub if need be.
 
-    An existing path comes first, then a built-in name, then org/name[@revision][:file] on the Hub
+    An existing path comes first, then a built-in name, a short one (`short_names`), and
+    org/name[@revision][:file] on the Hub
     (hf:// in front means the Hub). A folder without config.json means the one GGUF model in it.
     Texts that look like paths are never fetched. A model of the Hub stays at the fetched commit
     until `sterna pull` asks for a newer one.
@@ -39,7 +41,12 @@ def resolve(
     path = Path(os.path.expanduser(text))  # unchanged if there is no such user
     if text in BUILT_IN and not _holds_model(path):
         return BUILT_IN[text]
-    if not isinstance(model, str) or not looks_like_name(text) or _exists(path):
+    if not isinstance(model, str) or _exists(path):
+        return _existing(path, text)
+    short = short_name(text)
+    if short is not None:
+        return short.fetch(offline=offline, announce=announce).use()
+    if not looks_like_name(text):
         return _existing(path, text)
     from sterna.checkpoints import hub  # a model that is here already needs none of it
 
@@ -74,7 +81,7 @@ def _existing(path: Path, text: str) -> Path:
                 f"for the model of this name on the Hub write {PREFIX}{text}"
             )
         return path
-    known = f"a built-in name ({', '.join(BUILT_IN)}) or org/name on the Hub"
+    known = f"a short name ({', '.join([*BUILT_IN, *short_names()])}) or org/name on the Hub"
     remedy = "check the spelling"
     if text.lower().endswith(".gguf") and text.count("/") > 1:
         remedy += ", or write org/name:file.gguf for a file on the Hub"

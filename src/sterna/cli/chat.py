@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import (
     chat_template_option,
     drafting_options,
@@ -26,7 +27,7 @@ MAX_LINE_BYTES = 64 << 20  # more than any context holds
 QUOTES = '"""'
 
 
-@click.command(
+@grouped_command(
     short_help="Talk with a model.",
     context_settings={"default_map": {"max_tokens": CHAT_MAX_TOKENS}},
 )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import (
     MODEL,
     fetch_model,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 SIDE = ("model", "format", "head", "kv_dtype", "activations", "isa")
 
 
-@click.command(short_help="Compare two models, or two formats of one model.")
+@grouped_command(short_help="Compare two models, or two formats of one model.")
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="[B]", required=False)
 @offline_option

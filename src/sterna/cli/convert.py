@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from sterna.cli.decorators import Option
+from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import (
     fetch_model,
     i2s_option,
@@ -43,7 +44,7 @@ def places(function: Any) -> Any:
     return function
 
 
-@click.command(short_help="Write a model in another format or container.")
+@grouped_command(short_help="Write a model in another format or container.")
 @click.option(
     "--format",
     "format",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import chat_template_option, json_option, model_options, open_model
 from sterna.cli.terminal import VISIBLE, print_json
 from sterna.cli.texts import piped_text
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from sterna.llm.options import DecideOptions
 
 
-@click.command(short_help="Choose among given answers, with probabilities.")
+@grouped_command(short_help="Choose among given answers, with probabilities.")
 @click.argument("questions", nargs=-1, required=True)
 @model_options
 @chat_template_option

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import model_options, open_model
 from sterna.cli.progress import LOADING_S, progress_bar
 from sterna.cli.texts import piped_text
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 AT_ONCE = 64  # texts between two updates of the progress bar
 
 
-@click.command(short_help="Turn texts into vectors.")
+@grouped_command(short_help="Turn texts into vectors.")
 @click.argument("texts", nargs=-1)
 @model_options
 @click.option("--prompt-name", help="One of the model's prompts, such as query, before each text.")

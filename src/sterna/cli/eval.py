@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import json_option, model_options, open_model
 from sterna.cli.progress import progress_bar
 from sterna.cli.terminal import console, print_json, with_error
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 METRICS = {"acc": "right", "acc_norm": "right_norm", "acc_bytes": "right_bytes"}
 
 
-@click.command(short_help="Measure accuracy in HellaSwag or WinoGrande.")
+@grouped_command(short_help="Measure accuracy in HellaSwag or WinoGrande.")
 @click.argument("task", type=click.Choice(["hellaswag", "winogrande"]))
 @click.option(
     "--data",

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import threads_options
 from sterna.cli.report import (
     NAMES,
@@ -34,7 +35,7 @@ COLUMNS = {
 MEASURED = ("gb_s", "fraction_of_bandwidth", "gops", "fraction_of_peak")
 
 
-@click.command(short_help="Show weight formats: bits, scales, and speed on this machine.")
+@grouped_command(short_help="Show weight formats: bits, scales, and speed on this machine.")
 @click.option("--formats", "names", type=NAMES, help="Weight formats; default: all.")
 @click.option("--shape", default="4096x4096", show_default=True, help="The matrix, MxK.")
 @click.option(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sterna.cli.constraint import constraint, constraint_options
+from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import (
     chat_template_option,
     drafting_options,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from sterna.outputs import Stream
 
 
-@click.command(short_help="Continue a prompt.")
+@grouped_command(short_help="Continue a prompt.")
 @click.argument("prompt", required=False)
 @model_options
 @chat_template_option

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import (
     fetch_model,
     json_option,
@@ -29,7 +30,7 @@ LARGE = 1 << 40  # bytes of weights that no cache holds
 _CPUS = Path("/sys/devices/system/cpu")
 
 
-@click.command(short_help="Show this machine: CPU, kernels, threads, memory, cache; or a model.")
+@grouped_command(short_help="Show this machine: CPU, kernels, threads, memory, cache; or a model.")
 @click.argument("model", required=False)
 @threads_options
 @click.option(
@@ -260,10 +261,10 @@ def _place(row: dict[str, Any]) -> str:
 
 
 def _near(row: dict[str, Any]) -> str:
-    """Name the memory nodes from which threads read their weights, and why."""
+    """Name the NUMA nodes from which threads read their weights, and why."""
     if row["nodes"]:
         where = ", ".join(
-            f"{node['id']} has CPUs {node['cpus']} and {_count(node['threads'], 'thread')}"
+            f"node {node['id']}: CPUs {node['cpus']}, {_count(node['threads'], 'thread')}"
             for node in row["nodes"]
         )
         if row["weights_near"] == "replicas":
@@ -273,10 +274,10 @@ def _near(row: dict[str, Any]) -> str:
             "(STERNA_NUMA=replicas: a copy of all weights)"
         )
     if row["numa_nodes"] < 2:
-        return "one, so weights lie where they were read to"
+        return "1 node"
     if os.environ.get("STERNA_NUMA") == "off":
-        return f"{row['numa_nodes']}; weights lie where they were read to, as STERNA_NUMA is off"
-    return f"{row['numa_nodes']}; the threads all run on one"
+        return f"{row['numa_nodes']} nodes; STERNA_NUMA=off: weights stay where they were read to"
+    return f"{row['numa_nodes']} nodes; all threads run on one"
 
 
 def _reading(readings: Readings) -> dict[str, Any]:
@@ -287,38 +288,44 @@ def _reading(readings: Readings) -> dict[str, Any]:
 def _reading_line(few_bits: str, many_bits: str, next_page: bool, source: str) -> str:
     weights = _weights_line(few_bits)
     if many_bits != few_bits:
-        weights += f"; of 4 bits and more {_weights_line(many_bits)}"
-    pages = "keys and values ahead" if next_page else "keys and values as they come"
-    return f"{weights}; {pages} ({source})"
+        weights += f"; 4 bits and more: {_weights_line(many_bits)}"
+    return f"{weights}; KV cache: {'next page' if next_page else 'off'} ({source})"
 
 
 def _weights_line(reading: str) -> str:
     from sterna.calibration.readings import Reading
 
     streams, turn_bytes, prefetch_bytes, into_l2 = Reading.parse(reading)
-    turns = f", {turn_bytes:,} bytes of each in turn" if streams > 1 else ""
+    turns = f" × {_bytes(turn_bytes)}" if streams > 1 else ""
     level = " into L2" if into_l2 else ""
-    return f"{_count(streams, 'stream')} of weights{turns}, {prefetch_bytes:,} bytes ahead{level}"
+    return f"{_count(streams, 'stream')}{turns}, {_bytes(prefetch_bytes)} ahead{level}"
+
+
+def _bytes(count: int) -> str:
+    """Format bytes, in KiB where they are whole ones."""
+    return f"{count >> 10} KiB" if count and count % 1024 == 0 else f"{count} B"
 
 
 def _pages(huge: float | None) -> str:
     if huge is None:
-        return "the system does not say whether arrays are in huge pages"
-    return f"{huge:.0%} of an array in huge pages" + (
+        return "unknown"
+    return f"{huge:.0%}" + (
         "" if huge > 0.9 else "; decoding is slower without (/sys/kernel/mm/transparent_hugepage)"
     )
 
 
 def _direct(most: dict[str, int]) -> str:
     """Return, for each measured format, the most tokens of a step without a decoded panel."""
-    known = [f"{name} {n or 'as the unit says'}" for name, n in sorted(most.items())]
-    return ", ".join(known) or "as the unit says (measured when a large model is loaded)"
+    known = [
+        f"{name} {f'up to {n} tokens' if n else 'default'}" for name, n in sorted(most.items())
+    ]
+    return ", ".join(known) or "default (measured when a large model is loaded)"
 
 
 def _joint(fewest: dict[str, int]) -> str:
     """For each measured ternary format, the fewest tokens of a step that takes lookups, too."""
-    known = [f"{name} from {n}" if n else f"{name} never" for name, n in sorted(fewest.items())]
-    return ", ".join(known) or "never (measured when a large ternary model is loaded)"
+    known = [f"{name} {f'from {n} tokens' if n else 'off'}" for name, n in sorted(fewest.items())]
+    return ", ".join(known) or "off (measured when a large ternary model is loaded)"
 
 
 def _lines(row: dict[str, Any]) -> list[tuple[str, str]]:
@@ -345,12 +352,12 @@ def _lines(row: dict[str, Any]) -> list[tuple[str, str]]:
             + (f"cgroup quota of {quota:g} CPUs" if quota else "no cgroup quota"),
         ),
         ("threads", f"{row['threads']}{_place(row)}"),
-        ("memory nodes", _near(row)),
+        ("NUMA", _near(row)),
         ("memory", f"{row['memory_gb']:.1f} GB, {row['memory_available_gb']:.1f} GB available"),
         ("bandwidth", "not measured" if speed is None else f"{speed:.1f} GB/s"),
-        ("pages", _pages(row["huge_pages"])),
-        ("reading", _reading_line(**row["reading"])),
-        ("direct tokens", _direct(row["direct_tokens"])),
-        ("joint tokens", _joint(row["joint_tokens"])),
+        ("huge pages", _pages(row["huge_pages"])),
+        ("prefetch", _reading_line(**row["reading"])),
+        ("direct kernels", _direct(row["direct_tokens"])),
+        ("lookup path", _joint(row["joint_tokens"])),
         ("cache", "off" if row["cache_dir"] is None else cache),
     ]

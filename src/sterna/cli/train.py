@@ -7,13 +7,14 @@ from typing import Any
 
 import click
 
+from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import fetch_model
 from sterna.cli.progress import progress_bar
 from sterna.cli.terminal import tell
 from sterna.errors import RequestError
 
 
-@click.command(short_help="Fine-tune a low-bit model on chats.")
+@grouped_command(short_help="Fine-tune a low-bit model on chats.")
 @click.argument("model")
 @click.argument("chats", type=click.Path(path_type=Path, dir_okay=False))
 @click.argument("out", type=click.Path(path_type=Path, file_okay=False))

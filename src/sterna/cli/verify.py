@@ -6,12 +6,13 @@ from typing import Any
 
 import click
 
+from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import fetch_model, json_option, offline_option
 from sterna.cli.progress import progress_bar
 from sterna.cli.terminal import console, print_json
 
 
-@click.command(short_help="Check the SHA-256 of every tensor of a model.")
+@grouped_command(short_help="Check the SHA-256 of every tensor of a model.")
 @click.argument("model")
 @offline_option
 @json_option

@@ -30,6 +30,7 @@ __all__ = [
     "PREFIX",
     "Download",
     "HubName",
+    "adopt",
     "downloads",
     "find",
     "human",

@@ -1,0 +1,43 @@
+"""`--help` in groups: a command's own options first, then those that it shares with others."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import click
+
+from sterna.cli.sampling_options import SETTINGS
+
+__all__ = ["GroupedCommand", "grouped_command"]
+
+#: Options of several commands, by the names of their parameters.
+GROUPS: dict[str, frozenset[str]] = {
+    "Model": frozenset({
+        "model", "adapters", "offline", "format", "head", "context", "rope_scaling", "kv_dtype",
+        "deterministic", "activations", "i2s", "mmproj", "tower_format", "chat_template",
+    }),
+    "Speed": frozenset({"threads", "cores", "mmap", "speculate", "draft"}),
+    "Sampling": frozenset({*SETTINGS, "stop"}),
+    "Output": frozenset({"json_schema", "regex", "choice", "grammar", "output", "as_json"}),
+}  # fmt: skip
+
+
+class GroupedCommand(click.Command):
+    """A command whose help has a section for each group of shared options."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the sections: its own options with --help, then the groups."""
+        sections: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Options", *GROUPS)}
+        for option in self.get_params(ctx):
+            record = option.get_help_record(ctx)
+            if record is not None and isinstance(option, click.Option):
+                group = next((n for n, names in GROUPS.items() if option.name in names), "Options")
+                sections[group].append(record)
+        for name, records in sections.items():
+            if records:
+                with formatter.section(name):
+                    formatter.write_dl(records)
+
+
+#: As `click.command`, for commands with shared options.
+grouped_command = partial(click.command, cls=GroupedCommand)
