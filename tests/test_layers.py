@@ -170,6 +170,20 @@ def test_leaves() -> None:
     assert not wrong
 
 
+def test_endpoints_translate() -> None:
+    """They turn a protocol's body into what the library takes, and its results back."""
+    below = ("sterna.llm", "sterna.outputs", "sterna.errors", "sterna.server", "sterna.__version__")
+    wrong = [
+        f"{path.name} imports {name}"
+        for path, source, name in edges()
+        if source == "server"
+        and path.parent.name == "endpoints"
+        and name.startswith("sterna.")
+        and not name.startswith(below)
+    ]
+    assert not wrong
+
+
 def test_torch_is_imported_by_integrations_alone() -> None:
     """`sterna.torch` imports torch, which takes seconds and needs an extra: nobody asks for it."""
     wrong = [

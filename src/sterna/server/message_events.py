@@ -1,13 +1,29 @@
-"""Content blocks of a stream in Anthropic's Messages API."""
+"""Content blocks of answers in Anthropic's Messages API, whole and streamed."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from sterna.chat.calls import object_of
 from sterna.outputs import Delta
 from sterna.server.sse import event
 
-__all__ = ["BlockStream"]
+__all__ = ["BlockStream", "content_blocks"]
+
+
+def content_blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the blocks of a message of OpenAI's chat."""
+    blocks: list[dict[str, Any]] = []
+    if message.get("reasoning_content"):
+        thought = message["reasoning_content"]
+        blocks.append({"type": "thinking", "thinking": thought, "signature": ""})
+    if message["content"]:
+        blocks.append({"type": "text", "text": message["content"]})
+    for call in message.get("tool_calls", ()):
+        function = call["function"]
+        block = {"type": "tool_use", "id": call["id"], "name": function["name"]}
+        blocks.append({**block, "input": object_of(function["arguments"])})
+    return blocks
 
 
 class BlockStream:

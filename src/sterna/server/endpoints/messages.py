@@ -10,7 +10,6 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sterna.chat.calls import object_of
 from sterna.llm.chat_request import ChatRequest
 from sterna.llm.tool_choice import ToolChoice
 from sterna.outputs import Completion
@@ -21,7 +20,7 @@ from sterna.server.chat_messages import prompt_tokens
 from sterna.server.errors import ApiError
 from sterna.server.json_body import read
 from sterna.server.message_blocks import joined, messages_of_blocks
-from sterna.server.message_events import BlockStream
+from sterna.server.message_events import BlockStream, content_blocks
 from sterna.server.reasoning_budget import checked_budget
 from sterna.server.responder import respond
 from sterna.server.routing import Endpoint, as_json, service_of
@@ -176,21 +175,9 @@ class MessagesResponder:
         """Return the whole message."""
         (done,) = await self.active.result()
         parser = done.parser()
-        said = parser.message(done.text)
-        content: list[dict[str, Any]] = []
-        if said.get("reasoning_content"):
-            content.append(
-                {"type": "thinking", "thinking": said["reasoning_content"], "signature": ""}
-            )
-        if said["content"]:
-            content.append({"type": "text", "text": said["content"]})
-        for call in said.get("tool_calls", ()):
-            function = call["function"]
-            block = {"type": "tool_use", "id": call["id"], "name": function["name"]}
-            content.append({**block, "input": object_of(function["arguments"])})
         head = {
             **self._head(),
-            "content": content,
+            "content": content_blocks(parser.message(done.text)),
             **self._stop(done, parser.has_tool_calls),
         }
         return {
