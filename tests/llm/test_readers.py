@@ -86,7 +86,7 @@ def test_options_of_generate(llm: LLM) -> None:
     failure(
         lambda: llm.requests.check_options({"tokens": 3}),
         RequestError,
-        "max_tokens, min_p",
+        "unknown option",
         "'tokens'",
     )
 

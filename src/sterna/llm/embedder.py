@@ -114,8 +114,8 @@ class Embedder:
             )
         if own is None and kind is None:
             raise RequestError(
-                f"embed: {name} does not say how its tokens make a vector; use an embedding "
-                f"model, or choose pooling: {' or '.join(KINDS)}"
+                f"embed: {name} has no pooling configuration; use an embedding model, or pass "
+                f"pooling: {' or '.join(KINDS)}"
             )
         return own or Pooling(str(kind), True, {}, None, None)
 

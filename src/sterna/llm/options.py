@@ -117,8 +117,12 @@ def checked_options(
         raise RequestError(f"params: must be SamplingParams, but got {shown(params)}")
     unknown = sorted(set(options) - SAMPLING - REQUEST)
     if unknown:
+        from difflib import get_close_matches  # not every start needs it
+
+        near = get_close_matches(str(unknown[0]), SAMPLING | REQUEST)
         names = ", ".join(sorted(SAMPLING | REQUEST))
-        raise RequestError(f"options: must be among {names}, but got {shown(unknown[0])}")
+        remedy = f"did you mean {' or '.join(near)}?" if near else f"there are {names}"
+        raise RequestError(f"options: unknown option {shown(unknown[0])}; {remedy}")
     fields = {n: value for n, value in options.items() if n in SAMPLING and value is not None}
     return (params or SamplingParams()).replaced(fields), {
         name: value for name, value in options.items() if name in REQUEST

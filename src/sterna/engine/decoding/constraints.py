@@ -41,6 +41,9 @@ MAX_CPU_S = 10.0
 MAX_GRAMMAR_BYTES = 1 << 18
 MAX_CHOICES = 10_000
 _ANY_OBJECT = {"type": "object"}
+#: In errors of llguidance: what is wrong with a regular expression, and with a line of a grammar.
+_REGEX_ERROR = re.compile(r"\nerror: ([^\n]+)")
+_GRAMMAR_ERROR = re.compile(r"^at (\d+)\((\d+)\): ([^\n]+)")
 #: Strings, comments and patterns of a Lark grammar.
 _LITERALS = re.compile(r'"(?:\\.|[^"\\\n])*"|//.*|/(?:\\.|[^/\\\n])+/')
 
@@ -319,10 +322,10 @@ class Constraints:
                 f"{what}: must be compiled within {MAX_CPU_S:g} s of CPU time, but takes more"
             ) from None
         if matcher.is_error():
-            raise RequestError(_refusal(what, f"llguidance says {_line(matcher.get_error())}"))
+            raise RequestError(_said(what, str(matcher.get_error())))
         warnings = [_line(warning) for warning in matcher.get_grammar_warnings()]
         if warnings and strict:
-            raise RequestError(_refusal(what, f"llguidance says {warnings[0]}"))
+            raise RequestError(_refusal(what, warnings[0]))
         if matcher.is_stopped():
             raise RequestError(f"{what}: must allow a text, but allows only the empty one")
         return Constraint(matcher, grammar, self, self._tokens.eos_tokens, (*ignored, *warnings))
@@ -435,6 +438,15 @@ def _checked_text(name: str, text: object) -> str:
 
 def _refusal(what: str, reason: str) -> str:
     return f"{what}: must be enforced in full, but {reason}"
+
+
+def _said(what: str, error: str) -> str:
+    """Return an error of llguidance as ours, without the copies of the grammar around it."""
+    if found := _REGEX_ERROR.search(error):
+        return f"{what}: {found[1]}"
+    if found := _GRAMMAR_ERROR.search(error):
+        return f"{what}: {found[3]} (line {found[1]}, column {found[2]})"
+    return _refusal(what, f"llguidance says {_line(error)}")
 
 
 def _line(text: object) -> str:

@@ -67,6 +67,10 @@ def read_schema(given: object) -> dict[str, Any] | bool:
     try:
         schema = parse_json(data, Path("schema"))
     except ModelFormatError as e:
+        if e.offset is not None:
+            raise RequestError(
+                f"schema: invalid JSON at byte {e.offset}: {str(e.got).removeprefix('the error ')}"
+            ) from None
         raise RequestError(f"schema: must be JSON of one meaning, but got {e}") from None
     if not isinstance(schema, (dict, bool)):
         raise RequestError(f"schema: must be an object or a boolean, but got {shown(schema)}")
