@@ -124,17 +124,22 @@ def read_json(text: str, as_text: bool) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def read_argument(text: str, given: Any, schema: Mapping[str, Any]) -> str | None:
+def read_argument(
+    text: str, given: Any, schema: Mapping[str, Any], is_text: bool | None = None
+) -> str | None:
     """Return the text of an argument as JSON; None if it is empty where no text may be.
 
-    given: the argument's own schema, which may be of no use; schema: of all arguments. A text that
-    may be several kinds of values is the first of them that it spells, before it is a text.
+    given: the argument's own schema, which may be of no use; schema: of all arguments. is_text:
+    whether the call itself says that it is a text, which counts unless the schema rules it out. A
+    text that may be several kinds of values is the first of them that it spells, before it is a
+    text.
     """
     data = _DATA.sub(r"\1", text)
     kinds = _kinds(resolved(given, schema), schema)
     if kinds and "string" not in kinds and not data.strip():
         return None
-    value = read_json(data, as_text=kinds == {"string"})
+    as_text = bool(is_text) and (not kinds or "string" in kinds)
+    value = read_json(data, as_text=as_text or kinds == {"string"})
     if "string" in kinds and not _is_of(json.loads(value), kinds):
         return json.dumps(data, ensure_ascii=False)
     return value

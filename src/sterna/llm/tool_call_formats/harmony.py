@@ -13,6 +13,8 @@ from sterna.llm.tool_call_formats.layout import NAME, LayoutFormat
 from sterna.llm.tool_call_formats.pieces import Unfinished, follows, offered, skipped
 
 _CHANNEL, _MESSAGE = "<|channel|>", "<|message|>"
+#: What ends a header: its own mark or, if the model forgets that one, the next message's begin.
+_ENDS = re.compile(r"<\|message\|>|(?=<\|(?:start|end|call|return)\|>)")
 _NAME = re.compile(r"<\|channel\|>\s*([a-z]*)")
 _RECIPIENT = re.compile(r"to=([^\s<]+)")
 #: Recipients of texts.
@@ -39,7 +41,7 @@ class HarmonyFormat(LayoutFormat):
         header = _header(text, at)
         recipient = _RECIPIENT.search(header) if header else None
         name = offered(recipient[1], names) if recipient else None
-        if header is None or name is None or name in _READERS:
+        if header is None or name is None or name in _READERS or not header.endswith(_MESSAGE):
             return None
         return Head(name, at + len(header))
 
@@ -50,19 +52,25 @@ class HarmonyFormat(LayoutFormat):
         recipient = _RECIPIENT.search(header) if header else None
         if header is None or channel is None or (recipient and recipient[1] not in _READERS):
             return None
+        if not header.endswith(_MESSAGE):  # a text, often a thought, in the place of the header
+            kind = "content" if channel[1] == "final" else "reasoning_content"
+            return kind, channel.end()
         kind = "reasoning_content" if channel[1] == "analysis" else "content"
         return kind, len(header)
 
 
 def _header(text: str, at: int) -> str | None:
-    """Return the header of a message, with the white space before it; None if there is none."""
+    """Return the header of a message, with the white space before it; None if there is none.
+
+    It ends with _MESSAGE unless the model forgot that.
+    """
     begin = skipped(text, at)
     if not follows((_CHANNEL, "to="), text, begin):
         return None
-    end = text.find(_MESSAGE, begin)
-    if end < 0:
+    end = _ENDS.search(text, begin)
+    if end is None:
         raise Unfinished
-    return text[at : end + len(_MESSAGE)]
+    return text[at : end.end()]
 
 
 FORMAT = HarmonyFormat(

@@ -86,7 +86,9 @@ class TaggedReader:
         end, after = self._value_end(held, begin, name, final)
         text = held[begin:end]
         if self._lines:
-            text = text.removeprefix("\n").removesuffix("\n")
+            text = text.removeprefix("\n")
+        if self._lines or (after == end and self._form.closes.endswith("\n")):
+            text = text.removesuffix("\n")
         self._names.append(name)
         value = self._value(text, tag, name)
         if value is None:
@@ -97,10 +99,9 @@ class TaggedReader:
 
     def _value(self, text: str, tag: _Tag, name: str) -> str | None:
         """Return an argument as JSON; None if it is left out."""
-        given = self._properties.get(name)
-        if self._form.quotes or tag.texts:
+        if self._form.quotes:
             return read_json(text, as_text=bool(tag.texts))
-        return read_argument(text, given, self._schema)
+        return read_argument(text, self._properties.get(name), self._schema, tag.texts)
 
     def _opened(self, held: str, at: int) -> tuple[_Tag, str, int] | None:
         """Return the tag at a position, its name, and where the value begins."""
