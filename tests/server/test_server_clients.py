@@ -96,6 +96,14 @@ def check_stream(text: str, path: str, kind: Any, body: dict[str, Any]) -> None:
             assert told[-1]["usage"]["total_tokens"] > 0
 
 
+def typed(answer: dict[str, Any], body: Any) -> dict[str, Any]:
+    """An answer without the nulls of a prompt's first token, which OpenAI's types forget."""
+    for choice in answer["choices"] if isinstance(body, dict) and body.get("echo") else ():
+        for name in ("token_logprobs", "top_logprobs"):
+            assert choice["logprobs"][name].pop(0) is None
+    return answer
+
+
 @pytest.mark.parametrize("name", CONTRACTS)
 def test_contracts(server: ServerProcess, name: str) -> None:
     for asked in CONTRACTS[name]["requests"]:
@@ -105,14 +113,14 @@ def test_contracts(server: ServerProcess, name: str) -> None:
             asked["method"], asked["path"], content=content, headers=asked["headers"]
         )
         assert answer.status_code == asked["status"], (asked["path"], answer.text[:2000])
-        assert "no endpoint knows" not in answer.headers.get("x-sterna-warning", "")
+        assert "does not know these fields" not in answer.headers.get("x-sterna-warning", "")
         if answer.status_code != 200 or asked["method"] != "POST":
             continue
         whole, event = kinds(path)
         if isinstance(body, dict) and body.get("stream"):
             check_stream(answer.text, path, event, body)
         else:
-            whole.model_validate_json(answer.text)
+            whole.model_validate(typed(answer.json(), body))
 
 
 def test_the_page_is_of_the_contracts() -> None:

@@ -171,3 +171,45 @@ def test_openapi_has_them(server: ServerProcess) -> None:
     for protocol, body in BODIES.items():
         properties = schemas[body.__name__]["properties"]
         assert {*unsupported_fields(protocol)} <= {*properties}
+
+
+def test_a_format_of_completions(server: ServerProcess) -> None:
+    """A prompt's text follows response_format, as vLLM has it."""
+    schema = {"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 2, "maxItems": 2}
+    form = {"type": "json_schema", "json_schema": {"name": "two", "schema": schema}}
+    path, body = ASKED["completions"]
+    asked = {**body, "max_tokens": 60, "response_format": form}
+    assert {*json.loads(server.post(path, **asked).json()["choices"][0]["text"])} <= {"a", "b"}
+    asked["response_format"] = {"type": "json_schema", "json_schema": {"schema": {"type": "odd"}}}
+    error = server.post(path, **asked).json()["error"]
+    assert error["param"] == "response_format"
+
+
+def test_variables_of_the_template(tmp_path: Path) -> None:
+    """Every protocol passes them on, and what shows a prompt shows the one that is answered."""
+    template = tmp_path / "template.jinja"
+    template.write_text(
+        "{% for m in messages %}{{ m.content }}{% endfor %}{{ kind }}{{ reasoning_effort }}"
+    )
+    said = [{"role": "user", "content": "a"}]
+    more: dict[str, Any] = {"chat_template_kwargs": {"kind": " of a kind, b"}}
+    with serving(tmp_path, "nano", "--chat-template", str(template)) as server:
+
+        def tokens(path: str, **body: Any) -> int:
+            answer = server.post(path, **body).json()
+            usage = answer.get("usage", answer)
+            names = ("prompt_tokens", "input_tokens", "count")
+            found: int = next(usage[name] for name in names if name in usage)
+            return found + int(usage.get("cache_read_input_tokens") or 0)
+
+        text = server.post("/apply-template", messages=said, reasoning_effort="low", **more)
+        assert text.json()["prompt"] == "a of a kind, blow"
+        effort = {"reasoning_effort": "low"}
+        expected = tokens("/v1/chat/completions", messages=said, max_tokens=1, **effort, **more)
+        assert expected > tokens("/v1/chat/completions", messages=said, max_tokens=1)
+        assert expected == tokens("/tokenize", messages=said, **effort, **more)
+        asked = {"input": "a", "max_output_tokens": 1, "reasoning": {"effort": "low"}}
+        assert expected == tokens("/v1/responses", **asked, **more)
+        config = {"messages": said, "output_config": {"effort": "low"}}
+        assert expected == tokens("/v1/messages", **config, max_tokens=1, **more)
+        assert expected == tokens("/v1/messages/count_tokens", **config, **more)

@@ -34,6 +34,9 @@ _ID = re.compile(
 )
 _PRIVATE = {socket.gethostname().lower(), getpass.getuser().lower(), Path.home().name.lower()}
 MAX_NUMBER = 10**11  # larger ones are times
+#: Fields with lists of token ids, which are texts of one vocabulary, and how many ids all have.
+TOKENS = ("prompt", "tokens", "input")
+MAX_ID = 256
 
 
 class _Scrubber:
@@ -52,6 +55,8 @@ class _Scrubber:
             return self._text(value, name)
         if isinstance(value, (int, float)) and abs(value) > MAX_NUMBER:
             return 0
+        if name in TOKENS and isinstance(value, int):
+            return value % MAX_ID
         return value
 
     def _key(self, key: str) -> str:

@@ -53,7 +53,7 @@ def _warning(unknown: list[str]) -> str:
     """Return a warning that names the ignored fields."""
     names = ", ".join(shown(name) for name in unknown[:MAX_NAMES])
     more = f" and {len(unknown) - MAX_NAMES} more" if len(unknown) > MAX_NAMES else ""
-    return f"ignored, because no endpoint knows these fields: {names}{more}"
+    return f"ignored, because this endpoint does not know these fields: {names}{more}"
 
 
 async def read_bytes(request: Request) -> bytes:

@@ -19,6 +19,8 @@ __all__ = ["PROTOCOLS", "UnsupportedField", "drop_ignored", "unsupported_fields"
 PROTOCOLS = ("chat", "completions", "responses", "messages", "embeddings")
 CHAT, TEXT, RESPONSES, MESSAGES = "chat", "completions", "responses", "messages"
 BOTH = (CHAT, TEXT)
+ITEMS = (RESPONSES, MESSAGES)  #: protocols that sample by few fields
+ALL = (*BOTH, *ITEMS)
 
 
 class UnsupportedField(NamedTuple):
@@ -45,10 +47,11 @@ def _any(names: str, why: str) -> Iterator[UnsupportedField]:
 
 
 def _only(
-    name: str, passes: tuple[Any, ...], why: str, *protocols: str
+    names: str, passes: tuple[Any, ...], why: str, *protocols: str
 ) -> Iterator[UnsupportedField]:
-    """Yield a field that is ignored with these values, and refused with others."""
-    yield UnsupportedField(name, why, protocols, passes)
+    """Yield fields that are ignored with these values, and refused with others."""
+    for name in names.split():
+        yield UnsupportedField(name, why, protocols, passes)
 
 
 _ROWS = (
@@ -70,6 +73,46 @@ _ROWS = (
     *_only("container", (), "no code is run"),
     UnsupportedField("thread", "conversations are not stored", (MESSAGES,), (), NO_THREADS),
     *_only("prompt", (), "prompts are not stored; use instructions", RESPONSES),
+    # What one protocol calls otherwise than another, or has alone
+    *_only("messages", (), "use /v1/chat/completions", TEXT),
+    *_only("messages", (), "use input", RESPONSES),
+    *_only("input instructions system prompt", (), "use messages", CHAT),
+    *_only("system", (), "use instructions", RESPONSES),
+    *_only("input instructions", (), "use messages and system", MESSAGES),
+    *_only("suffix", ("",), "use /v1/completions", CHAT, *ITEMS),
+    *_only("previous_response_id conversation", (), "use /v1/responses", *BOTH, MESSAGES),
+    *_only("max_output_tokens", (), "use max_tokens", *BOTH, MESSAGES),
+    *_only("max_completion_tokens", (), "use max_tokens", TEXT, MESSAGES),
+    *_only("max_tokens max_completion_tokens n_predict", (), "use max_output_tokens", RESPONSES),
+    *_only("n_predict", (-1,), "use max_tokens", MESSAGES),
+    *_only("stop_sequences", ([],), "use stop", *BOTH),
+    *_only("stop", ([],), "use stop_sequences", MESSAGES),
+    *_only("stop stop_sequences", ([],), "use /v1/chat/completions", RESPONSES),
+    *_only("top_logprobs", (0,), "use logprobs", TEXT),
+    *_only("tools functions documents", ([],), "use /v1/chat/completions", TEXT),
+    *_only("tool_choice function_call", ("auto", "none"), "use /v1/chat/completions", TEXT),
+    *_only("text output_config output_format", ({},), "use response_format", *BOTH),
+    *_only("response_format", ({"type": "text"},), "use text.format", RESPONSES),
+    *_only("response_format text", ({"type": "text"},), "use output_config.format", MESSAGES),
+    *_only("reasoning_effort", (), "use reasoning.effort", RESPONSES),
+    *_only("reasoning_effort reasoning", (), "use output_config.effort", MESSAGES),
+    *_only("reasoning_budget_tokens thinking_budget_tokens thinking_token_budget thinking_budget",
+           (), "use thinking.budget_tokens", MESSAGES),
+    *_only("reasoning_budget_tokens thinking_budget_tokens thinking_token_budget thinking_budget",
+           (), "use reasoning.effort", RESPONSES),
+    *_only("thinking think enable_thinking", (), "use chat_template_kwargs", RESPONSES),
+    *_only("think enable_thinking", (), "use thinking", MESSAGES),
+    *_only("n repetition_penalty repeat_penalty typical_p", (1,), "use /v1/chat/completions",
+           *ITEMS),
+    *_only("min_p presence_penalty frequency_penalty min_tokens dry_multiplier xtc_probability"
+           " dynatemp_range mirostat", (0,), "use /v1/chat/completions", *ITEMS),
+    *_only("top_k", (0, -1), "use /v1/chat/completions", RESPONSES),
+    *_only("top_n_sigma", (-1,), "use /v1/chat/completions", *ITEMS),
+    *_only("logit_bias", ({},), "use /v1/chat/completions", *ITEMS),
+    *_only("bad_words stop_token_ids documents", ([],), "use /v1/chat/completions", *ITEMS),
+    *_only("ignore_eos", (False,), "use /v1/chat/completions", *ITEMS),
+    *_only("samplers allowed_token_ids chat_template", (), "use /v1/chat/completions", *ITEMS),
+    *_only("structured_outputs grammar json_schema", (), "use /v1/chat/completions", *ITEMS),
     *_only("image", (), "answers are text", RESPONSES),
     *_only("audio", (), "answers are text", CHAT),
     *_only("functions", ([],), "use tools", CHAT),
@@ -78,17 +121,17 @@ _ROWS = (
     *_only("modalities", (["text"],), "answers are text", CHAT),
     # vLLM
     *_any("kv_transfer_params ec_transfer_params", "there is one process"),
-    *_only("media_io_kwargs", ({},), "images are read as the checkpoint's files say", *BOTH),
-    *_only("mm_processor_kwargs", ({},), "images are read as the checkpoint's files say", *BOTH),
+    *_only("media_io_kwargs", ({},), "images are read as the checkpoint's files say", *ALL),
+    *_only("mm_processor_kwargs", ({},), "images are read as the checkpoint's files say", *ALL),
     *_any("length_penalty early_stopping", "belongs to beam search, which is refused"),
     *_any("spaces_between_special_tokens truncation_side return_token_offsets return_mm_kwargs"
           " routed_experts_prompt_start stream_interval guided_decoding_backend",
           "affects how it is computed or sent, not the answer"),
-    *_only("use_beam_search", (False,), "there is no beam search", *BOTH),
+    *_only("use_beam_search", (False,), "there is no beam search", *ALL),
     *_only("best_of", (1,), "use n", CHAT),
-    *_only("include_stop_str_in_output", (False,), "answers end before the stop string", *BOTH),
+    *_only("include_stop_str_in_output", (False,), "answers end before the stop string", *ALL),
     *_only("skip_special_tokens", (True,), "use return_token_ids", *BOTH),
-    *_only("truncate_prompt_tokens", (), "shorten the prompt", *BOTH),
+    *_only("truncate_prompt_tokens", (), "shorten the prompt", *ALL),
     *_only("prompt_logprobs", (False,), "use echo with logprobs in completions", *BOTH),
     *_only("logprob_token_ids", (), "use top_logprobs", *BOTH),
     *_only("return_tokens_as_token_ids", (False,), "use return_token_ids", *BOTH),
@@ -97,23 +140,23 @@ _ROWS = (
     *_only("add_special_tokens", (False,), "the chat template adds its own", CHAT),
     *_only("include_reasoning", (True,), "ignore reasoning_content", CHAT),
     *_only("thinking_token_budget", (), "use max_tokens", TEXT),
-    *_only("repetition_detection", (), "use repetition_penalty", *BOTH),
-    *_only("watermarking", (False,), "there are no watermarks", *BOTH),
-    *_only("vllm_xargs", ({},), "there are no extensions", *BOTH),
-    *_only("logits_processors", ([],), "use logit_bias", *BOTH),
-    *_only("guided_json", (), "use structured_outputs.json", *BOTH),
-    *_only("guided_regex", (), "use structured_outputs.regex", *BOTH),
-    *_only("guided_choice", (), "use structured_outputs.choice", *BOTH),
-    *_only("guided_grammar", (), "use structured_outputs.grammar", *BOTH),
-    *_only("guided_whitespace_pattern", (), "use structured_outputs", *BOTH),
+    *_only("repetition_detection", (), "use repetition_penalty", *ALL),
+    *_only("watermarking", (False,), "there are no watermarks", *ALL),
+    *_only("vllm_xargs", ({},), "there are no extensions", *ALL),
+    *_only("logits_processors", ([],), "use logit_bias", *ALL),
+    *_only("guided_json", (), "use structured_outputs.json", *ALL),
+    *_only("guided_regex", (), "use structured_outputs.regex", *ALL),
+    *_only("guided_choice", (), "use structured_outputs.choice", *ALL),
+    *_only("guided_grammar", (), "use structured_outputs.grammar", *ALL),
+    *_only("guided_whitespace_pattern", (), "use structured_outputs", *ALL),
     # llama.cpp's server
     *_any("cache_prompt id_slot n_cache_reuse n_discard n_keep sse_ping_interval return_progress"
           " timings_per_token response_fields verbose backend_sampling t_max_prompt_ms",
           "affects how it is computed or sent, not the answer"),
     *_any("adaptive_decay", "belongs to adaptive_target"),
-    *_only("adaptive_target", (-1,), "use temperature", *BOTH),
-    *_only("top_a", (0,), "use min_p", *BOTH),
-    *_only("tfs_z", (1,), "use top_p", *BOTH),
+    *_only("adaptive_target", (-1,), "use temperature", *ALL),
+    *_only("top_a", (0,), "use min_p", *ALL),
+    *_only("tfs_z", (1,), "use top_p", *ALL),
     *_only("min_keep", (0, 1), "use top_k", *BOTH),
     *_only("n_predict", (-1,), "use max_tokens", *BOTH),
     *_only("n_cmpl", (1,), "use n", *BOTH),
@@ -122,17 +165,17 @@ _ROWS = (
     *_only("post_sampling_probs", (False,), "use logprobs", *BOTH),
     *_only("return_tokens", (False,), "use return_token_ids", *BOTH),
     *_only("t_max_predict_ms", (-1, 0), "use timeout", *BOTH),
-    *_only("lora", ([],), "name an adapter in model", *BOTH),
+    *_only("lora", ([],), "name an adapter in model", *ALL),
     *_only("reasoning_format", ("auto", "deepseek"), "reasoning is in reasoning_content", CHAT),
     *_only("parse_tool_calls", (True,), "use tool_choice", CHAT),
     *_any("reasoning_budget_message", "belongs to reasoning_budget_tokens"),
     # Ollama, OpenRouter, DeepSeek, Qwen
     *_any("keep_alive", "see sterna serve --keep-alive"),
     *_any("provider route usage", "for routers of other services"),
-    *_only("transforms", ([],), "prompts are never truncated", *BOTH),
-    *_only("plugins", ([],), "there are no plugins", *BOTH),
-    *_only("options", ({},), "use the fields of their names", *BOTH),
-    *_only("num_ctx", (), "see sterna serve --context", *BOTH),
+    *_only("transforms", ([],), "prompts are never truncated", *ALL),
+    *_only("plugins", ([],), "there are no plugins", *ALL),
+    *_only("options", ({},), "use the fields of their names", *ALL),
+    *_only("num_ctx", (), "see sterna serve --context", *ALL),
     *_only("think", (), "use chat_template_kwargs", CHAT),
     *_only("thinking", (), "use chat_template_kwargs", CHAT),
     *_only("enable_thinking", (), "use chat_template_kwargs", CHAT),

@@ -45,6 +45,7 @@ class CompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True
     echo: bool = False
     logprobs: int | None = None
     best_of: int | None = None
+    response_format: dict[str, Any] | None = None
     add_special_tokens: bool = True
 
 
@@ -75,7 +76,7 @@ class CompletionResponder:
         """Score the prompts if asked to, and submit them to the engine."""
         body, active = self.body, self.active
         self.prompts = await asyncio.to_thread(_prompts, self.llm, body)
-        constraint = await constraint_for(active, asked_of(body))
+        constraint = await constraint_for(active, asked_of(body), body.response_format)
         timeout = checked_timeout(body, self.service.settings.timeout)
         logprobs = 0 if body.logprobs is None else max(1, body.logprobs)
         options = sampling_options(body, self.llm, MAX_TOKENS, logprobs)

@@ -64,6 +64,7 @@ class CountTokensRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
     thinking: dict[str, Any] | None = None
     output_config: OutputConfig | None = None
     output_format: dict[str, Any] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
 
 class MessagesRequest(CountTokensRequest, kw_only=True, forbid_unknown_fields=True):
@@ -250,11 +251,11 @@ def _chat(body: CountTokensRequest, tools: ToolChoice, warn: Warn) -> ChatReques
                 f"messages[{i}].content: must be a text or blocks",
                 param=f"messages[{i}].content",
             )
-    options: dict[str, Any] = {}
+    options = dict(body.chat_template_kwargs or {})
     if body.thinking is not None:
-        options["enable_thinking"] = body.thinking.get("type") != "disabled"
+        options.setdefault("enable_thinking", body.thinking.get("type") != "disabled")
     if body.output_config is not None and body.output_config.effort is not None:
-        options["reasoning_effort"] = body.output_config.effort
+        options.setdefault("reasoning_effort", body.output_config.effort)
     last = found[-1] if found else {"role": None}
     return ChatRequest(
         found,

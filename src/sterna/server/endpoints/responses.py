@@ -74,6 +74,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     include: list[str] | None = None
     top_logprobs: int | None = None
     prompt_cache_key: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
 
 async def create(request: Request) -> Response:
@@ -332,12 +333,10 @@ def chat_of(
     messages = messages_of(items, warn)
     if body.instructions:
         messages.insert(0, {"role": "system", "content": body.instructions})
-    effort = (body.reasoning or {}).get("effort")
-    return ChatRequest(
-        messages,
-        tools=tools.choice,
-        template_options={} if effort is None else {"reasoning_effort": effort},
-    )
+    options = dict(body.chat_template_kwargs or {})
+    if (effort := (body.reasoning or {}).get("effort")) is not None:
+        options.setdefault("reasoning_effort", effort)
+    return ChatRequest(messages, tools=tools.choice, template_options=options)
 
 
 def tools_of(body: ResponsesRequest, warn: Warn) -> ResponseTools:

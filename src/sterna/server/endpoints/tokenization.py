@@ -29,6 +29,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     tools: list[dict[str, Any]] | None = None
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     add_special_tokens: bool | None = None
@@ -52,6 +53,7 @@ class ApplyTemplateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=T
     tools: list[dict[str, Any]] | None = None
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
 
@@ -128,11 +130,14 @@ async def apply_template(request: Request) -> Response:
 
 def _chat(request: Request, llm: LLM, body: Any) -> ChatRequest:
     trusted = service_of(request).settings.trust_request_chat_template
+    options = dict(body.chat_template_kwargs or {})
+    if body.reasoning_effort is not None:
+        options.setdefault("reasoning_effort", body.reasoning_effort)
     return ChatRequest(
         body.messages,
         template=request_template(llm, body.chat_template, trusted),
         tools=ToolChoice.of_tools(body.tools),
-        template_options=body.chat_template_kwargs or {},
+        template_options=options,
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
     )
