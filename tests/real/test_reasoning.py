@@ -12,6 +12,7 @@ import pytest
 from sterna import LLM
 from sterna.chat import ChatTemplate
 from sterna.chat.reasoning import ReasoningState
+from sterna.errors import RequestError
 
 #: Templates that open reasoning for the answer; that leave it the choice; that know none.
 OPENED = (
@@ -19,6 +20,12 @@ OPENED = (
     "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "MiniMax-M2",
 )  # fmt: skip
 FREE = ("Qwen-Qwen3-0.6B", "HuggingFaceTB-SmolLM3-3B")
+#: Those that have it off until a variable turns it on.
+SWITCHED = (
+    "google-gemma-4-31B-it", "deepseek-ai-DeepSeek-V3.1", "deepseek-ai-DeepSeek-V4", "Reka-Edge",
+    "CohereForAI-c4ai-command-r7b-12-2024-tool_use", "poolside-Laguna-XS-2.1",
+    "openbmb-MiniCPM5-1B",
+)  # fmt: skip
 NONE = ("Qwen-Qwen2.5-7B-Instruct", "meta-llama-Llama-3.1-8B-Instruct", "google-gemma-2-2b-it")
 SAID = [{"role": "user", "content": "A number, as JSON"}]
 SCHEMA = {
@@ -53,6 +60,30 @@ def test_reasoning_that_a_template_opens_come_before_the_schema(llm: LLM, name: 
     for said in ({"enable_thinking": False}, {"reasoning_effort": "none"}):
         done = chat(llm, name, template_options=said)
         assert set(json.loads(done.text)) == {"a"}
+
+
+@pytest.mark.parametrize("name", SWITCHED)
+def test_an_effort_turns_reasoning_on(name: str) -> None:
+    """Also where a template has it off by default; its own switch counts more."""
+    made = template(name)
+    on, off, neither = (
+        made.render(SAID, variables=switch)
+        for switch in ({"enable_thinking": True, "thinking": True}, {"enable_thinking": False}, {})
+    )
+    assert on != neither
+    assert made.render(SAID, variables={"reasoning_effort": "high"}) == on
+    assert made.render(SAID, variables={"reasoning_effort": "none"}) in (off, neither)
+    both = {"reasoning_effort": "high", "enable_thinking": False}
+    assert made.render(SAID, variables=both) == off
+
+
+def test_no_effort_in_a_template_that_refuses_the_word() -> None:
+    """Hunyuan 3 calls it no_think, and refuses all that it does not know."""
+    made = template("tencent-Hy3")
+    silent = made.render(SAID, variables={"reasoning_effort": "no_think"})
+    assert made.render(SAID, variables={"reasoning_effort": "none"}) == silent
+    with pytest.raises(RequestError, match="no_think"):
+        made.render(SAID, variables={"reasoning_effort": "medium"})
 
 
 @pytest.mark.parametrize("name", FREE)

@@ -12,6 +12,7 @@ __all__ = [
     "OPEN",
     "ReasoningMarks",
     "ReasoningState",
+    "add_switches",
     "disables_reasoning",
     "marks_of",
 ]
@@ -66,7 +67,8 @@ _FAMILIES = tuple(
     )
 )  # fmt: skip
 
-
+#: Variables by which templates turn reasoning on or off: of Qwen and most others, of DeepSeek.
+SWITCHES = ("enable_thinking", "thinking")
 #: The answers of a conversation whose reasoning a template may leave out: one for each family.
 _THOUGHTS = [
     (family, f"THOUGHT {i}", f"ANSWER {i}")
@@ -138,5 +140,15 @@ class ReasoningState(Enum):
 
 def disables_reasoning(variables: Mapping[str, Any]) -> bool:
     """Whether variables of a template turn reasoning off, as Qwen, DeepSeek or OpenAI spell it."""
-    said = (variables.get("enable_thinking"), variables.get("thinking"))
+    said = [variables.get(name) for name in SWITCHES]
     return False in said or variables.get("reasoning_effort") == "none"
+
+
+def add_switches(variables: dict[str, Any]) -> None:
+    """Turn reasoning on or off as an effort says, unless the variables have a switch.
+
+    Templates that do not reason by default read the switch alone (Gemma 4, DeepSeek V3.1).
+    """
+    effort = variables.get("reasoning_effort")
+    if effort is not None and not {*SWITCHES} & {*variables}:
+        variables.update(dict.fromkeys(SWITCHES, effort != "none"))

@@ -27,7 +27,13 @@ from sterna.chat.messages import (
     text_until_mark,
 )
 from sterna.chat.named import NAMED
-from sterna.chat.reasoning import ReasoningMarks, ReasoningState, disables_reasoning, marks_of
+from sterna.chat.reasoning import (
+    ReasoningMarks,
+    ReasoningState,
+    add_switches,
+    disables_reasoning,
+    marks_of,
+)
 from sterna.chat.sources import malformed, named_templates, read_text, special_tokens
 from sterna.chat.tools import with_all_fields
 from sterna.errors import ModelFormatError, RequestError, shown
@@ -166,8 +172,7 @@ class ChatTemplate:
             mark_end(plain)
         named = template_variables(variables)
         silent = disables_reasoning(named)
-        if named.get("reasoning_effort") == "none":
-            named.setdefault("enable_thinking", False)
+        add_switches(named)
         values = {
             **self._tokens,
             **named,
@@ -176,7 +181,13 @@ class ChatTemplate:
             "tools": json_objects(tools, "tools"),
             "add_generation_prompt": bool(add_generation_prompt and not continue_final_message),
         }
-        rendered = self._render_in_any_form("tool_use" if tools else "default", values)
+        kind = "tool_use" if tools else "default"
+        try:
+            rendered = self._render_in_any_form(kind, values)
+        except RequestError:
+            if values.pop("reasoning_effort", None) != "none":
+                raise
+            rendered = self._render_in_any_form(kind, values)  # it has another word for "none"
         if continue_final_message:
             return text_until_mark(rendered)
         marks = self.reasoning_marks
