@@ -144,9 +144,8 @@ class Stats:
 class AnswerParser(Protocol):
     """Parses the text of one answer, in pieces (`feed`, then `end`) or whole (`message`)."""
 
-    @property
-    def has_tool_calls(self) -> bool:
-        """Whether the answer has tool calls, all of them complete."""
+    def finish_reason(self, reason: str) -> str:
+        """Return the finish reason of the answer, whose text ended for a reason."""
 
     @property
     def unread(self) -> int:
@@ -165,8 +164,10 @@ class AnswerParser(Protocol):
 class _PlainParser:
     """Takes all text as content."""
 
-    has_tool_calls = False
     unread = 0
+
+    def finish_reason(self, reason: str) -> str:
+        return reason
 
     def feed(self, text: str) -> list[Delta]:
         return [Delta("content", text)]

@@ -138,7 +138,10 @@ def test_deltas_of_any_length() -> None:
     arguments = json.dumps({"input": text})
 
     class Pieces:
-        has_tool_calls, unread = True, 0
+        unread = 0
+
+        def finish_reason(self, reason: str) -> str:
+            return reason
 
         def feed(self, text: str) -> list[Delta]:
             return [Delta("tool_calls", text)]

@@ -161,3 +161,22 @@ def test_a_text_that_looks_like_a_number() -> None:
     schemas = {"f": {"type": "object", "properties": {"b": {"type": "string"}}}}
     (found,) = OutputParser(qwen3_coder.FORMAT, schemas=schemas).message(XML)["tool_calls"]
     assert json.loads(found["function"]["arguments"]) == {"a": "x\ny", "b": "2"}
+
+
+@pytest.mark.parametrize(
+    ("text", "parallel", "reason", "expected"),
+    [
+        (HERMES, True, "stop", "tool_calls"),
+        (HERMES, True, "length", "length"),  # another call or a text may have been to come
+        (f"{HERMES}\n<tool_call>\n{{", True, "length", "length"),
+        (f"{HERMES}\n<tool_call>\n{{", False, "length", "tool_calls"),  # the only one is whole
+        (HERMES[:30], False, "length", "length"),
+        (HERMES, True, "cancelled", "cancelled"),
+        ("Hello", True, "stop", "stop"),
+    ],
+)
+def test_finish_reasons(text: str, parallel: bool, reason: str, expected: str) -> None:
+    """An answer that was cut says so, also behind calls that are whole."""
+    parser = OutputParser(hermes.FORMAT, parallel)
+    parser.message(text)
+    assert parser.finish_reason(reason) == expected

@@ -61,6 +61,15 @@ class OutputParser:
         """Whether the answer has tool calls, all of them complete."""
         return self._count > 0 and not self._cut
 
+    def finish_reason(self, reason: str) -> str:
+        """Return the finish reason of the answer, whose text ended for a reason.
+
+        Calls are the reason if they are all that there is. Where the text was cut, more may have
+        been to come.
+        """
+        whole = reason == "stop" or self._done  # what follows the only call allowed is dropped
+        return "tool_calls" if self.has_tool_calls and whole else reason
+
     @property
     def unread(self) -> int:
         """The characters that wait until more of the text shows what they are."""

@@ -112,10 +112,9 @@ class CustomCallParser:
         self._parser, self._names = parser, names
         self._text: _InputReader | None = None  # of the custom call that is being read
 
-    @property
-    def has_tool_calls(self) -> bool:
-        """Whether the answer has tool calls, all of them complete."""
-        return self._parser.has_tool_calls
+    def finish_reason(self, reason: str) -> str:
+        """Return the finish reason of the answer, whose text ended for a reason."""
+        return self._parser.finish_reason(reason)
 
     @property
     def unread(self) -> int:

@@ -186,7 +186,7 @@ class ChatResponder:
                 "index": i,
                 "message": message,
                 "logprobs": self._logprobs(done.logprobs),
-                "finish_reason": "tool_calls" if parser.has_tool_calls else done.finish_reason,
+                "finish_reason": parser.finish_reason(done.finish_reason),
             }
             if self.body.return_token_ids:
                 choice["token_ids"] = done.tokens
@@ -241,7 +241,7 @@ class ChatResponder:
                 yield chunk(i, _chat_delta(delta))
             if i == last[0]:
                 head["receipt"] = self.active.receipt()
-            yield chunk(i, {}, "tool_calls" if parsers[i].has_tool_calls else done.finish_reason)
+            yield chunk(i, {}, parsers[i].finish_reason(done.finish_reason))
         if wants_usage:
             yield event({**head, "choices": [], "usage": self.active.usage()})
         yield DONE

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from sterna.llm.chat_request import ChatRequest
 from sterna.llm.tool_choice import ToolChoice
-from sterna.outputs import Completion
+from sterna.outputs import AnswerParser, Completion
 from sterna.server import errors
 from sterna.server.active_request import ActiveRequest
 from sterna.server.builtin_tools import Warn, client_tools
@@ -34,7 +34,7 @@ from sterna.server.sse import event
 from sterna.server.submission import submit_chat
 from sterna.server.tool_choice import parse_tools
 
-STOPS = {"length": "max_tokens", "stop": "end_turn"}
+STOPS = {"length": "max_tokens", "stop": "end_turn", "tool_calls": "tool_use"}
 #: This protocol's names of chat fields, for errors.
 NAMES = {
     "stop": "stop_sequences",
@@ -162,12 +162,11 @@ class MessagesResponder:
             },
         }
 
-    def _stop(self, done: Completion, called: bool) -> dict[str, Any]:
+    def _stop(self, done: Completion, parser: AnswerParser) -> dict[str, Any]:
         """Return the stop reason, and the stop sequence if that was the reason."""
-        reason = STOPS.get(done.finish_reason, done.finish_reason)
-        if called:
-            reason = "tool_use"
-        elif done.stop_string is not None:
+        finished = parser.finish_reason(done.finish_reason)
+        reason = STOPS.get(finished, finished)
+        if finished == "stop" and done.stop_string is not None:
             reason = "stop_sequence"
         stop = done.stop_string if reason == "stop_sequence" else None
         return {"stop_reason": reason, "stop_sequence": stop}
@@ -179,7 +178,7 @@ class MessagesResponder:
         head = {
             **self._head(),
             "content": content_blocks(parser.message(done.text)),
-            **self._stop(done, parser.has_tool_calls),
+            **self._stop(done, parser),
         }
         return {
             **head,
@@ -205,7 +204,7 @@ class MessagesResponder:
                 yield data
         for data in blocks.close():
             yield data
-        ended = self._stop(done, parser.has_tool_calls)
+        ended = self._stop(done, parser)
         last = {"type": "message_delta", "delta": ended, "usage": self._usage()}
         yield event({**last, "receipt": self.active.receipt()}, "message_delta")
         yield event({"type": "message_stop"}, "message_stop")
