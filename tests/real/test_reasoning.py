@@ -11,7 +11,7 @@ import pytest
 
 from sterna import LLM
 from sterna.chat import ChatTemplate
-from sterna.chat.reasoning import ReasoningState
+from sterna.chat.reasoning import ReasoningState, with_switches
 from sterna.errors import RequestError
 
 #: Templates that open reasoning for the answer; that leave it the choice; that know none.
@@ -72,6 +72,7 @@ def test_an_effort_turns_reasoning_on(name: str) -> None:
     )
     assert on != neither
     assert made.render(SAID, variables={"reasoning_effort": "high"}) == on
+    assert made.render(SAID, variables=with_switches({}, True)) == on
     assert made.render(SAID, variables={"reasoning_effort": "none"}) in (off, neither)
     both = {"reasoning_effort": "high", "enable_thinking": False}
     assert made.render(SAID, variables=both) == off

@@ -12,9 +12,9 @@ __all__ = [
     "OPEN",
     "ReasoningMarks",
     "ReasoningState",
-    "add_switches",
     "disables_reasoning",
     "marks_of",
+    "with_switches",
 ]
 
 OPEN, CLOSE = "<think>", "</think>"
@@ -144,11 +144,8 @@ def disables_reasoning(variables: Mapping[str, Any]) -> bool:
     return False in said or variables.get("reasoning_effort") == "none"
 
 
-def add_switches(variables: dict[str, Any]) -> None:
-    """Turn reasoning on or off as an effort says, unless the variables have a switch.
-
-    Templates that do not reason by default read the switch alone (Gemma 4, DeepSeek V3.1).
-    """
-    effort = variables.get("reasoning_effort")
-    if effort is not None and not {*SWITCHES} & {*variables}:
-        variables.update(dict.fromkeys(SWITCHES, effort != "none"))
+def with_switches(variables: Mapping[str, Any], on: bool) -> dict[str, Any]:
+    """Return variables that turn reasoning on or off in any family, unless they have a switch."""
+    if {*SWITCHES} & {*variables}:
+        return dict(variables)
+    return {**variables, **dict.fromkeys(SWITCHES, on)}

@@ -30,9 +30,9 @@ from sterna.chat.named import NAMED
 from sterna.chat.reasoning import (
     ReasoningMarks,
     ReasoningState,
-    add_switches,
     disables_reasoning,
     marks_of,
+    with_switches,
 )
 from sterna.chat.sources import malformed, named_templates, read_text, special_tokens
 from sterna.chat.tools import with_all_fields
@@ -172,7 +172,9 @@ class ChatTemplate:
             mark_end(plain)
         named = template_variables(variables)
         silent = disables_reasoning(named)
-        add_switches(named)
+        effort = named.get("reasoning_effort")
+        if effort is not None:  # some that have reasoning off by default read a switch alone
+            named = with_switches(named, effort != "none")
         values = {
             **self._tokens,
             **named,
@@ -185,8 +187,9 @@ class ChatTemplate:
         try:
             rendered = self._render_in_any_form(kind, values)
         except RequestError:
-            if values.pop("reasoning_effort", None) != "none":
+            if effort != "none":
                 raise
+            del values["reasoning_effort"]
             rendered = self._render_in_any_form(kind, values)  # it has another word for "none"
         if continue_final_message:
             return text_until_mark(rendered)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sterna.chat.messages import json_objects
+from sterna.chat.reasoning import with_switches
 from sterna.checks import checked_whole
 from sterna.errors import RequestError
 from sterna.llm.options import ChatOptions, PromptOptions, split_chat_options
@@ -41,6 +42,7 @@ class ChatRequest:
         documents, template_options, add_generation_prompt, continue_final_message, template: As in
             `LLM.chat_prompt`.
         reasoning_budget: Most tokens of reasoning. None: no limit; 0: the template turns it off.
+        reasoning: Whether to reason, in the words of any family. None: as its template does.
         response_format: The form of the content, in place of a constraint.
     """
 
@@ -55,6 +57,7 @@ class ChatRequest:
     continue_final_message: bool = False
     template: ChatTemplate | None = None
     reasoning_budget: int | None = None
+    reasoning: bool | None = None
     response_format: Mapping[str, Any] | type | None = None
 
     @classmethod
@@ -78,9 +81,11 @@ class ChatRequest:
     @property
     def prompt_options(self) -> PromptOptions:
         """The keyword arguments of `ChatRenderer.render`."""
-        variables = self.template_options
-        if self.reasoning_budget == 0 and isinstance(variables, (Mapping, type(None))):
-            variables = {"enable_thinking": False, **(variables or {})}
+        variables, on = self.template_options, self.reasoning
+        if on is None and self.reasoning_budget == 0:
+            on = False
+        if on is not None and isinstance(variables, (Mapping, type(None))):
+            variables = with_switches(variables or {}, on)
         return {
             "tools": self.tools.shown or None,
             "documents": self.documents,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, TypeAlias
 
+from sterna.chat.reasoning import with_switches
 from sterna.checks import checked_flag, checked_items
 from sterna.engine import Engine, NextLogprobsRequest, PromptLogprobsRequest, Request
 from sterna.errors import ContextError, RequestError, shown
@@ -239,7 +240,7 @@ class Decider:
             *messages, last = messages
             asked = f"{last['content']}\n\n{asked}" if last["content"] else asked
         messages = [*messages, {"role": "user", "content": asked}]
-        silent = {"enable_thinking": False}  # reasoning that the template opens is closed, too
+        silent = with_switches({}, False)  # reasoning that the template opens is closed, too
         return self._renderer.render(messages, template_options=silent), ""
 
     def _encoded(self, prompt: str, options: Sequence[str], heads: Heads) -> _Encoded:

@@ -251,8 +251,6 @@ def _chat(body: CountTokensRequest, tools: ToolChoice, warn: Warn) -> ChatReques
                 param=f"messages[{i}].content",
             )
     options = dict(body.chat_template_kwargs or {})
-    if body.thinking is not None:
-        options.setdefault("enable_thinking", body.thinking.get("type") != "disabled")
     if body.output_config is not None and body.output_config.effort is not None:
         options.setdefault("reasoning_effort", body.output_config.effort)
     last = found[-1] if found else {"role": None}
@@ -260,6 +258,7 @@ def _chat(body: CountTokensRequest, tools: ToolChoice, warn: Warn) -> ChatReques
         found,
         tools=tools,
         template_options=options,
+        reasoning=None if body.thinking is None else body.thinking.get("type") != "disabled",
         continue_final_message=last["role"] == "assistant" and "tool_calls" not in last,
     )
 

@@ -118,13 +118,15 @@ class OllamaResponder:
         fields = sampling_of(body.options or {}, active.warnings.append)
         top = max(1, body.top_logprobs or 0) if body.logprobs else 0
         self._deadline_s = checked_timeout(fields, service.settings.timeout)
+        effort = {"reasoning_effort": body.think} if isinstance(body.think, str) else {}
         self._chat = ChatRequest(
             self._messages,
             sampling_options(fields, active.model.llm, None, top),
             tools=parse_tools(
                 client_tools(tools, ("function",), active.warnings.append), None, None
             ),
-            template_options=_thinking(body.think),
+            template_options=effort,
+            reasoning=None if body.think is None else body.think is not False,
         )
 
     @property
@@ -301,15 +303,6 @@ def _images(given: Any, where: str) -> list[dict[str, Any]]:
 def _data_url(image: str) -> str:
     """Return an image in base64 as a data: URL; its content says which format it has."""
     return image if image[:5].lower() == "data:" else f"data:image/any;base64,{image}"
-
-
-def _thinking(think: bool | str | None) -> dict[str, Any]:
-    """Return the template's variables for `think`."""
-    if think is None:
-        return {}
-    if isinstance(think, str):
-        return {"enable_thinking": True, "reasoning_effort": think}
-    return {"enable_thinking": think}
 
 
 def _format(given: str | dict[str, Any] | None) -> dict[str, Any] | None:
