@@ -122,6 +122,14 @@ def test_of_each_protocol(server: ServerProcess) -> None:
     first = server.post("/v1/messages", **body).json()["content"][0]
     assert first["type"] == "thinking"
     assert len(first["thinking"]) < len(default)
+    options = {"num_predict": 60, "temperature": 0}
+    asked: dict[str, Any] = {"model": "opened", "messages": SAID, "options": options}
+    said = server.post("/api/chat", **asked, stream=False).json()["message"]
+    assert said["thinking"] == default
+    assert (
+        "thinking"
+        not in server.post("/api/chat", **asked, stream=False, think=False).json()["message"]
+    )
     bad = server.post("/v1/chat/completions", model="opened", messages=SAID, thinking_budget=-2)
     assert (bad.status_code, bad.json()["error"]["param"]) == (400, "thinking_budget")
 

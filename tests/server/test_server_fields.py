@@ -213,3 +213,20 @@ def test_variables_of_the_template(tmp_path: Path) -> None:
         config = {"messages": said, "output_config": {"effort": "low"}}
         assert expected == tokens("/v1/messages", **config, max_tokens=1, **more)
         assert expected == tokens("/v1/messages/count_tokens", **config, **more)
+
+
+def test_a_choice_of_tools_in_ollamas_protocol(server: ServerProcess) -> None:
+    """ollama's own package sends it, in OpenAI's form."""
+    schema = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]}
+    functions = [{"name": name, "parameters": schema} for name in ("first", "second")]
+    asked: dict[str, Any] = {
+        "model": "nano", "messages": SAID, "stream": False, "options": {"num_predict": 60},
+        "tools": [{"type": "function", "function": function} for function in functions],
+    }  # fmt: skip
+    chosen = {"type": "function", "function": {"name": "second"}}
+    said = server.post("/api/chat", **asked, tool_choice=chosen).json()["message"]
+    assert {call["function"]["name"] for call in said["tool_calls"]} == {"second"}
+    assert (
+        "tool_calls" not in server.post("/api/chat", **asked, tool_choice="none").json()["message"]
+    )
+    assert server.post("/api/chat", **asked, tool_choice="all").status_code == 400

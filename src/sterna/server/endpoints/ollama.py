@@ -53,6 +53,7 @@ class OllamaChatRequest(OllamaFields, kw_only=True, forbid_unknown_fields=True):
 
     messages: list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
 
 
 class OllamaGenerateRequest(OllamaFields, kw_only=True, forbid_unknown_fields=True):
@@ -119,14 +120,16 @@ class OllamaResponder:
         top = max(1, body.top_logprobs or 0) if body.logprobs else 0
         self._deadline_s = checked_timeout(fields, service.settings.timeout)
         effort = {"reasoning_effort": body.think} if isinstance(body.think, str) else {}
+        choice = body.tool_choice if isinstance(body, OllamaChatRequest) else None
         self._chat = ChatRequest(
             self._messages,
             sampling_options(fields, active.model.llm, None, top),
             tools=parse_tools(
-                client_tools(tools, ("function",), active.warnings.append), None, None
+                client_tools(tools, ("function",), active.warnings.append), choice, None
             ),
             template_options=effort,
             reasoning=None if body.think is None else body.think is not False,
+            reasoning_budget=service.settings.reasoning_budget,
         )
 
     @property
