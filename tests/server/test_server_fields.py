@@ -77,6 +77,14 @@ def test_no_field_has_two_places() -> None:
             assert unsupported_fields(protocol)[name].protocols == (), (protocol, name)
 
 
+def test_fields_of_the_other_protocols() -> None:
+    """What one protocol of texts reads has its place in each of them."""
+    texts = [protocol for protocol in PROTOCOLS if protocol != "embeddings"]
+    known = {name for protocol in texts for name in read_by(protocol)}
+    for protocol in texts:
+        assert known - {*read_by(protocol), *unsupported_fields(protocol)} == set(), protocol
+
+
 def test_the_page_is_the_table() -> None:
     assert PAGE.read_text() == page(), "run python tests/support/field_page.py"
 
