@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 
 import pytest
 from ended import assert_known_rows_are_shown, assert_tables_are_drawn, end_at
 from helpers import command
+from waits import wait_until
 
 from sterna.bench import machine
 from sterna.bench.machine import Pace
@@ -55,11 +55,9 @@ def test_progress_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
     monkeypatch.setattr(terminal.click, "echo", lambda text, err: lines.append(text))
     monkeypatch.setattr(terminal.sys.stderr, "isatty", lambda: False, raising=False)
-    end = time.monotonic() + 60
     with terminal.status("starting") as say:
         say("round 1; about 5 s left")
-        while not lines and time.monotonic() < end:
-            time.sleep(0.01)
+        wait_until(lambda: lines)
     assert lines[0].endswith("s: round 1; about 5 s left")
 
 

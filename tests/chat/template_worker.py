@@ -1,8 +1,9 @@
 """Renders templates one after the other and reports each as a line of JSON: a process of its own.
 
 Argument: seconds that a template may take. Reads from stdin a line {"source"} for each template;
-answers with a line {"kind", "text", "seconds", "cpu", "peak_mb", "events"}. seconds, cpu: on the
-wall and of the processor. peak_mb: most memory of the whole process so far.
+answers with a line {"kind", "text", "cpu", "unit", "peak_mb", "events"}. cpu: seconds of the
+processor. unit: those that a million steps of Python take here. peak_mb: most memory of the whole
+process so far.
 events: what Python's audit hooks saw while the template ran that no template has any business with.
 """
 
@@ -69,19 +70,22 @@ def main() -> None:
     budget.MAX_SECONDS = float(sys.argv[1])
     user = [{"role": "user", "content": "Hello"}]
     render("{{ strftime_now('%Y') }}{{ messages | tojson }}", user)  # whatever loads on first use
+    begin = time.process_time()
+    sum(i for i in range(1_000_000))
+    unit = time.process_time() - begin
     sys.addaudithook(hook)
     for line in sys.stdin:
         case = json.loads(line)
         events.clear()
-        begin, cpu = time.perf_counter(), time.process_time()
+        begin = time.process_time()
         kind, text = render(case["source"], user)
-        seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
+        cpu = time.process_time() - begin
         peak = peak_mb()
         row = {
             "kind": kind,
             "text": text[:1000],
-            "seconds": seconds,
             "cpu": cpu,
+            "unit": unit,
         }
         print(json.dumps({**row, "peak_mb": peak, "events": events}), flush=True)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import tokenizers
 from helpers import command, failed, failure
+from waits import HANGS_S
 
 from sterna import LLM
 from sterna.checkpoints import cache
@@ -68,7 +69,7 @@ def test_what_is_not_read_is_not_copied_either(folder: Path, root: Path, name: s
         warnings.simplefilter("always")
         store = LLM(folder, threads=1).engine.model.store
         assert store is not None
-        assert store.wait(60) is None
+        assert store.wait(HANGS_S) is None
     (said,) = [str(w.message) for w in caught if w.category is RuntimeWarning]
     assert said.startswith("cache not written: ")
     assert f"{name}: size: expected at most {ASSET_FILES[name]} bytes" in said

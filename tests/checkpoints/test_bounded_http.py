@@ -15,6 +15,7 @@ from helpers import failure
 from hub_helpers import REPO, local_hub, pull
 from hub_server import Hub
 from huggingface_hub import constants
+from waits import wait_until
 
 from sterna.checkpoints import hub
 from sterna.checkpoints.hub import HubName, bounded_http, pulling, transfer
@@ -67,7 +68,7 @@ class Rude:
 
 @pytest.fixture
 def rude(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., Rude]]:
-    """Makes the Hub a server that is rude; no request waits long for its bytes."""
+    """Makes the Hub a server that is rude."""
     made: list[Rude] = []
 
     def make(say: Callable[[socket.socket, str], None]) -> Rude:
@@ -76,7 +77,6 @@ def rude(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[.
         return made[-1]
 
     with local_hub(monkeypatch, tmp_path):
-        monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.2)
         monkeypatch.setattr(bounded_http, "MAX_BODY_BYTES", 1 << 20)
         yield make
         huggingface_hub.close_session()
@@ -93,18 +93,26 @@ def _endless(head: bytes) -> Callable[[socket.socket, str], None]:
     return say
 
 
-def test_a_server_that_accepts_and_never_answers(rude: Callable[..., Rude]) -> None:
-    server = rude(lambda connection, _: server.over.wait())
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch, rude: Callable[..., Rude]) -> Callable[..., Rude]:
+    """Likewise; no request waits long for its bytes."""
+    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.2)
+    return rude
+
+
+def test_a_server_that_accepts_and_never_answers(impatient: Callable[..., Rude]) -> None:
+    server = impatient(lambda connection, _: server.over.wait())
     failure(pull, HubError, "must be reachable")
+    wait_until(lambda: server.asked)
     assert len(server.asked) == 1
 
 
-def test_a_listing_that_stops_in_the_middle(rude: Callable[..., Rude]) -> None:
+def test_a_listing_that_stops_in_the_middle(impatient: Callable[..., Rude]) -> None:
     def say(connection: socket.socket, _: str) -> None:
         connection.sendall(HEAD + b'{"sha": ')
         server.over.wait()
 
-    server = rude(say)
+    server = impatient(say)
     failure(pull, HubError, "must be reachable")
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from children import spawn
+from waits import HANGS_S
 
 import sterna
 from sterna.checkpoints import cache
@@ -123,11 +124,11 @@ def test_store_then_lookup(source: Path, root: Path) -> None:
 
     def writer(folder: Path) -> None:
         started.set()
-        assert go_on.wait(30)
+        assert go_on.wait(HANGS_S)
         write_entry(folder)
 
     handle = cache.store_behind(key, writer)
-    assert started.wait(30)
+    assert started.wait(HANGS_S)
     assert not handle.done
     assert cache.lookup(key) is None  # nothing to be seen before it is whole
     assert handle.wait(0.01) is None
@@ -158,9 +159,9 @@ def test_two_writers_of_one_key(source: Path, root: Path) -> None:
     both = threading.Barrier(2)
 
     def writer(folder: Path) -> None:
-        both.wait(30)
+        both.wait(HANGS_S)
         write_entry(folder)
-        both.wait(30)
+        both.wait(HANGS_S)
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -257,6 +258,7 @@ def test_what_a_killed_process_left_is_swept(source: Path, root: Path) -> None:
         (root / name).mkdir(parents=True)
         (root / name / "x").touch()
     os.utime(root / ".old.tmp", (0, 0))
+    os.utime(root / ".young.tmp", (time.time() + HANGS_S,) * 2)
     os.utime(root / "foreign", (0, 0))
     assert store(cache.cache_key(source, "i2", "bf16")) is not None
     assert not (root / ".old.tmp").exists()
@@ -271,12 +273,12 @@ import os, time
 from sterna.checkpoints import cache
 from sterna.cli import _leave_in_order
 _leave_in_order()
+said, join = [], cache.BackgroundWrite.join
 def writer(folder):
     {writer}
     (folder / "config.json").write_text("{{}}")
     (folder / "model.safetensors").touch()
 cache.store_behind({key!r}, writer)
-said, join = [], cache.BackgroundWrite.join
 def told(self, timeout_s=None):
     if not said:
         said.append(os.write(1, b"leaves\\n"))
@@ -299,8 +301,8 @@ cache.BackgroundWrite.join = told
 
 def test_the_process_waits_at_its_exit(source: Path, root: Path) -> None:
     key = cache.cache_key(source, "i2", "bf16")
-    process = _leaving(key, "time.sleep(0.3)")
-    assert process.communicate(timeout=60) == ("leaves\n", "")
+    process = _leaving(key, "while not said: time.sleep(0.01)")
+    assert process.communicate(timeout=HANGS_S) == ("leaves\n", "")
     assert process.returncode == 0
     assert cache.lookup(key) == root / key
 
@@ -322,7 +324,7 @@ def test_a_signal_ends_the_wait(source: Path, root: Path, number: signal.Signals
     assert {process.stdout.readline() for _ in range(2)} == {"leaves\n", "writes\n"}
     assert leftovers(root)
     process.send_signal(number)
-    assert process.communicate(timeout=30) == ("", "")  # no traceback
+    assert process.communicate(timeout=HANGS_S) == ("", "")  # no traceback
     assert process.returncode == 0
     assert list(root.iterdir()) == []
 
@@ -348,7 +350,7 @@ def test_a_wait_says_why(source: Path, root: Path, monkeypatch: pytest.MonkeyPat
         assert list(root.iterdir()) == []
         cache.finish(said.append)  # nothing is left to wait for
         over.set()
-        assert running.wait(60) is None
+        assert running.wait(HANGS_S) is None
     assert not caught  # why it was not written is known
     (text,) = said
     assert "Ctrl-C" in text

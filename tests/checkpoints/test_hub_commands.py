@@ -13,8 +13,6 @@ import struct
 import subprocess
 import sys
 import termios
-import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -33,6 +31,7 @@ from hub_helpers import (
 )
 from hub_server import Hub
 from huggingface_hub import constants
+from waits import HANGS_S, wait_until
 
 from sterna.checkpoints import cache, hub
 from sterna.checkpoints.hub import HubName, pulling, store
@@ -175,7 +174,7 @@ def test_the_environment_of_a_process(server: Hub, tmp_path: Path) -> None:
 
     def sterna(*args: str, **more: str) -> subprocess.CompletedProcess[str]:
         run = [sys.executable, "-m", "sterna", *args]
-        return subprocess.run(run, env=env | more, capture_output=True, text=True, timeout=60)
+        return subprocess.run(run, env=env | more, capture_output=True, text=True, timeout=HANGS_S)
 
     done = sterna("pull", REPO)
     assert (done.returncode, done.stderr) == (0, "")  # no bar where there is no terminal
@@ -191,10 +190,17 @@ def test_ctrl_c_ends_a_stalled_transfer(server: Hub) -> None:
     env |= {"HF_HUB_CACHE": constants.HF_HUB_CACHE, "HF_HUB_DOWNLOAD_TIMEOUT": "1"}
     server.stalled.add(WEIGHTS)
     run = [sys.executable, "-m", "sterna", "pull", REPO]
-    process = spawn(run, env=env, stderr=subprocess.PIPE)
-    _wait_until(lambda: hub.partial_bytes(REPO) > 1_000_000)  # no other file is as large
+
+    def stalled() -> subprocess.Popen[bytes] | None:
+        """None: on a busy machine, the listing took a second, too."""
+        process = spawn(run, env=env, stderr=subprocess.PIPE)
+        # No other file is as large.
+        wait_until(lambda: hub.partial_bytes(REPO) > 1_000_000 or process.poll() is not None)
+        return process if process.poll() is None else None
+
+    process = wait_until(stalled)
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=30)[1] == b""
+    assert process.communicate(timeout=HANGS_S)[1] == b""
     assert process.returncode == 130
     assert hub.partial_bytes(REPO) > 0  # for the next time
 
@@ -202,13 +208,14 @@ def test_ctrl_c_ends_a_stalled_transfer(server: Hub) -> None:
 def test_ctrl_c_between_two_files(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends the transfers that have begun, also where others have not."""
     server.stalled.add(WEIGHTS)
-    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 1)
     submit = ThreadPoolExecutor.submit
 
     def interrupted(pool: ThreadPoolExecutor, *args: Any) -> Any:
+        if args[1].path == WEIGHTS:
+            monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 1)
         job = submit(pool, *args)
         if args[1].path == WEIGHTS:
-            _wait_until(lambda: hub.partial_bytes(REPO) > 1_000_000)
+            wait_until(lambda: hub.partial_bytes(REPO) > 1_000_000)
             raise KeyboardInterrupt
         return job
 
@@ -223,7 +230,7 @@ def test_who_waits_is_told(server: Hub) -> None:
     said: list[str] = []
     with ThreadPoolExecutor(1) as pool, store.Repository(REPO).lock():
         waiting = pool.submit(hub.pull, HubName(REPO), announce=said.append)
-        _wait_until(lambda: bool(said))
+        wait_until(lambda: said)
         assert "waiting" in said[0]
         assert not waiting.done()
     assert waiting.result().is_whole()
@@ -256,22 +263,13 @@ def test_processes_pull_at_once_and_one_is_killed(server: Hub, tmp_path: Path) -
     server.cuts[WEIGHTS] = [1_500_000, 0, 0, 0, 0]  # the first waits for a better time
     run = [sys.executable, "-m", "sterna", "pull", REPO]
     first = subprocess.Popen(run, env=env, stderr=subprocess.PIPE)
-    _wait_until(lambda: hub.partial_bytes(REPO) == 1_500_000)
+    wait_until(lambda: hub.partial_bytes(REPO) == 1_500_000)
     first.kill()
     first.communicate()
     assert not hub.downloads()
     server.cuts.clear()
     server.requests.clear()
     both = [subprocess.Popen(run, env=env, stdout=subprocess.PIPE) for _ in range(2)]
-    outs = {process.communicate(timeout=60)[0] for process in both}
+    outs = {process.communicate(timeout=HANGS_S)[0] for process in both}
     assert outs == {f"{hub.downloads()[0].path}\n".encode()}
     assert server.fetched(WEIGHTS) == ["bytes=1500000-"]
-
-
-def _wait_until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
-    done = threading.Event()
-    for _ in range(int(timeout_s / 0.02)):
-        if condition():
-            return
-        done.wait(0.02)
-    raise AssertionError("waited in vain")

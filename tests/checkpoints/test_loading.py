@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from waits import HANGS_S
 
 import sterna.cli.progress
 from sterna import LLM, _native
@@ -36,7 +37,7 @@ def test_small_files_are_read_once(
     if start == "from the cache":
         store = LLM(path, threads=1).engine.model.store
         assert store is not None
-        assert store.wait(60) is not None
+        assert store.wait(HANGS_S) is not None
     opened: list[str] = []
     os_open = os.open
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from helpers import assert_same_bits, command, failure
 from safetensors.numpy import load_file, save_file
+from waits import HANGS_S
 
 from sterna import LLM, _native, loading, ops
 from sterna.checkpoints.packed_directory import read_packed
@@ -44,7 +45,7 @@ def run(code: str, *args: object) -> subprocess.CompletedProcess[str]:
     head = "import os, signal, sys\nfrom sterna import LLM, ModelFormatError, _native\n"
     return subprocess.run(
         [sys.executable, "-c", head + code, *map(str, args)],
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=HANGS_S, check=False,
     )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from helpers import failure
+from waits import HANGS_S
 
 from sterna import LLM
 from sterna.errors import (
@@ -40,7 +41,7 @@ def cli(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANGS_S,
         check=False,
     )
 

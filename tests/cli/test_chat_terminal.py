@@ -21,6 +21,7 @@ from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
+from waits import HANGS_S
 
 from sterna import LLM, Conversation
 from sterna.cli.chat import unquoted
@@ -146,9 +147,9 @@ class Terminal:
         os.close(side)
         self.seen = ""
 
-    def wait_for(self, text: str, seconds: float = 60.0) -> str:
+    def wait_for(self, text: str) -> str:
         """The output up to `text`, which is included."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + HANGS_S
         while text not in self.seen:
             ready, _, _ = select.select([self.main], [], [], max(0, end - time.monotonic()))
             assert ready, f"{text!r} did not come: {self.seen[-2000:]!r}"
@@ -169,7 +170,7 @@ class Terminal:
 
     def end(self) -> int:
         """The exit code; what still comes is read, or the program could not finish."""
-        end = time.monotonic() + 30
+        end = time.monotonic() + HANGS_S
         while self.process.poll() is None and time.monotonic() < end:
             if select.select([self.main], [], [], 0.1)[0]:
                 with contextlib.suppress(OSError):  # the other side is closed
@@ -185,7 +186,7 @@ class Terminal:
 
 @pytest.fixture
 def terminal() -> Iterator[Terminal]:
-    made = Terminal("--temperature", "0", "--max-tokens", "200")
+    made = Terminal("--temperature", "0", "--max-tokens", "900")
     try:
         made.wait_for("/help lists commands")
         yield made

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from helpers import command, failed, failure
+from waits import HANGS_S
 
 from sterna import LLM
 from sterna.checkpoints import cache, hub
@@ -179,7 +180,7 @@ def test_where_packed_copies_come_from(
     source = checkpoint("bitnet-multiply")
     store = LLM(source, threads=1).engine.model.store
     assert store is not None
-    entry = store.wait(60)
+    entry = store.wait(HANGS_S)
     assert entry is not None
 
     def packed_from() -> str | None:
@@ -205,7 +206,7 @@ def test_a_warning_is_one_line(checkpoint: Callable[[str], Path], tmp_path: Path
         [sys.executable, "-m", "sterna", "generate", "x", "--max-tokens", "2",
          "--model", str(checkpoint("bitnet-multiply"))],
         env=os.environ | {"STERNA_CACHE": str(tmp_path / "file" / "cache")},
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=HANGS_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0
     (line,) = done.stderr.splitlines()

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from gguf_factory import raw_file
 from helpers import command, failure
+from waits import HANGS_S
 
 import sterna
 from sterna import LLM
@@ -107,7 +108,7 @@ def test_the_systems_reasons_are_words(tmp_path: Path, monkeypatch: pytest.Monke
     key = f"x-{'0' * 20}-{'0' * 20}"
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        assert cache.store_behind(key, lambda path: None).wait(60) is None
+        assert cache.store_behind(key, lambda path: None).wait(HANGS_S) is None
     (said,) = [str(w.message) for w in caught]
     assert said == f"cache not written: {tmp_path / 'file'}: {os.strerror(errno.ENOTDIR)}" or (
         said == f"cache not written: {tmp_path / 'file'}: {os.strerror(errno.EEXIST)}"

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import command, failed
+from waits import HANGS_S
 
 from sterna.checkpoints.packed_directory import CONFIG
 from sterna.errors import RequestError
@@ -30,7 +31,7 @@ def test_a_full_disk_leaves_the_old_vectors(tmp_path: Path) -> None:
     )
     done = subprocess.run(
         [sys.executable, "-c", script, *EMBED, "--output", str(out), *"abcdefgh"],
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=HANGS_S, check=False,
     )  # fmt: skip
     assert done.returncode == 2
     assert str(out) in done.stderr
@@ -60,7 +61,7 @@ def test_a_pipe_gets_all(tmp_path: Path, name: str) -> None:
     arguments = (*EMBED, "a", "b") if name == "embed" else ("generate", "--file", str(asked))
     result = command(*arguments, "--output", str(pipe))
     assert result.exit_code == 0, result.output
-    reader.join(10)
+    reader.join(HANGS_S)
     if name == "embed":
         (tmp_path / "v.npy").write_bytes(got[0])
         assert np.load(tmp_path / "v.npy").shape == (2, 256)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from children import spawn
+from waits import HANGS_S
 
 from sterna.cli import COMMANDS
 
@@ -65,7 +66,7 @@ def test_on_a_terminal() -> None:
     )
     os.close(theirs)
     output = _read_all(ours).decode()
-    assert process.wait(60) == 0
+    assert process.wait(HANGS_S) == 0
     shown = output[output.index("\x1b[2ma prompt") :].replace("\r\n", "\n")
     assert shown == (
         "\x1b[2ma prompt\x1b[0m on\u241b[31m\n\n3 tokens, first after 500 ms, then 2.0 tok/s\n"
@@ -77,7 +78,7 @@ def test_no_prompt_on_a_terminal_is_an_error() -> None:
     process = _process(["generate"], [], stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     output = _read_all(ours).decode()
-    assert process.wait(60) == 2
+    assert process.wait(HANGS_S) == 2
     assert "piped in" in output
 
 
@@ -85,7 +86,7 @@ def test_speed_goes_to_a_terminal_on_stderr_only() -> None:
     ours, theirs = pty.openpty()
     process = _process(["generate", "p"], ["x"], stdout=subprocess.PIPE, stderr=theirs)
     os.close(theirs)
-    assert process.communicate(timeout=60)[0] == b"x"
+    assert process.communicate(timeout=HANGS_S)[0] == b"x"
     assert b"2.0 tok/s" in _read_all(ours)
 
 
@@ -94,11 +95,11 @@ def test_speed_goes_to_a_terminal_on_stderr_only() -> None:
 )
 def test_signals_stop_cleanly(number: signal.Signals, code: int) -> None:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = _process(["generate", "p"], ["x"] * 1000, pause=0.05, **pipes)
+    process = _process(["generate", "p"], ["xx", "x"], pause=HANGS_S, **pipes)
     assert process.stdout is not None
     assert process.stdout.read(2) == b"xx"
     process.send_signal(number)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=HANGS_S)
     assert process.returncode == code
     assert stderr.split() == [b"closed"]  # the stream ended by itself, and there is no traceback
 
@@ -117,7 +118,7 @@ def test_ctrl_c_while_modules_are_imported(module: str, tmp_path: Path) -> None:
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    assert process.communicate(b"x", timeout=60)[1] == b""
+    assert process.communicate(b"x", timeout=HANGS_S)[1] == b""
     assert process.returncode == 130
 
 
@@ -129,7 +130,7 @@ def test_a_closed_pipe_is_no_error() -> None:
     process.stdout.read(1)
     process.stdout.close()
     assert process.stderr.read() == b""
-    assert process.wait(60) == 0
+    assert process.wait(HANGS_S) == 0
 
 
 def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
@@ -139,7 +140,7 @@ def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
         "heavy = {'numpy', 'tokenizers', 'jinja2', 'rich', 'torch', 'sterna.llm'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=HANGS_S)
     assert done.stdout.splitlines()[-1] == b"[]"
     for name in COMMANDS:
         assert name.encode() in done.stdout

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from gguf_factory import Tiny, write
+from waits import HANGS_S
 
 from sterna import models
 
@@ -49,7 +50,7 @@ def imported(cache: Path, *args: str) -> set[str]:
     """Return the modules that a command imports in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, *args], capture_output=True, text=True, check=True,
-        stdin=subprocess.DEVNULL, env={**os.environ, "STERNA_CACHE": str(cache)}, timeout=300,
+        stdin=subprocess.DEVNULL, env={**os.environ, "STERNA_CACHE": str(cache)}, timeout=HANGS_S,
     )  # fmt: skip
     return set(done.stderr.splitlines()[-1].split())
 

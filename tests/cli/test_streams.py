@@ -11,6 +11,7 @@ import pytest
 from gguf_factory import Tiny
 from gguf_factory import write as write_gguf
 from helpers import command, failed
+from waits import HANGS_S
 
 import sterna
 
@@ -24,7 +25,7 @@ def shell(text: str, folder: Path, **env: str) -> subprocess.CompletedProcess[by
     environ = {**os.environ, "STERNA_CACHE": str(folder / "cache"), "PYTHONPATH": package, **env}
     return subprocess.run(
         ["bash", "-c", f"set -o pipefail; {text.replace('{run}', RUN)}"],
-        capture_output=True, timeout=120, env=environ, cwd=folder, check=False,
+        capture_output=True, timeout=HANGS_S, env=environ, cwd=folder, check=False,
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import checkpoint_factory as factory
 import numpy as np
 import pytest
+from waits import HANGS_S
 
 from sterna import loading
 from sterna.checkpoints.safetensors import write_safetensors
@@ -155,7 +156,7 @@ print(left)
 def run_killed(src: Path, dst: Path, after: int, format: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", KILLED, str(src), str(dst), str(after), format],
-        capture_output=True, text=True, check=False, timeout=120,
+        capture_output=True, text=True, check=False, timeout=HANGS_S,
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from helpers import command
+from waits import HANGS_S
 
 import sterna
 from sterna import LLM
@@ -99,7 +100,13 @@ def shell(folder: Path, log: Path) -> Iterator[Any]:
                 time.sleep(0.05)
             return ""
         done = subprocess.run(
-            line, shell=True, cwd=folder, env=variables, capture_output=True, text=True, timeout=60
+            line,
+            shell=True,
+            cwd=folder,
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=HANGS_S,
         )
         assert done.returncode == 0, f"{line}: {done.stderr}"
         return done.stdout + done.stderr
@@ -109,7 +116,7 @@ def shell(folder: Path, log: Path) -> Iterator[Any]:
     finally:
         for server in servers:
             server.terminate()
-            server.wait(30)
+            server.wait(HANGS_S)
 
 
 #: How-tos whose blocks of Python run, one after the other, with `nano` for the models they name.

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waits import HANGS_S
 
 from sterna import _testing
 
@@ -35,7 +36,7 @@ def test_steps_take_no_memory() -> None:
         env={**os.environ, "LD_PRELOAD": ":".join(preloaded)},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=HANGS_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

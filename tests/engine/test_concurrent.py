@@ -15,6 +15,7 @@ import digests
 import numpy as np
 import pytest
 from helpers import ISAS
+from waits import HANGS_S
 
 from sterna import LLM, Conversation, _testing, loading, ops
 from sterna.checkpoints.resolve import BUILT_IN
@@ -35,7 +36,7 @@ def together(calls: Sequence[Callable[[], T]]) -> list[T]:
     errors: list[BaseException] = []
 
     def run(i: int) -> None:
-        start.wait(60)
+        start.wait(HANGS_S)
         try:
             results[i] = calls[i]()
         except BaseException as error:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from helpers import failure
+from waits import HANGS_S
 
 # Read when `datasets` is imported: no test may write into a user's cache. Gone at exit.
 _CACHE = tempfile.TemporaryDirectory()
@@ -183,7 +184,7 @@ def test_the_command_with_the_example(tmp_path: Path) -> None:
             "--model_args", "model=nano,threads=1", "--include_path", "examples/lm_eval",
             "--tasks", "open_file", "--output_path", str(tmp_path),
         ],
-        cwd=EXAMPLE.parent.parent, capture_output=True, text=True, timeout=300,
+        cwd=EXAMPLE.parent.parent, capture_output=True, text=True, timeout=HANGS_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     (file,) = tmp_path.rglob("results_*.json")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import assert_same_bits, command, failed, failure
+from waits import HANGS_S
 
 gguf = pytest.importorskip("gguf", reason="needs the gguf package (pip install sterna[test])")
 
@@ -137,7 +138,7 @@ def test_the_cache(mixed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     first = LLM(mixed)
     store = first.engine.model.store
     assert store is not None
-    entry = store.wait(60)
+    entry = store.wait(HANGS_S)
     assert entry is not None
     second = LLM(mixed)
     assert second.engine.model.path == entry

@@ -15,6 +15,7 @@ from typing import Any
 import anyio
 import numpy as np
 import pytest
+from waits import HANGS_S
 
 from sterna import LLM, AsyncLLM, Completion, Piece
 from sterna.engine import Request
@@ -35,7 +36,7 @@ def run(llm: LLM, work: Callable[[AsyncLLM], Coroutine[Any, Any, None]]) -> None
 
     async def main() -> None:
         async with AsyncLLM(llm) as engine:
-            with anyio.fail_after(60):
+            with anyio.fail_after(HANGS_S):
                 await work(engine)
 
     before = threading.active_count()
@@ -244,7 +245,7 @@ def test_closed_between_two_steps(llm: LLM) -> None:
         engine._wake = Forgotten()
         engine._attach()
         assert engine._thread is not None
-        await asyncio.to_thread(engine._thread.join, 10)
+        await asyncio.to_thread(engine._thread.join, HANGS_S)
         ended = not engine._thread.is_alive()
         engine._wake.set()
         await engine.close()
@@ -268,7 +269,7 @@ def test_idle_takes_no_time(llm: LLM) -> None:
         before = steps[0]
         time.sleep(0.05)
         await asyncio.sleep(0.1)
-        assert steps[0] == before
+        assert steps[0] <= before + 1  # one may have begun when the answer ended
 
     llm.engine_loop.scheduler.step = counted
     try:

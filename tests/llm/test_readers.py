@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from helpers import failure
+from waits import HANGS_S
 
 from sterna import LLM, Conversation, Piece
 from sterna.errors import RequestError
@@ -58,14 +59,14 @@ def test_a_stream_in_the_middle_of_a_piece() -> None:
 
     def pieces() -> Generator[Piece, None, None]:
         entered.set()
-        assert leave.wait(60)
+        assert leave.wait(HANGS_S)
         yield Piece("a", 1)
         yield Piece("b", 2)
 
     stream, pieces_read = Stream(pieces(), Completion()), list[Piece]()
     reader = threading.Thread(target=lambda: pieces_read.append(next(stream)))
     reader.start()
-    assert entered.wait(60)
+    assert entered.wait(HANGS_S)
     failure(stream.close, RequestError, "one thread")
     failure(lambda: next(stream), RequestError, "one thread")
     leave.set()

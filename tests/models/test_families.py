@@ -23,6 +23,7 @@ from test_against_transformers import (
     rounding_bound,
     tokens,
 )
+from waits import HANGS_S
 
 import sterna.ops as ops
 from sterna import LLM, loading
@@ -146,7 +147,7 @@ def test_cache(
     first = LLM(folder(name), threads=1)
     store = first.engine.model.store
     assert store is not None
-    assert store.wait(60) is not None
+    assert store.wait(HANGS_S) is not None
     second = LLM(folder(name), threads=1)
     assert second.engine.model.store is None
     assert second.engine.model.format == first.engine.model.format

@@ -10,6 +10,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 from helpers import failure
+from waits import HANGS_S
 
 from sterna import _native, _testing
 from sterna.bench import barrier
@@ -112,7 +113,11 @@ def test_threads_on_one_cpu_part() -> None:
     """A neighbour that drives two threads onto one CPU does not leave them there: they would take
     turns at half the speed, which the system sees as the load of one."""
     done = subprocess.run(
-        [sys.executable, "-c", CROWDED], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", CROWDED],
+        capture_output=True,
+        text=True,
+        timeout=HANGS_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) == 3  # 0 of 20 without; whoever takes a CPU may keep them from parting

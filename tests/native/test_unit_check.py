@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waits import HANGS_S
 
 from sterna import _native
 from sterna.calibration import measured, unit_check
@@ -114,7 +115,7 @@ def tried(wrong: str, cache: Path) -> tuple[str, list[str], list[str], str]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=300,
+        timeout=HANGS_S,
     )
     return tuple(json.loads(done.stdout))
 

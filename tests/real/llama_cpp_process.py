@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import assets
+from waits import HANGS_S
 
 _OPEN = """
 import json, sys, urllib.request
@@ -50,7 +51,7 @@ def _asked(path: Path, script: str, what: Any) -> Any:
     done = subprocess.run(
         [sys.executable, "-c", _OPEN + script + 'print("ANSWERS" + json.dumps(answers))', path],
         env={"PYTHONPATH": str(assets.xllamacpp()), "PATH": "/usr/bin:/bin"},
-        input=json.dumps(what), capture_output=True, text=True, check=False, timeout=300,
+        input=json.dumps(what), capture_output=True, text=True, check=False, timeout=HANGS_S,
     )  # fmt: skip
     lines = [line for line in done.stdout.splitlines() if line.startswith("ANSWERS")]
     assert lines, done.stderr[-2000:]

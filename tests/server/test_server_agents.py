@@ -6,13 +6,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 from server_process import ServerProcess, serving
+from waits import wait_until
 
 import sterna
 
@@ -56,10 +56,7 @@ def server(
 
 def logged(server: ServerProcess, id: str) -> str:
     """The line of log of a request, which comes behind its answer."""
-    until = time.monotonic() + 10
-    while not (lines := [line for line in server.log.splitlines() if f"id={id} " in line]):
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    lines = wait_until(lambda: [line for line in server.log.splitlines() if f"id={id} " in line])
     return lines[0]
 
 

@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import openai
 import pytest
 from server_process import ServerProcess, serving
+from waits import wait_until
 
-WAIT_S = 30.0
 KEYS = ("--api-key", "one", "--api-key", "two")
 LONG = {"prompt": "x = 1\n", "max_tokens": 900, "ignore_eos": True, "temperature": 1, "seed": 1}
 
@@ -26,7 +25,7 @@ def client_of(server: ServerProcess, key: str = "one") -> openai.OpenAI:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("batches")
-    limits = ("--files-max", "300K", "--body-timeout", "1")
+    limits = ("--files-max", "300K")
     with serving(folder, "nano", "--files", str(folder / "files"), *limits, *KEYS) as running:
         yield running
 
@@ -53,11 +52,14 @@ def begin(
 
 
 def until(client: openai.OpenAI, id: str, good: Callable[[Any], bool]) -> Any:
-    end = time.monotonic() + WAIT_S
-    while not good(found := client.batches.retrieve(id)):
-        assert time.monotonic() < end, found
-        time.sleep(0.02)
-    return found
+    found: list[Any] = []
+
+    def is_good() -> bool:
+        found[:] = [client.batches.retrieve(id)]
+        return good(found[0])
+
+    wait_until(is_good, lambda: found)
+    return found[0]
 
 
 def ended(client: openai.OpenAI, id: str) -> Any:
@@ -140,13 +142,14 @@ def test_files(server: ServerProcess, client: openai.OpenAI) -> None:
 )  # fmt: skip
 def test_forms_that_are_refused(server: ServerProcess, sent: Any, status: int) -> None:
     headers = {"authorization": "Bearer one", **sent.pop("headers", {})}
-    answer = httpx.post(f"{server.url}/v1/files", headers=headers, **sent)
+    answer = server.http.post("/v1/files", headers=headers, **sent)
     assert answer.status_code == status, answer.text
     assert answer.json()["error"]["message"]
 
 
-def test_a_slow_upload(server: ServerProcess) -> None:
-    with server.raw() as sock:
+def test_a_slow_upload(tmp_path: Path) -> None:
+    args = ("--files", str(tmp_path / "files"), "--body-timeout", "0.2", *KEYS)
+    with serving(tmp_path, "nano", *args) as server, server.raw() as sock:
         head = "POST /v1/files HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer one\r\n"
         head += "content-type: multipart/form-data; boundary=b\r\ncontent-length: 100\r\n\r\n--b"
         sock.sendall(head.encode())
@@ -184,9 +187,7 @@ def test_batches_rest_while_clients_ask(server: ServerProcess, client: openai.Op
     auth = {"authorization": "Bearer two"}
     # More than sockets hold: it waits for its reader.
     body = {**LONG, "stream": True, "n": 8, "logprobs": 100}
-    with httpx.stream(
-        "POST", f"{server.url}/v1/completions", json=body, headers=auth, timeout=60
-    ) as answer:
+    with server.http.stream("POST", "/v1/completions", json=body, headers=auth) as answer:
         lines = answer.iter_lines()
         next(lines)
         batch = begin(client, *(line(str(i), {**LONG, "max_tokens": 100}) for i in range(40)))

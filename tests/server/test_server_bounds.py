@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,31 +17,36 @@ import httpx
 import pytest
 from helpers import command, failed
 from server_process import ServerProcess, serving
+from waits import HANGS_S, wait_until
 
 LONG = {"prompt": "x = 1\n", "max_tokens": 900, "ignore_eos": True, "temperature": 1, "seed": 1}
-WAIT_S = 20.0
+#: More than sockets hold: however slow its reader is, it does not end before it has been read.
+UNREAD = {**LONG, "stream": True, "n": 8, "logprobs": 100}
+QUEUE = ("--max-seqs", "2", "--max-queue", "3", "--step-ms", "20")
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A server whose patience is short."""
+    with serving(tmp_path_factory.mktemp("bounds"), "nano", *QUEUE) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server whose patience is short, for clients that are slower than that."""
     args = ("--header-timeout", "0.4", "--body-timeout", "0.4", "--write-timeout", "0.4")
-    queue = ("--max-seqs", "2", "--max-queue", "3", "--step-ms", "20")
-    with serving(tmp_path_factory.mktemp("bounds"), "nano", *args, *queue) as running:
+    with serving(tmp_path_factory.mktemp("impatient"), "nano", *args, *QUEUE) as running:
         yield running
 
 
 def settled(server: ServerProcess) -> None:
     """Waits until the engine has no request any more."""
-    until = time.monotonic() + WAIT_S
-    while server.running():
-        assert time.monotonic() < until, "requests whose clients have gone are still there"
-        time.sleep(0.02)
+    wait_until(lambda: not server.running(), lambda: "requests of clients that left are there")
 
 
 def ended(sock: socket.socket) -> bytes:
     """The bytes that arrive until the server closes the connection."""
-    sock.settimeout(WAIT_S)
+    sock.settimeout(HANGS_S)
     data = b""
     try:
         while part := sock.recv(1 << 16):
@@ -60,22 +64,32 @@ def post(path: str, body: object, length: int | None = None) -> bytes:
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nhost: a\r\nx"])
-def test_slow_headers(server: ServerProcess, sent: bytes) -> None:
-    """A connection without a request ends, also where one came before."""
-    for before in (b"", b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"):
-        if before and not sent:
-            continue  # between requests a connection may rest longer
-        with server.raw() as sock:
-            sock.sendall(before)
-            if before:
-                assert b"200 OK" in sock.recv(1 << 16)
-            sock.sendall(sent)
-            assert ended(sock) in (b"", b'{"status":"ok"}')
+def test_slow_headers(impatient: ServerProcess, sent: bytes) -> None:
+    """A connection without a request ends."""
+    with impatient.raw() as sock:
+        sock.sendall(sent)
+        assert ended(sock) == b""
 
 
-def test_slow_body(server: ServerProcess) -> None:
+def test_slow_headers_of_a_second_request(impatient: ServerProcess) -> None:
+    """Likewise; where this process was too late with the first one, it tries again."""
+    health = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
+
+    def answered() -> bool:
+        with impatient.raw() as sock:
+            sock.sendall(health)
+            if b"200 OK" not in (answer := sock.recv(1 << 16)):
+                return False
+            sock.sendall(b"GET /health HT")
+            assert (answer + ended(sock)).endswith(b'{"status":"ok"}')
+            return True
+
+    wait_until(answered)
+
+
+def test_slow_body(impatient: ServerProcess) -> None:
     """One that does not come is a 408."""
-    with server.raw() as sock:
+    with impatient.raw() as sock:
         sock.sendall(post("/v1/completions", {}, 500))
         assert sock.recv(1 << 16).startswith(b"HTTP/1.1 408")
 
@@ -99,10 +113,9 @@ def test_disconnects(server: ServerProcess, phase: str, stream: bool) -> None:
         sock.sendall(whole[:-5] if phase == "body" else whole)
         if phase == "decode" and stream:
             assert b"data:" in sock.recv(1 << 16) + sock.recv(1 << 16)
-        elif phase != "body":
-            until = time.monotonic() + WAIT_S
-            while server.running() <= len(others):
-                assert time.monotonic() < until
+        elif phase != "body":  # before it is seen it may have ended, on a busy machine
+            ends = server.log.count("finish=")
+            wait_until(lambda: server.running() > len(others) or server.log.count("finish=") > ends)
     for other in others:
         other.close()
     settled(server)
@@ -119,47 +132,48 @@ def test_clients_that_leave_at_once(server: ServerProcess) -> None:
     assert not re.findall("tokens=900 .* finish=length", server.log)
 
 
-def test_a_reader_that_does_not_read(server: ServerProcess) -> None:
+def test_a_reader_that_does_not_read(impatient: ServerProcess) -> None:
     """It is cut off, and what it asked for ends."""
-    with server.raw() as sock:
+    with impatient.raw() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        body = {**LONG, "stream": True, "n": 8, "logprobs": 100}
-        sock.sendall(post("/v1/completions", body))
-        settled(server)
-        until = time.monotonic() + WAIT_S
-        while "finish=cancelled" not in server.log.splitlines()[-1]:
-            assert time.monotonic() < until
+        sock.sendall(post("/v1/completions", UNREAD))
+        wait_until(lambda: "finish=cancelled" in impatient.log.splitlines()[-1])
+        settled(impatient)
         assert not ended(sock).endswith(b"0\r\n\r\n")
 
 
 def test_a_full_queue(server: ServerProcess) -> None:
     """429, with a time after which to come again; those in the queue are answered."""
-    answers: list[httpx.Response] = []
 
-    def ask() -> None:
-        body = {**LONG, "max_tokens": 300}
-        answers.append(httpx.post(f"{server.url}/v1/completions", json=body, timeout=60))
+    def asked_at_once() -> list[httpx.Response]:
+        answers: list[httpx.Response] = []
 
-    threads = [threading.Thread(target=ask) for _ in range(10)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    statuses = sorted(answer.status_code for answer in answers)
-    assert set(statuses) == {200, 429}
-    assert statuses.count(200) >= 5
-    texts = {a.json()["choices"][0]["text"] for a in answers if a.status_code == 200}
-    assert len(texts) == 1
-    refused = next(answer for answer in answers if answer.status_code == 429)
+        def ask() -> None:
+            body = {**LONG, "max_tokens": 300}
+            url = f"{server.url}/v1/completions"
+            answers.append(httpx.post(url, json=body, timeout=HANGS_S))
+
+        threads = [threading.Thread(target=ask) for _ in range(10)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        statuses = [answer.status_code for answer in answers]
+        assert set(statuses) <= {200, 429}
+        assert statuses.count(200) >= 5
+        texts = {a.json()["choices"][0]["text"] for a in answers if a.status_code == 200}
+        assert len(texts) == 1
+        return [answer for answer in answers if answer.status_code == 429]
+
+    # On a busy machine some may come when others have been answered.
+    refused = wait_until(asked_at_once)[0]
     assert int(refused.headers["retry-after"]) >= 1
     assert refused.json()["error"]["code"] == "queue_full"
 
 
 def test_cancel_by_id(server: ServerProcess) -> None:
     """DELETE ends a request of the same key, and of no other id."""
-    with httpx.stream(
-        "POST", f"{server.url}/v1/completions", json={**LONG, "stream": True, "n": 8}
-    ) as answer:
+    with server.http.stream("POST", "/v1/completions", json=UNREAD) as answer:
         lines = answer.iter_lines()
         id = json.loads(next(lines).removeprefix("data: "))["id"]
         listed = server.http.get("/v1/requests").json()["data"]
@@ -196,41 +210,33 @@ def test_keys(tmp_path: Path) -> None:
         assert "key=ann" in server.log
         assert "sesame" not in server.log
         ann, other = ({"authorization": f"Bearer {key}"} for key in ("sesame", "plain"))
-        # More than sockets hold: it waits for its reader.
-        body = {**LONG, "stream": True, "n": 8, "logprobs": 100}
-        with httpx.stream("POST", f"{server.url}/v1/completions", json=body, headers=ann) as answer:
+        with server.http.stream("POST", "/v1/completions", json=UNREAD, headers=ann) as answer:
             lines = answer.iter_lines()  # which, forgotten, would close the connection
             id = json.loads(next(lines).removeprefix("data: "))["id"]
-            second = server.http.post("/v1/completions", json=body, headers=ann)
+            second = server.http.post("/v1/completions", json=UNREAD, headers=ann)
             assert second.json()["error"]["code"] == "key_limit"
             assert server.http.delete(f"/v1/requests/{id}", headers=other).status_code == 404
             assert get("/v1/requests", headers=other).json()["data"] == []
         file.write_text("ann another\n")
         os.utime(file, (1, 1))
-        until = time.monotonic() + WAIT_S
-        while status("another") != 200:
-            assert time.monotonic() < until
-            time.sleep(0.1)
+        wait_until(lambda: status("another") == 200)
         assert status("sesame") == 401
 
 
 @pytest.mark.parametrize("signals", [1, 2])
 def test_sigterm(tmp_path: Path, signals: int) -> None:
     """Running answers end whole and nothing new begins; a second signal cuts between events."""
-    body = {**LONG, "stream": True, **({"max_tokens": 200} if signals == 1 else {"n": 8})}
-    with serving(tmp_path, "nano") as server:
-        with httpx.stream("POST", f"{server.url}/v1/completions", json=body) as answer:
+    body = {**UNREAD, "n": 2}
+    with serving(tmp_path, "nano", "--shutdown-timeout", f"{HANGS_S}") as server:
+        with server.http.stream("POST", "/v1/completions", json=body) as answer:
             parts = answer.iter_bytes()
-            data = next(parts)
+            data = bytearray(next(parts))
             server.signal(signal.SIGTERM)
-            if signals == 1:
-                until = time.monotonic() + WAIT_S
-                while (health := server.http.get("/health")).status_code == 200:
-                    assert time.monotonic() < until
-                assert (health.status_code, health.json()) == (503, {"status": "shutting down"})
-                assert server.post("/v1/completions", prompt="a").status_code == 503
-            else:
-                time.sleep(0.1)
+            wait_until(lambda: server.http.get("/health").status_code != 200)
+            health = server.http.get("/health")
+            assert (health.status_code, health.json()) == (503, {"status": "shutting down"})
+            assert server.post("/v1/completions", prompt="a").status_code == 503
+            if signals == 2:
                 server.signal(signal.SIGTERM)
             try:
                 for part in parts:
@@ -245,8 +251,7 @@ def test_sigterm(tmp_path: Path, signals: int) -> None:
 def test_drain_has_an_end(tmp_path: Path) -> None:
     """A stream that is not complete in time gets an error as its last event."""
     with serving(tmp_path, "nano", "--shutdown-timeout", "0.1") as server:
-        body = {**LONG, "stream": True, "n": 8}
-        with httpx.stream("POST", f"{server.url}/v1/completions", json=body) as answer:
+        with server.http.stream("POST", "/v1/completions", json=UNREAD) as answer:
             parts = answer.iter_text()
             text = next(parts)
             server.signal()
@@ -296,7 +301,7 @@ def test_sigterm_while_loading(tmp_path: Path) -> None:
     )
     log = tmp_path / "log"
     with socket.create_server(("127.0.0.1", 0)) as given:
-        client = socket.create_connection(given.getsockname(), WAIT_S)
+        client = socket.create_connection(given.getsockname(), HANGS_S)
         client.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
         with log.open("w") as out:
             process = subprocess.Popen(
@@ -309,7 +314,7 @@ def test_sigterm_while_loading(tmp_path: Path) -> None:
             assert said.endswith(b'{"status":"loading"}')
             assert f":{given.getsockname()[1]}\n" in log.read_text()
             process.terminate()
-            assert process.wait(WAIT_S) == 143
+            assert process.wait(HANGS_S) == 143
         finally:
             process.kill()
             client.close()

@@ -337,9 +337,7 @@ def test_a_host_that_sends_a_byte_at_a_time(monkeypatch: pytest.MonkeyPatch) -> 
             connection, _ = listener.accept()
             with connection, contextlib.suppress(OSError):
                 connection.sendall(b"HTTP/1.1 200 OK\r\nX: ")
-                for _ in range(2000):
-                    if over.wait(0.01):
-                        return
+                while not over.wait(0.01):
                     connection.sendall(b"x")
 
         thread = threading.Thread(target=trickle)

@@ -10,6 +10,7 @@ import huggingface_hub
 import pytest
 from hub_server import Hub, folder_files, serving
 from huggingface_hub import constants
+from waits import HANGS_S
 
 from sterna.checkpoints import hub
 from sterna.checkpoints.hub import HubName, store, transfer
@@ -40,6 +41,7 @@ def local_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", HANGS_S)
         monkeypatch.setattr(transfer, "RETRY_WAIT_S", 0.01)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         for variable in ("NO_PROXY", "no_proxy"):

@@ -8,14 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+from waits import HANGS_S, wait_until
 
-START_S = 60.0
 THREADS = os.environ.get("STERNA_THREADS", "1")
 
 
@@ -25,7 +24,7 @@ class ServerProcess:
     def __init__(self, process: subprocess.Popen[str], log: Path, port: int) -> None:
         self.process, self._log, self.port = process, log, port
         self.url = f"http://127.0.0.1:{port}"
-        self.http = httpx.Client(base_url=self.url, timeout=60)
+        self.http = httpx.Client(base_url=self.url, timeout=HANGS_S)
 
     @property
     def log(self) -> str:
@@ -38,11 +37,11 @@ class ServerProcess:
         self.process.send_signal(number)
 
     def wait(self) -> int:
-        return self.process.wait(30)
+        return self.process.wait(HANGS_S)
 
     def raw(self) -> socket.socket:
         """A connection to write what no client would."""
-        return socket.create_connection(("127.0.0.1", self.port), 30)
+        return socket.create_connection(("127.0.0.1", self.port), HANGS_S)
 
     def running(self) -> int:
         """Requests that the engine has, running or waiting."""
@@ -61,11 +60,13 @@ def serving(folder: Path, *args: str, **variables: str) -> Iterator[ServerProces
             stderr=out, text=True, env={**os.environ, **variables},
         )  # fmt: skip
     try:
-        until = time.monotonic() + START_S
-        while "ready:" not in (text := log.read_text()):
-            assert process.poll() is None, text
-            assert time.monotonic() < until, text
-            time.sleep(0.02)
+
+        def ready() -> bool:
+            assert process.poll() is None, log.read_text()
+            return "ready:" in log.read_text()
+
+        wait_until(ready, log.read_text)
+        text = log.read_text()
         (port,) = re.findall(r"listening on \w+://[\w.]+:(\d+)", text)
         yield ServerProcess(process, log, int(port))
     finally:

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from children import SENT, spawn
+from waits import HANGS_S
 
 ASKED = "import signal, sys; print([int(signal.getsignal(n) is signal.SIG_IGN) for n in {}])"
 
@@ -18,7 +19,7 @@ def test_a_child_ignores_nothing_that_its_parent_ignores(number: signal.Signals)
     before = signal.signal(number, signal.SIG_IGN)
     try:
         child = spawn([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-        output, _ = child.communicate(timeout=60)
+        output, _ = child.communicate(timeout=HANGS_S)
         assert signal.getsignal(number) is signal.SIG_IGN
     finally:
         signal.signal(number, before)

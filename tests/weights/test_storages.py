@@ -15,6 +15,7 @@ from checkpoint_factory import RECIPES, write
 from families import FAMILIES
 from helpers import assert_same_bits, failure
 from test_bad_checkpoints import edit_config, edit_tensor
+from waits import HANGS_S
 
 import sterna.ops as ops
 from sterna import LLM, loading
@@ -253,7 +254,7 @@ def test_norms_before_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("STERNA_CACHE", str(tmp_path / "cache"))
     first = LLM(folder, threads=1)
     assert first.engine.model.store is not None
-    assert first.engine.model.store.wait(60) is not None
+    assert first.engine.model.store.wait(HANGS_S) is not None
     second = LLM(folder, threads=1)
     assert second.engine.model.store is None
     assert_same_bits(second.logits([1, 2, 3]), first.logits([1, 2, 3]))

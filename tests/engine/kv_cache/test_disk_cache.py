@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import ISAS, failure
+from waits import HANGS_S
 
 import sterna
 from sterna import LLM, Completion
@@ -210,7 +211,7 @@ def test_processes_share_it(checkpoint: Callable[[str], Path], tmp_path: Path) -
     running = [
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) for _ in range(2)
     ]
-    outputs = {process.communicate(timeout=120)[0] for process in running}
+    outputs = {process.communicate(timeout=HANGS_S)[0] for process in running}
     assert [process.returncode for process in running] == [0, 0]
     done = answer(folder, tmp_path)
     assert outputs == {f"{done.tokens}\n"}
