@@ -35,12 +35,15 @@ std::vector<uint8_t> written(Findings& found, KvType type, bool values, Random r
     return pages;
 }
 
+// The last row's own position is in the first chunk, and what it sees ends in the second.
+constexpr int kPastChunk = kPositions - kChunkPositions + 2;
+
 struct AttentionCall {
     int rows;
     int32_t window;
     float cap;
     bool sinks, slopes;
-    bool last_limit = false;  // rows see each other, as those of an image do
+    int behind = 0;  // positions behind the last row that rows see, as those of an image do
     bool latent = false;  // keys are the values, too
 };
 constexpr AttentionCall kCalls[] = {{5, kNoWindow, 0, false, false},
@@ -50,11 +53,12 @@ constexpr AttentionCall kCalls[] = {{5, kNoWindow, 0, false, false},
                                     {5, kNoWindow, 0, false, true},
                                     {5, 100, 30, true, true},
                                     {20, 100, 30, false, true},
-                                    {20, kNoWindow, 0, true, false, true},
-                                    {5, 70, 0, false, false, true},
-                                    {20, kNoWindow, 0, false, false, false, true},
-                                    {1, 100, 0, false, false, false, true},
-                                    {5, kNoWindow, 0, false, true, true}};
+                                    {20, kNoWindow, 0, true, false, 3},
+                                    {5, 70, 0, false, false, 3},
+                                    {20, kNoWindow, 0, false, false, 0, true},
+                                    {1, 100, 0, false, false, 0, true},
+                                    {5, kNoWindow, 0, false, true, 3},
+                                    {5, kNoWindow, 0, false, false, kPastChunk}};
 
 std::vector<float> attended(Findings& found, KvType type, const std::vector<uint8_t>& pages,
                             const AttentionCall& call, const std::vector<float>& queries,
@@ -68,9 +72,8 @@ std::vector<float> attended(Findings& found, KvType type, const std::vector<uint
     for (int r = 0; r < call.rows; ++r) {
         q[r] = queries.data() + r * kHeadDim;
         to[r] = out.data() + r * kHeadDim;
-        // The positions that rows of an image see end behind the last row, too.
-        next[r] = kPositions - call.rows + 1 + r - (call.last_limit ? 3 : 0);
-        limit[r] = call.last_limit ? kPositions : next[r];
+        next[r] = kPositions - call.rows + 1 + r - call.behind;
+        limit[r] = call.behind ? kPositions : next[r];
         sinks[r] = slopes[r] = 0.25f * static_cast<float>(r + 1);
     }
     const int64_t stride = attention_partial(call.rows, kHeadDim);

@@ -147,7 +147,7 @@ void check_recurrence(Findings& found, Random& random) {
                              a.out = x + size, a.ldo = padded_width(kColumns);
                              if (space)
                                  a.space = {decay.data(), rows ? 0.5f : 9.5f,
-                                            -0.3f,        rows ? 0.9f : 0.01f,
+                                            -0.3f,        rows ? 1.0f : 0.01f,
                                             9.0f,         0.7f};
                              return found.unit.recurrence(a);
                          });
