@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from waits import HANGS_S
 
 from sterna.cli.bench import command
 from sterna.errors import RequestError
@@ -247,7 +248,7 @@ def test_a_slow_peer_sits_out_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyP
         given,
         formats=("t5",),
         repeat=5,
-        limit_s=60,
+        limit_s=HANGS_S,
         table=table,
         progress=lambda _: None,
         around=lambda case: around.append(case.what),

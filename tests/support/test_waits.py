@@ -14,15 +14,16 @@ FILES = [
     for path in (*ROOT.glob("tests/**/*.py"), *ROOT.glob("papers/tests/**/*.py"))
     if "long" not in path.relative_to(ROOT).parts
 ]
-#: Calls whose last argument is a bound in seconds, where it is a number.
+#: Calls whose last argument, where it is a number, is a bound in seconds; and such arguments.
 WAITS = ("wait", "join", "settimeout", "communicate", "create_connection", "fail_after")
+BOUNDS = ("timeout", "timeout_s", "limit_s")
 
 
 def own_bounds(tree: ast.AST) -> Iterator[ast.Call]:
     """Calls that wait for a second or more, of their own number, or for as long as httpx likes."""
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
-        given = [word.value for word in call.keywords if word.arg in ("timeout", "timeout_s")]
+        given = [word.value for word in call.keywords if word.arg in BOUNDS]
         bounds = given + (call.args[-1:] if name in WAITS else [])
         if any(
             isinstance(bound, ast.Constant)
