@@ -209,7 +209,8 @@ def main() -> int:
             print(f"{m.where}: {end}: {killed or m.reason or 'no digest changed'}", flush=True)
     print(", ".join(f"{len(those)} {end}" for end, those in ends.items()))
     for end in ("survived", "not neutral"):
-        print(*(f"{end}: {where}" for where in ends[end]), sep="\n")
+        for where in ends[end]:
+            print(f"{end}: {where}")
     return 1 if ends["survived"] or ends["not neutral"] else 0
 
 
