@@ -30,6 +30,9 @@ the clients send by default.
 ✓ means that such a request was recorded and is answered; – means that the client sent none.
 [Agents](../how-to/agents.md) shows how to point agents at a server.
 
+LM Studio's packages (`lmstudio`, `@lmstudio/sdk`) use a protocol of their own over WebSockets, and
+do not find this server. It answers LM Studio's HTTP endpoints, `/api/v0`.
+
 """
 
 

@@ -102,7 +102,7 @@ def test_continue(server: Recorder, home: Path) -> None:
     assert called(server)
 
 
-@client("pi", "@mariozechner/pi-coding-agent")
+@client("pi", "@earendil-works/pi-coding-agent")
 def test_pi(server: Recorder, home: Path) -> None:
     provider = {
         "baseUrl": f"{server.url}/v1", "api": "openai-completions", "apiKey": "none",

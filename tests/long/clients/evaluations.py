@@ -40,3 +40,38 @@ def test_inspect(server: Recorder, tmp_path: Path) -> None:
         STERNA_API_KEY="none", STERNA_BASE_URL=f"{server.url}/v1",
     )  # fmt: skip
     assert "accuracy" in said
+
+
+@client("lm-eval", "lm-eval")
+def test_lm_eval(server: Recorder, tmp_path: Path) -> None:
+    """A text that is generated, in a chat and not, and log-probabilities of two choices."""
+    row = {"question": QUESTION, "choices": [" Paris", " Rome"], "answer": "France", "gold": 0}
+    (tmp_path / "questions.json").write_text(json.dumps([row, row]))
+    files = {"test": str(tmp_path / "questions.json")}
+    task = {
+        "dataset_path": "json", "dataset_kwargs": {"data_files": files}, "test_split": "test",
+        "doc_to_text": "{{question}}",
+    }  # fmt: skip
+    said = {
+        "output_type": "generate_until", "doc_to_target": "{{answer}}",
+        "generation_kwargs": {"until": ["\n\n"], "max_gen_toks": 24},
+        "metric_list": [{"metric": "exact_match"}],
+    }  # fmt: skip
+    chosen = {
+        "output_type": "multiple_choice", "doc_to_target": "gold",
+        "doc_to_choice": "{{choices}}", "metric_list": [{"metric": "acc"}],
+    }  # fmt: skip
+    for name, how in (("said", said), ("chosen", chosen)):
+        (tmp_path / f"{name}.yaml").write_text(json.dumps({"task": name, **task, **how}))
+    at = f"model=smol,max_retries=1,tokenizer_backend={{}},base_url={server.url}/v1/{{}}"
+    for model, tasks, args in (
+        ("local-chat-completions", "said", at.format("None", "chat/completions")),
+        ("local-completions", "said,chosen", at.format("remote", "completions")),
+    ):
+        chat = ["--apply_chat_template"] if "chat" in model else []
+        found = ran(
+            server, tmp_path, "lm_eval", "run", "--model", model, "--model_args", args,
+            "--tasks", *tasks.split(","), "--include_path", str(tmp_path), *chat,
+            HF_DATASETS_OFFLINE="1", HF_HUB_OFFLINE="1",
+        )  # fmt: skip
+        assert all(name in found for name in tasks.split(","))

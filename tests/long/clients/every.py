@@ -24,6 +24,8 @@ import assets  # noqa: E402
 from server_process import serving  # noqa: E402
 
 TESTS = ("pytest", "pytest-xdist", "httpx")
+#: From npm, because clients need a newer one than systems have.
+NODE = "node@24"
 #: Seconds that an installation, or the tests of an environment, may take.
 LIMIT_S = 1800
 
@@ -58,13 +60,15 @@ ENVIRONMENTS = {
     "semantic-kernel": Environment("pipelines.py", "semantic_kernel", pip=("semantic-kernel",)),
     "outlines": Environment("pipelines.py", "outlines", pip=("outlines", "openai")),
     "crewai": Environment("pipelines.py", "crewai", pip=("crewai",)),
+    "strands": Environment("pipelines.py", "strands", pip=("strands-agents[openai]",)),
+    "agno": Environment("pipelines.py", "agno", pip=("agno", "openai")),
     "codex": Environment("coding_agents.py", "codex", npm=("@openai/codex",)),
     "claude": Environment("coding_agents.py", "claude", npm=("@anthropic-ai/claude-code",)),
     "opencode": Environment("coding_agents.py", "opencode", npm=("opencode-ai",)),
     "qwen-code": Environment("coding_agents.py", "qwen", npm=("@qwen-code/qwen-code",)),
     "cline": Environment("coding_agents.py", "cline", npm=("cline",)),
     "continue": Environment("coding_agents.py", "continue", npm=("@continuedev/cli",)),
-    "pi": Environment("coding_agents.py", "test_pi", npm=("@mariozechner/pi-coding-agent",)),
+    "pi": Environment("coding_agents.py", "test_pi", npm=("@earendil-works/pi-coding-agent",)),
     "aider": Environment("coding_agents.py", "aider", pip=("aider-chat",)),
     "mini-swe-agent": Environment("coding_agents.py", "mini", pip=("mini-swe-agent",)),
     "llm": Environment("coding_agents.py", "test_llm", pip=("llm",)),
@@ -72,6 +76,7 @@ ENVIRONMENTS = {
         "openai", "ai", "@ai-sdk/openai-compatible")),
     "promptfoo": Environment("node_packages.py", "promptfoo", npm=("promptfoo",)),
     "inspect": Environment("evaluations.py", "inspect", pip=("inspect-ai", "openai")),
+    "lm-eval": Environment("evaluations.py", "lm_eval", pip=("lm-eval[api]",)),
     "guidellm": Environment("evaluations.py", "guidellm", pip=("guidellm",)),
     "litellm-proxy": Environment("proxies.py", "litellm", pip=("litellm[proxy]",)),
     "open-webui": Environment("proxies.py", "webui", pip=("open-webui",)),
@@ -86,7 +91,8 @@ def installed(environment: Environment, folder: Path) -> dict[str, str]:
     pip = (folder / "bin" / "python", "-m", "pip", "install", "-qU", *TESTS, *environment.pip)
     subprocess.run(pip, check=True, timeout=LIMIT_S)
     if environment.npm:
-        npm = ("npm", "install", "--silent", *(f"{name}@latest" for name in environment.npm))
+        newest = (f"{name}@latest" for name in environment.npm)
+        npm = ("npm", "install", "--silent", NODE, *newest)
         subprocess.run(npm, check=True, timeout=LIMIT_S, cwd=folder)
     node = folder / "node_modules"
     path = (folder / "bin", node / ".bin", os.environ["PATH"])

@@ -151,3 +151,44 @@ def test_crewai(server: Recorder) -> None:
     assert str(crewai.Crew(agents=[agent], tasks=[task]).kickoff())
     server.calls = None
     assert llm.call(QUESTION)
+
+
+@client("Strands Agents", "strands-agents")
+def test_strands(server: Recorder, expected: str) -> None:
+    """It streams all answers."""
+    strands = pytest.importorskip("strands")
+    from strands.models.openai import OpenAIModel
+
+    own = {"base_url": f"{server.url}/v1", "api_key": "none"}
+
+    def agent(*, params: dict[str, Any] = SAME, **more: Any) -> Any:
+        model = OpenAIModel(client_args=own, model_id="smol", params=params)
+        return strands.Agent(model=model, callback_handler=None, **more)
+
+    assert str(agent()(QUESTION)).rstrip("\n") == expected
+    server.calls = [("get_weather", {"city": "Paris"})]
+    assert str(agent(params=CALLING, tools=[strands.tool(get_weather)])(QUESTION)) == "Done.\n"
+    assert server.calls == []
+    server.calls = [("City", {"city": "Paris"})]  # the object is the call of a tool
+    found = agent(params=CALLING)(QUESTION, structured_output_model=City)
+    assert found.structured_output.city == "Paris"
+
+
+@client("Agno", "agno")
+def test_agno(server: Recorder, expected: str) -> None:
+    pytest.importorskip("agno")
+    from agno.agent import Agent
+    from agno.models.openai.like import OpenAILike
+
+    def agent(**more: Any) -> Any:
+        model = OpenAILike(
+            id="smol", base_url=f"{server.url}/v1", api_key="none", **more.pop("params", SAME)
+        )
+        return Agent(model=model, telemetry=False, **more)
+
+    assert agent().run(QUESTION).content == expected
+    assert "".join(part.content or "" for part in agent().run(QUESTION, stream=True)) == expected
+    assert agent(params=CALLING, output_schema=City).run(QUESTION).content.city
+    server.calls = [("get_weather", {"city": "Paris"})]
+    assert agent(params=CALLING, tools=[get_weather]).run(QUESTION).content == "Done."
+    assert server.calls == []
