@@ -70,8 +70,6 @@ def test_a_name_without_a_token_adds_none(tmp_path: Path) -> None:
 REFUSED: list[tuple[dict[str, Any], type, str]] = [
     ({"split_special_tokens": True}, UnsupportedModelError, "split_special_tokens"),
     ({"fix_mistral_regex": True}, UnsupportedModelError, "fix_mistral_regex"),
-    ({"not_yet_known": "x"}, UnsupportedModelError, "not_yet_known"),
-    ({"other_token": 5}, UnsupportedModelError, "other_token"),
     ({"add_prefix_space": True}, UnsupportedModelError, "add_prefix_space"),
     ({"added_tokens_decoder": {str(FIRST + 5): NEW}}, ModelFormatError, str(FIRST)),
     ({"added_tokens_decoder": {"x": NEW}}, ModelFormatError, "added_tokens_decoder.x"),
@@ -85,6 +83,38 @@ REFUSED: list[tuple[dict[str, Any], type, str]] = [
 def test_refused_by_name(settings: dict[str, Any], kind: type, name: str, tmp_path: Path) -> None:
     folder = folder_of(tmp_path, **settings)
     failure(FolderAssets.of(folder, {}).tokenizer, kind, "tokenizer_config.json", name)
+
+
+#: Names in 67 tokenizer_config.json of public repositories, next to names of tokens; those below are
+#: of single makers, and no library reads them.
+PUBLISHED = (
+    "add_bos_token", "add_eos_token", "add_prefix_space", "added_tokens_decoder",
+    "additional_special_tokens", "auto_map", "backend", "chat_template",
+    "clean_up_tokenization_spaces", "do_basic_tokenize", "do_lower_case", "errors",
+    "extra_special_tokens", "is_local", "legacy", "local_files_only", "model_input_names",
+    "model_max_length", "model_specific_special_tokens", "name_or_path", "never_split",
+    "padding_side", "post_processor", "pretokenize_regex", "processor_class", "remove_space",
+    "response_schema", "sp_model_kwargs", "spaces_between_special_tokens",
+    "special_tokens_map_file", "split_special_tokens", "strip_accents", "tokenize_chinese_chars",
+    "tokenizer_class", "truncation_side", "use_default_system_prompt", "use_fast", "verbose",
+    "vocab_size", "wordpieces_prefix",
+)  # fmt: skip
+PRIVATE = (
+    "end_n_top", "extra_ids", "handle_chinese_chars", "model_type", "normalizer", "pre_tokenizer",
+    "special_tokens", "start_n_top",
+)  # fmt: skip
+
+
+def test_published_names(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    """No name that a maker made up stops a load; one warning has all of them."""
+    assert set(PUBLISHED) <= FIELDS.names
+    own = {name: f"its {name}" for name in PRIVATE}
+    folder = folder_of(tmp_path, **own, other_token=5, pretokenize_regex="x", add_eos_token=True)
+    assert FolderAssets.of(folder, {}).tokenizer().encode("ab") != []
+    (warning,) = [str(w.message) for w in recwarn if w.category is RuntimeWarning]
+    assert all(f"'{name}'" in warning for name in (*PRIVATE, "other_token"))
+    assert "tokenizer_config.json" in warning
+    assert "pretokenize_regex" not in warning
 
 
 def test_lower_case_is_that_of_tokenizer_json(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_every_field_of_transformers_is_known() -> None:
     [
         ("sequence_bias", [[[5, 6], -10.0]]), ("forced_eos_token_id", 0), ("num_beams", 4),
         ("begin_suppress_tokens", [220]), ("typical_p", 0.9), ("guidance_scale", 1.5),
-        ("no_repeat_ngram_size", 3), ("not_yet_known", 1), ("stop_strings", ["\n\n"]),
+        ("no_repeat_ngram_size", 3), ("stop_strings", ["\n\n"]),
     ],
 )  # fmt: skip
 def test_what_is_not_applied_is_refused(name: str, value: object) -> None:
@@ -73,6 +73,24 @@ def test_what_is_not_applied_is_refused(name: str, value: object) -> None:
         lambda: sampling_of({"do_sample": True, name: value}, Path("g.json")),
         UnsupportedModelError, f"g.json: {name}", "remove it",
     )  # fmt: skip
+
+
+#: Names in 42 generation_config.json of public repositories that no library reads: of the chats of
+#: Qwen and Baichuan, and of single makers.
+PRIVATE = {
+    "chat_format": "chatml", "max_window_size": 6144, "user_token_id": 195,
+    "assistant_token_id": 196, "profiles": {"low": {"top_p": 0.8}}, "generation_kwargs": {"x": 1},
+}  # fmt: skip
+
+
+def test_names_of_single_makers(recwarn: pytest.WarningsRecorder) -> None:
+    """They stop no load; one warning has all of them."""
+    known = {"_name_or_path": "x", "_from_model_config": True, "transformers_version": "4.31.0"}
+    found = sampling_of({**PRIVATE, **known, "temperature": 0.3}, Path("g.json"))
+    assert found == {"temperature": 0.3}
+    (warning,) = [str(w.message) for w in recwarn if w.category is RuntimeWarning]
+    assert warning.startswith("g.json: ")
+    assert [name for name in (*PRIVATE, *known) if f"'{name}'" in warning] == [*PRIVATE]
 
 
 def test_a_gguf_file_says_the_same(tmp_path: Path, checkpoint: Callable[[str], Path]) -> None:

@@ -2,6 +2,7 @@
 
 Tokens that it names are added as transformers adds them. tokenizer.json has the rest, so that most
 settings only describe it or another library's calls; those that would change ids are refused.
+Makers also add fields for classes of their own, which give a warning.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ FIELDS = KnownFields(
         "normalization", "remove_space", "sp_model", "sp_model_kwargs", "spm_file", "trim_offsets",
         "wordpieces_prefix", "bos_token_id", "eos_token_id", "pad_token_id", "unk_id",
         "unk_token_id", "sep_token_id", "cls_token_id", "mask_token_id", "image_token_id",
-        "post_processor",
+        "post_processor", "pretokenize_regex",
         # of the calls of batches: padding and cutting
         "add_eos_token", "add_special_tokens", "max_len", "max_length", "model_input_names",
         "model_max_length", "pad_to_multiple_of", "pad_token_type_id", "padding", "padding_side",
@@ -53,6 +54,7 @@ FIELDS = KnownFields(
         "response_template", "spaces_between_special_tokens", "use_default_system_prompt",
     }),
     refused={"split_special_tokens": (), "fix_mistral_regex": (), "dropout": (0.0,)},
+    open=True,
 )  # fmt: skip
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 #: Fields of BERT's normalizer, by their names in tokenizer_config.json.

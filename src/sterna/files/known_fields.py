@@ -1,11 +1,14 @@
 """The fields of a JSON object that another library writes: which are read, and which may be there.
 
 Such a library computes what its fields say. So each field is read, or is known to change nothing,
-or has a value that changes nothing; everything else is refused by name.
+or has a value that changes nothing; everything else is refused by name. Objects into which a
+model's makers write fields of their own, for code next to the model, are `open`: no library reads
+such a field, so that it gives a warning.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +18,8 @@ from sterna.errors import UnsupportedModelError, shown
 
 __all__ = ["KnownFields"]
 
+NAMED = 20  # names in a warning at most
+
 
 @dataclass(frozen=True)
 class KnownFields:
@@ -23,11 +28,13 @@ class KnownFields:
     read: those that Sterna reads. without_effect: those that change nothing here, whatever they
     say. refused: those that Sterna does not run -> their values that change nothing, in addition
     to null, false and what is empty. These are allowed for names that are not listed, too.
+    open: whether other names give a warning instead of an error.
     """
 
     read: frozenset[str]
     without_effect: frozenset[str] = frozenset()
     refused: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+    open: bool = False
 
     @property
     def names(self) -> frozenset[str]:
@@ -41,7 +48,7 @@ class KnownFields:
         """Return these names and further ones."""
         return KnownFields(
             self.read.union(read), self.without_effect.union(without_effect),
-            {**self.refused, **(refused or {})},
+            {**self.refused, **(refused or {})}, self.open,
         )  # fmt: skip
 
     def check(
@@ -49,10 +56,15 @@ class KnownFields:
     ) -> None:
         """Raise UnsupportedModelError for a field that asks for something that Sterna lacks.
 
-        prefix: of names in the message. remedy: its end.
+        prefix: of names in the message. remedy: its end. An open object's unknown names are in one
+        RuntimeWarning.
         """
+        unknown = []
         for name, value in given.items():
             if name in self.read or name in self.without_effect or _is_unset(value):
+                continue
+            if self.open and name not in self.refused:
+                unknown.append(name)
                 continue
             neutral = self.refused.get(name, ())
             if any(value == one and isinstance(value, bool) == (one is True) for one in neutral):
@@ -63,6 +75,13 @@ class KnownFields:
                 f"{file}: {prefix}{name}: must be {rule}, but got {shown(value)}; Sterna {known}"
                 f"{remedy and f'; {remedy}'}"
             )
+        if unknown:
+            names = ", ".join(shown(prefix + name) for name in unknown[:NAMED])
+            names += f" and {len(unknown) - NAMED} more" * (len(unknown) > NAMED)
+            warnings.warn(
+                f"{file}: {names}: no known field of such a file, so that it changes nothing here",
+                RuntimeWarning, stacklevel=3,
+            )  # fmt: skip
 
 
 def _is_unset(value: object) -> bool:

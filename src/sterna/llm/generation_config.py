@@ -20,13 +20,14 @@ CHAT_SAMPLING = {"temperature": 0.8, "min_p": 0.05}
 #: Fields of generation_config.json, as transformers has written them. Those without effect are
 #: about lengths, which a request says; about memory, speed and what a call returns; or matter only
 #: next to a refused one, such as beams. test_defaults.py compares them with the installed ones.
+#: Makers add fields for their own code, such as the tokens of Baichuan's turns.
 FIELDS = KnownFields(
     read=frozenset({
         *SAMPLING, "repetition_penalty", "do_sample", "suppress_tokens", "bad_words_ids",
         "bos_token_id", "eos_token_id",
     }),
     without_effect=frozenset({
-        "_from_model_config", "transformers_version", "trust_remote_code", "torch_dtype", "dtype",
+        "_from_model_config", "_name_or_path", "transformers_version", "trust_remote_code", "torch_dtype", "dtype",
         "attn_implementation", "_attn_implementation", "pad_token_id", "decoder_start_token_id",
         "max_length", "max_new_tokens", "max_time",
         "cache_implementation", "cache_config", "max_cache_len", "compile_config",
@@ -52,6 +53,7 @@ FIELDS = KnownFields(
         "presence_penalty": (0.0,), "sequence_bias": (), "stop_strings": (), "token_healing": (),
         "top_h": (), "typical_p": (1.0,), "watermarking_config": (),
     },
+    open=True,
 )  # fmt: skip
 
 
