@@ -25,6 +25,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 #: Fields that a model's files may set, and their neutral values.
 NEUTRAL: Mapping[str, float] = {
     "temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0,
+    "typical_p": 1.0,
 }  # fmt: skip
 
 #: llama.cpp's names of the steps of sampling, in its order.
@@ -115,7 +116,7 @@ class SamplingParams:
         top_n_sigma: Keep tokens whose logit is within n standard deviations of the largest, up to
             100; 0 and below: off. Default -1 (off).
         typical_p: Keep the tokens whose surprise is nearest to the expected one, until their
-            probabilities reach p, 0 to 1; 0 and 1: off. Default 1 (off).
+            probabilities reach p, 0 to 1; 0 and 1: off. Default None: the model's, else 1 (off).
         xtc_probability: How often XTC drops the likeliest tokens: of those that reach
             `xtc_threshold`, all but the least likely. 0 to 1. Default 0 (off).
         xtc_threshold: The probability from which XTC drops tokens, 0 to 1; above 0.5: off. Default
@@ -159,7 +160,7 @@ class SamplingParams:
     dry_penalty_last_n: int = -1
     dry_sequence_breakers: Sequence[str | Sequence[int]] = BREAKERS
     top_n_sigma: float = -1.0
-    typical_p: float = 1.0
+    typical_p: float | None = None
     xtc_probability: float = 0.0
     xtc_threshold: float = 0.1
     dynatemp_range: float = 0.0
@@ -245,6 +246,11 @@ class SamplingParams:
         given = {name: getattr(self, name) for name in NEUTRAL}
         return {n: NEUTRAL[n] if value is None else value for n, value in given.items()}
 
+    @property
+    def chains(self) -> bool:
+        """Whether a sampler other than typical_p asks for llama.cpp's order."""
+        return self.top_n_sigma > 0 or self.xtc_probability > 0 or self.dynatemp_range > 0
+
     @staticmethod
     def fresh_seed() -> int:
         """Return a random seed."""
@@ -271,11 +277,11 @@ class SamplingParams:
 
     @property
     def _chain(self) -> _native.ChainParams:
-        used = self.top_n_sigma > 0 or 0 < self.typical_p < 1 or self.dynatemp_range > 0
-        chained = self.samplers is not None or used or self.xtc_probability > 0
+        typical_p = self.sampling["typical_p"]
+        chained = self.samplers is not None or self.chains or 0 < typical_p < 1
         order = (SAMPLERS if self.samplers is None else self.samplers) if chained else ()
         return _native.ChainParams(
-            [name for name in order if name not in CHANGES], self.typical_p or 1.0,
+            [name for name in order if name not in CHANGES], typical_p or 1.0,
             self.top_n_sigma, self.xtc_probability, self.xtc_threshold, self.dynatemp_range,
             self.dynatemp_exponent, self.mirostat, self.mirostat_tau, self.mirostat_eta,
         )  # fmt: skip

@@ -85,8 +85,8 @@ def test_refused_by_name(settings: dict[str, Any], kind: type, name: str, tmp_pa
     failure(FolderAssets.of(folder, {}).tokenizer, kind, "tokenizer_config.json", name)
 
 
-#: Names in 67 tokenizer_config.json of public repositories, next to names of tokens; those below are
-#: of single makers, and no library reads them.
+#: Names in 67 tokenizer_config.json of public repositories, next to names of tokens; those below
+#: are of single makers, and no library reads them.
 PUBLISHED = (
     "add_bos_token", "add_eos_token", "add_prefix_space", "added_tokens_decoder",
     "additional_special_tokens", "auto_map", "backend", "chat_template",

@@ -10,8 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from helpers import command, failure
-from transformers import GenerationConfig
+from transformers import (
+    AutoModelForCausalLM,
+    GenerationConfig,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TypicalLogitsWarper,
+)
 
 import sterna
 from sterna import LLM
@@ -63,7 +70,8 @@ def test_every_field_of_transformers_is_known() -> None:
     ("name", "value"),
     [
         ("sequence_bias", [[[5, 6], -10.0]]), ("forced_eos_token_id", 0), ("num_beams", 4),
-        ("begin_suppress_tokens", [220]), ("typical_p", 0.9), ("guidance_scale", 1.5),
+        ("begin_suppress_tokens", [220]), ("top_h", 0.4), ("guidance_scale", 1.5),
+        ("epsilon_cutoff", 3e-4), ("eta_cutoff", 3e-4),
         ("no_repeat_ngram_size", 3), ("stop_strings", ["\n\n"]),
     ],
 )  # fmt: skip
@@ -107,9 +115,10 @@ def test_a_gguf_file_says_the_same(tmp_path: Path, checkpoint: Callable[[str], P
     assert llms[0].defaults == llms[1].defaults == {**asked, "repetition_penalty": 1.1}
     for llm in llms:
         assert llm.info()["sampling"] == llm.defaults
-        assert llm.requests.make([1], {}).params.sampling == llm.defaults
+        own = {**llm.defaults, "typical_p": 1.0}
+        assert llm.requests.make([1], {}).params.sampling == own
         assert llm.requests.make([1], {"temperature": 0.0, "top_k": 0}).params.sampling == {
-            **llm.defaults, "temperature": 0.0, "top_k": 0,
+            **own, "temperature": 0.0, "top_k": 0,
         }  # fmt: skip
         assert llm.requests.make([1], {"top_k": None}).params.top_k == 7
     (row,) = json.loads(command("info", str(tmp_path / "m.gguf"), "--json").stdout)
@@ -121,6 +130,37 @@ def test_a_gguf_file_says_the_same(tmp_path: Path, checkpoint: Callable[[str], P
     file.write_text(json.dumps({**ends, "do_sample": False, "temperature": 0.7}))
     convert(folder, tmp_path / "greedy.gguf", "gguf:F32")
     assert LLM(tmp_path / "greedy.gguf", threads=1).defaults == {}
+
+
+def test_typical_p_keeps_the_tokens_of_transformers(
+    tmp_path: Path, checkpoint: Callable[[str], Path]
+) -> None:
+    """Behind the temperature and top_k, as in `generate`; a request may change it."""
+    folder = tmp_path / "model"
+    shutil.copytree(checkpoint("llama-256"), folder)
+    file = folder / "generation_config.json"
+    ends = json.loads(file.read_text())
+    said = {"do_sample": True, "temperature": 2.5, "top_k": 30, "typical_p": 0.4}
+    file.write_text(json.dumps({**ends, **said}))
+    llm = LLM(folder, threads=1)
+    assert llm.defaults == {name: said[name] for name in llm.defaults}
+    prompt = llm.tokenizer.encode("def f")
+    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    scores = theirs(torch.tensor([prompt])).logits[:, -1].detach()
+    for step in (TemperatureLogitsWarper(2.5), TopKLogitsWarper(30), TypicalLogitsWarper(0.4)):
+        scores = step(torch.tensor([prompt]), scores)
+    kept = set(torch.isfinite(scores[0]).nonzero().flatten().tolist())
+    assert 2 < len(kept) < 30
+
+    def drawn(**options: Any) -> set[int]:
+        made = (llm.generate(prompt, max_tokens=1, seed=s, **options) for s in range(300))
+        return {tokens[0] for tokens in (answer.tokens for answer in made) if tokens}
+
+    assert drawn() <= kept
+    assert len(drawn()) > len(kept) / 2
+    assert not drawn(typical_p=1.0) <= kept
+    with pytest.warns(RuntimeWarning, match=r"general\.sampling.*typical_p"):
+        convert(folder, tmp_path / "m.gguf", "gguf:F32")
 
 
 def test_suppressed_tokens_never_come(tmp_path: Path, checkpoint: Callable[[str], Path]) -> None:
@@ -163,7 +203,7 @@ def test_a_receipt_says_what_was_used(tmp_path: Path) -> None:
 
     answer = asyncio.run(replay._again(opener, "/v1/chat/completions", body))
     said = answer["receipt"]["sampling"]
-    assert said == {"top_k": 0, **own, "top_p": 0.5}
+    assert said == {"top_k": 0, "typical_p": 1.0, **own, "top_p": 0.5}
     assert replay.differences(opener, body, answer) == []
     file = folder / "generation_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "min_p": 0.25}))

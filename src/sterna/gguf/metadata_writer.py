@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -248,6 +249,13 @@ def add_sampling(writer: Any, sampling: Mapping[str, Any], suppressed: Sequence[
         "repetition_penalty": writer.add_sampling_penalty_repeat,
     }
     for name, value in sampling.items():
-        add[name](value)
+        if name in add:
+            add[name](value)
+        else:
+            warnings.warn(
+                f"general.sampling: has no key for {name} {value}, which the model's files set; "
+                "pass it where you run the file",
+                RuntimeWarning, stacklevel=2,
+            )  # fmt: skip
     if suppressed:
         writer.add_array("tokenizer.ggml.suppress_tokens", suppressed)

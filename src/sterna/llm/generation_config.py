@@ -13,7 +13,9 @@ from sterna.sampling_params import SamplingParams
 
 __all__ = ["FIELDS", "GenerationDefaults", "chat_sampling", "sampling_of"]
 
-SAMPLING = ("temperature", "top_k", "top_p", "min_p")
+SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p")
+#: transformers' order, in `SamplingParams.samplers`' names: that of typical_p in a model's files.
+ORDER = ("penalties", "dry", "temperature", "top_k", "top_p", "min_p", "typ_p")
 #: Of a chat where neither its user nor the model's files set a temperature: greedy answers of small
 #: models fall into loops, and a second answer would be the first. llama.cpp has these values.
 CHAT_SAMPLING = {"temperature": 0.8, "min_p": 0.05}
@@ -27,9 +29,9 @@ FIELDS = KnownFields(
         "bos_token_id", "eos_token_id",
     }),
     without_effect=frozenset({
-        "_from_model_config", "_name_or_path", "transformers_version", "trust_remote_code", "torch_dtype", "dtype",
-        "attn_implementation", "_attn_implementation", "pad_token_id", "decoder_start_token_id",
-        "max_length", "max_new_tokens", "max_time",
+        "_from_model_config", "_name_or_path", "transformers_version", "trust_remote_code",
+        "torch_dtype", "dtype", "attn_implementation", "_attn_implementation", "pad_token_id",
+        "decoder_start_token_id", "max_length", "max_new_tokens", "max_time",
         "cache_implementation", "cache_config", "max_cache_len", "compile_config",
         "disable_compile", "continuous_batching_config", "low_memory", "prefill_chunk_size",
         "return_legacy_cache", "use_cache",
@@ -51,7 +53,7 @@ FIELDS = KnownFields(
         "min_length": (0,), "min_new_tokens": (0,), "no_repeat_ngram_size": (0,),
         "num_beam_groups": (1,), "num_beams": (1,), "penalty_alpha": (0.0,),
         "presence_penalty": (0.0,), "sequence_bias": (), "stop_strings": (), "token_healing": (),
-        "top_h": (), "typical_p": (1.0,), "watermarking_config": (),
+        "top_h": (), "watermarking_config": (),
     },
     open=True,
 )  # fmt: skip
@@ -74,8 +76,14 @@ class GenerationDefaults:
         return cls(sampling_of(config, file), _suppressed(config, vocab, file))
 
     def applied(self, params: SamplingParams) -> SamplingParams:
-        """Return parameters with the model's values, or neutral ones, in place of None."""
+        """Return parameters with the model's values, or neutral ones, in place of None.
+
+        The model's typical_p has its makers' order of samplers, unless the request has one.
+        """
+        ordered = params.samplers is not None or params.chains or params.typical_p is not None
         params = params.resolved(self.sampling)
+        if not ordered and self.sampling.get("typical_p", 1.0) < 1.0:
+            params = params.replaced({"samplers": ORDER})
         if not self.suppressed:
             return params
         return replace(params, bad_words=(*params.bad_words, *self.suppressed))

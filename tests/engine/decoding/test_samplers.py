@@ -71,9 +71,9 @@ def step(name: str, scores: F64, params: SamplingParams, xtc: float) -> F64:
         kept = np.flatnonzero(live >= live.max() - params.top_n_sigma * live.std())
     elif name == "top_k" and params.top_k:
         kept = best[: params.top_k]
-    elif name == "typ_p" and params.typical_p < 1:
+    elif name == "typ_p" and params.sampling["typical_p"] < 1:
         nearest = np.argsort(np.abs(-np.log(p) - entropy(p)), kind="stable")
-        kept = until(p, nearest, params.typical_p)
+        kept = until(p, nearest, params.sampling["typical_p"])
     elif name == "top_p" and params.top_p is not None:
         kept = until(p, best, params.top_p)
     elif name == "min_p" and params.min_p:
