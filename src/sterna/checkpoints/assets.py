@@ -6,8 +6,9 @@ import contextlib
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,16 @@ import tokenizers
 from sterna.chat import ChatTemplate
 from sterna.checkpoints.directory import GENERATION_CONFIG
 from sterna.checkpoints.sentence_transformers import lowers_case
+from sterna.checkpoints.tekken import BOS, EOS, TEKKEN, Tekken
 from sterna.checkpoints.tokenizer_config import apply_tokenizer_config
-from sterna.files.jsonfile import load_settings
+from sterna.files.jsonfile import MAX_CONFIG_BYTES, load_settings
 from sterna.tokenizer import Tokenizer, lower_case, read_backend
 
 __all__ = ["Assets", "FileAssets", "FolderAssets"]
 
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
+CHAT_TEMPLATE = "chat_template.jinja"
 
 
 @dataclass(frozen=True)
@@ -64,13 +67,18 @@ class Assets(ABC):
 
 @dataclass(frozen=True)
 class FolderAssets(Assets):
-    """Assets of a folder in the Hugging Face layout."""
+    """Assets of a folder in the Hugging Face layout; the tokenizer may be Mistral's tekken.json."""
 
     @classmethod
     def of(cls, folder: Path, config: dict[str, Any]) -> FolderAssets:
         """Read the small JSON files of a folder. config: its config.json. ModelFormatError."""
-        settings = (load_settings(folder / name) for name in (TOKENIZER_CONFIG, GENERATION_CONFIG))
-        return cls(folder, config, *settings)
+        settings, generation = (
+            load_settings(folder / name) for name in (TOKENIZER_CONFIG, GENERATION_CONFIG)
+        )
+        made = cls(folder, config, settings, generation)
+        if not made._is_tekken:
+            return made
+        return cls(folder, config, {"bos_token": BOS, "eos_token": EOS, **settings}, generation)
 
     @property
     def generation_file(self) -> Path:
@@ -78,26 +86,54 @@ class FolderAssets(Assets):
 
     @property
     def has_tokenizer(self) -> bool:
-        """Whether there is a tokenizer.json, even if it is a broken link."""
-        return os.path.lexists(self.path / TOKENIZER)
+        """Whether there is a tokenizer.json, even if it is a broken link, or a tekken.json."""
+        return os.path.lexists(self.path / TOKENIZER) or self._is_tekken
+
+    @property
+    def _is_tekken(self) -> bool:
+        return not os.path.lexists(self.path / TOKENIZER) and (self.path / TEKKEN).exists()
+
+    @cached_property
+    def _tekken(self) -> Tekken:
+        return Tekken.read(self.path / TEKKEN)
 
     def tokenizer(self) -> Tokenizer:
-        """Read the tokenizer of tokenizer.json."""
-        file = self.path / TOKENIZER
+        """Read the tokenizer of tokenizer.json, or else of tekken.json."""
+        file = self.path / (TEKKEN if self._is_tekken else TOKENIZER)
         configs = [self.generation_config, self.config]
-        backend = read_backend(file)
+        backend = self._tekken.backend if self._is_tekken else read_backend(file)
         if lowers_case(self.path):
             lower_case(backend)
         apply_tokenizer_config(backend, self.tokenizer_config, self.path / TOKENIZER_CONFIG)
         return Tokenizer.from_parts(file, backend, self.tokenizer_config, configs)
 
     def template(self) -> ChatTemplate | None:
-        """Read the template of the folder's files."""
-        return ChatTemplate.load(self.path, self.tokenizer_config)
+        """Read the template of the folder's files; that of tekken.json's version without one."""
+        found = ChatTemplate.load(self.path, self.tokenizer_config)
+        if found is not None or not self._is_tekken or self._tekken.template is None:
+            return found
+        return ChatTemplate.from_source(
+            self._tekken.template, self.tokenizer_config, self.path / TEKKEN
+        )
 
     @contextlib.contextmanager
     def as_folder(self) -> Iterator[Path]:
-        yield self.path
+        """Provide the folder; a temporary one with a tokenizer.json in place of tekken.json."""
+        if not self._is_tekken:
+            yield self.path
+            return
+        import shutil  # only where a model is written
+
+        texts = {TOKENIZER: _quick_to_read(self._tekken.backend.to_str())}
+        if (template := self.template()) is not None:
+            texts[CHAT_TEMPLATE] = template.source
+        texts[TOKENIZER_CONFIG] = json.dumps(self.tokenizer_config)
+        with _temporary(texts) as folder:
+            for file in self.path.iterdir():
+                small = file.is_file() and file.stat().st_size <= MAX_CONFIG_BYTES
+                if small and not (folder / file.name).exists():
+                    shutil.copyfile(file, folder / file.name)
+            yield folder
 
 
 @dataclass(frozen=True)
@@ -128,23 +164,30 @@ class FileAssets(Assets):
     @contextlib.contextmanager
     def as_folder(self) -> Iterator[Path]:
         """Provide a temporary folder."""
-        import shutil  # these two only where a model is written
-        import tempfile
-
         texts = {
             TOKENIZER: _quick_to_read(self.backend.to_str()),
             TOKENIZER_CONFIG: json.dumps(self.tokenizer_config),
             GENERATION_CONFIG: json.dumps(self.generation_config),
         }
-        # Not a TemporaryDirectory: the interpreter removes those at its end, before the thread that
-        # writes the cache has copied the files.
-        folder = Path(tempfile.mkdtemp(prefix="sterna-"))
-        try:
-            for file, text in texts.items():
-                (folder / file).write_text(text, encoding="utf-8")
+        with _temporary(texts) as folder:
             yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _temporary(texts: Mapping[str, str]) -> Iterator[Path]:
+    """Make a folder of files with these texts, and remove it at the end."""
+    import shutil  # these two only where a model is written
+    import tempfile
+
+    # Not a TemporaryDirectory: the interpreter removes those at its end, before the thread that
+    # writes the cache has copied the files.
+    folder = Path(tempfile.mkdtemp(prefix="sterna-"))
+    try:
+        for file, text in texts.items():
+            (folder / file).write_text(text, encoding="utf-8")
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _quick_to_read(tokenizer: str) -> str:

@@ -8,12 +8,12 @@ Byte-level BPE (`gpt2`, its pre-tokenizer is named by `tokenizer.ggml.pre`), Sen
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 
 import numpy as np
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, processors
 
+from sterna.checkpoints.merges import scored_merges
 from sterna.errors import UnsupportedModelError, shown
 from sterna.gguf.architectures import ARCHITECTURES_OF
 from sterna.gguf.encoder_vocabularies import around, unigram, unphantomed, word_pieces
@@ -32,7 +32,6 @@ from sterna.tokenizer import MAX_VOCAB, checked_backend
 __all__ = ["Vocabulary"]
 
 PREFIX = "tokenizer.ggml."
-MAX_PIECE_CHARS = 256  # SentencePiece makes at most 512 bytes; longer ones are not cut into merges
 LLAMA3_VOCAB = 128256  # tokens of Llama 3 and of BitNet b1.58 2B
 
 
@@ -111,7 +110,7 @@ class Vocabulary:
             scores = self._metadata.numbers(f"{PREFIX}scores", len(self.tokens)).astype(np.float64)
             if np.isnan(scores).any():
                 raise self._metadata.error(f"{PREFIX}scores", "numbers", "NaN")
-            return _scored_merges(self.tokens, self._ids, scores.tolist())
+            return scored_merges(self.tokens, self._ids, scores.tolist())
         merges: list[tuple[str, str]] = []
         if self._kind in ("bert", "t5"):
             return merges
@@ -237,22 +236,3 @@ class Vocabulary:
         twice = twice and metadata.boolean(f"{PREFIX}add_sep_token", True)
         kinds = self._kind == "bert" and metadata.integer(f"{PREFIX}token_type_count", 2) > 1
         backend.post_processor = around(self.tokens, first, end, twice=twice, kinds=kinds)
-
-
-def _scored_merges(
-    tokens: Sequence[str], ids: dict[str, int], scores: Sequence[float]
-) -> list[tuple[str, str]]:
-    """Derive the merges of SentencePiece's BPE, in their order.
-
-    Any two tokens whose joined text is a token may merge, the highest score first.
-    """
-    scored: list[tuple[float, int, int, tuple[str, str]]] = []
-    for token, score in zip(tokens, scores, strict=True):
-        if len(token) > MAX_PIECE_CHARS:
-            continue
-        for cut in range(1, len(token)):
-            left, right = token[:cut], token[cut:]
-            if left in ids and right in ids:
-                scored.append((-score, ids[left], ids[right], (left, right)))
-    scored.sort()
-    return [pair for *_, pair in scored]

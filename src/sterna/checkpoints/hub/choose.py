@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sterna.checkpoints.directory import CONFIG, GENERATION_CONFIG, INDEX, PICKLED, WEIGHTS
 from sterna.checkpoints.hub_names import HubName
 from sterna.checkpoints.sentence_transformers import MODULES, POOLING_FOLDER, PROMPTS, SIZES
+from sterna.checkpoints.tekken import TEKKEN
 from sterna.errors import ModelFormatError, RequestError, shown
 
 # Small files that are fetched with the weights if the repository has them.
@@ -30,7 +31,7 @@ SMALL = (
     PROMPTS,
     SIZES,
 )
-WITHOUT_TOKENIZER = ("vocab.json", "merges.txt")  # tokenizer.json holds the same
+WITHOUT_TOKENIZER = (TEKKEN, "vocab.json", "merges.txt")  # tokenizer.json holds the same
 MAX_SMALL_BYTES = 256 << 20  # of each: the largest tokenizer.json has some 30 MB
 MAX_LISTED = 30
 
