@@ -14,8 +14,8 @@ from model_configs import MODELS
 from safetensors.torch import load_file, save_file
 from test_saved_models import edit, logits
 
-from sterna import loading
-from sterna.errors import ModelFormatError, UnsupportedModelError
+from sterna import LLM, loading
+from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError
 from sterna.models import module_of
 from sterna.models.config import TransformerConfig
 from sterna.models.moe import ExpertFields
@@ -54,9 +54,32 @@ def test_null_is_none() -> None:
     assert (how.shared, how.dense, how.scoring.groups) == (0, frozenset(), 1)
 
 
+def test_a_context_ends_where_the_indexer_would_choose(tmp_path: Path) -> None:
+    """DeepSeek V3.2's positions attend to all until there are more than index_topk."""
+    saved = MODELS["deepseek-v3.2"]
+    saved_models.write(tmp_path, saved)
+    with pytest.warns(RuntimeWarning, match="index_topk: a context ends after these 64 positions"):
+        llm = LLM(tmp_path, threads=1)
+    assert llm.info()["context"] == 64
+    failure(lambda: LLM(tmp_path, threads=1, context=65), RequestError, "context", "64")
+    edit(tmp_path, index_topk=0)
+    failure(lambda: LLM(tmp_path, threads=1), ModelFormatError, "index_topk")
+
+
+def test_layers_of_kexaone_that_predict_are_skipped(tmp_path: Path) -> None:
+    """The published file has them under a name of their own."""
+    saved_models.write(tmp_path, MODELS["exaone-moe"])
+    expected, file = logits(tmp_path), tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    save_file({**tensors, "mtp.fc.weight": tensors["lm_head.weight"].clone()}, file)
+    assert (logits(tmp_path) == expected).all()
+
+
 @pytest.mark.parametrize(
     ("name", "fields"),
     [
+        ("cohere2-moe", {"expert_selection_fn": "tanh"}),
+        ("cohere2-moe", {"shared_expert_combination_strategy": "max"}),
         ("ernie4.5-moe", {"use_bias": True}),
         ("olmoe", {"clip_qkv": 8.0}),
         ("hunyuan-moe-lists", {"moe_topk": [1, 1, 1, 1, 2]}),

@@ -30,8 +30,9 @@ TOKENS = np.random.default_rng(1).integers(0, 256, POSITIONS).tolist()
 TEXTS = [TOKENS[n:] for n in range(10)]  # of a cross-encoder
 #: Classes that transformers has not: their authors' own code has.
 OTHERS = {
-    "BitnetForCausalLM", "JinaBertForMaskedLM", "JinaBertForSequenceClassification",
-    "JinaBertModel", "MPTForCausalLM", "MapleForCausalLM", "MiniCPMForCausalLM",
+    "BitnetForCausalLM", "ExaoneMoEForCausalLM", "JinaBertForMaskedLM",
+    "JinaBertForSequenceClassification", "JinaBertModel", "MPTForCausalLM", "MapleForCausalLM",
+    "MiniCPMForCausalLM",
     "MobileLLMForCausalLM", "PhiMoEForCausalLM",
 }  # fmt: skip
 #: Classes whose towers another package has; `test_gemma3n` nests their text.
@@ -191,7 +192,7 @@ def test_defaults_are_those_of_the_class(name: str) -> None:
 #: Classes whose defaults are no model (heads of GLM have 42 features, of which 21 are rotated), or
 #: one without attention or ALiBi, or whose contexts end before theirs or have another name.
 NO_DEFAULTS = {
-    "BambaForCausalLM", "BloomForCausalLM", "JinaBertForMaskedLM",
+    "BambaForCausalLM", "BloomForCausalLM", "DeepseekV32ForCausalLM", "JinaBertForMaskedLM",
     "JinaBertForSequenceClassification", "JinaBertModel", "MptForCausalLM",
     "Gemma4ForConditionalGeneration", "Glm4MoeForCausalLM",
     "GraniteMoeHybridForCausalLM", "Llama4ForCausalLM", "Llama4ForConditionalGeneration",

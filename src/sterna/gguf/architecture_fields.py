@@ -170,11 +170,16 @@ def _granite_moe_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> 
     return found | shared
 
 
-def _deepseek_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return what DeepSeek V3's router is told; a file may leave out its sigmoids."""
+def _deepseek_fields(
+    model: GgufModel, name: str, fields: dict[str, Any], kinds: tuple[int, ...] = (0, _SIGMOID)
+) -> dict[str, Any]:
+    """Return what DeepSeek V3's router is told; a file may leave out its sigmoids.
+
+    kinds: of expert_gating_func that are allowed.
+    """
     m = model.metadata
     if name != "deepseek2":
-        require_neutral(m, f"{name}.expert_gating_func", (0, _SIGMOID))
+        require_neutral(m, f"{name}.expert_gating_func", kinds)
     normalised = f"{name}.expert_weights_norm"
     return {
         "n_shared_experts": m.integer(f"{name}.expert_shared_count", 0),
@@ -183,6 +188,27 @@ def _deepseek_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dic
         "norm_topk_prob": m.boolean(normalised) if normalised in m else False,
         "n_group": m.integer(f"{name}.expert_group_count", 0) or 1,
         "topk_group": m.integer(f"{name}.expert_group_used_count", 0) or 1,
+    }
+
+
+def _cohere2_moe_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the kind of norms, the width of dense FFNs, and how experts are chosen."""
+    m, attention = model.metadata, f"{name}.attention"
+    found, dense = _deepseek_fields(model, name, fields, (0, 1, _SIGMOID)), "blk.0.ffn_gate.weight"
+    softmax = m.integer(f"{name}.expert_gating_func", 0) == 1
+    rms = f"{attention}.layer_norm_rms_epsilon" in m
+    return {
+        "num_shared_experts": found["n_shared_experts"],
+        "first_k_dense_replace": found["first_k_dense_replace"],
+        "norm_topk_prob": found["norm_topk_prob"],
+        "expert_selection_fn": "softmax" if softmax else "sigmoid",
+        "rms_norm_eps": fields["rms_norm_eps"] if rms else None,
+        "layer_norm_eps": fields["rms_norm_eps"],
+        "intermediate_size": fields["expert_width"],
+        # The key of dense layers has the experts' width.
+        "prefix_dense_intermediate_size": model.tensors[dense].shape[0]
+        if dense in model.tensors
+        else None,
     }
 
 
@@ -353,7 +379,9 @@ _FURTHER: dict[str, Further] = {
     "bert": bert_fields, "gemma-embedding": _gemma_embedding_fields,
     "modern-bert": modern_bert_fields,
     "jina-bert-v2": jina_bert_fields, "jina-bert-v3": bert_fields, "nomic-bert": bert_fields,
-    "apertus": _apertus_fields, "deepseek2": _deepseek2_fields, "dots1": _deepseek_fields,
+    "apertus": _apertus_fields, "cohere2moe": _cohere2_moe_fields,
+    "deepseek2": _deepseek2_fields, "deepseek32": _both(_latent_fields, _deepseek_fields),
+    "dots1": _deepseek_fields, "exaone-moe": _deepseek_fields,
     "falcon": _falcon_fields, "falcon-h1": falcon_h1_fields, "gemma2": _gemma_fields,
     "gemma3": _gemma_fields,
     "gemma3n": gemma3n_fields,

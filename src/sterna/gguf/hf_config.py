@@ -34,7 +34,7 @@ _IGNORED = re.compile(
 )
 _LONG_OR_SHORT = re.compile(r"rope_factors_(long|short)\.weight")
 _BLOCK = re.compile(
-    r"blk\.(\d{1,6})\.(((?:shortconv\.)?[a-z0-9_]+)\.(?:weight|bias|scale)|[a-z0-9_.]+)"
+    r"blk\.(\d{1,6})\.(((?:shortconv\.|indexer\.)?[a-z0-9_]+)\.(?:weight|bias|scale)|[a-z0-9_.]+)"
 )
 
 #: Kinds of pooling -> their numbers in GGUF files.
@@ -85,9 +85,10 @@ def config_of(model: GgufModel) -> dict[str, Any]:
     width = _head_dim(m, name, kind, hidden, heads) if kind.attends and not kind.latent else 0
     experts = _experts(m, name, layers, kind.experts) if kind.experts else {}
     own_norms = any(tensor.endswith(f"{NORM_IN}.weight") for tensor in model.tensors)
-    rms = "" if kind.layer_norm else "rms_"
-    eps = m.number(f"{name}.attention.layer_norm_{rms}epsilon")
-    wide = experts.get("moe_intermediate_size")  # for models without dense FFNs
+    of_rms = f"{name}.attention.layer_norm_rms_epsilon"
+    layer_norm = of_rms not in m if kind.layer_norm is None else kind.layer_norm
+    eps = m.number(f"{name}.attention.layer_norm_epsilon" if layer_norm else of_rms)
+    wide = experts.get(kind.experts)  # for models without dense FFNs
     fields = {
         "architectures": [kind.architecture],
         "model_type": name,

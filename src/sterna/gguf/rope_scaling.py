@@ -18,7 +18,7 @@ ROPE_FACTORS, LONGROPE = "rope_freqs.weight", "rope_factors_{}.weight"
 #: By architecture: mscale and mscale_all_dim of a yarn_log_multiplier. DeepSeek's are of scores, so
 #: that cosines and sines are as they are.
 _MULTIPLIED: dict[str, Callable[[float], tuple[float, float]]] = {
-    "deepseek2": lambda x: (10 * x, 10 * x),
+    **dict.fromkeys(("deepseek2", "deepseek32"), lambda x: (10 * x, 10 * x)),
     "mistral3": lambda x: (1.0, x),
 }
 ORIGINAL = "original_max_position_embeddings"

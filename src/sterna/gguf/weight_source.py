@@ -219,8 +219,9 @@ class GgufWeights:
         blocks = m.integer(f"{self._architecture}.block_count")
         blocks -= m.integer(f"{self._architecture}.nextn_predict_layers", 0)
         unused = {
-            self._name(f"{module}.weight")
+            self._name(f"{module}.{suffix}")
             for module in without_effect
+            for suffix in ("weight", "bias")
             if has_module(self._architecture, module)
         }
         for name, info in self.model.tensors.items():

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from sterna.graph import GraphBuilder, Value
 from sterna.models import layers, llama
 from sterna.models.config import TransformerConfig
@@ -43,16 +45,34 @@ def complete(f: Fields) -> dict[str, Any]:
     return {"rms_norm_eps": f.number("layer_norm_eps"), "rope_interleaved": True}
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
+def build(
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, *,
+    ffn: llama.FeedForward | None = None, rms: bool = False,
+) -> Value:  # fmt: skip
+    """Write the model's layers into `g`; returns the logits.
+
+    ffn: replaces `llama.feed_forward`. rms: norms are RMSNorms.
+    """
     attention = layers.AttentionOptions(bias=c.attention_bias)
     x, table = layers.embedding(g, c, w)
     for i in range(c.n_layers):
         p = f"model.layers.{i}"
-        h = layers.layer_norm(g, c, w, x, f"{p}.input_layernorm", bias=False)
+        h = _norm(g, c, w, x, f"{p}.input_layernorm", rms)
         a = layers.attention(g, c, w, h, i, f"{p}.self_attn", attention)
         x = layers.output(g, c, w, a, x, f"{p}.self_attn.o_proj", bias=c.attention_bias)
-        x = llama.feed_forward(g, c, w, h, x, f"{p}.mlp")
-    factor = c.fields.factor("logit_scale")
-    x = layers.layer_norm(g, c, w, g.select(x), "model.norm", bias=False, factor=factor)
+        if ffn is not None:
+            x = ffn(h, x, i, f"{p}.mlp")
+        else:
+            x = llama.feed_forward(g, c, w, h, x, f"{p}.mlp")
+    x = _norm(g, c, w, g.select(x), "model.norm", rms, c.fields.factor("logit_scale"))
     return layers.logits(g, c, w, x, table)
+
+
+def _norm(
+    g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, name: str, rms: bool,
+    factor: float = 1.0,
+) -> Value:  # fmt: skip
+    if not rms:
+        return layers.layer_norm(g, c, w, x, name, bias=False, factor=factor)
+    weight = layers.norm_weight(w, name, x.width) * np.float32(factor)
+    return g.norm(x, weight, c.rms_norm_eps, name)

@@ -116,7 +116,7 @@ class GgufArchitecture:
     arrays: tensors of a layer whose names have no suffix `.weight`.
     period: every period-th layer has no window, unless the file has a pattern.
     sums: whether norms are stored as 1 + w, where the checkpoint stores w.
-    layer_norm: whether norms are LayerNorms.
+    layer_norm: whether norms are LayerNorms; None: where the file has their epsilon.
     by_head: whether the checkpoint has q, k and v of each head together, and files have not.
     biases: tensors outside the layers that have a bias.
     latent: whether attention is latent: keys and values of a head differ in width.
@@ -145,7 +145,7 @@ class GgufArchitecture:
     arrays: Mapping[str, str] = field(default_factory=dict)
     period: int = 0
     sums: bool = False
-    layer_norm: bool = False
+    layer_norm: bool | None = False
     by_head: bool = False
     biases: tuple[str, ...] = ()
     latent: bool = False

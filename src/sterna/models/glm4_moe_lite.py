@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.models import deepseek_v3
+from sterna.models import deepseek_v3, moe
 from sterna.models.config_fields import Fields
 from sterna.models.deepseek_v3 import build as build
 
@@ -32,11 +32,4 @@ SKIPPED = deepseek_v3.SKIPPED
 
 def complete(f: Fields) -> dict[str, Any]:
     """Return the fields of DeepSeek V3, and how many layers have no experts."""
-    kinds = f.items("mlp_layer_types", f.n_layers, ("dense", "sparse"))
-    if kinds is None:
-        dense = f.config.get("first_k_dense_replace", 1)
-    else:
-        dense = kinds.count("dense")
-        if kinds[:dense] != ["dense"] * dense:
-            f.fail("mlp_layer_types", "dense layers first", ", ".join(kinds[:dense]))
-    return {**deepseek_v3.complete(f), "first_k_dense_replace": dense}
+    return {**deepseek_v3.complete(f), "first_k_dense_replace": moe.dense_first(f, 1)}

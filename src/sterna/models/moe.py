@@ -25,6 +25,7 @@ __all__ = [
     "Names",
     "combined",
     "deepseek_half",
+    "dense_first",
     "feed_forward",
     "given",
     "half",
@@ -90,6 +91,19 @@ class ExpertFields:
             ),
             dense=frozenset(range(given(f, "first_k_dense_replace", f.n_layers))),
         )  # fmt: skip
+
+
+def dense_first(f: Fields, default: int) -> int:
+    """Return how many of the first layers have a dense FFN, by mlp_layer_types, which transformers
+    saves, or by first_k_dense_replace; default: where the file has neither."""
+    kinds = f.items("mlp_layer_types", f.n_layers, ("dense", "sparse"))
+    if kinds is None:
+        dense = f.config.get("first_k_dense_replace", default)
+        return 0 if dense in (None, 0) else f.having({"dense": dense}).count("dense")
+    found = kinds.count("dense")
+    if kinds[:found] != ["dense"] * found:
+        f.fail("mlp_layer_types", "dense layers first", ", ".join(kinds[:found]))
+    return found
 
 
 def given(f: Fields, name: str, most: int = MAX_EXPERTS) -> int:

@@ -42,6 +42,9 @@ _ALIBI = {**_ALL_KEYS, "position_embedding_type": "alibi", "feed_forward_type": 
 _SCORES = {**_ALL_KEYS, "num_labels": 1}
 _TWO_MODERN = {**_ALL_KEYS, "local_attention": 48, "layer_types": [SLIDING, FULL]}
 _TWO_WINDOWS = {"sliding_window": 48, "layer_types": [SLIDING, FULL]}
+_TWO_EXAONE = {
+    **_TWO_EXPERTS, **_TWO_WINDOWS, "n_group": 3, "topk_group": 2, "first_k_dense_replace": 1,
+}  # fmt: skip
 _LATE = {**YARN, "rope_theta": 10000.0, "llama_4_scaling_beta": 0.5}  # queries grow
 #: Of two layers that see the same keys; with one more, which has a window.
 _THREE_GEMMA4: dict[str, Any] = {
@@ -151,6 +154,13 @@ DIGESTED: dict[str, dict[str, Any]] = {
     "DeepseekV2ForCausalLM": {**_TWO_LATENT, **_TWO_ROUTED, "topk_method": "group_limited_greedy"},
     "DeepseekV3ForCausalLM": {**_TWO_LATENT, **_TWO_ROUTED},
     "Glm4MoeLiteForCausalLM": {**_TWO_LATENT, **_TWO_ROUTED},
+    "DeepseekV32ForCausalLM": {**_TWO_LATENT, **_TWO_ROUTED},
+    **dict.fromkeys(("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"), _TWO_EXAONE),
+    "Cohere2MoeForCausalLM": {
+        **_TWO_WINDOWS, "num_experts": 6, "num_experts_per_tok": 2, "num_shared_experts": 1,
+        "intermediate_size": 176, "prefix_dense_intermediate_size": 144,
+        "first_k_dense_replace": 1, "expert_selection_fn": "sigmoid", "rms_norm_eps": None,
+    },
     "KimiLinearForCausalLM": {
         **{k: v for k, v in _TWO_LATENT.items() if k not in ("dim_model_base", "scale_depth")},
         "q_lora_rank": None, "num_experts": 8, "num_experts_per_tok": 2,

@@ -17,6 +17,7 @@ from model_configs.common import (
 __all__ = ["MODELS"]
 
 _ROUTED = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_INDEXED = {"index_n_heads": 2, "index_head_dim": 16, "index_topk": 64}
 _ERNIE = {"moe_num_experts": 6, "moe_k": 2}
 MODELS: dict[str, Saved] = {
     "mixtral": Saved("MixtralForCausalLM", {"num_local_experts": 6}),
@@ -125,6 +126,21 @@ MODELS: dict[str, Saved] = {
         },
         unsaid=True,
     ),
+    "deepseek-v3.2": Saved(
+        "DeepseekV32ForCausalLM",
+        {
+            **LATENT, **_ROUTED, **_INDEXED, "n_group": 4, "topk_group": 2,
+            **yarn(mscale=1.0, mscale_all_dim=1.0),
+        },
+    ),
+    "deepseek-v3.2-dense": Saved(
+        "DeepseekV32ForCausalLM",
+        {
+            **LATENT, **_ROUTED, **_INDEXED, "n_group": 1, "topk_group": 1, "rms_norm_eps": 1e-2,
+            "mlp_layer_types": ["dense"] + ["sparse"] * 4, "attention_bias": True,
+        },
+        converted=False,
+    ),
     # As published; transformers saves the kinds of layers alone, which the converter does not read.
     "glm4-moe-lite": Saved(
         "Glm4MoeLiteForCausalLM", {**LATENT, **_ROUTED, "first_k_dense_replace": 1}
@@ -136,6 +152,51 @@ MODELS: dict[str, Saved] = {
             "routed_scaling_factor": 1.0, "n_group": 4, "topk_group": 1,
         },
         converted=False,
+    ),
+    "exaone-moe": Saved(
+        "ExaoneMoeForCausalLM",
+        {**MOE, "sliding_window": 20, "rms_norm_eps": 1e-2},
+        gguf=(
+            "exaone-moe",
+            {
+                "attention.sliding_window": 20, "attention.layer_norm_rms_epsilon": 1e-2,
+                "expert_count": 6, "expert_used_count": 2, "expert_feed_forward_length": 32,
+                "expert_shared_count": 1, "expert_weights_scale": 2.5, "expert_weights_norm": True,
+                "leading_dense_block_count": 1, "expert_gating_func": 2,
+            },
+        ),
+    ),
+    "exaone-moe-groups": Saved(
+        "ExaoneMoeForCausalLM",
+        {
+            **MOE, "sliding_window": 20, "sliding_window_pattern": 2, "head_dim": 24,
+            "num_experts": 8, "n_group": 4, "topk_group": 2, "num_shared_experts": 2,
+            "norm_topk_prob": False, "routed_scaling_factor": 1.5,
+            "mlp_layer_types": ["dense"] * 2 + ["sparse"] * 3, "tie_word_embeddings": True,
+        },
+        converted=False,
+    ),
+    "cohere2-moe": Saved(
+        "Cohere2MoeForCausalLM",
+        {
+            "num_experts": 6, "sliding_window": 20, "num_shared_experts": 2, "head_dim": 24,
+            "first_k_dense_replace": 1, "prefix_dense_intermediate_size": 80,
+            "expert_selection_fn": "sigmoid", "logit_scale": 0.25, "layer_norm_eps": 1e-2,
+        },
+    ),
+    "cohere2-moe-sum": Saved(
+        "Cohere2MoeForCausalLM",
+        {
+            "num_experts": 4, "num_experts_per_tok": 3, "sliding_window": 20, "head_dim": 16,
+            "num_shared_experts": 1, "shared_expert_combination_strategy": "sum",
+            "expert_selection_fn": "sigmoid", "norm_topk_prob": False, "rms_norm_eps": 1e-2,
+            "prefix_dense_sliding_window_pattern": 2, "first_k_dense_replace": 2,
+            "tie_word_embeddings": False, "attention_bias": True, "sliding_window_pattern": 2,
+        },
+        converted=False,
+    ),
+    "cohere2-moe-softmax": Saved(
+        "Cohere2MoeForCausalLM", {"num_experts": 6, "sliding_window": 20, "head_dim": 16},
     ),
     "dots1": Saved(
         "Dots1ForCausalLM",
