@@ -38,6 +38,8 @@ FILES = {
     "llava-next": ("mlp", "llama", "<image>"),
     "llava-next-qwen2": ("mlp", "qwen2", "<image>"),
     "mistral3": ("pixtral", "llama", "[IMG]"),
+    "qwen2-vl": ("qwen2vl_merger", "qwen2vl", "<|image_pad|>"),
+    "qwen2.5-vl": ("qwen2.5vl_merger", "qwen2vl", "<|image_pad|>"),
     "qwen3-vl": ("qwen3vl_merger", "qwen3vl", "<|image_pad|>"),
     "gemma4": ("gemma4v", "gemma4", "<|image|>"),
     "gemma4-together": ("gemma4v", "gemma4", "<|image|>"),
@@ -60,6 +62,10 @@ KEYS: dict[str, dict[str, Any]] = {
     },
     "llama": {"llama.attention.layer_norm_rms_epsilon": 1e-6},
     "qwen2": {"qwen2.attention.layer_norm_rms_epsilon": 1e-6},
+    "qwen2vl": {
+        "qwen2vl.rope.dimension_sections": [4, 1, 3, 0],
+        "qwen2vl.attention.layer_norm_rms_epsilon": 1e-5,
+    },
     "qwen3vl": {
         "qwen3vl.rope.dimension_sections": [4, 3, 1, 0],
         "qwen3vl.attention.layer_norm_rms_epsilon": 1e-6,
@@ -134,7 +140,11 @@ def tower_tensors(projector: str, model: Any, seeing: Seeing) -> dict[str, np.nd
         if "deepstack" in name:
             _, _, i, rest = name.split(".", 3)
             found[f"v.deepstack.{deep[int(i)]}.{rest.replace('linear_', '')}"] = w
-        elif name.startswith("visual.merger."):
+        elif ".attn.qkv." in name and "qwen2" in projector:
+            for part, one in zip("qkv", np.split(w, 3), strict=True):
+                apart = names.get_name(name.replace("qkv", part), try_suffixes=(".weight", ".bias"))
+                found[apart] = one
+        elif name.startswith("visual.merger.") and "qwen2" not in projector:
             name = name.removeprefix("visual.merger.").replace("norm", "v.post_ln")
             found[name.replace("linear_fc1", "mm.0").replace("linear_fc2", "mm.2")] = w
         elif name == "visual.patch_embed.proj.weight":
@@ -156,8 +166,9 @@ def write_tower(path: Path, projector: str, model: Any, seeing: Seeing, without:
     writer.add_clip_has_vision_encoder(True)
     layers = v.get("num_hidden_layers", v.get("depth")) - (projector == "mlp")
     writer.add_vision_block_count(layers)
-    writer.add_vision_embedding_length(v["hidden_size"])
-    writer.add_vision_feed_forward_length(v["intermediate_size"])
+    writer.add_vision_embedding_length(v.get("embed_dim", v["hidden_size"]))
+    # Of Qwen2-VL the converter writes the projector's width.
+    writer.add_vision_feed_forward_length(v.get("intermediate_size", v["hidden_size"]))
     writer.add_vision_head_count(v.get("num_attention_heads", v.get("num_heads")))
     writer.add_vision_image_size(v.get("image_size", 64))
     writer.add_vision_patch_size(v["patch_size"])
@@ -165,6 +176,8 @@ def write_tower(path: Path, projector: str, model: Any, seeing: Seeing, without:
     writer.add_vision_attention_layernorm_eps(eps)
     if v.get("hidden_act") == "silu":
         writer.add_vision_use_silu(True)
+    if "fullatt_block_indexes" in v:
+        writer.add_vision_n_wa_pattern(v["fullatt_block_indexes"][0] + 1)
     if "deepstack_visual_indexes" in v:
         chosen = v["deepstack_visual_indexes"]
         writer.add_vision_is_deepstack_layers([i in chosen for i in range(layers)])
@@ -265,7 +278,7 @@ def test_a_tower_is_its_checkpoint(name: str, tmp_path: Path) -> None:
     assert packed is not None
     assert_same_bits(packed.rows(image), expected.rows(image))
     # Gemma 4's file does not say which tokens see each other, and LLaVA's class has several texts.
-    if arch in ("gemma4", "qwen2"):
+    if arch in ("gemma4", "qwen2", "qwen2vl"):
         images = seeing.images(2)
         prompt = seeing.prompt(images)
         ours, theirs = (

@@ -35,8 +35,8 @@ NAMES = list(SEEING)
 CACHES = ["gemma3", "gemma4", "gemma4-together", "llava", "qwen3-vl", "qwen3_5"]
 #: One of each encoder, and of each projector.
 TOWERS = [
-    "gemma3", "gemma4", "gemma4-together", "llava", "llava-next", "mistral3-bias", "qwen3-vl",
-    "smolvlm",
+    "gemma3", "gemma4", "gemma4-together", "llava", "llava-next", "mistral3-bias", "qwen2-vl",
+    "qwen2.5-vl", "qwen3-vl", "smolvlm",
 ]  # fmt: skip
 
 

@@ -169,12 +169,12 @@ def _padded(images: list[Image]) -> dict[str, Any]:
     return {"pixel_values": torch.tensor(pixels), "image_sizes": torch.tensor(sizes)}
 
 
-def _patches(merge: int) -> Callable[[np.random.Generator], Image]:
+def _patches(merge: int, patch: int = 4) -> Callable[[np.random.Generator], Image]:
     """Images of several sizes, in patches of two frames."""
 
     def make(rng: np.random.Generator) -> Image:
         height, width = (int(n) * merge for n in rng.integers(1, 5, 2))
-        pixels = rng.standard_normal((height * width, 3 * 2 * 4 * 4)).astype(np.float32)
+        pixels = rng.standard_normal((height * width, 3 * 2 * patch**2)).astype(np.float32)
         return Image(pixels, (1, height, width), height * width // merge**2)
 
     return make
@@ -214,9 +214,14 @@ def _pixels(images: list[Image]) -> dict[str, Any]:
 
 
 _SMALL = {
-    "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 3,
-    "image_size": 28, "patch_size": 7, "model_type": "clip_vision_model",
-}  # fmt: skip
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 3,
+    "image_size": 28,
+    "patch_size": 7,
+    "model_type": "clip_vision_model",
+}
 _GRIDS = [[28, 56], [56, 28], [56, 56], [84, 28]]
 
 
@@ -240,26 +245,48 @@ def _filled(images: list[Image]) -> dict[str, Any]:
 
 
 _VIT = {
-    "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 3,
-    "image_size": 56, "patch_size": 7,
-}  # fmt: skip
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "image_size": 56,
+    "patch_size": 7,
+}
 _SIZED = {
-    "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 3,
-    "patch_size": 7, "model_type": "pixtral",
-}  # fmt: skip
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "patch_size": 7,
+    "model_type": "pixtral",
+}
 _QWEN_VIT = {
-    "depth": 3, "hidden_size": 48, "intermediate_size": 80, "num_heads": 3, "patch_size": 4,
-    "num_position_embeddings": 25, "out_hidden_size": 64,
-}  # fmt: skip
+    "depth": 3,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_heads": 3,
+    "patch_size": 4,
+    "num_position_embeddings": 25,
+    "out_hidden_size": 64,
+}
+_QWEN2_VL = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 1, 3]}
 _QWEN3_VL = {
-    "rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 3, 1],
+    "rope_type": "default",
+    "rope_theta": 10000.0,
+    "mrope_section": [4, 3, 1],
     "mrope_interleaved": True,
-}  # fmt: skip
+}
 _GEMMA4 = {
-    "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 3,
-    "num_key_value_heads": 3, "head_dim": 16, "patch_size": 4, "pooling_kernel_size": 2,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 3,
+    "head_dim": 16,
+    "patch_size": 4,
+    "pooling_kernel_size": 2,
     "position_embedding_size": 16,
-}  # fmt: skip
+}
 SEEING: dict[str, Seeing] = {
     "gemma3": Seeing(
         "Gemma3ForConditionalGeneration",
@@ -319,6 +346,32 @@ SEEING: dict[str, Seeing] = {
         {"image_token_index": 270, "spatial_merge_size": 3, "multimodal_projector_bias": True},
         _sized(7, 3),
         _padded,
+    ),
+    "qwen2-vl": Seeing(
+        "Qwen2VLForConditionalGeneration",
+        {"rope_parameters": _QWEN2_VL},
+        {
+            "depth": 2,
+            "embed_dim": 48,
+            "mlp_ratio": 2,
+            "num_heads": 3,
+            "patch_size": 4,
+            "hidden_size": 64,
+        },
+        {"image_token_id": 270, "video_token_id": 269},
+        _patches(2),
+        _grids,
+        modalities=True,
+    ),
+    "qwen2.5-vl": Seeing(
+        "Qwen2_5_VLForConditionalGeneration",
+        {"rope_parameters": _QWEN2_VL},
+        # Windows of 112 pixels, two tokens.
+        {**_QWEN_VIT, "depth": 4, "patch_size": 28, "fullatt_block_indexes": [1, 3]},
+        {"image_token_id": 270, "video_token_id": 269},
+        _patches(2, 28),
+        _grids,
+        modalities=True,
     ),
     "qwen3-vl": Seeing(
         "Qwen3VLForConditionalGeneration",

@@ -22,7 +22,8 @@ class EncodingCosts:
     """Predicts the time of rows. Parts of a kind multiply equally many numbers."""
 
     def __init__(self) -> None:
-        self._ms: dict[tuple[int, int], float] = {}  # of a multiplication, by the kind of part
+        #: Of a multiplication, by the kind of part.
+        self._ms: dict[tuple[int, int, bool], float] = {}
 
     def rows(self, following: Slice, ms: float, least: bool) -> int:
         """Return how many of the next rows fit into `ms` milliseconds.

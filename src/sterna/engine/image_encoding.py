@@ -70,9 +70,9 @@ class Slice(NamedTuple):
     total: int
 
     @property
-    def kind(self) -> tuple[int, int]:
+    def kind(self) -> tuple[int, int, bool]:
         """A key that is equal for parts whose rows take the same time."""
-        return self.part.macs, self.part.seen
+        return self.part.macs, self.part.seen, self.part.windowed
 
     @property
     def macs(self) -> int:
@@ -127,37 +127,74 @@ class ImageEncoding:
         """Yield what must be run to its end, in turn."""
         programs, image = self._programs, self.image
         tower = programs.tower
-        places = tower.encoder.coordinates
+        places, windows = tower.encoder.coordinates, tower.encoder.windows
         at = None if places is None else places(image.grid)
+        each = () if windows is None else windows(image.grid)
         tiles = image.pixels if image.pixels.ndim == 4 else [image.pixels]
         for tile in tiles:
             rows = tower.encoder.rows(tile, image.grid)
-            features = yield from self._through(programs.encoder, rows, at)
+            features = yield from self._through(programs.encoder, rows, at, each)
             rows = tower.merged(features, image.grid)
             self._made.append((yield from self._through(programs.projector, rows)))
 
     def _through(
-        self, parts: Parts, rows: F32, coordinates: I32 | None = None
+        self, parts: Parts, rows: F32, coordinates: I32 | None = None, windows: Sequence[int] = ()
     ) -> Generator[_Pass, None, F32]:
-        one = _Pass(self._programs, parts, rows, coordinates)
+        one = _Pass(self._programs, parts, rows, coordinates, windows)
         yield one
         return one.made
 
 
+class _Block(NamedTuple):
+    """Rows [begin, end) that see each other, and the pages of their keys and values."""
+
+    begin: int
+    end: int
+    pages: I32
+
+    def step(self, begin: int, end: int, attends: bool, last: bool) -> tuple[int, int, int, I32]:
+        """Return some of its rows as a step of a sequence; last: they are returned.
+
+        A row sees what lies before the last of the step: where all rows are to be seen, the step
+        stands at their end. It stores nothing there.
+        """
+        n = end - begin
+        start = self.end - self.begin - n if attends else begin - self.begin
+        return start, n, n if last else 0, self.pages
+
+
+def _blocks(lengths: Sequence[int]) -> list[_Block]:
+    """Return blocks of so many rows, in turn, each with pages of its own."""
+    blocks, row, page = list[_Block](), 0, 0
+    for length in lengths:
+        count = pages_of(length)
+        pages = np.arange(page, page + count, dtype=np.int32)
+        blocks.append(_Block(row, row + length, pages))
+        row, page = row + length, page + count
+    return blocks
+
+
+def _n_pages(blocks: Sequence[_Block]) -> int:
+    return sum(len(block.pages) for block in blocks)
+
+
 class _Pass:
     """Rows on their way through the parts of a program. made: float32 [rows, columns], at the
-    end."""
+    end. windows: how many rows each has, in turn."""
 
     def __init__(
-        self, programs: TowerPrograms, parts: Parts, rows: F32, coordinates: I32 | None = None
-    ) -> None:
+        self, programs: TowerPrograms, parts: Parts, rows: F32, coordinates: I32 | None = None,
+        windows: Sequence[int] = (),
+    ) -> None:  # fmt: skip
         self._programs, self._parts, self._coordinates = programs, parts, coordinates
         self._kept = np.empty((len(rows), parts.width), np.float32)
         self._kept[:, : rows.shape[1]] = rows
-        self._pages = np.arange(pages_of(len(rows)), dtype=np.int32)
+        self._whole = _blocks([len(rows)])
+        self._windows = _blocks(windows)
+        n_pages = max(map(_n_pages, (self._whole, self._windows)))
         heads = [(h.n_kv_heads, h.head_dim) for h in programs.heads]
         self._kv_bytes = sum(_native.kv_bytes(1, *one, programs.kv_dtype) for one in heads)
-        self._cache = _native.KvCache(heads, len(self._pages), programs.kv_dtype)
+        self._cache = _native.KvCache(heads, n_pages, programs.kv_dtype)
         self.made: F32 = np.empty((len(rows), parts.columns), np.float32)
         self._at, self._row = 0, 0
 
@@ -171,21 +208,27 @@ class _Pass:
         """As `ImageEncoding.following`."""
         if self._at == len(self._parts.parts):
             return None
-        n = len(self._kept)
-        return Slice(self._parts.parts[self._at], n - self._row, n)
+        part, n = self._parts.parts[self._at], len(self._kept)
+        seen = max(one.end - one.begin for one in self._blocks_of(part))
+        return Slice(part, n - self._row, seen)
+
+    def _blocks_of(self, part: Part) -> Sequence[_Block]:
+        return self._windows if part.windowed else self._whole
 
     def run(self, n_rows: int) -> None:
         """As `ImageEncoding.run`."""
         part, total = self._parts.parts[self._at], len(self._kept)
         begin, end = self._row, min(self._row + n_rows, total)
         n, last = end - begin, self._at == len(self._parts.parts) - 1
-        # A row sees what lies before the last of the step: where all rows are to be seen, the step
-        # stands at their end. It stores nothing there.
-        start = total - n if part.attends else begin
+        sequences = [
+            one.step(max(begin, one.begin), min(end, one.end), part.attends, last)
+            for one in self._blocks_of(part)
+            if one.begin < end and one.end > begin
+        ]
         at = None if self._coordinates is None else self._coordinates[begin:end]
         try:
             out, *_ = self._parts.program.run(
-                self._cache, np.zeros(n, np.int32), [(start, n, n if last else 0, self._pages)],
+                self._cache, np.zeros(n, np.int32), sequences,
                 self._programs.isa, self._programs.threads, images=(None, [], at),
                 kept=self._kept[begin:end], part=(part.begin, part.end),
             )  # fmt: skip

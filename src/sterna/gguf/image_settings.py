@@ -11,6 +11,8 @@ __all__ = ["GEMMA4_POOLED", "preprocessor_config"]
 #: Pixels of an image at least and at most, as Qwen3-VL's own files have them: those of converters
 #: before 2026 leave them out.
 QWEN3_VL_PIXELS = (1 << 16, 1 << 24)
+#: The same of Qwen2-VL and Qwen2.5-VL.
+QWEN2_VL_PIXELS = (56 * 56, 28 * 28 * 16384)
 #: Patches of an edge of a token of Gemma 4: the converter leaves them out.
 GEMMA4_POOLED = 3
 
@@ -47,7 +49,8 @@ def preprocessor_config(m: Metadata, projector: str, tiles: bool = False) -> dic
         fields = {"size": {"longest_edge": size}, "patch_size": patch}
     else:
         kind = "Qwen2VLImageProcessor"
-        least, most = QWEN3_VL_PIXELS
+        old = projector.startswith("qwen2")
+        least, most = QWEN2_VL_PIXELS if old else QWEN3_VL_PIXELS
         fields = {
             "patch_size": patch,
             "merge_size": m.integer("clip.vision.spatial_merge_size", 2),

@@ -25,6 +25,7 @@ from sterna.gguf.projectors import ARRAYS, PROJECTORS, Projector
 from sterna.gguf.tensor_types import FLOAT_TYPES
 from sterna.gguf.weight_source import GgufWeights
 from sterna.models.llava_next import LINE_END
+from sterna.models.vision.qwen2_vl import APART
 from sterna.weights import packing
 from sterna.weights.parts import Linear
 from sterna.weights.storages import Floats
@@ -34,6 +35,8 @@ __all__ = ["MmprojWeights", "with_tower"]
 #: SentencePiece's tokens for what is no token, and for bytes.
 UNKNOWN, BYTES = "<unk>", [f"<0x{byte:02X}>" for byte in range(256)]
 CHANNELS = 3
+#: An FFN's matrices -> in a file that has exchanged them (`_has_swapped_layers`).
+_SWAPPED = {"fc1": "fc2", "fc2": "fc1", "up_proj": "down_proj", "down_proj": "up_proj"}
 F32 = npt.NDArray[np.float32]
 U8 = npt.NDArray[np.uint8]
 
@@ -130,6 +133,8 @@ def _fields(m: Metadata, projector: str, file: GgufModel) -> dict[str, Any]:
             "vision_config": vision, "spatial_merge_size": merge,
             "multimodal_projector_bias": "mm.1.bias" in file.tensors,
         }  # fmt: skip
+    if projector.startswith("qwen2"):
+        return {"vision_config": _qwen2_vision(m, file, vision | {"spatial_merge_size": merge})}
     vision |= {
         "spatial_merge_size": merge,
         "num_position_embeddings": _size(file, "v.position_embd.weight", 0, 2),
@@ -147,6 +152,21 @@ def _size(file: GgufModel, name: str, axis: int, axes: int) -> int:
             got="no such tensor" if info is None else f"shape {list(info.shape)}",
         )  # fmt: skip
     return info.shape[axis]
+
+
+def _qwen2_vision(m: Metadata, file: GgufModel, vision: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of the encoders of Qwen2-VL and Qwen2.5-VL.
+
+    The key of an FFN's width has another number in files of the first. No key says how wide windows
+    are: they have Qwen2.5-VL's width, as in llama.cpp.
+    """
+    wide = "v.blk.0.ffn_down.weight" if _has_swapped_layers(file) else "v.blk.0.ffn_up.weight"
+    width, vision = _size(file, wide, 0, 2), {**vision, APART: True}
+    if "v.blk.0.ffn_gate.weight" not in file.tensors:
+        return {**vision, "embed_dim": vision["hidden_size"], "intermediate_width": width}
+    period = m.integer("clip.vision.n_wa_pattern")
+    whole = list(range(period - 1, vision["num_hidden_layers"], period)) if period else []
+    return {**vision, "intermediate_size": width, "fullatt_block_indexes": whole}
 
 
 def _gemma4_vision(m: Metadata, file: GgufModel) -> dict[str, Any]:
@@ -204,7 +224,7 @@ def _sections(config: dict[str, Any], text: GgufModel, name: str) -> dict[str, A
     rope, key = dict(config.get("rope_parameters") or {}), f"{name}.rope.dimension_sections"
     if key in text.metadata:
         sections = text.metadata.array(key).tolist()
-        rope |= {"mrope_section": sections[:3], "mrope_interleaved": True}
+        rope |= {"mrope_section": sections[:3], "mrope_interleaved": name != "qwen2vl"}
     return rope
 
 
@@ -260,8 +280,8 @@ class MmprojWeights(GgufWeights):
         if name in ARRAYS:
             return ARRAYS[name]
         if self._swapped and ".mlp." in name:
-            old, new = ("fc1", "fc2") if ".fc1." in name else ("fc2", "fc1")
-            name = name.replace(f".{old}.", f".{new}.")
+            part = name.split(".")[-2]
+            name = name.replace(f".{part}.", f".{_SWAPPED.get(part, part)}.")
         module, _, suffix = name.rpartition(".")
         for pattern, target in self._kind_of_file.modules.items():
             if match := re.fullmatch(pattern, module):

@@ -27,6 +27,17 @@ ARRAYS = {
 }  # fmt: skip
 _PIXTRAL = r"vision_tower\.transformer\.layers\.(\d+)\."
 _GEMMA4 = r"vision_tower\.encoder\.layers\.(\d+)\."
+_QWEN2 = {
+    r"visual\.patch_embed\.proj": "v.patch_embd",
+    r"visual\.merger\.ln_q": "v.post_ln",
+    r"visual\.merger\.mlp\.([02])": r"mm.\1",
+    r"visual\.blocks\.(\d+)\.norm([12])": r"v.blk.\1.ln\2",
+    r"visual\.blocks\.(\d+)\.attn\.([qkv])": r"v.blk.\1.attn_\2",
+    r"visual\.blocks\.(\d+)\.attn\.proj": r"v.blk.\1.attn_out",
+    r"visual\.blocks\.(\d+)\.mlp\.fc1": r"v.blk.\1.ffn_up",
+    r"visual\.blocks\.(\d+)\.mlp\.fc2": r"v.blk.\1.ffn_down",
+    r"visual\.blocks\.(\d+)\.mlp\.(gate|up|down)_proj": r"v.blk.\1.ffn_\2",
+}
 
 
 @dataclass(frozen=True)
@@ -108,6 +119,12 @@ PROJECTORS: Mapping[str, Projector] = {
             r"multi_modal_projector\.linear_([12])": r"mm.\1",
         },
         permuted=True,
+    ),
+    "qwen2vl_merger": Projector(
+        {"qwen2vl": "Qwen2VLForConditionalGeneration"}, "<|image_pad|>", _QWEN2
+    ),
+    "qwen2.5vl_merger": Projector(
+        {"qwen2vl": "Qwen2_5_VLForConditionalGeneration"}, "<|image_pad|>", _QWEN2
     ),
     "qwen3vl_merger": Projector(
         {

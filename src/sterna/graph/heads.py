@@ -70,7 +70,7 @@ class Attention:
     after scale and cap (ALiBi, arXiv 2108.12409); at least 0; (): nothing.
     bidirectional: as in an encoder, a position attends to its whole sequence, which one step
     computes. causal: tokens of an image do not attend to later ones, although they do in other
-    layers.
+    layers. windowed: in an encoder, a position attends to its window alone (`Part.windowed`).
     """
 
     rotary: Rotary | None
@@ -82,6 +82,7 @@ class Attention:
     bidirectional: bool = field(default=False, metadata=LATER)
     causal: bool = field(default=False, metadata=LATER)
     slopes: tuple[float, ...] = field(default=(), metadata=LATER)
+    windowed: bool = field(default=False, metadata=LATER)
 
 
 @dataclass(frozen=True, eq=False)

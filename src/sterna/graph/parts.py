@@ -22,7 +22,8 @@ class Part:
     """Operations [begin, end) of a program, which compute any rows.
 
     attends: they read keys and values of all rows, and store none. macs: multiplications of a row
-    by weights; seen: by keys and values, for each row of them.
+    by weights; seen: by keys and values, for each row of them. windowed: they store or read those
+    of windows of rows, each as of a sequence of its own.
     """
 
     begin: int
@@ -30,6 +31,7 @@ class Part:
     attends: bool
     macs: int
     seen: int
+    windowed: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,10 +135,13 @@ def _gap(taken: Sequence[tuple[int, int]], width: int) -> int:
     return at
 
 
-def _work(ops: Sequence[Op]) -> tuple[bool, int, int]:
-    """Return whether operations attend, and what they multiply for a row."""
+def _work(ops: Sequence[Op]) -> tuple[bool, int, int, bool]:
+    """Return whether operations attend, what they multiply for a row, and whether in windows."""
     attending = [op for op in ops if isinstance(op, AttentionOp)]
     assert all(op.attention.window is None for op in attending), "a row sees all others"
     macs = sum(op.n_weights for op in ops if isinstance(op, LinearOp))
     seen = sum(op.heads.n_heads * (op.heads.head_dim + op.heads.outputs) for op in attending)
-    return bool(attending), macs, seen
+    of_keys = [op.attention for op in ops if isinstance(op, (AttentionOp, RopeOp))]
+    windowed = any(attention.windowed for attention in of_keys)
+    assert windowed == all(attention.windowed for attention in of_keys) or not of_keys
+    return bool(attending), macs, seen, windowed

@@ -1,14 +1,19 @@
-"""Qwen2-VL and Qwen2.5-VL, their text: Qwen2's graph."""
+"""Qwen2-VL and Qwen2.5-VL: Qwen2's graph. Rotations of a text that has images turn by time, line
+and column."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from sterna.graph import GraphBuilder, Value
 from sterna.models import qwen2, towers
+from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import GgufArchitecture
 from sterna.models.qwen2 import KV_DTYPE as KV_DTYPE
-from sterna.models.qwen2 import build as build
+from sterna.models.vision import qwen2_5_vl, qwen2_vl
+from sterna.models.vision.tower import Tower
+from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Qwen2_5_VLForConditionalGeneration", "Qwen2VLForConditionalGeneration")
 ACTIVATION = qwen2.ACTIVATION
@@ -21,11 +26,28 @@ DEFAULTS: dict[str, Any] = {
 del DEFAULTS["tie_word_embeddings"]  # which is outside of the text's fields
 GGUF = {"qwen2vl": GgufArchitecture(ARCHITECTURES[0])}
 PREFIXES, SKIPPED = towers.PREFIXES, towers.SKIPPED
+TOWER = qwen2_vl.TOWER
+SECTIONS = [16, 24, 24]  # of the rotations, for time, lines and columns of an image
 
 
 def complete(f: Fields) -> dict[str, Any]:
     """Return the text's fields, and which layers have a window."""
     t = towers.text_fields(f)
     head_dim = t.count("hidden_size") // t.count("num_attention_heads")
-    rope = towers.text_rotations(t, t.mapping("rope_parameters"), head_dim)
-    return {**t.config, "rope_parameters": rope, **qwen2.complete(t)}
+    rope = t.mapping("rope_parameters")
+    return {
+        **t.config, "rope_parameters": towers.text_rotations(t, rope, head_dim),
+        towers.AXES: towers.axes_in_turn(rope, SECTIONS, head_dim // 2), **qwen2.complete(t),
+    }  # fmt: skip
+
+
+def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
+    """Write the model's layers into `g`; returns the logits."""
+    return qwen2.build(g, towers.placed(c), w)
+
+
+def tower(c: TransformerConfig, w: WeightSource) -> Tower:
+    """Write the encoder of images and its projector."""
+    if c.architecture == ARCHITECTURES[0]:
+        return qwen2_5_vl.tower(c, w)
+    return qwen2_vl.tower(c, w)

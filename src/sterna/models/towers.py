@@ -19,6 +19,7 @@ __all__ = [
     "DEEP",
     "PREFIXES",
     "SKIPPED",
+    "axes_in_turn",
     "axes_of",
     "behind",
     "placed",
@@ -86,6 +87,16 @@ def axes_of(t: Fields, rope: dict[str, Any], default: list[int], pairs: int) -> 
         for pair in range(axis, min(3 * sections[axis], pairs), 3):
             axes[pair] = axis
     return axes
+
+
+def axes_in_turn(rope: dict[str, Any], default: list[int], pairs: int) -> list[int]:
+    """Return the axis of each of so many rotated pairs, where those of an axis follow each other.
+
+    As `axes_of`.
+    """
+    sections = rope.get("mrope_section") or default
+    axes = [axis for axis in (0, 1, 2) for _ in range(sections[axis])]
+    return [*axes, *[0] * pairs][:pairs]
 
 
 def placed(c: TransformerConfig) -> TransformerConfig:

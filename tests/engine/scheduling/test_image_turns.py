@@ -25,7 +25,7 @@ GREEDY = {"temperature": 0, "ignore_eos": True}
 ROWS = 5  # of a slice
 
 
-@pytest.fixture(scope="module", params=["gemma3", "qwen3-vl", "idefics3"])
+@pytest.fixture(scope="module", params=["gemma3", "qwen2.5-vl", "qwen3-vl", "idefics3"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A model's settings, and its folder."""
     folder = tmp_path_factory.mktemp(request.param)

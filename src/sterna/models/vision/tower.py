@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -30,7 +30,8 @@ class Encoder:
     rows: what `graph` reads of the pixels of a tile, or of an image, float32 [patches, columns].
     shape: of the pixels of an image of so many tiles.
     coordinates: of each patch, int32 [patches, 3], for rotations that have axes. tables: weights
-    that `rows` reads. n_rows: of a tile, where all have the same size.
+    that `rows` reads. n_rows: of a tile, where all have the same size. windows: how many rows each
+    window has, in turn, for attention that is `windowed`.
     """
 
     graph: Graph
@@ -39,6 +40,7 @@ class Encoder:
     coordinates: Callable[[Grid], I32] | None = None
     tables: tuple[F32, ...] = ()
     n_rows: int = 0
+    windows: Callable[[Grid], Sequence[int]] | None = None
 
 
 @dataclass(frozen=True, eq=False)

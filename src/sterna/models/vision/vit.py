@@ -32,7 +32,7 @@ class Vit:
 
     class_token: a row of its own stands before the patches. patch_bias: of the patches' matrix.
     first_norm: of the rows that the first layer reads; last_norm: of the last layer's. stored: as
-    in `layers.AttentionOptions`.
+    in `layers.AttentionOptions`; parts: its names.
     """
 
     class_token: bool = False
@@ -46,6 +46,7 @@ class Vit:
     norms: tuple[str, str] = ("layer_norm1", "layer_norm2")
     attention: str = "self_attn"
     stored: str = ""
+    parts: tuple[str, str, str] = ("q_proj", "k_proj", "v_proj")
     output: str = "self_attn.out_proj"
     mlp: tuple[str, str] = ("mlp.fc1", "mlp.fc2")
 
@@ -127,7 +128,7 @@ def blocks(
     n_layers: int | None = None, seen: list[Value] | None = None,
 ) -> Value:  # fmt: skip
     """Write the first layers, all if there is no number. seen: gets what each makes."""
-    attention = layers.AttentionOptions(bias=True, stored=vit.stored)
+    attention = layers.AttentionOptions(bias=True, stored=vit.stored, names=vit.parts)
     for i in range(c.n_layers if n_layers is None else n_layers):
         p = f"{vit.tower}.{vit.layers}.{i}"
         h = layers.layer_norm(g, c, w, x, f"{p}.{vit.norms[0]}")
