@@ -14,11 +14,8 @@ Every message is one line, `what: rule, but got value; remedy`, safe to print on
 
 from __future__ import annotations
 
-import difflib
 import os
-import re
 import reprlib
-from collections.abc import Iterable
 from typing import Any
 
 __all__ = [
@@ -31,7 +28,6 @@ __all__ = [
     "UnsupportedCPUError",
     "UnsupportedModelError",
     "brief",
-    "nearest",
     "reason",
     "shown",
 ]
@@ -88,24 +84,6 @@ def shown(value: object) -> str:
 def reason(error: BaseException) -> str:
     """Why something failed, for a message: the system's words without its numbers."""
     return brief(getattr(error, "strerror", None) or str(error) or type(error).__name__)
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """List the three known names of architectures that are most like `name`, for a message.
-
-    Common endings, such as ForCausalLM, do not count.
-    """
-
-    def stem(text: str) -> str:
-        return re.sub(r"(For[A-Z]\w+|LMHeadModel|Model)$", "", text[:_MAX_VALUE_CHARS]).lower()
-
-    like = difflib.SequenceMatcher(None, "", stem(name))
-
-    def likeness(other: str) -> tuple[float, str]:
-        like.set_seq1(stem(other))
-        return -like.ratio(), other
-
-    return ", ".join(sorted(known, key=likeness)[:3])
 
 
 class SternaError(Exception):

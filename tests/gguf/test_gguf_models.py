@@ -15,7 +15,7 @@ from waits import HANGS_S
 gguf = pytest.importorskip("gguf", reason="needs the gguf package (pip install sterna[test])")
 
 from checkpoint_factory import EOS, EOT, tokenizer  # noqa: E402
-from gguf_factory import Tiny, build, write  # noqa: E402
+from gguf_factory import Tiny, build, finish, write  # noqa: E402
 from gguf_models import MODELS, TEXT, floating, logits  # noqa: E402
 
 from sterna import LLM, loading  # noqa: E402
@@ -195,10 +195,35 @@ def test_sound_but_unsupported(case: str, tmp_path: Path) -> None:
 
 
 def test_the_nearest_architectures(tmp_path: Path) -> None:
-    """Are named where a file has one that is not known."""
-    write(tmp_path / "x.gguf", Tiny("gemma9", layers=1))
-    known = "gemma,", "gemma2", "gemma3"
-    failure(lambda: LLM(tmp_path / "x.gguf"), UnsupportedModelError, *known)
+    """Are named where a file has one that is not known: its tensors tell, and then its name."""
+    for name, known in (("llama9", "llama,"), ("gemma9", "gemma,")):
+        write(tmp_path / "x.gguf", Tiny(name, layers=1))
+        nearest = f"nearest by its tensors: {known}"
+        failure(lambda: LLM(tmp_path / "x.gguf"), UnsupportedModelError, nearest)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("glm-dsa", "deepseek32"), ("mistral4", "deepseek2"), ("plm", "minicpm3"),
+        ("qwen3vlmoe", "qwen3moe"), ("llada-moe", "olmoe"), ("jamba", "mamba2"),
+        ("afmoe", "glm4moe"), ("nomic-bert-moe", "nomic-bert"),
+    ],
+)  # fmt: skip
+def test_the_tensors_of_others_tell_their_kin(name: str, expected: str, tmp_path: Path) -> None:
+    """Files with the tensors that the gguf package lists for an architecture."""
+    kind = next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == name)
+    writer = gguf.GGUFWriter(tmp_path / "x.gguf", name)
+    if "bert" in name:
+        writer.add_causal_attention(False)
+    for tensor in gguf.MODEL_TENSORS[kind]:
+        stored = gguf.TENSOR_NAMES[tensor].format(bid=0)
+        writer.add_tensor(f"{stored}.weight", np.ones((32, 32), np.float32))
+    finish(writer)
+    said = failure(lambda: LLM(tmp_path / "x.gguf"), UnsupportedModelError, f"'{name}'")
+    nearest = said.partition("nearest by its tensors: ")[2].partition(")")[0].split(", ")
+    assert expected in nearest
+    assert len(nearest) == 3
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {

@@ -9,7 +9,7 @@ import re
 import warnings
 from typing import Any
 
-from sterna.errors import ModelFormatError, UnsupportedModelError, nearest, shown
+from sterna.errors import ModelFormatError, UnsupportedModelError, shown
 from sterna.gguf.architecture_fields import further_fields, require_neutral
 from sterna.gguf.architectures import ARCHITECTURES_OF, WITH_EXPERTS
 from sterna.gguf.file import GgufModel
@@ -130,12 +130,32 @@ def _architecture_of(model: GgufModel) -> tuple[str, GgufArchitecture]:
         )
     kind = ARCHITECTURES_OF.get(name)
     if kind is None:
+        nearest = ", ".join(_nearest(model, name))
         raise UnsupportedModelError(
             f"{model.path}: general.architecture must be one of {len(ARCHITECTURES_OF)} that "
-            f"Sterna runs (nearest: {nearest(name, ARCHITECTURES_OF)}), but got {shown(name)}; "
-            "Sterna does not run this model yet"
+            f"Sterna runs (nearest by its tensors: {nearest}), but got {shown(name)}; Sterna does "
+            "not run this model yet"
         )
     return name, WITH_EXPERTS.get(name, kind) if m.integer(f"{name}.expert_count", 0) else kind
+
+
+def _nearest(model: GgufModel, name: str) -> list[str]:
+    """Return the architectures whose files have the most like tensors: of encoders, or of others,
+    as the file is one."""
+    from sterna.models.kin import most_like
+
+    m, causal = model.metadata, f"{name}.attention.causal"
+    encoder = causal in m and not m.boolean(causal)
+    tensors = {match[2] if (match := _BLOCK.fullmatch(t)) else t for t in model.tensors}
+    kinds = ARCHITECTURES_OF | (WITH_EXPERTS if any("_exps" in t for t in tensors) else {})
+    known = {n: _tensors_of(kind) for n, kind in kinds.items() if kind.encoder == encoder}
+    return most_like(tensors, name, known, {n: (n,) for n in known})
+
+
+def _tensors_of(kind: GgufArchitecture) -> frozenset[str]:
+    """Return names of tensors of an architecture's files, those of layers without a number."""
+    modules = {*kind.modules.values(), *kind.outer.values()}
+    return frozenset({f"{module}.weight" for module in modules} | {*kind.arrays.values()})
 
 
 def _windows(m: Metadata, name: str, kind: GgufArchitecture, layers: int) -> dict[str, Any]:

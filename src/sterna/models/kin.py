@@ -1,4 +1,5 @@
-"""The kin of an architecture that Sterna does not run: families whose config.json has its fields.
+"""The kin of an architecture that Sterna does not run: families whose config.json has its fields,
+or whose GGUF files have its tensors.
 
 Names say little: A.X K1 is DeepSeek V3's graph. Fields say more, and rare ones most: `kv_lora_rank`
 is of latent attention, `hidden_size` of all. So families are ordered by the fields that they share
@@ -11,21 +12,22 @@ import difflib
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from sterna.errors import SternaError
 from sterna.models.config_aliases import resolve_aliases
 
-__all__ = ["kin"]
+__all__ = ["kin", "most_like"]
 
 #: How much a likeness of names counts, next to a likeness of fields.
 OF_NAMES = 0.2
 _GENERATES = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 _ENDINGS = re.compile(r"(For[A-Z]\w+|LMHeadModel|Model)$")
 _MAX_NAME = 200  # of a hostile file
+Family = TypeVar("Family")
 
 
 def kin(config: dict[str, Any], name: str, families: Sequence[ModuleType]) -> list[str]:
@@ -34,17 +36,26 @@ def kin(config: dict[str, Any], name: str, families: Sequence[ModuleType]) -> li
     fields = {m: _fields_of(m) for m in families if _generates(m) == generates} or {
         m: _fields_of(m) for m in families
     }
+    names = {module: module.ARCHITECTURES for module in fields}
+    return [module.ARCHITECTURES[0] for module in most_like(_given(config), name, fields, names)]
+
+
+def most_like(
+    given: Collection[str], name: str, fields: Mapping[Family, frozenset[str]],
+    names: Mapping[Family, Sequence[str]],
+) -> list[Family]:  # fmt: skip
+    """Return the three families whose fields, and names, are most like those that are given."""
     counts = Counter(field for own in fields.values() for field in own)
     weight = {field: math.log((1 + len(fields)) / count) for field, count in counts.items()}
-    given = _given(config) & weight.keys()
+    known = weight.keys() & set(given)
 
-    def likeness(module: ModuleType) -> tuple[float, str]:
-        own = fields[module]
-        both, either = (sum(map(weight.__getitem__, f)) for f in (own & given, own | given))
-        named = max(_of_names(name, other) for other in module.ARCHITECTURES)
-        return -both / (either or 1) - OF_NAMES * named, module.__name__
+    def likeness(family: Family) -> tuple[float, str]:
+        own = fields[family]
+        both, either = (sum(map(weight.__getitem__, f)) for f in (own & known, own | known))
+        named = max(_of_names(name, other) for other in names[family])
+        return -both / (either or 1) - OF_NAMES * named, names[family][0]
 
-    return [module.ARCHITECTURES[0] for module in sorted(fields, key=likeness)[:3]]
+    return sorted(fields, key=likeness)[:3]
 
 
 def _generates(module: ModuleType) -> bool:
