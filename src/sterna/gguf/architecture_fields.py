@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sterna.errors import ModelFormatError, UnsupportedModelError, brief
+from sterna.errors import ModelFormatError
 from sterna.gguf.encoder_fields import (
     bert_fields,
     dense_fields,
@@ -18,9 +18,20 @@ from sterna.gguf.encoder_fields import (
     modern_bert_fields,
     scorer_fields,
 )
+from sterna.gguf.expert_fields import (
+    cohere2_moe_fields,
+    deepseek2_fields,
+    deepseek_fields,
+    glm4_moe_fields,
+    latent_fields,
+    llama4_fields,
+    maple_fields,
+    minimax_fields,
+    phimoe_fields,
+)
 from sterna.gguf.file import GgufModel
 from sterna.gguf.gemma3n_fields import gemma3n_fields
-from sterna.gguf.metadata import Metadata
+from sterna.gguf.metadata import Metadata, require_neutral
 from sterna.gguf.recurrent_fields import (
     delta_net_fields,
     falcon_h1_fields,
@@ -31,26 +42,14 @@ from sterna.gguf.recurrent_fields import (
     nemotron_h_fields,
     qwen3_next_fields,
 )
-from sterna.models import maple, module_of
+from sterna.models import module_of
 from sterna.models.apertus import PARAMETERS, XIELU
 from sterna.models.config import FULL, SLIDING
-from sterna.models.gguf_architecture import EXPERT_CLAMP, GgufArchitecture
+from sterna.models.gguf_architecture import GgufArchitecture
 
-__all__ = ["further_fields", "require_neutral"]
+__all__ = ["further_fields"]
 
 _SIGMOID = 2  # of expert_gating_func
-
-
-def require_neutral(m: Metadata, key: str, neutral: tuple[object, ...]) -> None:
-    """Raise UnsupportedModelError for a key with a value that changes the arithmetic."""
-    if key not in m:
-        return
-    value = m.boolean(key) if isinstance((*neutral, 0)[0], bool) else m.number(key)
-    if value not in neutral:
-        raise UnsupportedModelError(
-            f"{m.path}: {key} must be absent or {' or '.join(map(str, neutral)) or 'default'}, "
-            f"but got {brief(value)}; Sterna does not run this variant"
-        )
 
 
 def _gpt_oss_fields(_: GgufModel, __: str, fields: dict[str, Any]) -> dict[str, Any]:
@@ -170,86 +169,11 @@ def _granite_moe_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> 
     return found | shared
 
 
-def _deepseek_fields(
-    model: GgufModel, name: str, fields: dict[str, Any], kinds: tuple[int, ...] = (0, _SIGMOID)
-) -> dict[str, Any]:
-    """Return what DeepSeek V3's router is told; a file may leave out its sigmoids.
-
-    kinds: of expert_gating_func that are allowed.
-    """
-    m = model.metadata
-    if name != "deepseek2":
-        require_neutral(m, f"{name}.expert_gating_func", kinds)
-    normalised = f"{name}.expert_weights_norm"
-    return {
-        "n_shared_experts": m.integer(f"{name}.expert_shared_count", 0),
-        "first_k_dense_replace": m.integer(f"{name}.leading_dense_block_count", 0),
-        "routed_scaling_factor": m.number(f"{name}.expert_weights_scale", 0.0) or 1.0,
-        "norm_topk_prob": m.boolean(normalised) if normalised in m else False,
-        "n_group": m.integer(f"{name}.expert_group_count", 0) or 1,
-        "topk_group": m.integer(f"{name}.expert_group_used_count", 0) or 1,
-    }
-
-
-def _cohere2_moe_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the kind of norms, the width of dense FFNs, and how experts are chosen."""
-    m, attention = model.metadata, f"{name}.attention"
-    found, dense = _deepseek_fields(model, name, fields, (0, 1, _SIGMOID)), "blk.0.ffn_gate.weight"
-    softmax = m.integer(f"{name}.expert_gating_func", 0) == 1
-    rms = f"{attention}.layer_norm_rms_epsilon" in m
-    return {
-        "num_shared_experts": found["n_shared_experts"],
-        "first_k_dense_replace": found["first_k_dense_replace"],
-        "norm_topk_prob": found["norm_topk_prob"],
-        "expert_selection_fn": "softmax" if softmax else "sigmoid",
-        "rms_norm_eps": fields["rms_norm_eps"] if rms else None,
-        "layer_norm_eps": fields["rms_norm_eps"],
-        "intermediate_size": fields["expert_width"],
-        # The key of dense layers has the experts' width.
-        "prefix_dense_intermediate_size": model.tensors[dense].shape[0]
-        if dense in model.tensors
-        else None,
-    }
-
-
-def _glm4_moe_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the router's fields, and which tensors of attention there are."""
-    found = {
-        "attention_bias": "blk.0.attn_q.bias" in model.tensors,
-        "use_qk_norm": "blk.0.attn_q_norm.weight" in model.tensors,
-    }
-    return found | _deepseek_fields(model, name, fields)
-
-
 def _lfm2_moe_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
     """Return the layers' kinds, and whether a router has a bias; its scores are sigmoids."""
     require_neutral(model.metadata, f"{name}.expert_gating_func", (_SIGMOID,))
     biased = any(tensor.endswith(".exp_probs_b.bias") for tensor in model.tensors)
     return {**_lfm2_fields(model, name, fields), "use_expert_bias": biased}
-
-
-def _llama4_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the width of dense FFNs, and what no key says; llama.cpp knows Maverick by its number
-    of experts."""
-    m = model.metadata
-    key = f"{name}.attention.sliding_window"
-    whole = key in m and m.integer(key, 0) == 0
-    return {
-        "intermediate_size_mlp": m.integer(f"{name}.feed_forward_length"),
-        "use_qk_norm": fields["num_experts"] != 128,
-        **({"attention_chunk_size": None, "no_rope_layer_interval": 1 << 16} if whole else {}),
-    }
-
-
-def _phimoe_fields(model: GgufModel, _: str, __: dict[str, Any]) -> dict[str, Any]:
-    """Return whether the head has a bias."""
-    return {"lm_head_bias": "output.bias" in model.tensors}
-
-
-def _minimax_fields(model: GgufModel, name: str, _: dict[str, Any]) -> dict[str, Any]:
-    """Refuse a router that is none of sigmoids."""
-    require_neutral(model.metadata, f"{name}.expert_gating_func", (0, _SIGMOID))
-    return {}
 
 
 def _minicpm_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
@@ -316,51 +240,10 @@ def _glm4_fields(model: GgufModel, name: str, _: dict[str, Any]) -> dict[str, An
     return {}
 
 
-def _latent_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the sizes of latent attention; files of llama.cpp's first kind have other keys."""
-    m, heads = model.metadata, fields["num_attention_heads"]
-    of = f"{name}.attention"
-    rotated = m.integer(f"{name}.rope.dimension_count")
-    key = f"{of}.key_length_mla" if f"{of}.key_length_mla" in m else f"{of}.key_length"
-    if m.integer(key) <= rotated:
-        raise m.error(key, f"more than {name}.rope.dimension_count={rotated}", m.integer(key))
-    values = m.integer(f"{of}.value_length", fields["hidden_size"] // heads)
-    return {
-        "kv_lora_rank": m.integer(f"{of}.kv_lora_rank"),
-        "q_lora_rank": m.integer(f"{of}.q_lora_rank", 0) or None,
-        "qk_rope_head_dim": rotated,
-        "qk_nope_head_dim": m.integer(key) - rotated,
-        "v_head_dim": m.integer(f"{of}.value_length_mla", values),
-        "num_key_value_heads": heads,
-    }
-
-
-def _deepseek2_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the sizes of latent attention and the router's fields; sigmoids are DeepSeek V3's."""
-    found = _latent_fields(model, name, fields) | _deepseek_fields(model, name, fields)
-    if any(tensor.endswith(".exp_probs_b.bias") for tensor in model.tensors):
-        return found
-    softmax = (0, 1)
-    require_neutral(model.metadata, f"{name}.expert_gating_func", softmax)
-    method = "group_limited_greedy" if found["n_group"] > 1 else "greedy"
-    return found | {"architectures": ["DeepseekV2ForCausalLM"], "topk_method": method}
-
-
 def _lfm2_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
     """Return which layers have a convolution: those without KV heads."""
     found = mixers(model, name, fields, "conv")
     return {**found, "block_auto_adjust_ff_dim": False}
-
-
-def _maple_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Check that experts' gates have the clamp that the graph has."""
-    m, key = model.metadata, f"{name}.{EXPERT_CLAMP}"
-    if key in m and (m.numbers(key, fields["num_hidden_layers"]) != maple.LIMIT).any():
-        raise UnsupportedModelError(
-            f"{m.path}: {key} must be absent or {maple.LIMIT} in all layers, "
-            f"but got {brief(m.array(key).tolist())}; Sterna does not run this variant"
-        )
-    return {}
 
 
 Further = Callable[[GgufModel, str, dict[str, Any]], dict[str, Any]]
@@ -379,24 +262,24 @@ _FURTHER: dict[str, Further] = {
     "bert": bert_fields, "gemma-embedding": _gemma_embedding_fields,
     "modern-bert": modern_bert_fields,
     "jina-bert-v2": jina_bert_fields, "jina-bert-v3": bert_fields, "nomic-bert": bert_fields,
-    "apertus": _apertus_fields, "cohere2moe": _cohere2_moe_fields,
-    "deepseek2": _deepseek2_fields, "deepseek32": _both(_latent_fields, _deepseek_fields),
-    "dots1": _deepseek_fields, "exaone-moe": _deepseek_fields,
+    "apertus": _apertus_fields, "cohere2moe": cohere2_moe_fields,
+    "deepseek2": deepseek2_fields, "deepseek32": _both(latent_fields, deepseek_fields),
+    "dots1": deepseek_fields, "exaone-moe": deepseek_fields,
     "falcon": _falcon_fields, "falcon-h1": falcon_h1_fields, "gemma2": _gemma_fields,
     "gemma3": _gemma_fields,
     "gemma3n": gemma3n_fields,
-    "gemma4": _gemma4_fields, "glm4": _glm4_fields, "glm4moe": _glm4_moe_fields,
+    "gemma4": _gemma4_fields, "glm4": _glm4_fields, "glm4moe": glm4_moe_fields,
     "gpt-oss": _gpt_oss_fields, "granite": _granite_fields,
     "granitehybrid": _both(granite_hybrid_fields, _granite_fields),
     "granitemoe": _granite_moe_fields,
-    "kimi-linear": _both(_latent_fields, _both(_deepseek_fields, kimi_fields)),
-    "lfm2": _lfm2_fields, "lfm2moe": _lfm2_moe_fields, "llama4": _llama4_fields,
-    "mamba2": mamba2_fields, "maple": _maple_fields,
-    "minicpm": _minicpm_fields, "minicpm3": _latent_fields, "minimax-m2": _minimax_fields,
+    "kimi-linear": _both(latent_fields, _both(deepseek_fields, kimi_fields)),
+    "lfm2": _lfm2_fields, "lfm2moe": _lfm2_moe_fields, "llama4": llama4_fields,
+    "mamba2": mamba2_fields, "maple": maple_fields,
+    "minicpm": _minicpm_fields, "minicpm3": latent_fields, "minimax-m2": minimax_fields,
     "mistral3": _mistral3_fields, "mpt": _mpt_fields, "olmo": _olmo_fields, "olmo2": _olmo2_fields,
     "nemotron_h": nemotron_h_fields,
-    "nemotron_h_moe": _both(_deepseek_fields, nemotron_h_fields),
-    "phimoe": _phimoe_fields,
+    "nemotron_h_moe": _both(deepseek_fields, nemotron_h_fields),
+    "phimoe": phimoe_fields,
     "qwen3": _qwen3_fields, "qwen3next": qwen3_next_fields, "qwen35": delta_net_fields,
     "qwen35moe": delta_net_fields,
 }  # fmt: skip

@@ -10,11 +10,11 @@ import warnings
 from typing import Any
 
 from sterna.errors import ModelFormatError, UnsupportedModelError, shown
-from sterna.gguf.architecture_fields import further_fields, require_neutral
+from sterna.gguf.architecture_fields import further_fields
 from sterna.gguf.architectures import ARCHITECTURES_OF, WITH_EXPERTS
 from sterna.gguf.file import GgufModel
 from sterna.gguf.folded_hadamard import hadamard_of
-from sterna.gguf.metadata import Metadata
+from sterna.gguf.metadata import Metadata, require_neutral
 from sterna.gguf.rope_scaling import rope_of, scaling_of
 from sterna.gguf.tensor_names import OUTER
 from sterna.models.config import FULL, SLIDING

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sterna.errors import ModelFormatError
+from sterna.errors import ModelFormatError, UnsupportedModelError, brief
 from sterna.gguf.header import Value
 
-__all__ = ["Metadata"]
+__all__ = ["Metadata", "require_neutral"]
 
 
 class Metadata:
@@ -158,3 +158,15 @@ def kind_of(value: Value) -> str:
     if isinstance(value, np.ndarray):
         return "an array of numbers"
     return kinds.get(type(value), "a number")
+
+
+def require_neutral(m: Metadata, key: str, neutral: tuple[object, ...]) -> None:
+    """Raise UnsupportedModelError for a key with a value that changes the arithmetic."""
+    if key not in m:
+        return
+    value = m.boolean(key) if isinstance((*neutral, 0)[0], bool) else m.number(key)
+    if value not in neutral:
+        raise UnsupportedModelError(
+            f"{m.path}: {key} must be absent or {' or '.join(map(str, neutral)) or 'default'}, "
+            f"but got {brief(value)}; Sterna does not run this variant"
+        )

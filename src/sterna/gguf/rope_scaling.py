@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from sterna.errors import ModelFormatError, UnsupportedModelError, shown
-from sterna.gguf.architecture_fields import require_neutral
 from sterna.gguf.file import GgufModel
-from sterna.gguf.metadata import Metadata
+from sterna.gguf.metadata import Metadata, require_neutral
 
 __all__ = ["LONGROPE", "ROPE_FACTORS", "rope_of", "scaling_of"]
 
