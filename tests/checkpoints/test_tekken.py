@@ -10,15 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import saved_models
 from helpers import failure
 from hypothesis import given
 from hypothesis import strategies as st
+from model_configs import Saved
 from tool_calls import tool
 
+from sterna import LLM
 from sterna.checkpoints.assets import FolderAssets
 from sterna.checkpoints.hub.choose import choose
 from sterna.checkpoints.hub_names import HubName
+from sterna.convert import convert
 from sterna.errors import ModelFormatError
+from sterna.gguf.pre_tokenizers import TEKKEN
 from sterna.llm.tool_call_formats import format_of
 
 SPECIAL = [
@@ -183,6 +188,29 @@ def test_prompts_are_those_of_mistral(version: str, tmp_path: Path) -> None:
     thought = {"role": "assistant", "content": "yes", "reasoning_content": "hm"}
     written = template.render([TALK[-1], thought, TALK[-1]])
     assert ("[THINK]hm[/THINK]yes</s>" in written) == (version == "v13")
+
+
+def test_a_model_with_it_talks(tmp_path: Path) -> None:
+    """So do its packed copy and its GGUF file, which have the same ids."""
+    sizes = {"vocab_size": SIZE, "bos_token_id": 1, "eos_token_id": 2}
+    saved_models.write(tmp_path / "m", Saved("LlamaForCausalLM", sizes))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / "m" / name).unlink()
+    file = content()
+    file["config"]["pattern"] = TEKKEN
+    folder_of(tmp_path / "m", file)
+    convert(tmp_path / "m", tmp_path / "packed", None)
+    convert(tmp_path / "m", tmp_path / "m.gguf", "gguf:F32")
+    talk = [{"role": "user", "content": "ab cut é 12\n\n"}]
+    llms = [LLM(tmp_path / name, threads=1, cache=False) for name in ("m", "packed", "m.gguf")]
+    answers = []
+    for llm in llms:
+        llm.chat(talk, max_tokens=5)
+        answers.append(llm.last.tokens)
+        assert llm.tokenizer.encode("ab[INST]bab\n") == llms[0].tokenizer.encode("ab[INST]bab\n")
+    assert answers[0] == answers[1] == answers[2]
+    prompt = f"[INST]{talk[0]['content']}[/INST]"
+    assert {llm.last.stats.n_prompt for llm in llms} == {len(llms[0].tokenizer.encode(prompt))}
 
 
 # ---------------------------------------------------------------------------------------- refusals

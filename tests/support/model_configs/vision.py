@@ -75,6 +75,15 @@ MODELS: dict[str, Saved] = {
             "num_hidden_layers": 7, "vision_config": _TOWER,
         },
     ),
+    "voxtral": Saved(
+        "VoxtralForConditionalGeneration",
+        {
+            "head_dim": 24, "model_type": "llama", "audio_config": {
+                "hidden_size": 32, "intermediate_size": 128, "num_hidden_layers": 1,
+                "num_attention_heads": 2, "num_mel_bins": 8, "max_source_positions": 8,
+            },
+        },
+    ),
     "qwen2.5-vl": Saved(
         "Qwen2_5_VLForConditionalGeneration",
         {
