@@ -51,7 +51,7 @@ def refuse(folder: Path, part: str | None = None) -> ModelFormatError:
     [
         (["adapter_config.json", "adapter_model.safetensors"], "an adapter's folder", "--adapter"),
         (["snapshots/1f0/config.json", "refs/main"], "the Hub's cache", "pass .*snapshots.1f0$"),
-        (["params.json", "tekken.json", "consolidated.safetensors"], "Mistral's own", "Hugging"),
+        (["params.json", "tekken.json"], "Mistral's own", "consolidated.safetensors"),
         (["snapshots/1f0/README.md"], "none in it", "that holds the model's files"),
         (
             ["config.json", "model-00001-of-00002.safetensors"],

@@ -9,6 +9,7 @@ from copy import copy
 from pathlib import Path
 from typing import Any
 
+from sterna.checkpoints import mistral_layout
 from sterna.checkpoints.safetensors import Array, SafetensorsFile, TensorInfo
 from sterna.errors import ModelFormatError, RequestError
 from sterna.files.jsonfile import MAX_CONFIG_BYTES, json_kind, load_json_object
@@ -19,6 +20,7 @@ GENERATION_CONFIG = "generation_config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
+OWN_WEIGHTS = "consolidated.safetensors"  # of Mistral's own layout
 ADAPTER = "adapter_config.json"  # as PEFT saves one
 MAX_SHARDS = 10_000
 _SHARD = re.compile(r".*-\d{5}-of-\d{5}\.safetensors")
@@ -60,6 +62,10 @@ class Checkpoint:
         its files break a rule or hold pickled weights only.
         """
         folder = require_folder(path)
+        if not (folder / CONFIG).exists():
+            files = [SafetensorsFile(folder / OWN_WEIGHTS)]
+            own = _MistralCheckpoint(folder, mistral_layout.config_of(folder), files)
+            return own.renamed(mistral_layout.name_of)
         config = load_json_object(folder / CONFIG, MAX_CONFIG_BYTES)
         return cls(folder, config, _open_weights(folder))
 
@@ -70,8 +76,8 @@ class Checkpoint:
         """
         other = copy(self)
         other.tensors, other._stored = {}, {}
-        for stored, info in self.tensors.items():
-            name = name_of(stored)
+        for before, info in self.tensors.items():
+            name, stored = name_of(before), self._stored.get(before, before)
             if name in other.tensors:
                 raise ModelFormatError(
                     file=info.file, field=stored, expected="each tensor once",
@@ -150,6 +156,24 @@ class Checkpoint:
         return next(iter(self._files)) if len(self._files) == 1 else self.path
 
 
+class _MistralCheckpoint(Checkpoint):
+    """A folder in Mistral's own layout, read as one in that of Hugging Face."""
+
+    def read(self, name: str, out: Array | None = None) -> Array:
+        """Read a tensor; rows of q and k come in the order of rotations of halves."""
+        array = super().read(name, out)
+        if mistral_layout.rotates(name) and array.ndim == 2:
+            width = self.config["head_dim"]
+            if type(width) is not int or width < 2 or width % 2 or len(array) % width:
+                raise ModelFormatError(
+                    file=self.path / mistral_layout.PARAMS, field="head_dim",
+                    expected=f"an even divisor of {len(array)}, the rows of {name}", got=width,
+                )  # fmt: skip
+            pairs = array.reshape(-1, width // 2, 2, array.shape[1])
+            array[...] = pairs.swapaxes(1, 2).reshape(array.shape)
+        return array
+
+
 def require_folder(path: str | os.PathLike[str]) -> Path:
     """Return the path of an existing folder; RequestError if it is missing or no folder."""
     if not os.fspath(path):  # Path("") would be the current folder
@@ -169,7 +193,7 @@ def require_folder(path: str | os.PathLike[str]) -> Path:
         ) from None
     except (OSError, ValueError) as error:
         raise unreadable(folder, error) from error
-    if CONFIG not in names:
+    if CONFIG not in names and not {mistral_layout.PARAMS, OWN_WEIGHTS} <= {*names}:
         got, remedy = _other_folder(folder, names)
         raise ModelFormatError(
             file=folder, expected=f"a model's folder with {CONFIG}", got=got, remedy=remedy
@@ -186,8 +210,8 @@ def _other_folder(folder: Path, names: Collection[str]) -> tuple[str, str]:
         here = sorted((folder / "snapshots").glob(f"*/{CONFIG}"))
         if here:
             return "a folder of the Hub's cache", f"pass {here[0].parent}"
-    if "params.json" in names:
-        return "files in Mistral's own layout", "download those in the layout of Hugging Face"
+    if mistral_layout.PARAMS in names:
+        return "files in Mistral's own layout", f"download {OWN_WEIGHTS}, too"
     return "none in it", "pass the folder that holds the model's files"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sterna.checkpoints.directory import CONFIG
 from sterna.checkpoints.hub_names import PREFIX, HubName, looks_like_name
+from sterna.checkpoints.mistral_layout import PARAMS
 from sterna.checkpoints.short_names import short_name, short_names
 from sterna.errors import HubError, RequestError, shown
 from sterna.files.reading import unreadable
@@ -113,7 +114,7 @@ def _gguf_in(folder: Path) -> Path | None:
 
 
 def _holds_model(path: Path) -> bool:
-    return path.is_file() or (path / CONFIG).is_file()
+    return path.is_file() or any((path / name).is_file() for name in (CONFIG, PARAMS))
 
 
 def _exists(path: Path) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 
 from sterna import formats
 from sterna.checkpoints.directory import CONFIG, Checkpoint
+from sterna.checkpoints.mistral_layout import PARAMS
 from sterna.checkpoints.packed_directory import check_config, open_packed
 from sterna.checkpoints.resolve import resolve
 from sterna.checkpoints.safetensors import recorded_hash
@@ -70,7 +71,7 @@ def verify(model: str | Path, progress: Callable[[int, int], None] | None = None
     cannot be read.
     """
     path = resolve(model, offline=True)
-    if path.is_dir() and not (path / CONFIG).is_file():
+    if path.is_dir() and not any((path / name).is_file() for name in (CONFIG, PARAMS)):
         raise RequestError(
             f"{path}: must be a model's folder, but has no {CONFIG}; pass the folder that holds it"
         )
