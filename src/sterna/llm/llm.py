@@ -262,6 +262,11 @@ class LLM(GenerationMethods, ScoringMethods):
         """Sampling options that the model's generation_config.json or GGUF file sets."""
         return dict(self._defaults.sampling)
 
+    @property
+    def speculates(self) -> bool:
+        """Whether tokens are drafted ahead."""
+        return self._speculate != "off"
+
     def info(self) -> dict[str, Any]:
         """Return what runs, by name.
 

@@ -6,7 +6,7 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
 from sterna import loading
-from sterna.engine import Engine, EngineLoop, Request
+from sterna.engine import Engine, EngineLoop, PrefixCache, Request
 from sterna.engine.decoding.constraints import Constraints
 from sterna.llm.adapters import Adapters
 from sterna.llm.chat_renderer import ChatRenderer
@@ -35,6 +35,11 @@ class LLMParts:
     adapters: Adapters
     constraints: Constraints
     _encoder: PromptEncoder
+
+    @property
+    def prefix_cache(self) -> PrefixCache | None:
+        """The keys and values of earlier requests; None if none are kept."""
+        return self.engine_loop.scheduler.cache
 
     # These are imported when they are asked for: most starts only generate.
 

@@ -38,6 +38,7 @@ class ActiveRequest:
             submitted or refused; it takes idle time only.
         loading_s: how long the request waited for its model.
         stream_error: the error that ended the stream of this answer.
+        slot: its number among its owner's requests of this model, for clients of llama.cpp.
         names: the fields of the request that arguments of the library came from, for errors.
         warnings: the ignored parts of the request, for a header and for the log.
     """
@@ -66,6 +67,7 @@ class ActiveRequest:
         self.stream_error: ApiError | None = None
         self.warnings: list[str] = []
         self.names: dict[str, str] = {}
+        self.slot: int = 0
         self._limits = limits
         self._salt = "" if share_cache else key
         self._error: ApiError | None = None
@@ -245,6 +247,19 @@ class ActiveRequest:
     def completions(self) -> list[Completion]:
         """All choices in their present state."""
         return [done for stream in self._streams for done in stream.completions]
+
+    @property
+    def last_request(self) -> EngineRequest | None:
+        """The engine's request of its last prompt; None before it is submitted."""
+        return self._streams[-1].requests[0] if self._streams else None
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """The sampling parameters of its first prompt."""
+        if not self._streams:
+            return {}
+        params = self._streams[0].requests[0].params
+        return {"max_tokens": params.max_tokens, "seed": params.seed, **params.sampling}
 
     def log_fields(self, log_prompts: bool) -> dict[str, Any]:
         """Return the fields about the answer for the log line of an ended request."""

@@ -26,6 +26,7 @@ TYPES = {
     413: "invalid_request_error",
     429: "rate_limit_error",
     500: "server_error",
+    501: "not_supported_error",  # llama.cpp's
     503: "server_error",
 }
 ANTHROPIC_TYPES = {413: "request_too_large", 500: "api_error", 503: "overloaded_error"}

@@ -66,8 +66,8 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
 class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The fields of both completions and chat. The engine checks most ranges.
 
-    prompt_cache_key acts as cache_salt if there is none. grammar, json_schema, repeat_penalty and
-    repeat_last_n are llama.cpp's.
+    prompt_cache_key acts as cache_salt if there is none. grammar, json_schema, repeat_penalty,
+    repeat_last_n and id_slot are llama.cpp's.
     """
 
     model: str | None = None
@@ -110,6 +110,7 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     json_schema: dict[str, Any] | None = None
     repeat_penalty: float | None = None
     repeat_last_n: int | None = None
+    id_slot: int | None = None
     return_token_ids: bool | None = None
     timeout: float | None = None
     priority: int | None = None

@@ -16,7 +16,9 @@ from sterna.server.metrics import Metrics
 from sterna.server.model_manager import ModelManager
 from sterna.server.request_limits import RequestLimits
 from sterna.server.response_store import ResponseStore
+from sterna.server.sampling_fields import SamplingFields
 from sterna.server.settings import Settings
+from sterna.server.slots import Slots
 
 __all__ = ["Service"]
 
@@ -44,6 +46,7 @@ class Service:
         self.responses: ResponseStore = ResponseStore()
         self.conversations: ResponseStore = ResponseStore("conversation")
         self.limits: RequestLimits = RequestLimits(settings)
+        self.slots: Slots = Slots(settings.max_running)
         self.batches: BatchRunner | None = None
         if settings.files is not None:
             self.batches = BatchRunner(self.limits, models, settings.files, settings.files_max)
@@ -89,10 +92,13 @@ class Service:
             active.cancel()
         await self.models.close()
 
-    async def begin(self, request: Request, model: str | None, prefix: str) -> ActiveRequest:
+    async def begin(
+        self, request: Request, model: str | None, prefix: str, fields: SamplingFields | None = None
+    ) -> ActiveRequest:
         """Admit a request and load its model; the middleware calls `end`.
 
-        prefix: the prefix of the request's id. A request of a batch has an `idle_event` in its
+        prefix: the prefix of the request's id. fields: of the request; those that choose a slot
+        are read here. A request of a batch has an `idle_event` in its
         state (see `ActiveRequest`). ApiError 404 for an unknown model, 429 or 503 by
         `RequestLimits`.
         """
@@ -118,16 +124,20 @@ class Service:
             adapter=self.models.adapter_of(model),
         )
         active.loading_s = time.perf_counter() - began
+        self.slots.begin(active, self.active.values())
         request.state.active = active
         active.warnings = request.state.warnings
         self.active[active.id] = active
         loaded.clients += idle_event is None
+        if fields is not None:
+            self.slots.choose(active, fields.id_slot)
         return active
 
     def end(self, active: ActiveRequest) -> None:
         """Count and forget a request; harmless when repeated."""
         if self.active.pop(active.id, None) is None:
             return
+        self.slots.leave(active)
         self.metrics.record(active.name, active.completions)
         if active.idle_event is None:
             self.limits.leave(active.key)

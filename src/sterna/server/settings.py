@@ -100,6 +100,12 @@ class Settings:
             raise RequestError("ssl-keyfile: needs --ssl-certfile")
 
     @property
+    def max_running(self) -> int:
+        """How many requests a model computes at the same time."""
+        most = self.engine.get("max_running", 1)
+        return most if isinstance(most, int) else 1
+
+    @property
     def has_keys(self) -> bool:
         """Whether requests need a key."""
         return bool(self.api_keys) or self.api_key_file is not None

@@ -172,7 +172,7 @@ _ROWS = (
     *_only("guided_grammar", (), "use structured_outputs.grammar", *ALL),
     *_only("guided_whitespace_pattern", (), "use structured_outputs", *ALL),
     # llama.cpp's server
-    *_any("cache_prompt id_slot n_cache_reuse n_discard n_keep sse_ping_interval return_progress"
+    *_any("cache_prompt n_cache_reuse n_discard n_keep sse_ping_interval return_progress"
           " timings_per_token response_fields verbose backend_sampling t_max_prompt_ms",
           "affects how it is computed or sent, not the answer"),
     *_any("adaptive_decay", "belongs to adaptive_target"),

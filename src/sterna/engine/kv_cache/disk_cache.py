@@ -125,6 +125,11 @@ class PrefixDiskCache:
                 self._known[name] = self._path(name).stat(follow_symlinks=False).st_size
         return self._known.get(name, 0)
 
+    def look_again(self, name: bytes) -> None:
+        """Look at the folder when this page is next asked for: others may have removed its file."""
+        if not self._pending:
+            self._known.pop(name, None)
+
     def put(self, name: bytes, tokens: bytes, page: int, state: _native.State | None) -> bool:
         """Write a page soon; returns False if too many wait to be written.
 

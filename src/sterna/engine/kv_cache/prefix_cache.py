@@ -6,6 +6,7 @@ No split of a prompt changes a bit, so pages that are found have the bits that c
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import takewhile
 
 import numpy as np
 import numpy.typing as npt
@@ -104,6 +105,50 @@ class PrefixCache:
                 self._save(self._disk, chain, salt)
             self._shrink()
 
+    def save(self, tokens: I32, salt: str = "") -> tuple[int, int]:
+        """Write a prefix's pages to disk now; returns how many of its tokens the disk then has, and
+        the bytes of their files. Others may wait meanwhile for the disk, but not for all pages."""
+        disk, before = self.disk, -1
+        with self._pool.lock:
+            chain, _ = self._trie.walk(tokens, salt)
+            for node in chain:  # what was known of files may be out of date
+                node.stored = 0
+                disk.look_again(self._name(disk, node, salt))
+        while True:
+            with self._pool.lock:
+                chain, same = self._trie.walk(tokens, salt)
+                self._save(disk, chain, salt)
+                kept = self._kept(disk, chain, salt)
+                length = self._reachable(kept, min(same, PAGE * len(kept)), PAGE)[0]
+            disk.flush()
+            if len(kept) <= before:
+                return length, sum(node.stored for node in kept[: length // PAGE])
+            before = len(kept)
+
+    def load(self, tokens: I32, salt: str = "") -> tuple[int, int]:
+        """Read a prefix's pages from disk, but for those in memory; returns how many of its tokens
+        are in memory then, and the bytes of their files."""
+        self._load(self.disk, tokens, salt)
+        with self._pool.lock:
+            chain, same = self._trie.walk(tokens, salt)
+            self._trie.touch(chain)
+            length = self._reachable(chain, same)[0]
+            return length, sum(node.stored for node in chain[: pages_of(length)])
+
+    def forget(self, tokens: I32, salt: str = "") -> int:
+        """Forget a prefix's pages in memory, except those that other prefixes share; returns
+        how many of its tokens these pages had."""
+        with self._pool.lock:
+            chain, _ = self._trie.walk(tokens, salt)
+            count = 0
+            for i, node in reversed(list(enumerate(chain))):
+                own = tokens[i * PAGE : (i + 1) * PAGE].tobytes().startswith(node.key)
+                if node.children or not own:
+                    break
+                self._trie.drop(node)
+                count += len(node.key) // TOKEN_BYTES
+            return count
+
     def clear(self) -> None:
         """Forget everything in memory."""
         with self._pool.lock:
@@ -113,6 +158,13 @@ class PrefixCache:
     def on_disk(self) -> bool:
         """Whether full pages are kept on disk as well."""
         return self._disk is not None
+
+    @property
+    def disk(self) -> PrefixDiskCache:
+        """What keeps them there. RequestError if nothing does."""
+        if self._disk is None:
+            raise RequestError("prefix cache: must be on disk for this; set cache_disk")
+        return self._disk
 
     @property
     def disk_errors(self) -> int:
@@ -160,13 +212,18 @@ class PrefixCache:
 
     # ----------------------------------------------------------------------------------- in memory
 
-    def _reachable(self, chain: list[TrieNode], same: int) -> tuple[int, _native.State | None]:
-        """Return how many of the tokens a sequence can begin with, and the snapshot it needs."""
+    def _reachable(
+        self, chain: list[TrieNode], same: int, step: int = 1
+    ) -> tuple[int, _native.State | None]:
+        """Return how many of the tokens a sequence can begin with, and the snapshot it needs.
+
+        step: only snapshots at multiples of this count.
+        """
         pages, reach = pages_of_chain(chain), self._pool.shape.reach
         if not self._pool.state_bytes:
             return reach(pages, same), None
         states = {s.position: s for node in chain for s in node.states if s.position <= same}
-        lengths = (length for length in states if reach(pages, length) == length)
+        lengths = (n for n in states if n % step == 0 and reach(pages, n) == n)
         length = max(lengths, default=0)
         return length, states.get(length)
 
@@ -227,6 +284,11 @@ class PrefixCache:
             if new and not disk.put(name, node.key, node.page, state):
                 break  # pages after a missing one would not be found
             node.stored = max(node.stored, size)
+
+    def _kept(self, disk: PrefixDiskCache, chain: list[TrieNode], salt: str) -> list[TrieNode]:
+        """Return the first nodes that are on disk."""
+        names = (self._name(disk, node, salt) for node in chain)
+        return [node for node, _ in zip(chain, takewhile(disk.has, names), strict=False)]
 
     def _load(self, disk: PrefixDiskCache, tokens: I32, salt: str) -> None:
         """Load the full pages after the known ones from disk.

@@ -79,7 +79,7 @@ async def chat(request: Request) -> Response:
     body = await read(request, ChatCompletionRequest)
     _check(body)
     service = service_of(request)
-    active = await service.begin(request, body.model, "chatcmpl")
+    active = await service.begin(request, body.model, "chatcmpl", body)
     return await respond(
         request, active, ChatResponder(body, active, service.settings), bool(body.stream)
     )

@@ -53,7 +53,7 @@ async def completions(request: Request) -> Response:
     """Continue prompts, whole or as a stream."""
     body = await read(request, CompletionRequest)
     service = service_of(request)
-    active = await service.begin(request, body.model, "cmpl")
+    active = await service.begin(request, body.model, "cmpl", body)
     return await respond(
         request, active, CompletionResponder(body, active, service), bool(body.stream)
     )

@@ -1,4 +1,4 @@
-"""llama.cpp's own /completion, /infill, /props, /slots and /lora-adapters."""
+"""llama.cpp's own /completion, /infill, /props and /lora-adapters."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def infill(request: Request) -> Response:
 
 async def _answer(request: Request, body: LlamaCompletionRequest) -> Response:
     service = service_of(request)
-    active = await service.begin(request, body.model, "llama")
+    active = await service.begin(request, body.model, "llama", body)
     responder = LlamaResponder(body, active, service)
     return await respond(request, active, responder, bool(body.stream))
 
@@ -124,7 +124,7 @@ class LlamaResponder:
         kind = "word" if word is not None else kinds.get(done.finish_reason, "limit")
         return {
             "stop": True,
-            "id_slot": 0,
+            "id_slot": self.active.slot,
             "model": self.active.name,
             "tokens_predicted": stats.n_generated,
             "tokens_evaluated": stats.n_prompt,
@@ -192,7 +192,7 @@ async def props(request: Request) -> Response:
         return as_json(
             {
                 "default_generation_settings": settings,
-                "total_slots": _slots(service),
+                "total_slots": service.slots.count,
                 "model_alias": loaded.name,
                 "model_path": loaded.name,  # clients never see paths
                 "chat_template": llm.template.source if llm.template else "",
@@ -203,38 +203,11 @@ async def props(request: Request) -> Response:
         )
 
 
-async def slots(request: Request) -> Response:
-    """List what runs now, the caller's own requests first, and slots that are free."""
-    service = service_of(request)
-    own = [one for one in service.active.values() if one.key == request.state.key]
-    rows = []
-    for i in range(_slots(service)):
-        one = own[i] if i < len(own) else None
-        row: dict[str, Any] = {"id": i, "is_processing": one is not None}
-        if one is not None:
-            usage = one.usage()
-            row |= {
-                "id_task": one.id,
-                "n_ctx": one.model.llm.context,
-                "next_token": [{"n_decoded": usage["completion_tokens"]}],
-            }
-        rows.append(row)
-    free = any(not row["is_processing"] for row in rows)
-    if "fail_on_no_slot" in request.query_params and not free:
-        raise ApiError(503, "There is no free slot.", code="no_slot", retry_after=1)
-    return as_json(rows)
-
-
 async def lora_adapters(request: Request) -> Response:
     """List the adapters. A request chooses one by `model`, so none has a scale of its own."""
     models = service_of(request).models
     names = [name for name in models.names if models.adapter_of(name)]
     return as_json([{"id": i, "path": name, "scale": 1.0} for i, name in enumerate(names)])
-
-
-def _slots(service: Service) -> int:
-    most = service.settings.engine.get("max_running", 1)
-    return most if isinstance(most, int) else 1
 
 
 ENDPOINTS = [
@@ -244,6 +217,5 @@ ENDPOINTS = [
     ),
     Endpoint("POST", "/infill", infill, "Fills in the middle (llama.cpp).", InfillRequest),
     Endpoint("GET", "/props", props, "Properties of the server (llama.cpp)."),
-    Endpoint("GET", "/slots", slots, "What runs now (llama.cpp)."),
     Endpoint("GET", "/lora-adapters", lora_adapters, "Lists the adapters (llama.cpp)."),
 ]  # fmt: skip
