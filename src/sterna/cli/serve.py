@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sterna.cli.models_folder import models_in
 from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import (
     MEMORY,
@@ -22,7 +23,7 @@ from sterna.cli.options import (
     open_model,
     run_options,
 )
-from sterna.errors import RequestError, shown
+from sterna.errors import RequestError, SternaError, shown
 
 if TYPE_CHECKING:
     from sterna.server.settings import Settings
@@ -56,6 +57,11 @@ def duration(value: str | float) -> float:
     short_help="Serve models over HTTP.", context_settings={"auto_envvar_prefix": "STERNA"}
 )
 @click.argument("models", nargs=-1, envvar="STERNA_MODEL", metavar="MODEL...")
+@click.option(
+    "--models-dir",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Serve each GGUF file and each folder of a model in this folder; requests load them.",
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="Port."
@@ -268,12 +274,14 @@ def duration(value: str | float) -> float:
 @drafting_options
 def command(
     models: tuple[str, ...], served_names: tuple[str, ...], max_seqs: int,
-    step_ms: float, offline: bool, adapters: tuple[str, ...], **options: Any,
+    step_ms: float, offline: bool, adapters: tuple[str, ...], models_dir: Path | None,
+    **options: Any,
 ) -> None:  # fmt: skip
     """Serve models to clients of OpenAI's and Anthropic's APIs, and a web page at /.
 
-    MODEL is as for --model of `sterna generate`; the default is `nano`. Requests choose one of
-    several models by "model"; each is loaded on its first request. Adapters are additional models
+    MODEL is as for --model of `sterna generate`; the default is `nano`, or the models of
+    --models-dir alone. Requests choose one of several models by "model"; each is loaded on its
+    first request, and the first MODEL at the start. Adapters are additional models
     on top of the first MODEL. Every option is also an environment variable: --max-queue is
     STERNA_MAX_QUEUE.
     """
@@ -287,15 +295,19 @@ def command(
     of_model |= _bounded_cache(memory["kv_bytes"])
     settings = _settings(max_seqs, step_ms, options)
     sources = {}
-    models = models or ("nano",)
-    names = _names(models, served_names)
+    here = {} if models_dir is None else models_in(models_dir)
+    models = models or (() if here else ("nano",))
+    names = _names(models, served_names, tuple(here))
     adapted = _adapters(names, adapters)
-    for name, model in zip(names, models, strict=True):
-        fetch_model(model, offline)
+    for name, model in zip(names, (*models, *here.values()), strict=True):
+        if model in models:
+            fetch_model(model, offline)
         own = [f"{adapter}={folder}" for adapter, folder in adapted.items()]
         given = {"model": model, "offline": offline, "adapters": own, **of_model}
         opener = partial(open_model, given, chosen_by_name=True)
-        sources[name] = ModelSource(opener, _file_bytes(model), tuple(adapted))
+        sources[name] = ModelSource(
+            opener, _file_bytes(model), tuple(adapted), on_demand=not models
+        )
         adapted = {}  # adapters belong to the first model
     click.get_current_context().exit(serve(settings, sources))
 
@@ -332,19 +344,27 @@ def _file_bytes(model: str) -> int:
     from sterna.checkpoints.resolve import resolve
     from sterna.gguf.paths import parts_of
 
-    path = resolve(model)
+    try:
+        path = resolve(model)
+    except SternaError:  # of --models-dir: the request that loads it gets the reason
+        return 0
     files = parts_of(path) if path.is_file() else [f for f in path.iterdir() if f.is_file()]
     return sum(file.stat().st_size for file in files)
 
 
-def _names(models: tuple[str, ...], served: tuple[str, ...]) -> list[str]:
-    """Choose the models' names for clients, which are never paths; RequestError for a duplicate."""
+def _names(
+    models: tuple[str, ...], served: tuple[str, ...], of_folder: tuple[str, ...]
+) -> list[str]:
+    """Choose the models' names for clients, which are never paths; RequestError for a duplicate.
+
+    of_folder: the names of further models, those of --models-dir.
+    """
     if served and len(served) != len(models):
         raise RequestError(
             f"served-name: must be given once for each of {len(models)} models, but is given "
             f"{len(served)} times"
         )
-    names = list(served) or [_short(model) for model in models]
+    names = [*(served or (_short(model) for model in models)), *of_folder]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise RequestError(f"served-name: must be unique, but {shown(twice[0])} is there twice")

@@ -30,11 +30,15 @@ MARGIN = 0.25
 
 
 class ModelSource(NamedTuple):
-    """How to load a model: a function, the bytes of its weight files, the names of its adapters."""
+    """How to load a model: a function, the bytes of its weight files, the names of its adapters.
+
+    on_demand: load it when it is requested, even if it is the first.
+    """
 
     open: Callable[[], LLM]
     nbytes: int = 0
     adapters: tuple[str, ...] = ()
+    on_demand: bool = False
 
 
 class LoadedModel:
@@ -111,6 +115,11 @@ class ModelManager:
     sources: models by name, the default first. keep_alive: seconds after which an unused model is
     unloaded; None is never. max_loaded: how many may be loaded at a time; None is as many as fit
     into memory.
+
+    Attributes:
+        loads_first: whether the first model is to be loaded at the start.
+        is_ready: whether it has been, or need not be.
+        longest_context: of all models that were loaded once.
     """
 
     def __init__(
@@ -124,9 +133,11 @@ class ModelManager:
         self._adapted = {a: name for name, source in sources.items() for a in source.adapters}
         self._keep_alive, self._max_loaded = keep_alive, max_loaded
         self.loaded: dict[str, LoadedModel] = {}
-        self.ever_loaded: bool = False
+        self.loads_first: bool = not next(iter(sources.values())).on_demand
+        self.is_ready: bool = not self.loads_first
+        self._states: dict[str, dict[str, object]] = {}  # of models that are not in memory
         self._sees: dict[str, bool] = {}  # of each model that was loaded once
-        self.longest_context: int = 0  # of these models
+        self.longest_context: int = 0
         self._loading = asyncio.Lock()
         self._left = asyncio.Event()
 
@@ -144,6 +155,13 @@ class ModelManager:
         """Return the bytes of a model's weight files; 0 for an adapter."""
         source = self._sources.get(name)
         return source.nbytes if source else 0
+
+    def state(self, name: str) -> dict[str, object]:
+        """Return the state of a model, or of an adapter's, in llama.cpp's form."""
+        model = self.model_of(name)
+        if model in self.loaded:
+            return {"value": "loaded"}
+        return self._states.get(model, {"value": "unloaded"})
 
     def model_of(self, name: str) -> str:
         """Return the name of an adapter's base model; for a model, the name itself."""
@@ -208,15 +226,21 @@ class ModelManager:
                     llm = await self._load(name)
                     self.loaded[name] = LoadedModel(name, llm, self._engine_options)
                     _log.info("loaded %s: %s", name, self.loaded[name].memory)
-                    self.ever_loaded, self._sees[name] = True, llm.model.tower is not None
+                    self.is_ready, self._sees[name] = True, llm.model.tower is not None
                     self.longest_context = max(self.longest_context, llm.context)
         return self.loaded[name]
 
     async def _load(self, name: str) -> LLM:
         """Load a model. ApiError 500 without details; its cause, which may name files, has them."""
+        self._states[name] = {"value": "loading"}
         try:
-            return await _in_daemon_thread(self._sources[name].open)
-        except SternaError as error:
+            llm = await _in_daemon_thread(self._sources[name].open)
+            self._states.pop(name)
+            return llm
+        except BaseException as error:
+            self._states[name] = {"value": "unloaded", "failed": True}
+            if not isinstance(error, SternaError):
+                raise
             _log.error("%s: cannot be loaded: %s", name, error)
             raise ApiError(
                 500,

@@ -64,8 +64,8 @@ class Service:
 
     @property
     def loading(self) -> bool:
-        """Whether no model has been loaded yet."""
-        return not self.models.ever_loaded
+        """Whether the first model, which the start loads, has not been loaded yet."""
+        return not self.models.is_ready
 
     async def open(self, app: ASGIApp) -> None:
         """Start loading the first model, and resume batches, whose lines `app` answers."""
@@ -77,6 +77,8 @@ class Service:
         ]
 
     async def _load(self) -> None:
+        if not self.models.loads_first:
+            return
         try:
             self.models.release(await self.models.acquire(None))
         except Exception as error:

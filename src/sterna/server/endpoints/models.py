@@ -103,7 +103,7 @@ def _row(service: Service, name: str) -> dict[str, Any]:
         "created": loaded.created if loaded else STARTED,
         "owned_by": "sterna",
         "loaded": loaded is not None,
-        "status": {"value": "loaded" if loaded else "unloaded"},  # llama.cpp's
+        "status": service.models.state(name),
     }
     if adapter is not None:
         row["parent"] = model
