@@ -89,7 +89,7 @@ void bind_sampling(nb::module_& m) {
                float repetition_penalty, float frequency_penalty, float presence_penalty,
                std::vector<std::pair<int32_t, float>> bias, uint64_t seed, uint64_t sequence,
                int n_logprobs, const std::optional<ChainParams>& chain,
-               const std::optional<DryParams>& dry) {
+               const std::optional<DryParams>& dry, std::optional<int32_t> repeat_last_n) {
                 for (const auto& [token, value] : bias)
                     require(std::isfinite(value), "bias: must be finite");
                 new (self) SampleParams{temperature,
@@ -99,6 +99,7 @@ void bind_sampling(nb::module_& m) {
                                         repetition_penalty,
                                         frequency_penalty,
                                         presence_penalty,
+                                        repeat_last_n,
                                         bias,
                                         seed,
                                         sequence,
@@ -108,7 +109,8 @@ void bind_sampling(nb::module_& m) {
             },
             "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a, "repetition_penalty"_a,
             "frequency_penalty"_a, "presence_penalty"_a, "bias"_a, "seed"_a, "sequence"_a,
-            "n_logprobs"_a, "chain"_a = nb::none(), "dry"_a = nb::none())
+            "n_logprobs"_a, "chain"_a = nb::none(), "dry"_a = nb::none(),
+            "repeat_last_n"_a = nb::none())
         .def_prop_ro("deciding", [](const SampleParams& params) {
             const FpEnvScope environment;
             const DecidingLogits deciding = deciding_logits(params);

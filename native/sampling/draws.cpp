@@ -21,7 +21,7 @@ void Draws::begin(std::span<const Draw> draws, int vocab) {
     if (changes_.size() < draws.size()) changes_.resize(draws.size());
     for (size_t i = 0; i < draws.size(); ++i) {
         const Draw& d = draws[i];
-        if (i > 0 && follows(d, draws[i - 1]) && !d.params->dry.on()) {
+        if (i > 0 && follows(d, draws[i - 1]) && grows(*d.params)) {
             changes_[i] = changes_[i - 1];
             add_last_change(*d.params, d.history, d.answer_begin, vocab, changes_[i]);
         } else {

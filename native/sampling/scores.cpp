@@ -27,9 +27,19 @@ bool counts(const SampleParams& params) {
            finite_or_0(params.presence_penalty) != 0.0f;
 }
 
-// The first position of a history whose token may be penalised.
-int64_t first_penalised(const SampleParams& params, int64_t size, int64_t answer_begin) {
-    return repeats(params) ? 0 : counts(params) ? answer_begin : size;
+// The positions of a history from which on tokens are penalised.
+struct Penalised {
+    int64_t first;  // by any penalty
+    int64_t counted;  // by frequency and presence penalty
+};
+
+Penalised penalised(const SampleParams& params, int64_t size, int64_t answer_begin) {
+    if (!repeats(params) && !counts(params)) return {size, size};
+    if (const auto last = params.repeat_last_n) {
+        const int64_t begin = *last < 0 ? 0 : std::max<int64_t>(size - *last, 0);
+        return {begin, begin};
+    }
+    return {repeats(params) ? 0 : answer_begin, answer_begin};
 }
 
 }  // namespace
@@ -38,8 +48,8 @@ float changed(float logit, const ScoreChange& change, const SampleParams& params
     float score = logit + change.bias;
     if (const float factor = repetition(params); change.seen && factor != 1.0f)
         score = score > 0.0f ? score / factor : score * factor;
-    if (change.in_answer > 0) {
-        score -= finite_or_0(params.frequency_penalty) * static_cast<float>(change.in_answer);
+    if (change.count > 0) {
+        score -= finite_or_0(params.frequency_penalty) * static_cast<float>(change.count);
         score -= finite_or_0(params.presence_penalty);
     }
     score -= change.dry;
@@ -52,7 +62,7 @@ void collect_changes(const SampleParams& params, std::span<const int32_t> histor
     changes.clear();
     auto& place = memory.place;
     const auto size = static_cast<int64_t>(history.size());
-    const int64_t first = first_penalised(params, size, answer_begin);
+    const auto [first, counted] = penalised(params, size, answer_begin);
     if (first >= size && params.bias.empty() && !params.dry.on()) return;
     if (place.size() < static_cast<size_t>(vocab)) place.resize(static_cast<size_t>(vocab), -1);
     const auto change_of = [&](int32_t token) -> ScoreChange& {
@@ -71,7 +81,7 @@ void collect_changes(const SampleParams& params, std::span<const int32_t> histor
         if (!valid(token)) continue;
         ScoreChange& change = change_of(token);
         change.seen = true;
-        change.in_answer += i >= answer_begin;
+        change.count += i >= counted;
     }
     each_repeat(params.dry, history, memory.matches, [&](int32_t token, int32_t length) {
         if (!valid(token)) return;
@@ -81,16 +91,21 @@ void collect_changes(const SampleParams& params, std::span<const int32_t> histor
     for (const ScoreChange& change : changes) place[static_cast<size_t>(change.token)] = -1;
 }
 
+bool grows(const SampleParams& params) {
+    // A window drops a token for each that it takes.
+    return !params.dry.on() && !(params.repeat_last_n && *params.repeat_last_n >= 0);
+}
+
 void add_last_change(const SampleParams& params, std::span<const int32_t> history,
                      int64_t answer_begin, int vocab, std::vector<ScoreChange>& changes) {
     const int64_t last = static_cast<int64_t>(history.size()) - 1;
     const int32_t token = history.back();
-    if (last < first_penalised(params, last + 1, answer_begin) || token < 0 || token >= vocab)
-        return;
+    const auto [first, counted] = penalised(params, last + 1, answer_begin);
+    if (last < first || token < 0 || token >= vocab) return;
     auto change = std::ranges::find(changes, token, &ScoreChange::token);
     if (change == changes.end()) change = changes.insert(change, {token, 0.0f, 0, false});
     change->seen = true;
-    change->in_answer += last >= answer_begin;
+    change->count += last >= counted;
 }
 
 DecidingLogits deciding_logits(const SampleParams& params) {

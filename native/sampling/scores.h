@@ -9,9 +9,11 @@
 //   4. frequency penalty: subtracted for each time that the answer has the token,
 //   5. presence penalty: subtracted once if the answer has the token,
 //   6. DRY penalty (repeats.h): subtracted from a token that would continue a repeat.
+// With a window, llama.cpp's, steps 3 to 5 all count the last tokens of prompt and answer instead.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -55,6 +57,9 @@ struct SampleParams {
     float repetition_penalty = 1.0f;  // 1: off; must be > 0
     float frequency_penalty = 0.0f;  // 0: off
     float presence_penalty = 0.0f;  // 0: off
+    // How many last tokens of prompt and answer the three penalties count; < 0: all. None: repetition
+    // counts all, frequency and presence count the answer's.
+    std::optional<int32_t> repeat_last_n{};
     std::vector<std::pair<int32_t, float>> bias{};  // of distinct tokens
     uint64_t seed = 0;
     uint64_t sequence = 0;  // index of the sequence within the request
@@ -85,8 +90,8 @@ class TokenMask {
 struct ScoreChange {
     int32_t token;
     float bias;
-    int32_t in_answer;  // how often the answer has it
-    bool seen;  // whether prompt or answer have it
+    int32_t count;  // how often frequency and presence penalty count it
+    bool seen;  // whether the repetition penalty counts it
     float dry = 0.0f;  // its DRY penalty
 };
 
@@ -106,7 +111,11 @@ void collect_changes(const SampleParams& params, std::span<const int32_t> histor
                      int64_t answer_begin, int vocab, ScoreMemory& memory,
                      std::vector<ScoreChange>& changes);
 
-// Updates changes for one more token, the last of `history`. DRY penalties must be off.
+// Whether changes for one more token follow from those before it: nothing else changes than this
+// token's.
+bool grows(const SampleParams& params);
+
+// Updates changes for one more token, the last of `history`, if they grow.
 void add_last_change(const SampleParams& params, std::span<const int32_t> history,
                      int64_t answer_begin, int vocab, std::vector<ScoreChange>& changes);
 

@@ -320,6 +320,7 @@ class SampleParams:
         n_logprobs: int,
         chain: ChainParams | None = None,
         dry: DryParams | None = None,
+        repeat_last_n: int | None = None,
     ) -> None: ...
     @property
     def deciding(self) -> tuple[int, float]: ...

@@ -48,6 +48,7 @@ class SamplingOptions(TypedDict, total=False):
     repetition_penalty: float | None
     frequency_penalty: float | None
     presence_penalty: float | None
+    repeat_last_n: int | None
     dry_multiplier: float | None
     dry_base: float | None
     dry_allowed_length: int | None
@@ -83,11 +84,11 @@ class SamplingParams:
 
     Logits are changed in this order: disallowed tokens are removed, `logit_bias` is added, then
     the repetition penalty applies to tokens of prompt and answer, and the frequency and presence
-    penalties to tokens of the answer, and then the DRY penalty. Log-probabilities are those before
-    any change. Then come temperature, top_k, top_p and min_p. A request that uses `samplers`,
-    `top_n_sigma`, `typical_p`, `xtc_probability` or `dynatemp_range` has llama.cpp's order instead:
-    top_n_sigma, top_k, typical_p, top_p, min_p, XTC, temperature. A temperature of 0 is greedy,
-    whatever the other fields say.
+    penalties to tokens of the answer (`repeat_last_n` has all count the same tokens), and then the
+    DRY penalty. Log-probabilities are those before any change. Then come temperature, top_k, top_p
+    and min_p. A request that uses `samplers`, `top_n_sigma`, `typical_p`, `xtc_probability` or
+    `dynatemp_range` has llama.cpp's order instead: top_n_sigma, top_k, typical_p, top_p, min_p,
+    XTC, temperature. A temperature of 0 is greedy, whatever the other fields say.
 
     Attributes:
         max_tokens: Tokens of the answer at most. Default 128.
@@ -104,6 +105,9 @@ class SamplingParams:
             2. Default 0 (off).
         presence_penalty: Subtracted once from the logit of each token in the answer, -2 to 2.
             Default 0 (off).
+        repeat_last_n: Last tokens of prompt and answer that these three penalties count, as in
+            llama.cpp; -1: all of both; 0: none. Default None: repetition_penalty counts all of
+            both, the others count the answer, as in vLLM.
         dry_multiplier: Scale of the DRY penalty, 0 to 100: a token that would make a repeat of n
             tokens longer loses `dry_multiplier * dry_base ** (n - dry_allowed_length)`, if n is at
             least `dry_allowed_length`. Default 0 (off).
@@ -154,6 +158,7 @@ class SamplingParams:
     repetition_penalty: float | None = None
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
+    repeat_last_n: int | None = None
     dry_multiplier: float = 0.0
     dry_base: float = 1.75
     dry_allowed_length: int = 2
@@ -191,6 +196,8 @@ class SamplingParams:
         checked_whole("dry_penalty_last_n", self.dry_penalty_last_n, -1, 1 << 30)
         checked_whole("mirostat", self.mirostat, 0, 2)
         checked_flag("ignore_eos", self.ignore_eos)
+        if self.repeat_last_n is not None:
+            checked_whole("repeat_last_n", self.repeat_last_n, -1, 1 << 30)
         if self.top_k is not None:
             checked_whole("top_k", self.top_k, 0, 1 << 30)
         if self.seed is not None:
@@ -273,6 +280,7 @@ class SamplingParams:
             sampling["top_p"], sampling["min_p"], penalties[0], penalties[1], penalties[2],
             list(self.logit_bias.items()), self.seed or 0, self.choice, self.logprobs,
             self._chain, self._dry(self.dry_multiplier if "dry" in order else 0.0),
+            self.repeat_last_n,
         )  # fmt: skip
 
     @property

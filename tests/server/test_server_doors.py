@@ -295,8 +295,8 @@ def test_llama_cpp_grammars(server: ServerProcess) -> None:
         assert server.post("/completion", prompt="a", n_predict=1, **passing).status_code == 200
 
 
-def test_llama_cpp_biases_and_penalties(server: ServerProcess, llm: LLM) -> None:
-    """Texts stand for their tokens; a window of penalties that is not the whole text is refused."""
+def test_llama_cpp_biases(server: ServerProcess, llm: LLM) -> None:
+    """Texts stand for their tokens."""
     first = llm.generate(PROMPT, max_tokens=8, temperature=0)
     text = llm.tokenizer.decode(first.tokens[:2])
     ids = llm.tokenizer.encode(text, add_special=False)
@@ -309,27 +309,35 @@ def test_llama_cpp_biases_and_penalties(server: ServerProcess, llm: LLM) -> None
         assert done["content"] == biased, bias
         whole = server.post("/v1/completions", **asked, max_tokens=8, logit_bias=bias).json()
         assert whole["choices"][0]["text"] == biased
-    penalised = llm.generate(PROMPT, max_tokens=12, temperature=0, repetition_penalty=1.5).text
-    plain = llm.generate(PROMPT, max_tokens=12, temperature=0).text
-    off = llm.generate(PROMPT, max_tokens=12, temperature=0, repetition_penalty=1.0).text
-    assert penalised not in (plain, off)
-    penalty = {"repeat_penalty": 1.5}
-    for fields, expected in (
-        (penalty, penalised), ({**penalty, "repeat_last_n": -1}, penalised),
-        ({**penalty, "repeat_last_n": llm.context}, penalised),
-        ({**penalty, "repeat_last_n": 0}, off), ({"repeat_last_n": 64}, plain),
-        ({**penalty, "repeat_last_n": 64}, None),
-        ({"frequency_penalty": 1, "repeat_last_n": 8}, None),
+
+
+def test_windows_of_penalties(server: ServerProcess, llm: LLM) -> None:
+    """The last tokens of prompt and answer count, 64 unless a client of llama.cpp or ollama says
+    otherwise; in OpenAI's endpoints, all do unless it is said."""
+    begin = "import os\nimport sys\n\n\ndef open_file(path):\n    return open(path)\n\n\n"
+    prompt, asked = begin + "x = 1\n" * 30 + PROMPT, {"max_tokens": 16, "temperature": 0}
+    assert len(llm.tokenizer.encode(prompt)) > 64
+    for fields in (
+        {"repetition_penalty": 1.5}, {"presence_penalty": 1.5}, {"frequency_penalty": 1.5}
     ):  # fmt: skip
-        done = server.post("/completion", **asked, n_predict=12, **fields)
-        if expected is None:
-            assert done.json()["error"]["param"] == "repeat_last_n", done.text
-        else:
-            assert done.json()["content"] == expected, fields
-        options = {"num_predict": 12, "temperature": 0, **fields}
-        raw = {"model": "nano", "prompt": PROMPT, "raw": True, "stream": False}
-        ollama = server.post("/api/generate", **raw, options=options).json()
-        assert ollama.get("response") == expected, fields
+        found = []
+        for last in (None, 64, 5, 0, -1):
+            sent = dict(fields) | ({} if last is None else {"repeat_last_n": last})
+            whole = server.post("/v1/completions", prompt=prompt, **asked, **sent).json()
+            expected = llm.generate(prompt, **asked, **sent).text
+            assert whole["choices"][0]["text"] == expected, sent
+            found.append(expected)
+            words = {n.replace("repetition", "repeat"): value for n, value in sent.items()}
+            here = llm.generate(prompt, **asked, **{"repeat_last_n": 64, **sent}).text
+            options = {"num_predict": 16, "temperature": 0, **words}
+            raw = {"model": "nano", "prompt": prompt, "raw": True, "stream": False}
+            done = server.post("/completion", prompt=prompt, n_predict=16, temperature=0, **words)
+            assert done.json()["content"] == here, sent
+            ollama = server.post("/api/generate", **raw, options=options).json()
+            assert ollama["response"] == here, sent
+        assert len(set(found[:4])) == 4, found
+    refused = server.post("/completion", prompt="a", repeat_last_n=-2)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "repeat_last_n")
 
 
 def test_loading_and_unloading(tmp_path: Path) -> None:

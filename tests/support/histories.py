@@ -24,6 +24,8 @@ SAMPLERS: dict[str, Any] = {
     "xtc_probability": 0.5, "xtc_threshold": 0.02, "dynatemp_range": 0.5,
 }  # fmt: skip
 
+PENALTY: dict[str, Any] = {"frequency_penalty": 0.5}
+
 CONSTRAINTS = ("[a-z ]{3,40}", '"(a|b|c)*"', "(yes|no|perhaps)")
 
 
@@ -142,7 +144,7 @@ class Histories:
             "seed": choose.randrange(3),
             "logprobs": choose.choice((0, 0, 2)),
             "repetition_penalty": choose.choice((1.0, 1.0, 1.3)),
-            "frequency_penalty": choose.choice((0.0, 0.0, 0.5)),
+            **choose.choice(({}, PENALTY, {**PENALTY, "repeat_last_n": 6})),
             "stop": choose.choice(((), ("e",), ("zzz",))),
             "ignore_eos": choose.random() < 0.5,
             **choose.choice(({}, {}, SAMPLERS, {"mirostat": 1}, {**SAMPLERS, "mirostat": 2})),

@@ -18,6 +18,7 @@ _NUMBERS: dict[str, tuple[type[int] | type[float], str]] = {
     "top_p": (float, "Sample among the likeliest tokens whose probabilities reach p."),
     "min_p": (float, "Drop tokens below this share of the likeliest one's probability."),
     "repetition_penalty": (float, "Above 1, repeat less; 1: off."),
+    "repeat_last_n": (int, "Last tokens that penalties count; -1: all; 0: none."),
     "dry_multiplier": (float, "Scale of the DRY penalty on longer repeats; 0: off."),
     "dry_base": (float, "Growth of the DRY penalty with each token of the repeat."),
     "dry_allowed_length": (int, "Tokens of the shortest repeat that DRY penalises."),

@@ -21,6 +21,8 @@ READ = {
     "typical_p": "typical_p", "mirostat": "mirostat", "mirostat_tau": "mirostat_tau",
     "mirostat_eta": "mirostat_eta",
 }  # fmt: skip
+#: ollama's default, which the fields of OpenAI's protocols do not share.
+REPEAT_LAST_N = 64
 #: Options of samplers that do not exist here, and the values that turn them off.
 OFF: Mapping[str, tuple[float, ...]] = {"tfs_z": (1,)}
 #: Options of loading, or that belong to one of the above: they are left out.
@@ -36,7 +38,7 @@ def sampling_of(options: Mapping[str, Any], warn: Callable[[str], None]) -> Samp
 
     warn: is told of unknown options, which are left out, as ollama does.
     """
-    fields: dict[str, Any] = {}
+    fields: dict[str, Any] = {"repeat_last_n": REPEAT_LAST_N}
     for name, value in options.items():
         if value is None or name in UNREAD:
             continue

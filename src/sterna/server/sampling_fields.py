@@ -39,6 +39,7 @@ _SAME = (
     "allowed_token_ids", "dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n",
     "dry_sequence_breakers", "top_n_sigma", "typical_p", "xtc_probability", "xtc_threshold",
     "dynatemp_range", "dynatemp_exponent", "mirostat", "mirostat_tau", "mirostat_eta", "samplers",
+    "repeat_last_n",
 )  # fmt: skip
 
 
@@ -150,23 +151,7 @@ def sampling_options(
         options["seed"] = secrets.randbits(SEED_BITS)
     if body.logit_bias:
         options["logit_bias"] = _biases(body.logit_bias, llm)
-    _check_window(body, options, llm.context)
     return options
-
-
-def _check_window(body: SamplingFields, options: dict[str, Any], context: int) -> None:
-    """Turn penalties off if they count no token. ApiError 400 unless they count the whole text."""
-    off = {"repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0}
-    used = [name for name, value in off.items() if options.get(name, value) != value]
-    last = body.repeat_last_n
-    if last is None or last == NONE or last >= context or not used:
-        return
-    if last != 0:
-        raise invalid(
-            "repeat_last_n", f"must be -1, 0 or at least the context ({context}) where a penalty "
-            "is set, as penalties count the whole text", last,
-        )  # fmt: skip
-    options |= {name: float(off[name]) for name in used}
 
 
 def check_top_logprobs(count: int) -> None:

@@ -33,6 +33,8 @@ def scores(logits: np.ndarray, allowed: np.ndarray, params: SamplingParams, draw
     """By numpy, a token at a time, in the order that scores.h gives."""
     out = logits.copy()
     history, answer = draw.history.tolist(), draw.history[draw.answer_begin :].tolist()
+    if (last := params.repeat_last_n) is not None:
+        history = answer = history if last < 0 else history[max(0, len(history) - last) :]
     for i in range(len(out)):
         out[i] += F32(params.logit_bias.get(i, 0.0))
         if i in history:
@@ -53,6 +55,7 @@ def some_draw(data: st.DataObject, rng: np.random.Generator, vocab: int, **more:
         repetition_penalty=data.draw(st.sampled_from([1.0, 1.3, 0.7])),
         frequency_penalty=data.draw(penalty),
         presence_penalty=data.draw(penalty),
+        repeat_last_n=data.draw(st.sampled_from([None, -1, 0, 1, 4, 64])),
         logit_bias=data.draw(st.dictionaries(ids, st.sampled_from([-100.0, -0.5, 3.0]))),
         **more,
     )

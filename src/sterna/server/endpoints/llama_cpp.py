@@ -28,6 +28,8 @@ from sterna.server.structured_outputs import asked_of, constraint_for
 from sterna.server.submission import submit_prompts
 
 MAX_PROBS = 100
+#: llama.cpp's default, which the fields of OpenAI's protocols do not share.
+REPEAT_LAST_N = 64
 
 
 class LlamaCompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
@@ -77,6 +79,8 @@ class LlamaResponder:
             raise ApiError(400, f"n_probs: must lie in 0..{MAX_PROBS}", param="n_probs")
         if body.n_predict is not None:
             body.max_tokens = body.n_predict
+        if body.repeat_last_n is None:
+            body.repeat_last_n = REPEAT_LAST_N
         self._options = sampling_options(body, active.model.llm, None, body.n_probs)
         self._deadline_s = checked_timeout(body, service.settings.timeout)
 
