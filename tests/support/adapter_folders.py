@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sterna.checkpoints.lora import LoraFolder
+from sterna.checkpoints.lora import open_lora_folder
 from sterna.checkpoints.safetensors import write_safetensors
 from sterna.graph import AdaptedLayer
 from sterna.loading import Model
@@ -61,5 +61,5 @@ def added(folder: Path) -> dict[str, np.ndarray]:
         f"{name}.weight": (layer.scale * (layer.up.astype(np.float64) @ layer.down)).astype(
             np.float32
         )
-        for name, layer in LoraFolder.open(folder).layers.items()
+        for name, layer in open_lora_folder(folder).layers.items()
     }

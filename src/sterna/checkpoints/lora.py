@@ -31,7 +31,7 @@ from sterna.errors import (
 from sterna.files.jsonfile import MAX_CONFIG_BYTES, load_json_object
 from sterna.files.known_fields import KnownFields
 
-__all__ = ["LoraFolder", "LoraLayer"]
+__all__ = ["Lora", "LoraLayer", "open_lora_folder"]
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
@@ -73,20 +73,18 @@ class LoraLayer(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class LoraFolder:
+class Lora:
     """An adapter, read and checked.
 
-    base: the base model that it names, or "". layers: by their names in the base.
+    path: its folder or file. file: that of its tensors. base: the base model that it names, or "".
+    layers: by their names in the base. tensors: the file's names of A and B of each layer.
     """
 
     path: Path
+    file: Path
     base: str
     layers: dict[str, LoraLayer] = field(repr=False)
-
-    @property
-    def file(self) -> Path:
-        """The file of its tensors, for messages."""
-        return self.path / WEIGHTS
+    tensors: dict[str, tuple[str, str]] = field(repr=False)
 
     @property
     def rank(self) -> int:
@@ -103,19 +101,24 @@ class LoraFolder:
             found.update(up.astype("<f4").tobytes())
         return found.hexdigest()
 
-    @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> LoraFolder:
-        """Read a folder.
 
-        Raises RequestError if there is none, ModelFormatError for a file that breaks a rule,
-        UnsupportedModelError for more than low-rank matrices, NonFiniteError.
-        """
-        folder = _folder(path)
-        config = load_json_object(folder / CONFIG, MAX_CONFIG_BYTES)
-        settings = _Settings(folder / CONFIG, config)
-        file = SafetensorsFile(folder / WEIGHTS)
-        base = config.get("base_model_name_or_path")
-        return cls(folder, base if isinstance(base, str) else "", _layers(file, settings))
+def open_lora_folder(path: str | os.PathLike[str]) -> Lora:
+    """Read a folder.
+
+    Raises RequestError if there is none, ModelFormatError for a file that breaks a rule,
+    UnsupportedModelError for more than low-rank matrices, NonFiniteError.
+    """
+    folder = _folder(path)
+    config = load_json_object(folder / CONFIG, MAX_CONFIG_BYTES)
+    settings = _Settings(folder / CONFIG, config)
+    file = SafetensorsFile(folder / WEIGHTS)
+    layers = _layers(file, settings)
+    base = config.get("base_model_name_or_path")
+    tensors = {
+        layer: (f"{PREFIX}{layer}.lora_A.weight", f"{PREFIX}{layer}.lora_B.weight")
+        for layer in layers
+    }
+    return Lora(folder, file.path, base if isinstance(base, str) else "", layers, tensors)
 
 
 def _folder(path: str | os.PathLike[str]) -> Path:

@@ -154,9 +154,9 @@ model_options: Option = combined(
         "--adapter",
         "adapters",
         multiple=True,
-        metavar="[NAME=]DIR",
-        help="Folder of a LoRA adapter, as PEFT saves it. `generate --file` takes several with "
-        'NAMEs, from which each line chooses ("adapter").',
+        metavar="[NAME=]PATH",
+        help="A LoRA adapter: a folder as PEFT saves it, or a GGUF file. `generate --file` takes "
+        'several with NAMEs, from which each line chooses ("adapter").',
     ),
     offline_option,
     run_options,
@@ -211,7 +211,7 @@ def open_model(options: Mapping[str, Any], *, chosen_by_name: bool = False) -> L
 
 
 def adapter_named(given: str) -> tuple[str, str]:
-    """Split a value of --adapter into name, "" without one, and folder."""
+    """Split a value of --adapter into name, "" without one, and path."""
     name, equals, folder = given.partition("=")
     return (name, folder) if equals and "/" not in name else ("", given)
 

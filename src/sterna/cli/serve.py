@@ -255,9 +255,9 @@ def duration(value: str | float) -> float:
     "adapters",
     multiple=True,
     envvar="STERNA_ADAPTER",
-    metavar="[NAME=]DIR",
-    help="Serve a LoRA adapter, as PEFT saves it, as a model called NAME; default: the folder's "
-    "name; may be repeated.",
+    metavar="[NAME=]PATH",
+    help="Serve a LoRA adapter, a folder as PEFT saves it or a GGUF file, as a model called NAME; "
+    "default: the folder's or file's name; may be repeated.",
 )
 @run_options
 @chat_template_option
@@ -375,7 +375,8 @@ def _adapters(models: list[str], given: tuple[str, ...]) -> dict[str, str]:
     """Return the folders of adapters, by their names for clients."""
     named: dict[str, str] = {}
     for name, folder in map(adapter_named, given):
-        served = name or Path(folder).resolve().name
+        path = Path(folder).resolve()
+        served = name or (path.stem if path.suffix.lower() == ".gguf" else path.name)
         if served in named or served in models:
             raise RequestError(f"adapter: must differ in name, but {shown(served)} is there twice")
         named[served] = folder

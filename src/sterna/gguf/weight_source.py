@@ -29,15 +29,9 @@ from sterna.gguf.blocks import BLOCKS, from_ggml
 from sterna.gguf.file import GgufModel
 from sterna.gguf.i2_s import i2s_levels
 from sterna.gguf.indexed_blocks import INDEXED, decoded, from_indexed
+from sterna.gguf.row_order import row_order
 from sterna.gguf.scaled_floats import nvfp4
-from sterna.gguf.tensor_names import (
-    by_head,
-    gguf_name,
-    has_module,
-    is_array,
-    norm_is_sum,
-    permutes,
-)
+from sterna.gguf.tensor_names import gguf_name, has_module, is_array, norm_is_sum
 from sterna.gguf.tensor_types import FLOAT_TYPES, SCALED_TYPES
 from sterna.gguf.value_heads import ValueHeads
 from sterna.weights import packing, sources
@@ -318,23 +312,14 @@ class GgufWeights:
         return None if scale == 1 else np.float32(scale)
 
     def _order(self, module: str, rows: int) -> npt.NDArray[np.intp] | slice:
-        """Return the stored rows in the model's order.
-
-        In q and k, the pairs (i, i + head_dim / 2) of a head may be stored side by side. q, k and v
-        may be stored one after the other, each with the rows of all heads.
-        """
+        """Return the stored rows in the model's order."""
         if self._value_heads is not None:
             order = self._value_heads.row_order(module, rows)
-            return slice(None) if order is None else order
-        if by_head(self._architecture, module):
-            kv, d = self.config["num_key_value_heads"], self.config["head_dim"]
-            q, k, v = np.split(np.arange(rows), [rows - 2 * kv * d, rows - kv * d])
-            groups = [part.reshape(kv, -1) for part in (q, k, v)]
-            return np.asarray(np.concatenate(groups, 1).reshape(-1), np.intp)
-        if not permutes(self._architecture, module):
-            return slice(None)
-        pairs = np.arange(rows).reshape(-1, self.config["head_dim"] // 2, 2)
-        return np.asarray(pairs.transpose(0, 2, 1).reshape(-1), np.intp)
+        else:
+            config = self.config
+            head_dim, kv_heads = config.get("head_dim", 0), config.get("num_key_value_heads", 0)
+            order = row_order(self._architecture, module, rows, head_dim, kv_heads)
+        return slice(None) if order is None else order
 
     def _order_of_all(self, parts: list[Linear]) -> npt.NDArray[np.int64] | None:
         """Return the order of the rows of several layers in sequence; None if no row moves."""

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections import deque
 from collections.abc import Iterator, Mapping
+from typing import TypeAlias
+from weakref import WeakValueDictionary
 
+from sterna.checks import checked_real
 from sterna.engine import Adapter
 from sterna.errors import RequestError, shown
 from sterna.loading import Model
 
-__all__ = ["BASE", "Adapters"]
+__all__ = ["BASE", "AdapterChoice", "Adapters"]
+
+#: The adapter of a request: its name, or several with a scale each; None: the default.
+AdapterChoice: TypeAlias = str | Mapping[str, float] | None
 
 #: Names the model without an adapter, as in PEFT.
 BASE = "__base__"
 #: The name of an adapter that was given without one.
 UNNAMED = "default"
 MOST_CHARS = 200
+#: A scale within this, as alpha's share of the rank may have any.
+MOST_SCALE = 1000.0
+#: Adapters with scales that requests use at a time, each a copy of its matrices; and of those that
+#: no request uses, how many are kept.
+MOST_MIXED, MOST_KEPT = 16, 4
 
 
 class Adapters(Mapping[str, Adapter]):
@@ -29,6 +42,11 @@ class Adapters(Mapping[str, Adapter]):
     def __init__(self, model: Model) -> None:
         self._model = model
         self._adapters: dict[str, Adapter] = {}
+        self._lock = threading.Lock()
+        # With scales, by digest and scale of each part.
+        self._mixed: WeakValueDictionary[tuple[tuple[str, float], ...], Adapter]
+        self._mixed = WeakValueDictionary()
+        self._kept: deque[Adapter] = deque(maxlen=MOST_KEPT)
         self.default: str | None = None
 
     def __getitem__(self, name: str) -> Adapter:
@@ -44,14 +62,15 @@ class Adapters(Mapping[str, Adapter]):
         return len(self._adapters)
 
     def begin(self, given: object) -> None:
-        """Load the argument of `LLM`: a folder, which becomes the default, or folders by name."""
+        """Load the argument of `LLM`: a folder or GGUF file, which becomes the default, or several
+        by name."""
         if isinstance(given, Mapping):
             for name, folder in given.items():
                 self.load(name, folder)
         elif given is not None:
             if not isinstance(given, (str, os.PathLike)):
                 raise RequestError(
-                    f"adapter: must be a folder, or folders by name, but got {shown(given)}"
+                    f"adapter: must be a folder or file, or several by name, but got {shown(given)}"
                 )
             self.load(UNNAMED, given)
             self.default = UNNAMED
@@ -71,10 +90,41 @@ class Adapters(Mapping[str, Adapter]):
         if self.default == name:
             self.default = None
 
-    def chosen(self, name: str | None) -> Adapter | None:
-        """Return the adapter of this name, or the default for None; None if there is none."""
-        name = self.default if name is None else name
+    def chosen(self, choice: AdapterChoice) -> Adapter | None:
+        """Return the adapter of a request; None if it has none.
+
+        Scales that no request uses now take a copy of the matrices, which reads the files again.
+        RequestError for an unknown name, or too many combinations at a time.
+        """
+        if isinstance(choice, Mapping):
+            return self._scaled(choice)
+        name = self.default if choice is None else choice
         return None if name is None or name == BASE else self._require(name)
+
+    def _scaled(self, scales: Mapping[str, float]) -> Adapter | None:
+        for name, scale in scales.items():
+            self._require(name)
+            checked_real(f"adapter: scale of {name}", scale, -MOST_SCALE, MOST_SCALE)
+        # In the order of loading, so that one choice has one sum.
+        shares = [(self._adapters[n], float(scales[n])) for n in self if scales.get(n)]
+        if not shares:
+            return None
+        if len(shares) == 1 and shares[0][1] == 1.0:
+            return shares[0][0]
+        key = tuple((adapter.digest, scale) for adapter, scale in shares)
+        with self._lock:
+            found = self._mixed.get(key)
+            if found is None:
+                if len(self._mixed) >= MOST_MIXED:
+                    self._kept.clear()
+                if len(self._mixed) >= MOST_MIXED:
+                    raise RequestError(
+                        f"adapter: must be of at most {MOST_MIXED} combinations of scales at a "
+                        "time, but requests use as many others; try again when one has ended"
+                    )
+                found = self._mixed[key] = Adapter.mixed(shares, self._model)
+            self._kept.append(found)
+        return found
 
     def _require(self, name: object) -> Adapter:
         found = self._adapters.get(name) if isinstance(name, str) else None

@@ -21,6 +21,7 @@ from sterna.checks import checked_real, checked_whole
 from sterna.engine import EngineLoop, Event, Request, SchedulerLoad
 from sterna.errors import RequestError, shown
 from sterna.llm import LLM
+from sterna.llm.adapters import AdapterChoice
 from sterna.outputs import AnswerReader, Completion, Piece, TokenLogprob
 from sterna.sampling_params import SamplingParams
 
@@ -159,7 +160,7 @@ class AsyncLLM:
         *,
         key: str = "",
         priority: int = 0,
-        adapter: str | None = None,
+        adapter: AdapterChoice = None,
     ) -> list[TokenLogprob | None]:
         """Score as `LLM.prompt_logprobs`, in shared steps; key and priority as in `submit`."""
         self._check_open()

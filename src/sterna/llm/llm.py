@@ -89,8 +89,8 @@ class LLM(GenerationMethods, ScoringMethods):
             text so far, a model's own MTP layer or `draft`), "lookup" (from the text alone) or
             "off". Default auto.
         draft: A smaller LLM of the same tokenizer that drafts.
-        adapter: Folder of a LoRA adapter in PEFT's form, which requests use by default; or folders
-            by name, from which requests choose. Default: none.
+        adapter: A LoRA adapter, which requests use by default: a folder in PEFT's form, or a GGUF
+            file; or several by name, from which requests choose. Default: none.
         chat_template: File of Jinja, or a name (chatml, gemma, llama2, llama3, mistral, phi3,
             zephyr), in place of the model's own template.
         progress: Called with the bytes of weights read so far and in total, by one thread at a
@@ -296,7 +296,8 @@ class LLM(GenerationMethods, ScoringMethods):
         }
 
     def load_adapter(self, name: str, folder: str | Path) -> Adapter:
-        """Load a LoRA adapter, a folder in PEFT's form, under a name that requests choose.
+        """Load a LoRA adapter under a name that requests choose: a folder in PEFT's form, or a GGUF
+        file of llama.cpp's.
 
         Replaces an adapter of this name; running requests keep theirs. Warns if it was trained on a
         model of another name. Raises as `LLM`: RequestError for an adapter of other layers or

@@ -12,6 +12,7 @@ from sterna.sampling_params import SamplingOptions, SamplingParams
 if TYPE_CHECKING:
     from sterna.chat import ChatTemplate
     from sterna.engine.decoding.constraints import Constraint
+    from sterna.llm.adapters import AdapterChoice
 
 __all__ = [
     "ChatOptions",
@@ -32,13 +33,14 @@ class GenerateOptions(SamplingOptions, total=False):
             speed, never the result.
         constraint: What the answer must match: a JSON schema as a dict, a pydantic class, a
             compiled pattern (`re.compile`) for the whole answer, or an object of `LLM.constraints`.
-        adapter: The name of a loaded LoRA adapter, or "__base__" for the model without one.
-            Default: the adapter given to `LLM` as a folder, if any.
+        adapter: The name of a loaded LoRA adapter, "__base__" for the model without one, or a scale
+            for each of several: {"poet": 0.5, "brief": 1}. Default: the adapter given to `LLM`
+            without a name, if any.
     """
 
     prediction: str | Sequence[int] | None
     constraint: Constraint | Mapping[str, Any] | re.Pattern[str] | type | None
-    adapter: str | None
+    adapter: AdapterChoice
 
 
 class TemplateOptions(TypedDict, total=False):
@@ -83,7 +85,7 @@ class DecideOptions(TypedDict, total=False):
     score: Sequence[int] | None
     neutral: str | None
     normalise: bool
-    adapter: str | None
+    adapter: AdapterChoice
 
 
 class PromptOptions(TemplateOptions, total=False):

@@ -13,15 +13,17 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from sterna.llm import LLM
+from sterna.llm.adapters import AdapterChoice
 
 __all__ = ["digest", "fingerprint"]
 
 
-def fingerprint(llm: LLM, adapter: str | None = None) -> str:
+def fingerprint(llm: LLM, adapter: AdapterChoice = None) -> str:
     """Return a hash of everything that the bits of answers depend on, except the request.
 
-    It covers the engine's `identity`, the tokenizer, the template, and the adapter of this name or
-    the default one. The first call reads all weights, about a second for 1.5 GB.
+    It covers the engine's `identity`, the tokenizer, the template, and the adapter of this name, or
+    with these scales, or the default one. The first call reads all weights, about a second for
+    1.5 GB.
     """
     template = llm.template.digest if llm.template else None
     parts = [*llm.engine.identity, llm.tokenizer.digest, template]

@@ -30,7 +30,7 @@ from sterna.engine.decoding.reasoning_budget import ReasoningBudget, ReasoningMa
 from sterna.engine.decoding.sequence_breakers import with_breaker_ids
 from sterna.engine.decoding.speculation import DraftSource, Speculation
 from sterna.errors import RequestError
-from sterna.llm.adapters import Adapters
+from sterna.llm.adapters import AdapterChoice, Adapters
 from sterna.llm.chat_renderer import ChatRenderer, listed_messages
 from sterna.llm.constraint_argument import constraint_of, constraint_of_format
 from sterna.llm.generation_config import GenerationDefaults
@@ -179,7 +179,7 @@ class RequestFactory:
         return {**options, "constraint": content, "response_format": None}
 
     def make_scoring(
-        self, prompt: str | Sequence[int], top: int, adapter: str | None, **request_args: Any
+        self, prompt: str | Sequence[int], top: int, adapter: AdapterChoice, **request_args: Any
     ) -> PromptLogprobsRequest:
         """Make a request for the log-probabilities of a prompt's tokens."""
         checked_whole("top", top, 0, MAX_LOGPROBS)

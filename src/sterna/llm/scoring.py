@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.engine import PREFILL_CHUNK
+from sterna.llm.adapters import AdapterChoice
 from sterna.llm.llm_parts import LLMParts
 from sterna.llm.logprobs import logit_chunks, token_logprobs
 from sterna.outputs import TokenLogprob
@@ -26,7 +27,7 @@ class ScoringMethods(LLMParts):
         prompt: str | None = None,
         pooling: str | None = None,
         truncate: bool | int | str = False,
-        adapter: str | None = None,
+        adapter: AdapterChoice = None,
     ) -> npt.NDArray[np.float32]:
         """Embed texts, float32 [texts, hidden_size]; one row for a single string.
 
@@ -60,7 +61,7 @@ class ScoringMethods(LLMParts):
         return self._cross_encoder.scoring is not None
 
     def score(
-        self, pairs: Sequence[tuple[str, str]], *, adapter: str | None = None
+        self, pairs: Sequence[tuple[str, str]], *, adapter: AdapterChoice = None
     ) -> npt.NDArray[np.float32]:
         """Score how relevant texts are to queries by a cross-encoder, float32 [pairs].
 
@@ -77,7 +78,7 @@ class ScoringMethods(LLMParts):
         return self._cross_encoder.score(pairs, self.adapters.chosen(adapter))
 
     def logits(
-        self, tokens: Sequence[int], *, adapter: str | None = None
+        self, tokens: Sequence[int], *, adapter: AdapterChoice = None
     ) -> npt.NDArray[np.float32]:
         """Teacher-forced logits float32 [n, vocab] of token ids; row i predicts token i + 1."""
         chosen = self.adapters.chosen(adapter)
@@ -89,7 +90,7 @@ class ScoringMethods(LLMParts):
         start: int = 1,
         chunk: int = PREFILL_CHUNK,
         *,
-        adapter: str | None = None,
+        adapter: AdapterChoice = None,
     ) -> Iterator[tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]]:
         """Teacher-forced logits that predict tokens[start:], in chunks of at most `chunk` tokens.
 
@@ -99,7 +100,7 @@ class ScoringMethods(LLMParts):
         yield from logit_chunks(self.engine, self._encoder.encode(tokens), start, chunk, chosen)
 
     def logprobs(
-        self, tokens: Sequence[int], start: int = 1, *, adapter: str | None = None
+        self, tokens: Sequence[int], start: int = 1, *, adapter: AdapterChoice = None
     ) -> npt.NDArray[np.float32]:
         """log p(tokens[i] | tokens[:i]) for i = start … n - 1, natural log, float32 [n - start].
 
@@ -109,7 +110,7 @@ class ScoringMethods(LLMParts):
         return token_logprobs(self.engine, ids, start, PREFILL_CHUNK, chosen)
 
     def prompt_logprobs(
-        self, prompt: str | Sequence[int], top: int = 0, *, adapter: str | None = None
+        self, prompt: str | Sequence[int], top: int = 0, *, adapter: AdapterChoice = None
     ) -> list[TokenLogprob | None]:
         """Return log-probabilities of a prompt's tokens given earlier ones; None for the first.
 

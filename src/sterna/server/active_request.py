@@ -9,9 +9,11 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from itertools import accumulate
 from typing import Any, TypeVar
 
+from sterna.engine import Adapter
 from sterna.engine import Request as EngineRequest
 from sterna.engine.decoding.constraints import Constraint
 from sterna.llm import Decision, receipt
+from sterna.llm.adapters import AdapterChoice
 from sterna.llm.async_llm import MOST_PRIORITY, AsyncStream, checked_scheduling
 from sterna.outputs import Completion, Piece
 from sterna.server.errors import ApiError
@@ -32,7 +34,8 @@ class ActiveRequest:
     Each prompt has `n` choices. Choices are numbered prompt by prompt.
 
     Attributes:
-        adapter: the model's adapter, by name.
+        adapter: the model's adapter, by name, or several with scales.
+        scaled: the adapter that these make.
         name: the model or adapter, as the client names it.
         idle_event: None for a request of a client. A request of a batch sets it once it is
             submitted or refused; it takes idle time only.
@@ -54,7 +57,8 @@ class ActiveRequest:
         idle_event: asyncio.Event | None = None,
         adapter: str | None = None,
     ) -> None:
-        self.adapter = adapter
+        self.adapter: AdapterChoice = adapter
+        self.scaled: Adapter | None = None
         self.name: str = adapter or model.name
         self.model = model
         self.key = key

@@ -15,6 +15,7 @@ from sterna import _native
 from sterna.engine import PAGE
 from sterna.errors import SternaError, shown
 from sterna.llm import LLM, receipt
+from sterna.llm.adapters import AdapterChoice
 from sterna.llm.async_llm import AsyncLLM
 from sterna.runtime import available_bytes
 from sterna.server.errors import ApiError
@@ -93,7 +94,7 @@ class LoadedModel:
         nbytes = min(BANDWIDTH_BYTES, available_bytes() // 8)
         self.bandwidth_gb_s = _native.bandwidth_gb_s(self.llm.engine.threads, nbytes)
 
-    async def fingerprint(self, adapter: str | None = None) -> str:
+    async def fingerprint(self, adapter: AdapterChoice = None) -> str:
         """Return the fingerprint of the model and an adapter; computed after loading."""
         own = await asyncio.shield(self._fingerprint)
         return own if adapter is None else receipt.fingerprint(self.llm, adapter)

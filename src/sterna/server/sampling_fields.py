@@ -11,6 +11,7 @@ from sterna.llm import LLM
 from sterna.server.errors import invalid
 
 __all__ = [
+    "LoraScale",
     "SamplingFields",
     "StreamOptions",
     "StructuredOutputs",
@@ -64,11 +65,18 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     choice: list[str] | None = None
 
 
+class LoraScale(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """llama.cpp's: an adapter, by its place in /lora-adapters, and its scale."""
+
+    id: int
+    scale: float
+
+
 class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The fields of both completions and chat. The engine checks most ranges.
 
     prompt_cache_key acts as cache_salt if there is none. grammar, json_schema, repeat_penalty,
-    repeat_last_n and id_slot are llama.cpp's.
+    repeat_last_n, id_slot and lora are llama.cpp's.
     """
 
     model: str | None = None
@@ -112,6 +120,7 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     repeat_penalty: float | None = None
     repeat_last_n: int | None = None
     id_slot: int | None = None
+    lora: list[LoraScale] | None = None
     return_token_ids: bool | None = None
     timeout: float | None = None
     priority: int | None = None

@@ -12,6 +12,7 @@ from sterna.server.active_request import ActiveRequest
 from sterna.server.api_keys import ApiKeys
 from sterna.server.batch.runner import BatchRunner
 from sterna.server.errors import ApiError
+from sterna.server.lora_scales import LoraScales
 from sterna.server.metrics import Metrics
 from sterna.server.model_manager import ModelManager
 from sterna.server.request_limits import RequestLimits
@@ -46,6 +47,7 @@ class Service:
         self.responses: ResponseStore = ResponseStore()
         self.conversations: ResponseStore = ResponseStore("conversation")
         self.limits: RequestLimits = RequestLimits(settings)
+        self.lora: LoraScales = LoraScales(models)
         self.slots: Slots = Slots(settings.max_running)
         self.batches: BatchRunner | None = None
         if settings.files is not None:
@@ -100,7 +102,7 @@ class Service:
         """Admit a request and load its model; the middleware calls `end`.
 
         prefix: the prefix of the request's id. fields: of the request; those that choose a slot
-        are read here. A request of a batch has an `idle_event` in its
+        and the scales of adapters are read here. A request of a batch has an `idle_event` in its
         state (see `ActiveRequest`). ApiError 404 for an unknown model, 429 or 503 by
         `RequestLimits`.
         """
@@ -133,6 +135,7 @@ class Service:
         loaded.clients += idle_event is None
         if fields is not None:
             self.slots.choose(active, fields.id_slot)
+        await self.lora.choose(active, fields.lora if fields else None)
         return active
 
     def end(self, active: ActiveRequest) -> None:

@@ -187,7 +187,7 @@ _ROWS = (
     *_only("post_sampling_probs", (False,), "use logprobs", *BOTH),
     *_only("return_tokens", (False,), "use return_token_ids", *BOTH),
     *_only("t_max_predict_ms", (-1, 0), "use timeout", *BOTH),
-    *_only("lora", ([],), "name an adapter in model", *ALL),
+    *_only("lora", ([],), "use /v1/chat/completions", *ITEMS),
     *_only("reasoning_format", ("auto", "deepseek"), "reasoning is in reasoning_content", CHAT),
     *_only("parse_tool_calls", (True,), "use tool_choice", CHAT),
     *_any("reasoning_budget_message", "belongs to reasoning_budget_tokens"),

@@ -1,4 +1,4 @@
-"""llama.cpp's own /completion, /infill, /props and /lora-adapters."""
+"""llama.cpp's own /completion, /infill and /props."""
 
 from __future__ import annotations
 
@@ -207,13 +207,6 @@ async def props(request: Request) -> Response:
         )
 
 
-async def lora_adapters(request: Request) -> Response:
-    """List the adapters. A request chooses one by `model`, so none has a scale of its own."""
-    models = service_of(request).models
-    names = [name for name in models.names if models.adapter_of(name)]
-    return as_json([{"id": i, "path": name, "scale": 1.0} for i, name in enumerate(names)])
-
-
 ENDPOINTS = [
     Endpoint(
         "POST", "/completion", completion, "Continues a prompt (llama.cpp).",
@@ -221,5 +214,4 @@ ENDPOINTS = [
     ),
     Endpoint("POST", "/infill", infill, "Fills in the middle (llama.cpp).", InfillRequest),
     Endpoint("GET", "/props", props, "Properties of the server (llama.cpp)."),
-    Endpoint("GET", "/lora-adapters", lora_adapters, "Lists the adapters (llama.cpp)."),
 ]  # fmt: skip
