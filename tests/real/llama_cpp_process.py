@@ -35,6 +35,18 @@ for prompt in asked["prompts"]:
     (choice,) = server.handle_completions(body)["choices"]
     answers.append([(one["id"], one["logprob"]) for one in choice["logprobs"]["content"]])
 """
+_COMPLETE = """
+for body in asked:
+    request = urllib.request.Request(
+        server.listening_address + "/completion", json.dumps(body).encode(),
+        {"Content-Type": "application/json"})
+    answers.append(json.load(urllib.request.urlopen(request)))
+"""
+
+
+def completions(path: Path, bodies: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Its answers to requests of /completion."""
+    return _asked(path, _COMPLETE, bodies)
 
 
 def tokens(path: Path, strings: list[str]) -> list[list[int]]:

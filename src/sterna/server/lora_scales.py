@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sterna.llm.adapters import MOST_SCALE
 from sterna.server.active_request import ActiveRequest
@@ -36,6 +36,12 @@ class LoraScales:
     def set(self, key: str, given: Sequence[LoraScale]) -> None:
         """Set the scales of a key; adapters that are left out have 0. ApiError 400."""
         self._set[key] = self._by_name(given)
+
+    def used_by(self, active: ActiveRequest) -> list[dict[str, float]]:
+        """Return the adapters of a request in llama.cpp's form: id and scale of each."""
+        choice = active.adapter
+        scales = choice if isinstance(choice, Mapping) else {choice: 1.0}
+        return [{"id": i, "scale": scales[n]} for i, n in enumerate(self.names) if n in scales]
 
     async def choose(self, active: ActiveRequest, given: Sequence[LoraScale] | None) -> None:
         """Give a request the adapters of its own scales, or else of its key's. ApiError 400.

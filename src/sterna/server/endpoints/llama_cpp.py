@@ -14,22 +14,21 @@ from sterna.server.active_request import ActiveRequest
 from sterna.server.errors import ApiError
 from sterna.server.fill_in_the_middle import fill_prompt
 from sterna.server.json_body import read
+from sterna.server.llama_cpp_options import (
+    completion_options,
+    default_options,
+    generation_settings,
+)
 from sterna.server.logprob_format import chat_logprob
 from sterna.server.responder import respond
 from sterna.server.routing import Endpoint, as_json, service_of
-from sterna.server.sampling_fields import (
-    SamplingFields,
-    checked_timeout,
-    sampling_options,
-)
+from sterna.server.sampling_fields import SamplingFields, checked_timeout
 from sterna.server.service import Service
 from sterna.server.sse import event
 from sterna.server.structured_outputs import asked_of, constraint_for
 from sterna.server.submission import submit_prompts
 
 MAX_PROBS = 100
-#: llama.cpp's default, which the fields of OpenAI's protocols do not share.
-REPEAT_LAST_N = 64
 
 
 class LlamaCompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
@@ -75,13 +74,14 @@ class LlamaResponder:
     ) -> None:
         self.body = body
         self.active = active
+        self._service = service
         if not 0 <= body.n_probs <= MAX_PROBS:
             raise ApiError(400, f"n_probs: must lie in 0..{MAX_PROBS}", param="n_probs")
         if body.n_predict is not None:
             body.max_tokens = body.n_predict
-        if body.repeat_last_n is None:
-            body.repeat_last_n = REPEAT_LAST_N
-        self._options = sampling_options(body, active.model.llm, None, body.n_probs)
+        self._options = completion_options(
+            body, active.model.llm, body.n_probs, active.warnings.append
+        )
         self._deadline_s = checked_timeout(body, service.settings.timeout)
 
     async def submit(self) -> None:
@@ -137,7 +137,7 @@ class LlamaResponder:
             "has_new_line": "\n" in done.text,
             "stop_type": kind,
             "stopping_word": word or "",
-            "generation_settings": _settings(self.active.model.llm.context, self._options),
+            "generation_settings": self._settings(),
             "timings": {
                 "cache_n": stats.n_cached,
                 "prompt_n": computed,
@@ -148,6 +148,13 @@ class LlamaResponder:
                 "predicted_per_second": stats.decode_tok_s,
             },
         }
+
+    def _settings(self) -> dict[str, Any]:
+        body, active = self.body, self.active
+        return generation_settings(
+            active.model.llm, self._options, self._service.lora.used_by(active),
+            stream=bool(body.stream), grammar=body.grammar or "",
+        )  # fmt: skip
 
     def error_event(self, error: ApiError) -> bytes:
         """Make the last event of a stream that fails."""
@@ -174,25 +181,14 @@ class LlamaResponder:
         yield event({"index": 0, "content": "", "tokens": [], **self._ended(done)})
 
 
-def _settings(context: int, options: dict[str, Any]) -> dict[str, Any]:
-    given: dict[str, Any] = {
-        n: options[n] for n in ("temperature", "top_k", "top_p", "min_p") if n in options
-    }
-    return {
-        "n_ctx": context,
-        "n_predict": options.get("max_tokens", -1),
-        "seed": options.get("seed", -1),
-        **given,
-    }
-
-
 async def props(request: Request) -> Response:
     """Return the properties of the server and of a model, the default one if none is named."""
     service = service_of(request)
     name = request.query_params.get("model")
     async with service.models.use(name) as loaded:
         llm = loaded.llm
-        settings = {"n_ctx": llm.context, "params": {"n_predict": -1, "seed": -1, **llm.defaults}}
+        params = generation_settings(llm, {**default_options(llm), **llm.defaults})
+        settings = {"n_ctx": llm.context, "params": params}
         return as_json(
             {
                 "default_generation_settings": settings,

@@ -51,6 +51,7 @@ def _row(slot: int, active: ActiveRequest | None) -> dict[str, Any]:
         "n_ctx": llm.context,
         "speculative": llm.speculates,
         "n_prompt_tokens": usage["prompt_tokens"],
+        "n_prompt_tokens_cache": usage["prompt_tokens_details"]["cached_tokens"],
         "params": params,
         "next_token": [
             {
