@@ -41,6 +41,7 @@ class ActiveRequest:
             submitted or refused; it takes idle time only.
         loading_s: how long the request waited for its model.
         stream_error: the error that ended the stream of this answer.
+        unloads: whether the model is to leave memory after it.
         slot: its number among its owner's requests of this model, for clients of llama.cpp.
         names: the fields of the request that arguments of the library came from, for errors.
         warnings: the ignored parts of the request, for a header and for the log.
@@ -72,6 +73,7 @@ class ActiveRequest:
         self.warnings: list[str] = []
         self.names: dict[str, str] = {}
         self.slot: int = 0
+        self.unloads: bool = False
         self._limits = limits
         self._salt = "" if share_cache else key
         self._error: ApiError | None = None

@@ -49,6 +49,7 @@ class LoadedModel:
         busy: the number of requests that use it now.
         clients: the number of these requests that belong to clients, not to batches.
         used: when it was last used, as `time.monotonic`.
+        leaving: whether to unload it when no request uses it any more.
         bandwidth_gb_s: the machine's memory bandwidth, once measured.
     """
 
@@ -61,6 +62,7 @@ class LoadedModel:
         self.busy: int = 0
         self.clients: int = 0
         self.used: float = time.monotonic()
+        self.leaving: bool = False
         self.bandwidth_gb_s: float | None = None
         self._fingerprint = asyncio.ensure_future(asyncio.to_thread(receipt.fingerprint, llm))
         self._measured: asyncio.Future[None] | None = None
@@ -140,6 +142,7 @@ class ModelManager:
         self._sees: dict[str, bool] = {}  # of each model that was loaded once
         self.longest_context: int = 0
         self._loading = asyncio.Lock()
+        self._unloading: set[asyncio.Future[None]] = set()
         self._left = asyncio.Event()
 
     @property
@@ -193,6 +196,24 @@ class ModelManager:
         loaded.busy -= 1
         loaded.used = time.monotonic()
         self._left.set()
+        if loaded.leaving:
+            task = asyncio.ensure_future(self.unload_idle(loaded.name))
+            self._unloading.add(task)
+            task.add_done_callback(self._unloading.discard)
+
+    async def unload_idle(self, name: str) -> None:
+        """Unload a model, if it is in memory, once no request uses it; a new one keeps it.
+
+        ApiError 404 for an unknown name.
+        """
+        if self.model_of(name) not in self._sources:
+            raise self._unknown(name)
+        async with self._loading:
+            loaded = self.loaded.get(self.model_of(name))
+            if loaded is not None:
+                loaded.leaving = loaded.busy > 0
+                if not loaded.leaving:
+                    await self._unload(loaded)
 
     async def unload(self, name: str) -> None:
         """Unload a model. ApiError 404 for an unknown name, 400 if it is not in memory, 409 if
@@ -229,6 +250,7 @@ class ModelManager:
                     _log.info("loaded %s: %s", name, self.loaded[name].memory)
                     self.is_ready, self._sees[name] = True, llm.model.tower is not None
                     self.longest_context = max(self.longest_context, llm.context)
+        self.loaded[name].leaving = False
         return self.loaded[name]
 
     async def _load(self, name: str) -> LLM:

@@ -147,6 +147,7 @@ class Service:
         if active.idle_event is None:
             self.limits.leave(active.key)
             active.model.clients -= 1
+        active.model.leaving |= active.unloads
         self.models.release(active.model)
 
     def require_batches(self) -> BatchRunner:

@@ -18,12 +18,13 @@ from sterna.server.builtin_tools import client_tools
 from sterna.server.errors import ApiError, invalid
 from sterna.server.fill_in_the_middle import fill_prompt
 from sterna.server.json_body import decode, encode, read
+from sterna.server.keep_alive import unloads
 from sterna.server.logprob_format import chat_logprob
 from sterna.server.model_description import known_name, timestamp
 from sterna.server.ollama_options import sampling_of
 from sterna.server.request_images import RequestImage
 from sterna.server.responder import respond
-from sterna.server.routing import Endpoint, service_of
+from sterna.server.routing import Endpoint, as_json, service_of
 from sterna.server.sampling_fields import checked_timeout, sampling_options
 from sterna.server.service import Service
 from sterna.server.structured_outputs import constraint_for
@@ -34,7 +35,7 @@ NS = 1e9
 
 
 class OllamaFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The fields of both. keep_alive is the server's own, and is not read."""
+    """The fields of both. keep_alive: 0 unloads the model."""
 
     model: str
     stream: bool = True
@@ -49,7 +50,7 @@ class OllamaFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class OllamaChatRequest(OllamaFields, kw_only=True, forbid_unknown_fields=True):
-    """A conversation; without messages, the model is loaded."""
+    """A conversation; without messages, the model is loaded, or unloaded."""
 
     messages: list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None
@@ -57,7 +58,7 @@ class OllamaChatRequest(OllamaFields, kw_only=True, forbid_unknown_fields=True):
 
 
 class OllamaGenerateRequest(OllamaFields, kw_only=True, forbid_unknown_fields=True):
-    """A prompt; without one, the model is loaded."""
+    """A prompt; without one, the model is loaded, or unloaded."""
 
     prompt: str = ""
     suffix: str | None = None
@@ -96,10 +97,26 @@ async def _answer(
     tools: list[dict[str, Any]] | None,
 ) -> Response:
     service = service_of(request)
-    name = known_name(service, body.model)
+    name = known_name(service, body.model) or body.model
+    leaves = unloads(body.keep_alive)
+    if leaves and not messages and not getattr(body, "suffix", None):
+        await service.models.unload_idle(name)
+        return as_json(_line(body, {"content": ""}) | {"done": True, "done_reason": "unload"})
     active = await service.begin(request, name, "ollama")
+    active.unloads = leaves
     responder = OllamaResponder(body, messages, tools, active, service)
     return await respond(request, active, responder, body.stream, lines=True)
+
+
+def _line(
+    body: OllamaChatRequest | OllamaGenerateRequest, message: dict[str, Any]
+) -> dict[str, Any]:
+    """Make a line. message: in the form of a chat's."""
+    head = {"model": body.model, "created_at": timestamp(time.time())}
+    if isinstance(body, OllamaChatRequest):
+        return {**head, "message": {"role": "assistant", **message}, "done": False}
+    told = {key: text for key, text in message.items() if key == "thinking"}
+    return {**head, "response": message.get("content", ""), **told, "done": False}
 
 
 class OllamaResponder:
@@ -163,12 +180,7 @@ class OllamaResponder:
         return [llm.tokenizer.encode(body.prompt)]
 
     def _line(self, message: dict[str, Any], **more: Any) -> dict[str, Any]:
-        """Make a line. message: in the form of a chat's."""
-        head = {"model": self.body.model, "created_at": timestamp(time.time())}
-        if isinstance(self.body, OllamaChatRequest):
-            return {**head, "message": {"role": "assistant", **message}, "done": False, **more}
-        told = {key: text for key, text in message.items() if key == "thinking"}
-        return {**head, "response": message.get("content", ""), **told, "done": False, **more}
+        return _line(self.body, message) | more
 
     def _ended(self) -> dict[str, Any]:
         """Return the fields about the answer in the last line."""

@@ -6,6 +6,8 @@ import time
 from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -15,6 +17,7 @@ from sterna.llm import LLM
 from sterna.server.endpoints.embeddings import embedded
 from sterna.server.errors import ApiError
 from sterna.server.json_body import read
+from sterna.server.keep_alive import unloads
 from sterna.server.model_description import (
     LATEST,
     abilities,
@@ -114,8 +117,7 @@ async def pull(request: Request) -> Response:
 async def embed(request: Request) -> Response:
     """Embed each text."""
     body, began = await read(request, EmbedRequest), time.perf_counter()
-    name, truncate = known_name(service_of(request), body.model), body.truncate is not False
-    rows, count, _ = await embedded(request, name, body.input, body.dimensions, truncate=truncate)
+    rows, count = await _embedded(request, body, body.input, body.dimensions)
     return as_json(
         {
             "model": body.model,
@@ -130,9 +132,21 @@ async def embed(request: Request) -> Response:
 async def embeddings(request: Request) -> Response:
     """Embed one prompt, as ollama did at first."""
     body = await read(request, EmbedRequest)
-    name, truncate = known_name(service_of(request), body.model), body.truncate is not False
-    rows, _, _ = await embedded(request, name, body.prompt, None, truncate=truncate)
+    rows, _ = await _embedded(request, body, body.prompt, None)
     return as_json({"embedding": rows[0].tolist()})
+
+
+async def _embedded(
+    request: Request, body: EmbedRequest, texts: str | list[str], dimensions: int | None
+) -> tuple[npt.NDArray[np.float32], int]:
+    """Return vectors and the number of tokens; unload the model if the request says so."""
+    models, leaves = service_of(request).models, unloads(body.keep_alive)
+    name = known_name(service_of(request), body.model) or body.model
+    truncate = body.truncate is not False
+    rows, count, _ = await embedded(request, name, texts, dimensions, truncate=truncate)
+    if leaves:
+        await models.unload_idle(name)
+    return rows, count
 
 
 async def version(request: Request) -> Response:
