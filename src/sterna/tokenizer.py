@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tokenizers
 
@@ -24,6 +24,7 @@ from sterna.token_bytes import token_bytes_of
 __all__ = [
     "MAX_VOCAB",
     "Detokenizer",
+    "PairIds",
     "Tokenizer",
     "checked_backend",
     "lower_case",
@@ -33,6 +34,20 @@ __all__ = [
 MAX_TOKENIZER_BYTES = 256 << 20  # the largest public ones hold 256k tokens in 34 MB
 MAX_VOCAB = 2_000_000  # far above any published vocabulary
 _REPLACEMENT = "\ufffd"
+
+
+class PairIds(NamedTuple):
+    """Ids of two texts, the kind of each by the template (0 or 1), and its text: 0, 1, or None for
+    a special token."""
+
+    ids: list[int]
+    kinds: list[int]
+    parts: list[int | None]
+
+    @property
+    def second(self) -> int:
+        """Where the second kind begins; the number of ids if the template does not tell."""
+        return self.kinds.index(1) if 1 in self.kinds else len(self.ids)
 
 
 class Tokenizer:
@@ -171,9 +186,8 @@ class Tokenizer:
         self._check_limit(ids)
         return [*opening, *ids]
 
-    def encode_pair(self, first: str, second: str) -> tuple[list[int], int]:
-        """Return the ids of two texts by the tokenizer's template for pairs, and the position where
-        the second part begins; the number of ids where the template does not tell parts apart.
+    def encode_pair(self, first: str, second: str) -> PairIds:
+        """Return the ids of two texts by the tokenizer's template for pairs.
 
         Raises RequestError as `encode`.
         """
@@ -181,9 +195,16 @@ class Tokenizer:
             self._check_text(text)
         with _library_errors(self.path):
             pair = self._backend.encode(first, second)
-        ids, kinds = list(pair.ids), list(pair.type_ids)
-        self._check_limit(ids)
-        return ids, kinds.index(1) if 1 in kinds else len(ids)
+        self._check_limit(pair.ids)
+        return PairIds(list(pair.ids), list(pair.type_ids), list(pair.sequence_ids))
+
+    def first_tokens(self, text: str, count: int) -> str:
+        """Return the beginning of a text that has `count` tokens, or a few more or less: a cut
+        within a word may change how it is split, and no character is cut."""
+        self._check_text(text)
+        with _library_errors(self.path):
+            ends = [end for _, end in self._backend.encode(text, add_special_tokens=False).offsets]
+        return text if count >= len(ends) else text[: ends[count - 1] if count > 0 else 0]
 
     @staticmethod
     def _check_text(text: object) -> None:

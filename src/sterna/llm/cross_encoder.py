@@ -14,6 +14,7 @@ from sterna.checks import checked_items
 from sterna.engine import Adapter, Engine, classify
 from sterna.errors import ContextError, RequestError, shown
 from sterna.llm.chat_renderer import ChatRenderer
+from sterna.llm.pair_truncation import NO_LIMITS, PairLimits, truncated, within_limits
 from sterna.models.classifier import Scoring
 from sterna.tokenizer import Tokenizer
 
@@ -51,9 +52,13 @@ class CrossEncoder:
         return None if true is None else replace(found, true=true, false=false, format=QWEN3_FORMAT)
 
     def score(
-        self, pairs: Sequence[tuple[str, str]], adapter: Adapter | None
-    ) -> npt.NDArray[np.float32]:
-        """Compute scores, float32 [pairs]. Raises RequestError as `LLM.score`."""
+        self, pairs: Sequence[tuple[str, str]], adapter: Adapter | None,
+        limits: PairLimits = NO_LIMITS,
+    ) -> tuple[npt.NDArray[np.float32], list[int]]:  # fmt: skip
+        """Compute scores, float32 [pairs], and how many tokens each pair has lost by truncation.
+
+        Raises RequestError as `LLM.score`.
+        """
         model, how = self._engine.model, self.scoring
         if how is None:
             raise RequestError(
@@ -61,43 +66,55 @@ class CrossEncoder:
                 "…ForSequenceClassification"
             )
         listed = checked_items("pairs", pairs, "a list of (query, text)")
-        tokens = [self._encode(i, pair, how) for i, pair in enumerate(listed)]
-        logits = classify(self._engine, tokens, adapter)
+        encoded = [self._encode(i, pair, how, limits) for i, pair in enumerate(listed)]
+        cut = [lost for _, _, lost in encoded]
+        logits = classify(self._engine, [(ids, second) for ids, second, _ in encoded], adapter)
         true, false = (0, 1 if model.config.labels == 2 else None)
         if how.true is not None:
             true, false = how.true, how.false
         scores = logits[:, true] if false is None else logits[:, true] - logits[:, false]
-        return scores if how.raw else _sigmoid(scores)
+        return (scores if how.raw else _sigmoid(scores)), cut
 
-    def _encode(self, i: int, pair: object, how: Scoring) -> tuple[list[int], int]:
+    def _encode(
+        self, i: int, pair: object, how: Scoring, limits: PairLimits
+    ) -> tuple[list[int], int, int]:
+        """Return token ids, where the second part begins, and how many tokens were cut."""
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise RequestError(f"pairs: must be of (query, text), but pair {i} is {shown(pair)}")
         for text in pair:
             if not isinstance(text, str):
                 raise RequestError(f"pairs: must be of texts, but pair {i} has {shown(text)}")
         query, document = pair
-        ids, second = self._ids(query, document, how)
+        ids, second, lost = self._ids(query, document, how, limits)
         if len(ids) > self._engine.context:
             raise ContextError(
                 f"pairs: must have at most {self._engine.context} tokens, but pair {i} has "
-                f"{len(ids)}; shorten its text"
+                f"{len(ids)}; shorten or truncate its text"
             )
-        return ids, second
+        return ids, second, lost
 
-    def _ids(self, query: str, document: str, how: Scoring) -> tuple[list[int], int]:
-        """Return token ids, and the position where the second part begins."""
+    def _ids(
+        self, query: str, document: str, how: Scoring, limits: PairLimits
+    ) -> tuple[list[int], int, int]:
+        if how.format is None and (how.true is None or self._renderer.template is None):
+            whole = self._tokenizer.encode_pair(query, document)
+            pair = truncated(whole, limits)
+            return pair.ids, pair.second, len(whole.ids) - len(pair.ids)
+        ids, lost = within_limits(
+            self._tokenizer, document, limits, lambda text: self._prompt(query, text, how)
+        )
+        return ids, len(ids), lost
+
+    def _prompt(self, query: str, document: str, how: Scoring) -> list[int]:
+        """Return the ids of the prompt that asks a language model about a text."""
         if how.format is not None:
             begin, _, rest = how.format.partition("{query}")
             middle, _, end = rest.partition("{document}")
-            ids = self._tokenizer.encode(begin + query + middle + document + end)
-            return ids, len(ids)
-        if how.true is None or self._renderer.template is None:
-            return self._tokenizer.encode_pair(query, document)
+            return self._tokenizer.encode(begin + query + middle + document + end)
         messages = [{"role": "system", "content": how.system}] if how.system else []
         messages += [{"role": "query", "content": query}, {"role": "document", "content": document}]
         text = self._renderer.render(messages, add_generation_prompt=how.opens)
-        ids = self._tokenizer.encode(text, add_special=False)
-        return ids, len(ids)
+        return self._tokenizer.encode(text, add_special=False)
 
 
 def _sigmoid(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

@@ -58,7 +58,8 @@ class LLMParts:
         return Embedder(self.engine, self.tokenizer)
 
     @property
-    def _cross_encoder(self) -> CrossEncoder:
+    def cross_encoder(self) -> CrossEncoder:
+        """What makes the scores of `score`."""
         from sterna.llm.cross_encoder import CrossEncoder
 
         return CrossEncoder(self.engine, self.tokenizer, self.renderer)

@@ -11,6 +11,7 @@ from sterna.engine import PREFILL_CHUNK
 from sterna.llm.adapters import AdapterChoice
 from sterna.llm.llm_parts import LLMParts
 from sterna.llm.logprobs import logit_chunks, token_logprobs
+from sterna.llm.pair_truncation import PairLimits
 from sterna.outputs import TokenLogprob
 
 __all__ = ["ScoringMethods"]
@@ -58,10 +59,15 @@ class ScoringMethods(LLMParts):
     @property
     def scores_pairs(self) -> bool:
         """Whether the model is a cross-encoder, whose `score` scores pairs of texts."""
-        return self._cross_encoder.scoring is not None
+        return self.cross_encoder.scoring is not None
 
     def score(
-        self, pairs: Sequence[tuple[str, str]], *, adapter: AdapterChoice = None
+        self,
+        pairs: Sequence[tuple[str, str]],
+        *,
+        truncate: bool | int = False,
+        max_tokens_per_doc: int | None = None,
+        adapter: AdapterChoice = None,
     ) -> npt.NDArray[np.float32]:
         """Score how relevant texts are to queries by a cross-encoder, float32 [pairs].
 
@@ -70,12 +76,19 @@ class ScoringMethods(LLMParts):
         Qwen3-Reranker, is asked by its template, and scores by its logits of yes and no.
 
         Args:
-            pairs: Of a query and a text; none is cut.
+            pairs: Of a query and a text.
+            truncate: True cuts the end of a pair that is longer than the model takes, the longer
+                part first; a number cuts beyond that many tokens. Special tokens stay. The prompt
+                of a language model loses the end of the text alone.
+            max_tokens_per_doc: Tokens of a text, of which the end is cut beyond them. Default: no
+                limit.
             adapter: As in `generate`.
 
-        RequestError for a pair longer than the model takes, or a model that is no cross-encoder.
+        RequestError for a pair longer than the model takes, unless it is truncated, or a model that
+        is no cross-encoder.
         """
-        return self._cross_encoder.score(pairs, self.adapters.chosen(adapter))
+        limits = PairLimits.of(truncate, max_tokens_per_doc, self.engine.context)
+        return self.cross_encoder.score(pairs, self.adapters.chosen(adapter), limits)[0]
 
     def logits(
         self, tokens: Sequence[int], *, adapter: AdapterChoice = None

@@ -53,7 +53,8 @@ async def embeddings(request: Request) -> Response:
         raise ApiError(400, "encoding_format: must be float or base64", param="encoding_format")
     rows, count, name = await embedded(
         request, body.model, body.input, body.dimensions, prompt_name=body.prompt_name,
-        pooling=body.pooling, truncate=_truncation(body),
+        pooling=body.pooling,
+        truncate=truncation_asked(body.truncate, body.truncate_prompt_tokens),
     )  # fmt: skip
     data = [
         {"object": "embedding", "index": i, "embedding": _encoded(row, body.encoding_format)}
@@ -63,20 +64,19 @@ async def embeddings(request: Request) -> Response:
     return as_json({"object": "list", "data": data, "model": name, "usage": usage})
 
 
-def _truncation(body: EmbeddingRequest) -> bool | int | str:
-    """Return `LLM.embed`'s `truncate`. ApiError 400."""
-    if body.truncate_prompt_tokens is not None:
-        count = body.truncate_prompt_tokens
+def truncation_asked(truncate: bool | str | None, count: int | None) -> bool | int | str:
+    """Return `LLM.embed`'s `truncate`. count: `truncate_prompt_tokens`. ApiError 400."""
+    if count is not None:
         if count != NO_LIMIT and count < 1:
             raise invalid("truncate_prompt_tokens", "must be -1 or at least 1", count)
         return count if count > 0 else True
-    if isinstance(body.truncate, str):
-        if body.truncate.upper() not in TRUNCATIONS:
+    if isinstance(truncate, str):
+        if truncate.upper() not in TRUNCATIONS:
             raise invalid(
-                "truncate", f"must be a flag or one of {', '.join(TRUNCATIONS)}", body.truncate
+                "truncate", f"must be a flag or one of {', '.join(TRUNCATIONS)}", truncate
             )
-        return TRUNCATIONS[body.truncate.upper()]
-    return bool(body.truncate)
+        return TRUNCATIONS[truncate.upper()]
+    return bool(truncate)
 
 
 def _texts(given: Sequence[object]) -> list[str]:

@@ -8,14 +8,17 @@ the query's tokens after the text: how likely a reader of the text would ask the
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from sterna.llm.embedder import truncation
+from sterna.llm.pair_truncation import PairLimits, within_limits
 from sterna.server.active_request import ActiveRequest
-from sterna.server.errors import ApiError
+from sterna.server.endpoints.embeddings import truncation_asked
+from sterna.server.errors import ApiError, invalid
 from sterna.server.json_body import read
 from sterna.server.routing import Endpoint, as_json, service_of
 from sterna.server.sse import with_cancellation
@@ -25,7 +28,43 @@ MAX_TEXTS = 1024
 BETWEEN = "\n\n"
 
 
-class RerankRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class TruncationFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The truncation of pairs.
+
+    truncate_prompt_tokens: vLLM's, the most tokens of a pair; -1: as many as the model takes.
+    truncate, truncation: this as a flag, of TEI and Jina, and of Voyage. max_tokens_per_doc:
+    Cohere's, the most tokens of a text.
+    """
+
+    truncate_prompt_tokens: int | None = None
+    truncate: bool | None = None
+    truncation: bool | None = None
+    max_tokens_per_doc: int | None = None
+
+    def asked(self) -> Truncation:
+        """Return the truncation. ApiError 400."""
+        flag = bool(self.truncate or self.truncation)
+        pair = truncation_asked(flag, self.truncate_prompt_tokens)
+        if self.max_tokens_per_doc is not None and self.max_tokens_per_doc < 1:
+            raise invalid("max_tokens_per_doc", "must be at least 1", self.max_tokens_per_doc)
+        assert not isinstance(pair, str)
+        return Truncation(pair, self.max_tokens_per_doc)
+
+
+class Truncation(NamedTuple):
+    """`LLM.score`'s truncate and max_tokens_per_doc."""
+
+    pair: bool | int
+    text: int | None
+
+    def of_text(self) -> bool | int:
+        """Return `LLM.embed`'s truncate of a text."""
+        if self.text is None or self.pair is False:
+            return self.pair if self.text is None else self.text
+        return self.text if self.pair is True else min(self.pair, self.text)
+
+
+class RerankRequest(TruncationFields, kw_only=True, forbid_unknown_fields=True):
     """A query and the texts to rank."""
 
     query: str
@@ -36,7 +75,7 @@ class RerankRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     user: Any = None
 
 
-class ScoreRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class ScoreRequest(TruncationFields, kw_only=True, forbid_unknown_fields=True):
     """Pairs of texts: text_1 is one text for all of text_2, or one for each."""
 
     text_1: str | list[str]
@@ -49,7 +88,8 @@ async def rerank(request: Request) -> Response:
     """Rank texts, the most relevant first."""
     body = await read(request, RerankRequest)
     texts = [_text(i, document) for i, document in enumerate(body.documents)]
-    active, scores = await _scored(request, body.model, [(body.query, t) for t in texts], "rerank")
+    pairs = [(body.query, text) for text in texts]
+    active, scores = await _scored(request, body.model, pairs, "rerank", body.asked())
     order = sorted(range(len(texts)), key=lambda i: (-scores[i], i))
     results = [
         {
@@ -74,7 +114,7 @@ async def score(request: Request) -> Response:
             param="text_1",
         )
     pairs = list(zip(firsts, seconds, strict=True))
-    active, scores = await _scored(request, body.model, pairs, "score")
+    active, scores = await _scored(request, body.model, pairs, "score", body.asked())
     data = [{"index": i, "object": "score", "score": value} for i, value in enumerate(scores)]
     return as_json(
         {
@@ -88,9 +128,10 @@ async def score(request: Request) -> Response:
 
 
 async def _scored(
-    request: Request, model: str | None, pairs: list[tuple[str, str]], prefix: str
-) -> tuple[ActiveRequest, list[float]]:
-    """Score each (query, text)."""
+    request: Request, model: str | None, pairs: list[tuple[str, str]], prefix: str,
+    limits: Truncation,
+) -> tuple[ActiveRequest, list[float]]:  # fmt: skip
+    """Score each (query, text). Truncated pairs are counted in a warning."""
     if not 1 <= len(pairs) <= MAX_TEXTS:
         raise ApiError(400, f"documents: must be 1 to {MAX_TEXTS} texts, but got {len(pairs)}")
     service = service_of(request)
@@ -98,39 +139,64 @@ async def _scored(
     service.limits.require_room(active.model.engine.load(), len(pairs))
     config = active.model.llm.model.config
     if active.model.llm.scores_pairs:
-        work = asyncio.to_thread(_cross_encoded, active, pairs)
+        work = asyncio.to_thread(_cross_encoded, active, pairs, limits)
     elif config.pooling or config.bidirectional:
-        work = asyncio.to_thread(_cosines, active, pairs)
+        work = asyncio.to_thread(_cosines, active, pairs, limits)
     else:
-        work = _likelihoods(active, pairs)
-    scores = await with_cancellation(request.receive, active.run(work), active.cancel)
+        work = _likelihoods(active, pairs, limits)
+    scores, cut = await with_cancellation(request.receive, active.run(work), active.cancel)
+    if said := truncation(cut):
+        active.warnings.append(f"documents: {said}")
     return active, scores
 
 
-def _cross_encoded(active: ActiveRequest, pairs: list[tuple[str, str]]) -> list[float]:
-    scores: list[float] = active.model.llm.score(pairs, adapter=active.adapter).tolist()
-    return scores
+#: Scores, and how many tokens each text, or each pair, has lost by truncation.
+_Scores: TypeAlias = tuple[list[float], list[int]]
 
 
-def _cosines(active: ActiveRequest, pairs: list[tuple[str, str]]) -> list[float]:
-    names = sorted({text for pair in pairs for text in pair})
-    rows = dict(zip(names, active.model.llm.embed(names, adapter=active.adapter), strict=True))
-    return [float(rows[query] @ rows[text]) for query, text in pairs]
+def _cross_encoded(
+    active: ActiveRequest, pairs: list[tuple[str, str]], limits: Truncation
+) -> _Scores:
+    llm = active.model.llm
+    checked = PairLimits.of(limits.pair, limits.text, llm.context)
+    scores, cut = llm.cross_encoder.score(pairs, llm.adapters.chosen(active.adapter), checked)
+    return scores.tolist(), cut
 
 
-async def _likelihoods(active: ActiveRequest, pairs: list[tuple[str, str]]) -> list[float]:
+def _cosines(active: ActiveRequest, pairs: list[tuple[str, str]], limits: Truncation) -> _Scores:
+    llm, cut = active.model.llm, list[int]()
+    adapter = llm.adapters.chosen(active.adapter)
+
+    def rows(texts: set[str], truncate: bool | int) -> dict[str, Any]:
+        inputs = llm.embedder.inputs(sorted(texts), truncate=truncate)
+        cut.extend(inputs.cut)
+        return dict(zip(sorted(texts), llm.embedder.vectors(inputs, adapter), strict=True))
+
+    queries = rows({query for query, _ in pairs}, limits.pair)
+    texts = rows({text for _, text in pairs}, limits.of_text())
+    return [float(queries[query] @ texts[text]) for query, text in pairs], cut
+
+
+async def _likelihoods(
+    active: ActiveRequest, pairs: list[tuple[str, str]], limits: Truncation
+) -> _Scores:
     tokenizer, score = active.model.llm.tokenizer, active.model.engine.score
+    most, cut = PairLimits.of(limits.pair, limits.text, active.model.llm.context), list[int]()
 
     async def one(query: str, text: str) -> float:
-        before = tokenizer.encode(text + BETWEEN)
         after = tokenizer.encode(query, add_special=False)
         if not after:
             raise ApiError(400, "query: must not be empty", param="query")
+        room = most._replace(pair=max(1, most.pair - len(after)) if most.pair else 0)
+        before, lost = within_limits(
+            tokenizer, text, room, lambda begin: tokenizer.encode(begin + BETWEEN)
+        )
+        cut.append(lost)
         found = await score([*before, *after], key=active.key, adapter=active.adapter)
         total: float = sum(entry.logprob for entry in found[len(before) :] if entry)
         return total / len(after)
 
-    return await asyncio.gather(*(one(*pair) for pair in pairs))
+    return await asyncio.gather(*(one(*pair) for pair in pairs)), cut
 
 
 def _text(i: int, document: str | dict[str, Any]) -> str:
