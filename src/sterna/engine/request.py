@@ -20,6 +20,7 @@ from sterna.engine.decoding.answer_text import AnswerText
 from sterna.engine.decoding.grammar_matcher import GrammarMatcher
 from sterna.engine.decoding.reasoning_budget import ReasoningMatcher
 from sterna.engine.decoding.sampling import Draw, checked_finite
+from sterna.engine.decoding.sequence_breakers import SequenceBreakers
 from sterna.engine.decoding.speculation import Speculation, StepTimes, default_step_times
 from sterna.engine.decoding.token_masks import TokenMasks
 from sterna.engine.decoding.token_rules import TokenRules
@@ -108,6 +109,7 @@ class Request:
         vocab = tokenizer.vocab_size if vocab is None else vocab
         params.check_ids(vocab)
         allowed = AllowedTokens(params, tokenizer, self.ends, vocab)
+        self._breakers = SequenceBreakers(params, tokenizer)
         self._rules = TokenRules(allowed, matcher, self.ends, vocab)
         self._matcher, self._speculation, self._vocab = matcher, speculation, vocab
         self._masks: TokenMasks | None = None  # of the latest step
@@ -335,7 +337,8 @@ class Request:
         self._masks = masks = self._rules.masks(history, known, self.n_prompt)
         words = None if masks is None else masks.words
         mu = math.nan if self._mu is None else float(self._mu[len(self._drawn)])
-        return Draw(self.params.native, history, self.n_prompt, words, masks, mu)
+        native = self._breakers.native(history, known)
+        return Draw(native, history, self.n_prompt, words, masks, mu)
 
     @property
     def _known(self) -> int:

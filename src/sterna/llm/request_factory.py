@@ -214,7 +214,6 @@ class RequestFactory:
         model, context = self._engine.model, self._engine.context
         if model.config.pooling is not None:
             raise RequestError(f"generate: {model.name} makes vectors, not text; use embed")
-        params = with_breaker_ids(params, self._tokenizer, model.config.vocab_size)
         ends = frozenset() if params.ignore_eos else ends.union(self._tokenizer.eos_ids)
         most = min(params.max_tokens, max(1, context - len(tokens)))
         matcher = self._constraints.matcher(options.get("constraint"), most, reasoning)
@@ -225,7 +224,8 @@ class RequestFactory:
             tokens, params, self._tokenizer, context=context, ends=ends, matcher=matcher,
             vocab=model.config.vocab_size, adapter=self._adapters.chosen(options.get("adapter")),
             speculation=self._speculation(
-                len(tokens), params, prediction, matcher, with_images=images is not None
+                len(tokens), with_breaker_ids(params, self._tokenizer, tokens), prediction,
+                matcher, with_images=images is not None,
             ),
             **request_args,
         )  # fmt: skip

@@ -313,18 +313,47 @@ def test_breakers_are_texts(llm: LLM) -> None:
     from sterna.engine.decoding.sequence_breakers import with_breaker_ids
 
     tokenizer = llm.tokenizer
-    vocab = tokenizer.vocab_size
+    vocab = range(tokenizer.vocab_size)
     asked = SamplingParams(dry_multiplier=1.0, dry_sequence_breakers=("e", "\nTo", (3, 4)))
     ids = with_breaker_ids(asked, tokenizer, vocab).dry_sequence_breakers
     assert (3, 4) in ids
     assert {one[0] for one in ids if len(one) == 1} >= {
-        id for id in range(vocab) if b"e" in tokenizer.token_bytes(id)
+        id for id in vocab if b"e" in tokenizer.token_bytes(id)
     }
     spelt = [b"".join(map(tokenizer.token_bytes, one)) for one in ids if one != (3, 4)]
     assert all(b"e" in text or b"\nTo" in text for text in spelt)
     assert tuple(tokenizer.encode("\nTo", add_special=False)) in ids
     off = asked.replaced({"dry_multiplier": 0.0})
     assert with_breaker_ids(off, tokenizer, vocab) is off
+
+
+def test_breakers_of_the_tokens_that_occur(llm: LLM) -> None:
+    """Only these are read, drafts that were dropped included; with the answer of all of them."""
+    from sterna.engine.decoding.sequence_breakers import SequenceBreakers, with_breaker_ids
+
+    tokenizer, vocab = llm.tokenizer, range(llm.tokenizer.vocab_size)
+    asked = SamplingParams(
+        dry_multiplier=3.0, dry_allowed_length=1, dry_sequence_breakers=("e", " a"),
+        max_tokens=60, temperature=1.5, ignore_eos=True, seed=3,
+    )  # fmt: skip
+    whole = with_breaker_ids(asked, tokenizer, vocab)
+    assert llm.generate([5, 6], asked).tokens == llm.generate([5, 6], whole).tokens
+    every = set(whole.dry_sequence_breakers)
+    breakers, rng = SequenceBreakers(asked, tokenizer), np.random.default_rng(2)
+    history = np.zeros(0, np.int32)
+    for known in range(0, 40, 4):
+        drafts = rng.integers(0, len(vocab), 4).astype(np.int32)
+        history = np.concatenate([history[:known], drafts])
+        found = set(breakers.params(history, known).dry_sequence_breakers) - set(
+            asked.dry_sequence_breakers
+        )
+        assert {one for one in every if one[0] in history} <= found <= every
+    few: list[int] = []
+    plain = tokenizer.token_bytes
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenizer, "token_bytes", lambda id: few.append(id) or plain(id))
+        llm.generate([5, 6], asked.replaced({"dry_sequence_breakers": ("q",), "max_tokens": 3}))
+    assert len(set(few)) <= 6
 
 
 @pytest.mark.parametrize(
