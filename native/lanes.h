@@ -25,6 +25,7 @@ inline F16x l_add(F16x a, F16x b) { STERNA_EACH(f_add(a.v[i], b.v[i])); }
 inline F16x l_sub(F16x a, F16x b) { STERNA_EACH(f_sub(a.v[i], b.v[i])); }
 inline F16x l_mul(F16x a, F16x b) { STERNA_EACH(f_mul(a.v[i], b.v[i])); }
 inline F16x l_fma(F16x a, F16x b, F16x c) { STERNA_EACH(f_fma(a.v[i], b.v[i], c.v[i])); }
+inline F16x l_div(F16x a, F16x b) { STERNA_EACH(f_div(a.v[i], b.v[i])); }
 inline F16x l_max(F16x a, F16x b) { STERNA_EACH(f_max(a.v[i], b.v[i])); }
 inline F16x l_min(F16x a, F16x b) { STERNA_EACH(f_min(a.v[i], b.v[i])); }
 
@@ -38,6 +39,14 @@ inline void l_store_first(float* p, int64_t n, F16x a) {
     float lanes[16];
     l_store(lanes, a);
     for (int i = 0; i < n && i < 16; ++i) p[i] = lanes[i];
+}
+
+// Rounded correctly, as IEEE 754 says, on every unit.
+inline F16x l_sqrt(F16x a) {
+    float lanes[16];
+    l_store(lanes, a);
+    for (float& x : lanes) x = __builtin_sqrtf(x);
+    return l_load(lanes);
 }
 
 // The fixed tree: lane i with lane i + n, for n = 8, 4, 2, 1; the result is in every lane.
@@ -169,6 +178,7 @@ inline VF f_tanh(VF x) {
     const VF t = f_div(e, f_add(e, f_set1(2.0f)));
     return f_bits(i_or(i_bits(t), i_and(i_bits(x), i_set1(INT32_MIN))));
 }
+inline F16x l_tanh(F16x x) { STERNA_EACH(f_tanh(x.v[i])); }
 // cap * tanh(x / cap); inverse: 1 / cap.
 inline F16x l_cap(F16x x, F16x cap, F16x inverse) {
     STERNA_EACH(f_mul(cap.v[i], f_tanh(f_mul(x.v[i], inverse.v[i]))));

@@ -1,5 +1,6 @@
 // Recurrent layers: a causal convolution of each channel, between two gates or followed by SiLU, and for each head a
-// gated delta rule (arXiv 2412.06464; with a decay of each channel, arXiv 2510.26692) or a state space (Mamba-2, arXiv 2405.21060).
+// gated delta rule (arXiv 2412.06464; with a decay of each channel, arXiv 2510.26692) or a state space (Mamba-2, arXiv
+// 2405.21060); or for each channel a state space of its own (Mamba, arXiv 2312.00752) or an RG-LRU (arXiv 2402.19427).
 //
 // Sums run over the tokens of a sequence, over k_dim and over the taps in an order of their own, and a lane is a
 // channel or a column: so neither the unit nor how the work is split has a part in a bit.
@@ -38,7 +39,7 @@ inline void convolve(const sterna::ConvArgs& a) {
                 if (oldest) part.store(oldest + c, now);
                 if constexpr (kGated)
                     y = l_mul(part.load(a.after + at + c), y);
-                else
+                else if (!a.linear)
                     y = l_silu(y);
                 part.store(out + c, y);
             });
@@ -233,6 +234,73 @@ bool recurrence(const sterna::RecurrenceArgs& a) {
                 delta_rule<HeadDecay>(a, state, column, begin, end, part);
         });
     }
+    return finite;
+}
+
+// How each element of a block of channels decays.
+struct ElementDecays {
+    const float* rates;  // [k_dim][kStateColumns]
+    F16x size;
+    F16x row(int64_t i) const {
+        return l_decay(l_mul(l_load(rates + i * sterna::kStateColumns), size));
+    }
+};
+
+// x - x of all that it has seen, so 0 if that is finite.
+struct Unfinite {
+    F16x sum = l_set1(0.0f);
+    void see(F16x x) { sum = l_add(sum, l_sub(x, x)); }
+    bool none() const { return l_sum(sum) == 0.0f; }
+};
+
+// False: a step is not finite.
+bool selective_scan(const sterna::ScanArgs& a) {
+    bool finite = true;
+    sixteens(a.channels, [&](int64_t c, auto part) {
+        float* state = a.state + c * a.k_dim;
+        const F16x skip = part.load(a.skip + c);
+        if (a.fresh)
+            for (int64_t i = 0; i < a.k_dim; ++i)
+                l_store(state + i * sterna::kStateColumns, l_set1(0.0f));
+        Unfinite steps;
+        for (int64_t t = 0; t < a.tokens; ++t) {
+            const F16x step = part.load(a.step + t * a.lds + c), x = part.load(a.x + t * a.ldx + c);
+            steps.see(step);
+            const F16x size = l_softplus(step);
+            const ElementDecays decay{a.rate + c * a.k_dim, size};
+            const float *q = a.q + t * a.ldq, *k = a.k + t * a.ldk;
+            F16x none;
+            const F16x out = learn<kSpaceSums, false>(state, q, k, k, a.k_dim, decay, decay,
+                                                      l_mul(size, x), none);
+            part.store(a.out + t * a.ldo + c, l_fma(skip, x, out));
+        }
+        finite = steps.none() && finite;
+    });
+    return finite;
+}
+
+// False: a gate is not finite.
+bool rg_lru(const sterna::LruArgs& a) {
+    bool finite = true;
+    sixteens(a.channels, [&](int64_t c, auto part) {
+        const F16x rate = l_mul(l_set1(-8.0f), l_softplus(part.load(a.decay + c)));
+        const F16x one = l_set1(1.0f), zero = l_set1(0.0f);
+        F16x h = a.fresh ? zero : l_load(a.state + c);
+        Unfinite gates;
+        for (int64_t t = 0; t < a.tokens; ++t) {
+            const F16x i = part.load(a.i + t * a.ldg + c), r = part.load(a.r + t * a.ldg + c);
+            gates.see(i), gates.see(r);
+            const F16x input = l_mul(l_sigmoid(i), part.load(a.x + t * a.ldx + c));
+            const F16x log = l_mul(rate, l_sigmoid(r));
+            // 1 - a^2 = 2 t / (1 + t), t = tanh(-log a), in which nothing cancels where a is next to 1.
+            const F16x th = l_tanh(l_sub(zero, log));
+            const F16x rest = l_sqrt(l_div(l_add(th, th), l_add(one, th)));
+            h = a.fresh && t == 0 ? input : l_fma(l_decay(log), h, l_mul(rest, input));
+            part.store(a.out + t * a.ldo + c, h);
+        }
+        l_store(a.state + c, h);
+        finite = gates.none() && finite;
+    });
     return finite;
 }
 

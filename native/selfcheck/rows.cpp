@@ -182,6 +182,44 @@ void check_low_rank(Findings& found, Random& random) {
                 });
 }
 
+void check_channels(Findings& found, Random& random) {
+    constexpr int64_t kTokens = 5, kK = 7, kChannels = 40, kLd = 48;
+    const auto rate = random.floats(kLd * kK), bias = random.floats(kChannels);
+    const auto skip = random.floats(kChannels), x = random.floats(kTokens * kLd);
+    const auto step = random.floats(kTokens * kLd, 3.0f), gates = random.floats(kTokens * 2 * kLd);
+    const auto k = random.floats(kTokens * kK), q = random.floats(kTokens * 2 * kK);
+    found.begin("selective_scan");
+    for (const bool fresh : {false, true})
+        in_place(found, "selective scan", random.floats(kLd * kK + kTokens * kLd), [&](float* y) {
+            ScanArgs a{};
+            a.x = x.data(), a.step = step.data(), a.k = k.data(), a.q = q.data();
+            a.ldx = kLd, a.lds = kLd, a.ldk = kK, a.ldq = 2 * kK, a.tokens = kTokens;
+            a.k_dim = kK, a.channels = kChannels, a.rate = rate.data();
+            a.skip = skip.data(), a.state = y, a.fresh = fresh, a.out = y + kLd * kK, a.ldo = kLd;
+            return found.unit.selective_scan(a);
+        });
+    found.begin("rg_lru");
+    for (const bool fresh : {false, true})
+        in_place(found, "rg_lru", random.floats(kLd + kTokens * kLd), [&](float* y) {
+            LruArgs a{};
+            a.x = x.data(), a.i = gates.data(), a.r = gates.data() + kLd, a.ldx = kLd;
+            a.ldg = 2 * kLd, a.tokens = kTokens, a.channels = kChannels, a.decay = skip.data();
+            a.state = y, a.fresh = fresh, a.out = y + kLd, a.ldo = kLd;
+            return found.unit.rg_lru(a);
+        });
+    found.begin("linear conv");
+    const auto taps = random.floats(3 * kChannels), before = random.floats(2 * kChannels);
+    in_place(found, "linear", random.floats(kTokens * kChannels), [&](float* y) {
+        Floats state = before;
+        ConvArgs a{};
+        a.x = y, a.ldx = kChannels, a.tokens = kTokens, a.channels = kChannels;
+        a.weight = taps.data(), a.bias = bias.data(), a.ldw = kChannels, a.width = 3;
+        a.state = state.data(), a.y = y, a.ldy = kChannels, a.linear = true;
+        found.unit.conv(a);
+        return true;
+    });
+}
+
 }  // namespace
 
 void check_rows(Findings& found) {
@@ -192,6 +230,7 @@ void check_rows(Findings& found) {
     check_conv(found, random);
     check_recurrence(found, random);
     check_low_rank(found, random);
+    check_channels(found, random);
 }
 
 }  // namespace sterna::selfcheck

@@ -97,6 +97,8 @@ struct UnitKernels {
     void (*conv)(const ConvArgs&);
     bool (*gates)(const GatesArgs&);
     bool (*recurrence)(const RecurrenceArgs&);
+    bool (*selective_scan)(const ScanArgs&);
+    bool (*rg_lru)(const LruArgs&);
     bool (*gated)(const GatedArgs&);
     void (*low_rank)(const LowRankArgs&);
     bool (*kv_store)(const KvStoreArgs&);

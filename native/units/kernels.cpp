@@ -40,6 +40,8 @@ constexpr sterna::KernelTable unit_table() {
         t.conv = conv;
         t.gates = gates;
         t.recurrence = recurrence;
+        t.selective_scan = selective_scan;
+        t.rg_lru = rg_lru;
         t.gated = gated;
         t.low_rank = low_rank;
         t.kv_store = kv_store;

@@ -88,6 +88,7 @@ struct ConvArgs {
     bool fresh;  // nothing came before: `state` is not read
     float* y;  // [tokens][ldy]; may be x
     int64_t ldy;
+    bool linear;  // without gates: no SiLU follows
 };
 
 // The gates of one token: q and k of unit length, q over the root of k_dim, and for each value head the decay
@@ -119,6 +120,32 @@ struct RecurrenceArgs {
     float* state;  // [state_blocks(columns)][k_dim][kStateColumns]
     bool fresh;  // the state is zero, whatever is there
     float* out;  // [tokens][ldo] -> [columns]
+    int64_t ldo;
+};
+
+// Channels of a selective scan (Mamba) over the tokens of one sequence, in order. A channel c has a state of k_dim
+// values. With h = softplus(step), S[i] <- exp(rate[i] h) S[i] + k[i] h x, out = sum_i q[i] S[i] + skip x.
+struct ScanArgs {
+    const float *x, *step;  // [tokens][ldx], [tokens][lds] -> [channels]
+    const float *k, *q;  // [tokens][ldk], [tokens][ldq] -> [k_dim], of all channels
+    int64_t ldx, lds, ldk, ldq, tokens, k_dim, channels;
+    const float* rate;  // as the state
+    const float* skip;  // [channels]
+    float* state;  // [state_blocks(channels)][k_dim][kStateColumns]
+    bool fresh;  // the state is zero, whatever is there
+    float* out;  // [tokens][ldo] -> [channels]
+    int64_t ldo;
+};
+
+// Channels of an RG-LRU over the tokens of one sequence, in order: with a = exp(-8 softplus(decay) sigmoid(r)),
+// h <- a h + sqrt(1 - a^2) sigmoid(i) x, and out = h. Where it is fresh the first token makes h = sigmoid(i) x.
+struct LruArgs {
+    const float *x, *i, *r;  // [tokens][ldx], [tokens][ldg], [tokens][ldg] -> [channels]
+    int64_t ldx, ldg, tokens, channels;
+    const float* decay;  // [channels]
+    float* state;  // [channels], in whole blocks of kStateColumns
+    bool fresh;  // nothing came before: `state` is not read
+    float* out;  // [tokens][ldo] -> [channels]
     int64_t ldo;
 };
 

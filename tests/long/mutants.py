@@ -39,7 +39,7 @@ INSTEAD = {
     "window": "sterna::kNoWindow", "cap": "0.0f", "limit": "a.next", "next": "a.limit",
     "hadamard_block": "int64_t{0}", "group_k": "int64_t{0}", "norm_stride": "int64_t{0}",
     "ungated": "false", "signs_last": "false", "interleaved": "false", "fresh": "false",
-    "first": "false", "single": "false", "silu": "false", "decays_rows": "false",
+    "first": "false", "linear": "false", "single": "false", "silu": "false", "decays_rows": "false",
     "adds": "false", "minima": "false", "strength": "1.0f", "skip": "0.0f", "zero_x2": "0",
     "least": "0.0f", "most": "__builtin_inff()",
 }  # fmt: skip
@@ -48,6 +48,7 @@ OF_FILE = {
     ("native/rowwise.h", "limit"): "__builtin_inff()",
     ("native/rowwise.h", "cap"): "1e30f",
     ("native/recurrence.h", "s.bias"): "0.0f",
+    ("native/recurrence.h", "a.skip"): "a.x",
 }
 #: Uses that change no bit, by the text around them, and why.
 NEUTRAL_USES = {

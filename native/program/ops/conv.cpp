@@ -1,5 +1,5 @@
-// A causal convolution of channels, each by itself, then SiLU, in place; or one between two gates of each channel. Units
-// of channels, each over all tokens of one sequence.
+// A causal convolution of channels, each by itself, then SiLU or nothing, in place; or one between two gates of each
+// channel. Units of channels, each over all tokens of one sequence.
 #include <algorithm>
 
 #include "program/program.h"
@@ -28,6 +28,7 @@ class ConvOp final : public Op {
         } else {
             f.require(x_.buffer == output_.buffer, "output", "must take the place of x");
         }
+        linear_ = !gated && f.flag("linear");
         bias_ = f.floats("bias", channels_, "must have a value for each channel");
         taps_.assign(taps.values, taps.values + width_ * channels_);
         state_ = work.needs.add_state((width_ - 1) * channels_);
@@ -44,7 +45,7 @@ class ConvOp final : public Op {
     int64_t units_of_sequence() const { return (channels_ + kConvChannels - 1) / kConvChannels; }
     void convolve(const Step& step, int64_t unit) const;
 
-    bool gated_;
+    bool gated_, linear_;
     Operand x_, output_;
     int width_;
     int64_t channels_, column_;  // and where in a row they begin
@@ -72,6 +73,7 @@ void ConvOp::convolve(const Step& step, int64_t unit) const {
     a.weight = taps_.data() + from;
     a.ldw = channels_;
     a.width = width_;
+    a.linear = linear_;
     a.state = span.state + state_ + from;
     a.fresh = span.start == 0;
     a.y = work.buffer(output_).row(first) + column_ + from;

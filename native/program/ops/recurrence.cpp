@@ -2,6 +2,7 @@
 // sequence. A state space (Mamba-2) is such blocks, too.
 #include <algorithm>
 
+#include "program/drafts.h"
 #include "program/program.h"
 #include "program/recurrent_heads.h"
 
@@ -138,36 +139,29 @@ void RecurrenceOp::recur(Step& step, int64_t begin, int64_t end) const {
     const auto& dst = work.buffer(output_);
     const auto s = static_cast<size_t>(begin / units / h.v_heads);
     const auto head = static_cast<int>(begin / units % h.v_heads);
-    const auto& span = step.batch.sequences[s];
     const int64_t from = begin % units * kStateColumns;
-    const float* x = row.row(work.rows.first_of[s]);
-    RecurrenceArgs a{};
-    a.q = x + q_ + h.k_head(head) * h.k_dim;
-    a.k = x + k_ + h.k_head(head) * h.k_dim;
-    a.v = x + v_ + head * h.v_dim + from;
-    a.decay = x + a_ + head * decays_;
-    a.decays_rows = decays_ > 1;
-    a.beta = x + b_ + head;
-    if (space_) a.space = spaces_.of(head, x + a_ + head);
-    a.ldx = row.ld;
-    a.tokens = span.count - span.drafts;
-    a.k_dim = h.k_dim;
-    a.columns = std::min((end - begin) * kStateColumns, h.v_dim - from);
-    a.state = span.state + state_ + head * h.head_floats() + from * h.k_dim;
-    a.fresh = span.start == 0;
-    a.out = dst.row(work.rows.first_of[s]) + head * h.v_dim + from;
-    a.ldo = dst.ld;
-    if (!step.kernels.recurrence(a)) report(step);
-    if (!span.drafts) return;
-    float* ahead = span.ahead + (a.state - span.state);
-    std::copy_n(a.state, (end - begin) * kStateColumns * h.k_dim, ahead);
-    for (const float** at : {&a.q, &a.k, &a.v, &a.decay, &a.beta}) *at += a.tokens * a.ldx;
-    if (space_) a.space.step += a.tokens * a.ldx;
-    a.out += a.tokens * a.ldo;
-    a.tokens = span.drafts;
-    a.state = ahead;
-    a.fresh = false;
-    if (!step.kernels.recurrence(a)) report(step);
+    const auto run = [&](int64_t first, int64_t tokens, float* state, bool fresh) {
+        const float* x = row.row(work.rows.first_of[s] + first);
+        RecurrenceArgs a{};
+        a.q = x + q_ + h.k_head(head) * h.k_dim;
+        a.k = x + k_ + h.k_head(head) * h.k_dim;
+        a.v = x + v_ + head * h.v_dim + from;
+        a.decay = x + a_ + head * decays_;
+        a.decays_rows = decays_ > 1;
+        a.beta = x + b_ + head;
+        if (space_) a.space = spaces_.of(head, x + a_ + head);
+        a.ldx = row.ld;
+        a.tokens = tokens;
+        a.k_dim = h.k_dim;
+        a.columns = std::min((end - begin) * kStateColumns, h.v_dim - from);
+        a.state = state;
+        a.fresh = fresh;
+        a.out = dst.row(work.rows.first_of[s] + first) + head * h.v_dim + from;
+        a.ldo = dst.ld;
+        if (!step.kernels.recurrence(a)) report(step);
+    };
+    const int64_t at = state_ + head * h.head_floats() + from * h.k_dim;
+    over_new_tokens(step.batch.sequences[s], at, (end - begin) * kStateColumns * h.k_dim, run);
 }
 
 const OpKind recurrence("recurrence", [](const OpFields& f, Program& p) {

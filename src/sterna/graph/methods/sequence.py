@@ -11,7 +11,9 @@ from sterna.graph.ops import (
     AttentionOp,
     ConvOp,
     RecurrenceOp,
+    RgLruOp,
     RopeOp,
+    SelectiveScanOp,
     ShortConvOp,
     StateSpaceOp,
     Value,
@@ -70,9 +72,10 @@ class SequenceMethods(Methods):
         )  # fmt: skip
 
     def conv(
-        self, x: Value, weight: F32, name: str, bias: F32 | None = None, column: int = 0
-    ) -> Value:
-        """Convolve channels of x causally, each by itself, then apply SiLU.
+        self, x: Value, weight: F32, name: str, bias: F32 | None = None, column: int = 0,
+        linear: bool = False,
+    ) -> Value:  # fmt: skip
+        """Convolve channels of x causally, each by itself, then apply SiLU, unless it is linear.
 
         weight: float32 [channels, width]; the last column is for the token itself. bias: float32
         [channels]. column: of x, where the channels begin; other columns stay as they are. Read the
@@ -80,7 +83,11 @@ class SequenceMethods(Methods):
         """
         taps = np.ascontiguousarray(weight.T)
         out = Value(x.width, x.starts)
-        return self._add(ConvOp(name=name, output=out, x=x, taps=taps, bias=bias, column=column))
+        return self._add(
+            ConvOp(
+                name=name, output=out, x=x, taps=taps, bias=bias, column=column, linear=linear
+            )
+        )  # fmt: skip
 
     def short_conv(self, x: Value, weight: F32, bias: F32 | None, name: str) -> Value:
         """Write after * (conv(before * x) (+ bias)) of a row [before | after | x]; the convolution
@@ -131,3 +138,31 @@ class SequenceMethods(Methods):
                 bias=bias, skip=skip, least=least, most=most,
             )
         )  # fmt: skip
+
+    def selective_scan(
+        self, x: Value, step: Value, k: tuple[Value, int], q: tuple[Value, int], rate: F32,
+        skip: F32, name: str,
+    ) -> Value:  # fmt: skip
+        """Apply Mamba's selective scan; the result is as wide as x.
+
+        Each channel of x has a state S of n values and a step of its own. All channels of a token
+        share k and q, n columns of a value from a column on (in the paper's words B and C). With
+        h = softplus(step), S <- exp(rate h) S + k h x, and the result is S^T q + skip x.
+        rate: float32 [channels, n]; skip: float32 [channels].
+        """
+        return self._add(
+            SelectiveScanOp(
+                name=name, output=Value(x.width), x=x, step=step, k=k[0], q=q[0], k_column=k[1],
+                q_column=q[1], rate=np.ascontiguousarray(rate.T), skip=skip,
+            )
+        )  # fmt: skip
+
+    def rg_lru(self, x: Value, gates: Value, decay: F32, name: str) -> Value:
+        """Apply the RG-LRU of Griffin to each channel of x.
+
+        gates: [i | r], two of each channel. With a = exp(-8 softplus(decay) sigmoid(r)), the state
+        of a channel, which is the result, is h <- a h + sqrt(1 - a^2) sigmoid(i) x; that of a
+        text's first token is sigmoid(i) x. decay: float32 [channels].
+        """
+        out = Value(x.width)
+        return self._add(RgLruOp(name=name, output=out, x=x, gates=gates, decay=decay))

@@ -25,11 +25,13 @@ from sterna.graph.ops.linear import LinearOp
 from sterna.graph.ops.parts import PartsOp
 from sterna.graph.ops.positions import PositionsOp
 from sterna.graph.ops.recurrence import RecurrenceOp, StateSpaceOp
+from sterna.graph.ops.rg_lru import RgLruOp
 from sterna.graph.ops.rope import RopeOp
 from sterna.graph.ops.route import RouteOp
 from sterna.graph.ops.rowwise import RowwiseOp
 from sterna.graph.ops.scale import ScaleOp
 from sterna.graph.ops.select import SelectOp
+from sterna.graph.ops.selective_scan import SelectiveScanOp
 from sterna.graph.ops.split_heads import SplitHeadsOp
 from sterna.graph.ops.squares import SquaresOp
 from sterna.graph.ops.to_bf16_planes import ToBf16PlanesOp
@@ -58,6 +60,7 @@ __all__ = [
     "PositionsOp",
     "RecurrenceOp",
     "RescaleOp",
+    "RgLruOp",
     "RopeOp",
     "RoundingOp",
     "Route",
@@ -65,6 +68,7 @@ __all__ = [
     "RowwiseOp",
     "ScaleOp",
     "SelectOp",
+    "SelectiveScanOp",
     "ShortConvOp",
     "SplitHeadsOp",
     "SquaresOp",

@@ -16,12 +16,14 @@ class ConvOp(InPlaceOp):
     """A causal depthwise convolution of channels, then SiLU, in place.
 
     taps: float32 [width, channels]; bias: float32 [channels]; column: where the channels begin.
+    linear: no SiLU follows.
     """
 
     kind: ClassVar[str] = "conv"
     taps: F32
     bias: F32 | None = field(default=None, metadata=LATER)
     column: int = field(default=0, metadata=LATER)
+    linear: bool = field(default=False, metadata=LATER)
 
 
 @dataclass(eq=False, kw_only=True)
