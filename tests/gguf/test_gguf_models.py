@@ -189,7 +189,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 def test_sound_but_unsupported(case: str, tmp_path: Path) -> None:
     """A key that would change the answer is refused, not ignored."""
     keys, word = REFUSED[case]
-    tiny = Tiny("mamba" if case == "architecture" else "llama", layers=1, keys=keys)
+    tiny = Tiny("rwkv6" if case == "architecture" else "llama", layers=1, keys=keys)
     write(tmp_path / "x.gguf", tiny)
     failure(lambda: LLM(tmp_path / "x.gguf"), UnsupportedModelError, "x.gguf", word)
 

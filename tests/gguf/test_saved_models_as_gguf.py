@@ -48,6 +48,8 @@ def parts_of(
         return [(name.replace("kv_b", "k_b"), k.swapaxes(1, 2)), (name.replace("kv_b", "v_b"), v)]
     if ".mamba." in name or ".mixer." in name:
         return mamba_parts(name.replace("model.", "backbone."), w, sizes)
+    if ".feed_forward.experts." in name:
+        return jamba_parts(name, w)
     if ".shared_mlp." in name or "block_sparse_moe.experts" in name:
         return granite_parts(name, w, sizes["num_local_experts"] > 0)
     name = name.replace("moe.router.weight", "moe.router.layer.weight")
@@ -65,10 +67,11 @@ def mamba_parts(name: str, w: np.ndarray, sizes: dict[str, Any]) -> list[tuple[s
     if ".mixer.experts." in name:
         part = name.rpartition(".")[2].removesuffix("_proj")
         return [(f"blk.{name.split('.')[2]}.ffn_{part}_exps.weight", w)]
-    if name.endswith("A_log"):
-        return [(name, -np.exp(w.astype(np.float64)).astype(np.float32).reshape(-1, 1))]
+    if name.endswith("A_log"):  # of each channel, or in Mamba-2 of each head
+        rates = -np.exp(w.astype(np.float64)).astype(np.float32)
+        return [(name, rates if w.ndim == 2 else rates.reshape(-1, 1))]
     if name.endswith(".D"):
-        return [(name, w.reshape(-1, 1))]
+        return [(name, w.reshape(-1, 1) if groups else w)]
     if name.endswith(".dt_bias"):
         return [(f"blk.{name.split('.')[2]}.ssm_dt.bias", w)]
     if name.endswith(".conv1d.weight"):
@@ -76,6 +79,16 @@ def mamba_parts(name: str, w: np.ndarray, sizes: dict[str, Any]) -> list[tuple[s
     if name.endswith(("mamba.norm.weight", "mixer.norm.weight")):
         return [(name, w.reshape(groups, -1))]
     return [(name, w)]
+
+
+def jamba_parts(name: str, w: np.ndarray) -> list[tuple[str, np.ndarray]]:
+    """As JambaModel of the converter stores experts; transformers joins gate and up."""
+    block = f"blk.{name.split('.')[2]}.ffn"
+    if name.endswith("down_proj"):
+        return [(f"{block}_down_exps.weight", w)]
+    halves = np.split(w, 2, axis=1)
+    parts = zip(("gate", "up"), halves, strict=True)
+    return [(f"{block}_{part}_exps.weight", x) for part, x in parts]
 
 
 def kimi_parts(name: str, w: np.ndarray) -> list[tuple[str, np.ndarray]]:

@@ -71,6 +71,8 @@ INTEGER = [
     ("granite-hybrid", "i8", "int8", "i16"),
     ("bamba", "i8", "int8", "i16"),
     ("mamba2", "i8", "int8", "i16"),
+    ("jamba", "i8", "int8", "i16"),
+    ("falcon-mamba", "q4_1", "int8", "i8"),
     ("falcon-h1", "q4_1", "int8", "i8"),
     ("nemotron-h-latent", "i4", "int8", "f16"),
     ("minicpm3", "i8", "int8", "i16"),

@@ -109,7 +109,7 @@ def test_fields_tell_more_than_names() -> None:
         ("AXK1ForCausalLM", "DeepseekV3ForCausalLM"),
         ("GlmMoeDsaForCausalLM", "DeepseekV32ForCausalLM"),
         ("SolarOpenForCausalLM", "Glm4MoeForCausalLM"),
-        ("JambaForCausalLM", "Mamba2ForCausalLM"),
+        ("ZambaForCausalLM", "MambaForCausalLM"),
     ],
 )
 def test_the_refusal_names_them(name: str, expected: str) -> None:

@@ -61,6 +61,7 @@ SAYS_NOTHING = {
     "deterministic_flash_attn", "sparse_pred_ignore_index",
     "linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max",
     "linear_dt_init_floor", "altup_coef_clip", "z_loss_coefficient",
+    "time_step_scale", "time_step_init_scheme", "use_mambapy", "use_associative_scan",
     "init_device", "emb_pdrop", "embedding_fraction", "learned_pos_emb",
 }  # fmt: skip
 #: Those that follow from others, which an architecture's `complete` fills in.
@@ -68,7 +69,7 @@ FOLLOWS = {
     "layer_types", "rope_parameters", "no_rope_layers", "per_layer_config", "mlp_only_layers",
     "use_bidirectional_attention", "original_max_position_embeddings", "full_attn_idxs",
     "qk_head_dim", "mlp_layer_types", "moe_layer_end_index", "moe_layers", "attention_layers",
-    "layers_block_type", "mamba_d_head",
+    "layers_block_type", "mamba_d_head", "mamba_dt_rank",
 }  # fmt: skip
 #: Fields that older files have, in the place of rope_parameters and layer_types.
 OLDER = {
@@ -159,6 +160,8 @@ def test_defaults_are_those_of_the_class(name: str) -> None:
         theirs["attn_config"] = {k: v for k, v in nested if k not in SAYS_NOTHING | {"attn_impl"}}
     theirs["num_experts"] = theirs.pop("num_local_experts", theirs.get("num_experts"))
     theirs["hidden_act"] = theirs.pop("hidden_activation", theirs.get("hidden_act"))
+    if "mamba" in module.__name__ and "num_attention_heads" not in theirs:
+        theirs.pop("intermediate_size", None)  # of the expansion
     if "_sliding_window_pattern" in theirs:
         theirs["sliding_window_pattern"] = theirs.pop("_sliding_window_pattern")
     for other, usual in getattr(module, "ALIASES", {}).items():
@@ -196,7 +199,7 @@ NO_DEFAULTS = {
     "JinaBertForSequenceClassification", "JinaBertModel", "MptForCausalLM",
     "Gemma4ForConditionalGeneration", "Glm4MoeForCausalLM",
     "GraniteMoeHybridForCausalLM", "Llama4ForCausalLM", "Llama4ForConditionalGeneration",
-    "Mamba2ForCausalLM", "PhiMoEForCausalLM",
+    "FalconMambaForCausalLM", "Mamba2ForCausalLM", "MambaForCausalLM", "PhiMoEForCausalLM",
 }  # fmt: skip
 
 
@@ -380,6 +383,14 @@ CONTRADICTIONS: dict[str, tuple[str, dict[str, Any], str]] = {
     "fewer letters": ("nemotron-h", {"hybrid_override_pattern": "M-*-M-"}, "layers.5.norm"),
     "no layer that attends": ("bamba", {"attn_layer_indices": []}, "attn_layer_indices"),
     "a layer that is not": ("bamba", {"attn_layer_indices": [1, 5]}, "attn_layer_indices"),
+    "attention in no layer": (
+        "jamba", {"attn_layer_offset": 6, "attn_layer_period": 9}, "attn_layer_offset"
+    ),
+    "an offset behind the period": ("jamba", {"expert_layer_offset": 2}, "expert_layer_offset"),
+    "other layers with experts": ("jamba", {"expert_layer_offset": 0}, "feed_forward"),
+    "a wider step": ("mamba", {"time_step_rank": 5}, "x_proj.weight"),
+    "longer states": ("falcon-mamba", {"state_size": 13}, "x_proj.weight"),
+    "a step of no width": ("mamba", {"time_step_rank": 0}, "time_step_rank"),
     "no attention": ("lfm2", {"layer_types": ["conv"] * 5}, "layer_types"),
     "fewer kinds of layers": ("olmo3", {"layer_types": ["full_attention"] * 4}, "layer_types"),
     "more kinds of layers": ("olmo3", {"layer_types": ["full_attention"] * 6}, "layer_types"),

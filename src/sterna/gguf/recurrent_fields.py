@@ -9,6 +9,7 @@ from typing import Any
 
 from sterna.gguf.file import GgufModel
 from sterna.gguf.value_heads import tiled_out_proj
+from sterna.models import falcon_mamba, jamba
 from sterna.models.config import FULL
 from sterna.models.qwen3_5 import LINEAR, TILED_OUT_PROJ
 
@@ -16,8 +17,10 @@ __all__ = [
     "delta_net_fields",
     "falcon_h1_fields",
     "granite_hybrid_fields",
+    "jamba_fields",
     "kimi_fields",
     "mamba2_fields",
+    "mamba_fields",
     "mixers",
     "nemotron_h_fields",
     "qwen3_next_fields",
@@ -78,14 +81,52 @@ def _state_space(model: GgufModel, name: str) -> dict[str, Any]:
     heads, inner = (m.integer(f"{name}.ssm.{key}") for key in ("time_step_rank", "inner_size"))
     if not heads or inner % heads:
         raise m.error(f"{name}.ssm.inner_size", f"a multiple of time_step_rank={heads}", inner)
+    return {"mamba_d_head": inner // heads, **_conv_bias(model)}
+
+
+def _conv_bias(model: GgufModel) -> dict[str, Any]:
     biased = any(tensor.endswith(".ssm_conv1d.bias") for tensor in model.tensors)
-    return {"mamba_d_head": inner // heads, "mamba_conv_bias": biased}
+    return {"mamba_conv_bias": biased}
+
+
+def _scan(model: GgufModel, name: str) -> dict[str, Any]:
+    """Return the rank of Mamba's steps, and whether its convolution has a bias."""
+    rank = model.metadata.integer(f"{name}.ssm.time_step_rank")
+    return {"mamba_dt_rank": rank, **_conv_bias(model)}
+
+
+#: Of a model without attention.
+_NOTHING: dict[str, Any] = dict.fromkeys(("head_dim", "num_attention_heads", "num_key_value_heads"))
 
 
 def mamba2_fields(model: GgufModel, name: str, _: dict[str, Any]) -> dict[str, Any]:
     """Return the sizes of a model whose layers are all Mamba-2; nothing attends."""
-    nothing = dict.fromkeys(("head_dim", "num_attention_heads", "num_key_value_heads"))
-    return {**_state_space(model, name), **nothing}
+    return {**_state_space(model, name), **_NOTHING}
+
+
+def mamba_fields(model: GgufModel, name: str, _: dict[str, Any]) -> dict[str, Any]:
+    """Return the width of layers that are all Mamba; Falcon's class says the epsilon of norms."""
+    m, normed = model.metadata, f"{name}.ssm.dt_b_c_rms"
+    eps = falcon_mamba.DEFAULTS["mixer_rms_eps"] if normed in m and m.boolean(normed) else None
+    inner = m.integer(f"{name}.ssm.inner_size")
+    return {
+        "intermediate_size": inner, "mixer_rms_eps": eps, **_scan(model, name), **_NOTHING
+    }  # fmt: skip
+
+
+def jamba_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the kinds of layers, and which of them have experts: those with a router."""
+    m, hidden, key = model.metadata, fields["hidden_size"], f"{name}.ssm.inner_size"
+    inner = m.integer(key)
+    if inner % hidden:
+        raise m.error(key, f"a multiple of embedding_length={hidden}", inner)
+    routers = (f"blk.{i}.ffn_gate_inp.weight" for i in range(fields["num_hidden_layers"]))
+    return {
+        **mixers(model, name, fields, LINEAR),
+        **_scan(model, name),
+        "mamba_expand": inner // hidden,
+        jamba.FFNS: [jamba.SPARSE if r in model.tensors else jamba.DENSE for r in routers],
+    }
 
 
 def granite_hybrid_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:

@@ -60,6 +60,7 @@ class Guesser:
         "llama-bf16",
         "qwen3_5",
         "mamba2",
+        "jamba",
         "lfm2",
         "granite-hybrid",
         "minicpm3",

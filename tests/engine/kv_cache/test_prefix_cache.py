@@ -176,6 +176,7 @@ def test_a_full_pool_that_the_cache_shares() -> None:
         "lfm2",
         "falcon-h1",
         "mamba2",
+        "jamba",
         "minicpm3",
         "gemma3",
         "mistral-window",

@@ -21,7 +21,7 @@ from sterna.errors import RequestError
 from sterna.evaluate import loglikelihood
 
 
-@pytest.fixture(scope="module", params=["qwen3_5", "mamba2"])
+@pytest.fixture(scope="module", params=["qwen3_5", "mamba2", "mamba"])
 def hybrid(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> loading.Model:
     """A model that keeps states, keys and values; and one that keeps states alone."""
     return loading.load(checkpoint(request.param), format="i8")

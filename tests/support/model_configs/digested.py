@@ -63,6 +63,7 @@ _THREE_GEMMA3N: dict[str, Any] = {
 _TWO_SPACE: dict[str, Any] = {
     "mamba_n_heads": 6, "mamba_n_groups": 2, "mamba_d_state": 40, "mamba_d_head": 40,
 }  # fmt: skip
+_TWO_SCANS: dict[str, Any] = {"state_size": 24, "intermediate_size": 480}
 #: By class: fields without which two layers and few positions do not show what is special. Sizes
 #: are those of `digests.CONFIG`.
 DIGESTED: dict[str, dict[str, Any]] = {
@@ -138,6 +139,12 @@ DIGESTED: dict[str, dict[str, Any]] = {
         "layer_types": [LINEAR, FULL], "time_step_limit": [0.5, 1.5],
     },
     "Mamba2ForCausalLM": {"num_heads": 8, "head_dim": 64, "n_groups": 2, "state_size": 24},
+    "JambaForCausalLM": {
+        "num_experts": 5, "num_experts_per_tok": 2, "attn_layer_period": 2,
+        "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 0,
+        "mamba_d_state": 24,
+    },
+    **dict.fromkeys(("MambaForCausalLM", "FalconMambaForCausalLM"), _TWO_SCANS),
     "BambaForCausalLM": {
         "mamba_n_heads": 8, "mamba_n_groups": 2, "mamba_d_state": 24, "attn_layer_indices": [1],
     },

@@ -53,7 +53,60 @@ _MAMBA2_KEYS = {  # as llama.cpp's converter writes them: no number of KV heads
     **_SPACE_KEYS, "attention.head_count": 0,
     "feed_forward_length": 0, "attention.layer_norm_rms_epsilon": 1e-5,
 }  # fmt: skip
+_MAMBA = {"state_size": 12, "intermediate_size": 128}
+_MAMBA_KEYS = {
+    "ssm.conv_kernel": 4, "ssm.state_size": 12, "ssm.inner_size": 128, "ssm.time_step_rank": 4,
+    "attention.head_count": 0, "feed_forward_length": 0, "ssm.dt_b_c_rms": False,
+    "attention.layer_norm_rms_epsilon": 1e-5,
+}  # fmt: skip
+_JAMBA = {
+    "num_experts": 6, "attn_layer_period": 3, "attn_layer_offset": 1, "mamba_d_state": 12
+}  # fmt: skip
+_JAMBA_KEYS = {
+    **_MAMBA_KEYS, "attention.head_count": 4, "attention.head_count_kv": [0, 2, 0, 0, 2],
+    "feed_forward_length": 96, "expert_count": 6, "expert_used_count": 2,
+    "attention.layer_norm_rms_epsilon": 1e-6,
+}  # fmt: skip
+del _JAMBA_KEYS["ssm.dt_b_c_rms"]
 MODELS: dict[str, Saved] = {
+    "jamba": Saved("JambaForCausalLM", _JAMBA, gguf=("jamba", _JAMBA_KEYS)),
+    "jamba-dense": Saved(
+        "JambaForCausalLM",
+        {**_JAMBA, "num_experts": 1},
+        gguf=("jamba", {**_JAMBA_KEYS, "expert_count": 1}),
+    ),
+    "jamba-biased": Saved(
+        "JambaForCausalLM",
+        {
+            "num_experts": 4, "num_experts_per_tok": 3, "expert_layer_period": 3,
+            "expert_layer_offset": 0, "attn_layer_period": 4, "attn_layer_offset": 0,
+            "mamba_proj_bias": True, "mamba_conv_bias": False, "mamba_d_conv": 3,
+            "mamba_dt_rank": 10, "mamba_expand": 1, "rms_norm_eps": 1e-2,
+            "tie_word_embeddings": True,
+        },
+        converted=False,
+    ),
+    "mamba": Saved("MambaForCausalLM", _MAMBA, gguf=("mamba", _MAMBA_KEYS)),
+    "mamba-biased": Saved(
+        "MambaForCausalLM",
+        {
+            "use_bias": True, "use_conv_bias": False, "conv_kernel": 3, "time_step_rank": 7,
+            "intermediate_size": 80, "layer_norm_epsilon": 1e-2, "tie_word_embeddings": False,
+        },
+        converted=False,
+    ),
+    "falcon-mamba": Saved(
+        "FalconMambaForCausalLM", _MAMBA,
+        gguf=("mamba", {**_MAMBA_KEYS, "ssm.dt_b_c_rms": True}),
+    ),
+    "falcon-mamba-biased": Saved(
+        "FalconMambaForCausalLM",
+        {
+            "expand": 2, "intermediate_size": 128, "use_bias": True, "mixer_rms_eps": 1e-2,
+            "layer_norm_epsilon": 1e-3, "tie_word_embeddings": False,
+        },
+        converted=False,
+    ),
     "bamba": Saved(
         "BambaForCausalLM",
         {**_BAMBA, "attn_layer_indices": [1, 4]},
