@@ -12,7 +12,8 @@ from sterna import LLM
 
 
 @pytest.mark.parametrize(
-    "name", ["bitnet-multiply", "qwen3_5", "mamba2", "mistral-window", "qwen2-windows"]
+    "name",
+    ["bitnet-multiply", "qwen3_5", "mamba2", "recurrent-gemma", "mistral-window", "qwen2-windows"],
 )
 def test_histories(checkpoint: Callable[[str], Path], tmp_path: Path, name: str) -> None:
     llm = LLM(checkpoint(name), threads=1)

@@ -62,6 +62,7 @@ SAYS_NOTHING = {
     "linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max",
     "linear_dt_init_floor", "altup_coef_clip", "z_loss_coefficient",
     "time_step_scale", "time_step_init_scheme", "use_mambapy", "use_associative_scan",
+    "w_init_variance_scale", "final_w_init_variance_scale",
     "init_device", "emb_pdrop", "embedding_fraction", "learned_pos_emb",
 }  # fmt: skip
 #: Those that follow from others, which an architecture's `complete` fills in.
@@ -69,7 +70,7 @@ FOLLOWS = {
     "layer_types", "rope_parameters", "no_rope_layers", "per_layer_config", "mlp_only_layers",
     "use_bidirectional_attention", "original_max_position_embeddings", "full_attn_idxs",
     "qk_head_dim", "mlp_layer_types", "moe_layer_end_index", "moe_layers", "attention_layers",
-    "layers_block_type", "mamba_d_head", "mamba_dt_rank",
+    "layers_block_type", "mamba_d_head", "mamba_dt_rank", "lru_width",
 }  # fmt: skip
 #: Fields that older files have, in the place of rope_parameters and layer_types.
 OLDER = {
@@ -200,6 +201,7 @@ NO_DEFAULTS = {
     "Gemma4ForConditionalGeneration", "Glm4MoeForCausalLM",
     "GraniteMoeHybridForCausalLM", "Llama4ForCausalLM", "Llama4ForConditionalGeneration",
     "FalconMambaForCausalLM", "Mamba2ForCausalLM", "MambaForCausalLM", "PhiMoEForCausalLM",
+    "RecurrentGemmaForCausalLM",
 }  # fmt: skip
 
 
@@ -391,6 +393,10 @@ CONTRADICTIONS: dict[str, tuple[str, dict[str, Any], str]] = {
     "a wider step": ("mamba", {"time_step_rank": 5}, "x_proj.weight"),
     "longer states": ("falcon-mamba", {"state_size": 13}, "x_proj.weight"),
     "a step of no width": ("mamba", {"time_step_rank": 0}, "time_step_rank"),
+    "a wider lru": ("recurrent-gemma", {"lru_width": 128}, "linear_x.weight"),
+    "blocks of different widths": ("recurrent-gemma", {"lru_width": 66}, "lru_width"),
+    "an odd FFN": ("recurrent-gemma", {"intermediate_size": 97}, "intermediate_size"),
+    "recurrent blocks alone": ("recurrent-gemma", {"block_types": ["recurrent"]}, "block_types"),
     "no attention": ("lfm2", {"layer_types": ["conv"] * 5}, "layer_types"),
     "fewer kinds of layers": ("olmo3", {"layer_types": ["full_attention"] * 4}, "layer_types"),
     "more kinds of layers": ("olmo3", {"layer_types": ["full_attention"] * 6}, "layer_types"),

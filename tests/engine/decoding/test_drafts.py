@@ -61,6 +61,7 @@ class Guesser:
         "qwen3_5",
         "mamba2",
         "jamba",
+        "recurrent-gemma",
         "lfm2",
         "granite-hybrid",
         "minicpm3",

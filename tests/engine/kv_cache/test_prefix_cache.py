@@ -177,6 +177,7 @@ def test_a_full_pool_that_the_cache_shares() -> None:
         "falcon-h1",
         "mamba2",
         "jamba",
+        "recurrent-gemma",
         "minicpm3",
         "gemma3",
         "mistral-window",

@@ -62,7 +62,16 @@ def test_what_is_little_is_not_waited_for(llm: LLM) -> None:
 @pytest.mark.parametrize("cached", [True, False])
 @pytest.mark.parametrize(
     "name",
-    ["bitnet-multiply", "qwen3_5", "lfm2", "falcon-h1", "mamba2", "minicpm3", "mistral-window"],
+    [
+        "bitnet-multiply",
+        "qwen3_5",
+        "lfm2",
+        "falcon-h1",
+        "mamba2",
+        "recurrent-gemma",
+        "minicpm3",
+        "mistral-window",
+    ],
 )
 def test_choices_share_a_prompt(checkpoint: Callable[[str], Path], name: str, cached: bool) -> None:
     """It is computed once; answers are those of requests that name the choice."""

@@ -145,6 +145,9 @@ DIGESTED: dict[str, dict[str, Any]] = {
         "mamba_d_state": 24,
     },
     **dict.fromkeys(("MambaForCausalLM", "FalconMambaForCausalLM"), _TWO_SCANS),
+    "RecurrentGemmaForCausalLM": {
+        "attention_window_size": 48, "block_types": ["recurrent", "attention"], "lru_width": 240,
+    },
     "BambaForCausalLM": {
         "mamba_n_heads": 8, "mamba_n_groups": 2, "mamba_d_state": 24, "attn_layer_indices": [1],
     },

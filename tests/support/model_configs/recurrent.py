@@ -86,6 +86,21 @@ MODELS: dict[str, Saved] = {
         },
         converted=False,
     ),
+    "recurrent-gemma": Saved(
+        "RecurrentGemmaForCausalLM", {"attention_window_size": 20}, converted=False
+    ),
+    "recurrent-gemma-biased": Saved(
+        "RecurrentGemmaForCausalLM",
+        {
+            "hidden_size": 96, "lru_width": 72, "block_types": ["attention", "recurrent"],
+            "num_key_value_heads": None, "attention_bias": True, "conv1d_width": 3,
+            "rms_norm_eps": 1e-2, "logits_soft_cap": 5.0, "attention_window_size": 200,
+            "rope_parameters": {
+                "rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.25,
+            },
+        },
+        converted=False,
+    ),
     "mamba": Saved("MambaForCausalLM", _MAMBA, gguf=("mamba", _MAMBA_KEYS)),
     "mamba-biased": Saved(
         "MambaForCausalLM",
