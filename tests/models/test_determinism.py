@@ -72,6 +72,7 @@ INTEGER = [
     ("bamba", "i8", "int8", "i16"),
     ("mamba2", "i8", "int8", "i16"),
     ("jamba", "i8", "int8", "i16"),
+    ("zamba2", "i8", "int8", "i8"),
     ("recurrent-gemma", "i8", "int8", "i16"),
     ("falcon-mamba", "q4_1", "int8", "i8"),
     ("falcon-h1", "q4_1", "int8", "i8"),

@@ -63,7 +63,7 @@ SAYS_NOTHING = {
     "linear_dt_init_floor", "altup_coef_clip", "z_loss_coefficient",
     "time_step_scale", "time_step_init_scheme", "use_mambapy", "use_associative_scan",
     "w_init_variance_scale", "final_w_init_variance_scale",
-    "init_device", "emb_pdrop", "embedding_fraction", "learned_pos_emb",
+    "use_mem_eff_path", "init_device", "emb_pdrop", "embedding_fraction", "learned_pos_emb",
 }  # fmt: skip
 #: Those that follow from others, which an architecture's `complete` fills in.
 FOLLOWS = {
@@ -71,6 +71,8 @@ FOLLOWS = {
     "use_bidirectional_attention", "original_max_position_embeddings", "full_attn_idxs",
     "qk_head_dim", "mlp_layer_types", "moe_layer_end_index", "moe_layers", "attention_layers",
     "layers_block_type", "mamba_d_head", "mamba_dt_rank", "lru_width",
+    "attention_head_dim", "attention_hidden_size", "mamba_headdim", "kv_channels",
+    "num_query_groups", "hybrid_layer_ids",
 }  # fmt: skip
 #: Fields that older files have, in the place of rope_parameters and layer_types.
 OLDER = {
@@ -397,6 +399,12 @@ CONTRADICTIONS: dict[str, tuple[str, dict[str, Any], str]] = {
     "blocks of different widths": ("recurrent-gemma", {"lru_width": 66}, "lru_width"),
     "an odd FFN": ("recurrent-gemma", {"intermediate_size": 97}, "intermediate_size"),
     "recurrent blocks alone": ("recurrent-gemma", {"block_types": ["recurrent"]}, "block_types"),
+    "no block": ("zamba2", {"layers_block_type": ["linear_attention"] * 5}, "layers_block_type"),
+    "more blocks than uses": ("zamba2", {"num_mem_blocks": 4}, "num_mem_blocks"),
+    "fewer blocks": ("zamba2", {"num_mem_blocks": 1}, "shared_transformer"),
+    "a lower rank": ("zamba2", {"adapter_rank": 8}, "adapter_list"),
+    "no adapters of q": ("zamba2", {"use_shared_attention_adapter": False}, "_adapter_list"),
+    "a long context": ("zamba2", {"use_long_context": True}, "use_long_context"),
     "no attention": ("lfm2", {"layer_types": ["conv"] * 5}, "layer_types"),
     "fewer kinds of layers": ("olmo3", {"layer_types": ["full_attention"] * 4}, "layer_types"),
     "more kinds of layers": ("olmo3", {"layer_types": ["full_attention"] * 6}, "layer_types"),

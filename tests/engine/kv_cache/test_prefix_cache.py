@@ -178,6 +178,7 @@ def test_a_full_pool_that_the_cache_shares() -> None:
         "mamba2",
         "jamba",
         "recurrent-gemma",
+        "zamba2",
         "minicpm3",
         "gemma3",
         "mistral-window",

@@ -148,6 +148,12 @@ DIGESTED: dict[str, dict[str, Any]] = {
     "RecurrentGemmaForCausalLM": {
         "attention_window_size": 48, "block_types": ["recurrent", "attention"], "lru_width": 240,
     },
+    "Zamba2ForCausalLM": {
+        "mamba_ngroups": 2, "mamba_d_state": 24, "num_hidden_layers": 4, "num_mem_blocks": 2,
+        "layers_block_type": ["hybrid", LINEAR, "hybrid", "hybrid"], "adapter_rank": 48,
+        "use_shared_attention_adapter": True, "use_mem_rope": True, "num_key_value_heads": None,
+        "head_dim": None,
+    },
     "BambaForCausalLM": {
         "mamba_n_heads": 8, "mamba_n_groups": 2, "mamba_d_state": 24, "attn_layer_indices": [1],
     },

@@ -59,6 +59,7 @@ _MAMBA_KEYS = {
     "attention.head_count": 0, "feed_forward_length": 0, "ssm.dt_b_c_rms": False,
     "attention.layer_norm_rms_epsilon": 1e-5,
 }  # fmt: skip
+_ZAMBA2 = {"mamba_d_state": 24, "n_mamba_heads": 8, "adapter_rank": 16, "time_step_min": 1e-12}
 _JAMBA = {
     "num_experts": 6, "attn_layer_period": 3, "attn_layer_offset": 1, "mamba_d_state": 12
 }  # fmt: skip
@@ -98,6 +99,24 @@ MODELS: dict[str, Saved] = {
             "rope_parameters": {
                 "rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.25,
             },
+        },
+        converted=False,
+    ),
+    "zamba2": Saved(
+        "Zamba2ForCausalLM",
+        {
+            **_ZAMBA2, "num_mem_blocks": 2, "use_shared_attention_adapter": True,
+            "use_mem_rope": True, "num_key_value_heads": 4, "mamba_ngroups": 2,
+            "layers_block_type": [LINEAR, "hybrid", "hybrid", LINEAR, "hybrid"],
+        },
+        converted=False,
+    ),
+    "zamba2-plain": Saved(
+        "Zamba2ForCausalLM",
+        {
+            **_ZAMBA2, "layers_block_type": ["hybrid", LINEAR, LINEAR, LINEAR, "hybrid"],
+            "add_bias_linear": True, "rms_norm_eps": 1e-2, "mamba_d_conv": 3,
+            "mamba_expand": 3, "n_mamba_heads": 6, "use_conv_bias": False,
         },
         converted=False,
     ),
