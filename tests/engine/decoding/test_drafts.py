@@ -60,7 +60,6 @@ class Guesser:
         "llama-bf16",
         "qwen3_5",
         "mamba2",
-        "jamba",
         "recurrent-gemma",
         "lfm2",
         "granite-hybrid",

@@ -56,7 +56,7 @@ def files(folder: Path) -> list[Path]:
 
 
 #: Models with states of recurrent layers, which cannot go back.
-RECURRENT = ("qwen3_5", "lfm2", "granite-hybrid", "mamba2", "jamba")
+RECURRENT = ("qwen3_5", "lfm2", "granite-hybrid", "mamba2")
 
 
 @pytest.mark.parametrize(
