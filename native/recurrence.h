@@ -285,7 +285,7 @@ bool rg_lru(const sterna::LruArgs& a) {
     sixteens(a.channels, [&](int64_t c, auto part) {
         const F16x rate = l_mul(l_set1(-8.0f), l_softplus(part.load(a.decay + c)));
         const F16x one = l_set1(1.0f), zero = l_set1(0.0f);
-        F16x h = a.fresh ? zero : l_load(a.state + c);
+        F16x h = l_load(a.state + c);
         Unfinite gates;
         for (int64_t t = 0; t < a.tokens; ++t) {
             const F16x i = part.load(a.i + t * a.ldg + c), r = part.load(a.r + t * a.ldg + c);

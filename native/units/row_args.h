@@ -144,7 +144,7 @@ struct LruArgs {
     int64_t ldx, ldg, tokens, channels;
     const float* decay;  // [channels]
     float* state;  // [channels], in whole blocks of kStateColumns
-    bool fresh;  // nothing came before: `state` is not read
+    bool fresh;  // nothing came before, whatever is there
     float* out;  // [tokens][ldo] -> [channels]
     int64_t ldo;
 };
