@@ -12,12 +12,12 @@ import weakref
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from sterna.engine import Request
-from sterna.engine.kv_cache.prefix_files import Prefix
+from sterna.engine import PrefixCache, Request
+from sterna.engine.kv_cache.prefix_files import Prefix, restore_prefix, save_prefix
 from sterna.server.active_request import ActiveRequest
 from sterna.server.errors import invalid
 
-__all__ = ["Slots"]
+__all__ = ["PrefixCache", "Slots", "restore_prefix", "save_prefix"]
 
 #: llama.cpp's word for a slot that the server chooses.
 ANY = -1

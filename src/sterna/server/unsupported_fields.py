@@ -188,6 +188,7 @@ _ROWS = (
     *_only("return_tokens", (False,), "use return_token_ids", *BOTH),
     *_only("t_max_predict_ms", (-1, 0), "use timeout", *BOTH),
     *_only("lora", ([],), "use /v1/chat/completions", *ITEMS),
+    UnsupportedField("id_slot", "affects how it is computed, not the answer", ITEMS),
     *_only("reasoning_format", ("auto", "deepseek"), "reasoning is in reasoning_content", CHAT),
     *_only("parse_tool_calls", (True,), "use tool_choice", CHAT),
     *_any("reasoning_budget_message", "belongs to reasoning_budget_tokens"),

@@ -11,13 +11,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sterna.engine import PrefixCache
-from sterna.engine.kv_cache.prefix_files import restore_prefix, save_prefix
 from sterna.server.active_request import ActiveRequest
 from sterna.server.errors import ApiError, invalid
 from sterna.server.json_body import decode, read_bytes
 from sterna.server.model_manager import LoadedModel
 from sterna.server.routing import Endpoint, as_json, service_of
+from sterna.server.slots import PrefixCache, restore_prefix, save_prefix
 
 
 class SlotRequest(msgspec.Struct, kw_only=True):
