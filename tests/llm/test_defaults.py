@@ -153,11 +153,12 @@ def test_typical_p_keeps_the_tokens_of_transformers(
     assert 2 < len(kept) < 30
 
     def drawn(**options: Any) -> set[int]:
-        made = (llm.generate(prompt, max_tokens=1, seed=s, **options) for s in range(300))
+        made = (llm.generate(prompt, max_tokens=1, seed=s, **options) for s in range(150))
         return {tokens[0] for tokens in (answer.tokens for answer in made) if tokens}
 
-    assert drawn() <= kept
-    assert len(drawn()) > len(kept) / 2
+    own = drawn()
+    assert own <= kept
+    assert len(own) > len(kept) / 2
     assert not drawn(typical_p=1.0) <= kept
     with pytest.warns(RuntimeWarning, match=r"general\.sampling.*typical_p"):
         convert(folder, tmp_path / "m.gguf", "gguf:F32")
