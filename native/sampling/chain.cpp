@@ -1,6 +1,7 @@
 #include "sampling/chain.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <limits>
@@ -12,14 +13,40 @@ namespace sterna {
 namespace {
 
 constexpr double kLn2 = 0x1.62e42fefa39efp-1;
+// Buckets of a key, in which probabilities are summed.
+constexpr size_t kBuckets = 4096;
+// Two sums of the same probabilities, at most 1 in all, in two orders differ by less: each of at most
+// 2^24 additions is off by 2^-54.
+constexpr double kSumError = 0x1p-29;
 // Tokens that mirostat 1 estimates the distribution's exponent from: the paper's m.
 constexpr size_t kMirostatTokens = 100;
+
+bool is_on(const SampleParams& params, Sampler step) {
+    const ChainParams& chain = params.chain;
+    switch (step) {
+        case Sampler::TopNSigma:
+            return chain.top_n_sigma > 0.0f;
+        case Sampler::TopK:
+            return params.top_k > 0;
+        case Sampler::TypicalP:
+            return chain.typical_p > 0.0f && chain.typical_p < 1.0f;
+        case Sampler::TopP:
+            return params.top_p < 1.0f;
+        case Sampler::MinP:
+            return params.min_p > 0.0f;
+        case Sampler::Xtc:
+            return chain.xtc_probability > 0.0f && chain.xtc_threshold <= 0.5f;
+        case Sampler::Temperature:
+            return true;
+    }
+    return true;
+}
 
 // Tokens in ascending order of ids between two steps, so that no sum depends on how they were found.
 class Chain {
   public:
-    Chain(const SampleParams& params, uint64_t position, std::vector<ChainToken>& tokens)
-        : params_(params), position_(position), tokens_(tokens) {}
+    Chain(const SampleParams& params, uint64_t position, ChainMemory& memory)
+        : params_(params), position_(position), tokens_(memory.tokens), bucket_(memory.bucket) {}
 
     void begin(const float* scores, int vocab) {
         tokens_.clear();
@@ -28,30 +55,49 @@ class Chain {
                 tokens_.push_back({i, static_cast<double>(scores[i])});
     }
 
+    // As begin() and top_k(), without a pass over all tokens for each.
+    void begin_with_best(const float* scores, int vocab, size_t k) {
+        const size_t capacity = std::max<size_t>(2 * k, 1024);
+        const auto keep_k = [&] {
+            if (tokens_.size() <= k) return;
+            const auto last = tokens_.begin() + static_cast<ptrdiff_t>(k - 1);
+            std::nth_element(tokens_.begin(), last, tokens_.end(), likelier);
+            tokens_.resize(k);
+        };
+        tokens_.clear();
+        // A later id ranks behind an equal score, so it must exceed the worst of the k.
+        double floor = -std::numeric_limits<double>::infinity();
+        for (int32_t i = 0; i < vocab; ++i) {
+            const auto score = static_cast<double>(scores[i]);
+            if (!(score > floor)) continue;
+            tokens_.push_back({i, score});
+            if (tokens_.size() == capacity) {
+                keep_k();
+                floor = tokens_.back().score;
+            }
+        }
+        keep_k();
+        by_id();
+    }
+
     void apply(Sampler step) {
         const ChainParams& chain = params_.chain;
+        if (!is_on(params_, step)) return;
         switch (step) {
             case Sampler::TopNSigma:
-                if (chain.top_n_sigma > 0.0f) top_n_sigma(chain.top_n_sigma);
-                break;
+                return top_n_sigma(chain.top_n_sigma);
             case Sampler::TopK:
-                if (params_.top_k > 0) top_k(static_cast<size_t>(params_.top_k));
-                break;
+                return top_k(static_cast<size_t>(params_.top_k));
             case Sampler::TypicalP:
-                if (chain.typical_p > 0.0f && chain.typical_p < 1.0f) typical_p(chain.typical_p);
-                break;
+                return typical_p(chain.typical_p);
             case Sampler::TopP:
-                if (params_.top_p < 1.0f) top_p(params_.top_p);
-                break;
+                return top_p(params_.top_p);
             case Sampler::MinP:
-                if (params_.min_p > 0.0f) min_p(params_.min_p);
-                break;
+                return min_p(params_.min_p);
             case Sampler::Xtc:
-                if (chain.xtc_probability > 0.0f && chain.xtc_threshold <= 0.5f) xtc();
-                break;
+                return xtc();
             case Sampler::Temperature:
-                temperature();
-                break;
+                return temperature();
         }
     }
 
@@ -115,9 +161,50 @@ class Chain {
         return sum;
     }
 
-    // Keeps the tokens that come first, until their probabilities reach `mass`.
+    // Keeps the tokens that come first, until their probabilities reach `mass`. key: does not
+    // decrease from a token to one behind it, and is 0 or more.
+    template <class Key, class Before>
+    void keep_mass(double mass, Key key, Before before) {
+        if (!keep_mass_by_buckets(mass, key, before)) keep_mass_by_sorting(mass, before);
+    }
+
+    // Sums probabilities in buckets of the key and sorts the bucket alone in which they reach `mass`.
+    // Returns false, and changes nothing, where another order of the sum might keep other tokens.
+    template <class Key, class Before>
+    bool keep_mass_by_buckets(double mass, Key key, Before before) {
+        double most = 0.0;
+        for (const ChainToken& one : tokens_) most = std::max(most, key(one));
+        const double scale = static_cast<double>(kBuckets - 1) / most;
+        if (!(most > 0.0) || !(scale < std::numeric_limits<double>::infinity())) return false;
+        const auto bucket = [&](const ChainToken& one) {
+            return std::min(static_cast<size_t>(key(one) * scale), kBuckets - 1);
+        };
+        std::array<double, kBuckets> sums{};
+        for (const ChainToken& one : tokens_) sums[bucket(one)] += one.p;
+        double above = 0.0;
+        size_t reached = 0;
+        while (reached < kBuckets && above + sums[reached] < mass) above += sums[reached++];
+        if (reached == kBuckets) return false;
+        bucket_.clear();
+        for (const ChainToken& one : tokens_)
+            if (bucket(one) == reached) bucket_.push_back(one);
+        std::sort(bucket_.begin(), bucket_.end(), before);
+        size_t kept = 0;
+        double before_last = above;
+        while (kept < bucket_.size() && above < mass)
+            before_last = above, above += bucket_[kept++].p;
+        if (kept == 0 || !(before_last < mass - kSumError) || !(above >= mass + kSumError))
+            return false;
+        const ChainToken last = bucket_[kept - 1];
+        std::erase_if(tokens_, [&](const ChainToken& one) {
+            const size_t at = bucket(one);
+            return at > reached || (at == reached && before(last, one));
+        });
+        return true;
+    }
+
     template <class Before>
-    void keep_mass(double mass, Before before) {
+    void keep_mass_by_sorting(double mass, Before before) {
         const size_t all = tokens_.size();
         double above = 0.0;
         size_t kept = 0;
@@ -156,14 +243,16 @@ class Chain {
         softmax();
         const double expected = entropy();
         for (ChainToken& one : tokens_) one.distance = std::fabs(surprise(one) - expected);
-        keep_mass(p, [](const ChainToken& a, const ChainToken& b) {
-            return a.distance != b.distance ? a.distance < b.distance : a.token < b.token;
-        });
+        keep_mass(
+            p, [](const ChainToken& one) { return one.distance; },
+            [](const ChainToken& a, const ChainToken& b) {
+                return a.distance != b.distance ? a.distance < b.distance : a.token < b.token;
+            });
     }
 
     void top_p(double p) {
         softmax();
-        keep_mass(p, likelier);
+        keep_mass(p, [&](const ChainToken& one) { return most_ - one.score; }, likelier);
     }
 
     void min_p(double p) {
@@ -239,15 +328,32 @@ class Chain {
     const SampleParams& params_;
     uint64_t position_;
     std::vector<ChainToken>& tokens_;
+    std::vector<ChainToken>& bucket_;
     double most_ = 0.0, log_total_ = 0.0;  // of the latest softmax
 };
 
 }  // namespace
 
+void ChainMemory::reserve(size_t vocab) {
+    tokens.reserve(vocab);
+    bucket.reserve(vocab);
+}
+
+int first_top_k(const SampleParams& params) {
+    if (params.chain.mirostat > 0) return 0;
+    for (const Sampler step : params.chain.order)
+        if (is_on(params, step)) return step == Sampler::TopK ? params.top_k : 0;
+    return 0;
+}
+
 int32_t draw_by_chain(const float* scores, int vocab, const SampleParams& params, uint64_t position,
-                      double& mu, std::vector<ChainToken>& tokens) {
-    Chain chain(params, position, tokens);
-    chain.begin(scores, vocab);
+                      double& mu, ChainMemory& memory) {
+    Chain chain(params, position, memory);
+    const int k = first_top_k(params);
+    if (k > 0 && k < vocab)  // applied again in its place, it changes nothing
+        chain.begin_with_best(scores, vocab, static_cast<size_t>(k));
+    else
+        chain.begin(scores, vocab);
     if (params.chain.mirostat > 0) return chain.mirostat(vocab, mu);
     for (const Sampler step : params.chain.order) chain.apply(step);
     double p = 1.0;

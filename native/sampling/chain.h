@@ -13,6 +13,7 @@
 // and their probabilities.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -27,9 +28,21 @@ struct ChainToken {
     double distance = 0.0;  // typical-p: of its surprise from the entropy
 };
 
+// Working memory, kept so that the next token allocates none.
+struct ChainMemory {
+    std::vector<ChainToken> tokens{};
+    std::vector<ChainToken> bucket{};
+
+    void reserve(size_t vocab);
+};
+
+// Returns the k of top-k if that is the first step which drops tokens or changes scores: others of
+// them decide nothing. Else 0.
+int first_top_k(const SampleParams& params);
+
 // Draws at `position` from scores [vocab], one of which must be above -inf, at a temperature above 0.
-// mu: the state of mirostat, which is changed. tokens: working memory.
+// mu: the state of mirostat, which is changed.
 int32_t draw_by_chain(const float* scores, int vocab, const SampleParams& params, uint64_t position,
-                      double& mu, std::vector<ChainToken>& tokens);
+                      double& mu, ChainMemory& memory);
 
 }  // namespace sterna

@@ -34,7 +34,7 @@ struct SampleMemory {
     std::vector<int32_t> ranked{};
     std::vector<Candidate> candidates{};
     std::vector<double> sums{};  // of the weights before each block of tokens
-    std::vector<ChainToken> chain{};
+    ChainMemory chain{};
 
     // Reserves the memory of sample() for these parameters and this many changes.
     void reserve(const SampleParams& params, size_t changes, int vocab);

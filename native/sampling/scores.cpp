@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "sampling/chain.h"
 #include "sampling/repeats.h"
 #include "scalar_math.h"
 
@@ -111,9 +112,11 @@ void add_last_change(const SampleParams& params, std::span<const int32_t> histor
 DecidingLogits deciding_logits(const SampleParams& params) {
     DecidingLogits deciding;
     deciding.raw = params.n_logprobs > 0;
-    if (params.temperature > 0.0f && params.chain.on()) return deciding;
-    deciding.count = params.temperature > 0.0f ? std::max(params.top_k, 0) : 1;
-    if (deciding.count == 0 && !(params.top_p < 1.0f) && params.min_p > 0.0f) {
+    const bool chained = params.temperature > 0.0f && params.chain.on();
+    deciding.count = chained                     ? first_top_k(params)
+                     : params.temperature > 0.0f ? std::max(params.top_k, 0)
+                                                 : 1;
+    if (!chained && deciding.count == 0 && !(params.top_p < 1.0f) && params.min_p > 0.0f) {
         // Min-p alone drops tokens of less than min_p times the weight of the likeliest, that is,
         // -temperature ln(min_p) below its score. Scores are floats, so the gap is a little wider.
         const double least = std::min(1.0, static_cast<double>(params.min_p));

@@ -128,6 +128,37 @@ def test_tokens_are_those_of_numpy(data: st.DataObject) -> None:
         )
 
 
+@pytest.mark.parametrize("kind", ["flat", "peaked", "ties", "equal"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"samplers": ("typ_p",), "typical_p": 0.875}, {"samplers": ("typ_p",), "typical_p": 0.25},
+        {"samplers": ("top_p",), "top_p": 0.875}, {"samplers": ("top_p",), "top_p": 1 - 2**-10},
+        {"samplers": ("top_k", "typ_p", "top_p"), "top_k": 3000, "typical_p": 0.75, "top_p": 0.5},
+        {"samplers": ("top_k",), "top_k": 40}, {"samplers": ("min_p", "top_k"), "top_k": 5},
+    ],
+)  # fmt: skip
+def test_masses_of_many_tokens(kind: str, fields: dict[str, Any]) -> None:
+    """What reaches a mass is found in buckets, and with many equal scores by their ids."""
+    rng = np.random.default_rng(len(kind))
+    scale = {"flat": 0.3, "peaked": 4.0, "ties": 2.0, "equal": 0.0}[kind]
+    scores = rng.standard_normal(12_000) * scale
+    logits = (np.round(scores) if kind == "ties" else scores).astype(np.float32)
+    params = SamplingParams(temperature=1.0, seed=9, min_p=1e-4, **fields)
+    found = [drawn(logits, params, position) for position in range(12)]
+    exact = logits.astype(np.float64)
+    assert found == [expected(exact, params, position) for position in range(12)]
+
+
+def test_a_mass_that_sums_would_miss() -> None:
+    """Where another order of a sum could keep another token, the sum has the order of ranks."""
+    logits = np.zeros(64, np.float32)  # of which 32 have a mass of exactly one half
+    for name, field in (("top_p", "top_p"), ("typ_p", "typical_p")):
+        params = SamplingParams(temperature=1.0, seed=3, samplers=(name,), **{field: 0.5})
+        found = {drawn(logits, params, position) for position in range(400)}
+        assert found == set(range(32)), name
+
+
 @pytest.mark.parametrize("name", [name for name in ORDER if name not in ("top_k", "top_p")])
 def test_each_sampler_changes_the_draws(name: str) -> None:
     """And has llama.cpp's order without being asked for it."""
