@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <limits>
 
+#include "sampling/mass.h"
 #include "sampling/philox.h"
 #include "scalar_math.h"
 
@@ -13,11 +14,6 @@ namespace sterna {
 namespace {
 
 constexpr double kLn2 = 0x1.62e42fefa39efp-1;
-// Buckets of a key, in which probabilities are summed.
-constexpr size_t kBuckets = 4096;
-// Two sums of the same probabilities, at most 1 in all, in two orders differ by less: each of at most
-// 2^24 additions is off by 2^-54.
-constexpr double kSumError = 0x1p-29;
 // Tokens that mirostat 1 estimates the distribution's exponent from: the paper's m.
 constexpr size_t kMirostatTokens = 100;
 

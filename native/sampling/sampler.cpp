@@ -1,12 +1,14 @@
 #include "sampling/sampler.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <functional>
 #include <limits>
 
 #include "runtime/fpenv.h"
+#include "sampling/mass.h"
 #include "sampling/philox.h"
 #include "scalar_math.h"
 
@@ -185,8 +187,48 @@ bool cut_at_mass(Candidates& candidates, double mass) {
     return above >= mass;
 }
 
+// Leaves in memory.candidates, by ids, the tokens that reach the mass of all weights' sum. Returns
+// false where another order of their sum might keep others.
+bool cut_by_buckets(const Weights& scores, double mass, double total, SampleMemory& memory) {
+    constexpr double kPerNat = 64.0;  // of a token's distance from the best
+    const auto bucket = [&](float logit) {
+        const double nats = (static_cast<double>(scores.max) - logit) / scores.temperature;
+        const double at = nats * kPerNat;
+        return at < static_cast<double>(kBuckets - 1) ? static_cast<size_t>(at) : kBuckets - 1;
+    };
+    std::array<double, kBuckets> sums{};
+    double weight[Weights::kBlock];
+    for (int begin = 0; begin < scores.vocab; begin += Weights::kBlock) {
+        const int size = scores.block(begin, 0.0, weight);
+        for (int i = 0; i < size; ++i) sums[bucket(scores.logits[begin + i])] += weight[i];
+    }
+    double above = 0.0;
+    size_t reached = 0;
+    while (reached < kBuckets - 1 && above + sums[reached] < mass) above += sums[reached++];
+    if (reached == kBuckets - 1) return false;
+    auto& keys = memory.keys;
+    keys.clear();
+    for (int32_t i = 0; i < scores.vocab; ++i)
+        if (bucket(scores.logits[i]) == reached) keys.push_back(rank_key(scores.logits[i], i));
+    std::sort(keys.begin(), keys.end(), std::greater<uint64_t>());
+    size_t kept = 0;
+    double before_last = above;
+    while (kept < keys.size() && above < mass) {
+        before_last = above;
+        above += scores.weight(token_of(keys[kept++]));
+    }
+    const double error = kSumError * total;
+    if (kept == 0 || !(before_last < mass - error) || !(above >= mass + error)) return false;
+    const uint64_t last = keys[kept - 1];
+    memory.candidates.clear();
+    for (int32_t i = 0; i < scores.vocab; ++i)
+        if (rank_key(scores.logits[i], i) >= last)
+            memory.candidates.push_back({i, scores.weight(i)});
+    return true;
+}
+
 void cut_at_top_p(const Weights& scores, double top_p, SampleMemory& memory) {
-    const double mass = top_p * scores.sum();
+    const double total = scores.sum(), mass = top_p * total;
     // Usually a few tokens carry the mass: rank more only if they do not.
     int count = std::min(scores.vocab, 256);
     while (true) {
@@ -194,6 +236,7 @@ void cut_at_top_p(const Weights& scores, double top_p, SampleMemory& memory) {
         const bool all =
             static_cast<int>(memory.candidates.size()) < count || count == scores.vocab;
         if (cut_at_mass(memory.candidates, mass) || all) return;
+        if (count <= 256 && cut_by_buckets(scores, mass, total, memory)) return;
         count = count > scores.vocab / 8 ? scores.vocab : count * 8;
     }
 }

@@ -135,6 +135,7 @@ def test_tokens_are_those_of_numpy(data: st.DataObject) -> None:
         {"samplers": ("typ_p",), "typical_p": 0.875}, {"samplers": ("typ_p",), "typical_p": 0.25},
         {"samplers": ("top_p",), "top_p": 0.875}, {"samplers": ("top_p",), "top_p": 1 - 2**-10},
         {"samplers": ("top_k", "typ_p", "top_p"), "top_k": 3000, "typical_p": 0.75, "top_p": 0.5},
+        {"top_p": 0.875 + 2**-13}, {"top_p": 1 - 2**-10},  # by weights that no sum divides
         {"samplers": ("top_k",), "top_k": 40}, {"samplers": ("min_p", "top_k"), "top_k": 5},
     ],
 )  # fmt: skip
