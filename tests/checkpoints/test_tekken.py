@@ -205,12 +205,11 @@ def test_a_model_with_it_talks(tmp_path: Path) -> None:
     llms = [LLM(tmp_path / name, threads=1, cache=False) for name in ("m", "packed", "m.gguf")]
     answers = []
     for llm in llms:
-        llm.chat(talk, max_tokens=5)
-        answers.append(llm.last.tokens)
+        answers.append(llm.chat(talk, max_tokens=5))
         assert llm.tokenizer.encode("ab[INST]bab\n") == llms[0].tokenizer.encode("ab[INST]bab\n")
-    assert answers[0] == answers[1] == answers[2]
+    assert answers[0].tokens == answers[1].tokens == answers[2].tokens
     prompt = f"[INST]{talk[0]['content']}[/INST]"
-    assert {llm.last.stats.n_prompt for llm in llms} == {len(llms[0].tokenizer.encode(prompt))}
+    assert {done.prompt_tokens for done in answers} == {len(llms[0].tokenizer.encode(prompt))}
 
 
 # ---------------------------------------------------------------------------------------- refusals

@@ -88,7 +88,7 @@ def test_the_setting(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [{"id": i, "cpus": f"{8 * i}-{8 * i + 7}", "threads": 8} for i in (0, 1)]
     assert (row["weights_near"], row["nodes"]) == ("split", nodes)
     text = " ".join(command("info", "--no-bandwidth").stdout.split())
-    assert "0 has CPUs 0-7 and 8 threads, 1 has CPUs 8-15 and 8 threads" in text
+    assert "node 0: CPUs 0-7, 8 threads, node 1: CPUs 8-15, 8 threads" in text
     monkeypatch.setenv("STERNA_NUMA", "replicas")
     assert resolve_threads().replicas
     assert "a copy of all weights" in " ".join(command("info", "--no-bandwidth").stdout.split())

@@ -206,7 +206,7 @@ def test_the_nearest_architectures(tmp_path: Path) -> None:
     ("name", "expected"),
     [
         ("glm-dsa", "deepseek32"), ("mistral4", "deepseek2"), ("plm", "minicpm3"),
-        ("qwen3vlmoe", "qwen3moe"), ("llada-moe", "olmoe"), ("jamba", "mamba2"),
+        ("qwen3vlmoe", "qwen3moe"), ("llada-moe", "olmoe"),
         ("afmoe", "glm4moe"), ("nomic-bert-moe", "nomic-bert"),
     ],
 )  # fmt: skip
