@@ -273,6 +273,23 @@ def test_layers() -> None:
     assert told[::-1] == [tuple(layer) for layer in layers]
 
 
+def test_places_are_there() -> None:
+    """The files and folders in the table of the page about architecture exist."""
+    page = (ROOT / "docs/explanation/architecture.md").read_text(encoding="utf-8")
+    table = page[page.index("| I look for … |") :].split("\n\n")[0]
+    paths = {path for path in re.findall(r"`([\w/.]+)`", table) if "/" in path or "." in path[:-1]}
+    paths = {path for path in paths if re.search(r"/|\.(py|h|cpp)$", path)}
+    assert len(paths) > 60
+    missing = [
+        path
+        for path in paths
+        if not (ROOT if path.startswith("native/") else ROOT / "src/sterna").joinpath(path).exists()
+        and not any((ROOT / "src/sterna").rglob(path))
+        and "NAME" not in path
+    ]
+    assert not missing
+
+
 def test_limits_of_templates() -> None:
     """The table of limits in the page about chat is that of the sandbox."""
     from sterna.chat import limits as sandbox
