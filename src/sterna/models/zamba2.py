@@ -37,7 +37,7 @@ del DEFAULTS["time_step_limit"]
 ALIASES = {
     "n_mamba_heads": "mamba_n_heads", "mamba_ngroups": "mamba_n_groups",
     "mamba_headdim": "mamba_d_head", "add_bias_linear": "mamba_proj_bias",
-    "use_conv_bias": "mamba_conv_bias",    "attention_head_dim": "head_dim",
+    "use_conv_bias": "mamba_conv_bias", "attention_head_dim": "head_dim",
 }  # fmt: skip
 PREFIXES = {"model.final_layernorm.": "model.norm."}
 HYBRID = "hybrid"
