@@ -36,7 +36,11 @@ FIELDS = KnownFields(
     refused={"causal": (True,), "moe": (), "quantization": (), "use_biases": (), "yarn": ()},
 )
 #: Where a file has none, as in vLLM; and the base of rotations of Mistral's first models.
-DEFAULTS = {"max_position_embeddings": 128_000, "rope_theta": 10000.0, "rms_norm_eps": 1e-5}
+DEFAULTS: dict[str, float] = {
+    "max_position_embeddings": 128_000,
+    "rope_theta": 10000.0,
+    "rms_norm_eps": 1e-5,
+}
 _OUTER = {
     "tok_embeddings.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight",
     "output.weight": "lm_head.weight",

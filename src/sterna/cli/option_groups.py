@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
+from typing import Any
 
 import click
 
@@ -39,5 +40,8 @@ class GroupedCommand(click.Command):
                     formatter.write_dl(records)
 
 
-#: As `click.command`, for commands with shared options.
-grouped_command = partial(click.command, cls=GroupedCommand)
+def grouped_command(
+    name: str | None = None, **attributes: Any
+) -> Callable[[Callable[..., Any]], GroupedCommand]:
+    """Make a command as `click.command` does, with shared options in groups."""
+    return click.command(name, cls=GroupedCommand, **attributes)
