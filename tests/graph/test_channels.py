@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -190,23 +191,22 @@ def test_what_is_not_finite_is_told(op: str, column: int, value: float, isa: str
         ("rg_lru", {"decay": np.ones(36, np.float32)}, "a value for each channel"),
     ],
 )  # fmt: skip
-def test_wrong_fields_are_refused(op: str, change: dict[str, object], rule: str) -> None:
+def test_wrong_fields_are_refused(op: str, change: dict[str, Any], rule: str) -> None:
     of, g = arrays("odd"), GraphBuilder(Heads(1, 1, 16))
     row = g.embed(ops.pack(rows(op, "odd"), format="f32"))
 
-    def part(width: object) -> Value:
-        assert isinstance(width, int)
+    def part(width: int) -> Value:
         return g.place(width, [(row, Piece(width))], "part")
 
     x = part(37)
     if op == "rg_lru":
         gates = part(change.get("gates", 74))
-        out = g.rg_lru(x, gates, change.get("decay", of["decay"]), "layer 7")  # type: ignore[arg-type]
+        out = g.rg_lru(x, gates, change.get("decay", of["decay"]), "layer 7")
     else:
-        k, q = ((part(80), change.get(n, (0, 0))[1]) for n in "kq")  # type: ignore[index]
+        k, q = ((part(80), change.get(n, (0, 0))[1]) for n in "kq")
         step = part(change.get("step", 37))
         arguments = {n: change.get(n, of[n]) for n in ("rate", "skip")}
-        out = g.selective_scan(x, step, k, q, **arguments, name="layer 7")  # type: ignore[arg-type]
+        out = g.selective_scan(x, step, k, q, **arguments, name="layer 7")
     g.linear(g.select(out), ops.pack(np.eye(64, out.width, dtype=np.float32), format="f32"), "head")
     with pytest.raises(ValueError, match=rf"layer 7 \({op}\).*{rule}"):
         g.graph.compile()

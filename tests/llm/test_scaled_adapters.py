@@ -1,4 +1,5 @@
-"""Adapters with a scale for each request: their bits, alone and beside others; their prefixes."""
+"""A request sets the scale of each adapter: its answer has the same bits alone and in a batch, and
+no cached prefix of other scales."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ async def sent(stream: EventStream) -> bytes:
     return b"".join(parts)
 
 
-def test_pings_come_between_events_only() -> None:
+def test_pings_come_between_events_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Never between two that were made together, however slowly the client reads."""
     made, pings = iter(range(100)), 0
 
@@ -64,7 +64,7 @@ def test_pings_come_between_events_only() -> None:
             await own(send, data)
             await asyncio.sleep(2 * PING_S)
 
-        stream._send = slowly  # type: ignore[method-assign]
+        monkeypatch.setattr(stream, "_send", slowly)
         return await sent(stream)
 
     numbers = list(map(int, asyncio.run(run()).split()))

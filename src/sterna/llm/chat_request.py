@@ -124,7 +124,7 @@ class ChatPrompt:
 
 
 def conversations(messages: Any) -> Iterator[Any] | None:
-    """Return the conversations of a list of them; None for a single one, whatever its form."""
+    """Iterate over a list of conversations; None if `messages` is one conversation."""
     if not isinstance(messages, (list, tuple)) or not messages:
         return None
     several = [isinstance(one, (list, tuple)) for one in messages]

@@ -184,7 +184,7 @@ def test_who_waits_for_a_whole_answer(llm: LLM) -> None:
     asyncio.run(ask())
 
 
-def test_a_request_is_refused_by_its_own_wait(llm: LLM) -> None:
+def test_a_request_is_refused_by_its_own_wait(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client's question is taken while another one's long prompts would take minutes; a third
     long one is told when to come back."""
     pytest.importorskip("starlette")
@@ -199,7 +199,7 @@ def test_a_request_is_refused_by_its_own_wait(llm: LLM) -> None:
         bench.scheduler._wait_times._took_ms *= 50
         engine._engine_loop = SimpleNamespace(scheduler=bench.scheduler)  # type: ignore[assignment]
         submitted = list[Any]()
-        engine.start = submitted.append  # type: ignore[method-assign,assignment]
+        monkeypatch.setattr(engine, "start", submitted.append)
         limits = RequestLimits(Settings(max_wait=60.0))
         model: Any = SimpleNamespace(name="x", clients=1, engine=engine)
         for n in (150, 200):
