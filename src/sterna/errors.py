@@ -1,4 +1,4 @@
-"""The one tree of exceptions: everything that Sterna raises on purpose is a `SternaError`.
+"""Warnings, and the one tree of exceptions that Sterna raises on purpose.
 
     SternaError
     ├── ModelFormatError       a model's files are damaged, hostile or not what they claim to be
@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import os
 import reprlib
+import warnings
+from functools import partial
 from typing import Any
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "brief",
     "reason",
     "shown",
+    "warn",
 ]
 
 _MAX_VALUE_CHARS = 200  # a hostile file must not choose how long an error message is
@@ -86,6 +89,11 @@ def reason(error: BaseException) -> str:
     return brief(getattr(error, "strerror", None) or str(error) or type(error).__name__)
 
 
+def warn(message: str, stacklevel: int = 2) -> None:
+    """Give a RuntimeWarning; stacklevel counts from the function that calls this one, as 1."""
+    warnings.warn(message, RuntimeWarning, stacklevel=stacklevel + 1)
+
+
 class SternaError(Exception):
     """Base of every exception that Sterna raises on purpose; `str()` is one printable line."""
 
@@ -107,11 +115,11 @@ class ModelFormatError(SternaError):
 
     def __init__(
         self,
-        *,
         file: str | os.PathLike[str],
         field: str | None = None,
         expected: object = None,
         got: object = None,
+        *,
         offset: int | None = None,
         remedy: str | None = None,
     ) -> None:
@@ -139,20 +147,9 @@ class ModelFormatError(SternaError):
         return f"{text}; {_printable(self.remedy)}" if self.remedy else text
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the keywords: the default would call the class with the message alone."""
-        values = {
-            "file": self.file,
-            "field": self.field,
-            "expected": self.expected,
-            "got": self.got,
-            "offset": self.offset,
-            "remedy": self.remedy,
-        }
-        return _rebuild, (type(self), values)
-
-
-def _rebuild(kind: type[ModelFormatError], values: dict[str, Any]) -> ModelFormatError:
-    return kind(**values)
+        """Pickle the arguments: the default would call the class with only the message."""
+        made = partial(type(self), offset=self.offset, remedy=self.remedy)
+        return made, (self.file, self.field, self.expected, self.got)
 
 
 class UnsupportedModelError(SternaError):
@@ -180,7 +177,7 @@ class HubError(SternaError):
         self.reason = reason
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle both arguments: the default would keep the message alone."""
+        """Pickle both arguments: the default would keep only the message."""
         return type(self), (self.args[0], self.reason)
 
 

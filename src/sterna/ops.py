@@ -21,14 +21,7 @@ from sterna.formats import Format, PackedWeight, codec
 from sterna.formats.arithmetic import first_index
 from sterna.runtime import resolve_isa, resolve_threads
 
-__all__ = [
-    "PackedWeight",
-    "dequantize",
-    "linear",
-    "pack",
-    "quantize",
-    "unpack",
-]
+__all__ = ["PackedWeight", "dequantize", "linear", "pack", "quantize", "unpack"]
 
 F32 = npt.NDArray[np.float32]
 MAX_ROWS = 1 << 31  # of activations: kernels count them in int32

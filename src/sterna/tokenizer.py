@@ -163,10 +163,10 @@ class Tokenizer:
     def _check_id(self, id: int, vocab_size: int, field: str = "vocabulary") -> None:
         if id >= vocab_size:
             raise ModelFormatError(
-                file=self.path,
-                field=field,
-                expected=f"ids below the model's vocab_size {vocab_size}",
-                got=f"id {id}",
+                self.path,
+                field,
+                f"ids below the model's vocab_size {vocab_size}",
+                f"id {id}",
                 remedy="use the tokenizer that the model was trained with",
             )
 
@@ -389,11 +389,13 @@ def read_backend(path: Path) -> tokenizers.Tokenizer:
     if not os.path.exists(path):
         sentencepiece = path.with_name("tokenizer.model").exists()
         raise ModelFormatError(
-            file=path, expected="a tokenizer.json", got="nothing at this path",
+            path,
+            expected="a tokenizer.json",
+            got="nothing at this path",
             remedy="convert tokenizer.model with transformers' AutoTokenizer(...).save_pretrained"
             if sentencepiece
             else "copy it from the model's repository",
-        )  # fmt: skip
+        )
     data = bytes(read_file(path, MAX_TOKENIZER_BYTES))
     return checked_backend(path, lambda: tokenizers.Tokenizer.from_buffer(data))
 
@@ -410,9 +412,7 @@ def checked_backend(path: Path, make: Callable[[], tokenizers.Tokenizer]) -> tok
         backend.no_padding()
         vocab = backend.get_vocab_size(with_added_tokens=True)
     if vocab > MAX_VOCAB:
-        raise ModelFormatError(
-            file=path, field="vocabulary", expected=f"at most {MAX_VOCAB} tokens", got=f"{vocab}"
-        )
+        raise ModelFormatError(path, "vocabulary", f"at most {MAX_VOCAB} tokens", f"{vocab}")
     return backend
 
 
@@ -427,7 +427,7 @@ def _library_errors(path: Path) -> Iterator[None]:
         if isinstance(error, (MemoryError, SternaError)) or not of_library:
             raise
         raise ModelFormatError(
-            file=path,
+            path,
             expected="a tokenizer of the tokenizers library",
             got=f"its error {shown(str(error) or type(error).__name__)}",
             remedy="download it again, or update the tokenizers package",

@@ -19,7 +19,7 @@ from test_experts import PROMPT, engine
 from test_qwen3_5_gguf import as_gguf
 
 from sterna import loading
-from sterna.convert import to_directory, to_gguf
+from sterna.convert import convert
 from sterna.errors import (
     ModelFormatError,
     UnsupportedModelError,
@@ -182,7 +182,7 @@ def test_gguf(types: str, tmp_path: Path) -> None:
     }
     assert found == wanted
     loading.save(model, tmp_path / "packed")
-    to_directory(path, tmp_path / "converted", None)
+    convert(path, tmp_path / "converted", None)
     for folder in ("packed", "converted"):
         assert_same_bits(engine(loading.load(tmp_path / folder)).logits([PROMPT])[0], got)
 
@@ -240,7 +240,7 @@ def test_gguf_of_other_kinds(arch: str, tmp_path: Path) -> None:
     got = engine(model).logits([PROMPT])[0]
     assert_same_bits(got, engine(loading.load(write(tmp_path / "hf", recipe))).logits([PROMPT])[0])
     loading.save(model, tmp_path / "packed")
-    to_directory(tmp_path / "m.gguf", tmp_path / "converted", None)
+    convert(tmp_path / "m.gguf", tmp_path / "converted", None)
     for folder in ("packed", "converted"):
         assert_same_bits(engine(loading.load(tmp_path / folder)).logits([PROMPT])[0], got)
 
@@ -288,6 +288,8 @@ def test_no_gguf_file_is_written(checkpoint: Callable[[str], Path], tmp_path: Pa
     """Rather than one that no one has tried."""
     dst = tmp_path / "m.gguf"
     failure(
-        lambda: to_gguf(checkpoint("qwen3_moe"), dst, "Q8_0"), UnsupportedModelError, "Qwen3MoeFor"
+        lambda: convert(checkpoint("qwen3_moe"), dst, "gguf:Q8_0"),
+        UnsupportedModelError,
+        "Qwen3MoeFor",
     )
     assert not dst.exists()

@@ -21,7 +21,6 @@ from test_gguf_families import FAMILIES
 
 from sterna import LLM
 from sterna.convert import convert
-from sterna.convert.gguf_export import to_gguf
 from sterna.errors import ModelFormatError, UnsupportedModelError
 
 gguf = pytest.importorskip("gguf", reason="needs the gguf package")
@@ -168,4 +167,4 @@ def test_a_norm_that_is_missing(arch: str, tmp_path: Path) -> None:
 def test_no_gguf_is_written(tmp_path: Path) -> None:
     """llama.cpp knows no such norms."""
     folder, to = published(tmp_path / "m", OF["qwen3"]), tmp_path / "x.gguf"
-    failure(lambda: to_gguf(folder, to, "F16"), UnsupportedModelError, "norms of their own")
+    failure(lambda: convert(folder, to, "gguf:F16"), UnsupportedModelError, "norms of their own")

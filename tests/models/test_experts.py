@@ -20,7 +20,7 @@ from helpers import assert_same_bits, failure
 from safetensors.torch import load_file, save_file
 
 from sterna import loading
-from sterna.convert import to_directory
+from sterna.convert import convert
 from sterna.engine import Engine
 from sterna.errors import (
     ModelFormatError,
@@ -52,7 +52,7 @@ def test_packed_directories(name: str, format: str | None, tmp_path: Path) -> No
     model = loading.load(source, format=format)
     expected = engine(model).logits([PROMPT])[0]
     loading.save(model, tmp_path / "saved")
-    to_directory(source, tmp_path / "converted", format)
+    convert(source, tmp_path / "converted", format)
     for folder in ("saved", "converted"):
         again = loading.load(tmp_path / folder)
         assert_same_bits(engine(again).logits([PROMPT])[0], expected)
@@ -155,7 +155,7 @@ def test_mxfp4(tmp_path: Path) -> None:
     got = engine(model).logits([PROMPT])[0]
     assert np.median(np.abs(got - expected).max(1)) < 0.15 * expected.std()
     loading.save(model, tmp_path / "saved")
-    to_directory(packed, tmp_path / "converted", None)
+    convert(packed, tmp_path / "converted", None)
     for folder in ("saved", "converted"):
         assert_same_bits(engine(loading.load(tmp_path / folder)).logits([PROMPT])[0], got)
     for asked in ("q4_0", "i8"):

@@ -19,7 +19,7 @@ from helpers import assert_same_bits, failure
 from safetensors.torch import save_file
 
 from sterna import loading
-from sterna.convert import to_directory
+from sterna.convert import convert
 from sterna.engine import PAGE, Engine, Sequence
 from sterna.errors import ModelFormatError, UnsupportedModelError
 
@@ -80,7 +80,7 @@ def test_packed_directories(format: str | None, tmp_path: Path) -> None:
     model = loading.load(source, format=format)
     expected = engine(model).logits([PROMPT])[0]
     loading.save(model, tmp_path / "saved")
-    to_directory(source, tmp_path / "converted", format)
+    convert(source, tmp_path / "converted", format)
     for folder in ("saved", "converted"):
         assert_same_bits(engine(loading.load(tmp_path / folder)).logits([PROMPT])[0], expected)
 

@@ -26,9 +26,12 @@ COUNTS = (2, 4, 6, 8, 12, 16)
 # tokens on), and for none.
 _GUESS, _PANEL, _DIRECT = 0, 1, _native.few_tokens
 _COUNT = TokenCount(
-    "direct tokens of memory", "STERNA_DIRECT_TOKENS", range(1, _native.few_tokens + 1),
-    (_PANEL, *COUNTS), budget_s=0.25,
-)  # fmt: skip
+    "direct tokens of memory",
+    "STERNA_DIRECT_TOKENS",
+    range(1, _native.few_tokens + 1),
+    (_PANEL, *COUNTS),
+    budget_s=0.25,
+)
 
 
 def direct_tokens(

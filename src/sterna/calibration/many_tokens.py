@@ -1,6 +1,6 @@
 """Ternary layers of several tokens: by dot products, or by lookups in tables of sums as well.
 
-Where a CPU has ports for both (Zen 4), the two together are faster than its dot products alone;
+Where a CPU has ports for both (Zen 4), the two together are faster than only its dot products;
 where they share ports (Intel), slower. So units that have such kernels (`linear/joint_panel.h`)
 use them from a number of tokens on that is measured, once for a machine. No choice changes a bit.
 """

@@ -16,16 +16,7 @@ from sterna.files.jsonfile import load_json_object
 from sterna.files.writing import replacing
 from sterna.runtime import Threads
 
-__all__ = [
-    "GAIN",
-    "LEAST_BYTES",
-    "LEAST_ROUNDS",
-    "cpu",
-    "keep",
-    "kept",
-    "place",
-    "usual_seconds",
-]
+__all__ = ["GAIN", "LEAST_BYTES", "LEAST_ROUNDS", "cpu", "keep", "kept", "place", "usual_seconds"]
 
 #: A way replaces the default where it is faster by so much: less is noise.
 GAIN = 1.03

@@ -16,7 +16,6 @@ import json
 import os
 import platform
 import signal
-import warnings
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -24,7 +23,7 @@ from pathlib import Path
 from sterna import _native
 from sterna.calibration.measured import cpu, keep, kept
 from sterna.checkpoints.cache import cache_dir
-from sterna.errors import UnsupportedCPUError
+from sterna.errors import UnsupportedCPUError, warn
 from sterna.runtime import resolve_isa
 
 __all__ = ["best_isa", "check", "checked_isa", "expected"]
@@ -83,10 +82,9 @@ def best_isa() -> str:
     """
     while wrong := _wrong(name := _native.isas()[-1]):
         _native.exclude_isa(name)
-        warnings.warn(
+        warn(
             f"kernels: {_fault(name, wrong)}, so {_native.isas()[-1]} takes its place; "
             "`sterna info --check` checks all units again",
-            RuntimeWarning,
             stacklevel=3,
         )
     return name

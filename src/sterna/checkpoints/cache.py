@@ -19,13 +19,12 @@ import shutil
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from sterna.checkpoints.directory import CONFIG, WEIGHTS
 from sterna.checkpoints.packed_directory import LAYOUT_VERSION
-from sterna.errors import SternaError, reason, shown
+from sterna.errors import SternaError, reason, shown, warn
 from sterna.files.reading import unreadable
 from sterna.files.writing import sync_directory
 
@@ -102,10 +101,7 @@ def cache_dir() -> Path | None:
 
 
 def cache_key(
-    path: str | os.PathLike[str],
-    format: str | None,
-    head: str | None,
-    parts: Sequence[Path] = (),
+    path: str | os.PathLike[str], format: str | None, head: str | None, parts: Sequence[Path] = ()
 ) -> str:
     """Return the key of a source (a folder or a file) packed in `format` with `head`.
 
@@ -126,7 +122,7 @@ def cache_key(
     except OSError as error:
         raise unreadable(source, error) from error
     label = re.sub(r"[^A-Za-z0-9_.-]+", "_", f"{source.name}-{format}-{head}")[-64:].lstrip(".")
-    # Its first half is the source alone, so that all entries of a source can be found
+    # Its first half depends only on the source, so that all entries of a source can be found
     identity = _source_digest(source) + _digest([str(source), format, head])[:10]
     return f"{label or 'model'}-{identity}-{_digest([CACHE_VERSION, LAYOUT_VERSION, states])}"
 
@@ -184,7 +180,7 @@ def store_behind(
             known = isinstance(error, SternaError)
             why = str(error) if known else f"{root}: {reason(error)}"
             with contextlib.suppress(RuntimeWarning):
-                warnings.warn(f"cache not written: {why}", RuntimeWarning, stacklevel=2)
+                warn(f"cache not written: {why}")
 
     # A daemon, joined by _finish: Ctrl-C in the interpreter's own join would print a traceback
     thread = threading.Thread(target=run, name="sterna-cache", daemon=True)
@@ -314,7 +310,7 @@ def _sweep(root: Path) -> None:
 
 
 def _is_left(folder: Path) -> bool:
-    """Whether nobody writes here any more. A folder is locked an instant after it is made."""
+    """Whether no process writes here any more. A folder is locked an instant after it is made."""
     with contextlib.suppress(OSError):
         age = time.time() - folder.stat().st_mtime
         if age < _CLAIMED_S:

@@ -47,10 +47,10 @@ class Checkpoint:
             for name, info in file.tensors.items():
                 if name in self.tensors:
                     raise ModelFormatError(
-                        file=file.path,
-                        field=name,
-                        expected="each tensor in one file",
-                        got=f"it also in {self.tensors[name].file.name}",
+                        file.path,
+                        name,
+                        "each tensor in one file",
+                        f"it also in {self.tensors[name].file.name}",
                     )
                 self.tensors[name] = info
 
@@ -80,9 +80,11 @@ class Checkpoint:
             name, stored = name_of(before), self._stored.get(before, before)
             if name in other.tensors:
                 raise ModelFormatError(
-                    file=info.file, field=stored, expected="each tensor once",
-                    got=f"it also as {other._stored.get(name, name)}",
-                )  # fmt: skip
+                    info.file,
+                    stored,
+                    "each tensor once",
+                    f"it also as {other._stored.get(name, name)}",
+                )
             other.tensors[name] = info._replace(name=name)
             other._stored |= {name: stored} if name != stored else {}
         return other
@@ -116,9 +118,7 @@ class Checkpoint:
         """Where the tensor lies, its dtype and shape; ModelFormatError if there is none."""
         info = self.tensors.get(name)
         if info is None:
-            raise ModelFormatError(
-                file=self._where(), field=name, expected="a tensor", got="none of this name"
-            )
+            raise ModelFormatError(self._where(), name, "a tensor", "none of this name")
         return info
 
     def require(
@@ -140,10 +140,10 @@ class Checkpoint:
         expected = [] if dtypes is None else [" or ".join(dtypes)]
         expected += [] if wanted is None else [f"shape {list(wanted)}"]
         raise ModelFormatError(
-            file=self._where() if info is None else info.file,
-            field=self._stored.get(name, name),
-            expected=" ".join(expected) or "a tensor",
-            got="no such tensor" if info is None else f"{info.dtype} shape {list(info.shape)}",
+            self._where() if info is None else info.file,
+            self._stored.get(name, name),
+            " ".join(expected) or "a tensor",
+            "no such tensor" if info is None else f"{info.dtype} shape {list(info.shape)}",
             remedy="the weights do not match config.json: check both files",
         )
 
@@ -166,9 +166,11 @@ class _MistralCheckpoint(Checkpoint):
             width = self.config["head_dim"]
             if type(width) is not int or width < 2 or width % 2 or len(array) % width:
                 raise ModelFormatError(
-                    file=self.path / mistral_layout.PARAMS, field="head_dim",
-                    expected=f"an even divisor of {len(array)}, the rows of {name}", got=width,
-                )  # fmt: skip
+                    self.path / mistral_layout.PARAMS,
+                    "head_dim",
+                    f"an even divisor of {len(array)}, the rows of {name}",
+                    width,
+                )
             pairs = array.reshape(-1, width // 2, 2, array.shape[1])
             array[...] = pairs.swapaxes(1, 2).reshape(array.shape)
         return array
@@ -196,7 +198,7 @@ def require_folder(path: str | os.PathLike[str]) -> Path:
     if CONFIG not in names and not {mistral_layout.PARAMS, OWN_WEIGHTS} <= {*names}:
         got, remedy = _other_folder(folder, names)
         raise ModelFormatError(
-            file=folder, expected=f"a model's folder with {CONFIG}", got=got, remedy=remedy
+            folder, expected=f"a model's folder with {CONFIG}", got=got, remedy=remedy
         )
     return folder
 
@@ -225,7 +227,7 @@ def _open_weights(folder: Path) -> list[SafetensorsFile]:
     pickled = sorted(name for name in names if name.endswith(PICKLED))
     if pickled:
         raise ModelFormatError(
-            file=folder,
+            folder,
             expected=expected,
             got=f"only pickled weights ({pickled[0]})",
             remedy="unpickling can run any code, so it is not supported: convert to safetensors",
@@ -235,7 +237,7 @@ def _open_weights(folder: Path) -> list[SafetensorsFile]:
     if any(_SHARD.fullmatch(name) for name in other):
         remedy = f"download {INDEX} too, which lists all shards"
     raise ModelFormatError(
-        file=folder, expected=expected, got=other[0] if other else "no weights", remedy=remedy
+        folder, expected=expected, got=other[0] if other else "no weights", remedy=remedy
     )
 
 
@@ -247,21 +249,17 @@ def weight_map(index: Path) -> dict[str, str]:
     shards = load_json_object(index).get("weight_map")
     if not isinstance(shards, dict) or not shards:
         got = "an empty one" if shards == {} else json_kind(shards)
-        raise ModelFormatError(
-            file=index, field="weight_map", expected="an object of tensor names", got=got
-        )
+        raise ModelFormatError(index, "weight_map", "an object of tensor names", got)
     for tensor, shard in shards.items():
         if not _is_plain_name(shard):
             raise ModelFormatError(
-                file=index,
-                field=tensor,
-                expected="the name of a .safetensors file in this folder",
-                got=shard if isinstance(shard, str) else json_kind(shard),
+                index,
+                tensor,
+                "the name of a .safetensors file in this folder",
+                shard if isinstance(shard, str) else json_kind(shard),
             )
     if len(set(shards.values())) > MAX_SHARDS:
-        raise ModelFormatError(
-            file=index, field="weight_map", expected=f"at most {MAX_SHARDS} files"
-        )
+        raise ModelFormatError(index, "weight_map", f"at most {MAX_SHARDS} files")
     return shards
 
 
@@ -272,10 +270,7 @@ def _open_shards(index: Path) -> list[SafetensorsFile]:
             shards[shard] = SafetensorsFile(index.parent / shard)
         if tensor not in shards[shard].tensors:
             raise ModelFormatError(
-                file=index.parent / shard,
-                field=tensor,
-                expected=f"this tensor, as {INDEX} says",
-                got="none of this name",
+                index.parent / shard, tensor, f"this tensor, as {INDEX} says", "none of this name"
             )
     return list(shards.values())
 

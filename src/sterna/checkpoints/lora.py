@@ -39,19 +39,15 @@ PREFIX = "base_model.model."  # of all tensors: PEFT's wrapper
 MAX_RANK, MAX_ALPHA = 4096, 1e6  # native kMaxRank
 FLOATS = {"BF16": "bf16", "F16": "f16", "F32": "f32"}
 #: Those without effect are about an adapter's training, or its tensors repeat them.
-FIELDS = KnownFields(
-    read=frozenset({
-        "alpha_pattern", "bias", "init_lora_weights", "lora_alpha", "r", "rank_pattern",
-        "use_rslora",
-    }),
-    without_effect=frozenset({
-        "auto_mapping", "base_model_name_or_path", "corda_config", "ensure_weight_tying",
-        "eva_config", "exclude_modules", "inference_mode", "layers_pattern",
-        "layers_to_transform", "loftq_config", "lora_dropout", "lora_ga_config", "megatron_core",
-        "peft_type", "peft_version", "qalora_group_size", "revision", "runtime_config",
-        "target_modules", "task_type",
-    }),
-)  # fmt: skip
+FIELDS = KnownFields().plus(
+    read="alpha_pattern bias init_lora_weights lora_alpha r rank_pattern use_rslora",
+    without_effect="""
+    auto_mapping base_model_name_or_path corda_config ensure_weight_tying eva_config exclude_modules
+    inference_mode layers_pattern layers_to_transform loftq_config lora_dropout lora_ga_config
+    megatron_core peft_type peft_version qalora_group_size revision runtime_config target_modules
+    task_type
+    """,
+)
 #: Initialisations that change the base's weights, too; with all others B begins as zeros.
 CHANGING_THE_BASE = ("pissa", "corda", "olora", "loftq", "lora_ga", "mica")
 #: The kinds of other tensors, by parts of their names.
@@ -137,10 +133,11 @@ def _folder(path: str | os.PathLike[str]) -> Path:
         if needed not in names:
             pickled = needed == WEIGHTS and "adapter_model.bin" in names
             raise ModelFormatError(
-                file=folder, expected=f"an adapter's folder with {needed}",
+                folder,
+                expected=f"an adapter's folder with {needed}",
                 got="adapter_model.bin, which is pickled" if pickled else "none in it",
                 remedy="save it with safe_serialization=True" if pickled else None,
-            )  # fmt: skip
+            )
     return folder
 
 
@@ -205,7 +202,7 @@ class _Settings:
         self._fail(name, limits, value)
 
     def _fail(self, name: str, expected: str, got: object) -> NoReturn:
-        raise ModelFormatError(file=self.file, field=name, expected=expected, got=shown(got))
+        raise ModelFormatError(self.file, name, expected, shown(got))
 
     def _refuse(self, name: str, rule: str, got: object) -> NoReturn:
         raise UnsupportedModelError(f"{self.file}: {name}: must be {rule}, but got {shown(got)}")
@@ -224,23 +221,23 @@ def _layers(file: SafetensorsFile, settings: _Settings) -> dict[str, LoraLayer]:
             )
         halves.setdefault(module, {})[half[0]] = name
     if not halves:
-        raise ModelFormatError(file=file.path, expected="matrices of layers", got="no tensor")
+        raise ModelFormatError(file.path, expected="matrices of layers", got="no tensor")
     layers = {}
     for module, names in halves.items():
         for half in "AB":
             if half not in names:
                 other = next(iter(names.values()))
                 raise ModelFormatError(
-                    file=file.path, field=f"{PREFIX}{module}.lora_{half}.weight",
-                    expected=f"a tensor next to {other}", got="none of this name",
-                )  # fmt: skip
+                    file.path,
+                    f"{PREFIX}{module}.lora_{half}.weight",
+                    f"a tensor next to {other}",
+                    "none of this name",
+                )
         rank = settings.rank(module)
         down, up = (_matrix(file, names[half]) for half in "AB")
         for name, found in ((names["A"], len(down)), (names["B"], up.shape[1])):
             if found != rank:
-                raise ModelFormatError(
-                    file=file.path, field=name, expected=f"the rank {rank} of {CONFIG}", got=found
-                )
+                raise ModelFormatError(file.path, name, f"the rank {rank} of {CONFIG}", found)
         layers[module] = LoraLayer(down, up, settings.scale(module))
     return layers
 
@@ -250,9 +247,8 @@ def _matrix(file: SafetensorsFile, name: str) -> npt.NDArray[np.float32]:
     info = file.info(name)
     if info.dtype not in FLOATS or len(info.shape) != 2:
         raise ModelFormatError(
-            file=file.path, field=name, expected=f"a matrix of {', '.join(FLOATS)}",
-            got=f"{info.dtype} {list(info.shape)}",
-        )  # fmt: skip
+            file.path, name, f"a matrix of {', '.join(FLOATS)}", f"{info.dtype} {list(info.shape)}"
+        )
     kind = formats.float_format(FLOATS[info.dtype])
     raw = np.ascontiguousarray(file.read(info))
     if not kind.is_finite(raw, 1):

@@ -8,11 +8,10 @@ neighbours.
 from __future__ import annotations
 
 import re
-import warnings
 from pathlib import Path
 from typing import Any
 
-from sterna.errors import ModelFormatError, shown
+from sterna.errors import ModelFormatError, shown, warn
 from sterna.files.jsonfile import MAX_CONFIG_BYTES, load_json_object
 from sterna.files.known_fields import KnownFields
 
@@ -21,19 +20,27 @@ __all__ = ["PARAMS", "config_of", "name_of", "rotates"]
 PARAMS = "params.json"
 #: Names of fields -> in config.json.
 _NAMES = {
-    "dim": "hidden_size", "n_layers": "num_hidden_layers", "hidden_dim": "intermediate_size",
-    "n_heads": "num_attention_heads", "n_kv_heads": "num_key_value_heads", "head_dim": "head_dim",
-    "norm_eps": "rms_norm_eps", "vocab_size": "vocab_size", "rope_theta": "rope_theta",
-    "tied_embeddings": "tie_word_embeddings", "sliding_window": "sliding_window",
+    "dim": "hidden_size",
+    "n_layers": "num_hidden_layers",
+    "hidden_dim": "intermediate_size",
+    "n_heads": "num_attention_heads",
+    "n_kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "norm_eps": "rms_norm_eps",
+    "vocab_size": "vocab_size",
+    "rope_theta": "rope_theta",
+    "tied_embeddings": "tie_word_embeddings",
+    "sliding_window": "sliding_window",
     "max_seq_len": "max_position_embeddings",
     "max_position_embeddings": "max_position_embeddings",
-}  # fmt: skip
+}
 _NEEDED = ("dim", "n_layers", "hidden_dim", "n_heads", "n_kv_heads", "head_dim", "vocab_size")
 _TOWERS = ("vision_encoder", "multimodal")
-FIELDS = KnownFields(
-    read=frozenset({*_NAMES, *_TOWERS}),
-    without_effect=frozenset({"model_type", "dtype", "use_cache", "max_batch_size"}),
-    refused={"causal": (True,), "moe": (), "quantization": (), "use_biases": (), "yarn": ()},
+FIELDS = KnownFields().plus(
+    read=" ".join([*_NAMES, *_TOWERS]),
+    without_effect="model_type dtype use_cache max_batch_size",
+    refused="moe quantization use_biases yarn",
+    neutral={"causal": (True,)},
 )
 #: Where a file has none, as in vLLM; and the base of rotations of Mistral's first models.
 DEFAULTS: dict[str, float] = {
@@ -42,16 +49,21 @@ DEFAULTS: dict[str, float] = {
     "rms_norm_eps": 1e-5,
 }
 _OUTER = {
-    "tok_embeddings.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight",
+    "tok_embeddings.weight": "model.embed_tokens.weight",
+    "norm.weight": "model.norm.weight",
     "output.weight": "lm_head.weight",
-}  # fmt: skip
+}
 _INNER = {
-    "attention.wq": "self_attn.q_proj", "attention.wk": "self_attn.k_proj",
-    "attention.wv": "self_attn.v_proj", "attention.wo": "self_attn.o_proj",
-    "feed_forward.w1": "mlp.gate_proj", "feed_forward.w2": "mlp.down_proj",
-    "feed_forward.w3": "mlp.up_proj", "attention_norm": "input_layernorm",
+    "attention.wq": "self_attn.q_proj",
+    "attention.wk": "self_attn.k_proj",
+    "attention.wv": "self_attn.v_proj",
+    "attention.wo": "self_attn.o_proj",
+    "feed_forward.w1": "mlp.gate_proj",
+    "feed_forward.w2": "mlp.down_proj",
+    "feed_forward.w3": "mlp.up_proj",
+    "attention_norm": "input_layernorm",
     "ffn_norm": "post_attention_layernorm",
-}  # fmt: skip
+}
 _LAYER = re.compile(r"layers\.(\d+)\.(.+)\.weight")
 
 
@@ -67,15 +79,14 @@ def config_of(folder: Path) -> dict[str, Any]:
     FIELDS.check(params, file, remedy=remedy)
     for name in _NEEDED:
         if params.get(name) is None:
-            raise ModelFormatError(file=file, field=name, expected="a number", got="none")
+            raise ModelFormatError(file, name, "a number", "none")
     if params.get("causal") is False:
-        raise ModelFormatError(file=file, field="causal", expected="true, or none", got="false")
+        raise ModelFormatError(file, "causal", "true, or none", "false")
     if towers := [name for name in _TOWERS if params.get(name)]:
-        warnings.warn(
+        warn(
             f"{file}: {shown(towers[0])} is left out: Sterna runs the text alone of this layout; "
-            "the layout of Hugging Face has its tower",
-            RuntimeWarning, stacklevel=2,
-        )  # fmt: skip
+            "the layout of Hugging Face has its tower"
+        )
     given = {to: params[name] for name, to in _NAMES.items() if params.get(name) is not None}
     own = {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "hidden_act": "silu"}
     return {**own, "sliding_window": None, **DEFAULTS, **given}

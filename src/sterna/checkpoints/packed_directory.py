@@ -159,18 +159,14 @@ def _opened(
     file, *others = folder.files
     if others:
         raise ModelFormatError(
-            file=folder.path, expected=f"all weights in {WEIGHTS}", got=f"{file.path.name} and more"
+            folder.path, expected=f"all weights in {WEIGHTS}", got=f"{file.path.name} and more"
         )
     _check_tensors(file, specs)
     return folder.config, specs, file
 
 
 def _module(
-    file: SafetensorsFile,
-    name: str,
-    spec: ModuleSpec,
-    take: Callable[[str], Array],
-    threads: int,
+    file: SafetensorsFile, name: str, spec: ModuleSpec, take: Callable[[str], Array], threads: int
 ) -> PackedWeight:
     weight = PackedWeight(
         format=spec.format,
@@ -181,10 +177,10 @@ def _module(
     )
     if not weight.format.codes_valid(weight.codes, threads):
         raise ModelFormatError(
-            file=file.path,
-            field=name + CODES,
-            expected=f"codes of {weight.format}",
-            got="a code that it does not have",
+            file.path,
+            name + CODES,
+            f"codes of {weight.format}",
+            "a code that it does not have",
             remedy=_REMEDY,
         )
     return weight
@@ -201,9 +197,11 @@ def check_config(path: Path, config: Mapping[str, Any], file: SafetensorsFile) -
     expected = file.metadata.get(CONFIG_HASH)
     if expected not in (None, got := config_hash(config)):
         raise ModelFormatError(
-            file=path / CONFIG, expected=f"values of SHA-256 {expected}", got=got,
+            path / CONFIG,
+            expected=f"values of SHA-256 {expected}",
+            got=got,
             remedy="it was changed after it was written: make or download the model again",
-        )  # fmt: skip
+        )
     return expected is not None
 
 
@@ -211,39 +209,35 @@ def _read_specs(config: dict[str, Any], path: Path) -> dict[str, ModuleSpec]:
     quantization = config.get(QUANTIZATION)
     if not isinstance(quantization, dict) or quantization.get("quant_method") != QUANT_METHOD:
         raise ModelFormatError(
-            file=path,
-            field=f"{QUANTIZATION}.quant_method",
-            expected=repr(QUANT_METHOD),
-            got="another or none",
+            path,
+            f"{QUANTIZATION}.quant_method",
+            repr(QUANT_METHOD),
+            "another or none",
             remedy="this folder is not packed: convert it first",
         )
     version = quantization.get("layout_version")
     if type(version) is not int or version not in (LAYOUT_VERSION, *EARLIER_VERSIONS):
         raise ModelFormatError(
-            file=path,
-            field=f"{QUANTIZATION}.layout_version",
-            expected=LAYOUT_VERSION,
-            got=version if type(version) is int else json_kind(version),
+            path,
+            f"{QUANTIZATION}.layout_version",
+            LAYOUT_VERSION,
+            version if type(version) is int else json_kind(version),
             remedy=_REMEDY,
         )
     _check_format(path, f"{QUANTIZATION}.default_format", quantization.get("default_format"))
     modules = quantization.get("modules")
     if not isinstance(modules, dict):
         raise ModelFormatError(
-            file=path,
-            field=f"{QUANTIZATION}.modules",
-            expected="an object",
-            got=json_kind(modules),
-            remedy=_REMEDY,
+            path, f"{QUANTIZATION}.modules", "an object", json_kind(modules), remedy=_REMEDY
         )
     specs = {name: _read_spec(path, name, entry) for name, entry in modules.items()}
     for name, spec in specs.items():
         if spec.format.name in EARLIER_VERSIONS.get(version, ()):
             raise ModelFormatError(
-                file=path,
-                field=f"{QUANTIZATION}.layout_version",
-                expected=f"{LAYOUT_VERSION} for {name}, whose format is {spec.format.name}",
-                got=version,
+                path,
+                f"{QUANTIZATION}.layout_version",
+                f"{LAYOUT_VERSION} for {name}, whose format is {spec.format.name}",
+                version,
                 remedy=_REMEDY,
             )
     return specs
@@ -257,19 +251,19 @@ def _read_spec(path: Path, name: str, entry: object) -> ModuleSpec:
         value = values.get(key)
         if type(value) is not int or not 1 <= value <= MAX_DIM:
             raise ModelFormatError(
-                file=path,
-                field=f"{where}.{key}",
-                expected=f"an integer from 1 to {MAX_DIM}",
-                got=value if type(value) is int else json_kind(value),
+                path,
+                f"{where}.{key}",
+                f"an integer from 1 to {MAX_DIM}",
+                value if type(value) is int else json_kind(value),
                 remedy=_REMEDY,
             )
     scale = values.get("scale")
     if scale not in format.scales.kinds:
         raise ModelFormatError(
-            file=path,
-            field=f"{where}.scale",
-            expected=" or ".join(map(repr, format.scales.kinds)),
-            got=repr(scale) if isinstance(scale, str) else json_kind(scale),
+            path,
+            f"{where}.scale",
+            " or ".join(map(repr, format.scales.kinds)),
+            repr(scale) if isinstance(scale, str) else json_kind(scale),
             remedy=_REMEDY,
         )
     M, K = values["M"], values["K"]
@@ -277,11 +271,7 @@ def _read_spec(path: Path, name: str, entry: object) -> ModuleSpec:
         format.check_shape(M, K, name)
     except RequestError as error:  # K so large that int32 sums would overflow
         raise ModelFormatError(
-            file=path,
-            field=where,
-            expected=f"a shape that {format} can hold",
-            got=f"{M}x{K}",
-            remedy=str(error),
+            path, where, f"a shape that {format} can hold", f"{M}x{K}", remedy=str(error)
         ) from None
     return ModuleSpec(format, M, K, str(scale))
 
@@ -289,10 +279,10 @@ def _read_spec(path: Path, name: str, entry: object) -> ModuleSpec:
 def _check_format(path: Path, field: str, name: object) -> Format:
     if not isinstance(name, str) or not formats.known(name):
         raise ModelFormatError(
-            file=path,
-            field=field,
-            expected=f"one of {' '.join(formats.names())}",
-            got=repr(name) if isinstance(name, str) else json_kind(name),
+            path,
+            field,
+            f"one of {' '.join(formats.names())}",
+            repr(name) if isinstance(name, str) else json_kind(name),
             remedy=_REMEDY,
         )
     return formats.get(name)
@@ -307,21 +297,21 @@ def _check_tensors(file: SafetensorsFile, specs: Mapping[str, ModuleSpec]) -> No
         info = file.info(name)
         if (info.dtype, info.shape) != (dtype, shape):
             raise ModelFormatError(
-                file=file.path,
-                field=name,
+                file.path,
+                name,
+                f"{dtype} shape {list(shape)}",
+                f"{info.dtype} shape {list(info.shape)}",
                 offset=info.offset,
-                expected=f"{dtype} shape {list(shape)}",
-                got=f"{info.dtype} shape {list(info.shape)}",
                 remedy=_REMEDY,
             )
     for name, info in file.tensors.items():
         if name not in expected and info.dtype != "F32":
             raise ModelFormatError(
-                file=file.path,
-                field=name,
+                file.path,
+                name,
+                "F32, for a tensor that is no packed module",
+                info.dtype,
                 offset=info.offset,
-                expected="F32, for a tensor that is no packed module",
-                got=info.dtype,
                 remedy=_REMEDY,
             )
 

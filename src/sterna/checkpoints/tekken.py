@@ -21,6 +21,7 @@ from sterna.chat.mistral import template_of
 from sterna.checkpoints.merges import scored_merges
 from sterna.errors import ModelFormatError, shown
 from sterna.files.jsonfile import load_json_object
+from sterna.files.words import words
 from sterna.token_bytes import spelled
 from sterna.tokenizer import MAX_TOKENIZER_BYTES, MAX_VOCAB, checked_backend
 
@@ -29,12 +30,11 @@ __all__ = ["BOS", "EOS", "TEKKEN", "Tekken"]
 TEKKEN = "tekken.json"
 BOS, EOS = "<s>", "</s>"
 #: Of files without a list: versions up to 7.
-SPECIAL = (
-    "<unk>", BOS, EOS, "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]",
-    "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]",
-    "[IMG_END]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]",
-    "[TOOL_CONTENT]",
-)  # fmt: skip
+SPECIAL = words("""
+    <unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS]
+    [/TOOL_RESULTS] [TOOL_CALLS] [IMG] <pad> [IMG_BREAK] [IMG_END] [PREFIX] [MIDDLE] [SUFFIX]
+    [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [TOOL_CONTENT]
+""")
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,12 @@ class _Reader:
         ranks = [float(-rank) for rank in range(len(self._plain))]
         merges = scored_merges(self._plain, ids, ranks)
         made = tokenizers.Tokenizer(models.BPE(vocab=ids, merges=merges, ignore_merges=True))
-        made.pre_tokenizer = pre_tokenizers.Sequence([
-            pre_tokenizers.Split(tokenizers.Regex(self._pattern), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ])  # fmt: skip
+        made.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(tokenizers.Regex(self._pattern), "isolated"),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
         made.decoder = decoders.ByteLevel()
         made.add_special_tokens([AddedToken(t, normalized=False) for t in self._special])
         if BOS in self._special:
@@ -135,4 +137,4 @@ class _Reader:
         return value
 
     def _error(self, field: str, expected: str, got: object) -> ModelFormatError:
-        return ModelFormatError(file=self.file, field=field, expected=expected, got=got)
+        return ModelFormatError(self.file, field, expected, got)

@@ -38,9 +38,7 @@ class TensorFile:
         try:
             return self.tensors[name]
         except KeyError:
-            raise ModelFormatError(
-                file=self.path, field=name, expected="a tensor", got="none of this name"
-            ) from None
+            raise ModelFormatError(self.path, name, "a tensor", "none of this name") from None
 
     def read_into(self, buffer: memoryview, spans: list[Span]) -> None:
         """Fill a writable byte buffer from places of the file; large reads use several threads."""
@@ -80,7 +78,7 @@ class TensorFile:
     def _check_unchanged(self, state: FileState) -> None:
         if state != self._state:
             raise ModelFormatError(
-                file=self.path,
+                self.path,
                 expected="the file that was opened",
                 got="one changed since",
                 remedy="load the model again",
@@ -139,10 +137,10 @@ def check_hash(
             progress(len(chunk))
     if expected not in (None, digest.hexdigest()):
         raise ModelFormatError(
-            file=file.path,
-            field=info.name,
+            file.path,
+            info.name,
+            f"SHA-256 {expected}",
+            digest.hexdigest(),
             offset=info.offset,
-            expected=f"SHA-256 {expected}",
-            got=digest.hexdigest(),
             remedy="the file is damaged: make or download it again",
         )

@@ -20,48 +20,54 @@ from sterna.files.known_fields import KnownFields
 __all__ = ["FIELDS", "apply_tokenizer_config"]
 
 #: The tokens of every tokenizer of transformers; others have names that end in _token, too.
-NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+NAMED = "bos_token eos_token unk_token sep_token pad_token cls_token mask_token"
 ADDED = "added_tokens_decoder"
 #: Lists of tokens, or objects of named ones.
 LISTS = ("additional_special_tokens", "extra_special_tokens", "model_specific_special_tokens")
-FIELDS = KnownFields(
-    read=frozenset({
-        *NAMED, ADDED, *LISTS, "add_bos_token", "chat_template",
-        "add_prefix_space", "do_lower_case", "strip_accents", "tokenize_chinese_chars",
-    }),
-    without_effect=frozenset({
-        # where it came from, and which class reads it
-        "_commit_hash", "auto_map", "backend", "cache_dir", "device_map", "files_loaded",
-        "from_slow", "full_tokenizer_file", "gguf_file", "init_inputs", "is_local",
-        "local_files_only", "merges", "merges_file", "name_or_path", "processor_class",
-        "special_tokens_map_file", "tokenizer_class", "tokenizer_file", "tokenizer_type",
-        "transformers_version", "trust_remote_code", "use_fast", "verbose", "vocab", "vocab_file",
-        "vocab_size", "_name_or_path", "tokenizer_object", "tokenizer",
-        # of the conversion that made tokenizer.json
-        "add_dummy_prefix", "do_basic_tokenize", "keep_accents", "legacy", "never_split",
-        "normalization", "remove_space", "sp_model", "sp_model_kwargs", "spm_file", "trim_offsets",
-        "wordpieces_prefix", "bos_token_id", "eos_token_id", "pad_token_id", "unk_id",
-        "unk_token_id", "sep_token_id", "cls_token_id", "mask_token_id", "image_token_id",
-        "post_processor", "pretokenize_regex",
-        # of the calls of batches: padding and cutting
-        "add_eos_token", "add_special_tokens", "max_len", "max_length", "model_input_names",
-        "model_max_length", "pad_to_multiple_of", "pad_token_type_id", "padding", "padding_side",
-        "return_attention_mask", "return_token_type_ids", "stride", "tokenizer_padding",
-        "tokenizer_truncation", "truncation", "truncation_side", "truncation_strategy",
-        # of texts that are decoded, and of chat; Sterna's own rules hold there
-        "chat_control_tokens", "clean_up_tokenization_spaces", "errors", "response_schema",
-        "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output",
-        "response_template", "spaces_between_special_tokens", "use_default_system_prompt",
-    }),
-    refused={"split_special_tokens": (), "fix_mistral_regex": (), "dropout": (0.0,)},
-    open=True,
-)  # fmt: skip
+#: Where the file came from, and which class reads it.
+_ORIGIN = """
+_commit_hash auto_map backend cache_dir device_map files_loaded from_slow full_tokenizer_file
+gguf_file init_inputs is_local local_files_only merges merges_file name_or_path processor_class
+special_tokens_map_file tokenizer_class tokenizer_file tokenizer_type transformers_version
+trust_remote_code use_fast verbose vocab vocab_file vocab_size _name_or_path tokenizer_object
+tokenizer
+"""
+#: Of the conversion that made tokenizer.json.
+_CONVERSION = """
+add_dummy_prefix do_basic_tokenize keep_accents legacy never_split normalization remove_space
+sp_model sp_model_kwargs spm_file trim_offsets wordpieces_prefix bos_token_id eos_token_id
+pad_token_id unk_id unk_token_id sep_token_id cls_token_id mask_token_id image_token_id
+post_processor pretokenize_regex
+"""
+#: Of calls with batches: padding and truncation.
+_BATCHES = """
+add_eos_token add_special_tokens max_len max_length model_input_names model_max_length
+pad_to_multiple_of pad_token_type_id padding padding_side return_attention_mask
+return_token_type_ids stride tokenizer_padding tokenizer_truncation truncation truncation_side
+truncation_strategy
+"""
+#: Of decoding and of chat, for which Sterna has rules of its own.
+_DECODING = """
+chat_control_tokens clean_up_tokenization_spaces errors response_schema response_template
+clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output
+spaces_between_special_tokens use_default_system_prompt
+"""
+FIELDS = KnownFields(open=True).plus(
+    read=f"""
+    {NAMED} {ADDED} {" ".join(LISTS)} add_bos_token chat_template add_prefix_space do_lower_case
+    strip_accents tokenize_chinese_chars
+    """,
+    without_effect=_ORIGIN + _CONVERSION + _BATCHES + _DECODING,
+    refused="split_special_tokens fix_mistral_regex",
+    neutral={"dropout": (0.0,)},
+)
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 #: Fields of BERT's normalizer, by their names in tokenizer_config.json.
 _OF_BERT = {
-    "do_lower_case": "lowercase", "strip_accents": "strip_accents",
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
-}  # fmt: skip
+}
 
 
 def apply_tokenizer_config(
@@ -114,11 +120,13 @@ def _add_tokens(backend: tokenizers.Tokenizer, settings: Mapping[str, Any], file
     for id, token in missing.items():
         if backend.token_to_id(token.content) != id:
             raise ModelFormatError(
-                file=file, field=f"{ADDED}.{id}",
-                expected=f"id {backend.token_to_id(token.content)} of {shown(token.content)}, "
+                file,
+                f"{ADDED}.{id}",
+                f"id {backend.token_to_id(token.content)} of {shown(token.content)}, "
                 "which follows those of tokenizer.json",
-                got=id, remedy="copy both files from one repository",
-            )  # fmt: skip
+                id,
+                remedy="copy both files from one repository",
+            )
 
 
 def _flags(token: tokenizers.AddedToken) -> tuple[bool, ...]:
@@ -131,14 +139,12 @@ def _stated(settings: Mapping[str, Any], file: Path) -> dict[int, tokenizers.Add
     if given is None:
         return {}
     if not isinstance(given, dict):
-        raise ModelFormatError(file=file, field=ADDED, expected="an object", got=shown(given))
+        raise ModelFormatError(file, ADDED, "an object", shown(given))
     found = {}
     for key, value in given.items():
         if not key.isdecimal() or not key.isascii() or len(key) > 10 or not _is_token(value):
             rule = "ids with objects that have content and flags"
-            raise ModelFormatError(
-                file=file, field=f"{ADDED}.{key}", expected=rule, got=shown(value)
-            )
+            raise ModelFormatError(file, f"{ADDED}.{key}", rule, shown(value))
         token = value if isinstance(value, dict) else {"content": value}
         flags = {flag: token[flag] for flag in _FLAGS if isinstance(token.get(flag), bool)}
         if token["content"]:
@@ -155,7 +161,7 @@ def _named(settings: Mapping[str, Any], file: Path) -> Iterator[str]:
         given = settings.get(name) or []
         tokens = list(given.values()) if isinstance(given, dict) else given
         if not isinstance(tokens, list) or not all(map(_is_token, tokens)):
-            raise ModelFormatError(file=file, field=name, expected="tokens", got=shown(given))
+            raise ModelFormatError(file, name, "tokens", shown(given))
         yield from map(_text, tokens)
 
 

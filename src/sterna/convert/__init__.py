@@ -21,7 +21,8 @@ from sterna.convert.importance_matrix import (
     require_calibrated,
     spread,
 )
-from sterna.convert.packed_export import Progress, Squares, to_directory
+from sterna.convert.job import Job, Progress, Squares
+from sterna.convert.packed_export import to_directory
 from sterna.convert.targets import with_scales
 from sterna.errors import RequestError, shown
 from sterna.weights.loss import Loss
@@ -64,10 +65,10 @@ def convert(
 ) -> list[Loss]:
     """Write the model `src` at `dst`: a packed directory, or with `gguf:TYPE` a GGUF file.
 
-    format: of the linear layers, None for their own; head: of the embedding and the output head,
-    None for their own; method: of rounding layers to powers of two; force: replace a model at
-    `dst`; i2s: as in `LLM`; squares: mean squares of layers' inputs, from `calibrate`, as weights
-    of rounding errors; progress: called with the number of weights done and in all. Returns the
+    format: the linear layers' format; head: that of the embedding and the output head; None for
+    either: as they are. method: how layers are rounded to powers of two. force: replace a model at
+    `dst`. i2s: as in `LLM`. squares: mean squares of layers' inputs, from `calibrate`, as weights
+    of rounding errors. progress: called with the number of weights done and in all. Returns the
     error of each matrix. Raises ModelFormatError, UnsupportedModelError, NonFiniteError, or
     RequestError (a format, a place, a full disk).
     """
@@ -88,14 +89,7 @@ def convert(
     if squares is not None:
         require_calibrated(weight_format(format), method)
     path = resolve(src, inspect=models.require_architecture)
+    job = Job(path, Path(dst), str(src), head, force, threads, i2s, squares or {}, progress)
     if format is not None and to_file:
-        return to_gguf(
-            path, dst, format[len(GGUF) :].upper(), head,
-            name=str(src), force=force, threads=threads, i2s=i2s, squares=squares,
-            progress=progress,
-        )  # fmt: skip
-    return to_directory(
-        path, dst, format, head,
-        method=method, force=force, threads=threads, i2s=i2s, squares=squares,
-        progress=progress,
-    )  # fmt: skip
+        return to_gguf(job, format[len(GGUF) :].upper())
+    return to_directory(job, format, method)

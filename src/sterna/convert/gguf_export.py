@@ -20,11 +20,12 @@ import numpy.typing as npt
 
 from sterna import formats, loading
 from sterna.checkpoints.directory import GENERATION_CONFIG
-from sterna.convert.packed_export import Progress, Squares, default_name
+from sterna.convert.job import Job
 from sterna.convert.plan import Item, Plan, assets_of, check_assets, plan
 from sterna.convert.quantization_check import warn_if_too_lossy
 from sterna.convert.targets import check_places
 from sterna.errors import RequestError, UnsupportedModelError, shown
+from sterna.files.words import words
 from sterna.files.writing import replacing
 from sterna.formats import Format, PackedWeight
 from sterna.gguf.architectures import ARCHITECTURES_OF
@@ -45,15 +46,15 @@ __all__ = ["TYPES", "to_gguf"]
 
 #: GGUF type -> Sterna's format of the same values.
 TYPES = {
-    "F32": "f32", "F16": "f16", "BF16": "bf16",
-    "Q8_0": "q8_0", "Q5_0": "q5_0", "Q5_1": "q5_1", "Q4_0": "q4_0", "Q4_1": "q4_1",
-    "Q6_K": "q6_k", "Q5_K": "q5_k", "Q4_K": "q4_k", "Q3_K": "q3_k", "Q2_K": "q2_k",
-    "IQ4_NL": "iq4_nl", "IQ4_XS": "iq4_xs", "TQ2_0": "tq2_0",
-}  # fmt: skip
+    name: name.lower()
+    for name in words("""
+        F32 F16 BF16 Q8_0 Q5_0 Q5_1 Q4_0 Q4_1 Q6_K Q5_K Q4_K Q3_K Q2_K IQ4_NL IQ4_XS TQ2_0
+    """)
+}
 _NAMES = {format: name for name, format in TYPES.items()}
 _FOR_TABLES = ("F32", "F16", "BF16", "Q8_0")  # fine enough for all tables
 #: Types of tables of floats for other types of layers, as in llama.cpp's quantiser: of a table that
-#: makes logits, and of an embedding alone, if that differs from the layers.
+#: makes logits, and of an embedding without a head's rows, if that differs from the layers.
 _HEAD, _EMBEDDINGS = "q6_k", {"TQ2_0": "q4_k"}
 #: Of gguf.LlamaFileType, else MOSTLY_ and the type.
 _FILE_TYPE = {"F32": "ALL_F32", **{kind: f"MOSTLY_{kind}_S" for kind in ("Q3_K", "Q4_K", "Q5_K")}}
@@ -93,44 +94,26 @@ def row_bytes(format: str, K: int) -> int:
     return K // block.k * block.nbytes
 
 
-def to_gguf(
-    src: str | Path,
-    dst: str | Path,
-    type: str,
-    head: str | None = None,
-    *,
-    name: str | None = None,
-    force: bool = False,
-    threads: int | None = None,
-    i2s: str | None = None,
-    squares: Squares | None = None,
-    progress: Progress | None = None,
-) -> list[Loss]:
-    """Write `src` as a GGUF file whose linear layers have a type of TYPES.
+def to_gguf(job: Job, type: str) -> list[Loss]:
+    """Write a GGUF file whose linear layers have a type of TYPES.
 
-    name: the caller's name of the model, if that is no path. i2s: as in `LLM`; squares: as in
-    `to_directory`. head: format of the embedding and the output head; default: the same type for
-    F32, F16, BF16 and Q8_0. With other types, quantised tables stay as they are, or become F16 if
-    GGUF lacks their format. Tables of floats become Q6_K if they make logits, else the type of the
-    layers (Q4_K for TQ2_0). Returns the loss of each matrix.
-    Raises RequestError (no gguf package, an unknown type, a full disk) and UnsupportedModelError
-    (an architecture or a tokenizer that GGUF has no words for).
+    The default of `head` is the same type for F32, F16, BF16 and Q8_0. With other types, quantised
+    tables stay as they are, or become F16 if GGUF lacks their format. Tables of floats become Q6_K
+    if they make logits, else the type of the layers (Q4_K for TQ2_0). Returns the loss of each
+    matrix. Raises RequestError (no gguf package, an unknown type, a full disk) and
+    UnsupportedModelError (an architecture or a tokenizer that GGUF has no words for).
     """
     gguf = _package()
     if type not in TYPES:
         raise RequestError(f"gguf: must be one of {', '.join(TYPES)}, but got {shown(type)}")
-    check_places(src, dst, force, file=True)
-    model, planned = plan(src, threads, i2s)
+    check_places(job.src, job.dst, job.force, file=True)
+    model, planned = plan(job.src, job.threads, job.i2s)
     check_assets(model, required=False)
-    name = name or str(src)
-    writing = _Writing(
-        planned, _architecture_of(model, name), model, type, head, resolve_threads(threads),
-        squares or {},
-    )  # fmt: skip
-    warn_if_too_lossy(planned, formats.get(TYPES[type]), default_name(name))
+    writing = _Writing(planned, _architecture_of(model, job.model), model, type, job)
+    warn_if_too_lossy(planned, formats.get(TYPES[type]), job.name)
     writer = gguf.GGUFWriter(None, writing.architecture)
     kind = getattr(gguf.LlamaFileType, _FILE_TYPE.get(type, f"MOSTLY_{type}"))
-    add_sizes(writer, model.config, default_name(name), int(kind))
+    add_sizes(writer, model.config, job.name, int(kind))
     factors = rope_factors(gguf, writer, model.config)
     assets = assets_of(model)
     with assets.as_folder() as folder:
@@ -138,8 +121,8 @@ def to_gguf(
     generation = assets.generation_config
     sampling = sampling_of(generation, Path(GENERATION_CONFIG))
     add_sampling(writer, sampling, generation.get("suppress_tokens") or [])
-    with replacing(Path(dst), writing.nbytes()) as file:
-        writing.write(gguf, writer, Path(dst), file, factors, progress)
+    with replacing(job.dst, writing.nbytes()) as file:
+        writing.write(gguf, writer, file, factors)
     return writing.losses
 
 
@@ -184,13 +167,12 @@ class _Writing:
     """The tensors of the file, and their writing."""
 
     def __init__(
-        self, planned: Plan, architecture: str, model: loading.Model, type: str, head: str | None,
-        threads: int, squares: Squares,
-    ) -> None:  # fmt: skip
-        self._squares = squares
+        self, planned: Plan, architecture: str, model: loading.Model, type: str, job: Job
+    ) -> None:
+        self._plan, self._model, self._type, self._job = planned, model, type, job
+        self._threads = resolve_threads(job.threads)
         self.architecture, self.losses = architecture, list[Loss]()
-        self._plan, self._model, self._type, self._threads = planned, model, type, threads
-        self._head = TYPES[type] if head is None and type in _FOR_TABLES else head
+        self._head = TYPES[type] if job.head is None and type in _FOR_TABLES else job.head
         self._tensors = {item.name: self._of(item) for item in planned.items.values()}
 
     def nbytes(self) -> int:
@@ -208,11 +190,14 @@ class _Writing:
             ]
         return [
             _Tensor(
-                gguf_name(self.architecture, f"{part.name}.weight"), part.M, part.K,
-                self._format(item), item.kind == "matrix" and self._permutes(part.name),
+                gguf_name(self.architecture, f"{part.name}.weight"),
+                part.M,
+                part.K,
+                self._format(item),
+                item.kind == "matrix" and self._permutes(part.name),
             )
             for part in item.parts
-        ]  # fmt: skip
+        ]
 
     def _permutes(self, module: str) -> bool:
         return permutes(self.architecture, module)
@@ -241,9 +226,8 @@ class _Writing:
         return stored if stored in _NAMES else "f16"
 
     def write(
-        self, gguf: Any, writer: Any, path: Path, file: BinaryIO,
-        factors: dict[str, npt.NDArray[np.float32]], progress: Progress | None,
-    ) -> None:  # fmt: skip
+        self, gguf: Any, writer: Any, file: BinaryIO, factors: dict[str, npt.NDArray[np.float32]]
+    ) -> None:
         """Write the header, then the tensors in turn, then their hashes into the header."""
         tensors = [t for some in self._tensors.values() for t in some]
         ends = [_Tensor(n, 1, len(v), formats.get("f32"), False) for n, v in factors.items()]
@@ -259,17 +243,17 @@ class _Writing:
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
-        hashes = list(self._write_all(writer, file, progress))
+        hashes = list(self._write_all(writer, file))
         self._plan.check_all_read(self._model)
         for t, values in zip(ends, factors.values(), strict=True):
             rows = iter([values.view(np.uint8)])
             hashes.append(_write_rows(writer, file, rows, t.heading))
         writer.write_padding(file, file.tell())
         _replace(file, marks, hashes)
-        _replace(file, [mark], [_metadata_hash_of(path, file)])
+        _replace(file, [mark], [_metadata_hash_of(self._job.dst, file)])
 
-    def _write_all(self, writer: Any, file: BinaryIO, progress: Progress | None) -> Iterator[str]:
-        done = 0
+    def _write_all(self, writer: Any, file: BinaryIO) -> Iterator[str]:
+        done, progress = 0, self._job.progress
         for item in self._plan.items.values():
             rows = self._rows(item)
             for t in self._tensors[item.name]:
@@ -291,7 +275,7 @@ class _Writing:
             nbytes = piece.M * row_bytes(f.name, piece.K)
             loss = Loss(name, piece.M, piece.K, piece.format.name, _NAMES[f.name], nbytes)
             self.losses.append(loss)
-            squares = self._squares.get(item.name)
+            squares = self._job.squares.get(item.name)
             for levels, scale in converted(piece, f, None, loss, self._threads, squares):
                 if f.integer:
                     yield blocks_of(f.name, levels, scale)

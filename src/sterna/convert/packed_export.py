@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +10,7 @@ import numpy.typing as npt
 from sterna import formats
 from sterna.checkpoints.packed_directory import CODES
 from sterna.checkpoints.packed_writer import packing
+from sterna.convert.job import Job
 from sterna.convert.plan import Item, Plan, assets_of, check_assets, plan
 from sterna.convert.quantization_check import warn_if_too_lossy
 from sterna.convert.targets import check_places
@@ -23,57 +22,48 @@ from sterna.weights.packing import layer_scale
 from sterna.weights.rounding import Rows
 from sterna.weights.sources import head_format
 
-__all__ = ["Progress", "Squares", "to_directory"]
+__all__ = ["to_directory"]
 
-Progress = Callable[[int, int], None]  # (weights done, weights in all)
 F32 = npt.NDArray[np.float32]
-#: Mean squares of layers' inputs, float32 [K], by the name under which a model requests the weight.
-Squares = Mapping[str, F32]
 
 
-def to_directory(
-    src: str | Path,
-    dst: str | Path,
-    format: str | None,
-    head: str | None = None,
-    *,
-    method: str | None = None,
-    force: bool = False,
-    threads: int | None = None,
-    i2s: str | None = None,
-    squares: Squares | None = None,
-    progress: Progress | None = None,
-) -> list[Loss]:
-    """Write `src` as a packed directory in a format; None keeps each weight's own.
+def to_directory(job: Job, format: str | None, method: str | None) -> list[Loss]:
+    """Write a packed directory in a format; None keeps each weight's own.
 
-    head: of the embedding and the output head, as in `loading.load`; method: of rounding, for
-    formats of powers of two; force: replace a model at `dst`; i2s: as in `LLM`; squares: mean
-    squares of layers' inputs, as weights of rounding errors. Returns the loss of each matrix.
-    Without method and squares, the model has the bits of `loading.load(src, format=format,
-    head=head)`. Raises as that does, and RequestError for a full disk or a `dst` in use.
+    method: how weights are rounded to powers of two. Returns the loss of each matrix. Without
+    method and squares, the model has the bits of `loading.load(src, format=format, head=head)`.
+    Raises as that does, and RequestError for a full disk or a `dst` in use.
     """
-    check_places(src, dst, force)
+    check_places(job.src, job.dst, job.force)
     layers = None if format is None else formats.get(format)
     if layers is not None and method is not None:
         layers = formats.with_method(layers, method)
-    model, planned = plan(src, threads, i2s)
+    model, planned = plan(job.src, job.threads, job.i2s)
     check_assets(model, required=False)  # otherwise broken ones would be copied
-    warn_if_too_lossy(planned, layers, default_name(src))
-    writing = _Writing(planned, layers, head, resolve_threads(threads), squares or {})
+    warn_if_too_lossy(planned, layers, job.name)
+    writing = _Writing(planned, layers, job)
     longest = max(len(name.encode("utf-8", "replace")) for name in planned.items)
     longest = max(longest, *(len(p.name) for i in planned.items.values() for p in i.parts))
     done = 0
-    with assets_of(model).as_folder() as source, packing(
-        dst, model.json, nbytes=writing.nbytes(), name_bytes=longest + len(CODES) + 4,
-        n_tensors=2 * sum(len(item.parts) for item in planned.items.values()),
-        source=source, default_format=format, force=force,
-    ) as writer:  # fmt: skip
+    with (
+        assets_of(model).as_folder() as source,
+        packing(
+            job.dst,
+            model.json,
+            nbytes=writing.nbytes(),
+            name_bytes=longest + len(CODES) + 4,
+            n_tensors=2 * sum(len(item.parts) for item in planned.items.values()),
+            source=source,
+            default_format=format,
+            force=job.force,
+        ) as writer,
+    ):
         for item in planned.items.values():
             for name, made in writing.made(item):
                 writer.add(name, made)
             done += item.M * item.K
-            if progress is not None:
-                progress(done, planned.n_weights)
+            if job.progress is not None:
+                job.progress(done, planned.n_weights)
         planned.check_all_read(model)
     return writing.losses
 
@@ -81,16 +71,9 @@ def to_directory(
 class _Writing:
     """Makes the output of each item of a plan."""
 
-    def __init__(
-        self,
-        planned: Plan,
-        format: Format | None,
-        head: str | None,
-        threads: int,
-        squares: Squares,
-    ) -> None:
-        self._squares = squares
-        self._plan, self._format, self._head, self._threads = planned, format, head, threads
+    def __init__(self, planned: Plan, format: Format | None, job: Job) -> None:
+        self._plan, self._format, self._head = planned, format, job.head
+        self._threads, self._squares = resolve_threads(job.threads), job.squares
         self.losses: list[Loss] = []
 
     def nbytes(self) -> int:
@@ -182,8 +165,3 @@ def _kept(name: str, weight: PackedWeight) -> Loss:
 
 def _finished(made: Rows | PackedWeight) -> PackedWeight:
     return made.finish() if isinstance(made, Rows) else made
-
-
-def default_name(src: str | Path) -> str:
-    """Return a short name of a model, for messages and metadata."""
-    return Path(os.path.abspath(src)).name

@@ -16,13 +16,7 @@ from sterna.checkpoints.assets import Assets
 from sterna.formats import Experts, PackedWeight, Shadow
 from sterna.models import module_of
 from sterna.weights.checkpoint_weights import CheckpointWeights
-from sterna.weights.sources import (
-    STACKED,
-    Linear,
-    PackedWeights,
-    Stacking,
-    WeightSource,
-)
+from sterna.weights.sources import STACKED, Linear, PackedWeights, Stacking, WeightSource
 
 __all__ = ["Item", "Plan", "assets_of", "check_assets", "plan"]
 
@@ -32,7 +26,7 @@ F32 = npt.NDArray[np.float32]
 class Item(NamedTuple):
     """One weight that an architecture requests: a small array, a matrix of parts, or a table.
 
-    shape: of an array, which counts as one column. experts: the number of experts with a matrix of
+    shape: an array's, which counts as one column. experts: the number of experts with a matrix of
     these parts; `stacking` says how a tensor of all experts holds them.
     """
 
@@ -50,7 +44,7 @@ class Item(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Whether it keeps its own format, whatever is requested."""
+        """Whether it keeps its own format even if another is requested."""
         return any(part.exact for part in self.parts)
 
     @property

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
-
 from sterna import formats, ops
 from sterna.convert.plan import Plan
+from sterna.errors import warn
 from sterna.formats import Format, PackedWeight, codec, weighted
 from sterna.weights.loss import Loss
 from sterna.weights.packing import layer_scale
@@ -37,13 +36,13 @@ def warn_if_too_lossy(planned: Plan, format: Format | None, name: str) -> None:
     made = weighted.rounded(format, values, layer_scale(format))
     loss.add(values, codec.real_values(format, *made))
     if loss.relative_rms > USELESS:
-        warnings.warn(
+        warn(
             f"{name}: was not trained for {format}: rounding its floats loses "
             f"{loss.relative_rms:.0%} of their size, and nothing is left of its answers; choose "
             "four bits or more, such as iq4_nl, or train it for so few levels "
             "(docs/how-to/fine-tune.md)",
-            RuntimeWarning, stacklevel=4,
-        )  # fmt: skip
+            stacklevel=4,
+        )
 
 
 def _first_rounded(planned: Plan, format: Format) -> PackedWeight | None:

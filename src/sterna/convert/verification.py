@@ -17,12 +17,7 @@ from sterna.checkpoints.safetensors import recorded_hash
 from sterna.checkpoints.safetensors_header import TensorInfo
 from sterna.checkpoints.tensor_file import TensorFile, check_hash
 from sterna.convert.plan import check_assets, plan
-from sterna.errors import (
-    ModelFormatError,
-    NonFiniteError,
-    RequestError,
-    UnsupportedModelError,
-)
+from sterna.errors import ModelFormatError, NonFiniteError, RequestError, UnsupportedModelError
 from sterna.gguf.file import GgufModel
 from sterna.gguf.hashes import BARE_HASHES, HASHES, heading, metadata_hash
 from sterna.gguf.paths import is_gguf
@@ -57,7 +52,7 @@ class _Stored:
     files: list[TensorFile]
     hashes: dict[str, str]
     packed: bool = False
-    bare: bool = True  # hashes are of a tensor's bytes alone
+    bare: bool = True  # hashes cover only a tensor's bytes
     check_settings: Callable[[], bool] = field(default=lambda: False)  # whether they are hashed
 
 

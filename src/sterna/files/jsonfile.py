@@ -43,9 +43,7 @@ def load_json_object(path: Path, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
     """Read a JSON file whose top level is an object; ModelFormatError if it breaks any rule."""
     value = parse_json(read_file(path, max_bytes), path)
     if not isinstance(value, dict):
-        raise ModelFormatError(
-            file=path, field="top level", expected="a JSON object", got=json_kind(value)
-        )
+        raise ModelFormatError(path, "top level", "a JSON object", json_kind(value))
     return value
 
 
@@ -76,17 +74,15 @@ def parse_json(data: bytes | bytearray, path: Path, offset: int = 0) -> Any:
             _refuse_lone_surrogates(value)
     except UnicodeDecodeError as error:
         raise ModelFormatError(
-            file=path, offset=offset + error.start, expected="JSON in UTF-8", got="invalid UTF-8"
+            path, expected="JSON in UTF-8", got="invalid UTF-8", offset=offset + error.start
         ) from None
     except json.JSONDecodeError as error:
         at = offset + len(text[: error.pos].encode("utf-8"))
         raise ModelFormatError(
-            file=path, offset=at, expected="valid JSON", got=f"the error {shown(error.msg)}"
+            path, expected="valid JSON", got=f"the error {shown(error.msg)}", offset=at
         ) from None
     except _Refused as error:
-        raise ModelFormatError(
-            file=path, field=error.field, expected=error.expected, got=error.got
-        ) from None
+        raise ModelFormatError(path, error.field, error.expected, error.got) from None
     return value
 
 
@@ -112,10 +108,10 @@ def _check_depth(data: bytes | bytearray, path: Path, offset: int) -> None:
         depths = np.cumsum(opened.astype(np.int8) - closed.astype(np.int8), dtype=np.int64) + depth
         if depths.max() > MAX_DEPTH:
             raise ModelFormatError(
-                file=path,
-                offset=offset + start + int(np.argmax(depths > MAX_DEPTH)),
+                path,
                 expected=f"JSON at most {MAX_DEPTH} levels deep",
                 got="more",
+                offset=offset + start + int(np.argmax(depths > MAX_DEPTH)),
             )
         depth, in_string = int(depths[-1]), int(quotes[-1]) & 1
 

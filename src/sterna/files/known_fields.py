@@ -8,13 +8,12 @@ such a field, so that it gives a warning.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sterna.errors import UnsupportedModelError, shown
+from sterna.errors import UnsupportedModelError, shown, warn
 
 __all__ = ["KnownFields"]
 
@@ -31,7 +30,7 @@ class KnownFields:
     open: whether other names give a warning instead of an error.
     """
 
-    read: frozenset[str]
+    read: frozenset[str] = frozenset()
     without_effect: frozenset[str] = frozenset()
     refused: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
     open: bool = False
@@ -42,22 +41,30 @@ class KnownFields:
         return self.read | self.without_effect | self.refused.keys()
 
     def plus(
-        self, read: Iterable[str] = (), without_effect: Iterable[str] = (),
-        refused: Mapping[str, tuple[object, ...]] | None = None,
-    ) -> KnownFields:  # fmt: skip
-        """Return these names and further ones."""
-        return KnownFields(
-            self.read.union(read), self.without_effect.union(without_effect),
-            {**self.refused, **(refused or {})}, self.open,
-        )  # fmt: skip
+        self,
+        read: str = "",
+        without_effect: str = "",
+        refused: str = "",
+        neutral: Mapping[str, tuple[object, ...]] | None = None,
+    ) -> KnownFields:
+        """Return these names and further ones, separated by white space.
+
+        neutral: further refused names -> their values that change nothing.
+        """
+        return replace(
+            self,
+            read=self.read.union(read.split()),
+            without_effect=self.without_effect.union(without_effect.split()),
+            refused={**self.refused, **dict.fromkeys(refused.split(), ()), **(neutral or {})},
+        )
 
     def check(
         self, given: Mapping[str, Any], file: Path, prefix: str = "", remedy: str = ""
     ) -> None:
         """Raise UnsupportedModelError for a field that asks for something that Sterna lacks.
 
-        prefix: of names in the message. remedy: its end. An open object's unknown names are in one
-        RuntimeWarning.
+        prefix: that of names in the message. remedy: its end. An open object's unknown names are in
+        one RuntimeWarning.
         """
         unknown = []
         for name, value in given.items():
@@ -78,10 +85,10 @@ class KnownFields:
         if unknown:
             names = ", ".join(shown(prefix + name) for name in unknown[:NAMED])
             names += f" and {len(unknown) - NAMED} more" * (len(unknown) > NAMED)
-            warnings.warn(
+            warn(
                 f"{file}: {names}: no known field of such a file, so that it changes nothing here",
-                RuntimeWarning, stacklevel=3,
-            )  # fmt: skip
+                stacklevel=3,
+            )
 
 
 def _is_unset(value: object) -> bool:

@@ -49,21 +49,23 @@ def open_regular(path: Path) -> Iterator[tuple[int, FileState]]:
     try:
         descriptor = os.open(path, _OPEN_FLAGS)
     except (FileNotFoundError, NotADirectoryError):
-        raise ModelFormatError(file=path, expected="a file", got="nothing at this path") from None
+        raise ModelFormatError(path, expected="a file", got="nothing at this path") from None
     except (OSError, ValueError) as error:
         raise unreadable(path, error) from error
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise ModelFormatError(file=path, expected="a regular file", got="another kind of file")
+            raise ModelFormatError(path, expected="a regular file", got="another kind of file")
         if len(_LFS_POINTER) <= status.st_size <= _MAX_POINTER_BYTES:
             start = bytearray(len(_LFS_POINTER))
             read_span(path, descriptor, memoryview(start), Span(0, 0, len(start)))
             if start == _LFS_POINTER:
                 raise ModelFormatError(
-                    file=path, expected="the file itself", got="a pointer of Git LFS to it",
+                    path,
+                    expected="the file itself",
+                    got="a pointer of Git LFS to it",
                     remedy="run git lfs pull in its folder, or download it with sterna pull",
-                )  # fmt: skip
+                )
         yield (
             descriptor,
             FileState(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns),
@@ -98,18 +100,14 @@ def require_size(path: Path, max_bytes: int) -> None:
     except OSError as error:
         raise unreadable(path, error) from None
     if nbytes > max_bytes:
-        raise ModelFormatError(
-            file=path, field="size", expected=f"at most {max_bytes} bytes", got=nbytes
-        )
+        raise ModelFormatError(path, "size", f"at most {max_bytes} bytes", nbytes)
 
 
 def read_file(path: Path, max_bytes: int) -> bytearray:
     """Read the whole of a regular file of at most `max_bytes` bytes."""
     with open_regular(path) as (descriptor, state):
         if state.nbytes > max_bytes:
-            raise ModelFormatError(
-                file=path, field="size", expected=f"at most {max_bytes} bytes", got=state.nbytes
-            )
+            raise ModelFormatError(path, "size", f"at most {max_bytes} bytes", state.nbytes)
         data = bytearray(state.nbytes)
         read_span(path, descriptor, memoryview(data), Span(0, 0, state.nbytes))
     return data
@@ -126,10 +124,10 @@ def read_span(path: Path, descriptor: int, buffer: memoryview, span: Span) -> No
             raise unreadable(path, error) from error
         if count == 0:  # the file was cut while in use: an error, where mmap would be SIGBUS
             raise ModelFormatError(
-                file=path,
-                offset=span.offset + done,
+                path,
                 expected=f"{span.nbytes} bytes from byte {span.offset}",
                 got=f"the end of the file after {done}",
+                offset=span.offset + done,
                 remedy="was the file truncated while in use? copy or download it again",
             )
         done += count

@@ -151,7 +151,7 @@ def _temporary_prefix(path: Path) -> str:
 def _claimed(path: Path, descriptor: int) -> Iterator[int]:
     """Lock a temporary while it is written and remove those of `path` whose writers were killed.
 
-    The system gives up a lock with its process, so one that can be had belongs to nobody.
+    The system gives up a lock with its process, so one that can be had is free.
     """
     try:
         with contextlib.suppress(OSError):  # a file system without locks

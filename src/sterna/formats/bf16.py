@@ -27,6 +27,10 @@ class Brain(FloatFormat):
 
 
 FORMAT = Brain(
-    name="bf16", layout=Layout("bf16"), bits=16.0, summary="bfloat16", scales=NoScales(),
+    name="bf16",
+    layout=Layout("bf16"),
+    bits=16.0,
+    summary="bfloat16",
+    scales=NoScales(),
     exponent=0x7F80,
-)  # fmt: skip
+)

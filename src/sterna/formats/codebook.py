@@ -128,7 +128,7 @@ class Codebook:
         """Convert levels [M, K] of any numeric dtype to `dtype`.
 
         RequestError names the first that the codebook lacks, NonFiniteError one that is no number;
-        name: of the format, for the message.
+        name: the format's, for the message.
         """
         if levels.dtype.kind == "f":
             if (wrong := ~np.isfinite(levels)).any():

@@ -26,6 +26,11 @@ class Half(FloatFormat):
 
 
 FORMAT = Half(
-    name="f16", layout=Layout("f16"), bits=16.0, summary="IEEE half", scales=NoScales(),
-    exponent=0x7C00, wider="bf16 or f32",
-)  # fmt: skip
+    name="f16",
+    layout=Layout("f16"),
+    bits=16.0,
+    summary="IEEE half",
+    scales=NoScales(),
+    exponent=0x7C00,
+    wider="bf16 or f32",
+)

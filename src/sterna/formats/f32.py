@@ -26,6 +26,12 @@ class Single(FloatFormat):
 
 
 FORMAT = Single(
-    name="f32", layout=Layout("f32"), bits=32.0, summary="IEEE single", scales=NoScales(),
-    word=np.float32, exponent=0x7F800000, wider="smaller weights",
-)  # fmt: skip
+    name="f32",
+    layout=Layout("f32"),
+    bits=32.0,
+    summary="IEEE single",
+    scales=NoScales(),
+    word=np.float32,
+    exponent=0x7F800000,
+    wider="smaller weights",
+)

@@ -33,7 +33,10 @@ class E4M3(ScaledFloats):
 
 
 FORMAT = E4M3(
-    name="fp8", layout=Layout("fp8"), bits=9.0,
+    name="fp8",
+    layout=Layout("fp8"),
+    bits=9.0,
     summary="eight-bit floats (E4M3), f32 activations",
-    scales=GroupedFloats(k=32), stored=2.0**120,
-)  # fmt: skip
+    scales=GroupedFloats(k=32),
+    stored=2.0**120,
+)

@@ -27,7 +27,10 @@ class Binary(Format):
 
 
 FORMAT = Binary(
-    name="i1", layout=Layout("b1"), bits=1.0,
+    name="i1",
+    layout=Layout("b1"),
+    bits=1.0,
     summary="binary, one bit",
-    codebook=Codebook(range(-1, 2, 2), offset=1), scales=RowScales("row"),
-)  # fmt: skip
+    codebook=Codebook(range(-1, 2, 2), offset=1),
+    scales=RowScales("row"),
+)

@@ -28,10 +28,13 @@ class Ternary(Format):
 
 
 FORMAT = Ternary(
-    name="i2", layout=Layout("b2"), bits=2.0,
+    name="i2",
+    layout=Layout("b2"),
+    bits=2.0,
     summary="ternary, two bits",
-    codebook=TERNARY, scales=RowScales("tensor"),
-)  # fmt: skip
+    codebook=TERNARY,
+    scales=RowScales("tensor"),
+)
 
 
 def absmean(w: F32, axis: int | None, smallest: float = 0.0) -> tuple[npt.NDArray[np.int8], F32]:

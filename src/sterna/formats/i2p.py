@@ -31,10 +31,13 @@ class FourLevel(Format):
 
 
 FORMAT = FourLevel(
-    name="i2p", layout=Layout("b2"), bits=2.0,
+    name="i2p",
+    layout=Layout("b2"),
+    bits=2.0,
     summary="four levels, two bits (ParetoQ)",
-    codebook=LEVELS, scales=RowScales("row"),
-)  # fmt: skip
+    codebook=LEVELS,
+    scales=RowScales("row"),
+)
 
 
 def four_levels(w: F32, alpha: F32) -> npt.NDArray[np.int8]:

@@ -31,8 +31,11 @@ class Int4(Format):
 
 
 FORMAT = Int4(
-    name="i4", layout=Layout("b4"), bits=4.0,
+    name="i4",
+    layout=Layout("b4"),
+    bits=4.0,
     summary="symmetric four bits",
-    codebook=Codebook(range(-8, 8), offset=8), scales=RowScales("row"),
+    codebook=Codebook(range(-8, 8), offset=8),
+    scales=RowScales("row"),
     searched=True,
-)  # fmt: skip
+)

@@ -32,7 +32,10 @@ class Int8(Format):
 
 
 FORMAT = Int8(
-    name="i8", layout=Layout("b8"), bits=8.0,
+    name="i8",
+    layout=Layout("b8"),
+    bits=8.0,
     summary="symmetric int8",
-    codebook=Codebook(range(-128, 128), offset=128), scales=RowScales("row"),
-)  # fmt: skip
+    codebook=Codebook(range(-128, 128), offset=128),
+    scales=RowScales("row"),
+)

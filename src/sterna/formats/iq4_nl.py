@@ -36,8 +36,11 @@ class Iq4Nl(Format):
 
 
 FORMAT = Iq4Nl(
-    name="iq4_nl", layout=Layout("iq4"), bits=4.5,
+    name="iq4_nl",
+    layout=Layout("iq4"),
+    bits=4.5,
     summary="sixteen uneven levels, blocks (GGUF IQ4_NL)",
-    codebook=CODEBOOK, scales=GroupScales(32),
+    codebook=CODEBOOK,
+    scales=GroupScales(32),
     searched=True,
-)  # fmt: skip
+)

@@ -8,9 +8,12 @@ from sterna.formats.layout import Layout
 from sterna.formats.scales import SuperBlockScales
 
 FORMAT = KQuant(
-    name="iq4_xs", layout=Layout("iq4"), bits=4.3125,
+    name="iq4_xs",
+    layout=Layout("iq4"),
+    bits=4.3125,
     summary="sixteen uneven levels, super-blocks (GGUF IQ4_XS)",
-    codebook=CODEBOOK, scales=SuperBlockScales(32, scale_range=(-32, 31)),
+    codebook=CODEBOOK,
+    scales=SuperBlockScales(32, scale_range=(-32, 31)),
     instead="iq4_nl",
     searched=True,
-)  # fmt: skip
+)

@@ -37,8 +37,11 @@ class MxFp4(Format):
 
 
 FORMAT = MxFp4(
-    name="mxfp4", layout=Layout("fp4"), bits=4.25,
+    name="mxfp4",
+    layout=Layout("fp4"),
+    bits=4.25,
     summary="four-bit floats (OCP MXFP4)",
-    codebook=Codebook(LEVELS, offset=12, value=0.5), scales=GroupScales(32, E8M0),
+    codebook=Codebook(LEVELS, offset=12, value=0.5),
+    scales=GroupScales(32, E8M0),
     searched=True,
-)  # fmt: skip
+)

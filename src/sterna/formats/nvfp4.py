@@ -30,7 +30,11 @@ class E2M1(ScaledFloats):
 
 
 FORMAT = E2M1(
-    name="nvfp4", layout=Layout("nvfp4"), bits=6.0,
+    name="nvfp4",
+    layout=Layout("nvfp4"),
+    bits=6.0,
     summary="four-bit floats (NVFP4), f32 activations",
-    scales=GroupedFloats(k=16), stored=2.0**-25, code_bits=4,
-)  # fmt: skip
+    scales=GroupedFloats(k=16),
+    stored=2.0**-25,
+    code_bits=4,
+)

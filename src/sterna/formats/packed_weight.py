@@ -16,7 +16,7 @@ from sterna.formats.base import Format
 __all__ = ["PackedWeight"]
 
 
-@dataclass(frozen=True, eq=False)  # equal to itself alone: arrays are not compared
+@dataclass(frozen=True, eq=False)  # equal only to itself: arrays are not compared
 class PackedWeight:
     """A matrix W [M, K] in a format's tiles.
 
@@ -67,7 +67,7 @@ class PackedWeight:
     def native(self) -> _native.Weight:
         """Return the kernels' view, which keeps the arrays alive.
 
-        Raises AttributeError, TypeError or ValueError for fields that somebody else has filled in.
+        Raises AttributeError, TypeError or ValueError for fields that `ops.pack` did not make.
         """
         f = self.format
         if self.codes.dtype != np.uint8:  # the native core would convert it

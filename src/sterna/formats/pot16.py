@@ -27,7 +27,11 @@ class HalfFloats(PowerFloats):
 
 
 FORMAT = HalfFloats(
-    name="pot16", layout=Layout("bf16"), bits=16.0,
-    summary="powers of two as bf16 (E8:P1), f32 activations", scales=RowScales("row"),
-    low=-126, high=127,
-)  # fmt: skip
+    name="pot16",
+    layout=Layout("bf16"),
+    bits=16.0,
+    summary="powers of two as bf16 (E8:P1), f32 activations",
+    scales=RowScales("row"),
+    low=-126,
+    high=127,
+)

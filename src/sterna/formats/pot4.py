@@ -11,6 +11,10 @@ from sterna.formats.scales import RowScales
 LEVELS = tuple(sign << e for sign in (1, -1) for e in range(8))
 
 FORMAT = PowerLevels(
-    name="pot4", layout=Layout("pot4"), bits=4.0, summary="powers of two, four bits (E3:P2)",
-    codebook=Codebook(tuple(sorted(LEVELS)), offset=128, by_code=LEVELS), scales=RowScales("row"),
-)  # fmt: skip
+    name="pot4",
+    layout=Layout("pot4"),
+    bits=4.0,
+    summary="powers of two, four bits (E3:P2)",
+    codebook=Codebook(tuple(sorted(LEVELS)), offset=128, by_code=LEVELS),
+    scales=RowScales("row"),
+)

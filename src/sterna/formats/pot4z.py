@@ -11,7 +11,10 @@ from sterna.formats.scales import RowScales
 LEVELS = tuple(sign * (1 << m >> 1) for sign in (1, -1) for m in range(8))
 
 FORMAT = PowerLevels(
-    name="pot4z", layout=Layout("pot4z"), bits=4.0, summary="zero and powers of two, four bits",
+    name="pot4z",
+    layout=Layout("pot4z"),
+    bits=4.0,
+    summary="zero and powers of two, four bits",
     codebook=Codebook(tuple(sorted(set(LEVELS))), offset=64, by_code=LEVELS),
     scales=RowScales("row"),
-)  # fmt: skip
+)

@@ -61,7 +61,11 @@ class ByteFloats(PowerFloats):
 
 
 FORMAT = ByteFloats(
-    name="pot8", layout=Layout("pot8"), bits=8.0,
+    name="pot8",
+    layout=Layout("pot8"),
+    bits=8.0,
     summary="powers of two, a byte (E5:P1), f32 activations",
-    scales=RowScales("row"), low=0, high=31,
-)  # fmt: skip
+    scales=RowScales("row"),
+    low=0,
+    high=31,
+)

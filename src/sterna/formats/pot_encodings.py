@@ -35,8 +35,8 @@ MANTISSA_BITS = 23
 class Encoding:
     """How words store sign * 2^exponent, and how products with it are computed.
 
-    table1: the paper's name; exponent_bits: e is below 2^exponent_bits; shift: of the exponent in
-    its field; per_word: weights of a word; fixed: products are of int32, not of float32.
+    table1: the paper's name; exponent_bits: e is below 2^exponent_bits; shift: the place of the
+    exponent's lowest bit; per_word: weights of a word; fixed: products are int32, not float32.
     """
 
     name: str

@@ -25,7 +25,10 @@ class PQ20(Format):
 
 
 FORMAT = PQ20(
-    name="pq2_0", layout=Layout("b2"), bits=2.125,
+    name="pq2_0",
+    layout=Layout("b2"),
+    bits=2.125,
     summary="levels -1, 0, 1, 2, blocks (Prism PQ2_0)",
-    codebook=Codebook(range(-1, 3), offset=1), scales=GroupScales(128),
-)  # fmt: skip
+    codebook=Codebook(range(-1, 3), offset=1),
+    scales=GroupScales(128),
+)

@@ -8,6 +8,9 @@ from sterna.formats import i1
 from sterna.formats.scales import GroupScales
 
 FORMAT = replace(
-    i1.FORMAT, name="q1_0", bits=1.125, summary="binary, one bit, blocks (GGUF Q1_0)",
+    i1.FORMAT,
+    name="q1_0",
+    bits=1.125,
+    summary="binary, one bit, blocks (GGUF Q1_0)",
     scales=GroupScales(128),
-)  # fmt: skip
+)

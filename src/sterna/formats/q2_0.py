@@ -48,8 +48,11 @@ class Q20(Format):
 
 
 FORMAT = Q20(
-    name="q2_0", layout=Layout("b2"), bits=2.5,
+    name="q2_0",
+    layout=Layout("b2"),
+    bits=2.5,
     summary="levels -1, 0, 1, 2, blocks (GGUF Q2_0)",
-    codebook=Codebook(range(4), offset=0), scales=GroupScales(64, minima=True),
+    codebook=Codebook(range(4), offset=0),
+    scales=GroupScales(64, minima=True),
     instead="q4_0",
-)  # fmt: skip
+)

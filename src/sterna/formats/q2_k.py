@@ -8,10 +8,12 @@ from sterna.formats.layout import Layout
 from sterna.formats.scales import SuperBlockScales
 
 FORMAT = KQuant(
-    name="q2_k", layout=Layout("b2"), bits=2.625,
+    name="q2_k",
+    layout=Layout("b2"),
+    bits=2.625,
     summary="two-bit super-blocks (GGUF Q2_K)",
     codebook=Codebook(range(4), offset=0),
     scales=SuperBlockScales(16, scale_range=(0, 15), minimum_range=(0, 15), nibbles=True),
     instead="q4_0",
     searched=True,
-)  # fmt: skip
+)

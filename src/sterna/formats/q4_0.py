@@ -37,8 +37,11 @@ class LargestAtLow(Format):
 
 
 FORMAT = LargestAtLow(
-    name="q4_0", layout=Layout("b4"), bits=4.5,
+    name="q4_0",
+    layout=Layout("b4"),
+    bits=4.5,
     summary="four-bit blocks (GGUF Q4_0)",
-    codebook=Codebook(range(-8, 8), offset=8), scales=GroupScales(32),
+    codebook=Codebook(range(-8, 8), offset=8),
+    scales=GroupScales(32),
     searched=True,
-)  # fmt: skip
+)

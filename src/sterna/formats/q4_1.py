@@ -37,8 +37,11 @@ class OverRange(Format):
 
 
 FORMAT = OverRange(
-    name="q4_1", layout=Layout("b4"), bits=5.0,
+    name="q4_1",
+    layout=Layout("b4"),
+    bits=5.0,
     summary="four-bit blocks with a minimum (GGUF Q4_1)",
-    codebook=Codebook(range(16), offset=0), scales=GroupScales(32, minima=True),
+    codebook=Codebook(range(16), offset=0),
+    scales=GroupScales(32, minima=True),
     searched=True,
-)  # fmt: skip
+)

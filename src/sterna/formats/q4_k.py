@@ -8,10 +8,12 @@ from sterna.formats.layout import Layout
 from sterna.formats.scales import SuperBlockScales
 
 FORMAT = KQuant(
-    name="q4_k", layout=Layout("b4"), bits=4.625,
+    name="q4_k",
+    layout=Layout("b4"),
+    bits=4.625,
     summary="four-bit super-blocks (GGUF Q4_K)",
     codebook=Codebook(range(16), offset=0),
     scales=SuperBlockScales(32, scale_range=(0, 63), minimum_range=(0, 63)),
     instead="q5_0",
     searched=True,
-)  # fmt: skip
+)

@@ -8,8 +8,11 @@ from sterna.formats.q4_0 import LargestAtLow
 from sterna.formats.scales import GroupScales
 
 FORMAT = LargestAtLow(
-    name="q5_0", layout=Layout("b5"), bits=5.5,
+    name="q5_0",
+    layout=Layout("b5"),
+    bits=5.5,
     summary="five-bit blocks (GGUF Q5_0)",
-    codebook=Codebook(range(-16, 16), offset=16), scales=GroupScales(32),
+    codebook=Codebook(range(-16, 16), offset=16),
+    scales=GroupScales(32),
     searched=True,
-)  # fmt: skip
+)

@@ -8,8 +8,11 @@ from sterna.formats.q4_1 import OverRange
 from sterna.formats.scales import GroupScales
 
 FORMAT = OverRange(
-    name="q5_1", layout=Layout("b5"), bits=6.0,
+    name="q5_1",
+    layout=Layout("b5"),
+    bits=6.0,
     summary="five-bit blocks with a minimum (GGUF Q5_1)",
-    codebook=Codebook(range(32), offset=0), scales=GroupScales(32, minima=True),
+    codebook=Codebook(range(32), offset=0),
+    scales=GroupScales(32, minima=True),
     searched=True,
-)  # fmt: skip
+)

@@ -8,10 +8,12 @@ from sterna.formats.layout import Layout
 from sterna.formats.scales import SuperBlockScales
 
 FORMAT = KQuant(
-    name="q5_k", layout=Layout("b5"), bits=5.625,
+    name="q5_k",
+    layout=Layout("b5"),
+    bits=5.625,
     summary="five-bit super-blocks (GGUF Q5_K)",
     codebook=Codebook(range(32), offset=0),
     scales=SuperBlockScales(32, scale_range=(0, 63), minimum_range=(0, 63)),
     instead="q5_1",
     searched=True,
-)  # fmt: skip
+)

@@ -8,10 +8,12 @@ from sterna.formats.layout import Layout
 from sterna.formats.scales import SuperBlockScales
 
 FORMAT = KQuant(
-    name="q6_k", layout=Layout("b6"), bits=6.5625,
+    name="q6_k",
+    layout=Layout("b6"),
+    bits=6.5625,
     summary="six-bit super-blocks (GGUF Q6_K)",
     codebook=Codebook(range(-32, 32), offset=32),
     scales=SuperBlockScales(16, scale_range=(-128, 127)),
     instead="q8_0",
     searched=True,
-)  # fmt: skip
+)

@@ -28,7 +28,10 @@ class Q80(Format):
 
 
 FORMAT = Q80(
-    name="q8_0", layout=Layout("b8"), bits=8.5,
+    name="q8_0",
+    layout=Layout("b8"),
+    bits=8.5,
     summary="eight-bit blocks (GGUF Q8_0)",
-    codebook=Codebook(range(-128, 128), offset=128), scales=GroupScales(32),
-)  # fmt: skip
+    codebook=Codebook(range(-128, 128), offset=128),
+    scales=GroupScales(32),
+)

@@ -44,7 +44,8 @@ class GroupedFloats(NoScales):
 class ScaledFloats(FloatFormat):
     """A float type of few bits, with scales as GroupedFloats says.
 
-    stored: the power of two with which stored scales are multiplied. code_bits: of a code in tiles.
+    stored: the power of two with which stored scales are multiplied. code_bits: the bits of a code
+    in tiles.
     """
 
     stored: float = 1.0

@@ -67,10 +67,17 @@ class Nearest:
     def sums(self, weighted: Weighted, d: F32, m: F32 | None = None) -> tuple[Array, Array, Array]:
         """Σ e x q, Σ e q² and Σ e q [G] for the levels q nearest to (x - m) / d, parameters [G]."""
         return _native.nearest_sums(
-            weighted.x, weighted.ex, weighted.e, inverse_or_zero(d), m,
-            float(self._low), float(self._high), float(self._step), self._of_halves,
+            weighted.x,
+            weighted.ex,
+            weighted.e,
+            inverse_or_zero(d),
+            m,
+            float(self._low),
+            float(self._high),
+            float(self._step),
+            self._of_halves,
             len(weighted.x) > PRECISE,
-        )  # fmt: skip
+        )
 
 
 def by_size(x: F32) -> F32:
@@ -110,10 +117,7 @@ class _Best:
 
 
 def scales(
-    weighted: Weighted,
-    codebook: Codebook,
-    first: F32,
-    held: Callable[[F32], F32] | None = None,
+    weighted: Weighted, codebook: Codebook, first: F32, held: Callable[[F32], F32] | None = None
 ) -> F32:
     """Choose a scale for each group [G], so that a weight is level * scale.
 

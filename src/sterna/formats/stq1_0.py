@@ -50,8 +50,12 @@ class SparseTernary(TernaryBlockFormat):
 
 
 FORMAT = SparseTernary(
-    name="stq1_0", layout=Layout("s5"), bits=1.25 + 16 / BLOCK_K,
+    name="stq1_0",
+    layout=Layout("s5"),
+    bits=1.25 + 16 / BLOCK_K,
     summary="ternary, one of four is 0, blocks (Tencent STQ1_0)",
-    codebook=TERNARY, scales=GroupScales(BLOCK_K, x_group=BLOCK_K),
-    instead="q4_0", of_files=True,
-)  # fmt: skip
+    codebook=TERNARY,
+    scales=GroupScales(BLOCK_K, x_group=BLOCK_K),
+    instead="q4_0",
+    of_files=True,
+)

@@ -8,7 +8,10 @@ from sterna.formats.layout import Layout
 from sterna.formats.scales import RowScales
 
 FORMAT = Ternary(
-    name="t5", layout=Layout("t5"), bits=5 / 3,
+    name="t5",
+    layout=Layout("t5"),
+    bits=5 / 3,
     summary="ternary, three weights in five bits",
-    codebook=TERNARY, scales=RowScales("tensor"),
-)  # fmt: skip
+    codebook=TERNARY,
+    scales=RowScales("tensor"),
+)

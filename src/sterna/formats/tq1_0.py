@@ -8,8 +8,11 @@ from sterna.formats.scales import GroupScales
 from sterna.formats.tq2_0 import BLOCK_K, TernaryBlockFormat
 
 FORMAT = TernaryBlockFormat(
-    name="tq1_0", layout=Layout("t5"), bits=5 / 3 + 16 / BLOCK_K,
+    name="tq1_0",
+    layout=Layout("t5"),
+    bits=5 / 3 + 16 / BLOCK_K,
     summary="ternary, three in five bits, blocks (GGUF TQ1_0)",
-    codebook=TERNARY, scales=GroupScales(BLOCK_K, x_group=BLOCK_K),
+    codebook=TERNARY,
+    scales=GroupScales(BLOCK_K, x_group=BLOCK_K),
     instead="q4_0",
-)  # fmt: skip
+)

@@ -32,8 +32,11 @@ class TernaryBlockFormat(Format):
 
 
 FORMAT = TernaryBlockFormat(
-    name="tq2_0", layout=Layout("b2"), bits=2.0625,
+    name="tq2_0",
+    layout=Layout("b2"),
+    bits=2.0625,
     summary="ternary, two bits, blocks (GGUF TQ2_0)",
-    codebook=TERNARY, scales=GroupScales(BLOCK_K, x_group=BLOCK_K),
+    codebook=TERNARY,
+    scales=GroupScales(BLOCK_K, x_group=BLOCK_K),
     instead="q4_0",
-)  # fmt: skip
+)

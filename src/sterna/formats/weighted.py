@@ -54,11 +54,7 @@ def check_weighted(format: Format) -> None:
 
 
 def rounded(
-    format: Format,
-    w: F32,
-    scale: str | None = None,
-    squares: F32 | None = None,
-    threads: int = 1,
+    format: Format, w: F32, scale: str | None = None, squares: F32 | None = None, threads: int = 1
 ) -> Rounded:
     """Round real weights float32 [M, K] -> (levels int8 [M, K], scales as their layout has them).
 

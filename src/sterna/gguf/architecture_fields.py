@@ -105,7 +105,7 @@ def _gemma4_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[
     }  # layers that read others' keys have neither
     if len(without_v) > 1:
         rule = "in all layers without a window that have keys, or in none"
-        raise ModelFormatError(file=model.path, field="attn_v.weight", expected=rule, got="some")
+        raise ModelFormatError(model.path, "attn_v.weight", rule, "some")
     of_windows = {heads[i] for i in range(n) if windowed[i]} or {heads[0]}
     if len(of_windows) > 1:
         rule = "the same number in all layers within a window"
@@ -261,30 +261,53 @@ def _both(first: Further, second: Further) -> Further:
 
 
 _FURTHER: dict[str, Further] = {
-    "bert": bert_fields, "gemma-embedding": _gemma_embedding_fields,
+    "bert": bert_fields,
+    "gemma-embedding": _gemma_embedding_fields,
     "modern-bert": modern_bert_fields,
-    "jina-bert-v2": jina_bert_fields, "jina-bert-v3": bert_fields, "nomic-bert": bert_fields,
-    "apertus": _apertus_fields, "cohere2moe": cohere2_moe_fields,
-    "deepseek2": deepseek2_fields, "deepseek32": _both(latent_fields, deepseek_fields),
-    "dots1": deepseek_fields, "exaone-moe": deepseek_fields,
-    "falcon": _falcon_fields, "falcon-h1": falcon_h1_fields, "gemma2": _gemma_fields,
+    "jina-bert-v2": jina_bert_fields,
+    "jina-bert-v3": bert_fields,
+    "nomic-bert": bert_fields,
+    "apertus": _apertus_fields,
+    "cohere2moe": cohere2_moe_fields,
+    "deepseek2": deepseek2_fields,
+    "deepseek32": _both(latent_fields, deepseek_fields),
+    "dots1": deepseek_fields,
+    "exaone-moe": deepseek_fields,
+    "falcon": _falcon_fields,
+    "falcon-h1": falcon_h1_fields,
+    "gemma2": _gemma_fields,
     "gemma3": _gemma_fields,
     "gemma3n": gemma3n_fields,
-    "gemma4": _gemma4_fields, "glm4": _glm4_fields, "glm4moe": glm4_moe_fields,
-    "gpt-oss": _gpt_oss_fields, "granite": _granite_fields,
+    "gemma4": _gemma4_fields,
+    "glm4": _glm4_fields,
+    "glm4moe": glm4_moe_fields,
+    "gpt-oss": _gpt_oss_fields,
+    "granite": _granite_fields,
     "granitehybrid": _both(granite_hybrid_fields, _granite_fields),
     "granitemoe": _granite_moe_fields,
     "kimi-linear": _both(latent_fields, _both(deepseek_fields, kimi_fields)),
-    "lfm2": _lfm2_fields, "lfm2moe": _lfm2_moe_fields, "llama4": llama4_fields,
-    "jamba": jamba_fields, "mamba": mamba_fields, "mamba2": mamba2_fields, "maple": maple_fields,
-    "minicpm": _minicpm_fields, "minicpm3": latent_fields, "minimax-m2": minimax_fields,
-    "mistral3": _mistral3_fields, "mpt": _mpt_fields, "olmo": _olmo_fields, "olmo2": _olmo2_fields,
+    "lfm2": _lfm2_fields,
+    "lfm2moe": _lfm2_moe_fields,
+    "llama4": llama4_fields,
+    "jamba": jamba_fields,
+    "mamba": mamba_fields,
+    "mamba2": mamba2_fields,
+    "maple": maple_fields,
+    "minicpm": _minicpm_fields,
+    "minicpm3": latent_fields,
+    "minimax-m2": minimax_fields,
+    "mistral3": _mistral3_fields,
+    "mpt": _mpt_fields,
+    "olmo": _olmo_fields,
+    "olmo2": _olmo2_fields,
     "nemotron_h": nemotron_h_fields,
     "nemotron_h_moe": _both(deepseek_fields, nemotron_h_fields),
     "phimoe": phimoe_fields,
-    "qwen3": _qwen3_fields, "qwen3next": qwen3_next_fields, "qwen35": delta_net_fields,
+    "qwen3": _qwen3_fields,
+    "qwen3next": qwen3_next_fields,
+    "qwen35": delta_net_fields,
     "qwen35moe": delta_net_fields,
-}  # fmt: skip
+}
 
 
 def further_fields(
@@ -301,8 +324,10 @@ def further_fields(
     defaults = module_of({"architectures": [kind.architecture]}, model.path).DEFAULTS
     m = model.metadata
     readers: dict[type, Callable[[str], object]] = {
-        bool: m.boolean, int: m.integer, float: m.number
-    }  # fmt: skip
+        bool: m.boolean,
+        int: m.integer,
+        float: m.number,
+    }
     for key, field in kind.keys.items():
         found[field] = readers[type(defaults[field])](f"{name}.{key}")
     return found | (_FURTHER[name](model, name, fields) if name in _FURTHER else {})

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
 
 from sterna.checkpoints.assets import FileAssets
+from sterna.errors import warn
 from sterna.gguf.architectures import ARCHITECTURES_OF
 from sterna.gguf.file import GgufModel
 from sterna.gguf.metadata import Metadata
@@ -66,8 +66,13 @@ def _chat_template(m: Metadata, has_eot: bool) -> str | list[dict[str, str]] | N
 
 def _sampling(m: Metadata) -> dict[str, Any]:
     """Return the recommended sampling options, in the words of generation_config.json."""
-    keys = {"temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
-            "penalty_repeat": "repetition_penalty"}  # fmt: skip
+    keys = {
+        "temp": "temperature",
+        "top_k": "top_k",
+        "top_p": "top_p",
+        "min_p": "min_p",
+        "penalty_repeat": "repetition_penalty",
+    }
     settings: dict[str, Any] = {}
     for key, name in keys.items():
         if f"general.sampling.{key}" in m:
@@ -81,8 +86,7 @@ def _warn_of_floats(model: GgufModel) -> None:
     info = model.tensors.get("blk.0.ffn_down.weight")
     kind = ARCHITECTURES_OF[model.metadata.text("general.architecture")]
     if info and info.dtype in FLOAT_TYPES and kind.architecture == "BitNetForCausalLM":
-        warnings.warn(
+        warn(
             f"{model.path}: layers are {info.dtype}: files of this kind made from the packed model "
-            "are known to be scaled wrongly; prefer an I2_S file, or the safetensors",
-            RuntimeWarning, stacklevel=2,
-        )  # fmt: skip
+            "are known to be scaled wrongly; prefer an I2_S file, or the safetensors"
+        )

@@ -119,9 +119,12 @@ def _q3_k(levels: Array, scales: F32) -> U8:
     codes = _unsigned(levels, 4)
     whole = _unsigned(scales[:, 1:].astype(np.int8), 32)
     return _side_by_side(
-        _bytes(codes >> 2, 1, 32), _bytes(codes & 3, 2, 32),
-        _bytes(whole & 15, 4, 8), _bytes(whole >> 4, 2, 4), _half(scales[:, 0]),
-    )  # fmt: skip
+        _bytes(codes >> 2, 1, 32),
+        _bytes(codes & 3, 2, 32),
+        _bytes(whole & 15, 4, 8),
+        _bytes(whole >> 4, 2, 4),
+        _half(scales[:, 0]),
+    )
 
 
 def _six_bits(scales: F32) -> U8:
@@ -140,9 +143,11 @@ def _q4_k(levels: Array, scales: F32) -> U8:
 def _q5_k(levels: Array, scales: F32) -> U8:
     codes = _unsigned(levels, 0)
     return _side_by_side(
-        _halves_with_minima(scales), _six_bits(scales),
-        _bytes(codes >> 4, 1, 32), _bytes(codes & 15, 4, 32),
-    )  # fmt: skip
+        _halves_with_minima(scales),
+        _six_bits(scales),
+        _bytes(codes >> 4, 1, 32),
+        _bytes(codes & 15, 4, 32),
+    )
 
 
 def _q6_k(levels: Array, scales: F32) -> U8:

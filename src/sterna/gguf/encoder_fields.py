@@ -8,13 +8,7 @@ from sterna.errors import UnsupportedModelError
 from sterna.gguf.file import GgufModel
 from sterna.models.config import FULL, SLIDING
 
-__all__ = [
-    "bert_fields",
-    "dense_fields",
-    "jina_bert_fields",
-    "modern_bert_fields",
-    "scorer_fields",
-]
+__all__ = ["bert_fields", "dense_fields", "jina_bert_fields", "modern_bert_fields", "scorer_fields"]
 
 
 def bert_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:

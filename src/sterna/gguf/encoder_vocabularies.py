@@ -1,18 +1,10 @@
-"""The tokenizers that encoders alone have: BERT's word pieces and XLM-RoBERTa's Unigram."""
+"""The tokenizers that only encoders have: BERT's word pieces and XLM-RoBERTa's Unigram."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tokenizers import (
-    Regex,
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-)
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from sterna.gguf.metadata import Metadata
 from sterna.gguf.token_types import CONTROL, UNKNOWN

@@ -33,7 +33,7 @@ def deepseek_fields(
 ) -> dict[str, Any]:
     """Return what DeepSeek V3's router is told; a file may leave out its sigmoids.
 
-    kinds: of expert_gating_func that are allowed.
+    kinds: the allowed values of expert_gating_func.
     """
     m = model.metadata
     if name != "deepseek2":

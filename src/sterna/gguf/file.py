@@ -95,10 +95,12 @@ class GgufModel:
             for name, info in file.tensors.items():
                 if name in self.tensors:
                     raise ModelFormatError(
-                        file=file.path, field=name, offset=info.offset,
-                        expected="each tensor in one file",
-                        got=f"it also in {self.tensors[name].file.name}",
-                    )  # fmt: skip
+                        file.path,
+                        name,
+                        "each tensor in one file",
+                        f"it also in {self.tensors[name].file.name}",
+                        offset=info.offset,
+                    )
                 self.tensors[name] = info
         total = self.metadata.integer("split.tensors.count", len(self.tensors))
         if len(files) > 1 and total != len(self.tensors):
@@ -116,9 +118,7 @@ class GgufModel:
     def _file_of(self, name: str) -> GgufFile:
         info = self.tensors.get(name)
         if info is None:
-            raise ModelFormatError(
-                file=self.path, field=name, expected="a tensor", got="none of this name"
-            )
+            raise ModelFormatError(self.path, name, "a tensor", "none of this name")
         return self.files[info.file]
 
 
@@ -127,7 +127,7 @@ def _require_parts(paths: list[Path]) -> None:
     missing = [number for number, path in enumerate(paths, 1) if not path.exists()]
     if len(paths) > 1 and missing:
         raise ModelFormatError(
-            file=paths[missing[0] - 1],
+            paths[missing[0] - 1],
             expected=f"part {missing[0]} of {len(paths)} of this model",
             got=f"nothing at this path, and {len(paths) - len(missing)} other parts next to it",
             remedy=SPLIT_REMEDY,
@@ -256,7 +256,10 @@ def _error(
     path: Path, tensor: RawTensor, key: str, expected: object, got: object
 ) -> ModelFormatError:
     return ModelFormatError(
-        file=path, field=f"{tensor.name}.{key}" if key else tensor.name, offset=tensor.at,
-        expected=expected, got=got,
+        path,
+        f"{tensor.name}.{key}" if key else tensor.name,
+        expected,
+        got,
+        offset=tensor.at,
         remedy="the file is damaged or truncated: copy or download it again",
-    )  # fmt: skip
+    )

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from sterna.errors import UnsupportedModelError, shown
+from sterna.files.words import words
 from sterna.gguf.file import GgufModel
 from sterna.gguf.metadata import Metadata
 
@@ -21,14 +22,11 @@ __all__ = ["hadamard_of", "is_grouped"]
 PREFIX = "prism.hadamard."
 EMBEDDING = "token_embd.weight"
 #: Keys with the one value that they may have.
-_FIXED = {
-    "transform": "normalized-sylvester-walsh-hadamard",
-    "axis": "input-last-dimension",
-}
-_OTHERS = (
-    "version", "block_size", "sign_mode", "sign_widths", "sign_values", "weight_names",
-    "inverse_weight_names", "gdn_v_grouped", "tied_output",
-)  # fmt: skip
+_FIXED = {"transform": "normalized-sylvester-walsh-hadamard", "axis": "input-last-dimension"}
+_OTHERS = words("""
+    version block_size sign_mode sign_widths sign_values weight_names inverse_weight_names
+    gdn_v_grouped tied_output
+""")
 
 
 def hadamard_of(model: GgufModel, modules: Mapping[str, str]) -> dict[str, Any] | None:
@@ -64,9 +62,10 @@ def hadamard_of(model: GgufModel, modules: Mapping[str, str]) -> dict[str, Any] 
             width = model.tensors[name].shape[-1]
             if width % block or (signs is not None and str(width) not in signs):
                 raise m.error(
-                    PREFIX + key, f"weights whose width has signs and is whole blocks of {block}",
+                    PREFIX + key,
+                    f"weights whose width has signs and is whole blocks of {block}",
                     f"{name}, of width {width}",
-                )  # fmt: skip
+                )
     if rows and "output.weight" not in model.tensors:
         inputs.append("lm_head")  # the embedding's rows are the head's
     is_grouped(m)  # raises if the value is no boolean

@@ -14,7 +14,7 @@ __all__ = ["BARE_HASHES", "HASHES", "METADATA_HASH", "heading", "metadata_hash"]
 
 HASHES = "sterna.sha256.tensors"
 METADATA_HASH = "sterna.sha256.metadata"
-BARE_HASHES = "sterna.sha256"  # hashes of the bytes alone, as in files written earlier
+BARE_HASHES = "sterna.sha256"  # hashes of only the bytes, as in files written earlier
 
 
 def heading(name: str, type: str, shape: Sequence[int]) -> bytes:

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from sterna.checkpoints.safetensors_header import MAX_DIM, MAX_HEADER_BYTES
 from sterna.errors import ModelFormatError, UnsupportedModelError
 from sterna.files.reading import Span, read_span
+from sterna.files.words import words
 
 __all__ = ["Header", "RawTensor", "Value", "read_header"]
 
@@ -41,12 +42,11 @@ _FIRST_READ = 1 << 20
 
 Value = int | float | bool | str | list[str] | npt.NDArray[Any]
 
-_STRING, _ARRAY, _BOOL = 8, 9, 7
+_BOOL, _STRING, _ARRAY = 7, 8, 9
+_NUMBERS = words("<u1 <i1 <u2 <i2 <u4 <i4 <f4 <u1 <u8 <i8 <f8")  # of types 0 to 7, and 10 to 12
 _SCALARS: dict[int, np.dtype[Any]] = {
-    0: np.dtype("<u1"), 1: np.dtype("<i1"), 2: np.dtype("<u2"), 3: np.dtype("<i2"),
-    4: np.dtype("<u4"), 5: np.dtype("<i4"), 6: np.dtype("<f4"), _BOOL: np.dtype("<u1"),
-    10: np.dtype("<u8"), 11: np.dtype("<i8"), 12: np.dtype("<f8"),
-}  # fmt: skip
+    type: np.dtype(number) for type, number in zip((*range(8), 10, 11, 12), _NUMBERS, strict=True)
+}
 
 
 class RawTensor(NamedTuple):
@@ -85,9 +85,13 @@ class _Cursor:
 
     def error(self, field: str, expected: object, got: object, at: int) -> ModelFormatError:
         return ModelFormatError(
-            file=self.path, field=field, offset=at, expected=expected, got=got,
+            self.path,
+            field,
+            expected,
+            got,
+            offset=at,
             remedy="the file is damaged or truncated: copy or download it again",
-        )  # fmt: skip
+        )
 
     def need(self, nbytes: int, field: str) -> int:
         """Make `nbytes` from here on readable; return how many bytes of the file now are."""

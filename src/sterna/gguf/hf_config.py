@@ -6,10 +6,9 @@ Follows the converters of llama.cpp and of microsoft/BitNet.
 from __future__ import annotations
 
 import re
-import warnings
 from typing import Any
 
-from sterna.errors import ModelFormatError, UnsupportedModelError, shown
+from sterna.errors import ModelFormatError, UnsupportedModelError, shown, warn
 from sterna.gguf.architecture_fields import further_fields
 from sterna.gguf.architectures import ARCHITECTURES_OF, WITH_EXPERTS
 from sterna.gguf.file import GgufModel
@@ -43,14 +42,23 @@ _RANK = 4  # of a cross-encoder, whose tensors say it
 
 #: Keys that may change the arithmetic -> the values that do not.
 _NEUTRAL: dict[str, tuple[object, ...]] = {
-    "expert_count": (0,), "expert_weights_scale": (0.0, 1.0), "expert_weights_norm": (True,),
-    "expert_group_count": (0, 1), "expert_gating_func": (0, 1, 3),  # unsaid, softmax, of the top
-    "attention.scale": (), "attention.causal": (True,), "logit_scale": (1.0,),
-    "embedding_scale": (1.0,), "residual_scale": (1.0,), "attn_logit_softcapping": (0.0,),
-    "final_logit_softcapping": (0.0,), "use_parallel_residual": (False,),
-    "attention.temperature_scale": (0.0,), "attention.clamp_kqv": (0.0,),
+    "expert_count": (0,),
+    "expert_weights_scale": (0.0, 1.0),
+    "expert_weights_norm": (True,),
+    "expert_group_count": (0, 1),
+    "expert_gating_func": (0, 1, 3),  # unsaid, softmax, of the top
+    "attention.scale": (),
+    "attention.causal": (True,),
+    "logit_scale": (1.0,),
+    "embedding_scale": (1.0,),
+    "residual_scale": (1.0,),
+    "attn_logit_softcapping": (0.0,),
+    "final_logit_softcapping": (0.0,),
+    "use_parallel_residual": (False,),
+    "attention.temperature_scale": (0.0,),
+    "attention.clamp_kqv": (0.0,),
     "attention.max_alibi_bias": (0.0,),
-}  # fmt: skip
+}
 
 
 #: The architecture of files that hold a tower.
@@ -76,9 +84,7 @@ def config_of(model: GgufModel) -> dict[str, Any]:
     hidden = m.integer(f"{name}.embedding_length")
     table = model.tensors.get("token_embd.weight")
     if table is None or len(table.shape) != 2:
-        raise ModelFormatError(
-            file=model.path, field="token_embd.weight", expected="a matrix", got=table and "another"
-        )
+        raise ModelFormatError(model.path, "token_embd.weight", "a matrix", table and "another")
     folded = hadamard_of(model, _linear_modules(kind, layers))
     reads_mtp = kind.hybrid and predicting == 1 and not folded and _is_mtp(model, kind, layers)
     _check_names(model, kind, layers, reads_mtp)
@@ -290,9 +296,8 @@ def _check_names(model: GgufModel, kind: GgufArchitecture, layers: int, reads_mt
                 "layers, but this is another; Sterna does not run this variant"
             )
     if skipped:
-        warnings.warn(
+        warn(
             f"{model.path}: {len(skipped)} tensors from blk.{layers} on "
             f"({sum(info.nbytes for info in skipped) / 1e6:.0f} MB) are skipped, layers that "
-            "predict several tokens, of a kind that Sterna does not run",
-            RuntimeWarning, stacklevel=2,
-        )  # fmt: skip
+            "predict several tokens, of a kind that Sterna does not run"
+        )

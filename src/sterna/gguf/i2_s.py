@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy.typing as npt
 from sterna import _native, formats
 from sterna.checkpoints.safetensors_header import TensorInfo
 from sterna.checks import checked_name
-from sterna.errors import ModelFormatError, NonFiniteError
+from sterna.errors import ModelFormatError, NonFiniteError, warn
 
 if TYPE_CHECKING:
     from sterna.gguf.file import GgufModel
@@ -35,14 +34,13 @@ def i2s_layout(asked: str | None = None) -> str | None:
 
 
 def warn_of_i2s(model: GgufModel, layout: str | None) -> None:
-    """Warn that the layout is a guess if there are I2_S tensors and nobody named one."""
+    """Warn that the layout is a guess if there are I2_S tensors and no layout was chosen."""
     if layout is None and any(info.dtype == "I2_S" for info in model.tensors.values()):
-        warnings.warn(
+        warn(
             f"{model.path}: I2_S tensors are read as packed on x86 in runs of 128 weights, as "
             "official files are; if the model answers nonsense, try --i2s 64 (made on ARM) or "
-            "--i2s rows, or set STERNA_I2S",
-            RuntimeWarning, stacklevel=2,
-        )  # fmt: skip
+            "--i2s rows, or set STERNA_I2S"
+        )
 
 
 def i2s_levels(
@@ -73,6 +71,4 @@ def i2s_levels(
 
 
 def _error(info: TensorInfo, expected: object, got: object) -> ModelFormatError:
-    return ModelFormatError(
-        file=info.file, field=info.name, offset=info.offset, expected=expected, got=got
-    )
+    return ModelFormatError(info.file, info.name, expected, got, offset=info.offset)

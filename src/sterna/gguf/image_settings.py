@@ -37,9 +37,7 @@ def preprocessor_config(m: Metadata, projector: str, tiles: bool = False) -> dic
         fields = {"size": {"longest_edge": longest}, "max_image_size": {"longest_edge": size}}
     elif projector == "mlp":
         kind = "LlavaNextImageProcessor" if tiles else "CLIPImageProcessor"
-        fields = {
-            "size": {"shortest_edge": size}, "crop_size": {"height": size, "width": size},
-        }  # fmt: skip
+        fields = {"size": {"shortest_edge": size}, "crop_size": {"height": size, "width": size}}
         if tiles and (grids := "clip.vision.image_grid_pinpoints") in m:
             if (edges := m.array(grids)).size % 2:
                 raise m.error(grids, "a height and a width for each grid", edges.tolist())

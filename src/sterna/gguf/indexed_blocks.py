@@ -9,7 +9,6 @@ Those of IQ2 (8, 25, 43) do not; of all formats `q8_0` loses least of them.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sterna.errors import NonFiniteError, RequestError, UnsupportedModelError
+from sterna.errors import NonFiniteError, RequestError, UnsupportedModelError, warn
 from sterna.formats import Format, PackedWeight, q6_k, q8_0
 from sterna.formats.arithmetic import F32, inverse_or_zero
 from sterna.formats.codec import by_rule, held_scale, pack_codes
@@ -55,11 +54,10 @@ def warn_of_indexed(model: GgufModel) -> None:
     if kinds := [kind for kind in found if kind.lower() in INDEXED]:
         _package()
         pairs = ", ".join(f"{kind} to {INDEXED[kind.lower()].format}" for kind in kinds)
-        warnings.warn(
+        warn(
             f"{model.path}: converted on load, as no kernel reads such blocks: {pairs}; "
-            "a Q2_K, Q3_K_M or IQ4_XS file of this model takes less memory",
-            RuntimeWarning, stacklevel=2,
-        )  # fmt: skip
+            "a Q2_K, Q3_K_M or IQ4_XS file of this model takes less memory"
+        )
 
 
 def decoded(name: str, raw: U8, threads: int) -> F32:

@@ -39,7 +39,7 @@ REORDERED = ".linear_attn."
 class BaseLayers:
     """What an adapter of a file needs to know of its base: the layers that may have one, and heads.
 
-    names: of layers, as the model has them.
+    names: the layers' names in the model.
     """
 
     names: Iterable[str]
@@ -72,15 +72,17 @@ def open_lora(path: str | os.PathLike[str], base: BaseLayers) -> Lora:
         rank = up.shape[1]
         if len(down) != rank or not 1 <= rank <= MAX_RANK:
             raise ModelFormatError(
-                file=file, field=name + HALVES[0], expected=f"{rank} rows, as lora_b has columns, "
-                f"and at most {MAX_RANK}", got=len(down),
-            )  # fmt: skip
+                file,
+                name + HALVES[0],
+                f"{rank} rows, as lora_b has columns, and at most {MAX_RANK}",
+                len(down),
+            )
         order = _order(architecture, module, len(up), base)
         up = up if order is None else np.ascontiguousarray(up[order])
         layers[module] = LoraLayer(down, up, alpha / rank if alpha else 1.0)
         tensors[module] = (name + HALVES[0], name + HALVES[1])
     if not layers:
-        raise ModelFormatError(file=file, expected="matrices of layers", got="no tensor")
+        raise ModelFormatError(file, expected="matrices of layers", got="no tensor")
     named = found.metadata.text("general.base_model.0.name", "")
     return Lora(file, file, named, layers, tensors)
 
@@ -138,10 +140,12 @@ def _matrix(file: GgufFile, name: str) -> npt.NDArray[np.float32]:
     kind = info.dtype.lower()
     if len(info.shape) != 2 or (info.dtype not in FLOAT_TYPES and kind != "q8_0"):
         raise ModelFormatError(
-            file=file.path, field=name, offset=info.offset,
-            expected=f"a matrix of {', '.join(FLOAT_TYPES)} or Q8_0",
-            got=f"{info.dtype} {list(info.shape)}",
-        )  # fmt: skip
+            file.path,
+            name,
+            f"a matrix of {', '.join(FLOAT_TYPES)} or Q8_0",
+            f"{info.dtype} {list(info.shape)}",
+            offset=info.offset,
+        )
     raw = file.read(name)
     try:
         if kind in BLOCKS:

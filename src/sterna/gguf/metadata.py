@@ -52,9 +52,8 @@ class Metadata:
     ) -> ModelFormatError:
         """Make an error that names a key."""
         return ModelFormatError(
-            file=self.path, field=key, offset=self._places.get(key),
-            expected=expected, got=got, remedy=remedy,
-        )  # fmt: skip
+            self.path, key, expected, got, offset=self._places.get(key), remedy=remedy
+        )
 
     def _value(self, key: str, expected: str, kinds: tuple[type, ...]) -> Any:
         value = self._values.get(key)

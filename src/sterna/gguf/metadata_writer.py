@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native
-from sterna.errors import ModelFormatError, UnsupportedModelError, shown
+from sterna.errors import ModelFormatError, UnsupportedModelError, shown, warn
 from sterna.files.jsonfile import load_json_object
 from sterna.gguf.hf_config import GGUF_POOLINGS
 from sterna.gguf.pre_tokenizers import pre_of_splits
@@ -121,9 +120,11 @@ def add_tokenizer(gguf: Any, writer: Any, folder: Path, loaded: Tokenizer, vocab
         special = gguf.SpecialVocab(folder, load_merges=byte_level, n_vocab=vocab_size)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise ModelFormatError(
-            file=file, field="model", expected="a tokenizer of the tokenizers library",
-            got=f"{type(error).__name__}: {error}",
-        ) from None  # fmt: skip
+            file,
+            "model",
+            "a tokenizer of the tokenizers library",
+            f"{type(error).__name__}: {error}",
+        ) from None
     # The tokenizer's behaviour decides what begins and ends a text, not the words of its files.
     around = loaded.encode("")
     special.add_special_token["bos"] = bool(around) and around[0] == loaded.bos_id
@@ -170,9 +171,7 @@ def _tokens(
     }
     last = max(named, default=0)
     if last >= vocab_size:
-        raise ModelFormatError(
-            file=file, field="model.vocab", expected=f"ids below {vocab_size}", got=last
-        )
+        raise ModelFormatError(file, "model.vocab", f"ids below {vocab_size}", last)
     for i, token in named.items():
         byte = model.get("byte_fallback") and len(token) == 6 and token[:3] == "<0x"
         tokens[i], types[i] = token, int(kinds.BYTE if byte else kinds.NORMAL)
@@ -252,10 +251,9 @@ def add_sampling(writer: Any, sampling: Mapping[str, Any], suppressed: Sequence[
         if name in add:
             add[name](value)
         else:
-            warnings.warn(
+            warn(
                 f"general.sampling: has no key for {name} {value}, which the model's files set; "
-                "pass it where you run the file",
-                RuntimeWarning, stacklevel=2,
-            )  # fmt: skip
+                "pass it where you run the file"
+            )
     if suppressed:
         writer.add_array("tokenizer.ggml.suppress_tokens", suppressed)

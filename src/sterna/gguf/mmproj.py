@@ -59,13 +59,16 @@ def with_tower(config: dict[str, Any], text: GgufModel, file: GgufModel) -> dict
     token, tiles = _image_token(text, kind.token), ARRAYS[LINE_END] in file.tensors
     architecture = kind.texts[of_text].replace("Llava", "LlavaNext" if tiles else "Llava")
     return {
-        **config, "architectures": [architecture], "image_token_id": token,
-        "image_token_index": token, **_fields(m, projector, file),
+        **config,
+        "architectures": [architecture],
+        "image_token_id": token,
+        "image_token_index": token,
+        **_fields(m, projector, file),
         **(_gemma4_text(config) if projector == "gemma4v" else {}),
         **({"text_config": config} if projector == "mlp" else {}),  # whose class has several texts
         "rope_parameters": _sections(config, text, of_text),
         "preprocessor_config": preprocessor_config(m, projector, tiles),
-    }  # fmt: skip
+    }
 
 
 def _image_token(text: GgufModel, name: str) -> int:
@@ -123,16 +126,18 @@ def _fields(m: Metadata, projector: str, file: GgufModel) -> dict[str, Any]:
     if projector == "mlp":
         vision |= {"model_type": "clip_vision_model", "hidden_act": _activation(m)}
         return {
-            "vision_config": vision, "vision_feature_layer": _feature_layer(m, layers),
+            "vision_config": vision,
+            "vision_feature_layer": _feature_layer(m, layers),
             "multimodal_projector_bias": "mm.0.bias" in file.tensors,
-        }  # fmt: skip
+        }
     merge = number("spatial_merge_size", 2)
     if projector == "pixtral":
         vision["hidden_act"] = "silu" if m.boolean("clip.use_silu", False) else "gelu"
         return {
-            "vision_config": vision, "spatial_merge_size": merge,
+            "vision_config": vision,
+            "spatial_merge_size": merge,
             "multimodal_projector_bias": "mm.1.bias" in file.tensors,
-        }  # fmt: skip
+        }
     if projector.startswith("qwen2"):
         return {"vision_config": _qwen2_vision(m, file, vision | {"spatial_merge_size": merge})}
     vision |= {
@@ -148,9 +153,11 @@ def _size(file: GgufModel, name: str, axis: int, axes: int) -> int:
     info = file.tensors.get(name)
     if info is None or len(info.shape) != axes:
         raise ModelFormatError(
-            file=file.path, field=name, expected=f"{axes} axes",
-            got="no such tensor" if info is None else f"shape {list(info.shape)}",
-        )  # fmt: skip
+            file.path,
+            name,
+            f"{axes} axes",
+            "no such tensor" if info is None else f"shape {list(info.shape)}",
+        )
     return info.shape[axis]
 
 

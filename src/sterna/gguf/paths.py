@@ -30,7 +30,7 @@ def is_gguf(path: str | os.PathLike[str]) -> bool:
 
 
 def parts_of(path: Path) -> list[Path]:
-    """List the files of a split that `path` is one of, in order; else `path` alone."""
+    """List the files of a split that `path` is one of, in order; else only `path`."""
     match = _PART.fullmatch(path.name)
     if match is None or not 1 <= int(match[2]) <= int(match[3]) <= MAX_PARTS:
         return [path]

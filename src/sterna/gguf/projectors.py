@@ -21,10 +21,12 @@ _VIT = {
 }
 #: Arrays without a module of their own: names in checkpoints -> in files.
 ARRAYS = {
-    "vision_tower.embeddings.class_embedding": "v.class_embd", LINE_END: f"model.{LINE_END}",
+    "vision_tower.embeddings.class_embedding": "v.class_embd",
+    LINE_END: f"model.{LINE_END}",
     "vision_tower.patch_embedder.position_embedding_table": "v.position_embd.weight",
-    "vision_tower.std_bias": "v.std_bias", "vision_tower.std_scale": "v.std_scale",
-}  # fmt: skip
+    "vision_tower.std_bias": "v.std_bias",
+    "vision_tower.std_scale": "v.std_scale",
+}
 _PIXTRAL = r"vision_tower\.transformer\.layers\.(\d+)\."
 _GEMMA4 = r"vision_tower\.encoder\.layers\.(\d+)\."
 _QWEN2 = {
@@ -69,7 +71,8 @@ PROJECTORS: Mapping[str, Projector] = {
             r"multi_modal_projector\.mm_input_projection": "mm.input_projection",
             r"multi_modal_projector\.mm_soft_emb_norm": "mm.soft_emb_norm",
         },
-        transposed=("mm_input_projection",), sums=("mm_soft_emb_norm.weight",),
+        transposed=("mm_input_projection",),
+        sums=("mm_soft_emb_norm.weight",),
     ),
     "gemma4v": Projector(
         {"gemma4": "Gemma4ForConditionalGeneration"},
@@ -148,4 +151,4 @@ PROJECTORS: Mapping[str, Projector] = {
             r"visual\.deepstack_merger_list\.(\d+)\.linear_fc([12])": r"v.deepstack.{\1}.fc\2",
         },
     ),
-}  # fmt: skip
+}

@@ -69,10 +69,7 @@ def mixers(model: GgufModel, name: str, fields: dict[str, Any], other: str) -> d
     if len({*heads} - {0}) != 1:
         rule = "0 in layers that do not attend, and the same number in all others"
         raise model.metadata.error(f"{name}.attention.head_count_kv", rule, heads)
-    return {
-        "num_key_value_heads": max(heads),
-        "layer_types": [FULL if n else other for n in heads],
-    }
+    return {"num_key_value_heads": max(heads), "layer_types": [FULL if n else other for n in heads]}
 
 
 def _state_space(model: GgufModel, name: str) -> dict[str, Any]:
@@ -109,9 +106,7 @@ def mamba_fields(model: GgufModel, name: str, _: dict[str, Any]) -> dict[str, An
     m, normed = model.metadata, f"{name}.ssm.dt_b_c_rms"
     eps = falcon_mamba.DEFAULTS["mixer_rms_eps"] if normed in m and m.boolean(normed) else None
     inner = m.integer(f"{name}.ssm.inner_size")
-    return {
-        "intermediate_size": inner, "mixer_rms_eps": eps, **_scan(model, name), **_NOTHING
-    }  # fmt: skip
+    return {"intermediate_size": inner, "mixer_rms_eps": eps, **_scan(model, name), **_NOTHING}
 
 
 def jamba_fields(model: GgufModel, name: str, fields: dict[str, Any]) -> dict[str, Any]:

@@ -94,9 +94,11 @@ def _longrope_scaling(model: GgufModel, name: str) -> dict[str, Any]:
 
 
 _SCALINGS: dict[str, Callable[[GgufModel, str], dict[str, Any]]] = {
-    "none": _linear_scaling, "linear": _linear_scaling, "yarn": _yarn_scaling,
+    "none": _linear_scaling,
+    "linear": _linear_scaling,
+    "yarn": _yarn_scaling,
     "longrope": _longrope_scaling,
-}  # fmt: skip
+}
 
 
 def _original(m: Metadata, name: str) -> int:
@@ -110,9 +112,11 @@ def _factors(model: GgufModel, tensor: str) -> list[float]:
     info = model.tensors.get(tensor)
     if info is None or info.dtype != "F32" or len(info.shape) != 1:
         raise ModelFormatError(
-            file=model.path if info is None else info.file, field=tensor,
-            offset=info and info.offset, expected="a vector of F32",
-            got=info and f"{info.dtype} {list(info.shape)}",
-        )  # fmt: skip
+            model.path if info is None else info.file,
+            tensor,
+            "a vector of F32",
+            info and f"{info.dtype} {list(info.shape)}",
+            offset=info and info.offset,
+        )
     values: list[float] = model.read(tensor).reshape(-1).view("<f4").astype(np.float64).tolist()
     return values

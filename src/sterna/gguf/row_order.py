@@ -1,4 +1,4 @@
-"""The order of rows that GGUF files change: of q and k, and of joint layers of q, k and v."""
+"""The order of rows that GGUF files change: q and k, and joint layers of q, k and v."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ NAN = 0x7F  # a scale of 0, as ggml decodes it
 
 
 def nvfp4(raw: npt.NDArray[np.uint8], factor: np.float32 | None) -> Floats:
-    """Read rows of blocks uint8 [M, bytes]; factor: of the whole tensor, None: 1."""
+    """Read rows of blocks uint8 [M, bytes]; factor: the whole tensor's scale, None: 1."""
     M, blocks = len(raw), raw.shape[1] // BLOCK_BYTES
     parts = raw.reshape(M, blocks, BLOCK_BYTES)
     e4m3, own = formats.get("fp8"), formats.get("nvfp4")

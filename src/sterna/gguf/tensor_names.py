@@ -9,9 +9,7 @@ from sterna.gguf.architectures import ARCHITECTURES_OF, WITH_EXPERTS
 __all__ = ["OUTER", "by_head", "gguf_name", "has_module", "is_array", "norm_is_sum", "permutes"]
 
 #: Modules outside the layers.
-OUTER = {
-    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
-}  # fmt: skip
+OUTER = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 
 

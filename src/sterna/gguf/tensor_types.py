@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from sterna.files.words import words
+
 __all__ = [
     "BLOCK_TYPES",
     "FLOAT_TYPES",
@@ -33,10 +35,10 @@ class Layout(NamedTuple):
 I2_S = Layout("I2_S", 4, 1, 32)
 FLOAT_TYPES = ("F32", "F16", "BF16")
 #: Types whose blocks `blocks` reads.
-BLOCK_TYPES = (
-    "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "TQ1_0",
-    "TQ2_0", "MXFP4", "IQ4_NL", "IQ4_XS", "Q1_0", "Q2_0", "PQ2_0", "PTQ1_0", "STQ1_0",
-)  # fmt: skip
+BLOCK_TYPES = words("""
+    Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K TQ1_0 TQ2_0 MXFP4 IQ4_NL IQ4_XS Q1_0 Q2_0
+    PQ2_0 PTQ1_0 STQ1_0
+""")
 #: Small floats with a scale for each 16, as NVFP4's safetensors have them.
 SCALED_TYPES = ("NVFP4",)
 #: Types whose blocks `indexed_blocks` converts.

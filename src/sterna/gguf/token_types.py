@@ -7,13 +7,12 @@ that an added token takes with it.
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 from tokenizers import decoders
 
-from sterna.errors import shown
+from sterna.errors import shown, warn
 from sterna.gguf.metadata import Metadata
 from sterna.turn_tokens import ALL_TURN_TOKENS, inner_end_tokens, turn_end_tokens, turn_tokens_of
 
@@ -54,11 +53,10 @@ def unique_spellings(
     spellings = list(tokens)
     for n, i in enumerate(copies):
         spellings[i] += f"{n:b}".translate({48: free[0], 49: free[1]})
-    warnings.warn(
+    warn(
         f"{metadata.path}: {_shown(tokens[i] for i in copies)}: a token twice in the vocabulary; "
-        "texts get the last id of each",
-        RuntimeWarning, stacklevel=2,
-    )  # fmt: skip
+        "texts get the last id of each"
+    )
     return spellings, [decoders.Replace(c, "") for c in free]
 
 
@@ -89,7 +87,7 @@ def types_of(metadata: Metadata, tokens: Sequence[str]) -> list[int]:
 class TokenTypes:
     """The corrected types of all tokens.
 
-    types: the token_type of each; turn marks are control tokens whatever the file says.
+    types: the token_type of each; turn marks are control tokens even if the file says otherwise.
     """
 
     def __init__(
@@ -100,7 +98,8 @@ class TokenTypes:
         named: Iterable[int],
         merged: Collection[str],
     ) -> None:
-        """ids: of `tokens`. named: ids that keys name as special. merged: results of merges."""
+        """ids: the id of each of `tokens`. named: ids that keys name as special. merged: results of
+        merges."""
         self._metadata, self._tokens, self._ids = metadata, tokens, ids
         self.types: list[int] = self._read_types()
         for id in named:
@@ -132,11 +131,10 @@ class TokenTypes:
         for token in corrected:
             self.types[self._ids[token]] = roles[token]
         if corrected:
-            warnings.warn(
+            warn(
                 f"{self._metadata.path}: {_shown(corrected)}: the file types them as words, but "
-                "they are marks by the chat template or their family; they are taken as marks",
-                RuntimeWarning, stacklevel=2,
-            )  # fmt: skip
+                "they are marks by the chat template or their family; they are taken as marks"
+            )
 
     def _templates(self) -> str:
         """Return the text of all chat templates."""

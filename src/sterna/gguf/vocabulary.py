@@ -7,14 +7,12 @@ Byte-level BPE (`gpt2`, its pre-tokenizer is named by `tokenizer.ggml.pre`), Sen
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, processors
 
 from sterna.checkpoints.merges import scored_merges
-from sterna.errors import UnsupportedModelError, shown
+from sterna.errors import UnsupportedModelError, shown, warn
 from sterna.gguf.architectures import ARCHITECTURES_OF
 from sterna.gguf.encoder_vocabularies import around, unigram, unphantomed, word_pieces
 from sterna.gguf.metadata import Metadata
@@ -47,9 +45,12 @@ class Vocabulary:
         self._metadata = metadata
         self._kind = metadata.text(f"{PREFIX}model", "none")
         makers = {
-            "gpt2": self._byte_level, "llama": self._sentencepiece, "gemma4": self._merged_pieces,
-            "bert": self._word_pieces, "t5": self._unigram,
-        }  # fmt: skip
+            "gpt2": self._byte_level,
+            "llama": self._sentencepiece,
+            "gemma4": self._merged_pieces,
+            "bert": self._word_pieces,
+            "t5": self._unigram,
+        }
         if self._kind not in makers:
             raise UnsupportedModelError(
                 f"{metadata.path}: {PREFIX}model must be {', '.join(makers)}, "
@@ -70,10 +71,12 @@ class Vocabulary:
         ends = [i for i in (self._eos, self._id("eot"), self._id("eom")) if i is not None]
         self._merges = self._read_merges()
         self._roles = TokenTypes(
-            metadata, self.tokens, self._ids,
+            metadata,
+            self.tokens,
+            self._ids,
             named=ends if self.bos_id is None else [self.bos_id, *ends],
             merged={left + right for left, right in self._merges},
-        )  # fmt: skip
+        )
         self.eos_ids: tuple[int, ...] = self._roles.ends(ends)
         self.backend: tokenizers.Tokenizer = checked_backend(metadata.path, makers[self._kind])
 
@@ -91,11 +94,10 @@ class Vocabulary:
             architecture = metadata.text("general.architecture", "")
             if architecture.startswith("bitnet") or len(self.tokens) == LLAMA3_VOCAB:
                 return "llama-bpe"  # files of BitNet b1.58 2B lack the key
-            warnings.warn(
+            warn(
                 f"{metadata.path}: the file does not say how text is cut before tokenizing "
-                f"({PREFIX}pre): GPT-2's rule is taken, and answers may suffer if it is another",
-                RuntimeWarning, stacklevel=2,
-            )  # fmt: skip
+                f"({PREFIX}pre): GPT-2's rule is taken, and answers may suffer if it is another"
+            )
             return "gpt-2"
         name = metadata.text(f"{PREFIX}pre")
         if name not in PRE:
@@ -159,8 +161,11 @@ class Vocabulary:
         backend = tokenizers.Tokenizer(bpe)
         backend.normalizer = normalizers.Sequence([*prefix, normalizers.Replace(" ", "▁")])
         steps: list[decoders.Decoder] = [
-            *self._copies, decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()
-        ]  # fmt: skip
+            *self._copies,
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+        ]
         backend.decoder = decoders.Sequence([*steps, *([decoders.Strip(" ", 1)] * len(prefix))])
         self._add_special(backend, True)
         return backend
@@ -181,12 +186,14 @@ class Vocabulary:
         """Add the added tokens and BOS and EOS; opens: whether BOS is added by default."""
         added = [
             AddedToken(
-                token, special=type != USER_DEFINED, normalized=False,
+                token,
+                special=type != USER_DEFINED,
+                normalized=False,
                 rstrip=self._roles.takes_space(token),
             )
             for token, type in zip(self.tokens, self._roles.types, strict=True)
             if type in ADDED and token
-        ]  # fmt: skip
+        ]
         backend.add_tokens([token for token in added if not token.special])
         backend.add_special_tokens([token for token in added if token.special])
         self._surround(backend, opens)

@@ -51,9 +51,9 @@ U8 = npt.NDArray[np.uint8]
 class GgufWeights:
     """The `WeightSource` of a GGUF file; weights are packed on request.
 
-    format: of the linear layers, None for their own types. head: of the embedding and the head,
-    None for theirs. Floats take any format, quantised weights their own or a float format.
-    config: the metadata as config.json (`config_of`). i2s: one of I2S_LAYOUTS.
+    format: the linear layers' format; None: their own types. head: the format of the embedding and
+    the head; None: their own. Floats take any format, quantised weights their own or a float
+    format. config: the metadata as config.json (`config_of`). i2s: one of I2S_LAYOUTS.
     """
 
     model: GgufModel
@@ -201,9 +201,7 @@ class GgufWeights:
         return sources.shadow_of(table, self.head, self.threads)
 
     def refuse_unread(
-        self,
-        without_effect: Iterable[str] = (),
-        skipped: Iterable[str] = (),
+        self, without_effect: Iterable[str] = (), skipped: Iterable[str] = ()
     ) -> None:
         """Raise UnsupportedModelError for a layer's tensor that the architecture did not ask for.
 
@@ -256,10 +254,7 @@ class GgufWeights:
     def _info(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
         info = self.model.tensors.get(name)
         if info is None:
-            raise ModelFormatError(
-                file=self.model.path, field=name, expected=f"shape {list(shape)}",
-                got="no such tensor",
-            )  # fmt: skip
+            raise ModelFormatError(self.model.path, name, f"shape {list(shape)}", "no such tensor")
         self._read.add(name)
         if info.shape != shape:
             raise self._error(info, f"shape {list(shape)}", f"shape {list(info.shape)}")
@@ -276,9 +271,7 @@ class GgufWeights:
 
     @staticmethod
     def _error(info: TensorInfo, expected: object, got: object) -> ModelFormatError:
-        return ModelFormatError(
-            file=info.file, field=info.name, offset=info.offset, expected=expected, got=got
-        )
+        return ModelFormatError(info.file, info.name, expected, got, offset=info.offset)
 
     @staticmethod
     def _stored_format(info: TensorInfo) -> str:
@@ -383,9 +376,15 @@ class GgufWeights:
         return self._of_blocks(info, raw, self._order_of_all(parts), asked, option)
 
     def _of_blocks(
-        self, info: TensorInfo, raw: list[U8], order: npt.NDArray[np.int64] | None,
-        asked: str | None, option: str, *, narrows: bool = True,
-    ) -> PackedWeight:  # fmt: skip
+        self,
+        info: TensorInfo,
+        raw: list[U8],
+        order: npt.NDArray[np.int64] | None,
+        asked: str | None,
+        option: str,
+        *,
+        narrows: bool = True,
+    ) -> PackedWeight:
         """Pack rows of blocks in the format asked for; narrows: allow `from_ggml`'s `narrow`."""
         name = info.dtype.lower()
         if asked is not None:

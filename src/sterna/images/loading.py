@@ -209,9 +209,14 @@ def _upright(image: Image) -> Image:
     """Turn an image as its EXIF orientation says; unreadable EXIF data are ignored."""
     turn = _pillow().Transpose
     turns = {
-        2: turn.FLIP_LEFT_RIGHT, 3: turn.ROTATE_180, 4: turn.FLIP_TOP_BOTTOM, 5: turn.TRANSPOSE,
-        6: turn.ROTATE_270, 7: turn.TRANSVERSE, 8: turn.ROTATE_90,
-    }  # fmt: skip
+        2: turn.FLIP_LEFT_RIGHT,
+        3: turn.ROTATE_180,
+        4: turn.FLIP_TOP_BOTTOM,
+        5: turn.TRANSPOSE,
+        6: turn.ROTATE_270,
+        7: turn.TRANSVERSE,
+        8: turn.ROTATE_90,
+    }
     try:
         how = turns.get(image.getexif().get(_ORIENTATION, 1))
     except Exception:  # the picture is readable even if its camera data are damaged

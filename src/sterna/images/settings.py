@@ -50,9 +50,11 @@ class ImageSettings:
             image, file = nested, folder / "processor_config.json"
         if not image:
             raise ModelFormatError(
-                file=file, expected="the settings of images", got="no file of this name",
+                file,
+                expected="the settings of images",
+                got="no file of this name",
                 remedy="download it from the model's repository",
-            )  # fmt: skip
+            )
         return cls(file, image, processor, load_settings(folder / "config.json"))
 
     @property
@@ -144,7 +146,7 @@ class ImageSettings:
     def wrong(self, name: str, expected: str, got: object) -> ModelFormatError:
         """The error for a field that breaks a rule."""
         value = "null" if got is None else got
-        return ModelFormatError(file=self.file, field=name, expected=expected, got=value)
+        return ModelFormatError(self.file, name, expected, value)
 
     def _whole(self, name: str, value: object, high: int) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= high:

@@ -6,7 +6,6 @@ cache.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from sterna.checkpoints.safetensors import SafetensorsFile
 from sterna.checkpoints.sentence_transformers import DENSE as DENSE_WEIGHTS
 from sterna.checkpoints.sentence_transformers import pooling_of, scoring_of
 from sterna.checkpoints.tensor_file import reading
-from sterna.errors import RequestError, SternaError, UnsupportedModelError, shown
+from sterna.errors import RequestError, SternaError, UnsupportedModelError, shown, warn
 from sterna.gguf.i2_s import i2s_layout, warn_of_i2s
 from sterna.gguf.paths import find_mmproj, is_gguf, parts_of
 from sterna.loading.model import Model
@@ -86,9 +85,16 @@ def load(
     """
     best_isa()  # it packs
     options = _Options(
-        format, head, resolve_threads(threads), wrap, progress, mmap, extension,
-        None if mmproj is None else str(mmproj), tower_format,
-    )  # fmt: skip
+        format,
+        head,
+        resolve_threads(threads),
+        wrap,
+        progress,
+        mmap,
+        extension,
+        None if mmproj is None else str(mmproj),
+        tower_format,
+    )
     model = _open(Path(path), options, i2s, cached)
     if wrap is None:
         warn_of_fallbacks(model.weights.modules, format, head)
@@ -240,9 +246,13 @@ def _read_checkpoint(checkpoint: Checkpoint, assets: Assets, options: _Options) 
     file = checkpoint.path / "config.json"
     with reading(checkpoint.files, options.progress):
         model = from_weights(
-            config, file, weights, own_head, options.extension,
+            config,
+            file,
+            weights,
+            own_head,
+            options.extension,
             options.tower(_has_floats(checkpoint)),
-        )  # fmt: skip
+        )
     model.path, model.assets = checkpoint.path, assets
     _warn_of_skipped(checkpoint, model)
     return model
@@ -271,9 +281,10 @@ def _with_own_norms(checkpoint: Checkpoint) -> Checkpoint:
     if not any(name.endswith(STORED_NORM) for name in checkpoint.tensors):
         return checkpoint
     unsaid = {
-        "quant_method": "bitnet", "quantization_mode": "online",
+        "quant_method": "bitnet",
+        "quantization_mode": "online",
         "rms_norm_eps": checkpoint.config.get("rms_norm_eps", 1e-6),
-    }  # fmt: skip
+    }
     said = checkpoint.config.get("quantization_config")
     said = said if isinstance(said, dict) else {}
     other = copy(checkpoint)
@@ -301,15 +312,14 @@ def _warn_of_skipped(checkpoint: Checkpoint, model: Model) -> None:
         read = model.mtp if prefix == MTP else model.tower
         if found and (read is None or "audio" in prefix):
             size = sum(info.nbytes for info in found) / 1e6
-            warnings.warn(
+            warn(
                 f"{checkpoint.path}: {len(found)} tensors {prefix}* ({size:.0f} MB) are skipped, "
-                f"{what}",
-                RuntimeWarning, stacklevel=2,
-            )  # fmt: skip
+                f"{what}"
+            )
 
 
 def _read_gguf(path: Path, layout: str | None, tower: Path | None, options: _Options) -> Model:
-    """Read a GGUF file and pack it. layout: of I2_S tensors, None for the usual one. tower: the
+    """Read a GGUF file and pack it. layout: that of I2_S tensors; None: the usual one. tower: the
     file of its tower."""
     from sterna.gguf.assets import assets_of
     from sterna.gguf.file import GgufModel
@@ -332,17 +342,25 @@ def _read_gguf(path: Path, layout: str | None, tower: Path | None, options: _Opt
         from sterna.gguf.mmproj import MmprojWeights
 
         seeing = MmprojWeights(
-            tower_file, None, None, config, options.threads, modules=source.modules,
+            tower_file,
+            None,
+            None,
+            config,
+            options.threads,
+            modules=source.modules,
             tensors=source.tensors,
-        )  # fmt: skip
+        )
         towers = options.tower(seeing.has_floats, lambda *_: seeing)
     assets = assets_of(file, text)  # a tower may have named a token
     files = [one for model in (file, tower_file) if model for one in model.files.values()]
     with reading(files, options.progress):
         model = from_weights(
-            config, path, lambda _: options.wrapped(source), extension=options.extension,
+            config,
+            path,
+            lambda _: options.wrapped(source),
+            extension=options.extension,
             tower=towers,
-        )  # fmt: skip
+        )
     model.path, model.assets = path, assets
     return model
 
@@ -359,7 +377,7 @@ def _with_tower(
     except UnsupportedModelError as error:
         if asked:
             raise
-        warnings.warn(f"the text runs alone, without images: {error}", RuntimeWarning, stacklevel=2)
+        warn(f"the text runs alone, without images: {error}")
         return config
 
 
@@ -370,14 +388,20 @@ def _read_packed(folder: Checkpoint, assets: Assets, options: _Options) -> Model
     else:
         packed = read_packed(folder, options.threads, options.progress, options.mmap)
     weights = PackedWeights(
-        packed.modules, packed.tensors, str(folder.path), options.head, options.threads,
+        packed.modules,
+        packed.tensors,
+        str(folder.path),
+        options.head,
+        options.threads,
         options.format,
-    )  # fmt: skip
+    )
     model = from_weights(
-        _with_pooling(packed.config, assets.path), folder.path / "config.json",
-        lambda _: options.wrapped(weights), extension=options.extension,
+        _with_pooling(packed.config, assets.path),
+        folder.path / "config.json",
+        lambda _: options.wrapped(weights),
+        extension=options.extension,
         tower=options.tower(floats=False),
-    )  # fmt: skip
+    )
     model.path, model.assets = assets.path, assets
     model.mapped = packed.mapped is not None
     return model

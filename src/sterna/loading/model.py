@@ -98,7 +98,7 @@ class Model:
     def digest(self) -> str:
         """SHA-256, in hex, of the operations and of every weight as they run.
 
-        Equal on all machines, whatever file they were read from. Takes about a second for 1.5 GB.
+        Equal on all machines and for all kinds of files. Takes about a second for 1.5 GB.
         """
         return identity.digest(self.graph)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -11,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sterna.errors import UnsupportedModelError
+from sterna.errors import UnsupportedModelError, warn
 from sterna.graph import Graph, GraphBuilder
 from sterna.loading.model import DenseLayer, Model
 from sterna.models import module_of, skipped
@@ -45,11 +44,13 @@ TowerSource = Callable[[ModuleType, WeightSource], WeightSource]
 
 
 def from_weights(
-    json: dict[str, Any], file: Path, weights: Callable[[ModuleType], WeightSource],
+    json: dict[str, Any],
+    file: Path,
+    weights: Callable[[ModuleType], WeightSource],
     own_head: Callable[[int, int], bool] = lambda *_: False,
     extension: ContextExtension = NOT_EXTENDED,
     tower: TowerSource | None = None,
-) -> Model:  # fmt: skip
+) -> Model:
     """Trace a model from its config.json and a source of weights; errors name `file`.
 
     own_head: returns whether a head [vocab, hidden] is stored although config.json ties it to the
@@ -73,7 +74,7 @@ def from_weights(
         json, config = _untied(json, file), replace(config, tied=False)
     seeing = _tower(module, config, tower, source)
     config = replace(config, sees=seeing is not None)
-    # An encoder's texts are read whole: nobody comes back to the keys of a layer before.
+    # An encoder's texts are read whole: the keys of earlier layers are not read again.
     builder = GraphBuilder(config.heads, one_layer=config.bidirectional)
     of_text = getattr(module, "text_module", lambda _: module)(config)
     of_text.build(builder, config, source)
@@ -84,8 +85,9 @@ def from_weights(
     kv_dtype = getattr(of_text, "KV_DTYPE", "i16")
     models = [
         Model(None, json, config, one, source, *_formats(one), kv_dtype)
-        for one in (graph, predictor) if one is not None
-    ]  # fmt: skip
+        for one in (graph, predictor)
+        if one is not None
+    ]
     models[0].mtp = models[1] if predictor is not None else None
     models[0].tower = seeing
     models[0].dense = dense
@@ -117,18 +119,17 @@ def _tower(
     try:
         found: Tower = module.tower(config, source)
     except UnsupportedModelError as error:
-        warnings.warn(f"the text runs alone, without images: {error}", RuntimeWarning, stacklevel=2)
+        warn(f"the text runs alone, without images: {error}")
         return None
     return found
 
 
 def _untied(json: dict[str, Any], file: Path) -> dict[str, Any]:
     """config.json with the stored head in place of the tied embedding, and a warning."""
-    warnings.warn(
+    warn(
         f"{file}: tie_word_embeddings is true, but lm_head.weight is there and is not the "
-        "embedding: it is used, as in transformers",
-        RuntimeWarning, stacklevel=2,
-    )  # fmt: skip
+        "embedding: it is used, as in transformers"
+    )
     untied = {**json, "tie_word_embeddings": False}
     untied.pop("share_embedding", None)
     if isinstance(json.get("text_config"), dict):

@@ -14,11 +14,4 @@ from sterna.torch.layer_swap import Swaps, accelerate
 from sterna.torch.module import SternaLinear
 from sterna.torch.tensors import packed_tensors
 
-__all__ = [
-    "Exported",
-    "SternaLinear",
-    "Swaps",
-    "accelerate",
-    "export_checkpoint",
-    "packed_tensors",
-]
+__all__ = ["Exported", "SternaLinear", "Swaps", "accelerate", "export_checkpoint", "packed_tensors"]

@@ -168,10 +168,7 @@ def _config(model: Any, ternary: dict[str, nn.Module]) -> dict[str, Any]:
     if norms:
         quantization["rms_norm_eps"] = norms[0].variance_epsilon
     config: dict[str, Any] = json.loads(model.config.to_json_string(use_diff=False))
-    return config | {
-        "architectures": [type(model).__name__],
-        "quantization_config": quantization,
-    }
+    return config | {"architectures": [type(model).__name__], "quantization_config": quantization}
 
 
 def compared(model: Any, loaded: loading.Model, n_layers: int) -> Exported:

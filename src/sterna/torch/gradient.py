@@ -37,9 +37,9 @@ def of_floats(
 ) -> Tensor:
     """Multiply with torch, a few tiles of W at a time.
 
-    dtype: of y. Products are in float32. If dtype is bfloat16 and rows have one scale each, they
-    are as in torch's own layers of that dtype: grad times the scales is rounded to 8 bits, levels
-    are exact, and sums are wide.
+    dtype: that of y. Products are in float32. If dtype is bfloat16 and rows have one scale each,
+    they are as in torch's own layers of that dtype: grad times the scales is rounded to 8 bits,
+    levels are exact, and sums are wide.
     """
     out = torch.zeros(grad.shape[0], K, dtype=torch.float32)
     by_rows = f.codebook is not None and not f.scales.group

@@ -41,8 +41,11 @@ class _Memory:
     def __init__(self, t: Tensor, kind: str) -> None:
         where = (t.data_ptr(), True)
         self.__array_interface__ = {
-            "data": where, "shape": tuple(t.shape), "typestr": kind, "version": 3,
-        }  # fmt: skip
+            "data": where,
+            "shape": tuple(t.shape),
+            "typestr": kind,
+            "version": 3,
+        }
 
 
 def _memory(name: str, t: Tensor, dtype: torch.dtype, dims: int) -> npt.NDArray[Any]:
@@ -77,13 +80,14 @@ _seen: dict[tuple[Any, ...], _Kernels] = {}
 _MOST_SEEN = 1 << 14  # a view takes 0.5 KB, a model has some hundred
 
 
+def _identity(t: Tensor) -> tuple[Any, ...]:
+    """What tells a tensor's memory apart from others'."""
+    return t.data_ptr(), t.shape, t.dtype, t.is_contiguous(), t.is_cpu
+
+
 def _kernels(codes: Tensor, scale: Tensor, format: str, M: int, K: int) -> _Kernels:
     """Return the kernels' view of a weight's tensors; RequestError unless they fit the format."""
-    key = (
-        codes.data_ptr(), codes.shape, codes.dtype, codes.is_contiguous(),
-        scale.data_ptr(), scale.shape, scale.dtype, scale.is_contiguous(),
-        codes.is_cpu, scale.is_cpu, format, M, K,
-    )  # fmt: skip
+    key = (*_identity(codes), *_identity(scale), format, M, K)
     found = _seen.get(key)
     if found is None:
         if len(_seen) >= _MOST_SEEN:

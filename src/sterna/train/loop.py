@@ -257,9 +257,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _put(
-    state: dict[str, Any],
-    trained: dict[str, nn.Parameter],
-    optimizers: list[torch.optim.Optimizer],
+    state: dict[str, Any], trained: dict[str, nn.Parameter], optimizers: list[torch.optim.Optimizer]
 ) -> None:
     with torch.no_grad():
         for name, p in trained.items():

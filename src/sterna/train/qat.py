@@ -14,9 +14,7 @@ __all__ = ["prepare"]
 
 
 def prepare(
-    model: nn.Module,
-    make: Callable[[nn.Linear], QuantLinear],
-    skip: Collection[str] = ("lm_head",),
+    model: nn.Module, make: Callable[[nn.Linear], QuantLinear], skip: Collection[str] = ("lm_head",)
 ) -> list[str]:
     """Replace each nn.Linear by `make(layer)`, in place; return the names of the layers.
 

@@ -17,10 +17,10 @@ __all__ = ["Rounded", "finite", "mean_abs", "scaled_gradient", "straight_through
 class Rounded(NamedTuple):
     """Weights [M, K] as a quantiser rounds them.
 
-    format: of `sterna formats`, which has these levels. levels: int8 or int16 [M, K], or the values
-    themselves where the format is of floats; scale: float32, () or [M], or [M, K / group]; values:
-    levels times scales, float32 [M, K], whose gradient goes to the parameters. bf16: whether
-    products are those of `sterna.train.bf16_product`.
+    format: a name of `sterna formats` whose codebook has these levels. levels: int8 or int16 [M,
+    K], or the values themselves where the format is of floats; scale: float32, () or [M], or [M, K
+    / group]; values: levels times scales, float32 [M, K], whose gradient goes to the parameters.
+    bf16: whether products are those of `sterna.train.bf16_product`.
     """
 
     format: str

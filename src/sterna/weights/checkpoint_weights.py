@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -11,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.checkpoints.directory import Checkpoint
-from sterna.errors import RequestError, UnsupportedModelError, brief
+from sterna.errors import RequestError, UnsupportedModelError, brief, warn
 from sterna.formats import Experts, PackedWeight, Shadow
 from sterna.weights import packing, storages
 from sterna.weights.parts import STACKED, Linear, Stacking
@@ -37,11 +36,10 @@ RECOMPUTED = (".rotary_emb.inv_freq",)
 class CheckpointWeights:
     """The source of a checkpoint in a published layout; weights are packed on request.
 
-    format: of the linear layers; None for the checkpoint's own (ternary -> i2, floats unchanged).
-    head: bf16, f16, f32, int8 or another format for the embedding and the head; exact for their own
-    with a shadow; None for the default.
-    transposed: ends of names of linear layers whose tensors are [K, M]. `modules` and `tensors`
-    collect the results for the packed directory.
+    format: the linear layers' format; None for the checkpoint's own (ternary -> i2, floats
+    unchanged). head: bf16, f16, f32, int8 or another format for the embedding and the head; exact
+    for their own with a shadow; None for the default. transposed: ends of names of linear layers
+    whose tensors are [K, M]. `modules` and `tensors` collect the results for the packed directory.
     """
 
     checkpoint: Checkpoint
@@ -240,8 +238,7 @@ class CheckpointWeights:
                     "sizes"
                 )
         if scales:
-            warnings.warn(
+            warn(
                 f"{self.checkpoint.path}: {len(scales)} scales of a KV cache ({scales[0]}) are not "
-                "used: Sterna's cache has a type of its own",
-                RuntimeWarning, stacklevel=2,
-            )  # fmt: skip
+                "used: Sterna's cache has a type of its own"
+            )

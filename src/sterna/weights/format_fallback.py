@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from sterna import formats
+from sterna.errors import warn
 from sterna.formats import Format, PackedWeight
 
 __all__ = ["FormatFallback", "Made", "format_fallbacks", "warn_of_fallbacks"]
@@ -77,4 +77,4 @@ def warn_of_fallbacks(
     """Warn of a model's matrices that could not have the requested format, by groups."""
     made = (Made(name, weight.K, weight.format.name) for name, weight in modules.items())
     for one in format_fallbacks(made, format, head):
-        warnings.warn(str(one), RuntimeWarning, stacklevel=3)
+        warn(str(one), stacklevel=3)

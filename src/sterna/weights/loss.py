@@ -18,10 +18,10 @@ F32 = npt.NDArray[np.float32]
 class Loss:
     """The formats of one matrix before and after, and the error of its weights.
 
-    stored, format: the formats before and after. nbytes: of its codes and scales after; if several
-    matrices share a packed weight, its share by rows. exact: whether every weight kept its value.
-    max_error: the largest |w' - w|. moved_zeros: weights that were 0 and are not any more, as in a
-    format without a zero.
+    stored, format: the formats before and after. nbytes: bytes of its codes and scales after; if
+    several matrices share a packed weight, its share by rows. exact: whether every weight kept its
+    value. max_error: the largest |w' - w|. moved_zeros: weights that were 0 and are not any more,
+    as in a format without a zero.
     """
 
     name: str

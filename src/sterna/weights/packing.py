@@ -20,15 +20,7 @@ from sterna.formats.codec import held_scale, pack_codes
 from sterna.formats.weighted import rounded
 from sterna.weights.storages import Floats, Levels
 
-__all__ = [
-    "Choice",
-    "can_keep",
-    "choose",
-    "has_levels",
-    "layer_scale",
-    "pack",
-    "pack_floats",
-]
+__all__ = ["Choice", "can_keep", "choose", "has_levels", "layer_scale", "pack", "pack_floats"]
 
 #: Default formats of levels, the fewest bits first.
 WIDEST = "i8"
@@ -150,7 +142,7 @@ def pack_floats(
 ) -> PackedWeight:
     """Pack float rows in a format: with their own bits if it is theirs, else rounded.
 
-    scale: of a format with scales but without groups, "tensor" (one for each part) or "row"; None:
+    scale: "tensor" (one for each part) or "row", for a format with scales but without groups; None:
     the format's own.
     """
     format = formats.get(asked)

@@ -20,13 +20,7 @@ from sterna.formats import Format, PackedWeight, codec, weighted
 from sterna.weights.loss import Loss
 from sterna.weights.packing import has_levels, layer_scale
 
-__all__ = [
-    "CHUNK_WEIGHTS",
-    "Rows",
-    "has_levels_of",
-    "repacked",
-    "row_chunks",
-]
+__all__ = ["CHUNK_WEIGHTS", "Rows", "has_levels_of", "repacked", "row_chunks"]
 
 F32 = npt.NDArray[np.float32]
 TERNARY = (-1, 1)

@@ -45,7 +45,7 @@ HEADS: dict[str, str | None] = {
     "int8": "i8",
     "exact": None,
 }
-#: The default head for float rows: "exact", or None for the rows alone. Both give the same deciding
+#: The default head for float rows: "exact", or None for only the rows. Both give the same deciding
 #: logits; "exact" reads fewer bytes and takes more memory.
 DEFAULT_FLOAT_HEAD: str | None = "exact"
 
@@ -123,7 +123,7 @@ class WeightSource(Protocol):
     ) -> list[Experts]:
         """Return the rows of `parts` for each of `count` experts, as `matrix` does for one.
 
-        name: of the tensor of all experts, if the checkpoint stacks them as `stacking` says.
+        name: the tensor's that has all experts, if the checkpoint stacks them as `stacking` says.
         """
 
     def experts_bias(
@@ -163,9 +163,11 @@ class PackedWeights:
         got = self.tensors.get(name)
         if got is None or got.shape != shape:
             raise ModelFormatError(
-                file=self.path, field=name, expected=f"F32 shape {list(shape)}",
-                got="no such tensor" if got is None else f"shape {list(got.shape)}",
-            )  # fmt: skip
+                self.path,
+                name,
+                f"F32 shape {list(shape)}",
+                "no such tensor" if got is None else f"shape {list(got.shape)}",
+            )
         return np.asarray(got, np.float32)
 
     def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
@@ -245,9 +247,11 @@ class PackedWeights:
         got = self.modules.get(name)
         if got is None or got.shape != (M, K):
             raise ModelFormatError(
-                file=self.path, field=name, expected=f"a packed weight of {M}x{K}",
-                got="no such module" if got is None else f"{got.M}x{got.K}",
-            )  # fmt: skip
+                self.path,
+                name,
+                f"a packed weight of {M}x{K}",
+                "no such module" if got is None else f"{got.M}x{got.K}",
+            )
         return got
 
     def _kept(self, name: str, made: PackedWeight) -> PackedWeight:

@@ -104,9 +104,13 @@ def joined(parts: list[Levels | Floats]) -> list[Levels | Floats]:
 
 
 def mxfp4_experts(
-    checkpoint: Checkpoint, name: str, parts: list[Linear], count: int, stacking: Stacking,
+    checkpoint: Checkpoint,
+    name: str,
+    parts: list[Linear],
+    count: int,
+    stacking: Stacking,
     threads: int,
-) -> Iterator[PackedWeight]:  # fmt: skip
+) -> Iterator[PackedWeight]:
     """Yield the weights of all experts in mxfp4, from `name`_blocks and `name`_scales.
 
     ModelFormatError for another shape or dtype, NonFiniteError for a scale that is NaN.

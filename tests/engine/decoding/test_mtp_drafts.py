@@ -24,7 +24,7 @@ from test_requests import PARAMS, params_of, prompt
 from transformers import AutoModelForCausalLM
 
 from sterna import LLM, loading
-from sterna.convert import to_directory
+from sterna.convert import convert
 from sterna.engine import PAGE, Engine, Request, Sequence
 from sterna.engine.decoding import mtp_drafts as mtp_module
 from sterna.engine.decoding.mtp_drafts import MtpDrafts
@@ -185,7 +185,7 @@ def test_every_dress_of_a_checkpoint(tmp_path: Path) -> None:
     model = loading.load(folder)
     expected = predicted(engine(model), PROMPT)
     loading.save(model, tmp_path / "saved")
-    to_directory(folder, tmp_path / "converted", None)
+    convert(folder, tmp_path / "converted", None)
 
     def change(keys: dict[str, Any], file: dict[str, np.ndarray]) -> None:
         keys["qwen35.block_count"] = recipe.layers + 1

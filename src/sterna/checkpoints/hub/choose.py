@@ -11,6 +11,7 @@ from sterna.checkpoints.hub_names import HubName
 from sterna.checkpoints.sentence_transformers import MODULES, POOLING_FOLDER, PROMPTS, SIZES
 from sterna.checkpoints.tekken import TEKKEN
 from sterna.errors import ModelFormatError, RequestError, shown
+from sterna.files.words import words
 
 # Small files that are fetched with the weights if the repository has them.
 TOKENIZER = "tokenizer.json"
@@ -37,16 +38,16 @@ MAX_LISTED = 30
 
 #: Types to choose among several GGUF files, in this order, and why.
 USUAL: dict[str, tuple[str, ...]] = {
-    "which has about 4 bits a weight, the usual balance of size and quality": (
-        "Q4_K_M", "Q4_K_S", "Q4_0", "MXFP4", "IQ4_XS", "IQ4_NL",
-    ),
-    "whose levels are those that the model was trained with": (
-        "PTQ1_0", "PQ2_0", "STQ1_0", "Q2_0", "Q1_0", "I2_S", "TQ1_0", "TQ2_0",
-    ),
-    "as none has about 4 bits a weight": (
-        "Q5_K_M", "Q5_K_S", "Q6_K", "Q8_0", "Q3_K_M", "Q3_K_S", "Q2_K", "BF16", "F16", "F32",
-    ),
-}  # fmt: skip
+    "which has about 4 bits a weight, the usual balance of size and quality": words("""
+        Q4_K_M Q4_K_S Q4_0 MXFP4 IQ4_XS IQ4_NL
+    """),
+    "whose levels are those that the model was trained with": words("""
+        PTQ1_0 PQ2_0 STQ1_0 Q2_0 Q1_0 I2_S TQ1_0 TQ2_0
+    """),
+    "as none has about 4 bits a weight": words("""
+        Q5_K_M Q5_K_S Q6_K Q8_0 Q3_K_M Q3_K_S Q2_K BF16 F16 F32
+    """),
+}
 
 #: Files of sentence-transformers for linear layers after the pooling, and for tokens that score.
 _MODULE = re.compile(
@@ -69,9 +70,9 @@ class RemoteFile:
 class Choice:
     """The files to fetch, small ones first. `gguf`: the chosen one (if split, its first part).
 
-    `default`: whether the repository's name alone means this. `index`: the weights are the shards
-    that INDEX, among `files`, names. `why`: the reason, if the user left the choice among several
-    GGUF files to Sterna.
+    `default`: whether the repository's name without a file means this. `index`: the weights are the
+    shards that INDEX, among `files`, names. `why`: the reason, if the user left the choice among
+    several GGUF files to Sterna.
     """
 
     files: tuple[str, ...]
@@ -84,9 +85,9 @@ class Choice:
 def choose(name: HubName, sizes: Mapping[str, int]) -> Choice:
     """Choose the files of the model that `name` means in a repository (path -> bytes).
 
-    The name alone means the GGUF file whose type comes first in USUAL. Raises RequestError if the
-    name fits no GGUF or several unusual ones, ModelFormatError if the repository holds no weights
-    that Sterna reads.
+    The name without a file means the GGUF file whose type comes first in USUAL. Raises RequestError
+    if the name fits no GGUF or several unusual ones, ModelFormatError if the repository holds no
+    weights that Sterna reads.
     """
     models = gguf_models(sizes)
     has_safetensors = WEIGHTS in sizes or INDEX in sizes
@@ -126,7 +127,7 @@ def _usual(
 def _safetensors(name: HubName, sizes: Mapping[str, int]) -> Choice:
     if CONFIG not in sizes:
         raise ModelFormatError(
-            file=str(name), expected=f"{CONFIG} next to the weights", got="a repository without it"
+            str(name), expected=f"{CONFIG} next to the weights", got="a repository without it"
         )
     small = [path for path in SMALL if path in sizes]
     small += [path for path in sizes if _MODULE.fullmatch(path)]
@@ -135,10 +136,7 @@ def _safetensors(name: HubName, sizes: Mapping[str, int]) -> Choice:
     for path in (*small, *([INDEX] if index else [])):
         if sizes[path] > MAX_SMALL_BYTES:
             raise ModelFormatError(
-                file=f"{name}:{path}",
-                field="size",
-                expected=f"at most {MAX_SMALL_BYTES} bytes",
-                got=sizes[path],
+                f"{name}:{path}", "size", f"at most {MAX_SMALL_BYTES} bytes", sizes[path]
             )
     return Choice((*small, INDEX if index else WEIGHTS), None, default=True, index=index)
 
@@ -220,7 +218,7 @@ def _no_weights(name: HubName, sizes: Mapping[str, int]) -> ModelFormatError:
     pickled = sorted(path for path in sizes if path.endswith(PICKLED))
     if pickled:
         return ModelFormatError(
-            file=str(name),
+            str(name),
             expected=expected,
             got=f"a repository with pickled weights only ({pickled[0]})",
             remedy="unpickling can run any code, so nothing was downloaded: look for a revision or "
@@ -228,7 +226,7 @@ def _no_weights(name: HubName, sizes: Mapping[str, int]) -> ModelFormatError:
         )
     other = sorted(path for path in sizes if path.endswith(".safetensors"))
     return ModelFormatError(
-        file=str(name),
+        str(name),
         expected=expected,
         got=f"only {other[0]}" if other else "a repository without weights",
         remedy="is it an adapter, or a model of another kind? choose a language model",

@@ -136,10 +136,7 @@ class Pull:
         for shard in names:
             if shard not in self.listing.files:
                 raise ModelFormatError(
-                    file=f"{self.name}:{INDEX}",
-                    field="weight_map",
-                    expected="files of the repository",
-                    got=shard,
+                    f"{self.name}:{INDEX}", "weight_map", "files of the repository", shard
                 )
         return [self.listing.files[shard] for shard in names]
 
@@ -173,10 +170,7 @@ class Pull:
         from huggingface_hub import constants, hf_hub_url
 
         url = hf_hub_url(
-            self.name.repo,
-            file.path,
-            revision=self.listing.commit,
-            endpoint=constants.ENDPOINT,
+            self.name.repo, file.path, revision=self.listing.commit, endpoint=constants.ENDPOINT
         )
         partial = self.repository.partial(file.digest)
         fetch(url, headers(), file, partial, progress)

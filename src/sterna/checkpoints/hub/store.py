@@ -45,9 +45,9 @@ class Download:
     """A model that was fetched whole and checked.
 
     `revision`: as asked for; `commit`: its commit at that time; `gguf`: the chosen file, None for
-    safetensors; `default`: whether the repository's name alone means it; `asked`: the words that
-    have chosen the file so far, in lower case; `files`: path, bytes and digest of each; `pulled`:
-    seconds since 1970.
+    safetensors; `default`: whether the repository's name without a file means it; `asked`: the
+    words that have chosen the file so far, in lower case; `files`: path, bytes and digest of each;
+    `pulled`: seconds since 1970.
     """
 
     repo: str
@@ -255,7 +255,7 @@ def partial_bytes(repo: str) -> int:
     """Count the bytes that an interrupted pull of a repository has left."""
     total = 0
     for path in (Repository(repo).folder / "blobs").glob(f"*{PARTIAL}"):
-        with contextlib.suppress(FileNotFoundError):  # somebody's pull has come to its end
+        with contextlib.suppress(FileNotFoundError):  # another process has finished its pull
             total += path.stat().st_size
     return total
 

@@ -65,10 +65,10 @@ def check(path: Path, file: RemoteFile) -> None:
     if got != file.digest:
         kind = "SHA-256" if len(file.digest) == 64 else "git SHA-1"
         raise ModelFormatError(
-            file=file.path,
-            field=kind,
-            expected=f"{file.digest} as the Hub's metadata say",
-            got=got,
+            file.path,
+            kind,
+            f"{file.digest} as the Hub's metadata say",
+            got,
             remedy="the file was damaged on its way and is removed: pull again; if that does not "
             "help, something between here and the Hub changes files",
         )
@@ -123,9 +123,7 @@ def _append(
                 raise _Cut
         for chunk in pieces(response):
             if out.tell() + len(chunk) > file.size:
-                raise ModelFormatError(
-                    file=file.path, field="size", expected=f"{file.size} bytes", got="more"
-                )
+                raise ModelFormatError(file.path, "size", f"{file.size} bytes", "more")
             out.write(chunk)
             progress(len(chunk))
     if out.tell() < file.size:

@@ -8,12 +8,4 @@ from sterna.formats.scales.numbers import E8M0, F16
 from sterna.formats.scales.rows import NoScales, RowScales
 from sterna.formats.scales.superblocks import SuperBlockScales
 
-__all__ = [
-    "E8M0",
-    "F16",
-    "GroupScales",
-    "NoScales",
-    "RowScales",
-    "ScaleLayout",
-    "SuperBlockScales",
-]
+__all__ = ["E8M0", "F16", "GroupScales", "NoScales", "RowScales", "ScaleLayout", "SuperBlockScales"]

@@ -33,7 +33,7 @@ class ScaleLayout(ABC):
     group: k of a scale; 0: a scale for each row or for all of the matrix.
     x_group: activations that share a scale in int8; 0: all of a token.
     default: where rounding puts scales: "none", "tensor", "row" or "group".
-    held_type: of `held`.
+    held_type: the dtype of `held`.
     """
 
     group: int
@@ -48,7 +48,8 @@ class ScaleLayout(ABC):
 
     @property
     def block(self) -> int:
-        """K is a multiple of this number; unless it is 1, blocks of as many k are rounded alone."""
+        """K is a multiple of this number; unless it is 1, each block of as many k is rounded
+        separately."""
         return 1
 
     @property
@@ -85,8 +86,8 @@ class ScaleLayout(ABC):
     def check(self, scales: npt.NDArray[Any], M: int, K: int, name: str) -> F32:
         """Round scales of `shape` or () to values that can be held, as float32.
 
-        RequestError for a wrong shape or a value that cannot be held, NonFiniteError; name: of the
-        format, for the message.
+        RequestError for a wrong shape or a value that cannot be held, NonFiniteError; name: the
+        format's, for the message.
         """
 
     @abstractmethod
@@ -97,7 +98,7 @@ class ScaleLayout(ABC):
     def weights(self, levels: Levels, scales: F32, value: float) -> F32:
         """Compute the weights, float32 [M, K], of levels [M, K] (or floats) and their scales.
 
-        value: of a level of 1, before its scale.
+        value: the weight of a level of 1, before its scale.
         """
 
     # ------------------------------------------------------------------------------------- held
@@ -145,7 +146,7 @@ class ScaleLayout(ABC):
     ) -> tuple[F32 | None, KernelGroups | None]:
         """Make the native core's arguments: a scale for each row of all tiles, or groups of scales.
 
-        rows: of all tiles, including the matrix's M; unit and value: as of a Codebook. Raises
+        rows: those of all tiles, including the matrix's M; unit and value: as of a Codebook. Raises
         TypeError and ValueError for arrays of another kind.
         """
 

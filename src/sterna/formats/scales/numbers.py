@@ -21,9 +21,9 @@ Array = npt.NDArray[Any]
 class ScaleNumber(ABC):
     """A type of number, which the kernels know by its name.
 
-    exponent: bits that are all set in an infinity or NaN. rule: of the values, for a message.
-    any_number: whether values are as dense as floats. coarse: scales below it have few bits, so
-    rounding looks at them again. max_weight: every level times a scale is below this.
+    exponent: bits that are all set in an infinity or NaN. rule: which values it can hold, for a
+    message. any_number: whether values are as dense as floats. coarse: scales below it have few
+    bits, so rounding looks at them again. max_weight: every level times a scale is below this.
     """
 
     name: str

@@ -16,7 +16,7 @@ _BILINEAR = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Gemma3ImageProcessor(ImageProcessor):
-    """Resizes to height x width, whatever the aspect ratio; without pan and scan."""
+    """Resizes to height x width without keeping the aspect ratio; without pan and scan."""
 
     KINDS: ClassVar[tuple[str, ...]] = ("Gemma3ImageProcessor",)
     placeholder: ClassVar[str] = "<start_of_image>"

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
+from sterna.files.words import words
 from sterna.weights.storages import (
     awq,
     bitsandbytes,
@@ -61,13 +62,17 @@ STORAGES: tuple[ModuleType, ...] = (
 
 #: The tensors of a linear layer that a storage or the graph may read.
 SUFFIXES = (
-    "weight", "weight_scale", "weight_clip_val", "bias",
-    "qweight", "qzeros", "scales", "g_idx", "biases",
-    "weight_packed", "weight_shape", "weight_zero_point", "weight_g_idx",
-    "weight_scale_inv", "weight_scale_2", "weight_global_scale", *fp8.OF_INPUTS,
-    "w_sign", "w_sparse", "scale", *(f"w_{t}" for t in range(1, shift_latents.MAX_SHIFTS + 1)),
-    *torchao.SUFFIXES, *hqq.SUFFIXES, *bitsandbytes.SUFFIXES,
-)  # fmt: skip
+    *words("""
+    weight weight_scale weight_clip_val bias qweight qzeros scales g_idx biases
+    weight_packed weight_shape weight_zero_point weight_g_idx
+    weight_scale_inv weight_scale_2 weight_global_scale w_sign w_sparse scale
+    """),
+    *fp8.OF_INPUTS,
+    *(f"w_{t}" for t in range(1, shift_latents.MAX_SHIFTS + 1)),
+    *torchao.SUFFIXES,
+    *hqq.SUFFIXES,
+    *bitsandbytes.SUFFIXES,
+)
 
 
 def read(layer: Layer) -> Levels | Floats:

@@ -159,6 +159,4 @@ class Layer:
         """Raise ModelFormatError for the tensor `name`.`suffix`."""
         name = f"{self.part.name}.{suffix}"
         info = self.checkpoint.tensors.get(name) or self.info("weight")
-        raise ModelFormatError(
-            file=info.file, field=name, expected=expected, got=got, remedy=remedy
-        )
+        raise ModelFormatError(info.file, name, expected, got, remedy=remedy)

@@ -52,9 +52,10 @@ def _packed(layer: Layer) -> tuple[range, npt.NDArray[np.int8]]:
     bits = next((b for b in (4, 8) if words.shape == (M, -(-K * b // WORD_BITS))), 0)
     if words.dtype != "I32" or not bits:
         layer.fail(
-            "weight_packed", f"I32 [M, K bits / 32] with M={M}, K={K} and 4 or 8 bits",
+            "weight_packed",
+            f"I32 [M, K bits / 32] with M={M}, K={K} and 4 or 8 bits",
             f"{words.dtype} {list(words.shape)}",
-        )  # fmt: skip
+        )
     shape = layer.checkpoint.require(f"{layer.part.name}.weight_shape", (2,), ("I64", "I32"))
     said = [int(n) for n in layer.checkpoint.read(shape.name)]
     if said != [M, K]:

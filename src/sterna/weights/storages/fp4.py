@@ -42,9 +42,10 @@ def read(layer: Layer) -> Levels | Floats:
         layer.fail(suffix, f"rows of whole groups of {group}", K)
     if stored.shape != (M, K // group) or stored.dtype not in ("F8_E4M3", "U8", "F8_E8M0"):
         layer.fail(
-            "weight_scale", f"F8_E4M3 [{M}, {K // NV_GROUP}] (NVFP4) or U8 [{M}, {K // MX_GROUP}]",
+            "weight_scale",
+            f"F8_E4M3 [{M}, {K // NV_GROUP}] (NVFP4) or U8 [{M}, {K // MX_GROUP}]",
             f"{stored.dtype} {list(stored.shape)}",
-        )  # fmt: skip
+        )
     codes = codes_of(np.asarray(layer.checkpoint.read(layer.info(suffix).name)))
     scales = np.asarray(layer.checkpoint.read(stored.name)).view(np.uint8)
     if group == NV_GROUP:

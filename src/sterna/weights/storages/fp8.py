@@ -79,9 +79,10 @@ def _scale(layer: Layer, suffix: str) -> tuple[F32, int]:
     blocks = -(-M // rows), -(-K // k)
     if shape not in (blocks, (blocks[0], 1, blocks[1], 1)):
         layer.fail(
-            suffix, f"one scale, or [{M}, 1] or {list(blocks)} of them, for blocks of {rows}x{k}",
+            suffix,
+            f"one scale, or [{M}, 1] or {list(blocks)} of them, for blocks of {rows}x{k}",
             list(shape),
-        )  # fmt: skip
+        )
     values = _values(layer, suffix, shape).reshape(blocks)
     return np.ascontiguousarray(np.repeat(values, rows, axis=0)[:M]), k
 

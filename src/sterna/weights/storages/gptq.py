@@ -34,9 +34,10 @@ def read(layer: Layer) -> Levels | Floats:
     bits = next((b for b in (2, 4, 8) if words.shape == (K * b // WORD_BITS, M)), 0)
     if words.dtype != "I32" or not bits or K * bits % WORD_BITS or M * bits % WORD_BITS:
         layer.fail(
-            "qweight", f"I32 [K bits / 32, M] with K={K}, M={M} and 2, 4 or 8 bits",
+            "qweight",
+            f"I32 [K bits / 32, M] with K={K}, M={M} and 2, 4 or 8 bits",
             f"{words.dtype} {list(words.shape)}",
-        )  # fmt: skip
+        )
     groups = layer.info("scales").shape[0] if layer.info("scales").shape else 0
     if not groups or K % groups:
         layer.fail("scales", f"a scale for each of some groups of K={K}", f"{groups} groups")

@@ -21,21 +21,25 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from sterna.files.words import words
 from sterna.weights.storages.base import FLOATS, Floats, Layer, Levels
 from sterna.weights.storages.integers import narrowest
 
 CODES, SCALE, ZERO = "W_q", "scale", "zero"
 #: The name of a packing -> bits of a code, and codes of a stored integer.
 PACKINGS = {
-    "8bit_u8": (8, 1), "4bit_u8": (4, 2), "3bit_32": (3, 10), "2bit_u8": (2, 4), "1bit_u8": (1, 8),
-}  # fmt: skip
+    "8bit_u8": (8, 1),
+    "4bit_u8": (4, 2),
+    "3bit_32": (3, 10),
+    "2bit_u8": (2, 4),
+    "1bit_u8": (1, 8),
+}
 FLOAT_BYTES = {"BF16": 2, "F16": 2, "F32": 4}
-SUFFIXES = (
-    CODES, SCALE, ZERO, "nbits", "group_size", "shape", "axis", "packing", "unpack_view_dtype",
-    "view_as_float", "quant_scale", "quant_zero", "compute_dtype", "offload_meta",
-    "encoded_state_dict", "stores_quant_config", "channel_wise", "optimize", "round_zero",
-    "scale_q", "zero_q",
-)  # fmt: skip
+SUFFIXES = words("""
+    W_q scale zero nbits group_size shape axis packing unpack_view_dtype view_as_float
+    quant_scale quant_zero compute_dtype offload_meta encoded_state_dict stores_quant_config
+    channel_wise optimize round_zero scale_q zero_q
+""")
 
 
 def recognises(layer: Layer) -> bool:
@@ -49,9 +53,11 @@ def read(layer: Layer) -> Levels | Floats:
     for suffix in ("scale_q", "zero_q"):
         if layer.has(suffix):
             layer.fail(
-                suffix, "scales and zeros that are floats", "quantised ones",
+                suffix,
+                "scales and zeros that are floats",
+                "quantised ones",
                 "quantise with quant_scale=False and quant_zero=False",
-            )  # fmt: skip
+            )
     axis = _number(layer, "axis")
     if axis not in (0, 1):
         layer.fail("axis", "0 or 1", axis)
@@ -86,9 +92,10 @@ def _codes(layer: Layer, shape: tuple[int, int]) -> npt.NDArray[np.float32]:
     )
     if info.dtype not in dtypes or info.shape != wanted or (bits != 3 and shape[0] % count):
         layer.fail(
-            CODES, f"{' or '.join(dtypes)} {list(wanted)}, of {count} codes for {shape[0]} rows",
+            CODES,
+            f"{' or '.join(dtypes)} {list(wanted)}, of {count} codes for {shape[0]} rows",
             f"{info.dtype} {list(info.shape)}",
-        )  # fmt: skip
+        )
     stored = np.ascontiguousarray(layer.checkpoint.read(info.name)).view(word)
     shifts = range(bits * (count - 1), -1, -bits)
     parts = [stored >> shift & ((1 << bits) - 1) for shift in shifts]

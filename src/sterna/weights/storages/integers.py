@@ -18,7 +18,7 @@ Codes = npt.NDArray[np.uint8]
 def unpacked(words: npt.NDArray[Any], bits: int, axis: int) -> Codes:
     """Unpack words of 32 bits [rows, columns] into codes along an axis, lowest bits first.
 
-    bits: of a code: 2, 4 or 8.
+    bits: the size of a code: 2, 4 or 8.
     """
     count, plain = WORD_BITS // bits, np.ascontiguousarray(words).view(np.uint32)
     shape = list(plain.shape)
@@ -49,9 +49,12 @@ def group_index(layer: Layer, suffix: str, groups: int) -> npt.NDArray[np.int64]
 
 
 def with_zeros(
-    layer: Layer, codes: npt.NDArray[np.uint8], zeros: npt.NDArray[np.int16], bits: int,
+    layer: Layer,
+    codes: npt.NDArray[np.uint8],
+    zeros: npt.NDArray[np.int16],
+    bits: int,
     index: npt.NDArray[np.int64] | None = None,
-) -> tuple[range, npt.NDArray[np.int8]]:  # fmt: skip
+) -> tuple[range, npt.NDArray[np.int8]]:
     """Subtract zero points [groups, M] from codes [K, M]; index: as in `integers`.
 
     Returns the possible levels, and the levels [M, K].
@@ -68,9 +71,11 @@ def with_zeros(
 
 
 def integers(
-    kinds: range, levels: npt.NDArray[np.int8], scale: F32,
+    kinds: range,
+    levels: npt.NDArray[np.int8],
+    scale: F32,
     index: npt.NDArray[np.int64] | None = None,
-) -> Levels | Floats:  # fmt: skip
+) -> Levels | Floats:
     """Combine levels [M, K], each one of `kinds`, with scales float32 [M, groups].
 
     index: the group of each k; None: they are of neighbours. Kernels take scales of groups of

@@ -59,9 +59,11 @@ def _bits(layer: Layer) -> int:
         return 0
     if type(value) is not int or not (0 <= value <= 4 or value in (16, 32)):
         raise ModelFormatError(
-            file=layer.checkpoint.path / "config.json", field="w_bits",
-            expected=f"0, 1, 2, 3, 4 or 16, as there is {layer.part.name}.{CLIP}", got=value,
-        )  # fmt: skip
+            layer.checkpoint.path / "config.json",
+            "w_bits",
+            f"0, 1, 2, 3, 4 or 16, as there is {layer.part.name}.{CLIP}",
+            value,
+        )
     return min(value, 16)
 
 

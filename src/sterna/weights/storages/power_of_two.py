@@ -114,18 +114,22 @@ def _scale(layer: Layer, stored: PowerOfTwo) -> F32:
         at = first_index(wrong)
         mixed = "of both signs: " if (scale > 0).any() else ""
         layer.fail(
-            "weight_scale", "positive scales", f"{mixed}{scale[at]} at {list(at)}",
+            "weight_scale",
+            "positive scales",
+            f"{mixed}{scale[at]} at {list(at)}",
             "a weight's sign is a bit of its own",
-        )  # fmt: skip
+        )
     if group:
         with np.errstate(over="ignore", under="ignore"):
             exact = scale.astype(np.float16) == scale
         if not exact.all():
             at = first_index(~exact)
             layer.fail(
-                "weight_scale", "scales of groups that a float of 16 bits holds",
-                f"{scale[at]} at {list(at)}", "store them as F16",
-            )  # fmt: skip
+                "weight_scale",
+                "scales of groups that a float of 16 bits holds",
+                f"{scale[at]} at {list(at)}",
+                "store them as F16",
+            )
         return scale
     return scale.reshape(shapes[0])
 
@@ -140,9 +144,11 @@ def _decode(layer: Layer, stored: PowerOfTwo, codes: Words, levels: npt.NDArray[
             row, word = stray
             at = [band.start + row, word]
             layer.fail(
-                "weight", f"words of {stored.encoding}, unused bits and padding being 0",
-                f"{int(codes[at[0], word]):#x} at {at}", "the file is damaged",
-            )  # fmt: skip
+                "weight",
+                f"words of {stored.encoding}, unused bits and padding being 0",
+                f"{int(codes[at[0], word]):#x} at {at}",
+                "the file is damaged",
+            )
     below = 0
     if stored.encoding == "E8P1" and codes.size:
         fields = codes >> words.shift & words.max_exponent
@@ -178,9 +184,11 @@ def _check_size(layer: Layer, levels: npt.NDArray[Any], scale: F32) -> None:
     largest = max(float(levels.max()), -float(levels.min()), 2.0**most)
     if float(scale.max(initial=0)) * largest >= 2.0**128:
         layer.fail(
-            "weight_scale", "weights below 2^128", f"a scale of {scale.max()}",
+            "weight_scale",
+            "weights below 2^128",
+            f"a scale of {scale.max()}",
             "the file is damaged: weights of a model are small",
-        )  # fmt: skip
+        )
 
 
 def _floats(levels: npt.NDArray[Any], scale: F32) -> Floats:

@@ -57,9 +57,11 @@ class PowerOfTwo:
     def config(self) -> dict[str, Any]:
         """Return the fields as config.json has them."""
         return {
-            "quant_method": "power_of_two", "encoding": self.encoding,
-            "zero_free": self.zero_free, "scale": self.scale,
-        }  # fmt: skip
+            "quant_method": "power_of_two",
+            "encoding": self.encoding,
+            "zero_free": self.zero_free,
+            "scale": self.scale,
+        }
 
     @property
     def integer(self) -> bool:
@@ -110,7 +112,7 @@ def quantization(config: dict[str, Any], file: Path) -> Quantization:
     """
     settings = config.get(FIELD)
     if settings is None and isinstance(config.get("quantization"), dict):
-        settings = config["quantization"]  # MLX's own name, which older files have alone
+        settings = config["quantization"]  # MLX's own name, the only one in older files
     if settings is None:
         return Quantization(False, True, False, ())
     method = settings.get("quant_method") if isinstance(settings, dict) else settings
@@ -141,15 +143,11 @@ def _norm_eps(settings: dict[str, Any], file: Path) -> float:
     """Read the eps of the norms before the layers; 0 if there are none."""
     use = settings.get("use_rms_norm")
     if not isinstance(use, bool | None):
-        raise ModelFormatError(
-            file=file, field=f"{FIELD}.use_rms_norm", expected="true or false", got=use
-        )
+        raise ModelFormatError(file, f"{FIELD}.use_rms_norm", "true or false", use)
     eps = settings.get("rms_norm_eps", 1e-6) if use else 0.0
     number = isinstance(eps, int | float) and not isinstance(eps, bool)
     if use and not (number and 0 < eps < 1):
-        raise ModelFormatError(
-            file=file, field=f"{FIELD}.rms_norm_eps", expected="a number between 0 and 1", got=eps
-        )
+        raise ModelFormatError(file, f"{FIELD}.rms_norm_eps", "a number between 0 and 1", eps)
     return float(eps)
 
 
@@ -157,19 +155,15 @@ def _powers(settings: dict[str, Any], file: Path) -> PowerOfTwo:
     encoding = settings.get("encoding")
     if not isinstance(encoding, str) or encoding not in PowerOfTwo.ENCODINGS:
         names = " or ".join(PowerOfTwo.ENCODINGS)
-        raise ModelFormatError(file=file, field=f"{FIELD}.encoding", expected=names, got=encoding)
+        raise ModelFormatError(file, f"{FIELD}.encoding", names, encoding)
     zero_free, scale = settings.get("zero_free", True), settings.get("scale", "row")
     if not isinstance(zero_free, bool):
-        raise ModelFormatError(
-            file=file, field=f"{FIELD}.zero_free", expected="true or false", got=zero_free
-        )
+        raise ModelFormatError(file, f"{FIELD}.zero_free", "true or false", zero_free)
     if not isinstance(scale, str):
-        raise ModelFormatError(
-            file=file, field=f"{FIELD}.scale", expected="tensor, row or group:N", got=scale
-        )
+        raise ModelFormatError(file, f"{FIELD}.scale", "tensor, row or group:N", scale)
     powers = PowerOfTwo(encoding, zero_free, scale)
     if problem := powers.problem():
-        raise ModelFormatError(file=file, field=FIELD, expected=problem, got=f"{encoding} {scale}")
+        raise ModelFormatError(file, FIELD, problem, f"{encoding} {scale}")
     return powers
 
 
@@ -177,9 +171,7 @@ def _one_of(settings: dict[str, Any], key: str, values: tuple[str, str], file: P
     value = settings.get(key)
     value = values[0] if value is None else value
     if value not in values:
-        raise ModelFormatError(
-            file=file, field=f"{FIELD}.{key}", expected=" or ".join(values), got=value
-        )
+        raise ModelFormatError(file, f"{FIELD}.{key}", " or ".join(values), value)
     return str(value)
 
 
@@ -187,7 +179,7 @@ def _names(value: object, file: Path) -> tuple[str, ...]:
     field = f"{FIELD}.modules_to_not_convert"
     names = [] if value is None else value
     if not isinstance(names, list) or not all(isinstance(n, str) and n for n in names):
-        raise ModelFormatError(file=file, field=field, expected="a list of names", got=value)
+        raise ModelFormatError(file, field, "a list of names", value)
     for name in names:
         # transformers would take these as regular expressions, which a file must not give.
         if not re.fullmatch(r"[\w.-]+", name):

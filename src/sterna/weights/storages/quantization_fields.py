@@ -14,145 +14,131 @@ from typing import Any, NoReturn
 
 from sterna.errors import UnsupportedModelError, shown
 from sterna.files.known_fields import KnownFields
+from sterna.files.words import words
 
 __all__ = ["ARGUMENTS", "FIELD", "METHODS", "SCHEME", "check_fields"]
 
 FIELD = "quantization_config"
-#: Names of modules whose layers are, or are not, quantised: the tensors tell.
-NAMES = {"modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules", "skip_modules"}
-#: What every method may have.
-COMMON = KnownFields(
-    read=frozenset({"quant_method"}),
-    without_effect=frozenset(NAMES | {"dequantize", "provider", "producer"}),
+#: What every method may have; names of modules that are, or are not, quantised: the tensors tell.
+COMMON = KnownFields().plus(
+    read="quant_method",
+    without_effect="""
+    modules_to_not_convert ignore ignored_layers exclude_modules skip_modules
+    dequantize provider producer
+    """,
 )
-#: Of GPTQ and its relatives: how the integers were found, and what the tensors repeat.
-SEARCH = {
-    "act_group_aware", "batch_size", "block_name_to_quantize", "cache_block_outputs",
-    "damp_auto_increment", "damp_percent", "dataset", "desc_act", "foem", "gptaq", "hyb_act",
-    "max_input_length", "meta", "model_file_base_name", "model_name_or_path", "model_seqlen",
-    "module_name_preceding_first_block", "modules_in_block_to_quantize", "mse", "pad_token_id",
-    "static_groups", "tokenizer", "true_sequential",
-}  # fmt: skip
-REPEATED = {"bits", "dynamic", "group_size", "lm_head", "method", "pack_dtype"}
-KERNELS = {"backend", "disable_exllama", "exllama_config", "use_cuda_fp16", "use_exllama"}
+#: Of GPTQ and its relatives: how the integers were found, what the tensors repeat, and kernels.
+GPTQ = """
+act_group_aware batch_size block_name_to_quantize cache_block_outputs damp_auto_increment
+damp_percent dataset desc_act foem gptaq hyb_act max_input_length meta model_file_base_name
+model_name_or_path model_seqlen module_name_preceding_first_block modules_in_block_to_quantize mse
+pad_token_id static_groups tokenizer true_sequential
+bits dynamic group_size lm_head method pack_dtype
+backend disable_exllama exllama_config use_cuda_fp16 use_exllama
+"""
 #: AutoRound's, which it also writes into files of GPTQ and AWQ.
-AUTO_ROUND = {
-    "act_bits", "act_data_type", "act_dynamic", "act_group_size", "act_sym", "activation_scheme",
-    "amp", "autoround_version", "batch_size", "bits", "block_name_to_quantize", "data_type",
-    "enable_minmax_tuning", "enable_norm_bias_tuning", "enable_quanted_input", "extra_config",
-    "fmt", "gradient_accumulate_steps", "group_size", "iters", "low_gpu_mem_usage", "lr",
-    "minmax_lr", "nsamples", "quant_block_list", "regex_config", "scale_dtype", "seqlen",
-    "static_attention_dtype", "static_attention_granularity", "static_kv_dtype",
-    "static_kv_granularity", "super_bits", "super_group_size", "supported_types",
-    "to_quant_block_names",
-}  # fmt: skip
-ROTATIONS: dict[str, tuple[object, ...]] = {
-    "rotation": (), "rotation_config": (), "rotation_configs": (), "spinquant_config": (),
-    "transform_config": (),
-}  # fmt: skip
+AUTO_ROUND = """
+act_bits act_data_type act_dynamic act_group_size act_sym activation_scheme amp autoround_version
+batch_size bits block_name_to_quantize data_type enable_minmax_tuning enable_norm_bias_tuning
+enable_quanted_input extra_config fmt gradient_accumulate_steps group_size iters low_gpu_mem_usage
+lr minmax_lr nsamples quant_block_list regex_config scale_dtype seqlen static_attention_dtype
+static_attention_granularity static_kv_dtype static_kv_granularity super_bits super_group_size
+supported_types to_quant_block_names
+"""
+ROTATIONS = "rotation rotation_config rotation_configs spinquant_config transform_config"
 #: Of one matrix, a group of matrices, or the inputs, in compressed-tensors and modelopt.
-ARGUMENTS = KnownFields(
-    read=frozenset({"num_bits", "type", "symmetric", "dynamic", "block_structure"}),
-    without_effect=frozenset({
-        "actorder", "group_size", "observer", "observer_kwargs", "scale_dtype", "strategy",
-        "zp_dtype",
-    }),
-)  # fmt: skip
-SCHEME = KnownFields(
-    read=frozenset({"weights", "input_activations", "format"}),
-    without_effect=frozenset({"targets"}),
-    refused={"output_activations": ()},
+ARGUMENTS = KnownFields().plus(
+    read="num_bits type symmetric dynamic block_structure",
+    without_effect="actorder group_size observer observer_kwargs scale_dtype strategy zp_dtype",
 )
-_KV_CACHE = {"kv_cache_scheme", "kv_cache_quant_algo"}  # Sterna's cache has a type of its own
+SCHEME = KnownFields().plus(
+    read="weights input_activations format", without_effect="targets", refused="output_activations"
+)
+_KV_CACHE = "kv_cache_scheme kv_cache_quant_algo"  # Sterna's cache has a type of its own
 _COMPRESSED = COMMON.plus(
-    read=("config_groups", "format"),
-    without_effect={
-        *_KV_CACHE, "attention_input_activations", "global_compression_ratio",
-        "quantization_status",
-        "run_compressed", "use_optimized_inference", "version",
-    },
-    refused={"moe_sparsity_config": (), "sparsity_config": (), **ROTATIONS},
-)  # fmt: skip
+    read="config_groups format",
+    without_effect=f"""
+    {_KV_CACHE} attention_input_activations global_compression_ratio quantization_status
+    run_compressed use_optimized_inference version
+    """,
+    refused=f"moe_sparsity_config sparsity_config {ROTATIONS}",
+)
 _AUTO_ROUND = COMMON.plus(
-    read=("sym", "packing_format", "data_type", "format", "checkpoint_format"),
-    without_effect=AUTO_ROUND | SEARCH | REPEATED | KERNELS, refused=ROTATIONS,
-)  # fmt: skip
+    read="sym packing_format data_type format checkpoint_format",
+    without_effect=AUTO_ROUND + GPTQ,
+    refused=ROTATIONS,
+)
 METHODS: dict[str, KnownFields] = {
-    "bitnet": COMMON.plus(
-        read=("linear_class", "quantization_mode", "use_rms_norm", "rms_norm_eps")
-    ),
-    "power_of_two": COMMON.plus(read=("encoding", "zero_free", "scale")),
+    "bitnet": COMMON.plus("linear_class quantization_mode use_rms_norm rms_norm_eps"),
+    "power_of_two": COMMON.plus("encoding zero_free scale"),
     "mxfp4": COMMON,
     "gptq": COMMON.plus(
-        read=("sym", "format", "checkpoint_format", "rotation"),
-        without_effect=AUTO_ROUND | SEARCH | REPEATED | KERNELS | {"activation"},
-        refused={**ROTATIONS, "adapter": (), "is_marlin_format": ()},
+        read="sym format checkpoint_format rotation",
+        without_effect=AUTO_ROUND + GPTQ + "activation",
+        refused=f"{ROTATIONS} adapter is_marlin_format",
     ),
     "awq": COMMON.plus(
-        read=("version", "format", "checkpoint_format", "bits", "w_bit"),
-        without_effect=AUTO_ROUND | SEARCH | REPEATED | KERNELS | {
-            "do_fuse", "fuse_max_seq_len", "modules_to_fuse", "q_group_size", "sym", "zero_point",
-        },
-        refused={**ROTATIONS, "activation": ()},
+        read="version format checkpoint_format bits w_bit",
+        without_effect=f"""
+        {AUTO_ROUND} {GPTQ}
+        do_fuse fuse_max_seq_len modules_to_fuse q_group_size sym zero_point
+        """,
+        refused=f"{ROTATIONS} activation",
     ),
-    "auto-round": _AUTO_ROUND, "intel/auto-round": _AUTO_ROUND,
+    "auto-round": _AUTO_ROUND,
+    "intel/auto-round": _AUTO_ROUND,
     "compressed-tensors": _COMPRESSED,
     "bitsandbytes": COMMON.plus(
-        without_effect=(
-            "_load_in_4bit", "_load_in_8bit", "bnb_4bit_compute_dtype", "bnb_4bit_quant_storage",
-            "bnb_4bit_quant_type", "bnb_4bit_use_double_quant", "llm_int8_enable_fp32_cpu_offload",
-            "llm_int8_has_fp16_weight", "llm_int8_skip_modules", "llm_int8_threshold",
-            "load_in_4bit", "load_in_8bit",
-        )
+        without_effect="""
+        _load_in_4bit _load_in_8bit bnb_4bit_compute_dtype bnb_4bit_quant_storage
+        bnb_4bit_quant_type bnb_4bit_use_double_quant llm_int8_enable_fp32_cpu_offload
+        llm_int8_has_fp16_weight llm_int8_skip_modules llm_int8_threshold load_in_4bit load_in_8bit
+        """
     ),
     "torchao": COMMON.plus(
-        without_effect=(
-            "include_input_output_embeddings", "quant_type", "quant_type_kwargs",
-            "untie_embedding_weights",
-        )
+        without_effect="""
+        include_input_output_embeddings quant_type quant_type_kwargs untie_embedding_weights
+        """
     ),
     "hqq": COMMON.plus(
-        without_effect=(
-            "axis", "dynamic_config", "group_size", "nbits", "quant_config", "view_as_float",
-        )
+        without_effect="axis dynamic_config group_size nbits quant_config view_as_float"
     ),
     "fp8": COMMON.plus(
-        read=("weight_block_size",),
-        without_effect=AUTO_ROUND | _KV_CACHE | {
-            "modules_to_convert", "packing_format", "scale_fmt", "sym",
-        },
-        refused={**ROTATIONS, "expert_dtype": ("fp8",)},
+        read="weight_block_size",
+        without_effect=f"""
+        {AUTO_ROUND} {_KV_CACHE} modules_to_convert packing_format scale_fmt sym
+        """,
+        refused=ROTATIONS,
+        neutral={"expert_dtype": ("fp8",)},
     ),
-    "fbgemm_fp8": COMMON.plus(without_effect=("activation_scale_ub",)),
+    "fbgemm_fp8": COMMON.plus(without_effect="activation_scale_ub"),
     "modelopt": _COMPRESSED.plus(
-        without_effect=("group_size", "quant_algo", "quantization", "quantized_layers"),
-        refused={"has_zero_point": (), "pre_quant_scale": ()},
+        without_effect="group_size quant_algo quantization quantized_layers",
+        refused="has_zero_point pre_quant_scale",
     ),
-}  # fmt: skip
+}
 #: Layouts of compressed-tensors, as `format` names them; weights of the first two are integers.
-LAYOUTS = (
-    "int-quantized", "pack-quantized", "float-quantized", "naive-quantized",
-    "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp8-quantized", "mixed-precision",
-)  # fmt: skip
+LAYOUTS = words("""
+    int-quantized pack-quantized float-quantized naive-quantized nvfp4-pack-quantized
+    mxfp4-pack-quantized mxfp8-quantized mixed-precision
+""")
 #: Packings of AutoRound whose tensors are those of GPTQ, AWQ, compressed-tensors or FP8.
-PACKINGS = (
-    "auto", "auto_round", *(f"auto_round:{of}" for of in (
-        "auto_awq", "auto_gptq", "awq", "exllamav2", "fake", "fp8", "fp8_static", "gptq",
-        "gptqmodel", "llm_compressor", "mx_fp", "mx_fp_rceil", "nv_fp", "nv_fp4_with_static_gs",
-        "triton", "tritonv2",
-    )),
-)  # fmt: skip
+_PACKINGS = words("""
+    auto_awq auto_gptq awq exllamav2 fake fp8 fp8_static gptq gptqmodel llm_compressor mx_fp
+    mx_fp_rceil nv_fp nv_fp4_with_static_gs triton tritonv2
+""")
+PACKINGS = ("auto", "auto_round", *(f"auto_round:{name}" for name in _PACKINGS))
 #: Its numbers: integers, or floats with scales of E4M3 or E8M0.
 _NUMBERS = re.compile(r"(opt_)?(rtn_)?(int|mx_fp|nv_fp|fp|block_fp8)(?!\w*(e5m|float_zp|gaudi))\w*")
 MLX_MODES = ("affine", "mxfp4", "mxfp8", "nvfp4")
 #: MLX's files name no method. Its other fields are names of modules with settings of their own.
-MLX = KnownFields(read=frozenset({"mode"}), without_effect=frozenset({"bits", "group_size"}))
+MLX = KnownFields().plus(read="mode", without_effect="bits group_size")
 
 
 def check_fields(settings: dict[str, Any], file: Path) -> None:
     """Raise UnsupportedModelError for a field that asks for something that Sterna lacks.
 
-    settings: of a method in METHODS, or of MLX, which names none.
+    settings: quantization_config, of a method in METHODS or of MLX, which names none.
     """
     method = settings.get("quant_method")
     if method is None:
@@ -195,27 +181,32 @@ def _check_schemes(settings: dict[str, Any], file: Path) -> None:
                 ARGUMENTS.check(given, file, f"{FIELD}.{name}.{part}.")
         if isinstance(weights, dict) and weights.get("type") == "float":
             continue  # layers take float activations, whatever others round them to
-        if isinstance(inputs, dict) and inputs and (
-            inputs.get("dynamic") is not True or inputs.get("num_bits") != 8
-            or inputs.get("type") != "int" or inputs.get("symmetric") is False
-        ):  # fmt: skip
-            _fail(
-                file, f"{name}.input_activations",
-                "symmetric int8 with a scale of each token (dynamic)", inputs,
-            )  # fmt: skip
+        if isinstance(inputs, dict) and inputs and not _is_dynamic_int8(inputs):
+            rule = "symmetric int8 with a scale of each token (dynamic)"
+            _fail(file, f"{name}.input_activations", rule, inputs)
+
+
+def _is_dynamic_int8(inputs: dict[str, Any]) -> bool:
+    return (
+        inputs.get("dynamic") is True
+        and (inputs.get("num_bits"), inputs.get("type")) == (8, "int")
+        and inputs.get("symmetric") is not False
+    )
 
 
 def _check_mlx(settings: dict[str, Any], file: Path) -> None:
-    modules = {
-        k: v for k, v in settings.items() if isinstance(v, dict) or "." in k or k == "lm_head"
-    }
-    for name, own in [("", {k: v for k, v in settings.items() if k not in modules}),
-                      *((f"{k}.", v) for k, v in modules.items())]:  # fmt: skip
-        if isinstance(own, dict):
-            MLX.check(own, file, f"{FIELD}.{name}")
-            _one_of(own, "mode", MLX_MODES, file, name)
-        elif not isinstance(own, bool):
-            _fail(file, name.rstrip("."), "an object or a boolean", own)
+    """Check a model's settings, and those of single modules in the same object."""
+    own = {k: v for k, v in settings.items() if not _is_module(k, v)}
+    for name, given in {"": own, **{f"{k}.": settings[k] for k in settings.keys() - own}}.items():
+        if isinstance(given, dict):
+            MLX.check(given, file, f"{FIELD}.{name}")
+            _one_of(given, "mode", MLX_MODES, file, name)
+        elif not isinstance(given, bool):
+            _fail(file, name.rstrip("."), "an object or a boolean", given)
+
+
+def _is_module(name: str, value: object) -> bool:
+    return isinstance(value, dict) or "." in name or name == "lm_head"
 
 
 def _one_of(

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sterna.files.words import words
 from sterna.formats.arithmetic import first_index
 from sterna.weights.storages.base import F32, FLOATS, TERNARY, Floats, Layer, Levels
 from sterna.weights.storages.integers import narrowest
@@ -31,17 +32,14 @@ from sterna.weights.storages.integers import narrowest
 PREFIX = "_weight_"
 SUFFIXES = tuple(
     PREFIX + name
-    for name in (
-        "qdata", "scale", "zero_point", "int_data", "scale_and_zero", "per_tensor_scale",
-        "act_pre_scale", "act_quant_scale", "act_quant_zero_point",
-    )
-)  # fmt: skip
+    for name in words("""
+        qdata scale zero_point int_data scale_and_zero per_tensor_scale act_pre_scale
+        act_quant_scale act_quant_zero_point
+    """)
+)
 QDATA, SCALE, ZERO, TRITS = (PREFIX + name for name in ("qdata", "scale", "zero_point", "int_data"))
 #: Tensors that other layouts and schemes have in addition to codes.
-REFUSED = (
-    "scale_and_zero", "per_tensor_scale", "act_pre_scale", "act_quant_scale",
-    "act_quant_zero_point",
-)  # fmt: skip
+REFUSED = SUFFIXES[4:]
 
 
 def recognises(layer: Layer) -> bool:
@@ -54,9 +52,11 @@ def read(layer: Layer) -> Levels | Floats:
     for name in REFUSED:
         if layer.has(PREFIX + name):
             layer.fail(
-                PREFIX + name, "weights of integers whose activations have no scale of their own",
-                "another layout", "save it with Int8WeightOnlyConfig or IntxWeightOnlyConfig",
-            )  # fmt: skip
+                PREFIX + name,
+                "weights of integers whose activations have no scale of their own",
+                "another layout",
+                "save it with Int8WeightOnlyConfig or IntxWeightOnlyConfig",
+            )
     if layer.has(TRITS):
         return _trits(layer)
     M, K = layer.shape
@@ -64,9 +64,11 @@ def read(layer: Layer) -> Levels | Floats:
     halved = info.shape == (M, K // 2) and K % 2 == 0
     if info.dtype not in ("I8", "U8") or not (halved or (info.dtype, info.shape) == ("I8", (M, K))):
         layer.fail(
-            QDATA, f"I8 [{M}, {K}], or [{M}, {K // 2}] of two levels",
-            f"{info.dtype} {list(info.shape)}", "other layouts are made for a GPU's kernels",
-        )  # fmt: skip
+            QDATA,
+            f"I8 [{M}, {K}], or [{M}, {K // 2}] of two levels",
+            f"{info.dtype} {list(info.shape)}",
+            "other layouts are made for a GPU's kernels",
+        )
     stored = np.asarray(layer.checkpoint.read(info.name))
     if not halved:
         return _affine(layer, stored.astype(np.int16), _scale(layer, False), False)

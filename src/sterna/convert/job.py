@@ -1,0 +1,41 @@
+"""What a conversion reads, where it writes, and how."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Job", "Progress", "Squares"]
+
+Progress = Callable[[int, int], None]  # (weights done, weights in all)
+#: Mean squares of layers' inputs, float32 [K], by the name under which a model requests the weight.
+Squares = Mapping[str, npt.NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Job:
+    """The arguments of `convert` that packed directories and GGUF files have in common.
+
+    src: the model's files; model: what the caller calls it, a path or a name. The others are those
+    of `convert`.
+    """
+
+    src: Path
+    dst: Path
+    model: str
+    head: str | None
+    force: bool
+    threads: int | None
+    i2s: str | None
+    squares: Squares
+    progress: Progress | None
+
+    @property
+    def name(self) -> str:
+        """A short name of the model, for messages and metadata."""
+        return Path(os.path.abspath(self.model)).name
