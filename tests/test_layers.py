@@ -6,7 +6,7 @@ import ast
 import importlib
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -23,7 +23,7 @@ LAYERS = (
     ("_native", "errors"),
     ("files", "checks", "one_at_a_time", "token_bytes", "turn_tokens"),
     ("formats", "runtime", "tokenizer", "chat", "images"),
-    ("graph", "checkpoints", "gguf.blocks", "ops", "outputs", "sampling_params"),
+    ("graph", "checkpoints", "ops", "outputs", "sampling_params"),
     ("weights", "calibration"),
     ("models",),
     ("gguf",),
@@ -60,16 +60,8 @@ SURFACE_ONLY = {
 
 
 def component(path: Path) -> str:
-    """The module or package directly below `sterna` that a file belongs to, or itself if it has a
-    layer of its own."""
-    parts = path.relative_to(PACKAGE).with_suffix("").parts
-    return ranked(parts)
-
-
-def ranked(parts: Sequence[str]) -> str:
-    """The entry of LAYERS for a module's name below `sterna`."""
-    module = ".".join(parts[:2])
-    return module if module in RANK else parts[0]
+    """The module or package directly below `sterna` that a file belongs to."""
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
 @cache  # several tests ask for every file's
@@ -108,7 +100,7 @@ def test_imports_go_downwards() -> None:
     wrong = []
     for path, source, name in edges():
         head, *parts = name.split(".")
-        target = ranked(parts) if parts else "__init__"
+        target = parts[0] if parts else "__init__"
         if name == "sterna.__version__":  # a constant of the package, for --version
             continue
         target = target if target in RANK else "__init__"

@@ -1,6 +1,6 @@
 // Blocks of GGUF files (ggml's layouts) as levels and scales, and from there to a format's tiles.
 //
-// sterna/gguf/blocks/parsers.py has the same in numpy: read it first; tests compare the two.
+// sterna/formats/ggml_blocks/parsers.py has the same in numpy: read it first; tests compare the two.
 #pragma once
 #include <cstdint>
 #include <span>

@@ -11,7 +11,7 @@ import sterna.ops as ops
 from sterna import _native
 from sterna.errors import NonFiniteError, RequestError
 from sterna.formats.codec import pack_codes
-from sterna.gguf.blocks import BLOCKS, from_ggml
+from sterna.formats.ggml_blocks import BLOCKS, from_ggml
 
 gguf = pytest.importorskip("gguf", reason="needs the gguf package (pip install sterna[test])")
 

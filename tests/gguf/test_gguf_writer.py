@@ -25,8 +25,8 @@ from sterna.convert import convert
 from sterna.convert.gguf_export import TYPES
 from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError
 from sterna.formats import codec
+from sterna.formats.ggml_blocks import from_ggml
 from sterna.gguf.block_encoding import ENCODERS, blocks_of
-from sterna.gguf.blocks import from_ggml
 from sterna.gguf.hashes import HASHES
 
 # Seeds whose greedy tokens lead by LEAD nats or more: rounding alone cannot turn them.

@@ -28,9 +28,9 @@ from sterna.errors import RequestError, UnsupportedModelError, shown
 from sterna.files.words import words
 from sterna.files.writing import replacing
 from sterna.formats import Format, PackedWeight
+from sterna.formats.ggml_blocks import BLOCKS
 from sterna.gguf.architectures import ARCHITECTURES_OF
 from sterna.gguf.block_encoding import blocks_of
-from sterna.gguf.blocks import BLOCKS
 from sterna.gguf.hashes import HASHES, METADATA_HASH, heading, metadata_hash
 from sterna.gguf.header import read_header
 from sterna.gguf.metadata import Metadata

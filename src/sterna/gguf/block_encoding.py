@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from sterna.errors import RequestError, shown
 from sterna.formats.arithmetic import F32
+from sterna.formats.ggml_blocks import BLOCKS
 from sterna.formats.iq4_nl import LEVELS
-from sterna.gguf.blocks import BLOCKS
 
 __all__ = ["ENCODERS", "blocks_of"]
 

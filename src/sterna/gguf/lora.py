@@ -18,8 +18,8 @@ from sterna import formats, ops
 from sterna.checkpoints.lora import MAX_ALPHA, MAX_RANK, Lora, LoraLayer
 from sterna.errors import ModelFormatError, NonFiniteError, RequestError, UnsupportedModelError
 from sterna.files.reading import require_regular
+from sterna.formats.ggml_blocks import BLOCKS, from_ggml
 from sterna.gguf.architectures import ARCHITECTURES_OF
-from sterna.gguf.blocks import BLOCKS, from_ggml
 from sterna.gguf.file import GgufFile
 from sterna.gguf.row_order import row_order
 from sterna.gguf.tensor_names import gguf_name

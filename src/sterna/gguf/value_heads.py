@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sterna.formats.ggml_blocks import BLOCKS
 from sterna.gguf.architectures import ARCHITECTURES_OF
-from sterna.gguf.blocks import BLOCKS
 from sterna.gguf.file import GgufModel
 from sterna.gguf.folded_hadamard import is_grouped
 from sterna.gguf.tensor_types import FLOAT_TYPES

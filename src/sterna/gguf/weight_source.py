@@ -25,7 +25,7 @@ from sterna.errors import (
     shown,
 )
 from sterna.formats import Experts, PackedWeight, Shadow
-from sterna.gguf.blocks import BLOCKS, from_ggml
+from sterna.formats.ggml_blocks import BLOCKS, from_ggml
 from sterna.gguf.file import GgufModel
 from sterna.gguf.i2_s import i2s_levels
 from sterna.gguf.indexed_blocks import INDEXED, decoded, from_indexed

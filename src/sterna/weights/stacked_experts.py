@@ -18,7 +18,7 @@ from sterna import formats, ops
 from sterna.checkpoints.directory import Checkpoint
 from sterna.errors import NonFiniteError, UnsupportedModelError
 from sterna.formats import Experts, PackedWeight
-from sterna.gguf.blocks import from_ggml
+from sterna.formats.ggml_blocks import from_ggml
 from sterna.weights import packing, storages
 from sterna.weights.parts import Linear, OfHeads, Stacking
 from sterna.weights.rounding import repacked

@@ -8,43 +8,18 @@ native/files/ggml_blocks.cpp, which `parsers` specifies and tests.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from sterna import _native
+from sterna import _native, formats
 from sterna.errors import NonFiniteError, RequestError, shown
-from sterna.formats import (
-    i2,
-    iq4_nl,
-    iq4_xs,
-    mxfp4,
-    pq2_0,
-    q1_0,
-    q2_0,
-    q2_k,
-    q3_k,
-    q4_0,
-    q4_1,
-    q4_k,
-    q5_0,
-    q5_1,
-    q5_k,
-    q6_k,
-    q8_0,
-    stq1_0,
-    t5,
-    tq1_0,
-    tq2_0,
-)
 from sterna.formats.arithmetic import first_index
 from sterna.formats.base import Format
+from sterna.formats.ggml_blocks import parsers
+from sterna.formats.ggml_blocks.parsers import U8, Parsed
 from sterna.formats.packed_weight import PackedWeight
-from sterna.formats.scales import GroupScales
-from sterna.gguf.blocks import parsers
-from sterna.gguf.blocks.parsers import U8, Parsed
 
 __all__ = ["BLOCKS", "Block", "from_ggml"]
 
@@ -128,35 +103,34 @@ def _refuse(name: str, raw: U8, row: int) -> NoReturn:
     )
 
 
-def _groups(format: Format, k: int) -> Format:
-    """Return `format` with an f16 for every k of a row."""
-    return replace(format, name=f"{format.name}:g{k}", scales=GroupScales(k))
+def _block(k: int, nbytes: int, parse: Callable[[U8], Parsed], format: str | None = None) -> Block:
+    return Block(k, nbytes, parse, formats.get(format or parse.__name__))
 
 
 #: ggml type -> its blocks.
 BLOCKS = {
-    "q4_0": Block(32, 18, parsers.q4_0, q4_0.FORMAT),
-    "q4_1": Block(32, 20, parsers.q4_1, q4_1.FORMAT),
-    "q5_0": Block(32, 22, parsers.q5_0, q5_0.FORMAT),
-    "q5_1": Block(32, 24, parsers.q5_1, q5_1.FORMAT),
-    "q8_0": Block(32, 34, parsers.q8_0, q8_0.FORMAT),
-    "mxfp4": Block(32, 17, parsers.mxfp4, mxfp4.FORMAT),
-    "iq4_nl": Block(32, 18, parsers.iq4_nl, iq4_nl.FORMAT),
-    "iq4_xs": Block(256, 136, parsers.iq4_xs, iq4_xs.FORMAT),
-    "q2_k": Block(256, 84, parsers.q2_k, q2_k.FORMAT),
-    "q3_k": Block(256, 110, parsers.q3_k, q3_k.FORMAT),
-    "q4_k": Block(256, 144, parsers.q4_k, q4_k.FORMAT),
-    "q5_k": Block(256, 176, parsers.q5_k, q5_k.FORMAT),
-    "q6_k": Block(256, 210, parsers.q6_k, q6_k.FORMAT),
-    "tq1_0": Block(256, 54, parsers.tq1_0, tq1_0.FORMAT),
-    "tq2_0": Block(256, 66, parsers.tq2_0, tq2_0.FORMAT),
-    "stq1_0": Block(256, 42, parsers.stq1_0, stq1_0.FORMAT),
-    "q1_0": Block(128, 18, parsers.q1_0, q1_0.FORMAT),
-    "q2_0": Block(64, 18, parsers.q2_0, q2_0.FORMAT),
-    "q2_0_ternary": Block(64, 18, parsers.pq2_0, _groups(i2.FORMAT, 64)),
-    "pq2_0": Block(128, 34, parsers.pq2_0, pq2_0.FORMAT),
-    "pq2_0_ternary": Block(128, 34, parsers.pq2_0, _groups(i2.FORMAT, 128)),
-    "ptq1_0": Block(128, 28, parsers.ptq1_0, _groups(t5.FORMAT, 128)),
+    "q4_0": _block(32, 18, parsers.q4_0),
+    "q4_1": _block(32, 20, parsers.q4_1),
+    "q5_0": _block(32, 22, parsers.q5_0),
+    "q5_1": _block(32, 24, parsers.q5_1),
+    "q8_0": _block(32, 34, parsers.q8_0),
+    "mxfp4": _block(32, 17, parsers.mxfp4),
+    "iq4_nl": _block(32, 18, parsers.iq4_nl),
+    "iq4_xs": _block(256, 136, parsers.iq4_xs),
+    "q2_k": _block(256, 84, parsers.q2_k),
+    "q3_k": _block(256, 110, parsers.q3_k),
+    "q4_k": _block(256, 144, parsers.q4_k),
+    "q5_k": _block(256, 176, parsers.q5_k),
+    "q6_k": _block(256, 210, parsers.q6_k),
+    "tq1_0": _block(256, 54, parsers.tq1_0),
+    "tq2_0": _block(256, 66, parsers.tq2_0),
+    "stq1_0": _block(256, 42, parsers.stq1_0),
+    "q1_0": _block(128, 18, parsers.q1_0),
+    "q2_0": _block(64, 18, parsers.q2_0),
+    "q2_0_ternary": _block(64, 18, parsers.pq2_0, "i2:g64"),
+    "pq2_0": _block(128, 34, parsers.pq2_0),
+    "pq2_0_ternary": _block(128, 34, parsers.pq2_0, "i2:g128"),
+    "ptq1_0": _block(128, 28, parsers.ptq1_0, "t5:g128"),
 }
 #: Types of two bits -> their formats in files that use only three levels, as many do.
 _TERNARY = {"q2_0": "q2_0_ternary", "pq2_0": "pq2_0_ternary"}
@@ -165,9 +139,10 @@ SCANNED_ROWS = 64  # files with four levels show them in the first rows
 
 def _is_ternary(parts: list[U8], nbytes: int) -> bool:
     """Whether no code of blocks with two bits after d is 3."""
+    two_bits = formats.get("i2")
     for part in parts:
         for at in range(0, len(part), SCANNED_ROWS):
             codes = part[at : at + SCANNED_ROWS].reshape(-1, nbytes)[:, 2:]
-            if not i2.FORMAT.codes_valid(np.ascontiguousarray(codes), 1):
+            if not two_bits.codes_valid(np.ascontiguousarray(codes), 1):
                 return False
     return True
