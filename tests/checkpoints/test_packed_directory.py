@@ -16,12 +16,8 @@ from scale_numbers import any_scales, number_of
 
 from sterna import formats
 from sterna.checkpoints.directory import Checkpoint
-from sterna.checkpoints.packed_directory import (
-    EARLIER_VERSIONS,
-    LAYOUT_VERSION,
-    open_packed,
-    read_packed,
-)
+from sterna.checkpoints.packed_config import EARLIER_VERSIONS, LAYOUT_VERSION
+from sterna.checkpoints.packed_directory import open_packed, read_packed
 from sterna.checkpoints.packed_writer import write_packed
 from sterna.checkpoints.safetensors import SafetensorsFile, SafetensorsWriter, write_safetensors
 from sterna.convert.verification import DAMAGED, VERIFIED, verify

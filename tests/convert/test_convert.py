@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from sterna import LLM, formats, loading, ops
-from sterna.checkpoints.packed_directory import CONFIG_HASH
+from sterna.checkpoints.packed_config import CONFIG_HASH
 from sterna.convert import convert, with_scales
 from sterna.convert.verification import DAMAGED, SOUND, UNCHECKED, VERIFIED, verify
 from sterna.errors import RequestError, UnsupportedModelError

@@ -18,16 +18,8 @@ from hypothesis.extra.numpy import arrays
 from sterna import ops
 from sterna.errors import NonFiniteError, RequestError
 from sterna.formats.pot_encodings import ENCODINGS
-from sterna.formats.power_of_two import (
-    PotLevels,
-    Quantizer,
-    check_scale,
-    deepshift_q,
-    denseshift,
-    error,
-    from_latents,
-    s3,
-)
+from sterna.formats.pot_methods import Quantizer, deepshift_q, denseshift, s3
+from sterna.formats.power_of_two import PotLevels, check_scale, error, from_latents
 
 NEAREST = Quantizer("nearest", 7)
 QUANTIZERS = [

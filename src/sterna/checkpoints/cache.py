@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from sterna.checkpoints.directory import CONFIG, WEIGHTS
-from sterna.checkpoints.packed_directory import LAYOUT_VERSION
+from sterna.checkpoints.packed_config import LAYOUT_VERSION
 from sterna.errors import SternaError, reason, shown, warn
 from sterna.files.reading import unreadable
 from sterna.files.writing import sync_directory

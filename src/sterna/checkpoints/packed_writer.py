@@ -14,16 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sterna.checkpoints.directory import CONFIG, WEIGHTS
-from sterna.checkpoints.packed_directory import (
-    CODES,
+from sterna.checkpoints.packed_config import (
     CONFIG_HASH,
     LAYOUT_VERSION,
     QUANT_METHOD,
     QUANTIZATION,
-    SCALE,
     ModuleSpec,
     config_hash,
 )
+from sterna.checkpoints.packed_directory import CODES, SCALE
 from sterna.checkpoints.safetensors import SafetensorsWriter, header_room
 from sterna.checkpoints.sentence_transformers import SIZES
 from sterna.errors import RequestError, brief

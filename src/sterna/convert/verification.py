@@ -11,7 +11,8 @@ import numpy as np
 from sterna import formats
 from sterna.checkpoints.directory import CONFIG, Checkpoint
 from sterna.checkpoints.mistral_layout import PARAMS
-from sterna.checkpoints.packed_directory import check_config, open_packed
+from sterna.checkpoints.packed_config import check_config
+from sterna.checkpoints.packed_directory import open_packed
 from sterna.checkpoints.resolve import resolve
 from sterna.checkpoints.safetensors import recorded_hash
 from sterna.checkpoints.safetensors_header import TensorInfo

@@ -153,7 +153,7 @@ class Encoding:
             if values.dtype.kind not in "iu":
                 raise RequestError(
                     f"{self.name}: {what} must be integers, but got dtype {values.dtype}; round "
-                    "real weights with sterna.formats.power_of_two first"
+                    "real weights with sterna.formats.pot_methods first"
                 )
         if (wrong := (signs != 1) & (signs != -1)).any():
             at = first_index(wrong)

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from sterna.errors import RequestError
 from sterna.formats.arithmetic import F32, first_index, half_or_smallest
 from sterna.formats.base import Format
-from sterna.formats.pot_methods import quantizer
-from sterna.formats.power_of_two import MAX_EXPONENT, PotLevels, check_scale
+from sterna.formats.pot_methods import MAX_EXPONENT, quantizer
+from sterna.formats.power_of_two import PotLevels, check_scale
 
 __all__ = ["PowerFloats", "PowerLevels", "Powers"]
 

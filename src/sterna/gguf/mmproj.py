@@ -22,6 +22,7 @@ from sterna.gguf.hf_config import TOWER
 from sterna.gguf.image_settings import GEMMA4_POOLED, preprocessor_config
 from sterna.gguf.metadata import Metadata
 from sterna.gguf.projectors import ARRAYS, PROJECTORS, Projector
+from sterna.gguf.tensor_reader import TensorReader
 from sterna.gguf.tensor_types import FLOAT_TYPES
 from sterna.gguf.weight_source import GgufWeights
 from sterna.models.llava_next import LINE_END
@@ -30,7 +31,7 @@ from sterna.weights import packing
 from sterna.weights.parts import Linear
 from sterna.weights.storages import Floats
 
-__all__ = ["MmprojWeights", "with_tower"]
+__all__ = ["MmprojReader", "MmprojWeights", "with_tower"]
 
 #: SentencePiece's tokens for what is no token, and for bytes.
 UNKNOWN, BYTES = "<unk>", [f"<0x{byte:02X}>" for byte in range(256)]
@@ -244,83 +245,58 @@ def _has_swapped_layers(file: GgufModel) -> bool:
 
 
 @dataclass
-class MmprojWeights(GgufWeights):
-    """The `WeightSource` of an mmproj file, by the names of the family's checkpoint."""
+class MmprojReader(TensorReader):
+    """Reads the tensors of an mmproj file by the names of the family's checkpoint."""
 
-    _kind_of_file: Projector = field(init=False, repr=False)
+    projector: Projector = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Find the kind of the file's projector."""
-        self._kind_of_file, _ = _kind(self.model.metadata)
+        self.projector, _ = _kind(self.model.metadata)
         layers = self.model.metadata.integer("clip.vision.block_count")
         self._deep = _deep(self.model.metadata, layers)
         self._swapped = _has_swapped_layers(self.model)
         vision = self.config["vision_config"]
         self._head_dim = vision["hidden_size"] // vision["num_attention_heads"]
 
-    @property
-    def has_floats(self) -> bool:
-        """Whether nothing in the file is quantised."""
-        return all(info.dtype in FLOAT_TYPES for info in self.model.tensors.values())
-
-    def vector(self, name: str, *shape: int) -> F32:
-        """Read a small array, float32 of this shape."""
-        info = self._info(self._name(name), shape or (1,))  # a file has no arrays without axes
-        values = self._floats(info).values().reshape(shape)
-        if name.endswith(self._kind_of_file.sums):
-            values = values - np.float32(1)
-        self.tensors[name] = values
-        return values
-
-    def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
-        """Pack the rows of `parts`, as `GgufWeights` does."""
-        (part, *others) = parts
-        if others or not part.name.endswith(self._kind_of_file.transposed or ("\0",)):
-            return super().matrix(name, parts)
-        floats = self._floats(self._info(self._name(f"{part.name}.weight"), (part.K, part.M)))
-        rows = Floats(floats.format, np.ascontiguousarray(floats.bits.T))
-        choice = packing.choose(rows, self.format)
-        self.modules[name] = packing.pack([rows], choice, self.threads, part.name)
-        return [self.modules[name]]
-
-    def _name(self, name: str) -> str:
+    def name(self, name: str) -> str:
         if name in ARRAYS:
             return ARRAYS[name]
         if self._swapped and ".mlp." in name:
             part = name.split(".")[-2]
             name = name.replace(f".{part}.", f".{_SWAPPED.get(part, part)}.")
         module, _, suffix = name.rpartition(".")
-        for pattern, target in self._kind_of_file.modules.items():
+        for pattern, target in self.projector.modules.items():
             if match := re.fullmatch(pattern, module):
                 found = match.expand(target)
                 deep = re.sub(r"\{(\d+)\}", lambda at: str(self._deep[int(at[1])]), found)
                 return f"{deep}.{suffix}"
         return name
 
-    def _part(self, part: Linear) -> TensorInfo:
-        name = self._name(f"{part.name}.weight")
-        if part.name == self._kind_of_file.by_pixel:
+    def part(self, part: Linear) -> TensorInfo:
+        name = self.name(f"{part.name}.weight")
+        if part.name == self.projector.by_pixel:
             edge = math.isqrt(part.K // CHANNELS)
-            info = self._info(name, (part.M, CHANNELS, edge, edge))
+            info = self.info(name, (part.M, CHANNELS, edge, edge))
             if info.dtype not in FLOAT_TYPES:
-                raise self._error(info, "an array of floats", info.dtype)
+                raise self.error(info, "an array of floats", info.dtype)
             return info
         if not part.kernel:
-            return super()._part(part)
+            return super().part(part)
         shape = part.kernel if len(part.kernel) == 3 else (part.kernel[0], *part.kernel[2:])
-        return self._info(name, (part.M, *shape))
+        return self.info(name, (part.M, *shape))
 
-    def _raw(self, part: Linear) -> U8:
+    def raw(self, part: Linear) -> U8:
         """Read the bytes of rows; a patch of two frames has a tensor for each."""
-        info = self._part(part)
+        info = self.part(part)
         raw = self.model.read(info.name)
-        if part.name == self._kind_of_file.by_pixel:
+        if part.name == self.projector.by_pixel:
             cut = raw.reshape(part.M, CHANNELS, part.K // CHANNELS, -1)
             return np.ascontiguousarray(cut.swapaxes(1, 2)).reshape(part.M, -1)
         if not part.kernel:
             return raw
         if len(part.kernel) == 4:
-            second = self._info(f"{info.name}.1", info.shape)
+            second = self.info(f"{info.name}.1", info.shape)
             both = [
                 one.reshape(part.M, part.kernel[0], -1)
                 for one in (raw, self.model.read(second.name))
@@ -328,11 +304,46 @@ class MmprojWeights(GgufWeights):
             raw = np.stack(both, axis=2)
         return raw.reshape(part.M, -1)
 
-    def _order(self, module: str, rows: int) -> npt.NDArray[np.intp] | slice:
-        if not self._kind_of_file.permuted or not module.endswith((".q_proj", ".k_proj")):
+    def order(self, module: str, rows: int) -> npt.NDArray[np.intp] | slice:
+        if not self.projector.permuted or not module.endswith((".q_proj", ".k_proj")):
             return slice(None)
         pairs = np.arange(rows).reshape(-1, self._head_dim // 2, 2)
         return np.asarray(pairs.transpose(0, 2, 1).reshape(-1), np.intp)
 
     def _scale(self, part: Linear) -> None:
         return None
+
+
+@dataclass
+class MmprojWeights(GgufWeights):
+    """The `WeightSource` of an mmproj file."""
+
+    reader: MmprojReader
+
+    @property
+    def has_floats(self) -> bool:
+        """Whether nothing in the file is quantised."""
+        return all(info.dtype in FLOAT_TYPES for info in self.reader.model.tensors.values())
+
+    def vector(self, name: str, *shape: int) -> F32:
+        """Read a small array, float32 of this shape."""
+        stored = shape or (1,)  # a file has no arrays without axes
+        info = self.reader.info(self.reader.name(name), stored)
+        values = self.reader.floats(info).values().reshape(shape)
+        if name.endswith(self.reader.projector.sums):
+            values = values - np.float32(1)
+        self.tensors[name] = values
+        return values
+
+    def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
+        """Pack the rows of `parts`, as `GgufWeights` does."""
+        (part, *others) = parts
+        if others or not part.name.endswith(self.reader.projector.transposed or ("\0",)):
+            return super().matrix(name, parts)
+        floats = self.reader.floats(
+            self.reader.info(self.reader.name(f"{part.name}.weight"), (part.K, part.M))
+        )
+        rows = Floats(floats.format, np.ascontiguousarray(floats.bits.T))
+        choice = packing.choose(rows, self.format)
+        self.modules[name] = packing.pack([rows], choice, self.reader.threads, part.name)
+        return [self.modules[name]]

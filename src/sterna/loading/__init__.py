@@ -1,6 +1,6 @@
 """From a path to a model that is ready to run, and from a model to a packed directory.
 
-loader    opens a checkpoint, a packed directory or a GGUF file
+loader    opens a checkpoint, a packed directory or a GGUF file; `readers` has one for each
 tracing   configuration and weights -> a traced model
 model     `Model`: the model of an engine; `save` writes it
 """

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from sterna.errors import RequestError
-from sterna.formats.power_of_two import Quantizer, denseshift, s3
+from sterna.formats.pot_methods import Quantizer, denseshift, s3
 from sterna.train.hadamard_rotation import Rotation
 from sterna.train.quant_linear import QuantLinear
 from sterna.train.straight_through import Rounded, finite, straight_through

@@ -15,15 +15,8 @@ from sterna.checkpoints.hub.adopt import adopt
 from sterna.checkpoints.hub.choose import human
 from sterna.checkpoints.hub.failures import check_endpoint, hub_errors, offline
 from sterna.checkpoints.hub.pulling import Pull, listing_of
-from sterna.checkpoints.hub.store import (
-    Download,
-    Repository,
-    downloads,
-    find,
-    partial_bytes,
-    remove,
-    remove_partial,
-)
+from sterna.checkpoints.hub.removal import partial_bytes, remove, remove_partial
+from sterna.checkpoints.hub.store import Download, Repository, downloads, find
 from sterna.checkpoints.hub_names import PREFIX, HubName, looks_like_name
 
 __all__ = [

@@ -1,0 +1,143 @@
+"""What config.json says of a packed directory: its version, and the format of each module.
+
+"quantization_config": {"quant_method": "sterna", "layout_version": 3, "default_format": "i2",
+    "modules": {name: {"format": "i2", "M": 2560, "K": 2560,
+                       "scale": "tensor" | "row" | "group:32"}}}
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sterna import formats
+from sterna.checkpoints.directory import CONFIG
+from sterna.checkpoints.safetensors import SafetensorsFile
+from sterna.checkpoints.safetensors_header import MAX_DIM
+from sterna.errors import ModelFormatError, RequestError
+from sterna.files.jsonfile import json_kind
+from sterna.formats import Format
+
+LAYOUT_VERSION = 3  # raise it when old packed directories would be read wrongly
+#: Earlier versions that are read, and the formats that they packed in another way: these are
+#: refused.
+EARLIER_VERSIONS = {2: frozenset({"stq1_0"})}
+QUANT_METHOD = "sterna"
+QUANTIZATION = "quantization_config"
+CONFIG_HASH = "sterna.config.sha256"  # metadata key of the SHA-256 of what config.json says
+REMEDY = "convert the model again with this version"
+
+
+@dataclass(frozen=True)
+class ModuleSpec:
+    """One entry of `modules` in config.json, checked: format, M, K, and where the scales are."""
+
+    format: Format
+    M: int
+    K: int
+    scale: str
+
+    def json(self) -> dict[str, str | int]:
+        """Return the entry as config.json has it."""
+        return {"format": self.format.name, "M": self.M, "K": self.K, "scale": self.scale}
+
+    def codes_shape(self) -> tuple[int, int]:
+        """Return (tiles, bytes of a tile)."""
+        return self.format.n_tiles(self.M), self.format.tile_bytes(self.K)
+
+    def scale_shape(self) -> tuple[int, ...]:
+        """Return () or (M,), or for groups (tiles, bytes of their lines)."""
+        f = self.format
+        return f.scales.held_shape(self.scale, f.layout, self.M, self.K)
+
+    @property
+    def scale_dtype(self) -> np.dtype[Any]:
+        """float32, or uint8 of lines."""
+        return np.dtype(self.format.scales.held_type)
+
+
+def config_hash(config: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of the contents of config.json, for any white space and order."""
+    text = json.dumps(config, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def check_config(path: Path, config: Mapping[str, Any], file: SafetensorsFile) -> bool:
+    """Whether a hash of config.json is recorded; ModelFormatError if it differs."""
+    expected = file.metadata.get(CONFIG_HASH)
+    if expected not in (None, got := config_hash(config)):
+        raise ModelFormatError(
+            path / CONFIG,
+            expected=f"values of SHA-256 {expected}",
+            got=got,
+            remedy="it was changed after it was written: make or download the model again",
+        )
+    return expected is not None
+
+
+def read_specs(config: dict[str, Any], path: Path) -> dict[str, ModuleSpec]:
+    """Read the modules of config.json; ModelFormatError, with its path, for a wrong field."""
+    quantization = config.get(QUANTIZATION)
+    if not isinstance(quantization, dict) or quantization.get("quant_method") != QUANT_METHOD:
+        remedy = "this folder is not packed: convert it first"
+        raise _wrong(path, "quant_method", repr(QUANT_METHOD), "another or none", remedy)
+    version = quantization.get("layout_version")
+    if type(version) is not int or version not in (LAYOUT_VERSION, *EARLIER_VERSIONS):
+        raise _wrong(path, "layout_version", LAYOUT_VERSION, _shown(version, int))
+    _format(path, "default_format", quantization.get("default_format"))
+    modules = quantization.get("modules")
+    if not isinstance(modules, dict):
+        raise _wrong(path, "modules", "an object", json_kind(modules))
+    specs = {name: _read_spec(path, name, entry) for name, entry in modules.items()}
+    for name, spec in specs.items():
+        if spec.format.name in EARLIER_VERSIONS.get(version, ()):
+            rule = f"{LAYOUT_VERSION} for {name}, whose format is {spec.format.name}"
+            raise _wrong(path, "layout_version", rule, version)
+    return specs
+
+
+def _read_spec(path: Path, name: str, entry: object) -> ModuleSpec:
+    values = entry if isinstance(entry, dict) else {}
+    where = f"modules.{name}"
+    format = _format(path, f"{where}.format", values.get("format"))
+    for key in ("M", "K"):
+        value = values.get(key)
+        if type(value) is not int or not 1 <= value <= MAX_DIM:
+            rule = f"an integer from 1 to {MAX_DIM}"
+            raise _wrong(path, f"{where}.{key}", rule, _shown(value, int))
+    scale = values.get("scale")
+    if scale not in format.scales.kinds:
+        rule = " or ".join(map(repr, format.scales.kinds))
+        raise _wrong(path, f"{where}.scale", rule, _shown(scale, str))
+    M, K = values["M"], values["K"]
+    try:
+        format.check_shape(M, K, name)
+    except RequestError as error:  # K so large that int32 sums would overflow
+        rule = f"a shape that {format} can hold"
+        raise _wrong(path, where, rule, f"{M}x{K}", str(error)) from None
+    return ModuleSpec(format, M, K, str(scale))
+
+
+def _format(path: Path, field: str, name: object) -> Format:
+    if not isinstance(name, str) or not formats.known(name):
+        raise _wrong(path, field, f"one of {' '.join(formats.names())}", _shown(name, str))
+    return formats.get(name)
+
+
+def _wrong(
+    path: Path, field: str, expected: object, got: object, remedy: str = REMEDY
+) -> ModelFormatError:
+    return ModelFormatError(path, f"{QUANTIZATION}.{field}", expected, got, remedy=remedy)
+
+
+def _shown(value: object, kind: type) -> object:
+    """Return a value for a message, or what else it is if it is of another type."""
+    if type(value) is not kind:
+        return json_kind(value)
+    return repr(value) if kind is str else value
