@@ -1,6 +1,6 @@
-// Adapters: low-rank matrices that add to the results of linear layers, y += scale * B (A x).
+// LoRA adapters: low-rank matrices that add to the results of linear layers, y += scale * B (A x).
 //
-// Both products are float32 sums in a fixed order (low_rank.h): A x ascending within chunks of kAdapterK features, then
+// Both products are float32 sums in a fixed order (lora.h): A x ascending within chunks of kAdapterK features, then
 // over the chunks; B (A x) ascending over the rank. Matrices lie in tiles of kRowBlock rows: A [rows of A][features],
 // B [rows of B][rank].
 #pragma once

@@ -8,7 +8,7 @@
 #include "attention/kv_pages.h"
 #include "layer_norm.h"
 #include "linear/active.h"
-#include "low_rank.h"
+#include "lora.h"
 #include "recurrence.h"
 #include "rowwise.h"
 #include "units/kernel_table.h"

@@ -1,4 +1,4 @@
-// Adds the adapters of a step's sequences to the results of linear layers (adapter.h): A x, then B (A x).
+// Adds the LoRA adapters of a step's sequences to the results of linear layers (adapter.h): A x, then B (A x).
 #include <algorithm>
 
 #include "program/program.h"

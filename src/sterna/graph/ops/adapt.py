@@ -1,4 +1,4 @@
-"""Places where adapters add to linear layers."""
+"""Places where LoRA adapters add to linear layers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class AdaptedLayer:
 
 @dataclass(eq=False, kw_only=True)
 class AdaptOp(Op):
-    """The terms that adapters add to the output of linear layers that read x, times the factor."""
+    """The terms that LoRA adapters add to the output of linear layers that read x, times the factor."""
 
     kind: ClassVar[str] = "adapt"
     x: Value

@@ -1,4 +1,4 @@
-// Products with the matrices of adapters (program/adapter.h). A lane is a row, so neither the unit nor how tokens are
+// Products with the two matrices of a LoRA adapter (program/adapter.h). A lane is a row, so neither the unit nor how tokens are
 // brought together has a part in a bit.
 #pragma once
 #include "lanes.h"

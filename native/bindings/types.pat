@@ -1,0 +1,94 @@
+# What nanobind cannot know of the types in _native.pyi, which is generated when the wheel is built:
+# the keys and values of dicts, and arrays of any dtype.
+
+_native.__prefix__:
+    \from typing import Any, TypedDict
+
+    class _CpuInfo(TypedDict):
+        vendor: str
+        model: str
+        features: list[str]
+        family: int
+        model_id: int
+        stepping: int
+
+    class _Core(TypedDict):
+        cpus: list[int]
+        performance: bool
+
+    class _NumaNode(TypedDict):
+        id: int
+        cpus: list[int]
+
+    class _Topology(TypedDict):
+        cpus: list[int]
+        cores: list[_Core]
+        nodes: list[_NumaNode]
+        cpu_quota: float
+
+    class _LayoutFacts(TypedDict):
+        tile_rows: int
+        step_k: int
+        group_scales: bool
+
+_native.two_bit_layouts:
+    two_bit_layouts: tuple[str, ...]
+
+_native.cpu_info:
+    def cpu_info() -> _CpuInfo: ...
+
+_native.topology:
+    def topology(root: str = "", allowed: Sequence[int] | None = None) -> _Topology: ...
+
+_native.fast_layouts:
+    def fast_layouts(isa: str) -> dict[str, int]: ...
+
+_native.unit_digests:
+    def unit_digests(isa: str) -> tuple[dict[str, int], int]: ...
+
+_native.layout_facts:
+    def layout_facts(layout: str) -> _LayoutFacts: ...
+
+_native.ggml_types:
+    def ggml_types() -> dict[str, tuple[int, int]]: ...
+
+_native.require_whole:
+    def require_whole(a: NDArray[Any]) -> None: ...
+
+_native.has_non_finite:
+    def has_non_finite(a: NDArray[Any], exponent: int, threads: int) -> bool: ...
+
+_native.pack$:
+    def pack(
+        layout: str,
+        source: str,
+        parts: Sequence[NDArray[Any]],
+        level_offset: int,
+        level_step: int,
+        order: NDArray[numpy.int64] | None,
+        threads: int,
+    ) -> NDArray[numpy.uint8]: ...
+
+_native.nearest_sums:
+    def nearest_sums(
+        x: NDArray[numpy.float32],
+        ex: NDArray[numpy.float32],
+        e: NDArray[numpy.float32],
+        inverse: NDArray[numpy.float32],
+        minimum: NDArray[numpy.float32] | None,
+        low: float,
+        high: float,
+        step: float,
+        of_halves: NDArray[numpy.float32] | None,
+        in_doubles: bool,
+    ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]: ...
+
+_native.Program.weight:
+    def weight(self, weight: Weight) -> int: ...
+
+_native.Program.add:
+    def add(self, op: object, numbers: dict[int, int], threads: int | None = None) -> None: ...
+
+_native.Program.seconds:
+    @property
+    def seconds(self) -> dict[str, float]: ...
