@@ -23,7 +23,8 @@ class AdaptedLayer:
 
 @dataclass(eq=False, kw_only=True)
 class AdaptOp(Op):
-    """The terms that LoRA adapters add to the output of linear layers that read x, times the factor."""
+    """The terms that LoRA adapters add to the output of linear layers with the input x, times the
+    factor."""
 
     kind: ClassVar[str] = "adapt"
     x: Value
