@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sterna import _native, formats
+import sterna._native as _native
+from sterna import formats
 from sterna.checks import checked_flag
 from sterna.errors import NonFiniteError, RequestError, shown
 from sterna.formats import Format, PackedWeight, codec

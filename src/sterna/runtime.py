@@ -13,7 +13,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-from sterna import _native
+import sterna._native as _native
 from sterna.checks import checked_name, checked_whole
 from sterna.errors import RequestError, UnsupportedCPUError, shown
 

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sterna import _native, formats
+import sterna._native as _native
+from sterna import formats
 from sterna.bench.machine import (
     Known,
     Pace,

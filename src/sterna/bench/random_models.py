@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from sterna import _native, formats
+import sterna._native as _native
+from sterna import formats
 from sterna.bench.machine import require_bytes
 from sterna.bench.random_codes import (
     BLOCK_K,

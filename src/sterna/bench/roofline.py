@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sterna import _native, formats
+import sterna._native as _native
+from sterna import formats
 from sterna.bench.linear import Matrix, copies_of_a_round, formats_for, matrices
 from sterna.bench.machine import (
     Progress,

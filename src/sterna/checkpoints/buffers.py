@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from sterna import _native
+import sterna._native as _native
 from sterna.checkpoints.safetensors_header import ALIGNMENT
 from sterna.errors import RequestError
 

@@ -76,7 +76,8 @@ def command(
 
 def _machine(threads: int | None, cores: str | None, bandwidth: bool) -> dict[str, Any]:
     """Return what Sterna knows of this machine, and what it derives from it."""
-    from sterna import __version__, _native
+    import sterna._native as _native
+    from sterna import __version__
     from sterna.calibration import few_tokens, many_tokens
     from sterna.calibration.prefetch import prepare
     from sterna.calibration.readings import current
@@ -127,7 +128,7 @@ def _machine(threads: int | None, cores: str | None, bandwidth: bool) -> dict[st
 
 def _check_units(as_json: bool) -> bool:
     """Run every unit, say which are right, and return whether all are."""
-    from sterna import _native
+    import sterna._native as _native
     from sterna.calibration.unit_check import check
 
     rows: list[dict[str, Any]] = []

@@ -9,7 +9,8 @@ from collections.abc import Sequence as SequenceOf
 import numpy as np
 import numpy.typing as npt
 
-from sterna import _native, ops
+import sterna._native as _native
+from sterna import ops
 from sterna.engine.adapters import Adapter
 from sterna.engine.engine import PREFILL_CHUNK, Engine
 from sterna.engine.kv_cache.sequence import Sequence, pages_of

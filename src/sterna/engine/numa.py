@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sterna import _native
+import sterna._native as _native
 from sterna.errors import RequestError
 from sterna.graph import Graph
 from sterna.runtime import Threads, available_bytes

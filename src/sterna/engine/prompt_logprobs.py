@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sterna import _native
+import sterna._native as _native
 from sterna.engine.decoding.allowed_tokens import mask_words
 from sterna.engine.decoding.sampling import Draw
 from sterna.engine.decoding.speculation import StepTimes, default_step_times

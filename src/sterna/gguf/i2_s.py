@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from sterna import _native, formats
+import sterna._native as _native
+from sterna import formats
 from sterna.checkpoints.safetensors_header import TensorInfo
 from sterna.checks import checked_name
 from sterna.errors import ModelFormatError, NonFiniteError, warn

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sterna import _native
+import sterna._native as _native
 from sterna.outputs import Stats
 
 __all__ = ["Decision", "decided"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sterna import _native
+import sterna._native as _native
 
 __all__ = ["MOST_BIAS", "slopes"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from sterna import _native
+import sterna._native as _native
 from sterna.graph import GraphBuilder, Value
 from sterna.models import layers, llama
 from sterna.models.config import TransformerConfig

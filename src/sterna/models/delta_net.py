@@ -7,7 +7,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from sterna import _native
+import sterna._native as _native
 from sterna.errors import ModelFormatError
 from sterna.graph import GraphBuilder, Piece, RecurrentHeads, Value
 from sterna.graph.heads import F32

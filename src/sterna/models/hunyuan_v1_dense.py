@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna import _native
+import sterna._native as _native
 from sterna.graph import GraphBuilder, Value
 from sterna.models import llama
 from sterna.models.config import MAX_HEAD_DIM, TransformerConfig

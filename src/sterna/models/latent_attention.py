@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sterna import _native
+import sterna._native as _native
 from sterna.graph import GraphBuilder, LatentHeads, Piece, Value
 from sterna.models import layers, llama
 from sterna.models.config import MAX_HEAD_DIM, TransformerConfig

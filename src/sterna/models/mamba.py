@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from sterna import _native
+import sterna._native as _native
 from sterna.graph import GraphBuilder, Piece, Value
 from sterna.graph.heads import F32
 from sterna.models import layers

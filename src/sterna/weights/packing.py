@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sterna import _native, formats
+import sterna._native as _native
+from sterna import formats
 from sterna.errors import RequestError, shown
 from sterna.formats import Format, PackedWeight
 from sterna.formats.codec import held_scale, pack_codes

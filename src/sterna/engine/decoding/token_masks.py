@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from sterna import _native
+import sterna._native as _native
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor

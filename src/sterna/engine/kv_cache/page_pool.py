@@ -11,7 +11,7 @@ from collections.abc import Sequence as SequenceOf
 import numpy as np
 import numpy.typing as npt
 
-from sterna import _native
+import sterna._native as _native
 from sterna.engine.kv_cache.page_plans import PageCache, has_pages, plans
 from sterna.engine.kv_cache.sequence import (
     BARE,

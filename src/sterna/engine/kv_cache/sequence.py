@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from sterna import _native
+import sterna._native as _native
 
 __all__ = [
     "BARE",

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from sterna import _native, formats
+import sterna._native as _native
+from sterna import formats
 from sterna.errors import NonFiniteError, RequestError, shown
 from sterna.formats.arithmetic import first_index
 from sterna.formats.base import Format

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sterna import _native
+import sterna._native as _native
 from sterna.graph import GraphBuilder, Piece, Rotary, Value
 from sterna.models import layers
 from sterna.models.config import TransformerConfig
