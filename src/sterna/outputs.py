@@ -270,6 +270,16 @@ class AnswerReader:
         rest, tokens = self._parser.end(), self._completion.tokens
         return Piece("", tokens[-1], index=index, deltas=tuple(rest)) if rest and tokens else None
 
+    def parsed(self, pieces: Generator[Piece, None, None]) -> Generator[Piece, None, None]:
+        """Yield the pieces of the answer with their deltas; closing it closes `pieces`."""
+        try:
+            yield from map(self.read, pieces)
+            last = self.end()
+            if last is not None:
+                yield last
+        finally:
+            pieces.close()
+
 
 class Stream(Iterator[Piece]):
     """An iterator over the pieces of an answer as they are computed, for one reader at a time.
@@ -296,6 +306,12 @@ class Stream(Iterator[Piece]):
             return next(self._pieces)
         finally:
             visit.end()
+
+    def result(self) -> Completion:
+        """Read all pieces and return the whole answer. Raises its error if it failed."""
+        for _ in self:
+            pass
+        return self.completion
 
     def close(self) -> None:
         """End the answer as it is and free its memory; harmless when it has ended."""

@@ -24,14 +24,12 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 #: Fields that a model's files may set, and their neutral values.
 NEUTRAL: Mapping[str, float] = {
-    "temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0,
-    "typical_p": 1.0,
-}  # fmt: skip
+    **{"temperature": 0.0, "top_k": 0, "min_p": 0.0},
+    **{"top_p": 1.0, "repetition_penalty": 1.0, "typical_p": 1.0},
+}
 
 #: llama.cpp's names of the steps of sampling, in its order.
-SAMPLERS = (
-    "penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature",
-)  # fmt: skip
+SAMPLERS = tuple("penalties dry top_n_sigma top_k typ_p top_p min_p xtc temperature".split())
 CHANGES = SAMPLERS[:2]  #: these change logits, before the others
 #: llama.cpp's default breakers of DRY.
 BREAKERS = ("\n", ":", '"', "*")
@@ -270,18 +268,25 @@ class SamplingParams:
         Texts among `dry_sequence_breakers` are left out: they need a tokenizer.
         """
         sampling, order = self.sampling, SAMPLERS if self.samplers is None else self.samplers
-        penalties = (
-            sampling["repetition_penalty"], self.frequency_penalty, self.presence_penalty,
-        )  # fmt: skip
+        penalties = (sampling["repetition_penalty"], self.frequency_penalty, self.presence_penalty)
         if "penalties" not in order:
             penalties = (1.0, 0.0, 0.0)
         return _native.SampleParams(
-            sampling["temperature"] if "temperature" in order else 1.0, int(sampling["top_k"]),
-            sampling["top_p"], sampling["min_p"], penalties[0], penalties[1], penalties[2],
-            list(self.logit_bias.items()), self.seed or 0, self.choice, self.logprobs,
-            self._chain, self._dry(self.dry_multiplier if "dry" in order else 0.0),
+            sampling["temperature"] if "temperature" in order else 1.0,
+            int(sampling["top_k"]),
+            sampling["top_p"],
+            sampling["min_p"],
+            penalties[0],
+            penalties[1],
+            penalties[2],
+            list(self.logit_bias.items()),
+            self.seed or 0,
+            self.choice,
+            self.logprobs,
+            self._chain,
+            self._dry(self.dry_multiplier if "dry" in order else 0.0),
             self.repeat_last_n,
-        )  # fmt: skip
+        )
 
     @property
     def _chain(self) -> _native.ChainParams:
@@ -289,27 +294,47 @@ class SamplingParams:
         chained = self.samplers is not None or self.chains or 0 < typical_p < 1
         order = (SAMPLERS if self.samplers is None else self.samplers) if chained else ()
         return _native.ChainParams(
-            [name for name in order if name not in CHANGES], typical_p or 1.0,
-            self.top_n_sigma, self.xtc_probability, self.xtc_threshold, self.dynatemp_range,
-            self.dynatemp_exponent, self.mirostat, self.mirostat_tau, self.mirostat_eta,
-        )  # fmt: skip
+            [name for name in order if name not in CHANGES],
+            typical_p or 1.0,
+            self.top_n_sigma,
+            self.xtc_probability,
+            self.xtc_threshold,
+            self.dynatemp_range,
+            self.dynatemp_exponent,
+            self.mirostat,
+            self.mirostat_tau,
+            self.mirostat_eta,
+        )
 
     def _dry(self, multiplier: float) -> _native.DryParams:
         breakers = [w for w in self.dry_sequence_breakers if not isinstance(w, str)]
         return _native.DryParams(
-            multiplier, self.dry_base, self.dry_allowed_length, self.dry_penalty_last_n,
+            multiplier,
+            self.dry_base,
+            self.dry_allowed_length,
+            self.dry_penalty_last_n,
             breakers if multiplier else [],
-        )  # fmt: skip
+        )
 
 
 _RANGES = {
-    "temperature": (0.0, 100.0), "top_p": (0.0, 1.0), "min_p": (0.0, 1.0),
-    "repetition_penalty": (0.01, 100.0), "frequency_penalty": (-2.0, 2.0),
-    "presence_penalty": (-2.0, 2.0), "dry_multiplier": (0.0, 100.0), "dry_base": (1.0, 100.0),
-    "top_n_sigma": (-1.0, 100.0), "typical_p": (0.0, 1.0), "xtc_probability": (0.0, 1.0),
-    "xtc_threshold": (0.0, 1.0), "dynatemp_range": (0.0, 100.0), "dynatemp_exponent": (0.0, 100.0),
-    "mirostat_tau": (0.0, 100.0), "mirostat_eta": (0.0, 1.0),
-}  # fmt: skip
+    "temperature": (0.0, 100.0),
+    "top_p": (0.0, 1.0),
+    "min_p": (0.0, 1.0),
+    "repetition_penalty": (0.01, 100.0),
+    "frequency_penalty": (-2.0, 2.0),
+    "presence_penalty": (-2.0, 2.0),
+    "dry_multiplier": (0.0, 100.0),
+    "dry_base": (1.0, 100.0),
+    "top_n_sigma": (-1.0, 100.0),
+    "typical_p": (0.0, 1.0),
+    "xtc_probability": (0.0, 1.0),
+    "xtc_threshold": (0.0, 1.0),
+    "dynatemp_range": (0.0, 100.0),
+    "dynatemp_exponent": (0.0, 100.0),
+    "mirostat_tau": (0.0, 100.0),
+    "mirostat_eta": (0.0, 1.0),
+}
 
 
 def _stops(given: str | Sequence[str] | None) -> tuple[str, ...]:

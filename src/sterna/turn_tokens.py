@@ -54,7 +54,7 @@ _FAMILIES = (
     _Family(("<｜Assistant｜>",), ("<｜end▁of▁sentence｜>",), ("<｜User｜>",)),  # DeepSeek
     _Family(("<|end_of_turn|>",), ("<|end_of_turn|>",)),  # OpenChat
     _Family(("<end_of_utterance>",), ("<end_of_utterance>",)),  # SmolVLM, Docling
-)  # fmt: skip
+)
 #: The turn tokens of all families.
 ALL_TURN_TOKENS = frozenset(token for family in _FAMILIES for token in family.tokens)
 

@@ -28,17 +28,13 @@ from sterna.engine import Sequence as EngineSequence
 from sterna.errors import RequestError
 
 KV_CACHE = (
-    "manager", "page_plans", "page_pool", "prefix_cache", "prefix_trie", "sequence",
-    "sliding_windows",
-)  # fmt: skip
+    "manager page_plans page_pool prefix_cache prefix_trie sequence sliding_windows"
+).split()
 POOL = ("engine/engine.py", *(f"engine/kv_cache/{name}.py" for name in KV_CACHE))
 SCHEDULING = ("engine/scheduling/scheduler.py", "engine/scheduling/engine_loop.py")
 DECODING = ("engine/decoding/answer_text.py", "engine/decoding/token_rules.py")
 REQUESTS = ("engine/request.py", *SCHEDULING, *DECODING)
-LLM_PARTS = (
-    "llm/llm.py", "llm/llm_parts.py", "llm/generation.py", "llm/request_factory.py",
-    "llm/chat_renderer.py",
-)  # fmt: skip
+LLM_PARTS = ("llm/llm.py", "llm/request_factory.py", "llm/chat_renderer.py", "outputs.py")
 MODULES = (*POOL, *REQUESTS, "llm/conversation.py", *LLM_PARTS)
 
 

@@ -324,10 +324,8 @@ def _spent(engine: Engine, before: Mapping[str, float]) -> dict[str, float]:
 
 def _recurrent(spent: Mapping[str, float]) -> float:
     """Add up the seconds of recurrent layers, without their linear layers."""
-    kinds = (
-        "conv", "short_conv", "gates", "recurrence", "state_space", "selective_scan", "rg_lru"
-    )  # fmt: skip
-    return sum(spent.get(kind, 0.0) for kind in kinds)
+    kinds = "conv short_conv gates recurrence state_space selective_scan rg_lru"
+    return sum(spent.get(kind, 0.0) for kind in kinds.split())
 
 
 def bytes_per_step(engine: Engine, context: float, batch: int = 1) -> float:

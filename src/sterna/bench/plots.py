@@ -137,6 +137,19 @@ def roofline(rows: Sequence[Row]) -> Figure:
     return figure
 
 
+#: Styles of labels: y is a fraction of the axes' height; at the right end of a line, above it.
+BELOW_TOP: dict[str, Any] = {"xycoords": ("data", "axes fraction")}
+ABOVE_LINE: dict[str, Any] = {"ha": "right", "va": "bottom", "fontsize": 8.5}
+
+
+def _label(
+    ax: Axes, text: str, at: tuple[float, float], shift: tuple[int, int] = (0, 0), **style: Any
+) -> None:
+    """Write a text at a point of the axes, shifted by points of the page."""
+    style = {"va": "center", "fontsize": 9, **style}
+    ax.annotate(text, at, xytext=shift, textcoords="offset points", **style)
+
+
 def _draw_roofs(ax: Axes, decode: Sequence[Row], memory: Sequence[Row]) -> None:
     """Draw e_bw over beta: the diagonal is memory's roof, a flat one is a core's, B / gamma."""
     import matplotlib.ticker as ticker
@@ -158,11 +171,8 @@ def _draw_roofs(ax: Axes, decode: Sequence[Row], memory: Sequence[Row]) -> None:
         ax.axvline(beta, color=MEMORY, linewidth=1.2, linestyle="--", zorder=1)
         ax.plot([beta], [roof], "o", color="white", markeredgecolor=MEMORY, markersize=6, zorder=5)
         # All labels are to the right of the last line, since lines are often close together.
-        ax.annotate(
-            f"β = {beta:.2f}, {threads_text(row)}", (max(betas), 0.97),
-            xycoords=("data", "axes fraction"), xytext=(6, -14 * i), textcoords="offset points",
-            va="top", fontsize=9, color=MEMORY,
-        )  # fmt: skip
+        text = f"β = {beta:.2f}, {threads_text(row)}"
+        _label(ax, text, (max(betas), 0.97), (6, -14 * i), va="top", color=MEMORY, **BELOW_TOP)
     ax.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high / 1.3))
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_locator(ticker.LogLocator(base=2))
@@ -181,11 +191,8 @@ def _label_roofs(
     last = 0.0
     for name, row in sorted(roofs.items(), key=lambda item: item[1]["core_bytes_per_cycle"]):
         at = last = max(row["core_bytes_per_cycle"], last * 1.13)
-        ax.annotate(
-            f"{name}   γ {row['gamma_cycles']:.2f}", (right, at), xytext=(5, 0),
-            textcoords="offset points", va="center", fontsize=9, color=colours[name],
-            annotation_clip=False,
-        )  # fmt: skip
+        text = f"{name}   γ {row['gamma_cycles']:.2f}"
+        _label(ax, text, (right, at), (5, 0), color=colours[name], annotation_clip=False)
 
 
 def _draw_reached(ax: Axes, decode: Sequence[Row], memory: Sequence[Row]) -> None:
@@ -198,18 +205,14 @@ def _draw_reached(ax: Axes, decode: Sequence[Row], memory: Sequence[Row]) -> Non
         ax.bar(i, row["gb_s"], 0.62, color=colours[row["format"]], zorder=2)
         roof = row["e_bw_gb_s"]
         ax.plot([i - 0.38, i + 0.38], [roof, roof], color=INK, linewidth=2, zorder=3)
-        ax.annotate(
-            f"{100 * row['fraction_of_roof']:.0f} %", (i, 0), xytext=(0, 5),
-            textcoords="offset points", ha="center", va="bottom", fontsize=8, color="white",
-        )  # fmt: skip
+        share = f"{100 * row['fraction_of_roof']:.0f} %"
+        _label(ax, share, (i, 0), (0, 5), ha="center", va="bottom", fontsize=8, color="white")
     ax.axhline(speed, color=MEMORY, linewidth=1.2, linestyle="--", zorder=1)
     top = 1.18 * max([speed, *(row["gb_s"] for row in shown)])
     ax.set(xticks=range(len(shown)), xlim=(-0.6, len(shown) - 0.4), ylim=(0, top))
     ax.set_xticklabels([row["format"] for row in shown])
-    ax.annotate(
-        f"memory: {speed:.1f} GB/s", (len(shown) - 0.42, speed), xytext=(0, 4),
-        textcoords="offset points", ha="right", va="bottom", fontsize=8.5, color=MEMORY,
-    )  # fmt: skip
+    text = f"memory: {speed:.1f} GB/s"
+    _label(ax, text, (len(shown) - 0.42, speed), (0, 4), color=MEMORY, **ABOVE_LINE)
     ax.plot([], [], color=INK, linewidth=2, label="roof: min(β, B/γ); % reached")
     ax.legend(loc="upper left", fontsize=8.5)
     ax.grid(axis="y", color=FAINT, linewidth=0.5)
@@ -249,10 +252,7 @@ def linear(rows: Sequence[Row]) -> Figure:
     for limit in limits:
         ax.axhline(limit, color=MEMORY, linewidth=1.2, linestyle="--", zorder=3)
     what = f"memory: {limits[-1]:.1f} GB/s" if vector else f"peak: {limits[-1]:,.0f} GOPS"
-    ax.annotate(
-        what, (len(shapes) - 0.5, limits[-1]), xytext=(-3, 4), textcoords="offset points",
-        ha="right", va="bottom", fontsize=8.5, color=MEMORY,
-    )  # fmt: skip
+    _label(ax, what, (len(shapes) - 0.5, limits[-1]), (-3, 4), color=MEMORY, **ABOVE_LINE)
     _shade_models(ax, shapes)
     ax.set(xticks=range(len(shapes)), xlim=(-0.5, len(shapes) - 0.5), ylim=(0, top))
     turn = len(shapes) > 4
@@ -281,8 +281,6 @@ def _shade_models(ax: Axes, shapes: Sequence[tuple[str | None, str]]) -> None:
         if shaded:
             ax.axvspan(start - 0.5, i - 0.5, color="#F2F2F2", zorder=0, linewidth=0)
         if names[start]:
-            ax.annotate(
-                names[start], ((start + i - 1) / 2, 0.985), xycoords=("data", "axes fraction"),
-                ha="center", va="top", fontsize=9, color="#555555",
-            )  # fmt: skip
+            middle = ((start + i - 1) / 2, 0.985)
+            _label(ax, names[start], middle, ha="center", va="top", color="#555555", **BELOW_TOP)
         start, shaded = i, not shaded

@@ -153,13 +153,13 @@ class Arena:
         copies = min(room, MAX_COPIES, count or room)
         per_copy = f.scale_bytes(M, K) if f.scales.group else 0
         scales = _native.alloc(max(1, copies * per_copy))
-        return [
-            PackedWeight(
-                f, M, K, self._codes[i * size : (i + 1) * size].reshape(tiles, -1),
-                constant_scales(f, M, K, self._scale, scales[i * per_copy : (i + 1) * per_copy]),
-            ).native()
-            for i in range(copies)
-        ]  # fmt: skip
+        made = []
+        for i in range(copies):
+            codes = self._codes[i * size : (i + 1) * size].reshape(tiles, -1)
+            block_scales = scales[i * per_copy : (i + 1) * per_copy]
+            placed = constant_scales(f, M, K, self._scale, block_scales)
+            made.append(PackedWeight(f, M, K, codes, placed).native())
+        return made
 
 
 def arenas(

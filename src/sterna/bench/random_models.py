@@ -11,13 +11,7 @@ import numpy.typing as npt
 import sterna._native as _native
 from sterna import formats
 from sterna.bench.machine import require_bytes
-from sterna.bench.random_codes import (
-    BLOCK_K,
-    codes_bytes,
-    constant_scales,
-    fill,
-    random_pool,
-)
+from sterna.bench.random_codes import BLOCK_K, codes_bytes, constant_scales, fill, random_pool
 from sterna.bench.shapes import shape_named
 from sterna.engine import KV_DTYPES
 from sterna.errors import RequestError, shown
@@ -26,12 +20,7 @@ from sterna.loading import Model, from_weights
 from sterna.runtime import resolve_threads
 from sterna.weights.sources import STACKED, Linear, Stacking, head_format
 
-__all__ = [
-    "HEADROOM_BYTES",
-    "Zeros",
-    "model_bytes",
-    "random_model",
-]
+__all__ = ["HEADROOM_BYTES", "Zeros", "model_bytes", "random_model"]
 
 F32 = npt.NDArray[np.float32]
 

@@ -13,15 +13,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = [
-    "cell",
-    "fractions",
-    "significant",
-    "spread",
-    "to_csv",
-    "to_markdown",
-    "with_range",
-]
+__all__ = ["cell", "fractions", "significant", "spread", "to_csv", "to_markdown", "with_range"]
 
 Row = dict[str, Any]
 
@@ -90,9 +82,5 @@ def to_markdown(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -
     """Format rows as a table of some columns (field -> heading), numbers to the right."""
     shown = [[cell(row.get(field)).replace("|", "\\|") for field in columns] for row in rows]
     numeric = [any(isinstance(row.get(field), (int, float)) for row in rows) for field in columns]
-    lines = [
-        list(columns.values()),
-        ["--:" if right else "---" for right in numeric],
-        *shown,
-    ]
+    lines = [list(columns.values()), ["--:" if right else "---" for right in numeric], *shown]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

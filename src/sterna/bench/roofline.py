@@ -20,14 +20,7 @@ from typing import Any
 import sterna._native as _native
 from sterna import formats
 from sterna.bench.linear import Matrix, copies_of_a_round, formats_for, matrices
-from sterna.bench.machine import (
-    Progress,
-    Yardsticks,
-    peak_kind,
-    prepare_reading,
-    teams,
-    units,
-)
+from sterna.bench.machine import Progress, Yardsticks, peak_kind, prepare_reading, teams, units
 from sterna.bench.random_codes import Arena, arenas, codes_bytes, packed_bytes
 from sterna.bench.report import fractions, significant, spread
 from sterna.errors import RequestError
@@ -43,13 +36,14 @@ KINDS = ("int8", "f32", "bf16")
 CACHED_ROUNDS = 100  # rounds of about 20 us; the fastest counts, as interference only adds time
 
 #: The fields of every row; docs/explanation/benchmarks.md defines them.
-FIELDS = (
-    "row", "format", "shape", "n", "threads", "isa", "kind", "clock_ghz", "bandwidth_gb_s",
-    "beta_bytes_per_cycle", "peak_gops", "vector_bytes", "gamma_cycles", "core_bytes_per_cycle",
-    "e_bw_bytes_per_cycle", "e_bw_gb_s", "bound", "gb_s", "gops", "fraction_of_roof",
-    "fraction_of_bandwidth", "fraction_of_peak", "time_us", "time_us_min", "time_us_max", "repeat",
-    "working_set_mb",
-)  # fmt: skip
+FIELDS = tuple(
+    """
+    row format shape n threads isa kind clock_ghz bandwidth_gb_s beta_bytes_per_cycle peak_gops
+    vector_bytes gamma_cycles core_bytes_per_cycle e_bw_bytes_per_cycle e_bw_gb_s bound gb_s gops
+    fraction_of_roof fraction_of_bandwidth fraction_of_peak time_us time_us_min time_us_max repeat
+    working_set_mb
+    """.split()
+)
 
 
 @dataclass

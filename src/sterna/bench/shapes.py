@@ -147,11 +147,7 @@ class Hybrid(Shape):
         """Return (M, K) of the matrices of all layers."""
         of, attending = self.matrices(), self.attention_layers
         recurrent = [of[name] for name in ("in_proj", "out_proj")] * (self.layers - attending)
-        return [
-            *recurrent,
-            *([of["qkv"], of["o"]] * attending),
-            *(self.ffn() * self.layers),
-        ]
+        return [*recurrent, *([of["qkv"], of["o"]] * attending), *(self.ffn() * self.layers)]
 
     def config(self) -> dict[str, Any]:
         """Return the content of a config.json."""
@@ -186,62 +182,89 @@ class Listed(Shape):
         return [(M, K) for count, M, K in self.listed for _ in range(count)]
 
 
+_SIZES = "hidden intermediate layers heads kv_heads vocab".split()
+
+
+def _shape(row: str, kind: type[Shape] = Shape, **fields: Any) -> Shape:
+    """Make a shape from `Shape.config`'s architecture and sizes, and further fields by name."""
+    architecture, *sizes, tied = row.split()[:8]
+    fields.update(zip(_SIZES, map(int, sizes), strict=True))
+    fields.update(_numbers(" ".join(row.split()[8:])))
+    return kind(f"{architecture}ForCausalLM", tied=tied == "tied", **fields)
+
+
+def _numbers(row: str) -> dict[str, int]:
+    """Read whole numbers by name, as in "experts=72 chosen=10"."""
+    return {name: int(number) for name, number in (pair.split("=") for pair in row.split())}
+
+
+def _matrices(rows: str) -> tuple[tuple[int, int, int], ...]:
+    """Read counts, M and K of matrices, as in "36*16768*4096 36*4096*8192"."""
+    found = (map(int, row.split("*")) for row in rows.split())
+    return tuple((count, M, K) for count, M, K in found)
+
+
 def _ffn(layers: int, experts: int, d: int, ff: int) -> tuple[tuple[int, int, int], ...]:
     count = layers * experts
     return (count, 2 * ff, d), (count, d, ff)
 
 
 #: 36 layers of Mamba-2 and 4 of attention, each with 72 experts and one that all tokens use.
-_GRANITE_4_H_SMALL = Listed(
-    "GraniteMoeHybridForCausalLM", 4096, 768, 40, 32, 8, 100352, True, context=8192, experts=72,
-    chosen=10, attending=4,
+_GRANITE_4_H_SMALL = _shape(
+    "GraniteMoeHybrid 4096 768 40 32 8 100352 tied context=8192 experts=72 chosen=10 attending=4",
+    Listed,
     listed=(
-        (36, 16768, 4096), (36, 4096, 8192), (4, 6144, 4096), (4, 4096, 4096),
-        *_ffn(40, 72, 4096, 768), *_ffn(40, 1, 4096, 1536),
+        *_matrices("36*16768*4096 36*4096*8192 4*6144*4096 4*4096*4096"),
+        *_ffn(40, 72, 4096, 768),
+        *_ffn(40, 1, 4096, 1536),
     ),
     settings={
-        "shared_intermediate_size": 1536, "mamba_n_heads": 128, "mamba_d_head": 64,
-        "mamba_d_state": 128, "mamba_n_groups": 1, "attention_multiplier": 2.0**-7,
+        **_numbers("shared_intermediate_size=1536 mamba_n_heads=128 mamba_d_head=64"),
+        **_numbers("mamba_d_state=128 mamba_n_groups=1"),
+        "attention_multiplier": 2.0**-7,
         "layer_types": ["attention" if i % 10 == 5 else "mamba" for i in range(40)],
     },
-)  # fmt: skip
+)
 #: 27 layers of latent attention, 26 with 64 experts and two that all tokens use. What a position
 #: keeps has the bytes of a key and a value of 288.
-_DEEPSEEK_V2_LITE = Listed(
-    "DeepseekV2ForCausalLM", 2048, 1408, 27, 16, 16, 102400, False, context=8192, experts=64,
-    chosen=6, attending=27,
+_DEEPSEEK_V2_LITE = _shape(
+    "DeepseekV2 2048 1408 27 16 16 102400 untied context=8192 experts=64 chosen=6 attending=27",
+    Listed,
     listed=(
-        (27, 3072 + 576, 2048), (27 * 16, 512, 128), (27 * 16, 128, 512), (27, 2048, 2048),
-        *_ffn(1, 1, 2048, 10944), *_ffn(26, 64, 2048, 1408), *_ffn(26, 1, 2048, 2816),
+        *_matrices("27*3648*2048 432*512*128 432*128*512 27*2048*2048"),
+        *_ffn(1, 1, 2048, 10944),
+        *_ffn(26, 64, 2048, 1408),
+        *_ffn(26, 1, 2048, 2816),
     ),
     settings={
-        "intermediate_size": 10944, "kv_lora_rank": 512, "q_lora_rank": None,
-        "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "head_dim": 64,
-        "n_shared_experts": 2, "first_k_dense_replace": 1,
+        **_numbers("intermediate_size=10944 kv_lora_rank=512 qk_nope_head_dim=128"),
+        **_numbers("qk_rope_head_dim=64 v_head_dim=128 head_dim=64 n_shared_experts=2"),
+        **_numbers("first_k_dense_replace=1"),
+        "q_lora_rank": None,
     },
-)  # fmt: skip
+)
 #: 18 layers of short convolutions and 6 of attention; all but two have 32 experts.
-_LFM2_8B_A1B = Listed(
-    "Lfm2MoeForCausalLM", 2048, 1792, 24, 32, 8, 65536, True, context=8192, experts=32, chosen=4,
-    attending=6,
+_LFM2_8B_A1B = _shape(
+    "Lfm2Moe 2048 1792 24 32 8 65536 tied context=8192 experts=32 chosen=4 attending=6",
+    Listed,
     listed=(
-        (18, 6144, 2048), (18, 2048, 2048), (6, 3072, 2048), (6, 2048, 2048),
-        *_ffn(2, 1, 2048, 7168), *_ffn(22, 32, 2048, 1792),
+        *_matrices("18*6144*2048 18*2048*2048 6*3072*2048 6*2048*2048"),
+        *_ffn(2, 1, 2048, 7168),
+        *_ffn(22, 32, 2048, 1792),
     ),
     settings={
-        "intermediate_size": 7168, "num_dense_layers": 2,
+        **_numbers("intermediate_size=7168 num_dense_layers=2"),
         "layer_types": [
             "full_attention" if i in (2, 6, 10, 14, 18, 21) else "conv" for i in range(24)
         ],
     },
-)  # fmt: skip
+)
 
 
 def _ternary(hidden: int, intermediate: int, layers: int, heads: int) -> Shape:
     # Published checkpoints of this family: as many KV heads as heads, a tied embedding of 32,002.
-    return Shape(
-        "BitNetForCausalLM", hidden, intermediate, layers, heads, heads, 32002, True, context=2048
-    )
+    sizes = f"{hidden} {intermediate} {layers} {heads} {heads} 32002"
+    return _shape(f"BitNet {sizes} tied context=2048")
 
 
 #: Shapes with a model's name come from the models' config.json files; bonsai-8b and bonsai-27b have
@@ -251,60 +274,29 @@ def _ternary(hidden: int, intermediate: int, layers: int, heads: int) -> Shape:
 #: microsoft/BitNet). Only 3.8b differs, with 30 heads of 128 instead of 32 of 120: the parameters
 #: are as many, and heads of 120 would be padded to 128.
 SHAPES: dict[str, Shape] = {
-    "bitnet-2b": Shape("BitNetForCausalLM", 2560, 6912, 30, 20, 5, 128256, True),
-    "llama3-8b": Shape("LlamaForCausalLM", 4096, 14336, 32, 32, 8, 128256, False),
-    "falcon3-1b": Shape("LlamaForCausalLM", 2048, 8192, 18, 8, 4, 131072, False, head_dim=256),
-    "mobilellm-1.5b": Shape("LlamaForCausalLM", 1600, 4352, 54, 25, 5, 32000, True),
-    "mistral-7b": Shape("LlamaForCausalLM", 4096, 14336, 32, 32, 8, 32000, False),
-    "tinyllama-1.1b": Shape("LlamaForCausalLM", 2048, 5632, 22, 32, 4, 32000, False, context=2048),
-    "bonsai-8b": Shape("Qwen3ForCausalLM", 4096, 12288, 36, 32, 8, 151936, False, head_dim=128),
-    "gemma-3-4b": Shape(
-        "Gemma3ForCausalLM",
-        2560,
-        10240,
-        34,
-        8,
-        4,
-        262208,
-        True,
-        head_dim=256,
-        context=8192,
+    "bitnet-2b": _shape("BitNet 2560 6912 30 20 5 128256 tied"),
+    "llama3-8b": _shape("Llama 4096 14336 32 32 8 128256 untied"),
+    "falcon3-1b": _shape("Llama 2048 8192 18 8 4 131072 untied head_dim=256"),
+    "mobilellm-1.5b": _shape("Llama 1600 4352 54 25 5 32000 tied"),
+    "mistral-7b": _shape("Llama 4096 14336 32 32 8 32000 untied"),
+    "tinyllama-1.1b": _shape("Llama 2048 5632 22 32 4 32000 untied context=2048"),
+    "bonsai-8b": _shape("Qwen3 4096 12288 36 32 8 151936 untied head_dim=128"),
+    "gemma-3-4b": _shape(
+        "Gemma3 2560 10240 34 8 4 262208 tied head_dim=256 context=8192",
         settings={"sliding_window": 1024, "query_pre_attn_scalar": 256},
     ),
-    "bonsai-27b": Hybrid("Qwen3_5ForCausalLM", 5120, 17408, 64, 24, 4, 248320, False, head_dim=256),
-    "gpt-oss-20b": Shape(
-        "GptOssForCausalLM",
-        2880,
-        2880,
-        24,
-        64,
-        8,
-        201088,
-        False,
-        head_dim=64,
-        context=8192,
-        experts=32,
-        chosen=4,
+    "bonsai-27b": _shape("Qwen3_5 5120 17408 64 24 4 248320 untied head_dim=256", Hybrid),
+    "gpt-oss-20b": _shape(
+        "GptOss 2880 2880 24 64 8 201088 untied head_dim=64 context=8192 experts=32 chosen=4"
     ),
-    "qwen3.6-35b-a3b": Hybrid(
-        "Qwen3_5MoeForCausalLM",
-        2048,
-        512,
-        40,
-        16,
-        2,
-        248320,
-        False,
-        head_dim=256,
-        context=8192,
-        experts=256,
-        chosen=8,
-        shared=512,
+    "qwen3.6-35b-a3b": _shape(
+        "Qwen3_5Moe 2048 512 40 16 2 248320 untied head_dim=256 context=8192 experts=256 chosen=8 "
+        "shared=512",
+        Hybrid,
         recurrent=_HEADS_35B,
     ),
-    "maple": Shape(
-        "MapleForCausalLM", 2048, 512, 24, 16, 4, 151936, False, head_dim=128, context=8192,
-        experts=256, chosen=8,
+    "maple": _shape(
+        "Maple 2048 512 24 16 4 151936 untied head_dim=128 context=8192 experts=256 chosen=8"
     ),
     "deepseek-v2-lite": _DEEPSEEK_V2_LITE,
     "granite-4-h-small": _GRANITE_4_H_SMALL,
@@ -317,11 +309,9 @@ SHAPES: dict[str, Shape] = {
     "30b": _ternary(6656, 16384, 60, 52),
     "70b": _ternary(8192, 24576, 80, 64),
     "100b": _ternary(8192, 45568, 72, 64),
-    "tiny-experts": Shape(
-        "Qwen3MoeForCausalLM", 256, 192, 4, 4, 2, 4096, True, experts=16, chosen=4
-    ),
-    "tiny": Shape("LlamaForCausalLM", 256, 768, 4, 4, 2, 4096, True),
-}  # fmt: skip
+    "tiny-experts": _shape("Qwen3Moe 256 192 4 4 2 4096 tied experts=16 chosen=4"),
+    "tiny": _shape("Llama 256 768 4 4 2 4096 tied"),
+}
 
 
 def shape_named(name: str) -> Shape:

@@ -47,8 +47,10 @@ def documents(file: Path) -> Iterator[Document]:
             yield Document(number, None, messages)
         else:
             raise ModelFormatError(
-                file=file, field=f"line {number}",
-                expected='{"messages": [...]} or {"text": "..."}', got="neither",
-            )  # fmt: skip
+                file=file,
+                field=f"line {number}",
+                expected='{"messages": [...]} or {"text": "..."}',
+                got="neither",
+            )
     if not found:
         raise ModelFormatError(file=file, expected="an example a line", got="none")

@@ -60,12 +60,15 @@ _FAMILIES = tuple(
         ("<seed:think>", "</seed:think>"),  # Seed-OSS
         ("<mm:think>", "</mm:think>"),  # MiniMax M3
         ("<think:opensource>", "</think:opensource>"),  # Hunyuan 3
-        ("<|open|>think<|sep|>", "<|close|>think<|sep|>", "<|open|>response<|sep|>",
-         "<|close|>response<|sep|>", "<|close|>message<|sep|>", "<|sep|>"),  # Kimi K3
-        ("Here are my reasoning steps:\n", "[BEGIN FINAL RESPONSE]",
-         "[END FINAL RESPONSE]"),  # Apriel
+        (  # Kimi K3
+            *("<|open|>think<|sep|>", "<|close|>think<|sep|>", "<|open|>response<|sep|>"),
+            *("<|close|>response<|sep|>", "<|close|>message<|sep|>", "<|sep|>"),
+        ),
+        (  # Apriel
+            *("Here are my reasoning steps:\n", "[BEGIN FINAL RESPONSE]", "[END FINAL RESPONSE]"),
+        ),
     )
-)  # fmt: skip
+)
 
 #: Variables by which templates turn reasoning on or off: of Qwen and most others, of DeepSeek.
 SWITCHES = ("enable_thinking", "thinking")

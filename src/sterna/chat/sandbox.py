@@ -333,9 +333,5 @@ def _tojson(
 ) -> str:
     # transformers' signature; jinja2's own escapes HTML.
     return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

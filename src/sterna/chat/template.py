@@ -255,9 +255,11 @@ class ChatTemplate:
     def _probed(self, messages: list[dict[str, Any]], **given: Any) -> str:
         """Render messages; empty if the template refuses them. given: variables, or tools."""
         values = {
-            **self._tokens, "documents": None, "tools": None, "add_generation_prompt": True,
-            **given, "messages": messages,
-        }  # fmt: skip
+            **self._tokens,
+            **{"documents": None, "tools": None, "add_generation_prompt": True},
+            **given,
+            "messages": messages,
+        }
         try:
             return self._renderer.run("tool_use" if given.get("tools") else "default", values)
         except (RequestError, ModelFormatError):
@@ -287,12 +289,10 @@ class ChatTemplate:
         try:
             return run(name, values)
         except RequestError as error:
-            whole = with_all_fields(values["tools"])
-            short = with_short_ids(values["messages"])
-            for messages in (
-                values["messages"], *with_other_arguments(values["messages"]),
-                short, *with_other_arguments(short),
-            ):  # fmt: skip
+            whole, own = with_all_fields(values["tools"]), values["messages"]
+            short = with_short_ids(own)
+            forms = (own, *with_other_arguments(own), short, *with_other_arguments(short))
+            for messages in forms:
                 for tools in (values["tools"], whole):
                     if messages is values["messages"] and tools == values["tools"]:
                         continue  # tried

@@ -45,9 +45,13 @@ class Calibration:
 
         with progress_bar(f"reading with {src}", "tokens", 1, self.tokens) as progress:
             return calibrate(
-                src, self.parts.used, tokens=self.tokens, threads=options["threads"],
-                i2s=options["i2s"], progress=progress,
-            )  # fmt: skip
+                src,
+                self.parts.used,
+                tokens=self.tokens,
+                threads=options["threads"],
+                i2s=options["i2s"],
+                progress=progress,
+            )
 
     def gain(self, src: str, dst: Path, format: str, options: Mapping[str, Any]) -> dict[str, Any]:
         """Measure the gain on the held-out part.
@@ -84,9 +88,13 @@ class Calibration:
         size = sum(len(text.encode()) for text in texts)
         with progress_bar(f"comparing {model.name}", "MB", total=size) as progress:
             return compare(
-                source, self._opened(model, options), texts, context=context, stride=context,
+                source,
+                self._opened(model, options),
+                texts,
+                context=context,
+                stride=context,
                 progress=progress,
-            )  # fmt: skip
+            )
 
     def _held_out(self, llm: LLM) -> list[str]:
         from sterna.convert import spread

@@ -11,12 +11,7 @@ import click
 from click.core import ParameterSource
 
 from sterna.cli.option_groups import grouped_command
-from sterna.cli.options import (
-    chat_template_option,
-    drafting_options,
-    model_options,
-    open_model,
-)
+from sterna.cli.options import chat_template_option, drafting_options, model_options, open_model
 from sterna.cli.sampling_options import CHAT_MAX_TOKENS, sampling, sampling_options
 from sterna.errors import RequestError, SternaError, reason, shown
 

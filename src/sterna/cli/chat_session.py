@@ -272,10 +272,7 @@ class Session:
 
     def _save(self, file: str) -> None:
         path = _path("/save", file)
-        value = {
-            "model": self.conversation.llm.name,
-            "messages": self.conversation.messages,
-        }
+        value = {"model": self.conversation.llm.name, "messages": self.conversation.messages}
         text = json.dumps(value, ensure_ascii=False, indent=2) + "\n"
         data = text.encode("utf-8", "surrogatepass")
         if os.path.exists(path):

@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sterna.cli.option_groups import grouped_command
-from sterna.cli.options import (
-    MODEL,
-    fetch_model,
-    json_option,
-    offline_option,
-    run_options,
-)
+from sterna.cli.options import MODEL, fetch_model, json_option, offline_option, run_options
 from sterna.cli.progress import loading, progress_bar
 from sterna.cli.terminal import console, print_json, with_error
 from sterna.cli.texts import Texts, text_options
@@ -58,12 +52,7 @@ SIDE = ("model", "format", "head", "kv_dtype", "activations", "isa")
 @json_option
 @click.pass_context
 def command(
-    ctx: click.Context,
-    /,
-    as_json: bool,
-    require: str | None,
-    max_kl: float | None,
-    **options: Any,
+    ctx: click.Context, /, as_json: bool, require: str | None, max_kl: float | None, **options: Any
 ) -> None:
     """Compare logits of A and B on the same texts: differences, KL divergence, perplexities.
 

@@ -29,9 +29,7 @@ def constraint_options(function: Any) -> Any:
         ),
         click.option("--regex", help="The answer must match this regular expression as a whole."),
         click.option(
-            "--choice",
-            multiple=True,
-            help="The answer is one of these texts; repeat it for each.",
+            "--choice", multiple=True, help="The answer is one of these texts; repeat it for each."
         ),
         click.option(
             "--grammar",

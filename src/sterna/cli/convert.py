@@ -10,12 +10,7 @@ import click
 
 from sterna.cli.decorators import Option
 from sterna.cli.option_groups import grouped_command
-from sterna.cli.options import (
-    fetch_model,
-    i2s_option,
-    json_option,
-    offline_option,
-)
+from sterna.cli.options import fetch_model, i2s_option, json_option, offline_option
 from sterna.cli.progress import progress_bar
 from sterna.cli.terminal import console, print_json
 
@@ -73,12 +68,7 @@ def command(src: str, dst: Path, offline: bool, as_json: bool, **options: Any) -
 
 
 def finished(
-    src: str,
-    dst: Path,
-    format: str | None,
-    head: str | None,
-    losses: list[Any],
-    seconds: float,
+    src: str, dst: Path, format: str | None, head: str | None, losses: list[Any], seconds: float
 ) -> dict[str, Any]:
     """Return the result of a conversion as a row; format, head: as in `convert`."""
     rounded = [loss for loss in losses if not loss.exact]

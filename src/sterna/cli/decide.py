@@ -51,9 +51,15 @@ if TYPE_CHECKING:
 )
 @json_option
 def command(
-    questions: tuple[str, ...], files: tuple[Path, ...], texts: tuple[str, ...], score: str | None,
-    neutral: str | None, normalise: bool, as_json: bool, **options: Any,
-) -> None:  # fmt: skip
+    questions: tuple[str, ...],
+    files: tuple[Path, ...],
+    texts: tuple[str, ...],
+    score: str | None,
+    neutral: str | None,
+    normalise: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
     """Choose among given answers to QUESTIONS about a text, with probabilities.
 
     Generates nothing. Prints a line for each question: the likeliest answer, its probability and
@@ -61,9 +67,11 @@ def command(
     machine.
     """
     asked: DecideOptions = {
-        "options": texts or None, "score": _range(score), "neutral": neutral,
+        "options": texts or None,
+        "score": _range(score),
+        "neutral": neutral,
         "normalise": normalise,
-    }  # fmt: skip
+    }
     names, contexts = _contexts(files)
     llm = open_model(options)
     found = llm.decide(contexts, list(questions), **asked)

@@ -47,9 +47,14 @@ AT_ONCE = 64  # texts between two updates of the progress bar
     help="Write float32 [texts, features] to this .npy file instead.",
 )
 def command(
-    texts: tuple[str, ...], prompt_name: str | None, prompt: str | None, pooling: str | None,
-    truncate: bool, output: Path | None, **options: Any,
-) -> None:  # fmt: skip
+    texts: tuple[str, ...],
+    prompt_name: str | None,
+    prompt: str | None,
+    pooling: str | None,
+    truncate: bool,
+    output: Path | None,
+    **options: Any,
+) -> None:
     """Compute a vector for each of TEXTS, or for each line of stdin.
 
     Prints one JSON array per line, with the shortest digits that give the same float32. A text with
@@ -62,8 +67,11 @@ def command(
     listed = list(texts) or _lines()
     llm = open_model(options)
     how: dict[str, Any] = {
-        "prompt_name": prompt_name, "prompt": prompt, "pooling": pooling, "truncate": truncate,
-    }  # fmt: skip
+        "prompt_name": prompt_name,
+        "prompt": prompt,
+        "pooling": pooling,
+        "truncate": truncate,
+    }
     parts, cut = [], list[int]()
     with progress_bar("embedding", "texts", 1, len(listed), LOADING_S) as progress:
         for begin in range(0, len(listed), AT_ONCE):

@@ -41,12 +41,7 @@ METRICS = {"acc": "right", "acc_norm": "right_norm", "acc_bytes": "right_bytes"}
 @model_options
 @json_option
 def command(
-    task: str,
-    data: Path,
-    limit: int | None,
-    checkpoint: Path | None,
-    as_json: bool,
-    **options: Any,
+    task: str, data: Path, limit: int | None, checkpoint: Path | None, as_json: bool, **options: Any
 ) -> None:
     """Measure how often the right choice has the highest log-probability.
 

@@ -35,25 +35,33 @@ if TYPE_CHECKING:
 @sampling_options
 @constraint_options
 @click.option(
-    "--image", "images", multiple=True,
+    "--image",
+    "images",
+    multiple=True,
     type=click.Path(exists=True, dir_okay=False),
     help="Show the model this image; PROMPT is then a user's message, which the model answers. May "
     "be repeated.",
-)  # fmt: skip
+)
 @click.option(
-    "--file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    "--file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help='Continue the prompts of this file, one JSON object per line: {"prompt": ...} or '
     '{"messages": ...}, and options that differ. Answers are lines of JSON in the same order.',
-)  # fmt: skip
+)
 @click.option(
-    "--output", type=click.Path(dir_okay=False, path_type=Path),
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
     help="With --file: write the answers here; an interrupted run resumes. Default: stdout.",
-)  # fmt: skip
+)
 @json_option
 def command(
-    prompt: str | None, images: tuple[str, ...], file: Path | None, output: Path | None,
-    as_json: bool, **options: Any,
-) -> None:  # fmt: skip
+    prompt: str | None,
+    images: tuple[str, ...],
+    file: Path | None,
+    output: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
     """Continue PROMPT, the text of stdin (`-`; without its last line break), or all prompts of a
     file as one batch. With --image, answer PROMPT about images.
 

@@ -13,11 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sterna.cli.option_groups import grouped_command
-from sterna.cli.options import (
-    fetch_model,
-    json_option,
-    threads_options,
-)
+from sterna.cli.options import fetch_model, json_option, threads_options
 from sterna.cli.terminal import console, print_json, status
 
 if TYPE_CHECKING:
@@ -83,13 +79,7 @@ def _machine(threads: int | None, cores: str | None, bandwidth: bool) -> dict[st
     from sterna.calibration.readings import current
     from sterna.checkpoints.buffers import huge_page_share
     from sterna.checkpoints.cache import cache_dir, entries
-    from sterna.runtime import (
-        available_bytes,
-        cpu_list,
-        memory_bytes,
-        resolve_isa,
-        resolve_threads,
-    )
+    from sterna.runtime import available_bytes, cpu_list, memory_bytes, resolve_isa, resolve_threads
 
     isa, team = resolve_isa(), resolve_threads(threads, cores)
     cpu, folder, available = _native.cpu_info(), cache_dir(), available_bytes()

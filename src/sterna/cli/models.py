@@ -57,8 +57,13 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
     size = "missing" if row["size_bytes"] is None else human(row["size_bytes"])
     unknown = {key: "?" for key in ("architecture", "format", "packed_from") if row[key] is None}
     used = (row["last_used"] or "")[:10]
-    return {**row, **unknown, "size": size, "commit": row["commit"][:12] if row["commit"] else "",
-            "last_used": used}  # fmt: skip
+    return {
+        **row,
+        **unknown,
+        "size": size,
+        "commit": row["commit"][:12] if row["commit"] else "",
+        "last_used": used,
+    }
 
 
 def _rows() -> list[dict[str, Any]]:

@@ -13,14 +13,28 @@ __all__ = ["GroupedCommand", "grouped_command"]
 
 #: Options of several commands, by the names of their parameters.
 GROUPS: dict[str, frozenset[str]] = {
-    "Model": frozenset({
-        "model", "adapters", "offline", "format", "head", "context", "rope_scaling", "kv_dtype",
-        "deterministic", "activations", "i2s", "mmproj", "tower_format", "chat_template",
-    }),
+    "Model": frozenset(
+        {
+            "model",
+            "adapters",
+            "offline",
+            "format",
+            "head",
+            "context",
+            "rope_scaling",
+            "kv_dtype",
+            "deterministic",
+            "activations",
+            "i2s",
+            "mmproj",
+            "tower_format",
+            "chat_template",
+        }
+    ),
     "Speed": frozenset({"threads", "cores", "mmap", "speculate", "draft"}),
     "Sampling": frozenset({*SETTINGS, "stop"}),
     "Output": frozenset({"json_schema", "regex", "choice", "grammar", "output", "as_json"}),
-}  # fmt: skip
+}
 
 
 class GroupedCommand(click.Command):

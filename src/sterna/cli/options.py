@@ -35,9 +35,20 @@ __all__ = [
 ]
 
 MODEL = (
-    "threads", "cores", "format", "head", "context", "rope_scaling", "kv_dtype", "deterministic",
-    "activations", "i2s", "mmap", "mmproj", "tower_format",
-)  # fmt: skip
+    "threads",
+    "cores",
+    "format",
+    "head",
+    "context",
+    "rope_scaling",
+    "kv_dtype",
+    "deterministic",
+    "activations",
+    "i2s",
+    "mmap",
+    "mmproj",
+    "tower_format",
+)
 
 #: More options of `LLM`, for memory of keys and values, that `sterna serve` sets.
 MEMORY = ("kv_bytes", "cache_disk", "cache_disk_max")
@@ -105,9 +116,7 @@ run_options: Option = combined(
     click.option("--format", help="Weight format of the layers. Default: the checkpoint's."),
     head_option,
     click.option(
-        "--context",
-        type=int,
-        help="Tokens of context. Default: the model's; more warns.",
+        "--context", type=int, help="Tokens of context. Default: the model's; more warns."
     ),
     click.option(
         "--rope-scaling",

@@ -79,10 +79,11 @@ def duration(value: str | float) -> float:
     help="Accept this API key; may be repeated.",
 )
 @click.option(
-    "--api-key-file", type=click.Path(path_type=Path, dir_okay=False),
+    "--api-key-file",
+    type=click.Path(path_type=Path, dir_okay=False),
     help="Accept the API keys in this file: one `key` or `name key` per line; read again when it "
     "changes.",
-)  # fmt: skip
+)
 @click.option("--insecure", is_flag=True, help="Serve other machines without an API key.")
 @click.option(
     "--allow-origin",
@@ -273,10 +274,15 @@ def duration(value: str | float) -> float:
 )
 @drafting_options
 def command(
-    models: tuple[str, ...], served_names: tuple[str, ...], max_seqs: int,
-    step_ms: float, offline: bool, adapters: tuple[str, ...], models_dir: Path | None,
+    models: tuple[str, ...],
+    served_names: tuple[str, ...],
+    max_seqs: int,
+    step_ms: float,
+    offline: bool,
+    adapters: tuple[str, ...],
+    models_dir: Path | None,
     **options: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Serve models to clients of OpenAI's and Anthropic's APIs, and a web page at /.
 
     MODEL is as for --model of `sterna generate`; the default is `nano`, or the models of

@@ -26,18 +26,23 @@ from sterna.errors import RequestError
 @click.option("--epochs", type=click.IntRange(1, 10_000), default=1, show_default=True)
 @click.option("--lr", type=click.FloatRange(0, 1, min_open=True), default=3e-4, show_default=True)
 @click.option(
-    "--length", type=click.IntRange(8, 1 << 20), default=512, show_default=True,
+    "--length",
+    type=click.IntRange(8, 1 << 20),
+    default=512,
+    show_default=True,
     help="Tokens of a row, which may hold several chats.",
-)  # fmt: skip
+)
 @click.option(
     "--batch", type=click.IntRange(1, 4096), default=1, show_default=True, help="Rows of a step."
 )
 @click.option("--seed", type=click.IntRange(0, 2**31), default=1, show_default=True)
 @click.option("--checkpointing", is_flag=True, help="Save memory: compute layers twice.")
 @click.option(
-    "--at-once", type=click.IntRange(0, 4096), default=0,
+    "--at-once",
+    type=click.IntRange(0, 4096),
+    default=0,
     help="Rows of a step to compute together; fewer save memory. Default: all.",
-)  # fmt: skip
+)
 @click.option(
     "--bf16", is_flag=True, help="Multiply in bfloat16, on CPUs with instructions for it."
 )
@@ -45,14 +50,18 @@ from sterna.errors import RequestError
     "--compile", "compiled", is_flag=True, help="Use torch.compile: takes a minute, then is faster."
 )
 @click.option(
-    "--save-every", type=click.IntRange(1), default=50, show_default=True,
+    "--save-every",
+    type=click.IntRange(1),
+    default=50,
+    show_default=True,
     help="Steps between two saves of the state, from which a run can resume.",
-)  # fmt: skip
+)
 @click.option("--threads", type=click.IntRange(1, 1024), help="Threads of torch and Sterna.")
 @click.option(
-    "--plot", type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    "--plot",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
     help="Draw the loss into this .png or .svg file.",
-)  # fmt: skip
+)
 def command(model: str, chats: Path, out: Path, **options: Any) -> None:
     """Fine-tune MODEL on CHATS, and write it as the packed folder OUT.
 

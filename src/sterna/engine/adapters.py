@@ -101,8 +101,9 @@ class Adapter:
                 f"{self.path}: was trained on {brief(self.base)}, but the model is {brief(name)}; "
                 "their layers have the same shapes, and if their weights differ answers mean "
                 "nothing",
-                RuntimeWarning, stacklevel=4,
-            )  # fmt: skip
+                RuntimeWarning,
+                stacklevel=4,
+            )
 
 
 def _read(path: str | os.PathLike[str], model: Model) -> Lora:

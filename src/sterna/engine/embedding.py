@@ -78,9 +78,7 @@ def _dense(engine: Engine, layer: DenseLayer, rows: F32) -> F32:
 
 
 def classify(
-    engine: Engine,
-    texts: SequenceOf[tuple[SequenceOf[int], int]],
-    adapter: Adapter | None = None,
+    engine: Engine, texts: SequenceOf[tuple[SequenceOf[int], int]], adapter: Adapter | None = None
 ) -> F32:
     """Return the logits of each text, float32 [texts, labels], or [texts, vocab] of a model without
     labels: by its first or last token, or the mean of all.
@@ -99,10 +97,13 @@ def classify(
                 wanted = {"first": end - begin, "mean": 1, "last": int(end == len(tokens))}[row]
                 inputs.append(
                     StepInput(
-                        sequences[i], tokens[begin:end], wanted, adapter=adapter,
+                        sequences[i],
+                        tokens[begin:end],
+                        wanted,
+                        adapter=adapter,
                         second_part=second if config.bidirectional else None,
                     )
-                )  # fmt: skip
+                )
             for (i, _, end), output in zip(step, engine.run(inputs), strict=True):
                 if end == len(texts[i][0]):
                     found[i] = output.logits[0].copy()

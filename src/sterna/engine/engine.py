@@ -95,8 +95,9 @@ class Engine:
                 warnings.warn(
                     f"context: {context} positions are more than the {limit} that the model was "
                     "made for; answers may be nonsense beyond them (rope_scaling extends it)",
-                    RuntimeWarning, stacklevel=2,
-                )  # fmt: skip
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
         if deterministic is not None:
             checked_flag("deterministic", deterministic)
         #: Whether layers, all of floats, use the unit's bf16 products.
@@ -118,9 +119,12 @@ class Engine:
             joint_tokens(integer, self.threads, self.isa, read),
         )
         self._program = model.graph.compile(
-            self.fast, self.threads if skip_zeros else 0, self._crossings, context,
+            self.fast,
+            self.threads if skip_zeros else 0,
+            self._crossings,
+            context,
             self.activations or ACTIVATIONS[0],
-        )  # fmt: skip
+        )
         place_weights(self._program, model.graph, self.threads)
         #: Pages and recurrent states of all sequences.
         self.kv_cache: KVCacheManager = KVCacheManager(
@@ -147,9 +151,7 @@ class Engine:
         only it has (`fast`), and that of the tower. The first access reads all weights, about a
         second for 1.5 GB.
         """
-        common = (
-            NUMERICS, self.model.digest, self.kv_dtype, self.context, self.activations,
-        )  # fmt: skip
+        common = (NUMERICS, self.model.digest, self.kv_dtype, self.context, self.activations)
         unit = (self.isa,) if self.fast else ()
         return (*common, *unit, *(one.identity for one in [self.image_encoder] if one is not None))
 
@@ -235,10 +237,22 @@ class Engine:
         masks = make_in_background(given.pending_masks, self.background_masks)
         try:
             logits, drawn, rescored, head_bytes = program.run(
-                kv_cache.native, tokens, given.spans, self.isa, self.threads, given.deciding,
-                given.draws, states, masks, draft_states, adapters, given.previous_hidden_states,
-                hidden, given.second_parts, given.images,
-            )  # fmt: skip
+                kv_cache.native,
+                tokens,
+                given.spans,
+                self.isa,
+                self.threads,
+                given.deciding,
+                given.draws,
+                states,
+                masks,
+                draft_states,
+                adapters,
+                given.previous_hidden_states,
+                hidden,
+                given.second_parts,
+                given.images,
+            )
         except FloatingPointError as e:
             raise NonFiniteError(
                 f"{e}: activations must be finite, but got NaN or infinity; "
@@ -289,10 +303,15 @@ class Engine:
             pages = max(1, self._kv_bytes // (self.kv_cache.bytes_per_position * PAGE))
             kv_bytes = pages * each * PAGE
         return Engine(
-            self.model.mtp, threads=self.threads, isa=self.isa, kv_dtype=self.kv_dtype,
-            context=self.context, deterministic=self._deterministic, kv_bytes=kv_bytes,
+            self.model.mtp,
+            threads=self.threads,
+            isa=self.isa,
+            kv_dtype=self.kv_dtype,
+            context=self.context,
+            deterministic=self._deterministic,
+            kv_bytes=kv_bytes,
             activations=self.activations if resolve_activations(self.model.mtp, None) else None,
-        )  # fmt: skip
+        )
 
     def step(
         self,
@@ -310,13 +329,11 @@ class Engine:
             raise RequestError(
                 f"deciding: must be one for each of {len(batch)} sequences, but got {len(deciding)}"
             )
+        ids = [ALL_LOGITS] * len(batch) if deciding is None else deciding
         inputs = [
-            StepInput(
-                sequence, tokens, wanted, deciding[i] if deciding is not None else ALL_LOGITS,
-                adapter=adapter,
-            )
-            for i, (sequence, tokens, wanted) in enumerate(batch)
-        ]  # fmt: skip
+            StepInput(*one, decides, adapter=adapter)
+            for one, decides in zip(batch, ids, strict=True)
+        ]
         return [output.logits for output in self.run(inputs)]
 
     def prefill(

@@ -183,9 +183,13 @@ class _Pass:
     end. windows: how many rows each has, in turn."""
 
     def __init__(
-        self, programs: TowerPrograms, parts: Parts, rows: F32, coordinates: I32 | None = None,
+        self,
+        programs: TowerPrograms,
+        parts: Parts,
+        rows: F32,
+        coordinates: I32 | None = None,
         windows: Sequence[int] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._programs, self._parts, self._coordinates = programs, parts, coordinates
         self._kept = np.empty((len(rows), parts.width), np.float32)
         self._kept[:, : rows.shape[1]] = rows
@@ -228,10 +232,15 @@ class _Pass:
         at = None if self._coordinates is None else self._coordinates[begin:end]
         try:
             out, *_ = self._parts.program.run(
-                self._cache, np.zeros(n, np.int32), sequences,
-                self._programs.isa, self._programs.threads, images=(None, [], at),
-                kept=self._kept[begin:end], part=(part.begin, part.end),
-            )  # fmt: skip
+                self._cache,
+                np.zeros(n, np.int32),
+                sequences,
+                self._programs.isa,
+                self._programs.threads,
+                images=(None, [], at),
+                kept=self._kept[begin:end],
+                part=(part.begin, part.end),
+            )
         except FloatingPointError as e:
             raise NonFiniteError(
                 f"{e}: activations of an image must be finite, but got NaN or infinity; the "

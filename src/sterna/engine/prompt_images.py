@@ -44,9 +44,12 @@ class PromptImages:
     """
 
     def __init__(
-        self, prompt: SequenceOf[int], images: SequenceOf[PromptImage], encoder: ImageEncoder,
+        self,
+        prompt: SequenceOf[int],
+        images: SequenceOf[PromptImage],
+        encoder: ImageEncoder,
         most: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.encoder: ImageEncoder = encoder
         self.images: list[ProcessedImage] = [one.image for one in images]
         tokens = np.asarray(prompt, np.int32)

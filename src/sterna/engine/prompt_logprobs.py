@@ -117,9 +117,12 @@ class PromptLogprobsRequest(Request):
         return self.finished or self._reason is not None or None not in self.scores[self._first :]
 
     def step_input(
-        self, most: int = PREFILL_CHUNK, budget: int = 0, costs: StepTimes = default_step_times,
+        self,
+        most: int = PREFILL_CHUNK,
+        budget: int = 0,
+        costs: StepTimes = default_step_times,
         others: int = 0,
-    ) -> StepInput:  # fmt: skip
+    ) -> StepInput:
         """Return `Request.step_input`'s input, with the next token's log-probability after each."""
         begin = self.sequence.length
         first = max(begin, self._first - 1)  # its row scores the token after it
@@ -175,9 +178,12 @@ class NextLogprobsRequest(Request):
         return self.finished or self._reason is not None or bool(self.logprobs)
 
     def step_input(
-        self, most: int = PREFILL_CHUNK, budget: int = 0, costs: StepTimes = default_step_times,
+        self,
+        most: int = PREFILL_CHUNK,
+        budget: int = 0,
+        costs: StepTimes = default_step_times,
         others: int = 0,
-    ) -> StepInput:  # fmt: skip
+    ) -> StepInput:
         """Return `Request.step_input`'s input, with the logits after the last token."""
         begin = self.sequence.length
         end = min(begin + most, self.n_prompt)

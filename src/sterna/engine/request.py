@@ -219,9 +219,12 @@ class Request:
             self.completion.stats.n_cached = sequence.length
 
     def step_input(
-        self, most: int = PREFILL_CHUNK, budget: int = 0, costs: StepTimes = default_step_times,
+        self,
+        most: int = PREFILL_CHUNK,
+        budget: int = 0,
+        costs: StepTimes = default_step_times,
         others: int = 0,
-    ) -> StepInput:  # fmt: skip
+    ) -> StepInput:
         """Return the input of its next step: at most `most` tokens, and what to draw from them.
 
         It draws a token if they reach the last known one. budget: drafts that may follow that one
@@ -240,17 +243,25 @@ class Request:
         hidden = self._speculation is not None and self._speculation.wants_hidden_states
         if end < known:
             return StepInput(
-                sequence, part, adapter=self.adapter, return_hidden_states=hidden,
+                sequence,
+                part,
+                adapter=self.adapter,
+                return_hidden_states=hidden,
                 images=self.images,
-            )  # fmt: skip
+            )
         again = known - begin - 1
         if again <= self._again and self._speculation is not None:
             self._add_drafts(known, budget - again, costs, others, again)
         return StepInput(
-            sequence, self._history[begin : end + self._n_drafts], 1 + self._n_drafts,
-            draw=self._draw(known), drafts=self._n_drafts, adapter=self.adapter,
-            return_hidden_states=hidden, images=self.images,
-        )  # fmt: skip
+            sequence,
+            self._history[begin : end + self._n_drafts],
+            1 + self._n_drafts,
+            draw=self._draw(known),
+            drafts=self._n_drafts,
+            adapter=self.adapter,
+            return_hidden_states=hidden,
+            images=self.images,
+        )
 
     def _add_drafts(
         self, known: int, budget: int, costs: StepTimes, others: int, again: int

@@ -18,13 +18,7 @@ from sterna.engine.kv_cache.sequence import BARE, NO_PAGES, Sequence
 if TYPE_CHECKING:
     from sterna.engine.prompt_images import PromptImages
 
-__all__ = [
-    "StepArguments",
-    "StepImages",
-    "StepInput",
-    "StepOutput",
-    "split_outputs",
-]
+__all__ = ["StepArguments", "StepImages", "StepInput", "StepOutput", "split_outputs"]
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -147,9 +141,13 @@ def _images_of(inputs: SequenceOf[StepInput], tokens: I32) -> StepImages:
 
 
 def split_outputs(
-    inputs: SequenceOf[StepInput], logits: F32, drawn: SequenceOf[_native.SampleResult],
-    rescored: SequenceOf[int], head_bytes: int, hidden: F32 | None,
-) -> list[StepOutput]:  # fmt: skip
+    inputs: SequenceOf[StepInput],
+    logits: F32,
+    drawn: SequenceOf[_native.SampleResult],
+    rescored: SequenceOf[int],
+    head_bytes: int,
+    hidden: F32 | None,
+) -> list[StepOutput]:
     """Part a program's results by input.
 
     logits: of the inputs that do not draw; drawn: of those that do; rescored: of all rows wanted;

@@ -21,6 +21,7 @@ from sterna.engine import Request as EngineRequest
 from sterna.errors import RequestError, UnsupportedModelError
 from sterna.evaluate.loglikelihood import Score, ScoringRequest, encode_pair, score
 from sterna.llm import LLM
+from sterna.sampling_params import NEUTRAL
 
 if TYPE_CHECKING:
 
@@ -34,14 +35,12 @@ else:
 
 __all__ = ["SternaLM"]
 
-OPTIONS = (
-    "threads", "cores", "isa", "format", "head", "context", "kv_dtype", "deterministic",
-    "activations", "cache", "mmap",
-)  # fmt: skip
+#: Options of `LLM` that model_args may have.
+OPTIONS = tuple(
+    "threads cores isa format head context kv_dtype deterministic activations cache mmap".split()
+)
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-GREEDY: dict[str, float] = {
-    "temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0,
-}  # fmt: skip
+GREEDY = {name: NEUTRAL[name] for name in SAMPLING}
 
 
 @register_model("sterna")

@@ -131,9 +131,15 @@ def fine_tune(
     rows = rows_of(found, length)
     steps = -(-len(rows.tokens) * epochs // batch)
     settings = loop.TrainingOptions(
-        steps, lr, batch, seed=seed, checkpointing=checkpointing, at_once=at_once, bf16=bf16,
+        steps,
+        lr,
+        batch,
+        seed=seed,
+        checkpointing=checkpointing,
+        at_once=at_once,
+        bf16=bf16,
         compiled=compiled,
-    )  # fmt: skip
+    )
     model, begin = trainable(source, method), time.monotonic()
     state = out.with_name(f"{out.name}.training")
     losses = loop.train(

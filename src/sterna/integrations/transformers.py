@@ -34,21 +34,23 @@ __all__ = ["SternaConfig", "SternaQuantizer", "delegate"]
 METHOD = "sterna"
 #: Options of transformers' `generate` -> their names in LLM.
 _OPTIONS = {
-    "temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
-    "repetition_penalty": "repetition_penalty", "min_new_tokens": "min_tokens",
-}  # fmt: skip
+    **{name: name for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")},
+    "min_new_tokens": "min_tokens",
+}
 #: Fields of a generation config that change nothing here while they have these values.
 _PLAIN: dict[str, Any] = {
-    "num_beams": 1, "num_return_sequences": 1, "num_beam_groups": 1, "penalty_alpha": None,
-    "no_repeat_ngram_size": 0, "bad_words_ids": None, "forced_bos_token_id": None,
-    "forced_eos_token_id": None, "suppress_tokens": None, "begin_suppress_tokens": None,
-    "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "guidance_scale": None,
-    "sequence_bias": None, "return_dict_in_generate": False, "output_scores": False,
-    "output_logits": False, "output_attentions": False, "output_hidden_states": False,
-    "max_time": None, "stop_strings": None, "encoder_repetition_penalty": 1.0, "min_length": 0,
-    "exponential_decay_length_penalty": None, "assistant_early_exit": None,
-    "watermarking_config": None, "prompt_lookup_num_tokens": None,
-}  # fmt: skip
+    **dict.fromkeys("no_repeat_ngram_size min_length".split(), 0),
+    **dict.fromkeys("num_beams num_return_sequences num_beam_groups".split(), 1),
+    **dict.fromkeys("epsilon_cutoff eta_cutoff".split(), 0.0),
+    **dict.fromkeys("typical_p encoder_repetition_penalty".split(), 1.0),
+    **dict.fromkeys("return_dict_in_generate output_scores output_logits".split(), False),
+    **dict.fromkeys("output_attentions output_hidden_states".split(), False),
+    **dict.fromkeys("penalty_alpha guidance_scale max_time stop_strings".split()),
+    **dict.fromkeys("bad_words_ids suppress_tokens begin_suppress_tokens sequence_bias".split()),
+    **dict.fromkeys("forced_bos_token_id forced_eos_token_id watermarking_config".split()),
+    **dict.fromkeys("exponential_decay_length_penalty prompt_lookup_num_tokens".split()),
+    "assistant_early_exit": None,
+}
 #: Options of `save_pretrained` that change nothing here while they have these values.
 _SAVED = {"safe_serialization": True, "is_main_process": True, "push_to_hub": False}
 
@@ -192,11 +194,12 @@ def _fill(model: Any, found: OpenedLayers) -> None:
     if wanted != found.tensors.keys():
         odd = sorted(wanted ^ found.tensors.keys())[0]
         raise ModelFormatError(
-            file=model.config._name_or_path, field=odd,
+            file=model.config._name_or_path,
+            field=odd,
             expected="the tensors that transformers has for this architecture",
             got="none of this name" if odd in wanted else "one more",
             remedy="run the folder with sterna.LLM",
-        )  # fmt: skip
+        )
     with torch.no_grad():
         for name, tensor in found.tensors.items():
             own[name].copy_(tensor.reshape(own[name].shape))

@@ -4,9 +4,6 @@ llm                 `LLM` has a model, an engine, a tokenizer, and the parts bel
 async_llm           `AsyncLLM`: requests of an event loop share the steps of an engine's thread
 conversation        `Conversation`: a chat that grows turn by turn
 options             typed keyword options of these classes
-llm_parts           these parts, as its methods see them
-generation          its methods that answer prompts, conversations and questions
-scoring             its methods that give vectors, scores, logits and log-probabilities
 request_factory     prompts and conversations -> requests of the engine
 chat_request        a conversation and how to answer it, of the library and of the server
 constraint_argument what `constraint=` and `response_format=` take
@@ -18,6 +15,7 @@ tool_call_formats/  how families of models write tool calls
 tool_choice         which tools the model sees, and which it may or must call
 generation_config   sampling defaults of a model's files
 adapters            LoRA adapters by name
+prefix_caching      `prefix_cache` and `cache_disk`
 embedder            texts -> vectors
 decider             questions about a context -> requests; decisions: their results
 logprobs            logits and log-probabilities of given tokens

@@ -21,14 +21,16 @@ AdapterChoice: TypeAlias = str | Mapping[str, float] | None
 
 #: Names the model without an adapter, as in PEFT.
 BASE = "__base__"
-#: The name of an adapter that was given without one.
+#: The name of an adapter that `LLM` got without one.
 UNNAMED = "default"
 MOST_CHARS = 200
-#: A scale within this, as alpha's share of the rank may have any.
+#: The largest scale; alpha / rank, which it multiplies, may have any value.
 MOST_SCALE = 1000.0
-#: Adapters with scales that requests use at a time, each a copy of its matrices; and of those that
-#: no request uses, how many are kept.
-MOST_MIXED, MOST_KEPT = 16, 4
+#: Combinations of adapters with scales that requests use at a time, each with a copy of its
+#: matrices.
+MOST_MIXED = 16
+#: Combinations that stay when no request uses them.
+MOST_KEPT = 4
 
 
 class Adapters(Mapping[str, Adapter]):
@@ -36,18 +38,35 @@ class Adapters(Mapping[str, Adapter]):
 
     A request keeps the adapter that it began with.
 
-    default: the adapter of requests that name none; None: such requests have none.
+    Args:
+        model: The model.
+        argument: The argument `adapter` of `LLM`: a folder or GGUF file, which becomes the default,
+            or several by name.
+
+    Attributes:
+        default: The name of the adapter of requests that choose none; None: they have none.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, argument: object = None) -> None:
         self._model = model
         self._adapters: dict[str, Adapter] = {}
         self._lock = threading.Lock()
-        # With scales, by digest and scale of each part.
+        # Combinations by the digest and the scale of each adapter.
         self._mixed: WeakValueDictionary[tuple[tuple[str, float], ...], Adapter]
         self._mixed = WeakValueDictionary()
         self._kept: deque[Adapter] = deque(maxlen=MOST_KEPT)
         self.default: str | None = None
+        if isinstance(argument, Mapping):
+            for name, folder in argument.items():
+                self.load(name, folder)
+        elif argument is not None:
+            if not isinstance(argument, (str, os.PathLike)):
+                raise RequestError(
+                    "adapter: must be a folder or file, or several by name, but got "
+                    f"{shown(argument)}"
+                )
+            self.load(UNNAMED, argument)
+            self.default = UNNAMED
 
     def __getitem__(self, name: str) -> Adapter:
         """Return the adapter of a name; KeyError if there is none."""
@@ -60,20 +79,6 @@ class Adapters(Mapping[str, Adapter]):
     def __len__(self) -> int:
         """Return the number of adapters."""
         return len(self._adapters)
-
-    def begin(self, given: object) -> None:
-        """Load the argument of `LLM`: a folder or GGUF file, which becomes the default, or several
-        by name."""
-        if isinstance(given, Mapping):
-            for name, folder in given.items():
-                self.load(name, folder)
-        elif given is not None:
-            if not isinstance(given, (str, os.PathLike)):
-                raise RequestError(
-                    f"adapter: must be a folder or file, or several by name, but got {shown(given)}"
-                )
-            self.load(UNNAMED, given)
-            self.default = UNNAMED
 
     def load(self, name: str, folder: str | os.PathLike[str]) -> Adapter:
         """Load an adapter; replaces one of the same name."""

@@ -15,12 +15,7 @@ from sterna.engine.decoding.grammars import CallGroup
 from sterna.engine.decoding.reasoning_budget import ReasoningBudget
 from sterna.llm.messages_parser import MessagesParser
 from sterna.llm.output_parser import OutputParser
-from sterna.llm.tool_call_formats import (
-    ToolCallFormat,
-    format_of,
-    known_format,
-    other_formats,
-)
+from sterna.llm.tool_call_formats import ToolCallFormat, format_of, known_format, other_formats
 from sterna.llm.tool_choice import ToolChoice
 
 if TYPE_CHECKING:
@@ -51,10 +46,9 @@ class AnswerFormat:
         tools, call_format = self.tools, self._calls
         if call_format and call_format.messages:
             return MessagesParser(call_format, bool(tools.shown), tools.parallel, tools.schemas)
-        return OutputParser(
-            call_format, tools.parallel, self.state is ReasoningState.OPENED, tools.schemas,
-            self.template.reasoning_marks if self.template else None, self._others,
-        )  # fmt: skip
+        opened = self.state is ReasoningState.OPENED
+        marks = self.template.reasoning_marks if self.template else None
+        return OutputParser(call_format, tools.parallel, opened, tools.schemas, marks, self._others)
 
     def visible(self, tokenizer: Tokenizer) -> frozenset[int]:
         """Return the special tokens that must reach the parser."""
@@ -80,11 +74,9 @@ class AnswerFormat:
             headers.insert(0, (messages.reasoning, REASONING))
         opens = self._calls.opens if self._calls else ()
         starts = (messages.starts, *opens, *(mark for mark, _ in headers))
+        others = tuple((mark.lstrip(), OTHER) for mark in starts if mark.strip())
         ends = ((messages.ends, OTHER),)
-        return PartMarks(
-            "", tuple((mark.lstrip(), OTHER) for mark in starts if mark.strip()),
-            {OTHER: tuple(headers), REASONING: ends, CONTENT: ends},
-        )  # fmt: skip
+        return PartMarks("", others, {OTHER: tuple(headers), REASONING: ends, CONTENT: ends})
 
     def constraint(self, constraints: Constraints, content: Constraint | None) -> Constraint | None:
         """Make the constraint that allows either tool calls or content, behind any reasoning.
@@ -97,10 +89,15 @@ class AnswerFormat:
             calls = list(self.tools.calls(call_format))
             if calls or (content and call_format.messages):
                 found = constraints.tools(
-                    calls, "" if call_format.messages else call_format.trigger,
-                    self.tools.required, self.tools.parallel, content, frame=call_format.frame,
-                    messages=call_format.messages, others=self._groups[1:],
-                )  # fmt: skip
+                    calls,
+                    "" if call_format.messages else call_format.trigger,
+                    self.tools.required,
+                    self.tools.parallel,
+                    content,
+                    frame=call_format.frame,
+                    messages=call_format.messages,
+                    others=self._groups[1:],
+                )
         if found is None or self._has_messages or self.state is ReasoningState.CLOSED:
             return found
         return found.after_reasoning(self.state is ReasoningState.OPENED, self._marks)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import takewhile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sterna.chat import ChatTemplate, check_messages
@@ -22,7 +23,7 @@ from sterna.tokenizer import Tokenizer
 from sterna.turn_tokens import inner_end_tokens
 
 if TYPE_CHECKING:
-    from sterna.images import ImageProcessor, ProcessedImage
+    from sterna.images import ProcessedImage
 
 __all__ = ["ChatRenderer", "listed_messages"]
 
@@ -31,8 +32,7 @@ class ChatRenderer:
     """Renders and encodes conversations.
 
     template: the model's, or its replacement; None: there is none. token_settings: fields of
-    tokenizer_config.json; templates may name its special tokens. open_processor: reads the settings
-    of the model's images; None for a text-only model.
+    tokenizer_config.json; templates may name its special tokens.
     """
 
     def __init__(
@@ -41,12 +41,25 @@ class ChatRenderer:
         tokenizer: Tokenizer,
         template: ChatTemplate | None,
         token_settings: Mapping[str, Any],
-        open_processor: Callable[[], ImageProcessor] | None = None,
     ) -> None:
         self._model, self._tokenizer = model, tokenizer
-        self.images: ImageInput = ImageInput(model, tokenizer, open_processor)
+        self.images: ImageInput = ImageInput(model, tokenizer)
         self.template = template
         self._token_settings = token_settings
+
+    @classmethod
+    def of_model(
+        cls, model: Model, tokenizer: Tokenizer, chat_template: str | Path | None
+    ) -> ChatRenderer:
+        """Make the renderer of a model with its own template, or `chat_template` of `LLM`."""
+        files = model.assets
+        assert files is not None  # every model that is loaded from a path has them
+        settings = files.tokenizer_config
+        if chat_template is None:
+            template = files.template()
+        else:
+            template = ChatTemplate.from_name_or_file(chat_template, settings)
+        return cls(model, tokenizer, template, settings)
 
     def render(
         self,
@@ -70,12 +83,12 @@ class ChatRenderer:
                 "generate, or give one (chat_template, --chat-template)"
             )
         own, images = split_images(listed_messages(messages))
+        continued = checked_flag("continue_final_message", continue_final_message)
         options: dict[str, Any] = {
-            "documents": documents, "variables": template_options,
-            "continue_final_message": checked_flag(
-                "continue_final_message", continue_final_message
-            ),
-        }  # fmt: skip
+            "documents": documents,
+            "variables": template_options,
+            "continue_final_message": continued,
+        }
 
         def rendered(messages: list[Any]) -> str:
             shown = tools

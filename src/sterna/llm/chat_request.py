@@ -74,8 +74,9 @@ class ChatRequest:
             checked_whole("reasoning_budget", budget, 0, MAX_BUDGET)
         tools = ToolChoice.of_tools(
             json_objects(of_chat.pop("tools", None), "tools"),
-            of_chat.pop("tool_choice", None), of_chat.pop("parallel_tool_calls", None),
-        )  # fmt: skip
+            of_chat.pop("tool_choice", None),
+            of_chat.pop("parallel_tool_calls", None),
+        )
         return cls(messages, others, params, tools=tools, reasoning_budget=budget, **of_chat)
 
     @property

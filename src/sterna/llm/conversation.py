@@ -133,10 +133,7 @@ class Conversation:
 
         Raises as `LLM.chat`, and then leaves the messages alone.
         """
-        pieces = self._begin(content, options, params, chat=False)
-        for _ in pieces:
-            pass
-        return pieces.completion
+        return self._begin(content, options, params, chat=False).result()
 
     def stream(
         self, content: Content, params: SamplingParams | None = None, **options: Unpack[ChatOptions]
@@ -162,9 +159,8 @@ class Conversation:
             self._end_running()
             messages = [*self._messages, {"role": "user", "content": content}]
             template: dict[str, Any] = {
-                "tools": self.tools, "documents": self.documents,
-                "template_options": self.template_options,
-            }  # fmt: skip
+                name: getattr(self, name) for name in ("tools", "documents", "template_options")
+            }
             messages = self._fitting(messages, template, options)
             asked = ChatRequest.of_options(messages, {**template, **options}, params)
             (request,) = self.llm.requests.make_chat(asked)
@@ -216,7 +212,7 @@ class Conversation:
             opening = 1 if messages[0].get("role") == "system" else 0
             later = [i for i in range(opening + 1, len(messages)) if messages[i]["role"] == "user"]
             if not later:
-                break  # the latest message alone is too long: an error, or no room for an answer
+                break  # the latest message is too long by itself: an error, or a short answer
             messages = [*messages[:opening], *messages[later[0] :]]
             self.dropped += 1
         return messages

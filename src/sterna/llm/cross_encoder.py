@@ -52,9 +52,11 @@ class CrossEncoder:
         return None if true is None else replace(found, true=true, false=false, format=QWEN3_FORMAT)
 
     def score(
-        self, pairs: Sequence[tuple[str, str]], adapter: Adapter | None,
+        self,
+        pairs: Sequence[tuple[str, str]],
+        adapter: Adapter | None,
         limits: PairLimits = NO_LIMITS,
-    ) -> tuple[npt.NDArray[np.float32], list[int]]:  # fmt: skip
+    ) -> tuple[npt.NDArray[np.float32], list[int]]:
         """Compute scores, float32 [pairs], and how many tokens each pair has lost by truncation.
 
         Raises RequestError as `LLM.score`.

@@ -89,10 +89,14 @@ class Inquiry:
             stats.n_cached += own.n_cached
             stats.total_s = max(stats.total_s, own.total_s)
         return decided(
-            self._choices.texts, self._scored.logprobs(), self._scored.lengths,
-            normalised=self._normalised, values=self._choices.values, stats=stats,
+            self._choices.texts,
+            self._scored.logprobs(),
+            self._scored.lengths,
+            normalised=self._normalised,
+            values=self._choices.values,
+            stats=stats,
             neutral=self._neutral.logprobs() if self._neutral else None,
-        )  # fmt: skip
+        )
 
 
 def decisions(
@@ -211,9 +215,8 @@ class Decider:
         for i, answer in enumerate(answers):
             if len(answer) > 1:
                 tokens, scored = [*start, *answer], len(answer)
-                found.append((
-                    PromptLogprobsRequest(tokens, 0, self._tokenizer, scored=scored, **common), [i]
-                ))  # fmt: skip
+                args = {"scored": scored, **common}
+                found.append((PromptLogprobsRequest(tokens, 0, self._tokenizer, **args), [i]))
         for request, places in found:
             request.n_kept = n_kept
             yield request, places
@@ -283,9 +286,8 @@ def _contexts(context: object) -> list[object]:
 
 
 def _questions(given: object) -> list[str]:
-    questions = [given] if isinstance(given, str) else list(
-        checked_items("question", given, "a text or several")
-    )  # fmt: skip
+    one = [given] if isinstance(given, str) else given
+    questions = list(checked_items("question", one, "a text or several"))
     for question in questions:
         if not isinstance(question, str) or not question.strip():
             raise RequestError(f"question: must be a text, but got {shown(question)}")

@@ -41,10 +41,8 @@ def parse_choices(options: object, score: object) -> Choices:
         raise RequestError(
             f"options: must be 2 to {MOST_OPTIONS} different texts, but got {shown(texts)}"
         )
-    listed = [
-        f"- {text}: {options[text]}" if isinstance(options, Mapping) and options[text] else
-        f"- {text}" for text in texts
-    ]  # fmt: skip
+    described = options if isinstance(options, Mapping) else {}
+    listed = [f"- {t}: {described[t]}" if described.get(t) else f"- {t}" for t in texts]
     return Choices(texts, "\n".join(["Answer the question with one of these only:", *listed]))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from sterna.errors import ModelFormatError, RequestError, shown
 from sterna.files.known_fields import KnownFields
+from sterna.loading import Model
 from sterna.sampling_params import SamplingParams
 
 __all__ = ["FIELDS", "GenerationDefaults", "chat_sampling", "sampling_of"]
@@ -24,39 +25,45 @@ CHAT_SAMPLING = {"temperature": 0.8, "min_p": 0.05}
 #: next to a refused one, such as beams. test_defaults.py compares them with the installed ones.
 #: Makers add fields for their own code, such as the tokens of Baichuan's turns.
 FIELDS = KnownFields(
-    read=frozenset({
-        *SAMPLING, "repetition_penalty", "do_sample", "suppress_tokens", "bad_words_ids",
-        "bos_token_id", "eos_token_id",
-    }),
-    without_effect=frozenset({
-        "_from_model_config", "_name_or_path", "transformers_version", "trust_remote_code",
-        "torch_dtype", "dtype", "attn_implementation", "_attn_implementation", "pad_token_id",
-        "decoder_start_token_id", "max_length", "max_new_tokens", "max_time",
-        "cache_implementation", "cache_config", "max_cache_len", "compile_config",
-        "disable_compile", "continuous_batching_config", "low_memory", "prefill_chunk_size",
-        "return_legacy_cache", "use_cache",
-        "output_attentions", "output_hidden_states", "output_logits", "output_scores",
-        "num_return_sequences", "return_dict_in_generate",
-        "assistant_confidence_threshold", "assistant_early_exit", "assistant_ensemble_weight",
-        "assistant_lookbehind", "is_assistant", "max_matching_ngram_size", "num_assistant_tokens",
-        "num_assistant_tokens_schedule", "prompt_lookup_num_tokens", "speculation_type",
-        "target_lookbehind", "use_mtp",
-        "diversity_penalty", "early_stopping", "length_penalty",
-        "remove_invalid_values", "renormalize_logits",
-    }),
+    read=frozenset(
+        (
+            *SAMPLING,
+            *"repetition_penalty do_sample suppress_tokens bad_words_ids".split(),
+            *"bos_token_id eos_token_id".split(),
+        )
+    ),
+    without_effect=frozenset(
+        """
+        _from_model_config _name_or_path transformers_version trust_remote_code torch_dtype dtype
+        attn_implementation _attn_implementation pad_token_id decoder_start_token_id
+        max_length max_new_tokens max_time
+        cache_implementation cache_config max_cache_len compile_config disable_compile
+        continuous_batching_config low_memory prefill_chunk_size return_legacy_cache use_cache
+        output_attentions output_hidden_states output_logits output_scores num_return_sequences
+        return_dict_in_generate
+        assistant_confidence_threshold assistant_early_exit assistant_ensemble_weight
+        assistant_lookbehind is_assistant max_matching_ngram_size num_assistant_tokens
+        num_assistant_tokens_schedule prompt_lookup_num_tokens speculation_type target_lookbehind
+        use_mtp
+        diversity_penalty early_stopping length_penalty remove_invalid_values
+        renormalize_logits
+        """.split()
+    ),
     refused={
-        "begin_suppress_tokens": (), "constraints": (), "dola_layers": (),
-        "encoder_no_repeat_ngram_size": (0,), "encoder_repetition_penalty": (1.0,),
-        "epsilon_cutoff": (0.0,), "eta_cutoff": (0.0,), "exponential_decay_length_penalty": (),
-        "force_words_ids": (), "forced_bos_token_id": (), "forced_decoder_ids": (),
-        "forced_eos_token_id": (), "frequency_penalty": (0.0,), "guidance_scale": (1.0,),
-        "min_length": (0,), "min_new_tokens": (0,), "no_repeat_ngram_size": (0,),
-        "num_beam_groups": (1,), "num_beams": (1,), "penalty_alpha": (0.0,),
-        "presence_penalty": (0.0,), "sequence_bias": (), "stop_strings": (), "token_healing": (),
-        "top_h": (), "watermarking_config": (),
+        **dict.fromkeys("begin_suppress_tokens constraints dola_layers".split(), ()),
+        **dict.fromkeys("exponential_decay_length_penalty force_words_ids".split(), ()),
+        **dict.fromkeys("forced_bos_token_id forced_decoder_ids forced_eos_token_id".split(), ()),
+        **dict.fromkeys("sequence_bias stop_strings token_healing top_h".split(), ()),
+        **dict.fromkeys("watermarking_config".split(), ()),
+        **dict.fromkeys("encoder_no_repeat_ngram_size no_repeat_ngram_size".split(), (0,)),
+        **dict.fromkeys("min_length min_new_tokens".split(), (0,)),
+        **dict.fromkeys("num_beam_groups num_beams".split(), (1,)),
+        **dict.fromkeys("encoder_repetition_penalty guidance_scale".split(), (1.0,)),
+        **dict.fromkeys("epsilon_cutoff eta_cutoff penalty_alpha".split(), (0.0,)),
+        **dict.fromkeys("frequency_penalty presence_penalty".split(), (0.0,)),
     },
     open=True,
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -71,9 +78,13 @@ class GenerationDefaults:
     suppressed: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def read(cls, config: Mapping[str, Any], vocab: int, file: Path) -> GenerationDefaults:
-        """Read a generation_config.json; ModelFormatError names `file`. vocab: the model's size."""
-        return cls(sampling_of(config, file), _suppressed(config, vocab, file))
+    def of_model(cls, model: Model) -> GenerationDefaults:
+        """Read the model's settings. ModelFormatError and UnsupportedModelError name the file."""
+        files = model.assets
+        assert files is not None  # every model that is loaded from a path has them
+        config, file = files.generation_config, files.generation_file
+        suppressed = _suppressed(config, model.config.vocab_size, file)
+        return cls(sampling_of(config, file), suppressed)
 
     def applied(self, params: SamplingParams) -> SamplingParams:
         """Return parameters with the model's values, or neutral ones, in place of None.
@@ -138,7 +149,9 @@ def _suppressed(config: Mapping[str, Any], vocab: int, file: Path) -> tuple[tupl
         whole = False
     if not whole:
         raise ModelFormatError(
-            file=file, field="suppress_tokens, bad_words_ids", expected="ids, and lists of ids",
+            file=file,
+            field="suppress_tokens, bad_words_ids",
+            expected="ids, and lists of ids",
             got=shown([tokens, words]),
-        )  # fmt: skip
+        )
     return tuple(word for word in named if word and max(word) < vocab)

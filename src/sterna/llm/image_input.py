@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -32,39 +32,36 @@ class PreparedPrompt:
 
 
 class ImageInput:
-    """Puts images into prompts of a model.
+    """Puts images into prompts of a model."""
 
-    open_processor: reads the settings of the model's images when the first image arrives; None for
-    a text-only model.
-    """
-
-    def __init__(
-        self,
-        model: Model,
-        tokenizer: Tokenizer,
-        open_processor: Callable[[], ImageProcessor] | None,
-    ) -> None:
-        self._model, self._tokenizer, self._open = model, tokenizer, open_processor
+    def __init__(self, model: Model, tokenizer: Tokenizer) -> None:
+        self._model, self._tokenizer = model, tokenizer
 
     @property
     def sees(self) -> bool:
         """Whether the model takes images."""
-        return self._open is not None
+        return self._model.tower is not None
 
     @cached_property
     def processor(self) -> ImageProcessor:
-        """The processor; RequestError for a text-only model.
+        """The processor of the model's files, which are read at the first image.
 
-        Raises as `ImageProcessor.from_directory`.
+        RequestError for a text-only model. Raises as `ImageProcessor.from_directory`.
         """
-        if self._open is None:
-            tower = isinstance(self._model.json.get("vision_config"), dict)
+        config, path = self._model.json, self._model.path
+        if not self.sees:
+            tower = isinstance(config.get("vision_config"), dict)
             why = "has a vision tower that Sterna does not run" if tower else "reads text alone"
             raise RequestError(
                 f"image: {self._model.name} {why}; use a model that sees, such as Gemma 3 "
                 "(google/gemma-3-4b-it)"
             )
-        return self._open()
+        assert path is not None  # models that see are loaded from files
+        from sterna.images import ImageProcessor
+
+        if "preprocessor_config" in config:
+            return ImageProcessor.from_config(config, path)
+        return ImageProcessor.from_directory(path)
 
     def prepared(self, text: str, images: Sequence[ProcessedImage] = ()) -> PreparedPrompt:
         """Encode a rendered prompt with its images. ContextError and as `process`."""
@@ -91,37 +88,39 @@ class ImageInput:
         tower = self._model.tower
         if tower is not None and tower.image_token != id:
             raise ModelFormatError(
-                file=self._model.path or self._model.name, field="the token of images",
-                expected=f"{id}, as the tokenizer has {name}", got=tower.image_token,
+                file=self._model.path or self._model.name,
+                field="the token of images",
+                expected=f"{id}, as the tokenizer has {name}",
+                got=tower.image_token,
                 remedy="config.json does not match the tokenizer: take both from one model",
-            )  # fmt: skip
+            )
         positions = np.flatnonzero(np.array(tokens) == id).astype(np.int32)
         if len(positions) != sum(counts):
             raise RequestError(
                 f"messages: the text must not have {name}, which stands for an image; remove it"
             )
         pieces = np.split(positions, np.cumsum(counts)[:-1])
-        placed = map(PromptImage, images, pieces)
-        return PreparedPrompt(text, tokens, tuple(placed))
+        return PreparedPrompt(text, tokens, tuple(map(PromptImage, images, pieces)))
 
     def process(self, sources: Sequence[Any]) -> list[ProcessedImage]:
         """Process images as `load_image` takes them. RequestError; ModelFormatError if the model's
-        files say one thing about images, and its tower is another."""
+        settings of images do not fit its tower."""
         images = self.processor.process(sources) if sources else []
         for image in images:
             self._check(image)
         return images
 
     def _check(self, image: ProcessedImage) -> None:
-        """Raise ModelFormatError unless the tower takes an image, and makes its tokens."""
+        """Raise ModelFormatError if the tower takes other shapes or makes other tokens."""
         tower, n = self._model.tower, len(image.pixels)
         assert tower is not None  # there is a processor
         takes = tower.encoder.shape(n, image.grid), tower.tokens(n, image.grid)
         if takes != (image.pixels.shape, image.tokens):
             raise ModelFormatError(
-                file=self._model.path or self._model.name, field="images",
+                file=self._model.path or self._model.name,
+                field="images",
                 expected=f"pixels {list(takes[0])} and {takes[1]} tokens, as the tower has them",
                 got=f"{list(image.pixels.shape)} and {image.tokens} by the processor's settings",
                 remedy="take preprocessor_config.json, processor_config.json and config.json from "
                 "one model",
-            )  # fmt: skip
+            )

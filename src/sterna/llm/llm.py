@@ -2,47 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+import numpy.typing as npt
 
 from sterna import loading, models
 from sterna.chat import ChatTemplate
 from sterna.checkpoints.resolve import resolve
-from sterna.checks import checked_flag, checked_name, checked_whole
-from sterna.engine import (
-    Adapter,
-    Engine,
-    EngineLoop,
-    PrefixCache,
-    PrefixDiskCache,
-    Scheduler,
-)
+from sterna.checks import checked_flag, checked_name
+from sterna.engine import PREFILL_CHUNK, Adapter, Engine, EngineLoop, PrefixCache, Scheduler
 from sterna.engine.decoding.constraints import Constraints
 from sterna.errors import RequestError, shown
-from sterna.llm.adapters import Adapters
+from sterna.llm.adapters import AdapterChoice, Adapters
 from sterna.llm.chat_renderer import ChatRenderer
-from sterna.llm.generation import GenerationMethods
 from sterna.llm.generation_config import GenerationDefaults
-from sterna.llm.prompt_encoder import PromptEncoder
-from sterna.llm.request_factory import RequestFactory
-from sterna.llm.scoring import ScoringMethods
+from sterna.llm.logprobs import logit_chunks, token_logprobs
+from sterna.llm.pair_truncation import PairLimits
+from sterna.llm.prefix_caching import PrefixCaching
+from sterna.llm.request_factory import SPECULATE, RequestFactory
 from sterna.models.context_extension import ContextExtension
+from sterna.outputs import Completion, Stream, TokenLogprob
 from sterna.runtime import resolve_threads
+from sterna.sampling_params import SamplingParams
 from sterna.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from sterna.images import ImageProcessor
+    from typing_extensions import Unpack
+
+    from sterna.engine import Request
+    from sterna.llm.cross_encoder import CrossEncoder
+    from sterna.llm.decider import Decider
+    from sterna.llm.decisions import Decision
+    from sterna.llm.embedder import Embedder
+    from sterna.llm.options import ChatOptions, DecideOptions, GenerateOptions, PromptOptions
 
 __all__ = ["LLM"]
 
 #: Bytes that the prefix cache on disk takes by default.
 CACHE_DISK_BYTES = 10 << 30
-SPECULATE = ("auto", "lookup", "off")
 
 
-class LLM(GenerationMethods, ScoringMethods):
+class LLM:
     """A language model on this machine's CPU.
 
     Args:
@@ -70,7 +73,7 @@ class LLM(GenerationMethods, ScoringMethods):
             reveal prompts to their readers. Default: none.
         cache_disk_max: Most bytes that this folder takes. Default 10 GiB.
         deterministic: True sums float layers in a fixed order (same bits on every unit), False
-            uses AMX bf16 products (faster prompts). Default: products for bf16 layers alone, where
+            uses AMX bf16 products (faster prompts). Default: products only for bf16 layers, where
             they are never slower. Integer formats have the same bits anyway.
         activations: What integer layers round their inputs to: "int8", or "int8x2", two int8
             planes for models trained without such rounding, at twice the time in prompts. Default
@@ -86,7 +89,7 @@ class LLM(GenerationMethods, ScoringMethods):
         tower_format: Weight format of the tower that encodes images, such as i8, q8_0 or bf16.
             Default: q8_0 where its file has floats. Matrices whose rows are no whole blocks get i8.
         speculate: Draft tokens ahead, which affects speed and never the result: "auto" (from the
-            text so far, a model's own MTP layer or `draft`), "lookup" (from the text alone) or
+            text so far, a model's own MTP layer or `draft`), "lookup" (only from the text) or
             "off". Default auto.
         draft: A smaller LLM of the same tokenizer that drafts.
         adapter: A LoRA adapter, which requests use by default: a folder in PEFT's form, or a GGUF
@@ -140,74 +143,63 @@ class LLM(GenerationMethods, ScoringMethods):
         chat_template: str | Path | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        checked_flag("prefix_cache", prefix_cache)
-        disk = _checked_folder(cache_disk, prefix_cache)
-        checked_whole("cache_disk_max", cache_disk_max, 0, 1 << 62)
+        caching = PrefixCaching(prefix_cache, cache_disk, cache_disk_max)
         checked_flag("cache", cache)
         checked_flag("mmap", mmap)
         self._speculate = checked_name("speculate", speculate, SPECULATE)
         path = resolve(model, inspect=models.require_architecture)
         team = resolve_threads(threads, cores)
         self.model: loading.Model = loading.load(
-            path, format=format, head=head, cached=cache, threads=team, i2s=i2s, progress=progress,
+            path,
+            format=format,
+            head=head,
+            cached=cache,
+            threads=team,
+            i2s=i2s,
+            progress=progress,
             extension=ContextExtension.of(context, rope_scaling),
             mmap=mmap or bool(team.nodes),  # each node of threads gets a copy of its own
-            mmproj=mmproj, tower_format=tower_format,
-        )  # fmt: skip
+            mmproj=mmproj,
+            tower_format=tower_format,
+        )
         self.model.name = str(model)
         engine = Engine(
-            self.model, threads=team, isa=isa, kv_dtype=kv_dtype, context=context,
-            deterministic=deterministic, kv_bytes=kv_bytes, activations=activations,
-        )  # fmt: skip
-        files, vocab = self.model.assets, self.model.config.vocab_size
-        assert files is not None  # every model that is loaded from a path has them
-        self.tokenizer: Tokenizer = files.tokenizer()
-        settings = files.tokenizer_config
-        template = (
-            files.template()
-            if chat_template is None
-            else ChatTemplate.from_name_or_file(chat_template, settings)
+            self.model,
+            threads=team,
+            isa=isa,
+            kv_dtype=kv_dtype,
+            context=context,
+            deterministic=deterministic,
+            kv_bytes=kv_bytes,
+            activations=activations,
         )
-        self._defaults = GenerationDefaults.read(
-            files.generation_config, vocab, files.generation_file
+        assert self.model.assets is not None  # every model that is loaded from a path has them
+        self.tokenizer: Tokenizer = self.model.assets.tokenizer()
+        self.renderer: ChatRenderer = ChatRenderer.of_model(
+            self.model, self.tokenizer, chat_template
         )
-        self.tokenizer.check(vocab)
-        self.renderer: ChatRenderer = ChatRenderer(
-            self.model, self.tokenizer, template, settings, self._image_settings(files.path)
-        )
+        self._defaults = GenerationDefaults.of_model(self.model)
+        self.tokenizer.check(self.model.config.vocab_size)
         self._draft = None if draft is None else self._checked_draft(draft).engine
-        self.adapters: Adapters = Adapters(self.model)
-        self.adapters.begin(adapter)
-        self.constraints: Constraints = Constraints(self.tokenizer, vocab)
-        kv_cache = engine.kv_cache
-        store = prefixes = None
-        if disk is not None:
-            store = PrefixDiskCache(disk, kv_cache, engine.identity, cache_disk_max)
-        if prefix_cache:
-            prefixes = PrefixCache(kv_cache.pool, kv_cache.prefix_cache_pages, store)
-        self._attach(engine, prefixes)
+        self.adapters: Adapters = Adapters(self.model, adapter)
+        self.constraints: Constraints = Constraints(self.tokenizer, self.model.config.vocab_size)
+        self._attach(engine, caching.open(engine))
         self.model.keep()
-
-    def _image_settings(self, path: Path) -> Callable[[], ImageProcessor] | None:
-        """Return what reads the settings of images, if the model sees them."""
-        if self.model.tower is None:
-            return None
-        from sterna.images import ImageProcessor
-
-        if "preprocessor_config" in self.model.json:
-            return partial(ImageProcessor.from_config, self.model.json, path)
-        return partial(ImageProcessor.from_directory, path)
 
     def _attach(self, engine: Engine, prefixes: PrefixCache | None) -> None:
         """Run requests on an engine of this model."""
         self.engine = engine
         self.engine_loop: EngineLoop = EngineLoop(Scheduler(engine, prefix_cache=prefixes))
-        self._encoder = PromptEncoder(self.tokenizer, engine)
         self.requests: RequestFactory = RequestFactory(
-            engine, self.tokenizer, self.renderer, adapters=self.adapters,
-            constraints=self.constraints, defaults=self._defaults, speculate=self._speculate,
+            engine,
+            self.tokenizer,
+            self.renderer,
+            adapters=self.adapters,
+            constraints=self.constraints,
+            defaults=self._defaults,
+            speculate=self._speculate,
             draft=self._draft,
-        )  # fmt: skip
+        )
 
     def _checked_draft(self, draft: object) -> LLM:
         if not isinstance(draft, LLM):
@@ -267,6 +259,39 @@ class LLM(GenerationMethods, ScoringMethods):
         """Whether tokens are drafted ahead."""
         return self._speculate != "off"
 
+    @property
+    def prefix_cache(self) -> PrefixCache | None:
+        """The keys and values of earlier requests; None if none are kept."""
+        return self.engine_loop.scheduler.cache
+
+    # The modules of these parts are imported at their first use: most starts only generate.
+
+    @property
+    def decider(self) -> Decider:
+        """Makes requests from the questions of `decide`."""
+        from sterna.llm.decider import Decider
+
+        return Decider(self.engine, self.tokenizer, self.renderer, self.adapters)
+
+    @property
+    def embedder(self) -> Embedder:
+        """Makes the vectors of `embed`."""
+        from sterna.llm.embedder import Embedder
+
+        return Embedder(self.engine, self.tokenizer)
+
+    @property
+    def cross_encoder(self) -> CrossEncoder:
+        """Makes the scores of `score`."""
+        from sterna.llm.cross_encoder import CrossEncoder
+
+        return CrossEncoder(self.engine, self.tokenizer, self.renderer)
+
+    @property
+    def scores_pairs(self) -> bool:
+        """Whether the model is a cross-encoder, whose `score` scores pairs of texts."""
+        return self.cross_encoder.scoring is not None
+
     def info(self) -> dict[str, Any]:
         """Return what runs, by name.
 
@@ -309,13 +334,321 @@ class LLM(GenerationMethods, ScoringMethods):
         """Unload an adapter; running requests finish with it. RequestError."""
         self.adapters.unload(name)
 
+    # -------------------------------------------------------------------------------------- text
 
-def _checked_folder(folder: object, caching: bool) -> str | Path | None:
-    """Return the argument `cache_disk`, checked; RequestError."""
-    if folder is None:
-        return None
-    if not isinstance(folder, (str, Path)) or not str(folder) or "\0" in str(folder):
-        raise RequestError(f"cache_disk: must be the path of a folder, but got {shown(folder)}")
-    if not caching:
-        raise RequestError("cache_disk: needs prefix_cache, but that is False; leave one out")
-    return folder
+    @overload
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Completion: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: list[str] | list[list[int]],
+        params: SamplingParams | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> list[Completion]: ...
+
+    def generate(
+        self, prompt: Any, params: SamplingParams | None = None, **options: Unpack[GenerateOptions]
+    ) -> Completion | list[Completion]:
+        """Continue a prompt, or each prompt of a list at the same time.
+
+        Each prompt of a list gets the answer that it gets alone.
+
+        Args:
+            prompt: Text or token ids, or a list of either.
+            params: Sampling parameters. Options replace its fields.
+            **options: Fields of `SamplingParams`, such as max_tokens=64 or temperature=0.7, and
+                prediction, constraint and adapter (`GenerateOptions`).
+
+        RequestError, before anything is computed, for a value out of range, an empty prompt, or one
+        longer than the context.
+        """
+        if _are_several(prompt):
+            requests = self.requests.make_for_prompts(prompt, options, params)
+            return self.engine_loop.completions(requests)
+        return self.stream(prompt, params, **options).result()
+
+    def choices(
+        self,
+        prompt: str | Sequence[int],
+        n: int,
+        params: SamplingParams | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> list[Completion]:
+        """Several answers to a prompt, which is computed once; arguments as in `generate`.
+
+        The i-th answer equals the one of `generate` with the same seed and choice=i.
+        """
+        return self.engine_loop.completions(self.requests.make_several(prompt, n, options, params))
+
+    def stream(
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Stream:
+        """Answer as `generate`, a piece of text at a time.
+
+        Checks its arguments now, before the first piece is read. A stream has one reader at a time.
+        `Stream.completion` is its answer so far.
+        """
+        return self.start(self.requests.make(prompt, options, params))
+
+    # -------------------------------------------------------------------------------------- chat
+
+    @overload
+    def chat(
+        self,
+        messages: str | Sequence[Mapping[str, Any]],
+        params: SamplingParams | None = None,
+        **options: Unpack[ChatOptions],
+    ) -> Completion: ...
+
+    @overload
+    def chat(
+        self,
+        messages: Sequence[Sequence[Mapping[str, Any]]],
+        params: SamplingParams | None = None,
+        **options: Unpack[ChatOptions],
+    ) -> list[Completion]: ...
+
+    def chat(
+        self, messages: Any, params: SamplingParams | None = None, **options: Unpack[ChatOptions]
+    ) -> Completion | list[Completion]:
+        """Answer a conversation, or each conversation of a list at the same time.
+
+        The answer also ends with the template's end of a turn. A constraint applies to its content,
+        after any reasoning; `Completion.content` and `reasoning` are these two parts.
+        `Conversation` keeps the messages of several turns. Each conversation of a list gets the
+        answer that it gets alone.
+
+        Args:
+            messages: [{"role": "user", "content": "Hello"}, ...], or a list of such lists. A text
+                is a user's message.
+            params: Sampling parameters. Options replace its fields.
+            **options: Options of `generate`, and tools, tool_choice, parallel_tool_calls,
+                documents, template_options, continue_final_message, reasoning_budget and
+                response_format (`ChatOptions`).
+
+        RequestError if the model has no chat template, or the template refuses the messages.
+        """
+        from sterna.llm.chat_request import conversations
+
+        several = conversations(messages)
+        if several is None:
+            return self.start(self._chat_request(messages, params, options)).result()
+        requests = self.requests.make_for_chats(several, options, params)
+        return self.engine_loop.completions(requests)
+
+    def chat_stream(
+        self,
+        messages: str | Sequence[Mapping[str, Any]],
+        params: SamplingParams | None = None,
+        **options: Unpack[ChatOptions],
+    ) -> Stream:
+        """Answer as `chat`, a piece at a time.
+
+        A piece has `content`, `reasoning` and `tool_calls`; its `text` is what the model writes.
+        """
+        return self.start(self._chat_request(messages, params, options), chat=True)
+
+    def _chat_request(
+        self, messages: Any, params: SamplingParams | None, options: Mapping[str, Any]
+    ) -> Request:
+        from sterna.llm.chat_request import ChatRequest
+
+        chat = ChatRequest.of_options(messages, options, params)
+        return self.requests.make_chat(chat)[0]
+
+    def start(self, request: Request, *, chat: bool = False) -> Stream:
+        """Start a request that `requests` made. chat: give the pieces their parts (`Piece`)."""
+        return self.engine_loop.stream(request, chat)
+
+    def chat_prompt(
+        self, messages: str | Sequence[Mapping[str, Any]], **options: Unpack[PromptOptions]
+    ) -> str:
+        """Render a conversation as the prompt that the chat template makes of it.
+
+        Tools that the template has no place for go into the system prompt.
+        """
+        return self.renderer.render(messages, **options)
+
+    def chat_tokens(
+        self, messages: str | Sequence[Mapping[str, Any]], **options: Unpack[PromptOptions]
+    ) -> list[int]:
+        """Render as `chat_prompt`, and return token ids, all those of images included."""
+        return self.renderer.prepare(messages, **options).tokens
+
+    # ----------------------------------------------------------------------------------- decisions
+
+    @overload
+    def decide(
+        self,
+        context: str | Sequence[Mapping[str, Any]],
+        question: str,
+        **options: Unpack[DecideOptions],
+    ) -> Decision: ...
+
+    @overload
+    def decide(
+        self, context: Any, question: str | list[str], **options: Unpack[DecideOptions]
+    ) -> list[Decision]: ...
+
+    def decide(self, context: Any, question: Any, **options: Unpack[DecideOptions]) -> Any:
+        """Return the probabilities of given answers to one or several questions about a context.
+
+        Nothing is generated. A context is computed once for all questions. Each question gets the
+        decision that it would get alone, with the same bits on every machine (`Decision`).
+
+        Args:
+            context: A text, the messages of a conversation, or a list of texts.
+            question: A question, or a list of them. A list of either gives a list: the decisions
+                of the first context, then those of the next.
+            options: The answers to choose from, or a description of each by its text. Default: Yes
+                and No. If one begins another, their ends are scored as well.
+            score: The lowest and the highest of the whole numbers to choose from instead.
+            neutral: A context without content, such as "N/A". Each option's log-probability after
+                it is subtracted from the one after the real context, against the model's bias.
+            normalise: Divide each option's log-probability by its number of tokens, so that a long
+                option is not less likely for its length. Default False.
+            adapter: As in `generate`.
+
+        RequestError as in `generate`.
+        """
+        from sterna.llm.decider import decisions
+
+        several = isinstance(question, list) or _are_texts(context)
+        asked = self.decider.inquiries(context, question, options)
+        found = decisions(asked, self.engine_loop.finished)
+        return found if several else found[0]
+
+    # ------------------------------------------------------------------ vectors, scores and logits
+
+    def embed(
+        self,
+        texts: str | Sequence[str],
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        pooling: str | None = None,
+        truncate: bool | int | str = False,
+        adapter: AdapterChoice = None,
+    ) -> npt.NDArray[np.float32]:
+        """Embed texts, float32 [texts, hidden_size]; one row for a single string.
+
+        The checkpoint's files for sentence-transformers, or its GGUF metadata, define the pooling
+        and the normalisation. The dot product of two vectors of unit length is their cosine
+        similarity. A text has the same vector alone and among others, on every CPU.
+
+        Args:
+            texts: Each of at least one token, be it the tokenizer's special one.
+            prompt_name: A prompt of the checkpoint that precedes each text, such as "query".
+                Default: the checkpoint's default, usually none.
+            prompt: A text that precedes each text instead.
+            pooling: "last", "mean" or "cls", for a model whose files do not say; its vectors have
+                unit length.
+            truncate: True or "end" cuts the end of a text that is longer than the model takes,
+                "start" its start; a number cuts beyond that many tokens. Special tokens stay.
+                `llm.embedder.inputs` says how many tokens are cut.
+            adapter: As in `generate`.
+
+        RequestError for a text that is longer than the model takes, unless it is truncated, an
+        unknown prompt, or a model without pooling where `pooling` is not given.
+        """
+        inputs = self.embedder.inputs(
+            texts, prompt_name=prompt_name, prompt=prompt, pooling=pooling, truncate=truncate
+        )
+        return self.embedder.vectors(inputs, self.adapters.chosen(adapter))
+
+    def score(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        *,
+        truncate: bool | int = False,
+        max_tokens_per_doc: int | None = None,
+        adapter: AdapterChoice = None,
+    ) -> npt.NDArray[np.float32]:
+        """Score how relevant texts are to queries by a cross-encoder, float32 [pairs].
+
+        Scores lie in 0..1, unless the checkpoint says that they are the head's own. A pair has the
+        same score alone and among others, on every CPU. A language model that ranks, such as
+        Qwen3-Reranker, is asked by its template, and scores by its logits of yes and no.
+
+        Args:
+            pairs: Of a query and a text.
+            truncate: True cuts the end of a pair that is longer than the model takes, the longer
+                part first; a number cuts beyond that many tokens. Special tokens stay. The prompt
+                of a language model loses the end of the text alone.
+            max_tokens_per_doc: Tokens of a text, of which the end is cut beyond them. Default: no
+                limit.
+            adapter: As in `generate`.
+
+        RequestError for a pair longer than the model takes, unless it is truncated, or a model that
+        is no cross-encoder.
+        """
+        limits = PairLimits.of(truncate, max_tokens_per_doc, self.engine.context)
+        return self.cross_encoder.score(pairs, self.adapters.chosen(adapter), limits)[0]
+
+    def logits(
+        self, tokens: Sequence[int], *, adapter: AdapterChoice = None
+    ) -> npt.NDArray[np.float32]:
+        """Teacher-forced logits float32 [n, vocab] of token ids; row i predicts token i + 1."""
+        chosen = self.adapters.chosen(adapter)
+        return self.engine.logits([self.requests.encoder.encode(tokens)], adapter=chosen)[0]
+
+    def logit_chunks(
+        self,
+        tokens: Sequence[int],
+        start: int = 1,
+        chunk: int = PREFILL_CHUNK,
+        *,
+        adapter: AdapterChoice = None,
+    ) -> Iterator[tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]]:
+        """Teacher-forced logits that predict tokens[start:], in chunks of at most `chunk` tokens.
+
+        Yields logits float32 [m, vocab] and the tokens int32 [m] that they predict.
+        """
+        chosen = self.adapters.chosen(adapter)
+        yield from logit_chunks(
+            self.engine, self.requests.encoder.encode(tokens), start, chunk, chosen
+        )
+
+    def logprobs(
+        self, tokens: Sequence[int], start: int = 1, *, adapter: AdapterChoice = None
+    ) -> npt.NDArray[np.float32]:
+        """log p(tokens[i] | tokens[:i]) for i = start … n - 1, natural log, float32 [n - start].
+
+        Memory stays bounded, however many tokens there are.
+        """
+        ids, chosen = self.requests.encoder.encode(tokens), self.adapters.chosen(adapter)
+        return token_logprobs(self.engine, ids, start, PREFILL_CHUNK, chosen)
+
+    def prompt_logprobs(
+        self, prompt: str | Sequence[int], top: int = 0, *, adapter: AdapterChoice = None
+    ) -> list[TokenLogprob | None]:
+        """Return log-probabilities of a prompt's tokens given earlier ones; None for the first.
+
+        top: the number of likeliest tokens to report as well, up to 100. All tokens are computed,
+        even if the prefix cache has them, in steps shared with other requests. RequestError as in
+        `generate`.
+        """
+        request = self.requests.make_scoring(prompt, top, adapter)
+        self.engine_loop.completions([request])
+        return request.scores
+
+
+def _are_several(prompt: object) -> bool:
+    """Whether `prompt` is a list of prompts and not of token ids."""
+    if not isinstance(prompt, (list, tuple)) or not prompt:
+        return False
+    return isinstance(prompt[0], (str, list, tuple, np.ndarray))
+
+
+def _are_texts(context: object) -> bool:
+    """Whether `context` is a list of texts and not of messages."""
+    return isinstance(context, list) and isinstance(next(iter(context), None), str)

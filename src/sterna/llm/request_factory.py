@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sterna.chat.clock import clock
 from sterna.checks import checked_whole
-from sterna.engine import (
-    PREFILL_CHUNK,
-    Engine,
-    PromptLogprobsRequest,
-    Request,
-)
+from sterna.engine import PREFILL_CHUNK, Engine, PromptLogprobsRequest, Request
 from sterna.engine.decoding.constraints import Constraint, Constraints
 from sterna.engine.decoding.draft_sources import (
     LONG,
@@ -44,15 +39,20 @@ if TYPE_CHECKING:
     from sterna.engine.prompt_images import PromptImage, PromptImages
     from sterna.llm.chat_request import ChatPrompt, ChatRequest
 
-__all__ = ["RequestFactory"]
+__all__ = ["SPECULATE", "RequestFactory"]
 
 MAX_CHOICES = 1024
+#: Values of `speculate`, as in `LLM`.
+SPECULATE = ("auto", "lookup", "off")
 
 
 class RequestFactory:
     """Makes the requests of one LLM.
 
     speculate: "auto", "lookup" or "off", as in `LLM`. draft: the engine of a draft model, if any.
+
+    Attributes:
+        encoder: Makes token ids of prompts.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class RequestFactory:
         draft: Engine | None,
     ) -> None:
         self._engine, self._tokenizer, self._renderer = engine, tokenizer, renderer
-        self._encoder = PromptEncoder(tokenizer, engine)
+        self.encoder: PromptEncoder = PromptEncoder(tokenizer, engine)
         self._adapters, self._constraints, self._defaults = adapters, constraints, defaults
         self._speculate, self._draft = speculate, draft
         if speculate == "auto":
@@ -103,13 +103,44 @@ class RequestFactory:
         list of `sterna.images.PromptImage`. RequestError.
         """
         checked_whole("n", n, 1, MAX_CHOICES)
-        tokens = self._encoder.encode(prompt)
+        tokens = self.encoder.encode(prompt)
         params, others = checked_options(options, params)
         params = self._defaults.applied(params)
         others["constraint"] = constraint_of(self._constraints, others.get("constraint"))
         choices = [params] if n == 1 else [replace(params, choice=i) for i in range(n)]
         make = self._request
         return [make(tokens, one, others, ends, request_args, reasoning) for one in choices]
+
+    def make_for_prompts(
+        self,
+        prompts: Sequence[str | Sequence[int]],
+        options: Mapping[str, Any],
+        params: SamplingParams | None,
+    ) -> list[Request]:
+        """Make a request for each prompt; arguments as in `make_several`.
+
+        Their constraint is compiled once.
+        """
+        constraint = constraint_of(self._constraints, options.get("constraint"))
+        options = {**options, "constraint": constraint}
+        return [self.make(prompt, options, params) for prompt in prompts]
+
+    def make_for_chats(
+        self,
+        conversations: Iterable[Any],
+        options: Mapping[str, Any],
+        params: SamplingParams | None,
+    ) -> list[Request]:
+        """Make a request for each conversation; options and params as in `LLM.chat`.
+
+        The constraint of their contents is compiled once.
+        """
+        from sterna.llm.chat_request import ChatRequest
+
+        content = self._content(ChatRequest.of_options((), options))
+        options = {**options, "constraint": content, "response_format": None}
+        chats = (ChatRequest.of_options(one, options, params) for one in conversations)
+        return [self.make_chat(chat)[0] for chat in chats]
 
     def make_chat(self, chat: ChatRequest, **request_args: Any) -> list[Request]:
         """Make requests for the answers to a conversation.
@@ -121,12 +152,15 @@ class RequestFactory:
         with _of_tools():
             constraint = answers.constraint(self._constraints, content)
         options = {**chat.options, "constraint": constraint}
-        requests = self.make_several(
-            prompt.tokens, chat.n, options, chat.params, ends=prompt.ends, images=prompt.images,
-            reasoning=answers.budget(chat.reasoning_budget, chat.effort, self._tokenizer),
-            boundary=prompt.boundary, visible=answers.visible(self._tokenizer),
-            marks=answers.part_marks, **request_args,
-        )  # fmt: skip
+        request_args.update(
+            images=prompt.images,
+            boundary=prompt.boundary,
+            visible=answers.visible(self._tokenizer),
+            marks=answers.part_marks,
+        )
+        budget = answers.budget(chat.reasoning_budget, chat.effort, self._tokenizer)
+        extra = {"ends": prompt.ends, "reasoning": budget, **request_args}
+        requests = self.make_several(prompt.tokens, chat.n, options, chat.params, **extra)
         for request in requests:
             request.completion.parser = answers.parser
             request.completion.rendered_at = prompt.rendered_at
@@ -134,10 +168,10 @@ class RequestFactory:
 
     def _content(self, chat: ChatRequest) -> Constraint | None:
         """Return the constraint of the content of answers."""
-        given = chat.options.get("constraint")
+        constraint = chat.options.get("constraint")
         if chat.response_format is None:
-            return constraint_of(self._constraints, given)
-        if given is not None:
+            return constraint_of(self._constraints, constraint)
+        if constraint is not None:
             raise RequestError("response_format: cannot be combined with constraint; leave one out")
         return constraint_of_format(self._constraints, chat.response_format)
 
@@ -163,31 +197,19 @@ class RequestFactory:
         answers = AnswerFormat(chat.template or renderer.template, chat.tools, state)
         return ChatPrompt(prompt.tokens, prompt.images, answers, boundary, ends, moment)
 
-    def compiled(self, options: Mapping[str, Any], chat: bool = False) -> dict[str, Any]:
-        """Return options for several prompts, whose constraint is compiled once. RequestError.
-
-        chat: they are of `LLM.chat` instead of `LLM.generate`.
-        """
-        if not chat:
-            return {
-                **options,
-                "constraint": constraint_of(self._constraints, options.get("constraint")),
-            }
-        from sterna.llm.chat_request import ChatRequest
-
-        content = self._content(ChatRequest.of_options((), options))
-        return {**options, "constraint": content, "response_format": None}
-
     def make_scoring(
         self, prompt: str | Sequence[int], top: int, adapter: AdapterChoice, **request_args: Any
     ) -> PromptLogprobsRequest:
         """Make a request for the log-probabilities of a prompt's tokens."""
         checked_whole("top", top, 0, MAX_LOGPROBS)
-        return PromptLogprobsRequest(
-            self._encoder.encode(prompt), top, self._tokenizer, context=self._engine.context,
-            vocab=self._engine.model.config.vocab_size, adapter=self._adapters.chosen(adapter),
-            **request_args,
-        )  # fmt: skip
+        tokens = self.encoder.encode(prompt)
+        request_args["adapter"] = self._adapters.chosen(adapter)
+        return PromptLogprobsRequest(tokens, top, self._tokenizer, **self._limits, **request_args)
+
+    @property
+    def _limits(self) -> dict[str, int]:
+        """The model's limits, as arguments of requests."""
+        return {"context": self._engine.context, "vocab": self._engine.model.config.vocab_size}
 
     def check_options(self, options: Mapping[str, Any], chat: bool = False) -> None:
         """Raise RequestError unless `LLM.generate`, or with chat `LLM.chat`, takes options."""
@@ -200,7 +222,7 @@ class RequestFactory:
         _, others = checked_options(options)
         self._adapters.chosen(others.get("adapter"))
         self._constraints.matcher(constraint_of(self._constraints, others.get("constraint")))
-        self._encoder.encode_prediction(others.get("prediction"))
+        self.encoder.encode_prediction(others.get("prediction"))
 
     def _request(
         self,
@@ -217,18 +239,20 @@ class RequestFactory:
         ends = frozenset() if params.ignore_eos else ends.union(self._tokenizer.eos_ids)
         most = min(params.max_tokens, max(1, context - len(tokens)))
         matcher = self._constraints.matcher(options.get("constraint"), most, reasoning)
-        prediction = self._encoder.encode_prediction(options.get("prediction"))
+        prediction = self.encoder.encode_prediction(options.get("prediction"))
         images = self._images(tokens, request_args.get("images") or ())
-        request_args = {**request_args, "images": images}
-        request = Request(
-            tokens, params, self._tokenizer, context=context, ends=ends, matcher=matcher,
-            vocab=model.config.vocab_size, adapter=self._adapters.chosen(options.get("adapter")),
-            speculation=self._speculation(
-                len(tokens), with_breaker_ids(params, self._tokenizer, tokens), prediction,
-                matcher, with_images=images is not None,
-            ),
+        sampling = with_breaker_ids(params, self._tokenizer, tokens)
+        drafts = self._speculation(len(tokens), sampling, prediction, matcher, images is not None)
+        request_args = {
             **request_args,
-        )  # fmt: skip
+            **self._limits,
+            "images": images,
+            "adapter": self._adapters.chosen(options.get("adapter")),
+            "speculation": drafts,
+        }
+        request = Request(
+            tokens, params, self._tokenizer, ends=ends, matcher=matcher, **request_args
+        )
         request.completion.parser = OutputParser
         return request
 
@@ -257,7 +281,7 @@ class RequestFactory:
 
         with_images: an MTP layer or a draft model does not draft, since it does not see the images.
         """
-        alone = with_images or self._speculate != "auto"
+        by_model = self._speculate == "auto" and not with_images
         if self._speculate == "off":
             return None
         engine, sampling = self._engine, replace(params, logprobs=0).native
@@ -265,10 +289,10 @@ class RequestFactory:
         if prediction:
             sources.append(PredictedOutput(n_prompt, prediction[: engine.context]))
         sources.append(PromptLookup(LONG))
-        if not alone and self._draft is None and engine.mtp is not None:
+        if by_model and self._draft is None and engine.mtp is not None:
             sources.append(MtpDrafts(engine, sampling, n_prompt))
         sources.append(PromptLookup(SHORT))
-        if not alone and self._draft is not None:
+        if by_model and self._draft is not None:
             draft = self._draft
             cost = draft.model.weight_bytes_per_token / engine.model.weight_bytes_per_token
             sources.append(DraftModel(draft, sampling, n_prompt, cost))

@@ -171,9 +171,15 @@ class ActiveRequest:
             priority = -MOST_PRIORITY
             self.idle_event.set()
         work = self.model.engine.decide(
-            context, questions, key=self.key, priority=priority, salt=self._salted(salt),
-            adapter=self.adapter, ready=self._until_idle, **options,
-        )  # fmt: skip
+            context,
+            questions,
+            key=self.key,
+            priority=priority,
+            salt=self._salted(salt),
+            adapter=self.adapter,
+            ready=self._until_idle,
+            **options,
+        )
         return await self.run(work)
 
     async def fingerprint(self) -> str:

@@ -15,12 +15,12 @@ __all__ = ["Warn", "client_tools", "skip_builtin_part"]
 Warn = Callable[[str], None]
 
 #: How calls and results of such tools are typed: items of responses, blocks of messages.
-_PARTS = (
-    "_search_call", "_search_output", "code_interpreter_call", "image_generation_call", "mcp_",
-    "computer_call", "shell_call", "apply_patch_call", "additional_tools",
-    "configuration_update", "program", "compaction_trigger", "server_tool_use", "_tool_result",
-    "redacted_thinking", "tool_addition", "tool_removal", "container_upload", "fallback",
-)  # fmt: skip
+_PARTS = """
+    _search_call _search_output code_interpreter_call image_generation_call mcp_ computer_call
+    shell_call apply_patch_call additional_tools configuration_update program compaction_trigger
+    server_tool_use _tool_result redacted_thinking tool_addition tool_removal container_upload
+    fallback
+""".split()
 
 
 def client_tools(

@@ -11,7 +11,7 @@ from sterna.images import MAX_IMAGES
 from sterna.llm import LLM
 from sterna.llm.chat_request import ChatRequest
 from sterna.server.custom_tools import arguments_of
-from sterna.server.errors import ApiError, invalid
+from sterna.server.errors import ApiError, field_error, invalid
 from sterna.server.request_images import RequestImage, image_of_part
 
 __all__ = [
@@ -59,11 +59,11 @@ def library_messages(llm: LLM, chat: ChatRequest) -> list[dict[str, Any]]:
         ("tools", chat.tools.shown, MAX_TOOLS),
     ):
         if len(items) > most:
-            raise ApiError(400, f"{name}: must be at most {most}, but got {len(items)}", param=name)
+            raise field_error(name, f"must be at most {most}, but got {len(items)}")
     found = [_message(i, dict(message)) for i, message in enumerate(chat.messages)]
     images = split_images(found)[1]
     if len(images) > MAX_IMAGES:
-        raise ApiError(400, f"messages: must have at most {MAX_IMAGES} images", param="messages")
+        raise field_error("messages", f"must have at most {MAX_IMAGES} images")
     if images:
         _require_vision(llm, images[0])
     return found
@@ -98,10 +98,11 @@ def request_template(llm: LLM, source: str | None, trusted: bool) -> ChatTemplat
     if source is None:
         return None
     if not trusted:
-        raise ApiError(
-            400, "chat_template: is not accepted from requests; start the server with "
-            "--chat-template, or with --trust-request-chat-template", param="chat_template",
-        )  # fmt: skip
+        raise field_error(
+            "chat_template",
+            "is not accepted from requests; start the server with "
+            "--chat-template, or with --trust-request-chat-template",
+        )
     try:
         return llm.renderer.template_from(source)
     except (ModelFormatError, RequestError) as error:

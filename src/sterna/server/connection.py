@@ -61,8 +61,10 @@ def connection_class(header_timeout: float, write_timeout: float) -> type[H11Pro
 
         def send_400_response(self, msg: str) -> None:
             """Answer what is no HTTP, in the form of the protocol whose path or header it has."""
-            answer = as_error(ApiError(400, f"request: must be HTTP 1.1, but is not: {msg}"),
-                              _scope_of(self._head))  # fmt: skip
+            answer = as_error(
+                ApiError(400, f"request: must be HTTP 1.1, but is not: {msg}"),
+                _scope_of(self._head),
+            )
             body = bytes(answer.body)
             headers = [
                 (b"content-type", b"application/json"),

@@ -67,8 +67,9 @@ def text_argument(tool: Mapping[str, Any], where: str) -> TextArgument | None:
         return None
     grammar = _grammar(tool)
     if grammar is None:
-        raise invalid(f"{where}.format", "must have a definition, and a syntax of lark or regex",
-                      form)  # fmt: skip
+        raise invalid(
+            f"{where}.format", "must have a definition, and a syntax of lark or regex", form
+        )
     syntax, text = grammar
     if syntax == "lark":
         return TextArgument(ARGUMENT, text)

@@ -11,9 +11,15 @@ from typing import Any
 from sterna.errors import ContextError, ModelFormatError, RequestError, SternaError, shown
 
 __all__ = [
-    "NO_THREADS", "ApiError", "invalid", "of_fields", "rename_param", "renaming_params",
+    "NO_THREADS",
+    "ApiError",
+    "field_error",
+    "invalid",
+    "of_fields",
+    "rename_param",
+    "renaming_params",
     "to_api_error",
-]  # fmt: skip
+]
 
 TYPES = {
     400: "invalid_request_error",
@@ -35,9 +41,9 @@ TOO_LONG = "context_length_exceeded"
 NO_THREADS = "thread_unsupported_request"
 #: What arguments of the library are called in requests.
 FIELDS = {
-    "template_options": "chat_template_kwargs", "embed": "model", "generate": "model",
-    "texts": "input",
-}  # fmt: skip
+    **{"template_options": "chat_template_kwargs", "texts": "input"},
+    **{"embed": "model", "generate": "model"},
+}
 #: The message of a RequestError begins with the name of the wrong argument.
 _SUBJECT = re.compile(r"([A-Za-z_][\w.\[\]]*)(?:(?: of)? \d+)?:")
 
@@ -98,9 +104,14 @@ class ApiError(Exception):
         return {**headers, "www-authenticate": "Bearer"} if self.status == 401 else headers
 
 
+def field_error(param: str, rule: str, status: int = 400, **fields: Any) -> ApiError:
+    """Make the error of a request's field. fields: code and retry_after, as of `ApiError`."""
+    return ApiError(status, f"{param}: {rule}", param=param, **fields)
+
+
 def invalid(param: str, rule: str, value: object, code: str | None = None) -> ApiError:
     """Make a 400 for a field with a value that breaks a rule."""
-    return ApiError(400, f"{param}: {rule}, but got {shown(value)}", param=param, code=code)
+    return field_error(param, f"{rule}, but got {shown(value)}", code=code)
 
 
 def to_api_error(error: Exception) -> ApiError:

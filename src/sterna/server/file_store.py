@@ -16,7 +16,7 @@ import msgspec
 
 from sterna.errors import RequestError, shown
 from sterna.files.writing import replacing, unwritable
-from sterna.server.errors import ApiError
+from sterna.server.errors import ApiError, field_error
 
 __all__ = ["FileObject", "FileStore", "read_records"]
 
@@ -142,10 +142,9 @@ class FileStore:
         self._delete_expired()
         found = self._files.get(id)
         if found is None or found.key != key:
-            raise ApiError(
-                404, f"{param}: you have no file {shown(id)}", param=param,
-                code="file_not_found",
-            )  # fmt: skip
+            raise field_error(
+                param, f"you have no file {shown(id)}", status=404, code="file_not_found"
+            )
         return found
 
     def owned_by(self, key: str) -> list[FileObject]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sterna.llm import LLM
-from sterna.server.errors import ApiError
+from sterna.server.errors import field_error
 from sterna.tokenizer import Tokenizer
 
 __all__ = ["fill_prompt", "fill_tokens"]
@@ -32,14 +32,10 @@ def fill_tokens(tokenizer: Tokenizer) -> tuple[int, int, int] | None:
 def fill_prompt(llm: LLM, before: Any, after: str, begun: str = "") -> list[int]:
     """Make the prompt for the text between two others; begun: its beginning. ApiError 400."""
     if not isinstance(before, str):
-        raise ApiError(400, "suffix: needs a prompt that is a text", param="suffix")
+        raise field_error("suffix", "needs a prompt that is a text")
     found = fill_tokens(llm.tokenizer)
     if found is None:
-        raise ApiError(
-            400,
-            f"suffix: {llm.name} has no fill-in-the-middle tokens, so omit it",
-            param="suffix",
-        )
+        raise field_error("suffix", f"{llm.name} has no fill-in-the-middle tokens, so omit it")
     opening, gap, middle = found
     encode = llm.tokenizer.encode
     inner = encode(begun, False) if begun else []

@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from sterna.errors import shown
 from sterna.server.body_parts import body_parts
-from sterna.server.errors import ApiError
+from sterna.server.errors import ApiError, field_error
 from sterna.server.unsupported_fields import drop_ignored
 
 __all__ = ["MAX_DEPTH", "decode", "encode", "read", "read_bytes"]
@@ -160,7 +160,7 @@ def _field_error(message: str) -> ApiError:
         if named := pattern.match(reason):
             param = f"{where}.{named[1]}" if where else named[1]
             what = "is not supported here" if code == "unknown_parameter" else "must be given"
-            return ApiError(400, f"{param[:200]}: {what}", param=param[:200], code=code)
+            return field_error(param[:200], f"{what}", code=code)
     reason = reason.replace("Expected", "must be").replace(", got", ", but got")
     return ApiError(
         400, f"{where or 'body'}: {reason}", param=where or None, code="invalid_parameter"

@@ -15,31 +15,32 @@ __all__ = ["completion_options", "default_options", "generation_settings"]
 #: llama.cpp's defaults where they differ from those of `LLM.generate`. A model's own come first, as
 #: there. Its order of samplers is said, since it has the temperature last.
 DEFAULTS: Mapping[str, Any] = {
-    "temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repeat_last_n": 64,
-    "dry_penalty_last_n": 64, "samplers": SAMPLERS,
-}  # fmt: skip
+    **{"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05},
+    **{"repeat_last_n": 64, "dry_penalty_last_n": 64, "samplers": SAMPLERS},
+}
 #: The settings that are options of `LLM.generate`, and these options.
 SETTINGS: Mapping[str, str] = {
     **{
         name: name
-        for name in (
-            "seed", "temperature", "dynatemp_range", "dynatemp_exponent", "top_k", "top_p", "min_p",
-            "top_n_sigma", "xtc_probability", "xtc_threshold", "typical_p", "repeat_last_n",
-            "presence_penalty", "frequency_penalty", "dry_multiplier", "dry_base",
-            "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers", "mirostat",
-            "mirostat_tau", "mirostat_eta", "ignore_eos", "samplers",
-        )
+        for name in """
+            seed temperature dynatemp_range dynatemp_exponent top_k top_p min_p top_n_sigma
+            xtc_probability xtc_threshold typical_p repeat_last_n presence_penalty
+            frequency_penalty dry_multiplier dry_base dry_allowed_length dry_penalty_last_n
+            dry_sequence_breakers mirostat mirostat_tau mirostat_eta ignore_eos samplers
+        """.split()
     },
-    "repeat_penalty": "repetition_penalty", "n_probs": "logprobs",
-}  # fmt: skip
+    "repeat_penalty": "repetition_penalty",
+    "n_probs": "logprobs",
+}
 #: The settings that have one value here.
 FIXED: Mapping[str, Any] = {
-    "n_keep": 0, "n_discard": 0, "min_keep": 0, "grammar_lazy": False, "grammar_triggers": [],
-    "preserved_tokens": [], "chat_format": "Content-only", "reasoning_format": "deepseek",
-    "reasoning_in_content": False, "generation_prompt": "", "adaptive_target": -1.0,
-    "adaptive_decay": 0.9, "speculative.types": "none", "timings_per_token": False,
-    "post_sampling_probs": False, "backend_sampling": False,
-}  # fmt: skip
+    **dict.fromkeys("n_keep n_discard min_keep".split(), 0),
+    **dict.fromkeys("grammar_lazy reasoning_in_content timings_per_token".split(), False),
+    **dict.fromkeys("post_sampling_probs backend_sampling".split(), False),
+    **{"grammar_triggers": [], "preserved_tokens": [], "generation_prompt": ""},
+    **{"chat_format": "Content-only", "reasoning_format": "deepseek"},
+    **{"adaptive_target": -1.0, "adaptive_decay": 0.9, "speculative.types": "none"},
+}
 
 
 def default_options(llm: LLM) -> dict[str, Any]:
@@ -63,10 +64,12 @@ def completion_options(
 
 
 def generation_settings(
-    llm: LLM, options: Mapping[str, Any], lora: Sequence[Mapping[str, Any]] = (), *,
-    stream: bool = False, grammar: str = "",
-) -> dict[str, Any]:  # fmt: skip
-    """Return the settings of a request in llama.cpp's form. options: of `completion_options`."""
+    llm: LLM, options: Mapping[str, Any], lora: Sequence[Mapping[str, Any]] = (), **others: Any
+) -> dict[str, Any]:
+    """Return the settings of a request in llama.cpp's form.
+
+    options: those of `completion_options`. others: values of "stream" and "grammar".
+    """
     params = SamplingParams().resolved(llm.defaults)
     found = {n: options.get(o, getattr(params, o)) for n, o in SETTINGS.items()}
     most = options.get("max_tokens")
@@ -81,9 +84,10 @@ def generation_settings(
         "stop": [stop] if isinstance(stop, str) else list(stop),
         "max_tokens": -1 if most is None else most,
         "n_predict": -1 if most is None else most,
-        "stream": stream,
+        "stream": False,
         "logit_bias": [{"bias": bias, "token": token} for token, bias in biases],
-        "grammar": grammar,
+        "grammar": "",
         **FIXED,
         "lora": list(lora),
+        **others,
     }

@@ -8,7 +8,7 @@ from typing import Any
 from sterna.errors import shown
 from sterna.server.builtin_tools import Warn, skip_builtin_part
 from sterna.server.chat_messages import content_of_parts
-from sterna.server.errors import ApiError, invalid
+from sterna.server.errors import field_error, invalid
 
 __all__ = ["joined", "messages_of_blocks"]
 
@@ -38,10 +38,11 @@ def messages_of_blocks(
         elif (found := _parts(block, place, warn)) is not None:
             parts += found
         elif not skip_builtin_part(kind, place, warn):
-            raise ApiError(
-                400, f"{place}: must be text, image, document, search_result, thinking, tool_use "
-                f"or tool_result, but is {shown(kind)}", param=place,
-            )  # fmt: skip
+            raise field_error(
+                place,
+                "must be text, image, document, search_result, thinking, tool_use "
+                f"or tool_result, but is {shown(kind)}",
+            )
     if parts or reasoning or calls:
         message: dict[str, Any] = {"role": role, "content": content_of_parts(parts, where)}
         if reasoning:
@@ -88,9 +89,10 @@ def _of_blocks(content: Any, where: str, warn: Warn) -> Parts:
         found = _parts(block, f"{where}[{i}]", warn)
         if found is None:
             raise invalid(
-                f"{where}[{i}]", "must be text, image, document or search_result",
+                f"{where}[{i}]",
+                "must be text, image, document or search_result",
                 block.get("type") if isinstance(block, dict) else block,
-            )  # fmt: skip
+            )
         made += found
     return made
 
@@ -125,5 +127,5 @@ def joined(blocks: Any, where: str) -> str:
         isinstance(b, dict) and b.get("type") == "text" and isinstance(b.get("text"), str)
         for b in blocks
     ):
-        raise ApiError(400, f"{where}: must be a text or blocks of text", param=where)
+        raise field_error(where, "must be a text or blocks of text")
     return "\n".join(block["text"] for block in blocks)

@@ -111,18 +111,24 @@ class Metrics:
             for name, (_, buckets) in TIMES.items()
         }
         self._ended = Counter(
-            "sterna_request_success", "Answers that have ended.", ["model_name", "finished_reason"],
+            "sterna_request_success",
+            "Answers that have ended.",
+            ["model_name", "finished_reason"],
             registry=self._registry,
-        )  # fmt: skip
+        )
         self._http = Counter(
-            "sterna_http_requests", "Responses.", ["method", "handler", "status"],
+            "sterna_http_requests",
+            "Responses.",
+            ["method", "handler", "status"],
             registry=self._registry,
-        )  # fmt: skip
+        )
 
         self._unknown = Counter(
-            "sterna_unknown_fields", "Fields of requests that were left out.", ["handler"],
+            "sterna_unknown_fields",
+            "Fields of requests that were left out.",
+            ["handler"],
             registry=self._registry,
-        )  # fmt: skip
+        )
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus's text format."""
@@ -167,9 +173,10 @@ class _Loads(Collector):
                 family.add_metric([model], value(load))
             yield family
         errors = CounterMetricFamily(
-            "sterna_disk_cache_errors", "Pages that could not be written to --cache-disk.",
+            "sterna_disk_cache_errors",
+            "Pages that could not be written to --cache-disk.",
             labels=["model_name"],
-        )  # fmt: skip
+        )
         for model, load in loads:
             errors.add_metric([model], load.disk_errors)
         yield errors

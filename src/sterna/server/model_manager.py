@@ -18,7 +18,7 @@ from sterna.llm import LLM, receipt
 from sterna.llm.adapters import AdapterChoice
 from sterna.llm.async_llm import AsyncLLM
 from sterna.runtime import available_bytes
-from sterna.server.errors import ApiError
+from sterna.server.errors import ApiError, field_error
 
 __all__ = ["LoadedModel", "ModelManager", "ModelSource"]
 
@@ -224,16 +224,16 @@ class ModelManager:
         async with self._loading:
             loaded = self.loaded.get(model)
             if loaded is None:
-                raise ApiError(400, f"model: {shown(name)} is not loaded", param="model")
+                raise field_error("model", f"{shown(name)} is not loaded")
             if loaded.busy:
-                raise ApiError(409, f"model: {shown(name)} answers requests now", param="model")
+                raise field_error("model", f"{shown(name)} answers requests now", status=409)
             await self._unload(loaded)
 
     def _unknown(self, name: str) -> ApiError:
-        return ApiError(
-            404,
-            f"model: must be one of {', '.join(self.names)}, but got {shown(name)}",
-            param="model",
+        return field_error(
+            "model",
+            f"must be one of {', '.join(self.names)}, but got {shown(name)}",
+            status=404,
             code="model_not_found",
         )
 
@@ -265,10 +265,8 @@ class ModelManager:
             if not isinstance(error, SternaError):
                 raise
             _log.error("%s: cannot be loaded: %s", name, error)
-            raise ApiError(
-                500,
-                f"model: {name} cannot be loaded; the server's log has the reason",
-                param="model",
+            raise field_error(
+                "model", f"{name} cannot be loaded; the server's log has the reason", status=500
             ) from error
 
     async def _make_room(self, nbytes: int) -> None:

@@ -7,30 +7,32 @@ from typing import Any
 
 import msgspec
 
-from sterna.server.errors import ApiError, invalid
+from sterna.server.errors import field_error, invalid
 from sterna.server.sampling_fields import SamplingFields
 
 __all__ = ["sampling_of"]
 
 #: Options that change the answer, and the field that each becomes.
 READ = {
-    "temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p",
-    "seed": "seed", "stop": "stop", "num_predict": "max_tokens",
-    "repeat_penalty": "repetition_penalty", "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty", "repeat_last_n": "repeat_last_n",
-    "typical_p": "typical_p", "mirostat": "mirostat", "mirostat_tau": "mirostat_tau",
-    "mirostat_eta": "mirostat_eta",
-}  # fmt: skip
+    **{
+        name: name
+        for name in """
+            temperature top_p top_k min_p seed stop presence_penalty frequency_penalty
+            repeat_last_n typical_p mirostat mirostat_tau mirostat_eta
+        """.split()
+    },
+    "num_predict": "max_tokens",
+    "repeat_penalty": "repetition_penalty",
+}
 #: ollama's default, which the fields of OpenAI's protocols do not share.
 REPEAT_LAST_N = 64
 #: Options of samplers that do not exist here, and the values that turn them off.
 OFF: Mapping[str, tuple[float, ...]] = {"tfs_z": (1,)}
 #: Options of loading, or that belong to one of the above: they are left out.
-UNREAD = (
-    "num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "num_keep", "numa", "low_vram",
-    "f16_kv", "logits_all", "vocab_only", "use_mmap", "use_mlock", "embedding_only",
-    "penalize_newline", "draft_num_predict",
-)  # fmt: skip
+UNREAD = """
+    num_ctx num_batch num_gpu main_gpu num_thread num_keep numa low_vram f16_kv logits_all
+    vocab_only use_mmap use_mlock embedding_only penalize_newline draft_num_predict
+""".split()
 
 
 def sampling_of(options: Mapping[str, Any], warn: Callable[[str], None]) -> SamplingFields:
@@ -54,4 +56,4 @@ def sampling_of(options: Mapping[str, Any], warn: Callable[[str], None]) -> Samp
     try:
         return msgspec.convert(fields, SamplingFields)
     except msgspec.ValidationError as error:
-        raise ApiError(400, f"options: {error}", param="options") from None
+        raise field_error("options", f"{error}") from None

@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from sterna.server.errors import ApiError, invalid
+from sterna.server.errors import field_error, invalid
 
 __all__ = ["paginate"]
 
@@ -31,7 +31,7 @@ def paginate(
     if after is not None:
         index = next((i for i, item in enumerate(found) if item.id == after), None)
         if index is None:
-            raise ApiError(400, "after: must be an id of the list", param="after")
+            raise field_error("after", "must be an id of the list")
         found = found[index + 1 :]
     data = [item.body() for item in found[: int(limit)]]
     return {

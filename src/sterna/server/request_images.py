@@ -20,7 +20,7 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 
 from sterna.errors import shown
 from sterna.images.loading import MAX_BYTES
-from sterna.server.errors import ApiError, invalid
+from sterna.server.errors import field_error, invalid
 
 __all__ = ["RequestImage", "image_of_part"]
 
@@ -48,18 +48,22 @@ class RequestImage:
         try:
             return _fetch(self.url, hosts)
         except _Refused as error:
-            raise ApiError(400, f"{self.where}: {error}", param=self.where) from None
+            raise field_error(self.where, f"{error}") from None
         except (TimeoutError, _Late):
-            raise ApiError(
-                503, f"{self.where}: must come within {FETCH_S:g} s, but its host is late; try "
-                "again, or send the image as a data: URL", param=self.where, code="image_late",
+            raise field_error(
+                self.where,
+                f"must come within {FETCH_S:g} s, but its host is late; try "
+                "again, or send the image as a data: URL",
+                status=503,
+                code="image_late",
                 retry_after=RETRY_AFTER_S,
-            ) from None  # fmt: skip
+            ) from None
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise ApiError(
-                400, f"{self.where}: must be an image that can be fetched, but got "
-                f"{type(error).__name__}; send it as a data: URL", param=self.where,
-            ) from None  # fmt: skip
+            raise field_error(
+                self.where,
+                "must be an image that can be fetched, but got "
+                f"{type(error).__name__}; send it as a data: URL",
+            ) from None
 
 
 def image_of_part(part: Mapping[str, Any], where: str) -> RequestImage | None:

@@ -216,16 +216,23 @@ class ResponseEventStream:
         kind = "custom" if call.kind == CUSTOM else "function"
         made = {"id": call.id, "type": kind, kind: named}
         self._message.setdefault("tool_calls", []).append(made)
-        return self._event(f"{events}.done", **place, **self._tools.named(call.name),
-                           **{field: self._text})  # fmt: skip
+        return self._event(
+            f"{events}.done", **place, **self._tools.named(call.name), **{field: self._text}
+        )
 
     def _item(self, status: str) -> dict[str, Any]:
         assert self._open is not None
         opened, named = self._open, self._tools.named(self._open.name)
         return _item(
-            opened.kind, self._active.id, self._index, self._text, opened.id, status,
-            self._entries, named,
-        )  # fmt: skip
+            opened.kind,
+            self._active.id,
+            self._index,
+            self._text,
+            opened.id,
+            status,
+            self._entries,
+            named,
+        )
 
     def _location(self, kind: str) -> dict[str, Any]:
         place: dict[str, Any] = {

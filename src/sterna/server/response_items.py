@@ -8,7 +8,7 @@ from sterna.errors import shown
 from sterna.server.builtin_tools import Warn, skip_builtin_part
 from sterna.server.chat_messages import check_message, content_of_parts
 from sterna.server.custom_tools import arguments_of
-from sterna.server.errors import ApiError, invalid
+from sterna.server.errors import field_error, invalid
 from sterna.server.response_tools import name_in_namespace
 
 __all__ = ["messages_of"]
@@ -46,10 +46,11 @@ def messages_of(items: list[dict[str, Any]], warn: Warn) -> list[dict[str, Any]]
             texts = (part.get("text") for part in parts if isinstance(part, dict))
             reasoning += [text for text in texts if isinstance(text, str)]
         elif not skip_builtin_part(kind, where, warn):
-            raise ApiError(
-                400, f"{where}.type: must be message, function_call, function_call_output or "
-                f"reasoning, but got {shown(kind)}", param=f"{where}.type",
-            )  # fmt: skip
+            raise field_error(
+                f"{where}.type",
+                "must be message, function_call, function_call_output or "
+                f"reasoning, but got {shown(kind)}",
+            )
     return found
 
 

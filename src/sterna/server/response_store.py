@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sterna.errors import shown
-from sterna.server.errors import ApiError
+from sterna.server.errors import field_error
 from sterna.server.item_pages import identified
 from sterna.server.json_body import encode
 
@@ -72,10 +72,12 @@ class ResponseStore:
         """Return a response of this key. ApiError 404."""
         found = self._stored.get(id)
         if found is None or found.key != key:
-            raise ApiError(
-                404, f"{param}: you have no stored {self._kind} {shown(id)}", param=param,
+            raise field_error(
+                param,
+                f"you have no stored {self._kind} {shown(id)}",
+                status=404,
                 code=f"{self._kind}_not_found",
-            )  # fmt: skip
+            )
         return found
 
     def item(self, id: str, key: str, param: str) -> dict[str, Any]:
@@ -89,10 +91,12 @@ class ResponseStore:
             for item in identified(stored.items, stored.body["id"]):
                 if item.id == id:
                     return item.body()
-        raise ApiError(
-            404, f"{param}: you have no stored item {shown(id)}; send the item itself", param=param,
+        raise field_error(
+            param,
+            f"you have no stored item {shown(id)}; send the item itself",
+            status=404,
             code="item_not_found",
-        )  # fmt: skip
+        )
 
     def extend(self, id: str, key: str, items: list[dict[str, Any]]) -> None:
         """Add items to those of an id; harmless if it was dropped."""

@@ -34,14 +34,13 @@ MAX_IDS = 4096  #: token ids in a list other than a prompt
 NONE = -1
 
 #: Fields that `LLM.generate` takes under the same name.
-_SAME = (
-    "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
-    "frequency_penalty", "stop", "ignore_eos", "min_tokens", "stop_token_ids", "bad_words",
-    "allowed_token_ids", "dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n",
-    "dry_sequence_breakers", "top_n_sigma", "typical_p", "xtc_probability", "xtc_threshold",
-    "dynatemp_range", "dynatemp_exponent", "mirostat", "mirostat_tau", "mirostat_eta", "samplers",
-    "repeat_last_n",
-)  # fmt: skip
+_SAME = """
+    temperature top_p top_k min_p repetition_penalty presence_penalty frequency_penalty stop
+    ignore_eos min_tokens stop_token_ids bad_words allowed_token_ids dry_multiplier dry_base
+    dry_allowed_length dry_penalty_last_n dry_sequence_breakers top_n_sigma typical_p
+    xtc_probability xtc_threshold dynatemp_range dynatemp_exponent mirostat mirostat_tau
+    mirostat_eta samplers repeat_last_n
+""".split()
 
 
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -65,8 +65,11 @@ def asked_of(body: SamplingFields) -> list[ConstraintSpec]:
     """Return what vLLM's and llama.cpp's fields of a request ask for."""
     found = []
     for name, method in (
-        ("json", "json_schema"), ("regex", "regex"), ("grammar", "grammar"), ("choice", "choice"),
-    ):  # fmt: skip
+        ("json", "json_schema"),
+        ("regex", "regex"),
+        ("grammar", "grammar"),
+        ("choice", "choice"),
+    ):
         value = getattr(body.structured_outputs, name, None)
         if value is not None:
             found.append(ConstraintSpec(f"structured_outputs.{name}", method, (value,), {}))

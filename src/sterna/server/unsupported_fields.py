@@ -54,6 +54,9 @@ def _only(
         yield UnsupportedField(name, why, protocols, passes)
 
 
+NO_EFFECT = "affects how it is computed or sent, not the answer"
+_BUDGETS = "reasoning_budget_tokens thinking_budget_tokens thinking_token_budget thinking_budget"
+
 _ROWS = (
     *_any("user metadata service_tier safety_identifier", "accounting"),
     *_any("client_metadata session_id request_id", "bookkeeping of a client"),
@@ -74,8 +77,11 @@ _ROWS = (
     UnsupportedField("thread", "conversations are not stored", (MESSAGES,), (), NO_THREADS),
     *_only("prompt", (), "prompts are not stored; use instructions", RESPONSES),
     # What one protocol calls otherwise than another, or has alone
-    *_any("dry_allowed_length dry_base dry_penalty_last_n dry_sequence_breakers xtc_threshold"
-          " dynatemp_exponent mirostat_tau mirostat_eta repeat_last_n", "belongs to a sampler"),
+    *_any(
+        "dry_allowed_length dry_base dry_penalty_last_n dry_sequence_breakers xtc_threshold"
+        " dynatemp_exponent mirostat_tau mirostat_eta repeat_last_n",
+        "belongs to a sampler",
+    ),
     *_any("prediction priority prompt_cache_key", "affects when it is computed, not the answer"),
     *_only("messages", (), "use /v1/chat/completions", TEXT),
     *_only("input instructions system", (), "use prompt", TEXT),
@@ -89,8 +95,9 @@ _ROWS = (
     *_only("chat_template chat_template_kwargs", ({},), "use /v1/chat/completions", TEXT),
     *_only("parallel_tool_calls", (True, False), "use /v1/chat/completions", TEXT),
     *_only("parallel_tool_calls", (True,), "use tool_choice.disable_parallel_tool_use", MESSAGES),
-    *_only("add_special_tokens echo return_token_ids", (False,), "use /v1/chat/completions",
-           *ITEMS),
+    *_only(
+        "add_special_tokens echo return_token_ids", (False,), "use /v1/chat/completions", *ITEMS
+    ),
     *_only("best_of", (1,), "use /v1/chat/completions", *ITEMS),
     *_only("logprobs", (False,), "use top_logprobs", RESPONSES),
     *_only("logprobs top_logprobs", (False, 0), "use /v1/chat/completions", MESSAGES),
@@ -114,20 +121,19 @@ _ROWS = (
     *_only("response_format", ({"type": "text"},), "use text.format", RESPONSES),
     *_only("response_format text", ({"type": "text"},), "use output_config.format", MESSAGES),
     *_only("reasoning_effort reasoning thinking", ("none", {}), "use /v1/chat/completions", TEXT),
-    *_only("reasoning_budget_tokens thinking_budget_tokens thinking_budget", (), "use max_tokens",
-           TEXT),
+    *_only("reasoning_budget_tokens thinking_budget_tokens", (), "use max_tokens", TEXT),
+    *_only("thinking_token_budget thinking_budget", (), "use max_tokens", TEXT),
     *_only("reasoning_effort", (), "use reasoning.effort", RESPONSES),
     *_only("reasoning_effort reasoning", (), "use output_config.effort", MESSAGES),
-    *_only("reasoning_budget_tokens thinking_budget_tokens thinking_token_budget thinking_budget",
-           (), "use thinking.budget_tokens", MESSAGES),
-    *_only("reasoning_budget_tokens thinking_budget_tokens thinking_token_budget thinking_budget",
-           (), "use reasoning.effort", RESPONSES),
+    *_only(_BUDGETS, (), "use thinking.budget_tokens", MESSAGES),
+    *_only(_BUDGETS, (), "use reasoning.effort", RESPONSES),
     *_only("thinking think enable_thinking", (), "use chat_template_kwargs", RESPONSES),
     *_only("think enable_thinking", (), "use thinking", MESSAGES),
-    *_only("n repetition_penalty repeat_penalty typical_p", (1,), "use /v1/chat/completions",
-           *ITEMS),
-    *_only("min_p presence_penalty frequency_penalty min_tokens dry_multiplier xtc_probability"
-           " dynatemp_range mirostat", (0,), "use /v1/chat/completions", *ITEMS),
+    *_only("n repetition_penalty repeat_penalty", (1,), "use /v1/chat/completions", *ITEMS),
+    *_only("typical_p", (1,), "use /v1/chat/completions", *ITEMS),
+    *_only("min_p presence_penalty frequency_penalty", (0,), "use /v1/chat/completions", *ITEMS),
+    *_only("min_tokens dry_multiplier mirostat", (0,), "use /v1/chat/completions", *ITEMS),
+    *_only("xtc_probability dynatemp_range", (0,), "use /v1/chat/completions", *ITEMS),
     *_only("top_k", (0, -1), "use /v1/chat/completions", RESPONSES),
     *_only("top_n_sigma", (-1,), "use /v1/chat/completions", *ITEMS),
     *_only("logit_bias", ({},), "use /v1/chat/completions", *ITEMS),
@@ -146,9 +152,9 @@ _ROWS = (
     *_only("media_io_kwargs", ({},), "images are read as the checkpoint's files say", *ALL),
     *_only("mm_processor_kwargs", ({},), "images are read as the checkpoint's files say", *ALL),
     *_any("length_penalty early_stopping", "belongs to beam search, which is refused"),
-    *_any("spaces_between_special_tokens truncation_side return_token_offsets return_mm_kwargs"
-          " routed_experts_prompt_start stream_interval guided_decoding_backend",
-          "affects how it is computed or sent, not the answer"),
+    *_any("spaces_between_special_tokens truncation_side return_token_offsets", NO_EFFECT),
+    *_any("return_mm_kwargs routed_experts_prompt_start stream_interval", NO_EFFECT),
+    *_any("guided_decoding_backend", NO_EFFECT),
     *_only("use_beam_search", (False,), "there is no beam search", *ALL),
     *_only("best_of", (1,), "use n", CHAT),
     *_only("include_stop_str_in_output", (False,), "answers end before the stop string", *ALL),
@@ -161,7 +167,6 @@ _ROWS = (
     *_only("echo", (False,), "use continue_final_message", CHAT),
     *_only("add_special_tokens", (False,), "the chat template adds its own", CHAT),
     *_only("include_reasoning", (True,), "ignore reasoning_content", CHAT),
-    *_only("thinking_token_budget", (), "use max_tokens", TEXT),
     *_only("repetition_detection", (), "use repetition_penalty", *ALL),
     *_only("watermarking", (False,), "there are no watermarks", *ALL),
     *_only("vllm_xargs", ({},), "there are no extensions", *ALL),
@@ -172,9 +177,9 @@ _ROWS = (
     *_only("guided_grammar", (), "use structured_outputs.grammar", *ALL),
     *_only("guided_whitespace_pattern", (), "use structured_outputs", *ALL),
     # llama.cpp's server
-    *_any("cache_prompt n_cache_reuse n_discard n_keep sse_ping_interval return_progress"
-          " timings_per_token response_fields verbose backend_sampling t_max_prompt_ms",
-          "affects how it is computed or sent, not the answer"),
+    *_any("cache_prompt n_cache_reuse n_discard n_keep sse_ping_interval", NO_EFFECT),
+    *_any("return_progress timings_per_token response_fields verbose", NO_EFFECT),
+    *_any("backend_sampling t_max_prompt_ms", NO_EFFECT),
     *_any("adaptive_decay", "belongs to adaptive_target"),
     *_only("adaptive_target", (-1,), "use temperature", *ALL),
     *_only("top_a", (0,), "use min_p", *ALL),
@@ -203,7 +208,7 @@ _ROWS = (
     *_only("thinking", (), "use chat_template_kwargs", CHAT),
     *_only("enable_thinking", (), "use chat_template_kwargs", CHAT),
     *_only("reasoning", ({},), "use reasoning_effort", CHAT),
-)  # fmt: skip
+)
 
 
 @cache

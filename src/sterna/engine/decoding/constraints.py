@@ -25,13 +25,7 @@ from sterna.tokenizer import Tokenizer
 if TYPE_CHECKING:
     import llguidance
 
-    from sterna.engine.decoding.grammars import (
-        CallGroup,
-        Frame,
-        Messages,
-        TextArgument,
-        ToolCall,
-    )  # fmt: skip
+    from sterna.engine.decoding.grammars import CallGroup, Frame, Messages, TextArgument, ToolCall
 
 __all__ = ["Constraint", "Constraints"]
 
@@ -55,9 +49,13 @@ class Constraint:
     """
 
     def __init__(
-        self, matcher: llguidance.LLMatcher, grammar: str, of: Constraints, ends: Sequence[int],
+        self,
+        matcher: llguidance.LLMatcher,
+        grammar: str,
+        of: Constraints,
+        ends: Sequence[int],
         ignored: tuple[str, ...] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._of, self._ends = of, ends
         self._compiled = [matcher]  # for the first that asks
         self.grammar = grammar
@@ -297,9 +295,13 @@ class Constraints:
 
         opens, closes = marks.opens.strip(), marks.closes.strip()
         grammar = after_reasoning(
-            constraint.grammar, self._special, opened, (opens, closes), constraint._within,
+            constraint.grammar,
+            self._special,
+            opened,
+            (opens, closes),
+            constraint._within,
             constraint._ends_within,
-        )  # fmt: skip
+        )
         made = self._compiled("constraint", grammar, constraint.ignored, not constraint.ignored)
         made._opened, made._marks = opened, marks
         return made

@@ -12,9 +12,17 @@ from sterna.engine.decoding.special_tokens import SpecialTokens
 from sterna.engine.decoding.tagged_arguments import ArgumentsForm
 
 __all__ = [
-    "NO_FRAME", "CallGroup", "CallRules", "Frame", "Messages", "TextArgument", "ToolCall",
-    "after_reasoning", "calls", "calls_within",
-]  # fmt: skip
+    "NO_FRAME",
+    "CallGroup",
+    "CallRules",
+    "Frame",
+    "Messages",
+    "TextArgument",
+    "ToolCall",
+    "after_reasoning",
+    "calls",
+    "calls_within",
+]
 
 #: Any text, and the line breaks that may follow reasoning.
 _TEXT, _BREAKS = r"/(.|\n)*/", r"/\n{0,2}/"
@@ -216,9 +224,13 @@ def _with_messages(
 
 
 def after_reasoning(
-    grammar: str, special: SpecialTokens, opened: bool, marks: tuple[str, str], within: str | None,
+    grammar: str,
+    special: SpecialTokens,
+    opened: bool,
+    marks: tuple[str, str],
+    within: str | None,
     ends: bool = False,
-) -> str:  # fmt: skip
+) -> str:
     """Return the grammar of an answer after its reasoning, any text up to what closes it.
 
     opened: whether the answer begins within reasoning; else it may open it, or have none. marks:
@@ -231,9 +243,13 @@ def after_reasoning(
         inside += f" | @within ({inside})" if ends else " | @within"
     start = inside if opened else f"@behind | {special.in_grammar(opens)} ({inside})"
     rules = [
-        "%llguidance {}", f"start: {start}", "thought: closed BREAKS @behind",
-        *special.up_to("closed", closes), f"TEXT: {_TEXT}", f"BREAKS: {_BREAKS}",
-    ]  # fmt: skip
+        "%llguidance {}",
+        f"start: {start}",
+        "thought: closed BREAKS @behind",
+        *special.up_to("closed", closes),
+        f"TEXT: {_TEXT}",
+        f"BREAKS: {_BREAKS}",
+    ]
     found = _with("\n".join(rules), "behind", grammar)
     return found if within is None else _with(found, "within", within)
 

@@ -45,10 +45,10 @@ _FORMATS: dict[str, list[dict[str, Any]]] = {
 }
 
 #: Keywords whose value is a schema, an object of schemas, or a list of schemas.
-_ONE = (
-    "items", "additionalItems", "additionalProperties", "contains", "propertyNames", "not", "if",
-    "then", "else", "unevaluatedItems", "unevaluatedProperties",
-)  # fmt: skip
+_ONE = """
+    items additionalItems additionalProperties contains propertyNames not if then else
+    unevaluatedItems unevaluatedProperties
+""".split()
 _NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _LISTED = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 
@@ -130,12 +130,13 @@ class _PatternCount:
             return 0
         if id(schema) not in self._known:
             self._known[id(schema)] = 0  # a reference to itself adds nothing
-            all_of, *others = (schema.get(name) for name in ("allOf", "anyOf", "oneOf"))
-            self._known[id(schema)] = (
-                ("pattern" in schema) + ("format" in schema) + self.of(self._target(schema))
-                + sum(map(self.of, all_of if isinstance(all_of, list) else ()))
-                + sum(max(map(self.of, o), default=0) for o in others if isinstance(o, list))
-            )  # fmt: skip
+            of_all, *of_any = (
+                list(map(self.of, schemas)) if isinstance(schemas, list) else []
+                for schemas in map(schema.get, ("allOf", "anyOf", "oneOf"))
+            )
+            own = ("pattern" in schema) + ("format" in schema) + self.of(self._target(schema))
+            alternatives = sum(max(counts, default=0) for counts in of_any)
+            self._known[id(schema)] = own + sum(of_all) + alternatives
         return self._known[id(schema)]
 
     def _target(self, schema: dict[str, Any]) -> Any:

@@ -15,16 +15,14 @@ from sterna.engine.decoding.regex_dialects import to_rust
 __all__ = ["without_malformed"]
 
 _TYPES = frozenset(("string", "number", "integer", "boolean", "null", "array", "object"))
-_SCHEMAS = (
-    "additionalItems", "additionalProperties", "contains", "propertyNames", "not", "if", "then",
-    "else", "unevaluatedItems", "unevaluatedProperties",
-)  # fmt: skip
+_SCHEMAS = """
+    additionalItems additionalProperties contains propertyNames not if then else unevaluatedItems
+    unevaluatedProperties
+""".split()
 _NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _LISTED = ("allOf", "anyOf", "oneOf", "prefixItems")
-_COUNTS = (
-    "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties",
-    "minContains", "maxContains",
-)  # fmt: skip
+_COUNTED = ("Length", "Items", "Properties", "Contains")
+_COUNTS = [f"{end}{what}" for what in _COUNTED for end in ("min", "max")]
 
 
 def _is_number(value: Any) -> bool:
@@ -48,9 +46,9 @@ def _is_list(value: Any) -> bool:
 
 
 def _is_type(value: Any) -> bool:
-    return _is_list(value) and all(map(_is_type, value)) if isinstance(value, list) else (
-        isinstance(value, str) and value in _TYPES
-    )  # fmt: skip
+    if isinstance(value, list):
+        return bool(value) and all(map(_is_type, value))
+    return isinstance(value, str) and value in _TYPES
 
 
 #: What the value of a keyword must be.
@@ -76,9 +74,7 @@ _RULES: Mapping[str, Callable[[Any], bool]] = {
 }
 
 
-def without_malformed(
-    schema: dict[str, Any] | bool,
-) -> tuple[dict[str, Any] | bool, list[str]]:
+def without_malformed(schema: dict[str, Any] | bool) -> tuple[dict[str, Any] | bool, list[str]]:
     """Return a schema without its malformed parts, and what was left out, with its place."""
     if isinstance(schema, bool):
         return schema, []

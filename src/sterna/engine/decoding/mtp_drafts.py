@@ -110,9 +110,13 @@ class MtpDrafts:
 
         Returns the hidden state of the last token, float32 [1, hidden_size]."""
         step_input = StepInput(
-            self._sequence, tokens, int(draw is not None), draw=draw,
-            previous_hidden_states=rows, return_hidden_states=True,
-        )  # fmt: skip
+            self._sequence,
+            tokens,
+            int(draw is not None),
+            draw=draw,
+            previous_hidden_states=rows,
+            return_hidden_states=True,
+        )
         (output,) = self._engine.run([step_input])
         if draw is not None:
             self._drawn = int(checked_finite(output.drawn[0]).token)

@@ -29,10 +29,11 @@ class ReasoningBudget:
     marker.
     """
 
-    __slots__ = (
-        "_closes", "_closing", "_count", "_forced", "_kept", "_opens", "_text", "_token_bytes",
-        "_whole", "budget", "is_open",
-    )  # fmt: skip
+    __slots__ = tuple(
+        """
+        _closes _closing _count _forced _kept _opens _text _token_bytes _whole budget is_open
+        """.split()
+    )
 
     def __init__(
         self,

@@ -88,9 +88,14 @@ class _SourceRecord:
         return position < self._rest_until
 
     def worth(
-        self, costs: SequenceOf[float], others: int, position: int, most: int, again: int,
+        self,
+        costs: SequenceOf[float],
+        others: int,
+        position: int,
+        most: int,
+        again: int,
         goes_back: bool,
-    ) -> int:  # fmt: skip
+    ) -> int:
         """Return how many drafts, up to `most`, give the most tokens per time at this position.
 
         costs: times of the step. again: tokens that the step computes again next to the last one;

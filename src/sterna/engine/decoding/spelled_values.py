@@ -88,11 +88,11 @@ class SpelledValues:
     def arguments(self, values: Mapping[str, Any]) -> str:
         """Return the arguments of a call."""
         names = sorted(values) if self.ordered else list(values)
-        return self.comma.join(
-            self.argument.replace("{}", name) + self.spelled(values[name])
-            + self.after.replace("{}", name)
-            for name in names
-        )  # fmt: skip
+        arguments = []
+        for name in names:
+            before, after = (text.replace("{}", name) for text in (self.argument, self.after))
+            arguments.append(before + self.spelled(values[name]) + after)
+        return self.comma.join(arguments)
 
     def _plainly(self, value: Any) -> str:
         if isinstance(value, dict):
@@ -115,14 +115,19 @@ class SpelledValues:
             yield from (f"{name}: {what}" for what in _left_out(given, schema, 0))
 
 
+#: Keywords that no grammar of spelled values enforces.
+_UNREAD = """
+    minItems maxItems uniqueItems prefixItems contains patternProperties minProperties maxProperties
+    propertyNames oneOf
+""".split()
+
+
 def _left_out(given: Any, schema: Mapping[str, Any], depth: int) -> Iterator[str]:
     found = resolved(given, schema)
     if constants(found):
         return
     yield from (f"{key} is not enforced of a spelled value" for key in narrowing(found))
-    kinds = ("minItems", "maxItems", "uniqueItems", "prefixItems", "contains", "patternProperties",
-             "minProperties", "maxProperties", "propertyNames", "oneOf")  # fmt: skip
-    yield from (f"{key} is not enforced of a spelled value" for key in kinds if key in found)
+    yield from (f"{key} is not enforced of a spelled value" for key in _UNREAD if key in found)
     if depth >= MAX_DEPTH:
         yield "values this deep are not enforced"
         return

@@ -21,10 +21,12 @@ __all__ = [
 ]
 
 #: Keywords of an arguments schema that are enforced, or that are notes.
-_KEPT = {
-    "type", "properties", "required", "additionalProperties", "$defs", "definitions", "$schema",
-    "title", "description", "examples", "default",
-}  # fmt: skip
+_KEPT = frozenset(
+    """
+    type properties required additionalProperties $defs definitions $schema title description
+    examples default
+    """.split()
+)
 #: Keywords that would restrict a raw text.
 _NARROWS = ("pattern", "minLength", "maxLength", "format", "allOf", "not", "if")
 
@@ -105,9 +107,14 @@ class TaggedArguments:
         return [*lines, f"{rule}_json: {json_value} {special.in_grammar(self.closes)}"]
 
     def _argument(
-        self, rule: str, name: str, given: Any, schema: dict[str, Any], lines: list[str],
+        self,
+        rule: str,
+        name: str,
+        given: Any,
+        schema: dict[str, Any],
+        lines: list[str],
         special: SpecialTokens,
-    ) -> str:  # fmt: skip
+    ) -> str:
         """Return a rule's body: an argument, with its tags."""
         found, closes = resolved(given, schema), special.in_grammar(self.closes)
         options: dict[str, list[str]] = {}
@@ -172,9 +179,13 @@ class TaggedArguments:
 
 
 _KINDS = (
-    (bool, "boolean"), (int, "integer"), (float, "number"), (str, "string"), (list, "array"),
+    (bool, "boolean"),
+    (int, "integer"),
+    (float, "number"),
+    (str, "string"),
+    (list, "array"),
     (dict, "object"),
-)  # fmt: skip
+)
 
 
 def left_out_of_arguments(schema: Mapping[str, Any]) -> Iterator[str]:

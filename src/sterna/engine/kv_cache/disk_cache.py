@@ -350,12 +350,14 @@ def _flush_all() -> None:
 
 def _fields(kv_cache: KVCacheManager, identity: tuple[object, ...]) -> Sequence[bytes]:
     """Return all that the bits of a page depend on, except its tokens."""
-    fields: list[object] = [
-        "layout", LAYOUT, "page", PAGE, "bits", identity,
-        "shape", kv_cache.kv_heads,
-        "state", kv_cache.state_bytes,
-    ]  # fmt: skip
-    return [repr(field).encode() for field in fields]
+    fields = {
+        "layout": LAYOUT,
+        "page": PAGE,
+        "bits": identity,
+        "shape": kv_cache.kv_heads,
+        "state": kv_cache.state_bytes,
+    }
+    return [repr(field).encode() for pair in fields.items() for field in pair]
 
 
 def _name(*fields: bytes) -> bytes:

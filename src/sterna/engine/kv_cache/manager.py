@@ -63,9 +63,14 @@ class KVCacheManager:
     """
 
     def __init__(
-        self, graph: Graph, state_bytes: int, context: int, kv_dtype: str, kv_bytes: int | None,
+        self,
+        graph: Graph,
+        state_bytes: int,
+        context: int,
+        kv_dtype: str,
+        kv_bytes: int | None,
         step: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """context, kv_dtype, kv_bytes: as of `Engine`; step: most tokens of a sequence in a step.
 
         Raises RequestError if `kv_bytes` is out of range, or the system refuses the address space.
@@ -83,9 +88,14 @@ class KVCacheManager:
             share = available_bytes() // SHARE // self.page_bytes
             self.prefix_cache_pages = min(count, share)
         self.pool: PagePool = PagePool(
-            count, self.native.copy_page, state_bytes, state_pages, self._shape,
-            self.native.pages, self.native.release,
-        )  # fmt: skip
+            count,
+            self.native.copy_page,
+            state_bytes,
+            state_pages,
+            self._shape,
+            self.native.pages,
+            self.native.release,
+        )
 
     def _page_shape(self, step: int) -> PageShape:
         """Return what pages take; windows that cover the whole context count as none."""

@@ -13,14 +13,7 @@ import numpy.typing as npt
 
 import sterna._native as _native
 from sterna.engine.kv_cache.page_plans import PageCache, has_pages, plans
-from sterna.engine.kv_cache.sequence import (
-    BARE,
-    NO_PAGES,
-    PAGE,
-    Sequence,
-    pages_of,
-    states_of,
-)
+from sterna.engine.kv_cache.sequence import BARE, NO_PAGES, PAGE, Sequence, pages_of, states_of
 from sterna.engine.kv_cache.sliding_windows import PageShape, RefCounts, ResidentPages
 from sterna.errors import RequestError
 from sterna.runtime import is_inside
@@ -56,10 +49,15 @@ class PagePool:
     """
 
     def __init__(
-        self, count: int, copy_page: Callable[[int, int], None], state_bytes: int = 0,
-        state_pages: int = 0, shape: PageShape | None = None, ids: int | None = None,
+        self,
+        count: int,
+        copy_page: Callable[[int, int], None],
+        state_bytes: int = 0,
+        state_pages: int = 0,
+        shape: PageShape | None = None,
+        ids: int | None = None,
         release: Callable[[int, int, bool], None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """count: whole pages that there is room for; copy_page: copies one page to another;
         state_bytes: of a recurrent state, or 0; state_pages: pages that a state counts as; shape:
         of pages; ids: page ids, default `count`; release: as of `ResidentPages`."""

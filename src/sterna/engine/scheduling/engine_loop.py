@@ -11,7 +11,7 @@ from sterna.engine.scheduling.events import Event
 from sterna.engine.scheduling.scheduler import Scheduler
 from sterna.errors import RequestError
 from sterna.one_at_a_time import OneAtATime
-from sterna.outputs import Piece
+from sterna.outputs import AnswerReader, Completion, Piece, Stream
 from sterna.runtime import is_inside
 
 __all__ = ["EngineLoop"]
@@ -48,6 +48,21 @@ class EngineLoop:
                     self.step()
         finally:
             self.cancel(request)
+
+    def stream(self, request: Request, chat: bool) -> Stream:
+        """Return the stream of a request. chat: its pieces have their parts (`Piece.content` …)."""
+        pieces = self.pieces(request)
+        if chat:
+            pieces = AnswerReader(request.completion).parsed(pieces)
+        return Stream(pieces, request.completion)
+
+    def completions(self, requests: Iterable[Request]) -> list[Completion]:
+        """Run requests at the same time and return their answers. Raises the first error."""
+        requests = list(requests)
+        for request in self.finished(requests):
+            if request.error is not None:
+                raise request.error
+        return [request.completion for request in requests]
 
     def read(self, request: Request) -> Iterator[Piece]:
         """Yield the pieces that are there already, without waiting; this un-pauses the request."""

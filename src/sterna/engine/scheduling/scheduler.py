@@ -138,11 +138,17 @@ class Scheduler:
         predicted_s = self._wait_times.computed_s(step, tokens, decoding)
         pool, running = self.engine.kv_cache.pool, sum(1 for e in entries if e.running)
         return SchedulerLoad(
-            running, len(entries) - running, max(0, self.max_running - running), tokens,
+            running,
+            len(entries) - running,
+            max(0, self.max_running - running),
+            tokens,
             predicted_s + sum(e.request.encoding_s for e in entries),
-            pool.count - pool.free, pool.count, self.cache.pages if self.cache else 0,
-            self._images.nbytes, self.cache.disk_errors if self.cache else 0,
-        )  # fmt: skip
+            pool.count - pool.free,
+            pool.count,
+            self.cache.pages if self.cache else 0,
+            self._images.nbytes,
+            self.cache.disk_errors if self.cache else 0,
+        )
 
     def wait_s(self, prompt: I32, salt: str = "") -> float:
         """Predict the seconds until steps come to a new prompt; any thread may ask.
@@ -252,10 +258,14 @@ class Scheduler:
         for share in chosen.values():
             decoding = decoding.plus(share.most, share.request.sequence.length)
         step = StepTime(
-            self.costs, self.step_ms, self.prompt_step_ms, decoding,
-            any(entry.request.is_streamed for entry in chosen), self.max_running - len(chosen),
+            self.costs,
+            self.step_ms,
+            self.prompt_step_ms,
+            decoding,
+            any(entry.request.is_streamed for entry in chosen),
+            self.max_running - len(chosen),
             prompting,
-        )  # fmt: skip
+        )
         if chosen and step.stretched:
             self._longer += 1
         turn = None
@@ -264,9 +274,13 @@ class Scheduler:
         return list(chosen.values()), turn
 
     def _choose_prompts(
-        self, chosen: dict[Entry, _Share], prompting: list[Entry], work: StepWork, step: StepTime,
+        self,
+        chosen: dict[Entry, _Share],
+        prompting: list[Entry],
+        work: StepWork,
+        step: StepTime,
         now: float,
-    ) -> ImageTurn | None:  # fmt: skip
+    ) -> ImageTurn | None:
         """Add prompts that the step has time for, next to the chosen requests and their work.
 
         Where a prompt needs an image first, the rest of the time is its image's. Short prompts come

@@ -58,10 +58,8 @@ class StepWork:
 
     def plus(self, tokens: int, depth: int) -> StepWork:
         """Return this work plus new tokens of a sequence that has `depth` positions."""
-        return StepWork(
-            self.tokens + tokens, self.read + depth + tokens,
-            self.rows + tokens * (2 * depth + tokens) // 2,
-        )  # fmt: skip
+        rows = self.rows + tokens * (2 * depth + tokens) // 2
+        return StepWork(self.tokens + tokens, self.read + depth + tokens, rows)
 
 
 class StepCosts:

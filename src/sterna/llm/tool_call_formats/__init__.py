@@ -26,14 +26,18 @@ from sterna.llm.tool_call_formats.derive import derived_format
 from sterna.llm.tool_call_formats.layout import LayoutFormat, spelled_arguments
 
 __all__ = [
-    "ToolCallFormat", "for_template", "format_of", "known_format", "other_formats", "own_format",
-]  # fmt: skip
+    "ToolCallFormat",
+    "for_template",
+    "format_of",
+    "known_format",
+    "other_formats",
+    "own_format",
+]
 
 #: Modules of formats that are known: those that a template writes, and those that it only tells.
-_WRITTEN = (
-    "harmony", "functionary", "muse", "solar", "gemma4", "minimax_m3", "hermes", "llama3",
-    "mistral", "qwen3_coder",
-)  # fmt: skip
+_WRITTEN = tuple(
+    "harmony functionary muse solar gemma4 minimax_m3 hermes llama3 mistral qwen3_coder".split()
+)
 _TOLD = ("lfm2", "granite3")
 
 _NAME, _ARGUMENTS = "probe", {"place": "here or there"}

@@ -22,9 +22,14 @@ __all__ = [
 
 _SPACE = " \t\r\n"
 _KINDS = (
-    (bool, "boolean"), (int, "integer"), (float, "number"), (str, "string"), (list, "array"),
-    (dict, "object"), (type(None), "null"),
-)  # fmt: skip
+    (bool, "boolean"),
+    (int, "integer"),
+    (float, "number"),
+    (str, "string"),
+    (list, "array"),
+    (dict, "object"),
+    (type(None), "null"),
+)
 
 
 class ArgumentsReader(Protocol):

@@ -30,8 +30,10 @@ _ANSWER = "WITHOUT CALLS"
 _KEYS, _VALUES = ("alpha_key", "beta_key"), ("VALUE ONE", "VALUE TWO")
 _TEXTS = dict(zip(_KEYS, _VALUES, strict=True))
 #: Values of other types, and the type by which a schema names them.
-_OTHERS = (("integer", 7), ("number", 1.5), ("boolean", True), ("null", None),
-           ("array", [1, True]), ("object", {"deep": True}))  # fmt: skip
+_OTHERS: dict[str, Any] = {
+    **{"integer": 7, "number": 1.5, "boolean": True, "null": None},
+    **{"array": [1, True], "object": {"deep": True}},
+}
 
 _TURN_END = re.compile(r"<[^<>]*(?:eos|eot|eom|end[_▁]of)[^<>]*>$", re.IGNORECASE)
 
@@ -175,18 +177,16 @@ def _number(parts: _Parts, two: str, middle: str | None) -> tuple[_Parts, str] |
     between = two[two.rfind(_SECOND) + len(_SECOND) :]
     if not between.startswith(parts.between):
         for first, second in (("0", "1"), ("1", "2")):
-            at = next((i for i, (a, b) in enumerate(zip(parts.between, between, strict=False))
-                       if a != b), -1)  # fmt: skip
-            if at >= 0 and parts.between[at] == first and between[at] == second:
+            at = len(_alike(parts.between, between))
+            if (parts.between[at : at + 1], between[at : at + 1]) == (first, second):
                 holed = parts.between[:at] + INDEX + parts.between[at + 1 :]
                 return _Parts(parts.before, holed, parts.after), middle
     for first, second in (("0", "1"), ("1", "2")):
         at, rest = parts.before.rfind(f'"{first}"'), middle.rfind(f'"{second}"')
         if at >= 0 and rest >= 0 and parts.before[at + 3 :] == middle[rest + 3 :]:
-            return (
-                _Parts(f'{parts.before[:at]}"{INDEX}"{parts.before[at + 3 :]}', parts.between,
-                       parts.after), f'{middle[:rest]}"{INDEX}"{middle[rest + 3 :]}',
-            )  # fmt: skip
+            before = f'{parts.before[:at]}"{INDEX}"{parts.before[at + 3 :]}'
+            holed = f'{middle[:rest]}"{INDEX}"{middle[rest + 3 :]}'
+            return _Parts(before, parts.between, parts.after), holed
     return None
 
 
@@ -208,7 +208,7 @@ def _with_tags(probes: _Probes, one: str, two: str | None) -> LayoutFormat | Non
         return None
     parts, opens, closes = tagged
     numbered, others, prints = None, [], False
-    for kind, value in _OTHERS:
+    for kind, value in _OTHERS.items():
         text = probes.calls([(_FIRST, {_KEYS[0]: _VALUES[0], _KEYS[1]: value})])
         found = _value_tag(text, opens, closes) if text is not None else None
         if found is None:
@@ -271,8 +271,8 @@ def _value_tag(text: str, opens: str, closes: str) -> tuple[str, str] | None:
 
 def _alike(one: str, other: str) -> str:
     """Return what two texts begin with in common."""
-    return "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1],
-                                           zip(one, other, strict=False)))  # fmt: skip
+    pairs = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return "".join(a for a, _ in pairs)
 
 
 def _inside_mark(text: str) -> int:

@@ -72,8 +72,12 @@ FORMAT = LayoutFormat(
     begin=f"<|tool_call>call:{NAME}{{",
     end=_END,
     form=SpelledValues(
-        "{}:", key="{}:", comma=",", text=(_QUOTE, _QUOTE), words=("true", "false", "null"),
+        "{}:",
+        key="{}:",
+        comma=",",
+        text=(_QUOTE, _QUOTE),
+        words=("true", "false", "null"),
         ordered=True,
     ),
     reader=GemmaReader,
-)  # fmt: skip
+)

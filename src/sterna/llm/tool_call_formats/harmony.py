@@ -78,7 +78,10 @@ FORMAT = HarmonyFormat(
     begin=f"{_CHANNEL}commentary to=functions.{NAME} <|constrain|>json{_MESSAGE}",
     end="<|call|>",
     messages=Messages(
-        "<|end|>", "<|start|>assistant", f"{_CHANNEL}analysis{_MESSAGE}",
-        f"{_CHANNEL}final{_MESSAGE}", (f"{_CHANNEL}commentary{_MESSAGE}",),
+        "<|end|>",
+        "<|start|>assistant",
+        f"{_CHANNEL}analysis{_MESSAGE}",
+        f"{_CHANNEL}final{_MESSAGE}",
+        (f"{_CHANNEL}commentary{_MESSAGE}",),
     ),
-)  # fmt: skip
+)

@@ -72,9 +72,18 @@ FORMAT = LayoutFormat(
     end=_END,
     frame=Frame(f"{_MARK}<tool_call>\n", "", f"{_MARK}</tool_call>"),
     form=SpelledValues(
-        f"{_MARK}<{{}}>", after="</{}>", key=f"{_MARK}<{{}}>", member_end="</{}>", comma="",
-        object=("", ""), array=("", ""), item=f"{_MARK}<item>", item_end="</item>",
-        text=("", _MARK), value_end=_MARK, words=("true", "false", "null"),
+        f"{_MARK}<{{}}>",
+        after="</{}>",
+        key=f"{_MARK}<{{}}>",
+        member_end="</{}>",
+        comma="",
+        object=("", ""),
+        array=("", ""),
+        item=f"{_MARK}<item>",
+        item_end="</item>",
+        text=("", _MARK),
+        value_end=_MARK,
+        words=("true", "false", "null"),
     ),
     reader=NestedReader,
-)  # fmt: skip
+)

@@ -9,9 +9,17 @@ from typing import Any, NamedTuple
 from sterna.engine.decoding.special_tokens import ID, INDEX
 
 __all__ = [
-    "NAME", "SPACE", "Match", "Pieces", "Unfinished", "follows", "match", "offered", "pieces_of",
+    "NAME",
+    "SPACE",
+    "Match",
+    "Pieces",
+    "Unfinished",
+    "follows",
+    "match",
+    "offered",
+    "pieces_of",
     "skipped",
-]  # fmt: skip
+]
 
 #: Stands for the name of a tool in the texts of a layout.
 NAME = "\ue002"
@@ -148,9 +156,8 @@ def offered(name: str, names: Collection[str] | None) -> str | None:
     names: of the tools; None: any name is offered. Models write a namespace before a name, and a
     number behind it, also where their template does not.
     """
-    plain = name.removeprefix("functions.")
+    bare = plain = name.removeprefix("functions.")
     plain = plain.rpartition(":")[0] if plain.rpartition(":")[2].isdigit() else plain
     if names is None:
         return plain
-    return next((one for one in (name, name.removeprefix("functions."), plain) if one in names),
-                None)  # fmt: skip
+    return next((one for one in (name, bare, plain) if one in names), None)

@@ -37,9 +37,12 @@ class TaggedReader:
     """
 
     def __init__(
-        self, form: TaggedArguments, ends: Sequence[str], again: Sequence[str],
+        self,
+        form: TaggedArguments,
+        ends: Sequence[str],
+        again: Sequence[str],
         schema: Mapping[str, Any],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._form, self._schema = form, schema
         properties = schema.get("properties")
         self._properties: Mapping[str, Any] = properties if isinstance(properties, dict) else {}

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from sterna.errors import shown
-from sterna.server.errors import ApiError
+from sterna.server.errors import ApiError, field_error
 from sterna.server.json_body import decode
 
 __all__ = ["BatchInput", "InvalidInputError", "read_input"]
@@ -102,15 +102,13 @@ def _check(data: bytes, endpoint: str, custom_ids: set[str]) -> _Body:
     """Check a line and note its custom_id. ApiError 400."""
     line = decode(data, _Line)
     if line.custom_id in custom_ids:
-        raise ApiError(
-            400, "custom_id: must be unique", param="custom_id", code="duplicate_custom_id"
-        )
+        raise field_error("custom_id", "must be unique", code="duplicate_custom_id")
     custom_ids.add(line.custom_id)
     for name, value, wanted in (("method", line.method, "POST"), ("url", line.url, endpoint)):
         if value != wanted:
-            raise ApiError(400, f"{name}: must be {wanted}, but is {shown(value)}", param=name)
+            raise field_error(name, f"must be {wanted}, but is {shown(value)}")
     body = decode(bytes(line.body), _Body)
     for name in ("stream", "background"):
         if getattr(body, name):
-            raise ApiError(400, f"body.{name}: is not supported in batches", param=f"body.{name}")
+            raise field_error(f"body.{name}", "is not supported in batches")
     return body

@@ -11,8 +11,12 @@ __all__ = ["ENDPOINTS", "Batch"]
 
 #: The endpoints that a batch may use.
 ENDPOINTS = (
-    "/v1/chat/completions", "/v1/completions", "/v1/decide", "/v1/embeddings", "/v1/responses",
-)  # fmt: skip
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/decide",
+    "/v1/embeddings",
+    "/v1/responses",
+)
 ENDED = ("failed", "completed", "expired", "cancelled")
 
 

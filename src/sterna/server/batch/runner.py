@@ -17,7 +17,7 @@ from sterna.server import errors, inprocess
 from sterna.server.batch.input import BatchInput, InvalidInputError, read_input
 from sterna.server.batch.job import Batch
 from sterna.server.batch.journal import Journal, error_line, output_line
-from sterna.server.errors import ApiError
+from sterna.server.errors import ApiError, field_error
 from sterna.server.file_store import FileStore, read_records
 from sterna.server.model_manager import ModelManager
 from sterna.server.request_limits import RequestLimits
@@ -86,7 +86,7 @@ class BatchRunner:
         """Return a batch of this key. ApiError 404."""
         found = self._batches.get(id)
         if found is None or found.key != key:
-            raise ApiError(404, f"id: you have no batch {shown(id)}", param="id")
+            raise field_error("id", f"you have no batch {shown(id)}", status=404)
         return found
 
     def owned_by(self, key: str) -> list[Batch]:
@@ -252,9 +252,14 @@ class BatchRunner:
             nbytes, write = journal.collect(ok)
             if nbytes and getattr(batch, f"{name}_file_id") is None:
                 file_object = await asyncio.to_thread(
-                    self.files.add, batch.key, f"{batch.id}_{name}.jsonl", "batch_output", nbytes,
-                    write, batch.output_expires_s,
-                )  # fmt: skip
+                    self.files.add,
+                    batch.key,
+                    f"{batch.id}_{name}.jsonl",
+                    "batch_output",
+                    nbytes,
+                    write,
+                    batch.output_expires_s,
+                )
                 setattr(batch, f"{name}_file_id", file_object.id)
                 await self._save(batch)
         batch.set_status(status)
@@ -262,8 +267,12 @@ class BatchRunner:
         journal.delete()
         _log.info(
             "batch=%s status=%s completed=%d failed=%d of %d",
-            batch.id, status, batch.completed, batch.failed, batch.total,
-        )  # fmt: skip
+            batch.id,
+            status,
+            batch.completed,
+            batch.failed,
+            batch.total,
+        )
 
 
 async def _first_of(task: asyncio.Task[None], event: asyncio.Event) -> None:

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from sterna.errors import shown
 from sterna.server.active_request import ActiveRequest
-from sterna.server.errors import ApiError
+from sterna.server.errors import field_error
 from sterna.server.routing import Endpoint, as_json, service_of
 
 
@@ -39,7 +39,7 @@ async def cancel(request: Request) -> Response:
     id = request.path_params["id"]
     found = _own(request).get(id)
     if found is None:
-        raise ApiError(404, f"id: you have no request {shown(id)} in progress", param="id")
+        raise field_error("id", f"you have no request {shown(id)} in progress", status=404)
     found.cancel()
     return as_json({"id": id, "cancelled": True})
 

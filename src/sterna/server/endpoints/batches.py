@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from sterna.server.batch.job import ENDPOINTS as PATHS
 from sterna.server.batch.job import Batch
-from sterna.server.errors import ApiError, invalid
+from sterna.server.errors import field_error, invalid
 from sterna.server.json_body import read
 from sterna.server.pagination import paginate
 from sterna.server.routing import Endpoint, as_json, service_of
@@ -56,9 +56,10 @@ async def create(request: Request) -> Response:
         expiry.anchor != "created_at" or not EXPIRES_S[0] <= expiry.seconds <= EXPIRES_S[1]
     ):
         raise invalid(
-            "output_expires_after", f"must have {EXPIRES_S[0]}..{EXPIRES_S[1]} seconds from "
-            "created_at", expiry.seconds,
-        )  # fmt: skip
+            "output_expires_after",
+            f"must have {EXPIRES_S[0]}..{EXPIRES_S[1]} seconds from created_at",
+            expiry.seconds,
+        )
     file_object = batches.files.get(body.input_file_id, key, "input_file_id")
     if file_object.purpose != "batch":
         raise invalid("input_file_id", "must name a file with purpose batch", file_object.purpose)
@@ -90,10 +91,8 @@ def _window(text: str) -> int:
 def _check_metadata(given: dict[str, str]) -> None:
     long = [text for pair in given.items() for text in pair if len(text) > MAX_METADATA_CHARS]
     if len(given) > MAX_METADATA or long:
-        raise ApiError(
-            400,
-            f"metadata: must have at most {MAX_METADATA} texts of {MAX_METADATA_CHARS} characters",
-            param="metadata",
+        raise field_error(
+            "metadata", f"must have at most {MAX_METADATA} texts of {MAX_METADATA_CHARS} characters"
         )
 
 

@@ -16,7 +16,7 @@ from sterna.server.active_request import ActiveRequest
 from sterna.server.builtin_tools import client_tools
 from sterna.server.chat_messages import join_text_parts, request_template
 from sterna.server.custom_tools import CUSTOM, parser_of
-from sterna.server.errors import ApiError
+from sterna.server.errors import ApiError, field_error
 from sterna.server.json_body import read
 from sterna.server.logprob_format import chat_logprob
 from sterna.server.reasoning_budget import checked_budget
@@ -38,8 +38,11 @@ from sterna.server.tool_choice import parse_tools
 
 #: Names of the budget of reasoning, as llama.cpp's server, vLLM and Qwen have it.
 BUDGETS = (
-    "reasoning_budget_tokens", "thinking_budget_tokens", "thinking_token_budget", "thinking_budget",
-)  # fmt: skip
+    "reasoning_budget_tokens",
+    "thinking_budget_tokens",
+    "thinking_token_budget",
+    "thinking_budget",
+)
 
 
 class Prediction(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -89,13 +92,11 @@ def _check(body: ChatCompletionRequest) -> None:
     """Raise ApiError 400 for fields that contradict each other. Sets max_tokens."""
     if body.top_logprobs:
         if not body.logprobs:
-            raise ApiError(400, "top_logprobs: needs logprobs: true", param="top_logprobs")
+            raise field_error("top_logprobs", "needs logprobs: true")
         check_top_logprobs(body.top_logprobs)
     if body.max_completion_tokens is not None:
         if body.max_tokens not in (None, body.max_completion_tokens):
-            raise ApiError(
-                400, "max_completion_tokens: must equal max_tokens", param="max_completion_tokens"
-            )
+            raise field_error("max_completion_tokens", "must equal max_tokens")
         body.max_tokens = body.max_completion_tokens
 
 
@@ -267,7 +268,5 @@ def _opening(i: int) -> dict[str, Any]:
 
 
 ENDPOINTS = [
-    Endpoint(
-        "POST", "/v1/chat/completions", chat, "Answers a conversation.", ChatCompletionRequest
-    ),
+    Endpoint("POST", "/v1/chat/completions", chat, "Answers a conversation.", ChatCompletionRequest)
 ]

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from sterna.llm import LLM
 from sterna.outputs import Completion, TokenLogprob
 from sterna.server.active_request import ActiveRequest
-from sterna.server.errors import ApiError
+from sterna.server.errors import ApiError, field_error
 from sterna.server.fill_in_the_middle import fill_prompt
 from sterna.server.json_body import read
 from sterna.server.logprob_format import TextLogprobs
@@ -204,17 +204,11 @@ class CompletionResponder:
 
 def _check(body: CompletionRequest, n: int) -> None:
     if body.best_of not in (None, n):
-        raise ApiError(
-            400, f"best_of: must equal n or be omitted, but got {body.best_of}", param="best_of"
-        )
+        raise field_error("best_of", f"must equal n or be omitted, but got {body.best_of}")
     if body.logprobs is not None and not 0 <= body.logprobs <= MAX_LOGPROBS:
-        raise ApiError(
-            400,
-            f"logprobs: must lie in 0..{MAX_LOGPROBS}, but got {body.logprobs}",
-            param="logprobs",
-        )
+        raise field_error("logprobs", f"must lie in 0..{MAX_LOGPROBS}, but got {body.logprobs}")
     if body.suffix is not None and body.echo:
-        raise ApiError(400, "suffix: cannot be combined with echo", param="suffix")
+        raise field_error("suffix", "cannot be combined with echo")
 
 
 def _prompts(llm: LLM, body: CompletionRequest) -> list[list[int]]:
@@ -223,15 +217,9 @@ def _prompts(llm: LLM, body: CompletionRequest) -> list[list[int]]:
     if isinstance(given, str) or (given and all(isinstance(p, int) for p in given)):
         given = [given]
     if any(isinstance(p, int) for p in given):
-        raise ApiError(
-            400,
-            "prompt: must be a text, token ids, or a list of either, but got both",
-            param="prompt",
-        )
+        raise field_error("prompt", "must be a text, token ids, or a list of either, but got both")
     if not given or len(given) > MAX_PROMPTS:
-        raise ApiError(
-            400, f"prompt: must be 1 to {MAX_PROMPTS} prompts, but got {len(given)}", param="prompt"
-        )
+        raise field_error("prompt", f"must be 1 to {MAX_PROMPTS} prompts, but got {len(given)}")
     encode = llm.tokenizer.encode
     if body.suffix is not None:
         return [fill_prompt(llm, prompt, body.suffix) for prompt in given]
@@ -239,5 +227,5 @@ def _prompts(llm: LLM, body: CompletionRequest) -> list[list[int]]:
 
 
 ENDPOINTS = [
-    Endpoint("POST", "/v1/completions", completions, "Continues prompts.", CompletionRequest),
+    Endpoint("POST", "/v1/completions", completions, "Continues prompts.", CompletionRequest)
 ]

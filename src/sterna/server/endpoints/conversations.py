@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sterna.errors import shown
-from sterna.server.errors import ApiError
+from sterna.server.errors import field_error
 from sterna.server.item_pages import Item, identified, item_page
 from sterna.server.json_body import read
 from sterna.server.response_store import StoredResponse
@@ -109,12 +109,12 @@ def _item(request: Request, found: StoredResponse) -> tuple[int, Item]:
     for i, item in enumerate(identified(found.items, found.body["id"])):
         if item.id == wanted:
             return i, item
-    raise ApiError(404, f"item: the conversation has no {shown(wanted)}", param="item")
+    raise field_error("item", f"the conversation has no {shown(wanted)}", status=404)
 
 
 def _checked(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     if len(items) > MAX_ITEMS:
-        raise ApiError(400, f"items: must be at most {MAX_ITEMS}", param="items")
+        raise field_error("items", f"must be at most {MAX_ITEMS}")
     return items
 
 

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sterna.llm import Decision
-from sterna.server.errors import ApiError
+from sterna.server.errors import field_error
 from sterna.server.json_body import read
 from sterna.server.routing import Endpoint, as_json, service_of
 from sterna.server.sse import with_cancellation
@@ -39,14 +39,18 @@ async def decide(request: Request) -> Response:
     several = isinstance(body.context, list) and isinstance(next(iter(body.context), None), str)
     count = len(questions) * (len(body.context) if several else 1)
     if not 1 <= count <= MAX_QUESTIONS:
-        raise ApiError(
-            400, f"question: must be 1 to {MAX_QUESTIONS} in all, but got {count}", param="question"
-        )
+        raise field_error("question", f"must be 1 to {MAX_QUESTIONS} in all, but got {count}")
     active = await service_of(request).begin(request, body.model, "decide")
     work = active.decide(
-        body.context, questions, priority=body.priority, salt=body.cache_salt, options=body.options,
-        score=body.score, neutral=body.neutral, normalise=body.normalise,
-    )  # fmt: skip
+        body.context,
+        questions,
+        priority=body.priority,
+        salt=body.cache_salt,
+        options=body.options,
+        score=body.score,
+        neutral=body.neutral,
+        normalise=body.normalise,
+    )
     found = await with_cancellation(request.receive, work, active.cancel)
     data = []
     for i, one in enumerate(found):
@@ -103,5 +107,5 @@ def usage(found: list[Decision]) -> dict[str, Any]:
 ENDPOINTS = [
     Endpoint(
         "POST", "/v1/decide", decide, "Says how likely each of some answers is.", DecideRequest
-    ),
+    )
 ]

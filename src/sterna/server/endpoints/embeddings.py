@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sterna.llm.embedder import truncation
-from sterna.server.errors import ApiError, invalid
+from sterna.server.errors import field_error, invalid
 from sterna.server.json_body import read
 from sterna.server.routing import Endpoint, as_json, service_of
 
@@ -50,12 +50,16 @@ async def embeddings(request: Request) -> Response:
     """Embed each text, as floats or as base64 of float32."""
     body = await read(request, EmbeddingRequest)
     if body.encoding_format not in ("float", "base64"):
-        raise ApiError(400, "encoding_format: must be float or base64", param="encoding_format")
+        raise field_error("encoding_format", "must be float or base64")
     rows, count, name = await embedded(
-        request, body.model, body.input, body.dimensions, prompt_name=body.prompt_name,
+        request,
+        body.model,
+        body.input,
+        body.dimensions,
+        prompt_name=body.prompt_name,
         pooling=body.pooling,
         truncate=truncation_asked(body.truncate, body.truncate_prompt_tokens),
-    )  # fmt: skip
+    )
     data = [
         {"object": "embedding", "index": i, "embedding": _encoded(row, body.encoding_format)}
         for i, row in enumerate(rows)
@@ -87,10 +91,11 @@ def _texts(given: Sequence[object]) -> list[str]:
     """
     texts = [text for text in given if isinstance(text, str)]
     if len(texts) < len(given):
-        raise ApiError(
-            400, "input: must be a text or a list of texts, but got token ids; send the texts "
-            "(LangChain's OpenAIEmbeddings: with check_embedding_ctx_length=False)", param="input",
-        )  # fmt: skip
+        raise field_error(
+            "input",
+            "must be a text or a list of texts, but got token ids; send the texts "
+            "(LangChain's OpenAIEmbeddings: with check_embedding_ctx_length=False)",
+        )
     return texts
 
 
@@ -109,9 +114,7 @@ async def embedded(
     service.limits.require_open()
     texts = [given] if isinstance(given, str) else _texts(given)
     if not 1 <= len(texts) <= MAX_TEXTS:
-        raise ApiError(
-            400, f"input: must be 1 to {MAX_TEXTS} texts, but got {len(texts)}", param="input"
-        )
+        raise field_error("input", f"must be 1 to {MAX_TEXTS} texts, but got {len(texts)}")
     adapter = service.models.adapter_of(model)
     async with service.models.use(model) as loaded:
         service.limits.require_room(loaded.engine.load(), 1)
@@ -122,9 +125,7 @@ async def embedded(
         chosen = llm.adapters.chosen(adapter)
         rows = await asyncio.to_thread(llm.embedder.vectors, inputs, chosen)
     if dimensions not in (None, rows.shape[1]):
-        raise ApiError(
-            400, f"dimensions: must be {rows.shape[1]}, as the model has", param="dimensions"
-        )
+        raise field_error("dimensions", f"must be {rows.shape[1]}, as the model has")
     return rows, inputs.n_tokens, name
 
 
@@ -134,6 +135,4 @@ def _encoded(row: Any, encoding: str) -> Any:
     return base64.b64encode(row.astype("<f4").tobytes()).decode()
 
 
-ENDPOINTS = [
-    Endpoint("POST", "/v1/embeddings", embeddings, "Embeds texts.", EmbeddingRequest),
-]
+ENDPOINTS = [Endpoint("POST", "/v1/embeddings", embeddings, "Embeds texts.", EmbeddingRequest)]

@@ -10,7 +10,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
-from sterna.server.errors import ApiError, invalid
+from sterna.server.errors import field_error, invalid
 from sterna.server.file_store import FileObject
 from sterna.server.multipart_body import read_form
 from sterna.server.pagination import paginate
@@ -31,7 +31,7 @@ async def upload(request: Request) -> Response:
     try:
         file, purpose = form.get("file"), form.get("purpose")
         if not isinstance(file, UploadFile):
-            raise ApiError(400, "file: is missing", param="file")
+            raise field_error("file", "is missing")
         if purpose != "batch":
             raise invalid("purpose", "must be batch", purpose)
         expires_s = _expires(form)
@@ -82,7 +82,7 @@ async def delete(request: Request) -> Response:
     """Delete a file. ApiError 400 if a running batch reads it."""
     file_object, batches = _own(request), service_of(request).require_batches()
     if batches.uses(file_object.id):
-        raise ApiError(400, "id: must not name a file that a running batch reads", param="id")
+        raise field_error("id", "must not name a file that a running batch reads")
     await asyncio.to_thread(batches.files.delete, file_object.id)
     return as_json({"id": file_object.id, "object": "file", "deleted": True})
 

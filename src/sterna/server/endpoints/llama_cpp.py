@@ -11,14 +11,10 @@ from starlette.responses import Response
 from sterna import __version__
 from sterna.outputs import Completion, Piece
 from sterna.server.active_request import ActiveRequest
-from sterna.server.errors import ApiError
+from sterna.server.errors import ApiError, field_error
 from sterna.server.fill_in_the_middle import fill_prompt
 from sterna.server.json_body import read
-from sterna.server.llama_cpp_options import (
-    completion_options,
-    default_options,
-    generation_settings,
-)
+from sterna.server.llama_cpp_options import completion_options, default_options, generation_settings
 from sterna.server.logprob_format import chat_logprob
 from sterna.server.responder import respond
 from sterna.server.routing import Endpoint, as_json, service_of
@@ -76,7 +72,7 @@ class LlamaResponder:
         self.active = active
         self._service = service
         if not 0 <= body.n_probs <= MAX_PROBS:
-            raise ApiError(400, f"n_probs: must lie in 0..{MAX_PROBS}", param="n_probs")
+            raise field_error("n_probs", f"must lie in 0..{MAX_PROBS}")
         if body.n_predict is not None:
             body.max_tokens = body.n_predict
         self._options = completion_options(
@@ -152,9 +148,12 @@ class LlamaResponder:
     def _settings(self) -> dict[str, Any]:
         body, active = self.body, self.active
         return generation_settings(
-            active.model.llm, self._options, self._service.lora.used_by(active),
-            stream=bool(body.stream), grammar=body.grammar or "",
-        )  # fmt: skip
+            active.model.llm,
+            self._options,
+            self._service.lora.used_by(active),
+            stream=bool(body.stream),
+            grammar=body.grammar or "",
+        )
 
     def error_event(self, error: ApiError) -> bytes:
         """Make the last event of a stream that fails."""
@@ -205,9 +204,8 @@ async def props(request: Request) -> Response:
 
 ENDPOINTS = [
     Endpoint(
-        "POST", "/completion", completion, "Continues a prompt (llama.cpp).",
-        LlamaCompletionRequest,
+        "POST", "/completion", completion, "Continues a prompt (llama.cpp).", LlamaCompletionRequest
     ),
     Endpoint("POST", "/infill", infill, "Fills in the middle (llama.cpp).", InfillRequest),
     Endpoint("GET", "/props", props, "Properties of the server (llama.cpp)."),
-]  # fmt: skip
+]

@@ -59,14 +59,20 @@ ENDPOINTS = [
     Endpoint("GET", "/api/v0/models", models, "Lists the models (LM Studio)."),
     Endpoint("GET", "/api/v0/models/{model:path}", model, "Returns a model (LM Studio)."),
     Endpoint(
-        "POST", "/api/v0/chat/completions", chat, "Answers a conversation (LM Studio).",
+        "POST",
+        "/api/v0/chat/completions",
+        chat,
+        "Answers a conversation (LM Studio).",
         ChatCompletionRequest,
     ),
     Endpoint(
-        "POST", "/api/v0/completions", completions, "Continues prompts (LM Studio).",
+        "POST",
+        "/api/v0/completions",
+        completions,
+        "Continues prompts (LM Studio).",
         CompletionRequest,
     ),
     Endpoint(
         "POST", "/api/v0/embeddings", embeddings, "Embeds texts (LM Studio).", EmbeddingRequest
     ),
-]  # fmt: skip
+]

@@ -17,18 +17,14 @@ from sterna.server import errors
 from sterna.server.active_request import ActiveRequest
 from sterna.server.builtin_tools import Warn, client_tools
 from sterna.server.chat_messages import prompt_tokens
-from sterna.server.errors import ApiError
+from sterna.server.errors import ApiError, field_error
 from sterna.server.json_body import read
 from sterna.server.message_blocks import joined, messages_of_blocks
 from sterna.server.message_events import BlockStream, content_blocks
 from sterna.server.reasoning_budget import checked_budget
 from sterna.server.responder import respond
 from sterna.server.routing import Endpoint, as_json, service_of
-from sterna.server.sampling_fields import (
-    SamplingFields,
-    checked_timeout,
-    sampling_options,
-)
+from sterna.server.sampling_fields import SamplingFields, checked_timeout, sampling_options
 from sterna.server.settings import Settings
 from sterna.server.sse import event
 from sterna.server.submission import submit_chat
@@ -86,9 +82,13 @@ async def messages(request: Request) -> Response:
         service = service_of(request)
         active = await service.begin(request, body.model, "msg")
         return await respond(
-            request, active, MessagesResponder(body, active, service.settings), body.stream,
-            names=NAMES, ping=lambda: event({"type": "ping"}, "ping"),
-        )  # fmt: skip
+            request,
+            active,
+            MessagesResponder(body, active, service.settings),
+            body.stream,
+            names=NAMES,
+            ping=lambda: event({"type": "ping"}, "ping"),
+        )
 
 
 async def count_tokens(request: Request) -> Response:
@@ -215,7 +215,7 @@ def _tools(body: CountTokensRequest, warn: Warn) -> ToolChoice:
     tools = {}
     for where, tool in client_tools(body.tools, ("custom",), warn).items():
         if not isinstance(tool.get("name"), str) or "input_schema" not in tool:
-            raise ApiError(400, f"{where}: must have a name and an input_schema", param=where)
+            raise field_error(where, "must have a name and an input_schema")
         function = {"name": tool["name"], "parameters": tool["input_schema"]}
         function |= {key: tool[key] for key in ("description", "strict") if key in tool}
         tools[where] = {"type": "function", "function": function}
@@ -224,9 +224,7 @@ def _tools(body: CountTokensRequest, warn: Warn) -> ToolChoice:
     if given.get("type") == "tool":
         choice = {"type": "function", "function": {"name": given.get("name")}}
     if choice is None:
-        raise ApiError(
-            400, "tool_choice.type: must be auto, any, tool or none", param="tool_choice.type"
-        )
+        raise field_error("tool_choice.type", "must be auto, any, tool or none")
     return parse_tools(tools, choice, not given.get("disable_parallel_tool_use"))
 
 
@@ -245,11 +243,7 @@ def _chat(body: CountTokensRequest, tools: ToolChoice, warn: Warn) -> ChatReques
                 message.get("role"), content, f"messages[{i}].content", warn
             )
         else:
-            raise ApiError(
-                400,
-                f"messages[{i}].content: must be a text or blocks",
-                param=f"messages[{i}].content",
-            )
+            raise field_error(f"messages[{i}].content", "must be a text or blocks")
     options = dict(body.chat_template_kwargs or {})
     if body.output_config is not None and body.output_config.effort is not None:
         options.setdefault("reasoning_effort", body.output_config.effort)

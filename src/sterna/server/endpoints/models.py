@@ -113,9 +113,17 @@ def _row(service: Service, name: str) -> dict[str, Any]:
         row["max_model_len"] = row["context_length"] = info["context"]
         row["capabilities"] = abilities(loaded.llm)
         keys = (
-            "architecture", "format", "head", "kv_dtype", "context", "n_params", "bytes_per_token",
-            "isa", "threads", "sampling",
-        )  # fmt: skip
+            "architecture",
+            "format",
+            "head",
+            "kv_dtype",
+            "context",
+            "n_params",
+            "bytes_per_token",
+            "isa",
+            "threads",
+            "sampling",
+        )
         row["meta"] = {key: info[key] for key in keys}
         row["meta"] |= dimensions(loaded.llm)
         row["meta"]["threads"] = int(info["threads"])  # it is an int subclass that knows its CPUs

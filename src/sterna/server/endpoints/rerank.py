@@ -18,7 +18,7 @@ from sterna.llm.embedder import truncation
 from sterna.llm.pair_truncation import PairLimits, within_limits
 from sterna.server.active_request import ActiveRequest
 from sterna.server.endpoints.embeddings import truncation_asked
-from sterna.server.errors import ApiError, invalid
+from sterna.server.errors import ApiError, field_error, invalid
 from sterna.server.json_body import read
 from sterna.server.routing import Endpoint, as_json, service_of
 from sterna.server.sse import with_cancellation
@@ -108,11 +108,7 @@ async def score(request: Request) -> Response:
     seconds = [body.text_2] if isinstance(body.text_2, str) else body.text_2
     firsts = [body.text_1] * len(seconds) if isinstance(body.text_1, str) else body.text_1
     if len(firsts) != len(seconds):
-        raise ApiError(
-            400,
-            f"text_1: must be one text or {len(seconds)}, but got {len(firsts)}",
-            param="text_1",
-        )
+        raise field_error("text_1", f"must be one text or {len(seconds)}, but got {len(firsts)}")
     pairs = list(zip(firsts, seconds, strict=True))
     active, scores = await _scored(request, body.model, pairs, "score", body.asked())
     data = [{"index": i, "object": "score", "score": value} for i, value in enumerate(scores)]
@@ -128,9 +124,12 @@ async def score(request: Request) -> Response:
 
 
 async def _scored(
-    request: Request, model: str | None, pairs: list[tuple[str, str]], prefix: str,
+    request: Request,
+    model: str | None,
+    pairs: list[tuple[str, str]],
+    prefix: str,
     limits: Truncation,
-) -> tuple[ActiveRequest, list[float]]:  # fmt: skip
+) -> tuple[ActiveRequest, list[float]]:
     """Score each (query, text). Truncated pairs are counted in a warning."""
     if not 1 <= len(pairs) <= MAX_TEXTS:
         raise ApiError(400, f"documents: must be 1 to {MAX_TEXTS} texts, but got {len(pairs)}")
@@ -186,7 +185,7 @@ async def _likelihoods(
     async def one(query: str, text: str) -> float:
         after = tokenizer.encode(query, add_special=False)
         if not after:
-            raise ApiError(400, "query: must not be empty", param="query")
+            raise field_error("query", "must not be empty")
         room = most._replace(pair=max(1, most.pair - len(after)) if most.pair else 0)
         before, lost = within_limits(
             tokenizer, text, room, lambda begin: tokenizer.encode(begin + BETWEEN)
@@ -202,7 +201,7 @@ async def _likelihoods(
 def _text(i: int, document: str | dict[str, Any]) -> str:
     text = document if isinstance(document, str) else document.get("text")
     if not isinstance(text, str):
-        raise ApiError(400, f"documents[{i}]: must be a text", param=f"documents[{i}]")
+        raise field_error(f"documents[{i}]", "must be a text")
     return text
 
 

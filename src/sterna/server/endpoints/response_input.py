@@ -42,7 +42,10 @@ async def input_tokens(request: Request) -> Response:
 ENDPOINTS = [
     Endpoint("GET", "/v1/responses/{id}/input_items", input_items, "Lists what it answers."),
     Endpoint(
-        "POST", "/v1/responses/input_tokens", input_tokens, "Counts the tokens of a prompt.",
+        "POST",
+        "/v1/responses/input_tokens",
+        input_tokens,
+        "Counts the tokens of a prompt.",
         ResponsesRequest,
     ),
-]  # fmt: skip
+]

@@ -17,7 +17,7 @@ from sterna.server import errors
 from sterna.server.active_request import ActiveRequest
 from sterna.server.builtin_tools import Warn
 from sterna.server.custom_tools import parser_of
-from sterna.server.errors import ApiError
+from sterna.server.errors import ApiError, field_error
 from sterna.server.json_body import read
 from sterna.server.logprob_format import ContentLogprobs
 from sterna.server.responder import respond
@@ -81,7 +81,7 @@ async def create(request: Request) -> Response:
     """Answer items: whole, as a stream, or in the background."""
     body = await read(request, ResponsesRequest)
     if body.background and body.stream:
-        raise ApiError(400, "background: cannot be combined with stream", param="background")
+        raise field_error("background", "cannot be combined with stream")
     with errors.renaming_params(NAMES):
         service = service_of(request)
         active = await service.begin(request, body.model, "resp")
@@ -282,9 +282,7 @@ def earlier_items(body: ResponsesRequest, service: Service, key: str) -> list[di
     """Return the items of an earlier response or a conversation. ApiError 400 or 404."""
     found: list[dict[str, Any]] = []
     if body.previous_response_id is not None and body.conversation is not None:
-        raise ApiError(
-            400, "conversation: cannot be combined with previous_response_id", param="conversation"
-        )
+        raise field_error("conversation", "cannot be combined with previous_response_id")
     if body.previous_response_id is not None:
         name = "previous_response_id"
         found += service.responses.get(body.previous_response_id, key, name).items

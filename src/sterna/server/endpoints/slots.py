@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sterna.server.active_request import ActiveRequest
-from sterna.server.errors import ApiError, invalid
+from sterna.server.errors import ApiError, field_error, invalid
 from sterna.server.json_body import decode, read_bytes
 from sterna.server.model_manager import LoadedModel
 from sterna.server.routing import Endpoint, as_json, service_of
@@ -76,8 +76,8 @@ async def act(request: Request) -> Response:
         cache = loaded.llm.prefix_cache
         if cache is None or not cache.on_disk:
             raise ApiError(
-                501, "This server does not support slots action. Start it with `--cache-disk`",
-            )  # fmt: skip
+                501, "This server does not support slots action. Start it with `--cache-disk`"
+            )
         slot, action = service.slots.checked(int(text)), query.get("action", "")
         handler = ACTIONS.get(action)
         if handler is None:
@@ -96,9 +96,12 @@ async def _save(
         raise invalid("id_slot", "must be of a slot that has had a request", slot)
     stored = await asyncio.to_thread(save_prefix, cache, key, name, prefix)
     return {
-        "id_slot": slot, "filename": name, "n_saved": stored.n_tokens, "n_written": stored.nbytes,
+        "id_slot": slot,
+        "filename": name,
+        "n_saved": stored.n_tokens,
+        "n_written": stored.nbytes,
         "timings": {"save_ms": _ms(began)},
-    }  # fmt: skip
+    }
 
 
 async def _restore(
@@ -109,9 +112,12 @@ async def _restore(
     stored = await asyncio.to_thread(restore_prefix, cache, key, name)
     service_of(request).slots.put(key, loaded.name, slot, stored.prefix)
     return {
-        "id_slot": slot, "filename": name, "n_restored": stored.n_tokens, "n_read": stored.nbytes,
+        "id_slot": slot,
+        "filename": name,
+        "n_restored": stored.n_tokens,
+        "n_read": stored.nbytes,
         "timings": {"restore_ms": _ms(began)},
-    }  # fmt: skip
+    }
 
 
 async def _erase(
@@ -132,7 +138,7 @@ ACTIONS: dict[str, Callable[..., Any]] = {"save": _save, "restore": _restore, "e
 def _checked(filename: str | None) -> str:
     """Return the name of a file. ApiError 400 if there is none."""
     if not filename:
-        raise ApiError(400, "filename: must be given", param="filename", code="missing_parameter")
+        raise field_error("filename", "must be given", code="missing_parameter")
     return filename
 
 

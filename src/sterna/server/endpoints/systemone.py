@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from sterna.llm import Decision
 from sterna.server.active_request import ActiveRequest
-from sterna.server.errors import ApiError, invalid
+from sterna.server.errors import field_error, invalid
 from sterna.server.json_body import read
 from sterna.server.routing import Endpoint, as_json, service_of
 from sterna.server.sse import with_cancellation
@@ -45,10 +45,8 @@ async def systemone(request: Request) -> Response:
     """Answer each question with probabilities."""
     body = await read(request, SystemOneRequest)
     if not 1 <= len(body.questions) <= MAX_QUESTIONS:
-        raise ApiError(
-            400,
-            f"questions: must be 1 to {MAX_QUESTIONS}, but got {len(body.questions)}",
-            param="questions",
+        raise field_error(
+            "questions", f"must be 1 to {MAX_QUESTIONS}, but got {len(body.questions)}"
         )
     options = {name: _options(name, one) for name, one in body.questions.items()}
     active = await service_of(request).begin(request, body.model, "systemone")
@@ -68,11 +66,14 @@ async def _decided(
 ) -> list[Decision]:
     works = [
         active.decide(
-            _text(body.state), [_text(one.instructions)], priority=0, salt="",
+            _text(body.state),
+            [_text(one.instructions)],
+            priority=0,
+            salt="",
             options=options[name] or None,
         )
         for name, one in body.questions.items()
-    ]  # fmt: skip
+    ]
     return [found[0] for found in await asyncio.gather(*works)]
 
 
@@ -114,7 +115,10 @@ def _answer(question: Question, options: dict[str, str], decision: Decision) -> 
 
 ENDPOINTS = [
     Endpoint(
-        "POST", "/v1/systemone", systemone, "Answers typed questions about a state.",
+        "POST",
+        "/v1/systemone",
+        systemone,
+        "Answers typed questions about a state.",
         SystemOneRequest,
-    ),
-]  # fmt: skip
+    )
+]

@@ -13,7 +13,7 @@ from sterna.llm import LLM
 from sterna.llm.chat_request import ChatRequest
 from sterna.llm.tool_choice import ToolChoice
 from sterna.server.chat_messages import prompt_tokens, render_prompt, request_template
-from sterna.server.errors import ApiError
+from sterna.server.errors import field_error
 from sterna.server.json_body import read
 from sterna.server.logprob_format import token_text
 from sterna.server.routing import Endpoint, as_json, service_of
@@ -63,10 +63,9 @@ async def tokenize(request: Request) -> Response:
     body = await read(request, TokenizeRequest)
     given = [x for x in (body.prompt, body.content, body.messages) if x is not None]
     if len(given) != 1:
-        raise ApiError(
-            400, f"prompt: must be given, or content, or messages, but got {len(given)} of them",
-            param="prompt",
-        )  # fmt: skip
+        raise field_error(
+            "prompt", f"must be given, or content, or messages, but got {len(given)} of them"
+        )
     async with service_of(request).models.use(body.model) as loaded:
         llm, special = loaded.llm, body.add_special_tokens
         if special is None:  # llama-server has another name and another default

@@ -17,9 +17,22 @@ from sterna.server.routing import Endpoint
 FOLDER = Path(__file__).parent.parent / "webui"
 #: The parts of the script, in order.
 SCRIPTS = (
-    "tree", "text", "math", "footnotes", "markdown", "files", "pdf", "calls", "welcome", "view",
-    "alternatives", "requests", "transfer", "store", "main",
-)  # fmt: skip
+    "tree",
+    "text",
+    "math",
+    "footnotes",
+    "markdown",
+    "files",
+    "pdf",
+    "calls",
+    "welcome",
+    "view",
+    "alternatives",
+    "requests",
+    "transfer",
+    "store",
+    "main",
+)
 #: Libraries of others, which come before it (their licences: webui/vendor/LICENSES.md).
 LIBRARIES = ("marked", "prism", "katex")
 _FACE = re.compile(r"@font-face\{[^}]*?url\(fonts/([\w-]+\.woff2)\)[^}]*\}")
@@ -42,11 +55,7 @@ class _File(NamedTuple):
     def response(self, request: Request) -> Response:
         """Return the file, or 304 to a browser that has it."""
         tag = f'"{hashlib.sha256(self.data).hexdigest()[:32]}"'
-        headers = {
-            "content-security-policy": self.policy,
-            "cache-control": "no-cache",
-            "etag": tag,
-        }
+        headers = {"content-security-policy": self.policy, "cache-control": "no-cache", "etag": tag}
         if tag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
         return Response(self.data, headers=headers, media_type=f"{self.kind}; charset=utf-8")
