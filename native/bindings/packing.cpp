@@ -142,6 +142,13 @@ void levels_of_i2s(In<uint8_t, 1> bytes, int64_t span, LevelsOut out, const nb::
 }  // namespace
 
 void bind_packing(nb::module_& m) {
+    // The capsule's name has the digest of the headers that both modules were compiled with.
+    m.def(
+        "add_layouts",
+        [](const nb::capsule& layouts) {
+            add_layouts(*static_cast<const AddedLayouts*>(layouts.data(STERNA_LAYOUTS_CAPSULE)));
+        },
+        "layouts"_a);
     m.def(
         "tile_bytes",
         [](const std::string& layout, int64_t K) {

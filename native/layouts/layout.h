@@ -62,7 +62,6 @@ struct IntegerDot {
     static constexpr bool kSigns = false;
     // Twice the offset that the decoder subtracts from codes: 0 where they stay unsigned.
     static constexpr int kDecodedOffsetX2 = 0;
-    static constexpr int64_t kBlockUnit = 64;  // k that may be decoded alone: a multiple of 64
     static constexpr int kDotK = 4;
     using Acc = VI;
     static VI zero() { return i_set1(0); }

@@ -216,11 +216,11 @@ struct JointPart {
         int64_t lines, tiles, stride;
 
         NextBlock(const JointPart& part, int64_t from, int64_t k)
-            : codes(part.a.codes + from * part.a.tile_bytes + bytes_before<F>(part.a.K, k)),
+            : codes(part.a.codes + from * part.a.tile_bytes + bytes_before<F>(k)),
               tiles(least(part.tile + part.tiles - from, kTilesOfPanels<F>)),
               stride(part.a.tile_bytes) {
             const int64_t end = least(part.a.K, k + kJointBlock);
-            const int64_t bytes = bytes_before<F>(part.a.K, end) - bytes_before<F>(part.a.K, k);
+            const int64_t bytes = bytes_before<F>(end) - bytes_before<F>(k);
             lines = (bytes + kLine - 1) / kLine;
         }
         void ask(int part, int parts) const {
@@ -235,7 +235,7 @@ struct JointPart {
         const int64_t groups = (kc + kJointGroup - 1) / kJointGroup;
         for (int i = 0; i < here; ++i)
             decode_panel<F, 0, F::kRowBlocks, false, kJointBlock>(
-                a.codes + (from + i) * a.tile_bytes + bytes_before<F>(a.K, k), kc,
+                a.codes + (from + i) * a.tile_bytes + bytes_before<F>(k), kc,
                 panel + i * F::kRowBlocks * kPanelStride);
         const int blocks = here * F::kRowBlocks, all = (blocks + kFour - 1) / kFour * kFour;
         for (int g = 0; g < all; ++g) {

@@ -6,7 +6,6 @@
 #include "linear/float_panel.h"
 #include "linear/joint_panel.h"
 #include "linear/linear.h"
-#include "linear/lookup.h"
 #include "linear/panel.h"
 #include "scales/grouped_panel.h"
 #include "scales/groups.h"
@@ -86,21 +85,17 @@ void linear_superblocks(const sterna::LinearArgs& a) {
 
 template <class F>
 void linear_layer(const sterna::LinearArgs& a) {
-    if constexpr (F::kLookup && !F::kLongGroups) {
-        linear_lookup<F>(a);
-    } else {
-        if constexpr (F::kSuperGroup != 0) {
-            if (!F::kGroupScales || a.groups.super()) return linear_superblocks<F>(a);
-        }
-        if constexpr (F::kLongGroups) {
-            if (a.groups.group_k && a.groups.x_group_k == sterna::kLongGroupK)
-                return linear_long_groups<F>(a);
-        }
-        if constexpr (F::kGroupScales) {
-            if (a.groups.group_k) return linear_groups<F>(a);
-        }
-        if constexpr (F::kRowScales) linear_rows<F>(a);
+    if constexpr (F::kSuperGroup != 0) {
+        if (!F::kGroupScales || a.groups.super()) return linear_superblocks<F>(a);
     }
+    if constexpr (F::kLongGroups) {
+        if (a.groups.group_k && a.groups.x_group_k == sterna::kLongGroupK)
+            return linear_long_groups<F>(a);
+    }
+    if constexpr (F::kGroupScales) {
+        if (a.groups.group_k) return linear_groups<F>(a);
+    }
+    if constexpr (F::kRowScales) linear_rows<F>(a);
 }
 
 // One row of a weight with scales in groups, as floats.
@@ -112,21 +107,14 @@ void weight_values(const sterna::RowArgs& a, const sterna::GroupScales& s, int z
     if constexpr (F::kGroupScales || F::kLongGroups) group_values<F>(a, s, zero_x2);
 }
 
-// The bytes of a tile. A format whose codes are not read step by step says them itself.
 template <class F>
 int64_t tile_bytes(int64_t K) {
-    if constexpr (requires { F::tile_bytes(K); }) {
-        return F::tile_bytes(K);
-    } else {
-        return K / F::kStepK * F::kStepBytes;
-    }
+    return bytes_before<F>(K);
 }
 
 template <class F>
 int64_t scratch_bytes(int64_t K, int n) {
-    if constexpr (F::kLookup && !F::kLongGroups) {
-        return lookup_scratch<F>(K, n);
-    } else if constexpr (F::kInteger) {
+    if constexpr (F::kInteger) {
         const bool groups = F::kGroupScales || F::kLongGroups || F::kSuperGroup != 0;
         const int64_t panel = n > 1 ? panel_bytes(K, F::kRowBlocks) + word_bytes<Panel<F>>(K) : 0;
         if (!groups) return panel;

@@ -83,22 +83,19 @@ template <class F, int G0, int GN, bool kPrefetch = false, int64_t kPanelK = 0>
     }
 }
 
-// The offset of k in a tile, and the decoder of [k0, k0 + kc); a layout that is not read step by step has its own.
+// The offset in a tile of the step that holds k, and the decoder of [k0, k0 + kc). A layout whose steps are not read one
+// by one has its own.
 template <class F>
-inline int64_t bytes_before([[maybe_unused]] int64_t K, int64_t k) {
-    if constexpr (requires { F::bytes_before(K, k); }) {
-        return F::bytes_before(K, k);
-    } else {
-        return k / F::kStepK * F::kStepBytes;
-    }
+inline int64_t bytes_before(int64_t k) {
+    return k / F::kStepK * F::kStepBytes;
 }
 template <class F, int G0, int GN, bool kPrefetch = false>
-inline void decode_tile(const uint8_t* tile, int64_t K, int64_t k0, int64_t kc, uint8_t* out) {
-    if constexpr (requires { F::decode_tile(tile, K, k0, kc, out); }) {
+inline void decode_tile(const uint8_t* tile, int64_t k0, int64_t kc, uint8_t* out) {
+    if constexpr (requires { F::decode_tile(tile, k0, kc, out); }) {
         static_assert(G0 == 0 && GN == F::kRowBlocks);
-        F::decode_tile(tile, K, k0, kc, out);
+        F::decode_tile(tile, k0, kc, out);
     } else {
-        decode_panel<F, G0, GN, kPrefetch>(tile + bytes_before<F>(K, k0), kc, out);
+        decode_panel<F, G0, GN, kPrefetch>(tile + bytes_before<F>(k0), kc, out);
     }
 }
 
@@ -314,7 +311,7 @@ void linear_panel(const sterna::LinearArgs& a) {
         NextTile next(codes + a.tile_bytes, index + 1 < a.tile_end ? a.tile_bytes : 0, turns);
         PanelTile tile{scratch + word_bytes<Bytes>(a.K), index, F::kRowBlocks, next,
                        reinterpret_cast<int16_t*>(scratch)};
-        decode_tile<F, 0, F::kRowBlocks, true>(codes, a.K, 0, a.K, tile.bytes);
+        decode_tile<F, 0, F::kRowBlocks, true>(codes, 0, a.K, tile.bytes);
         Blocks::prepare(a, tile);
         if constexpr (kRowPairs<Bytes>)
             pair_rows(tile.bytes, panel_bytes(a.K, F::kRowBlocks), Bytes::zero());

@@ -13,51 +13,43 @@ namespace {
 template <class F>
 bool linear_matrix(const sterna::LinearArgs& a) {
     const bool many = a.x_block > 1;  // many tokens
-    if constexpr (F::kLookup && !F::kLongGroups) {
-        if constexpr (F::Main::kExact) {
-            if (many) many_tokens<F, JoinRows<F>>(a);
+    if constexpr (F::kSuperGroup != 0) {
+        if (!F::kGroupScales || a.groups.super()) {
+            if (many) grouped_tiles<SuperTile<F>>(a);
             return many;
         }
-        return false;
-    } else {
-        if constexpr (F::kSuperGroup != 0) {
-            if (!F::kGroupScales || a.groups.super()) {
-                if (many) grouped_tiles<SuperTile<F>>(a);
-                return many;
-            }
-        }
-        if constexpr (F::kLongGroups) {
-            if (a.groups.group_k && a.groups.x_group_k == sterna::kLongGroupK) {
-                if (many) many_tokens<F, JoinGroups<F>>(a);
-                return many;
-            }
-        }
-        if constexpr (F::kGroupScales) {
-            if (a.groups.group_k) {
-                if (many) grouped_tiles<PlainTile<F>>(a);
-                return many;
-            }
-        }
-        if constexpr (F::kRowScales) {
-            if (many) {
-                many_tokens<F, JoinRows<F>>(a);
-                return true;
-            }
-            // Levels of 128 need a second panel.
-            if constexpr (!F::kHasLevel128) {
-                if (is_direct(a, kFewestTileTokens - 1)) return false;
-                linear_few_tokens<F>(a);
-                return true;
-            }
-        }
-        return false;
     }
+    if constexpr (F::kLongGroups) {
+        if (a.groups.group_k && a.groups.x_group_k == sterna::kLongGroupK) {
+            if (many) many_tokens<F, JoinGroups<F>>(a);
+            return many;
+        }
+    }
+    if constexpr (F::kGroupScales) {
+        if (a.groups.group_k) {
+            if (many) grouped_tiles<PlainTile<F>>(a);
+            return many;
+        }
+    }
+    if constexpr (F::kRowScales) {
+        if (many) {
+            many_tokens<F, JoinRows<F>>(a);
+            return true;
+        }
+        // Levels of 128 need a second panel.
+        if constexpr (!F::kHasLevel128) {
+            if (is_direct(a, kFewestTileTokens - 1)) return false;
+            linear_few_tokens<F>(a);
+            return true;
+        }
+    }
+    return false;
 }
 
 template <class F>
 constexpr int64_t matrix_scratch(int64_t K, int n) {
     int64_t most = n > 1 ? tiles_scratch<F>(n) : 0;
-    if (n <= kFewTokens || F::kLookup) return most;
+    if (n <= kFewTokens) return most;
     if constexpr (F::kGroupScales) {
         const int64_t groups = grouped_tiles_scratch<PlainTile<F>>(K, n);
         most = groups > most ? groups : most;

@@ -30,11 +30,11 @@ constexpr int64_t kChunkTiles = 4;
 template <class F>
 constexpr int kPanels = F::kHasLevel128 ? 2 : 1;
 
-// Blocks of k have about equal lengths, and start where decoding of the layout can start.
+// Blocks of k have about equal lengths, of whole tiles of x.
 template <class F>
 constexpr int64_t block_k(int64_t K) {
-    constexpr int64_t kUnit = F::kBlockUnit, kMost = kBlockK / kPanels<F> / kUnit * kUnit;
-    static_assert(kMost > 0 && kUnit % 64 == 0);
+    constexpr int64_t kUnit = 64, kMost = kBlockK / kPanels<F> / kUnit * kUnit;
+    static_assert(kMost > 0);
     const int64_t blocks = (K + kMost - 1) / kMost, units = (K + kUnit - 1) / kUnit;
     return blocks ? (units + blocks - 1) / blocks * kUnit : kUnit;
 }
@@ -256,8 +256,8 @@ struct TileScratch {
 template <class F, class Join, int G0, int G>
 inline void row_blocks_k(const sterna::LinearArgs& a, int64_t first, int64_t last, int64_t k0,
                          int64_t kc, int64_t n0, int64_t n1, const TileScratch<F>& s) {
-    const int64_t before = bytes_before<F>(a.K, k0), steps = (n1 - n0 + 15) / 16 * (kc / 64);
-    const int64_t bytes = bytes_before<F>(a.K, k0 + kc) - before;
+    const int64_t before = bytes_before<F>(k0), steps = (n1 - n0 + 15) / 16 * (kc / 64);
+    const int64_t bytes = bytes_before<F>(k0 + kc) - before;
     // The next block of k of the same tokens; after the last, the first one.
     const int64_t next_k = k0 + kc < a.K ? k0 + kc : 0;
     const int64_t next_kc = a.K - next_k < kc ? a.K - next_k : kc;
@@ -266,7 +266,7 @@ inline void row_blocks_k(const sterna::LinearArgs& a, int64_t first, int64_t las
         const uint8_t* codes = a.codes + tile * a.tile_bytes;
         const uint8_t* next = codes + before + (tile + 1 < a.tile_end ? a.tile_bytes : 0);
         Ahead weights_ahead = Ahead::over(next, bytes, steps), tokens_ahead;
-        decode_tile<F, G0, G>(codes, a.K, k0, kc, s.panel);
+        decode_tile<F, G0, G>(codes, k0, kc, s.panel);
         int panels = 1;
         if constexpr (F::kHasLevel128) panels += level_128_panel(s.panel, G * kc * 16);
         auto* sums = reinterpret_cast<typename Join::Sum*>(s.sums) +

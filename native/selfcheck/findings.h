@@ -54,6 +54,7 @@ class Findings {
 class Random {
   public:
     uint32_t below(uint32_t n) { return engine_() % n; }
+    void skip(unsigned count) { engine_.discard(count); }
     // Of a bell's shape, from -4 to 4; exact in float.
     float bell() {
         int32_t sum = 0;

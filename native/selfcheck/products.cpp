@@ -18,11 +18,15 @@ struct Codebook {
     const char* layout;
     uint32_t codes;
     int zero_x2;
+    // Numbers that are drawn before its matrices and not used: layouts that lay between took them, and the digests of
+    // those that follow stay as they are.
+    unsigned skip = 0;
 };
+// By a matrix of 301 columns with a scale for each row: five for each code, and four for each scale of three tiles.
+constexpr unsigned kDrawnByRows = 5 * 133 * 301 + 4 * 3 * 64;
 constexpr Codebook kCodebooks[] = {
     {"b1", 2, 1},     {"b2", 3, 2},    {"b2", 4, 3},      {"b2", 4, 0},      {"t5", 3, 2},
-    {"elut4", 4, 3},  {"elut5", 5, 4}, {"tl1_0", 3, 2},   {"tl1_1", 3, 2},   {"tl2_0", 3, 2},
-    {"tl2_1", 3, 2},  {"s5", 3, 2},    {"tmac2_0", 3, 2}, {"tmac2_1", 3, 2}, {"b3", 8, 8},
+    {"s5", 3, 2, 6 * kDrawnByRows}, {"b3", 8, 8, 2 * kDrawnByRows},
     {"b4", 16, 16},   {"b4", 16, 0},   {"b5", 32, 0},     {"b5", 32, 32},    {"b6", 64, 64},
     {"b8", 256, 256}, {"fp4", 16, 24}, {"iq4", 16, 256},  {"pot4", 16, 256}, {"pot4z", 16, 128},
     {"f32", 0, 0},    {"bf16", 0, 0},  {"f16", 0, 0},     {"pot8", 0, 0},    {"fp8", 0, 0},
@@ -404,7 +408,8 @@ void check_active(Findings& found, const Weight& w, const Inputs& in, Random& ra
 void check_products(Findings& found) {
     Random random;
     const Inputs in(random);
-    for (const Codebook& book : kCodebooks)
+    for (const Codebook& book : kCodebooks) {
+        random.skip(book.skip);
         for (int index = 0; index < found.unit.n_formats; ++index) {
             const FormatKernels& f = found.unit.formats[index];
             if (std::string(book.layout) != f.name) continue;
@@ -427,6 +432,7 @@ void check_products(Findings& found) {
                 check_bound(found, m.weight, in, true);
             }
         }
+    }
 }
 
 }  // namespace sterna::selfcheck

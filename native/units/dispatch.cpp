@@ -6,6 +6,8 @@
 #include <bit>
 #include <deque>
 #include <mutex>
+#include <stdexcept>
+#include <string>
 
 #include "generated/isa_list.inc"
 #include "runtime/cpu.h"
@@ -35,6 +37,9 @@ void inherit(Kernels& own, const Kernels& extended) {
     own = std::bit_cast<Kernels>(pointers);
 }
 
+// Layouts that may be added: others hold pointers to those that are there, which must not move.
+constexpr size_t kMostAdded = 32;
+
 // A unit's table, followed by the formats of its families as one array.
 struct Unit {
     KernelTable table;
@@ -44,17 +49,28 @@ struct Unit {
         : table(kernels) {
         for (const auto& f : families)
             formats.insert(formats.end(), f.formats, f.formats + f.count);
+        formats.reserve(formats.size() + kMostAdded);
+        count_formats();
+    }
+    void count_formats() {
         table.formats = formats.data();
         table.n_formats = static_cast<int>(formats.size());
     }
-    void extend(const Unit& other) {
+    // Fills in what it lacks of the formats from `first` on.
+    void extend(const Unit& other, size_t first = 0) {
         inherit<UnitKernels>(table, other.table);
-        for (size_t i = 0; i < formats.size(); ++i) {
+        for (size_t i = first; i < formats.size(); ++i) {
             static_cast<LayoutFacts&>(formats[i]) = other.formats[i];
             inherit<LayoutKernels>(formats[i], other.formats[i]);
         }
     }
 };
+
+void extend_all(std::deque<Unit>& units, size_t first = 0) {
+    for (auto& unit : units)  // in this order, as the unit that is extended may extend another
+        for (const auto& other : units)
+            if (std::string_view(other.table.isa) == unit.table.extends) unit.extend(other, first);
+}
 
 std::deque<Unit> make_units() {
     std::deque<Unit> units;
@@ -66,22 +82,49 @@ std::deque<Unit> make_units() {
 #undef STERNA_ISA
 #undef STERNA_FAMILY
     std::ranges::sort(units, {}, [](const Unit& u) { return u.table.rank; });
-    for (auto& unit : units)  // in this order, as the unit that is extended may extend another
-        for (const auto& other : units)
-            if (std::string_view(other.table.isa) == unit.table.extends) unit.extend(other);
+    extend_all(units);
+    return units;
+}
+
+std::deque<Unit>& all_units() {
+    static auto units = make_units();
     return units;
 }
 
 }  // namespace
 
 std::span<const KernelTable* const> all_tables() {
-    static const auto units = make_units();
     static const auto tables = [] {
         std::vector<const KernelTable*> t;
-        for (const auto& unit : units) t.push_back(&unit.table);
+        for (const auto& unit : all_units()) t.push_back(&unit.table);
         return t;
     }();
     return tables;
+}
+
+void add_layouts(const AddedLayouts& added) {
+    const std::span<const UnitLayouts> of_units(added.units, static_cast<size_t>(added.count));
+    const auto find = [&](std::string_view isa) {
+        return std::ranges::find(of_units, isa, [](const UnitLayouts& u) { return u.isa; });
+    };
+    auto& units = all_units();
+    for (const auto& unit : units)
+        if (!*unit.table.extends && find(unit.table.isa) == of_units.end())
+            throw std::invalid_argument(std::string("layouts: must be compiled for ") +
+                                        unit.table.isa);
+    const FormatFamily& names = of_units.front().family;
+    const size_t before = units.front().formats.size();
+    for (int i = 0; i < names.count; ++i) {
+        if (format_index(names.formats[i].name) >= 0) continue;
+        for (auto& unit : units) {
+            if (unit.formats.size() == unit.formats.capacity())
+                throw std::invalid_argument("layouts: must be fewer");
+            const auto own = find(unit.table.isa);
+            unit.formats.push_back(own == of_units.end() ? FormatKernels{} : own->family.formats[i]);
+        }
+    }
+    extend_all(units, before);
+    for (auto& unit : units) unit.count_formats();
 }
 
 namespace {

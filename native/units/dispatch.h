@@ -16,6 +16,9 @@ const std::vector<const KernelTable*>& runnable_tables();
 void exclude_table(std::string_view isa);
 // A unit by name; null if it is unknown or cannot run here.
 const KernelTable* find_table(std::string_view isa);
+// Adds the layouts of another module, which stays loaded; names that are there already are left as they are. Not while
+// another thread calls it, or asks for a layout by its name. std::invalid_argument if a unit would be without them.
+void add_layouts(const AddedLayouts& added);
 // Index of a code layout in every table's `formats`; -1 if unknown.
 int format_index(std::string_view layout);
 

@@ -80,6 +80,16 @@ struct FormatFamily {
     int count;
 };
 
+// Code layouts that another module adds to this one's (papers/native/lookup), for units by their names.
+struct UnitLayouts {
+    const char* isa;
+    FormatFamily family;
+};
+struct AddedLayouts {
+    const UnitLayouts* units;
+    int count;
+};
+
 // Attention over pages of a kind: of a whole context, or of a chunk of positions.
 struct AttentionKernels {
     void (*all)(const AttentionArgs&);

@@ -344,8 +344,6 @@ def test_formats_without_measuring() -> None:
     assert by_name["mxfp4"]["levels"] == 15
     assert by_name["q4_1"]["scales"] == "f16 and minimum per 32"
     assert by_name["i2"]["bits_per_weight"] == round(2 + 32 / 256, 3)
-    assert not by_name["tl1_0"]["exact"]
-    assert by_name["tl1_1"]["exact"]
     assert by_name["bf16"]["scales"] is None
     assert {row["gb_s"] for row in rows} == {None}
     json.dumps(rows, allow_nan=False)

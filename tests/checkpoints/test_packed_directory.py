@@ -12,9 +12,10 @@ import pytest
 import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lookup_tiles import lookup_tiles
 from scale_numbers import any_scales, number_of
 
-from sterna import formats
+from sterna import formats, ops
 from sterna.checkpoints.directory import Checkpoint
 from sterna.checkpoints.packed_config import EARLIER_VERSIONS, LAYOUT_VERSION
 from sterna.checkpoints.packed_directory import open_packed, read_packed
@@ -36,8 +37,6 @@ def weight(name: str, M: int, K: int, row: bool = False, seed: int = 0) -> Packe
     codes = rng.integers(0, 256, (layout.n_tiles(M), layout.tile_bytes(K)), np.uint8)
     if layout.codebook and layout.codebook.max_code == 2:
         codes &= ~(codes & (codes >> 1) & 0x55)  # no ternary code is 3
-        if name.startswith("tmac2"):
-            codes &= ~(codes >> 4)  # nor is it where its bits are in two planes
     if not layout.integer:
         codes &= 0xBF  # clears an exponent bit of every float: none is infinite or NaN
     if layout.scales.group:
@@ -244,6 +243,64 @@ def test_an_earlier_layout_version(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert formats.isdisjoint(EARLIER_VERSIONS[2])
     monkeypatch.setitem(EARLIER_VERSIONS, 2, frozenset(formats))
     refuse(tmp_path, "layout_version: expected 3")
+
+
+#: A lookup-table format in files -> the levels of its codes, and the format that has them.
+LOOKUP_LEVELS = {
+    **dict.fromkeys(("tl1_0", "tl1_1", "tmac2_0", "tmac2_1"), (range(-1, 2), "i2")),
+    **dict.fromkeys(("tl2_0", "tl2_1"), (range(-1, 2), "t5")),
+    "elut4": (range(-3, 4, 2), "i2p"),
+    "elut5": (range(-2, 3), "i4"),
+}
+
+
+def lookup_folder(folder: Path, name: str, suffix: str = "") -> tuple[np.ndarray, np.ndarray]:
+    """Write a packed folder as earlier versions did; return its levels and scales."""
+    rng = np.random.default_rng(3)
+    levels, _ = LOOKUP_LEVELS[name]
+    codes = rng.integers(0, len(levels), (70, 250)).astype(np.uint8)
+    scale = rng.random(70).astype(np.float32)
+    entry = {"format": name + suffix, "M": 70, "K": 250, "scale": "row"}
+    quantization = {"quant_method": "sterna", "layout_version": LAYOUT_VERSION,
+                    "default_format": name + suffix, "modules": {"a.q": entry}}  # fmt: skip
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"quantization_config": quantization}))
+    tiles = lookup_tiles(name, codes)
+    write_safetensors(folder / "model.safetensors", {"a.q.codes": tiles, "a.q.scale": scale})
+    return np.array(levels, np.int8)[codes], scale
+
+
+@pytest.mark.parametrize("name", LOOKUP_LEVELS)
+def test_lookup_tables_of_earlier_versions(tmp_path: Path, name: str) -> None:
+    """Their weights are read into a format of the same levels, with a warning."""
+    levels, scale = lookup_folder(tmp_path / "m", name)
+    becomes = LOOKUP_LEVELS[name][1]
+    with pytest.warns(RuntimeWarning, match=f"{name} are read into {becomes}"):
+        (weight,) = read_packed(tmp_path / "m").modules.values()
+    assert weight.format == becomes
+    assert_same(weight, ops.pack(levels, scale, format=becomes))
+    with pytest.warns(RuntimeWarning, match="sterna convert"):
+        assert_same(open_packed(tmp_path / "m").modules["a.q"], weight)
+
+
+def test_lookup_tables_with_a_suffix(tmp_path: Path) -> None:
+    lookup_folder(tmp_path / "m", "tl1_1", ":row")
+    with pytest.warns(RuntimeWarning, match="tl1_1:row are read into i2:row"):
+        assert read_packed(tmp_path / "m").modules["a.q"].format == "i2:row"
+
+
+@pytest.mark.filterwarnings("ignore:.* are read into:RuntimeWarning")
+def test_damaged_lookup_tables(tmp_path: Path) -> None:
+    """A code that is no level, and too few bytes, are refused."""
+    lookup_folder(tmp_path / "m", "tmac2_1")
+    file = SafetensorsFile(tmp_path / "m/model.safetensors")
+    tensors = {name: np.array(file.read(name)) for name in file.tensors}
+    tensors["a.q.codes"][0, 77] |= 0x11
+    write_safetensors(tmp_path / "m/model.safetensors", tensors)
+    refuse(tmp_path / "m", "a code that it does not have")
+    tensors["a.q.codes"] = tensors["a.q.codes"][:, :-64]
+    write_safetensors(tmp_path / "m/model.safetensors", tensors)
+    refuse(tmp_path / "m", "a.q.codes")
 
 
 @pytest.mark.parametrize("value", [*EDGES, None, "64", True, 64.0])

@@ -45,7 +45,7 @@ def assert_same(got: WeightSource, want: WeightSource) -> None:
         np.testing.assert_array_equal(got.tensors[name], tensor, err_msg=name)
 
 
-TERNARY = [("t5", None), ("i2", "int8"), ("tl1_1", "f16"), ("i8", None), ("pot4z", None)]
+TERNARY = [("t5", None), ("i2", "int8"), ("t5:row", "f16"), ("i8", None), ("pot4z", None)]
 FLOAT = [("i4", None), ("bf16", "q8_0"), ("i2p", "i8"), ("i1", None), ("i2", "f32")]
 GROUPS = [("q4_0", "q6_k"), ("q4_k", None), ("tq2_0", None), ("i2:g64", "i4:g32"), ("mxfp4", None)]
 
@@ -139,7 +139,7 @@ def test_losses_are_those_of_the_weights(sources: Path, tmp_path: Path) -> None:
     assert {"model.layers.0.self_attn.k_proj", "lm_head"} <= by_name.keys()
 
 
-@pytest.mark.parametrize("format", ["t5", "i8", "i4", "tl2_1"])
+@pytest.mark.parametrize("format", ["t5", "i8", "i4"])
 def test_a_packed_model_is_converted_without_loss(tmp_path: Path, format: str) -> None:
     losses = convert("nano", tmp_path / "m", format)
     assert all(loss.exact for loss in losses)
@@ -186,7 +186,7 @@ def test_formats_that_hold_another_keep_its_weights(old: str) -> None:
             np.testing.assert_array_equal(after, before)
 
 
-@pytest.mark.parametrize("new", ["t5", "i2", "i2:tensor", "tl2_1", "i2:g384", "t5:g96", "i2:g128"])
+@pytest.mark.parametrize("new", ["t5", "i2", "i2:tensor", "t5:row", "i2:g384", "t5:g96", "i2:g128"])
 @pytest.mark.parametrize("old", ["tq2_0", "i2:g128", "i1:g64", "q1_0"])
 def test_ternary_in_groups_keeps_its_levels(old: str, new: str) -> None:
     """A new scale is the one of least square error, so exact where the old ones are one."""

@@ -10,40 +10,15 @@ import pkgutil
 import numpy as np
 import pytest
 import torch
-from helpers import FLOAT, INTEGER, ISAS, LEVELS, assert_same_bits
+from helpers import FLOAT, INTEGER, ISAS, LEVELS, assert_same_bits, command, failed, failure
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sterna.ops as ops
-from sterna import _native, formats
+from sterna import LLM, _native, formats
+from sterna.errors import RequestError
 from sterna.formats.codebook import TERNARY
 from sterna.formats.codec import pack_codes
-
-# (base C, digits g, mirrored, bit planes) of the blocks of most of K, and of the rest.
-LOOKUPS = {
-    **dict.fromkeys(("tl1_0", "tl1_1"), ((3, 2, False, 1), None)),
-    **dict.fromkeys(("tl2_0", "tl2_1"), ((3, 3, True, 1), (3, 2, False, 1))),
-    **dict.fromkeys(("tmac2_0", "tmac2_1"), ((2, 4, False, 2), None)),
-    "elut4": ((4, 2, False, 1), None),
-    "elut5": ((5, 2, True, 1), None),
-}
-
-
-def lookup_blocks(codes: np.ndarray, base: int, g: int, mirrored: bool, planes: int) -> np.ndarray:
-    """Codes [tiles, 64, K] as blocks of eight numbers of g digits, as lookup_codes.h has them."""
-    n, _, K = codes.shape
-    digits = [codes >> p & 1 for p in range(planes)] if planes == 2 else [codes]
-    powers = base ** np.arange(g)[::-1]
-    numbers = [d.reshape(n, 64, K // g, g).astype(int) @ powers for d in digits]
-    order = np.stack(numbers, axis=3).reshape(n, 64, -1, 8)  # [row][block][code]
-    value = order - base**g // 2 if mirrored else order
-    index = np.abs(value).transpose(0, 2, 3, 1)  # [tile][block][code][row]
-    lines = [index[:, :, 2 * i] | index[:, :, 2 * i + 1] << 4 for i in range(4)]
-    if mirrored:
-        lines.append(sum((value < 0).transpose(0, 2, 3, 1)[:, :, i] << i for i in range(8)))
-    rows = np.stack(lines, axis=2).reshape(n, -1, len(lines), 4, 16)  # byte 4r + j is row 16j + r
-    return rows.swapaxes(3, 4).astype(np.uint8).reshape(n, -1)
-
 
 def tiles_by_definition(layout: str, w: np.ndarray) -> np.ndarray:
     """The tile layout of docs/reference/formats.md, written out with plain indexing.
@@ -67,13 +42,6 @@ def tiles_by_definition(layout: str, w: np.ndarray) -> np.ndarray:
     quads = tiles.reshape(n, rows // 16, 16, padded // 4, 4)  # [field][r][k / 4][k % 4]
     if layout == "b8":  # line f of a step, byte 4r + j: row 16f + r at k + j
         return quads.transpose(0, 3, 1, 2, 4).reshape(n, -1)
-    if layout in LOOKUPS:
-        main, tail = LOOKUPS[layout]
-        fit = padded // 48 * 48 if tail else padded
-        parts = [lookup_blocks(tiles[:, :, :fit], *main)]
-        if tail and fit < padded:
-            parts.append(lookup_blocks(tiles[:, :, fit:], *tail))
-        return np.concatenate(parts, axis=1)
     if layout == "t5":
         v = quads[:, 0].astype(int) + 3 * quads[:, 1] + 9 * quads[:, 2] - 13
         q = np.where(v < 0, 16 - v, v).transpose(0, 2, 1, 3)  # [k / 4][r][k % 4]
@@ -128,7 +96,7 @@ def test_layout(name: str, shape: tuple[int, int]) -> None:
         expected = tiles_by_definition(layout, codes.astype(np.uint8))
         most = {"b8": 255, "b4": 15, "b1": 1, "t5": 0}.get(layout, 3)
         inside = tiles_by_definition(layout, np.full(shape, most, np.uint8))
-        if layout == "t5" or layout in LOOKUPS:  # a byte's padding is of the code 0 as well
+        if layout == "t5":  # a byte's padding is of the code 0 as well
             inside[:] = 255
     else:
         values = torch.from_numpy(rng.standard_normal(shape, np.float32))
@@ -156,14 +124,25 @@ def test_a_weights_format_does_for_its_name(name: str) -> None:
     np.testing.assert_array_equal(repacked.codes, packed.codes)
 
 
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [("tl1_0", "i2"), ("tl2_1", "t5"), ("tmac2_1:row", "i2:row"), ("elut4", "i2p"), ("elut5", "i4")],
+)
+def test_lookup_tables_are_elsewhere(name: str, instead: str) -> None:
+    """The error says where they are, and which format has the same levels."""
+    words = (name.partition(":")[0], "sterna-papers", f"use {instead}, which")
+    failure(lambda: formats.get(name), RequestError, *words)
+    failure(lambda: LLM("nano", format=name), RequestError, *words)
+    failed(command("bench", "gemv", "--formats", name), *words)
+
+
 def test_codes_of_files() -> None:
     """The meaning of codes in packed files: another offset or step needs another LAYOUT_VERSION."""
     rules = {
-        (1, 1): "i2 t5 tq1_0 tq2_0 tl1_0 tl1_1 tl2_0 tl2_1 tmac2_0 tmac2_1 pq2_0",
+        (1, 1): "i2 t5 tq1_0 tq2_0 pq2_0",
         (0, 1): "q2_0 q4_1 q5_1 q2_k q4_k q5_k pot4 pot4z",
         (1, 2): "i1 q1_0",
-        (3, 2): "i2p elut4",
-        (2, 1): "elut5",
+        (3, 2): "i2p",
         (4, 1): "q3_k",
         (8, 1): "i4 q4_0",
         (12, 1): "mxfp4",
@@ -178,19 +157,16 @@ def test_codes_of_files() -> None:
             assert codebook.code_rule == rule, name
 
 
-@pytest.mark.parametrize("layout", ["b2", "tmac2_0", "tmac2_1"])
 @pytest.mark.parametrize("max_code", [1, 2, 3])
-def test_codes_above_the_greatest(layout: str, max_code: int) -> None:
+def test_codes_above_the_greatest(max_code: int) -> None:
     """One code of two bits is found wherever it is, among any number of bytes."""
-    b2 = layout == "b2"  # fields of two bits; else four low bits, then four high ones
     for n, at in ((64, 0), (64, 63), (7, 6), (13, 9)):
         for code in range(4):
             for field in range(4):
-                others = np.full(n, 0x55 if b2 else 0x0F, np.uint8)  # code 1
-                high, low = (2 * field + 1, 2 * field) if b2 else (field + 4, field)
-                others[at] &= ~np.uint8(1 << high | 1 << low)
-                others[at] |= np.uint8((code >> 1) << high | (code & 1) << low)
-                assert _native.codes_valid(layout, others, max_code, 1) == (code <= max_code)
+                others = np.full(n, 0x55, np.uint8)  # code 1
+                others[at] &= ~np.uint8(3 << 2 * field)
+                others[at] |= np.uint8(code << 2 * field)
+                assert _native.codes_valid("b2", others, max_code, 1) == (code <= max_code)
 
 
 @pytest.mark.parametrize("name", INTEGER)

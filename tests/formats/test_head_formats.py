@@ -17,7 +17,7 @@ from sterna.errors import RequestError
 from sterna.graph import GraphBuilder, Heads
 
 # A format of every layout, with odd and even zero_x2, minima and powers of two.
-TABLES = [*GROUPED, "i1:g32", "i2p:g32", "t5:g96", "i4:row", "i8", "tl2_1", "bf16"]
+TABLES = [*GROUPED, "i1:g32", "i2p:g32", "t5:g96", "i4:row", "i8", "bf16"]
 
 
 def embedded(table: ops.PackedWeight, tokens: list[int], isa: str) -> np.ndarray:
@@ -43,7 +43,7 @@ def test_an_embedding_is_the_dequantised_row(name: str) -> None:
         assert_same_bits(embedded(table, tokens, isa) + np.float32(0), expected + np.float32(0))
 
 
-@pytest.mark.parametrize("head", ["q8_0", "q4_0", "q4_1", "mxfp4", "i4", "tl1_1"])
+@pytest.mark.parametrize("head", ["q8_0", "q4_0", "q4_1", "mxfp4", "i4", "t5"])
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_head_in_any_format(tied: bool, head: str, tmp_path: Path) -> None:
     """A tied or a separate table in a format gives near logits, packed and read again the same."""

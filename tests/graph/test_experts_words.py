@@ -15,8 +15,8 @@ from sterna.graph import GraphBuilder, Heads
 
 TOKENS, EXPERTS, CHOSEN = 170, 5, 3
 HIDDEN, WIDTH = 160, 96  # neither fills tiles
-#: Formats of every arithmetic: floats, a scale for each row, groups of both kinds, lookup tables.
-ARITHMETICS = ("f32", "bf16", "i8", "t5", "i2:g32", "q4_0", "q4_1", "mxfp4", "tl2_0", "pot4")
+#: Formats of every arithmetic: floats, a scale for each row, groups of both kinds.
+ARITHMETICS = ("f32", "bf16", "i8", "t5", "i2:g32", "q4_0", "q4_1", "mxfp4", "pot4")
 
 
 def values(*shape: int, seed: int) -> np.ndarray:

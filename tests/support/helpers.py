@@ -32,7 +32,6 @@ LEVELS = {
     if f.codebook is not None
 }
 INTEGER = [name for name in FORMATS if name in LEVELS]
-LOSSY = [name for name in INTEGER if not formats.get(name).lossless]
 # Formats of floats that are kept as they are; and of powers of two, with a scale for each row.
 FLOAT = [
     name

@@ -4,8 +4,7 @@
 // choices: z, which lane is 0, and the signs of the three others. Code 4 * z + 2 * b + c has level 1 in the lowest of
 // these; b and c say that the next one and the highest differ from it. A sign turns all three.
 //
-// A block is the 8 groups of half a chunk, of 64 rows, in five 64-byte lines (lookup_codes.h draws it): byte 4*r + j is
-// row 16*j + r;
+// A block is the 8 groups of half a chunk, of 64 rows, in five 64-byte lines: byte 4*r + j is row 16*j + r;
 //   line i, i = 0..3   bits 7..4: code of group 2*i + 1; bits 3..0: of group 2*i
 //   line 4             bit i: sign of group i
 #pragma once
@@ -68,9 +67,10 @@ struct SparseBlock {
     }
 };
 
-struct s5_layout : LookupFormat {
-    static constexpr bool kRowScales = false, kLongGroups = true, kEvenOffset = true;
-    static constexpr int kStepK = SparseBlock::kK, kStepBytes = SparseBlock::kBytes;
+struct s5_layout : IntegerDot {
+    static constexpr bool kLookup = true, kLongGroups = true, kEvenOffset = true;
+    static constexpr bool kRowScales = false, kGroupScales = false;
+    static constexpr int kRowBlocks = 4, kStepK = SparseBlock::kK, kStepBytes = SparseBlock::kBytes;
     using Main = Lookup<SparseBlock, true>;
 };
 
@@ -88,7 +88,7 @@ struct s5 : s5_layout {
     static constexpr int64_t place(int64_t k, int group, int p) {
         return k / 64 * 64 + k % 64 / 4 + group + 16 * p;
     }
-    static void decode_tile(const uint8_t* tile, int64_t, int64_t k0, int64_t kc, uint8_t* out) {
+    static void decode_tile(const uint8_t* tile, int64_t k0, int64_t kc, uint8_t* out) {
         const uint8_t* step = tile + k0 / kStepK * kStepBytes;
         for (int64_t k = 0; k < kc; k += kStepK, step += kStepBytes) {
             STERNA_UNROLL(8)

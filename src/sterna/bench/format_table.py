@@ -29,7 +29,7 @@ def run(
 
     bits_per_weight counts codes and scales of a matrix of `shape` ("MxK"). gb_s is for one token,
     gops for n tokens, both also as fractions of the machine's limits; they are None with
-    measure=False. exact: whether sums of integers are exact; None for floats. Raises RequestError.
+    measure=False. Raises RequestError.
     """
     (matrix,) = linear.matrices([shape])[:1]
     rows = []
@@ -45,7 +45,6 @@ def run(
             ),
             "levels": len(f.codebook.levels) if f.codebook else None,
             "scales": f.scales.summary,
-            "exact": f.lossless if f.integer else None,
             **dict.fromkeys(
                 ("threads", "isa", "gb_s", "fraction_of_bandwidth", "gops", "fraction_of_peak")
             ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from sterna.checkpoints.safetensors_header import MAX_DIM
 from sterna.errors import ModelFormatError, RequestError
 from sterna.files.jsonfile import json_kind
 from sterna.formats import Format
+from sterna.formats.lookup_files import LookupFormat, lookup_format
 
 LAYOUT_VERSION = 3  # raise it when old packed directories would be read wrongly
 #: Earlier versions that are read, and the formats that they packed in another way: these are
@@ -36,12 +38,16 @@ REMEDY = "convert the model again with this version"
 
 @dataclass(frozen=True)
 class ModuleSpec:
-    """One entry of `modules` in config.json, checked: format, M, K, and where the scales are."""
+    """One entry of `modules` in config.json, checked: format, M, K, and where the scales are.
+
+    stored: the format of the file's codes, if they are read into another one.
+    """
 
     format: Format
     M: int
     K: int
     scale: str
+    stored: LookupFormat | None = None
 
     def json(self) -> dict[str, str | int]:
         """Return the entry as config.json has it."""
@@ -49,6 +55,8 @@ class ModuleSpec:
 
     def codes_shape(self) -> tuple[int, int]:
         """Return (tiles, bytes of a tile)."""
+        if self.stored is not None:
+            return self.stored.codes_shape(self.M, self.K)
         return self.format.n_tiles(self.M), self.format.tile_bytes(self.K)
 
     def scale_shape(self) -> tuple[int, ...]:
@@ -95,6 +103,7 @@ def read_specs(config: dict[str, Any], path: Path) -> dict[str, ModuleSpec]:
     if not isinstance(modules, dict):
         raise _wrong(path, "modules", "an object", json_kind(modules))
     specs = {name: _read_spec(path, name, entry) for name, entry in modules.items()}
+    _warn_of_lookup_formats(path, specs, modules)
     for name, spec in specs.items():
         if spec.format.name in EARLIER_VERSIONS.get(version, ()):
             rule = f"{LAYOUT_VERSION} for {name}, whose format is {spec.format.name}"
@@ -121,10 +130,26 @@ def _read_spec(path: Path, name: str, entry: object) -> ModuleSpec:
     except RequestError as error:  # K so large that int32 sums would overflow
         rule = f"a shape that {format} can hold"
         raise _wrong(path, where, rule, f"{M}x{K}", str(error)) from None
-    return ModuleSpec(format, M, K, str(scale))
+    stored = None if formats.known(values["format"]) else lookup_format(values["format"])
+    return ModuleSpec(format, M, K, str(scale), stored)
+
+
+def _warn_of_lookup_formats(
+    path: Path, specs: Mapping[str, ModuleSpec], entries: Mapping[str, Any]
+) -> None:
+    lookups = [(name, spec.format) for name, spec in specs.items() if spec.stored is not None]
+    for stored, format in sorted({(entries[name]["format"], f.name) for name, f in lookups}):
+        text = (
+            f"{path}: weights in {stored} are read into {format}, without a change of any weight, "
+            "at each start; sterna convert writes them so"
+        )
+        warnings.warn(text, RuntimeWarning, stacklevel=5)
 
 
 def _format(path: Path, field: str, name: object) -> Format:
+    """Return the format of a name in a file, or that which its weights are read into."""
+    if isinstance(name, str) and not formats.known(name) and (stored := lookup_format(name)):
+        name = stored.becomes
     if not isinstance(name, str) or not formats.known(name):
         raise _wrong(path, field, f"one of {' '.join(formats.names())}", _shown(name, str))
     return formats.get(name)

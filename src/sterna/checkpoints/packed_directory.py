@@ -25,6 +25,7 @@ from sterna.checkpoints.tensor_file import reading
 from sterna.errors import ModelFormatError, NonFiniteError
 from sterna.files.reading import Span
 from sterna.formats import PackedWeight
+from sterna.formats.codec import pack_codes
 from sterna.runtime import resolve_threads
 
 CODES, SCALE = ".codes", ".scale"
@@ -125,17 +126,18 @@ def _opened(
 def _module(
     file: SafetensorsFile, name: str, spec: ModuleSpec, take: Callable[[str], Array], threads: int
 ) -> PackedWeight:
-    weight = PackedWeight(
-        format=spec.format,
-        M=spec.M,
-        K=spec.K,
-        codes=take(name + CODES),
-        scale=_checked_scale(file, spec, name + SCALE, take(name + SCALE), threads),
-    )
-    if not weight.format.codes_valid(weight.codes, threads):
-        rule, got = f"codes of {weight.format}", "a code that it does not have"
+    codes, f = take(name + CODES), spec.format
+    scale = _checked_scale(file, spec, name + SCALE, take(name + SCALE), threads)
+    if spec.stored is not None:
+        levels = spec.stored.levels(codes, spec.M, spec.K)
+        valid = f.codebook is not None and f.codebook.has_all(np.unique(levels).tolist())
+        codes = pack_codes(f, levels, threads) if valid else codes
+    else:
+        valid = f.codes_valid(codes, threads)
+    if not valid:
+        rule, got = f"codes of {f}", "a code that it does not have"
         raise ModelFormatError(file.path, name + CODES, rule, got, remedy=REMEDY)
-    return weight
+    return PackedWeight(f, spec.M, spec.K, codes, scale)
 
 
 def _check_tensors(file: SafetensorsFile, specs: Mapping[str, ModuleSpec]) -> None:

@@ -25,7 +25,6 @@ COLUMNS = {
     "bits_per_weight": "bits",
     "levels": "levels",
     "scales": "scales",
-    "exact": "exact",
     "gb_s": "GB/s",
     "fraction_of_bandwidth": "of memory",
     "gops": "GOPS",
@@ -56,10 +55,9 @@ MEASURED = ("gb_s", "fraction_of_bandwidth", "gops", "fraction_of_peak")
 @threads_options
 @output_options
 def command(output: str, **options: Any) -> None:
-    """Show the weight formats: bits per weight with scales, levels, exactness and speed.
+    """Show the weight formats: bits per weight with scales, levels and speed.
 
-    GB/s is for one token, with weights from memory, GOPS for many tokens. An integer format is
-    exact if it sums its integers without rounding; the others round their lookup tables.
+    GB/s is for one token, with weights from memory, GOPS for many tokens.
     """
     from sterna.bench import format_table
 
@@ -71,8 +69,7 @@ def command(output: str, **options: Any) -> None:
 
 
 def _in_words(row: Row) -> dict[str, Any]:
-    exact = {True: "yes", False: "no"}.get(row["exact"])
-    return {**row, "exact": exact, "bits_per_weight": f"{row['bits_per_weight']:6.3f}"}
+    return {**row, "bits_per_weight": f"{row['bits_per_weight']:6.3f}"}
 
 
 def _draw(rows: list[dict[str, Any]]) -> None:

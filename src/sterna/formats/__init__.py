@@ -16,6 +16,7 @@ from sterna.errors import RequestError, shown
 from sterna.formats.base import Format
 from sterna.formats.expert_weights import Experts
 from sterna.formats.floats import FloatFormat
+from sterna.formats.lookup_files import lookup_format
 from sterna.formats.packed_weight import PackedWeight
 from sterna.formats.scales import GroupScales, RowScales
 from sterna.formats.scales.groups import GROUP_K
@@ -32,14 +33,26 @@ __all__ = [
     "float_format",
     "get",
     "names",
+    "register",
     "with_method",
 ]
 
 _MODULES = frozenset(info.name for info in pkgutil.iter_modules(__path__))
+_REGISTERED: dict[str, Format] = {}  # formats of other packages
+
+
+def register(format: Format) -> None:
+    """Add a format of another package, whose layout `_native.add_layouts` has added."""
+    _REGISTERED[format.name] = format
+
+
+def _format(name: str) -> Format | None:
+    """Return the format of this name, None if there is none."""
+    return _REGISTERED.get(name) or _of_module(name)
 
 
 @cache
-def _format(name: str) -> Format | None:
+def _of_module(name: str) -> Format | None:
     """Import the format that a module of this name defines; None if there is none."""
     if name not in _MODULES:
         return None
@@ -49,7 +62,8 @@ def _format(name: str) -> Format | None:
 
 def names() -> list[str]:
     """List the names of all formats that are offered for rounding, sorted."""
-    return sorted(n for n in _MODULES if (found := _format(n)) is not None and not found.of_files)
+    every = {*_MODULES, *_REGISTERED}
+    return sorted(n for n in every if (found := _format(n)) is not None and not found.of_files)
 
 
 def get(name: str | Format) -> Format:
@@ -65,6 +79,12 @@ def get(name: str | Format) -> Format:
         found = _format(base)
         if found is not None:
             return _with_scale(found, scale) if colon else found
+        if (lookup := lookup_format(name)) is not None:
+            raise RequestError(
+                f"format: {base} is a lookup-table format of a paper, which only the figures of "
+                "sterna-papers run (papers/README.md); "
+                f"use {lookup.becomes}, which has the same levels"
+            )
     raise RequestError(f"format: must be one of {', '.join(names())}, but got {shown(name)}")
 
 

@@ -33,7 +33,6 @@ class Format:
     either.
 
     codebook: the levels of integer codes; None where the codes are floats.
-    lossless: whether sums of products are exact; False: sums of rounded table entries.
     instead: name of a format with about the same bits, for rows that are no whole blocks
     (`formats.fitting`).
     searched: whether rounding searches for scales with less error than the format's rule gives.
@@ -51,7 +50,6 @@ class Format:
     summary: str
     scales: ScaleLayout
     codebook: Codebook | None = None
-    lossless: bool = True
     instead: str = ""
     searched: bool = False
     of_files: bool = False

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from sterna import formats
 from sterna.calibration.unit_check import best_isa
 from sterna.checkpoints import cache
 from sterna.checkpoints.assets import Assets, FolderAssets
@@ -68,6 +69,8 @@ def load(
     Raises ModelFormatError, UnsupportedModelError, RequestError or NonFiniteError.
     """
     best_isa()  # it packs
+    if format is not None:
+        formats.get(format)  # raises, whatever the cache has
     options = Options(
         format,
         head,

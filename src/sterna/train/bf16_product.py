@@ -25,7 +25,7 @@ _SMALLEST = 1e-5  # the least max |x| of a token (native/rowwise.h)
 def is_exact(rounded: Rounded) -> bool:
     """Whether `bf16_product` has the kernels' bits for weights of this format and width."""
     f = formats.get(rounded.format)
-    if f.codebook is None or not f.lossless or f.scales.group:
+    if f.codebook is None or f.scales.group:
         return False
     largest = max(abs(level) for level in f.codebook.ends)
     return bool(largest <= 256 and 127 * largest * rounded.levels.shape[1] < _EXACT)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from oracle import lookup
 from oracle.arithmetic import F32, fma_f32, quantize_activations
 from sterna.formats import GROUP_K, PackedWeight
 from sterna.formats.scales import GroupScales, SuperBlockScales
@@ -19,8 +18,6 @@ def reference_linear(x: F32, packed: PackedWeight, low: bool = False) -> F32:
     f = packed.format
     if not f.integer:
         return _floats(x, packed)
-    if not f.lossless:
-        return lookup.rounded_tables(x, packed)
     if isinstance(f.scales, GroupScales):
         return _groups(x, packed, f.scales, low)
     if isinstance(f.scales, SuperBlockScales):

@@ -12,6 +12,7 @@ from sterna.bench.linear import formats_named
 from sterna.bench.machine import Known, Progress, Rows, teams
 from sterna.errors import RequestError
 from sterna.runtime import Threads, resolve_isa, resolve_threads
+from sterna_papers import lookup
 from sterna_papers.figures.decoding import FIELDS, Measured, decode, plans, skipped_row
 
 __all__ = ["COLUMNS", "FIELDS", "FORMATS", "MODELS", "SCALING", "TOKENS", "run"]
@@ -48,6 +49,7 @@ def run(
     default 1 to the usable cores. format_names: None is FORMATS. Rounds are as in `decode`. The row
     of a model that does not fit into memory says so. Raises RequestError.
     """
+    lookup.register()
     counts = teams(threads or range(1, resolve_threads(None, cores) + 1), cores)
     most = max(counts)
     names = formats_named(format_names) if format_names else list(FORMATS)  # in the table's order

@@ -3,25 +3,12 @@
 // side by side, so what is looked up for four k is turned.
 #pragma once
 #include "layouts/layout.h"
-#include "layouts/lookup_codes.h"
+#include "linear/lookup.h"
 #include "linear/panel.h"
 #include "unroll.h"
 #include "vocabulary.h"
 
 namespace {
-
-// Bytes j of four vectors' lanes side by side, as vector j of `out`: a matrix turned in every lane.
-inline void turn_bytes(const VI (&v)[4], VI (&out)[4]) {
-    const VI bytes = i_set1(0x00FF00FF), words = i_set1(0xFFFF);
-    const VI even0 = b_select(bytes, v[0], i_shl<8>(v[1]));
-    const VI even1 = b_select(bytes, v[2], i_shl<8>(v[3]));
-    const VI odd0 = b_select(bytes, i_shr<8>(v[0]), v[1]);
-    const VI odd1 = b_select(bytes, i_shr<8>(v[2]), v[3]);
-    out[0] = b_select(words, even0, i_shl<16>(even1));
-    out[1] = b_select(words, odd0, i_shl<16>(odd1));
-    out[2] = b_select(words, i_shr<16>(even0), even1);
-    out[3] = b_select(words, i_shr<16>(odd0), odd1);
-}
 
 // Looks up the weights of 64 rows at the block's k, as 0..kHighest; a byte is a row, as in the block's lines.
 template <class L, int k>
