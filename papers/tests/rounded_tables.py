@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-
 from oracle.arithmetic import F32, quantize_activations
+
 from sterna.formats import PackedWeight
 
 I64 = npt.NDArray[np.int64]

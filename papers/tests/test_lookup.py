@@ -9,7 +9,7 @@ import digests
 import numpy as np
 import pytest
 from digests import Case
-from helpers import assert_same_bits, command, failed, failure
+from helpers import assert_same_bits, failure
 from lookup_tiles import LOOKUPS, lookup_tiles
 from oracle import quantize_activations, reference_linear
 from rounded_tables import rounded_tables

@@ -23,8 +23,7 @@ TERNARY = [n for n in formats.names() if (book := formats.get(n).codebook) and b
 LOSSLESS = [
     n
     for n in TERNARY
-    if formats.get(n).codebook == TERNARY_LEVELS
-    and not formats.get(n).scales.group
+    if formats.get(n).codebook == TERNARY_LEVELS and not formats.get(n).scales.group
 ]
 
 

@@ -20,6 +20,7 @@ from sterna.errors import RequestError
 from sterna.formats.codebook import TERNARY
 from sterna.formats.codec import pack_codes
 
+
 def tiles_by_definition(layout: str, w: np.ndarray) -> np.ndarray:
     """The tile layout of docs/reference/formats.md, written out with plain indexing.
 
@@ -126,7 +127,13 @@ def test_a_weights_format_does_for_its_name(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "instead"),
-    [("tl1_0", "i2"), ("tl2_1", "t5"), ("tmac2_1:row", "i2:row"), ("elut4", "i2p"), ("elut5", "i4")],
+    [
+        ("tl1_0", "i2"),
+        ("tl2_1", "t5"),
+        ("tmac2_1:row", "i2:row"),
+        ("elut4", "i2p"),
+        ("elut5", "i4"),
+    ],
 )
 def test_lookup_tables_are_elsewhere(name: str, instead: str) -> None:
     """The error says where they are, and which format has the same levels."""

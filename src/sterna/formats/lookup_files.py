@@ -99,8 +99,7 @@ class LookupFormat:
         return -(-M // ROWS), nbytes
 
     def levels(self, codes: Bytes, M: int, K: int) -> npt.NDArray[np.int8]:
-        """Decode uint8 [tiles, bytes] to levels int8 [M, K]; any bytes are levels, of which some may
-        not be in the codebook."""
+        """Decode uint8 [tiles, bytes] to levels int8 [M, K], which the codebook may not all have."""
         parts, start = [], 0
         for blocks, k in self._sections(K):
             end = start + k // blocks.k * blocks.nbytes
