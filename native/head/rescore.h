@@ -45,8 +45,11 @@ inline void rescore_jobs(const sterna::RescoreArgs& a) {
         }
     }
     STERNA_UNROLL(8)
-    for (int i = 0; i < J; ++i) STERNA_UNROLL(8)
-    for (int p = 0; p < kParts; ++p) f_store(a.y + sterna::kRowBlock * i + kLanes * p, acc[i][p]);
+    for (int i = 0; i < J; ++i) {
+        STERNA_UNROLL(8)
+        for (int p = 0; p < kParts; ++p)
+            f_store(a.y + sterna::kRowBlock * i + kLanes * p, acc[i][p]);
+    }
 }
 
 // Several row blocks at once hide the latency of their chains of multiply-adds.
@@ -83,10 +86,14 @@ template <class F>
 inline void row_scales(const uint8_t* step, int64_t K, RowBounds& b) {
     VI most[kParts];
     for (int p = 0; p < kParts; ++p) most[p] = i_set1(0);
-    for (int64_t k = 0; k < K; k += F::kStepK, step += F::kStepBytes) STERNA_UNROLL(8)
-    for (int j = 0; j < F::kStepK; ++j) STERNA_UNROLL(8)
-    for (int p = 0; p < kParts; ++p)
-        most[p] = i_max(most[p], magnitude(F::decode_row_block(step, p, j)));
+    for (int64_t k = 0; k < K; k += F::kStepK, step += F::kStepBytes) {
+        STERNA_UNROLL(8)
+        for (int j = 0; j < F::kStepK; ++j) {
+            STERNA_UNROLL(8)
+            for (int p = 0; p < kParts; ++p)
+                most[p] = i_max(most[p], magnitude(F::decode_row_block(step, p, j)));
+        }
+    }
     float absmax[16];
     for (int p = 0; p < kParts; ++p) f_store(absmax + kLanes * p, f_bits(most[p]));
     for (int r = 0; r < 16; ++r) {

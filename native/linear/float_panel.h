@@ -47,16 +47,18 @@ struct FloatPanel {
             for (int line = 0; line < F::kStepBytes; line += 64)
                 prefetch(step + kPanelPrefetchBytes + line);
             STERNA_UNROLL(8)
-            for (int j = 0; j < F::kStepK; ++j) STERNA_UNROLL(8)
-            for (int part = 0; part < kParts; ++part) {
-                VF w[F::kRowBlocks];
-                F::decode(step, part, j, w);
+            for (int j = 0; j < F::kStepK; ++j) {
                 STERNA_UNROLL(8)
-                for (int g = 0; g < F::kRowBlocks; ++g) {
-                    const int row = sterna::kRowBlock * g + kLanes * part;
-                    f_store(weights + row / kBlockRows * kc * kBlockRows + (k + j) * kBlockRows +
-                                row % kBlockRows,
-                            w[g]);
+                for (int part = 0; part < kParts; ++part) {
+                    VF w[F::kRowBlocks];
+                    F::decode(step, part, j, w);
+                    STERNA_UNROLL(8)
+                    for (int g = 0; g < F::kRowBlocks; ++g) {
+                        const int row = sterna::kRowBlock * g + kLanes * part;
+                        f_store(weights + row / kBlockRows * kc * kBlockRows +
+                                    (k + j) * kBlockRows + row % kBlockRows,
+                                w[g]);
+                    }
                 }
             }
         }
@@ -69,9 +71,11 @@ struct FloatPanel {
         VF acc[N][kPanelVectors];
         float* kept = sums + (n - n0) * kRows + block * kBlockRows;
         STERNA_UNROLL(16)
-        for (int i = 0; i < N; ++i) STERNA_UNROLL(8)
-        for (int v = 0; v < kPanelVectors; ++v)
-            acc[i][v] = k0 == 0 ? F::zero() : f_load(kept + i * kRows + v * kLanes);
+        for (int i = 0; i < N; ++i) {
+            STERNA_UNROLL(8)
+            for (int v = 0; v < kPanelVectors; ++v)
+                acc[i][v] = k0 == 0 ? F::zero() : f_load(kept + i * kRows + v * kLanes);
+        }
         const float *x = a.xf + n * a.ldx + k0, *line = weights + block * kc * kBlockRows;
         for (int64_t k = 0; k < kc; ++k, line += kBlockRows) {
             VF w[kPanelVectors];
@@ -86,13 +90,15 @@ struct FloatPanel {
         }
         const bool last = k0 + kc >= a.K;
         STERNA_UNROLL(16)
-        for (int i = 0; i < N; ++i) STERNA_UNROLL(8)
-        for (int v = 0; v < kPanelVectors; ++v) {
-            if (!last) {
-                f_store(kept + i * kRows + v * kLanes, acc[i][v]);
-            } else {
-                const int row = block * kBlockRows + v * kLanes;
-                finish<F>(a, acc[i][v], n + i, row / sterna::kRowBlock, tile * kRows + row);
+        for (int i = 0; i < N; ++i) {
+            STERNA_UNROLL(8)
+            for (int v = 0; v < kPanelVectors; ++v) {
+                if (!last) {
+                    f_store(kept + i * kRows + v * kLanes, acc[i][v]);
+                } else {
+                    const int row = block * kBlockRows + v * kLanes;
+                    finish<F>(a, acc[i][v], n + i, row / sterna::kRowBlock, tile * kRows + row);
+                }
             }
         }
     }

@@ -118,10 +118,12 @@ inline void make_lines(const int8_t* x, uint8_t* out) {
             index[g][3] = fourth;
         }
         STERNA_UNROLL(4)
-        for (int s = 0; s < kSteps; ++s) STERNA_UNROLL(2)
-        for (int half = 0; half < 2; ++half)
-            i_store(at + (2 * half + s % 2) * kPanelStride + (4 + s / 2) * kLine,
-                    i_or(index[2 * half][s], i_shl<16>(index[2 * half + 1][s])));
+        for (int s = 0; s < kSteps; ++s) {
+            STERNA_UNROLL(2)
+            for (int half = 0; half < 2; ++half)
+                i_store(at + (2 * half + s % 2) * kPanelStride + (4 + s / 2) * kLine,
+                        i_or(index[2 * half][s], i_shl<16>(index[2 * half + 1][s])));
+        }
     }
 }
 
@@ -136,25 +138,30 @@ template <class V>
         for (int g = 0; g < kFour; ++g) sum[n][g] = i_load(sums + (kFour * n + g) * 16);
         pairs[n][0] = pairs[n][1] = i_set1(0);
     }
-    for (; groups > 0; --groups, at += kGroupLines * kLine) STERNA_UNROLL(4)
-    for (int s = 0; s < kSteps; ++s, lines += kStepLines) {
-        V w[kFour], index[2];
+    for (; groups > 0; --groups, at += kGroupLines * kLine) {
         STERNA_UNROLL(4)
-        for (int g = 0; g < kFour; ++g) w[g] = i_load(at + g * kPanelStride + s * kLine);
-        STERNA_UNROLL(2)
-        for (int half = 0; half < 2; ++half)
-            index[half] = i_load(at + (2 * half + s % 2) * kPanelStride + (4 + s / 2) * kLine);
-        STERNA_UNROLL(4)
-        for (int n = 0; n < kFour; ++n)
-            dot_and_lookup(lines + n * kLine, lines + n * kLine + kXAt, w, index, sum[n], pairs[n]);
+        for (int s = 0; s < kSteps; ++s, lines += kStepLines) {
+            V w[kFour], index[2];
+            STERNA_UNROLL(4)
+            for (int g = 0; g < kFour; ++g) w[g] = i_load(at + g * kPanelStride + s * kLine);
+            STERNA_UNROLL(2)
+            for (int half = 0; half < 2; ++half)
+                index[half] = i_load(at + (2 * half + s % 2) * kPanelStride + (4 + s / 2) * kLine);
+            STERNA_UNROLL(4)
+            for (int n = 0; n < kFour; ++n)
+                dot_and_lookup(lines + n * kLine, lines + n * kLine + kXAt, w, index, sum[n],
+                               pairs[n]);
+        }
     }
     STERNA_UNROLL(4)
-    for (int n = 0; n < kFour; ++n) STERNA_UNROLL(4)
-    for (int g = 0; g < kFour; ++g) {
-        const V pair = pairs[n][g / 2];
-        prefetch(sums + kFourSums + (kFour * n + g) * 16);
-        i_store(sums + (kFour * n + g) * 16,
-                i_add(sum[n][g], i_sar<16>(g % 2 ? pair : i_shl<16>(pair))));
+    for (int n = 0; n < kFour; ++n) {
+        STERNA_UNROLL(4)
+        for (int g = 0; g < kFour; ++g) {
+            const V pair = pairs[n][g / 2];
+            prefetch(sums + kFourSums + (kFour * n + g) * 16);
+            i_store(sums + (kFour * n + g) * 16,
+                    i_add(sum[n][g], i_sar<16>(g % 2 ? pair : i_shl<16>(pair))));
+        }
     }
 }
 

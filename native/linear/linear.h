@@ -157,11 +157,18 @@ inline void tile_turn(const sterna::LinearArgs& a, const uint8_t* step, int64_t 
     static_assert(U <= 2 && 64 % (U * F::kStepK) == 0);  // K and turns are whole rounds
     typename F::Acc run[C][N][P][G];
     STERNA_UNROLL(8)
-    for (int c = 0; c < C; ++c) STERNA_UNROLL(8)
-    for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
-    for (int p = 0; p < P; ++p) STERNA_UNROLL(8)
-    for (int g = 0; g < G; ++g)
-        run[c][n][p][g] = kRunIsSum<F> && c == 0 ? sums[sum_at<F, P>(n, p, g)] : F::zero();
+    for (int c = 0; c < C; ++c) {
+        STERNA_UNROLL(8)
+        for (int n = 0; n < N; ++n) {
+            STERNA_UNROLL(8)
+            for (int p = 0; p < P; ++p) {
+                STERNA_UNROLL(8)
+                for (int g = 0; g < G; ++g)
+                    run[c][n][p][g] =
+                        kRunIsSum<F> && c == 0 ? sums[sum_at<F, P>(n, p, g)] : F::zero();
+            }
+        }
+    }
     const int64_t ahead = N == 1 ? a.reading.prefetch_bytes : kTokensAhead;
     const bool into_l2 =
         N > 1 || (kReadLoop<F> == sterna::ReadLoop::kManyBits && a.reading.into_l2);
@@ -203,14 +210,18 @@ inline void tile_turn(const sterna::LinearArgs& a, const uint8_t* step, int64_t 
         }
     }
     STERNA_UNROLL(8)
-    for (int c = 0; c < C; ++c) STERNA_UNROLL(8)
-    for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
-    for (int p = 0; p < P; ++p) {
-        if constexpr (F::kSigns) F::levels(run[c][n][p]);
+    for (int c = 0; c < C; ++c) {
         STERNA_UNROLL(8)
-        for (int g = 0; g < G; ++g) {
-            auto& sum = sums[sum_at<F, P>(n, p, g)];
-            sum = run_added<F>(sum, run[c][n][p][g], c);
+        for (int n = 0; n < N; ++n) {
+            STERNA_UNROLL(8)
+            for (int p = 0; p < P; ++p) {
+                if constexpr (F::kSigns) F::levels(run[c][n][p]);
+                STERNA_UNROLL(8)
+                for (int g = 0; g < G; ++g) {
+                    auto& sum = sums[sum_at<F, P>(n, p, g)];
+                    sum = run_added<F>(sum, run[c][n][p][g], c);
+                }
+            }
         }
     }
 }
@@ -282,11 +293,12 @@ struct DirectSums {
         constexpr int64_t kRunK = rounds_k<F>(F::kRunBytes);
         static_assert(run_fits<F>(kRunK));
         const int64_t run = kRunIsSum<F> ? k1 - k0 : kRunK;
-        for (int64_t k = k0; k < k1; k += run, step += run / F::kStepK * F::kStepBytes)
+        for (int64_t k = k0; k < k1; k += run, step += run / F::kStepK * F::kStepBytes) {
             STERNA_UNROLL(2)
-        for (int part = 0; part < kParts; part += P)
-            tile_turn<F, N, P, Block<F, N>::C>(a, step, k, k + run < k1 ? k + run : k1, n0, part,
-                                               sums + part * N * G);
+            for (int part = 0; part < kParts; part += P)
+                tile_turn<F, N, P, Block<F, N>::C>(a, step, k, k + run < k1 ? k + run : k1, n0,
+                                                   part, sums + part * N * G);
+        }
     }
 };
 
@@ -305,9 +317,12 @@ inline void direct_rows(const sterna::LinearArgs& a, int64_t tile, int64_t tile_
             const int64_t row = (tile + s * tile_stride) * G * sterna::kRowBlock;
             for (int part = 0; part < kParts; ++part) {
                 const typename F::Acc* sum = sums.part(s, n0, count, part);
-                for (int n = 0; n < count; ++n, sum += G) STERNA_UNROLL(8)
-                for (int g = 0; g < G; ++g)
-                    finish<F>(a, sum[g], n0 + n, g, row + g * sterna::kRowBlock + kLanes * part);
+                for (int n = 0; n < count; ++n, sum += G) {
+                    STERNA_UNROLL(8)
+                    for (int g = 0; g < G; ++g)
+                        finish<F>(a, sum[g], n0 + n, g,
+                                  row + g * sterna::kRowBlock + kLanes * part);
+                }
             }
         });
 }

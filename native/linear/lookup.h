@@ -123,8 +123,10 @@ inline void add_blocks(const uint8_t* block, const uint8_t* tables, int64_t coun
         VI signs{};
         if constexpr (L::Code::kMirrored) signs = i_load(block + 256 + 4 * kLanes * part);
         // Into L2: tables come from there, too, and wait for the few places of loads that miss L1.
-        if (part == 0) STERNA_UNROLL(8)
-        for (int line = 0; line < L::kBytes; line += 64) prefetch_l2(block + ahead + line);
+        if (part == 0) {
+            STERNA_UNROLL(8)
+            for (int line = 0; line < L::kBytes; line += 64) prefetch_l2(block + ahead + line);
+        }
         add_codes<L>(block, tables, part, signs, run, sums);
     }
     STERNA_UNROLL(4)

@@ -157,8 +157,10 @@ template <class P, int GN, int N>
     }
     const auto each = [](auto f) {
         STERNA_UNROLL(16)
-        for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
-        for (int g = 0; g < GN; ++g) f(n, g);
+        for (int n = 0; n < N; ++n) {
+            STERNA_UNROLL(8)
+            for (int g = 0; g < GN; ++g) f(n, g);
+        }
     };
     for (int64_t k = 0; k < count;) {
         constexpr int64_t kRunK = 4 * kRunSteps<P::kMaxByte>;
@@ -204,8 +206,10 @@ struct RowBlocks {
                       int done) {
         VI acc[N][GN];
         STERNA_UNROLL(16)
-        for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
-        for (int g = 0; g < GN; ++g) acc[n][g] = F::zero();
+        for (int n = 0; n < N; ++n) {
+            STERNA_UNROLL(8)
+            for (int g = 0; g < GN; ++g) acc[n][g] = F::zero();
+        }
         const auto* x = panel_x<F>(a, tile, n0);
         const uint8_t* at = tile.bytes + panel_at(a.K, g0, part, 0);
         for (int64_t left = a.K; left > 0; left -= kAskK, x += kAskK, at += kAskK * kLanes) {

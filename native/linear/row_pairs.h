@@ -33,10 +33,12 @@ template <class V, int GN, int N, class X>
     constexpr int kPairs = N / 2, kVectors = 2 * GN;  // of tokens, of rows
     V sum[kPairs][kVectors];
     STERNA_UNROLL(16)
-    for (int n = 0; n < kPairs; ++n) STERNA_UNROLL(8)
-    for (int g = 0; g < GN; ++g) {
-        sum[n][2 * g] = i_zip_low(acc[2 * n][g], acc[2 * n + 1][g]);
-        sum[n][2 * g + 1] = i_zip_high(acc[2 * n][g], acc[2 * n + 1][g]);
+    for (int n = 0; n < kPairs; ++n) {
+        STERNA_UNROLL(8)
+        for (int g = 0; g < GN; ++g) {
+            sum[n][2 * g] = i_zip_low(acc[2 * n][g], acc[2 * n + 1][g]);
+            sum[n][2 * g + 1] = i_zip_high(acc[2 * n][g], acc[2 * n + 1][g]);
+        }
     }
     for (int64_t k = 0; k < count; k += 8, at += 8 * kLanes) {
         const auto rows = [&](int v) { return i_load(at + v / 2 * stride + v % 2 * 4 * kLanes); };
@@ -65,10 +67,12 @@ template <class V, int GN, int N, class X>
         }
     }
     STERNA_UNROLL(16)
-    for (int n = 0; n < kPairs; ++n) STERNA_UNROLL(8)
-    for (int g = 0; g < GN; ++g) {
-        acc[2 * n][g] = i_unzip_even(sum[n][2 * g], sum[n][2 * g + 1]);
-        acc[2 * n + 1][g] = i_unzip_odd(sum[n][2 * g], sum[n][2 * g + 1]);
+    for (int n = 0; n < kPairs; ++n) {
+        STERNA_UNROLL(8)
+        for (int g = 0; g < GN; ++g) {
+            acc[2 * n][g] = i_unzip_even(sum[n][2 * g], sum[n][2 * g + 1]);
+            acc[2 * n + 1][g] = i_unzip_odd(sum[n][2 * g], sum[n][2 * g + 1]);
+        }
     }
 }
 

@@ -74,13 +74,15 @@ inline void decode_planes(const uint8_t* step, int64_t begin, int64_t end, int64
             }
         }
         STERNA_UNROLL(8)
-        for (int g = 0; g < G; ++g) STERNA_UNROLL(4)
-        for (int p = 0; p < P; ++p) {
-            const VI low = i_bits(w[0][g]), high = i_bits(w[1][g]);
-            i_store(to + g * tiles.row_block + p * tiles.plane,
-                    b_select(upper, high, i_shr<16>(low)));
-            w[0][g] = f_sub(w[0][g], f_bits(i_and(low, upper)));
-            w[1][g] = f_sub(w[1][g], f_bits(i_and(high, upper)));
+        for (int g = 0; g < G; ++g) {
+            STERNA_UNROLL(4)
+            for (int p = 0; p < P; ++p) {
+                const VI low = i_bits(w[0][g]), high = i_bits(w[1][g]);
+                i_store(to + g * tiles.row_block + p * tiles.plane,
+                        b_select(upper, high, i_shr<16>(low)));
+                w[0][g] = f_sub(w[0][g], f_bits(i_and(low, upper)));
+                w[1][g] = f_sub(w[1][g], f_bits(i_and(high, upper)));
+            }
         }
     }
 }

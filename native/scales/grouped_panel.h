@@ -125,8 +125,10 @@ struct GroupedPanel {
     [[gnu::noinline]] static void add_groups(At at, int64_t count, float* to, NextTile& next) {
         const auto each = [](auto f) {
             STERNA_UNROLL(16)
-            for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
-            for (int g = 0; g < GN; ++g) f(n, g);
+            for (int n = 0; n < N; ++n) {
+                STERNA_UNROLL(8)
+                for (int g = 0; g < GN; ++g) f(n, g);
+            }
         };
         const PanelX<F>* x = at.x;
         const uint8_t* codes = at.codes;

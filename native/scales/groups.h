@@ -100,18 +100,25 @@ template <class F, class Groups, int N>
                         for (int n = 0; n < N; ++n) {
                             const VI start = groups.start(n0 + n, at);
                             STERNA_UNROLL(8)
-                            for (int p = 0; p < P; ++p) STERNA_UNROLL(8)
-                            for (int g = 0; g < G; ++g)
-                                sums[sum_at<F, P>(n, p, g)] = F::in_place(start, g);
+                            for (int p = 0; p < P; ++p) {
+                                STERNA_UNROLL(8)
+                                for (int g = 0; g < G; ++g)
+                                    sums[sum_at<F, P>(n, p, g)] = F::in_place(start, g);
+                            }
                         }
                         int64_t span_end = at + kSpan;
                         if (!kUnrollsGroups) STERNA_HIDDEN(span_end);
                         tile_turn<F, N, P, C>(a, codes + at / F::kStepK * F::kStepBytes, at,
                                               span_end, n0, part, sums);
                         STERNA_UNROLL(8)
-                        for (int p = 0; p < P; ++p) STERNA_UNROLL(8)
-                        for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
-                        for (int g = 0; g < G; ++g) flat[p][i][n][g] = sums[sum_at<F, P>(n, p, g)];
+                        for (int p = 0; p < P; ++p) {
+                            STERNA_UNROLL(8)
+                            for (int n = 0; n < N; ++n) {
+                                STERNA_UNROLL(8)
+                                for (int g = 0; g < G; ++g)
+                                    flat[p][i][n][g] = sums[sum_at<F, P>(n, p, g)];
+                            }
+                        }
                     }
                     STERNA_UNROLL(4)
                     for (int p = 0; p < P; ++p)
@@ -176,8 +183,10 @@ inline void direct_long_groups(const sterna::LinearArgs& a, int64_t tile, int64_
                     VI flat[1][N][G];
                     const VI* sum = sums.part(s, n0, N, part);
                     STERNA_UNROLL(8)
-                    for (int n = 0; n < N; ++n) STERNA_UNROLL(8)
-                    for (int g = 0; g < G; ++g) flat[0][n][g] = sum[n * G + g];
+                    for (int n = 0; n < N; ++n) {
+                        STERNA_UNROLL(8)
+                        for (int g = 0; g < G; ++g) flat[0][n][g] = sum[n * G + g];
+                    }
                     groups.template add<G, N>(k, n0, kLanes * part, flat,
                                               outputs.block(s, n0) + part * N * outputs.kOfPart);
                 }

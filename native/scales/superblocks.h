@@ -152,8 +152,10 @@ enum class SuperCodes {
 template <int GN, int N, class Body>
 [[gnu::always_inline]] inline void each_output(Body body) {
     STERNA_UNROLL(8)
-    for (int g = 0; g < GN; ++g) STERNA_UNROLL(16)
-    for (int n = 0; n < N; ++n) body(n, g, (n * GN + g) * kLanes);
+    for (int g = 0; g < GN; ++g) {
+        STERNA_UNROLL(16)
+        for (int n = 0; n < N; ++n) body(n, g, (n * GN + g) * kLanes);
+    }
 }
 // Scales that the end of a super-block needs: the minimum of its group i, its d, and its d_m, of a row block. They are
 // as stored, for the super-block at k and row blocks from row0 on.
@@ -341,8 +343,10 @@ struct SuperGroups {
         decltype(scale_of(0, 0)) s[kSpans][GN];
         if constexpr (!kWhole) {
             STERNA_UNROLL(2)
-            for (int i = 0; i < kSpans; ++i) STERNA_UNROLL(8)
-            for (int g = 0; g < GN; ++g) s[i][g] = scale_of(i, g);
+            for (int i = 0; i < kSpans; ++i) {
+                STERNA_UNROLL(8)
+                for (int g = 0; g < GN; ++g) s[i][g] = scale_of(i, g);
+            }
         }
         const auto scale = terms.scale;  // stores to y might change what `this` refers to
         STERNA_UNROLL(16)

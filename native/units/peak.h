@@ -15,20 +15,26 @@ inline int64_t peak_of(int64_t ops, V (&u)[4], const X* x, V zero, Dot dot) {
     constexpr int kU = 4, kX = kSums < 2 * kU ? 1 : kSums < 4 * kU ? kSums / kU : 4;
     V acc[kU][kX];
     STERNA_UNROLL(8)
-    for (int i = 0; i < kU; ++i) STERNA_UNROLL(8)
-    for (int j = 0; j < kX; ++j) acc[i][j] = zero;
+    for (int i = 0; i < kU; ++i) {
+        STERNA_UNROLL(8)
+        for (int j = 0; j < kX; ++j) acc[i][j] = zero;
+    }
     const int64_t per_round = int64_t{kOps} * kU * kX, rounds = ops / per_round + 1;
     for (int64_t round = 0; round < rounds; ++round) {
         asm volatile("" : "+m"(u));  // else a round's sum could be multiplied by their number
         STERNA_UNROLL(8)
-        for (int i = 0; i < kU; ++i) STERNA_UNROLL(8)
-        for (int j = 0; j < kX; ++j) acc[i][j] = dot(acc[i][j], u[i], x[j]);
+        for (int i = 0; i < kU; ++i) {
+            STERNA_UNROLL(8)
+            for (int j = 0; j < kX; ++j) acc[i][j] = dot(acc[i][j], u[i], x[j]);
+        }
     }
     STERNA_UNROLL(8)
-    for (int i = 0; i < kU; ++i) STERNA_UNROLL(8)
-    for (int j = 0; j < kX; ++j) {
-        const V sum = acc[i][j];  // a copy: what an asm reads from memory stays there
-        asm volatile("" ::"m"(sum));
+    for (int i = 0; i < kU; ++i) {
+        STERNA_UNROLL(8)
+        for (int j = 0; j < kX; ++j) {
+            const V sum = acc[i][j];  // a copy: what an asm reads from memory stays there
+            asm volatile("" ::"m"(sum));
+        }
     }
     return rounds * per_round;
 }
