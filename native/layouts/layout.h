@@ -1,5 +1,8 @@
 // The facts of a code layout: a struct of layouts/*/*.h derives from IntegerDot or FloatDot, which have what most
 // layouts share, and adds its decoder. linear.h and panel.h multiply the decoded bytes.
+//
+// A layout differs from the defaults in one way: by a member of the same name, which hides the one of its base. Nothing
+// asks whether a layout has a member.
 #pragma once
 #include <type_traits>
 
@@ -37,8 +40,15 @@ constexpr int kFewestOfPanel = kPairSums16 && kLanes < 16 ? 9 : kFewTokens + 1;
 // Defaults of integer layouts. A layout's kMaxByte is the greatest byte that it decodes. A run of products ends
 // with its turn; where pair sums are int16 it must fit int16, or kRuns is false and runs are int32.
 struct IntegerDot {
+    using Direct = void;  // the form that few tokens are multiplied with; void: the layout itself
+    using Panel = void;  // the kind of a panel's bytes; void: codes up to the greatest
+    // The greatest code, where fields stay in place and kMaxByte is a field's; 0: kMaxByte.
+    static constexpr int kMaxCode = 0;
+    static constexpr bool kHasCodes = false;  // whether panels are decoded by codes(), not decode()
+    static constexpr int kRowBlocks = 0;  // of a tile; 0: a panel's bytes, which are of any layout
     static constexpr bool kInteger = true, kRowScales = true, kGroupScales = true, kRuns = true;
-    static constexpr bool kLookup = false;  // whether tables of sums are looked up: lookup.h
+    // Whether tables of sums are looked up (lookup.h). Then decode_tile() makes a panel, for there are no steps to decode.
+    static constexpr bool kLookup = false;
     static constexpr bool kPairs = false;  // PairSums
     static constexpr bool kWords = false;  // PanelWords
     static constexpr int kSourceBytes = 1;  // bytes of a level to be packed
@@ -90,8 +100,10 @@ struct FloatDot {
     static constexpr bool kPairs = false, kSigns = false;
     static constexpr int kSums = kAccumulators, kRunBytes = 512;
     static constexpr int kSourceBytes = 2;  // bytes of a weight to be packed
-    static constexpr bool kBf16Tiles =
-        false;  // whether steps are lines of a matrix unit's bf16 tiles
+    static constexpr int kPlanes =
+        0;  // bf16 numbers whose sum any value is; 0: not on a matrix unit
+    // Whether steps are lines of a matrix unit's bf16 tiles, and whether decode_bf16() makes such lines of steps.
+    static constexpr bool kBf16Tiles = false, kBf16Steps = false;
     static constexpr int kSuperGroup = 0;
     static constexpr bool kLongGroups = false;
     static constexpr bool (*valid)(const uint8_t*, int64_t, int) = nullptr;
@@ -111,25 +123,16 @@ struct FloatDot {
 // Decodes as F::decode does, but leaves no field in its place: each byte is a code.
 template <class F>
 inline void decode_codes(const uint8_t* step, int part, int j, VI* w) {
-    if constexpr (requires { F::codes(step, part, j, w); }) {
+    if constexpr (F::kHasCodes) {
         F::codes(step, part, j, w);
     } else {
         F::decode(step, part, j, w);
     }
 }
 
-// The form of a format that few tokens are multiplied with: F::Direct, where it says one.
+// The form of a format that few tokens are multiplied with.
 template <class F>
-struct DirectForm {
-    using type = F;
-};
-template <class F>
-    requires requires { typename F::Direct; }
-struct DirectForm<F> {
-    using type = typename F::Direct;
-};
-template <class F>
-using Direct = typename DirectForm<F>::type;
+using Direct = std::conditional_t<std::is_void_v<typename F::Direct>, F, typename F::Direct>;
 
 // ---------------------------------------------------------------------------- the bytes of a panel
 
@@ -170,23 +173,11 @@ using CodesUpTo = std::conditional_t<
                            std::conditional_t<most <= 31, PanelCodes<31>, PanelCodes<128>>>>>;
 using AnyCodes = CodesUpTo<kMaxFactor>;
 
-// The kind of a format's bytes: F::Panel, where it says one. Where fields stay in place, kMaxCode is a field's own.
+// The kind of a format's bytes in a panel.
 template <class F>
-struct PanelOf {
-    using type = CodesUpTo<F::kMaxByte>;
-};
-template <class F>
-    requires requires { F::kMaxCode; }
-struct PanelOf<F> {
-    using type = CodesUpTo<F::kMaxCode>;
-};
-template <class F>
-    requires requires { typename F::Panel; }
-struct PanelOf<F> {
-    using type = typename F::Panel;
-};
-template <class F>
-using Panel = typename PanelOf<F>::type;
+using Panel = std::conditional_t<std::is_void_v<typename F::Panel>,
+                                 CodesUpTo<(F::kMaxCode != 0 ? F::kMaxCode : F::kMaxByte)>,
+                                 typename F::Panel>;
 
 // Bytes from which an even offset is taken (zero_x2 is even), so that levels are whole numbers.
 template <class P>
@@ -194,14 +185,17 @@ struct Even : P {
     static constexpr bool kEvenOffset = true;
 };
 
+// Whether weights may have scales in groups of any kind; and whether those are super-blocks alone.
+template <class F>
+constexpr bool kGrouped = F::kGroupScales || F::kLongGroups || F::kSuperGroup != 0;
+template <class F>
+constexpr bool kSuperBlocksAlone = F::kSuperGroup != 0 && !F::kGroupScales;
+
 // A format's loop for few tokens, by the bits of a weight's field.
 template <class F>
-constexpr sterna::ReadLoop kReadLoop = [] {
-    if constexpr (requires { F::kStepBytes; }) {
-        if (F::kStepBytes * 8 >= 4 * F::kStepK * kTileRows<F>) return sterna::ReadLoop::kManyBits;
-    }
-    return sterna::ReadLoop::kFewBits;
-}();
+constexpr sterna::ReadLoop kReadLoop =
+    F::kStepBytes * 8 >= 4 * F::kStepK * kTileRows<F> ? sterna::ReadLoop::kManyBits
+                                                      : sterna::ReadLoop::kFewBits;
 
 // A panel's bytes where they have scales in groups.
 template <class F>

@@ -17,7 +17,7 @@ namespace {
 template <class Codes, bool kInPlace = false>
 struct Nibbles : IntegerDot {
     static constexpr int kRowBlocks = 4, kStepK = 4, kStepBytes = 128;
-    static constexpr bool kEvenOffset = true;
+    static constexpr bool kEvenOffset = true, kHasCodes = true;
 
     template <bool kStay>
     static void nibbles(const uint8_t* step, int part, VI* w) {

@@ -22,6 +22,7 @@ inline bool is_direct(const sterna::LinearArgs& a, int most) {
 
 template <class F, class Blocks, class PanelBlocks = Blocks>
 void linear_vectors(const sterna::LinearArgs& a) {
+    // A panel's loops over integers have kFewestTokens at least.
     const bool too_few = F::kInteger && a.n < kFewestTokens;
     if (too_few || is_direct(a, F::kDirectTokens)) return linear_direct<F, Blocks>(a);
     if constexpr (F::kInteger) {
@@ -56,6 +57,7 @@ void linear_plain(const sterna::LinearArgs& a) {
 
 template <class F>
 void linear_groups(const sterna::LinearArgs& a) {
+    // Levels are whole numbers, and their sums over a group fit int16: one multiplication makes a pair an int32.
     constexpr bool kPairs = F::kEvenOffset && pairs_fit<F>(F::kMaxByte, kGroupK);
     using Few = std::conditional_t<kPairs, PairSums<Direct<F>, kGroupK>, Direct<F>>;
     using FewBlocks = GroupedBlocks<Few, PlainGroups<Few, kGroupK, F::kMinima>>;
@@ -86,7 +88,7 @@ void linear_superblocks(const sterna::LinearArgs& a) {
 template <class F>
 void linear_layer(const sterna::LinearArgs& a) {
     if constexpr (F::kSuperGroup != 0) {
-        if (!F::kGroupScales || a.groups.super()) return linear_superblocks<F>(a);
+        if (kSuperBlocksAlone<F> || a.groups.super()) return linear_superblocks<F>(a);
     }
     if constexpr (F::kLongGroups) {
         if (a.groups.group_k && a.groups.x_group_k == sterna::kLongGroupK)
@@ -115,9 +117,8 @@ int64_t tile_bytes(int64_t K) {
 template <class F>
 int64_t scratch_bytes(int64_t K, int n) {
     if constexpr (F::kInteger) {
-        const bool groups = F::kGroupScales || F::kLongGroups || F::kSuperGroup != 0;
         const int64_t panel = n > 1 ? panel_bytes(K, F::kRowBlocks) + word_bytes<Panel<F>>(K) : 0;
-        if (!groups) return panel;
+        if (!kGrouped<F>) return panel;
         const int64_t panels =
             token_terms_bytes(K, n) + panel + (n > 1 ? grouped_scratch<F>(K) : 0);
         if constexpr (F::kLookup) {

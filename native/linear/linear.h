@@ -116,7 +116,9 @@ inline typename F::Acc run_on(typename F::Acc run, typename F::Acc w, X x) {
 // Adds run number c to the sum.
 template <class F>
 inline typename F::Acc run_added(typename F::Acc sum, typename F::Acc run, [[maybe_unused]] int c) {
-    if constexpr (F::kPairs && F::kSigns) {
+    // levels() has turned the run's pairs into those of levels, and the sum is of pairs as well.
+    constexpr bool kAddsPairs = F::kPairs && F::kSigns;
+    if constexpr (kAddsPairs) {
         return w_add(sum, run);
     } else if constexpr (!kRunIsSum<F>) {
         return run_end(sum, run);

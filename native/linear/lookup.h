@@ -31,13 +31,17 @@ constexpr int kTableEntries = Block::Code::kMirrored && kExact && kSignedTables<
 template <class Block, bool kExact_>
 struct Lookup : Block {
     static constexpr bool kExact = kExact_;
+    static constexpr int kEntries = kTableEntries<Block, kExact>;
+    static constexpr bool kSignInIndex =
+        kEntries == 32;  // else signs are applied to what was looked up
     static constexpr int kEntryBytes = kExact ? 2 : 1, kSums = kEntryBytes * Block::kPlanes;
     static constexpr int kTableBytes =
-        kTableEntries<Block, kExact> * kEntryBytes * Block::kTables;  // bytes for a block
+        kEntries * kEntryBytes * Block::kTables;  // bytes for a block
     // Lookups that are added up in int8: 8 for ternary weights, as 8 * 15 <= 127.
     static constexpr int kMaxHigh = (Block::Code::kMaxSum + kMaxLow) / kRadix;
     static constexpr int kMaxByte = kMaxHigh > kMaxLow ? kMaxHigh : kMaxLow;
-    static constexpr int kRun = !kExact ? 1 : 8 * kMaxByte <= 127 && Block::kTables == 8 ? 8 : 4;
+    static constexpr bool kEightFit = 8 * kMaxByte <= 127 && Block::kTables == 8;
+    static constexpr int kRun = !kExact ? 1 : kEightFit ? 8 : 4;
     static_assert(!kExact || (kRun * kMaxByte <= 127 && digits_fit(Block::Code::kMaxSum)));
     // A run is added to int16 as a byte of at most 255: 256 runs fit.
     static constexpr int kRuns = Block::kTables / kRun;  // runs of a block, for each of its sums
@@ -70,7 +74,7 @@ struct ByteSums {
 // Code i in the low four bits of every byte, with its sign above them where tables have 32 entries.
 template <class L, int i>
 inline VI signed_index(VI code, [[maybe_unused]] VI signs) {
-    if constexpr (kTableEntries<L, L::kExact> == 16) {
+    if constexpr (!L::kSignInIndex) {
         return b_index(code);
     } else {
         constexpr int kUp = i < 4 ? 4 - i : 0, kDown = i < 4 ? 0 : i - 4;
@@ -80,7 +84,7 @@ inline VI signed_index(VI code, [[maybe_unused]] VI signs) {
 // The sums of code i, in bytes, from one of its tables.
 template <class L, int i, class V>
 inline V looked_up(const uint8_t* table, V index, [[maybe_unused]] V signs) {
-    if constexpr (kTableEntries<L, L::kExact> == 32) {
+    if constexpr (L::kSignInIndex) {
         return b_lookup32(table, index);
     } else if constexpr (L::Code::kMirrored) {
         return b_negate<i>(b_lookup_at(table, index), signs);
@@ -98,7 +102,7 @@ inline void add_codes(const uint8_t* block, const uint8_t* tables, int part, VI 
     const VI index = signed_index<L, i>(i % 2 ? i_shr<4>(line) : line, signs);
     STERNA_UNROLL(2)
     for (int b = 0; b < L::kEntryBytes; ++b) {
-        const uint8_t* table = tables + kTableEntries<L, L::kExact> * (L::kEntryBytes * kTable + b);
+        const uint8_t* table = tables + L::kEntries * (L::kEntryBytes * kTable + b);
         const VI v = looked_up<L, i>(table, index, signs);
         const int s = L::kEntryBytes * kPlane + b;
         if constexpr (L::kRun == 1) {
@@ -157,7 +161,7 @@ inline void add_split(const ByteSums (&sums)[L::kSums], int64_t blocks, VI (&tot
 // Stores a code's sums, in tables of bytes.
 template <class L, class V>
 inline void store_tables(uint8_t* out, const V* sums) {
-    if constexpr (kTableEntries<L, L::kExact> == 32) {
+    if constexpr (L::kSignInIndex) {
         b_store_mirrored_digits<kRadix>(out, sums);
     } else if constexpr (L::kExact) {
         b_store_digits<kRadix>(out, sums);
@@ -170,8 +174,7 @@ template <class L>
 inline void make_tables(const int8_t* x, int64_t blocks, float inverse, uint8_t* out) {
     const auto& entries = L::Code::kTable;
     const VI zero = i_set1(0);
-    for (int64_t t = 0; t < blocks * L::kTables;
-         ++t, out += kTableEntries<L, L::kExact> * L::kEntryBytes) {
+    for (int64_t t = 0; t < blocks * L::kTables; ++t, out += L::kEntries * L::kEntryBytes) {
         const VX four = x_load(x + t * L::Code::kWeights);  // x beyond the code counts 0 times
         VI v[kParts];
         STERNA_UNROLL(4)

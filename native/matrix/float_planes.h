@@ -55,7 +55,7 @@ inline void decode_planes(const uint8_t* step, int64_t begin, int64_t end, int64
     const VI upper = i_set1(static_cast<int32_t>(0xFFFF0000u));
     for (int64_t k = begin; k < end; k += 2) {
         uint8_t* to = out + k / kTileK * tiles.step + k % kTileK / 2 * kLine;
-        if constexpr (requires(VI* w) { F::decode_bf16(step, w); }) {
+        if constexpr (F::kBf16Steps) {
             if (k + 2 <= valid) {
                 VI w[G];
                 F::decode_bf16(step + k / F::kStepK * F::kStepBytes, w);

@@ -329,7 +329,7 @@ void float_no_terms(const sterna::LinearArgs& a) {
 
 template <class F>
 inline void float_tokens(const sterna::LinearArgs& a) {
-    if constexpr (requires(VI* w) { F::decode_bf16(a.codes, w); }) {
+    if constexpr (F::kBf16Steps) {
         if (a.n == 1 && a.K % 2 == 0) return float_one_token<F>(a);
     }
     tile_begin(a.n < 16 ? a.n : 16);

@@ -14,7 +14,7 @@ template <class F>
 bool linear_matrix(const sterna::LinearArgs& a) {
     const bool many = a.x_block > 1;  // many tokens
     if constexpr (F::kSuperGroup != 0) {
-        if (!F::kGroupScales || a.groups.super()) {
+        if (kSuperBlocksAlone<F> || a.groups.super()) {
             if (many) grouped_tiles<SuperTile<F>>(a);
             return many;
         }

@@ -19,12 +19,9 @@ namespace {
 using sterna::kGroupK;
 using sterna::ScaleType;
 
-// Rows of a tile: a constant where F is a format. Where F is the bytes of a panel, kTileRowsOf is 0.
+// Rows of a tile, a constant where F is a format; 0 where F is the bytes of a panel.
 template <class F>
-constexpr int kTileRowsOf = 0;
-template <class F>
-    requires requires { F::kRowBlocks; }
-constexpr int kTileRowsOf<F> = F::kRowBlocks * sterna::kRowBlock;
+constexpr int kTileRowsOf = F::kRowBlocks * sterna::kRowBlock;
 
 // One tile's scales and minima, as its groups of k pass by.
 template <int kRows = 0>

@@ -43,8 +43,7 @@ constexpr void add_storage(sterna::FormatKernels& k) {
     k.tile_bytes = tile_bytes<F>;
     k.pack = F::pack;
     k.row = F::row;
-    if constexpr (F::kGroupScales || F::kLongGroups || F::kSuperGroup != 0)
-        k.values = weight_values<F>;
+    if constexpr (kGrouped<F>) k.values = weight_values<F>;
     k.valid = F::valid;
     if constexpr (!F::kInteger) {
         k.rescore = rescore<F>;
@@ -58,9 +57,11 @@ constexpr void add_storage(sterna::FormatKernels& k) {
 template <class F>
 constexpr sterna::FormatKernels format_kernels() {
     constexpr bool kExtends = STERNA_EXTENDS_NAME[0] != 0;
+    // A unit that extends another one does so by products of integers: those of floats are the other unit's.
+    constexpr bool kHasProducts = F::kInteger || !kExtends;
     sterna::FormatKernels k = {};
     k.name = F::kName;
-    if constexpr (F::kInteger || !kExtends) add_products<F>(k);
+    if constexpr (kHasProducts) add_products<F>(k);
     if constexpr (!kExtends) {
         add_facts<F>(k);
         add_storage<F>(k);

@@ -40,7 +40,7 @@ constexpr sterna::FormatKernels format_kernels() {
     if constexpr (F::kInteger) {
         k.linear = linear_extended<F, kIndex>;
         k.scratch_bytes = scratch_extended<F, kIndex>;
-    } else if constexpr (requires { F::kPlanes; }) {
+    } else if constexpr (F::kPlanes != 0) {
         k.fast = fast_kernels<F>();
     }
     return k;

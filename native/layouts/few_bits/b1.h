@@ -18,6 +18,7 @@ struct b1 : IntegerDot {
     static constexpr int kRowBlocks = 8, kStepK = 4, kStepBytes = 64;
     static constexpr int kInPlace = kPairSums16 ? 4 : kSignedDot ? 7 : 8;  // fields
     static constexpr int kMaxByte = 1 << (kInPlace - 1), kMaxCode = 1;
+    static constexpr bool kHasCodes = true;
 
     static void decode(const uint8_t* step, int part, int, VI* w) {
         const VI v = i_load(step + 4 * kLanes * part), high = i_shr<4>(v);

@@ -23,7 +23,7 @@ struct b2 : IntegerDot {
     static constexpr int kInPlace = kPairSums16 ? 2 : kSignedDot ? 3 : 4;  // fields
     static constexpr int kSuperGroup = 16, kSuperOffset = 0, kSuperBits = 2;
     static constexpr int kMaxByte = 3 << 2 * (kInPlace - 1), kMaxCode = 3;
-    static constexpr bool kTwoBits = true, kMinima = true;
+    static constexpr bool kTwoBits = true, kMinima = true, kHasCodes = true;
 
     static void decode(const uint8_t* step, int part, int, VI* w) {
         const VI v = i_load(step + 4 * kLanes * part), high = i_shr<4>(v);

@@ -11,9 +11,9 @@ namespace {
 
 struct bf16 : FloatDot<bf16> {
     static constexpr const char* kName = "bf16";
-    static constexpr int kPlanes = 1;  // bf16 numbers whose sum any value is
+    static constexpr int kPlanes = 1;
     static constexpr int kStepK = 2, kStepBytes = 256;
-    static constexpr bool kBf16Tiles = true;
+    static constexpr bool kBf16Tiles = true, kBf16Steps = true;
 
     static VF decode_row_block(const uint8_t* lines, int part, int j) {
         const VI v = i_load(lines + 4 * kLanes * part);

@@ -9,7 +9,7 @@ namespace {
 
 struct f16 : FloatDot<f16> {
     static constexpr const char* kName = "f16";
-    static constexpr int kPlanes = 2;  // bf16 numbers whose sum any value is
+    static constexpr int kPlanes = 2;
     static constexpr int kStepK = 1, kStepBytes = 128;
 
     static VF decode_row_block(const uint8_t* lines, int part, int) {

@@ -9,7 +9,7 @@ namespace {
 
 struct f32 : FloatDot<f32> {
     static constexpr const char* kName = "f32";
-    static constexpr int kPlanes = 3;  // bf16 numbers whose sum any value is
+    static constexpr int kPlanes = 3;
     static constexpr int kStepK = 1, kStepBytes = 256, kSourceBytes = 4;
 
     static VF decode_row_block(const uint8_t* lines, int part, int) {

@@ -22,7 +22,8 @@ struct PairTable {
 
 struct pot8 : FloatDot<pot8> {
     static constexpr const char* kName = "pot8";
-    static constexpr int kPlanes = 1;  // bf16 numbers whose sum any value is
+    static constexpr int kPlanes = 1;
+    static constexpr bool kBf16Steps = true;
     static constexpr int kStepK = 1, kStepBytes = 64, kSourceBytes = 1;
 
     static VF decode_row_block(const uint8_t* bytes, int part, int) {

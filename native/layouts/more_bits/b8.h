@@ -14,7 +14,7 @@ namespace {
 struct b8 : IntegerDot {
     static constexpr const char* kName = "b8";
     static constexpr int kRowBlocks = 4, kStepK = 4, kStepBytes = 256;
-    static constexpr bool kEvenOffset = true;
+    static constexpr bool kEvenOffset = true, kHasCodes = true;
     static constexpr int kMaxByte = 255;
     static constexpr bool kRuns = false;
     static constexpr int kDirectTokens =

@@ -13,7 +13,9 @@ template <class Main_, class Rest_ = Main_, int kFit_ = 64>
 struct LookupLayout : IntegerDot {
     using Main = Main_;
     using Rest = Rest_;
-    static constexpr int kFit = kFit_;  // k that blocks of Main fill; those of Rest have what remains
+    static constexpr int kFit =
+        kFit_;  // k that blocks of Main fill; those of Rest have what remains
+    static constexpr bool kLookup = true;
     static constexpr int kRowBlocks = 4, kStepK = 64;
     static constexpr int kMaxByte = 4;  // greatest code in a panel: five levels
 
