@@ -2,6 +2,7 @@
 // channel. Units of channels, each over all tokens of one sequence.
 #include <algorithm>
 
+#include "program/channel_units.h"
 #include "program/program.h"
 
 namespace sterna {
@@ -17,6 +18,7 @@ class ConvOp final : public Op {
         : Op(f, work), gated_(gated), x_(f.value("x")), output_(f.value("output")) {
         const BorrowedMatrix taps = f.matrix("taps");
         width_ = static_cast<int>(taps.rows), channels_ = taps.columns;
+        units_ = {channels_, kConvChannels};
         f.require(taps.rows >= 1 && taps.rows <= kMaxConvWidth, "taps", "must be 1..16");
         column_ = gated ? 0 : f.whole("column");
         f.require(column_ >= 0 && channels_ >= 1 && column_ + channels_ <= output_.ld(), "output",
@@ -34,31 +36,29 @@ class ConvOp final : public Op {
         state_ = work.needs.add_state((width_ - 1) * channels_);
     }
     const char* kind() const override { return gated_ ? "short_conv" : "conv"; }
-    Division units(const Step& step) const override {
-        return {std::ssize(step.batch.sequences) * units_of_sequence()};
-    }
+    Division units(const Step& step) const override { return units_.all(step); }
     void run(Step& step, Turn& turn) override {
-        for (int64_t unit = turn.begin; unit < turn.end; ++unit) convolve(step, unit);
+        for (int64_t unit = turn.begin; unit < turn.end; ++unit) convolve(step, units_.at(unit));
     }
 
   private:
-    int64_t units_of_sequence() const { return (channels_ + kConvChannels - 1) / kConvChannels; }
-    void convolve(const Step& step, int64_t unit) const;
+    void convolve(const Step& step, const ChannelUnits::Unit& unit) const;
 
     bool gated_, linear_;
     Operand x_, output_;
     int width_;
     int64_t channels_, column_;  // and where in a row they begin
+    ChannelUnits units_{};
     std::vector<float> taps_;  // [width][channels]
     std::vector<float> bias_;  // [channels] or empty
     int64_t state_;  // where in a State its floats begin
 };
 
-void ConvOp::convolve(const Step& step, int64_t unit) const {
-    const auto s = static_cast<size_t>(unit / units_of_sequence());
+void ConvOp::convolve(const Step& step, const ChannelUnits::Unit& unit) const {
+    const size_t s = unit.sequence;
+    const int64_t from = unit.from;
     const auto& span = step.batch.sequences[s];
     const int64_t first = work.rows.first_of[s];
-    const int64_t from = unit % units_of_sequence() * kConvChannels;
     ConvArgs a{};
     a.x = work.buffer(x_).row(first) + column_ + from;
     a.bias = bias_.empty() ? nullptr : bias_.data() + from;
@@ -69,7 +69,7 @@ void ConvOp::convolve(const Step& step, int64_t unit) const {
     }
     a.ldx = work.buffer(x_).ld;
     a.tokens = span.count - span.drafts;
-    a.channels = std::min(kConvChannels, channels_ - from);
+    a.channels = unit.channels;
     a.weight = taps_.data() + from;
     a.ldw = channels_;
     a.width = width_;

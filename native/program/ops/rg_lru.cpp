@@ -1,6 +1,7 @@
 // The RG-LRU of Griffin. Units of channels, each over all tokens of one sequence.
 #include <algorithm>
 
+#include "program/channel_units.h"
 #include "program/drafts.h"
 #include "program/program.h"
 
@@ -18,6 +19,7 @@ class RgLruOp final : public Op {
           gates_(f.value("gates")),
           output_(f.value("output")),
           channels_(output_.width),
+          units_{channels_, kLruChannels},
           decay_(f.floats("decay", channels_, "must have a value for each channel")) {
         f.require(!decay_.empty(), "decay", "must be there");
         f.require(channels_ <= x_.width, "x", "is too narrow");
@@ -28,28 +30,26 @@ class RgLruOp final : public Op {
         state_ = work.needs.add_state(state_blocks(channels_) * kStateColumns);
     }
     const char* kind() const override { return "rg_lru"; }
-    Division units(const Step& step) const override {
-        return {std::ssize(step.batch.sequences) * units_of_sequence()};
-    }
+    Division units(const Step& step) const override { return units_.all(step); }
     void run(Step& step, Turn& turn) override {
-        for (int64_t unit = turn.begin; unit < turn.end; ++unit) recur(step, unit);
+        for (int64_t unit = turn.begin; unit < turn.end; ++unit) recur(step, units_.at(unit));
     }
 
   private:
-    int64_t units_of_sequence() const { return (channels_ + kLruChannels - 1) / kLruChannels; }
-    void recur(Step& step, int64_t unit) const;
+    void recur(Step& step, const ChannelUnits::Unit& unit) const;
 
     Operand x_, gates_, output_;
     int64_t channels_;
+    ChannelUnits units_;
     std::vector<float> decay_;  // [channels]
     int64_t state_;  // where in a State its floats begin
 };
 
-void RgLruOp::recur(Step& step, int64_t unit) const {
-    const auto s = static_cast<size_t>(unit / units_of_sequence());
-    const int64_t from = unit % units_of_sequence() * kLruChannels;
+void RgLruOp::recur(Step& step, const ChannelUnits::Unit& unit) const {
+    const size_t s = unit.sequence;
+    const int64_t from = unit.from;
     LruArgs a{};
-    a.channels = std::min(kLruChannels, channels_ - from);
+    a.channels = unit.channels;
     a.decay = decay_.data() + from;
     const auto run = [&](int64_t first, int64_t tokens, float* state, bool fresh) {
         const int64_t n = work.rows.first_of[s] + first;

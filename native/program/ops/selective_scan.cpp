@@ -1,6 +1,7 @@
 // Mamba's selective scan. Units of channels, each over all tokens of one sequence.
 #include <algorithm>
 
+#include "program/channel_units.h"
 #include "program/drafts.h"
 #include "program/program.h"
 
@@ -21,7 +22,8 @@ class SelectiveScanOp final : public Op {
           output_(f.value("output")),
           k_column_(f.whole("k_column")),
           q_column_(f.whole("q_column")),
-          channels_(output_.width) {
+          channels_(output_.width),
+          units_{channels_, kScanChannels} {
         const BorrowedMatrix rate = f.matrix("rate");
         k_dim_ = rate.rows;
         f.require(rate.columns == channels_ && k_dim_ >= 1 && k_dim_ <= kMaxHeadDim, "rate",
@@ -47,30 +49,28 @@ class SelectiveScanOp final : public Op {
         state_ = work.needs.add_state(floats);
     }
     const char* kind() const override { return "selective_scan"; }
-    Division units(const Step& step) const override {
-        return {std::ssize(step.batch.sequences) * units_of_sequence()};
-    }
+    Division units(const Step& step) const override { return units_.all(step); }
     void run(Step& step, Turn& turn) override {
-        for (int64_t unit = turn.begin; unit < turn.end; ++unit) scan(step, unit);
+        for (int64_t unit = turn.begin; unit < turn.end; ++unit) scan(step, units_.at(unit));
     }
 
   private:
-    int64_t units_of_sequence() const { return (channels_ + kScanChannels - 1) / kScanChannels; }
-    void scan(Step& step, int64_t unit) const;
+    void scan(Step& step, const ChannelUnits::Unit& unit) const;
 
     Operand x_, step_, k_, q_, output_;
     int64_t k_column_, q_column_;  // where k and q begin in their rows
     int64_t channels_, k_dim_ = 0;
+    ChannelUnits units_;
     std::vector<float> skip_;  // [channels]
     std::vector<float> rate_;  // as the state
     int64_t state_;  // where in a State its floats begin
 };
 
-void SelectiveScanOp::scan(Step& step, int64_t unit) const {
-    const auto s = static_cast<size_t>(unit / units_of_sequence());
-    const int64_t from = unit % units_of_sequence() * kScanChannels;
+void SelectiveScanOp::scan(Step& step, const ChannelUnits::Unit& unit) const {
+    const size_t s = unit.sequence;
+    const int64_t from = unit.from;
     ScanArgs a{};
-    a.channels = std::min(kScanChannels, channels_ - from);
+    a.channels = unit.channels;
     a.k_dim = k_dim_;
     a.rate = rate_.data() + from * k_dim_;
     a.skip = skip_.data() + from;
