@@ -23,8 +23,9 @@ from sterna.engine import Engine
 from sterna.errors import ModelFormatError, NonFiniteError, UnsupportedModelError
 from sterna.graph import GraphBuilder
 from sterna.llm import LLM
-from sterna.models import layers
+from sterna.models.builder import ModelBuilder
 from sterna.models.config import TransformerConfig
+from sterna.models.options import AttentionOptions
 from sterna.weights.checkpoint_weights import CheckpointWeights
 
 BIAS = "model.layers.1.self_attn.k_proj.bias"
@@ -154,14 +155,9 @@ def test_sinks_of_another_length(tmp_path: Path) -> None:
         fields = {**config(RECIPES["llama-f32"])}
         c = TransformerConfig.of(SILU, fields, folder / "config.json")
         w = CheckpointWeights(Checkpoint.open(folder), None, None, 1, False)
-        g = GraphBuilder(c.heads)
-        x, _ = layers.embedding(g, c, w)
-        failure(
-            lambda x=x, g=g, c=c, w=w: layers.attention(
-                g, c, w, x, 0, p, layers.AttentionOptions(sinks=True)
-            ),
-            kind, name, *words,
-        )  # fmt: skip
+        m, options = ModelBuilder(GraphBuilder(c.heads), c, w), AttentionOptions(sinks=True)
+        x = m.embedding()
+        failure(lambda m=m, x=x, o=options: m.attention(x, 0, p, o), kind, name, *words)
 
 
 def test_an_overflowing_bias(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from sterna.checkpoints.directory import Checkpoint
 from sterna.errors import ModelFormatError, UnsupportedModelError
 from sterna.graph import Graph, GraphBuilder
 from sterna.models import module_of
+from sterna.models.builder import ModelBuilder
 from sterna.models.config import TransformerConfig
 from sterna.weights.checkpoint_weights import CheckpointWeights
 
@@ -214,6 +215,7 @@ def build_of(fields: dict[str, Any], file: Path) -> Graph:
     """The graph of a config.json whose weights are in the folder of `file`."""
     module = module_of(fields, file)
     c = TransformerConfig.of(module, fields, file)
-    g = GraphBuilder(c.heads)
-    module.build(g, c, CheckpointWeights(Checkpoint.open(file.parent), None, None, 1, False))
-    return g.graph
+    weights = CheckpointWeights(Checkpoint.open(file.parent), None, None, 1, False)
+    m = ModelBuilder(GraphBuilder(c.heads), c, weights)
+    module.build(m)
+    return m.graph.graph

@@ -14,7 +14,7 @@ from sterna import formats
 from sterna.engine import Engine
 from sterna.loading import tracing
 from sterna.models import llama
-from sterna.models.layers import AttentionOptions, Factors, HeadNorms, Norms
+from sterna.models.options import AttentionOptions, Factors, Norms, QKNorm
 
 SIZES = {
     "architectures": ["LlamaForCausalLM"], "vocab_size": 128, "hidden_size": 64,
@@ -24,10 +24,10 @@ SIZES = {
 ADDS = ("post_norm1", "post_norm2")
 #: The kinds of norms, which decide how a half's result is added, and how logits are made.
 KINDS = {
-    "rms": Norms(), "adds": Norms(adds=ADDS), "layer": Norms(layer=True),
-    "layer-adds": Norms(layer=True, adds=ADDS), "after": Norms(reads=(None, None), adds=ADDS),
+    "rms": Norms(), "adds": Norms(post=ADDS), "layer": Norms(layer_norm=True),
+    "layer-adds": Norms(layer_norm=True, post=ADDS), "after": Norms(pre=(None, None), post=ADDS),
 }  # fmt: skip
-HEADS = HeadNorms()
+HEADS = QKNorm()
 OPTIONS: dict[str, dict[str, Any]] = {
     "embedding": {"factors": Factors(embedding=2.0)},
     "residual": {"factors": Factors(residual=0.5)},
@@ -49,7 +49,7 @@ def logits(monkeypatch: pytest.MonkeyPatch, **options: Any) -> np.ndarray:
     """Of Llama's graph with options, and weights that depend on the order of requests alone."""
     module = SimpleNamespace(
         ARCHITECTURES=llama.ARCHITECTURES, ACTIVATION="silu", TERNARY=False,
-        DEFAULTS=llama.DEFAULTS, build=lambda g, c, w: llama.build(g, c, w, **options),
+        DEFAULTS=llama.DEFAULTS, build=lambda m: llama.build(m, **options),
     )  # fmt: skip
     monkeypatch.setattr(tracing, "module_of", lambda *_: module)
     source = Named(formats.get("f32"), formats.get("f32"))
@@ -93,9 +93,9 @@ def test_an_option_counts(kind: str, option: str, monkeypatch: pytest.MonkeyPatc
 def test_kinds_of_norms_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     """As do 1 + weight, and LayerNorms without a weight or a bias."""
     kinds = [
-        *KINDS.values(), Norms(plus_one=True), Norms(adds=ADDS, plus_one=True),
-        Norms(layer=True, plus_one=True), Norms(layer=True, weight=False),
-        Norms(layer=True, bias=False),
+        *KINDS.values(), Norms(plus_one=True), Norms(post=ADDS, plus_one=True),
+        Norms(layer_norm=True, plus_one=True), Norms(layer_norm=True, weight=False),
+        Norms(layer_norm=True, bias=False),
     ]  # fmt: skip
     made = [logits(monkeypatch, norms=norms) for norms in kinds]
     for i, one in enumerate(made):

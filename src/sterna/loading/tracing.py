@@ -14,6 +14,7 @@ from sterna.errors import UnsupportedModelError, warn
 from sterna.graph import Graph, GraphBuilder
 from sterna.loading.model import DenseLayer, Model
 from sterna.models import module_of, skipped
+from sterna.models.builder import ModelBuilder
 from sterna.models.config import LINEAR_NORM, TransformerConfig
 from sterna.models.context_extension import NOT_EXTENDED, ContextExtension
 from sterna.models.hadamard import FIELD as HADAMARD
@@ -75,17 +76,17 @@ def from_weights(
     seeing = _tower(module, config, tower, source)
     config = replace(config, sees=seeing is not None)
     # An encoder's texts are read whole: the keys of earlier layers are not read again.
-    builder = GraphBuilder(config.heads, one_layer=config.bidirectional)
+    graph = GraphBuilder(config.heads, one_layer=config.bidirectional)
+    builder = ModelBuilder(graph, config, source)
     of_text = getattr(module, "text_module", lambda _: module)(config)
-    of_text.build(builder, config, source)
-    graph = builder.graph
+    of_text.build(builder)
     dense = _dense(config, source)
-    predictor = getattr(module, "predictor", lambda *_: None)(graph, config, source)
+    predictor = getattr(module, "predictor", lambda _: None)(builder)
     refuse_unread(source, module, config)
     kv_dtype = getattr(of_text, "KV_DTYPE", "i16")
     models = [
         Model(None, json, config, one, source, *_formats(one), kv_dtype)
-        for one in (graph, predictor)
+        for one in (graph.graph, predictor)
         if one is not None
     ]
     models[0].mtp = models[1] if predictor is not None else None

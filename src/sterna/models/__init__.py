@@ -61,10 +61,12 @@ def module_of(config: dict[str, Any], file: Path) -> ModuleType:
     names = config.get("architectures")
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
         raise ModelFormatError(
-            file=file, field="architectures", expected="a list with a name",
+            file=file,
+            field="architectures",
+            expected="a list with a name",
             got="null" if "architectures" in config and names is None else names,
             remedy='write the class of the model, as ["LlamaForCausalLM"]',
-        )  # fmt: skip
+        )
     module = _namesake(names[0]) or _modules_by_architecture().get(names[0])
     if module is None:
         from sterna.models.kin import kin

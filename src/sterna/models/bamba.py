@@ -7,26 +7,38 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
-from sterna.models import layers, llama, mamba2
-from sterna.models.config import FULL, MAX_HEAD_DIM, TransformerConfig
+from sterna.graph import Value
+from sterna.models import mamba2
+from sterna.models.builder import ModelBuilder
+from sterna.models.config import FULL, MAX_HEAD_DIM
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
+from sterna.models.options import AttentionOptions
 from sterna.models.qwen3_5 import LINEAR, MIXERS
 from sterna.models.rotations import rotated_part
-from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("BambaForCausalLM",)
 ACTIVATION = "silu"
 TERNARY = False  # float tensors of linear layers are the weights themselves
 DEFAULTS: dict[str, Any] = {
-    **COMMON, **mamba2.DEFAULTS, "vocab_size": 128000, "hidden_size": 4096,
-    "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
-    "num_key_value_heads": 8, "hidden_act": ACTIVATION, "rms_norm_eps": 1e-5,
-    "max_position_embeddings": 262144, "tie_word_embeddings": False, "attention_bias": False,
-    "mlp_bias": False, "rope_theta": 10000.0, "partial_rotary_factor": 0.5,
+    **COMMON,
+    **mamba2.DEFAULTS,
+    "vocab_size": 128000,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "hidden_act": ACTIVATION,
+    "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 262144,
+    "tie_word_embeddings": False,
+    "attention_bias": False,
+    "mlp_bias": False,
+    "rope_theta": 10000.0,
+    "partial_rotary_factor": 0.5,
     "attn_layer_indices": None,
-}  # fmt: skip
+}
 PREFIXES = {"model.final_layernorm.": "model.norm."}
 
 
@@ -37,9 +49,12 @@ def complete(f: Fields) -> dict[str, Any]:
         f, f.mapping("rope_parameters"), f.count("head_dim", head_dim, MAX_HEAD_DIM)
     )
     return {
-        "layer_types": None, MIXERS: _kinds(f), "rope_parameters": rope, "rotary_dim": rotary_dim,
+        "layer_types": None,
+        MIXERS: _kinds(f),
+        "rope_parameters": rope,
+        "rotary_dim": rotary_dim,
         "partial_rotary_factor": None,
-    }  # fmt: skip
+    }
 
 
 def _kinds(f: Fields) -> list[str]:
@@ -53,20 +68,21 @@ def _kinds(f: Fields) -> list[str]:
     return [FULL if i in listed else LINEAR for i in range(n)]
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    c = m.config
     f = c.fields
     space = mamba2.StateSpace.of(f, f.count("mamba_expand") * c.hidden_size)
-    attention = layers.AttentionOptions(bias=c.attention_bias)
-    x, table = layers.embedding(g, c, w)
+    attention = AttentionOptions(bias=c.attention_bias)
+    x = m.embedding()
     for i, mixer in enumerate(f.config[MIXERS]):
         p = f"model.layers.{i}"
-        h = layers.norm(g, c, w, x, f"{p}.input_layernorm")
+        h = m.norm(x, f"{p}.input_layernorm")
         if mixer == FULL:
-            h = layers.attention(g, c, w, h, i, f"{p}.self_attn", attention)
-            x = layers.output(g, c, w, h, x, f"{p}.self_attn.o_proj", bias=c.attention_bias)
+            h = m.attention(h, i, f"{p}.self_attn", attention)
+            x = m.output(h, x, f"{p}.self_attn.o_proj", bias=c.attention_bias)
         else:
-            x = mamba2.layer(g, c, w, h, x, f"{p}.mamba", space)
-        h = layers.norm(g, c, w, x, f"{p}.pre_ff_layernorm")
-        x = llama.feed_forward(g, c, w, h, x, f"{p}.feed_forward")
-    return layers.head(g, c, w, x, table)
+            x = mamba2.layer(m, h, x, f"{p}.mamba", space)
+        h = m.norm(x, f"{p}.pre_ff_layernorm")
+        x = m.feed_forward(h, x, f"{p}.feed_forward")
+    return m.head(x)

@@ -12,24 +12,31 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.formats import PackedWeight
-from sterna.graph import GraphBuilder, Value
-from sterna.models import classifier, layers
+from sterna.graph import Value
+from sterna.models import classifier
+from sterna.models.builder import ModelBuilder
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import ENCODER_BIASES, SCORES, TYPES, GgufArchitecture
-from sterna.weights.sources import WeightSource
+from sterna.models.options import AttentionOptions
 
 ARCHITECTURES = ("BertModel", "BertForSequenceClassification")
 ACTIVATION = "gelu"
 TERNARY = False  # float tensors of linear layers are the weights themselves
 ENCODER = True
 DEFAULTS: dict[str, Any] = {
-    "vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
-    "intermediate_size": 3072, "hidden_act": ACTIVATION, "max_position_embeddings": 512,
-    "type_vocab_size": 2, "layer_norm_eps": 1e-12, "add_cross_attention": False,
+    "vocab_size": 30522,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "hidden_act": ACTIVATION,
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+    "layer_norm_eps": 1e-12,
+    "add_cross_attention": False,
     "tie_word_embeddings": True,
-}  # fmt: skip
+}
 PREFIXES = {
     f"{outer}{name}": own
     for outer in ("bert.", "")
@@ -44,20 +51,28 @@ GGUF = {
         ARCHITECTURES[0],
         ACTIVATION,
         {
-            "attention.self.query": "attn_q", "attention.self.key": "attn_k",
-            "attention.self.value": "attn_v", "attention.output.dense": "attn_output",
-            "attention.output.LayerNorm": "attn_output_norm", "intermediate.dense": "ffn_up",
-            "output.dense": "ffn_down", "output.LayerNorm": "layer_output_norm",
+            "attention.self.query": "attn_q",
+            "attention.self.key": "attn_k",
+            "attention.self.value": "attn_v",
+            "attention.output.dense": "attn_output",
+            "attention.output.LayerNorm": "attn_output_norm",
+            "intermediate.dense": "ffn_up",
+            "output.dense": "ffn_down",
+            "output.LayerNorm": "layer_output_norm",
         },
-        renamed={"rms_norm_eps": "layer_norm_eps"}, layer_norm=True, encoder=True,
+        renamed={"rms_norm_eps": "layer_norm_eps"},
+        layer_norm=True,
+        encoder=True,
         outer={
-            **TYPES, **SCORES, "model.embeddings.position_embeddings": "position_embd",
+            **TYPES,
+            **SCORES,
+            "model.embeddings.position_embeddings": "position_embd",
             "model.pooler.dense": "cls",
         },
         biases=ENCODER_BIASES,
     )
-}  # fmt: skip
-_QKV = layers.AttentionOptions(bias=True, names=("query", "key", "value"))
+}
+_QKV = AttentionOptions(bias=True, names=("query", "key", "value"))
 
 
 def complete(f: Fields) -> dict[str, Any]:
@@ -82,33 +97,32 @@ def unread(c: TransformerConfig) -> set[str]:
     return {"model.embeddings"} | (set() if c.labels else {"model.pooler.dense"})
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the scores of a cross-encoder."""
-    x, table = encode(g, c, w, first=0)
-    return classifier.pooled(g, c, w, x, table)
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the scores of a cross-encoder."""
+    return classifier.pooled(m, encode(m, first=0))
 
 
-def encode(
-    g: GraphBuilder, c: TransformerConfig, w: WeightSource, first: int
-) -> tuple[Value, PackedWeight]:
-    """Write all but the head; also return the table of tokens.
+def encode(m: ModelBuilder, first: int) -> Value:
+    """Add all layers but the head; return its input.
 
     first: the row of the first position in the table of positions.
     """
+    c = m.config
     e, d = "model.embeddings", c.hidden_size
-    positions = w.vector(f"{e}.position_embeddings.weight", first + c.most_positions, d)
-    parts = w.vector(f"{e}.token_type_embeddings.weight", c.fields.count("type_vocab_size"), d)
-    x, table = layers.embedding(g, c, w)
-    x = g.parts(x, parts, f"{e}.token_type_embeddings")
-    x = g.positions(x, positions, f"{e}.position_embeddings", first)
-    x = layers.layer_norm(g, c, w, x, f"{e}.LayerNorm")
+    positions = m.weights.vector(f"{e}.position_embeddings.weight", first + c.most_positions, d)
+    parts = m.weights.vector(
+        f"{e}.token_type_embeddings.weight", c.fields.count("type_vocab_size"), d
+    )
+    x = m.embedding()
+    x = m.graph.parts(x, parts, f"{e}.token_type_embeddings")
+    x = m.graph.positions(x, positions, f"{e}.position_embeddings", first)
+    x = m.layer_norm(x, f"{e}.LayerNorm")
     for i in range(c.n_layers):
         p = f"model.layers.{i}"
-        h = layers.attention(g, c, w, x, i, f"{p}.attention.self", _QKV)
-        h = layers.output(g, c, w, h, x, f"{p}.attention.output.dense", bias=True)
-        x = layers.layer_norm(g, c, w, h, f"{p}.attention.output.LayerNorm")
-        names = f"{p}.intermediate.dense", f"{p}.output.dense"
-        h = layers.ungated(g, c, w, x, x, names, ACTIVATION)
-        h = g.select(h) if i == c.n_layers - 1 else h
-        x = layers.layer_norm(g, c, w, h, f"{p}.output.LayerNorm")
-    return x, table
+        h = m.attention(x, i, f"{p}.attention.self", _QKV)
+        h = m.output(h, x, f"{p}.attention.output.dense", bias=True)
+        x = m.layer_norm(h, f"{p}.attention.output.LayerNorm")
+        h = m.ungated(x, x, f"{p}.intermediate.dense", f"{p}.output.dense")
+        h = m.select(h) if i == c.n_layers - 1 else h
+        x = m.layer_norm(h, f"{p}.output.LayerNorm")
+    return x

@@ -5,11 +5,10 @@ BitNet's layers with SiLU in place of relu^2, under other names. arXiv 2402.1776
 
 from __future__ import annotations
 
-from sterna.graph import GraphBuilder, Value
+from sterna.graph import Value
 from sterna.models import bitnet, llama
-from sterna.models.config import TransformerConfig
+from sterna.models.builder import ModelBuilder
 from sterna.models.gguf_architecture import LINEARS, READS, GgufArchitecture
-from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("BitnetForCausalLM",)
 ACTIVATION = "silu"
@@ -25,6 +24,6 @@ GGUF = {
 }
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    return bitnet.write(g, c, w, "self_attn.inner_attn_ln", "mlp.ffn_layernorm")
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    return bitnet.write(m, "self_attn.inner_attn_ln", "mlp.ffn_layernorm")

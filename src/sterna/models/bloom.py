@@ -11,38 +11,51 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
-from sterna.models import alibi, layers
-from sterna.models.config import TransformerConfig
+from sterna.graph import Value
+from sterna.models import alibi
+from sterna.models.builder import ModelBuilder
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import READS, GgufArchitecture
-from sterna.weights.sources import WeightSource
+from sterna.models.options import AttentionOptions
 
 ARCHITECTURES = ("BloomForCausalLM",)
 ACTIVATION = "gelu_pytorch_tanh"
 TERNARY = False  # float tensors of linear layers are the weights themselves
 DEFAULTS: dict[str, Any] = {
-    "vocab_size": 250880, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8,
-    "rms_norm_eps": 1e-5, "tie_word_embeddings": True, "slow_but_exact": False,
+    "vocab_size": 250880,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": True,
+    "slow_but_exact": False,
     "apply_residual_connection_post_layernorm": False,
-}  # fmt: skip
+}
 ALIASES = {
-    "n_embed": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
-    "layer_norm_epsilon": "rms_norm_eps", "seq_length": "max_position_embeddings",
-}  # fmt: skip
+    "n_embed": "hidden_size",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "layer_norm_epsilon": "rms_norm_eps",
+    "seq_length": "max_position_embeddings",
+}
 GGUF = {
     "bloom": GgufArchitecture(
         ARCHITECTURES[0],
         ACTIVATION,
         {
-            **READS, "self_attention.query_key_value": "attn_qkv",
-            "self_attention.dense": "attn_output", "mlp.dense_h_to_4h": "ffn_up",
+            **READS,
+            "self_attention.query_key_value": "attn_qkv",
+            "self_attention.dense": "attn_output",
+            "mlp.dense_h_to_4h": "ffn_up",
             "mlp.dense_4h_to_h": "ffn_down",
         },
-        by_head=True, rotates=False, layer_norm=True, biases=("output_norm", "token_embd_norm"),
+        by_head=True,
+        rotates=False,
+        layer_norm=True,
+        biases=("output_norm", "token_embd_norm"),
         outer={"model.embed_norm": "token_embd_norm"},
     )
-}  # fmt: skip
+}
 #: Published checkpoints have no transformer.
 PREFIXES = {
     outer + name: to
@@ -69,22 +82,21 @@ def complete(f: Fields) -> dict[str, Any]:
     }
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    adds_norm = c.fields.flag("apply_residual_connection_post_layernorm")
-    attention = layers.AttentionOptions(
-        bias=True, stored="query_key_value", by_head=True, slopes=alibi.slopes(c.n_heads)
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    adds_norm = m.config.fields.flag("apply_residual_connection_post_layernorm")
+    attention = AttentionOptions(
+        bias=True, stored="query_key_value", by_head=True, slopes=alibi.slopes(m.config.n_heads)
     )
-    x, table = layers.embedding(g, c, w)
-    x = layers.layer_norm(g, c, w, x, "model.embed_norm")
-    for i in range(c.n_layers):
+    x = m.embedding()
+    x = m.layer_norm(x, "model.embed_norm")
+    for i in range(m.config.n_layers):
         p = f"model.layers.{i}"
-        read = layers.layer_norm(g, c, w, x, f"{p}.input_layernorm")
-        h = layers.attention(g, c, w, read, i, f"{p}.self_attention", attention)
-        kept = read if adds_norm else x
-        x = layers.output(g, c, w, h, kept, f"{p}.self_attention.dense", bias=True)
-        read = layers.layer_norm(g, c, w, x, f"{p}.post_attention_layernorm")
-        names = f"{p}.mlp.dense_h_to_4h", f"{p}.mlp.dense_4h_to_h"
-        x = layers.ungated(g, c, w, read, read if adds_norm else x, names, ACTIVATION)
-    x = layers.layer_norm(g, c, w, g.select(x), "model.norm")
-    return layers.logits(g, c, w, x, table)
+        read = m.layer_norm(x, f"{p}.input_layernorm")
+        h = m.attention(read, i, f"{p}.self_attention", attention)
+        x = m.output(h, read if adds_norm else x, f"{p}.self_attention.dense", bias=True)
+        read = m.layer_norm(x, f"{p}.post_attention_layernorm")
+        x = read if adds_norm else x
+        x = m.ungated(read, x, f"{p}.mlp.dense_h_to_4h", f"{p}.mlp.dense_4h_to_h")
+    x = m.layer_norm(m.select(x), "model.norm")
+    return m.logits(x)

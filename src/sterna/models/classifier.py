@@ -15,12 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sterna.formats import PackedWeight
-from sterna.graph import GraphBuilder, Value
-from sterna.models.config import TransformerConfig
+from sterna.graph import Value
+from sterna.models.builder import ModelBuilder
 from sterna.models.config_fields import Fields
-from sterna.models.layers import linear, logits
-from sterna.weights.sources import Linear, WeightSource
 
 __all__ = ["SCORING", "Scoring", "dense", "head", "labels_of", "pooled"]
 
@@ -76,28 +73,22 @@ def _gives_raw_scores(f: Fields) -> bool:
     return kind == "Identity"
 
 
-def dense(
-    g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, name: str, activation: str,
-    *, bias: bool = True,
-) -> Value:  # fmt: skip
+def dense(m: ModelBuilder, x: Value, name: str, activation: str, *, bias: bool = True) -> Value:
     """act(x W^T (+ bias)) of the rows that are scored, in the checkpoint's own format."""
-    d = c.hidden_size
-    return g.activation(
-        linear(g, c, w, x, name, [Linear(name, d, d, bias, exact=True)]), activation, f"{name}.act"
-    )
+    x = m.linear(x, name, m.config.hidden_size, bias=bias, exact=True)
+    return m.graph.activation(x, activation, f"{name}.act")
 
 
-def head(g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, name: str) -> Value:
-    """Write the label's logit."""
-    table = w.table(name, c.labels, c.hidden_size)
-    return g.head(x, table, None, name, bias=w.vector(f"{name}.bias", c.labels))
+def head(m: ModelBuilder, x: Value, name: str) -> Value:
+    """Compute the logits of the labels: [rows, labels]."""
+    labels = m.config.labels
+    table = m.weights.table(name, labels, m.config.hidden_size)
+    return m.graph.head(x, table, None, name, bias=m.weights.vector(f"{name}.bias", labels))
 
 
-def pooled(
-    g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, table: PackedWeight
-) -> Value:
-    """Write the label's logit by BERT's pooler, or of a model without labels the tokens' logits."""
-    if not c.labels:
-        return logits(g, c, w, x, table)
-    x = dense(g, c, w, x, "model.pooler.dense", "tanh")
-    return head(g, c, w, x, "classifier")
+def pooled(m: ModelBuilder, x: Value) -> Value:
+    """Compute the labels' logits by BERT's pooler; of a model without labels the tokens' logits."""
+    if not m.config.labels:
+        return m.logits(x)
+    x = dense(m, x, "model.pooler.dense", "tanh")
+    return head(m, x, "classifier")

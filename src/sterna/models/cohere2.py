@@ -17,11 +17,10 @@ ACTIVATION = cohere.ACTIVATION
 TERNARY = cohere.TERNARY
 DEFAULTS: dict[str, Any] = {
     **{key: value for key, value in cohere.DEFAULTS.items() if key != "use_qk_norm"},
-    "rope_theta": 10000.0, "sliding_window": 4096,
-}  # fmt: skip
-GGUF = {
-    "cohere2": replace(cohere.GGUF["command-r"], architecture=ARCHITECTURES[0], period=4),
+    "rope_theta": 10000.0,
+    "sliding_window": 4096,
 }
+GGUF = {"cohere2": replace(cohere.GGUF["command-r"], architecture=ARCHITECTURES[0], period=4)}
 PATTERN = 4  # every fourth layer has no window, unless the file has a pattern
 
 

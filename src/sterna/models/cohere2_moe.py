@@ -12,32 +12,42 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sterna.graph import GraphBuilder, Scoring, Value
-from sterna.models import cohere, cohere2, llama, moe
-from sterna.models.config import FULL, SLIDING, TransformerConfig
+from sterna.graph import Scoring, Value
+from sterna.models import cohere, cohere2, moe
+from sterna.models.builder import ModelBuilder
+from sterna.models.config import FULL, SLIDING
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import DEEPSEEK_FFN, SWA_BASE, GgufArchitecture
-from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Cohere2MoeForCausalLM",)
 ACTIVATION = cohere.ACTIVATION
 TERNARY = cohere.TERNARY
 DEFAULTS: dict[str, Any] = {
-    **cohere2.DEFAULTS, "head_dim": 128, "num_experts_per_tok": 2, "num_experts": 8,
-    "num_shared_experts": 0, "shared_expert_combination_strategy": "average",
-    "expert_selection_fn": "softmax", "prefix_dense_sliding_window_pattern": 1,
-    "norm_topk_prob": True, "prefix_dense_intermediate_size": None, "rms_norm_eps": None,
+    **cohere2.DEFAULTS,
+    "head_dim": 128,
+    "num_experts_per_tok": 2,
+    "num_experts": 8,
+    "num_shared_experts": 0,
+    "shared_expert_combination_strategy": "average",
+    "expert_selection_fn": "softmax",
+    "prefix_dense_sliding_window_pattern": 1,
+    "norm_topk_prob": True,
+    "prefix_dense_intermediate_size": None,
+    "rms_norm_eps": None,
     "sliding_window_pattern": 4,
-}  # fmt: skip
+}
 GGUF = {
     "cohere2moe": GgufArchitecture(
         ARCHITECTURES[0],
         modules={**DEEPSEEK_FFN, "input_layernorm": "attn_norm"},
-        keys={"logit_scale": "logit_scale"}, layer_norm=None, period=4, predicts=True,
+        keys={"logit_scale": "logit_scale"},
+        layer_norm=None,
+        period=4,
+        predicts=True,
         experts="expert_width",
         reads=("expert_weights_norm", "expert_gating_func", SWA_BASE),
     )
-}  # fmt: skip
+}
 ALIASES = moe.ALIASES
 SKIPPED = moe.SKIPPED
 WIDTH = "expert_width"  # a field of ours
@@ -68,9 +78,9 @@ def complete(f: Fields) -> dict[str, Any]:
     }
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    f = c.fields
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    f = m.config.fields
     how = moe.ExpertFields.of(f, WIDTH)
     chosen = f.config["expert_selection_fn"]
     if chosen not in ("softmax", "sigmoid"):
@@ -84,14 +94,14 @@ def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
         of_all=chosen == "sigmoid" and not f.flag("norm_topk_prob"),
         shared=how.width * shared,
         scoring=Scoring(chosen),
-        dense=frozenset(range(moe.given(f, "first_k_dense_replace", c.n_layers))),
+        dense=frozenset(range(moe.given(f, "first_k_dense_replace", m.config.n_layers))),
     )
     factor = 0.5 if shared and strategy == "average" else 1.0
-    experts = moe.half(g, c, w, replace(how, dense=frozenset()), names=NAMES, factor=factor)
+    experts = moe.ffn(replace(how, dense=frozenset()), names=NAMES, factor=factor)
 
-    def ffn(h: Value, x: Value, layer: int, name: str) -> Value:
+    def ffn(m: ModelBuilder, h: Value, x: Value, layer: int, name: str) -> Value:
         if layer in how.dense:
-            return llama.feed_forward(g, c, w, h, x, name)
-        return experts(h, x, layer, name)
+            return m.feed_forward(h, x, name)
+        return experts(m, h, x, layer, name)
 
-    return cohere.build(g, c, w, ffn=ffn, rms=f.flag(RMS))
+    return cohere.build(m, ffn=ffn, rms=f.flag(RMS))

@@ -25,9 +25,7 @@ from sterna.models.config_fields import Fields
 __all__ = ["resolve_aliases"]
 
 #: Other names of a field with the same meaning.
-_SAME = {
-    "num_local_experts": "num_experts", "_sliding_window_pattern": "sliding_window_pattern"
-}  # fmt: skip
+_SAME = {"num_local_experts": "num_experts", "_sliding_window_pattern": "sliding_window_pattern"}
 _ROPE, _SCALING, _FULL = "rope_parameters", "rope_scaling", "full_attention"
 
 
@@ -80,8 +78,9 @@ def _spell_rotations(config: dict[str, Any], file: Path) -> dict[str, str]:
             warnings.warn(
                 f"{file}: {_ROPE} and {_SCALING} differ in {shown(', '.join(lost))}: {_SCALING} "
                 "is used, as in transformers",
-                RuntimeWarning, stacklevel=2,
-            )  # fmt: skip
+                RuntimeWarning,
+                stacklevel=2,
+            )
         parameters = {**parameters, _FULL: {**at, **scaling}} if each else {**at, **scaling}
     if parameters or _ROPE in config:
         config[_ROPE] = parameters
@@ -90,8 +89,9 @@ def _spell_rotations(config: dict[str, Any], file: Path) -> dict[str, str]:
         warnings.warn(
             f"{file}: rope_theta is {shown(config['rope_theta'])}, but {shown(base)} within {_ROPE}"
             ", which is used, as in transformers",
-            RuntimeWarning, stacklevel=2,
-        )  # fmt: skip
+            RuntimeWarning,
+            stacklevel=2,
+        )
     return names
 
 

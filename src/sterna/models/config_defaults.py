@@ -14,7 +14,13 @@ __all__ = ["COMMON"]
 
 #: Sizes, activation and rotations of Llama's class; norms and biases differ too much.
 COMMON: dict[str, Any] = {
-    "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
-    "num_attention_heads": 32, "hidden_act": "silu", "max_position_embeddings": 2048,
-    "rope_theta": 10000.0, "tie_word_embeddings": False,
-}  # fmt: skip
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "hidden_act": "silu",
+    "max_position_embeddings": 2048,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+}

@@ -16,16 +16,29 @@ ARCHITECTURES = ("CwmForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
 DEFAULTS: dict[str, Any] = {
-    **COMMON, "vocab_size": 128256, "hidden_size": 6144, "intermediate_size": 21504,
-    "num_hidden_layers": 64, "num_attention_heads": 48, "num_key_value_heads": 8,
-    "head_dim": 128, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 1e6,
-    "mlp_bias": False, "sliding_window": 8192,
-}  # fmt: skip
+    **COMMON,
+    "vocab_size": 128256,
+    "hidden_size": 6144,
+    "intermediate_size": 21504,
+    "num_hidden_layers": 64,
+    "num_attention_heads": 48,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1e6,
+    "mlp_bias": False,
+    "sliding_window": 8192,
+}
 #: rope_parameters, where a file has none.
 ROPE: dict[str, Any] = {
-    "rope_type": "llama3", "rope_theta": 1e6, "factor": 16.0, "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
-}  # fmt: skip
+    "rope_type": "llama3",
+    "rope_theta": 1e6,
+    "factor": 16.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
 
 
 def complete(f: Fields) -> dict[str, Any]:

@@ -13,22 +13,35 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sterna.graph import GraphBuilder, Scoring, Value
+from sterna.graph import Scoring, Value
 from sterna.models import latent_attention, llama, moe
-from sterna.models.config import TransformerConfig
+from sterna.models.builder import ModelBuilder
 from sterna.models.config_fields import Fields
-from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("DeepseekV2ForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
 DEFAULTS: dict[str, Any] = {
-    **llama.DEFAULTS, "vocab_size": 102400, "num_key_value_heads": 32, "kv_lora_rank": 512,
-    "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
-    "head_dim": 64, "first_k_dense_replace": 0, "num_experts": 64, "n_shared_experts": 2,
-    "n_group": None, "topk_group": None, "topk_method": "greedy", "norm_topk_prob": False,
-    "routed_scaling_factor": 1.0, "num_experts_per_tok": None, "moe_intermediate_size": 1407,
-}  # fmt: skip
+    **llama.DEFAULTS,
+    "vocab_size": 102400,
+    "num_key_value_heads": 32,
+    "kv_lora_rank": 512,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "head_dim": 64,
+    "first_k_dense_replace": 0,
+    "num_experts": 64,
+    "n_shared_experts": 2,
+    "n_group": None,
+    "topk_group": None,
+    "topk_method": "greedy",
+    "norm_topk_prob": False,
+    "routed_scaling_factor": 1.0,
+    "num_experts_per_tok": None,
+    "moe_intermediate_size": 1407,
+}
 ALIASES = moe.ALIASES
 _NAMES = replace(moe.DEEPSEEK_NAMES, bias="")
 _METHODS = ("greedy", "group_limited_greedy")
@@ -44,17 +57,15 @@ def complete(f: Fields) -> dict[str, Any]:
     return {**latent_attention.latent_fields(f), "rope_interleaved": True}
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    ffn = moe.half(g, c, w, _experts(c.fields), names=_NAMES)
-    return llama.build(g, c, w, attend=latent_attention.of_layers(g, c, w), ffn=ffn)
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    ffn = moe.ffn(_experts(m.config.fields), names=_NAMES)
+    return llama.build(m, attend=latent_attention.attention, ffn=ffn)
 
 
 def _experts(f: Fields) -> moe.ExpertFields:
     how = moe.ExpertFields.of_deepseek(f)
     grouped = f.config["topk_method"] != "greedy"
     groups, chosen = (how.scoring.groups, how.scoring.chosen_groups) if grouped else (1, 1)
-    scoring = Scoring(
-        "softmax", groups=groups, chosen_groups=chosen, scale=how.scoring.scale
-    )  # fmt: skip
+    scoring = Scoring("softmax", groups=groups, chosen_groups=chosen, scale=how.scoring.scale)
     return replace(how, of_all=True, scoring=scoring)

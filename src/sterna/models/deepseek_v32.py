@@ -19,19 +19,25 @@ ARCHITECTURES = ("DeepseekV32ForCausalLM",)
 ACTIVATION = deepseek_v3.ACTIVATION
 TERNARY = deepseek_v3.TERNARY
 DEFAULTS: dict[str, Any] = {
-    **deepseek_v3.DEFAULTS, "max_position_embeddings": 163840, "mlp_bias": False,
-    "index_topk": 2048, "index_head_dim": 128, "index_n_heads": 64,
-}  # fmt: skip
+    **deepseek_v3.DEFAULTS,
+    "max_position_embeddings": 163840,
+    "mlp_bias": False,
+    "index_topk": 2048,
+    "index_head_dim": 128,
+    "index_n_heads": 64,
+}
 del DEFAULTS["rope_interleave"]  # the class has no such field
 _OF_FILES = {"wq_b": "attn_q_b", "wk": "attn_k", "k_norm": "k_norm", "weights_proj": "proj"}
 _INDEXER = {f"self_attn.indexer.{name}": f"indexer.{to}" for name, to in _OF_FILES.items()}
 _V3 = deepseek_v3.GGUF["deepseek2"]
 GGUF = {
     "deepseek32": replace(
-        _V3, architecture=ARCHITECTURES[0], modules={**_V3.modules, **_INDEXER},
+        _V3,
+        architecture=ARCHITECTURES[0],
+        modules={**_V3.modules, **_INDEXER},
         keys={"attention.indexer.top_k": "index_topk"},
     )
-}  # fmt: skip
+}
 ALIASES = deepseek_v3.ALIASES
 SKIPPED = deepseek_v3.SKIPPED
 
@@ -43,8 +49,9 @@ def complete(f: Fields) -> dict[str, Any]:
         warnings.warn(
             f"{f.file}: index_topk: a context ends after these {most} positions: Sterna does not "
             "run the indexer that chooses among more",
-            RuntimeWarning, stacklevel=2,
-        )  # fmt: skip
+            RuntimeWarning,
+            stacklevel=2,
+        )
     return {
         **deepseek_v3.complete(f.having({**f.config, "rope_interleave": True})),
         "first_k_dense_replace": moe.dense_first(f, 3),

@@ -9,8 +9,9 @@ import numpy as np
 
 import sterna._native as _native
 from sterna.errors import ModelFormatError
-from sterna.graph import GraphBuilder, Piece, RecurrentHeads, Value
+from sterna.graph import Piece, RecurrentHeads, Value
 from sterna.graph.heads import F32
+from sterna.models.builder import ModelBuilder
 from sterna.models.config import MAX_HEAD_DIM
 from sterna.models.config_fields import Fields
 from sterna.weights.sources import WeightSource
@@ -75,7 +76,7 @@ def _joined_taps(w: WeightSource, name: str, rows: tuple[int, int, int], width: 
     )
 
 
-def side_by_side(g: GraphBuilder, parts: list[tuple[Value, int, int]], name: str) -> Value:
+def side_by_side(m: ModelBuilder, parts: list[tuple[Value, int, int]], name: str) -> Value:
     """Return a row of these (row, column, width): the first row, if it begins with them."""
     *starts, width = accumulate((n for _, _, n in parts), initial=0)
     first = parts[0][0]
@@ -83,14 +84,24 @@ def side_by_side(g: GraphBuilder, parts: list[tuple[Value, int, int]], name: str
     if all(row is first and begin == to for (row, begin, _), to in placed):
         return first
     pieces = [(row, Piece(n, begin=begin, column=to)) for (row, begin, n), to in placed]
-    return g.place(width, pieces, name)
+    return m.graph.place(width, pieces, name)
 
 
 def layer(
-    g: GraphBuilder, w: WeightSource, row: Row, heads: RecurrentHeads, name: str, taps: F32,
-    decay: Decay, *, norm: str = "norm", eps: float, strength: float = 1.0,
-    tiling: int | None = None, gates: Value | None = None, activation: str = "silu",
-) -> Value:  # fmt: skip
+    m: ModelBuilder,
+    row: Row,
+    heads: RecurrentHeads,
+    name: str,
+    taps: F32,
+    decay: Decay,
+    *,
+    norm: str = "norm",
+    eps: float,
+    strength: float = 1.0,
+    tiling: int | None = None,
+    gates: Value | None = None,
+    activation: str = "silu",
+) -> Value:
     """Write a layer from its projections up to the projection back.
 
     taps: of the convolution of q, k and v. norm: of what the recurrence makes, by its name. gates:
@@ -98,10 +109,18 @@ def layer(
     activation: as `k_heads` and `activation` of `GraphBuilder.gated`.
     """
     x, z, b, a = row
-    x = g.conv(x, taps, f"{name}.conv1d")
-    out = g.recurrence(x, heads, a, b, decay.rate, decay.bias, name, strength)
-    weight = w.vector(f"{name}.{norm}.weight", heads.v_dim)
-    return g.gated(
-        out, gates or x, z, heads.v_dim, heads.v_heads, activation, f"{name}.{norm}", weight, eps,
+    x = m.graph.conv(x, taps, f"{name}.conv1d")
+    out = m.graph.recurrence(x, heads, a, b, decay.rate, decay.bias, name, strength)
+    weight = m.weights.vector(f"{name}.{norm}.weight", heads.v_dim)
+    return m.graph.gated(
+        out,
+        gates or x,
+        z,
+        heads.v_dim,
+        heads.v_heads,
+        activation,
+        f"{name}.{norm}",
+        weight,
+        eps,
         tiling,
-    )  # fmt: skip
+    )

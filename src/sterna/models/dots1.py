@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
-from sterna.models import layers, llama, moe
-from sterna.models.config import FULL, SLIDING, TransformerConfig
+from sterna.graph import Value
+from sterna.models import llama, moe
+from sterna.models.builder import ModelBuilder
+from sterna.models.config import FULL, SLIDING
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import (
@@ -22,27 +23,41 @@ from sterna.models.gguf_architecture import (
     GgufArchitecture,
 )
 from sterna.models.moe import ALIASES as ALIASES
-from sterna.weights.sources import WeightSource
+from sterna.models.options import AttentionOptions, QKNorm
 
 ARCHITECTURES = ("Dots1ForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
 DEFAULTS: dict[str, Any] = {
-    **COMMON, "vocab_size": 152064, "hidden_size": 4608, "intermediate_size": 10944,
-    "num_hidden_layers": 62, "num_key_value_heads": 32, "rms_norm_eps": 1e-6,
-    "attention_bias": False, "sliding_window": 4096, "max_window_layers": 62,
-    "moe_intermediate_size": 1408, "num_experts_per_tok": None, "num_experts": None,
-    "n_shared_experts": None, "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1,
-    "first_k_dense_replace": 0, "norm_topk_prob": False,
-}  # fmt: skip
+    **COMMON,
+    "vocab_size": 152064,
+    "hidden_size": 4608,
+    "intermediate_size": 10944,
+    "num_hidden_layers": 62,
+    "num_key_value_heads": 32,
+    "rms_norm_eps": 1e-6,
+    "attention_bias": False,
+    "sliding_window": 4096,
+    "max_window_layers": 62,
+    "moe_intermediate_size": 1408,
+    "num_experts_per_tok": None,
+    "num_experts": None,
+    "n_shared_experts": None,
+    "routed_scaling_factor": 1.0,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 0,
+    "norm_topk_prob": False,
+}
 GGUF = {
     "dots1": GgufArchitecture(
         ARCHITECTURES[0],
         modules={**DEEPSEEK_FFN, **QK_NORMS, **READS},
         arrays={"mlp.gate.e_score_correction_bias": "exp_probs_b.bias"},
-        experts="moe_intermediate_size", reads=DEEPSEEK_KEYS,
+        experts="moe_intermediate_size",
+        reads=DEEPSEEK_KEYS,
     )
-}  # fmt: skip
+}
 
 
 def complete(f: Fields) -> dict[str, Any]:
@@ -53,7 +68,7 @@ def complete(f: Fields) -> dict[str, Any]:
     return {"layer_types": [SLIDING if i >= first else FULL for i in range(f.n_layers)]}
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    attention = layers.AttentionOptions(qk_norm=layers.HeadNorms())
-    return llama.build(g, c, w, attention=attention, ffn=moe.deepseek_half(g, c, w))
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    attention = AttentionOptions(qk_norm=QKNorm())
+    return llama.build(m, attention=attention, ffn=moe.deepseek_ffn(m.config.fields))

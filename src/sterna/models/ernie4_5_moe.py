@@ -11,37 +11,45 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sterna.graph import GraphBuilder, Scoring, Value
+from sterna.graph import Scoring, Value
 from sterna.models import ernie4_5, llama, moe
-from sterna.models.config import TransformerConfig
+from sterna.models.builder import ModelBuilder
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import DEEPSEEK_FFN, READS, GgufArchitecture
-from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Ernie4_5_MoeForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
 DEFAULTS: dict[str, Any] = {
     **{name: value for name, value in ernie4_5.DEFAULTS.items() if name != "head_dim"},
-    "hidden_size": 2560, "intermediate_size": 12288, "num_hidden_layers": 28,
-    "num_attention_heads": 20, "num_key_value_heads": 4, "moe_intermediate_size": 1536,
-    "num_experts_per_tok": 6, "num_experts": 64, "moe_num_shared_experts": 2,
-    "moe_layer_start_index": 1, "moe_layer_interval": 1, "moe_norm_min": 1e-12,
-}  # fmt: skip
+    "hidden_size": 2560,
+    "intermediate_size": 12288,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 20,
+    "num_key_value_heads": 4,
+    "moe_intermediate_size": 1536,
+    "num_experts_per_tok": 6,
+    "num_experts": 64,
+    "moe_num_shared_experts": 2,
+    "moe_layer_start_index": 1,
+    "moe_layer_interval": 1,
+    "moe_norm_min": 1e-12,
+}
 ALIASES = {"moe_num_experts": "num_experts", "moe_k": "num_experts_per_tok"}
 GGUF = {
     "ernie4_5-moe": GgufArchitecture(
         ARCHITECTURES[0],
         modules={**DEEPSEEK_FFN, **READS},
         arrays={"mlp.moe_statics.e_score_correction_bias": "exp_probs_b.bias"},
-        renamed={"attention_bias": "use_bias"}, experts="moe_intermediate_size",
+        renamed={"attention_bias": "use_bias"},
+        experts="moe_intermediate_size",
         keys={
             "expert_shared_count": "moe_num_shared_experts",
             "leading_dense_block_count": "moe_layer_start_index",
             "interleave_moe_layer_step": "moe_layer_interval",
         },
     )
-}  # fmt: skip
+}
 SKIPPED = {"model.mtp_": "of layers that predict several tokens (MTP)"}
 NAMES = replace(moe.DEEPSEEK_NAMES, bias="moe_statics.e_score_correction_bias", bias_is_row=True)
 
@@ -52,9 +60,9 @@ def complete(f: Fields) -> dict[str, Any]:
     return ernie4_5.complete(f)
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    f = c.fields
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    f = m.config.fields
     how = moe.ExpertFields.of(f, "moe_intermediate_size")
     how = replace(
         how,
@@ -62,7 +70,7 @@ def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
         scoring=Scoring(least=f.number("moe_norm_min")),
         dense=_dense_layers(f),
     )
-    return llama.build(g, c, w, ffn=moe.half(g, c, w, how, names=NAMES))
+    return llama.build(m, ffn=moe.ffn(how, names=NAMES))
 
 
 def _dense_layers(f: Fields) -> frozenset[int]:

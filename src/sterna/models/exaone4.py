@@ -6,21 +6,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
-from sterna.models import layers, llama, olmo2
-from sterna.models.config import FULL, SLIDING, TransformerConfig
+from sterna.graph import Value
+from sterna.models import llama, olmo2
+from sterna.models.builder import ModelBuilder
+from sterna.models.config import FULL, SLIDING
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import ADDS, LINEARS, QK_NORMS, GgufArchitecture
-from sterna.weights.sources import WeightSource
+from sterna.models.options import AttentionOptions, QKNorm
 
 ARCHITECTURES = ("Exaone4ForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
 DEFAULTS: dict[str, Any] = {
-    **COMMON, "vocab_size": 102400, "intermediate_size": 16384, "num_key_value_heads": 32,
-    "rms_norm_eps": 1e-5, "sliding_window": 4096, "sliding_window_pattern": 4,
-}  # fmt: skip
+    **COMMON,
+    "vocab_size": 102400,
+    "intermediate_size": 16384,
+    "num_key_value_heads": 32,
+    "rms_norm_eps": 1e-5,
+    "sliding_window": 4096,
+    "sliding_window_pattern": 4,
+}
 GGUF = {"exaone4": GgufArchitecture(ARCHITECTURES[0], modules=LINEARS | QK_NORMS | ADDS, period=4)}
 
 
@@ -36,7 +42,7 @@ def complete(f: Fields) -> dict[str, Any]:
     return {"layer_types": types, "no_rope_layers": [int(kind == SLIDING) for kind in types]}
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    attention = layers.AttentionOptions(qk_norm=layers.HeadNorms())
-    return llama.build(g, c, w, norms=olmo2.NORMS, attention=attention)
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    attention = AttentionOptions(qk_norm=QKNorm())
+    return llama.build(m, norms=olmo2.NORMS, attention=attention)

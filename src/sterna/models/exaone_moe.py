@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
-from sterna.models import exaone4, layers, llama, moe
-from sterna.models.config import TransformerConfig
+from sterna.graph import Value
+from sterna.models import exaone4, llama, moe
+from sterna.models.builder import ModelBuilder
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import (
     DEEPSEEK_FFN,
@@ -24,16 +24,23 @@ from sterna.models.gguf_architecture import (
     SWA_BASE,
     GgufArchitecture,
 )
-from sterna.weights.sources import WeightSource
+from sterna.models.options import AttentionOptions, QKNorm
 
 ARCHITECTURES = ("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM")
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
 DEFAULTS: dict[str, Any] = {
-    **exaone4.DEFAULTS, "first_k_dense_replace": 1, "moe_intermediate_size": 1024,
-    "num_experts": 64, "num_experts_per_tok": 8, "n_shared_experts": 1, "norm_topk_prob": True,
-    "routed_scaling_factor": 2.5, "n_group": 1, "topk_group": 1,
-}  # fmt: skip
+    **exaone4.DEFAULTS,
+    "first_k_dense_replace": 1,
+    "moe_intermediate_size": 1024,
+    "num_experts": 64,
+    "num_experts_per_tok": 8,
+    "n_shared_experts": 1,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 2.5,
+    "n_group": 1,
+    "topk_group": 1,
+}
 ALIASES = {**moe.ALIASES, "num_shared_experts": "n_shared_experts"}
 _BIAS = "mlp.e_score_correction_bias"
 GGUF = {
@@ -41,10 +48,12 @@ GGUF = {
         ARCHITECTURES[0],
         modules={**DEEPSEEK_FFN, **QK_NORMS, **READS},
         arrays={_BIAS: "exp_probs_b.bias"},
-        period=4, predicts=True, experts="moe_intermediate_size",
+        period=4,
+        predicts=True,
+        experts="moe_intermediate_size",
         reads=(*DEEPSEEK_KEYS, SWA_BASE),
     )
-}  # fmt: skip
+}
 SKIPPED = {**moe.SKIPPED, "mtp.": "a layer that predicts several tokens (MTP)"}
 NAMES = replace(moe.DEEPSEEK_NAMES, bias=_BIAS.removeprefix("mlp."))
 
@@ -54,8 +63,8 @@ def complete(f: Fields) -> dict[str, Any]:
     return {**exaone4.complete(f), "first_k_dense_replace": moe.dense_first(f, 1)}
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    how = moe.ExpertFields.of_deepseek(c.fields)
-    attention = layers.AttentionOptions(qk_norm=layers.HeadNorms())
-    return llama.build(g, c, w, attention=attention, ffn=moe.half(g, c, w, how, names=NAMES))
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    how = moe.ExpertFields.of_deepseek(m.config.fields)
+    attention = AttentionOptions(qk_norm=QKNorm())
+    return llama.build(m, attention=attention, ffn=moe.ffn(how, names=NAMES))

@@ -14,42 +14,61 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
-from sterna.models import alibi, layers
-from sterna.models.config import TransformerConfig
+from sterna.graph import Value
+from sterna.models import alibi
+from sterna.models.builder import ModelBuilder
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import GgufArchitecture
-from sterna.weights.sources import WeightSource
+from sterna.models.options import AttentionOptions
 
 ARCHITECTURES = ("FalconForCausalLM",)
 ACTIVATION = "gelu"
 TERNARY = False  # float tensors of linear layers are the weights themselves
 DEFAULTS: dict[str, Any] = {
-    **COMMON, "vocab_size": 65024, "hidden_size": 4544, "intermediate_size": 18176,
-    "num_attention_heads": 71, "hidden_act": ACTIVATION, "rms_norm_eps": 1e-5,
-    "tie_word_embeddings": True, "num_ln_in_parallel_attn": None, "alibi": False,
-    "new_decoder_architecture": False, "multi_query": True, "parallel_attn": True, "bias": False,
-}  # fmt: skip
+    **COMMON,
+    "vocab_size": 65024,
+    "hidden_size": 4544,
+    "intermediate_size": 18176,
+    "num_attention_heads": 71,
+    "hidden_act": ACTIVATION,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": True,
+    "num_ln_in_parallel_attn": None,
+    "alibi": False,
+    "new_decoder_architecture": False,
+    "multi_query": True,
+    "parallel_attn": True,
+    "bias": False,
+}
 ALIASES = {
-    "layer_norm_epsilon": "rms_norm_eps", "num_kv_heads": "num_key_value_heads",
-    "ffn_hidden_size": "intermediate_size", "activation": "hidden_act",
-    "n_head": "num_attention_heads", "n_layer": "num_hidden_layers",
+    "layer_norm_epsilon": "rms_norm_eps",
+    "num_kv_heads": "num_key_value_heads",
+    "ffn_hidden_size": "intermediate_size",
+    "activation": "hidden_act",
+    "n_head": "num_attention_heads",
+    "n_layer": "num_hidden_layers",
     "n_head_kv": "num_key_value_heads",
-}  # fmt: skip
+}
 GGUF = {
     "falcon": GgufArchitecture(
         ARCHITECTURES[0],
         ACTIVATION,
         {
-            "self_attention.query_key_value": "attn_qkv", "self_attention.dense": "attn_output",
-            "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down",
-            "input_layernorm": "attn_norm", "ln_mlp": "attn_norm", "ln_attn": "attn_norm_2",
+            "self_attention.query_key_value": "attn_qkv",
+            "self_attention.dense": "attn_output",
+            "mlp.dense_h_to_4h": "ffn_up",
+            "mlp.dense_4h_to_h": "ffn_down",
+            "input_layernorm": "attn_norm",
+            "ln_mlp": "attn_norm",
+            "ln_attn": "attn_norm_2",
         },
-        by_head=True, layer_norm=True, biases=("output_norm",),
+        by_head=True,
+        layer_norm=True,
+        biases=("output_norm",),
         renamed={"attention_bias": "bias"},
     )
-}  # fmt: skip
+}
 PREFIXES = {
     "transformer.word_embeddings.": "model.embed_tokens.",
     "transformer.ln_f.": "model.norm.",
@@ -67,32 +86,37 @@ def complete(f: Fields) -> dict[str, Any]:
         kv_heads = heads
     wide = f.count("intermediate_size", 4 * f.count("hidden_size"))
     return {
-        "num_key_value_heads": kv_heads, "intermediate_size": wide, "attention_bias": bias,
-        "mlp_bias": bias, "no_rope_layers": [int(not f.flag("alibi"))] * f.n_layers,
-    }  # fmt: skip
+        "num_key_value_heads": kv_heads,
+        "intermediate_size": wide,
+        "attention_bias": bias,
+        "mlp_bias": bias,
+        "no_rope_layers": [int(not f.flag("alibi"))] * f.n_layers,
+    }
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    c = m.config
     bias, new = c.attention_bias, c.fields.flag("new_decoder_architecture")
     parallel = c.fields.flag("parallel_attn")
     two = new and parallel and c.fields.count("num_ln_in_parallel_attn", 2) == 2
     slopes = alibi.slopes(c.n_heads, factor=1 / math.sqrt(c.head_dim))
-    attention = layers.AttentionOptions(
-        bias=bias, stored="query_key_value", by_head=True,
+    attention = AttentionOptions(
+        bias=bias,
+        stored="query_key_value",
+        by_head=True,
         slopes=slopes if c.fields.flag("alibi") else (),
-    )  # fmt: skip
-    x, table = layers.embedding(g, c, w)
+    )
+    x = m.embedding()
     for i in range(c.n_layers):
         p = f"model.layers.{i}"
-        read = layers.layer_norm(g, c, w, x, f"{p}.{'ln_attn' if two else 'input_layernorm'}")
-        h = layers.attention(g, c, w, read, i, f"{p}.self_attention", attention)
-        added = layers.output(g, c, w, h, x, f"{p}.self_attention.dense", bias=bias)
+        read = m.layer_norm(x, f"{p}.{'ln_attn' if two else 'input_layernorm'}")
+        h = m.attention(read, i, f"{p}.self_attention", attention)
+        added = m.output(h, x, f"{p}.self_attention.dense", bias=bias)
         if two:
-            read = layers.layer_norm(g, c, w, x, f"{p}.ln_mlp")
+            read = m.layer_norm(x, f"{p}.ln_mlp")
         elif not parallel:
-            read = layers.layer_norm(g, c, w, added, f"{p}.post_attention_layernorm")
-        names = f"{p}.mlp.dense_h_to_4h", f"{p}.mlp.dense_4h_to_h"
-        x = layers.ungated(g, c, w, read, added, names, ACTIVATION, bias=bias)
-    x = layers.layer_norm(g, c, w, g.select(x), "model.norm")
-    return layers.logits(g, c, w, x, table)
+            read = m.layer_norm(added, f"{p}.post_attention_layernorm")
+        x = m.ungated(read, added, f"{p}.mlp.dense_h_to_4h", f"{p}.mlp.dense_4h_to_h", bias=bias)
+    x = m.layer_norm(m.select(x), "model.norm")
+    return m.logits(x)

@@ -10,40 +10,56 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
+from sterna.graph import Value
 from sterna.models import llama
-from sterna.models.config import FULL, SLIDING, TransformerConfig
+from sterna.models.builder import ModelBuilder
+from sterna.models.config import FULL, SLIDING
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import ADDS, LINEARS, SOFT_CAPS, GgufArchitecture
-from sterna.models.layers import AttentionOptions, Factors, HeadNorms, Norms
-from sterna.weights.sources import WeightSource
+from sterna.models.options import AttentionOptions, Factors, Norms, QKNorm
 
 ARCHITECTURES = ("Gemma2ForCausalLM",)
 ACTIVATION = "gelu_pytorch_tanh"
 TERNARY = False  # float tensors of linear layers are the weights themselves
 DEFAULTS: dict[str, Any] = {
-    **COMMON, "rms_norm_eps": 1e-6, "attention_bias": False, "vocab_size": 256000,
-    "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
-    "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "hidden_act": ACTIVATION,
-    "max_position_embeddings": 8192, "tie_word_embeddings": True, "query_pre_attn_scalar": 256,
-    "sliding_window": 4096, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
-}  # fmt: skip
+    **COMMON,
+    "rms_norm_eps": 1e-6,
+    "attention_bias": False,
+    "vocab_size": 256000,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "hidden_act": ACTIVATION,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": True,
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+    "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0,
+}
 GGUF = {
     "gemma2": GgufArchitecture(
         ARCHITECTURES[0],
         ACTIVATION,
         {
-            **LINEARS, **ADDS, "input_layernorm": "attn_norm",
+            **LINEARS,
+            **ADDS,
+            "input_layernorm": "attn_norm",
             "pre_feedforward_layernorm": "ffn_norm",
         },
-        sums=True, reads=SOFT_CAPS, period=2,
+        sums=True,
+        reads=SOFT_CAPS,
+        period=2,
     )
-}  # fmt: skip
+}
 
 NORMS = Norms(
-    reads=("input_layernorm", "pre_feedforward_layernorm"),
-    adds=("post_attention_layernorm", "post_feedforward_layernorm"),
+    pre=("input_layernorm", "pre_feedforward_layernorm"),
+    post=("post_attention_layernorm", "post_feedforward_layernorm"),
     plus_one=True,
 )
 
@@ -57,16 +73,14 @@ def complete(f: Fields) -> dict[str, Any]:
     return {"layer_types": [FULL if i % 2 else SLIDING for i in range(n)]}
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    return write(g, c, w, None)
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    return write(m, None)
 
 
-def write(
-    g: GraphBuilder, c: TransformerConfig, w: WeightSource, qk_norm: HeadNorms | None,
-    norms: Norms = NORMS,
-) -> Value:  # fmt: skip
+def write(m: ModelBuilder, qk_norm: QKNorm | None, norms: Norms = NORMS) -> Value:
     """Write the layers; qk_norm: as in `layers.attention`."""
+    c = m.config
     attention = AttentionOptions(
         qk_norm=qk_norm,
         scale=c.fields.factor("query_pre_attn_scalar") ** -0.5,
@@ -75,4 +89,4 @@ def write(
     factors = Factors(
         embedding=c.hidden_size**0.5, logits_cap=c.fields.cap("final_logit_softcapping")
     )
-    return llama.build(g, c, w, norms=norms, attention=attention, factors=factors)
+    return llama.build(m, norms=norms, attention=attention, factors=factors)

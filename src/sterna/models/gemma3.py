@@ -10,28 +10,34 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
-from sterna.models import gemma2, layers, towers
+from sterna.graph import Value
+from sterna.models import gemma2, towers
+from sterna.models.builder import ModelBuilder
 from sterna.models.config import FULL, SLIDING, TransformerConfig
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import INPUT_NORMS, QK_NORMS, SOFT_CAPS, SWA_BASE
-from sterna.models.layers import HeadNorms
+from sterna.models.options import QKNorm
 from sterna.models.pooling import DENSE
 from sterna.models.rotations import rotations_of
 from sterna.models.vision import siglip, vit
 from sterna.models.vision.patches import average_pool
 from sterna.models.vision.tower import Tower, graph_of, vision_config
-from sterna.weights.sources import Linear, WeightSource
+from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Gemma3ForCausalLM", "Gemma3TextModel", "Gemma3ForConditionalGeneration")
 ACTIVATION = gemma2.ACTIVATION
 TERNARY = False  # float tensors of linear layers are the weights themselves
 ENCODER = True
 DEFAULTS: dict[str, Any] = {
-    **gemma2.DEFAULTS, "vocab_size": 262208, "max_position_embeddings": 131072, "rope_theta": 1e6,
-    "rope_local_base_freq": 10000.0, "sliding_window_pattern": 6, "attn_logit_softcapping": None,
+    **gemma2.DEFAULTS,
+    "vocab_size": 262208,
+    "max_position_embeddings": 131072,
+    "rope_theta": 1e6,
+    "rope_local_base_freq": 10000.0,
+    "sliding_window_pattern": 6,
+    "attn_logit_softcapping": None,
     "final_logit_softcapping": None,
-}  # fmt: skip
+}
 GGUF = {
     "gemma3": replace(
         gemma2.GGUF["gemma2"],
@@ -42,10 +48,12 @@ GGUF = {
     )
 }
 GGUF["gemma-embedding"] = replace(
-    GGUF["gemma3"], architecture=ARCHITECTURES[1], encoder=True,
+    GGUF["gemma3"],
+    architecture=ARCHITECTURES[1],
+    encoder=True,
     unsaid={"use_bidirectional_attention": True},
     outer={DENSE.format(i): f"dense_{i + 2}" for i in range(2)},
-)  # fmt: skip
+)
 TOWER, PROJECTION = siglip.VIT.patch_matrix, "multi_modal_projector.mm_input_projection"
 SKIPPED = towers.SKIPPED
 PREFIXES = {
@@ -78,9 +86,9 @@ def complete(f: Fields) -> dict[str, Any]:
     return found
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    return gemma2.write(g, c, w, HeadNorms(plus_one=True))
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    return gemma2.write(m, QKNorm(plus_one=True))
 
 
 def tower(c: TransformerConfig, w: WeightSource) -> Tower:
@@ -90,15 +98,17 @@ def tower(c: TransformerConfig, w: WeightSource) -> Tower:
     edge = side // int(tokens**0.5)
     encoder = siglip.encoder(v, w)
 
-    def project(g: GraphBuilder, x: Value) -> None:
+    def project(m: ModelBuilder, x: Value) -> None:
         norm = "multi_modal_projector.mm_soft_emb_norm"
-        x = layers.norm(g, v, w, x, norm, plus_one=True)
-        part = Linear(PROJECTION, c.hidden_size, v.hidden_size)
-        layers.linear(g, v, w, x, part.name, [part])
+        x = m.norm(x, norm, plus_one=True)
+        m.linear(x, PROJECTION, c.hidden_size)
 
     return Tower(
-        encoder, graph_of(v, v.hidden_size, project), c.hidden_size,
+        encoder,
+        graph_of(v, w, v.hidden_size, project),
+        c.hidden_size,
         f.count("image_token_index", 262144),
         lambda features, _: average_pool(features, side, side, edge),
-        lambda n, _: n * (side // edge) ** 2, together=True,
-    )  # fmt: skip
+        lambda n, _: n * (side // edge) ** 2,
+        together=True,
+    )

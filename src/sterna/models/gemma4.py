@@ -22,36 +22,56 @@ from typing import Any
 
 import numpy as np
 
-from sterna.graph import GraphBuilder, Heads, Value
-from sterna.models import gemma2, layers, moe
+from sterna.graph import Heads, Value
+from sterna.models import gemma2, moe
+from sterna.models.builder import ModelBuilder
 from sterna.models.config import FULL, MAX_HEAD_DIM, SLIDING, TransformerConfig
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import QK_NORMS, SOFT_CAPS, SWA_BASE, GgufArchitecture
+from sterna.models.options import AttentionOptions, QKNorm
 from sterna.models.rotations import rotations_of
 from sterna.models.vision import gemma4 as vision
 from sterna.models.vision.tower import Tower
-from sterna.weights.sources import Linear, WeightSource
+from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration")
 ACTIVATION = "gelu_pytorch_tanh"
 TERNARY = False  # float tensors of linear layers are the weights themselves
 DEFAULTS: dict[str, Any] = {
-    **COMMON, "rms_norm_eps": 1e-6, "attention_bias": False, "vocab_size": 262144,
-    "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30,
-    "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "global_head_dim": 512,
-    "hidden_act": ACTIVATION, "max_position_embeddings": 131072, "tie_word_embeddings": True,
-    "sliding_window": 512, "hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 262144,
-    "num_kv_shared_layers": 0, "attention_k_eq_v": False, "enable_moe_block": False,
-    "use_double_wide_mlp": False, "final_logit_softcapping": None,
-}  # fmt: skip
+    **COMMON,
+    "rms_norm_eps": 1e-6,
+    "attention_bias": False,
+    "vocab_size": 262144,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "global_head_dim": 512,
+    "hidden_act": ACTIVATION,
+    "max_position_embeddings": 131072,
+    "tie_word_embeddings": True,
+    "sliding_window": 512,
+    "hidden_size_per_layer_input": 256,
+    "vocab_size_per_layer_input": 262144,
+    "num_kv_shared_layers": 0,
+    "attention_k_eq_v": False,
+    "enable_moe_block": False,
+    "use_double_wide_mlp": False,
+    "final_logit_softcapping": None,
+}
 del DEFAULTS["rope_theta"]  # each kind of layers has its own: ROTATIONS
 _DENSE = GgufArchitecture(
     ARCHITECTURES[0],
     ACTIVATION,
     {
-        **gemma2.GGUF["gemma2"].modules, **QK_NORMS, "layer_scalar": "layer_output_scale",
-        "per_layer_input_gate": "inp_gate", "per_layer_projection": "proj",
+        **gemma2.GGUF["gemma2"].modules,
+        **QK_NORMS,
+        "layer_scalar": "layer_output_scale",
+        "per_layer_input_gate": "inp_gate",
+        "per_layer_projection": "proj",
         "post_per_layer_input_norm": "post_norm",
     },
     reads=(*SOFT_CAPS, SWA_BASE),
@@ -61,15 +81,19 @@ _DENSE = GgufArchitecture(
         "model.per_layer_projection_norm": "per_layer_proj_norm",
     },
     varied=True,
-)  # fmt: skip
+)
 GGUF = {"gemma4": _DENSE}
 GGUF_WITH_EXPERTS = {
     "gemma4": replace(
         _DENSE,
         modules={
-            **_DENSE.modules, "router.proj": "ffn_gate_inp", "experts.gate_proj": "ffn_gate_exps",
-            "experts.up_proj": "ffn_up_exps", "experts.gate_up_proj": "ffn_gate_up_exps",
-            "experts.down_proj": "ffn_down_exps", "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
+            **_DENSE.modules,
+            "router.proj": "ffn_gate_inp",
+            "experts.gate_proj": "ffn_gate_exps",
+            "experts.up_proj": "ffn_up_exps",
+            "experts.gate_up_proj": "ffn_gate_up_exps",
+            "experts.down_proj": "ffn_down_exps",
+            "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
             "post_feedforward_layernorm_1": "post_ffw_norm_1",
             "post_feedforward_layernorm_2": "post_ffw_norm_2",
         },
@@ -79,7 +103,7 @@ GGUF_WITH_EXPERTS = {
         },
         experts="moe_intermediate_size",
     )
-}  # fmt: skip
+}
 ALIASES = {"top_k_experts": "num_experts_per_tok"}
 #: Prefixes of tensor names in a checkpoint with towers -> in one without.
 PREFIXES = {
@@ -179,8 +203,9 @@ def unread(c: TransformerConfig) -> set[str]:
     return {f"model.layers.{i}.self_attn.{name}" for i in shared for name in names}
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    c = m.config
     f = c.fields
     kinds: list[str] = f.config["layer_types"]
     heads = {SLIDING: c.heads, FULL: Heads(c.n_heads, f.count(KV_HEADS), f.count(HEAD_DIM))}
@@ -188,40 +213,33 @@ def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
     wide, how = f.flag("use_double_wide_mlp"), None
     if f.flag("enable_moe_block"):
         how = moe.ExpertFields.of(f, "moe_intermediate_size")
-    x, table = layers.embedding(g, c, w, c.hidden_size**0.5)
-    added = rows(g, c, w, x)
+    x = m.embedding(c.hidden_size**0.5)
+    added = rows(m, x)
     keys: dict[str, Value] = {}  # for each kind, the keys of the last layer that stores some
-    options = layers.AttentionOptions(
-        bias=c.attention_bias, qk_norm=layers.HeadNorms(), v_norm=True, scale=1.0
-    )
+    options = AttentionOptions(bias=c.attention_bias, qk_norm=QKNorm(), v_norm=True, scale=1.0)
     for i, kind in enumerate(kinds):
         p, shared = f"model.layers.{i}", i >= first_shared
-        here = _causal(c) if kind == FULL else c
-        h = layers.norm(g, c, w, x, f"{p}.input_layernorm")
-        h = layers.attention(
-            g, here, w, h, i, f"{p}.self_attn",
-            replace(options, keys_are_values=k_eq_v and kind == FULL and not shared),
-            heads=heads[kind], keys_of=keys[kind] if shared else None,
-        )  # fmt: skip
+        here = _causal(m) if kind == FULL else m
+        h = m.norm(x, f"{p}.input_layernorm")
+        own = replace(options, keys_are_values=k_eq_v and kind == FULL and not shared)
+        keys_of, name = keys[kind] if shared else None, f"{p}.self_attn"
+        h = here.attention(h, i, name, own, heads=heads[kind], keys_of=keys_of)
         if not shared:
             keys[kind] = h
-        x = layers.output(
-            g, c, w, h, x, f"{p}.self_attn.o_proj", bias=c.attention_bias,
-            norm_name=f"{p}.post_attention_layernorm",
-        )  # fmt: skip
-        h = layers.norm(g, c, w, x, f"{p}.pre_feedforward_layernorm")
-        ffn = replace(c, intermediate_size=c.intermediate_size * (2 if wide and shared else 1))
-        scalar = float(w.vector(f"{p}.layer_scalar", 1)[0])
-        h = g.glu(layers.gate_up(g, ffn, w, h, f"{p}.mlp"), c.activation, f"{p}.mlp.act")
-        down = [Linear(f"{p}.mlp.down_proj", c.hidden_size, h.width)]
-        h = layers.linear(g, c, w, h, f"{p}.mlp.down_proj", down)
+        norm = f"{p}.post_attention_layernorm"
+        x = m.output(h, x, f"{name}.o_proj", bias=c.attention_bias, norm_name=norm)
+        h = m.norm(x, f"{p}.pre_feedforward_layernorm")
+        ffn = m.with_config(intermediate_size=c.intermediate_size * (2 if wide and shared else 1))
+        scalar = float(m.weights.vector(f"{p}.layer_scalar", 1)[0])
+        h = m.glu(ffn.gate_up(h, f"{p}.mlp"), f"{p}.mlp.act")
+        h = m.linear(h, f"{p}.mlp.down_proj", c.hidden_size)
         if how is not None:
-            h = _with_experts(g, c, w, x, h, p, how)
+            h = _with_experts(m, x, h, p, how)
         name = f"{p}.post_feedforward_layernorm"
-        x = layers.norm(g, c, w, h, name, residual=x, factor=scalar if added is None else 1.0)
+        x = m.norm(h, name, residual=x, factor=scalar if added is None else 1.0)
         if added is not None:
-            x = _add_row(g, c, w, x, added, i, scalar)
-    return layers.head(g, c, w, x, table, cap=f.cap("final_logit_softcapping"))
+            x = _add_row(m, x, added, i, scalar)
+    return m.head(x, cap=f.cap("final_logit_softcapping"))
 
 
 def shared_layers(f: Fields) -> int:
@@ -241,71 +259,59 @@ def tower(c: TransformerConfig, w: WeightSource) -> Tower:
     return vision.tower(c, w, c.fields.flag(TOGETHER))
 
 
-def _causal(c: TransformerConfig) -> TransformerConfig:
-    """Return the config for layers in which an image's tokens do not see each other."""
-    if not (c.sees and c.fields.flag(TOGETHER)):
-        return c
-    return replace(c, attention=tuple(replace(a, causal=True) for a in c.attention))
+def _causal(m: ModelBuilder) -> ModelBuilder:
+    """Return a builder of layers in which an image's tokens do not see each other."""
+    if not (m.config.sees and m.config.fields.flag(TOGETHER)):
+        return m
+    return m.with_config(attention=tuple(replace(a, causal=True) for a in m.config.attention))
 
 
-def rows(g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value) -> Value | None:
+def rows(m: ModelBuilder, x: Value) -> Value | None:
     """Write the rows that layers add for each token, of all layers side by side."""
+    c = m.config
     if not _given(c.fields, ROW_WIDTH):
         return None
     each, half = c.fields.count(ROW_WIDTH), 0.5**0.5
     width = c.n_layers * each
     vocab = c.fields.count("vocab_size_per_layer_input", c.vocab_size)
-    table = w.table("model.embed_tokens_per_layer", vocab, width)
+    table = m.weights.table("model.embed_tokens_per_layer", vocab, width)
     pad = c.fields.count("pad_token_id", 0, vocab - 1, least=0) if c.sees else -1
-    embedded = g.embed(table, each**0.5 * half, vocab < c.vocab_size, image_token=pad)
+    embedded = m.graph.embed(table, each**0.5 * half, vocab < c.vocab_size, image_token=pad)
     name = "model.per_layer_model_projection"
-    parts = [Linear(name, width, c.hidden_size)]
-    projected = layers.linear(g, c, w, x, name, parts, factor=c.hidden_size**-0.5)
+    projected = m.linear(x, name, width, factor=c.hidden_size**-0.5)
     name = "model.per_layer_projection_norm"
-    weight = layers.norm_weight(w, name, each) * np.float32(half)
-    return g.norm(projected, weight, c.rms_norm_eps, name, residual=embedded)
+    weight = m.norm_weight(name, each) * np.float32(half)
+    return m.graph.norm(projected, weight, c.rms_norm_eps, name, residual=embedded)
 
 
-def _add_row(
-    g: GraphBuilder,
-    c: TransformerConfig,
-    w: WeightSource,
-    x: Value,
-    rows: Value,
-    layer: int,
-    factor: float,
-) -> Value:
+def _add_row(m: ModelBuilder, x: Value, rows: Value, layer: int, factor: float) -> Value:
     """Return (x + norm(projection(gelu(gate(x)) * row))) * factor."""
-    h = gated_row(g, c, w, x, rows, layer)
+    h = gated_row(m, x, rows, layer)
     name = f"model.layers.{layer}.post_per_layer_input_norm"
-    return layers.norm(g, c, w, h, name, residual=x, factor=factor)
+    return m.norm(h, name, residual=x, factor=factor)
 
 
-def gated_row(
-    g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, rows: Value, layer: int
-) -> Value:
+def gated_row(m: ModelBuilder, x: Value, rows: Value, layer: int) -> Value:
     """Return projection(gelu(gate(x)) * row)."""
+    c = m.config
     p, each = f"model.layers.{layer}", rows.width // c.n_layers
-    gate = Linear(f"{p}.per_layer_input_gate", each, c.hidden_size)
-    h = layers.linear(g, c, w, x, gate.name, [gate])
-    h = g.glu(h, c.activation, f"{p}.per_layer_input_act", up=(rows, layer * each))
-    back = Linear(f"{p}.per_layer_projection", c.hidden_size, each)
-    return layers.linear(g, c, w, h, back.name, [back])
+    h = m.linear(x, f"{p}.per_layer_input_gate", each)
+    act = f"{p}.per_layer_input_act"
+    h = m.graph.glu(h, c.activation, act, up=(rows, layer * each))
+    return m.linear(h, f"{p}.per_layer_projection", c.hidden_size)
 
 
-def _with_experts(
-    g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, ffn: Value, p: str,
-    how: moe.ExpertFields,
-) -> Value:  # fmt: skip
+def _with_experts(m: ModelBuilder, x: Value, ffn: Value, p: str, how: moe.ExpertFields) -> Value:
     """norm(ffn) + norm(experts(norm(x))); the router has a norm of its own."""
+    c = m.config
     root = np.float32(c.hidden_size**-0.5)
-    scale = w.vector(f"{p}.router.scale", c.hidden_size) * root
-    h = g.norm(x, scale, c.rms_norm_eps, f"{p}.router.norm")
-    part = Linear(f"{p}.router.proj", how.count, c.hidden_size, exact=True)
-    logits = layers.linear(g, c, w, h, part.name, [part])
-    factors = w.vector(f"{p}.router.per_expert_scale", how.count)
-    route = g.route(logits, how.count, how.chosen, part.name, factors=factors)
-    h = layers.norm(g, c, w, x, f"{p}.pre_feedforward_layernorm_2")
-    h = moe.combined(g, c, w, h, None, route, p, how)
-    ffn = layers.norm(g, c, w, ffn, f"{p}.post_feedforward_layernorm_1")
-    return layers.norm(g, c, w, h, f"{p}.post_feedforward_layernorm_2", residual=ffn)
+    scale = m.weights.vector(f"{p}.router.scale", c.hidden_size) * root
+    h = m.graph.norm(x, scale, c.rms_norm_eps, f"{p}.router.norm")
+    router = f"{p}.router.proj"
+    logits = m.linear(h, router, how.count, exact=True)
+    factors = m.weights.vector(f"{p}.router.per_expert_scale", how.count)
+    route = m.graph.route(logits, how.count, how.chosen, router, factors=factors)
+    h = m.norm(x, f"{p}.pre_feedforward_layernorm_2")
+    h = moe.combined(m, h, None, route, p, how)
+    ffn = m.norm(ffn, f"{p}.post_feedforward_layernorm_1")
+    return m.norm(h, f"{p}.post_feedforward_layernorm_2", residual=ffn)

@@ -15,9 +15,11 @@ __all__ = ["GgufArchitecture"]
 
 #: Linear layers of attention, in Llama and similar architectures.
 ATTENTION = {
-    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
-}  # fmt: skip
+}
 #: An FFN with a gate.
 FFN = {"mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
 #: All linear layers of Llama.
@@ -32,58 +34,75 @@ READS = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
 ADDS = {
     "post_attention_layernorm": "post_attention_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
-}  # fmt: skip
+}
 QK_NORMS = {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
 #: Suffix of input norms of single linear layers, in BitNet's embedding models.
 NORM_IN = "_norm_in"
 INPUT_NORMS = {f"{module}.rms_norm": f"{to}{NORM_IN}" for module, to in LINEARS.items()}
 #: Attention, and the FFN of experts that replaces a dense one; a tensor holds all experts.
 EXPERTS = {
-    **ATTENTION, "mlp.gate": "ffn_gate_inp", "mlp.experts.gate_proj": "ffn_gate_exps",
-    "mlp.experts.up_proj": "ffn_up_exps", "mlp.experts.down_proj": "ffn_down_exps",
+    **ATTENTION,
+    "mlp.gate": "ffn_gate_inp",
+    "mlp.experts.gate_proj": "ffn_gate_exps",
+    "mlp.experts.up_proj": "ffn_up_exps",
+    "mlp.experts.down_proj": "ffn_down_exps",
     "mlp.experts.gate_up_proj": "ffn_gate_up_exps",
-}  # fmt: skip
+}
 #: Multi-head latent attention; files have kv_b as one matrix, or its halves for each head.
 LATENT = {
-    "self_attn.q_proj": "attn_q", "self_attn.q_a_proj": "attn_q_a",
-    "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.q_b_proj": "attn_q_b",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.q_a_proj": "attn_q_a",
+    "self_attn.q_a_layernorm": "attn_q_a_norm",
+    "self_attn.q_b_proj": "attn_q_b",
     "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
-    "self_attn.kv_a_layernorm": "attn_kv_a_norm", "self_attn.kv_b_proj": "attn_kv_b",
-    "self_attn.k_b_proj": "attn_k_b", "self_attn.v_b_proj": "attn_v_b",
+    "self_attn.kv_a_layernorm": "attn_kv_a_norm",
+    "self_attn.kv_b_proj": "attn_kv_b",
+    "self_attn.k_b_proj": "attn_k_b",
+    "self_attn.v_b_proj": "attn_v_b",
     "self_attn.o_proj": "attn_output",
-}  # fmt: skip
+}
 #: An FFN that all tokens use in addition to their experts, and its gate.
 GATED_SHARED = {
     "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
-    "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_expert.up_proj": "ffn_up_shexp",
     "mlp.shared_expert.down_proj": "ffn_down_shexp",
-}  # fmt: skip
+}
 #: Llama's attention, with dense FFNs in some layers, and experts with a shared one in others.
 DEEPSEEK_FFN = {
-    **LINEARS, **EXPERTS, "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
+    **LINEARS,
+    **EXPERTS,
+    "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
     "mlp.shared_experts.up_proj": "ffn_up_shexp",
     "mlp.shared_experts.down_proj": "ffn_down_shexp",
-}  # fmt: skip
+}
 #: Keys of a router of DeepSeek V3's kind.
 DEEPSEEK_KEYS = (
-    "expert_weights_scale", "expert_weights_norm", "expert_group_count", "expert_gating_func"
-)  # fmt: skip
+    "expert_weights_scale",
+    "expert_weights_norm",
+    "expert_group_count",
+    "expert_gating_func",
+)
 #: The projections of a recurrent layer.
 PROJECTIONS = {
-    "linear_attn.in_proj_qkv": "attn_qkv", "linear_attn.in_proj_z": "attn_gate",
-    "linear_attn.in_proj_b": "ssm_beta", "linear_attn.in_proj_a": "ssm_alpha",
+    "linear_attn.in_proj_qkv": "attn_qkv",
+    "linear_attn.in_proj_z": "attn_gate",
+    "linear_attn.in_proj_b": "ssm_beta",
+    "linear_attn.in_proj_a": "ssm_alpha",
     "linear_attn.out_proj": "ssm_out",
-}  # fmt: skip
+}
 #: The modules that an MTP layer has in addition to a layer's.
 PREDICTING = {
-    "fc": "nextn.eh_proj", "pre_fc_norm_embedding": "nextn.enorm",
-    "pre_fc_norm_hidden": "nextn.hnorm", "norm": "nextn.shared_head_norm",
-}  # fmt: skip
+    "fc": "nextn.eh_proj",
+    "pre_fc_norm_embedding": "nextn.enorm",
+    "pre_fc_norm_hidden": "nextn.hnorm",
+    "norm": "nextn.shared_head_norm",
+}
 #: Tables of an encoder in addition to that of tokens, and the head of a cross-encoder.
 TYPES = {
     "model.embeddings.token_type_embeddings": "token_types",
     "model.embeddings.LayerNorm": "token_embd_norm",
-}  # fmt: skip
+}
 SCORES = {"classifier": "cls.output"}
 #: Outside the layers, what of these has a bias.
 ENCODER_BIASES = ("token_embd_norm", "cls", "cls.output")

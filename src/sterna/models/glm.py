@@ -7,23 +7,29 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
+from sterna.graph import Value
 from sterna.models import llama
-from sterna.models.config import TransformerConfig
+from sterna.models.builder import ModelBuilder
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
-from sterna.models.layers import LLAMA_NORMS, AttentionOptions, Norms
+from sterna.models.options import LLAMA_NORMS, AttentionOptions, Norms
 from sterna.models.rotations import partly_rotated
-from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("GlmForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
 DEFAULTS: dict[str, Any] = {
-    **COMMON, "vocab_size": 151552, "intermediate_size": 13696, "num_hidden_layers": 40,
-    "num_key_value_heads": 2, "head_dim": 128, "max_position_embeddings": 131072,
-    "rms_norm_eps": 1.5625e-7, "attention_bias": True, "partial_rotary_factor": 0.5,
-}  # fmt: skip
+    **COMMON,
+    "vocab_size": 151552,
+    "intermediate_size": 13696,
+    "num_hidden_layers": 40,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1.5625e-7,
+    "attention_bias": True,
+    "partial_rotary_factor": 0.5,
+}
 QKV_BIAS = "qkv_bias"  # a field of ours: attention_bias, which leaves out that of o here
 
 
@@ -37,13 +43,13 @@ def complete(f: Fields) -> dict[str, Any]:
     }
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    return write(g, c, w, LLAMA_NORMS)
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    return write(m, LLAMA_NORMS)
 
 
-def write(g: GraphBuilder, c: TransformerConfig, w: WeightSource, norms: Norms) -> Value:
+def write(m: ModelBuilder, norms: Norms) -> Value:
     """Write the layers, with norms of these names."""
-    bias = c.fields.flag(QKV_BIAS)
+    bias = m.config.fields.flag(QKV_BIAS)
     attention = AttentionOptions(bias=bias)
-    return llama.build(g, c, w, norms=norms, attention=attention, fused_gate_up=True)
+    return llama.build(m, norms=norms, attention=attention, fused_gate_up=True)

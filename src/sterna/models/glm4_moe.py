@@ -11,38 +11,57 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
-from sterna.models import layers, llama, moe
-from sterna.models.config import TransformerConfig
+from sterna.graph import Value
+from sterna.models import llama, moe
+from sterna.models.builder import ModelBuilder
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import DEEPSEEK_FFN, DEEPSEEK_KEYS, QK_NORMS, GgufArchitecture
 from sterna.models.moe import ALIASES as ALIASES
+from sterna.models.options import AttentionOptions, QKNorm
 from sterna.models.rotations import partly_rotated
-from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Glm4MoeForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
 DEFAULTS: dict[str, Any] = {
-    **COMMON, "vocab_size": 151552, "intermediate_size": 10944, "num_hidden_layers": 46,
-    "num_attention_heads": 96, "num_key_value_heads": 8, "max_position_embeddings": 131072,
-    "rms_norm_eps": 1e-5, "attention_bias": False, "partial_rotary_factor": 0.5,
-    "moe_intermediate_size": 1408, "num_experts_per_tok": 8, "num_experts": 128,
-    "n_shared_experts": 1, "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1,
-    "first_k_dense_replace": 1, "norm_topk_prob": True, "use_qk_norm": False,
-}  # fmt: skip
+    **COMMON,
+    "vocab_size": 151552,
+    "intermediate_size": 10944,
+    "num_hidden_layers": 46,
+    "num_attention_heads": 96,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "attention_bias": False,
+    "partial_rotary_factor": 0.5,
+    "moe_intermediate_size": 1408,
+    "num_experts_per_tok": 8,
+    "num_experts": 128,
+    "n_shared_experts": 1,
+    "routed_scaling_factor": 1.0,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "norm_topk_prob": True,
+    "use_qk_norm": False,
+}
 GGUF = {
     "glm4moe": GgufArchitecture(
         ARCHITECTURES[0],
         modules={
-            **DEEPSEEK_FFN, **QK_NORMS, "input_layernorm": "attn_norm",
+            **DEEPSEEK_FFN,
+            **QK_NORMS,
+            "input_layernorm": "attn_norm",
             "post_attention_layernorm": "post_attention_norm",
         },
         arrays={"mlp.gate.e_score_correction_bias": "exp_probs_b.bias"},
-        partial=True, predicts=True, experts="moe_intermediate_size", reads=DEEPSEEK_KEYS,
+        partial=True,
+        predicts=True,
+        experts="moe_intermediate_size",
+        reads=DEEPSEEK_KEYS,
     )
-}  # fmt: skip
+}
 SKIPPED = moe.SKIPPED
 KV_DTYPE = "f16"  # keys may have biases
 
@@ -53,9 +72,9 @@ def complete(f: Fields) -> dict[str, Any]:
     return {**partly_rotated(f), "attention_bias": False, "qkv_bias": bias}
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    f = c.fields
-    norms = layers.HeadNorms() if f.flag("use_qk_norm") else None
-    attention = layers.AttentionOptions(bias=f.flag("qkv_bias"), qk_norm=norms)
-    return llama.build(g, c, w, attention=attention, ffn=moe.deepseek_half(g, c, w))
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    f = m.config.fields
+    norms = QKNorm() if f.flag("use_qk_norm") else None
+    attention = AttentionOptions(bias=f.flag("qkv_bias"), qk_norm=norms)
+    return llama.build(m, attention=attention, ffn=moe.deepseek_ffn(m.config.fields))

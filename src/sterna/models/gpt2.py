@@ -9,48 +9,66 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
-from sterna.models import layers
+from sterna.graph import Value
+from sterna.models.builder import ModelBuilder
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import GgufArchitecture
-from sterna.weights.sources import WeightSource
+from sterna.models.options import AttentionOptions
 
 ARCHITECTURES = ("GPT2LMHeadModel",)
 ACTIVATION = "gelu_new"  # the same as gelu_pytorch_tanh
 TERNARY = False  # float tensors of linear layers are the weights themselves
 DEFAULTS: dict[str, Any] = {
-    "vocab_size": 50257, "max_position_embeddings": 1024, "hidden_size": 768,
-    "num_hidden_layers": 12, "num_attention_heads": 12, "hidden_act": ACTIVATION,
-    "rms_norm_eps": 1e-5, "tie_word_embeddings": True, "scale_attn_weights": True,
-    "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False,
-}  # fmt: skip
+    "vocab_size": 50257,
+    "max_position_embeddings": 1024,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "hidden_act": ACTIVATION,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": True,
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "add_cross_attention": False,
+}
 ALIASES = {
-    "n_positions": "max_position_embeddings", "n_embd": "hidden_size",
-    "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
-    "n_inner": "intermediate_size", "activation_function": "hidden_act",
+    "n_positions": "max_position_embeddings",
+    "n_embd": "hidden_size",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_inner": "intermediate_size",
+    "activation_function": "hidden_act",
     "layer_norm_epsilon": "rms_norm_eps",
-}  # fmt: skip
+}
 GGUF = {
     "gpt2": GgufArchitecture(
         ARCHITECTURES[0],
         ACTIVATION,
         {
-            "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output", "mlp.c_fc": "ffn_up",
-            "mlp.c_proj": "ffn_down", "ln_1": "attn_norm", "ln_2": "ffn_norm",
+            "attn.c_attn": "attn_qkv",
+            "attn.c_proj": "attn_output",
+            "mlp.c_fc": "ffn_up",
+            "mlp.c_proj": "ffn_down",
+            "ln_1": "attn_norm",
+            "ln_2": "ffn_norm",
         },
-        outer={"model.wpe": "position_embd"}, layer_norm=True, biases=("output_norm",),
+        outer={"model.wpe": "position_embd"},
+        layer_norm=True,
+        biases=("output_norm",),
     )
-}  # fmt: skip
+}
 #: Published checkpoints have no transformer.
 PREFIXES = {
     outer + name: to
     for outer in ("transformer.", "")
     for name, to in {
-        "wte.": "model.embed_tokens.", "wpe.": "model.wpe.", "ln_f.": "model.norm.",
+        "wte.": "model.embed_tokens.",
+        "wpe.": "model.wpe.",
+        "ln_f.": "model.norm.",
         "h.": "model.layers.",
     }.items()
-}  # fmt: skip
+}
 TRANSPOSED = ("c_attn", "c_proj", "c_fc")
 
 
@@ -72,26 +90,28 @@ def unread(c: TransformerConfig) -> set[str]:
     return {f"model.layers.{i}.attn" for i in range(c.n_layers)}
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    return write(g, c, w, layers.AttentionOptions(bias=True, stored="c_attn"))
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    return write(m, AttentionOptions(bias=True, stored="c_attn"))
 
 
 def write(
-    g: GraphBuilder, c: TransformerConfig, w: WeightSource, attention: layers.AttentionOptions,
-    names: tuple[str, str] = ("attn", "c_proj"),
-) -> Value:  # fmt: skip
+    m: ModelBuilder, attention: AttentionOptions, names: tuple[str, str] = ("attn", "c_proj")
+) -> Value:
     """Write the layers, with attention of this kind; names: of it, and of its last projection."""
-    x, table = layers.embedding(g, c, w)
-    x = g.positions(x, w.vector("model.wpe.weight", c.max_position, c.hidden_size), "model.wpe")
-    for i in range(c.n_layers):
+    x = m.embedding()
+    x = m.graph.positions(
+        x,
+        m.weights.vector("model.wpe.weight", m.config.max_position, m.config.hidden_size),
+        "model.wpe",
+    )
+    for i in range(m.config.n_layers):
         p = f"model.layers.{i}"
-        h = layers.layer_norm(g, c, w, x, f"{p}.ln_1")
+        h = m.layer_norm(x, f"{p}.ln_1")
         name = f"{p}.{names[0]}"
-        h = layers.attention(g, c, w, h, i, name, attention)
-        x = layers.output(g, c, w, h, x, f"{name}.{names[1]}", bias=True)
-        h = layers.layer_norm(g, c, w, x, f"{p}.ln_2")
-        ffn = f"{p}.mlp.c_fc", f"{p}.mlp.c_proj"
-        x = layers.ungated(g, c, w, h, x, ffn, "gelu_pytorch_tanh")
-    x = layers.layer_norm(g, c, w, g.select(x), "model.norm")
-    return layers.logits(g, c, w, x, table)
+        h = m.attention(h, i, name, attention)
+        x = m.output(h, x, f"{name}.{names[1]}", bias=True)
+        h = m.layer_norm(x, f"{p}.ln_2")
+        x = m.ungated(h, x, f"{p}.mlp.c_fc", f"{p}.mlp.c_proj")
+    x = m.layer_norm(m.select(x), "model.norm")
+    return m.logits(x)

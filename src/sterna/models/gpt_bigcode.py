@@ -7,20 +7,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
-from sterna.models import gpt2, layers
-from sterna.models.config import TransformerConfig
+from sterna.graph import Value
+from sterna.models import gpt2
+from sterna.models.builder import ModelBuilder
 from sterna.models.config_fields import Fields
 from sterna.models.gpt2 import unread as unread
-from sterna.weights.sources import WeightSource
+from sterna.models.options import AttentionOptions
 
 ARCHITECTURES = ("GPTBigCodeForCausalLM",)
 ACTIVATION = "gelu_pytorch_tanh"
 TERNARY = False  # float tensors of linear layers are the weights themselves
 DEFAULTS: dict[str, Any] = {
     **{k: v for k, v in gpt2.DEFAULTS.items() if k != "scale_attn_by_inverse_layer_idx"},
-    "hidden_act": ACTIVATION, "multi_query": True, "num_key_value_heads": 1,
-}  # fmt: skip
+    "hidden_act": ACTIVATION,
+    "multi_query": True,
+    "num_key_value_heads": 1,
+}
 ALIASES = gpt2.ALIASES
 GGUF = {
     "starcoder": replace(gpt2.GGUF["gpt2"], architecture=ARCHITECTURES[0], activation=ACTIVATION)
@@ -34,7 +36,7 @@ def complete(f: Fields) -> dict[str, Any]:
     return gpt2.complete(f) | {"num_key_value_heads": 1 if f.flag("multi_query") else heads}
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    attention = layers.AttentionOptions(bias=True, stored="c_attn", by_head=True)
-    return gpt2.write(g, c, w, attention)
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    attention = AttentionOptions(bias=True, stored="c_attn", by_head=True)
+    return gpt2.write(m, attention)

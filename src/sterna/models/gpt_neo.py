@@ -4,27 +4,36 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
-from sterna.models import gpt2, layers
-from sterna.models.config import FULL, SLIDING, TransformerConfig
+from sterna.graph import Value
+from sterna.models import gpt2
+from sterna.models.builder import ModelBuilder
+from sterna.models.config import FULL, SLIDING
 from sterna.models.config_fields import Fields
 from sterna.models.gpt2 import unread as unread
-from sterna.weights.sources import WeightSource
+from sterna.models.options import AttentionOptions
 
 ARCHITECTURES = ("GPTNeoForCausalLM",)
 ACTIVATION = gpt2.ACTIVATION
 TERNARY = False  # float tensors of linear layers are the weights themselves
 DEFAULTS: dict[str, Any] = {
-    "vocab_size": 50257, "max_position_embeddings": 2048, "hidden_size": 2048,
-    "num_hidden_layers": 24, "num_attention_heads": 16, "hidden_act": ACTIVATION,
-    "rms_norm_eps": 1e-5, "tie_word_embeddings": True, "sliding_window": 256,
+    "vocab_size": 50257,
+    "max_position_embeddings": 2048,
+    "hidden_size": 2048,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "hidden_act": ACTIVATION,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": True,
+    "sliding_window": 256,
     "attention_types": [[["global", "local"], 12]],
-}  # fmt: skip
+}
 ALIASES = {
-    "num_layers": "num_hidden_layers", "num_heads": "num_attention_heads",
-    "window_size": "sliding_window", "activation_function": "hidden_act",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "window_size": "sliding_window",
+    "activation_function": "hidden_act",
     "layer_norm_epsilon": "rms_norm_eps",
-}  # fmt: skip
+}
 PREFIXES = gpt2.PREFIXES
 KINDS = {"global": FULL, "local": SLIDING}
 
@@ -52,7 +61,7 @@ def _listed(f: Fields, n: int) -> list[str]:
     return f.having({name: kinds}).items(name, n, tuple(KINDS)) or []
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    attention = layers.AttentionOptions(scale=1.0)
-    return gpt2.write(g, c, w, attention, ("attn.attention", "out_proj"))
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    attention = AttentionOptions(scale=1.0)
+    return gpt2.write(m, attention, ("attn.attention", "out_proj"))

@@ -11,37 +11,51 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
-from sterna.models import layers, phi
+from sterna.graph import Value
+from sterna.models import phi
+from sterna.models.builder import ModelBuilder
 from sterna.models.config import TransformerConfig
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import READS, GgufArchitecture
-from sterna.weights.sources import WeightSource
+from sterna.models.options import AttentionOptions
 
 ARCHITECTURES = ("GPTNeoXForCausalLM",)
 ACTIVATION = "gelu"
 TERNARY = False  # float tensors of linear layers are the weights themselves
 DEFAULTS: dict[str, Any] = {
-    **COMMON, "vocab_size": 50432, "hidden_size": 6144, "intermediate_size": 24576,
-    "num_hidden_layers": 44, "num_attention_heads": 64, "hidden_act": ACTIVATION,
-    "layer_norm_eps": 1e-5, "partial_rotary_factor": 0.25, "use_parallel_residual": True,
+    **COMMON,
+    "vocab_size": 50432,
+    "hidden_size": 6144,
+    "intermediate_size": 24576,
+    "num_hidden_layers": 44,
+    "num_attention_heads": 64,
+    "hidden_act": ACTIVATION,
+    "layer_norm_eps": 1e-5,
+    "partial_rotary_factor": 0.25,
+    "use_parallel_residual": True,
     "attention_bias": True,
-}  # fmt: skip
+}
 ALIASES = {"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"}
 GGUF = {
     "gptneox": GgufArchitecture(
         ARCHITECTURES[0],
         ACTIVATION,
         {
-            **READS, "attention.query_key_value": "attn_qkv", "attention.dense": "attn_output",
-            "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down",
+            **READS,
+            "attention.query_key_value": "attn_qkv",
+            "attention.dense": "attn_output",
+            "mlp.dense_h_to_4h": "ffn_up",
+            "mlp.dense_4h_to_h": "ffn_down",
         },
-        partial=True, by_head=True, layer_norm=True, biases=("output_norm",),
+        partial=True,
+        by_head=True,
+        layer_norm=True,
+        biases=("output_norm",),
         keys={"use_parallel_residual": "use_parallel_residual"},
         renamed={"rms_norm_eps": "layer_norm_eps"},
     )
-}  # fmt: skip
+}
 PREFIXES = {
     "gpt_neox.embed_in.": "model.embed_tokens.",
     "gpt_neox.final_layer_norm.": "model.norm.",
@@ -62,19 +76,18 @@ def unread(c: TransformerConfig) -> set[str]:
     return {f"model.layers.{i}.attention" for i in range(c.n_layers)}
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    bias, parallel = c.attention_bias, c.fields.flag("use_parallel_residual")
-    attention = layers.AttentionOptions(bias=bias, stored="query_key_value", by_head=True)
-    x, table = layers.embedding(g, c, w)
-    for i in range(c.n_layers):
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    bias, parallel = m.config.attention_bias, m.config.fields.flag("use_parallel_residual")
+    attention = AttentionOptions(bias=bias, stored="query_key_value", by_head=True)
+    x = m.embedding()
+    for i in range(m.config.n_layers):
         p = f"model.layers.{i}"
-        h = layers.layer_norm(g, c, w, x, f"{p}.input_layernorm")
-        h = layers.attention(g, c, w, h, i, f"{p}.attention", attention)
-        added = layers.output(g, c, w, h, x, f"{p}.attention.dense", bias=bias)
+        h = m.layer_norm(x, f"{p}.input_layernorm")
+        h = m.attention(h, i, f"{p}.attention", attention)
+        added = m.output(h, x, f"{p}.attention.dense", bias=bias)
         read = x if parallel else added
-        h = layers.layer_norm(g, c, w, read, f"{p}.post_attention_layernorm")
-        names = f"{p}.mlp.dense_h_to_4h", f"{p}.mlp.dense_4h_to_h"
-        x = layers.ungated(g, c, w, h, added, names, ACTIVATION)
-    x = layers.layer_norm(g, c, w, g.select(x), "model.norm")
-    return layers.logits(g, c, w, x, table)
+        h = m.layer_norm(read, f"{p}.post_attention_layernorm")
+        x = m.ungated(h, added, f"{p}.mlp.dense_h_to_4h", f"{p}.mlp.dense_4h_to_h")
+    x = m.layer_norm(m.select(x), "model.norm")
+    return m.logits(x)

@@ -10,41 +10,61 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
+from sterna.graph import Value
 from sterna.models import llama, moe
-from sterna.models.config import FULL, SLIDING, TransformerConfig
+from sterna.models.builder import ModelBuilder
+from sterna.models.config import FULL, SLIDING
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import EXPERTS, GgufArchitecture
-from sterna.models.layers import AttentionOptions
-from sterna.weights.sources import Stacking, WeightSource
+from sterna.models.options import AttentionOptions
+from sterna.weights.sources import Stacking
 
 ARCHITECTURES = ("GptOssForCausalLM",)
 ACTIVATION = "silu"  # what config.json calls it
 TERNARY = False  # float tensors of linear layers are the weights themselves
 DEFAULTS: dict[str, Any] = {
-    **COMMON, "vocab_size": 201088, "hidden_size": 2880, "intermediate_size": 2880,
-    "num_hidden_layers": 36, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64,
-    "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 150000.0,
-    "attention_bias": True, "sliding_window": 128, "num_experts": 128, "num_experts_per_tok": 4,
-    "swiglu_alpha": 1.702, "swiglu_limit": 7.0,
-}  # fmt: skip
+    **COMMON,
+    "vocab_size": 201088,
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 150000.0,
+    "attention_bias": True,
+    "sliding_window": 128,
+    "num_experts": 128,
+    "num_experts_per_tok": 4,
+    "swiglu_alpha": 1.702,
+    "swiglu_limit": 7.0,
+}
 GGUF = {
     "gpt-oss": GgufArchitecture(
         ARCHITECTURES[0],
         modules={
             **{name: to for name, to in EXPERTS.items() if name != "mlp.gate"},
-            "mlp.router": "ffn_gate_inp", "self_attn.sinks": "attn_sinks",
-            "input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm",
+            "mlp.router": "ffn_gate_inp",
+            "self_attn.sinks": "attn_sinks",
+            "input_layernorm": "attn_norm",
+            "post_attention_layernorm": "post_attention_norm",
         },
-        experts="intermediate_size", period=2,
+        experts="intermediate_size",
+        period=2,
     )
-}  # fmt: skip
+}
 KV_DTYPE = "f16"  # keys have biases
 YARN: dict[str, Any] = {
-    "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+    "rope_type": "yarn",
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
     "original_max_position_embeddings": 4096,
-}  # fmt: skip
+}
 NAMES = moe.Names(router="router")
 #: Floats lie transposed; a row of gate is followed by one of up.
 STACKING = Stacking(transposed=True, alternating=True)
@@ -61,15 +81,10 @@ def complete(f: Fields) -> dict[str, Any]:
     return found
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    how = moe.ExpertFields.of(c.fields, "intermediate_size")
-    limit = c.fields.factor("swiglu_limit")
-
-    def ffn(h: Value, x: Value, _: int, name: str) -> Value:
-        return moe.feed_forward(
-            g, c, w, h, x, name, how, names=NAMES, bias=True, stacking=STACKING,
-            activation="clamped", limit=limit,
-        )  # fmt: skip
-
-    return llama.build(g, c, w, attention=AttentionOptions(sinks=True), ffn=ffn)
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    experts = moe.ExpertFields.of(m.config.fields, "intermediate_size")
+    limit = m.config.fields.factor("swiglu_limit")
+    how = {"names": NAMES, "bias": True, "stacking": STACKING}
+    ffn = moe.ffn(experts, **how, activation="clamped", limit=limit)
+    return llama.build(m, attention=AttentionOptions(sinks=True), ffn=ffn)

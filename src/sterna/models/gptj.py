@@ -10,21 +10,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
-from sterna.models import gpt2, layers
-from sterna.models.config import TransformerConfig
+from sterna.graph import Value
+from sterna.models import gpt2
+from sterna.models.builder import ModelBuilder
 from sterna.models.config_fields import Fields
 from sterna.models.gpt2 import unread as unread
-from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("GPTJForCausalLM",)
 ACTIVATION = gpt2.ACTIVATION
 TERNARY = False  # float tensors of linear layers are the weights themselves
 DEFAULTS: dict[str, Any] = {
-    "vocab_size": 50400, "max_position_embeddings": 2048, "hidden_size": 4096,
-    "num_hidden_layers": 28, "num_attention_heads": 16, "hidden_act": ACTIVATION,
-    "rms_norm_eps": 1e-5, "tie_word_embeddings": False, "rotary_dim": 64,
-}  # fmt: skip
+    "vocab_size": 50400,
+    "max_position_embeddings": 2048,
+    "hidden_size": 4096,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "hidden_act": ACTIVATION,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+    "rotary_dim": 64,
+}
 ALIASES = gpt2.ALIASES
 PREFIXES = gpt2.PREFIXES
 
@@ -38,16 +43,14 @@ def complete(f: Fields) -> dict[str, Any]:
     }
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    x, table = layers.embedding(g, c, w)
-    for i in range(c.n_layers):
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    x = m.embedding()
+    for i in range(m.config.n_layers):
         p = f"model.layers.{i}"
-        h = layers.layer_norm(g, c, w, x, f"{p}.ln_1")
-        a = layers.attention(g, c, w, h, i, f"{p}.attn")
-        x = layers.output(g, c, w, a, x, f"{p}.attn.out_proj")
-        x = layers.ungated(
-            g, c, w, h, x, (f"{p}.mlp.fc_in", f"{p}.mlp.fc_out"), "gelu_pytorch_tanh"
-        )
-    x = layers.layer_norm(g, c, w, g.select(x), "model.norm")
-    return layers.logits(g, c, w, x, table, bias=True)
+        h = m.layer_norm(x, f"{p}.ln_1")
+        a = m.attention(h, i, f"{p}.attn")
+        x = m.output(a, x, f"{p}.attn.out_proj")
+        x = m.ungated(h, x, f"{p}.mlp.fc_in", f"{p}.mlp.fc_out")
+    x = m.layer_norm(m.select(x), "model.norm")
+    return m.logits(x, bias=True)

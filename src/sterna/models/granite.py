@@ -9,20 +9,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
+from sterna.graph import Value
 from sterna.models import llama
-from sterna.models.config import TransformerConfig
+from sterna.models.builder import FeedForward, ModelBuilder
 from sterna.models.gguf_architecture import FACTORS, GgufArchitecture
-from sterna.models.layers import AttentionOptions, Factors
-from sterna.weights.sources import WeightSource
+from sterna.models.options import AttentionOptions, Factors
 
 ARCHITECTURES = ("GraniteForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = False  # float tensors of linear layers are the weights themselves
 DEFAULTS: dict[str, Any] = {
-    **llama.DEFAULTS, "attention_multiplier": 1.0, "embedding_multiplier": 1.0,
-    "logits_scaling": 1.0, "residual_multiplier": 1.0,
-}  # fmt: skip
+    **llama.DEFAULTS,
+    "attention_multiplier": 1.0,
+    "embedding_multiplier": 1.0,
+    "logits_scaling": 1.0,
+    "residual_multiplier": 1.0,
+}
 GGUF = {
     "granite": GgufArchitecture(
         ARCHITECTURES[0], permuted=True, reads=(*FACTORS, "attention.scale")
@@ -30,14 +32,11 @@ GGUF = {
 }
 
 
-def build(
-    g: GraphBuilder, c: TransformerConfig, w: WeightSource, ffn: llama.FeedForward | None = None
-) -> Value:
-    """Write the model's layers into `g`; returns the logits. ffn: as in `llama.build`."""
+def build(m: ModelBuilder, ffn: FeedForward | None = None) -> Value:
+    """Add the model's layers; return the logits. ffn: as in `llama.build`."""
+    c = m.config
     return llama.build(
-        g,
-        c,
-        w,
+        m,
         attention=AttentionOptions(scale=c.fields.factor("attention_multiplier")),
         factors=Factors(
             embedding=c.fields.factor("embedding_multiplier"),

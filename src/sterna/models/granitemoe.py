@@ -9,47 +9,52 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
+from sterna.graph import Value
 from sterna.models import granite, llama, moe
-from sterna.models.config import TransformerConfig
+from sterna.models.builder import FeedForward, ModelBuilder
+from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import ATTENTION, FACTORS, READS, GgufArchitecture
-from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("GraniteMoeForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
 DEFAULTS: dict[str, Any] = {
     **{name: value for name, value in granite.DEFAULTS.items() if name != "mlp_bias"},
-    "num_experts_per_tok": 2, "num_experts": 8,
-}  # fmt: skip
+    "num_experts_per_tok": 2,
+    "num_experts": 8,
+}
 MODULE = "block_sparse_moe"
 #: Files of models with a shared expert have the same name.
 GGUF = {
     "granitemoe": GgufArchitecture(
         ARCHITECTURES[0],
         modules={
-            **ATTENTION, **READS, f"{MODULE}.router.layer": "ffn_gate_inp",
+            **ATTENTION,
+            **READS,
+            f"{MODULE}.router.layer": "ffn_gate_inp",
             f"{MODULE}.experts.gate_proj": "ffn_gate_exps",
             f"{MODULE}.experts.up_proj": "ffn_up_exps",
             f"{MODULE}.experts.down_proj": "ffn_down_exps",
             f"{MODULE}.input_linear": "ffn_gate_up_exps",
-            "shared_mlp.gate_proj": "ffn_gate_shexp", "shared_mlp.up_proj": "ffn_up_shexp",
+            "shared_mlp.gate_proj": "ffn_gate_shexp",
+            "shared_mlp.up_proj": "ffn_up_shexp",
             "shared_mlp.input_linear": "ffn_gate_up_shexp",  # which no file has
             "shared_mlp.output_linear": "ffn_down_shexp",
         },
-        permuted=True, experts="intermediate_size", reads=(*FACTORS, "attention.scale"),
+        permuted=True,
+        experts="intermediate_size",
+        reads=(*FACTORS, "attention.scale"),
     )
-}  # fmt: skip
+}
 NAMES = moe.Names(router="router.layer", stacked=("input_linear", "output_linear"))
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    return granite.build(g, c, w, experts(g, c, w))
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    return granite.build(m, experts(m.config.fields))
 
 
-def experts(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> llama.FeedForward:
-    """Return the second half of a layer."""
-    how = moe.ExpertFields.of(c.fields, "intermediate_size")
-    factor = c.fields.factor("residual_multiplier")
-    return moe.half(g, c, w, how, names=NAMES, module=MODULE, factor=factor)
+def experts(f: Fields) -> FeedForward:
+    """Return an FFN sublayer of experts."""
+    experts, factor = moe.ExpertFields.of(f, "intermediate_size"), f.factor("residual_multiplier")
+    return moe.ffn(experts, names=NAMES, module=MODULE, factor=factor)

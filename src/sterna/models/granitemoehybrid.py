@@ -12,37 +12,46 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
-from sterna.models import granite, granitemoe, granitemoeshared, layers, mamba2
-from sterna.models.config import FULL, TransformerConfig
+from sterna.graph import Value
+from sterna.models import granite, granitemoe, granitemoeshared, mamba2
+from sterna.models.builder import ModelBuilder
+from sterna.models.config import FULL
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import ATTENTION, FFN, READS
+from sterna.models.options import AttentionOptions
 from sterna.models.qwen3_5 import MIXERS
-from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("GraniteMoeHybridForCausalLM",)
 ACTIVATION = granite.ACTIVATION
 TERNARY = granite.TERNARY
 DEFAULTS: dict[str, Any] = {
-    **granitemoe.DEFAULTS, **mamba2.DEFAULTS, "shared_intermediate_size": 1024,
+    **granitemoe.DEFAULTS,
+    **mamba2.DEFAULTS,
+    "shared_intermediate_size": 1024,
     "position_embedding_type": None,
-}  # fmt: skip
+}
 _ARRAYS = {f"mamba.{module}": name for module, name in mamba2.ARRAYS.items()}
 _MODULES = {f"mamba.{module}": name for module, name in mamba2.MODULES.items()}
 _EXPERTS = granitemoe.GGUF["granitemoe"]
 GGUF_WITH_EXPERTS = {
     "granitehybrid": replace(
-        _EXPERTS, architecture=ARCHITECTURES[0], modules={**_EXPERTS.modules, **_MODULES},
-        arrays=_ARRAYS, keys=mamba2.GGUF_KEYS, varied=True, partial=True,
+        _EXPERTS,
+        architecture=ARCHITECTURES[0],
+        modules={**_EXPERTS.modules, **_MODULES},
+        arrays=_ARRAYS,
+        keys=mamba2.GGUF_KEYS,
+        varied=True,
+        partial=True,
     )
-}  # fmt: skip
+}
 GGUF = {
     "granitehybrid": replace(
-        GGUF_WITH_EXPERTS["granitehybrid"], experts="",
+        GGUF_WITH_EXPERTS["granitehybrid"],
+        experts="",
         modules={**ATTENTION, **READS, **FFN, **_MODULES},
         unsaid={"num_experts": 0},
     )
-}  # fmt: skip
+}
 
 
 def complete(f: Fields) -> dict[str, Any]:
@@ -55,25 +64,24 @@ def complete(f: Fields) -> dict[str, Any]:
     }
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    c = m.config
     f = c.fields
     space = mamba2.StateSpace.of(f, f.count("mamba_expand") * c.hidden_size)
-    attention = layers.AttentionOptions(
-        bias=c.attention_bias, scale=f.factor("attention_multiplier")
-    )
+    attention = AttentionOptions(bias=c.attention_bias, scale=f.factor("attention_multiplier"))
     r = f.factor("residual_multiplier")
-    ffn = granitemoeshared.feed_forward(g, c, w)
-    x, table = layers.embedding(g, c, w, f.factor("embedding_multiplier"))
+    ffn = granitemoeshared.ffn(f)
+    x = m.embedding(f.factor("embedding_multiplier"))
     for i, mixer in enumerate(f.config[MIXERS]):
         p = f"model.layers.{i}"
-        h = layers.norm(g, c, w, x, f"{p}.input_layernorm")
+        h = m.norm(x, f"{p}.input_layernorm")
         if mixer == FULL:
-            h = layers.attention(g, c, w, h, i, f"{p}.self_attn", attention)
+            h = m.attention(h, i, f"{p}.self_attn", attention)
             name = f"{p}.self_attn.o_proj"
-            x = layers.output(g, c, w, h, x, name, bias=c.attention_bias, factor=r)
+            x = m.output(h, x, name, bias=c.attention_bias, factor=r)
         else:
-            x = mamba2.layer(g, c, w, h, x, f"{p}.mamba", space, r)
-        h = layers.norm(g, c, w, x, f"{p}.post_attention_layernorm")
-        x = ffn(h, x, i, f"{p}.mlp")
-    return layers.head(g, c, w, x, table, factor=1 / f.factor("logits_scaling"))
+            x = mamba2.layer(m, h, x, f"{p}.mamba", space, r)
+        h = m.norm(x, f"{p}.post_attention_layernorm")
+        x = ffn(m, h, x, i, f"{p}.mlp")
+    return m.head(x, factor=1 / f.factor("logits_scaling"))

@@ -12,15 +12,15 @@ from __future__ import annotations
 from typing import Any
 
 import sterna._native as _native
-from sterna.graph import GraphBuilder, Value
+from sterna.graph import Value
 from sterna.models import llama
-from sterna.models.config import MAX_HEAD_DIM, TransformerConfig
+from sterna.models.builder import ModelBuilder
+from sterna.models.config import MAX_HEAD_DIM
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import LINEARS, READS, GgufArchitecture
-from sterna.models.layers import AttentionOptions, HeadNorms
+from sterna.models.options import AttentionOptions, QKNorm
 from sterna.models.rotations import scaling_kind
-from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("HunYuanDenseV1ForCausalLM",)
 ACTIVATION = llama.ACTIVATION
@@ -39,7 +39,7 @@ GGUF = {
         | {"self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm"},
     )
 }
-QK_NORM = HeadNorms(names=("query_layernorm", "key_layernorm"), last=True)
+QK_NORM = QKNorm(names=("query_layernorm", "key_layernorm"), after_rotation=True)
 
 
 def complete(f: Fields) -> dict[str, Any]:
@@ -57,6 +57,6 @@ def complete(f: Fields) -> dict[str, Any]:
     return {"rope_parameters": {"rope_theta": rope.number("rope_theta") * stretched}}
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    return llama.build(g, c, w, attention=AttentionOptions(qk_norm=QK_NORM))
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    return llama.build(m, attention=AttentionOptions(qk_norm=QK_NORM))

@@ -11,42 +11,44 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
+from sterna.graph import Value
 from sterna.models import hunyuan_v1_dense, llama, moe
-from sterna.models.config import TransformerConfig
+from sterna.models.builder import ModelBuilder
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import EXPERTS, READS, GgufArchitecture
-from sterna.models.layers import AttentionOptions
-from sterna.weights.sources import WeightSource
+from sterna.models.options import AttentionOptions
 
 ARCHITECTURES = ("HunYuanMoEV1ForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **hunyuan_v1_dense.DEFAULTS, "num_experts": 1, "num_experts_per_tok": 1,
-}  # fmt: skip
+DEFAULTS: dict[str, Any] = {**hunyuan_v1_dense.DEFAULTS, "num_experts": 1, "num_experts_per_tok": 1}
 ALIASES = {"moe_topk": "num_experts_per_tok"}
 GGUF = {
     "hunyuan-moe": GgufArchitecture(
         ARCHITECTURES[0],
         modules={
-            **EXPERTS, **READS, "mlp.gate.wg": "ffn_gate_inp",
-            "self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm",
+            **EXPERTS,
+            **READS,
+            "mlp.gate.wg": "ffn_gate_inp",
+            "self_attn.query_layernorm": "attn_q_norm",
+            "self_attn.key_layernorm": "attn_k_norm",
             "mlp.shared_mlp.gate_proj": "ffn_gate_shexp",
             "mlp.shared_mlp.up_proj": "ffn_up_shexp",
             "mlp.shared_mlp.down_proj": "ffn_down_shexp",
         },
         experts="intermediate_size",
     )
-}  # fmt: skip
+}
 NAMES = moe.Names(router="gate.wg", shared="shared_mlp", shared_gate="")
 
 
 def complete(f: Fields) -> dict[str, Any]:
     """Return the base of the rotations, and numbers that published files have for each layer."""
     one = {name: _of_all(f, name) for name in ("num_experts", "num_experts_per_tok")}
-    for name, only in (("moe_intermediate_size", f.count("intermediate_size")),
-                       ("num_shared_expert", 1)):  # fmt: skip
+    for name, only in (
+        ("moe_intermediate_size", f.count("intermediate_size")),
+        ("num_shared_expert", 1),
+    ):
         if f.config.get(name) is not None:
             f.supported(name, _of_all(f, name), only)
     return {**hunyuan_v1_dense.complete(f), **one}
@@ -61,9 +63,9 @@ def _of_all(f: Fields, name: str) -> int:
     return f.count(name)
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    how = moe.ExpertFields.of(c.fields, "intermediate_size")
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    how = moe.ExpertFields.of(m.config.fields, "intermediate_size")
     how = replace(how, shared=how.width)
     attention = AttentionOptions(qk_norm=hunyuan_v1_dense.QK_NORM)
-    return llama.build(g, c, w, attention=attention, ffn=moe.half(g, c, w, how, names=NAMES))
+    return llama.build(m, attention=attention, ffn=moe.ffn(how, names=NAMES))

@@ -9,30 +9,29 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
+from sterna.graph import Value
 from sterna.models import granite, llama
-from sterna.models.config import TransformerConfig
-from sterna.models.layers import AttentionOptions, Factors, Norms
-from sterna.weights.sources import WeightSource
+from sterna.models.builder import ModelBuilder
+from sterna.models.options import AttentionOptions, Factors, Norms
 
 ARCHITECTURES = ("HyperCLOVAXForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = False  # float tensors of linear layers are the weights themselves
 DEFAULTS: dict[str, Any] = {
-    **granite.DEFAULTS, "attention_multiplier": 128**-0.5, "use_post_norm": True
-}  # fmt: skip
+    **granite.DEFAULTS,
+    "attention_multiplier": 128**-0.5,
+    "use_post_norm": True,
+}
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    f = c.fields
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    f = m.config.fields
     added = ("post_norm1", "post_norm2") if f.flag("use_post_norm") else (None, None)
     return llama.build(
-        g,
-        c,
-        w,
-        norms=Norms(adds=added),
-        attention=AttentionOptions(scale=f.factor("attention_multiplier", c.head_dim**-0.5)),
+        m,
+        norms=Norms(post=added),
+        attention=AttentionOptions(scale=f.factor("attention_multiplier", m.config.head_dim**-0.5)),
         factors=Factors(
             embedding=f.factor("embedding_multiplier"),
             residual=f.factor("residual_multiplier"),

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
-from sterna.models import layers, llama, towers
+from sterna.graph import Value
+from sterna.models import llama, towers
+from sterna.models.builder import ModelBuilder
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
 from sterna.models.llama import build as build
 from sterna.models.vision import siglip, vit
 from sterna.models.vision.patches import side_by_side
 from sterna.models.vision.tower import Tower, graph_of, vision_config
-from sterna.weights.sources import Linear, WeightSource
+from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration")
 ACTIVATION = llama.ACTIVATION
@@ -46,13 +47,14 @@ def tower(c: TransformerConfig, w: WeightSource) -> Tower:
     # are published it is the patch's own.
     encoder = siglip.encoder(v, w)
 
-    def project(g: GraphBuilder, x: Value) -> None:
-        part = Linear(PROJECTION, c.hidden_size, x.width)
-        layers.linear(g, v, w, x, part.name, [part])
+    def project(m: ModelBuilder, x: Value) -> None:
+        m.linear(x, PROJECTION, c.hidden_size)
 
     return Tower(
-        encoder, graph_of(v, v.hidden_size * edge**2, project), c.hidden_size,
+        encoder,
+        graph_of(v, w, v.hidden_size * edge**2, project),
+        c.hidden_size,
         c.fields.count("image_token_id", 128257),
         lambda features, _: side_by_side(features, side, side, edge),
         lambda n, _: n * (side // edge) ** 2,
-    )  # fmt: skip
+    )

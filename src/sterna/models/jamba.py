@@ -12,24 +12,33 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
-from sterna.models import layers, mamba, mamba2, moe
-from sterna.models.config import FULL, TransformerConfig
+from sterna.graph import Value
+from sterna.models import mamba, mamba2, moe
+from sterna.models.builder import ModelBuilder
+from sterna.models.config import FULL
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import ATTENTION, GgufArchitecture
 from sterna.models.qwen3_5 import LINEAR, MIXERS
-from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("JambaForCausalLM",)
 ACTIVATION = "silu"
 TERNARY = False  # float tensors of linear layers are the weights themselves
 DEFAULTS: dict[str, Any] = {
-    **COMMON, **mamba.LAYER_DEFAULTS, "vocab_size": 65536, "intermediate_size": 14336,
-    "num_key_value_heads": 8, "rms_norm_eps": 1e-6, "max_position_embeddings": 262144,
-    "num_experts": 16, "num_experts_per_tok": 2, "expert_layer_period": 2,
-    "expert_layer_offset": 1, "attn_layer_period": 8, "attn_layer_offset": 4,
-}  # fmt: skip
+    **COMMON,
+    **mamba.LAYER_DEFAULTS,
+    "vocab_size": 65536,
+    "intermediate_size": 14336,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-6,
+    "max_position_embeddings": 262144,
+    "num_experts": 16,
+    "num_experts_per_tok": 2,
+    "expert_layer_period": 2,
+    "expert_layer_offset": 1,
+    "attn_layer_period": 8,
+    "attn_layer_offset": 4,
+}
 del DEFAULTS["rope_theta"]
 PREFIXES = {"model.final_layernorm.": "model.norm."}
 DENSE, SPARSE = "dense", "sparse"
@@ -37,20 +46,27 @@ FFNS = "mlp_layer_types"  # of each layer, DENSE or SPARSE, as other families ha
 _NORMS = ("dt_layernorm", "b_layernorm", "c_layernorm")
 _FFN = "feed_forward"
 _MODULES = {
-    **ATTENTION, **{f"mamba.{m}": name for m, name in mamba.MODULES.items()},
+    **ATTENTION,
+    **{f"mamba.{m}": name for m, name in mamba.MODULES.items()},
     **{f"mamba.{n}": f"ssm_{n.partition('_')[0]}_norm" for n in _NORMS},
-    "input_layernorm": "attn_norm", "pre_ff_layernorm": "ffn_norm",
+    "input_layernorm": "attn_norm",
+    "pre_ff_layernorm": "ffn_norm",
     **{f"{_FFN}.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")},
     f"{_FFN}.router": "ffn_gate_inp",
     **{f"{_FFN}.experts.{p}_proj": f"ffn_{p}_exps" for p in ("gate", "up", "gate_up", "down")},
-}  # fmt: skip
+}
 GGUF = {
     "jamba": GgufArchitecture(
-        ARCHITECTURES[0], ACTIVATION, _MODULES,
+        ARCHITECTURES[0],
+        ACTIVATION,
+        _MODULES,
         arrays={f"mamba.{module}": name for module, name in mamba.ARRAYS.items()},
-        keys=mamba.GGUF_KEYS, varied=True, rotates=False, experts="intermediate_size",
+        keys=mamba.GGUF_KEYS,
+        varied=True,
+        rotates=False,
+        experts="intermediate_size",
     )
-}  # fmt: skip
+}
 
 
 def complete(f: Fields) -> dict[str, Any]:
@@ -86,8 +102,9 @@ def _periodic(f: Fields, name: str, kinds: tuple[str, str]) -> list[str]:
     return [kinds[i % period == offset] for i in range(f.n_layers)]
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    c = m.config
     f = c.fields
     inner = f.count("mamba_expand") * c.hidden_size
     scan = mamba.SelectiveScan.of(f, inner, c.rms_norm_eps, _NORMS)
@@ -96,15 +113,15 @@ def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
     if len(dense) < c.n_layers:
         how = moe.ExpertFields.of(f, "intermediate_size", of_all=True)
     names = replace(moe.NAMES, router="router")
-    ffn = moe.half(g, c, w, replace(how, dense=dense), names=names, module=_FFN)
-    x, table = layers.embedding(g, c, w)
+    ffn = moe.ffn(replace(how, dense=dense), names=names, module=_FFN)
+    x = m.embedding()
     for i, mixer in enumerate(f.config[MIXERS]):
         p = f"model.layers.{i}"
-        h = layers.norm(g, c, w, x, f"{p}.input_layernorm")
+        h = m.norm(x, f"{p}.input_layernorm")
         if mixer == FULL:
-            h = layers.attention(g, c, w, h, i, f"{p}.self_attn")
-            x = layers.output(g, c, w, h, x, f"{p}.self_attn.o_proj")
+            h = m.attention(h, i, f"{p}.self_attn")
+            x = m.output(h, x, f"{p}.self_attn.o_proj")
         else:
-            x = mamba.layer(g, c, w, h, x, f"{p}.mamba", scan)
-        x = ffn(layers.norm(g, c, w, x, f"{p}.pre_ff_layernorm"), x, i, f"{p}.{_FFN}")
-    return layers.head(g, c, w, x, table)
+            x = mamba.layer(m, h, x, f"{p}.mamba", scan)
+        x = ffn(m, m.norm(x, f"{p}.pre_ff_layernorm"), x, i, f"{p}.{_FFN}")
+    return m.head(x)

@@ -15,12 +15,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sterna.graph import GraphBuilder, Piece, Value
-from sterna.models import alibi, bert, classifier, layers
+from sterna.graph import Piece, Value
+from sterna.models import alibi, bert, classifier
+from sterna.models.builder import ModelBuilder
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import ENCODER_BIASES, SCORES, TYPES, GgufArchitecture
-from sterna.weights.sources import Linear, WeightSource
+from sterna.models.options import AttentionOptions
+from sterna.weights.sources import Linear
 
 ARCHITECTURES = ("JinaBertModel", "JinaBertForMaskedLM", "JinaBertForSequenceClassification")
 ACTIVATION = "gelu"
@@ -37,22 +39,36 @@ GGUF = {
         ARCHITECTURES[0],
         ACTIVATION,
         {
-            "attention.self.query": "attn_q", "attention.self.key": "attn_k",
-            "attention.self.value": "attn_v", "attention.self.layer_norm_q": "attn_q_norm",
-            "attention.self.layer_norm_k": "attn_k_norm", "attention.output.dense": "attn_output",
-            "attention.output.LayerNorm": "attn_output_norm", "layer_norm_1": "attn_norm_2",
+            "attention.self.query": "attn_q",
+            "attention.self.key": "attn_k",
+            "attention.self.value": "attn_v",
+            "attention.self.layer_norm_q": "attn_q_norm",
+            "attention.self.layer_norm_k": "attn_k_norm",
+            "attention.output.dense": "attn_output",
+            "attention.output.LayerNorm": "attn_output_norm",
+            "layer_norm_1": "attn_norm_2",
             # A matrix of gate and up, or in older files two.
-            "mlp.gated_layers": "ffn_up", "mlp.up_gated_layer": "ffn_up", "mlp.gate": "ffn_gate",
-            "mlp.up": "ffn_up", "mlp.wo": "ffn_down", "mlp.down_layer": "ffn_down",
-            "intermediate.dense": "ffn_up", "output.dense": "ffn_down",
-            "mlp.layernorm": "layer_output_norm", "layer_norm_2": "layer_output_norm",
+            "mlp.gated_layers": "ffn_up",
+            "mlp.up_gated_layer": "ffn_up",
+            "mlp.gate": "ffn_gate",
+            "mlp.up": "ffn_up",
+            "mlp.wo": "ffn_down",
+            "mlp.down_layer": "ffn_down",
+            "intermediate.dense": "ffn_up",
+            "output.dense": "ffn_down",
+            "mlp.layernorm": "layer_output_norm",
+            "layer_norm_2": "layer_output_norm",
             "output.LayerNorm": "layer_output_norm",
         },
-        renamed={"rms_norm_eps": "layer_norm_eps"}, layer_norm=True, encoder=True, rotates=False,
-        outer={**TYPES, **SCORES, "model.pooler.dense": "cls"}, biases=ENCODER_BIASES,
+        renamed={"rms_norm_eps": "layer_norm_eps"},
+        layer_norm=True,
+        encoder=True,
+        rotates=False,
+        outer={**TYPES, **SCORES, "model.pooler.dense": "cls"},
+        biases=ENCODER_BIASES,
         unsaid={"position_embedding_type": "alibi"},
     )
-}  # fmt: skip
+}
 _QKV = ("query", "key", "value")
 
 
@@ -78,65 +94,63 @@ def unread(c: TransformerConfig) -> set[str]:
     return bert.unread(c)
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the scores of a cross-encoder."""
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the scores of a cross-encoder."""
+    c = m.config
     e, slopes = "model.embeddings", alibi.slopes(c.n_heads)
-    x, table = layers.embedding(g, c, w)
-    types = w.vector(
+    x = m.embedding()
+    types = m.weights.vector(
         f"{e}.token_type_embeddings.weight", c.fields.count("type_vocab_size"), c.hidden_size
     )
-    x = g.parts(x, types, f"{e}.token_type_embeddings")
-    x = layers.layer_norm(g, c, w, x, f"{e}.LayerNorm")
+    x = m.graph.parts(x, types, f"{e}.token_type_embeddings")
+    x = m.layer_norm(x, f"{e}.LayerNorm")
     for i in range(c.n_layers):
         p = f"model.layers.{i}"
-        h = _attention(g, c, w, x, i, f"{p}.attention.self", slopes)
-        h = layers.output(g, c, w, h, x, f"{p}.attention.output.dense", bias=True)
-        h = layers.layer_norm(g, c, w, h, f"{p}.attention.output.LayerNorm")
-        if w.has(f"{p}.layer_norm_1"):
-            h = g.add(h, x, f"{p}.attention.residual")
-            h = layers.layer_norm(g, c, w, h, f"{p}.layer_norm_1")
-        h, norm = _feed_forward(g, c, w, h, p)
-        h = g.select(h) if i == c.n_layers - 1 else h
-        x = layers.layer_norm(g, c, w, h, norm)
-    return classifier.pooled(g, c, w, x, table)
+        h = _attention(m, x, i, f"{p}.attention.self", slopes)
+        h = m.output(h, x, f"{p}.attention.output.dense", bias=True)
+        h = m.layer_norm(h, f"{p}.attention.output.LayerNorm")
+        if m.weights.has(f"{p}.layer_norm_1"):
+            h = m.graph.add(h, x, f"{p}.attention.residual")
+            h = m.layer_norm(h, f"{p}.layer_norm_1")
+        h, norm = _feed_forward(m, h, p)
+        h = m.select(h) if i == c.n_layers - 1 else h
+        x = m.layer_norm(h, norm)
+    return classifier.pooled(m, x)
 
 
 def _attention(
-    g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, layer: int, name: str,
-    slopes: tuple[float, ...],
-) -> Value:  # fmt: skip
+    m: ModelBuilder, x: Value, layer: int, name: str, slopes: tuple[float, ...]
+) -> Value:
     """Attention of a layer, whose queries and keys may be normalised first."""
-    options = layers.AttentionOptions(bias=True, names=_QKV, slopes=slopes)
-    if not w.has(f"{name}.layer_norm_q"):
-        return layers.attention(g, c, w, x, layer, name, options)
-    d, rows = c.hidden_size, list[tuple[Value, Piece]]()
+    options = AttentionOptions(bias=True, names=_QKV, slopes=slopes)
+    if not m.weights.has(f"{name}.layer_norm_q"):
+        return m.attention(x, layer, name, options)
+    d, rows = m.config.hidden_size, list[tuple[Value, Piece]]()
     for part, norm in zip(_QKV, ("layer_norm_q", "layer_norm_k", None), strict=True):
         of = f"{name}.{part}"
-        row = layers.linear(g, c, w, x, of, [Linear(of, d, d, bias=True)])
-        row = layers.layer_norm(g, c, w, row, f"{name}.{norm}") if norm else row
+        row = m.linear(x, of, d, bias=True)
+        row = m.layer_norm(row, f"{name}.{norm}") if norm else row
         rows.append((row, Piece(d, column=len(rows) * d)))
-    how = replace(c.attention[layer], slopes=slopes)
-    return g.attention(g.place(3 * d, rows, f"{name}.qkv"), layer, how)
+    how = replace(m.config.attention[layer], slopes=slopes)
+    return m.graph.attention(m.graph.place(3 * d, rows, f"{name}.qkv"), layer, how)
 
 
-def _feed_forward(
-    g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, p: str
-) -> tuple[Value, str]:
+def _feed_forward(m: ModelBuilder, x: Value, p: str) -> tuple[Value, str]:
     """x + the FFN of x, and the name of the norm behind it."""
-    if c.fields.config["feed_forward_type"] == "original":
-        names = f"{p}.intermediate.dense", f"{p}.output.dense"
-        return layers.ungated(g, c, w, x, x, names, ACTIVATION), f"{p}.output.LayerNorm"
-    ff, d, of_code = c.intermediate_size, c.hidden_size, w.has(f"{p}.layer_norm_1")
+    if m.config.fields.config["feed_forward_type"] == "original":
+        x = m.ungated(x, x, f"{p}.intermediate.dense", f"{p}.output.dense")
+        return x, f"{p}.output.LayerNorm"
+    ff, of_code = m.config.intermediate_size, m.weights.has(f"{p}.layer_norm_1")
     both = f"{p}.mlp.up_gated_layer" if of_code else f"{p}.mlp.gated_layers"
-    parts = [Linear(both, 2 * ff, d)]
-    if w.has(f"{p}.mlp.gate"):
+    parts = [Linear(both, 2 * ff, x.width)]
+    if m.weights.has(f"{p}.mlp.gate"):
         order = ("up", "gate") if of_code else ("gate", "up")
-        parts = [Linear(f"{p}.mlp.{part}", ff, d) for part in order]
-    h = layers.linear(g, c, w, x, both, parts)
+        parts = [Linear(f"{p}.mlp.{part}", ff, x.width) for part in order]
+    h, _ = m.merged_linear(x, both, parts)
     if of_code:
         begin = h.starts[1] if len(h.starts) > 1 else ff
         gate, up = Piece(ff, begin=begin), Piece(ff, column=ff)
-        h = g.place(2 * ff, [(h, gate), (h, up)], both)
-    h = g.glu(h, ACTIVATION, f"{p}.mlp.act")
+        h = m.graph.place(2 * ff, [(h, gate), (h, up)], both)
+    h = m.glu(h, f"{p}.mlp.act")
     down, norm = ("mlp.down_layer", "layer_norm_2") if of_code else ("mlp.wo", "mlp.layernorm")
-    return layers.output(g, c, w, h, x, f"{p}.{down}", bias=True), f"{p}.{norm}"
+    return m.output(h, x, f"{p}.{down}", bias=True), f"{p}.{norm}"

@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import sterna._native as _native
-from sterna.graph import GraphBuilder, LatentHeads, Piece, Value
-from sterna.models import layers, llama
+from sterna.graph import LatentHeads, Piece, Value
+from sterna.models.builder import ModelBuilder
 from sterna.models.config import MAX_HEAD_DIM, TransformerConfig
 from sterna.models.config_fields import Fields
 from sterna.models.rotations import scaling_kind
-from sterna.weights.sources import Linear, OfHeads, WeightSource
+from sterna.weights.sources import Linear, OfHeads
 
-__all__ = ["NORM_EPS", "attention", "latent_fields", "of_layers"]
+__all__ = ["NORM_EPS", "attention", "latent_fields"]
 
 NORM_EPS = 1e-6  # of the norms within attention, whatever config.json says of the others
 
@@ -58,10 +58,13 @@ class _Sizes:
     def of(cls, c: TransformerConfig) -> _Sizes:
         count, config = c.fields.count, c.fields.config
         return cls(
-            c.n_heads, count("qk_nope_head_dim"), count("qk_rope_head_dim"), count("v_head_dim"),
+            c.n_heads,
+            count("qk_nope_head_dim"),
+            count("qk_rope_head_dim"),
+            count("v_head_dim"),
             count("kv_lora_rank"),
             0 if config.get("q_lora_rank") is None else count("q_lora_rank"),
-        )  # fmt: skip
+        )
 
     @property
     def query(self) -> int:
@@ -74,24 +77,24 @@ class _Sizes:
         return self.rotated + self.rank
 
 
-def attention(
-    g: GraphBuilder, c: TransformerConfig, w: WeightSource, h: Value, layer: int, name: str
-) -> Value:
+def attention(m: ModelBuilder, h: Value, layer: int, name: str) -> Value:
     """Attention of layer `layer`, up to the projection back."""
-    s = _Sizes.of(c)
-    q, begin, a, latent = _projections(g, c, w, h, name, s)
+    s = _Sizes.of(m.config)
+    q, begin, a, latent = _projections(m, h, name, s)
     whole = OfHeads(module=f"{name}.kv_b_proj", rows_of_head=s.plain + s.values)
     plain = Piece(s.plain, s.heads, begin=begin, stride=s.query)
-    rows = g.head_rows(q, plain, f"{name}.q_rows")
+    rows = m.graph.head_rows(q, plain, f"{name}.q_rows")
     absorbed = _of_heads(
-        g, w, rows, f"{name}.k_b_proj", s.rank, s.heads, replace(whole, transposed=True)
+        m, rows, f"{name}.k_b_proj", s.rank, s.heads, replace(whole, transposed=True)
     )
-    own = g.norm(
-        g.place(s.rank, [(a, Piece(s.rank, begin=latent))], f"{name}.kv_a"),
-        w.vector(f"{name}.kv_a_layernorm.weight", s.rank), NORM_EPS, f"{name}.kv_a_layernorm",
-    )  # fmt: skip
+    own = m.graph.norm(
+        m.graph.place(s.rank, [(a, Piece(s.rank, begin=latent))], f"{name}.kv_a"),
+        m.weights.vector(f"{name}.kv_a_layernorm.weight", s.rank),
+        NORM_EPS,
+        f"{name}.kv_a_layernorm",
+    )
     key, rope = s.heads * s.key, s.rotated
-    row = g.place(
+    row = m.graph.place(
         key + s.key,
         [
             (q, Piece(rope, s.heads, begin + s.plain, s.query, 0, s.key)),
@@ -101,54 +104,40 @@ def attention(
         ],
         f"{name}.qk",
     )
-    how = replace(c.attention[layer], scale=_scale(c, s))
+    how = replace(m.config.attention[layer], scale=_scale(m.config, s))
     heads = LatentHeads(s.heads, 1, s.key, s.rank)
-    out = g.attention(row, layer, how, heads=heads)
-    rows = g.head_rows(out, Piece(s.rank, s.heads, stride=s.rank), f"{name}.v_rows")
+    out = m.graph.attention(row, layer, how, heads=heads)
+    rows = m.graph.head_rows(out, Piece(s.rank, s.heads, stride=s.rank), f"{name}.v_rows")
     values = _of_heads(
-        g, w, rows, f"{name}.v_b_proj", s.values, s.heads, replace(whole, first=s.plain)
+        m, rows, f"{name}.v_b_proj", s.values, s.heads, replace(whole, first=s.plain)
     )
     back = Piece(s.values, s.heads, to_stride=s.values)
-    return g.place(s.heads * s.values, [(values, back)], f"{name}.heads")
+    return m.graph.place(s.heads * s.values, [(values, back)], f"{name}.heads")
 
 
-def of_layers(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> llama.Attend:
-    """Return latent attention for `llama.build`."""
-
-    def attend(h: Value, layer: int, name: str) -> Value:
-        return attention(g, c, w, h, layer, name)
-
-    return attend
-
-
-def _projections(
-    g: GraphBuilder, c: TransformerConfig, w: WeightSource, h: Value, name: str, s: _Sizes
-) -> tuple[Value, int, Value, int]:
+def _projections(m: ModelBuilder, h: Value, name: str, s: _Sizes) -> tuple[Value, int, Value, int]:
     """Return q and where its heads begin, and the row of kv_a and where the latent begins."""
-    d, bias, width = c.hidden_size, c.attention_bias, s.heads * s.query
+    d, bias, width = m.config.hidden_size, m.config.attention_bias, s.heads * s.query
     kv_a = Linear(f"{name}.kv_a_proj_with_mqa", s.key, d, bias)
     if not s.q_rank:
         q_proj = Linear(f"{name}.q_proj", width, d)
         if not bias:
-            row, (begin, latent) = layers.linear_parts(g, c, w, h, f"{name}.q_kv_a", [q_proj, kv_a])
+            row, (begin, latent) = m.merged_linear(h, f"{name}.q_kv_a", [q_proj, kv_a])
             return row, begin, row, latent
-        row = layers.linear(g, c, w, h, q_proj.name, [q_proj])
-        return row, 0, layers.linear(g, c, w, h, kv_a.name, [kv_a]), 0
+        row = m.linear(h, q_proj.name, width)
+        return row, 0, m.linear(h, kv_a.name, s.key, bias=bias), 0
     q_a = Linear(f"{name}.q_a_proj", s.q_rank, d, bias)
-    a, (begin, latent) = layers.linear_parts(g, c, w, h, f"{name}.q_kv_a", [q_a, kv_a])
-    q = g.place(s.q_rank, [(a, Piece(s.q_rank, begin=begin))], f"{name}.q_a")
-    norm = w.vector(f"{name}.q_a_layernorm.weight", s.q_rank)
-    q = g.norm(q, norm, NORM_EPS, f"{name}.q_a_layernorm")
-    q_b = Linear(f"{name}.q_b_proj", width, s.q_rank)
-    return layers.linear(g, c, w, q, q_b.name, [q_b]), 0, a, latent
+    a, (begin, latent) = m.merged_linear(h, f"{name}.q_kv_a", [q_a, kv_a])
+    q = m.graph.place(s.q_rank, [(a, Piece(s.q_rank, begin=begin))], f"{name}.q_a")
+    norm = m.weights.vector(f"{name}.q_a_layernorm.weight", s.q_rank)
+    q = m.graph.norm(q, norm, NORM_EPS, f"{name}.q_a_layernorm")
+    return m.linear(q, f"{name}.q_b_proj", width), 0, a, latent
 
 
-def _of_heads(
-    g: GraphBuilder, w: WeightSource, rows: Value, name: str, M: int, heads: int, place: OfHeads
-) -> Value:
+def _of_heads(m: ModelBuilder, rows: Value, name: str, M: int, heads: int, place: OfHeads) -> Value:
     """Multiply each head's row by its own matrix [M, K]."""
     parts = [Linear(f"{name}.{{}}", M, rows.width)]
-    return g.linear(rows, w.experts(name, parts, heads, place), name)
+    return m.graph.linear(rows, m.weights.experts(name, parts, heads, place), name)
 
 
 def _scale(c: TransformerConfig, s: _Sizes) -> float:

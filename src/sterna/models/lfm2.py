@@ -12,42 +12,61 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
-from sterna.models import layers
-from sterna.models.config import FULL, TransformerConfig
+from sterna.graph import Value
+from sterna.models.builder import FeedForward, ModelBuilder
+from sterna.models.config import FULL
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import GgufArchitecture
-from sterna.models.llama import FeedForward
-from sterna.models.qwen3_5 import MAX_CONV_WIDTH, MIXERS
-from sterna.weights.sources import Linear, WeightSource
+from sterna.models.options import AttentionOptions, QKNorm
+from sterna.models.qwen3_5 import MAX_TAPS, MIXERS
+from sterna.weights.sources import Linear
 
 ARCHITECTURES = ("Lfm2ForCausalLM",)
 ACTIVATION = "silu"
 TERNARY = False  # float tensors of linear layers are the weights themselves
 DEFAULTS: dict[str, Any] = {
-    **COMMON, "vocab_size": 65536, "hidden_size": 2560, "intermediate_size": 12288,
-    "num_key_value_heads": 8, "max_position_embeddings": 128000, "rope_theta": 1e6,
-    "tie_word_embeddings": True, "norm_eps": 1e-5, "conv_bias": False, "conv_L_cache": 3,
-    "block_multiple_of": 256, "block_ffn_dim_multiplier": 1.0, "block_auto_adjust_ff_dim": True,
-}  # fmt: skip
+    **COMMON,
+    "vocab_size": 65536,
+    "hidden_size": 2560,
+    "intermediate_size": 12288,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 128000,
+    "rope_theta": 1e6,
+    "tie_word_embeddings": True,
+    "norm_eps": 1e-5,
+    "conv_bias": False,
+    "conv_L_cache": 3,
+    "block_multiple_of": 256,
+    "block_ffn_dim_multiplier": 1.0,
+    "block_auto_adjust_ff_dim": True,
+}
 del DEFAULTS["hidden_act"]  # the class has no such field
 GGUF = {
     "lfm2": GgufArchitecture(
         ARCHITECTURES[0],
         modules={
-            "operator_norm": "attn_norm", "ffn_norm": "ffn_norm", "conv.conv": "shortconv.conv",
-            "conv.in_proj": "shortconv.in_proj", "conv.out_proj": "shortconv.out_proj",
-            "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
-            "self_attn.v_proj": "attn_v", "self_attn.out_proj": "attn_output",
-            "self_attn.q_layernorm": "attn_q_norm", "self_attn.k_layernorm": "attn_k_norm",
-            "feed_forward.w1": "ffn_gate", "feed_forward.w2": "ffn_down",
+            "operator_norm": "attn_norm",
+            "ffn_norm": "ffn_norm",
+            "conv.conv": "shortconv.conv",
+            "conv.in_proj": "shortconv.in_proj",
+            "conv.out_proj": "shortconv.out_proj",
+            "self_attn.q_proj": "attn_q",
+            "self_attn.k_proj": "attn_k",
+            "self_attn.v_proj": "attn_v",
+            "self_attn.out_proj": "attn_output",
+            "self_attn.q_layernorm": "attn_q_norm",
+            "self_attn.k_layernorm": "attn_k_norm",
+            "feed_forward.w1": "ffn_gate",
+            "feed_forward.w2": "ffn_down",
             "feed_forward.w3": "ffn_up",
         },
-        keys={"shortconv.l_cache": "conv_L_cache"}, renamed={"rms_norm_eps": "norm_eps"},
-        outer={"model.norm": "token_embd_norm"}, varied=True,
+        keys={"shortconv.l_cache": "conv_L_cache"},
+        renamed={"rms_norm_eps": "norm_eps"},
+        outer={"model.norm": "token_embd_norm"},
+        varied=True,
     )
-}  # fmt: skip
+}
 PREFIXES = {"model.embedding_norm.": "model.norm."}
 CONV = "conv"  # in layer_types: a layer with a convolution
 
@@ -91,44 +110,38 @@ def mixers(f: Fields) -> list[str]:
     return kinds
 
 
-def build(
-    g: GraphBuilder, c: TransformerConfig, w: WeightSource, ffn: FeedForward | None = None
-) -> Value:
-    """Write the model's layers into `g`; returns the logits. ffn: replaces `feed_forward`."""
-    norms = layers.HeadNorms(names=("q_layernorm", "k_layernorm"))
-    attention = layers.AttentionOptions(qk_norm=norms)
-    x, table = layers.embedding(g, c, w)
-    for i, mixer in enumerate(c.fields.config[MIXERS]):
+def build(m: ModelBuilder, ffn: FeedForward | None = None) -> Value:
+    """Add the model's layers; return the logits. ffn: replaces `feed_forward`."""
+    norms = QKNorm(names=("q_layernorm", "k_layernorm"))
+    attention = AttentionOptions(qk_norm=norms)
+    x, ffn = m.embedding(), ffn or feed_forward
+    for i, mixer in enumerate(m.config.fields.config[MIXERS]):
         p = f"model.layers.{i}"
-        h = layers.norm(g, c, w, x, f"{p}.operator_norm")
+        h = m.norm(x, f"{p}.operator_norm")
         if mixer == FULL:
-            h = layers.attention(g, c, w, h, i, f"{p}.self_attn", attention)
-            x = layers.output(g, c, w, h, x, f"{p}.self_attn.out_proj")
+            h = m.attention(h, i, f"{p}.self_attn", attention)
+            x = m.output(h, x, f"{p}.self_attn.out_proj")
         else:
-            x = short_conv(g, c, w, h, x, f"{p}.conv")
-        h = layers.norm(g, c, w, x, f"{p}.ffn_norm")
-        name = f"{p}.feed_forward"
-        x = ffn(h, x, i, name) if ffn else feed_forward(g, c, w, h, x, name)
-    return layers.head(g, c, w, x, table)
+            x = short_conv(m, h, x, f"{p}.conv")
+        h = m.norm(x, f"{p}.ffn_norm")
+        x = ffn(m, h, x, i, f"{p}.feed_forward")
+    return m.head(x)
 
 
-def short_conv(
-    g: GraphBuilder, c: TransformerConfig, w: WeightSource, h: Value, x: Value, name: str
-) -> Value:
+def short_conv(m: ModelBuilder, h: Value, x: Value, name: str) -> Value:
     """x + out_proj(C * conv(B * h)) of h's projection [B | C | h]."""
-    d, bias = c.hidden_size, c.fields.flag("conv_bias")
-    h = layers.linear(g, c, w, h, f"{name}.in_proj", [Linear(f"{name}.in_proj", 3 * d, d, bias)])
-    width = c.fields.count("conv_L_cache", most=MAX_CONV_WIDTH)
-    taps = w.vector(f"{name}.conv.weight", d, 1, width).reshape(d, width)
-    added = w.vector(f"{name}.conv.bias", d) if bias else None
-    h = g.short_conv(h, taps, added, f"{name}.conv")
-    return layers.output(g, c, w, h, x, f"{name}.out_proj", bias=bias)
+    d, bias = m.config.hidden_size, m.config.fields.flag("conv_bias")
+    h = m.linear(h, f"{name}.in_proj", 3 * d, bias=bias)
+    width = m.config.fields.count("conv_L_cache", most=MAX_TAPS)
+    taps = m.taps(f"{name}.conv", d, width)
+    added = m.weights.vector(f"{name}.conv.bias", d) if bias else None
+    h = m.graph.short_conv(h, taps, added, f"{name}.conv")
+    return m.output(h, x, f"{name}.out_proj", bias=bias)
 
 
-def feed_forward(
-    g: GraphBuilder, c: TransformerConfig, w: WeightSource, h: Value, x: Value, name: str
-) -> Value:
+def feed_forward(m: ModelBuilder, h: Value, x: Value, layer: int, name: str) -> Value:
     """x + w2(silu(w1) * w3) of h."""
-    parts = [Linear(f"{name}.{n}", c.intermediate_size, c.hidden_size) for n in ("w1", "w3")]
-    h = g.glu(layers.linear(g, c, w, h, f"{name}.w1_w3", parts), ACTIVATION, f"{name}.act")
-    return layers.output(g, c, w, h, x, f"{name}.w2")
+    width = m.config.intermediate_size
+    parts = [Linear(f"{name}.{n}", width, h.width) for n in ("w1", "w3")]
+    gate_up, _ = m.merged_linear(h, f"{name}.w1_w3", parts)
+    return m.output(m.glu(gate_up, f"{name}.act"), x, f"{name}.w2")

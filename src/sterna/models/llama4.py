@@ -14,33 +14,51 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sterna.graph import GraphBuilder, Scoring, Value
-from sterna.models import layers, llama, moe
-from sterna.models.config import TransformerConfig
+from sterna.graph import Scoring, Value
+from sterna.models import llama, moe
+from sterna.models.builder import ModelBuilder
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import ATTENTION, READS, GgufArchitecture
-from sterna.weights.sources import Stacking, WeightSource
+from sterna.models.options import AttentionOptions, QKNorm
+from sterna.weights.sources import Stacking
 
 ARCHITECTURES = ("Llama4ForCausalLM", "Llama4ForConditionalGeneration")
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
 DEFAULTS: dict[str, Any] = {
-    **COMMON, "vocab_size": 202048, "hidden_size": 5120, "intermediate_size": 8192,
-    "intermediate_size_mlp": 16384, "num_hidden_layers": 48, "num_attention_heads": 40,
-    "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 131072,
-    "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "attention_bias": False,
-    "num_experts_per_tok": 1, "num_experts": 16, "interleave_moe_layer_step": 1,
-    "use_qk_norm": True, "no_rope_layer_interval": 4, "attention_chunk_size": 8192,
-    "attn_temperature_tuning": True, "floor_scale": 8192, "attn_scale": 0.1,
-}  # fmt: skip
+    **COMMON,
+    "vocab_size": 202048,
+    "hidden_size": 5120,
+    "intermediate_size": 8192,
+    "intermediate_size_mlp": 16384,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+    "attention_bias": False,
+    "num_experts_per_tok": 1,
+    "num_experts": 16,
+    "interleave_moe_layer_step": 1,
+    "use_qk_norm": True,
+    "no_rope_layer_interval": 4,
+    "attention_chunk_size": 8192,
+    "attn_temperature_tuning": True,
+    "floor_scale": 8192,
+    "attn_scale": 0.1,
+}
 MODULE = "feed_forward"
 KINDS = (("", ""), ("experts.", "_exps"), ("shared_expert.", "_shexp"))
 GGUF = {
     "llama4": GgufArchitecture(
         ARCHITECTURES[0],
         modules={
-            **ATTENTION, **READS, f"{MODULE}.router": "ffn_gate_inp",
+            **ATTENTION,
+            **READS,
+            f"{MODULE}.router": "ffn_gate_inp",
             f"{MODULE}.experts.gate_up_proj": "ffn_gate_up_exps",
             **{
                 f"{MODULE}.{prefix}{part}_proj": f"ffn_{part}{suffix}"
@@ -51,7 +69,7 @@ GGUF = {
         experts="intermediate_size",
         keys={"interleave_moe_layer_step": "interleave_moe_layer_step"},
     )
-}  # fmt: skip
+}
 PREFIXES = {"language_model.model.": "model.", "language_model.lm_head.": "lm_head."}
 SKIPPED = {
     "vision_model.": "a vision tower: Sterna runs the text alone",
@@ -87,21 +105,22 @@ def complete(f: Fields) -> dict[str, Any]:
     }
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    norms = layers.HeadNorms(weight=False, last=True) if c.fields.flag("use_qk_norm") else None
-    options = layers.AttentionOptions(bias=c.attention_bias)
-    ffn = moe.half(g, c, w, _experts(c.fields), names=NAMES, module=MODULE, stacking=STACKING)
-    x, table = layers.embedding(g, c, w)
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    c = m.config
+    norms = QKNorm(weight=False, after_rotation=True) if c.fields.flag("use_qk_norm") else None
+    options = AttentionOptions(bias=c.attention_bias)
+    ffn = moe.ffn(_experts(c.fields), names=NAMES, module=MODULE, stacking=STACKING)
+    x = m.embedding()
     for i in range(c.n_layers):
         p = f"model.layers.{i}"
-        h = layers.norm(g, c, w, x, f"{p}.input_layernorm")
+        h = m.norm(x, f"{p}.input_layernorm")
         own = replace(options, qk_norm=norms if c.attention[i].rotary else None)
-        h = layers.attention(g, c, w, h, i, f"{p}.self_attn", own)
-        x = layers.output(g, c, w, h, x, f"{p}.self_attn.o_proj", bias=c.attention_bias)
-        h = layers.norm(g, c, w, x, f"{p}.post_attention_layernorm")
-        x = ffn(h, x, i, p)
-    return layers.head(g, c, w, x, table)
+        h = m.attention(h, i, f"{p}.self_attn", own)
+        x = m.output(h, x, f"{p}.self_attn.o_proj", bias=c.attention_bias)
+        h = m.norm(x, f"{p}.post_attention_layernorm")
+        x = ffn(m, h, x, i, p)
+    return m.head(x)
 
 
 def _experts(f: Fields) -> moe.ExpertFields:
@@ -113,6 +132,9 @@ def _experts(f: Fields) -> moe.ExpertFields:
         f.fail("moe_layers", "a list of layers' numbers", listed)
     how = moe.ExpertFields.of(f, WIDTH, of_all=True)
     return replace(
-        how, shared=how.width, scoring=Scoring("sigmoid"), scales_inputs=True,
+        how,
+        shared=how.width,
+        scoring=Scoring("sigmoid"),
+        scales_inputs=True,
         dense=frozenset(range(f.n_layers)) - {*listed},
-    )  # fmt: skip
+    )

@@ -9,8 +9,9 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
+from sterna.graph import Value
 from sterna.models import llama, qwen2, towers
+from sterna.models.builder import ModelBuilder
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
 from sterna.models.llama import build as build
@@ -26,8 +27,10 @@ DEFAULTS: dict[str, Any] = {**llama.DEFAULTS, "tie_word_embeddings": False}
 #: Models of texts by their model_type.
 TEXTS: dict[str, ModuleType] = {"llama": llama, "mistral": llama, "qwen2": qwen2}
 ENCODERS: dict[str, ModuleType] = {
-    "clip_vision_model": clip, "siglip_vision_model": siglip, "pixtral": pixtral,
-}  # fmt: skip
+    "clip_vision_model": clip,
+    "siglip_vision_model": siglip,
+    "pixtral": pixtral,
+}
 TOWER = (clip.VIT.patch_matrix, pixtral.PATCHES)
 PREFIXES, SKIPPED = towers.PREFIXES, towers.SKIPPED
 
@@ -68,8 +71,8 @@ def tower(c: TransformerConfig, w: WeightSource) -> Tower:
     encoder = ENCODERS[kind].encoder(v, w, v.n_layers + 1 + layer)
     bias = f.config.get("multimodal_projector_bias") is not False
 
-    def project(g: GraphBuilder, x: Value) -> None:
-        two_layers(g, v, w, x, c.hidden_size, bias)
+    def project(m: ModelBuilder, x: Value) -> None:
+        two_layers(m, x, c.hidden_size, bias)
 
     first = int(chosen == "default")  # the class token, which stands before the patches
 
@@ -77,7 +80,10 @@ def tower(c: TransformerConfig, w: WeightSource) -> Tower:
         return cells(grid) if grid is not None else n * (encoder.n_rows - first)
 
     return Tower(
-        encoder, graph_of(v, v.hidden_size, project), c.hidden_size,
-        f.count("image_token_index", 32000, least=0), lambda features, _: features[first:],
+        encoder,
+        graph_of(v, w, v.hidden_size, project),
+        c.hidden_size,
+        f.count("image_token_index", 32000, least=0),
+        lambda features, _: features[first:],
         tokens,
-    )  # fmt: skip
+    )

@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 
 import sterna._native as _native
-from sterna.graph import GraphBuilder, Piece, Value
+from sterna.graph import Piece, Value
 from sterna.graph.heads import F32
-from sterna.models import layers
-from sterna.models.config import MAX_HEAD_DIM, TransformerConfig
+from sterna.models.builder import ModelBuilder
+from sterna.models.config import MAX_HEAD_DIM
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import GgufArchitecture
-from sterna.models.qwen3_5 import MAX_CONV_WIDTH
-from sterna.weights.sources import Linear, WeightSource
+from sterna.models.qwen3_5 import MAX_TAPS
+from sterna.weights.sources import WeightSource
 
 __all__ = ["ARRAYS", "LAYER_DEFAULTS", "MODULES", "SelectiveScan", "layer"]
 
@@ -36,27 +36,43 @@ MAX_WIDTH = 1 << 16  # of the inner row: native kMaxHeadDim
 CONTEXT = 1 << 18
 #: Fields of a layer in config.json, in the words of hybrids, with their usual defaults.
 LAYER_DEFAULTS: dict[str, Any] = {
-    "mamba_d_state": 16, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_conv_bias": True,
+    "mamba_d_state": 16,
+    "mamba_d_conv": 4,
+    "mamba_expand": 2,
+    "mamba_conv_bias": True,
     "mamba_proj_bias": False,
-}  # fmt: skip
+}
 DEFAULTS: dict[str, Any] = {
-    **LAYER_DEFAULTS, "vocab_size": 50280, "hidden_size": 768, "num_hidden_layers": 32,
-    "hidden_act": ACTIVATION, "tie_word_embeddings": True, "rms_norm_eps": 1e-5,
-}  # fmt: skip
+    **LAYER_DEFAULTS,
+    "vocab_size": 50280,
+    "hidden_size": 768,
+    "num_hidden_layers": 32,
+    "hidden_act": ACTIVATION,
+    "tie_word_embeddings": True,
+    "rms_norm_eps": 1e-5,
+}
 ALIASES = {
-    "state_size": "mamba_d_state", "conv_kernel": "mamba_d_conv", "expand": "mamba_expand",
-    "time_step_rank": "mamba_dt_rank", "use_bias": "mamba_proj_bias",
-    "use_conv_bias": "mamba_conv_bias", "layer_norm_epsilon": "rms_norm_eps",
-}  # fmt: skip
+    "state_size": "mamba_d_state",
+    "conv_kernel": "mamba_d_conv",
+    "expand": "mamba_expand",
+    "time_step_rank": "mamba_dt_rank",
+    "use_bias": "mamba_proj_bias",
+    "use_conv_bias": "mamba_conv_bias",
+    "layer_norm_epsilon": "rms_norm_eps",
+}
 PREFIXES = {
-    "backbone.embeddings.": "model.embed_tokens.", "backbone.norm_f.": "model.norm.",
+    "backbone.embeddings.": "model.embed_tokens.",
+    "backbone.norm_f.": "model.norm.",
     "backbone.": "model.",
-}  # fmt: skip
+}
 #: Modules of a layer, by their names in the checkpoint -> in GGUF files; those without `.weight`.
 MODULES = {
-    "in_proj": "ssm_in", "conv1d": "ssm_conv1d", "x_proj": "ssm_x", "dt_proj": "ssm_dt",
+    "in_proj": "ssm_in",
+    "conv1d": "ssm_conv1d",
+    "x_proj": "ssm_x",
+    "dt_proj": "ssm_dt",
     "out_proj": "ssm_out",
-}  # fmt: skip
+}
 ARRAYS = {"A_log": "ssm_a", "D": "ssm_d"}
 #: Keys of GGUF files that are fields.
 GGUF_KEYS = {"ssm.conv_kernel": "mamba_d_conv", "ssm.state_size": "mamba_d_state"}
@@ -65,9 +81,11 @@ GGUF = {
         ARCHITECTURES[0],
         modules={"norm": "attn_norm", **{f"mixer.{m}": name for m, name in MODULES.items()}},
         arrays={f"mixer.{module}": name for module, name in ARRAYS.items()},
-        keys=GGUF_KEYS, varied=True, attends=False,
+        keys=GGUF_KEYS,
+        varied=True,
+        attends=False,
     )
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -101,31 +119,28 @@ class SelectiveScan:
             inner=inner,
             states=f.count("mamba_d_state", most=MAX_HEAD_DIM),
             rank=auto if f.config.get(rank) == "auto" else f.count(rank, auto),
-            taps=f.count("mamba_d_conv", most=MAX_CONV_WIDTH),
-            conv_bias=f.flag("mamba_conv_bias"), bias=f.flag("mamba_proj_bias"),
-            norm_eps=norm_eps, norms=norms,
-        )  # fmt: skip
+            taps=f.count("mamba_d_conv", most=MAX_TAPS),
+            conv_bias=f.flag("mamba_conv_bias"),
+            bias=f.flag("mamba_proj_bias"),
+            norm_eps=norm_eps,
+            norms=norms,
+        )
 
 
-def layer(
-    g: GraphBuilder, c: TransformerConfig, w: WeightSource, h: Value, x: Value, name: str,
-    s: SelectiveScan,
-) -> Value:  # fmt: skip
+def layer(m: ModelBuilder, h: Value, x: Value, name: str, s: SelectiveScan) -> Value:
     """x + the result of a Mamba layer for h."""
-    part = Linear(f"{name}.in_proj", 2 * s.inner, c.hidden_size, s.bias)
-    row = layers.linear(g, c, w, h, part.name, [part])
-    u = g.place(s.inner, [(row, Piece(s.inner))], f"{name}.u")
-    taps = w.vector(f"{name}.conv1d.weight", s.inner, 1, s.taps).reshape(s.inner, s.taps)
-    bias = w.vector(f"{name}.conv1d.bias", s.inner) if s.conv_bias else None
-    u = g.conv(u, taps, f"{name}.conv1d", bias)
-    d, k, q = _selected(g, c, w, u, name, s)
+    row = m.linear(h, f"{name}.in_proj", 2 * s.inner, bias=s.bias)
+    u = m.graph.place(s.inner, [(row, Piece(s.inner))], f"{name}.u")
+    taps = m.taps(f"{name}.conv1d", s.inner, s.taps)
+    bias = m.weights.vector(f"{name}.conv1d.bias", s.inner) if s.conv_bias else None
+    u = m.graph.conv(u, taps, f"{name}.conv1d", bias)
+    d, k, q = _selected(m, u, name, s)
     # It keeps the checkpoint's type: decays depend on it, and few formats have blocks so narrow.
-    part = Linear(f"{name}.dt_proj", s.inner, s.rank, bias=True, exact=True)
-    step = layers.linear(g, c, w, d, part.name, [part])
-    skip = w.vector(f"{name}.D", s.inner)
-    y = g.selective_scan(u, step, k, q, _rates(w, name, s), skip, name)
-    y = g.gated(y, row, s.inner, s.inner, 1, "silu", f"{name}.gate")
-    return layers.output(g, c, w, y, x, f"{name}.out_proj", bias=s.bias)
+    step = m.linear(d, f"{name}.dt_proj", s.inner, bias=True, exact=True)
+    skip = m.weights.vector(f"{name}.D", s.inner)
+    y = m.graph.selective_scan(u, step, k, q, _rates(m.weights, name, s), skip, name)
+    y = m.graph.gated(y, row, s.inner, s.inner, 1, "silu", f"{name}.gate")
+    return m.output(y, x, f"{name}.out_proj", bias=s.bias)
 
 
 def _rates(w: WeightSource, name: str, s: SelectiveScan) -> F32:
@@ -134,20 +149,19 @@ def _rates(w: WeightSource, name: str, s: SelectiveScan) -> F32:
 
 
 def _selected(
-    g: GraphBuilder, c: TransformerConfig, w: WeightSource, u: Value, name: str, s: SelectiveScan
+    m: ModelBuilder, u: Value, name: str, s: SelectiveScan
 ) -> tuple[Value, tuple[Value, int], tuple[Value, int]]:
     """Return d, and where B and C stand in a row."""
-    part = Linear(f"{name}.x_proj", s.rank + 2 * s.states, s.inner)
-    row = layers.linear(g, c, w, u, part.name, [part])
+    row = m.linear(u, f"{name}.x_proj", s.rank + 2 * s.states)
     k, q = s.rank, s.rank + s.states
     if not s.norm_eps:
-        return g.place(s.rank, [(row, Piece(s.rank))], f"{name}.dt"), (row, k), (row, q)
+        return m.graph.place(s.rank, [(row, Piece(s.rank))], f"{name}.dt"), (row, k), (row, q)
     normed = list[Value]()
     for n, (begin, width) in enumerate(((0, s.rank), (k, s.states), (q, s.states))):
         of = f"{name}.{s.norms[n]}" if s.norms else f"{name}.x_proj.norm"
-        weight = w.vector(f"{of}.weight", width) if s.norms else np.ones(width, np.float32)
-        piece = g.place(width, [(row, Piece(width, begin=begin))], of)
-        normed.append(g.norm(piece, weight, s.norm_eps, of))
+        weight = m.weights.vector(f"{of}.weight", width) if s.norms else np.ones(width, np.float32)
+        piece = m.graph.place(width, [(row, Piece(width, begin=begin))], of)
+        normed.append(m.graph.norm(piece, weight, s.norm_eps, of))
     return normed[0], (normed[1], 0), (normed[2], 0)
 
 
@@ -158,20 +172,25 @@ def complete(f: Fields) -> dict[str, Any]:
         "intermediate_size": f.count(
             "intermediate_size", f.count("mamba_expand") * f.count("hidden_size")
         ),
-        "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 2, "rope_theta": 10000.0,
-        "no_rope_layers": [0] * f.n_layers, "layer_types": None,
+        "num_attention_heads": 1,
+        "num_key_value_heads": 1,
+        "head_dim": 2,
+        "rope_theta": 10000.0,
+        "no_rope_layers": [0] * f.n_layers,
+        "layer_types": None,
         "max_position_embeddings": f.count("max_position_embeddings", CONTEXT),
-    }  # fmt: skip
+    }
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    f = c.fields
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    f = m.config.fields
     normed = f.config.get("mixer_rms_eps") is not None
-    scan = SelectiveScan.of(f, c.intermediate_size, f.number("mixer_rms_eps") if normed else 0.0)
-    x, table = layers.embedding(g, c, w)
-    for i in range(c.n_layers):
+    eps = f.number("mixer_rms_eps") if normed else 0.0
+    scan = SelectiveScan.of(f, m.config.intermediate_size, eps)
+    x = m.embedding()
+    for i in range(m.config.n_layers):
         p = f"model.layers.{i}"
-        h = layers.norm(g, c, w, x, f"{p}.norm")
-        x = layer(g, c, w, h, x, f"{p}.mixer", scan)
-    return layers.head(g, c, w, x, table)
+        h = m.norm(x, f"{p}.norm")
+        x = layer(m, h, x, f"{p}.mixer", scan)
+    return m.head(x)

@@ -16,31 +16,38 @@ from typing import Any
 import numpy as np
 
 import sterna._native as _native
-from sterna.graph import GraphBuilder, RecurrentHeads, Value
+from sterna.graph import RecurrentHeads, Value
 from sterna.graph.heads import F32
-from sterna.models import layers
-from sterna.models.config import FULL, MAX_HEAD_DIM, TransformerConfig
+from sterna.models.builder import ModelBuilder
+from sterna.models.config import FULL, MAX_HEAD_DIM
 from sterna.models.config_fields import Fields
-from sterna.models.qwen3_5 import LINEAR, MAX_CONV_WIDTH
-from sterna.weights.sources import Linear, WeightSource
+from sterna.models.qwen3_5 import LINEAR, MAX_TAPS
 
 __all__ = ["ARRAYS", "DEFAULTS", "GGUF_KEYS", "MODULES", "StateSpace", "layer", "mixers"]
 
 MAX_HEADS = 1 << 14
 #: Fields of config.json, in the words of most families, with their usual defaults.
 DEFAULTS: dict[str, Any] = {
-    "mamba_n_heads": 128, "mamba_n_groups": 1, "mamba_d_state": 256, "mamba_d_conv": 4,
-    "mamba_expand": 2, "mamba_chunk_size": 256, "mamba_conv_bias": True, "mamba_proj_bias": False,
+    "mamba_n_heads": 128,
+    "mamba_n_groups": 1,
+    "mamba_d_state": 256,
+    "mamba_d_conv": 4,
+    "mamba_expand": 2,
+    "mamba_chunk_size": 256,
+    "mamba_conv_bias": True,
+    "mamba_proj_bias": False,
     "time_step_limit": [0.0, math.inf],
-}  # fmt: skip
+}
 #: Modules of a layer, by their names in the checkpoint -> in GGUF files; those without `.weight`.
 MODULES = {"in_proj": "ssm_in", "conv1d": "ssm_conv1d", "norm": "ssm_norm", "out_proj": "ssm_out"}
 ARRAYS = {"A_log": "ssm_a", "D": "ssm_d", "dt_bias": "ssm_dt.bias"}
 #: Keys of GGUF files that are fields.
 GGUF_KEYS = {
-    "ssm.conv_kernel": "mamba_d_conv", "ssm.state_size": "mamba_d_state",
-    "ssm.group_count": "mamba_n_groups", "ssm.time_step_rank": "mamba_n_heads",
-}  # fmt: skip
+    "ssm.conv_kernel": "mamba_d_conv",
+    "ssm.state_size": "mamba_d_state",
+    "ssm.group_count": "mamba_n_groups",
+    "ssm.time_step_rank": "mamba_n_heads",
+}
 #: Names of the two kinds of mixers in config.json, of transformers 5 and before.
 _KINDS = {LINEAR: LINEAR, "mamba": LINEAR, FULL: FULL, "attention": FULL}
 
@@ -81,10 +88,12 @@ class StateSpace:
         bias = f.flag("mamba_proj_bias")
         return cls(
             heads=RecurrentHeads(groups, heads, f.count("mamba_d_state", most=MAX_HEAD_DIM), v_dim),
-            taps=f.count("mamba_d_conv", most=MAX_CONV_WIDTH),
+            taps=f.count("mamba_d_conv", most=MAX_TAPS),
             limits=_limits(f),
-            conv_bias=f.flag("mamba_conv_bias"), in_bias=bias, out_bias=bias,
-        )  # fmt: skip
+            conv_bias=f.flag("mamba_conv_bias"),
+            in_bias=bias,
+            out_bias=bias,
+        )
 
     @property
     def factors(self) -> F32 | None:
@@ -119,26 +128,34 @@ def mixers(f: Fields, listed: str = "layer_types") -> list[str]:
 
 
 def layer(
-    g: GraphBuilder, c: TransformerConfig, w: WeightSource, h: Value, x: Value, name: str,
-    how: StateSpace, factor: float = 1.0,
-) -> Value:  # fmt: skip
+    m: ModelBuilder, h: Value, x: Value, name: str, how: StateSpace, factor: float = 1.0
+) -> Value:
     """x + factor * the result of a Mamba-2 layer for h."""
     r = how.heads
     z, states = r.v_width, r.k_heads * r.k_dim
-    part = Linear(f"{name}.in_proj", z + r.width + r.v_heads, c.hidden_size, how.in_bias)
-    row = layers.linear(g, c, w, h, part.name, [part])
+    row = m.linear(h, f"{name}.in_proj", z + r.width + r.v_heads, bias=how.in_bias)
     if (factors := how.factors) is not None:
-        row = g.scale(row, factors, f"{part.name}.multipliers")
-    taps = w.vector(f"{name}.conv1d.weight", r.width, 1, how.taps).reshape(r.width, how.taps)
-    bias = w.vector(f"{name}.conv1d.bias", r.width) if how.conv_bias else None
-    row = g.conv(row, taps, f"{name}.conv1d", bias, column=z)
-    a_log, dt_bias, skip = (w.vector(f"{name}.{n}", r.v_heads) for n in ("A_log", "dt_bias", "D"))
+        row = m.graph.scale(row, factors, f"{name}.in_proj.multipliers")
+    taps = m.taps(f"{name}.conv1d", r.width, how.taps)
+    bias = m.weights.vector(f"{name}.conv1d.bias", r.width) if how.conv_bias else None
+    row = m.graph.conv(row, taps, f"{name}.conv1d", bias, column=z)
+    a_log, dt_bias, skip = (
+        m.weights.vector(f"{name}.{n}", r.v_heads) for n in ("A_log", "dt_bias", "D")
+    )
     rate = -_native.exponentials(a_log)
     step = 2 * z + 2 * states
-    y = g.state_space(row, r, z, step, rate, dt_bias, skip, name, how.limits)
-    weight = w.vector(f"{name}.norm.weight", z) if how.norm else None
-    y = g.gated(
-        y, row, 0, z // r.k_heads, r.k_heads, "silu", f"{name}.norm", weight, c.rms_norm_eps,
+    y = m.graph.state_space(row, r, z, step, rate, dt_bias, skip, name, how.limits)
+    weight = m.weights.vector(f"{name}.norm.weight", z) if how.norm else None
+    y = m.graph.gated(
+        y,
+        row,
+        0,
+        z // r.k_heads,
+        r.k_heads,
+        "silu",
+        f"{name}.norm",
+        weight,
+        m.config.rms_norm_eps,
         first=how.gate_first and how.norm,
-    )  # fmt: skip
-    return layers.output(g, c, w, y, x, f"{name}.out_proj", bias=how.out_bias, factor=factor)
+    )
+    return m.output(y, x, f"{name}.out_proj", bias=how.out_bias, factor=factor)

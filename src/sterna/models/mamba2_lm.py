@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
-from sterna.models import layers, mamba2
-from sterna.models.config import TransformerConfig
+from sterna.graph import Value
+from sterna.models import mamba2
+from sterna.models.builder import ModelBuilder
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import GgufArchitecture
-from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Mamba2ForCausalLM",)
 ACTIVATION = "silu"
@@ -21,30 +20,44 @@ TERNARY = False  # float tensors of linear layers are the weights themselves
 #: No text is too long for a state, but pages count its positions.
 CONTEXT = 1 << 18
 DEFAULTS: dict[str, Any] = {
-    **mamba2.DEFAULTS, "vocab_size": 32768, "hidden_size": 4096, "num_hidden_layers": 64,
-    "hidden_act": ACTIVATION, "tie_word_embeddings": False, "rms_norm_eps": 1e-5,
-    "mamba_n_groups": 8, "mamba_d_state": 128, "mamba_d_head": 64,
-}  # fmt: skip
+    **mamba2.DEFAULTS,
+    "vocab_size": 32768,
+    "hidden_size": 4096,
+    "num_hidden_layers": 64,
+    "hidden_act": ACTIVATION,
+    "tie_word_embeddings": False,
+    "rms_norm_eps": 1e-5,
+    "mamba_n_groups": 8,
+    "mamba_d_state": 128,
+    "mamba_d_head": 64,
+}
 ALIASES = {
-    "num_heads": "mamba_n_heads", "head_dim": "mamba_d_head", "state_size": "mamba_d_state",
-    "n_groups": "mamba_n_groups", "conv_kernel": "mamba_d_conv", "expand": "mamba_expand",
-    "chunk_size": "mamba_chunk_size", "use_bias": "mamba_proj_bias",
-    "use_conv_bias": "mamba_conv_bias", "layer_norm_epsilon": "rms_norm_eps",
-}  # fmt: skip
+    "num_heads": "mamba_n_heads",
+    "head_dim": "mamba_d_head",
+    "state_size": "mamba_d_state",
+    "n_groups": "mamba_n_groups",
+    "conv_kernel": "mamba_d_conv",
+    "expand": "mamba_expand",
+    "chunk_size": "mamba_chunk_size",
+    "use_bias": "mamba_proj_bias",
+    "use_conv_bias": "mamba_conv_bias",
+    "layer_norm_epsilon": "rms_norm_eps",
+}
 PREFIXES = {
-    "backbone.embeddings.": "model.embed_tokens.", "backbone.norm_f.": "model.norm.",
+    "backbone.embeddings.": "model.embed_tokens.",
+    "backbone.norm_f.": "model.norm.",
     "backbone.": "model.",
-}  # fmt: skip
+}
 GGUF = {
     "mamba2": GgufArchitecture(
         ARCHITECTURES[0],
-        modules={
-            "norm": "attn_norm", **{f"mixer.{m}": name for m, name in mamba2.MODULES.items()}
-        },
+        modules={"norm": "attn_norm", **{f"mixer.{m}": name for m, name in mamba2.MODULES.items()}},
         arrays={f"mixer.{module}": name for module, name in mamba2.ARRAYS.items()},
-        keys=mamba2.GGUF_KEYS, varied=True, attends=False,
+        keys=mamba2.GGUF_KEYS,
+        varied=True,
+        attends=False,
     )
-}  # fmt: skip
+}
 
 
 def complete(f: Fields) -> dict[str, Any]:
@@ -52,18 +65,22 @@ def complete(f: Fields) -> dict[str, Any]:
     heads, which no layer has."""
     return {
         "intermediate_size": f.count("mamba_expand") * f.count("hidden_size"),
-        "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 2, "rope_theta": 10000.0,
-        "no_rope_layers": [0] * f.n_layers, "layer_types": None,
+        "num_attention_heads": 1,
+        "num_key_value_heads": 1,
+        "head_dim": 2,
+        "rope_theta": 10000.0,
+        "no_rope_layers": [0] * f.n_layers,
+        "layer_types": None,
         "max_position_embeddings": f.count("max_position_embeddings", CONTEXT),
-    }  # fmt: skip
+    }
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    space = mamba2.StateSpace.of(c.fields, c.intermediate_size)
-    x, table = layers.embedding(g, c, w)
-    for i in range(c.n_layers):
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    space = mamba2.StateSpace.of(m.config.fields, m.config.intermediate_size)
+    x = m.embedding()
+    for i in range(m.config.n_layers):
         p = f"model.layers.{i}"
-        h = layers.norm(g, c, w, x, f"{p}.norm")
-        x = mamba2.layer(g, c, w, h, x, f"{p}.mixer", space)
-    return layers.head(g, c, w, x, table)
+        h = m.norm(x, f"{p}.norm")
+        x = mamba2.layer(m, h, x, f"{p}.mixer", space)
+    return m.head(x)

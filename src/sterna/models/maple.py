@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
+from sterna.graph import Value
 from sterna.models import llama, moe
-from sterna.models.config import FULL, SLIDING, TransformerConfig
+from sterna.models.builder import ModelBuilder
+from sterna.models.config import FULL, SLIDING
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import (
@@ -23,31 +24,47 @@ from sterna.models.gguf_architecture import (
     SWA_ROTATED,
     GgufArchitecture,
 )
-from sterna.models.layers import AttentionOptions, HeadNorms
+from sterna.models.options import AttentionOptions, QKNorm
 from sterna.models.rotations import partly_rotated
-from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("MapleForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
 DEFAULTS: dict[str, Any] = {
-    **COMMON, "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 4096,
-    "num_hidden_layers": 24, "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 128,
-    "max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
-    "partial_rotary_factor": 0.5, "attention_bias": False, "sliding_window": 512,
-    "nope_on_global_attention": True, "num_experts": 256, "num_experts_per_tok": 8,
-    "moe_intermediate_size": 512, "norm_topk_prob": True, "num_shared_experts": 0,
+    **COMMON,
+    "vocab_size": 151936,
+    "hidden_size": 2048,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "partial_rotary_factor": 0.5,
+    "attention_bias": False,
+    "sliding_window": 512,
+    "nope_on_global_attention": True,
+    "num_experts": 256,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 512,
+    "norm_topk_prob": True,
+    "num_shared_experts": 0,
     "moe_router_enable_expert_bias": False,
-}  # fmt: skip
+}
 ALIASES = {"use_bias": "attention_bias"}
 PREFIXES = {"model.word_embeddings.": "model.embed_tokens."}
 GGUF = {
     "maple": GgufArchitecture(
         ARCHITECTURES[0],
-        modules=EXPERTS | READS | QK_NORMS, experts="moe_intermediate_size",
-        partial=True, period=4, reads=(SWA_ROTATED, EXPERT_CLAMP),
+        modules=EXPERTS | READS | QK_NORMS,
+        experts="moe_intermediate_size",
+        partial=True,
+        period=4,
+        reads=(SWA_ROTATED, EXPERT_CLAMP),
     )
-}  # fmt: skip
+}
 LIMIT = 7.0
 
 
@@ -64,13 +81,9 @@ def complete(f: Fields) -> dict[str, Any]:
     return found | partly_rotated(f)
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    of_all = not c.fields.flag("norm_topk_prob")
-    how = moe.ExpertFields.of(c.fields, "moe_intermediate_size", of_all=of_all)
-
-    def ffn(h: Value, x: Value, _: int, name: str) -> Value:
-        return moe.feed_forward(g, c, w, h, x, name, how, limit=LIMIT)
-
-    attention = AttentionOptions(qk_norm=HeadNorms())
-    return llama.build(g, c, w, attention=attention, ffn=ffn)
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    of_all = not m.config.fields.flag("norm_topk_prob")
+    experts = moe.ExpertFields.of(m.config.fields, "moe_intermediate_size", of_all=of_all)
+    attention = AttentionOptions(qk_norm=QKNorm())
+    return llama.build(m, attention=attention, ffn=moe.ffn(experts, limit=LIMIT))

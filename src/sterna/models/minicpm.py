@@ -10,21 +10,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
+from sterna.graph import Value
 from sterna.models import llama
+from sterna.models.builder import ModelBuilder
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import FACTORS, GgufArchitecture
-from sterna.models.layers import Factors
-from sterna.weights.sources import WeightSource
+from sterna.models.options import Factors
 
 ARCHITECTURES = ("MiniCPMForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
 DEFAULTS: dict[str, Any] = {
-    **llama.DEFAULTS, "tie_word_embeddings": True, "dim_model_base": 1, "scale_depth": 1.0,
+    **llama.DEFAULTS,
+    "tie_word_embeddings": True,
+    "dim_model_base": 1,
+    "scale_depth": 1.0,
     "scale_emb": 1.0,
-}  # fmt: skip
+}
 GGUF = {"minicpm": GgufArchitecture(ARCHITECTURES[0], permuted=True, reads=FACTORS)}
 
 
@@ -35,13 +38,13 @@ def complete(f: Fields) -> dict[str, Any]:
     return {}
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    return llama.build(g, c, w, factors=factors(c))
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    return llama.build(m, factors=factors(m.config))
 
 
 def factors(c: TransformerConfig) -> Factors:
-    """Return the factors of embedding, of each half's result and of logits."""
+    """Return the factors of embedding, of each sublayer's output and of logits."""
     return Factors(
         embedding=c.fields.factor("scale_emb"),
         residual=c.fields.factor("scale_depth") / c.n_layers**0.5,

@@ -9,28 +9,39 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
+from sterna.graph import Value
 from sterna.models import latent_attention, llama, minicpm
-from sterna.models.config import TransformerConfig
+from sterna.models.builder import ModelBuilder
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import FFN, LATENT, READS, GgufArchitecture
-from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("MiniCPM3ForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
 DEFAULTS: dict[str, Any] = {
-    **llama.DEFAULTS, "vocab_size": 73448, "hidden_size": 2560, "intermediate_size": 6400,
-    "num_hidden_layers": 62, "num_attention_heads": 40, "num_key_value_heads": 40,
-    "max_position_embeddings": 32768, "rms_norm_eps": 1e-5, "tie_word_embeddings": True,
-    "kv_lora_rank": 256, "q_lora_rank": 768, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32,
-    "v_head_dim": 64, "head_dim": 32, "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256,
-}  # fmt: skip
+    **llama.DEFAULTS,
+    "vocab_size": 73448,
+    "hidden_size": 2560,
+    "intermediate_size": 6400,
+    "num_hidden_layers": 62,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 40,
+    "max_position_embeddings": 32768,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": True,
+    "kv_lora_rank": 256,
+    "q_lora_rank": 768,
+    "qk_nope_head_dim": 64,
+    "qk_rope_head_dim": 32,
+    "v_head_dim": 64,
+    "head_dim": 32,
+    "scale_emb": 12,
+    "scale_depth": 1.4,
+    "dim_model_base": 256,
+}
 GGUF = {
-    "minicpm3": GgufArchitecture(
-        ARCHITECTURES[0], modules={**FFN, **READS, **LATENT}, latent=True
-    )
-}  # fmt: skip
+    "minicpm3": GgufArchitecture(ARCHITECTURES[0], modules={**FFN, **READS, **LATENT}, latent=True)
+}
 
 
 def complete(f: Fields) -> dict[str, Any]:
@@ -43,7 +54,7 @@ def complete(f: Fields) -> dict[str, Any]:
     }
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    attend = latent_attention.of_layers(g, c, w)
-    return llama.build(g, c, w, factors=minicpm.factors(c), attend=attend)
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    factors = minicpm.factors(m.config)
+    return llama.build(m, factors=factors, attend=latent_attention.attention)

@@ -11,33 +11,44 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sterna.graph import GraphBuilder, Scoring, Value
-from sterna.models import layers, llama, mixtral, moe
-from sterna.models.config import TransformerConfig
+from sterna.graph import Scoring, Value
+from sterna.models import llama, mixtral, moe
+from sterna.models.builder import ModelBuilder
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import QK_NORMS, GgufArchitecture
+from sterna.models.options import AttentionOptions, QKNorm
 from sterna.models.rotations import partly_rotated
-from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("MiniMaxM2ForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
 DEFAULTS: dict[str, Any] = {
-    **COMMON, "vocab_size": 200064, "hidden_size": 3072, "intermediate_size": 1536,
-    "num_hidden_layers": 62, "num_attention_heads": 48, "num_key_value_heads": 8, "head_dim": 128,
-    "max_position_embeddings": 196608, "rms_norm_eps": 1e-6, "rope_theta": 5e6,
-    "num_experts_per_tok": 8, "num_experts": 256,
-}  # fmt: skip
+    **COMMON,
+    "vocab_size": 200064,
+    "hidden_size": 3072,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 62,
+    "num_attention_heads": 48,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 196608,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 5e6,
+    "num_experts_per_tok": 8,
+    "num_experts": 256,
+}
 MODULE = mixtral.MODULE
 GGUF = {
     "minimax-m2": GgufArchitecture(
         ARCHITECTURES[0],
         modules={**mixtral.GGUF_WITH_EXPERTS["llama"].modules, **QK_NORMS},
         arrays={f"{MODULE}.e_score_correction_bias": "exp_probs_b.bias"},
-        partial=True, experts="intermediate_size", reads=("expert_gating_func",),
+        partial=True,
+        experts="intermediate_size",
+        reads=("expert_gating_func",),
     )
-}  # fmt: skip
+}
 NAMES = replace(mixtral.NAMES, bias="e_score_correction_bias")
 
 
@@ -48,10 +59,10 @@ def complete(f: Fields) -> dict[str, Any]:
     return partly_rotated(f) if said else {}
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    how = moe.ExpertFields.of(c.fields, "intermediate_size")
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    how = moe.ExpertFields.of(m.config.fields, "intermediate_size")
     how = replace(how, scoring=Scoring("sigmoid"))
-    attention = layers.AttentionOptions(qk_norm=layers.HeadNorms(whole=True))
-    ffn = moe.half(g, c, w, how, names=NAMES, module=MODULE)
-    return llama.build(g, c, w, attention=attention, ffn=ffn)
+    attention = AttentionOptions(qk_norm=QKNorm(whole=True))
+    ffn = moe.ffn(how, names=NAMES, module=MODULE)
+    return llama.build(m, attention=attention, ffn=ffn)

@@ -13,16 +13,29 @@ ARCHITECTURES = ("Ministral3ForCausalLM",)
 ACTIVATION = mistral.ACTIVATION
 TERNARY = mistral.TERNARY
 DEFAULTS: dict[str, Any] = {
-    **COMMON, "vocab_size": 131072, "intermediate_size": 14336, "num_hidden_layers": 34,
-    "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 262144,
-    "rms_norm_eps": 1e-5, "rope_theta": 1e6, "sliding_window": None,
-}  # fmt: skip
+    **COMMON,
+    "vocab_size": 131072,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 34,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 262144,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1e6,
+    "sliding_window": None,
+}
 #: rope_parameters, where a file has none.
 ROPE: dict[str, Any] = {
-    "rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0,
-    "original_max_position_embeddings": 16384, "beta_fast": 32.0, "beta_slow": 1.0,
-    "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1,
-}  # fmt: skip
+    "rope_type": "yarn",
+    "rope_theta": 1e6,
+    "factor": 16.0,
+    "original_max_position_embeddings": 16384,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "mscale_all_dim": 1.0,
+    "mscale": 1.0,
+    "llama_4_scaling_beta": 0.1,
+}
 
 
 def complete(f: Fields) -> dict[str, Any]:

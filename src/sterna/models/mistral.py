@@ -17,9 +17,13 @@ ARCHITECTURES = ("MistralForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
 DEFAULTS: dict[str, Any] = {
-    **COMMON, "rms_norm_eps": 1e-6, "intermediate_size": 14336, "num_key_value_heads": 8,
-    "max_position_embeddings": 131072, "sliding_window": 4096,
-}  # fmt: skip
+    **COMMON,
+    "rms_norm_eps": 1e-6,
+    "intermediate_size": 14336,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131072,
+    "sliding_window": 4096,
+}
 
 
 def complete(f: Fields) -> dict[str, Any]:

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sterna.graph import GraphBuilder, Value
-from sterna.models import layers, mistral, towers
+from sterna.graph import Value
+from sterna.models import mistral, towers
+from sterna.models.builder import ModelBuilder
 from sterna.models.config import TransformerConfig
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
@@ -23,17 +24,24 @@ from sterna.models.vision import pixtral
 from sterna.models.vision.patches import side_by_side
 from sterna.models.vision.projectors import two_layers
 from sterna.models.vision.tower import Grid, Tower, cells, graph_of, vision_config
-from sterna.weights.sources import Linear, WeightSource
+from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Mistral3ForConditionalGeneration",)
 ACTIVATION = mistral.ACTIVATION
 TERNARY = mistral.TERNARY
 DEFAULTS: dict[str, Any] = {
-    **COMMON, "vocab_size": 131072, "hidden_size": 5120, "intermediate_size": 32768,
-    "num_hidden_layers": 40, "num_key_value_heads": 8, "head_dim": 128,
-    "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 1e9,
+    **COMMON,
+    "vocab_size": 131072,
+    "hidden_size": 5120,
+    "intermediate_size": 32768,
+    "num_hidden_layers": 40,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1e9,
     "sliding_window": None,
-}  # fmt: skip
+}
 GGUF = {
     "mistral3": GgufArchitecture(
         "Ministral3ForCausalLM", permuted=True, reads=("attention.temperature_scale",)
@@ -57,10 +65,9 @@ def tower(c: TransformerConfig, w: WeightSource) -> Tower:
     v, edge = vision_config(pixtral, f), f.count("spatial_merge_size", 2)
     encoder = pixtral.encoder(v, w, v.n_layers, (f"{PROJECTOR}.norm", c.rms_norm_eps))
 
-    def project(g: GraphBuilder, x: Value) -> None:
-        part = Linear(f"{PROJECTOR}.patch_merger.merging_layer", v.hidden_size, x.width)
-        x = layers.linear(g, v, w, x, part.name, [part])
-        two_layers(g, v, w, x, c.hidden_size, f.flag("multimodal_projector_bias"))
+    def project(m: ModelBuilder, x: Value) -> None:
+        x = m.linear(x, f"{PROJECTOR}.patch_merger.merging_layer", v.hidden_size)
+        two_layers(m, x, c.hidden_size, f.flag("multimodal_projector_bias"))
 
     def merged(features: npt.NDArray[np.float32], grid: Grid) -> npt.NDArray[np.float32]:
         """A feature of all patches of a square precedes the next feature."""
@@ -70,6 +77,10 @@ def tower(c: TransformerConfig, w: WeightSource) -> Tower:
         return np.asarray(apart.transpose(0, 2, 1).reshape(len(squares), -1))
 
     return Tower(
-        encoder, graph_of(v, v.hidden_size * edge**2, project), c.hidden_size,
-        f.count("image_token_index", 10), merged, lambda _, grid: cells(grid) // edge**2,
-    )  # fmt: skip
+        encoder,
+        graph_of(v, w, v.hidden_size * edge**2, project),
+        c.hidden_size,
+        f.count("image_token_index", 10),
+        merged,
+        lambda _, grid: cells(grid) // edge**2,
+    )

@@ -13,26 +13,40 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
-from sterna.models import classifier, layers
-from sterna.models.config import FULL, SLIDING, TransformerConfig
+from sterna.graph import Value
+from sterna.models import classifier
+from sterna.models.builder import ModelBuilder
+from sterna.models.config import FULL, SLIDING
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import ENCODER_BIASES, SCORES, SWA_BASE, GgufArchitecture
+from sterna.models.options import AttentionOptions
 from sterna.models.rotations import rotations_of
-from sterna.weights.sources import Linear, WeightSource
 
 ARCHITECTURES = ("ModernBertModel", "ModernBertForSequenceClassification")
 ACTIVATION = "gelu"
 TERNARY = False  # float tensors of linear layers are the weights themselves
 ENCODER = True
 DEFAULTS: dict[str, Any] = {
-    "vocab_size": 50368, "hidden_size": 768, "num_hidden_layers": 22, "num_attention_heads": 12,
-    "intermediate_size": 1152, "hidden_act": ACTIVATION, "max_position_embeddings": 8192,
-    "norm_eps": 1e-5, "norm_bias": False, "attention_bias": False, "local_attention": 128,
-    "mlp_bias": False, "classifier_pooling": "cls", "classifier_bias": False,
-    "classifier_activation": "gelu", "tie_word_embeddings": True, "global_rope_theta": 160000.0,
-    "local_rope_theta": 10000.0, "global_attn_every_n_layers": 3,
-}  # fmt: skip
+    "vocab_size": 50368,
+    "hidden_size": 768,
+    "num_hidden_layers": 22,
+    "num_attention_heads": 12,
+    "intermediate_size": 1152,
+    "hidden_act": ACTIVATION,
+    "max_position_embeddings": 8192,
+    "norm_eps": 1e-5,
+    "norm_bias": False,
+    "attention_bias": False,
+    "local_attention": 128,
+    "mlp_bias": False,
+    "classifier_pooling": "cls",
+    "classifier_bias": False,
+    "classifier_activation": "gelu",
+    "tie_word_embeddings": True,
+    "global_rope_theta": 160000.0,
+    "local_rope_theta": 10000.0,
+    "global_attn_every_n_layers": 3,
+}
 PREFIXES = {
     f"{outer}{name}": own
     for outer in ("model.", "")
@@ -48,17 +62,27 @@ GGUF = {
         ARCHITECTURES[0],
         ACTIVATION,
         {
-            "attn_norm": "attn_norm", "attn.Wqkv": "attn_qkv", "attn.Wo": "attn_output",
-            "mlp_norm": "ffn_norm", "mlp.Wi": "ffn_up", "mlp.Wo": "ffn_down",
+            "attn_norm": "attn_norm",
+            "attn.Wqkv": "attn_qkv",
+            "attn.Wo": "attn_output",
+            "mlp_norm": "ffn_norm",
+            "mlp.Wi": "ffn_up",
+            "mlp.Wo": "ffn_down",
         },
-        renamed={"rms_norm_eps": "norm_eps"}, layer_norm=True, encoder=True,
+        renamed={"rms_norm_eps": "norm_eps"},
+        layer_norm=True,
+        encoder=True,
         outer={
-            **SCORES, "model.embeddings.norm": "token_embd_norm",
-            "model.final_norm": "output_norm", "head.dense": "cls", "head.norm": "cls.norm",
+            **SCORES,
+            "model.embeddings.norm": "token_embd_norm",
+            "model.final_norm": "output_norm",
+            "head.dense": "cls",
+            "head.norm": "cls.norm",
         },
-        biases=(*ENCODER_BIASES, "output_norm", "cls.norm"), reads=(SWA_BASE,),
+        biases=(*ENCODER_BIASES, "output_norm", "cls.norm"),
+        reads=(SWA_BASE,),
     )
-}  # fmt: skip
+}
 #: Activations of the FFN: IBM's models have the second.
 _ACTIVATIONS = ("gelu", "silu")
 
@@ -94,30 +118,31 @@ def complete(f: Fields) -> dict[str, Any]:
     }
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the scores of a cross-encoder."""
-    f, ff, d = c.fields, c.intermediate_size, c.hidden_size
-    attention = layers.AttentionOptions(stored="Wqkv", bias=c.attention_bias)
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the scores of a cross-encoder."""
+    c = m.config
+    f = c.fields
+    attention = AttentionOptions(stored="Wqkv", bias=c.attention_bias)
 
     def norm(x: Value, name: str) -> Value:
-        return layers.layer_norm(g, c, w, x, name, bias=f.flag("norm_bias"))
+        return m.layer_norm(x, name, bias=f.flag("norm_bias"))
 
-    x, table = layers.embedding(g, c, w)
+    x = m.embedding()
     x = norm(x, "model.embeddings.norm")
     for i in range(c.n_layers):
         p = f"model.layers.{i}"
         h = norm(x, f"{p}.attn_norm") if i else x
-        h = layers.attention(g, c, w, h, i, f"{p}.attn", attention)
-        x = layers.output(g, c, w, h, x, f"{p}.attn.Wo", bias=c.attention_bias)
+        h = m.attention(h, i, f"{p}.attn", attention)
+        x = m.output(h, x, f"{p}.attn.Wo", bias=c.attention_bias)
         h = norm(x, f"{p}.mlp_norm")
-        h = layers.linear(g, c, w, h, f"{p}.mlp.Wi", [Linear(f"{p}.mlp.Wi", 2 * ff, d, c.mlp_bias)])
-        h = g.glu(h, f.config["ffn_activation"], f"{p}.mlp.act")
-        x = layers.output(g, c, w, h, x, f"{p}.mlp.Wo", bias=c.mlp_bias)
+        h = m.linear(h, f"{p}.mlp.Wi", 2 * c.intermediate_size, bias=c.mlp_bias)
+        h = m.graph.glu(h, f.config["ffn_activation"], f"{p}.mlp.act")
+        x = m.output(h, x, f"{p}.mlp.Wo", bias=c.mlp_bias)
     if c.label_row == "mean":
-        x = g.select(norm(x, "model.final_norm"), mean=True)
+        x = m.select(norm(x, "model.final_norm"), mean=True)
     else:
-        x = norm(g.select(x), "model.final_norm")
+        x = norm(m.select(x), "model.final_norm")
     if not c.labels:
-        return layers.logits(g, c, w, x, table)
-    x = classifier.dense(g, c, w, x, "head.dense", "gelu", bias=f.flag("classifier_bias"))
-    return classifier.head(g, c, w, norm(x, "head.norm"), "classifier")
+        return m.logits(x)
+    x = classifier.dense(m, x, "head.dense", "gelu", bias=f.flag("classifier_bias"))
+    return classifier.head(m, norm(x, "head.norm"), "classifier")

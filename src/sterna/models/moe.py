@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from sterna.graph import GraphBuilder, Route, Scoring, Value
-from sterna.models import layers, llama
-from sterna.models.config import TransformerConfig
+from sterna.graph import Route, Scoring, Value
+from sterna.models.builder import FeedForward, ModelBuilder
 from sterna.models.config_fields import Fields
-from sterna.weights.sources import STACKED, Linear, Stacking, WeightSource
+from sterna.weights.sources import STACKED, Linear, Stacking
 
 __all__ = [
     "ALIASES",
@@ -24,11 +23,11 @@ __all__ = [
     "ExpertFields",
     "Names",
     "combined",
-    "deepseek_half",
+    "deepseek_ffn",
     "dense_first",
     "feed_forward",
+    "ffn",
     "given",
-    "half",
     "routed",
 ]
 
@@ -86,11 +85,15 @@ class ExpertFields:
             of_all=not f.flag("norm_topk_prob"),
             shared=how.width * given(f, "n_shared_experts"),
             scoring=Scoring(
-                "sigmoid", groups=groups, chosen_groups=kept, best=min(groups, 2),
-                scale=f.factor("routed_scaling_factor"), added=1e-20,
+                "sigmoid",
+                groups=groups,
+                chosen_groups=kept,
+                best=min(groups, 2),
+                scale=f.factor("routed_scaling_factor"),
+                added=1e-20,
             ),
             dense=frozenset(range(given(f, "first_k_dense_replace", f.n_layers))),
-        )  # fmt: skip
+        )
 
 
 def dense_first(f: Fields, default: int) -> int:
@@ -140,100 +143,153 @@ NAMES = Names()
 DEEPSEEK_NAMES = Names(shared="shared_experts", shared_gate="", bias="gate.e_score_correction_bias")
 
 
-def half(
-    g: GraphBuilder, c: TransformerConfig, w: WeightSource, how: ExpertFields,
-    *, names: Names = NAMES, module: str = "", stacking: Stacking = STACKED, factor: float = 1.0,
-) -> llama.FeedForward:  # fmt: skip
-    """Return the second half of layers for `llama.build`: experts, or Llama's FFN in `how.dense`.
+def ffn(
+    experts: ExpertFields,
+    *,
+    names: Names = NAMES,
+    module: str = "",
+    bias: bool = False,
+    stacking: Stacking = STACKED,
+    activation: str = "",
+    limit: float = 0.0,
+    factor: float = 1.0,
+) -> FeedForward:
+    """Return an FFN sublayer of experts; in the layers `experts.dense`, it is Llama's FFN.
 
-    module: its name in a layer, if it is not Llama's. factor: of what it adds.
+    module: its name in a layer, if it is not Llama's. Other arguments are as in `feed_forward`.
     """
 
-    def ffn(h: Value, x: Value, layer: int, name: str) -> Value:
+    def add(m: ModelBuilder, h: Value, x: Value, layer: int, name: str) -> Value:
         name = f"model.layers.{layer}.{module}" if module else name
-        if layer in how.dense:
-            return llama.feed_forward(g, c, w, h, x, name, factor=factor)
-        return feed_forward(g, c, w, h, x, name, how, names=names, stacking=stacking, factor=factor)
+        if layer in experts.dense:
+            return m.feed_forward(h, x, name, factor=factor)
+        return feed_forward(
+            m,
+            h,
+            x,
+            name,
+            experts,
+            names=names,
+            bias=bias,
+            stacking=stacking,
+            activation=activation,
+            limit=limit,
+            factor=factor,
+        )
 
-    return ffn
+    return add
 
 
-def deepseek_half(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> llama.FeedForward:
-    """Return the second half of layers with DeepSeek V3's fields and names."""
-    return half(g, c, w, ExpertFields.of_deepseek(c.fields), names=DEEPSEEK_NAMES)
+def deepseek_ffn(f: Fields) -> FeedForward:
+    """Return an FFN sublayer with DeepSeek V3's fields and names."""
+    return ffn(ExpertFields.of_deepseek(f), names=DEEPSEEK_NAMES)
 
 
 def feed_forward(
-    g: GraphBuilder, c: TransformerConfig, w: WeightSource, h: Value, x: Value, name: str,
-    how: ExpertFields, *, names: Names = NAMES, bias: bool = False, stacking: Stacking = STACKED,
-    activation: str = "", limit: float = 0.0, factor: float = 1.0,
-) -> Value:  # fmt: skip
-    """x + factor * the experts' result for each row of h; `name` is the layer's.
+    m: ModelBuilder,
+    h: Value,
+    x: Value,
+    name: str,
+    experts: ExpertFields,
+    *,
+    names: Names = NAMES,
+    bias: bool = False,
+    stacking: Stacking = STACKED,
+    activation: str = "",
+    limit: float = 0.0,
+    factor: float = 1.0,
+) -> Value:
+    """x + factor * the experts' output for each row of h; `name` is the layer's.
 
-    bias: of the router, and of each expert's layers. stacking: as in `WeightSource.experts`.
-    activation, limit: as in `GraphBuilder.glu`, if they are not the model's.
+    bias: the router and the experts' layers have biases. stacking: as in `WeightSource.experts`.
+    activation, limit: as in `GraphBuilder.glu`; empty: the model's activation.
     """
-    route, logits, columns = routed(g, c, w, h, name, how, names, bias=bias, factor=factor)
+    route, logits, columns = routed(m, h, name, experts, names, bias=bias, factor=factor)
     x = combined(
-        g, c, w, h, x, route, name, how, names=names, bias=bias, stacking=stacking,
-        activation=activation, limit=limit,
-    )  # fmt: skip
-    if not how.shared:
+        m,
+        h,
+        x,
+        route,
+        name,
+        experts,
+        names=names,
+        bias=bias,
+        stacking=stacking,
+        activation=activation,
+        limit=limit,
+    )
+    if not experts.shared:
         return x
-    module, ff = f"{name}.{names.shared}", replace(c, intermediate_size=how.shared)
+    module, shared = f"{name}.{names.shared}", m.with_config(intermediate_size=experts.shared)
     if not names.shared_gate:
-        return llama.feed_forward(g, ff, w, h, x, module, factor=factor)
-    h = g.glu(layers.gate_up(g, ff, w, h, module), c.activation, f"{module}.act")
+        return shared.feed_forward(h, x, module, factor=factor)
+    h = m.glu(shared.gate_up(h, module), f"{module}.act")
     # A factor of a row passes through a linear layer.
-    h = g.gated(h, logits, columns[1], how.shared, 1, "sigmoid", f"{module}.gate", single=True)
-    return layers.output(g, c, w, h, x, f"{module}.down_proj")
+    gate = f"{module}.gate"
+    h = m.graph.gated(h, logits, columns[1], experts.shared, 1, "sigmoid", gate, single=True)
+    return m.output(h, x, f"{module}.down_proj")
 
 
 def routed(
-    g: GraphBuilder, c: TransformerConfig, w: WeightSource, h: Value, name: str, how: ExpertFields,
-    names: Names, *, bias: bool = False, factor: float = 1.0,
-) -> tuple[Route, Value, list[int]]:  # fmt: skip
-    """Write the router of h; also return its row, and the columns of it: the logits, and the gate
-    of the shared expert, if it has one."""
-    router, scoring = f"{name}.{names.router}", how.scoring
+    m: ModelBuilder,
+    h: Value,
+    name: str,
+    experts: ExpertFields,
+    names: Names,
+    *,
+    bias: bool = False,
+    factor: float = 1.0,
+) -> tuple[Route, Value, list[int]]:
+    """Add the router of h. Return the route, the router's row, and where its logits and the gate
+    of the shared expert, if it has one, begin in the row."""
+    router, scoring, d = f"{name}.{names.router}", experts.scoring, h.width
     # Both keep the checkpoint's type.
-    parts = [Linear(router, how.count, c.hidden_size, bias, exact=True)]
-    if how.shared > 0 and names.shared_gate:
-        parts.append(Linear(f"{name}.{names.shared_gate}", 1, c.hidden_size, exact=True))
-    logits, columns = layers.linear_parts(g, c, w, h, router, parts)
+    parts = [Linear(router, experts.count, d, bias, exact=True)]
+    if experts.shared > 0 and names.shared_gate:
+        parts.append(Linear(f"{name}.{names.shared_gate}", 1, d, exact=True))
+    logits, columns = m.merged_linear(h, router, parts)
     if names.bias:
-        shape = (1, how.count) if names.bias_is_row else (how.count,)
-        added = w.vector(f"{name}.{names.bias}", *shape).reshape(-1)
+        shape = (1, experts.count) if names.bias_is_row else (experts.count,)
+        added = m.weights.vector(f"{name}.{names.bias}", *shape).reshape(-1)
         scoring = replace(scoring, bias=tuple(added.tolist()))
     scoring = replace(scoring, scale=scoring.scale * factor)
-    route = g.route(logits, how.count, how.chosen, router, how.of_all, scoring=scoring)
-    return route, logits, columns
+    count, chosen, of_all = experts.count, experts.chosen, experts.of_all
+    return m.graph.route(logits, count, chosen, router, of_all, scoring=scoring), logits, columns
 
 
 def combined(
-    g: GraphBuilder, c: TransformerConfig, w: WeightSource, h: Value, x: Value | None, route: Route,
-    name: str, how: ExpertFields, *, names: Names = NAMES, bias: bool = False,
-    stacking: Stacking = STACKED, activation: str = "", limit: float = 0.0,
-) -> Value:  # fmt: skip
-    """Write (x +) the result of a route's experts for each row of h; else as `feed_forward`."""
-    module = f"{name}.experts"
-    rows = g.spread(h, route, f"{module}.spread", how.scales_inputs)
-    two = [Linear(f"{name}.{part}", how.width, c.hidden_size, bias) for part in names.gate_up]
-    rows = _linear(g, w, rows, f"{name}.{names.stacked[0]}", two, how.count, stacking)
-    act = f"{module}.act"
+    m: ModelBuilder,
+    h: Value,
+    x: Value | None,
+    route: Route,
+    name: str,
+    experts: ExpertFields,
+    *,
+    names: Names = NAMES,
+    bias: bool = False,
+    stacking: Stacking = STACKED,
+    activation: str = "",
+    limit: float = 0.0,
+) -> Value:
+    """(x +) the output of a route's experts for each row of h; other arguments as in
+    `feed_forward`."""
+    module, count, d = f"{name}.experts", experts.count, m.config.hidden_size
+    activation = activation or m.config.activation
+    rows = m.graph.spread(h, route, f"{module}.spread", experts.scales_inputs)
+    parts = [Linear(f"{name}.{part}", experts.width, d, bias) for part in names.gate_up]
+    rows = _linear(m, rows, f"{name}.{names.stacked[0]}", parts, count, stacking)
     if names.gate:
-        rows = g.glu(rows, activation or c.activation, act, limit)
+        rows = m.graph.glu(rows, activation, f"{module}.act", limit)
     else:
-        rows = g.activation(rows, activation or c.activation, act)
-    down = [Linear(f"{name}.{names.down}", c.hidden_size, how.width, bias)]
-    rows = _linear(g, w, rows, f"{name}.{names.stacked[1]}", down, how.count, stacking)
-    return g.combine(rows, x, module)
+        rows = m.graph.activation(rows, activation, f"{module}.act")
+    down = [Linear(f"{name}.{names.down}", d, experts.width, bias)]
+    rows = _linear(m, rows, f"{name}.{names.stacked[1]}", down, count, stacking)
+    return m.graph.combine(rows, x, module)
 
 
 def _linear(
-    g: GraphBuilder, w: WeightSource, rows: Value, name: str, parts: list[Linear], count: int,
-    stacking: Stacking,
-) -> Value:  # fmt: skip
-    weights = w.experts(name, parts, count, stacking)
-    bias = w.experts_bias(name, parts, count, stacking) if parts[0].bias else None
-    return g.linear(rows, weights, name, bias=bias)
+    m: ModelBuilder, rows: Value, name: str, parts: list[Linear], count: int, stacking: Stacking
+) -> Value:
+    weights = m.weights.experts(name, parts, count, stacking)
+    bias = m.weights.experts_bias(name, parts, count, stacking) if parts[0].bias else None
+    return m.graph.linear(rows, weights, name, bias=bias)

@@ -9,44 +9,65 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
-from sterna.models import alibi, layers
-from sterna.models.config import TransformerConfig
+from sterna.graph import Value
+from sterna.models import alibi
+from sterna.models.builder import ModelBuilder
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import GgufArchitecture
-from sterna.weights.sources import WeightSource
+from sterna.models.options import AttentionOptions
 
 ARCHITECTURES = ("MptForCausalLM", "MPTForCausalLM")  # the second is in the authors' files
 ACTIVATION = "gelu"
 TERNARY = False  # float tensors of linear layers are the weights themselves
 #: Attention's fields, which config.json has in an object of their own.
 ATTENTION: dict[str, Any] = {
-    "attn_type": "multihead_attention", "clip_qkv": None, "softmax_scale": None,
-    "prefix_lm": False, "qk_ln": False, "attn_uses_sequence_id": False, "alibi": True,
+    "attn_type": "multihead_attention",
+    "clip_qkv": None,
+    "softmax_scale": None,
+    "prefix_lm": False,
+    "qk_ln": False,
+    "attn_uses_sequence_id": False,
+    "alibi": True,
     "alibi_bias_max": 8,
-}  # fmt: skip
+}
 DEFAULTS: dict[str, Any] = {
-    "vocab_size": 50368, "hidden_size": 2048, "num_hidden_layers": 24, "num_attention_heads": 16,
-    "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "expansion_ratio": 4,
-    "attn_config": ATTENTION, "logit_scale": None, "no_bias": True,
-    "norm_type": "low_precision_layernorm", "tie_word_embeddings": True,
-}  # fmt: skip
+    "vocab_size": 50368,
+    "hidden_size": 2048,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-5,
+    "expansion_ratio": 4,
+    "attn_config": ATTENTION,
+    "logit_scale": None,
+    "no_bias": True,
+    "norm_type": "low_precision_layernorm",
+    "tie_word_embeddings": True,
+}
 ALIASES = {
-    "d_model": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
-    "max_seq_len": "max_position_embeddings", "layer_norm_epsilon": "rms_norm_eps",
-}  # fmt: skip
+    "d_model": "hidden_size",
+    "n_layers": "num_hidden_layers",
+    "n_heads": "num_attention_heads",
+    "max_seq_len": "max_position_embeddings",
+    "layer_norm_epsilon": "rms_norm_eps",
+}
 GGUF = {
     "mpt": GgufArchitecture(
         ARCHITECTURES[0],
         ACTIVATION,
         {
-            "attn.Wqkv": "attn_qkv", "attn.out_proj": "attn_output", "norm_1": "attn_norm",
-            "norm_2": "ffn_norm", "ffn.up_proj": "ffn_up", "ffn.down_proj": "ffn_down",
+            "attn.Wqkv": "attn_qkv",
+            "attn.out_proj": "attn_output",
+            "norm_1": "attn_norm",
+            "norm_2": "ffn_norm",
+            "ffn.up_proj": "ffn_up",
+            "ffn.down_proj": "ffn_down",
         },
-        rotates=False, layer_norm=True,
+        rotates=False,
+        layer_norm=True,
         reads=("attention.clamp_kqv", "attention.max_alibi_bias"),
     )
-}  # fmt: skip
+}
 PREFIXES = {
     "transformer.wte.": "model.embed_tokens.",
     "transformer.norm_f.": "model.norm.",
@@ -74,27 +95,29 @@ def complete(f: Fields) -> dict[str, Any]:
     if f.config["norm_type"] != "layernorm":  # the same in float32
         f.supported("norm_type", f.config["norm_type"], DEFAULTS["norm_type"])
     return {
-        "intermediate_size": 4 * f.count("hidden_size"), "num_key_value_heads": heads,
+        "intermediate_size": 4 * f.count("hidden_size"),
+        "num_key_value_heads": heads,
         "no_rope_layers": [0] * f.n_layers,
-    }  # fmt: skip
+    }
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    of = attention_of(c.fields)
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    of = attention_of(m.config.fields)
     scale = None if of.config["softmax_scale"] is None else of.factor("softmax_scale")
-    attention = layers.AttentionOptions(
-        stored="Wqkv", clip=of.cap("clip_qkv"), scale=scale,
-        slopes=alibi.slopes(c.n_heads, of.factor("alibi_bias_max")),
-    )  # fmt: skip
-    x, table = layers.embedding(g, c, w)
-    for i in range(c.n_layers):
+    attention = AttentionOptions(
+        stored="Wqkv",
+        clip=of.cap("clip_qkv"),
+        scale=scale,
+        slopes=alibi.slopes(m.config.n_heads, of.factor("alibi_bias_max")),
+    )
+    x = m.embedding()
+    for i in range(m.config.n_layers):
         p = f"model.layers.{i}"
-        h = layers.layer_norm(g, c, w, x, f"{p}.norm_1", bias=False)
-        h = layers.attention(g, c, w, h, i, f"{p}.attn", attention)
-        x = layers.output(g, c, w, h, x, f"{p}.attn.out_proj")
-        h = layers.layer_norm(g, c, w, x, f"{p}.norm_2", bias=False)
-        names = f"{p}.ffn.up_proj", f"{p}.ffn.down_proj"
-        x = layers.ungated(g, c, w, h, x, names, ACTIVATION, bias=False)
-    x = layers.layer_norm(g, c, w, g.select(x), "model.norm", bias=False)
-    return layers.logits(g, c, w, x, table)
+        h = m.layer_norm(x, f"{p}.norm_1", bias=False)
+        h = m.attention(h, i, f"{p}.attn", attention)
+        x = m.output(h, x, f"{p}.attn.out_proj")
+        h = m.layer_norm(x, f"{p}.norm_2", bias=False)
+        x = m.ungated(h, x, f"{p}.ffn.up_proj", f"{p}.ffn.down_proj", bias=False)
+    x = m.layer_norm(m.select(x), "model.norm", bias=False)
+    return m.logits(x)

@@ -12,19 +12,18 @@ one token further.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
-from sterna.graph import Graph, GraphBuilder, Value
-from sterna.models import layers
+from sterna.graph import Graph, GraphBuilder
+from sterna.models.builder import FeedForward, ModelBuilder
 from sterna.models.config import TransformerConfig
-from sterna.weights.sources import Linear, WeightSource
+from sterna.models.options import AttentionOptions, QKNorm
+from sterna.weights.sources import WeightSource
 
-__all__ = ["FeedForward", "build", "is_there"]
+__all__ = ["build", "is_there"]
 
 LAYER = "mtp.layers.0"
-#: The second half of a layer: (graph, norm(x), x, the FFN's name) -> the next x.
-FeedForward = Callable[[GraphBuilder, Value, Value, str], Value]
 
 
 def is_there(c: TransformerConfig, w: WeightSource) -> bool:
@@ -38,30 +37,25 @@ def is_there(c: TransformerConfig, w: WeightSource) -> bool:
     return single and not own and c.hadamard is None and w.has("mtp.fc")
 
 
-def build(model: Graph, c: TransformerConfig, w: WeightSource, ffn: FeedForward) -> Graph:
-    """Build the MTP layer of a model with the graph `model`."""
-    c = replace(c, attention=(*c.attention, c.attention[-1]))
-    g, width, head = GraphBuilder(c.heads), c.hidden_size, model.head
-    table = model.table
-
-    def norm(x: Value, name: str) -> Value:
-        return layers.norm(g, c, w, x, name, plus_one=True)
-
-    e = norm(g.embed(table), "mtp.pre_fc_norm_embedding")
-    h = norm(g.previous_hidden_states(width), "mtp.pre_fc_norm_hidden")
-    fc = Linear("mtp.fc", width, 2 * width)
-    x = layers.linear(g, c, w, g.concatenate([e, h]), fc.name, [fc])
-    h = layers.attention(
-        g, c, w, norm(x, f"{LAYER}.input_layernorm"), c.n_layers, f"{LAYER}.self_attn",
-        layers.AttentionOptions(
-            bias=c.attention_bias, qk_norm=layers.HeadNorms(plus_one=True), gated=True
-        ),
-    )  # fmt: skip
-    x = layers.output(g, c, w, h, x, f"{LAYER}.self_attn.o_proj", bias=c.attention_bias)
-    if any(w.has(f"{LAYER}.mlp.{part}") for part in ("down_proj", "gate")):  # small models lack it
-        x = ffn(g, norm(x, f"{LAYER}.post_attention_layernorm"), x, f"{LAYER}.mlp")
-    last = layers.norm_weight(w, "mtp.norm", width, plus_one=True)
-    g.hidden_states(x, last, c.rms_norm_eps, "mtp.norm")
-    x = g.norm(g.select(x), last, c.rms_norm_eps, "mtp.norm")
-    g.head(x, head.weight, head.shadow, "lm_head")
-    return g.graph
+def build(model: ModelBuilder, ffn: FeedForward) -> Graph:
+    """Return the graph of the MTP layer of the model that `model` has built."""
+    c, head = model.config, model.graph.graph.head
+    attention = (*c.attention, c.attention[-1])
+    m = replace(model, graph=GraphBuilder(c.heads)).with_config(attention=attention)
+    norm = partial(m.norm, plus_one=True)
+    e = norm(m.graph.embed(model.graph.graph.table), "mtp.pre_fc_norm_embedding")
+    h = norm(m.graph.previous_hidden_states(c.hidden_size), "mtp.pre_fc_norm_hidden")
+    x = m.linear(m.graph.concatenate([e, h]), "mtp.fc", c.hidden_size)
+    h = norm(x, f"{LAYER}.input_layernorm")
+    options = AttentionOptions(c.attention_bias, QKNorm(plus_one=True), gated=True)
+    h = m.attention(h, c.n_layers, f"{LAYER}.self_attn", options)
+    x = m.output(h, x, f"{LAYER}.self_attn.o_proj", bias=c.attention_bias)
+    has_ffn = any(m.weights.has(f"{LAYER}.mlp.{part}") for part in ("down_proj", "gate"))
+    if has_ffn:  # small models have none
+        h = norm(x, f"{LAYER}.post_attention_layernorm")
+        x = ffn(m, h, x, c.n_layers, f"{LAYER}.mlp")
+    last = m.norm_weight("mtp.norm", c.hidden_size, plus_one=True)
+    m.graph.hidden_states(x, last, c.rms_norm_eps, "mtp.norm")
+    x = m.graph.norm(m.select(x), last, c.rms_norm_eps, "mtp.norm")
+    m.graph.head(x, head.weight, head.shadow, "lm_head")
+    return m.graph.graph

@@ -10,34 +10,44 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
+from sterna.graph import Value
 from sterna.models import arcee
-from sterna.models.config import TransformerConfig
+from sterna.models.builder import ModelBuilder
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import ATTENTION, READS, UNGATED, GgufArchitecture
-from sterna.models.layers import Norms
+from sterna.models.options import Norms
 from sterna.models.rotations import partly_rotated
-from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("NemotronForCausalLM",)
 ACTIVATION = arcee.ACTIVATION
 TERNARY = False  # float tensors of linear layers are the weights themselves
 DEFAULTS: dict[str, Any] = {
-    **COMMON, "vocab_size": 256000, "hidden_size": 6144, "intermediate_size": 24576,
-    "num_attention_heads": 48, "head_dim": 128, "hidden_act": ACTIVATION,
-    "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "attention_bias": False,
-    "mlp_bias": False, "partial_rotary_factor": 0.5,
-}  # fmt: skip
+    **COMMON,
+    "vocab_size": 256000,
+    "hidden_size": 6144,
+    "intermediate_size": 24576,
+    "num_attention_heads": 48,
+    "head_dim": 128,
+    "hidden_act": ACTIVATION,
+    "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-5,
+    "attention_bias": False,
+    "mlp_bias": False,
+    "partial_rotary_factor": 0.5,
+}
 ALIASES = {"norm_eps": "rms_norm_eps"}
 GGUF = {
     "nemotron": GgufArchitecture(
         ARCHITECTURES[0],
         ACTIVATION,
         {**ATTENTION, **UNGATED, **READS},
-        partial=True, sums=True, layer_norm=True, biases=("output_norm",),
+        partial=True,
+        sums=True,
+        layer_norm=True,
+        biases=("output_norm",),
     )
-}  # fmt: skip
+}
 
 
 def complete(f: Fields) -> dict[str, Any]:
@@ -45,6 +55,6 @@ def complete(f: Fields) -> dict[str, Any]:
     return partly_rotated(f)
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    return arcee.write(g, c, w, Norms(layer=True, plus_one=True))
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    return arcee.write(m, Norms(layer_norm=True, plus_one=True))

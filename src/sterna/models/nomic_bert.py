@@ -12,28 +12,38 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sterna.formats import PackedWeight
-from sterna.graph import GraphBuilder, Value
-from sterna.models import layers
-from sterna.models.config import TransformerConfig
+from sterna.graph import Value
+from sterna.models.builder import ModelBuilder
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import ENCODER_BIASES, TYPES, GgufArchitecture
-from sterna.weights.sources import Linear, WeightSource
+from sterna.models.options import AttentionOptions
+from sterna.weights.sources import Linear
 
 ARCHITECTURES = ("NomicBertModel",)
 ACTIVATION = "silu"
 TERNARY = False  # float tensors of linear layers are the weights themselves
 ENCODER = True
 DEFAULTS: dict[str, Any] = {
-    "vocab_size": 30528, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
-    "intermediate_size": 3072, "hidden_act": ACTIVATION, "max_position_embeddings": 2048,
-    "type_vocab_size": 2, "layer_norm_eps": 1e-12, "rope_theta": 1000.0,
-}  # fmt: skip
+    "vocab_size": 30528,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "hidden_act": ACTIVATION,
+    "max_position_embeddings": 2048,
+    "type_vocab_size": 2,
+    "layer_norm_eps": 1e-12,
+    "rope_theta": 1000.0,
+}
 ALIASES = {
-    "n_embd": "hidden_size", "n_inner": "intermediate_size", "n_layer": "num_hidden_layers",
-    "n_head": "num_attention_heads", "n_positions": "max_position_embeddings",
-    "rotary_emb_base": "rope_theta", "layer_norm_epsilon": "layer_norm_eps",
-}  # fmt: skip
+    "n_embd": "hidden_size",
+    "n_inner": "intermediate_size",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_positions": "max_position_embeddings",
+    "rotary_emb_base": "rope_theta",
+    "layer_norm_epsilon": "layer_norm_eps",
+}
 PREFIXES = {
     "embeddings.word_embeddings.": "model.embed_tokens.",
     "embeddings.": "model.embeddings.",
@@ -45,21 +55,36 @@ GGUF = {
         ARCHITECTURES[0],
         ACTIVATION,
         {
-            "attn.Wqkv": "attn_qkv", "attn.out_proj": "attn_output", "norm1": "attn_output_norm",
-            "mlp.fc12": "ffn_gate", "mlp.fc11": "ffn_up", "mlp.fc2": "ffn_down",
+            "attn.Wqkv": "attn_qkv",
+            "attn.out_proj": "attn_output",
+            "norm1": "attn_output_norm",
+            "mlp.fc12": "ffn_gate",
+            "mlp.fc11": "ffn_up",
+            "mlp.fc2": "ffn_down",
             "norm2": "layer_output_norm",
         },
-        renamed={"rms_norm_eps": "layer_norm_eps"}, layer_norm=True, encoder=True, outer=TYPES,
+        renamed={"rms_norm_eps": "layer_norm_eps"},
+        layer_norm=True,
+        encoder=True,
+        outer=TYPES,
         biases=ENCODER_BIASES,
     )
-}  # fmt: skip
+}
 #: Fields of the authors' class that change the result, and their required values.
 _FIXED = {
-    "prenorm": False, "parallel_block": False, "rotary_emb_interleaved": False,
-    "qkv_proj_bias": False, "mlp_fc1_bias": False, "mlp_fc2_bias": False, "use_rms_norm": False,
-    "rotary_emb_fraction": 1.0, "causal": False, "activation_function": "swiglu",
-    "rotary_scaling_factor": None, "rotary_emb_scale_base": None,
-}  # fmt: skip
+    "prenorm": False,
+    "parallel_block": False,
+    "rotary_emb_interleaved": False,
+    "qkv_proj_bias": False,
+    "mlp_fc1_bias": False,
+    "mlp_fc2_bias": False,
+    "use_rms_norm": False,
+    "rotary_emb_fraction": 1.0,
+    "causal": False,
+    "activation_function": "swiglu",
+    "rotary_scaling_factor": None,
+    "rotary_emb_scale_base": None,
+}
 
 
 def complete(f: Fields) -> dict[str, Any]:
@@ -73,17 +98,16 @@ def complete(f: Fields) -> dict[str, Any]:
     }
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`."""
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    return m.logits(encode(m, Names(), _ffn))
 
-    def ffn(x: Value, name: str) -> Value:
-        shape = c.intermediate_size, c.hidden_size
-        gate_up = [Linear(f"{name}.{part}", *shape) for part in ("fc12", "fc11")]
-        h = layers.linear(g, c, w, x, f"{name}.gate_up_proj", gate_up)
-        return layers.output(g, c, w, g.glu(h, ACTIVATION, f"{name}.act"), x, f"{name}.fc2")
 
-    x, table = encode(g, c, w, Names(), ffn)
-    return layers.logits(g, c, w, x, table)
+def _ffn(m: ModelBuilder, x: Value, name: str) -> Value:
+    width = m.config.intermediate_size
+    parts = [Linear(f"{name}.{part}", width, x.width) for part in ("fc12", "fc11")]
+    h, _ = m.merged_linear(x, f"{name}.gate_up_proj", parts)
+    return m.output(m.glu(h, f"{name}.act"), x, f"{name}.fc2")
 
 
 @dataclass(frozen=True)
@@ -99,26 +123,26 @@ class Names:
 
 
 def encode(
-    g: GraphBuilder, c: TransformerConfig, w: WeightSource, names: Names,
-    ffn: Callable[[Value, str], Value],
-) -> tuple[Value, PackedWeight]:  # fmt: skip
-    """Write all but the head; also return the table of tokens.
+    m: ModelBuilder, names: Names, ffn: Callable[[ModelBuilder, Value, str], Value]
+) -> Value:
+    """Add all layers but the head; return its input.
 
-    ffn: (x, the FFN's name) -> x + the FFN of x.
+    ffn: (builder, x, the FFN's name) -> x + the FFN of x.
     """
-    e, attention = "model.embeddings", layers.AttentionOptions(stored=names.qkv, bias=names.bias)
-    x, table = layers.embedding(g, c, w)
+    c = m.config
+    e, attention = "model.embeddings", AttentionOptions(stored=names.qkv, bias=names.bias)
+    x = m.embedding()
     if c.fields.config["type_vocab_size"]:
         name, kinds = f"{e}.token_type_embeddings", c.fields.count("type_vocab_size")
-        x = g.parts(x, w.vector(f"{name}.weight", kinds, c.hidden_size), name)
-    x = layers.layer_norm(g, c, w, x, f"{e}.LayerNorm")
+        x = m.graph.parts(x, m.weights.vector(f"{name}.weight", kinds, c.hidden_size), name)
+    x = m.layer_norm(x, f"{e}.LayerNorm")
     for i in range(c.n_layers):
         p = f"model.layers.{i}"
         at = f"{p}.{names.attention}"
-        h = layers.attention(g, c, w, x, i, at, attention)
-        h = layers.output(g, c, w, h, x, f"{at}.{names.output}", bias=names.bias)
-        x = layers.layer_norm(g, c, w, h, f"{p}.{names.norms[0]}")
-        h = ffn(x, f"{p}.mlp")
-        h = g.select(h) if i == c.n_layers - 1 else h
-        x = layers.layer_norm(g, c, w, h, f"{p}.{names.norms[1]}")
-    return x, table
+        h = m.attention(x, i, at, attention)
+        h = m.output(h, x, f"{at}.{names.output}", bias=names.bias)
+        x = m.layer_norm(h, f"{p}.{names.norms[0]}")
+        h = ffn(m, x, f"{p}.mlp")
+        h = m.select(h) if i == c.n_layers - 1 else h
+        x = m.layer_norm(h, f"{p}.{names.norms[1]}")
+    return x

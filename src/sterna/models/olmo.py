@@ -5,21 +5,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
+from sterna.graph import Value
 from sterna.models import llama
-from sterna.models.config import TransformerConfig
+from sterna.models.builder import ModelBuilder
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import LINEARS, GgufArchitecture
-from sterna.models.layers import AttentionOptions, Norms
-from sterna.weights.sources import WeightSource
+from sterna.models.options import AttentionOptions, Norms
 
 ARCHITECTURES = ("OlmoForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
 DEFAULTS: dict[str, Any] = {
-    **COMMON, "vocab_size": 50304, "attention_bias": False, "clip_qkv": None
-}  # fmt: skip
+    **COMMON,
+    "vocab_size": 50304,
+    "attention_bias": False,
+    "clip_qkv": None,
+}
 GGUF = {
     "olmo": GgufArchitecture(
         ARCHITECTURES[0],
@@ -36,8 +38,8 @@ def complete(f: Fields) -> dict[str, Any]:
     return {"rms_norm_eps": 1e-5}
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    attention = AttentionOptions(clip=c.fields.cap("clip_qkv"))
-    norms = Norms(layer=True, weight=False, bias=False)
-    return llama.build(g, c, w, norms=norms, attention=attention)
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    attention = AttentionOptions(clip=m.config.fields.cap("clip_qkv"))
+    norms = Norms(layer_norm=True, weight=False, bias=False)
+    return llama.build(m, norms=norms, attention=attention)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
-from sterna.models import layers, llama
-from sterna.models.config import TransformerConfig
+from sterna.graph import Value
+from sterna.models import llama
+from sterna.models.builder import ModelBuilder
 from sterna.models.config_defaults import COMMON
 from sterna.models.gguf_architecture import ADDS, LINEARS, QK_NORMS, SWA_BASE, GgufArchitecture
-from sterna.weights.sources import WeightSource
+from sterna.models.options import AttentionOptions, Norms, QKNorm
 
 ARCHITECTURES = ("Olmo2ForCausalLM",)
 ACTIVATION = llama.ACTIVATION
@@ -31,12 +31,10 @@ GGUF = {
         ARCHITECTURES[0], modules=LINEARS | QK_NORMS | ADDS, reads=(SWA_BASE,), period=4
     )
 }
-NORMS = layers.Norms(
-    reads=(None, None), adds=("post_attention_layernorm", "post_feedforward_layernorm")
-)
+NORMS = Norms(pre=(None, None), post=("post_attention_layernorm", "post_feedforward_layernorm"))
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    attention = layers.AttentionOptions(qk_norm=layers.HeadNorms(whole=True))
-    return llama.build(g, c, w, norms=NORMS, attention=attention)
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    attention = AttentionOptions(qk_norm=QKNorm(whole=True))
+    return llama.build(m, norms=NORMS, attention=attention)

@@ -2,7 +2,7 @@
 others. arXiv 2412.06464 (the recurrence).
 
     x = x + norm(o(attention(rope(norm(q), norm(k)), v)));   x = x + norm(down(silu(gate) * up))
-    or x = x + o(norm(recurrence(silu(conv(q, k, v)), a, b)) silu(g));
+    or x = x + o(norm(recurrence(silu(conv(q, k, v)), a, b)) silu(m));
     x = x + down(silu(gate) * up)
 
 The halves of recurrent layers read RMSNorm(x). The norms of q and of k are over all of their heads.
@@ -13,22 +13,32 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import GraphBuilder, RecurrentHeads, Value
-from sterna.models import delta_net, layers, llama, olmo2
-from sterna.models.config import FULL, TransformerConfig
+from sterna.graph import RecurrentHeads, Value
+from sterna.models import delta_net, olmo2
+from sterna.models.builder import ModelBuilder
+from sterna.models.config import FULL
 from sterna.models.config_fields import Fields
-from sterna.models.qwen3_5 import LINEAR, MAX_CONV_WIDTH, MIXERS
-from sterna.weights.sources import Linear, WeightSource
+from sterna.models.options import AttentionOptions, QKNorm
+from sterna.models.qwen3_5 import LINEAR, MAX_TAPS, MIXERS
+from sterna.weights.sources import Linear
 
 ARCHITECTURES = ("OlmoHybridForCausalLM",)
 ACTIVATION = olmo2.ACTIVATION
 TERNARY = olmo2.TERNARY
 DEFAULTS: dict[str, Any] = {
-    **olmo2.DEFAULTS, "vocab_size": 100352, "hidden_size": 3840, "num_attention_heads": 30,
-    "max_position_embeddings": 65536, "rms_norm_eps": 1e-6, "linear_num_key_heads": 30,
-    "linear_num_value_heads": 30, "linear_key_head_dim": 96, "linear_value_head_dim": 192,
-    "linear_conv_kernel_dim": 4, "linear_allow_neg_eigval": True,
-}  # fmt: skip
+    **olmo2.DEFAULTS,
+    "vocab_size": 100352,
+    "hidden_size": 3840,
+    "num_attention_heads": 30,
+    "max_position_embeddings": 65536,
+    "rms_norm_eps": 1e-6,
+    "linear_num_key_heads": 30,
+    "linear_num_value_heads": 30,
+    "linear_key_head_dim": 96,
+    "linear_value_head_dim": 192,
+    "linear_conv_kernel_dim": 4,
+    "linear_allow_neg_eigval": True,
+}
 FFN_NORM = "feedforward_layer_norm"
 NORM_EPS = 1e-5  # of what the recurrence makes, whatever config.json says of the others
 
@@ -48,49 +58,49 @@ def complete(f: Fields) -> dict[str, Any]:
     return found
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    c = m.config
     heads = delta_net.heads_of(c.fields)
-    attention = layers.AttentionOptions(bias=c.attention_bias, qk_norm=layers.HeadNorms(whole=True))
-    x, table = layers.embedding(g, c, w)
+    attention = AttentionOptions(bias=c.attention_bias, qk_norm=QKNorm(whole=True))
+    x = m.embedding()
     for i, mixer in enumerate(c.fields.config[MIXERS]):
         p, adds = f"model.layers.{i}", None
         if mixer == FULL:
             adds = f"{p}.post_feedforward_layernorm"
-            h = layers.attention(g, c, w, x, i, f"{p}.self_attn", attention)
+            h = m.attention(x, i, f"{p}.self_attn", attention)
             norm = f"{p}.post_attention_layernorm"
-            if w.has(f"{p}.{FFN_NORM}"):  # as transformers saves it
+            if m.weights.has(f"{p}.{FFN_NORM}"):  # as transformers saves it
                 norm = f"{p}.{FFN_NORM}"
-            x = h = layers.output(
-                g, c, w, h, x, f"{p}.self_attn.o_proj", bias=c.attention_bias, norm_name=norm
-            )
+            x = h = m.output(h, x, f"{p}.self_attn.o_proj", bias=c.attention_bias, norm_name=norm)
         else:
-            h = layers.norm(g, c, w, x, f"{p}.attention_layer_norm")
-            h = _delta_net(g, c, w, h, heads, f"{p}.linear_attn")
-            x = layers.output(g, c, w, h, x, f"{p}.linear_attn.o_proj")
-            h = layers.norm(g, c, w, x, f"{p}.{FFN_NORM}")
-        x = llama.feed_forward(g, c, w, h, x, f"{p}.mlp", norm_name=adds)
-    return layers.head(g, c, w, x, table)
+            h = m.norm(x, f"{p}.attention_layer_norm")
+            h = _delta_net(m, h, heads, f"{p}.linear_attn")
+            x = m.output(h, x, f"{p}.linear_attn.o_proj")
+            h = m.norm(x, f"{p}.{FFN_NORM}")
+        x = m.feed_forward(h, x, f"{p}.mlp", norm_name=adds)
+    return m.head(x)
 
 
-def _delta_net(
-    g: GraphBuilder, c: TransformerConfig, w: WeightSource, h: Value, heads: RecurrentHeads,
-    name: str,
-) -> Value:  # fmt: skip
+def _delta_net(m: ModelBuilder, h: Value, heads: RecurrentHeads, name: str) -> Value:
     keys = heads.k_heads * heads.k_dim
     widths = {
-        "q": keys, "k": keys, "v": heads.v_width, "g": heads.v_width, "b": heads.v_heads,
+        "q": keys,
+        "k": keys,
+        "v": heads.v_width,
+        "g": heads.v_width,
+        "b": heads.v_heads,
         "a": heads.v_heads,
-    }  # fmt: skip
-    parts = [Linear(f"{name}.{part}_proj", M, c.hidden_size) for part, M in widths.items()]
-    row, columns = layers.linear_parts(g, c, w, h, f"{name}.qkvgba_proj", parts)
+    }
+    parts = [Linear(f"{name}.{part}_proj", M, h.width) for part, M in widths.items()]
+    row, columns = m.merged_linear(h, f"{name}.qkvgba_proj", parts)
     pieces = [(row, begin, M) for begin, M in zip(columns, widths.values(), strict=True)]
-    row = delta_net.side_by_side(g, pieces, f"{name}.qkvgba_proj")
+    row = delta_net.side_by_side(m, pieces, f"{name}.qkvgba_proj")
     z, b, a = heads.width, heads.width + heads.v_width, heads.width + heads.v_width + heads.v_heads
-    width = c.fields.count("linear_conv_kernel_dim", most=MAX_CONV_WIDTH)
-    taps, decay = delta_net.split_taps(w, name, heads, width), delta_net.Decay.of(w, name, heads)
-    strength = 2.0 if c.fields.flag("linear_allow_neg_eigval") else 1.0
+    width = m.config.fields.count("linear_conv_kernel_dim", most=MAX_TAPS)
+    taps = delta_net.split_taps(m.weights, name, heads, width)
+    decay = delta_net.Decay.of(m.weights, name, heads)
+    strength = 2.0 if m.config.fields.flag("linear_allow_neg_eigval") else 1.0
     return delta_net.layer(
-        g, w, (row, z, b, a), heads, name, taps, decay, norm="o_norm", eps=NORM_EPS,
-        strength=strength,
-    )  # fmt: skip
+        m, (row, z, b, a), heads, name, taps, decay, norm="o_norm", eps=NORM_EPS, strength=strength
+    )

@@ -10,29 +10,40 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
-from sterna.models import layers, llama, moe
-from sterna.models.config import TransformerConfig
+from sterna.graph import Value
+from sterna.models import llama, moe
+from sterna.models.builder import ModelBuilder
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import EXPERTS, QK_NORMS, READS, GgufArchitecture
-from sterna.weights.sources import WeightSource
+from sterna.models.options import AttentionOptions, QKNorm
 
 ARCHITECTURES = ("OlmoeForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
 DEFAULTS: dict[str, Any] = {
-    **COMMON, "vocab_size": 50304, "hidden_size": 2048, "intermediate_size": 2048,
-    "num_hidden_layers": 16, "num_attention_heads": 16, "max_position_embeddings": 4096,
-    "rms_norm_eps": 1e-5, "attention_bias": False, "clip_qkv": None, "num_experts_per_tok": 8,
-    "num_experts": 64, "norm_topk_prob": False,
-}  # fmt: skip
+    **COMMON,
+    "vocab_size": 50304,
+    "hidden_size": 2048,
+    "intermediate_size": 2048,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 16,
+    "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-5,
+    "attention_bias": False,
+    "clip_qkv": None,
+    "num_experts_per_tok": 8,
+    "num_experts": 64,
+    "norm_topk_prob": False,
+}
 GGUF = {
     "olmoe": GgufArchitecture(
-        ARCHITECTURES[0], modules=EXPERTS | READS | QK_NORMS, experts="intermediate_size",
+        ARCHITECTURES[0],
+        modules=EXPERTS | READS | QK_NORMS,
+        experts="intermediate_size",
         unsaid={"norm_topk_prob": False},
     )
-}  # fmt: skip
+}
 
 
 def complete(f: Fields) -> dict[str, Any]:
@@ -41,9 +52,9 @@ def complete(f: Fields) -> dict[str, Any]:
     return {}
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    of_all = not c.fields.flag("norm_topk_prob")
-    how = moe.ExpertFields.of(c.fields, "intermediate_size", of_all=of_all)
-    attention = layers.AttentionOptions(qk_norm=layers.HeadNorms(whole=True))
-    return llama.build(g, c, w, attention=attention, ffn=moe.half(g, c, w, how))
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    of_all = not m.config.fields.flag("norm_topk_prob")
+    how = moe.ExpertFields.of(m.config.fields, "intermediate_size", of_all=of_all)
+    attention = AttentionOptions(qk_norm=QKNorm(whole=True))
+    return llama.build(m, attention=attention, ffn=moe.ffn(how))

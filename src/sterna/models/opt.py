@@ -10,21 +10,29 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
-from sterna.models import layers
-from sterna.models.config import TransformerConfig
+from sterna.graph import Value
+from sterna.models.builder import ModelBuilder
 from sterna.models.config_fields import Fields
-from sterna.weights.sources import WeightSource
+from sterna.models.options import AttentionOptions
 
 ARCHITECTURES = ("OPTForCausalLM",)
 ACTIVATION = "relu"
 TERNARY = False  # float tensors of linear layers are the weights themselves
 DEFAULTS: dict[str, Any] = {
-    "vocab_size": 50272, "hidden_size": 768, "num_hidden_layers": 12, "intermediate_size": 3072,
-    "max_position_embeddings": 2048, "num_attention_heads": 12, "hidden_act": ACTIVATION,
-    "do_layer_norm_before": True, "_remove_final_layer_norm": False, "word_embed_proj_dim": 768,
-    "enable_bias": True, "layer_norm_elementwise_affine": True, "tie_word_embeddings": True,
-}  # fmt: skip
+    "vocab_size": 50272,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "intermediate_size": 3072,
+    "max_position_embeddings": 2048,
+    "num_attention_heads": 12,
+    "hidden_act": ACTIVATION,
+    "do_layer_norm_before": True,
+    "_remove_final_layer_norm": False,
+    "word_embed_proj_dim": 768,
+    "enable_bias": True,
+    "layer_norm_elementwise_affine": True,
+    "tie_word_embeddings": True,
+}
 ALIASES = {"ffn_dim": "intermediate_size", "activation_function": "hidden_act"}
 #: Published checkpoints of the smaller models have no `model.`.
 PREFIXES = {
@@ -44,24 +52,28 @@ def complete(f: Fields) -> dict[str, Any]:
     f.supported("word_embed_proj_dim", f.count("word_embed_proj_dim", hidden), hidden)
     heads = f.count("num_attention_heads")
     return {
-        "num_key_value_heads": heads, "rms_norm_eps": 1e-5, "no_rope_layers": [0] * f.n_layers,
+        "num_key_value_heads": heads,
+        "rms_norm_eps": 1e-5,
+        "no_rope_layers": [0] * f.n_layers,
         "learned_positions": True,
-    }  # fmt: skip
+    }
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    attention = layers.AttentionOptions(bias=True)
-    x, table = layers.embedding(g, c, w)
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    attention = AttentionOptions(bias=True)
+    x = m.embedding()
     name = "model.embed_positions"
-    positions = w.vector(f"{name}.weight", FIRST + c.max_position, c.hidden_size)
-    x = g.positions(x, positions, name, FIRST)
-    for i in range(c.n_layers):
+    positions = m.weights.vector(
+        f"{name}.weight", FIRST + m.config.max_position, m.config.hidden_size
+    )
+    x = m.graph.positions(x, positions, name, FIRST)
+    for i in range(m.config.n_layers):
         p = f"model.layers.{i}"
-        h = layers.layer_norm(g, c, w, x, f"{p}.self_attn_layer_norm")
-        h = layers.attention(g, c, w, h, i, f"{p}.self_attn", attention)
-        x = layers.output(g, c, w, h, x, f"{p}.self_attn.out_proj", bias=True)
-        h = layers.layer_norm(g, c, w, x, f"{p}.final_layer_norm")
-        x = layers.ungated(g, c, w, h, x, (f"{p}.fc1", f"{p}.fc2"), ACTIVATION)
-    x = layers.layer_norm(g, c, w, g.select(x), "model.norm")
-    return layers.logits(g, c, w, x, table)
+        h = m.layer_norm(x, f"{p}.self_attn_layer_norm")
+        h = m.attention(h, i, f"{p}.self_attn", attention)
+        x = m.output(h, x, f"{p}.self_attn.out_proj", bias=True)
+        h = m.layer_norm(x, f"{p}.final_layer_norm")
+        x = m.ungated(h, x, f"{p}.fc1", f"{p}.fc2")
+    x = m.layer_norm(m.select(x), "model.norm")
+    return m.logits(x)

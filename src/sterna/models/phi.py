@@ -10,36 +10,47 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
-from sterna.models import layers
-from sterna.models.config import TransformerConfig
+from sterna.graph import Value
+from sterna.models.builder import ModelBuilder
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import GgufArchitecture
+from sterna.models.options import AttentionOptions
 from sterna.models.rotations import partly_rotated
-from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("PhiForCausalLM",)
 ACTIVATION = "gelu_new"  # the same as gelu_pytorch_tanh
 TERNARY = False  # float tensors of linear layers are the weights themselves
 DEFAULTS: dict[str, Any] = {
-    **COMMON, "vocab_size": 51200, "hidden_size": 2048, "intermediate_size": 8192,
-    "num_hidden_layers": 24, "hidden_act": ACTIVATION, "layer_norm_eps": 1e-5,
-    "partial_rotary_factor": 0.5, "qk_layernorm": False,
-}  # fmt: skip
+    **COMMON,
+    "vocab_size": 51200,
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 24,
+    "hidden_act": ACTIVATION,
+    "layer_norm_eps": 1e-5,
+    "partial_rotary_factor": 0.5,
+    "qk_layernorm": False,
+}
 GGUF = {
     "phi2": GgufArchitecture(
         ARCHITECTURES[0],
         ACTIVATION,
         {
-            "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
-            "self_attn.v_proj": "attn_v", "self_attn.dense": "attn_output",
-            "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down", "input_layernorm": "attn_norm",
+            "self_attn.q_proj": "attn_q",
+            "self_attn.k_proj": "attn_k",
+            "self_attn.v_proj": "attn_v",
+            "self_attn.dense": "attn_output",
+            "mlp.fc1": "ffn_up",
+            "mlp.fc2": "ffn_down",
+            "input_layernorm": "attn_norm",
         },
-        partial=True, renamed={"rms_norm_eps": "layer_norm_eps"}, layer_norm=True,
+        partial=True,
+        renamed={"rms_norm_eps": "layer_norm_eps"},
+        layer_norm=True,
         biases=("output_norm", "output"),
     )
-}  # fmt: skip
+}
 PREFIXES = {"model.final_layernorm.": "model.norm."}
 
 
@@ -49,16 +60,15 @@ def complete(f: Fields) -> dict[str, Any]:
     return {"rms_norm_eps": f.number("layer_norm_eps"), **partly_rotated(f)}
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    attention = layers.AttentionOptions(bias=True)
-    x, table = layers.embedding(g, c, w)
-    for i in range(c.n_layers):
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    attention = AttentionOptions(bias=True)
+    x = m.embedding()
+    for i in range(m.config.n_layers):
         p = f"model.layers.{i}"
-        h = layers.layer_norm(g, c, w, x, f"{p}.input_layernorm")
-        a = layers.attention(g, c, w, h, i, f"{p}.self_attn", attention)
-        x = layers.output(g, c, w, a, x, f"{p}.self_attn.dense", bias=True)
-        names = f"{p}.mlp.fc1", f"{p}.mlp.fc2"
-        x = layers.ungated(g, c, w, h, x, names, "gelu_pytorch_tanh")
-    x = layers.layer_norm(g, c, w, g.select(x), "model.norm")
-    return layers.logits(g, c, w, x, table, bias=True)
+        h = m.layer_norm(x, f"{p}.input_layernorm")
+        a = m.attention(h, i, f"{p}.self_attn", attention)
+        x = m.output(a, x, f"{p}.self_attn.dense", bias=True)
+        x = m.ungated(h, x, f"{p}.mlp.fc1", f"{p}.mlp.fc2")
+    x = m.layer_norm(m.select(x), "model.norm")
+    return m.logits(x, bias=True)

@@ -8,33 +8,41 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
+from sterna.graph import Value
 from sterna.models import llama, mistral
-from sterna.models.config import MAX_HEAD_DIM, TransformerConfig
+from sterna.models.builder import ModelBuilder
+from sterna.models.config import MAX_HEAD_DIM
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import GATE_UP, READS, GgufArchitecture
-from sterna.models.layers import AttentionOptions
+from sterna.models.options import AttentionOptions
 from sterna.models.rotations import ORIGINAL, rotated_part, scaling_kind
-from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Phi3ForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
 DEFAULTS: dict[str, Any] = {
-    **COMMON, "vocab_size": 32064, "hidden_size": 3072, "intermediate_size": 8192,
-    "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "partial_rotary_factor": 1.0,
+    **COMMON,
+    "vocab_size": 32064,
+    "hidden_size": 3072,
+    "intermediate_size": 8192,
+    "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-5,
+    "partial_rotary_factor": 1.0,
     "sliding_window": None,
-}  # fmt: skip
+}
 GGUF = {
     "phi3": GgufArchitecture(
         ARCHITECTURES[0],
         modules={
-            **READS, "self_attn.qkv_proj": "attn_qkv", "self_attn.o_proj": "attn_output", **GATE_UP,
+            **READS,
+            "self_attn.qkv_proj": "attn_qkv",
+            "self_attn.o_proj": "attn_output",
+            **GATE_UP,
         },
         partial=True,
     )
-}  # fmt: skip
+}
 ORIGINAL_CONTEXT = 4096  # the class's default, if a file has none in rope_parameters or outside
 OLDER_NAMES = ("su", "yarn")  # of LongRoPE in the first files; this family has no other YaRN
 
@@ -55,6 +63,6 @@ def complete(f: Fields) -> dict[str, Any]:
     }
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    return llama.build(g, c, w, attention=AttentionOptions(stored="qkv_proj"), fused_gate_up=True)
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    return llama.build(m, attention=AttentionOptions(stored="qkv_proj"), fused_gate_up=True)

@@ -11,29 +11,34 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sterna.graph import GraphBuilder, Scoring, Value
+from sterna.graph import Scoring, Value
 from sterna.models import llama, mistral, mixtral, moe
-from sterna.models.config import TransformerConfig
+from sterna.models.builder import ModelBuilder
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import GgufArchitecture
-from sterna.models.layers import Norms
+from sterna.models.options import Norms
 from sterna.models.rotations import scaling_kind
-from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("PhimoeForCausalLM", "PhiMoEForCausalLM")
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
 DEFAULTS: dict[str, Any] = {
-    **mixtral.DEFAULTS, "vocab_size": 32064, "intermediate_size": 6400, "rms_norm_eps": 1e-5,
-    "num_experts": 16, "attention_bias": False, "lm_head_bias": False,
-}  # fmt: skip
+    **mixtral.DEFAULTS,
+    "vocab_size": 32064,
+    "intermediate_size": 6400,
+    "rms_norm_eps": 1e-5,
+    "num_experts": 16,
+    "attention_bias": False,
+    "lm_head_bias": False,
+}
 GGUF = {
     "phimoe": GgufArchitecture(
         ARCHITECTURES[0],
         modules={**mixtral.GGUF_WITH_EXPERTS["llama"].modules},
-        experts="intermediate_size", biases=("output_norm", "output"),
+        experts="intermediate_size",
+        biases=("output_norm", "output"),
     )
-}  # fmt: skip
+}
 KV_DTYPE = "f16"  # keys may have biases
 
 
@@ -49,11 +54,11 @@ def complete(f: Fields) -> dict[str, Any]:
     return {**mistral.complete(f), "rope_parameters": rope}
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    within = 2 * c.fields.number("router_jitter_noise", 0.01)
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    within = 2 * m.config.fields.number("router_jitter_noise", 0.01)
     scoring = Scoring("sparsemixer", within=within)
-    how = replace(moe.ExpertFields.of(c.fields, "intermediate_size"), scoring=scoring)
-    ffn = moe.half(g, c, w, how, names=mixtral.NAMES, module=mixtral.MODULE)
-    head_bias = c.fields.flag("lm_head_bias")
-    return llama.build(g, c, w, norms=Norms(layer=True), ffn=ffn, head_bias=head_bias)
+    how = replace(moe.ExpertFields.of(m.config.fields, "intermediate_size"), scoring=scoring)
+    ffn = moe.ffn(how, names=mixtral.NAMES, module=mixtral.MODULE)
+    head_bias = m.config.fields.flag("lm_head_bias")
+    return llama.build(m, norms=Norms(layer_norm=True), ffn=ffn, head_bias=head_bias)

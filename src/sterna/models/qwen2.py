@@ -7,23 +7,29 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
+from sterna.graph import Value
 from sterna.models import llama
-from sterna.models.config import FULL, SLIDING, TransformerConfig
+from sterna.models.builder import ModelBuilder
+from sterna.models.config import FULL, SLIDING
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import GgufArchitecture
-from sterna.models.layers import AttentionOptions
-from sterna.weights.sources import WeightSource
+from sterna.models.options import AttentionOptions
 
 ARCHITECTURES = ("Qwen2ForCausalLM",)
 ACTIVATION = "silu"
 TERNARY = False  # float tensors of linear layers are the weights themselves
 DEFAULTS: dict[str, Any] = {
-    **COMMON, "rms_norm_eps": 1e-6, "vocab_size": 151936, "intermediate_size": 22016,
-    "num_key_value_heads": 32, "max_position_embeddings": 32768, "use_sliding_window": False,
-    "sliding_window": 4096, "max_window_layers": 28,
-}  # fmt: skip
+    **COMMON,
+    "rms_norm_eps": 1e-6,
+    "vocab_size": 151936,
+    "intermediate_size": 22016,
+    "num_key_value_heads": 32,
+    "max_position_embeddings": 32768,
+    "use_sliding_window": False,
+    "sliding_window": 4096,
+    "max_window_layers": 28,
+}
 GGUF = {"qwen2": GgufArchitecture(ARCHITECTURES[0], written=True)}
 # Keys may have biases of hundreds next to values of one: 13 bits for a vector are too few.
 KV_DTYPE = "f16"
@@ -39,6 +45,6 @@ def complete(f: Fields) -> dict[str, Any]:
     return {"layer_types": [SLIDING if i >= first else FULL for i in range(f.n_layers)]}
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    return llama.build(g, c, w, attention=AttentionOptions(bias=True))
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    return llama.build(m, attention=AttentionOptions(bias=True))

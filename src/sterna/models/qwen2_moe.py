@@ -10,31 +10,40 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
+from sterna.graph import Value
 from sterna.models import llama, moe, qwen3_moe
-from sterna.models.config import FULL, SLIDING, TransformerConfig
+from sterna.models.builder import ModelBuilder
+from sterna.models.config import FULL, SLIDING
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import EXPERTS, GATED_SHARED, READS, GgufArchitecture
-from sterna.models.layers import AttentionOptions
-from sterna.weights.sources import WeightSource
+from sterna.models.options import AttentionOptions
 
 ARCHITECTURES = ("Qwen2MoeForCausalLM",)
 ACTIVATION = llama.ACTIVATION
 TERNARY = llama.TERNARY
 DEFAULTS: dict[str, Any] = {
-    **qwen3_moe.DEFAULTS, "intermediate_size": 5632, "num_attention_heads": 16,
-    "num_key_value_heads": 16, "max_window_layers": 28, "moe_intermediate_size": 1408,
-    "shared_expert_intermediate_size": 5632, "num_experts_per_tok": 4, "num_experts": 60,
+    **qwen3_moe.DEFAULTS,
+    "intermediate_size": 5632,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "max_window_layers": 28,
+    "moe_intermediate_size": 1408,
+    "shared_expert_intermediate_size": 5632,
+    "num_experts_per_tok": 4,
+    "num_experts": 60,
     "qkv_bias": True,
-}  # fmt: skip
+}
 del DEFAULTS["attention_bias"]
 GGUF = {
     "qwen2moe": GgufArchitecture(
-        ARCHITECTURES[0], modules=EXPERTS | READS | GATED_SHARED, experts="moe_intermediate_size",
+        ARCHITECTURES[0],
+        modules=EXPERTS | READS | GATED_SHARED,
+        experts="moe_intermediate_size",
         keys={"expert_shared_feed_forward_length": "shared_expert_intermediate_size"},
-        unsaid={"norm_topk_prob": False}, qkv_bias="qkv_bias",
+        unsaid={"norm_topk_prob": False},
+        qkv_bias="qkv_bias",
     )
-}  # fmt: skip
+}
 KV_DTYPE = "f16"  # keys have biases, as Qwen2's
 
 
@@ -49,9 +58,9 @@ def complete(f: Fields) -> dict[str, Any]:
     return {"layer_types": kinds}
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    f = c.fields
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    f = m.config.fields
     how = qwen3_moe.experts(f, shared=f.count("shared_expert_intermediate_size"))
     attention = AttentionOptions(bias=f.flag("qkv_bias"))
-    return llama.build(g, c, w, attention=attention, ffn=moe.half(g, c, w, how))
+    return llama.build(m, attention=attention, ffn=moe.ffn(how))

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
+from sterna.graph import Value
 from sterna.models import qwen2, towers
+from sterna.models.builder import ModelBuilder
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import GgufArchitecture
@@ -19,10 +20,17 @@ ARCHITECTURES = ("Qwen2_5_VLForConditionalGeneration", "Qwen2VLForConditionalGen
 ACTIVATION = qwen2.ACTIVATION
 TERNARY = qwen2.TERNARY
 DEFAULTS: dict[str, Any] = {
-    **qwen2.DEFAULTS, "vocab_size": 152064, "hidden_size": 8192, "intermediate_size": 29568,
-    "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8,
-    "rms_norm_eps": 1e-5, "rope_theta": 1e6, "max_window_layers": 80,
-}  # fmt: skip
+    **qwen2.DEFAULTS,
+    "vocab_size": 152064,
+    "hidden_size": 8192,
+    "intermediate_size": 29568,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1e6,
+    "max_window_layers": 80,
+}
 del DEFAULTS["tie_word_embeddings"]  # which is outside of the text's fields
 GGUF = {"qwen2vl": GgufArchitecture(ARCHITECTURES[0])}
 PREFIXES, SKIPPED = towers.PREFIXES, towers.SKIPPED
@@ -36,14 +44,16 @@ def complete(f: Fields) -> dict[str, Any]:
     head_dim = t.count("hidden_size") // t.count("num_attention_heads")
     rope = t.mapping("rope_parameters")
     return {
-        **t.config, "rope_parameters": towers.text_rotations(t, rope, head_dim),
-        towers.AXES: towers.axes_in_turn(rope, SECTIONS, head_dim // 2), **qwen2.complete(t),
-    }  # fmt: skip
+        **t.config,
+        "rope_parameters": towers.text_rotations(t, rope, head_dim),
+        towers.AXES: towers.axes_in_turn(rope, SECTIONS, head_dim // 2),
+        **qwen2.complete(t),
+    }
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    return qwen2.build(g, towers.placed(c), w)
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    return qwen2.build(towers.with_axes(m))
 
 
 def tower(c: TransformerConfig, w: WeightSource) -> Tower:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
+from sterna.graph import Value
 from sterna.models import classifier, llama, qwen2, towers
-from sterna.models.config import TransformerConfig
+from sterna.models.builder import ModelBuilder
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import INPUT_NORMS, LINEARS, QK_NORMS, READS, GgufArchitecture
-from sterna.models.layers import AttentionOptions, HeadNorms
-from sterna.weights.sources import WeightSource
+from sterna.models.options import AttentionOptions, QKNorm
 
 ARCHITECTURES = ("Qwen3ForCausalLM", "Qwen3Model", "Qwen3ForSequenceClassification")
 ACTIVATION = "silu"
@@ -23,10 +22,12 @@ TERNARY = False  # float tensors of linear layers are the weights themselves
 DEFAULTS: dict[str, Any] = {**qwen2.DEFAULTS, "head_dim": 128, "attention_bias": False}
 GGUF = {
     "qwen3": GgufArchitecture(
-        ARCHITECTURES[0], modules=LINEARS | READS | QK_NORMS | INPUT_NORMS, written=True,
+        ARCHITECTURES[0],
+        modules=LINEARS | READS | QK_NORMS | INPUT_NORMS,
+        written=True,
         outer={"score": "cls.output"},
     )
-}  # fmt: skip
+}
 
 
 def complete(f: Fields) -> dict[str, Any]:
@@ -34,7 +35,8 @@ def complete(f: Fields) -> dict[str, Any]:
     return {**qwen2.complete(f), "labels": classifier.labels_of(f), "label_row": "last"}
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    attention = AttentionOptions(qk_norm=HeadNorms())
-    return llama.build(g, towers.placed(c), w, attention=attention, behind=towers.behind(g, c))
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    attention = AttentionOptions(qk_norm=QKNorm())
+    m = towers.with_axes(m)
+    return llama.build(m, attention=attention, after_layer=towers.add_features)

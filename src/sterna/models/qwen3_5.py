@@ -15,9 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sterna.graph import Graph, GraphBuilder, RecurrentHeads, Value
-from sterna.models import delta_net, layers, mtp, towers
-from sterna.models.config import FULL, MAX_HEAD_DIM, TransformerConfig
+from sterna.graph import Graph, RecurrentHeads, Value
+from sterna.models import delta_net, mtp, towers
+from sterna.models.builder import FeedForward, ModelBuilder
+from sterna.models.config import FULL, MAX_HEAD_DIM
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.delta_net import Row
@@ -29,34 +30,52 @@ from sterna.models.gguf_architecture import (
     READS,
     GgufArchitecture,
 )
-from sterna.models.mtp import FeedForward
+from sterna.models.options import AttentionOptions, QKNorm
 from sterna.models.rotations import rotated_part
 from sterna.models.vision import qwen3_vl
 from sterna.models.vision.qwen3_vl import tower as tower
-from sterna.weights.sources import Linear, WeightSource
+from sterna.weights.sources import Linear
 
 ARCHITECTURES = ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration")
 ACTIVATION = "silu"
 TERNARY = False  # float tensors of linear layers are the weights themselves
 DEFAULTS: dict[str, Any] = {
-    **COMMON, "rms_norm_eps": 1e-6, "attention_bias": False, "vocab_size": 248320,
-    "intermediate_size": 12288, "num_attention_heads": 16, "num_key_value_heads": 4,
-    "head_dim": 256, "max_position_embeddings": 32768, "partial_rotary_factor": 0.25,
-    "full_attention_interval": 4, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
-    "linear_value_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 32,
-}  # fmt: skip
+    **COMMON,
+    "rms_norm_eps": 1e-6,
+    "attention_bias": False,
+    "vocab_size": 248320,
+    "intermediate_size": 12288,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "max_position_embeddings": 32768,
+    "partial_rotary_factor": 0.25,
+    "full_attention_interval": 4,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+}
 GGUF = {
     "qwen35": GgufArchitecture(
         ARCHITECTURES[0],
         modules={
-            **LINEARS, **READS, **QK_NORMS, **PROJECTIONS, **PREDICTING,
-            "linear_attn.conv1d": "ssm_conv1d", "linear_attn.norm": "ssm_norm",
+            **LINEARS,
+            **READS,
+            **QK_NORMS,
+            **PROJECTIONS,
+            **PREDICTING,
+            "linear_attn.conv1d": "ssm_conv1d",
+            "linear_attn.norm": "ssm_norm",
             "post_attention_layernorm": "post_attention_norm",
         },
-        hybrid=True, sums=True, partial=True,
+        hybrid=True,
+        sums=True,
+        partial=True,
         arrays={"linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias"},
     )
-}  # fmt: skip
+}
 PREFIXES = towers.PREFIXES
 TOWER = qwen3_vl.TOWER
 #: Prefixes of tensors that are not the text model's -> their descriptions.
@@ -71,10 +90,9 @@ MIXERS = "mixer_types"  # a field of ours: layer_types of both kinds
 #: quantised weights may span several heads, so no loader can reorder such columns.
 TILED_OUT_PROJ = "tiled_out_proj"
 SECTIONS = [11, 11, 10]  # of the rotations, for time, lines and columns of an image
-MAX_CONV_WIDTH = 16  # native kMaxConvWidth
-Projected = Callable[
-    [GraphBuilder, TransformerConfig, WeightSource, Value, RecurrentHeads, str], Row
-]
+MAX_TAPS = 16  # native kMaxConvWidth
+#: The projections of a recurrent layer: (builder, norm(x), its heads, its name) -> its row.
+Projected = Callable[[ModelBuilder, Value, RecurrentHeads, str], Row]
 
 
 def complete(f: Fields) -> dict[str, Any]:
@@ -107,85 +125,61 @@ def _mixers(t: Fields) -> list[str]:
 
 
 def build(
-    g: GraphBuilder, c: TransformerConfig, w: WeightSource, ffn: FeedForward | None = None,
-    projected: Projected | None = None,
-) -> Value:  # fmt: skip
-    """Write the model's layers into `g`; returns the logits. ffn: replaces the dense one.
+    m: ModelBuilder, ffn: FeedForward | None = None, projected: Projected | None = None
+) -> Value:
+    """Add the model's layers; return the logits.
 
-    projected: writes the projections of a recurrent layer, if these are stored in another way.
+    ffn: replaces the dense FFN. projected: replaces the projections of recurrent layers.
     """
-    c, heads, feed_forward = towers.placed(c), delta_net.heads_of(c.fields), ffn or _dense(c, w)
-    x, table = layers.embedding(g, c, w)
-    for i, mixer in enumerate(c.fields.config[MIXERS]):
+    m, c, f = towers.with_axes(m), m.config, m.config.fields
+    heads, bias = delta_net.heads_of(f), c.attention_bias
+    attention = AttentionOptions(bias, QKNorm(plus_one=True), gated=True)
+    x = m.embedding()
+    for i, mixer in enumerate(f.config[MIXERS]):
         p = f"model.layers.{i}"
-        h = layers.norm(g, c, w, x, f"{p}.input_layernorm", plus_one=True)
+        h = m.norm(x, f"{p}.input_layernorm", plus_one=True)
         if mixer == FULL:
-            name, bias = f"{p}.self_attn", c.attention_bias
-            h = layers.attention(
-                g, c, w, h, i, name,
-                layers.AttentionOptions(
-                    bias=bias, qk_norm=layers.HeadNorms(plus_one=True), gated=True
-                ),
-            )  # fmt: skip
-            x = layers.output(g, c, w, h, x, f"{name}.o_proj", bias=bias)
+            h = m.attention(h, i, f"{p}.self_attn", attention)
+            x = m.output(h, x, f"{p}.self_attn.o_proj", bias=bias)
         else:
-            row = (projected or _projected)(g, c, w, h, heads, f"{p}.linear_attn")
-            h = _delta_net(g, c, w, row, heads, f"{p}.linear_attn")
-            x = layers.output(g, c, w, h, x, f"{p}.linear_attn.out_proj")
-            if _is_tiled(c, f"{p}.linear_attn"):  # adapters have the columns in another order
-                g.without_adapters(f"{p}.linear_attn.out_proj")
-        h = layers.norm(g, c, w, x, f"{p}.post_attention_layernorm", plus_one=True)
-        x = feed_forward(g, h, x, f"{p}.mlp")
-    predicts = mtp.is_there(c, w)
-    return layers.head(g, c, w, x, table, plus_one=True, hidden_states=predicts)
+            name = f"{p}.linear_attn"
+            row = (projected or _projected)(m, h, heads, name)
+            x = m.output(_delta_net(m, row, heads, name), x, f"{name}.out_proj")
+            if _is_tiled(f, name):  # adapters have the columns in another order
+                m.graph.without_adapters(f"{name}.out_proj")
+        h = m.norm(x, f"{p}.post_attention_layernorm", plus_one=True)
+        x = ffn(m, h, x, i, f"{p}.mlp") if ffn else m.feed_forward(h, x, f"{p}.mlp")
+    return m.head(x, plus_one=True, hidden_states=mtp.is_there(c, m.weights))
 
 
-def _dense(c: TransformerConfig, w: WeightSource) -> FeedForward:
-    """Make an FFN without experts."""
-
-    def feed_forward(g: GraphBuilder, h: Value, x: Value, name: str) -> Value:
-        h = g.glu(layers.gate_up(g, c, w, h, name), ACTIVATION, f"{name}.act")
-        return layers.output(g, c, w, h, x, f"{name}.down_proj")
-
-    return feed_forward
-
-
-def predictor(
-    g: Graph, c: TransformerConfig, w: WeightSource, ffn: FeedForward | None = None
-) -> Graph | None:
-    """Build the MTP layer of the model with graph `g`; None if the weights have none."""
-    if not mtp.is_there(c, w):
+def predictor(m: ModelBuilder, ffn: FeedForward | None = None) -> Graph | None:
+    """Return the graph of the MTP layer of the model that `m` has built; None: it has none."""
+    if not mtp.is_there(m.config, m.weights):
         return None
-    return mtp.build(g, c, w, ffn or _dense(c, w))
+    return mtp.build(m, ffn or _dense)
 
 
-def _projected(
-    g: GraphBuilder, c: TransformerConfig, w: WeightSource, h: Value, heads: RecurrentHeads,
-    name: str,
-) -> Row:  # fmt: skip
-    parts = [
-        Linear(f"{name}.in_proj_{part}", M, c.hidden_size)
-        for part, M in (
-            ("qkv", heads.width), ("z", heads.v_width), ("b", heads.v_heads), ("a", heads.v_heads)
-        )
-    ]  # fmt: skip
-    row, (_, z, b, a) = layers.linear_parts(g, c, w, h, f"{name}.in_proj", parts)
+def _dense(m: ModelBuilder, h: Value, x: Value, layer: int, name: str) -> Value:
+    return m.feed_forward(h, x, name)
+
+
+def _projected(m: ModelBuilder, h: Value, heads: RecurrentHeads, name: str) -> Row:
+    widths = {"qkv": heads.width, "z": heads.v_width, "b": heads.v_heads, "a": heads.v_heads}
+    parts = [Linear(f"{name}.in_proj_{part}", M, h.width) for part, M in widths.items()]
+    row, (_, z, b, a) = m.merged_linear(h, f"{name}.in_proj", parts)
     return row, z, b, a
 
 
-def _delta_net(
-    g: GraphBuilder, c: TransformerConfig, w: WeightSource, row: Row, heads: RecurrentHeads,
-    name: str,
-) -> Value:  # fmt: skip
-    """Write a gated DeltaNet layer, from its projections up to out_proj."""
-    width = c.fields.count("linear_conv_kernel_dim", most=MAX_CONV_WIDTH)
-    taps = w.vector(f"{name}.conv1d.weight", heads.width, 1, width).reshape(heads.width, width)
-    # `Graph.gated` transposes [k_heads, n] of heads: 0 0 1 1 2 2 becomes 0 1 2 0 1 2.
-    tiling = heads.v_heads // heads.k_heads if _is_tiled(c, name) else None
-    decay = delta_net.Decay.of(w, name, heads)
-    return delta_net.layer(g, w, row, heads, name, taps, decay, eps=c.rms_norm_eps, tiling=tiling)
+def _delta_net(m: ModelBuilder, row: Row, heads: RecurrentHeads, name: str) -> Value:
+    """Add a gated DeltaNet layer, from its projections up to out_proj."""
+    f = m.config.fields
+    taps = m.taps(f"{name}.conv1d", heads.width, f.count("linear_conv_kernel_dim", most=MAX_TAPS))
+    # `GraphBuilder.gated` transposes [k_heads, n] of heads: 0 0 1 1 2 2 becomes 0 1 2 0 1 2.
+    tiling = heads.v_heads // heads.k_heads if _is_tiled(f, name) else None
+    decay, eps = delta_net.Decay.of(m.weights, name, heads), m.config.rms_norm_eps
+    return delta_net.layer(m, row, heads, name, taps, decay, eps=eps, tiling=tiling)
 
 
-def _is_tiled(c: TransformerConfig, name: str) -> bool:
+def _is_tiled(f: Fields, name: str) -> bool:
     """Whether out_proj of a layer has its columns in the order of `TILED_OUT_PROJ`."""
-    return f"{name}.out_proj" in c.fields.strings(TILED_OUT_PROJ)
+    return f"{name}.out_proj" in f.strings(TILED_OUT_PROJ)

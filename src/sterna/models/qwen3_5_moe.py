@@ -8,24 +8,26 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sterna.graph import Graph, GraphBuilder, Value
+from sterna.graph import Graph, Value
 from sterna.models import moe, qwen3_5
-from sterna.models.config import TransformerConfig
+from sterna.models.builder import FeedForward, ModelBuilder
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import EXPERTS, GATED_SHARED
-from sterna.models.mtp import FeedForward
 from sterna.models.vision.qwen3_vl import tower as tower
-from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration")
 ACTIVATION = qwen3_5.ACTIVATION
 TERNARY = qwen3_5.TERNARY
 DEFAULTS: dict[str, Any] = {
     **{name: value for name, value in qwen3_5.DEFAULTS.items() if name != "intermediate_size"},
-    "hidden_size": 2048, "num_hidden_layers": 40, "num_key_value_heads": 2,
-    "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
-    "num_experts_per_tok": 8, "num_experts": 256,
-}  # fmt: skip
+    "hidden_size": 2048,
+    "num_hidden_layers": 40,
+    "num_key_value_heads": 2,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
+    "num_experts_per_tok": 8,
+    "num_experts": 256,
+}
 _DENSE = qwen3_5.GGUF["qwen35"]
 _FFN = EXPERTS | GATED_SHARED
 GGUF = {
@@ -48,21 +50,16 @@ def complete(f: Fields) -> dict[str, Any]:
     return {**fields, "intermediate_size": text.count("moe_intermediate_size")}
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    return qwen3_5.build(g, c, w, _experts(c, w))
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    return qwen3_5.build(m, _experts(m.config.fields))
 
 
-def predictor(g: Graph, c: TransformerConfig, w: WeightSource) -> Graph | None:
-    """Build the MTP layer of the model with graph `g`; None if the weights have none."""
-    return qwen3_5.predictor(g, c, w, _experts(c, w))
+def predictor(m: ModelBuilder) -> Graph | None:
+    """Return the graph of the MTP layer of the model that `m` has built; None: it has none."""
+    return qwen3_5.predictor(m, _experts(m.config.fields))
 
 
-def _experts(c: TransformerConfig, w: WeightSource) -> FeedForward:
-    shared = c.fields.count("shared_expert_intermediate_size")
-    how = moe.ExpertFields.of(c.fields, "moe_intermediate_size", shared=shared)
-
-    def feed_forward(g: GraphBuilder, h: Value, x: Value, name: str) -> Value:
-        return moe.feed_forward(g, c, w, h, x, name, how)
-
-    return feed_forward
+def _experts(f: Fields) -> FeedForward:
+    shared = f.count("shared_expert_intermediate_size")
+    return moe.ffn(moe.ExpertFields.of(f, "moe_intermediate_size", shared=shared))

@@ -10,24 +10,36 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
-from sterna.models import layers, llama, moe
-from sterna.models.config import SLIDING, TransformerConfig
+from sterna.graph import Value
+from sterna.models import llama, moe
+from sterna.models.builder import ModelBuilder
+from sterna.models.config import SLIDING
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import EXPERTS, QK_NORMS, READS, GgufArchitecture
-from sterna.weights.sources import WeightSource
+from sterna.models.options import AttentionOptions, QKNorm
 
 ARCHITECTURES = ("Qwen3MoeForCausalLM",)
 ACTIVATION = "silu"
 TERNARY = False  # float tensors of linear layers are the weights themselves
 DEFAULTS: dict[str, Any] = {
-    **COMMON, "rms_norm_eps": 1e-6, "attention_bias": False, "vocab_size": 151936,
-    "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 24,
-    "num_key_value_heads": 4, "max_position_embeddings": 32768, "use_sliding_window": False,
-    "sliding_window": 4096, "decoder_sparse_step": 1, "moe_intermediate_size": 768,
-    "num_experts_per_tok": 8, "num_experts": 128, "norm_topk_prob": False,
-}  # fmt: skip
+    **COMMON,
+    "rms_norm_eps": 1e-6,
+    "attention_bias": False,
+    "vocab_size": 151936,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "num_hidden_layers": 24,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 32768,
+    "use_sliding_window": False,
+    "sliding_window": 4096,
+    "decoder_sparse_step": 1,
+    "moe_intermediate_size": 768,
+    "num_experts_per_tok": 8,
+    "num_experts": 128,
+    "norm_topk_prob": False,
+}
 GGUF = {
     "qwen3moe": GgufArchitecture(
         ARCHITECTURES[0], modules=EXPERTS | READS | QK_NORMS, experts="moe_intermediate_size"
@@ -42,10 +54,10 @@ def complete(f: Fields) -> dict[str, Any]:
     return {"layer_types": [SLIDING] * f.n_layers}
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    attention = layers.AttentionOptions(qk_norm=layers.HeadNorms())
-    return llama.build(g, c, w, attention=attention, ffn=moe.half(g, c, w, experts(c.fields)))
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    attention = AttentionOptions(qk_norm=QKNorm())
+    return llama.build(m, attention=attention, ffn=moe.ffn(experts(m.config.fields)))
 
 
 def experts(f: Fields, shared: int = 0) -> moe.ExpertFields:

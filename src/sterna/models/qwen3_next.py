@@ -10,22 +10,27 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from sterna.graph import GraphBuilder, Piece, RecurrentHeads, Value
-from sterna.models import layers, moe, qwen3_5, qwen3_5_moe
-from sterna.models.config import TransformerConfig
+from sterna.graph import Piece, RecurrentHeads, Value
+from sterna.models import moe, qwen3_5, qwen3_5_moe
+from sterna.models.builder import ModelBuilder
 from sterna.models.config_fields import Fields
 from sterna.models.delta_net import Row
 from sterna.models.gguf_architecture import PREDICTING
-from sterna.weights.sources import Linear, WeightSource
+from sterna.weights.sources import Linear
 
 ARCHITECTURES = ("Qwen3NextForCausalLM",)
 ACTIVATION = qwen3_5.ACTIVATION
 TERNARY = qwen3_5.TERNARY
 DEFAULTS: dict[str, Any] = {
-    **qwen3_5_moe.DEFAULTS, "vocab_size": 151936, "intermediate_size": 5632,
-    "num_hidden_layers": 48, "num_experts_per_tok": 10, "num_experts": 512,
-    "norm_topk_prob": True, "decoder_sparse_step": 1,
-}  # fmt: skip
+    **qwen3_5_moe.DEFAULTS,
+    "vocab_size": 151936,
+    "intermediate_size": 5632,
+    "num_hidden_layers": 48,
+    "num_experts_per_tok": 10,
+    "num_experts": 512,
+    "norm_topk_prob": True,
+    "decoder_sparse_step": 1,
+}
 SKIPPED = qwen3_5.SKIPPED
 _SPLIT = qwen3_5_moe.GGUF["qwen35moe"]
 _NOT_HERE = (*PREDICTING, "linear_attn.in_proj_b", "linear_attn.in_proj_a")
@@ -50,29 +55,23 @@ def complete(f: Fields) -> dict[str, Any]:
     return qwen3_5_moe.complete(f)
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    shared = c.fields.count("shared_expert_intermediate_size")
-    of_all = not c.fields.flag("norm_topk_prob")
-    how = moe.ExpertFields.of(c.fields, "moe_intermediate_size", of_all=of_all, shared=shared)
-
-    def ffn(g: GraphBuilder, h: Value, x: Value, name: str) -> Value:
-        return moe.feed_forward(g, c, w, h, x, name, how)
-
-    return qwen3_5.build(g, c, w, ffn, _projected)
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    f = m.config.fields
+    shared, of_all = f.count("shared_expert_intermediate_size"), not f.flag("norm_topk_prob")
+    experts = moe.ExpertFields.of(f, "moe_intermediate_size", of_all=of_all, shared=shared)
+    return qwen3_5.build(m, moe.ffn(experts), _projected)
 
 
-def _projected(
-    g: GraphBuilder, c: TransformerConfig, w: WeightSource, h: Value, heads: RecurrentHeads,
-    name: str,
-) -> Row:  # fmt: skip
+def _projected(m: ModelBuilder, h: Value, heads: RecurrentHeads, name: str) -> Row:
     each = heads.v_heads // heads.k_heads
     z = heads.width
     b = z + heads.v_width
-    widths = {"qkv": z, "z": heads.v_width} if w.has(f"{name}.in_proj_qkv") else {"qkvz": b}
+    split = m.weights.has(f"{name}.in_proj_qkv")
+    widths = {"qkv": z, "z": heads.v_width} if split else {"qkvz": b}
     widths["ba"] = 2 * heads.v_heads
-    linears = [Linear(f"{name}.in_proj_{part}", M, c.hidden_size) for part, M in widths.items()]
-    x, (first, *others, ba) = layers.linear_parts(g, c, w, h, f"{name}.in_proj", linears)
+    linears = [Linear(f"{name}.in_proj_{part}", M, h.width) for part, M in widths.items()]
+    x, (first, *others, ba) = m.merged_linear(h, f"{name}.in_proj", linears)
     if others:
         pieces = [Piece(z, begin=first), Piece(heads.v_width, begin=others[0], column=z)]
     else:
@@ -80,7 +79,7 @@ def _projected(
         pieces = [*_of_key_heads(heads, first, parts, 0)]
     pieces += _of_key_heads(heads, ba, [each, each], b)
     width = b + 2 * heads.v_heads
-    row = g.place(width, [(x, piece) for piece in pieces], f"{name}.in_proj")
+    row = m.graph.place(width, [(x, piece) for piece in pieces], f"{name}.in_proj")
     return row, z, b, b + heads.v_heads
 
 

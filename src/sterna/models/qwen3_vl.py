@@ -19,10 +19,16 @@ ARCHITECTURES = ("Qwen3VLForConditionalGeneration",)
 ACTIVATION = qwen3.ACTIVATION
 TERNARY = qwen3.TERNARY
 DEFAULTS: dict[str, Any] = {
-    **COMMON, "vocab_size": 151936, "intermediate_size": 22016, "num_key_value_heads": 32,
-    "head_dim": 128, "max_position_embeddings": 128000, "rms_norm_eps": 1e-6,
-    "rope_theta": 500000.0, "attention_bias": False,
-}  # fmt: skip
+    **COMMON,
+    "vocab_size": 151936,
+    "intermediate_size": 22016,
+    "num_key_value_heads": 32,
+    "head_dim": 128,
+    "max_position_embeddings": 128000,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 500000.0,
+    "attention_bias": False,
+}
 del DEFAULTS["tie_word_embeddings"]  # which is outside of the text's fields
 GGUF = {"qwen3vl": GgufArchitecture(ARCHITECTURES[0], modules={**LINEARS, **READS, **QK_NORMS})}
 PREFIXES, SKIPPED = towers.PREFIXES, towers.SKIPPED
@@ -37,10 +43,11 @@ def complete(f: Fields) -> dict[str, Any]:
     rope = t.mapping("rope_parameters")
     rotations = towers.text_rotations(t, rope, head_dim)
     return {
-        **t.config, "rope_parameters": rotations,
+        **t.config,
+        "rope_parameters": rotations,
         towers.AXES: towers.axes_of(t, rope, SECTIONS, head_dim // 2),
         towers.DEEP: _deep(f),
-    }  # fmt: skip
+    }
 
 
 def tower(c: TransformerConfig, w: WeightSource) -> Tower:

@@ -16,25 +16,37 @@ from typing import Any
 import numpy as np
 
 from sterna import formats
-from sterna.graph import GraphBuilder, Piece, Value
-from sterna.models import layers, llama
-from sterna.models.config import FULL, MAX_HEAD_DIM, SLIDING, TransformerConfig
+from sterna.graph import Piece, Value
+from sterna.models.builder import ModelBuilder
+from sterna.models.config import FULL, MAX_HEAD_DIM, SLIDING
 from sterna.models.config_fields import Fields
 from sterna.models.mamba import CONTEXT
-from sterna.models.qwen3_5 import LINEAR, MAX_CONV_WIDTH, MIXERS
+from sterna.models.options import AttentionOptions
+from sterna.models.qwen3_5 import LINEAR, MAX_TAPS, MIXERS
 from sterna.models.rotations import rotated_part
-from sterna.weights.sources import Linear, Stacking, WeightSource
+from sterna.weights.sources import Linear, Stacking
 
 ARCHITECTURES = ("RecurrentGemmaForCausalLM",)
 ACTIVATION = "gelu_pytorch_tanh"
 TERNARY = False  # float tensors of linear layers are the weights themselves
 DEFAULTS: dict[str, Any] = {
-    "vocab_size": 256000, "hidden_size": 2560, "intermediate_size": 7680, "num_hidden_layers": 26,
-    "num_attention_heads": 10, "num_key_value_heads": None, "hidden_act": ACTIVATION,
-    "sliding_window": 2048, "conv1d_width": 4, "logits_soft_cap": 30.0, "rms_norm_eps": 1e-6,
-    "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "attention_bias": False,
-    "tie_word_embeddings": True, "block_types": ["recurrent", "recurrent", "attention"],
-}  # fmt: skip
+    "vocab_size": 256000,
+    "hidden_size": 2560,
+    "intermediate_size": 7680,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 10,
+    "num_key_value_heads": None,
+    "hidden_act": ACTIVATION,
+    "sliding_window": 2048,
+    "conv1d_width": 4,
+    "logits_soft_cap": 30.0,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "partial_rotary_factor": 0.5,
+    "attention_bias": False,
+    "tie_word_embeddings": True,
+    "block_types": ["recurrent", "recurrent", "attention"],
+}
 ALIASES = {"attention_window_size": "sliding_window"}
 PREFIXES = {"model.final_norm.": "model.norm."}
 #: The gates lie transposed, [blocks, inputs, outputs].
@@ -53,11 +65,16 @@ def complete(f: Fields) -> dict[str, Any]:
     if lru % heads:
         f.fail("lru_width", f"a multiple of num_attention_heads={heads}, its blocks", lru)
     return {
-        "intermediate_size": width // 2, "mlp_bias": True, "lru_width": lru, MIXERS: _kinds(f),
-        "layer_types": [SLIDING] * f.n_layers, "rotary_dim": rotary_dim, "rope_parameters": rope,
+        "intermediate_size": width // 2,
+        "mlp_bias": True,
+        "lru_width": lru,
+        MIXERS: _kinds(f),
+        "layer_types": [SLIDING] * f.n_layers,
+        "rotary_dim": rotary_dim,
+        "rope_parameters": rope,
         "partial_rotary_factor": None,
         "max_position_embeddings": f.count("max_position_embeddings", CONTEXT),
-    }  # fmt: skip
+    }
 
 
 def _kinds(f: Fields) -> list[str]:
@@ -72,23 +89,24 @@ def _kinds(f: Fields) -> list[str]:
     return [_KINDS[kind] for kind in listed]
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    options = layers.AttentionOptions(bias=c.attention_bias)
-    x, table = layers.embedding(g, c, w, _as_bf16(c.hidden_size**0.5))
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    c = m.config
+    options = AttentionOptions(bias=c.attention_bias)
+    x = m.embedding(_as_bf16(c.hidden_size**0.5))
     for i, mixer in enumerate(c.fields.config[MIXERS]):
         p = f"model.layers.{i}"
         name = f"{p}.temporal_block"
-        h = layers.norm(g, c, w, x, f"{p}.temporal_pre_norm", plus_one=True)
+        h = m.norm(x, f"{p}.temporal_pre_norm", plus_one=True)
         if mixer == FULL:
-            h = layers.attention(g, c, w, h, i, name, options)
-            x = layers.output(g, c, w, h, x, f"{name}.o_proj", bias=True)
+            h = m.attention(h, i, name, options)
+            x = m.output(h, x, f"{name}.o_proj", bias=True)
         else:
-            h = _recurrent(g, c, w, h, name)
-            x = layers.output(g, c, w, h, x, f"{name}.linear_out", bias=True)
-        h = layers.norm(g, c, w, x, f"{p}.channel_pre_norm", plus_one=True)
-        x = llama.feed_forward(g, c, w, h, x, f"{p}.mlp_block")
-    return layers.head(g, c, w, x, table, plus_one=True, cap=c.fields.cap("logits_soft_cap"))
+            h = _recurrent(m, h, name)
+            x = m.output(h, x, f"{name}.linear_out", bias=True)
+        h = m.norm(x, f"{p}.channel_pre_norm", plus_one=True)
+        x = m.feed_forward(h, x, f"{p}.mlp_block")
+    return m.head(x, plus_one=True, cap=c.fields.cap("logits_soft_cap"))
 
 
 def _as_bf16(x: float) -> float:
@@ -97,39 +115,36 @@ def _as_bf16(x: float) -> float:
     return float(bf16.floats(bf16.words(np.array([x], np.float32)))[0])
 
 
-def _recurrent(
-    g: GraphBuilder, c: TransformerConfig, w: WeightSource, h: Value, name: str
-) -> Value:
+def _recurrent(m: ModelBuilder, h: Value, name: str) -> Value:
     """Write a recurrent layer, up to the projection back."""
-    width, taps = c.fields.count("lru_width"), c.fields.count("conv1d_width", most=MAX_CONV_WIDTH)
-    x, y = (
-        layers.linear(g, c, w, h, part.name, [part])
-        for part in (Linear(f"{name}.linear_{n}", width, c.hidden_size, True) for n in "xy")
-    )
+    c = m.config
+    width, taps = c.fields.count("lru_width"), c.fields.count("conv1d_width", most=MAX_TAPS)
+    x, y = (m.linear(h, f"{name}.linear_{n}", width, bias=True) for n in "xy")
     conv = f"{name}.conv_1d"
-    weight = w.vector(f"{conv}.weight", width, 1, taps).reshape(width, taps)
-    x = g.conv(x, weight, conv, w.vector(f"{conv}.bias", width), linear=True)
+    x = m.graph.conv(
+        x, m.taps(conv, width, taps), conv, m.weights.vector(f"{conv}.bias", width), linear=True
+    )
     lru = f"{name}.rg_lru"
-    decay = w.vector(f"{lru}.recurrent_param", width)
-    x = g.rg_lru(x, _gates(g, c, w, x, lru), decay, lru)
-    return g.glu(y, c.activation, f"{name}.act", up=(x, 0))
+    decay = m.weights.vector(f"{lru}.recurrent_param", width)
+    x = m.graph.rg_lru(x, _gates(m, x, lru), decay, lru)
+    return m.graph.glu(y, c.activation, f"{name}.act", up=(x, 0))
 
 
-def _gates(g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, name: str) -> Value:
+def _gates(m: ModelBuilder, x: Value, name: str) -> Value:
     """Write the gates of inputs, then those of the recurrence, each block by its own matrices."""
-    blocks, width = c.n_heads, x.width // c.n_heads
+    blocks, width = m.config.n_heads, x.width // m.config.n_heads
     names = [f"{name}.{gate}_gate" for gate in ("input", "recurrent")]
     weights = [
         weight
         for n in names
-        for weight in w.experts(
+        for weight in m.weights.experts(
             f"{n}_weight", [Linear(f"{n}_weight.{{}}", width, width)], blocks, STACKING
         )
     ]
-    bias = np.concatenate([w.vector(f"{n}_bias", blocks, width) for n in names], axis=1)
-    rows = g.head_rows(x, Piece(width, blocks, stride=width), f"{name}.blocks")
-    rows = g.linear(rows, weights, f"{name}.gates", bias=bias)
-    return g.place(
+    bias = np.concatenate([m.weights.vector(f"{n}_bias", blocks, width) for n in names], axis=1)
+    rows = m.graph.head_rows(x, Piece(width, blocks, stride=width), f"{name}.blocks")
+    rows = m.graph.linear(rows, weights, f"{name}.gates", bias=bias)
+    return m.graph.place(
         2 * x.width,
         [
             (rows, Piece(width, blocks, begin=begin, column=i * x.width, to_stride=width))

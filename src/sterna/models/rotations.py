@@ -317,6 +317,11 @@ def _proportional(rope: _Rope) -> Rotary:
 
 
 _SCALINGS = {
-    "default": _default, "linear": _linear, "llama3": _llama3, "yarn": _yarn, "longrope": _longrope,
-    "proportional": _proportional, "dynamic": _dynamic,
-}  # fmt: skip
+    "default": _default,
+    "linear": _linear,
+    "llama3": _llama3,
+    "yarn": _yarn,
+    "longrope": _longrope,
+    "proportional": _proportional,
+    "dynamic": _dynamic,
+}

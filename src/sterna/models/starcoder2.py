@@ -9,32 +9,42 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
-from sterna.models import layers, mistral
-from sterna.models.config import TransformerConfig
+from sterna.graph import Value
+from sterna.models import mistral
+from sterna.models.builder import ModelBuilder
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import ATTENTION, READS, GgufArchitecture
-from sterna.weights.sources import WeightSource
+from sterna.models.options import AttentionOptions
 
 ARCHITECTURES = ("Starcoder2ForCausalLM",)
 ACTIVATION = "gelu_pytorch_tanh"
 TERNARY = False  # float tensors of linear layers are the weights themselves
 DEFAULTS: dict[str, Any] = {
-    **COMMON, "vocab_size": 49152, "hidden_size": 3072, "intermediate_size": 12288,
-    "num_hidden_layers": 30, "num_attention_heads": 24, "num_key_value_heads": 2,
-    "hidden_act": ACTIVATION, "max_position_embeddings": 4096, "norm_epsilon": 1e-5,
-    "sliding_window": None, "use_bias": True, "tie_word_embeddings": True,
-}  # fmt: skip
+    **COMMON,
+    "vocab_size": 49152,
+    "hidden_size": 3072,
+    "intermediate_size": 12288,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 24,
+    "num_key_value_heads": 2,
+    "hidden_act": ACTIVATION,
+    "max_position_embeddings": 4096,
+    "norm_epsilon": 1e-5,
+    "sliding_window": None,
+    "use_bias": True,
+    "tie_word_embeddings": True,
+}
 GGUF = {
     "starcoder2": GgufArchitecture(
         ARCHITECTURES[0],
         ACTIVATION,
         {**ATTENTION, **READS, "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
         renamed={"rms_norm_eps": "norm_epsilon", "attention_bias": "use_bias"},
-        layer_norm=True, biases=("output_norm",),
+        layer_norm=True,
+        biases=("output_norm",),
     )
-}  # fmt: skip
+}
 
 
 def complete(f: Fields) -> dict[str, Any]:
@@ -45,18 +55,17 @@ def complete(f: Fields) -> dict[str, Any]:
     }
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the logits."""
-    bias = c.attention_bias
-    attention = layers.AttentionOptions(bias=bias)
-    x, table = layers.embedding(g, c, w)
-    for i in range(c.n_layers):
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the logits."""
+    bias = m.config.attention_bias
+    attention = AttentionOptions(bias=bias)
+    x = m.embedding()
+    for i in range(m.config.n_layers):
         p = f"model.layers.{i}"
-        h = layers.layer_norm(g, c, w, x, f"{p}.input_layernorm")
-        h = layers.attention(g, c, w, h, i, f"{p}.self_attn", attention)
-        x = layers.output(g, c, w, h, x, f"{p}.self_attn.o_proj", bias=bias)
-        h = layers.layer_norm(g, c, w, x, f"{p}.post_attention_layernorm")
-        names = f"{p}.mlp.c_fc", f"{p}.mlp.c_proj"
-        x = layers.ungated(g, c, w, h, x, names, ACTIVATION, bias=bias)
-    x = layers.layer_norm(g, c, w, g.select(x), "model.norm")
-    return layers.logits(g, c, w, x, table)
+        h = m.layer_norm(x, f"{p}.input_layernorm")
+        h = m.attention(h, i, f"{p}.self_attn", attention)
+        x = m.output(h, x, f"{p}.self_attn.o_proj", bias=bias)
+        h = m.layer_norm(x, f"{p}.post_attention_layernorm")
+        x = m.ungated(h, x, f"{p}.mlp.c_fc", f"{p}.mlp.c_proj", bias=bias)
+    x = m.layer_norm(m.select(x), "model.norm")
+    return m.logits(x)

@@ -6,12 +6,11 @@ transformers and by family.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
-from sterna.models.config import TransformerConfig
+from sterna.graph import Value
+from sterna.models.builder import ModelBuilder
 from sterna.models.config_fields import Fields
 
 __all__ = [
@@ -19,12 +18,12 @@ __all__ = [
     "DEEP",
     "PREFIXES",
     "SKIPPED",
+    "add_features",
     "axes_in_turn",
     "axes_of",
-    "behind",
-    "placed",
     "text_fields",
     "text_rotations",
+    "with_axes",
 ]
 
 #: A field of ours: the axis by which each pair is rotated, in a vision model.
@@ -47,10 +46,8 @@ PREFIXES = {
 SKIPPED = {
     prefix + name: f"{of}a vision tower: Sterna runs the text alone"
     for prefix in ("", "model.")
-    for name, of in {
-        "visual.": "", "vision_tower.": "", "multi_modal_projector.": "of ",
-    }.items()
-}  # fmt: skip
+    for name, of in {"visual.": "", "vision_tower.": "", "multi_modal_projector.": "of "}.items()
+}
 
 
 def text_fields(f: Fields) -> Fields:
@@ -99,26 +96,21 @@ def axes_in_turn(rope: dict[str, Any], default: list[int], pairs: int) -> list[i
     return [*axes, *[0] * pairs][:pairs]
 
 
-def placed(c: TransformerConfig) -> TransformerConfig:
-    """Return the config with rotations by an image's axes, if the model reads images."""
+def with_axes(m: ModelBuilder) -> ModelBuilder:
+    """Return a builder whose rotations go by an image's axes, if the model reads images."""
+    c = m.config
     axes = c.fields.config.get(AXES)
     if not c.sees or axes is None:
-        return c
-    return replace(
-        c,
-        attention=tuple(
-            replace(a, rotary=a.rotary and replace(a.rotary, axes=tuple(axes))) for a in c.attention
-        ),
-    )
+        return m
+    rotaries = [a.rotary and replace(a.rotary, axes=tuple(axes)) for a in c.attention]
+    each = zip(c.attention, rotaries, strict=True)
+    return m.with_config(attention=tuple(replace(a, rotary=rotary) for a, rotary in each))
 
 
-def behind(g: GraphBuilder, c: TransformerConfig) -> Callable[[Value, int], Value]:
-    """Return what adds features of images to the rows of the first layers' results."""
-    deep = len(c.fields.config.get(DEEP) or ()) if c.sees else 0
-
-    def add(x: Value, layer: int) -> Value:
-        if layer >= deep:
-            return x
-        return g.features(x, (layer + 1) * c.hidden_size, f"model.layers.{layer}.features")
-
-    return add
+def add_features(m: ModelBuilder, x: Value, layer: int) -> Value:
+    """x + features of images, after one of the first layers; x after others."""
+    deep = len(m.config.fields.config.get(DEEP) or ()) if m.config.sees else 0
+    if layer >= deep:
+        return x
+    column = (layer + 1) * m.config.hidden_size
+    return m.graph.features(x, column, f"model.layers.{layer}.features")

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.graph import GraphBuilder, Value
-from sterna.models import bert, classifier, layers
+from sterna.graph import Value
+from sterna.models import bert, classifier
+from sterna.models.builder import ModelBuilder
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
-from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("XLMRobertaModel", "XLMRobertaForSequenceClassification")
 ACTIVATION = bert.ACTIVATION
@@ -40,10 +40,10 @@ def unread(c: TransformerConfig) -> set[str]:
     return {"model.embeddings", "model.pooler.dense"}
 
 
-def build(g: GraphBuilder, c: TransformerConfig, w: WeightSource) -> Value:
-    """Write the model's layers into `g`; returns the scores of a cross-encoder."""
-    x, table = bert.encode(g, c, w, _first(c.fields))
-    if not c.labels:
-        return layers.logits(g, c, w, x, table)
-    x = classifier.dense(g, c, w, x, "classifier.dense", "tanh")
-    return classifier.head(g, c, w, x, "classifier.out_proj")
+def build(m: ModelBuilder) -> Value:
+    """Add the model's layers; return the scores of a cross-encoder."""
+    x = bert.encode(m, _first(m.config.fields))
+    if not m.config.labels:
+        return m.logits(x)
+    x = classifier.dense(m, x, "classifier.dense", "tanh")
+    return classifier.head(m, x, "classifier.out_proj")

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sterna import _native, formats
+import sterna._native as _native
+from sterna import formats
 from sterna.formats import Format
 from sterna.formats.arithmetic import F32
 from sterna.formats.codebook import TERNARY, Codebook

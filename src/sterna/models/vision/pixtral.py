@@ -11,22 +11,28 @@ import numpy as np
 import numpy.typing as npt
 
 import sterna._native as _native
-from sterna.graph import GraphBuilder, Rotary, Value
-from sterna.models import layers, llama
+from sterna.graph import Rotary, Value
+from sterna.models.builder import ModelBuilder
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
 from sterna.models.vision.patches import lines_and_columns, patch_rows
 from sterna.models.vision.tower import Encoder, Grid, graph_of, rotated_by_tower
-from sterna.weights.sources import Linear, WeightSource
+from sterna.weights.sources import WeightSource
 
 ACTIVATION = "gelu"
 ACTIVATIONS = ("gelu", "silu")
 ENCODER = True
 DEFAULTS: dict[str, Any] = {
-    "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24,
-    "num_attention_heads": 16, "num_channels": 3, "image_size": 1024, "patch_size": 16,
-    "hidden_act": ACTIVATION, "rope_theta": 10000.0,
-}  # fmt: skip
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "num_channels": 3,
+    "image_size": 1024,
+    "patch_size": 16,
+    "hidden_act": ACTIVATION,
+    "rope_theta": 10000.0,
+}
 TOWER = "vision_tower"
 PATCHES = f"{TOWER}.patch_conv"
 F32 = npt.NDArray[np.float32]
@@ -46,19 +52,19 @@ def encoder(c: TransformerConfig, w: WeightSource, n_layers: int, norm: Norm = N
     rotary = _axial(c.fields.number("rope_theta"), c.head_dim)
     turned = replace(c, attention=tuple(replace(a, rotary=rotary) for a in c.attention))
 
-    def write(g: GraphBuilder, x: Value) -> None:
-        x = layers.linear(g, c, w, x, PATCHES, [Linear(PATCHES, d, pixels, kernel=kernel)])
-        x = layers.norm(g, c, w, x, f"{TOWER}.ln_pre")
+    def write(m: ModelBuilder, x: Value) -> None:
+        x = m.linear(x, PATCHES, d, kernel=kernel)
+        x = m.norm(x, f"{TOWER}.ln_pre")
         for i in range(n_layers):
             p = f"{TOWER}.transformer.layers.{i}"
-            h = layers.norm(g, c, w, x, f"{p}.attention_norm")
-            h = layers.attention(g, turned, w, h, i, f"{p}.attention")
-            x = layers.output(g, c, w, h, x, f"{p}.attention.o_proj")
-            h = layers.norm(g, c, w, x, f"{p}.ffn_norm")
-            x = llama.feed_forward(g, c, w, h, x, f"{p}.feed_forward")
+            h = m.norm(x, f"{p}.attention_norm")
+            h = m.attention(h, i, f"{p}.attention")
+            x = m.output(h, x, f"{p}.attention.o_proj")
+            h = m.norm(x, f"{p}.ffn_norm")
+            x = m.feed_forward(h, x, f"{p}.feed_forward")
         if norm is not None:
             name, eps = norm
-            g.norm(x, layers.norm_weight(w, name, d), eps, name)
+            m.with_config(rms_norm_eps=eps).norm(x, name)
 
     def rows(image: F32, grid: Grid) -> F32:
         return patch_rows(image, patch)
@@ -67,7 +73,7 @@ def encoder(c: TransformerConfig, w: WeightSource, n_layers: int, norm: Norm = N
         _, lines, columns = grid or (1, 0, 0)
         return (1, kernel[0], lines * patch, columns * patch)
 
-    return Encoder(graph_of(c, pixels, write), rows, shape, lines_and_columns)
+    return Encoder(graph_of(turned, w, pixels, write), rows, shape, lines_and_columns)
 
 
 def _axial(theta: float, head_dim: int) -> Rotary:

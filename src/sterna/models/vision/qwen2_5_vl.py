@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sterna.graph import GraphBuilder, Value
-from sterna.models import layers, llama
+from sterna.graph import Value
+from sterna.models.builder import ModelBuilder
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
+from sterna.models.options import AttentionOptions
 from sterna.models.vision import qwen2_vl
 from sterna.models.vision.tower import Grid, Tower, vision_config
 from sterna.weights.sources import WeightSource
@@ -24,9 +25,12 @@ ACTIVATION = "silu"
 ENCODER = True
 DEFAULTS: dict[str, Any] = {
     **{k: v for k, v in qwen2_vl.DEFAULTS.items() if k not in ("embed_dim", "mlp_ratio")},
-    "hidden_size": 3584, "intermediate_size": 3420, "hidden_act": ACTIVATION, "window_size": 112,
+    "hidden_size": 3584,
+    "intermediate_size": 3420,
+    "hidden_act": ACTIVATION,
+    "window_size": 112,
     "fullatt_block_indexes": [7, 15, 23, 31],
-}  # fmt: skip
+}
 ALIASES = qwen2_vl.ALIASES
 
 
@@ -46,18 +50,18 @@ def tower(c: TransformerConfig, w: WeightSource) -> Tower:
         replace(a, rotary=rotary, windowed=i not in whole) for i, a in enumerate(v.attention)
     )
     turned, vit = replace(v, attention=attention), qwen2_vl.of_file(v)
-    options = layers.AttentionOptions(bias=True, stored=vit.stored, names=vit.parts)
+    options = AttentionOptions(bias=True, stored=vit.stored, names=vit.parts)
 
-    def encode(g: GraphBuilder, x: Value) -> None:
-        x = qwen2_vl.patches(g, v, w, x)
+    def encode(m: ModelBuilder, x: Value) -> None:
+        x = qwen2_vl.patches(m, x)
         for i in range(v.n_layers):
             p = f"{vit.tower}.{vit.layers}.{i}"
-            h = layers.norm(g, v, w, x, f"{p}.{vit.norms[0]}")
-            h = layers.attention(g, turned, w, h, i, f"{p}.{vit.attention}", options)
-            x = layers.output(g, v, w, h, x, f"{p}.{vit.output}", bias=True)
-            h = layers.norm(g, v, w, x, f"{p}.{vit.norms[1]}")
-            x = llama.feed_forward(g, v, w, h, x, f"{p}.mlp")
-        layers.norm(g, v, w, x, qwen2_vl.NORM)
+            h = m.norm(x, f"{p}.{vit.norms[0]}")
+            h = m.attention(h, i, f"{p}.{vit.attention}", options)
+            x = m.output(h, x, f"{p}.{vit.output}", bias=True)
+            h = m.norm(x, f"{p}.{vit.norms[1]}")
+            x = m.feed_forward(h, x, f"{p}.mlp")
+        m.norm(x, qwen2_vl.NORM)
 
     def windows(grid: Grid) -> Sequence[npt.NDArray[np.int64]]:
         assert grid is not None
@@ -67,7 +71,7 @@ def tower(c: TransformerConfig, w: WeightSource) -> Tower:
         corners = [(y, x) for y in range(0, height, edge) for x in range(0, width, edge)]
         return [tokens[y : y + edge, x : x + edge].reshape(-1) for y, x in corners]
 
-    return qwen2_vl.tower_of(c, v, w, encode, windows)
+    return qwen2_vl.tower_of(c, turned, w, encode, windows)
 
 
 def _whole(v: TransformerConfig) -> frozenset[int]:

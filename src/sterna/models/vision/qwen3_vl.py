@@ -16,28 +16,41 @@ import numpy as np
 import numpy.typing as npt
 
 import sterna._native as _native
-from sterna.graph import GraphBuilder, Piece, Rotary, Value
-from sterna.models import layers
+from sterna.graph import Piece, Rotary, Value
+from sterna.models.builder import ModelBuilder
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
 from sterna.models.vision import vit
 from sterna.models.vision.patches import in_squares, interpolated, lines_and_columns
 from sterna.models.vision.tower import Encoder, Grid, Tower, cells, graph_of, vision_config
-from sterna.weights.sources import Linear, WeightSource
+from sterna.weights.sources import WeightSource
 
 ACTIVATION = "gelu_pytorch_tanh"
 ENCODER = True
 DEFAULTS: dict[str, Any] = {
-    "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27,
-    "num_attention_heads": 16, "in_channels": 3, "patch_size": 16, "temporal_patch_size": 2,
-    "spatial_merge_size": 2, "num_position_embeddings": 2304, "hidden_act": ACTIVATION,
+    "hidden_size": 1152,
+    "intermediate_size": 4304,
+    "num_hidden_layers": 27,
+    "num_attention_heads": 16,
+    "in_channels": 3,
+    "patch_size": 16,
+    "temporal_patch_size": 2,
+    "spatial_merge_size": 2,
+    "num_position_embeddings": 2304,
+    "hidden_act": ACTIVATION,
     "rope_theta": 10000.0,
-}  # fmt: skip
+}
 ALIASES = {"depth": "num_hidden_layers", "num_heads": "num_attention_heads"}
 VIT = vit.Vit(
-    tower="visual", patches="patch_embed.proj", layers="blocks", norms=("norm1", "norm2"),
-    attention="attn", stored="qkv", output="attn.proj", mlp=("mlp.linear_fc1", "mlp.linear_fc2"),
-)  # fmt: skip
+    tower="visual",
+    patches="patch_embed.proj",
+    layers="blocks",
+    norms=("norm1", "norm2"),
+    attention="attn",
+    stored="qkv",
+    output="attn.proj",
+    mlp=("mlp.linear_fc1", "mlp.linear_fc2"),
+)
 TOWER = VIT.patch_matrix
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -64,20 +77,20 @@ def tower(c: TransformerConfig, w: WeightSource, deep: Sequence[int] = ()) -> To
     merged_width, parts = d * edge**2, 1 + len(deep)
     turned = replace(v, attention=tuple(replace(a, rotary=_axial(f, v)) for a in v.attention))
 
-    def encode(g: GraphBuilder, x: Value) -> None:
-        x = vit.embed(g, v, w, x, VIT, kernel)
+    def encode(m: ModelBuilder, x: Value) -> None:
+        x = vit.embed(m, x, VIT, kernel)
         seen: list[Value] = []
-        x = vit.blocks(g, turned, w, x, VIT, seen=seen)
-        x = layers.layer_norm(g, v, w, x, f"{VIT.tower}.merger.norm")
-        g.concatenate([x, *(seen[i] for i in deep)])
+        x = vit.blocks(m, x, VIT, seen=seen)
+        x = m.layer_norm(x, f"{VIT.tower}.merger.norm")
+        m.graph.concatenate([x, *(seen[i] for i in deep)])
 
-    def project(g: GraphBuilder, x: Value) -> None:
-        made = [_project(g, v, w, x, f"{VIT.tower}.merger", c.hidden_size, 0, merged_width)]
+    def project(m: ModelBuilder, x: Value) -> None:
+        made = [_project(m, x, f"{VIT.tower}.merger", c.hidden_size, 0, merged_width)]
         for i in range(len(deep)):
             name = f"{VIT.tower}.deepstack_merger_list.{i}"
             begin = (i + 1) * merged_width
-            made.append(_project(g, v, w, x, name, c.hidden_size, begin, merged_width, norm=True))
-        g.concatenate(made)
+            made.append(_project(m, x, name, c.hidden_size, begin, merged_width, norm=True))
+        m.graph.concatenate(made)
 
     def rows(pixels: F32, grid: Grid) -> F32:
         assert grid is not None
@@ -94,14 +107,21 @@ def tower(c: TransformerConfig, w: WeightSource, deep: Sequence[int] = ()) -> To
 
     pixels = int(np.prod(kernel))
     encoder = Encoder(
-        graph_of(v, pixels + d, encode), rows, lambda _, grid: (cells(grid), pixels),
-        lambda grid: in_squares(lines_and_columns(grid), grid, edge), (table,),
-    )  # fmt: skip
+        graph_of(turned, w, pixels + d, encode),
+        rows,
+        lambda _, grid: (cells(grid), pixels),
+        lambda grid: in_squares(lines_and_columns(grid), grid, edge),
+        (table,),
+    )
     return Tower(
-        encoder, graph_of(v, parts * merged_width, project), parts * c.hidden_size,
-        c.fields.count("image_token_id", 151655), merged, lambda _, grid: cells(grid) // edge**2,
+        encoder,
+        graph_of(v, w, parts * merged_width, project),
+        parts * c.hidden_size,
+        c.fields.count("image_token_id", 151655),
+        merged,
+        lambda _, grid: cells(grid) // edge**2,
         places=places,
-    )  # fmt: skip
+    )
 
 
 def _axial(f: Fields, v: TransformerConfig) -> Rotary:
@@ -111,13 +131,12 @@ def _axial(f: Fields, v: TransformerConfig) -> Rotary:
 
 
 def _project(
-    g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, name: str, width: int,
-    begin: int, columns: int, norm: bool = False,
-) -> Value:  # fmt: skip
+    m: ModelBuilder, x: Value, name: str, width: int, begin: int, columns: int, norm: bool = False
+) -> Value:
     """fc2(gelu(fc1(x))) of some of the columns, with a norm before it if there is one."""
-    h = g.place(columns, [(x, Piece(columns, begin=begin))], name)
-    h = layers.layer_norm(g, c, w, h, f"{name}.norm") if norm else h
+    h = m.graph.place(columns, [(x, Piece(columns, begin=begin))], name)
+    h = m.layer_norm(h, f"{name}.norm") if norm else h
     one, two = (f"{name}.linear_fc{i}" for i in (1, 2))
-    h = layers.linear(g, c, w, h, one, [Linear(one, columns, columns, bias=True)])
-    h = g.activation(h, "gelu", f"{one}.act")
-    return layers.linear(g, c, w, h, two, [Linear(two, width, columns, bias=True)])
+    h = m.linear(h, one, columns, bias=True)
+    h = m.graph.activation(h, "gelu", f"{one}.act")
+    return m.linear(h, two, width, bias=True)

@@ -11,8 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.graph import Graph, GraphBuilder, Piece, Value
+from sterna.models.builder import ModelBuilder
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
+from sterna.weights.sources import WeightSource
 
 __all__ = ["Encoder", "Grid", "Tower", "cells", "graph_of", "rotated_by_tower", "vision_config"]
 
@@ -94,11 +96,11 @@ def rotated_by_tower(f: Fields) -> dict[str, Any]:
 
 
 def graph_of(
-    c: TransformerConfig, width: int, write: Callable[[GraphBuilder, Value], Any]
+    c: TransformerConfig, w: WeightSource, width: int, write: Callable[[ModelBuilder, Value], Any]
 ) -> Graph:
-    """Return the graph that `write` adds behind rows of `width` columns."""
+    """Return the graph that `write` adds after rows of `width` columns."""
     g = GraphBuilder(c.heads, one_layer=True)
-    write(g, g.previous_hidden_states(width))
+    write(ModelBuilder(g, c, w), g.previous_hidden_states(width))
     g.without_adapters("")
     last = g.graph.ops[-1].output
     if sum(op.output is last for op in g.graph.ops) > 1:  # a program ends with the last buffer made

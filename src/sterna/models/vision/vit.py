@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sterna.graph import GraphBuilder, Piece, Value
-from sterna.models import layers
+from sterna.graph import Piece, Value
+from sterna.models.builder import ModelBuilder
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
+from sterna.models.options import AttentionOptions
 from sterna.models.vision.patches import patch_rows
 from sterna.models.vision.tower import Encoder, Grid, graph_of
-from sterna.weights.sources import Linear, WeightSource
+from sterna.weights.sources import WeightSource
 
 __all__ = ["Vit", "blocks", "complete", "embed", "encoder", "side_of"]
 
@@ -32,7 +33,7 @@ class Vit:
 
     class_token: a row of its own stands before the patches. patch_bias: of the patches' matrix.
     first_norm: of the rows that the first layer reads; last_norm: of the last layer's. stored: as
-    in `layers.AttentionOptions`; parts: its names.
+    in `AttentionOptions`; parts: its names.
     """
 
     class_token: bool = False
@@ -89,13 +90,13 @@ def encoder(
         table = table.copy()
         table[0] += w.vector(f"{e}.class_embedding", d)
 
-    def write(g: GraphBuilder, x: Value) -> None:
-        x = embed(g, c, w, x, vit, (channels, patch, patch))
+    def write(m: ModelBuilder, x: Value) -> None:
+        x = embed(m, x, vit, (channels, patch, patch))
         if vit.first_norm:
-            x = layers.layer_norm(g, c, w, x, f"{vit.tower}.{vit.first_norm}")
-        x = blocks(g, c, w, x, vit, n_layers)
+            x = m.layer_norm(x, f"{vit.tower}.{vit.first_norm}")
+        x = blocks(m, x, vit, n_layers)
         if n_layers is None and vit.last_norm:
-            layers.layer_norm(g, c, w, x, f"{vit.tower}.{vit.last_norm}")
+            m.layer_norm(x, f"{vit.tower}.{vit.last_norm}")
 
     def rows(image: F32, grid: Grid) -> F32:
         found = np.zeros((len(table), pixels + d), np.float32)
@@ -105,38 +106,40 @@ def encoder(
 
     edge = c.fields.count("image_size")
     return Encoder(
-        graph_of(c, pixels + d, write), rows, lambda n, _: (n, channels, edge, edge),
-        tables=(table,), n_rows=len(table),
-    )  # fmt: skip
+        graph_of(c, w, pixels + d, write),
+        rows,
+        lambda n, _: (n, channels, edge, edge),
+        tables=(table,),
+        n_rows=len(table),
+    )
 
 
-def embed(
-    g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, vit: Vit,
-    kernel: tuple[int, ...],
-) -> Value:  # fmt: skip
+def embed(m: ModelBuilder, x: Value, vit: Vit, kernel: tuple[int, ...]) -> Value:
     """Multiply rows [pixels of a patch | its position] by the patches' matrix, and add the
     positions."""
-    d, pixels, name = c.hidden_size, x.width - c.hidden_size, vit.patch_matrix
-    rows = g.place(pixels, [(x, Piece(pixels))], name)
-    positions = g.place(d, [(x, Piece(d, begin=pixels))], name)
-    part = Linear(name, d, pixels, vit.patch_bias, kernel=kernel)
-    return layers.linear(g, c, w, rows, name, [part], residual=positions)
+    d, pixels, name = m.config.hidden_size, x.width - m.config.hidden_size, vit.patch_matrix
+    rows = m.graph.place(pixels, [(x, Piece(pixels))], name)
+    positions = m.graph.place(d, [(x, Piece(d, begin=pixels))], name)
+    return m.linear(rows, name, d, bias=vit.patch_bias, residual=positions, kernel=kernel)
 
 
 def blocks(
-    g: GraphBuilder, c: TransformerConfig, w: WeightSource, x: Value, vit: Vit,
-    n_layers: int | None = None, seen: list[Value] | None = None,
-) -> Value:  # fmt: skip
+    m: ModelBuilder,
+    x: Value,
+    vit: Vit,
+    n_layers: int | None = None,
+    seen: list[Value] | None = None,
+) -> Value:
     """Write the first layers, all if there is no number. seen: gets what each makes."""
-    attention = layers.AttentionOptions(bias=True, stored=vit.stored, names=vit.parts)
-    for i in range(c.n_layers if n_layers is None else n_layers):
+    attention = AttentionOptions(bias=True, stored=vit.stored, names=vit.parts)
+    for i in range(m.config.n_layers if n_layers is None else n_layers):
         p = f"{vit.tower}.{vit.layers}.{i}"
-        h = layers.layer_norm(g, c, w, x, f"{p}.{vit.norms[0]}")
-        h = layers.attention(g, c, w, h, i, f"{p}.{vit.attention}", attention)
-        x = layers.output(g, c, w, h, x, f"{p}.{vit.output}", bias=True)
-        h = layers.layer_norm(g, c, w, x, f"{p}.{vit.norms[1]}")
+        h = m.layer_norm(x, f"{p}.{vit.norms[0]}")
+        h = m.attention(h, i, f"{p}.{vit.attention}", attention)
+        x = m.output(h, x, f"{p}.{vit.output}", bias=True)
+        h = m.layer_norm(x, f"{p}.{vit.norms[1]}")
         up, down = (f"{p}.{name}" for name in vit.mlp)
-        x = layers.ungated(g, c, w, h, x, (up, down), c.activation)
+        x = m.ungated(h, x, up, down)
         if seen is not None:
             seen.append(x)
     return x
