@@ -22,7 +22,7 @@ from sterna.gguf.i2_s import warn_of_i2s
 from sterna.gguf.paths import find_mmproj
 from sterna.loading.model import Model
 from sterna.loading.tracing import STORED_NORM, TowerSource, from_weights, model_name_of
-from sterna.models import module_of, skipped
+from sterna.models import attribute, module_of, skipped
 from sterna.models.classifier import SCORING
 from sterna.models.context_extension import ContextExtension
 from sterna.models.pooling import DENSE, POOLING
@@ -103,8 +103,8 @@ def read_checkpoint(checkpoint: Checkpoint, assets: Assets, options: Options) ->
                 options.format,
                 options.head,
                 options.threads,
-                module.TERNARY,
-                getattr(module, "TRANSPOSED", ()),
+                attribute(module, "TERNARY"),
+                attribute(module, "TRANSPOSED"),
             )
         )
         return options.wrapped(sources[0])

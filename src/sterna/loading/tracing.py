@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sterna.errors import UnsupportedModelError, warn
 from sterna.graph import Graph, GraphBuilder
 from sterna.loading.model import DenseLayer, Model
-from sterna.models import module_of, skipped
+from sterna.models import attribute, module_of, skipped
 from sterna.models.builder import ModelBuilder
 from sterna.models.config import LINEAR_NORM, TransformerConfig
 from sterna.models.context_extension import NOT_EXTENDED, ContextExtension
@@ -81,9 +81,9 @@ def from_weights(
     of_text = getattr(module, "text_module", lambda _: module)(config)
     of_text.build(builder)
     dense = _dense(config, source)
-    predictor = getattr(module, "predictor", lambda _: None)(builder)
+    predictor = attribute(module, "predictor")(builder)
     refuse_unread(source, module, config)
-    kv_dtype = getattr(of_text, "KV_DTYPE", "i16")
+    kv_dtype = attribute(of_text, "KV_DTYPE")
     models = [
         Model(None, json, config, one, source, *_formats(one), kv_dtype)
         for one in (graph.graph, predictor)
@@ -111,7 +111,7 @@ def _tower(
 ) -> Tower | None:
     """Trace the vision tower; None if the model has no such weights, or, with a warning, one that
     Sterna does not run."""
-    names = getattr(module, "TOWER", ())
+    names = attribute(module, "TOWER")
     if tower is None or not names:
         return None
     source = tower(module, text)
@@ -145,7 +145,7 @@ def refuse_unread(source: WeightSource, module: ModuleType, config: TransformerC
     """
     refuse = getattr(source, "refuse_unread", None)  # only the sources of published files have it
     if refuse is not None:
-        unread = getattr(module, "unread", lambda _: ())(config)
+        unread = attribute(module, "unread")(config)
         refuse(unread, skipped(module, config.fields.config))
 
 
@@ -167,7 +167,7 @@ def layer_names(model: Model, of_files: Mapping[str, T]) -> dict[str, tuple[str,
 
 def model_name_of(module: ModuleType, stored: str) -> str:
     """Return an architecture's name of the tensor that a checkpoint calls `stored`."""
-    prefixes = BASE_MODEL | getattr(module, "PREFIXES", {})
+    prefixes = BASE_MODEL | attribute(module, "PREFIXES")
     old = next((p for p in prefixes if stored.startswith(p)), "")
     name: str = prefixes.get(old, "") + stored[len(old) :]
     return name.removesuffix(STORED_NORM) + _INPUT_NORM if name.endswith(STORED_NORM) else name

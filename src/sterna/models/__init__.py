@@ -1,24 +1,33 @@
 """Architectures, one file each.
 
-A module of this package is an architecture if it has ARCHITECTURES, ACTIVATION, TERNARY, DEFAULTS
-(the fields that a config.json leaves out, built on `config_defaults`) and `build`. It may also have
+A module of this package is an architecture if it has
 
-ALIASES     names of fields in config.json -> the usual ones, if no other family has them
-complete    a function of the fields that returns further fields, derived from them
-ENCODER     True: the attention may be bidirectional, as use_bidirectional_attention says
-KV_DTYPE    the type of the key-value cache, if i16 is too coarse
-PREFIXES    prefixes of tensor names in files -> here
-TRANSPOSED  ends of names of linear layers that checkpoints store as [in, out]
-SKIPPED     prefixes of tensors that are not read -> their descriptions; with
-            {num_hidden_layers} for the number after the last layer's, where
-            config.json has num_nextn_predict_layers
-text_module a function of the config that returns the module whose `build` and KV_DTYPE count,
-            where texts are of several models
-predictor   a function that returns the graph of an MTP layer, or None; called after `build`
-tower       a function that returns the `vision.Tower` of a model that sees images; TOWER: the name
-            of a matrix that only checkpoints with one have, or several such names
-GGUF        `general.architecture` of GGUF files -> a `GgufArchitecture` of `gguf_architecture`;
-            GGUF_WITH_EXPERTS: of files that share a name with models without experts
+ARCHITECTURES  the names that config.json's `architectures` may have
+DEFAULTS       the fields that a config.json may leave out, built on `config_defaults`
+build          a function of a `ModelBuilder`, which adds the layers and returns the logits
+
+It may also have the following names; `LEFT_OUT` says what holds for a module without them.
+
+ACTIVATION     the hidden_act that config.json must have; ACTIVATIONS: further ones that it may have
+TERNARY        True: float tensors of linear layers are masters, to be ternarised
+ALIASES        names of fields in config.json -> the usual ones, if no other family has them
+ENCODER        True: attention may be bidirectional, as use_bidirectional_attention says
+KV_DTYPE       the type of the key-value cache, if i16 is too coarse
+PREFIXES       prefixes of tensor names in files -> here
+TRANSPOSED     ends of names of linear layers that checkpoints store as [in, out]
+SKIPPED        prefixes of tensors that are not read -> their descriptions; with {num_hidden_layers}
+               for the number after the last layer's, where config.json has num_nextn_predict_layers
+GGUF           `general.architecture` of GGUF files -> a `GgufArchitecture` of `gguf_architecture`;
+               GGUF_WITH_EXPERTS: of files that share a name with models without experts
+complete       a function of the fields that returns further fields, derived from them
+unread         a function of the config that returns modules whose tensors have no effect
+text_module    a function of the config that returns the module whose `build` and KV_DTYPE count,
+               where texts are of several models
+predictor      a function of the builder, called after `build`, that returns the graph of an MTP
+               layer, or None
+tower          a function of the config and the weights that returns the `vision.Tower` of a model
+               that sees images; TOWER: the name of a matrix that only checkpoints with one have, or
+               several such names
 
 `config_aliases` has other names of fields, of several families.
 """
@@ -27,6 +36,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -35,7 +45,39 @@ from typing import Any
 from sterna.errors import ModelFormatError, UnsupportedModelError, brief
 from sterna.files.jsonfile import MAX_CONFIG_BYTES, load_json_object
 
-__all__ = ["architectures", "module_of", "modules", "require_architecture", "skipped"]
+__all__ = [
+    "LEFT_OUT",
+    "architectures",
+    "attribute",
+    "module_of",
+    "modules",
+    "require_architecture",
+    "skipped",
+]
+
+#: Names that a module may leave out -> what holds then.
+LEFT_OUT: Mapping[str, Any] = {
+    "ACTIVATION": "silu",
+    "ACTIVATIONS": (),
+    "TERNARY": False,
+    "ALIASES": {},
+    "ENCODER": False,
+    "KV_DTYPE": "i16",
+    "PREFIXES": {},
+    "TRANSPOSED": (),
+    "SKIPPED": {},
+    "TOWER": (),
+    "GGUF": {},
+    "GGUF_WITH_EXPERTS": {},
+    "complete": lambda fields: {},
+    "unread": lambda config: set(),
+    "predictor": lambda builder: None,
+}
+
+
+def attribute(module: ModuleType, name: str) -> Any:
+    """Return what an architecture's module has under a name of `LEFT_OUT`, or its default."""
+    return getattr(module, name, LEFT_OUT[name])
 
 
 def architectures() -> list[str]:
@@ -82,7 +124,7 @@ def module_of(config: dict[str, Any], file: Path) -> ModuleType:
 
 def skipped(module: ModuleType, config: dict[str, Any]) -> dict[str, str]:
     """Return prefixes of a config.json's tensors that are skipped -> their descriptions."""
-    prefixes: dict[str, str] = getattr(module, "SKIPPED", {})
+    prefixes: dict[str, str] = attribute(module, "SKIPPED")
     if not config.get("num_nextn_predict_layers"):
         return {prefix: what for prefix, what in prefixes.items() if "{" not in prefix}
     n = config.get("num_hidden_layers", module.DEFAULTS["num_hidden_layers"])

@@ -20,17 +20,12 @@ from sterna.models.options import AttentionOptions, Norms, QKNorm
 
 ARCHITECTURES = ("ApertusForCausalLM",)
 ACTIVATION = "xielu"
-TERNARY = False  # float tensors of linear layers are the weights themselves
-DEFAULTS: dict[str, Any] = {
-    **COMMON,
-    "vocab_size": 131072,
-    "intermediate_size": 14336,
-    "hidden_act": ACTIVATION,
-    "max_position_embeddings": 65536,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 12e6,
-    "attention_bias": False,
-}
+DEFAULTS = (
+    COMMON
+    | {"vocab_size": 131072, "intermediate_size": 14336, "hidden_act": ACTIVATION}
+    | {"max_position_embeddings": 65536, "rms_norm_eps": 1e-5, "rope_theta": 12e6}
+    | {"attention_bias": False}
+)
 #: rope_parameters, where a file has none.
 ROPE: dict[str, Any] = {
     "rope_type": "llama3",
@@ -44,13 +39,10 @@ GGUF = {
     "apertus": GgufArchitecture(
         ARCHITECTURES[0],
         ACTIVATION,
-        {
-            **ATTENTION,
-            **UNGATED,
-            **QK_NORMS,
-            "attention_layernorm": "attn_norm",
-            "feedforward_layernorm": "ffn_norm",
-        },
+        ATTENTION
+        | UNGATED
+        | QK_NORMS
+        | {"attention_layernorm": "attn_norm", "feedforward_layernorm": "ffn_norm"},
     )
 }
 #: A field of ours: the activation's parameters in each layer, as GGUF files have them.

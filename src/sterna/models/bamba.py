@@ -18,27 +18,13 @@ from sterna.models.qwen3_5 import LINEAR, MIXERS
 from sterna.models.rotations import rotated_part
 
 ARCHITECTURES = ("BambaForCausalLM",)
-ACTIVATION = "silu"
-TERNARY = False  # float tensors of linear layers are the weights themselves
-DEFAULTS: dict[str, Any] = {
-    **COMMON,
-    **mamba2.DEFAULTS,
-    "vocab_size": 128000,
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "hidden_act": ACTIVATION,
-    "rms_norm_eps": 1e-5,
-    "max_position_embeddings": 262144,
-    "tie_word_embeddings": False,
-    "attention_bias": False,
-    "mlp_bias": False,
-    "rope_theta": 10000.0,
-    "partial_rotary_factor": 0.5,
-    "attn_layer_indices": None,
-}
+DEFAULTS = (
+    COMMON
+    | mamba2.DEFAULTS
+    | {"vocab_size": 128000, "intermediate_size": 14336, "num_key_value_heads": 8}
+    | {"rms_norm_eps": 1e-5, "max_position_embeddings": 262144, "attention_bias": False}
+    | {"mlp_bias": False, "partial_rotary_factor": 0.5, "attn_layer_indices": None}
+)
 PREFIXES = {"model.final_layernorm.": "model.norm."}
 
 

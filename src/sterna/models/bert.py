@@ -22,21 +22,13 @@ from sterna.models.options import AttentionOptions
 
 ARCHITECTURES = ("BertModel", "BertForSequenceClassification")
 ACTIVATION = "gelu"
-TERNARY = False  # float tensors of linear layers are the weights themselves
 ENCODER = True
-DEFAULTS: dict[str, Any] = {
-    "vocab_size": 30522,
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "intermediate_size": 3072,
-    "hidden_act": ACTIVATION,
-    "max_position_embeddings": 512,
-    "type_vocab_size": 2,
-    "layer_norm_eps": 1e-12,
-    "add_cross_attention": False,
-    "tie_word_embeddings": True,
-}
+DEFAULTS: dict[str, Any] = (
+    {"vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
+    | {"intermediate_size": 3072, "hidden_act": ACTIVATION, "max_position_embeddings": 512}
+    | {"type_vocab_size": 2, "layer_norm_eps": 1e-12, "add_cross_attention": False}
+    | {"tie_word_embeddings": True}
+)
 PREFIXES = {
     f"{outer}{name}": own
     for outer in ("bert.", "")
@@ -63,12 +55,10 @@ GGUF = {
         renamed={"rms_norm_eps": "layer_norm_eps"},
         layer_norm=True,
         encoder=True,
-        outer={
-            **TYPES,
-            **SCORES,
-            "model.embeddings.position_embeddings": "position_embd",
-            "model.pooler.dense": "cls",
-        },
+        outer=TYPES
+        | SCORES
+        | {"model.embeddings.position_embeddings": "position_embd"}
+        | {"model.pooler.dense": "cls"},
         biases=ENCODER_BIASES,
     )
 }

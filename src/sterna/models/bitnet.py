@@ -7,8 +7,6 @@ Each half reads RMSNorm(x). arXiv 2504.12285.
 
 from __future__ import annotations
 
-from typing import Any
-
 from sterna.graph import Value
 from sterna.models.builder import ModelBuilder
 from sterna.models.config_defaults import COMMON
@@ -18,19 +16,13 @@ from sterna.models.options import AttentionOptions
 ARCHITECTURES = ("BitNetForCausalLM",)
 ACTIVATION = "relu2"
 TERNARY = True  # float tensors of linear layers are masters, to be ternarised
-DEFAULTS: dict[str, Any] = {
-    **COMMON,
-    "vocab_size": 128256,
-    "hidden_size": 2560,
-    "intermediate_size": 6912,
-    "num_hidden_layers": 30,
-    "num_attention_heads": 20,
-    "num_key_value_heads": 5,
-    "hidden_act": ACTIVATION,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 500000.0,
-    "attention_bias": False,
-}
+DEFAULTS = (
+    COMMON
+    | {"vocab_size": 128256, "hidden_size": 2560, "intermediate_size": 6912}
+    | {"num_hidden_layers": 30, "num_attention_heads": 20, "num_key_value_heads": 5}
+    | {"hidden_act": ACTIVATION, "rms_norm_eps": 1e-5, "rope_theta": 500000.0}
+    | {"attention_bias": False}
+)
 GGUF = dict.fromkeys(
     ("bitnet-25", "bitnet-b1.58"),
     GgufArchitecture(

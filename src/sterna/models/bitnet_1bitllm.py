@@ -11,7 +11,6 @@ from sterna.models.builder import ModelBuilder
 from sterna.models.gguf_architecture import LINEARS, READS, GgufArchitecture
 
 ARCHITECTURES = ("BitnetForCausalLM",)
-ACTIVATION = "silu"
 TERNARY = True  # published as masters
 DEFAULTS = llama.DEFAULTS
 GGUF = {

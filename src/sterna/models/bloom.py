@@ -20,17 +20,11 @@ from sterna.models.options import AttentionOptions
 
 ARCHITECTURES = ("BloomForCausalLM",)
 ACTIVATION = "gelu_pytorch_tanh"
-TERNARY = False  # float tensors of linear layers are the weights themselves
-DEFAULTS: dict[str, Any] = {
-    "vocab_size": 250880,
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 8,
-    "rms_norm_eps": 1e-5,
-    "tie_word_embeddings": True,
-    "slow_but_exact": False,
-    "apply_residual_connection_post_layernorm": False,
-}
+DEFAULTS: dict[str, Any] = (
+    {"vocab_size": 250880, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8}
+    | {"rms_norm_eps": 1e-5, "tie_word_embeddings": True, "slow_but_exact": False}
+    | {"apply_residual_connection_post_layernorm": False}
+)
 ALIASES = {
     "n_embed": "hidden_size",
     "n_layer": "num_hidden_layers",
@@ -42,13 +36,10 @@ GGUF = {
     "bloom": GgufArchitecture(
         ARCHITECTURES[0],
         ACTIVATION,
-        {
-            **READS,
-            "self_attention.query_key_value": "attn_qkv",
-            "self_attention.dense": "attn_output",
-            "mlp.dense_h_to_4h": "ffn_up",
-            "mlp.dense_4h_to_h": "ffn_down",
-        },
+        READS
+        | {"self_attention.query_key_value": "attn_qkv"}
+        | {"self_attention.dense": "attn_output", "mlp.dense_h_to_4h": "ffn_up"}
+        | {"mlp.dense_4h_to_h": "ffn_down"},
         by_head=True,
         rotates=False,
         layer_norm=True,

@@ -20,23 +20,13 @@ from sterna.models.gguf_architecture import LINEARS, GgufArchitecture
 from sterna.models.options import AttentionOptions
 
 ARCHITECTURES = ("CohereForCausalLM",)
-ACTIVATION = "silu"
-TERNARY = False  # float tensors of linear layers are the weights themselves
-DEFAULTS: dict[str, Any] = {
-    **COMMON,
-    "vocab_size": 256000,
-    "hidden_size": 8192,
-    "intermediate_size": 22528,
-    "logit_scale": 0.0625,
-    "num_hidden_layers": 40,
-    "num_attention_heads": 64,
-    "max_position_embeddings": 8192,
-    "layer_norm_eps": 1e-5,
-    "rope_theta": 500000.0,
-    "tie_word_embeddings": True,
-    "attention_bias": False,
-    "use_qk_norm": False,
-}
+DEFAULTS = (
+    COMMON
+    | {"vocab_size": 256000, "hidden_size": 8192, "intermediate_size": 22528, "logit_scale": 0.0625}
+    | {"num_hidden_layers": 40, "num_attention_heads": 64, "max_position_embeddings": 8192}
+    | {"layer_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": True}
+    | {"attention_bias": False, "use_qk_norm": False}
+)
 GGUF = {
     "command-r": GgufArchitecture(
         ARCHITECTURES[0],

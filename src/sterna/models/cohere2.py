@@ -10,16 +10,11 @@ from typing import Any
 from sterna.models import cohere
 from sterna.models.cohere import build as build
 from sterna.models.config import FULL, SLIDING
+from sterna.models.config_defaults import without
 from sterna.models.config_fields import Fields
 
 ARCHITECTURES = ("Cohere2ForCausalLM",)
-ACTIVATION = cohere.ACTIVATION
-TERNARY = cohere.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **{key: value for key, value in cohere.DEFAULTS.items() if key != "use_qk_norm"},
-    "rope_theta": 10000.0,
-    "sliding_window": 4096,
-}
+DEFAULTS = without(cohere.DEFAULTS, "use_qk_norm") | {"rope_theta": 10000.0, "sliding_window": 4096}
 GGUF = {"cohere2": replace(cohere.GGUF["command-r"], architecture=ARCHITECTURES[0], period=4)}
 PATTERN = 4  # every fourth layer has no window, unless the file has a pattern
 

@@ -20,22 +20,13 @@ from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import DEEPSEEK_FFN, SWA_BASE, GgufArchitecture
 
 ARCHITECTURES = ("Cohere2MoeForCausalLM",)
-ACTIVATION = cohere.ACTIVATION
-TERNARY = cohere.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **cohere2.DEFAULTS,
-    "head_dim": 128,
-    "num_experts_per_tok": 2,
-    "num_experts": 8,
-    "num_shared_experts": 0,
-    "shared_expert_combination_strategy": "average",
-    "expert_selection_fn": "softmax",
-    "prefix_dense_sliding_window_pattern": 1,
-    "norm_topk_prob": True,
-    "prefix_dense_intermediate_size": None,
-    "rms_norm_eps": None,
-    "sliding_window_pattern": 4,
-}
+DEFAULTS = (
+    cohere2.DEFAULTS
+    | {"head_dim": 128, "num_experts_per_tok": 2, "num_experts": 8, "num_shared_experts": 0}
+    | {"shared_expert_combination_strategy": "average", "expert_selection_fn": "softmax"}
+    | {"prefix_dense_sliding_window_pattern": 1, "norm_topk_prob": True}
+    | {"prefix_dense_intermediate_size": None, "rms_norm_eps": None, "sliding_window_pattern": 4}
+)
 GGUF = {
     "cohere2moe": GgufArchitecture(
         ARCHITECTURES[0],

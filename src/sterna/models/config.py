@@ -9,6 +9,7 @@ from typing import Any
 
 from sterna.errors import UnsupportedModelError, shown
 from sterna.graph import Attention, Heads
+from sterna.models import attribute
 from sterna.models.config_aliases import resolve_aliases
 from sterna.models.config_fields import MAX_SIZE, Fields
 from sterna.models.context_extension import NOT_EXTENDED, ContextExtension
@@ -72,13 +73,12 @@ class TransformerConfig:
 
         extension: a longer context than the file's own, if the user asked for one.
         """
-        given = resolve_aliases(config, file, getattr(module, "ALIASES", {}))
+        given = resolve_aliases(config, file, attribute(module, "ALIASES"))
         filled = {**module.DEFAULTS, **given.config}
         fields = extension.over(given.having(filled))
-        if complete := getattr(module, "complete", None):
-            fields = fields.having(fields.config | complete(fields))
-        encoder, activation = getattr(module, "ENCODER", False), module.ACTIVATION
-        if fields.config.get("hidden_act") in getattr(module, "ACTIVATIONS", ()):
+        fields = fields.having(fields.config | attribute(module, "complete")(fields))
+        encoder, activation = attribute(module, "ENCODER"), attribute(module, "ACTIVATION")
+        if fields.config.get("hidden_act") in attribute(module, "ACTIVATIONS"):
             activation = fields.config["hidden_act"]
         return cls._of_fields(fields, activation, extension, encoder)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["COMMON"]
+__all__ = ["COMMON", "without"]
 
 #: Sizes, activation and rotations of Llama's class; norms and biases differ too much.
 COMMON: dict[str, Any] = {
@@ -24,3 +24,8 @@ COMMON: dict[str, Any] = {
     "rope_theta": 10000.0,
     "tie_word_embeddings": False,
 }
+
+
+def without(defaults: dict[str, Any], *fields: str) -> dict[str, Any]:
+    """Return the defaults of a class that has all but these fields."""
+    return {field: value for field, value in defaults.items() if field not in fields}

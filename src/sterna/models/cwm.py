@@ -6,30 +6,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.models import llama
 from sterna.models.config import FULL, SLIDING
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.llama import build as build
 
 ARCHITECTURES = ("CwmForCausalLM",)
-ACTIVATION = llama.ACTIVATION
-TERNARY = llama.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **COMMON,
-    "vocab_size": 128256,
-    "hidden_size": 6144,
-    "intermediate_size": 21504,
-    "num_hidden_layers": 64,
-    "num_attention_heads": 48,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "max_position_embeddings": 131072,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 1e6,
-    "mlp_bias": False,
-    "sliding_window": 8192,
-}
+DEFAULTS = (
+    COMMON
+    | {"vocab_size": 128256, "hidden_size": 6144, "intermediate_size": 21504}
+    | {"num_hidden_layers": 64, "num_attention_heads": 48, "num_key_value_heads": 8}
+    | {"head_dim": 128, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 1e6}
+    | {"mlp_bias": False, "sliding_window": 8192}
+)
 #: rope_parameters, where a file has none.
 ROPE: dict[str, Any] = {
     "rope_type": "llama3",

@@ -19,29 +19,14 @@ from sterna.models.builder import ModelBuilder
 from sterna.models.config_fields import Fields
 
 ARCHITECTURES = ("DeepseekV2ForCausalLM",)
-ACTIVATION = llama.ACTIVATION
-TERNARY = llama.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **llama.DEFAULTS,
-    "vocab_size": 102400,
-    "num_key_value_heads": 32,
-    "kv_lora_rank": 512,
-    "q_lora_rank": 1536,
-    "qk_nope_head_dim": 128,
-    "qk_rope_head_dim": 64,
-    "v_head_dim": 128,
-    "head_dim": 64,
-    "first_k_dense_replace": 0,
-    "num_experts": 64,
-    "n_shared_experts": 2,
-    "n_group": None,
-    "topk_group": None,
-    "topk_method": "greedy",
-    "norm_topk_prob": False,
-    "routed_scaling_factor": 1.0,
-    "num_experts_per_tok": None,
-    "moe_intermediate_size": 1407,
-}
+DEFAULTS = (
+    llama.DEFAULTS
+    | {"vocab_size": 102400, "num_key_value_heads": 32, "kv_lora_rank": 512, "q_lora_rank": 1536}
+    | {"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "head_dim": 64}
+    | {"first_k_dense_replace": 0, "num_experts": 64, "n_shared_experts": 2, "n_group": None}
+    | {"topk_group": None, "topk_method": "greedy", "norm_topk_prob": False}
+    | {"routed_scaling_factor": 1.0, "num_experts_per_tok": None, "moe_intermediate_size": 1407}
+)
 ALIASES = moe.ALIASES
 _NAMES = replace(moe.DEEPSEEK_NAMES, bias="")
 _METHODS = ("greedy", "group_limited_greedy")

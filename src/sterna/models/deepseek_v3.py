@@ -13,6 +13,7 @@ from typing import Any
 from sterna.graph import Value
 from sterna.models import latent_attention, llama, moe
 from sterna.models.builder import ModelBuilder
+from sterna.models.config_defaults import without
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import (
     ATTENTION,
@@ -24,44 +25,21 @@ from sterna.models.gguf_architecture import (
 )
 
 ARCHITECTURES = ("DeepseekV3ForCausalLM",)
-ACTIVATION = llama.ACTIVATION
-TERNARY = llama.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **llama.DEFAULTS,
-    "vocab_size": 129280,
-    "hidden_size": 7168,
-    "intermediate_size": 18432,
-    "num_hidden_layers": 61,
-    "num_attention_heads": 128,
-    "num_key_value_heads": 128,
-    "max_position_embeddings": 4096,
-    "kv_lora_rank": 512,
-    "q_lora_rank": 1536,
-    "qk_nope_head_dim": 128,
-    "qk_rope_head_dim": 64,
-    "v_head_dim": 128,
-    "head_dim": 64,
-    "rope_interleave": True,
-    "first_k_dense_replace": 3,
-    "num_experts": 256,
-    "n_shared_experts": 1,
-    "n_group": 8,
-    "topk_group": 4,
-    "norm_topk_prob": True,
-    "routed_scaling_factor": 2.5,
-    "num_experts_per_tok": 8,
-    "moe_intermediate_size": 2048,
-}
-del DEFAULTS["mlp_bias"]  # the class has no such field
+DEFAULTS = (
+    without(llama.DEFAULTS, "mlp_bias")
+    | {"vocab_size": 129280, "hidden_size": 7168, "intermediate_size": 18432}
+    | {"num_hidden_layers": 61, "num_attention_heads": 128, "num_key_value_heads": 128}
+    | {"max_position_embeddings": 4096, "kv_lora_rank": 512, "q_lora_rank": 1536}
+    | {"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "head_dim": 64}
+    | {"rope_interleave": True, "first_k_dense_replace": 3, "num_experts": 256}
+    | {"n_shared_experts": 1, "n_group": 8, "topk_group": 4, "norm_topk_prob": True}
+    | {"routed_scaling_factor": 2.5, "num_experts_per_tok": 8, "moe_intermediate_size": 2048}
+)
 _OF_ATTENTION = {*ATTENTION} - {*LATENT}
 GGUF = {
     "deepseek2": GgufArchitecture(
         ARCHITECTURES[0],
-        modules={
-            **{k: v for k, v in DEEPSEEK_FFN.items() if k not in _OF_ATTENTION},
-            **LATENT,
-            **READS,
-        },
+        modules={k: v for k, v in DEEPSEEK_FFN.items() if k not in _OF_ATTENTION} | LATENT | READS,
         arrays={"mlp.gate.e_score_correction_bias": "exp_probs_b.bias"},
         latent=True,
         predicts=True,

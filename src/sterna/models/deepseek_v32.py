@@ -12,21 +12,16 @@ from typing import Any
 
 from sterna.models import deepseek_v3, moe
 from sterna.models.config import TransformerConfig
+from sterna.models.config_defaults import without
 from sterna.models.config_fields import Fields
 from sterna.models.deepseek_v3 import build as build
 
 ARCHITECTURES = ("DeepseekV32ForCausalLM",)
-ACTIVATION = deepseek_v3.ACTIVATION
-TERNARY = deepseek_v3.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **deepseek_v3.DEFAULTS,
-    "max_position_embeddings": 163840,
-    "mlp_bias": False,
-    "index_topk": 2048,
-    "index_head_dim": 128,
-    "index_n_heads": 64,
-}
-del DEFAULTS["rope_interleave"]  # the class has no such field
+DEFAULTS = (
+    without(deepseek_v3.DEFAULTS, "rope_interleave")
+    | {"max_position_embeddings": 163840, "mlp_bias": False, "index_topk": 2048}
+    | {"index_head_dim": 128, "index_n_heads": 64}
+)
 _OF_FILES = {"wq_b": "attn_q_b", "wk": "attn_k", "k_norm": "k_norm", "weights_proj": "proj"}
 _INDEXER = {f"self_attn.indexer.{name}": f"indexer.{to}" for name, to in _OF_FILES.items()}
 _V3 = deepseek_v3.GGUF["deepseek2"]

@@ -26,29 +26,15 @@ from sterna.models.moe import ALIASES as ALIASES
 from sterna.models.options import AttentionOptions, QKNorm
 
 ARCHITECTURES = ("Dots1ForCausalLM",)
-ACTIVATION = llama.ACTIVATION
-TERNARY = llama.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **COMMON,
-    "vocab_size": 152064,
-    "hidden_size": 4608,
-    "intermediate_size": 10944,
-    "num_hidden_layers": 62,
-    "num_key_value_heads": 32,
-    "rms_norm_eps": 1e-6,
-    "attention_bias": False,
-    "sliding_window": 4096,
-    "max_window_layers": 62,
-    "moe_intermediate_size": 1408,
-    "num_experts_per_tok": None,
-    "num_experts": None,
-    "n_shared_experts": None,
-    "routed_scaling_factor": 1.0,
-    "n_group": 1,
-    "topk_group": 1,
-    "first_k_dense_replace": 0,
-    "norm_topk_prob": False,
-}
+DEFAULTS = (
+    COMMON
+    | {"vocab_size": 152064, "hidden_size": 4608, "intermediate_size": 10944}
+    | {"num_hidden_layers": 62, "num_key_value_heads": 32, "rms_norm_eps": 1e-6}
+    | {"attention_bias": False, "sliding_window": 4096, "max_window_layers": 62}
+    | {"moe_intermediate_size": 1408, "num_experts_per_tok": None, "num_experts": None}
+    | {"n_shared_experts": None, "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1}
+    | {"first_k_dense_replace": 0, "norm_topk_prob": False}
+)
 GGUF = {
     "dots1": GgufArchitecture(
         ARCHITECTURES[0],

@@ -14,27 +14,18 @@ from typing import Any
 from sterna.graph import Scoring, Value
 from sterna.models import ernie4_5, llama, moe
 from sterna.models.builder import ModelBuilder
+from sterna.models.config_defaults import without
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import DEEPSEEK_FFN, READS, GgufArchitecture
 
 ARCHITECTURES = ("Ernie4_5_MoeForCausalLM",)
-ACTIVATION = llama.ACTIVATION
-TERNARY = llama.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **{name: value for name, value in ernie4_5.DEFAULTS.items() if name != "head_dim"},
-    "hidden_size": 2560,
-    "intermediate_size": 12288,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 20,
-    "num_key_value_heads": 4,
-    "moe_intermediate_size": 1536,
-    "num_experts_per_tok": 6,
-    "num_experts": 64,
-    "moe_num_shared_experts": 2,
-    "moe_layer_start_index": 1,
-    "moe_layer_interval": 1,
-    "moe_norm_min": 1e-12,
-}
+DEFAULTS = (
+    without(ernie4_5.DEFAULTS, "head_dim")
+    | {"hidden_size": 2560, "intermediate_size": 12288, "num_hidden_layers": 28}
+    | {"num_attention_heads": 20, "num_key_value_heads": 4, "moe_intermediate_size": 1536}
+    | {"num_experts_per_tok": 6, "num_experts": 64, "moe_num_shared_experts": 2}
+    | {"moe_layer_start_index": 1, "moe_layer_interval": 1, "moe_norm_min": 1e-12}
+)
 ALIASES = {"moe_num_experts": "num_experts", "moe_k": "num_experts_per_tok"}
 GGUF = {
     "ernie4_5-moe": GgufArchitecture(

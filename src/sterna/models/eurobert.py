@@ -10,20 +10,13 @@ from sterna.models.gguf_architecture import GgufArchitecture
 from sterna.models.llama import build as build
 
 ARCHITECTURES = ("EuroBertModel",)
-ACTIVATION = llama.ACTIVATION
-TERNARY = False  # float tensors of linear layers are the weights themselves
 ENCODER = True
-DEFAULTS: dict[str, Any] = {
-    **llama.DEFAULTS,
-    "vocab_size": 128256,
-    "hidden_size": 768,
-    "intermediate_size": 3072,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "max_position_embeddings": 8192,
-    "rms_norm_eps": 1e-5,
-    "classifier_pooling": "late",
-}
+DEFAULTS = (
+    llama.DEFAULTS
+    | {"vocab_size": 128256, "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12}
+    | {"num_attention_heads": 12, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5}
+    | {"classifier_pooling": "late"}
+)
 
 GGUF = {"eurobert": GgufArchitecture(ARCHITECTURES[0], encoder=True)}
 

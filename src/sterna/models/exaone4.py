@@ -16,17 +16,11 @@ from sterna.models.gguf_architecture import ADDS, LINEARS, QK_NORMS, GgufArchite
 from sterna.models.options import AttentionOptions, QKNorm
 
 ARCHITECTURES = ("Exaone4ForCausalLM",)
-ACTIVATION = llama.ACTIVATION
-TERNARY = llama.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **COMMON,
-    "vocab_size": 102400,
-    "intermediate_size": 16384,
-    "num_key_value_heads": 32,
-    "rms_norm_eps": 1e-5,
-    "sliding_window": 4096,
-    "sliding_window_pattern": 4,
-}
+DEFAULTS = (
+    COMMON
+    | {"vocab_size": 102400, "intermediate_size": 16384, "num_key_value_heads": 32}
+    | {"rms_norm_eps": 1e-5, "sliding_window": 4096, "sliding_window_pattern": 4}
+)
 GGUF = {"exaone4": GgufArchitecture(ARCHITECTURES[0], modules=LINEARS | QK_NORMS | ADDS, period=4)}
 
 

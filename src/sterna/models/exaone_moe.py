@@ -27,20 +27,12 @@ from sterna.models.gguf_architecture import (
 from sterna.models.options import AttentionOptions, QKNorm
 
 ARCHITECTURES = ("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM")
-ACTIVATION = llama.ACTIVATION
-TERNARY = llama.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **exaone4.DEFAULTS,
-    "first_k_dense_replace": 1,
-    "moe_intermediate_size": 1024,
-    "num_experts": 64,
-    "num_experts_per_tok": 8,
-    "n_shared_experts": 1,
-    "norm_topk_prob": True,
-    "routed_scaling_factor": 2.5,
-    "n_group": 1,
-    "topk_group": 1,
-}
+DEFAULTS = (
+    exaone4.DEFAULTS
+    | {"first_k_dense_replace": 1, "moe_intermediate_size": 1024, "num_experts": 64}
+    | {"num_experts_per_tok": 8, "n_shared_experts": 1, "norm_topk_prob": True}
+    | {"routed_scaling_factor": 2.5, "n_group": 1, "topk_group": 1}
+)
 ALIASES = {**moe.ALIASES, "num_shared_experts": "n_shared_experts"}
 _BIAS = "mlp.e_score_correction_bias"
 GGUF = {

@@ -24,23 +24,13 @@ from sterna.models.options import AttentionOptions
 
 ARCHITECTURES = ("FalconForCausalLM",)
 ACTIVATION = "gelu"
-TERNARY = False  # float tensors of linear layers are the weights themselves
-DEFAULTS: dict[str, Any] = {
-    **COMMON,
-    "vocab_size": 65024,
-    "hidden_size": 4544,
-    "intermediate_size": 18176,
-    "num_attention_heads": 71,
-    "hidden_act": ACTIVATION,
-    "rms_norm_eps": 1e-5,
-    "tie_word_embeddings": True,
-    "num_ln_in_parallel_attn": None,
-    "alibi": False,
-    "new_decoder_architecture": False,
-    "multi_query": True,
-    "parallel_attn": True,
-    "bias": False,
-}
+DEFAULTS = (
+    COMMON
+    | {"vocab_size": 65024, "hidden_size": 4544, "intermediate_size": 18176}
+    | {"num_attention_heads": 71, "hidden_act": ACTIVATION, "rms_norm_eps": 1e-5}
+    | {"tie_word_embeddings": True, "num_ln_in_parallel_attn": None, "alibi": False}
+    | {"new_decoder_architecture": False, "multi_query": True, "parallel_attn": True, "bias": False}
+)
 ALIASES = {
     "layer_norm_epsilon": "rms_norm_eps",
     "num_kv_heads": "num_key_value_heads",

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from sterna.graph import Value
-from sterna.models import llama, mamba2
+from sterna.models import mamba2
 from sterna.models.builder import ModelBuilder
 from sterna.models.config import TransformerConfig
 from sterna.models.config_defaults import COMMON
@@ -24,8 +24,6 @@ from sterna.models.gguf_architecture import ATTENTION, GgufArchitecture
 from sterna.models.options import AttentionOptions
 
 ARCHITECTURES = ("FalconH1ForCausalLM",)
-ACTIVATION = llama.ACTIVATION
-TERNARY = False  # float tensors of linear layers are the weights themselves
 #: Multipliers of one number; lists have more.
 _FACTORS = (
     "lm_head_multiplier",
@@ -36,37 +34,25 @@ _FACTORS = (
     "ssm_in_multiplier",
     "ssm_out_multiplier",
 )
-DEFAULTS: dict[str, Any] = {
-    **COMMON,
-    **mamba2.DEFAULTS,
-    **dict.fromkeys(_FACTORS, 1.0),
-    "vocab_size": 128000,
-    "intermediate_size": 14336,
-    "num_key_value_heads": 8,
-    "max_position_embeddings": 8192,
-    "rms_norm_eps": 1e-5,
-    "mamba_d_ssm": 1024,
-    "mamba_norm_before_gate": True,
-    "mamba_rms_norm": False,
-    "projectors_bias": False,
-    "attention_bias": False,
-    "mlp_bias": False,
-    "mlp_multipliers": [1.0] * 2,
-    "ssm_multipliers": [1.0] * 5,
-}
+DEFAULTS = (
+    COMMON
+    | mamba2.DEFAULTS
+    | dict.fromkeys(_FACTORS, 1.0)
+    | {"vocab_size": 128000, "intermediate_size": 14336, "num_key_value_heads": 8}
+    | {"max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "mamba_d_ssm": 1024}
+    | {"mamba_norm_before_gate": True, "mamba_rms_norm": False, "projectors_bias": False}
+    | {"attention_bias": False, "mlp_bias": False, "mlp_multipliers": [1.0] * 2}
+    | {"ssm_multipliers": [1.0] * 5}
+)
 GGUF = {
     "falcon-h1": GgufArchitecture(
         ARCHITECTURES[0],
-        modules={
-            **ATTENTION,
-            "input_layernorm": "attn_norm",
-            **{f"mamba.{module}": name for module, name in mamba2.MODULES.items()},
-            **{f"feed_forward.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")},
-        },
-        arrays={
-            **{f"mamba.{module}": name for module, name in mamba2.ARRAYS.items()},
-            "pre_ff_layernorm.weight": "ffn_norm",
-        },
+        modules=ATTENTION
+        | {"input_layernorm": "attn_norm"}
+        | {f"mamba.{module}": name for module, name in mamba2.MODULES.items()}
+        | {f"feed_forward.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")},
+        arrays={f"mamba.{module}": name for module, name in mamba2.ARRAYS.items()}
+        | {"pre_ff_layernorm.weight": "ffn_norm"},
         keys={**mamba2.GGUF_KEYS, "ssm.inner_size": "mamba_d_ssm"},
         unsaid={"mamba_norm_before_gate": False},  # as llama.cpp has it
     )

@@ -4,33 +4,22 @@ embedding that is scaled by the root of its width. arXiv 2403.08295.
 
 from __future__ import annotations
 
-from typing import Any
-
 from sterna.graph import Value
-from sterna.models import gemma2, llama
+from sterna.models import llama
 from sterna.models.builder import ModelBuilder
 from sterna.models.config_defaults import COMMON
 from sterna.models.gguf_architecture import GgufArchitecture
 from sterna.models.options import Factors, Norms
 
 ARCHITECTURES = ("GemmaForCausalLM",)
-ACTIVATION = gemma2.ACTIVATION
-TERNARY = False  # float tensors of linear layers are the weights themselves
-DEFAULTS: dict[str, Any] = {
-    **COMMON,
-    "vocab_size": 256000,
-    "hidden_size": 3072,
-    "intermediate_size": 24576,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 16,
-    "head_dim": 256,
-    "hidden_act": ACTIVATION,
-    "max_position_embeddings": 8192,
-    "rms_norm_eps": 1e-6,
-    "tie_word_embeddings": True,
-    "attention_bias": False,
-}
+ACTIVATION = "gelu_pytorch_tanh"
+DEFAULTS = (
+    COMMON
+    | {"vocab_size": 256000, "hidden_size": 3072, "intermediate_size": 24576}
+    | {"num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 16}
+    | {"head_dim": 256, "hidden_act": ACTIVATION, "max_position_embeddings": 8192}
+    | {"rms_norm_eps": 1e-6, "tie_word_embeddings": True, "attention_bias": False}
+)
 GGUF = {"gemma": GgufArchitecture(ARCHITECTURES[0], ACTIVATION, sums=True)}
 
 

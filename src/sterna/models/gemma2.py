@@ -21,36 +21,19 @@ from sterna.models.options import AttentionOptions, Factors, Norms, QKNorm
 
 ARCHITECTURES = ("Gemma2ForCausalLM",)
 ACTIVATION = "gelu_pytorch_tanh"
-TERNARY = False  # float tensors of linear layers are the weights themselves
-DEFAULTS: dict[str, Any] = {
-    **COMMON,
-    "rms_norm_eps": 1e-6,
-    "attention_bias": False,
-    "vocab_size": 256000,
-    "hidden_size": 2304,
-    "intermediate_size": 9216,
-    "num_hidden_layers": 26,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": 256,
-    "hidden_act": ACTIVATION,
-    "max_position_embeddings": 8192,
-    "tie_word_embeddings": True,
-    "query_pre_attn_scalar": 256,
-    "sliding_window": 4096,
-    "attn_logit_softcapping": 50.0,
-    "final_logit_softcapping": 30.0,
-}
+DEFAULTS = (
+    COMMON
+    | {"rms_norm_eps": 1e-6, "attention_bias": False, "vocab_size": 256000, "hidden_size": 2304}
+    | {"intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 8}
+    | {"num_key_value_heads": 4, "head_dim": 256, "hidden_act": ACTIVATION}
+    | {"max_position_embeddings": 8192, "tie_word_embeddings": True, "query_pre_attn_scalar": 256}
+    | {"sliding_window": 4096, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
+)
 GGUF = {
     "gemma2": GgufArchitecture(
         ARCHITECTURES[0],
         ACTIVATION,
-        {
-            **LINEARS,
-            **ADDS,
-            "input_layernorm": "attn_norm",
-            "pre_feedforward_layernorm": "ffn_norm",
-        },
+        LINEARS | ADDS | {"input_layernorm": "attn_norm", "pre_feedforward_layernorm": "ffn_norm"},
         sums=True,
         reads=SOFT_CAPS,
         period=2,

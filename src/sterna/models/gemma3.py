@@ -25,19 +25,14 @@ from sterna.models.vision.tower import Tower, graph_of, vision_config
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Gemma3ForCausalLM", "Gemma3TextModel", "Gemma3ForConditionalGeneration")
-ACTIVATION = gemma2.ACTIVATION
-TERNARY = False  # float tensors of linear layers are the weights themselves
+ACTIVATION = "gelu_pytorch_tanh"
 ENCODER = True
-DEFAULTS: dict[str, Any] = {
-    **gemma2.DEFAULTS,
-    "vocab_size": 262208,
-    "max_position_embeddings": 131072,
-    "rope_theta": 1e6,
-    "rope_local_base_freq": 10000.0,
-    "sliding_window_pattern": 6,
-    "attn_logit_softcapping": None,
-    "final_logit_softcapping": None,
-}
+DEFAULTS = (
+    gemma2.DEFAULTS
+    | {"vocab_size": 262208, "max_position_embeddings": 131072, "rope_theta": 1e6}
+    | {"rope_local_base_freq": 10000.0, "sliding_window_pattern": 6, "attn_logit_softcapping": None}
+    | {"final_logit_softcapping": None}
+)
 GGUF = {
     "gemma3": replace(
         gemma2.GGUF["gemma2"],

@@ -21,6 +21,7 @@ from sterna.graph import Piece, Value
 from sterna.models import gemma4
 from sterna.models.builder import ModelBuilder
 from sterna.models.config import FULL, SLIDING, TransformerConfig
+from sterna.models.config_defaults import without
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import GgufArchitecture
 from sterna.models.options import AttentionOptions, QKNorm
@@ -28,55 +29,34 @@ from sterna.models.rotations import rotations_of
 from sterna.weights.sources import Linear
 
 ARCHITECTURES = ("Gemma3nForCausalLM", "Gemma3nForConditionalGeneration")
-ACTIVATION = gemma4.ACTIVATION
-TERNARY = gemma4.TERNARY
-DEFAULTS: dict[str, Any] = {
-    "vocab_size": 262400,
-    "hidden_size": 2048,
-    "intermediate_size": [16384] * 35,
-    "num_hidden_layers": 35,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "head_dim": 256,
-    "hidden_act": ACTIVATION,
-    "max_position_embeddings": 32768,
-    "rms_norm_eps": 1e-6,
-    "tie_word_embeddings": True,
-    "attention_bias": False,
-    "sliding_window": 512,
-    "final_logit_softcapping": 30.0,
-    "vocab_size_per_layer_input": 262144,
-    "hidden_size_per_layer_input": 256,
-    "altup_active_idx": 0,
-    "altup_correct_scale": True,
-    "altup_num_inputs": 4,
-    "num_kv_shared_layers": 15,
-    "laurel_rank": 64,
-    "activation_sparsity_pattern": [0.95] * 10 + [0.0] * 25,
-}
+ACTIVATION = "gelu_pytorch_tanh"
+DEFAULTS: dict[str, Any] = (
+    {"vocab_size": 262400, "hidden_size": 2048, "intermediate_size": [16384] * 35}
+    | {"num_hidden_layers": 35, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 256}
+    | {"hidden_act": ACTIVATION, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6}
+    | {"tie_word_embeddings": True, "attention_bias": False, "sliding_window": 512}
+    | {"final_logit_softcapping": 30.0, "vocab_size_per_layer_input": 262144}
+    | {"hidden_size_per_layer_input": 256, "altup_active_idx": 0, "altup_correct_scale": True}
+    | {"altup_num_inputs": 4, "num_kv_shared_layers": 15, "laurel_rank": 64}
+    | {"activation_sparsity_pattern": [0.95] * 10 + [0.0] * 25}
+)
 _LAYER = gemma4.GGUF["gemma4"]
 GGUF = {
     "gemma3n": GgufArchitecture(
         ARCHITECTURES[0],
         ACTIVATION,
-        {
-            **{k: v for k, v in _LAYER.modules.items() if k != "layer_scalar"},
-            "altup.correction_coefs": "altup_correct_coef",
-            "altup.modality_router": "altup_router",
-            "altup.prediction_coefs": "altup_predict_coef",
-            "altup.router_norm": "altup_router_norm",
-            "laurel.linear_left": "laurel_l",
-            "laurel.linear_right": "laurel_r",
-            "laurel.post_laurel_norm": "laurel_post_norm",
-        },
+        without(_LAYER.modules, "layer_scalar")
+        | {"altup.correction_coefs": "altup_correct_coef"}
+        | {"altup.modality_router": "altup_router"}
+        | {"altup.prediction_coefs": "altup_predict_coef"}
+        | {"altup.router_norm": "altup_router_norm", "laurel.linear_left": "laurel_l"}
+        | {"laurel.linear_right": "laurel_r", "laurel.post_laurel_norm": "laurel_post_norm"},
         reads=_LAYER.reads,
         varied=True,
         arrays={"altup.correct_output_scale": "altup_correct_scale.weight"},
-        outer={
-            **_LAYER.outer,
-            "model.altup_projections": "altup_proj",
-            "model.altup_unembed_projections": "altup_unembd_proj",
-        },
+        outer=_LAYER.outer
+        | {"model.altup_projections": "altup_proj"}
+        | {"model.altup_unembed_projections": "altup_unembd_proj"},
     )
 }
 PREFIXES, SKIPPED = gemma4.PREFIXES, gemma4.SKIPPED

@@ -26,7 +26,7 @@ from sterna.graph import Heads, Value
 from sterna.models import gemma2, moe
 from sterna.models.builder import ModelBuilder
 from sterna.models.config import FULL, MAX_HEAD_DIM, SLIDING, TransformerConfig
-from sterna.models.config_defaults import COMMON
+from sterna.models.config_defaults import COMMON, without
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import QK_NORMS, SOFT_CAPS, SWA_BASE, GgufArchitecture
 from sterna.models.options import AttentionOptions, QKNorm
@@ -37,43 +37,23 @@ from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration")
 ACTIVATION = "gelu_pytorch_tanh"
-TERNARY = False  # float tensors of linear layers are the weights themselves
-DEFAULTS: dict[str, Any] = {
-    **COMMON,
-    "rms_norm_eps": 1e-6,
-    "attention_bias": False,
-    "vocab_size": 262144,
-    "hidden_size": 2304,
-    "intermediate_size": 9216,
-    "num_hidden_layers": 30,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": 256,
-    "global_head_dim": 512,
-    "hidden_act": ACTIVATION,
-    "max_position_embeddings": 131072,
-    "tie_word_embeddings": True,
-    "sliding_window": 512,
-    "hidden_size_per_layer_input": 256,
-    "vocab_size_per_layer_input": 262144,
-    "num_kv_shared_layers": 0,
-    "attention_k_eq_v": False,
-    "enable_moe_block": False,
-    "use_double_wide_mlp": False,
-    "final_logit_softcapping": None,
-}
-del DEFAULTS["rope_theta"]  # each kind of layers has its own: ROTATIONS
+DEFAULTS = (
+    without(COMMON, "rope_theta")
+    | {"rms_norm_eps": 1e-6, "attention_bias": False, "vocab_size": 262144, "hidden_size": 2304}
+    | {"intermediate_size": 9216, "num_hidden_layers": 30, "num_attention_heads": 8}
+    | {"num_key_value_heads": 4, "head_dim": 256, "global_head_dim": 512, "hidden_act": ACTIVATION}
+    | {"max_position_embeddings": 131072, "tie_word_embeddings": True, "sliding_window": 512}
+    | {"hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 262144}
+    | {"num_kv_shared_layers": 0, "attention_k_eq_v": False, "enable_moe_block": False}
+    | {"use_double_wide_mlp": False, "final_logit_softcapping": None}
+)
 _DENSE = GgufArchitecture(
     ARCHITECTURES[0],
     ACTIVATION,
-    {
-        **gemma2.GGUF["gemma2"].modules,
-        **QK_NORMS,
-        "layer_scalar": "layer_output_scale",
-        "per_layer_input_gate": "inp_gate",
-        "per_layer_projection": "proj",
-        "post_per_layer_input_norm": "post_norm",
-    },
+    gemma2.GGUF["gemma2"].modules
+    | QK_NORMS
+    | {"layer_scalar": "layer_output_scale", "per_layer_input_gate": "inp_gate"}
+    | {"per_layer_projection": "proj", "post_per_layer_input_norm": "post_norm"},
     reads=(*SOFT_CAPS, SWA_BASE),
     outer={
         "model.embed_tokens_per_layer": "per_layer_token_embd",
@@ -86,17 +66,13 @@ GGUF = {"gemma4": _DENSE}
 GGUF_WITH_EXPERTS = {
     "gemma4": replace(
         _DENSE,
-        modules={
-            **_DENSE.modules,
-            "router.proj": "ffn_gate_inp",
-            "experts.gate_proj": "ffn_gate_exps",
-            "experts.up_proj": "ffn_up_exps",
-            "experts.gate_up_proj": "ffn_gate_up_exps",
-            "experts.down_proj": "ffn_down_exps",
-            "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
-            "post_feedforward_layernorm_1": "post_ffw_norm_1",
-            "post_feedforward_layernorm_2": "post_ffw_norm_2",
-        },
+        modules=_DENSE.modules
+        | {"router.proj": "ffn_gate_inp", "experts.gate_proj": "ffn_gate_exps"}
+        | {"experts.up_proj": "ffn_up_exps", "experts.gate_up_proj": "ffn_gate_up_exps"}
+        | {"experts.down_proj": "ffn_down_exps"}
+        | {"pre_feedforward_layernorm_2": "pre_ffw_norm_2"}
+        | {"post_feedforward_layernorm_1": "post_ffw_norm_1"}
+        | {"post_feedforward_layernorm_2": "post_ffw_norm_2"},
         arrays={
             "router.scale": "ffn_gate_inp.scale",
             "router.per_expert_scale": "ffn_down_exps.scale",

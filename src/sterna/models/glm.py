@@ -16,20 +16,12 @@ from sterna.models.options import LLAMA_NORMS, AttentionOptions, Norms
 from sterna.models.rotations import partly_rotated
 
 ARCHITECTURES = ("GlmForCausalLM",)
-ACTIVATION = llama.ACTIVATION
-TERNARY = llama.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **COMMON,
-    "vocab_size": 151552,
-    "intermediate_size": 13696,
-    "num_hidden_layers": 40,
-    "num_key_value_heads": 2,
-    "head_dim": 128,
-    "max_position_embeddings": 131072,
-    "rms_norm_eps": 1.5625e-7,
-    "attention_bias": True,
-    "partial_rotary_factor": 0.5,
-}
+DEFAULTS = (
+    COMMON
+    | {"vocab_size": 151552, "intermediate_size": 13696, "num_hidden_layers": 40}
+    | {"num_key_value_heads": 2, "head_dim": 128, "max_position_embeddings": 131072}
+    | {"rms_norm_eps": 1.5625e-7, "attention_bias": True, "partial_rotary_factor": 0.5}
+)
 QKV_BIAS = "qkv_bias"  # a field of ours: attention_bias, which leaves out that of o here
 
 

@@ -15,19 +15,15 @@ from sterna.models.glm import complete as complete
 from sterna.models.options import Norms
 
 ARCHITECTURES = ("Glm4ForCausalLM",)
-ACTIVATION = glm.ACTIVATION
-TERNARY = glm.TERNARY
 DEFAULTS = glm.DEFAULTS
 GGUF = {
     "glm4": GgufArchitecture(
         ARCHITECTURES[0],
-        modules={
-            **ATTENTION,
-            **GATE_UP,
-            **READS,
-            "post_self_attn_layernorm": "post_attention_norm",
-            "post_mlp_layernorm": "post_ffw_norm",
-        },
+        modules=ATTENTION
+        | GATE_UP
+        | READS
+        | {"post_self_attn_layernorm": "post_attention_norm"}
+        | {"post_mlp_layernorm": "post_ffw_norm"},
         partial=True,
         qkv_bias="attention_bias",
     )

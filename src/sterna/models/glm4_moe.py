@@ -22,39 +22,22 @@ from sterna.models.options import AttentionOptions, QKNorm
 from sterna.models.rotations import partly_rotated
 
 ARCHITECTURES = ("Glm4MoeForCausalLM",)
-ACTIVATION = llama.ACTIVATION
-TERNARY = llama.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **COMMON,
-    "vocab_size": 151552,
-    "intermediate_size": 10944,
-    "num_hidden_layers": 46,
-    "num_attention_heads": 96,
-    "num_key_value_heads": 8,
-    "max_position_embeddings": 131072,
-    "rms_norm_eps": 1e-5,
-    "attention_bias": False,
-    "partial_rotary_factor": 0.5,
-    "moe_intermediate_size": 1408,
-    "num_experts_per_tok": 8,
-    "num_experts": 128,
-    "n_shared_experts": 1,
-    "routed_scaling_factor": 1.0,
-    "n_group": 1,
-    "topk_group": 1,
-    "first_k_dense_replace": 1,
-    "norm_topk_prob": True,
-    "use_qk_norm": False,
-}
+DEFAULTS = (
+    COMMON
+    | {"vocab_size": 151552, "intermediate_size": 10944, "num_hidden_layers": 46}
+    | {"num_attention_heads": 96, "num_key_value_heads": 8, "max_position_embeddings": 131072}
+    | {"rms_norm_eps": 1e-5, "attention_bias": False, "partial_rotary_factor": 0.5}
+    | {"moe_intermediate_size": 1408, "num_experts_per_tok": 8, "num_experts": 128}
+    | {"n_shared_experts": 1, "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1}
+    | {"first_k_dense_replace": 1, "norm_topk_prob": True, "use_qk_norm": False}
+)
 GGUF = {
     "glm4moe": GgufArchitecture(
         ARCHITECTURES[0],
-        modules={
-            **DEEPSEEK_FFN,
-            **QK_NORMS,
-            "input_layernorm": "attn_norm",
-            "post_attention_layernorm": "post_attention_norm",
-        },
+        modules=DEEPSEEK_FFN
+        | QK_NORMS
+        | {"input_layernorm": "attn_norm"}
+        | {"post_attention_layernorm": "post_attention_norm"},
         arrays={"mlp.gate.e_score_correction_bias": "exp_probs_b.bias"},
         partial=True,
         predicts=True,

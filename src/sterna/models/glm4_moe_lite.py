@@ -14,28 +14,14 @@ from sterna.models.config_fields import Fields
 from sterna.models.deepseek_v3 import build as build
 
 ARCHITECTURES = ("Glm4MoeLiteForCausalLM",)
-ACTIVATION = deepseek_v3.ACTIVATION
-TERNARY = deepseek_v3.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **deepseek_v3.DEFAULTS,
-    "vocab_size": 154880,
-    "hidden_size": 2048,
-    "intermediate_size": 10240,
-    "num_hidden_layers": 47,
-    "num_attention_heads": 20,
-    "num_key_value_heads": 20,
-    "max_position_embeddings": 202752,
-    "rms_norm_eps": 1e-5,
-    "q_lora_rank": 768,
-    "qk_nope_head_dim": 192,
-    "v_head_dim": 256,
-    "num_experts": 64,
-    "n_group": 1,
-    "topk_group": 1,
-    "routed_scaling_factor": 1.8,
-    "num_experts_per_tok": 4,
-    "moe_intermediate_size": 1536,
-}
+DEFAULTS = (
+    deepseek_v3.DEFAULTS
+    | {"vocab_size": 154880, "hidden_size": 2048, "intermediate_size": 10240}
+    | {"num_hidden_layers": 47, "num_attention_heads": 20, "num_key_value_heads": 20}
+    | {"max_position_embeddings": 202752, "rms_norm_eps": 1e-5, "q_lora_rank": 768}
+    | {"qk_nope_head_dim": 192, "v_head_dim": 256, "num_experts": 64, "n_group": 1, "topk_group": 1}
+    | {"routed_scaling_factor": 1.8, "num_experts_per_tok": 4, "moe_intermediate_size": 1536}
+)
 for _name in ("first_k_dense_replace", "head_dim"):
     del DEFAULTS[_name]  # the class has no such field
 ALIASES = deepseek_v3.ALIASES

@@ -18,20 +18,12 @@ from sterna.models.options import AttentionOptions
 
 ARCHITECTURES = ("GPT2LMHeadModel",)
 ACTIVATION = "gelu_new"  # the same as gelu_pytorch_tanh
-TERNARY = False  # float tensors of linear layers are the weights themselves
-DEFAULTS: dict[str, Any] = {
-    "vocab_size": 50257,
-    "max_position_embeddings": 1024,
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "hidden_act": ACTIVATION,
-    "rms_norm_eps": 1e-5,
-    "tie_word_embeddings": True,
-    "scale_attn_weights": True,
-    "scale_attn_by_inverse_layer_idx": False,
-    "add_cross_attention": False,
-}
+DEFAULTS: dict[str, Any] = (
+    {"vocab_size": 50257, "max_position_embeddings": 1024, "hidden_size": 768}
+    | {"num_hidden_layers": 12, "num_attention_heads": 12, "hidden_act": ACTIVATION}
+    | {"rms_norm_eps": 1e-5, "tie_word_embeddings": True, "scale_attn_weights": True}
+    | {"scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False}
+)
 ALIASES = {
     "n_positions": "max_position_embeddings",
     "n_embd": "hidden_size",

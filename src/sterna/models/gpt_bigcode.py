@@ -10,15 +10,14 @@ from typing import Any
 from sterna.graph import Value
 from sterna.models import gpt2
 from sterna.models.builder import ModelBuilder
+from sterna.models.config_defaults import without
 from sterna.models.config_fields import Fields
 from sterna.models.gpt2 import unread as unread
 from sterna.models.options import AttentionOptions
 
 ARCHITECTURES = ("GPTBigCodeForCausalLM",)
 ACTIVATION = "gelu_pytorch_tanh"
-TERNARY = False  # float tensors of linear layers are the weights themselves
-DEFAULTS: dict[str, Any] = {
-    **{k: v for k, v in gpt2.DEFAULTS.items() if k != "scale_attn_by_inverse_layer_idx"},
+DEFAULTS = without(gpt2.DEFAULTS, "scale_attn_by_inverse_layer_idx") | {
     "hidden_act": ACTIVATION,
     "multi_query": True,
     "num_key_value_heads": 1,

@@ -13,20 +13,13 @@ from sterna.models.gpt2 import unread as unread
 from sterna.models.options import AttentionOptions
 
 ARCHITECTURES = ("GPTNeoForCausalLM",)
-ACTIVATION = gpt2.ACTIVATION
-TERNARY = False  # float tensors of linear layers are the weights themselves
-DEFAULTS: dict[str, Any] = {
-    "vocab_size": 50257,
-    "max_position_embeddings": 2048,
-    "hidden_size": 2048,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 16,
-    "hidden_act": ACTIVATION,
-    "rms_norm_eps": 1e-5,
-    "tie_word_embeddings": True,
-    "sliding_window": 256,
-    "attention_types": [[["global", "local"], 12]],
-}
+ACTIVATION = "gelu_new"
+DEFAULTS: dict[str, Any] = (
+    {"vocab_size": 50257, "max_position_embeddings": 2048, "hidden_size": 2048}
+    | {"num_hidden_layers": 24, "num_attention_heads": 16, "hidden_act": ACTIVATION}
+    | {"rms_norm_eps": 1e-5, "tie_word_embeddings": True, "sliding_window": 256}
+    | {"attention_types": [[["global", "local"], 12]]}
+)
 ALIASES = {
     "num_layers": "num_hidden_layers",
     "num_heads": "num_attention_heads",

@@ -22,32 +22,21 @@ from sterna.models.options import AttentionOptions
 
 ARCHITECTURES = ("GPTNeoXForCausalLM",)
 ACTIVATION = "gelu"
-TERNARY = False  # float tensors of linear layers are the weights themselves
-DEFAULTS: dict[str, Any] = {
-    **COMMON,
-    "vocab_size": 50432,
-    "hidden_size": 6144,
-    "intermediate_size": 24576,
-    "num_hidden_layers": 44,
-    "num_attention_heads": 64,
-    "hidden_act": ACTIVATION,
-    "layer_norm_eps": 1e-5,
-    "partial_rotary_factor": 0.25,
-    "use_parallel_residual": True,
-    "attention_bias": True,
-}
+DEFAULTS = (
+    COMMON
+    | {"vocab_size": 50432, "hidden_size": 6144, "intermediate_size": 24576}
+    | {"num_hidden_layers": 44, "num_attention_heads": 64, "hidden_act": ACTIVATION}
+    | {"layer_norm_eps": 1e-5, "partial_rotary_factor": 0.25, "use_parallel_residual": True}
+    | {"attention_bias": True}
+)
 ALIASES = {"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"}
 GGUF = {
     "gptneox": GgufArchitecture(
         ARCHITECTURES[0],
         ACTIVATION,
-        {
-            **READS,
-            "attention.query_key_value": "attn_qkv",
-            "attention.dense": "attn_output",
-            "mlp.dense_h_to_4h": "ffn_up",
-            "mlp.dense_4h_to_h": "ffn_down",
-        },
+        READS
+        | {"attention.query_key_value": "attn_qkv", "attention.dense": "attn_output"}
+        | {"mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down"},
         partial=True,
         by_head=True,
         layer_norm=True,

@@ -21,37 +21,21 @@ from sterna.models.options import AttentionOptions
 from sterna.weights.sources import Stacking
 
 ARCHITECTURES = ("GptOssForCausalLM",)
-ACTIVATION = "silu"  # what config.json calls it
-TERNARY = False  # float tensors of linear layers are the weights themselves
-DEFAULTS: dict[str, Any] = {
-    **COMMON,
-    "vocab_size": 201088,
-    "hidden_size": 2880,
-    "intermediate_size": 2880,
-    "num_hidden_layers": 36,
-    "num_attention_heads": 64,
-    "num_key_value_heads": 8,
-    "head_dim": 64,
-    "max_position_embeddings": 131072,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 150000.0,
-    "attention_bias": True,
-    "sliding_window": 128,
-    "num_experts": 128,
-    "num_experts_per_tok": 4,
-    "swiglu_alpha": 1.702,
-    "swiglu_limit": 7.0,
-}
+DEFAULTS = (
+    COMMON
+    | {"vocab_size": 201088, "hidden_size": 2880, "intermediate_size": 2880}
+    | {"num_hidden_layers": 36, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64}
+    | {"max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 150000.0}
+    | {"attention_bias": True, "sliding_window": 128, "num_experts": 128, "num_experts_per_tok": 4}
+    | {"swiglu_alpha": 1.702, "swiglu_limit": 7.0}
+)
 GGUF = {
     "gpt-oss": GgufArchitecture(
         ARCHITECTURES[0],
-        modules={
-            **{name: to for name, to in EXPERTS.items() if name != "mlp.gate"},
-            "mlp.router": "ffn_gate_inp",
-            "self_attn.sinks": "attn_sinks",
-            "input_layernorm": "attn_norm",
-            "post_attention_layernorm": "post_attention_norm",
-        },
+        modules={name: to for name, to in EXPERTS.items() if name != "mlp.gate"}
+        | {"mlp.router": "ffn_gate_inp", "self_attn.sinks": "attn_sinks"}
+        | {"input_layernorm": "attn_norm"}
+        | {"post_attention_layernorm": "post_attention_norm"},
         experts="intermediate_size",
         period=2,
     )
@@ -85,6 +69,7 @@ def build(m: ModelBuilder) -> Value:
     """Add the model's layers; return the logits."""
     experts = moe.ExpertFields.of(m.config.fields, "intermediate_size")
     limit = m.config.fields.factor("swiglu_limit")
-    how = {"names": NAMES, "bias": True, "stacking": STACKING}
-    ffn = moe.ffn(experts, **how, activation="clamped", limit=limit)
+    ffn = moe.ffn(
+        experts, names=NAMES, bias=True, stacking=STACKING, activation="clamped", limit=limit
+    )
     return llama.build(m, attention=AttentionOptions(sinks=True), ffn=ffn)

@@ -17,19 +17,12 @@ from sterna.models.config_fields import Fields
 from sterna.models.gpt2 import unread as unread
 
 ARCHITECTURES = ("GPTJForCausalLM",)
-ACTIVATION = gpt2.ACTIVATION
-TERNARY = False  # float tensors of linear layers are the weights themselves
-DEFAULTS: dict[str, Any] = {
-    "vocab_size": 50400,
-    "max_position_embeddings": 2048,
-    "hidden_size": 4096,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 16,
-    "hidden_act": ACTIVATION,
-    "rms_norm_eps": 1e-5,
-    "tie_word_embeddings": False,
-    "rotary_dim": 64,
-}
+ACTIVATION = "gelu_new"
+DEFAULTS: dict[str, Any] = (
+    {"vocab_size": 50400, "max_position_embeddings": 2048, "hidden_size": 4096}
+    | {"num_hidden_layers": 28, "num_attention_heads": 16, "hidden_act": ACTIVATION}
+    | {"rms_norm_eps": 1e-5, "tie_word_embeddings": False, "rotary_dim": 64}
+)
 ALIASES = gpt2.ALIASES
 PREFIXES = gpt2.PREFIXES
 

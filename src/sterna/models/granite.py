@@ -7,8 +7,6 @@ Each half reads RMSNorm(x).
 
 from __future__ import annotations
 
-from typing import Any
-
 from sterna.graph import Value
 from sterna.models import llama
 from sterna.models.builder import FeedForward, ModelBuilder
@@ -16,15 +14,11 @@ from sterna.models.gguf_architecture import FACTORS, GgufArchitecture
 from sterna.models.options import AttentionOptions, Factors
 
 ARCHITECTURES = ("GraniteForCausalLM",)
-ACTIVATION = llama.ACTIVATION
-TERNARY = False  # float tensors of linear layers are the weights themselves
-DEFAULTS: dict[str, Any] = {
-    **llama.DEFAULTS,
-    "attention_multiplier": 1.0,
-    "embedding_multiplier": 1.0,
-    "logits_scaling": 1.0,
-    "residual_multiplier": 1.0,
-}
+DEFAULTS = (
+    llama.DEFAULTS
+    | {"attention_multiplier": 1.0, "embedding_multiplier": 1.0, "logits_scaling": 1.0}
+    | {"residual_multiplier": 1.0}
+)
 GGUF = {
     "granite": GgufArchitecture(
         ARCHITECTURES[0], permuted=True, reads=(*FACTORS, "attention.scale")

@@ -7,40 +7,30 @@ The shares of a token's experts add up to 1. A checkpoint has one tensor for all
 
 from __future__ import annotations
 
-from typing import Any
-
 from sterna.graph import Value
-from sterna.models import granite, llama, moe
+from sterna.models import granite, moe
 from sterna.models.builder import FeedForward, ModelBuilder
+from sterna.models.config_defaults import without
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import ATTENTION, FACTORS, READS, GgufArchitecture
 
 ARCHITECTURES = ("GraniteMoeForCausalLM",)
-ACTIVATION = llama.ACTIVATION
-TERNARY = llama.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **{name: value for name, value in granite.DEFAULTS.items() if name != "mlp_bias"},
-    "num_experts_per_tok": 2,
-    "num_experts": 8,
-}
+DEFAULTS = without(granite.DEFAULTS, "mlp_bias") | {"num_experts_per_tok": 2, "num_experts": 8}
 MODULE = "block_sparse_moe"
 #: Files of models with a shared expert have the same name.
 GGUF = {
     "granitemoe": GgufArchitecture(
         ARCHITECTURES[0],
-        modules={
-            **ATTENTION,
-            **READS,
-            f"{MODULE}.router.layer": "ffn_gate_inp",
-            f"{MODULE}.experts.gate_proj": "ffn_gate_exps",
-            f"{MODULE}.experts.up_proj": "ffn_up_exps",
-            f"{MODULE}.experts.down_proj": "ffn_down_exps",
-            f"{MODULE}.input_linear": "ffn_gate_up_exps",
-            "shared_mlp.gate_proj": "ffn_gate_shexp",
-            "shared_mlp.up_proj": "ffn_up_shexp",
-            "shared_mlp.input_linear": "ffn_gate_up_shexp",  # which no file has
-            "shared_mlp.output_linear": "ffn_down_shexp",
-        },
+        modules=ATTENTION
+        | READS
+        | {f"{MODULE}.router.layer": "ffn_gate_inp"}
+        | {f"{MODULE}.experts.gate_proj": "ffn_gate_exps"}
+        | {f"{MODULE}.experts.up_proj": "ffn_up_exps"}
+        | {f"{MODULE}.experts.down_proj": "ffn_down_exps"}
+        | {f"{MODULE}.input_linear": "ffn_gate_up_exps"}
+        | {"shared_mlp.gate_proj": "ffn_gate_shexp", "shared_mlp.up_proj": "ffn_up_shexp"}
+        | {"shared_mlp.input_linear": "ffn_gate_up_shexp"}
+        | {"shared_mlp.output_linear": "ffn_down_shexp"},
         permuted=True,
         experts="intermediate_size",
         reads=(*FACTORS, "attention.scale"),

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from sterna.graph import Value
-from sterna.models import granite, granitemoe, granitemoeshared, mamba2
+from sterna.models import granitemoe, granitemoeshared, mamba2
 from sterna.models.builder import ModelBuilder
 from sterna.models.config import FULL
 from sterna.models.config_fields import Fields
@@ -22,14 +22,11 @@ from sterna.models.options import AttentionOptions
 from sterna.models.qwen3_5 import MIXERS
 
 ARCHITECTURES = ("GraniteMoeHybridForCausalLM",)
-ACTIVATION = granite.ACTIVATION
-TERNARY = granite.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **granitemoe.DEFAULTS,
-    **mamba2.DEFAULTS,
-    "shared_intermediate_size": 1024,
-    "position_embedding_type": None,
-}
+DEFAULTS = (
+    granitemoe.DEFAULTS
+    | mamba2.DEFAULTS
+    | {"shared_intermediate_size": 1024, "position_embedding_type": None}
+)
 _ARRAYS = {f"mamba.{module}": name for module, name in mamba2.ARRAYS.items()}
 _MODULES = {f"mamba.{module}": name for module, name in mamba2.MODULES.items()}
 _EXPERTS = granitemoe.GGUF["granitemoe"]

@@ -9,21 +9,12 @@ from sterna.models.config_fields import Fields
 from sterna.models.seed_oss import build as build
 
 ARCHITECTURES = ("HeliumForCausalLM",)
-ACTIVATION = llama.ACTIVATION
-TERNARY = llama.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **llama.DEFAULTS,
-    "vocab_size": 48000,
-    "hidden_size": 2560,
-    "intermediate_size": 7040,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 20,
-    "num_key_value_heads": 20,
-    "head_dim": 128,
-    "max_position_embeddings": 4096,
-    "rms_norm_eps": 1e-8,
-    "rope_theta": 100000.0,
-}
+DEFAULTS = (
+    llama.DEFAULTS
+    | {"vocab_size": 48000, "hidden_size": 2560, "intermediate_size": 7040, "num_hidden_layers": 24}
+    | {"num_attention_heads": 20, "num_key_value_heads": 20, "head_dim": 128}
+    | {"max_position_embeddings": 4096, "rms_norm_eps": 1e-8, "rope_theta": 100000.0}
+)
 
 
 def complete(f: Fields) -> dict[str, Any]:

@@ -23,14 +23,7 @@ from sterna.models.options import AttentionOptions, QKNorm
 from sterna.models.rotations import scaling_kind
 
 ARCHITECTURES = ("HunYuanDenseV1ForCausalLM",)
-ACTIVATION = llama.ACTIVATION
-TERNARY = llama.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **COMMON,
-    "vocab_size": 290943,
-    "rms_norm_eps": 1e-5,
-    "attention_bias": False,
-}
+DEFAULTS = COMMON | {"vocab_size": 290943, "rms_norm_eps": 1e-5, "attention_bias": False}
 GGUF = {
     "hunyuan-dense": GgufArchitecture(
         ARCHITECTURES[0],

@@ -19,23 +19,18 @@ from sterna.models.gguf_architecture import EXPERTS, READS, GgufArchitecture
 from sterna.models.options import AttentionOptions
 
 ARCHITECTURES = ("HunYuanMoEV1ForCausalLM",)
-ACTIVATION = llama.ACTIVATION
-TERNARY = llama.TERNARY
-DEFAULTS: dict[str, Any] = {**hunyuan_v1_dense.DEFAULTS, "num_experts": 1, "num_experts_per_tok": 1}
+DEFAULTS = hunyuan_v1_dense.DEFAULTS | {"num_experts": 1, "num_experts_per_tok": 1}
 ALIASES = {"moe_topk": "num_experts_per_tok"}
 GGUF = {
     "hunyuan-moe": GgufArchitecture(
         ARCHITECTURES[0],
-        modules={
-            **EXPERTS,
-            **READS,
-            "mlp.gate.wg": "ffn_gate_inp",
-            "self_attn.query_layernorm": "attn_q_norm",
-            "self_attn.key_layernorm": "attn_k_norm",
-            "mlp.shared_mlp.gate_proj": "ffn_gate_shexp",
-            "mlp.shared_mlp.up_proj": "ffn_up_shexp",
-            "mlp.shared_mlp.down_proj": "ffn_down_shexp",
-        },
+        modules=EXPERTS
+        | READS
+        | {"mlp.gate.wg": "ffn_gate_inp", "self_attn.query_layernorm": "attn_q_norm"}
+        | {"self_attn.key_layernorm": "attn_k_norm"}
+        | {"mlp.shared_mlp.gate_proj": "ffn_gate_shexp"}
+        | {"mlp.shared_mlp.up_proj": "ffn_up_shexp"}
+        | {"mlp.shared_mlp.down_proj": "ffn_down_shexp"},
         experts="intermediate_size",
     )
 }

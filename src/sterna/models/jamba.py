@@ -16,49 +16,38 @@ from sterna.graph import Value
 from sterna.models import mamba, mamba2, moe
 from sterna.models.builder import ModelBuilder
 from sterna.models.config import FULL
-from sterna.models.config_defaults import COMMON
+from sterna.models.config_defaults import COMMON, without
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import ATTENTION, GgufArchitecture
 from sterna.models.qwen3_5 import LINEAR, MIXERS
 
 ARCHITECTURES = ("JambaForCausalLM",)
-ACTIVATION = "silu"
-TERNARY = False  # float tensors of linear layers are the weights themselves
-DEFAULTS: dict[str, Any] = {
-    **COMMON,
-    **mamba.LAYER_DEFAULTS,
-    "vocab_size": 65536,
-    "intermediate_size": 14336,
-    "num_key_value_heads": 8,
-    "rms_norm_eps": 1e-6,
-    "max_position_embeddings": 262144,
-    "num_experts": 16,
-    "num_experts_per_tok": 2,
-    "expert_layer_period": 2,
-    "expert_layer_offset": 1,
-    "attn_layer_period": 8,
-    "attn_layer_offset": 4,
-}
-del DEFAULTS["rope_theta"]
+DEFAULTS = (
+    without(COMMON, "rope_theta")
+    | mamba.LAYER_DEFAULTS
+    | {"vocab_size": 65536, "intermediate_size": 14336, "num_key_value_heads": 8}
+    | {"rms_norm_eps": 1e-6, "max_position_embeddings": 262144, "num_experts": 16}
+    | {"num_experts_per_tok": 2, "expert_layer_period": 2, "expert_layer_offset": 1}
+    | {"attn_layer_period": 8, "attn_layer_offset": 4}
+)
 PREFIXES = {"model.final_layernorm.": "model.norm."}
 DENSE, SPARSE = "dense", "sparse"
 FFNS = "mlp_layer_types"  # of each layer, DENSE or SPARSE, as other families have it
 _NORMS = ("dt_layernorm", "b_layernorm", "c_layernorm")
 _FFN = "feed_forward"
-_MODULES = {
-    **ATTENTION,
-    **{f"mamba.{m}": name for m, name in mamba.MODULES.items()},
-    **{f"mamba.{n}": f"ssm_{n.partition('_')[0]}_norm" for n in _NORMS},
-    "input_layernorm": "attn_norm",
-    "pre_ff_layernorm": "ffn_norm",
-    **{f"{_FFN}.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")},
-    f"{_FFN}.router": "ffn_gate_inp",
-    **{f"{_FFN}.experts.{p}_proj": f"ffn_{p}_exps" for p in ("gate", "up", "gate_up", "down")},
-}
+_MODULES = (
+    ATTENTION
+    | {f"mamba.{m}": name for m, name in mamba.MODULES.items()}
+    | {f"mamba.{n}": f"ssm_{n.partition('_')[0]}_norm" for n in _NORMS}
+    | {"input_layernorm": "attn_norm", "pre_ff_layernorm": "ffn_norm"}
+    | {f"{_FFN}.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")}
+    | {f"{_FFN}.router": "ffn_gate_inp"}
+    | {f"{_FFN}.experts.{p}_proj": f"ffn_{p}_exps" for p in ("gate", "up", "gate_up", "down")}
+)
 GGUF = {
     "jamba": GgufArchitecture(
         ARCHITECTURES[0],
-        ACTIVATION,
+        "silu",
         _MODULES,
         arrays={f"mamba.{module}": name for module, name in mamba.ARRAYS.items()},
         keys=mamba.GGUF_KEYS,

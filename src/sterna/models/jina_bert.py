@@ -26,13 +26,8 @@ from sterna.weights.sources import Linear
 
 ARCHITECTURES = ("JinaBertModel", "JinaBertForMaskedLM", "JinaBertForSequenceClassification")
 ACTIVATION = "gelu"
-TERNARY = False  # float tensors of linear layers are the weights themselves
 ENCODER = True
-DEFAULTS: dict[str, Any] = {
-    **bert.DEFAULTS,
-    "position_embedding_type": "absolute",
-    "feed_forward_type": "original",
-}
+DEFAULTS = bert.DEFAULTS | {"position_embedding_type": "absolute", "feed_forward_type": "original"}
 PREFIXES = bert.PREFIXES
 GGUF = {
     "jina-bert-v2": GgufArchitecture(

@@ -19,21 +19,13 @@ from sterna.models.gguf_architecture import ENCODER_BIASES, TYPES, GgufArchitect
 
 ARCHITECTURES = ("JinaEmbeddingsV3Model", "JinaEmbeddingsV3ForSequenceClassification")
 ACTIVATION = "gelu"
-TERNARY = False  # float tensors of linear layers are the weights themselves
 ENCODER = True
-DEFAULTS: dict[str, Any] = {
-    "vocab_size": 250002,
-    "hidden_size": 1024,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 16,
-    "intermediate_size": 4096,
-    "hidden_act": ACTIVATION,
-    "max_position_embeddings": 8194,
-    "type_vocab_size": 1,
-    "layer_norm_eps": 1e-5,
-    "rope_theta": 20000.0,
-    "tie_word_embeddings": True,
-}
+DEFAULTS: dict[str, Any] = (
+    {"vocab_size": 250002, "hidden_size": 1024, "num_hidden_layers": 24}
+    | {"num_attention_heads": 16, "intermediate_size": 4096, "hidden_act": ACTIVATION}
+    | {"max_position_embeddings": 8194, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
+    | {"rope_theta": 20000.0, "tie_word_embeddings": True}
+)
 
 
 PREFIXES = {

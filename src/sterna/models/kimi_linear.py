@@ -18,7 +18,6 @@ import numpy as np
 import sterna._native as _native
 from sterna.graph import Piece, RecurrentHeads, Value
 from sterna.models import (
-    deepseek_v3,
     delta_net,
     glm4_moe_lite,
     latent_attention,
@@ -28,6 +27,7 @@ from sterna.models import (
 )
 from sterna.models.builder import ModelBuilder
 from sterna.models.config import FULL, MAX_HEAD_DIM
+from sterna.models.config_defaults import without
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import (
     DEEPSEEK_KEYS,
@@ -41,30 +41,15 @@ from sterna.models.qwen3_5 import LINEAR, MAX_TAPS, MIXERS
 from sterna.weights.sources import Linear
 
 ARCHITECTURES = ("KimiLinearForCausalLM",)
-ACTIVATION = deepseek_v3.ACTIVATION
-TERNARY = deepseek_v3.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **glm4_moe_lite.DEFAULTS,
-    "vocab_size": 163840,
-    "hidden_size": 2304,
-    "intermediate_size": 9216,
-    "num_hidden_layers": 27,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 32,
-    "max_position_embeddings": 1048576,
-    "q_lora_rank": None,
-    "qk_nope_head_dim": 128,
-    "v_head_dim": 128,
-    "num_experts": 256,
-    "routed_scaling_factor": 2.446,
-    "head_dim": 64,
-    "num_experts_per_tok": 8,
-    "moe_intermediate_size": 1024,
-    "linear_head_dim": 128,
-    "linear_num_heads": 32,
-    "linear_conv_kernel_dim": 4,
-}
-del DEFAULTS["rope_interleave"], DEFAULTS["rope_theta"]
+DEFAULTS = (
+    without(glm4_moe_lite.DEFAULTS, "rope_interleave", "rope_theta")
+    | {"vocab_size": 163840, "hidden_size": 2304, "intermediate_size": 9216}
+    | {"num_hidden_layers": 27, "num_attention_heads": 32, "num_key_value_heads": 32}
+    | {"max_position_embeddings": 1048576, "q_lora_rank": None, "qk_nope_head_dim": 128}
+    | {"v_head_dim": 128, "num_experts": 256, "routed_scaling_factor": 2.446, "head_dim": 64}
+    | {"num_experts_per_tok": 8, "moe_intermediate_size": 1024, "linear_head_dim": 128}
+    | {"linear_num_heads": 32, "linear_conv_kernel_dim": 4}
+)
 ALIASES = {
     "model_max_length": "max_position_embeddings",
     "num_expert_group": "n_group",
@@ -79,17 +64,14 @@ NAMES = replace(
 GGUF = {
     "kimi-linear": GgufArchitecture(
         ARCHITECTURES[0],
-        modules={
-            **LINEARS,
-            **LATENT,
-            **READS,
-            **mixtral.GGUF_WITH_EXPERTS["llama"].modules,
-            **{f"{MODULE}.shared_experts.{p}": f"{FFN[f'mlp.{p}']}_shexp" for p in _PROJECTIONS},
-            **{f"self_attn.{part}_conv1d": f"ssm_conv1d_{part}" for part in "qkv"},
-            **{f"self_attn.{part}_proj": f"ssm_{part}" for part in ("f_a", "f_b", "g_a", "g_b")},
-            "self_attn.b_proj": "ssm_beta",
-            "self_attn.o_norm": "ssm_norm",
-        },
+        modules=LINEARS
+        | LATENT
+        | READS
+        | mixtral.GGUF_WITH_EXPERTS["llama"].modules
+        | {f"{MODULE}.shared_experts.{p}": f"{FFN[f'mlp.{p}']}_shexp" for p in _PROJECTIONS}
+        | {f"self_attn.{part}_conv1d": f"ssm_conv1d_{part}" for part in "qkv"}
+        | {f"self_attn.{part}_proj": f"ssm_{part}" for part in ("f_a", "f_b", "g_a", "g_b")}
+        | {"self_attn.b_proj": "ssm_beta", "self_attn.o_norm": "ssm_norm"},
         arrays={
             "self_attn.A_log": "ssm_a",
             "self_attn.dt_bias": "ssm_dt.bias",

@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from sterna.errors import SternaError
+from sterna.models import attribute
 from sterna.models.config_aliases import resolve_aliases
 
 __all__ = ["kin", "most_like"]
@@ -64,7 +65,7 @@ def _generates(module: ModuleType) -> bool:
 
 def _fields_of(module: ModuleType) -> frozenset[str]:
     """Return the fields of a family's class, by their usual names."""
-    return frozenset({*module.DEFAULTS, *getattr(module, "ALIASES", {}).values()})
+    return frozenset({*module.DEFAULTS, *attribute(module, "ALIASES").values()})
 
 
 def _given(config: dict[str, Any]) -> set[str]:

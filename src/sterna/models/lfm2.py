@@ -15,7 +15,7 @@ from typing import Any
 from sterna.graph import Value
 from sterna.models.builder import FeedForward, ModelBuilder
 from sterna.models.config import FULL
-from sterna.models.config_defaults import COMMON
+from sterna.models.config_defaults import COMMON, without
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import GgufArchitecture
 from sterna.models.options import AttentionOptions, QKNorm
@@ -23,25 +23,13 @@ from sterna.models.qwen3_5 import MAX_TAPS, MIXERS
 from sterna.weights.sources import Linear
 
 ARCHITECTURES = ("Lfm2ForCausalLM",)
-ACTIVATION = "silu"
-TERNARY = False  # float tensors of linear layers are the weights themselves
-DEFAULTS: dict[str, Any] = {
-    **COMMON,
-    "vocab_size": 65536,
-    "hidden_size": 2560,
-    "intermediate_size": 12288,
-    "num_key_value_heads": 8,
-    "max_position_embeddings": 128000,
-    "rope_theta": 1e6,
-    "tie_word_embeddings": True,
-    "norm_eps": 1e-5,
-    "conv_bias": False,
-    "conv_L_cache": 3,
-    "block_multiple_of": 256,
-    "block_ffn_dim_multiplier": 1.0,
-    "block_auto_adjust_ff_dim": True,
-}
-del DEFAULTS["hidden_act"]  # the class has no such field
+DEFAULTS = (
+    without(COMMON, "hidden_act")
+    | {"vocab_size": 65536, "hidden_size": 2560, "intermediate_size": 12288}
+    | {"num_key_value_heads": 8, "max_position_embeddings": 128000, "rope_theta": 1e6}
+    | {"tie_word_embeddings": True, "norm_eps": 1e-5, "conv_bias": False, "conv_L_cache": 3}
+    | {"block_multiple_of": 256, "block_ffn_dim_multiplier": 1.0, "block_auto_adjust_ff_dim": True}
+)
 GGUF = {
     "lfm2": GgufArchitecture(
         ARCHITECTURES[0],

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from sterna.graph import Scoring, Value
-from sterna.models import llama, moe
+from sterna.models import moe
 from sterna.models.builder import ModelBuilder
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
@@ -24,32 +24,16 @@ from sterna.models.options import AttentionOptions, QKNorm
 from sterna.weights.sources import Stacking
 
 ARCHITECTURES = ("Llama4ForCausalLM", "Llama4ForConditionalGeneration")
-ACTIVATION = llama.ACTIVATION
-TERNARY = llama.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **COMMON,
-    "vocab_size": 202048,
-    "hidden_size": 5120,
-    "intermediate_size": 8192,
-    "intermediate_size_mlp": 16384,
-    "num_hidden_layers": 48,
-    "num_attention_heads": 40,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "max_position_embeddings": 131072,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 500000.0,
-    "attention_bias": False,
-    "num_experts_per_tok": 1,
-    "num_experts": 16,
-    "interleave_moe_layer_step": 1,
-    "use_qk_norm": True,
-    "no_rope_layer_interval": 4,
-    "attention_chunk_size": 8192,
-    "attn_temperature_tuning": True,
-    "floor_scale": 8192,
-    "attn_scale": 0.1,
-}
+DEFAULTS = (
+    COMMON
+    | {"vocab_size": 202048, "hidden_size": 5120, "intermediate_size": 8192}
+    | {"intermediate_size_mlp": 16384, "num_hidden_layers": 48, "num_attention_heads": 40}
+    | {"num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 131072}
+    | {"rms_norm_eps": 1e-5, "rope_theta": 500000.0, "attention_bias": False}
+    | {"num_experts_per_tok": 1, "num_experts": 16, "interleave_moe_layer_step": 1}
+    | {"use_qk_norm": True, "no_rope_layer_interval": 4, "attention_chunk_size": 8192}
+    | {"attn_temperature_tuning": True, "floor_scale": 8192, "attn_scale": 0.1}
+)
 MODULE = "feed_forward"
 KINDS = (("", ""), ("experts.", "_exps"), ("shared_expert.", "_shexp"))
 GGUF = {

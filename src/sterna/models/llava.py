@@ -21,9 +21,7 @@ from sterna.models.vision.tower import Grid, Tower, cells, graph_of, vision_conf
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("LlavaForConditionalGeneration",)
-ACTIVATION = llama.ACTIVATION
-TERNARY = llama.TERNARY
-DEFAULTS: dict[str, Any] = {**llama.DEFAULTS, "tie_word_embeddings": False}
+DEFAULTS = llama.DEFAULTS
 #: Models of texts by their model_type.
 TEXTS: dict[str, ModuleType] = {"llama": llama, "mistral": llama, "qwen2": qwen2}
 ENCODERS: dict[str, ModuleType] = {

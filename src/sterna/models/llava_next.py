@@ -23,12 +23,11 @@ from sterna.weights.sources import WeightSource
 
 F32 = npt.NDArray[np.float32]
 ARCHITECTURES = ("LlavaNextForConditionalGeneration",)
-ACTIVATION, TERNARY, DEFAULTS = llava.ACTIVATION, llava.TERNARY, llava.DEFAULTS
+DEFAULTS = llava.DEFAULTS
 TOWER, LINE_END = clip.VIT.patch_matrix, "image_newline"
 PREFIXES = {**towers.PREFIXES, f"model.{LINE_END}": LINE_END}
-SKIPPED = {
-    **towers.SKIPPED,
-    **{prefix + LINE_END: towers.SKIPPED["multi_modal_projector."] for prefix in ("", "model.")},
+SKIPPED = towers.SKIPPED | {
+    prefix + LINE_END: towers.SKIPPED["multi_modal_projector."] for prefix in ("", "model.")
 }
 
 

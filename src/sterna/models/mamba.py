@@ -29,8 +29,6 @@ from sterna.weights.sources import WeightSource
 __all__ = ["ARRAYS", "LAYER_DEFAULTS", "MODULES", "SelectiveScan", "layer"]
 
 ARCHITECTURES = ("MambaForCausalLM",)
-ACTIVATION = "silu"
-TERNARY = False  # float tensors of linear layers are the weights themselves
 MAX_WIDTH = 1 << 16  # of the inner row: native kMaxHeadDim
 #: No text is too long for a state, but pages count its positions.
 CONTEXT = 1 << 18
@@ -42,15 +40,11 @@ LAYER_DEFAULTS: dict[str, Any] = {
     "mamba_conv_bias": True,
     "mamba_proj_bias": False,
 }
-DEFAULTS: dict[str, Any] = {
-    **LAYER_DEFAULTS,
-    "vocab_size": 50280,
-    "hidden_size": 768,
-    "num_hidden_layers": 32,
-    "hidden_act": ACTIVATION,
-    "tie_word_embeddings": True,
-    "rms_norm_eps": 1e-5,
-}
+DEFAULTS = (
+    LAYER_DEFAULTS
+    | {"vocab_size": 50280, "hidden_size": 768, "num_hidden_layers": 32, "hidden_act": "silu"}
+    | {"tie_word_embeddings": True, "rms_norm_eps": 1e-5}
+)
 ALIASES = {
     "state_size": "mamba_d_state",
     "conv_kernel": "mamba_d_conv",

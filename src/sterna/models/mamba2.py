@@ -27,17 +27,11 @@ __all__ = ["ARRAYS", "DEFAULTS", "GGUF_KEYS", "MODULES", "StateSpace", "layer", 
 
 MAX_HEADS = 1 << 14
 #: Fields of config.json, in the words of most families, with their usual defaults.
-DEFAULTS: dict[str, Any] = {
-    "mamba_n_heads": 128,
-    "mamba_n_groups": 1,
-    "mamba_d_state": 256,
-    "mamba_d_conv": 4,
-    "mamba_expand": 2,
-    "mamba_chunk_size": 256,
-    "mamba_conv_bias": True,
-    "mamba_proj_bias": False,
-    "time_step_limit": [0.0, math.inf],
-}
+DEFAULTS: dict[str, Any] = (
+    {"mamba_n_heads": 128, "mamba_n_groups": 1, "mamba_d_state": 256, "mamba_d_conv": 4}
+    | {"mamba_expand": 2, "mamba_chunk_size": 256, "mamba_conv_bias": True}
+    | {"mamba_proj_bias": False, "time_step_limit": [0.0, math.inf]}
+)
 #: Modules of a layer, by their names in the checkpoint -> in GGUF files; those without `.weight`.
 MODULES = {"in_proj": "ssm_in", "conv1d": "ssm_conv1d", "norm": "ssm_norm", "out_proj": "ssm_out"}
 ARRAYS = {"A_log": "ssm_a", "D": "ssm_d", "dt_bias": "ssm_dt.bias"}

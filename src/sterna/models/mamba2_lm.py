@@ -15,22 +15,14 @@ from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import GgufArchitecture
 
 ARCHITECTURES = ("Mamba2ForCausalLM",)
-ACTIVATION = "silu"
-TERNARY = False  # float tensors of linear layers are the weights themselves
 #: No text is too long for a state, but pages count its positions.
 CONTEXT = 1 << 18
-DEFAULTS: dict[str, Any] = {
-    **mamba2.DEFAULTS,
-    "vocab_size": 32768,
-    "hidden_size": 4096,
-    "num_hidden_layers": 64,
-    "hidden_act": ACTIVATION,
-    "tie_word_embeddings": False,
-    "rms_norm_eps": 1e-5,
-    "mamba_n_groups": 8,
-    "mamba_d_state": 128,
-    "mamba_d_head": 64,
-}
+DEFAULTS = (
+    mamba2.DEFAULTS
+    | {"vocab_size": 32768, "hidden_size": 4096, "num_hidden_layers": 64, "hidden_act": "silu"}
+    | {"tie_word_embeddings": False, "rms_norm_eps": 1e-5, "mamba_n_groups": 8}
+    | {"mamba_d_state": 128, "mamba_d_head": 64}
+)
 ALIASES = {
     "num_heads": "mamba_n_heads",
     "head_dim": "mamba_d_head",

@@ -28,31 +28,16 @@ from sterna.models.options import AttentionOptions, QKNorm
 from sterna.models.rotations import partly_rotated
 
 ARCHITECTURES = ("MapleForCausalLM",)
-ACTIVATION = llama.ACTIVATION
-TERNARY = llama.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **COMMON,
-    "vocab_size": 151936,
-    "hidden_size": 2048,
-    "intermediate_size": 4096,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 4,
-    "head_dim": 128,
-    "max_position_embeddings": 131072,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 10000.0,
-    "partial_rotary_factor": 0.5,
-    "attention_bias": False,
-    "sliding_window": 512,
-    "nope_on_global_attention": True,
-    "num_experts": 256,
-    "num_experts_per_tok": 8,
-    "moe_intermediate_size": 512,
-    "norm_topk_prob": True,
-    "num_shared_experts": 0,
-    "moe_router_enable_expert_bias": False,
-}
+DEFAULTS = (
+    COMMON
+    | {"vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 4096}
+    | {"num_hidden_layers": 24, "num_attention_heads": 16, "num_key_value_heads": 4}
+    | {"head_dim": 128, "max_position_embeddings": 131072, "rms_norm_eps": 1e-6}
+    | {"partial_rotary_factor": 0.5, "attention_bias": False, "sliding_window": 512}
+    | {"nope_on_global_attention": True, "num_experts": 256, "num_experts_per_tok": 8}
+    | {"moe_intermediate_size": 512, "norm_topk_prob": True, "num_shared_experts": 0}
+    | {"moe_router_enable_expert_bias": False}
+)
 ALIASES = {"use_bias": "attention_bias"}
 PREFIXES = {"model.word_embeddings.": "model.embed_tokens."}
 GGUF = {

@@ -19,10 +19,7 @@ from sterna.models.gguf_architecture import FACTORS, GgufArchitecture
 from sterna.models.options import Factors
 
 ARCHITECTURES = ("MiniCPMForCausalLM",)
-ACTIVATION = llama.ACTIVATION
-TERNARY = llama.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **llama.DEFAULTS,
+DEFAULTS = llama.DEFAULTS | {
     "tie_word_embeddings": True,
     "dim_model_base": 1,
     "scale_depth": 1.0,

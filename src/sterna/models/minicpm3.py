@@ -16,29 +16,14 @@ from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import FFN, LATENT, READS, GgufArchitecture
 
 ARCHITECTURES = ("MiniCPM3ForCausalLM",)
-ACTIVATION = llama.ACTIVATION
-TERNARY = llama.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **llama.DEFAULTS,
-    "vocab_size": 73448,
-    "hidden_size": 2560,
-    "intermediate_size": 6400,
-    "num_hidden_layers": 62,
-    "num_attention_heads": 40,
-    "num_key_value_heads": 40,
-    "max_position_embeddings": 32768,
-    "rms_norm_eps": 1e-5,
-    "tie_word_embeddings": True,
-    "kv_lora_rank": 256,
-    "q_lora_rank": 768,
-    "qk_nope_head_dim": 64,
-    "qk_rope_head_dim": 32,
-    "v_head_dim": 64,
-    "head_dim": 32,
-    "scale_emb": 12,
-    "scale_depth": 1.4,
-    "dim_model_base": 256,
-}
+DEFAULTS = (
+    llama.DEFAULTS
+    | {"vocab_size": 73448, "hidden_size": 2560, "intermediate_size": 6400, "num_hidden_layers": 62}
+    | {"num_attention_heads": 40, "num_key_value_heads": 40, "max_position_embeddings": 32768}
+    | {"rms_norm_eps": 1e-5, "tie_word_embeddings": True, "kv_lora_rank": 256, "q_lora_rank": 768}
+    | {"qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64, "head_dim": 32}
+    | {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256}
+)
 GGUF = {
     "minicpm3": GgufArchitecture(ARCHITECTURES[0], modules={**FFN, **READS, **LATENT}, latent=True)
 }

@@ -21,23 +21,13 @@ from sterna.models.options import AttentionOptions, QKNorm
 from sterna.models.rotations import partly_rotated
 
 ARCHITECTURES = ("MiniMaxM2ForCausalLM",)
-ACTIVATION = llama.ACTIVATION
-TERNARY = llama.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **COMMON,
-    "vocab_size": 200064,
-    "hidden_size": 3072,
-    "intermediate_size": 1536,
-    "num_hidden_layers": 62,
-    "num_attention_heads": 48,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "max_position_embeddings": 196608,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 5e6,
-    "num_experts_per_tok": 8,
-    "num_experts": 256,
-}
+DEFAULTS = (
+    COMMON
+    | {"vocab_size": 200064, "hidden_size": 3072, "intermediate_size": 1536}
+    | {"num_hidden_layers": 62, "num_attention_heads": 48, "num_key_value_heads": 8}
+    | {"head_dim": 128, "max_position_embeddings": 196608, "rms_norm_eps": 1e-6, "rope_theta": 5e6}
+    | {"num_experts_per_tok": 8, "num_experts": 256}
+)
 MODULE = mixtral.MODULE
 GGUF = {
     "minimax-m2": GgufArchitecture(

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sterna.models import mistral
 from sterna.models.mistral import build as build
 from sterna.models.mistral import complete as complete
 
 ARCHITECTURES = ("MinistralForCausalLM",)
-ACTIVATION = mistral.ACTIVATION
-TERNARY = mistral.TERNARY
-DEFAULTS: dict[str, Any] = mistral.DEFAULTS
+DEFAULTS = mistral.DEFAULTS

@@ -10,20 +10,12 @@ from sterna.models.config_fields import Fields
 from sterna.models.mistral import build as build
 
 ARCHITECTURES = ("Ministral3ForCausalLM",)
-ACTIVATION = mistral.ACTIVATION
-TERNARY = mistral.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **COMMON,
-    "vocab_size": 131072,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 34,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "max_position_embeddings": 262144,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 1e6,
-    "sliding_window": None,
-}
+DEFAULTS = (
+    COMMON
+    | {"vocab_size": 131072, "intermediate_size": 14336, "num_hidden_layers": 34}
+    | {"num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 262144}
+    | {"rms_norm_eps": 1e-5, "rope_theta": 1e6, "sliding_window": None}
+)
 #: rope_parameters, where a file has none.
 ROPE: dict[str, Any] = {
     "rope_type": "yarn",

@@ -7,23 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.models import llama
 from sterna.models.config import SLIDING
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.llama import build as build
 
 ARCHITECTURES = ("MistralForCausalLM",)
-ACTIVATION = llama.ACTIVATION
-TERNARY = llama.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **COMMON,
-    "rms_norm_eps": 1e-6,
-    "intermediate_size": 14336,
-    "num_key_value_heads": 8,
-    "max_position_embeddings": 131072,
-    "sliding_window": 4096,
-}
+DEFAULTS = (
+    COMMON
+    | {"rms_norm_eps": 1e-6, "intermediate_size": 14336, "num_key_value_heads": 8}
+    | {"max_position_embeddings": 131072, "sliding_window": 4096}
+)
 
 
 def complete(f: Fields) -> dict[str, Any]:

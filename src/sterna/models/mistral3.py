@@ -27,21 +27,13 @@ from sterna.models.vision.tower import Grid, Tower, cells, graph_of, vision_conf
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Mistral3ForConditionalGeneration",)
-ACTIVATION = mistral.ACTIVATION
-TERNARY = mistral.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **COMMON,
-    "vocab_size": 131072,
-    "hidden_size": 5120,
-    "intermediate_size": 32768,
-    "num_hidden_layers": 40,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "max_position_embeddings": 131072,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 1e9,
-    "sliding_window": None,
-}
+DEFAULTS = (
+    COMMON
+    | {"vocab_size": 131072, "hidden_size": 5120, "intermediate_size": 32768}
+    | {"num_hidden_layers": 40, "num_key_value_heads": 8, "head_dim": 128}
+    | {"max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 1e9}
+    | {"sliding_window": None}
+)
 GGUF = {
     "mistral3": GgufArchitecture(
         "Ministral3ForCausalLM", permuted=True, reads=("attention.temperature_scale",)

@@ -7,8 +7,6 @@ The shares of a token's two experts add up to 1.
 
 from __future__ import annotations
 
-from typing import Any
-
 from sterna.graph import Value
 from sterna.models import llama, mistral, moe
 from sterna.models.builder import ModelBuilder
@@ -16,29 +14,22 @@ from sterna.models.gguf_architecture import ATTENTION, READS, GgufArchitecture
 from sterna.models.mistral import complete as complete
 
 ARCHITECTURES = ("MixtralForCausalLM",)
-ACTIVATION = llama.ACTIVATION
-TERNARY = llama.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **mistral.DEFAULTS,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 1e6,
-    "sliding_window": None,
-    "num_experts_per_tok": 2,
-    "num_experts": 8,
-}
+DEFAULTS = (
+    mistral.DEFAULTS
+    | {"rms_norm_eps": 1e-5, "rope_theta": 1e6, "sliding_window": None, "num_experts_per_tok": 2}
+    | {"num_experts": 8}
+)
 #: Files of Mixtral have Llama's name.
 GGUF_WITH_EXPERTS = {
     "llama": GgufArchitecture(
         ARCHITECTURES[0],
-        modules={
-            **ATTENTION,
-            **READS,
-            "block_sparse_moe.gate": "ffn_gate_inp",
-            "block_sparse_moe.experts.w1": "ffn_gate_exps",
-            "block_sparse_moe.experts.w3": "ffn_up_exps",
-            "block_sparse_moe.experts.w2": "ffn_down_exps",
-            "block_sparse_moe.experts.gate_up_proj": "ffn_gate_up_exps",
-        },
+        modules=ATTENTION
+        | READS
+        | {"block_sparse_moe.gate": "ffn_gate_inp"}
+        | {"block_sparse_moe.experts.w1": "ffn_gate_exps"}
+        | {"block_sparse_moe.experts.w3": "ffn_up_exps"}
+        | {"block_sparse_moe.experts.w2": "ffn_down_exps"}
+        | {"block_sparse_moe.experts.gate_up_proj": "ffn_gate_up_exps"},
         permuted=True,
         experts="intermediate_size",
     )

@@ -6,6 +6,4 @@ from sterna.models import llama
 from sterna.models.llama import build as build
 
 ARCHITECTURES = ("MobileLLMForCausalLM",)
-ACTIVATION = "silu"
-TERNARY = False  # float tensors of linear layers are the weights themselves
 DEFAULTS = llama.DEFAULTS

@@ -24,29 +24,15 @@ from sterna.models.rotations import rotations_of
 
 ARCHITECTURES = ("ModernBertModel", "ModernBertForSequenceClassification")
 ACTIVATION = "gelu"
-TERNARY = False  # float tensors of linear layers are the weights themselves
 ENCODER = True
-DEFAULTS: dict[str, Any] = {
-    "vocab_size": 50368,
-    "hidden_size": 768,
-    "num_hidden_layers": 22,
-    "num_attention_heads": 12,
-    "intermediate_size": 1152,
-    "hidden_act": ACTIVATION,
-    "max_position_embeddings": 8192,
-    "norm_eps": 1e-5,
-    "norm_bias": False,
-    "attention_bias": False,
-    "local_attention": 128,
-    "mlp_bias": False,
-    "classifier_pooling": "cls",
-    "classifier_bias": False,
-    "classifier_activation": "gelu",
-    "tie_word_embeddings": True,
-    "global_rope_theta": 160000.0,
-    "local_rope_theta": 10000.0,
-    "global_attn_every_n_layers": 3,
-}
+DEFAULTS: dict[str, Any] = (
+    {"vocab_size": 50368, "hidden_size": 768, "num_hidden_layers": 22, "num_attention_heads": 12}
+    | {"intermediate_size": 1152, "hidden_act": ACTIVATION, "max_position_embeddings": 8192}
+    | {"norm_eps": 1e-5, "norm_bias": False, "attention_bias": False, "local_attention": 128}
+    | {"mlp_bias": False, "classifier_pooling": "cls", "classifier_bias": False}
+    | {"classifier_activation": "gelu", "tie_word_embeddings": True, "global_rope_theta": 160000.0}
+    | {"local_rope_theta": 10000.0, "global_attn_every_n_layers": 3}
+)
 PREFIXES = {
     f"{outer}{name}": own
     for outer in ("model.", "")
@@ -72,13 +58,9 @@ GGUF = {
         renamed={"rms_norm_eps": "norm_eps"},
         layer_norm=True,
         encoder=True,
-        outer={
-            **SCORES,
-            "model.embeddings.norm": "token_embd_norm",
-            "model.final_norm": "output_norm",
-            "head.dense": "cls",
-            "head.norm": "cls.norm",
-        },
+        outer=SCORES
+        | {"model.embeddings.norm": "token_embd_norm", "model.final_norm": "output_norm"}
+        | {"head.dense": "cls", "head.norm": "cls.norm"},
         biases=(*ENCODER_BIASES, "output_norm", "cls.norm"),
         reads=(SWA_BASE,),
     )

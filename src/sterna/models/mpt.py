@@ -18,7 +18,6 @@ from sterna.models.options import AttentionOptions
 
 ARCHITECTURES = ("MptForCausalLM", "MPTForCausalLM")  # the second is in the authors' files
 ACTIVATION = "gelu"
-TERNARY = False  # float tensors of linear layers are the weights themselves
 #: Attention's fields, which config.json has in an object of their own.
 ATTENTION: dict[str, Any] = {
     "attn_type": "multihead_attention",
@@ -30,20 +29,12 @@ ATTENTION: dict[str, Any] = {
     "alibi": True,
     "alibi_bias_max": 8,
 }
-DEFAULTS: dict[str, Any] = {
-    "vocab_size": 50368,
-    "hidden_size": 2048,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 16,
-    "max_position_embeddings": 2048,
-    "rms_norm_eps": 1e-5,
-    "expansion_ratio": 4,
-    "attn_config": ATTENTION,
-    "logit_scale": None,
-    "no_bias": True,
-    "norm_type": "low_precision_layernorm",
-    "tie_word_embeddings": True,
-}
+DEFAULTS: dict[str, Any] = (
+    {"vocab_size": 50368, "hidden_size": 2048, "num_hidden_layers": 24, "num_attention_heads": 16}
+    | {"max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "expansion_ratio": 4}
+    | {"attn_config": ATTENTION, "logit_scale": None, "no_bias": True}
+    | {"norm_type": "low_precision_layernorm", "tie_word_embeddings": True}
+)
 ALIASES = {
     "d_model": "hidden_size",
     "n_layers": "num_hidden_layers",

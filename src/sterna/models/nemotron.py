@@ -20,22 +20,14 @@ from sterna.models.options import Norms
 from sterna.models.rotations import partly_rotated
 
 ARCHITECTURES = ("NemotronForCausalLM",)
-ACTIVATION = arcee.ACTIVATION
-TERNARY = False  # float tensors of linear layers are the weights themselves
-DEFAULTS: dict[str, Any] = {
-    **COMMON,
-    "vocab_size": 256000,
-    "hidden_size": 6144,
-    "intermediate_size": 24576,
-    "num_attention_heads": 48,
-    "head_dim": 128,
-    "hidden_act": ACTIVATION,
-    "max_position_embeddings": 4096,
-    "rms_norm_eps": 1e-5,
-    "attention_bias": False,
-    "mlp_bias": False,
-    "partial_rotary_factor": 0.5,
-}
+ACTIVATION = "relu2"
+DEFAULTS = (
+    COMMON
+    | {"vocab_size": 256000, "hidden_size": 6144, "intermediate_size": 24576}
+    | {"num_attention_heads": 48, "head_dim": 128, "hidden_act": ACTIVATION}
+    | {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "attention_bias": False}
+    | {"mlp_bias": False, "partial_rotary_factor": 0.5}
+)
 ALIASES = {"norm_eps": "rms_norm_eps"}
 GGUF = {
     "nemotron": GgufArchitecture(

@@ -17,58 +17,34 @@ from sterna.graph import Value
 from sterna.models import mamba2, moe
 from sterna.models.builder import ModelBuilder
 from sterna.models.config import FULL
-from sterna.models.config_defaults import COMMON
+from sterna.models.config_defaults import COMMON, without
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import DEEPSEEK_KEYS, GgufArchitecture
 from sterna.models.qwen3_5 import LINEAR, MIXERS
 
 ARCHITECTURES = ("NemotronHForCausalLM",)
 ACTIVATION = "relu2"
-TERNARY = False  # float tensors of linear layers are the weights themselves
-DEFAULTS: dict[str, Any] = {
-    **COMMON,
-    **mamba2.DEFAULTS,
-    "vocab_size": 131072,
-    "intermediate_size": 21504,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "hidden_act": ACTIVATION,
-    "max_position_embeddings": 4096,
-    "rms_norm_eps": 1e-5,
-    "attention_bias": False,
-    "mlp_bias": False,
-    "sliding_window": None,
-    "mamba_n_groups": 8,
-    "mamba_d_state": 128,
-    "mamba_d_head": 64,
-    "mamba_hidden_act": "silu",
-    "use_bias": False,
-    "num_experts": 8,
-    "n_shared_experts": 1,
-    "moe_intermediate_size": 7688,
-    "moe_shared_expert_intermediate_size": 7688,
-    "moe_latent_size": None,
-    "num_experts_per_tok": 2,
-    "routed_scaling_factor": 1.0,
-    "n_group": 1,
-    "topk_group": 1,
-    "norm_topk_prob": True,
-}
-del DEFAULTS["rope_theta"], DEFAULTS["num_hidden_layers"]
-ALIASES = {
-    **moe.ALIASES,
-    "mlp_hidden_act": "hidden_act",
-    "layer_norm_epsilon": "rms_norm_eps",
-    "mamba_num_heads": "mamba_n_heads",
-    "mamba_head_dim": "mamba_d_head",
-    "n_groups": "mamba_n_groups",
-    "ssm_state_size": "mamba_d_state",
-    "conv_kernel": "mamba_d_conv",
-    "expand": "mamba_expand",
-    "chunk_size": "mamba_chunk_size",
-    "use_conv_bias": "mamba_conv_bias",
-    "attention_head_dim": "head_dim",
-}
+DEFAULTS = (
+    without(COMMON, "rope_theta", "num_hidden_layers")
+    | mamba2.DEFAULTS
+    | {"vocab_size": 131072, "intermediate_size": 21504, "num_key_value_heads": 8, "head_dim": 128}
+    | {"hidden_act": ACTIVATION, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5}
+    | {"attention_bias": False, "mlp_bias": False, "sliding_window": None, "mamba_n_groups": 8}
+    | {"mamba_d_state": 128, "mamba_d_head": 64, "mamba_hidden_act": "silu", "use_bias": False}
+    | {"num_experts": 8, "n_shared_experts": 1, "moe_intermediate_size": 7688}
+    | {"moe_shared_expert_intermediate_size": 7688, "moe_latent_size": None}
+    | {"num_experts_per_tok": 2, "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1}
+    | {"norm_topk_prob": True}
+)
+ALIASES = (
+    moe.ALIASES
+    | {"mlp_hidden_act": "hidden_act", "layer_norm_epsilon": "rms_norm_eps"}
+    | {"mamba_num_heads": "mamba_n_heads", "mamba_head_dim": "mamba_d_head"}
+    | {"n_groups": "mamba_n_groups", "ssm_state_size": "mamba_d_state"}
+    | {"conv_kernel": "mamba_d_conv", "expand": "mamba_expand"}
+    | {"chunk_size": "mamba_chunk_size", "use_conv_bias": "mamba_conv_bias"}
+    | {"attention_head_dim": "head_dim"}
+)
 PREFIXES = {
     **dict.fromkeys(("backbone.embeddings.", "model.embeddings."), "model.embed_tokens."),
     **dict.fromkeys(("backbone.norm_f.", "model.norm_f."), "model.norm."),
@@ -82,16 +58,11 @@ _MOE_NAMES = replace(moe.DEEPSEEK_NAMES, gate="", stacked=("experts.up_proj", "e
 _GGUF = GgufArchitecture(
     ARCHITECTURES[0],
     ACTIVATION,
-    {
-        "norm": "attn_norm",
-        **{f"mixer.{m}": name for m, name in mamba2.MODULES.items()},
-        "mixer.q_proj": "attn_q",
-        "mixer.k_proj": "attn_k",
-        "mixer.v_proj": "attn_v",
-        "mixer.o_proj": "attn_output",
-        "mixer.up_proj": "ffn_up",
-        "mixer.down_proj": "ffn_down",
-    },
+    {"norm": "attn_norm"}
+    | {f"mixer.{m}": name for m, name in mamba2.MODULES.items()}
+    | {"mixer.q_proj": "attn_q", "mixer.k_proj": "attn_k", "mixer.v_proj": "attn_v"}
+    | {"mixer.o_proj": "attn_output", "mixer.up_proj": "ffn_up"}
+    | {"mixer.down_proj": "ffn_down"},
     arrays={f"mixer.{module}": name for module, name in mamba2.ARRAYS.items()},
     keys=mamba2.GGUF_KEYS,
     permuted=True,
@@ -103,16 +74,13 @@ GGUF = {
     "nemotron_h": _GGUF,
     "nemotron_h_moe": replace(
         _GGUF,
-        modules={
-            **_GGUF.modules,
-            "mixer.gate": "ffn_gate_inp",
-            "mixer.experts.up_proj": "ffn_up_exps",
-            "mixer.experts.down_proj": "ffn_down_exps",
-            "mixer.shared_experts.up_proj": "ffn_up_shexp",
-            "mixer.shared_experts.down_proj": "ffn_down_shexp",
-            "mixer.fc1_latent_proj": "ffn_latent_down",
-            "mixer.fc2_latent_proj": "ffn_latent_up",
-        },
+        modules=_GGUF.modules
+        | {"mixer.gate": "ffn_gate_inp", "mixer.experts.up_proj": "ffn_up_exps"}
+        | {"mixer.experts.down_proj": "ffn_down_exps"}
+        | {"mixer.shared_experts.up_proj": "ffn_up_shexp"}
+        | {"mixer.shared_experts.down_proj": "ffn_down_shexp"}
+        | {"mixer.fc1_latent_proj": "ffn_latent_down"}
+        | {"mixer.fc2_latent_proj": "ffn_latent_up"},
         arrays={**_GGUF.arrays, "mixer.gate.e_score_correction_bias": "exp_probs_b.bias"},
         experts="moe_intermediate_size",
         reads=DEEPSEEK_KEYS,

@@ -20,21 +20,12 @@ from sterna.models.options import AttentionOptions
 from sterna.weights.sources import Linear
 
 ARCHITECTURES = ("NomicBertModel",)
-ACTIVATION = "silu"
-TERNARY = False  # float tensors of linear layers are the weights themselves
 ENCODER = True
-DEFAULTS: dict[str, Any] = {
-    "vocab_size": 30528,
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "intermediate_size": 3072,
-    "hidden_act": ACTIVATION,
-    "max_position_embeddings": 2048,
-    "type_vocab_size": 2,
-    "layer_norm_eps": 1e-12,
-    "rope_theta": 1000.0,
-}
+DEFAULTS: dict[str, Any] = (
+    {"vocab_size": 30528, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
+    | {"intermediate_size": 3072, "hidden_act": "silu", "max_position_embeddings": 2048}
+    | {"type_vocab_size": 2, "layer_norm_eps": 1e-12, "rope_theta": 1000.0}
+)
 ALIASES = {
     "n_embd": "hidden_size",
     "n_inner": "intermediate_size",
@@ -53,7 +44,7 @@ PREFIXES = {
 GGUF = {
     "nomic-bert": GgufArchitecture(
         ARCHITECTURES[0],
-        ACTIVATION,
+        "silu",
         {
             "attn.Wqkv": "attn_qkv",
             "attn.out_proj": "attn_output",

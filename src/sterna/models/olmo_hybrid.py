@@ -23,22 +23,13 @@ from sterna.models.qwen3_5 import LINEAR, MAX_TAPS, MIXERS
 from sterna.weights.sources import Linear
 
 ARCHITECTURES = ("OlmoHybridForCausalLM",)
-ACTIVATION = olmo2.ACTIVATION
-TERNARY = olmo2.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **olmo2.DEFAULTS,
-    "vocab_size": 100352,
-    "hidden_size": 3840,
-    "num_attention_heads": 30,
-    "max_position_embeddings": 65536,
-    "rms_norm_eps": 1e-6,
-    "linear_num_key_heads": 30,
-    "linear_num_value_heads": 30,
-    "linear_key_head_dim": 96,
-    "linear_value_head_dim": 192,
-    "linear_conv_kernel_dim": 4,
-    "linear_allow_neg_eigval": True,
-}
+DEFAULTS = (
+    olmo2.DEFAULTS
+    | {"vocab_size": 100352, "hidden_size": 3840, "num_attention_heads": 30}
+    | {"max_position_embeddings": 65536, "rms_norm_eps": 1e-6, "linear_num_key_heads": 30}
+    | {"linear_num_value_heads": 30, "linear_key_head_dim": 96, "linear_value_head_dim": 192}
+    | {"linear_conv_kernel_dim": 4, "linear_allow_neg_eigval": True}
+)
 FFN_NORM = "feedforward_layer_norm"
 NORM_EPS = 1e-5  # of what the recurrence makes, whatever config.json says of the others
 

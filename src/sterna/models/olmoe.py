@@ -19,23 +19,13 @@ from sterna.models.gguf_architecture import EXPERTS, QK_NORMS, READS, GgufArchit
 from sterna.models.options import AttentionOptions, QKNorm
 
 ARCHITECTURES = ("OlmoeForCausalLM",)
-ACTIVATION = llama.ACTIVATION
-TERNARY = llama.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **COMMON,
-    "vocab_size": 50304,
-    "hidden_size": 2048,
-    "intermediate_size": 2048,
-    "num_hidden_layers": 16,
-    "num_attention_heads": 16,
-    "max_position_embeddings": 4096,
-    "rms_norm_eps": 1e-5,
-    "attention_bias": False,
-    "clip_qkv": None,
-    "num_experts_per_tok": 8,
-    "num_experts": 64,
-    "norm_topk_prob": False,
-}
+DEFAULTS = (
+    COMMON
+    | {"vocab_size": 50304, "hidden_size": 2048, "intermediate_size": 2048, "num_hidden_layers": 16}
+    | {"num_attention_heads": 16, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5}
+    | {"attention_bias": False, "clip_qkv": None, "num_experts_per_tok": 8, "num_experts": 64}
+    | {"norm_topk_prob": False}
+)
 GGUF = {
     "olmoe": GgufArchitecture(
         ARCHITECTURES[0],

@@ -17,22 +17,12 @@ from sterna.models.options import AttentionOptions
 
 ARCHITECTURES = ("OPTForCausalLM",)
 ACTIVATION = "relu"
-TERNARY = False  # float tensors of linear layers are the weights themselves
-DEFAULTS: dict[str, Any] = {
-    "vocab_size": 50272,
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "intermediate_size": 3072,
-    "max_position_embeddings": 2048,
-    "num_attention_heads": 12,
-    "hidden_act": ACTIVATION,
-    "do_layer_norm_before": True,
-    "_remove_final_layer_norm": False,
-    "word_embed_proj_dim": 768,
-    "enable_bias": True,
-    "layer_norm_elementwise_affine": True,
-    "tie_word_embeddings": True,
-}
+DEFAULTS: dict[str, Any] = (
+    {"vocab_size": 50272, "hidden_size": 768, "num_hidden_layers": 12, "intermediate_size": 3072}
+    | {"max_position_embeddings": 2048, "num_attention_heads": 12, "hidden_act": ACTIVATION}
+    | {"do_layer_norm_before": True, "_remove_final_layer_norm": False, "word_embed_proj_dim": 768}
+    | {"enable_bias": True, "layer_norm_elementwise_affine": True, "tie_word_embeddings": True}
+)
 ALIASES = {"ffn_dim": "intermediate_size", "activation_function": "hidden_act"}
 #: Published checkpoints of the smaller models have no `model.`.
 PREFIXES = {

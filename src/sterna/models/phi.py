@@ -20,18 +20,12 @@ from sterna.models.rotations import partly_rotated
 
 ARCHITECTURES = ("PhiForCausalLM",)
 ACTIVATION = "gelu_new"  # the same as gelu_pytorch_tanh
-TERNARY = False  # float tensors of linear layers are the weights themselves
-DEFAULTS: dict[str, Any] = {
-    **COMMON,
-    "vocab_size": 51200,
-    "hidden_size": 2048,
-    "intermediate_size": 8192,
-    "num_hidden_layers": 24,
-    "hidden_act": ACTIVATION,
-    "layer_norm_eps": 1e-5,
-    "partial_rotary_factor": 0.5,
-    "qk_layernorm": False,
-}
+DEFAULTS = (
+    COMMON
+    | {"vocab_size": 51200, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 24}
+    | {"hidden_act": ACTIVATION, "layer_norm_eps": 1e-5, "partial_rotary_factor": 0.5}
+    | {"qk_layernorm": False}
+)
 GGUF = {
     "phi2": GgufArchitecture(
         ARCHITECTURES[0],

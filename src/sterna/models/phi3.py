@@ -19,27 +19,18 @@ from sterna.models.options import AttentionOptions
 from sterna.models.rotations import ORIGINAL, rotated_part, scaling_kind
 
 ARCHITECTURES = ("Phi3ForCausalLM",)
-ACTIVATION = llama.ACTIVATION
-TERNARY = llama.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **COMMON,
-    "vocab_size": 32064,
-    "hidden_size": 3072,
-    "intermediate_size": 8192,
-    "max_position_embeddings": 4096,
-    "rms_norm_eps": 1e-5,
-    "partial_rotary_factor": 1.0,
-    "sliding_window": None,
-}
+DEFAULTS = (
+    COMMON
+    | {"vocab_size": 32064, "hidden_size": 3072, "intermediate_size": 8192}
+    | {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "partial_rotary_factor": 1.0}
+    | {"sliding_window": None}
+)
 GGUF = {
     "phi3": GgufArchitecture(
         ARCHITECTURES[0],
-        modules={
-            **READS,
-            "self_attn.qkv_proj": "attn_qkv",
-            "self_attn.o_proj": "attn_output",
-            **GATE_UP,
-        },
+        modules=READS
+        | {"self_attn.qkv_proj": "attn_qkv", "self_attn.o_proj": "attn_output"}
+        | GATE_UP,
         partial=True,
     )
 }

@@ -20,17 +20,11 @@ from sterna.models.options import Norms
 from sterna.models.rotations import scaling_kind
 
 ARCHITECTURES = ("PhimoeForCausalLM", "PhiMoEForCausalLM")
-ACTIVATION = llama.ACTIVATION
-TERNARY = llama.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **mixtral.DEFAULTS,
-    "vocab_size": 32064,
-    "intermediate_size": 6400,
-    "rms_norm_eps": 1e-5,
-    "num_experts": 16,
-    "attention_bias": False,
-    "lm_head_bias": False,
-}
+DEFAULTS = (
+    mixtral.DEFAULTS
+    | {"vocab_size": 32064, "intermediate_size": 6400, "num_experts": 16, "attention_bias": False}
+    | {"lm_head_bias": False}
+)
 GGUF = {
     "phimoe": GgufArchitecture(
         ARCHITECTURES[0],

@@ -17,19 +17,12 @@ from sterna.models.gguf_architecture import GgufArchitecture
 from sterna.models.options import AttentionOptions
 
 ARCHITECTURES = ("Qwen2ForCausalLM",)
-ACTIVATION = "silu"
-TERNARY = False  # float tensors of linear layers are the weights themselves
-DEFAULTS: dict[str, Any] = {
-    **COMMON,
-    "rms_norm_eps": 1e-6,
-    "vocab_size": 151936,
-    "intermediate_size": 22016,
-    "num_key_value_heads": 32,
-    "max_position_embeddings": 32768,
-    "use_sliding_window": False,
-    "sliding_window": 4096,
-    "max_window_layers": 28,
-}
+DEFAULTS = (
+    COMMON
+    | {"rms_norm_eps": 1e-6, "vocab_size": 151936, "intermediate_size": 22016}
+    | {"num_key_value_heads": 32, "max_position_embeddings": 32768, "use_sliding_window": False}
+    | {"sliding_window": 4096, "max_window_layers": 28}
+)
 GGUF = {"qwen2": GgufArchitecture(ARCHITECTURES[0], written=True)}
 # Keys may have biases of hundreds next to values of one: 13 bits for a vector are too few.
 KV_DTYPE = "f16"

@@ -14,26 +14,19 @@ from sterna.graph import Value
 from sterna.models import llama, moe, qwen3_moe
 from sterna.models.builder import ModelBuilder
 from sterna.models.config import FULL, SLIDING
+from sterna.models.config_defaults import without
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import EXPERTS, GATED_SHARED, READS, GgufArchitecture
 from sterna.models.options import AttentionOptions
 
 ARCHITECTURES = ("Qwen2MoeForCausalLM",)
-ACTIVATION = llama.ACTIVATION
-TERNARY = llama.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **qwen3_moe.DEFAULTS,
-    "intermediate_size": 5632,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 16,
-    "max_window_layers": 28,
-    "moe_intermediate_size": 1408,
-    "shared_expert_intermediate_size": 5632,
-    "num_experts_per_tok": 4,
-    "num_experts": 60,
-    "qkv_bias": True,
-}
-del DEFAULTS["attention_bias"]
+DEFAULTS = (
+    without(qwen3_moe.DEFAULTS, "attention_bias")
+    | {"intermediate_size": 5632, "num_attention_heads": 16, "num_key_value_heads": 16}
+    | {"max_window_layers": 28, "moe_intermediate_size": 1408}
+    | {"shared_expert_intermediate_size": 5632, "num_experts_per_tok": 4, "num_experts": 60}
+    | {"qkv_bias": True}
+)
 GGUF = {
     "qwen2moe": GgufArchitecture(
         ARCHITECTURES[0],

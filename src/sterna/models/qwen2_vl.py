@@ -9,6 +9,7 @@ from sterna.graph import Value
 from sterna.models import qwen2, towers
 from sterna.models.builder import ModelBuilder
 from sterna.models.config import TransformerConfig
+from sterna.models.config_defaults import without
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import GgufArchitecture
 from sterna.models.qwen2 import KV_DTYPE as KV_DTYPE
@@ -17,21 +18,12 @@ from sterna.models.vision.tower import Tower
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Qwen2_5_VLForConditionalGeneration", "Qwen2VLForConditionalGeneration")
-ACTIVATION = qwen2.ACTIVATION
-TERNARY = qwen2.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **qwen2.DEFAULTS,
-    "vocab_size": 152064,
-    "hidden_size": 8192,
-    "intermediate_size": 29568,
-    "num_hidden_layers": 80,
-    "num_attention_heads": 64,
-    "num_key_value_heads": 8,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 1e6,
-    "max_window_layers": 80,
-}
-del DEFAULTS["tie_word_embeddings"]  # which is outside of the text's fields
+DEFAULTS = (
+    without(qwen2.DEFAULTS, "tie_word_embeddings")
+    | {"vocab_size": 152064, "hidden_size": 8192, "intermediate_size": 29568}
+    | {"num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8}
+    | {"rms_norm_eps": 1e-5, "rope_theta": 1e6, "max_window_layers": 80}
+)
 GGUF = {"qwen2vl": GgufArchitecture(ARCHITECTURES[0])}
 PREFIXES, SKIPPED = towers.PREFIXES, towers.SKIPPED
 TOWER = qwen2_vl.TOWER

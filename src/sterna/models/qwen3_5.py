@@ -37,39 +37,24 @@ from sterna.models.vision.qwen3_vl import tower as tower
 from sterna.weights.sources import Linear
 
 ARCHITECTURES = ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration")
-ACTIVATION = "silu"
-TERNARY = False  # float tensors of linear layers are the weights themselves
-DEFAULTS: dict[str, Any] = {
-    **COMMON,
-    "rms_norm_eps": 1e-6,
-    "attention_bias": False,
-    "vocab_size": 248320,
-    "intermediate_size": 12288,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 4,
-    "head_dim": 256,
-    "max_position_embeddings": 32768,
-    "partial_rotary_factor": 0.25,
-    "full_attention_interval": 4,
-    "linear_conv_kernel_dim": 4,
-    "linear_key_head_dim": 128,
-    "linear_value_head_dim": 128,
-    "linear_num_key_heads": 16,
-    "linear_num_value_heads": 32,
-}
+DEFAULTS = (
+    COMMON
+    | {"rms_norm_eps": 1e-6, "attention_bias": False, "vocab_size": 248320}
+    | {"intermediate_size": 12288, "num_attention_heads": 16, "num_key_value_heads": 4}
+    | {"head_dim": 256, "max_position_embeddings": 32768, "partial_rotary_factor": 0.25}
+    | {"full_attention_interval": 4, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128}
+    | {"linear_value_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 32}
+)
 GGUF = {
     "qwen35": GgufArchitecture(
         ARCHITECTURES[0],
-        modules={
-            **LINEARS,
-            **READS,
-            **QK_NORMS,
-            **PROJECTIONS,
-            **PREDICTING,
-            "linear_attn.conv1d": "ssm_conv1d",
-            "linear_attn.norm": "ssm_norm",
-            "post_attention_layernorm": "post_attention_norm",
-        },
+        modules=LINEARS
+        | READS
+        | QK_NORMS
+        | PROJECTIONS
+        | PREDICTING
+        | {"linear_attn.conv1d": "ssm_conv1d", "linear_attn.norm": "ssm_norm"}
+        | {"post_attention_layernorm": "post_attention_norm"},
         hybrid=True,
         sums=True,
         partial=True,
@@ -79,9 +64,8 @@ GGUF = {
 PREFIXES = towers.PREFIXES
 TOWER = qwen3_vl.TOWER
 #: Prefixes of tensors that are not the text model's -> their descriptions.
-SKIPPED = {
-    **towers.SKIPPED,
-    "mtp.": "layers that predict several tokens, of a kind that Sterna does not run",
+SKIPPED = towers.SKIPPED | {
+    "mtp.": "layers that predict several tokens, of a kind that Sterna does not run"
 }
 LINEAR = "linear_attention"  # in layer_types: a recurrent layer
 MIXERS = "mixer_types"  # a field of ours: layer_types of both kinds

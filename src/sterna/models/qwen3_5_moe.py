@@ -11,23 +11,18 @@ from typing import Any
 from sterna.graph import Graph, Value
 from sterna.models import moe, qwen3_5
 from sterna.models.builder import FeedForward, ModelBuilder
+from sterna.models.config_defaults import without
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import EXPERTS, GATED_SHARED
 from sterna.models.vision.qwen3_vl import tower as tower
 
 ARCHITECTURES = ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration")
-ACTIVATION = qwen3_5.ACTIVATION
-TERNARY = qwen3_5.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **{name: value for name, value in qwen3_5.DEFAULTS.items() if name != "intermediate_size"},
-    "hidden_size": 2048,
-    "num_hidden_layers": 40,
-    "num_key_value_heads": 2,
-    "moe_intermediate_size": 512,
-    "shared_expert_intermediate_size": 512,
-    "num_experts_per_tok": 8,
-    "num_experts": 256,
-}
+DEFAULTS = (
+    without(qwen3_5.DEFAULTS, "intermediate_size")
+    | {"hidden_size": 2048, "num_hidden_layers": 40, "num_key_value_heads": 2}
+    | {"moe_intermediate_size": 512, "shared_expert_intermediate_size": 512}
+    | {"num_experts_per_tok": 8, "num_experts": 256}
+)
 _DENSE = qwen3_5.GGUF["qwen35"]
 _FFN = EXPERTS | GATED_SHARED
 GGUF = {

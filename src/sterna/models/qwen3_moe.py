@@ -20,26 +20,14 @@ from sterna.models.gguf_architecture import EXPERTS, QK_NORMS, READS, GgufArchit
 from sterna.models.options import AttentionOptions, QKNorm
 
 ARCHITECTURES = ("Qwen3MoeForCausalLM",)
-ACTIVATION = "silu"
-TERNARY = False  # float tensors of linear layers are the weights themselves
-DEFAULTS: dict[str, Any] = {
-    **COMMON,
-    "rms_norm_eps": 1e-6,
-    "attention_bias": False,
-    "vocab_size": 151936,
-    "hidden_size": 2048,
-    "intermediate_size": 6144,
-    "num_hidden_layers": 24,
-    "num_key_value_heads": 4,
-    "max_position_embeddings": 32768,
-    "use_sliding_window": False,
-    "sliding_window": 4096,
-    "decoder_sparse_step": 1,
-    "moe_intermediate_size": 768,
-    "num_experts_per_tok": 8,
-    "num_experts": 128,
-    "norm_topk_prob": False,
-}
+DEFAULTS = (
+    COMMON
+    | {"rms_norm_eps": 1e-6, "attention_bias": False, "vocab_size": 151936, "hidden_size": 2048}
+    | {"intermediate_size": 6144, "num_hidden_layers": 24, "num_key_value_heads": 4}
+    | {"max_position_embeddings": 32768, "use_sliding_window": False, "sliding_window": 4096}
+    | {"decoder_sparse_step": 1, "moe_intermediate_size": 768, "num_experts_per_tok": 8}
+    | {"num_experts": 128, "norm_topk_prob": False}
+)
 GGUF = {
     "qwen3moe": GgufArchitecture(
         ARCHITECTURES[0], modules=EXPERTS | READS | QK_NORMS, experts="moe_intermediate_size"

@@ -19,18 +19,12 @@ from sterna.models.gguf_architecture import PREDICTING
 from sterna.weights.sources import Linear
 
 ARCHITECTURES = ("Qwen3NextForCausalLM",)
-ACTIVATION = qwen3_5.ACTIVATION
-TERNARY = qwen3_5.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **qwen3_5_moe.DEFAULTS,
-    "vocab_size": 151936,
-    "intermediate_size": 5632,
-    "num_hidden_layers": 48,
-    "num_experts_per_tok": 10,
-    "num_experts": 512,
-    "norm_topk_prob": True,
-    "decoder_sparse_step": 1,
-}
+DEFAULTS = (
+    qwen3_5_moe.DEFAULTS
+    | {"vocab_size": 151936, "intermediate_size": 5632, "num_hidden_layers": 48}
+    | {"num_experts_per_tok": 10, "num_experts": 512, "norm_topk_prob": True}
+    | {"decoder_sparse_step": 1}
+)
 SKIPPED = qwen3_5.SKIPPED
 _SPLIT = qwen3_5_moe.GGUF["qwen35moe"]
 _NOT_HERE = (*PREDICTING, "linear_attn.in_proj_b", "linear_attn.in_proj_a")
@@ -38,11 +32,8 @@ GGUF = {
     "qwen3next": replace(
         _SPLIT,
         architecture=ARCHITECTURES[0],
-        modules={
-            **{name: to for name, to in _SPLIT.modules.items() if name not in _NOT_HERE},
-            "linear_attn.in_proj_ba": "ssm_ba",
-            "linear_attn.in_proj_qkvz": "ssm_in",  # of the first files, as checkpoints have it
-        },
+        modules={name: to for name, to in _SPLIT.modules.items() if name not in _NOT_HERE}
+        | {"linear_attn.in_proj_ba": "ssm_ba", "linear_attn.in_proj_qkvz": "ssm_in"},
         tiles=False,
     )
 }

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.models import qwen3, towers
+from sterna.models import towers
 from sterna.models.config import MAX_HEAD_DIM, TransformerConfig
-from sterna.models.config_defaults import COMMON
+from sterna.models.config_defaults import COMMON, without
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import LINEARS, QK_NORMS, READS, GgufArchitecture
 from sterna.models.qwen3 import build as build
@@ -16,20 +16,12 @@ from sterna.models.vision.tower import Tower
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Qwen3VLForConditionalGeneration",)
-ACTIVATION = qwen3.ACTIVATION
-TERNARY = qwen3.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **COMMON,
-    "vocab_size": 151936,
-    "intermediate_size": 22016,
-    "num_key_value_heads": 32,
-    "head_dim": 128,
-    "max_position_embeddings": 128000,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 500000.0,
-    "attention_bias": False,
-}
-del DEFAULTS["tie_word_embeddings"]  # which is outside of the text's fields
+DEFAULTS = (
+    without(COMMON, "tie_word_embeddings")
+    | {"vocab_size": 151936, "intermediate_size": 22016, "num_key_value_heads": 32, "head_dim": 128}
+    | {"max_position_embeddings": 128000, "rms_norm_eps": 1e-6, "rope_theta": 500000.0}
+    | {"attention_bias": False}
+)
 GGUF = {"qwen3vl": GgufArchitecture(ARCHITECTURES[0], modules={**LINEARS, **READS, **QK_NORMS})}
 PREFIXES, SKIPPED = towers.PREFIXES, towers.SKIPPED
 TOWER = qwen3_vl.TOWER

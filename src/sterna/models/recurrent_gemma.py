@@ -28,25 +28,14 @@ from sterna.weights.sources import Linear, Stacking
 
 ARCHITECTURES = ("RecurrentGemmaForCausalLM",)
 ACTIVATION = "gelu_pytorch_tanh"
-TERNARY = False  # float tensors of linear layers are the weights themselves
-DEFAULTS: dict[str, Any] = {
-    "vocab_size": 256000,
-    "hidden_size": 2560,
-    "intermediate_size": 7680,
-    "num_hidden_layers": 26,
-    "num_attention_heads": 10,
-    "num_key_value_heads": None,
-    "hidden_act": ACTIVATION,
-    "sliding_window": 2048,
-    "conv1d_width": 4,
-    "logits_soft_cap": 30.0,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 10000.0,
-    "partial_rotary_factor": 0.5,
-    "attention_bias": False,
-    "tie_word_embeddings": True,
-    "block_types": ["recurrent", "recurrent", "attention"],
-}
+DEFAULTS: dict[str, Any] = (
+    {"vocab_size": 256000, "hidden_size": 2560, "intermediate_size": 7680}
+    | {"num_hidden_layers": 26, "num_attention_heads": 10, "num_key_value_heads": None}
+    | {"hidden_act": ACTIVATION, "sliding_window": 2048, "conv1d_width": 4, "logits_soft_cap": 30.0}
+    | {"rms_norm_eps": 1e-6, "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
+    | {"attention_bias": False, "tie_word_embeddings": True}
+    | {"block_types": ["recurrent", "recurrent", "attention"]}
+)
 ALIASES = {"attention_window_size": "sliding_window"}
 PREFIXES = {"model.final_norm.": "model.norm."}
 #: The gates lie transposed, [blocks, inputs, outputs].

@@ -12,28 +12,18 @@ from sterna.models.gguf_architecture import LINEARS, GgufArchitecture
 from sterna.models.options import AttentionOptions
 
 ARCHITECTURES = ("SeedOssForCausalLM",)
-ACTIVATION = llama.ACTIVATION
-TERNARY = llama.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **llama.DEFAULTS,
-    "vocab_size": 155136,
-    "intermediate_size": 27648,
-    "num_hidden_layers": 64,
-    "num_attention_heads": 80,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "max_position_embeddings": 524288,
-    "attention_bias": True,
-    "attention_out_bias": False,
-}
+DEFAULTS = (
+    llama.DEFAULTS
+    | {"vocab_size": 155136, "intermediate_size": 27648, "num_hidden_layers": 64}
+    | {"num_attention_heads": 80, "num_key_value_heads": 8, "head_dim": 128}
+    | {"max_position_embeddings": 524288, "attention_bias": True, "attention_out_bias": False}
+)
 GGUF = {
     "seed_oss": GgufArchitecture(
         ARCHITECTURES[0],
-        modules={
-            **LINEARS,
-            "input_layernorm": "attn_norm",
-            "post_attention_layernorm": "post_attention_norm",
-        },
+        modules=LINEARS
+        | {"input_layernorm": "attn_norm"}
+        | {"post_attention_layernorm": "post_attention_norm"},
         qkv_bias="attention_bias",
         renamed={"attention_bias": "attention_out_bias"},
     )

@@ -11,22 +11,13 @@ from sterna.models.gguf_architecture import GgufArchitecture
 from sterna.models.llama import build as build
 
 ARCHITECTURES = ("SmolLM3ForCausalLM",)
-ACTIVATION = llama.ACTIVATION
-TERNARY = llama.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **llama.DEFAULTS,
-    "vocab_size": 128256,
-    "hidden_size": 2048,
-    "num_hidden_layers": 36,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 4,
-    "max_position_embeddings": 32768,
-    "rope_theta": 2e6,
-    "tie_word_embeddings": True,
-    "use_sliding_window": False,
-    "sliding_window": None,
-    "no_rope_layer_interval": 4,
-}
+DEFAULTS = (
+    llama.DEFAULTS
+    | {"vocab_size": 128256, "hidden_size": 2048, "num_hidden_layers": 36}
+    | {"num_attention_heads": 16, "num_key_value_heads": 4, "max_position_embeddings": 32768}
+    | {"rope_theta": 2e6, "tie_word_embeddings": True, "use_sliding_window": False}
+    | {"sliding_window": None, "no_rope_layer_interval": 4}
+)
 GGUF = {"smollm3": GgufArchitecture(ARCHITECTURES[0], permuted=True)}
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 from sterna.graph import Value
-from sterna.models import llama
 from sterna.models.builder import ModelBuilder
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
@@ -19,21 +18,13 @@ from sterna.models.options import AttentionOptions
 from sterna.models.rotations import partly_rotated
 
 ARCHITECTURES = ("StableLmForCausalLM",)
-ACTIVATION = llama.ACTIVATION
-TERNARY = llama.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **COMMON,
-    "vocab_size": 50304,
-    "hidden_size": 2560,
-    "intermediate_size": 6912,
-    "num_key_value_heads": 32,
-    "max_position_embeddings": 4096,
-    "rms_norm_eps": 1e-5,
-    "partial_rotary_factor": 0.25,
-    "use_qkv_bias": False,
-    "qk_layernorm": False,
-    "use_parallel_residual": False,
-}
+DEFAULTS = (
+    COMMON
+    | {"vocab_size": 50304, "hidden_size": 2560, "intermediate_size": 6912}
+    | {"num_key_value_heads": 32, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5}
+    | {"partial_rotary_factor": 0.25, "use_qkv_bias": False, "qk_layernorm": False}
+    | {"use_parallel_residual": False}
+)
 ALIASES = {"layer_norm_eps": "rms_norm_eps"}
 GGUF = {
     "stablelm": GgufArchitecture(

@@ -19,22 +19,13 @@ from sterna.models.options import AttentionOptions
 
 ARCHITECTURES = ("Starcoder2ForCausalLM",)
 ACTIVATION = "gelu_pytorch_tanh"
-TERNARY = False  # float tensors of linear layers are the weights themselves
-DEFAULTS: dict[str, Any] = {
-    **COMMON,
-    "vocab_size": 49152,
-    "hidden_size": 3072,
-    "intermediate_size": 12288,
-    "num_hidden_layers": 30,
-    "num_attention_heads": 24,
-    "num_key_value_heads": 2,
-    "hidden_act": ACTIVATION,
-    "max_position_embeddings": 4096,
-    "norm_epsilon": 1e-5,
-    "sliding_window": None,
-    "use_bias": True,
-    "tie_word_embeddings": True,
-}
+DEFAULTS = (
+    COMMON
+    | {"vocab_size": 49152, "hidden_size": 3072, "intermediate_size": 12288}
+    | {"num_hidden_layers": 30, "num_attention_heads": 24, "num_key_value_heads": 2}
+    | {"hidden_act": ACTIVATION, "max_position_embeddings": 4096, "norm_epsilon": 1e-5}
+    | {"sliding_window": None, "use_bias": True, "tie_word_embeddings": True}
+)
 GGUF = {
     "starcoder2": GgufArchitecture(
         ARCHITECTURES[0],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from sterna.graph import Value
 from sterna.models import gemma2
@@ -11,9 +10,8 @@ from sterna.models.builder import ModelBuilder
 from sterna.models.gemma2 import complete as complete
 
 ARCHITECTURES = ("VaultGemmaForCausalLM",)
-ACTIVATION = gemma2.ACTIVATION
-TERNARY = gemma2.TERNARY
-DEFAULTS: dict[str, Any] = gemma2.DEFAULTS
+ACTIVATION = "gelu_pytorch_tanh"
+DEFAULTS = gemma2.DEFAULTS
 
 
 def build(m: ModelBuilder) -> Value:

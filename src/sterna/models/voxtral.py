@@ -9,21 +9,12 @@ from sterna.models.config_fields import Fields
 from sterna.models.llama import build as build
 
 ARCHITECTURES = ("VoxtralForConditionalGeneration",)
-ACTIVATION = llama.ACTIVATION
-TERNARY = llama.TERNARY
-DEFAULTS: dict[str, Any] = {
-    **llama.DEFAULTS,
-    "vocab_size": 131072,
-    "hidden_size": 3072,
-    "intermediate_size": 8192,
-    "num_hidden_layers": 30,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "max_position_embeddings": 131072,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 1e8,
-    "tie_word_embeddings": False,
-}
+DEFAULTS = (
+    llama.DEFAULTS
+    | {"vocab_size": 131072, "hidden_size": 3072, "intermediate_size": 8192}
+    | {"num_hidden_layers": 30, "num_key_value_heads": 8, "head_dim": 128}
+    | {"max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 1e8}
+)
 PREFIXES = towers.PREFIXES
 SKIPPED = {
     f"{prefix}{name}": "a tower for sound: Sterna runs the text alone"

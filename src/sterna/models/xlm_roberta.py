@@ -15,10 +15,9 @@ from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
 
 ARCHITECTURES = ("XLMRobertaModel", "XLMRobertaForSequenceClassification")
-ACTIVATION = bert.ACTIVATION
-TERNARY = False  # float tensors of linear layers are the weights themselves
+ACTIVATION = "gelu"
 ENCODER = True
-DEFAULTS: dict[str, Any] = {**bert.DEFAULTS, "pad_token_id": 1}
+DEFAULTS = bert.DEFAULTS | {"pad_token_id": 1}
 PREFIXES = {name.replace("bert.", "roberta."): own for name, own in bert.PREFIXES.items()}
 
 

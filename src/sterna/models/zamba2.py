@@ -18,7 +18,7 @@ from sterna.graph import Piece, Value
 from sterna.models import mamba2
 from sterna.models.builder import ModelBuilder
 from sterna.models.config import MAX_HEAD_DIM
-from sterna.models.config_defaults import COMMON
+from sterna.models.config_defaults import COMMON, without
 from sterna.models.config_fields import Fields
 from sterna.models.qwen3_5 import LINEAR, MIXERS
 from sterna.weights.sources import Linear
@@ -26,27 +26,15 @@ from sterna.weights.wrapped import WrappedWeights
 
 ARCHITECTURES = ("Zamba2ForCausalLM",)
 ACTIVATION = "gelu"
-TERNARY = False  # float tensors of linear layers are the weights themselves
-DEFAULTS: dict[str, Any] = {
-    **COMMON,
-    **mamba2.DEFAULTS,
-    "hidden_size": 2560,
-    "intermediate_size": 10240,
-    "num_hidden_layers": 54,
-    "num_key_value_heads": None,
-    "hidden_act": ACTIVATION,
-    "rms_norm_eps": 1e-5,
-    "max_position_embeddings": 4096,
-    "tie_word_embeddings": True,
-    "mamba_n_heads": 8,
-    "mamba_d_state": 64,
-    "num_mem_blocks": 1,
-    "adapter_rank": 128,
-    "use_shared_attention_adapter": False,
-    "use_mem_rope": False,
-    "use_long_context": False,
-}
-del DEFAULTS["time_step_limit"]
+DEFAULTS = (
+    COMMON
+    | without(mamba2.DEFAULTS, "time_step_limit")
+    | {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 54}
+    | {"num_key_value_heads": None, "hidden_act": ACTIVATION, "rms_norm_eps": 1e-5}
+    | {"max_position_embeddings": 4096, "tie_word_embeddings": True, "mamba_n_heads": 8}
+    | {"mamba_d_state": 64, "num_mem_blocks": 1, "adapter_rank": 128}
+    | {"use_shared_attention_adapter": False, "use_mem_rope": False, "use_long_context": False}
+)
 ALIASES = {
     "n_mamba_heads": "mamba_n_heads",
     "mamba_ngroups": "mamba_n_groups",

@@ -38,20 +38,12 @@ from sterna.weights.sources import WeightSource
 
 ACTIVATION = "gelu_pytorch_tanh"
 ENCODER = True
-DEFAULTS: dict[str, Any] = {
-    "hidden_size": 768,
-    "intermediate_size": 3072,
-    "num_hidden_layers": 16,
-    "num_attention_heads": 12,
-    "num_key_value_heads": 12,
-    "head_dim": 64,
-    "rms_norm_eps": 1e-6,
-    "hidden_act": ACTIVATION,
-    "patch_size": 16,
-    "pooling_kernel_size": 3,
-    "position_embedding_size": 10240,
-    "rope_theta": 100.0,
-}
+DEFAULTS: dict[str, Any] = (
+    {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 16}
+    | {"num_attention_heads": 12, "num_key_value_heads": 12, "head_dim": 64, "rms_norm_eps": 1e-6}
+    | {"hidden_act": ACTIVATION, "patch_size": 16, "pooling_kernel_size": 3}
+    | {"position_embedding_size": 10240, "rope_theta": 100.0}
+)
 VIT = vit.Vit(patch_bias=False, patches="patch_embedder.input_proj")
 TOWER = VIT.patch_matrix
 F32 = npt.NDArray[np.float32]

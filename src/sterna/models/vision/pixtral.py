@@ -22,17 +22,11 @@ from sterna.weights.sources import WeightSource
 ACTIVATION = "gelu"
 ACTIVATIONS = ("gelu", "silu")
 ENCODER = True
-DEFAULTS: dict[str, Any] = {
-    "hidden_size": 1024,
-    "intermediate_size": 4096,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 16,
-    "num_channels": 3,
-    "image_size": 1024,
-    "patch_size": 16,
-    "hidden_act": ACTIVATION,
-    "rope_theta": 10000.0,
-}
+DEFAULTS: dict[str, Any] = (
+    {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24}
+    | {"num_attention_heads": 16, "num_channels": 3, "image_size": 1024, "patch_size": 16}
+    | {"hidden_act": ACTIVATION, "rope_theta": 10000.0}
+)
 TOWER = "vision_tower"
 PATCHES = f"{TOWER}.patch_conv"
 F32 = npt.NDArray[np.float32]

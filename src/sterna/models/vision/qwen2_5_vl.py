@@ -15,22 +15,19 @@ import numpy.typing as npt
 from sterna.graph import Value
 from sterna.models.builder import ModelBuilder
 from sterna.models.config import TransformerConfig
+from sterna.models.config_defaults import without
 from sterna.models.config_fields import Fields
 from sterna.models.options import AttentionOptions
 from sterna.models.vision import qwen2_vl
 from sterna.models.vision.tower import Grid, Tower, vision_config
 from sterna.weights.sources import WeightSource
 
-ACTIVATION = "silu"
 ENCODER = True
-DEFAULTS: dict[str, Any] = {
-    **{k: v for k, v in qwen2_vl.DEFAULTS.items() if k not in ("embed_dim", "mlp_ratio")},
-    "hidden_size": 3584,
-    "intermediate_size": 3420,
-    "hidden_act": ACTIVATION,
-    "window_size": 112,
-    "fullatt_block_indexes": [7, 15, 23, 31],
-}
+DEFAULTS = (
+    without(qwen2_vl.DEFAULTS, "embed_dim", "mlp_ratio")
+    | {"hidden_size": 3584, "intermediate_size": 3420, "hidden_act": "silu", "window_size": 112}
+    | {"fullatt_block_indexes": [7, 15, 23, 31]}
+)
 ALIASES = qwen2_vl.ALIASES
 
 

@@ -26,18 +26,11 @@ from sterna.weights.sources import WeightSource
 
 ACTIVATION = "quick_gelu"
 ENCODER = True
-DEFAULTS: dict[str, Any] = {
-    "embed_dim": 1280,
-    "mlp_ratio": 4,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 16,
-    "in_channels": 3,
-    "patch_size": 14,
-    "temporal_patch_size": 2,
-    "spatial_merge_size": 2,
-    "hidden_act": ACTIVATION,
-    "rope_theta": 10000.0,
-}
+DEFAULTS: dict[str, Any] = (
+    {"embed_dim": 1280, "mlp_ratio": 4, "num_hidden_layers": 32, "num_attention_heads": 16}
+    | {"in_channels": 3, "patch_size": 14, "temporal_patch_size": 2, "spatial_merge_size": 2}
+    | {"hidden_act": ACTIVATION, "rope_theta": 10000.0}
+)
 ALIASES = {"depth": "num_hidden_layers", "num_heads": "num_attention_heads"}
 VIT = vit.Vit(
     tower="visual",

@@ -27,19 +27,12 @@ from sterna.weights.sources import WeightSource
 
 ACTIVATION = "gelu_pytorch_tanh"
 ENCODER = True
-DEFAULTS: dict[str, Any] = {
-    "hidden_size": 1152,
-    "intermediate_size": 4304,
-    "num_hidden_layers": 27,
-    "num_attention_heads": 16,
-    "in_channels": 3,
-    "patch_size": 16,
-    "temporal_patch_size": 2,
-    "spatial_merge_size": 2,
-    "num_position_embeddings": 2304,
-    "hidden_act": ACTIVATION,
-    "rope_theta": 10000.0,
-}
+DEFAULTS: dict[str, Any] = (
+    {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27}
+    | {"num_attention_heads": 16, "in_channels": 3, "patch_size": 16, "temporal_patch_size": 2}
+    | {"spatial_merge_size": 2, "num_position_embeddings": 2304, "hidden_act": ACTIVATION}
+    | {"rope_theta": 10000.0}
+)
 ALIASES = {"depth": "num_hidden_layers", "num_heads": "num_attention_heads"}
 VIT = vit.Vit(
     tower="visual",
