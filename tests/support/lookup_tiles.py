@@ -15,7 +15,7 @@ LOOKUPS = {
 
 
 def lookup_blocks(codes: np.ndarray, base: int, g: int, mirrored: bool, planes: int) -> np.ndarray:
-    """Codes [tiles, 64, K] as blocks of eight numbers of g digits (papers/native/lookup/codes.h)."""
+    """Codes [tiles, 64, K] as blocks of eight numbers (papers/native/lookup/codes.h)."""
     n, _, K = codes.shape
     digits = [codes >> p & 1 for p in range(planes)] if planes == 2 else [codes]
     powers = base ** np.arange(g)[::-1]
