@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import click
 
 from sterna.cli import plugins
+from sterna.cli.decorators import flag
 from sterna.errors import SternaError, reason
 
 __all__ = ["finish", "main"]
@@ -169,13 +170,8 @@ def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
 
 @click.group("sterna", cls=_Cli, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_version,
-    help="Show the version and exit.",
+@flag(
+    "--version", "Show the version and exit.", is_eager=True, expose_value=False, callback=_version
 )
 def main() -> None:
     """Run low-bit language models on the CPU, at the speed of the memory bus."""

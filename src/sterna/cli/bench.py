@@ -10,7 +10,7 @@ import click
 
 from sterna.cli import plugins
 from sterna.cli.bench_barrier import barrier
-from sterna.cli.decorators import combined
+from sterna.cli.decorators import combined, flag, option
 from sterna.cli.options import (
     activations_option,
     cores_option,
@@ -87,44 +87,34 @@ def command() -> None:
 
 
 @command.command()
-@click.option(
-    "--model",
-    default="nano",
-    show_default=True,
-    help="A model, or random:SHAPE for dummy weights, such as random:bitnet-2b.",
+@option(
+    "--model", "A model, or random:SHAPE for dummy weights, such as random:bitnet-2b.", shown="nano"
 )
 @offline_option
-@click.option("--format", help="Weight format of the layers.")
+@option("--format", "Weight format of the layers.")
 @head_option
-@click.option("--pp", type=COUNTS, default="128,512", show_default=True, help="Prompt lengths.")
-@click.option("--tg", type=COUNTS, default="64", show_default=True, help="Tokens to generate.")
-@click.option(
-    "--batch",
-    type=NUMBERS,
-    default="1",
-    show_default=True,
-    help="Sequences that decode together; tok/s counts them all.",
+@option("--pp", "Prompt lengths.", type=COUNTS, shown="128,512")
+@option("--tg", "Tokens to generate.", type=COUNTS, shown="64")
+@option(
+    "--batch", "Sequences that decode together; tok/s counts them all.", type=NUMBERS, shown="1"
 )
-@click.option(
+@option(
     "--depth",
+    "Positions in the KV cache before a test, multiples of 64, such as 0,4096,16384.",
     type=NUMBERS,
-    default="0",
-    show_default=True,
-    help="Positions in the KV cache before a test, multiples of 64, such as 0,4096,16384.",
+    shown="0",
 )
-@click.option(
+@option(
     "--zeros",
+    "Give a random relu2 model closed gates and zeros before `down` at these rates, such as "
+    "up=.68,down=.83, and run each test twice: reading and skipping the weights whose input "
+    "is zero.",
     metavar="up=RATE,down=RATE",
-    help=(
-        "Give a random relu2 model closed gates and zeros before `down` at these rates, such as "
-        "up=.68,down=.83, and run each test twice: reading and skipping the weights whose input "
-        "is zero."
-    ),
 )
 @kv_dtype_option
 @deterministic_option
 @activations_option
-@click.option("--repeat", type=int, default=3, show_default=True, help="Runs; medians count.")
+@option("--repeat", "Runs; medians count.", type=int, shown=3)
 @threads_options
 @isa_option
 @output_options
@@ -155,26 +145,25 @@ def _draw_e2e(rows: list[dict[str, Any]]) -> None:
 
 
 _linear_options = combined(
-    click.option(
+    option(
         "--shapes",
+        "Models, for the matrices of a layer, or MxK, such as 2560x6912; default: bitnet-2b.",
         type=NAMES,
-        help="Models, for the matrices of a layer, or MxK, such as 2560x6912; default: bitnet-2b.",
     ),
-    click.option(
+    option(
         "--formats",
+        "Weight formats, all, or quick: i2, t5, q4_0 and q8_0; default: quick.",
         type=NAMES,
-        help="Weight formats, all, or quick: i2, t5, q4_0 and q8_0; default: quick.",
     ),
-    click.option(
+    flag(
         "--thorough",
-        is_flag=True,
-        help="Without --shapes, add falcon3-1b, mobilellm-1.5b and llama3-8b; without --formats, "
+        "Without --shapes, add falcon3-1b, mobilellm-1.5b and llama3-8b; without --formats, "
         "take every integer format. Takes about an hour.",
     ),
-    click.option("--threads", type=NUMBERS, help="Thread counts; default: the usable cores."),
+    option("--threads", "Thread counts; default: the usable cores.", type=NUMBERS),
     cores_option,
-    click.option("--isa", "isas", type=NAMES, help="Kernel units, or all; default: the best."),
-    click.option("--repeat", type=int, default=3, show_default=True, help="Runs; medians count."),
+    option("--isa isas", "Kernel units, or all; default: the best.", type=NAMES),
+    option("--repeat", "Runs; medians count.", type=int, shown=3),
     working_set_option,
     deterministic_option,
     plot_option,
@@ -193,9 +182,7 @@ def gemv(output: str, plot: Path | None, **options: Any) -> None:
 
 
 @command.command()
-@click.option(
-    "--n", type=NUMBERS, default="16,128,512", show_default=True, help="Tokens of an input."
-)
+@option("--n", "Tokens of an input.", type=NUMBERS, shown="16,128,512")
 @_linear_options
 def gemm(output: str, plot: Path | None, **options: Any) -> None:
     """Matrix times n vectors: a prompt's layers, as GOPS."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from sterna.cli.decorators import option
 from sterna.cli.options import cores_option, json_option
 from sterna.cli.terminal import console, print_json, status
 from sterna.errors import shown
@@ -23,11 +24,11 @@ def _counts(ctx: click.Context, param: click.Parameter, value: str | None) -> li
 
 
 @click.command()
-@click.option(
+@option(
     "--threads",
+    "Numbers of threads; default: 1, 2, 4, … up to the usable cores.",
     callback=_counts,
     metavar="N,N",
-    help="Numbers of threads; default: 1, 2, 4, … up to the usable cores.",
 )
 @cores_option
 @json_option

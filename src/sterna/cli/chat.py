@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from sterna.cli.decorators import flag, option
 from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import chat_template_option, drafting_options, model_options, open_model
 from sterna.cli.sampling_options import CHAT_MAX_TOKENS, sampling, sampling_options
@@ -30,15 +31,14 @@ QUOTES = '"""'
 @chat_template_option
 @drafting_options
 @sampling_options
-@click.option("--system", metavar="TEXT", help="System prompt.")
-@click.option(
-    "--template-option",
-    "template_options",
+@option("--system", "System prompt.", metavar="TEXT")
+@option(
+    "--template-option template_options",
+    "A variable of the chat template, such as enable_thinking=false; may be repeated.",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A variable of the chat template, such as enable_thinking=false; may be repeated.",
 )
-@click.option("--stats", is_flag=True, help="Show the speed after every answer, as /stats does.")
+@flag("--stats", "Show the speed after every answer, as /stats does.")
 def command(
     system: str | None, template_options: tuple[str, ...], stats: bool, **options: Any
 ) -> None:

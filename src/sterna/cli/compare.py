@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sterna.cli.decorators import option
 from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import MODEL, fetch_model, json_option, offline_option, run_options
 from sterna.cli.progress import loading, progress_bar
@@ -25,30 +26,28 @@ SIDE = ("model", "format", "head", "kv_dtype", "activations", "isa")
 @click.argument("b", metavar="[B]", required=False)
 @offline_option
 @run_options
-@click.option("--isa", help="Kernel unit; default: the best.")
-@click.option("--format-b", help="Weight format of B's layers; default: as A.")
-@click.option("--head-b", help="B's output head; default: as A.")
-@click.option(
+@option("--isa", "Kernel unit; default: the best.")
+@option("--format-b", "Weight format of B's layers; default: as A.")
+@option("--head-b", "B's output head; default: as A.")
+@option(
     "--kv-dtype-b",
+    "Type of B's KV cache; default: as A.",
     type=click.Choice(["i16", "i8", "f16", "f32"]),
-    help="Type of B's KV cache; default: as A.",
 )
-@click.option(
+@option(
     "--activations-b",
+    "Rounding of B's activations; default: as A.",
     type=click.Choice(["int8", "int8x2"]),
-    help="Rounding of B's activations; default: as A.",
 )
-@click.option("--isa-b", help="B's kernel unit; default: as A.")
-@click.option(
-    "--deterministic-b/--fast-b", default=None, help="Sums of B's float layers; default: as A."
-)
+@option("--isa-b", "B's kernel unit; default: as A.")
+@option("--deterministic-b/--fast-b", "Sums of B's float layers; default: as A.", default=None)
 @text_options
-@click.option(
+@option(
     "--require",
+    "Exit with 1 unless every bit of every logit is the same.",
     type=click.Choice(["identical"]),
-    help="Exit with 1 unless every bit of every logit is the same.",
 )
-@click.option("--max-kl", type=float, help="Exit with 1 above this mean KL(A || B), in nats.")
+@option("--max-kl", "Exit with 1 above this mean KL(A || B), in nats.", type=float)
 @json_option
 @click.pass_context
 def command(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sterna.cli.decorators import Option, combined, option
 from sterna.errors import RequestError
 from sterna.files.reading import read_file
 
@@ -19,27 +20,21 @@ __all__ = ["constraint", "constraint_options"]
 MAX_BYTES = 1 << 20  # more than any constraint may have
 
 
-def constraint_options(function: Any) -> Any:
-    """Add the options; `constraint` takes them."""
-    options = (
-        click.option(
-            "--json-schema",
-            metavar="FILE|JSON",
-            help="The answer is JSON of this schema (docs/how-to/constrain.md).",
-        ),
-        click.option("--regex", help="The answer must match this regular expression as a whole."),
-        click.option(
-            "--choice", multiple=True, help="The answer is one of these texts; repeat it for each."
-        ),
-        click.option(
-            "--grammar",
-            metavar="FILE|TEXT",
-            help="The answer must match this grammar, in GBNF (root ::= …) or Lark (start: …).",
-        ),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
+#: The options that `constraint` takes.
+constraint_options: Option = combined(
+    option(
+        "--json-schema",
+        "The answer is JSON of this schema (docs/how-to/constrain.md).",
+        metavar="FILE|JSON",
+    ),
+    option("--regex", "The answer must match this regular expression as a whole."),
+    option("--choice", "The answer is one of these texts; repeat it for each.", multiple=True),
+    option(
+        "--grammar",
+        "The answer must match this grammar, in GBNF (root ::= …) or Lark (start: …).",
+        metavar="FILE|TEXT",
+    ),
+)
 
 
 def constraint(llm: LLM, options: Mapping[str, Any]) -> dict[str, Any]:

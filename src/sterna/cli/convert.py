@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from sterna.cli.decorators import Option
+from sterna.cli.decorators import Option, flag, option
 from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import fetch_model, i2s_option, json_option, offline_option
 from sterna.cli.progress import progress_bar
@@ -16,9 +16,9 @@ from sterna.cli.terminal import console, print_json
 
 __all__ = ["command", "finished", "places", "size_of"]
 
-head: Option = click.option(
+head: Option = option(
     "--head",
-    help="Format of the embedding and the output head: bf16, f16, f32, int8 or another such as "
+    "Format of the embedding and the output head: bf16, f16, f32, int8 or another such as "
     "q8_0; default: their own.",
 )
 
@@ -27,11 +27,11 @@ def places(function: Any) -> Any:
     """Add SRC, DST and the common options of commands that write a model, after their own."""
     for decorate in (
         json_option,
-        click.option("--threads", type=int, help="Threads; default: the usable cores."),
+        option("--threads", "Threads; default: the usable cores.", type=int),
         i2s_option,
         head,
         offline_option,
-        click.option("--force", is_flag=True, help="Replace an existing model at DST."),
+        flag("--force", "Replace an existing model at DST."),
         click.argument("dst", type=click.Path(path_type=Path)),
         click.argument("src"),
     ):
@@ -40,10 +40,9 @@ def places(function: Any) -> Any:
 
 
 @grouped_command(short_help="Write a model in another format or container.")
-@click.option(
-    "--format",
-    "format",
-    help="Weight format of the layers, such as t5, i2 or q8_0, or a GGUF file: gguf:F16, "
+@option(
+    "--format format",
+    "Weight format of the layers, such as t5, i2 or q8_0, or a GGUF file: gguf:F16, "
     "gguf:Q8_0, gguf:Q4_K, gguf:TQ2_0; default: the model's own, in a packed directory.",
 )
 @places

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sterna.cli.decorators import flag, option
 from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import chat_template_option, json_option, model_options, open_model
 from sterna.cli.terminal import VISIBLE, print_json
@@ -23,32 +24,24 @@ if TYPE_CHECKING:
 @click.argument("questions", nargs=-1, required=True)
 @model_options
 @chat_template_option
-@click.option(
-    "--file",
-    "files",
+@option(
+    "--file files",
+    "A text for the questions; may be repeated. Default: stdin.",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="A text for the questions; may be repeated. Default: stdin.",
 )
-@click.option(
-    "--option",
-    "texts",
+@option(
+    "--option texts",
+    "An answer to choose from; repeat it for each. Default: Yes and No.",
     multiple=True,
-    help="An answer to choose from; repeat it for each. Default: Yes and No.",
 )
-@click.option(
-    "--score", metavar="LOW-HIGH", help="Choose a whole number in this range, such as 1-5."
-)
-@click.option(
+@option("--score", "Choose a whole number in this range, such as 1-5.", metavar="LOW-HIGH")
+@option(
     "--neutral",
+    "A neutral text, such as N/A, whose log-probabilities are subtracted.",
     metavar="TEXT",
-    help="A neutral text, such as N/A, whose log-probabilities are subtracted.",
 )
-@click.option(
-    "--normalise",
-    is_flag=True,
-    help="Divide each answer's log-probability by its number of tokens.",
-)
+@flag("--normalise", "Divide each answer's log-probability by its number of tokens.")
 @json_option
 def command(
     questions: tuple[str, ...],

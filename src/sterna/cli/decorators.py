@@ -1,13 +1,33 @@
-"""The type of decorators that add options to a command, and several of them as one."""
+"""Decorators that add options to a command, shorter than click's, and several of them as one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-__all__ = ["Command", "Option", "combined"]
+import click
+
+__all__ = [
+    "EXISTING_FILE",
+    "EXISTING_FOLDER",
+    "FILE",
+    "FOLDER",
+    "WRITABLE_FILE",
+    "Command",
+    "Option",
+    "combined",
+    "flag",
+    "option",
+]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+FILE = click.Path(dir_okay=False, path_type=Path)
+FOLDER = click.Path(file_okay=False, path_type=Path)
+EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+EXISTING_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+WRITABLE_FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
 
 
 class Option(Protocol):
@@ -16,6 +36,21 @@ class Option(Protocol):
     def __call__(self, command: Command, /) -> Command:
         """Return the command with the option."""
         ...
+
+
+def option(names: str, help: str, *, shown: object = None, **settings: Any) -> Option:
+    """Make an option from its names, separated by spaces, as click.option does.
+
+    shown: its default, which the help shows. settings: those of click.option.
+    """
+    if shown is not None:
+        settings.update(default=shown, show_default=True)
+    return click.option(*names.split(), help=help, **settings)
+
+
+def flag(names: str, help: str, **settings: Any) -> Option:
+    """Make an option without a value: True if it is there. settings: those of click.option."""
+    return option(names, help, is_flag=True, **settings)
 
 
 def combined(*options: Option) -> Option:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sterna.cli.decorators import WRITABLE_FILE, flag, option
 from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import model_options, open_model
 from sterna.cli.progress import LOADING_S, progress_bar
@@ -26,25 +27,17 @@ AT_ONCE = 64  # texts between two updates of the progress bar
 @grouped_command(short_help="Turn texts into vectors.")
 @click.argument("texts", nargs=-1)
 @model_options
-@click.option("--prompt-name", help="One of the model's prompts, such as query, before each text.")
-@click.option("--prompt", help="A text before each text, instead of a named prompt.")
-@click.option(
+@option("--prompt-name", "One of the model's prompts, such as query, before each text.")
+@option("--prompt", "A text before each text, instead of a named prompt.")
+@option(
     "--pooling",
+    "How to pool: the last token, the mean of all or the first token (cls), if the model's "
+    "files do not say.",
     type=click.Choice(["last", "mean", "cls"]),
-    help=(
-        "How to pool: the last token, the mean of all or the first token (cls), if the model's "
-        "files do not say."
-    ),
 )
-@click.option(
-    "--truncate",
-    is_flag=True,
-    help="Cut the end of texts that are longer than the model takes, and say how many.",
-)
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False, writable=True),
-    help="Write float32 [texts, features] to this .npy file instead.",
+@flag("--truncate", "Cut the end of texts that are longer than the model takes, and say how many.")
+@option(
+    "--output", "Write float32 [texts, features] to this .npy file instead.", type=WRITABLE_FILE
 )
 def command(
     texts: tuple[str, ...],

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sterna.cli.decorators import FOLDER, option
 from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import json_option, model_options, open_model
 from sterna.cli.progress import progress_bar
@@ -22,21 +23,18 @@ METRICS = {"acc": "right", "acc_norm": "right_norm", "acc_bytes": "right_bytes"}
 
 @grouped_command(short_help="Measure accuracy in HellaSwag or WinoGrande.")
 @click.argument("task", type=click.Choice(["hellaswag", "winogrande"]))
-@click.option(
+@option(
     "--data",
+    "The task's file: a JSON object with its standard fields in each line.",
     type=click.Path(path_type=Path),
     required=True,
-    help="The task's file: a JSON object with its standard fields in each line.",
 )
-@click.option(
-    "--limit", type=click.IntRange(min=1), help="Number of questions to use, from the first on."
-)
-@click.option(
-    "--torch",
-    "checkpoint",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="A folder that transformers opens, such as the checkpoint that --model was made from: its "
+@option("--limit", "Number of questions to use, from the first on.", type=click.IntRange(min=1))
+@option(
+    "--torch checkpoint",
+    "A folder that transformers opens, such as the checkpoint that --model was made from: its "
     "module answers the same questions in PyTorch, in the same run.",
+    type=FOLDER,
 )
 @model_options
 @json_option

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from sterna.cli.decorators import option
 from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import threads_options
 from sterna.cli.report import (
@@ -35,21 +36,12 @@ MEASURED = ("gb_s", "fraction_of_bandwidth", "gops", "fraction_of_peak")
 
 
 @grouped_command(short_help="Show weight formats: bits, scales, and speed on this machine.")
-@click.option("--formats", "names", type=NAMES, help="Weight formats; default: all.")
-@click.option("--shape", default="4096x4096", show_default=True, help="The matrix, MxK.")
-@click.option(
-    "--n",
-    default=512,
-    show_default=True,
-    type=click.IntRange(2),
-    help="Tokens of the matrix product for GOPS.",
-)
-@click.option("--repeat", type=int, default=3, show_default=True, help="Rounds; medians count.")
-@click.option(
-    "--measure/--no-measure",
-    default=False,
-    show_default=True,
-    help="Measure their speed, about fifteen seconds per format.",
+@option("--formats names", "Weight formats; default: all.", type=NAMES)
+@option("--shape", "The matrix, MxK.", shown="4096x4096")
+@option("--n", "Tokens of the matrix product for GOPS.", type=click.IntRange(2), shown=512)
+@option("--repeat", "Rounds; medians count.", type=int, shown=3)
+@option(
+    "--measure/--no-measure", "Measure their speed, about fifteen seconds per format.", shown=False
 )
 @isa_option
 @threads_options

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sterna.cli.constraint import constraint, constraint_options
+from sterna.cli.decorators import EXISTING_FILE, FILE, option
 from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import (
     chat_template_option,
@@ -34,24 +35,23 @@ if TYPE_CHECKING:
 @drafting_options
 @sampling_options
 @constraint_options
-@click.option(
-    "--image",
-    "images",
+@option(
+    "--image images",
+    "Show the model this image; PROMPT is then a user's message, which the model answers. May "
+    "be repeated.",
     multiple=True,
     type=click.Path(exists=True, dir_okay=False),
-    help="Show the model this image; PROMPT is then a user's message, which the model answers. May "
-    "be repeated.",
 )
-@click.option(
+@option(
     "--file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help='Continue the prompts of this file, one JSON object per line: {"prompt": ...} or '
+    'Continue the prompts of this file, one JSON object per line: {"prompt": ...} or '
     '{"messages": ...}, and options that differ. Answers are lines of JSON in the same order.',
+    type=EXISTING_FILE,
 )
-@click.option(
+@option(
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="With --file: write the answers here; an interrupted run resumes. Default: stdout.",
+    "With --file: write the answers here; an interrupted run resumes. Default: stdout.",
+    type=FILE,
 )
 @json_option
 def command(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sterna.cli.decorators import flag, option
 from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import fetch_model, json_option, threads_options
 from sterna.cli.terminal import console, print_json, status
@@ -29,14 +30,8 @@ _CPUS = Path("/sys/devices/system/cpu")
 @grouped_command(short_help="Show this machine: CPU, kernels, threads, memory, cache; or a model.")
 @click.argument("model", required=False)
 @threads_options
-@click.option(
-    "--bandwidth/--no-bandwidth", default=True, help="Measure the memory; takes a moment."
-)
-@click.option(
-    "--check",
-    is_flag=True,
-    help="Run each kernel unit of this CPU, and say whether its results are right.",
-)
+@option("--bandwidth/--no-bandwidth", "Measure the memory; takes a moment.", default=True)
+@flag("--check", "Run each kernel unit of this CPU, and say whether its results are right.")
 @json_option
 @click.pass_context
 def command(

@@ -14,22 +14,10 @@ __all__ = ["GroupedCommand", "grouped_command"]
 #: Options of several commands, by the names of their parameters.
 GROUPS: dict[str, frozenset[str]] = {
     "Model": frozenset(
-        {
-            "model",
-            "adapters",
-            "offline",
-            "format",
-            "head",
-            "context",
-            "rope_scaling",
-            "kv_dtype",
-            "deterministic",
-            "activations",
-            "i2s",
-            "mmproj",
-            "tower_format",
-            "chat_template",
-        }
+        """
+        model adapters offline format head context rope_scaling kv_dtype deterministic activations
+        i2s mmproj tower_format chat_template
+        """.split()
     ),
     "Speed": frozenset({"threads", "cores", "mmap", "speculate", "draft"}),
     "Sampling": frozenset({*SETTINGS, "stop"}),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sterna.cli.decorators import Option, combined
+from sterna.cli.decorators import Option, combined, flag, option
 from sterna.cli.progress import loading
 from sterna.cli.terminal import tell
 from sterna.errors import RequestError
@@ -34,164 +34,137 @@ __all__ = [
     "threads_options",
 ]
 
-MODEL = (
-    "threads",
-    "cores",
-    "format",
-    "head",
-    "context",
-    "rope_scaling",
-    "kv_dtype",
-    "deterministic",
-    "activations",
-    "i2s",
-    "mmap",
-    "mmproj",
-    "tower_format",
+#: Options of `LLM` that commands have.
+MODEL = tuple(
+    """
+    threads cores format head context rope_scaling kv_dtype deterministic activations i2s mmap
+    mmproj tower_format
+    """.split()
 )
 
 #: More options of `LLM`, for memory of keys and values, that `sterna serve` sets.
 MEMORY = ("kv_bytes", "cache_disk", "cache_disk_max")
 
-json_option: Option = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON array of rows."
-)
-head_option: Option = click.option(
+json_option: Option = flag("--json as_json", "Print one JSON array of rows.")
+head_option: Option = option(
     "--head",
-    help="Weight format of the output head: bf16, f16, f32, int8 or another format such as q8_0; "
+    "Weight format of the output head: bf16, f16, f32, int8 or another format such as q8_0; "
     "exact: the checkpoint's float rows behind an int8 screen, with the same results. Default: "
     "exact, or as the model is packed.",
 )
 
-kv_dtype_option: Option = click.option(
+kv_dtype_option: Option = option(
     "--kv-dtype",
-    type=click.Choice(["i16", "i8", "f16", "f32"]),
-    help="Type of the KV cache: i16 (13 bits and a scale per vector), i8 (half the memory, faster "
+    "Type of the KV cache: i16 (13 bits and a scale per vector), i8 (half the memory, faster "
     "in long contexts), f16 or f32. Default: i16; f16 for Qwen2, whose keys vary too much.",
+    type=click.Choice(["i16", "i8", "f16", "f32"]),
 )
 
 
-deterministic_option: Option = click.option(
+deterministic_option: Option = option(
     "--deterministic/--fast",
-    default=None,
-    help="Sum float layers in a fixed order (same bits everywhere) or use AMX bf16 products "
+    "Sum float layers in a fixed order (same bits everywhere) or use AMX bf16 products "
     "(faster prompts). Default: products for bf16 layers, where they are never slower.",
+    default=None,
 )
 
 
-activations_option: Option = click.option(
+activations_option: Option = option(
     "--activations",
+    "How integer layers round their inputs: to int8, or to int8x2 (15 bits and a sign), which "
+    "gives nearly the results of floats for models trained without rounding, with slower "
+    "prompts. Default: int8.",
     type=click.Choice(["int8", "int8x2"]),
-    help=(
-        "How integer layers round their inputs: to int8, or to int8x2 (15 bits and a sign), which "
-        "gives nearly the results of floats for models trained without rounding, with slower "
-        "prompts. Default: int8."
-    ),
 )
 
 
-i2s_option: Option = click.option(
+i2s_option: Option = option(
     "--i2s",
-    type=click.Choice(["128", "64", "rows"]),
-    help="Layout of I2_S tensors, which a GGUF file does not record: runs of 128 or 64 weights, or "
+    "Layout of I2_S tensors, which a GGUF file does not record: runs of 128 or 64 weights, or "
     "four rows at a time. Default: STERNA_I2S, else 128.",
+    type=click.Choice(["128", "64", "rows"]),
 )
 
 
-cores_option: Option = click.option(
+cores_option: Option = option(
     "--cores",
-    help="Where the threads run: performance cores, all, or a list of CPUs such as 0-3,8 with one "
+    "Where the threads run: performance cores, all, or a list of CPUs such as 0-3,8 with one "
     "thread pinned to each. Default: all.",
 )
 threads_options: Option = combined(
-    click.option("--threads", type=int, help="Threads that compute. Default: the usable cores."),
-    cores_option,
+    option("--threads", "Threads that compute. Default: the usable cores.", type=int), cores_option
 )
 
-offline_option: Option = click.option(
-    "--offline", is_flag=True, help="Download nothing, as with HF_HUB_OFFLINE=1."
-)
+offline_option: Option = flag("--offline", "Download nothing, as with HF_HUB_OFFLINE=1.")
 
 run_options: Option = combined(
-    click.option("--format", help="Weight format of the layers. Default: the checkpoint's."),
+    option("--format", "Weight format of the layers. Default: the checkpoint's."),
     head_option,
-    click.option(
-        "--context", type=int, help="Tokens of context. Default: the model's; more warns."
-    ),
-    click.option(
+    option("--context", "Tokens of context. Default: the model's; more warns.", type=int),
+    option(
         "--rope-scaling",
-        metavar="KIND:FACTOR",
-        help="Extend the context: yarn:4 for four times, or linear:4 for a model tuned for it. "
+        "Extend the context: yarn:4 for four times, or linear:4 for a model tuned for it. "
         "Replaces the file's own scaling.",
+        metavar="KIND:FACTOR",
     ),
     kv_dtype_option,
     deterministic_option,
     activations_option,
     i2s_option,
-    click.option(
+    flag(
         "--mmap",
-        is_flag=True,
-        help="Map the weights of a packed folder instead of reading them: starts faster, and "
+        "Map the weights of a packed folder instead of reading them: starts faster, and "
         "processes share the memory. A checkpoint is mapped from the cache, from the second start "
         "on.",
     ),
-    click.option(
+    option(
         "--mmproj",
+        "File of the vision tower of a GGUF model; off: no tower, for folders, too. Default: "
+        "the file next to the model with mmproj in its name.",
         metavar="FILE",
-        help=(
-            "File of the vision tower of a GGUF model; off: no tower, for folders, too. Default: "
-            "the file next to the model with mmproj in its name."
-        ),
     ),
-    click.option(
+    option(
         "--tower-format",
-        metavar="FORMAT",
-        help="Weight format of the tower, which encodes images: q8_0, i8, bf16, … Default: q8_0 "
+        "Weight format of the tower, which encodes images: q8_0, i8, bf16, … Default: q8_0 "
         "where its file has floats.",
+        metavar="FORMAT",
     ),
     threads_options,
 )
 model_options: Option = combined(
-    click.option(
+    option(
         "--model",
-        default="nano",
-        show_default=True,
-        help="A model's folder, a .gguf file, the built-in nano, smollm2 (98 MB), or "
+        "A model's folder, a .gguf file, the built-in nano, smollm2 (98 MB), or "
         "org/name[@revision][:file] on the Hub; what is missing is downloaded once.",
+        shown="nano",
     ),
-    click.option(
-        "--adapter",
-        "adapters",
+    option(
+        "--adapter adapters",
+        "A LoRA adapter: a folder as PEFT saves it, or a GGUF file. `generate --file` takes "
+        'several with NAMEs, from which each line chooses ("adapter").',
         multiple=True,
         metavar="[NAME=]PATH",
-        help="A LoRA adapter: a folder as PEFT saves it, or a GGUF file. `generate --file` takes "
-        'several with NAMEs, from which each line chooses ("adapter").',
     ),
     offline_option,
     run_options,
 )
 
-chat_template_option: Option = click.option(
+chat_template_option: Option = option(
     "--chat-template",
+    "Chat template instead of the model's own: a Jinja file, or chatml, gemma, llama2, "
+    "llama3, mistral, phi3 or zephyr.",
     metavar="FILE|NAME",
-    help=(
-        "Chat template instead of the model's own: a Jinja file, or chatml, gemma, llama2, "
-        "llama3, mistral, phi3 or zephyr."
-    ),
 )
 
 drafting_options: Option = combined(
-    click.option(
+    option(
         "--speculate",
-        type=click.Choice(["auto", "lookup", "off"]),
-        default="auto",
-        show_default=True,
-        help="Draft tokens ahead, which only changes the speed. auto: from the text so far, the "
+        "Draft tokens ahead, which only changes the speed. auto: from the text so far, the "
         "model's own MTP layer or --draft; lookup: from the text so far.",
+        type=click.Choice(["auto", "lookup", "off"]),
+        shown="auto",
     ),
-    click.option(
-        "--draft", metavar="MODEL", help="A smaller model of the same tokenizer that drafts tokens."
-    ),
+    option("--draft", "A smaller model of the same tokenizer that drafts tokens.", metavar="MODEL"),
 )
 
 

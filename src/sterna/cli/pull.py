@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
+from sterna.cli.decorators import flag
 from sterna.cli.options import json_option, offline_option
 from sterna.cli.terminal import print_json, tell
 
 
 @click.command(short_help="Download models from the Hub.")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("--recheck", is_flag=True, help="Hash the downloaded files again.")
+@flag("--recheck", "Hash the downloaded files again.")
 @offline_option
 @json_option
 def command(names: tuple[str, ...], recheck: bool, offline: bool, as_json: bool) -> None:

@@ -11,6 +11,7 @@ import click
 
 from sterna.cli.calibration import Calibration, show_gain
 from sterna.cli.convert import finished, places, report
+from sterna.cli.decorators import FILE, option
 from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import fetch_model
 from sterna.cli.progress import progress_bar
@@ -22,42 +23,37 @@ COLUMNS = {name: name for name in ("tensor", "MxK", "from", "to", *FIGURES)}
 
 
 @grouped_command(short_help="Round a model's weights to few bits, and report the error.")
-@click.option(
-    "--format",
-    "format",
-    default="iq4_nl",
-    show_default=True,
-    help="Weight format of the layers. For float models, bits a weight, the best first: "
+@option(
+    "--format format",
+    "Weight format of the layers. For float models, bits a weight, the best first: "
     "q8_0 (8.5), q6_k (6.6), q5_k (5.6), iq4_nl (4.5), q4_0 and i4:g32 (4.5), mxfp4 (4.25); "
     "i4 (4, a scale a row) is far worse. For models trained for few levels: i2, t5 (ternary), i2p, "
     "i1, pot4. gguf:Q8_0 … write a GGUF file; `sterna formats` lists all.",
+    shown="iq4_nl",
 )
-@click.option(
+@option(
     "--scales",
-    help="Where the scales are: tensor, row, or group:N for N weights of a row (a multiple of 32); "
+    "Where the scales are: tensor, row, or group:N for N weights of a row (a multiple of 32); "
     "default: row, or as the format has them.",
 )
-@click.option(
+@option(
     "--method",
-    help="How to round to powers of two (pot4, pot4z, pot8, pot16): nearest (default), "
+    "How to round to powers of two (pot4, pot4z, pot8, pot16): nearest (default), "
     "denseshift2, denseshift3, denseshift4, deepshift-q; s3, s3-4 (pot4z); deepshift-q5 (pot8, "
     "pot16).",
 )
-@click.option(
+@option(
     "--calibrate",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help=(
-        'A text that resembles the intended inputs, or JSON Lines of {"text"} or '
-        '{"messages"} (named .jsonl): rounding favours weights with large inputs. Every fifth '
-        "piece is held out, and the report has its perplexity."
-    ),
+    'A text that resembles the intended inputs, or JSON Lines of {"text"} or '
+    '{"messages"} (named .jsonl): rounding favours weights with large inputs. Every fifth '
+    "piece is held out, and the report has its perplexity.",
+    type=FILE,
 )
-@click.option(
+@option(
     "--calibrate-tokens",
+    "Tokens of the text to read, and a quarter as many of the held-out pieces.",
     type=click.IntRange(256, 1 << 24),
-    default=16384,
-    show_default=True,
-    help="Tokens of the text to read, and a quarter as many of the held-out pieces.",
+    shown=16384,
 )
 @places
 def command(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from sterna.cli.decorators import Command, Option, combined
+from sterna.cli.decorators import FILE, Command, Option, combined, flag, option
 from sterna.cli.terminal import console, print_json, status
 from sterna.errors import shown
 
@@ -82,29 +81,24 @@ class _Names(_NamesType):
 
 COUNTS, NUMBERS, NAMES = _Numbers(none=True), _Numbers(none=False), _Names()
 
-working_set_option: Option = click.option(
-    "--working-set",
-    "working_set_mb",
+working_set_option: Option = option(
+    "--working-set working_set_mb",
+    "Copies of a matrix that take turns; default: enough to be out of cache.",
     type=int,
     metavar="MB",
-    help="Copies of a matrix that take turns; default: enough to be out of cache.",
 )
-isa_option: Option = click.option("--isa", help="Kernel unit; default: the best that runs here.")
-team_option: Option = click.option(
-    "--threads", type=int, help="Threads of every participant; default: the usable cores."
+isa_option: Option = option("--isa", "Kernel unit; default: the best that runs here.")
+team_option: Option = option(
+    "--threads", "Threads of every participant; default: the usable cores.", type=int
 )
-limit_option: Option = click.option(
-    "--limit",
-    "limit_s",
+limit_option: Option = option(
+    "--limit limit_s",
+    "Seconds after which a silent participant is given up.",
     type=float,
-    default=900,
-    show_default=True,
-    help="Seconds after which a silent participant is given up.",
+    shown=900,
 )
-plot_option: Option = click.option(
-    "--plot",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Draw a picture into this .png file; needs matplotlib.",
+plot_option: Option = option(
+    "--plot", "Draw a picture into this .png file; needs matplotlib.", type=FILE
 )
 
 
@@ -123,17 +117,10 @@ def _with_output(function: Command) -> Command:
 
 #: --output and its short forms; the command gets `output`, one of OUTPUTS.
 output_options: Option = combined(
-    click.option(
-        "--output", type=click.Choice(OUTPUTS), help="How rows are written; default: a table."
-    ),
-    click.option(
-        "--json",
-        "as_json",
-        is_flag=True,
-        help="Short for --output json: one array of rows, all fields.",
-    ),
-    click.option("--csv", "as_csv", is_flag=True, help="Short for --output csv: all fields."),
-    click.option("--markdown", "as_markdown", is_flag=True, help="Short for --output markdown."),
+    option("--output", "How rows are written; default: a table.", type=click.Choice(OUTPUTS)),
+    flag("--json as_json", "Short for --output json: one array of rows, all fields."),
+    flag("--csv as_csv", "Short for --output csv: all fields."),
+    flag("--markdown as_markdown", "Short for --output markdown."),
     _with_output,
 )
 

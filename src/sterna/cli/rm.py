@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sterna.cli.decorators import flag
 from sterna.cli.options import json_option
 from sterna.cli.terminal import print_json
 from sterna.errors import RequestError
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Remove downloaded models.")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@flag("--yes -y", "Do not ask.")
 @json_option
 def command(names: tuple[str, ...], yes: bool, as_json: bool) -> None:
     """Remove models, named as in `sterna models`, and their packed copies.

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import click
-
+from sterna.cli.decorators import option
 from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import cores_option, deterministic_option
 from sterna.cli.report import (
@@ -47,17 +46,12 @@ MARKDOWN = {
 
 
 @grouped_command(short_help="Measure what memory and cores allow each weight format.")
-@click.option("--threads", type=NUMBERS, help="Thread counts; default: one, and the usable cores.")
+@option("--threads", "Thread counts; default: one, and the usable cores.", type=NUMBERS)
 @cores_option
-@click.option("--formats", type=NAMES, help="Weight formats; default: all.")
-@click.option("--isa", "isas", type=NAMES, help="Kernel units, or all; default: the best.")
-@click.option(
-    "--shape",
-    default="13824x2560",
-    show_default=True,
-    help="The matrix for measuring the reached speed.",
-)
-@click.option("--repeat", type=int, default=3, show_default=True, help="Runs; medians count.")
+@option("--formats", "Weight formats; default: all.", type=NAMES)
+@option("--isa isas", "Kernel units, or all; default: the best.", type=NAMES)
+@option("--shape", "The matrix for measuring the reached speed.", shown="13824x2560")
+@option("--repeat", "Runs; medians count.", type=int, shown=3)
 @deterministic_option
 @working_set_option
 @plot_option

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import click
+from sterna.cli.decorators import Option, combined, option
 
 __all__ = ["CHAT_MAX_TOKENS", "SETTINGS", "sampling", "sampling_options"]
 
@@ -39,20 +39,19 @@ _NUMBERS: dict[str, tuple[type[int] | type[float], str]] = {
 SETTINGS: dict[str, Callable[[str], Any]] = {name: kind for name, (kind, _) in _NUMBERS.items()}
 
 
-def sampling_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add these options, and --stop, to a command."""
-    options = [
-        click.option("--" + name.replace("_", "-"), type=kind, help=text, **_default(name))
+#: These options, and --stop.
+sampling_options: Option = combined(
+    *(
+        option(
+            f"--{name.replace('_', '-')}",
+            text,
+            type=kind,
+            shown=128 if name == "max_tokens" else None,
+        )
         for name, (kind, text) in _NUMBERS.items()
-    ]
-    stop = click.option("--stop", multiple=True, help="Stop before this text; may be repeated.")
-    for option in reversed([*options, stop]):
-        command = option(command)
-    return command
-
-
-def _default(name: str) -> dict[str, Any]:
-    return {"default": 128, "show_default": True} if name == "max_tokens" else {}
+    ),
+    option("--stop", "Stop before this text; may be repeated.", multiple=True),
+)
 
 
 def sampling(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sterna.cli.decorators import EXISTING_FILE, EXISTING_FOLDER, FILE, FOLDER, Option, flag, option
 from sterna.cli.models_folder import models_in
 from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import (
@@ -53,224 +54,152 @@ def duration(value: str | float) -> float:
     return float(found[1]) * TIMES[found[2]]
 
 
+def repeated(names: str, help: str, **settings: Any) -> Option:
+    """Make an option that may be repeated; its environment variable has values between spaces."""
+    variable = f"STERNA_{names.split()[0][2:].upper().replace('-', '_')}"
+    return option(names, help, multiple=True, envvar=variable, **settings)
+
+
 @grouped_command(
     short_help="Serve models over HTTP.", context_settings={"auto_envvar_prefix": "STERNA"}
 )
 @click.argument("models", nargs=-1, envvar="STERNA_MODEL", metavar="MODEL...")
-@click.option(
+@option(
     "--models-dir",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Serve each GGUF file and each folder of a model in this folder; requests load them.",
+    "Serve each GGUF file and each folder of a model in this folder; requests load them.",
+    type=EXISTING_FOLDER,
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="Port."
-)
-@click.option(
+@option("--host", "Address to listen on.", shown="127.0.0.1")
+@option("--port", "Port.", type=click.IntRange(0, 65535), shown=8080)
+@option(
     "--fd",
+    "Listen on this open socket instead of --host and --port (3 for systemd).",
     type=click.IntRange(min=0),
-    help="Listen on this open socket instead of --host and --port (3 for systemd).",
 )
-@click.option(
-    "--api-key",
-    "api_keys",
-    multiple=True,
-    envvar="STERNA_API_KEY",
-    help="Accept this API key; may be repeated.",
-)
-@click.option(
+@repeated("--api-key api_keys", "Accept this API key; may be repeated.")
+@option(
     "--api-key-file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Accept the API keys in this file: one `key` or `name key` per line; read again when it "
+    "Accept the API keys in this file: one `key` or `name key` per line; read again when it "
     "changes.",
+    type=FILE,
 )
-@click.option("--insecure", is_flag=True, help="Serve other machines without an API key.")
-@click.option(
-    "--allow-origin",
-    "origins",
-    multiple=True,
-    envvar="STERNA_ALLOW_ORIGIN",
-    help="Accept requests from web pages of this origin (https://example.org, or *).",
+@flag("--insecure", "Serve other machines without an API key.")
+@repeated(
+    "--allow-origin origins",
+    "Accept requests from web pages of this origin (https://example.org, or *).",
 )
-@click.option(
-    "--allowed-host",
-    "hosts",
-    multiple=True,
-    envvar="STERNA_ALLOWED_HOST",
-    help="A further name of this server, such as that of a proxy.",
+@repeated("--allowed-host hosts", "A further name of this server, such as that of a proxy.")
+@repeated(
+    "--served-name served_names",
+    "The name of a model for clients, one for each model; default: the last part of MODEL.",
 )
-@click.option(
-    "--served-name",
-    "served_names",
-    multiple=True,
-    envvar="STERNA_SERVED_NAME",
-    help="The name of a model for clients, one for each model; default: the last part of MODEL.",
-)
-@click.option(
-    "--max-seqs",
-    type=click.IntRange(1, 65536),
-    default=64,
-    show_default=True,
-    help="Requests that run at a time.",
-)
-@click.option(
+@option("--max-seqs", "Requests that run at a time.", type=click.IntRange(1, 65536), shown=64)
+@option(
     "--max-queue",
+    "Requests that may wait in the queue.",
     type=click.IntRange(0, 1 << 20),
-    default=256,
-    show_default=True,
-    help="Requests that may wait in the queue.",
+    shown=256,
 )
-@click.option(
+@option(
     "--max-wait",
+    "Longest predicted wait. Requests beyond it are refused, with the time to retry after.",
     type=duration,
-    default="600",
-    show_default=True,
-    help="Longest predicted wait. Requests beyond it are refused, with the time to retry after.",
+    shown="600",
 )
-@click.option(
-    "--max-per-key", type=click.IntRange(1, 1 << 20), help="Requests of one API key at a time."
-)
-@click.option(
+@option("--max-per-key", "Requests of one API key at a time.", type=click.IntRange(1, 1 << 20))
+@option(
     "--step-ms",
+    "Intended time of a step while a client waits for the next token.",
     type=click.FloatRange(1, 1e6),
-    default=100.0,
-    show_default=True,
-    help="Intended time of a step while a client waits for the next token.",
+    shown=100.0,
 )
-@click.option(
-    "--cache-ram",
-    "kv_bytes",
-    type=size,
-    envvar="STERNA_CACHE_RAM",
-    help="Bytes that keys and values may take: of a model's running requests and cached prefixes "
+@option(
+    "--cache-ram kv_bytes",
+    "Bytes that keys and values may take: of a model's running requests and cached prefixes "
     "together, and its recurrent states. Default: a quarter of free memory, at most 8G, but room "
     "for one request of full context.",
-)
-@click.option(
-    "--cache-disk",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Keep cached prefixes in this folder across restarts.",
-)
-@click.option("--cache-disk-max", type=size, help="Bytes of --cache-disk; default: 10G.")
-@click.option(
-    "--share-cache",
-    is_flag=True,
-    help="Let API keys share cached prefixes; response times then reveal what others asked.",
-)
-@click.option(
-    "--files",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Keep clients' files and batches in this folder; default: offer neither.",
-)
-@click.option(
-    "--files-max", type=size, default="1G", show_default=True, help="Bytes of all files together."
-)
-@click.option(
-    "--keep-alive",
-    type=duration,
-    help="Unload a model after this time without use; default: never.",
-)
-@click.option(
-    "--max-loaded",
-    type=click.IntRange(1, 1024),
-    help="Models in memory at a time; default: as many as fit.",
-)
-@click.option(
-    "--max-body",
     type=size,
-    help="Bytes of a request's body; default: 32M if a model sees images, else 1M, "
+    envvar="STERNA_CACHE_RAM",
+)
+@option("--cache-disk", "Keep cached prefixes in this folder across restarts.", type=FOLDER)
+@option("--cache-disk-max", "Bytes of --cache-disk; default: 10G.", type=size)
+@flag(
+    "--share-cache",
+    "Let API keys share cached prefixes; response times then reveal what others asked.",
+)
+@option(
+    "--files",
+    "Keep clients' files and batches in this folder; default: offer neither.",
+    type=FOLDER,
+)
+@option("--files-max", "Bytes of all files together.", type=size, shown="1G")
+@option(
+    "--keep-alive", "Unload a model after this time without use; default: never.", type=duration
+)
+@option(
+    "--max-loaded",
+    "Models in memory at a time; default: as many as fit.",
+    type=click.IntRange(1, 1024),
+)
+@option(
+    "--max-body",
+    "Bytes of a request's body; default: 32M if a model sees images, else 1M, "
     "or 16 for each token of the context.",
+    type=size,
 )
-@click.option(
-    "--allow-image-urls",
-    "image_hosts",
-    multiple=True,
-    envvar="STERNA_ALLOW_IMAGE_URLS",
-    metavar="HOST",
-    help="Fetch images that requests name by http or https from this host (also *.example.org, or "
+@repeated(
+    "--allow-image-urls image_hosts",
+    "Fetch images that requests name by http or https from this host (also *.example.org, or "
     "* for all public ones); default: data: URLs alone.",
+    metavar="HOST",
 )
-@click.option("--timeout", type=duration, help="Longest time of an answer; default: none.")
-@click.option(
+@option("--timeout", "Longest time of an answer; default: none.", type=duration)
+@option(
     "--reasoning-budget",
+    "The most tokens of reasoning; 0: none; default: -1, no limit.",
     type=click.IntRange(-1),
     default=-1,
-    help="The most tokens of reasoning; 0: none; default: -1, no limit.",
 )
-@click.option(
-    "--header-timeout",
-    type=duration,
-    default="10",
-    show_default=True,
-    help="Time for a request's headers to arrive.",
+@option("--header-timeout", "Time for a request's headers to arrive.", type=duration, shown="10")
+@option(
+    "--body-timeout", "Time for each MiB of a request's body to arrive.", type=duration, shown="30"
 )
-@click.option(
-    "--body-timeout",
-    type=duration,
-    default="30",
-    show_default=True,
-    help="Time for each MiB of a request's body to arrive.",
-)
-@click.option(
+@option(
     "--write-timeout",
+    "Time in which a client must read the data sent to it; slower clients are disconnected.",
     type=duration,
-    default="30",
-    show_default=True,
-    help="Time in which a client must read the data sent to it; slower clients are disconnected.",
+    shown="30",
 )
-@click.option(
-    "--shutdown-timeout",
-    type=duration,
-    default="30",
-    show_default=True,
-    help="Time for requests to finish after SIGTERM.",
+@option(
+    "--shutdown-timeout", "Time for requests to finish after SIGTERM.", type=duration, shown="30"
 )
-@click.option(
-    "--ssl-certfile",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Serve HTTPS with this certificate.",
-)
-@click.option(
-    "--ssl-keyfile",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="The key of --ssl-certfile.",
-)
-@click.option("--metrics/--no-metrics", default=True, help="Serve /metrics; default: yes.")
-@click.option("--page/--no-page", default=True, help="Serve the web page at /; default: yes.")
-@click.option(
+@option("--ssl-certfile", "Serve HTTPS with this certificate.", type=EXISTING_FILE)
+@option("--ssl-keyfile", "The key of --ssl-certfile.", type=EXISTING_FILE)
+@option("--metrics/--no-metrics", "Serve /metrics; default: yes.", default=True)
+@option("--page/--no-page", "Serve the web page at /; default: yes.", default=True)
+@option(
     "--log-format",
+    "Format of the log, one line per request.",
     type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Format of the log, one line per request.",
+    shown="text",
 )
-@click.option("--log-prompts", is_flag=True, help="Log prompts and answers.")
-@click.option(
-    "--otel",
-    is_flag=True,
-    help="Make OpenTelemetry spans of requests; run under opentelemetry-instrument.",
-)
+@flag("--log-prompts", "Log prompts and answers.")
+@flag("--otel", "Make OpenTelemetry spans of requests; run under opentelemetry-instrument.")
 @offline_option
-@click.option(
-    "--adapter",
-    "adapters",
-    multiple=True,
-    envvar="STERNA_ADAPTER",
-    metavar="[NAME=]PATH",
-    help="Serve a LoRA adapter, a folder as PEFT saves it or a GGUF file, as a model called NAME; "
+@repeated(
+    "--adapter adapters",
+    "Serve a LoRA adapter, a folder as PEFT saves it or a GGUF file, as a model called NAME; "
     "default: the folder's or file's name; may be repeated.",
+    metavar="[NAME=]PATH",
 )
 @run_options
 @chat_template_option
-@click.option(
+@flag(
     "--trust-request-chat-template",
-    is_flag=True,
-    help="Accept chat templates from requests (chat_template); they run in a sandbox.",
+    "Accept chat templates from requests (chat_template); they run in a sandbox.",
 )
-@click.option(
-    "--strict-requests",
-    is_flag=True,
-    help="Refuse unknown fields of requests; default: ignore them, with a warning.",
+@flag(
+    "--strict-requests", "Refuse unknown fields of requests; default: ignore them, with a warning."
 )
 @drafting_options
 def command(

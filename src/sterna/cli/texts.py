@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from sterna.cli.decorators import Option, combined
+from sterna.cli.decorators import Option, combined, flag, option
 from sterna.errors import RequestError
 
 __all__ = ["Texts", "piped_text", "text_options"]
@@ -19,37 +19,23 @@ MAX_STDIN_BYTES = 64 << 20  # far beyond any context
 
 #: Texts and conventions; `Texts.of` takes the former.
 text_options: Option = combined(
-    click.option(
-        "--file", "files", type=click.Path(path_type=Path), multiple=True, help="A UTF-8 text file."
-    ),
-    click.option(
-        "--dir",
-        "folder",
-        type=click.Path(path_type=Path),
-        help="A folder: all text files below it.",
-    ),
-    click.option(
-        "--stdlib",
-        is_flag=True,
-        help="The Python sources held out from the built-in model's training.",
-    ),
-    click.option(
-        "--limit", type=click.IntRange(min=1), help="Number of files to use, from the first on."
-    ),
-    click.option(
+    option("--file files", "A UTF-8 text file.", type=click.Path(path_type=Path), multiple=True),
+    option("--dir folder", "A folder: all text files below it.", type=click.Path(path_type=Path)),
+    flag("--stdlib", "The Python sources held out from the built-in model's training."),
+    option("--limit", "Number of files to use, from the first on.", type=click.IntRange(min=1)),
+    option(
         "--convention",
-        type=click.Choice(["sterna", "llama.cpp", "transformers"]),
-        default="sterna",
-        show_default=True,
-        help="Which tokens are scored. sterna: all, in windows that overlap by half; llama.cpp: "
+        "Which tokens are scored. sterna: all, in windows that overlap by half; llama.cpp: "
         "the second half of disjoint windows, as its tool does; transformers: all, in windows "
         "--stride apart, as its guide does.",
+        type=click.Choice(["sterna", "llama.cpp", "transformers"]),
+        shown="sterna",
     ),
-    click.option(
+    option(
         "--stride",
-        type=int,
-        help="Tokens between the starts of two windows; default: half a window, with transformers "
+        "Tokens between the starts of two windows; default: half a window, with transformers "
         "at most 512, with llama.cpp none.",
+        type=int,
     ),
 )
 

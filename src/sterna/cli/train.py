@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from sterna.cli.decorators import FILE, FOLDER, WRITABLE_FILE, flag, option
 from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import fetch_model
 from sterna.cli.progress import progress_bar
@@ -16,52 +17,40 @@ from sterna.errors import RequestError
 
 @grouped_command(short_help="Fine-tune a low-bit model on chats.")
 @click.argument("model")
-@click.argument("chats", type=click.Path(path_type=Path, dir_okay=False))
-@click.argument("out", type=click.Path(path_type=Path, file_okay=False))
-@click.option(
+@click.argument("chats", type=FILE)
+@click.argument("out", type=FOLDER)
+@option(
     "--method",
-    help="How the layers of a float checkpoint are rounded: bitlinear, pareto-1, pareto-1.58, "
+    "How the layers of a float checkpoint are rounded: bitlinear, pareto-1, pareto-1.58, "
     "pareto-2, pareto-3, pareto-4, group-ternary, deepshift-q, deepshift-ps, denseshift, s3.",
 )
 @click.option("--epochs", type=click.IntRange(1, 10_000), default=1, show_default=True)
 @click.option("--lr", type=click.FloatRange(0, 1, min_open=True), default=3e-4, show_default=True)
-@click.option(
+@option(
     "--length",
+    "Tokens of a row, which may hold several chats.",
     type=click.IntRange(8, 1 << 20),
-    default=512,
-    show_default=True,
-    help="Tokens of a row, which may hold several chats.",
+    shown=512,
 )
-@click.option(
-    "--batch", type=click.IntRange(1, 4096), default=1, show_default=True, help="Rows of a step."
-)
+@option("--batch", "Rows of a step.", type=click.IntRange(1, 4096), shown=1)
 @click.option("--seed", type=click.IntRange(0, 2**31), default=1, show_default=True)
-@click.option("--checkpointing", is_flag=True, help="Save memory: compute layers twice.")
-@click.option(
+@flag("--checkpointing", "Save memory: compute layers twice.")
+@option(
     "--at-once",
+    "Rows of a step to compute together; fewer save memory. Default: all.",
     type=click.IntRange(0, 4096),
     default=0,
-    help="Rows of a step to compute together; fewer save memory. Default: all.",
 )
-@click.option(
-    "--bf16", is_flag=True, help="Multiply in bfloat16, on CPUs with instructions for it."
-)
-@click.option(
-    "--compile", "compiled", is_flag=True, help="Use torch.compile: takes a minute, then is faster."
-)
-@click.option(
+@flag("--bf16", "Multiply in bfloat16, on CPUs with instructions for it.")
+@flag("--compile compiled", "Use torch.compile: takes a minute, then is faster.")
+@option(
     "--save-every",
+    "Steps between two saves of the state, from which a run can resume.",
     type=click.IntRange(1),
-    default=50,
-    show_default=True,
-    help="Steps between two saves of the state, from which a run can resume.",
+    shown=50,
 )
-@click.option("--threads", type=click.IntRange(1, 1024), help="Threads of torch and Sterna.")
-@click.option(
-    "--plot",
-    type=click.Path(path_type=Path, dir_okay=False, writable=True),
-    help="Draw the loss into this .png or .svg file.",
-)
+@option("--threads", "Threads of torch and Sterna.", type=click.IntRange(1, 1024))
+@option("--plot", "Draw the loss into this .png or .svg file.", type=WRITABLE_FILE)
 def command(model: str, chats: Path, out: Path, **options: Any) -> None:
     """Fine-tune MODEL on CHATS, and write it as the packed folder OUT.
 

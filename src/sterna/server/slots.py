@@ -17,7 +17,7 @@ from sterna.engine.kv_cache.prefix_files import Prefix, restore_prefix, save_pre
 from sterna.server.active_request import ActiveRequest
 from sterna.server.errors import invalid
 
-__all__ = ["PrefixCache", "Slots", "restore_prefix", "save_prefix"]
+__all__ = ["Prefix", "PrefixCache", "Slots", "restore_prefix", "save_prefix"]
 
 #: llama.cpp's word for a slot that the server chooses.
 ANY = -1

@@ -11,8 +11,8 @@ from helpers import failure
 from test_constraints import accepts
 
 from sterna import LLM
-from sterna.engine.decoding import constraints, cpu_time, json_schema_rewriting
-from sterna.engine.decoding.constraints import Constraints
+from sterna.engine.decoding import cpu_time, grammar_compiler, json_schema_rewriting
+from sterna.engine.decoding.grammar_compiler import GrammarCompiler
 from sterna.engine.decoding.grammars import ToolCall
 from sterna.errors import RequestError
 
@@ -25,24 +25,24 @@ def llm() -> LLM:
 def test_no_clock_but_that_of_the_thread(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiling that waits for a busy machine may take any time; what computes is given up."""
     monkeypatch.setattr(cpu_time, "LOOK_S", 1e-3)
-    monkeypatch.setattr(constraints, "MAX_CPU_S", 0.05)
-    compile_now, go_on = Constraints.new_matcher, threading.Event()
+    monkeypatch.setattr(grammar_compiler, "MAX_CPU_S", 0.05)
+    compile_now, go_on = GrammarCompiler.new_matcher, threading.Event()
 
-    def late(self: Constraints, grammar: str) -> Any:
+    def late(self: GrammarCompiler, grammar: str) -> Any:
         go_on.wait()
         return compile_now(self, grammar)
 
-    def endless(self: Constraints, grammar: str) -> Any:
+    def endless(self: GrammarCompiler, grammar: str) -> Any:
         while not go_on.is_set():
             pass
 
-    monkeypatch.setattr(Constraints, "new_matcher", late)
+    monkeypatch.setattr(GrammarCompiler, "new_matcher", late)
     timer = threading.Timer(0.2, go_on.set)
     timer.start()
     assert accepts(llm, llm.constraints.regex("[a-z]"), "a")
     timer.join()
     go_on.clear()
-    monkeypatch.setattr(Constraints, "new_matcher", endless)
+    monkeypatch.setattr(GrammarCompiler, "new_matcher", endless)
     failure(lambda: llm.constraints.regex("[a-z]"), RequestError, "regex", "0.05 s of CPU time")
     go_on.set()
 

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from sterna.chat.reasoning import ReasoningMarks
 from sterna.checks import checked_flag, checked_items
-from sterna.engine.decoding.cpu_time import CpuTimeExceeded, within_cpu_time
+from sterna.engine.decoding.grammar_compiler import GrammarCompiler, refusal
 from sterna.engine.decoding.grammar_matcher import GrammarMatcher
 from sterna.engine.decoding.reasoning_budget import ROOM, ReasoningBudget, ReasoningMatcher
 from sterna.engine.decoding.special_tokens import SpecialTokens, quoted
@@ -29,15 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Constraint", "Constraints"]
 
-#: Seconds of CPU time that compiling may take: ten times as much as the largest grammars that
-#: llguidance's own limits let through. It is for those that its limits miss.
-MAX_CPU_S = 10.0
 MAX_GRAMMAR_BYTES = 1 << 18
 MAX_CHOICES = 10_000
 _ANY_OBJECT = {"type": "object"}
-#: In errors of llguidance: what is wrong with a regular expression, and with a line of a grammar.
-_REGEX_ERROR = re.compile(r"\nerror: ([^\n]+)")
-_GRAMMAR_ERROR = re.compile(r"^at (\d+)\((\d+)\): ([^\n]+)")
 #: Strings, comments and patterns of a Lark grammar.
 _LITERALS = re.compile(r'"(?:\\.|[^"\\\n])*"|//.*|/(?:\\.|[^/\\\n])+/')
 
@@ -50,16 +42,18 @@ class Constraint:
 
     def __init__(
         self,
-        matcher: llguidance.LLMatcher,
+        compiler: GrammarCompiler,
+        what: str,
         grammar: str,
-        of: Constraints,
-        ends: Sequence[int],
         ignored: tuple[str, ...] = (),
+        strict: bool = True,
     ) -> None:
-        self._of, self._ends = of, ends
-        self._compiled = [matcher]  # for the first that asks
+        """Compile a grammar; arguments as in `GrammarCompiler.compile`. RequestError."""
+        matcher, warnings = compiler.compile(what, grammar, strict)
+        self._compiler, self._ends = compiler, compiler.ends
+        self._compiled = [matcher]  # for the first answer
         self.grammar = grammar
-        self.ignored = ignored
+        self.ignored: tuple[str, ...] = (*ignored, *warnings)
         #: Of a constraint after reasoning: whether the prompt has opened that.
         self._opened: bool | None = None
         self._marks = ReasoningMarks()
@@ -78,8 +72,24 @@ class Constraint:
         """
         key = opened, marks or ReasoningMarks()
         if key not in self._behind:
-            self._behind[key] = self._of.after_reasoning(self, *key)
+            self._behind[key] = self._after_reasoning(*key)
         return self._behind[key]
+
+    def _after_reasoning(self, opened: bool, marks: ReasoningMarks) -> Constraint:
+        from sterna.engine.decoding.grammars import after_reasoning
+
+        grammar = after_reasoning(
+            self.grammar,
+            self._compiler.special,
+            opened,
+            (marks.opens.strip(), marks.closes.strip()),
+            self._within,
+            self._ends_within,
+        )
+        strict = not self.ignored
+        made = Constraint(self._compiler, "constraint", grammar, self.ignored, strict)
+        made._opened, made._marks = opened, marks
+        return made
 
     def matcher(
         self, max_tokens: int = 0, reasoning: ReasoningBudget | None = None
@@ -89,10 +99,10 @@ class Constraint:
         reasoning: its budget.
         """
         if self._opened is not None and max_tokens:
-            budget, tokenizer = int(max_tokens * (1 - ROOM)), self._of.tokenizer
+            budget, tokenizer = int(max_tokens * (1 - ROOM)), self._compiler.tokenizer
             own = ReasoningBudget.of_marks(self._marks, self._opened, budget, tokenizer)
             reasoning = own if reasoning is None or own.budget < reasoning.budget else reasoning
-        return GrammarMatcher(self._new_matcher, self._of.vocab, self._ends, reasoning)
+        return GrammarMatcher(self._new_matcher, self._compiler.vocab, self._ends, reasoning)
 
     def _new_matcher(self) -> llguidance.LLMatcher:
         """Return a matcher at the begin of an answer.
@@ -102,14 +112,11 @@ class Constraint:
         try:
             return self._compiled.pop()
         except IndexError:
-            return self._of.new_matcher(self.grammar)
+            return self._compiler.new_matcher(self.grammar)
 
-    def fits(self, constraints: Constraints) -> bool:
+    def fits(self, compiler: GrammarCompiler) -> bool:
         """Whether a compiler is for the same tokens as this constraint."""
-        one, other = self._of, constraints
-        return one is other or (
-            one.vocab == other.vocab and one.tokenizer.digest == other.tokenizer.digest
-        )
+        return self._compiler.has_tokens_of(compiler)
 
 
 class Constraints:
@@ -121,21 +128,24 @@ class Constraints:
 
     def __init__(self, tokenizer: Tokenizer, vocab: int) -> None:
         """`vocab`: tokens of the model, at least the tokenizer's."""
-        self.tokenizer = tokenizer
-        self.vocab = vocab
-        self._lock = threading.Lock()
+        self._compiler = GrammarCompiler(tokenizer, vocab)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self._compiler.tokenizer
 
     def matcher(
         self, constraint: object, max_tokens: int = 0, reasoning: ReasoningBudget | None = None
     ) -> GrammarMatcher | ReasoningMatcher | None:
         """Return a matcher as `Constraint.matcher`, for an answer of this model; None for none."""
         if constraint is None:
-            return ReasoningMatcher(reasoning, self.vocab) if reasoning else None
+            return ReasoningMatcher(reasoning, self._compiler.vocab) if reasoning else None
         if not isinstance(constraint, Constraint):
             raise RequestError(
                 f"constraint: must be one of LLM.constraints, but got {shown(constraint)}"
             )
-        if not constraint.fits(self):
+        if not constraint.fits(self._compiler):
             raise RequestError(
                 "constraint: must be for this model's tokens, but was made for another's; make it "
                 "with this LLM.constraints"
@@ -164,11 +174,11 @@ class Constraints:
             read, malformed = without_malformed(read)
         ignored = [*malformed, *unenforced(read)]
         if ignored and strict:
-            raise RequestError(_refusal("schema", ignored[0]))
-        grammar = self._library.LLMatcher.grammar_from_json_schema(
+            raise RequestError(refusal("schema", ignored[0]))
+        grammar = self._compiler.library.LLMatcher.grammar_from_json_schema(
             json.dumps(for_llguidance(read)), overrides=grammar_options(strict)
         )
-        return self._compiled("schema", grammar, tuple(ignored), strict)
+        return Constraint(self._compiler, "schema", grammar, tuple(ignored), strict)
 
     def json_object(self) -> Constraint:
         """Compile a grammar of any JSON object."""
@@ -177,7 +187,9 @@ class Constraints:
     def regex(self, pattern: str) -> Constraint:
         """Compile a pattern for the whole answer: Rust's syntax, without look-around."""
         text = _checked_text("regex", pattern)
-        return self._compiled("regex", self._library.LLMatcher.grammar_from_regex(text))
+        return Constraint(
+            self._compiler, "regex", self._compiler.library.LLMatcher.grammar_from_regex(text)
+        )
 
     def lark(self, grammar: str) -> Constraint:
         """Compile a grammar in llguidance's kind of Lark, whose first rule is `start`."""
@@ -188,15 +200,17 @@ class Constraints:
             raise RequestError(
                 f"grammar: must have fewer than {MOST_PATTERNS} intersections (&), but has {count}"
             )
-        return self._compiled("grammar", self._library.LLMatcher.grammar_from_lark(text))
+        return Constraint(
+            self._compiler, "grammar", self._compiler.library.LLMatcher.grammar_from_lark(text)
+        )
 
     def gbnf(self, grammar: str) -> Constraint:
         """Compile a grammar in GBNF, that of llama.cpp, whose first rule is `root`."""
         from sterna.engine.decoding.gbnf import lark_of_gbnf
 
         text = _checked_text("grammar", grammar)
-        _ = self._library
-        return self._compiled("grammar", lark_of_gbnf(text))
+        _ = self._compiler.library
+        return Constraint(self._compiler, "grammar", lark_of_gbnf(text))
 
     def grammar(self, grammar: str) -> Constraint:
         """Compile a grammar in Lark or GBNF, which its rules tell apart."""
@@ -258,16 +272,16 @@ class Constraints:
             opening = group.opening if free else group.trigger
             made.append(CallRules(bodies, opening, group.frame, required, several, messages))
         rules = replace(made[0], others=made[1:])
-        grammar = calls_grammar(rules, self._special, answer.grammar if answer else None)
+        grammar = calls_grammar(rules, self._compiler.special, answer.grammar if answer else None)
         enforced = all(call.strict for call in calls) and not ignored
-        compiled = self._compiled("tools", grammar, tuple(ignored), enforced)
+        compiled = Constraint(self._compiler, "tools", grammar, tuple(ignored), enforced)
         if calls and not messages:
             only = required or answer is not None
             first, *more = (
                 replace(one, trigger=group.opening) for one, group in zip(made, groups, strict=True)
             )
             within = replace(first, others=more)
-            compiled._within = calls_within(within, self._special, only)
+            compiled._within = calls_within(within, self._compiler.special, only)
             compiled._ends_within = not only
         return compiled
 
@@ -279,116 +293,13 @@ class Constraints:
         for i, call in enumerate(group.calls):
             if call.text:
                 self.lark(call.text.lark)  # alone, so that it cannot reach beyond its place
-            body, rules, left = _body(call, f"{prefix}value_{i}", self._special)
+            body, rules, left = _body(call, f"{prefix}value_{i}", self._compiler.special)
             if left and call.strict:
-                raise RequestError(_refusal(f"tool {i}", left[0]))
+                raise RequestError(refusal(f"tool {i}", left[0]))
             if not prefix:
                 ignored += [f"tool {i}: {what}" for what in left]
             bodies.append((call, body, rules))
         return bodies
-
-    def after_reasoning(
-        self, constraint: Constraint, opened: bool, marks: ReasoningMarks
-    ) -> Constraint:
-        """Return the constraint as `Constraint.after_reasoning` does."""
-        from sterna.engine.decoding.grammars import after_reasoning
-
-        opens, closes = marks.opens.strip(), marks.closes.strip()
-        grammar = after_reasoning(
-            constraint.grammar,
-            self._special,
-            opened,
-            (opens, closes),
-            constraint._within,
-            constraint._ends_within,
-        )
-        made = self._compiled("constraint", grammar, constraint.ignored, not constraint.ignored)
-        made._opened, made._marks = opened, marks
-        return made
-
-    def new_matcher(self, grammar: str) -> llguidance.LLMatcher:
-        """Compile a grammar; the matcher knows the error of one that is invalid or too complex."""
-        made: llguidance.LLMatcher = self._library.LLMatcher(
-            self._tokens, grammar, log_level=0, limits=self._limits
-        )
-        return made
-
-    def _compiled(
-        self, what: str, grammar: str, ignored: tuple[str, ...] = (), strict: bool = True
-    ) -> Constraint:
-        _ = self._tokens  # takes longer than a grammar, and counts for none
-        try:
-            matcher = within_cpu_time(MAX_CPU_S, lambda: self.new_matcher(grammar))
-        except CpuTimeExceeded:
-            raise RequestError(
-                f"{what}: must be compiled within {MAX_CPU_S:g} s of CPU time, but takes more"
-            ) from None
-        if matcher.is_error():
-            raise RequestError(_said(what, str(matcher.get_error())))
-        warnings = [_line(warning) for warning in matcher.get_grammar_warnings()]
-        if warnings and strict:
-            raise RequestError(_refusal(what, warnings[0]))
-        if matcher.is_stopped():
-            raise RequestError(f"{what}: must allow a text, but allows only the empty one")
-        return Constraint(matcher, grammar, self, self._tokens.eos_tokens, (*ignored, *warnings))
-
-    @cached_property
-    def _library(self) -> Any:
-        try:
-            import llguidance  # an optional dependency
-        except ImportError:
-            raise RequestError(
-                "constraint: needs llguidance, which is not installed; pip install "
-                "'sterna[constraints]'"
-            ) from None
-        return llguidance
-
-    @property
-    def _tokens(self) -> llguidance.LLTokenizer:
-        """llguidance's vocabulary, made once: takes a second for 128k tokens."""
-        with self._lock:
-            return self._made_tokens
-
-    @cached_property
-    def _made_tokens(self) -> llguidance.LLTokenizer:
-        ends = list(self.tokenizer.eos_ids)
-        text = self.tokenizer.to_json()
-        try:
-            made = self._library.LLTokenizer(text, n_vocab=self.vocab, eos_token=ends or None)
-        except ValueError as e:
-            raise RequestError(
-                f"constraint: must have a tokenizer that llguidance knows, but it says {_line(e)}"
-            ) from None
-        tokens: llguidance.LLTokenizer = made
-        self._warm_up(tokens)
-        return tokens
-
-    def _warm_up(self, tokens: llguidance.LLTokenizer) -> None:
-        """Make llguidance sort the vocabulary now, which it would do at the first mask of a string:
-        a third of a second for 128k tokens, too long for a step."""
-        matcher = self._library.LLMatcher(
-            tokens,
-            self._library.LLMatcher.grammar_from_json_schema('{"type": "string"}'),
-            log_level=0,
-        )
-        matcher.consume_tokens(tokens.tokenize_str('"'))
-        matcher.compute_bitmask()
-
-    @cached_property
-    def _special(self) -> SpecialTokens:
-        """Special tokens, which llguidance matches only by their ids."""
-        tokens, added = self._tokens, self.tokenizer.added
-        below = {text: id for text, id in added.items() if id < self.vocab}
-        return SpecialTokens(
-            {text: id for text, id in below.items() if tokens.is_special_token(id)},
-            self.tokenizer.eos_ids,
-        )
-
-    @property
-    def _limits(self) -> llguidance.LLParserLimits:
-        """llguidance's own limits, but errors that do not quote the text."""
-        limits: llguidance.LLParserLimits = self._library.LLParserLimits(verbose_errors=False)
-        return limits
 
 
 def _body(call: ToolCall, name: str, special: SpecialTokens) -> tuple[str, list[str], list[str]]:
@@ -436,20 +347,3 @@ def _checked_text(name: str, text: object) -> str:
     if size > MAX_GRAMMAR_BYTES:
         raise RequestError(f"{name}: must have at most {MAX_GRAMMAR_BYTES} bytes, but has {size}")
     return text
-
-
-def _refusal(what: str, reason: str) -> str:
-    return f"{what}: must be enforced in full, but {reason}"
-
-
-def _said(what: str, error: str) -> str:
-    """Return an error of llguidance as ours, without the copies of the grammar around it."""
-    if found := _REGEX_ERROR.search(error):
-        return f"{what}: {found[1]}"
-    if found := _GRAMMAR_ERROR.search(error):
-        return f"{what}: {found[3]} (line {found[1]}, column {found[2]})"
-    return _refusal(what, f"llguidance says {_line(error)}")
-
-
-def _line(text: object) -> str:
-    return shown(" ".join(str(text).split()))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from starlette.requests import Request
@@ -14,9 +13,24 @@ from starlette.responses import Response
 from sterna.server.active_request import ActiveRequest
 from sterna.server.errors import ApiError, field_error, invalid
 from sterna.server.json_body import decode, read_bytes
-from sterna.server.model_manager import LoadedModel
 from sterna.server.routing import Endpoint, as_json, service_of
-from sterna.server.slots import PrefixCache, restore_prefix, save_prefix
+from sterna.server.slots import Prefix, PrefixCache, Slots, restore_prefix, save_prefix
+
+ACTIONS = ("save", "restore", "erase")
+
+
+class Slot(NamedTuple):
+    """A slot of a key and a model."""
+
+    slots: Slots
+    key: str
+    model: str
+    id: int
+
+    @property
+    def prefix(self) -> Prefix | None:
+        """The prefix that it has."""
+        return self.slots.held(self.key, self.model, self.id)
 
 
 class SlotRequest(msgspec.Struct, kw_only=True):
@@ -78,72 +92,45 @@ async def act(request: Request) -> Response:
             raise ApiError(
                 501, "This server does not support slots action. Start it with `--cache-disk`"
             )
-        slot, action = service.slots.checked(int(text)), query.get("action", "")
-        handler = ACTIONS.get(action)
-        if handler is None:
+        id, action = service.slots.checked(int(text)), query.get("action", "")
+        if action not in ACTIONS:
             raise invalid("action", f"must be one of {', '.join(ACTIONS)}", action)
-        await service.slots.settle(request.state.key, loaded.name, slot)
-        return as_json(await handler(request, loaded, cache, slot, body.filename))
+        slot = Slot(service.slots, request.state.key, loaded.name, id)
+        await service.slots.settle(slot.key, slot.model, id)
+        if action == "erase":
+            return as_json(await _erased(cache, slot))
+        return as_json(await _copied(action, cache, slot, body.filename))
 
 
-async def _save(
-    request: Request, loaded: LoadedModel, cache: PrefixCache, slot: int, filename: str | None
-) -> dict[str, Any]:
-    key, began = request.state.key, time.perf_counter()
-    name = _checked(filename)
-    prefix = service_of(request).slots.held(key, loaded.name, slot)
-    if prefix is None:
-        raise invalid("id_slot", "must be of a slot that has had a request", slot)
-    stored = await asyncio.to_thread(save_prefix, cache, key, name, prefix)
-    return {
-        "id_slot": slot,
-        "filename": name,
-        "n_saved": stored.n_tokens,
-        "n_written": stored.nbytes,
-        "timings": {"save_ms": _ms(began)},
-    }
-
-
-async def _restore(
-    request: Request, loaded: LoadedModel, cache: PrefixCache, slot: int, filename: str | None
-) -> dict[str, Any]:
-    key, began = request.state.key, time.perf_counter()
-    name = _checked(filename)
-    stored = await asyncio.to_thread(restore_prefix, cache, key, name)
-    service_of(request).slots.put(key, loaded.name, slot, stored.prefix)
-    return {
-        "id_slot": slot,
-        "filename": name,
-        "n_restored": stored.n_tokens,
-        "n_read": stored.nbytes,
-        "timings": {"restore_ms": _ms(began)},
-    }
-
-
-async def _erase(
-    request: Request, loaded: LoadedModel, cache: PrefixCache, slot: int, filename: str | None
-) -> dict[str, Any]:
-    held, key = service_of(request).slots, request.state.key
-    prefix = held.held(key, loaded.name, slot)
-    count = 0 if prefix is None else len(prefix.tokens)
-    if prefix is not None:
-        held.drop(key, loaded.name, slot)
-        await asyncio.to_thread(cache.forget, *prefix)
-    return {"id_slot": slot, "n_erased": count}
-
-
-ACTIONS: dict[str, Callable[..., Any]] = {"save": _save, "restore": _restore, "erase": _erase}
-
-
-def _checked(filename: str | None) -> str:
-    """Return the name of a file. ApiError 400 if there is none."""
-    if not filename:
+async def _copied(action: str, cache: PrefixCache, slot: Slot, file: str | None) -> dict[str, Any]:
+    """Save a slot's prefix to a file, or restore it from there. ApiError 400."""
+    began = time.perf_counter()
+    if not file:
         raise field_error("filename", "must be given", code="missing_parameter")
-    return filename
+    if action == "save":
+        prefix = slot.prefix
+        if prefix is None:
+            raise invalid("id_slot", "must be of a slot that has had a request", slot.id)
+        stored = await asyncio.to_thread(save_prefix, cache, slot.key, file, prefix)
+    else:
+        stored = await asyncio.to_thread(restore_prefix, cache, slot.key, file)
+        slot.slots.put(slot.key, slot.model, slot.id, stored.prefix)
+    tokens, nbytes = ("n_saved", "n_written") if action == "save" else ("n_restored", "n_read")
+    return {
+        "id_slot": slot.id,
+        "filename": file,
+        tokens: stored.n_tokens,
+        nbytes: stored.nbytes,
+        "timings": {f"{action}_ms": round(1e3 * (time.perf_counter() - began), 3)},
+    }
 
 
-def _ms(began: float) -> float:
-    return round(1e3 * (time.perf_counter() - began), 3)
+async def _erased(cache: PrefixCache, slot: Slot) -> dict[str, Any]:
+    prefix = slot.prefix
+    if prefix is not None:
+        slot.slots.drop(slot.key, slot.model, slot.id)
+        await asyncio.to_thread(cache.forget, *prefix)
+    return {"id_slot": slot.id, "n_erased": 0 if prefix is None else len(prefix.tokens)}
 
 
 ENDPOINTS = [

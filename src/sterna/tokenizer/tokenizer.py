@@ -1,14 +1,12 @@
-"""`tokenizer.json` of a model folder: text to ids, and ids to text one token at a time."""
+"""`Tokenizer`: text to ids. `Detokenizer`: ids to text, one token at a time."""
 
 from __future__ import annotations
 
 import codecs
-import contextlib
 import hashlib
 import json
 import operator
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -16,23 +14,13 @@ from typing import Any, NamedTuple
 
 import tokenizers
 
-from sterna.errors import ModelFormatError, RequestError, SternaError, shown
+from sterna.errors import ModelFormatError, RequestError, shown
 from sterna.files.jsonfile import load_settings
-from sterna.files.reading import read_file
 from sterna.token_bytes import token_bytes_of
+from sterna.tokenizer.backend import library_errors, read_backend
 
-__all__ = [
-    "MAX_VOCAB",
-    "Detokenizer",
-    "PairIds",
-    "Tokenizer",
-    "checked_backend",
-    "lower_case",
-    "read_backend",
-]
+__all__ = ["Detokenizer", "PairIds", "Tokenizer"]
 
-MAX_TOKENIZER_BYTES = 256 << 20  # the largest public ones hold 256k tokens in 34 MB
-MAX_VOCAB = 2_000_000  # far above any published vocabulary
 _REPLACEMENT = "\ufffd"
 
 
@@ -102,7 +90,7 @@ class Tokenizer:
         """Return the ids named as "bos" or "eos", those of tokenizer_config.json first."""
         token = self._settings.get(f"{kind}_token")
         text = token.get("content") if isinstance(token, dict) else token
-        with _library_errors(self.path):  # for example, a lone surrogate in the name
+        with library_errors(self.path):  # for example, a lone surrogate in the name
             named = self._backend.token_to_id(text) if isinstance(text, str) else None
         ids = [] if named is None else [named]
         for config in configs:
@@ -181,7 +169,7 @@ class Tokenizer:
         explicit = self._settings.get("add_bos_token")
         override = add_special and isinstance(explicit, bool) and self.bos_id is not None
         opening = [self.bos_id] if override and explicit and self.bos_id is not None else []
-        with _library_errors(self.path):
+        with library_errors(self.path):
             ids = self._backend.encode(text, add_special_tokens=add_special and not override).ids
         self._check_limit(ids)
         return [*opening, *ids]
@@ -193,7 +181,7 @@ class Tokenizer:
         """
         for text in (first, second):
             self._check_text(text)
-        with _library_errors(self.path):
+        with library_errors(self.path):
             pair = self._backend.encode(first, second)
         self._check_limit(pair.ids)
         return PairIds(list(pair.ids), list(pair.type_ids), list(pair.sequence_ids))
@@ -202,7 +190,7 @@ class Tokenizer:
         """Return the beginning of a text that has `count` tokens, or a few more or less: a cut
         within a word may change how it is split, and no character is cut."""
         self._check_text(text)
-        with _library_errors(self.path):
+        with library_errors(self.path):
             ends = [end for _, end in self._backend.encode(text, add_special_tokens=False).offsets]
         return text if count >= len(ends) else text[: ends[count - 1] if count > 0 else 0]
 
@@ -253,7 +241,7 @@ class Tokenizer:
 
     def token_id(self, text: str) -> int | None:
         """Return the id of a token by its text, such as <|fim_prefix|>, or None."""
-        with _library_errors(self.path):
+        with library_errors(self.path):
             id: int | None = self._backend.token_to_id(text)
         return id
 
@@ -369,66 +357,3 @@ class Detokenizer:
         piece = text[len(self._emitted) :]
         self._emitted = text
         return piece
-
-
-# --------------------------------------------------------------------------------------- files
-
-
-def lower_case(backend: tokenizers.Tokenizer) -> None:
-    """Let a tokenizer lower-case texts, if it does not yet; as sentence-transformers does."""
-    own = backend.normalizer
-    stated = b"" if own is None else own.__getstate__()
-    if b'"Lowercase"' in stated or b'"lowercase":true' in stated.replace(b" ", b""):
-        return
-    steps = [tokenizers.normalizers.Lowercase(), *([] if own is None else [own])]
-    backend.normalizer = tokenizers.normalizers.Sequence(steps)
-
-
-def read_backend(path: Path) -> tokenizers.Tokenizer:
-    """Read a tokenizer.json by the library; raises ModelFormatError if it is none."""
-    if not os.path.exists(path):
-        sentencepiece = path.with_name("tokenizer.model").exists()
-        raise ModelFormatError(
-            path,
-            expected="a tokenizer.json",
-            got="nothing at this path",
-            remedy="convert tokenizer.model with transformers' AutoTokenizer(...).save_pretrained"
-            if sentencepiece
-            else "copy it from the model's repository",
-        )
-    data = bytes(read_file(path, MAX_TOKENIZER_BYTES))
-    return checked_backend(path, lambda: tokenizers.Tokenizer.from_buffer(data))
-
-
-def checked_backend(path: Path, make: Callable[[], tokenizers.Tokenizer]) -> tokenizers.Tokenizer:
-    """Return the library's tokenizer that `make` makes.
-
-    The library's errors and panics, and a vocabulary that is too large, raise a ModelFormatError
-    that names `path`.
-    """
-    with _library_errors(path):
-        backend = make()
-        backend.no_truncation()  # training may have truncated and padded; prompts must not be
-        backend.no_padding()
-        vocab = backend.get_vocab_size(with_added_tokens=True)
-    if vocab > MAX_VOCAB:
-        raise ModelFormatError(path, "vocabulary", f"at most {MAX_VOCAB} tokens", f"{vocab}")
-    return backend
-
-
-@contextlib.contextmanager
-def _library_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except BaseException as error:
-        # The library's panics derive from BaseException, as do Ctrl-C and what other signal
-        # handlers may raise.
-        of_library = isinstance(error, Exception) or type(error).__name__ == "PanicException"
-        if isinstance(error, (MemoryError, SternaError)) or not of_library:
-            raise
-        raise ModelFormatError(
-            path,
-            expected="a tokenizer of the tokenizers library",
-            got=f"its error {shown(str(error) or type(error).__name__)}",
-            remedy="download it again, or update the tokenizers package",
-        ) from None

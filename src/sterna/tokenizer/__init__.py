@@ -1,0 +1,23 @@
+"""Text to token ids, and token ids to text, by the tokenizer.json of a model folder."""
+
+from __future__ import annotations
+
+from sterna.tokenizer.backend import (
+    MAX_TOKENIZER_BYTES,
+    MAX_VOCAB,
+    checked_backend,
+    lower_case,
+    read_backend,
+)
+from sterna.tokenizer.tokenizer import Detokenizer, PairIds, Tokenizer
+
+__all__ = [
+    "MAX_TOKENIZER_BYTES",
+    "MAX_VOCAB",
+    "Detokenizer",
+    "PairIds",
+    "Tokenizer",
+    "checked_backend",
+    "lower_case",
+    "read_backend",
+]
