@@ -154,7 +154,7 @@ def _tests(
     depth: Sequence[int],
     ways: Iterable[str | None],
 ) -> list[_Test]:
-    """List the tests at each depth; ways: of each test, what happens to weights that meet zeros."""
+    """List the tests at each depth; ways: what each test does with weights that meet zeros."""
     return [
         test
         for d in dict.fromkeys(depth)

@@ -67,7 +67,7 @@ def _measured(
     repeat: int,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Measure one format alone, since the weights of all formats would not fit into memory."""
+    """Measure one format at a time, since the weights of all formats would not fit into memory."""
 
     def timed(tokens: int, working_set_mb: int | None) -> dict[str, Any]:
         (row,) = linear.run(

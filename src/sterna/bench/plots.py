@@ -126,7 +126,7 @@ def threads_text(row: Row) -> str:
 def roofline(rows: Sequence[Row]) -> Figure:
     """Draw Figure 4 of arXiv 2508.06753 for this machine, and the speed each format reached.
 
-    rows: of `bench.roofline.run`. The picture shows the first unit among them.
+    rows: the rows of `bench.roofline.run`. The picture shows the first unit among them.
     """
     decode = [row for row in rows if row["row"] == "decode"]
     decode = [row for row in decode if row["isa"] == decode[0]["isa"]]

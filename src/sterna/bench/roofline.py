@@ -108,8 +108,9 @@ def run(
     "decode" per format, unit and thread count.
 
     threads: None is 1 and the number of usable cores; isas: None is the one in use; format_names:
-    None is all. shape: of the matrix to measure on. deterministic: as in `LLM`. Values are medians
-    of `repeat` rounds; each round measures the machine and every kernel. Raises RequestError.
+    None is all. shape: shape of the matrix to measure on. deterministic: as in `LLM`. Values are
+    medians of `repeat` rounds; each round measures the machine and every kernel. Raises
+    RequestError.
     """
     if repeat < 1:
         raise RequestError(f"repeat: must be at least 1, but got {repeat}")

@@ -55,7 +55,7 @@ class _Rewriter(NodeTransformer):
         return node
 
     def visit_Output(self, node: nodes.Output) -> list[nodes.Node]:
-        """Count a step before every output, which may be text alone or have empty parts."""
+        """Count a step before every output, which may be only text or have empty parts."""
         self.generic_visit(node)
         return [nodes.ExprStmt(self._call("tick", [], node), lineno=node.lineno), node]
 

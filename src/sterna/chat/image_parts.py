@@ -38,7 +38,7 @@ def split_images(messages: Sequence[Any]) -> tuple[list[Any], list[Any]]:
 
 
 def as_text(messages: Sequence[Any], image: str) -> list[Any]:
-    """Write messages with images as text alone, for templates that take no lists.
+    """Write messages with images as plain text, for templates that take no lists.
 
     image: the text that represents an image.
     """
@@ -59,7 +59,7 @@ def with_results(messages: Sequence[Any]) -> bool:
 
 def behind_results(messages: Sequence[Any]) -> list[Any]:
     """Move images of tools' results into the user's message behind these, in the same order, for
-    templates that show texts of results alone."""
+    templates that show only the texts of results."""
     found, images = list[Any](), list[Any]()
     for message in messages:
         if message.get("role") != "tool" and images:

@@ -173,7 +173,7 @@ class ChatTemplate:
         named = template_variables(variables)
         silent = disables_reasoning(named)
         effort = named.get("reasoning_effort")
-        if effort is not None:  # some that have reasoning off by default read a switch alone
+        if effort is not None:  # some with reasoning off by default read only a switch
             named = with_switches(named, effort != "none")
         values = {
             **self._tokens,

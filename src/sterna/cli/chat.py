@@ -80,7 +80,7 @@ def command(
 
 
 def _talk(session: Session, read: Callable[[], str]) -> None:
-    """Run turns until Ctrl-D or /exit; an error ends its turn alone."""
+    """Run turns until Ctrl-D or /exit; an error ends only its turn."""
     while True:
         try:
             if not session.take(unquoted(read())):

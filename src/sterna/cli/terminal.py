@@ -33,7 +33,7 @@ def tell(text: str) -> None:
 
 
 def with_error(value: float, stderr: float) -> str:
-    """Write a figure with its standard error, which one sample alone does not have."""
+    """Write a figure with its standard error, which a single sample does not have."""
     return f"{value:.4f}" + (f" ± {stderr:.4f}" if math.isfinite(stderr) else "")
 
 

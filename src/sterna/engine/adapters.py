@@ -31,7 +31,7 @@ class Adapter:
     """An adapter that fits a model.
 
     digest: SHA-256, in hex, of all that it computes with; base: the model that it names, or "";
-    rank: of its largest layer; n_params: how many numbers it has.
+    rank: rank of its largest layer; n_params: number of its parameters.
     """
 
     path: Path

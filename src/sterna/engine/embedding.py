@@ -33,8 +33,8 @@ def embed(
 
     texts: token ids, from one to the engine's context for each text. kind: "last", the last token's
     hidden state, "cls", the first one's, or "mean", the mean of all, added in order; it goes
-    through the model's dense layers. normalise: to unit length. adapter: of all texts. Batching and
-    chunking do not change a bit.
+    through the model's dense layers. normalise: scale vectors to unit length. adapter: used for all
+    texts. Batching and chunking do not change a bit.
     """
     sums = np.zeros((len(texts), engine.model.config.hidden_size))
     sequences = [Sequence() for _ in texts]

@@ -322,7 +322,7 @@ class Engine:
         """Run as `run`, for a batch of (sequence, tokens, number of last tokens to return logits
         for).
 
-        deciding: which logits decide, for each sequence; None: all. adapter: of all sequences.
+        deciding: which logits decide, for each sequence; None: all. adapter: for all sequences.
         Returns float32 [requested rows, vocab] for each.
         """
         if deciding is not None and len(deciding) != len(batch):
@@ -360,7 +360,7 @@ class Engine:
     ) -> list[F32]:
         """Return logits float32 [n, vocab] after each token of each sequence, run as one batch.
 
-        chunk: tokens of each sequence per step, default PREFILL_CHUNK. adapter: of all sequences.
+        chunk: tokens of each sequence per step, default PREFILL_CHUNK. adapter: for all sequences.
         """
         states = [Sequence() for _ in sequences]
         parts: list[list[F32]] = [[] for _ in sequences]

@@ -35,7 +35,7 @@ class ImageEncoder:
     """Runs a model's tower, on one image at a time.
 
     Rows have the same bits with any number of threads, however the work is cut and whatever else is
-    computed. threads, isa: of the engine; deterministic: as in `LLM`. Any thread may call.
+    computed. threads, isa: the engine's; deterministic: as in `LLM`. Any thread may call.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ class ProcessedImage(Protocol):
     """An image as a tower takes it, such as `sterna.images.ProcessedImage`.
 
     pixels: float32 [tiles, channels, height, width], or rows of patches; grid: as `Encoder.rows`
-    takes it; tokens: rows that the tower makes; digest: equal for equal images alone.
+    takes it; tokens: rows that the tower makes; digest: a hash of the pixels.
     """
 
     @property
@@ -43,7 +43,7 @@ class ProcessedImage(Protocol):
 
     @property
     def digest(self) -> bytes:
-        """Equal for equal images alone."""
+        """A hash of the pixels: equal images have the same one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,8 @@ class TowerPrograms:
 
 
 class Slice(NamedTuple):
-    """Rows of a part that are computed next. total: rows that these see; macs: of a row."""
+    """Rows of a part that are computed next. total: rows that these see; macs: multiply-adds per
+    row."""
 
     part: Part
     left: int

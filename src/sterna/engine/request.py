@@ -54,14 +54,25 @@ class Request:
     Its progress is the length of its sequence and nothing else: if keys and values are lost, it
     computes them again, and given a sequence that begins with the same tokens it resumes there.
 
-    prompt: token ids, 1 to `context`; context: of the engine. ends: ids that end the answer and are
-    no part of it, in addition to the parameters' own. vocab: tokens of the model, default those of
-    the tokenizer. completion: where the answer goes. matcher: of a constraint. speculation: drafts
-    its tokens. boundary: a length that may be wanted again, for layers that need a snapshot to go
-    back. adapter: of the engine's model. key: whose share of compute it takes (`FairQueue`);
-    priority: higher is sooner; deadline_s: seconds after which the scheduler ends it; salt:
-    prefixes are shared only where it is equal. images: of the prompt. visible: special tokens that
-    are part of the text. marks: of its reasoning. Its clock starts here.
+    Its clock starts when it is made.
+
+    Args:
+        prompt: Token ids, 1 to `context`.
+        context: The most positions of a sequence, as in the engine.
+        ends: Ids that end the answer and are no part of it, in addition to the parameters' own.
+        vocab: Vocabulary size of the model. Default: the tokenizer's.
+        completion: The object that receives the answer.
+        matcher: The state of the answer's constraint.
+        speculation: Drafts its tokens.
+        boundary: A length to which recurrent layers may have to go back; they keep a snapshot.
+        adapter: A LoRA adapter of the engine's model.
+        key: The owner, for fair shares of compute (`FairQueue`).
+        priority: Higher is sooner.
+        deadline_s: Seconds after which the scheduler ends it.
+        salt: Prefixes are shared only between requests of the same salt.
+        images: The images of the prompt.
+        visible: Special tokens that are part of the text.
+        marks: The marks of its reasoning.
     """
 
     #: Whether it may start from a cached prefix of its prompt.

@@ -26,17 +26,21 @@ I32 = npt.NDArray[np.int32]
 
 @dataclass(eq=False, slots=True)
 class StepInput:
-    """One sequence's input to a step: its new tokens, and what to compute of the last of them.
+    """One sequence's input to a step: its new tokens, and which results to compute.
 
-    wanted: the number of last tokens whose logits are needed. draw: how to sample from these; None:
-    return
-    the logits, of which those of `deciding` are computed. drafts: how many of the last tokens are
-    drafts, after at least one that is not (`Sequence.roll_back`). adapter: of this engine's model,
-    the same in all steps of a sequence. previous_hidden_states: for an MTP
-    layer, the hidden state of the token before each, float32 [tokens, hidden_size].
-    return_hidden_states: of each token; for an MTP layer and for models that have one.
-    second_part: the position where the second text of a pair begins, for a cross-encoder.
-    images: of the sequence's prompt; their rows replace the embeddings of image tokens.
+    Attributes:
+        wanted: How many of the last tokens get logits.
+        deciding: Which of these logits to compute, if they are returned.
+        draw: How to sample from the logits; None: return them.
+        drafts: How many of the last tokens are drafts, after at least one that is not
+            (`Sequence.roll_back`).
+        adapter: A LoRA adapter of the model, the same in all steps of a sequence.
+        previous_hidden_states: For an MTP layer: the hidden state of the token before each, float32
+            [tokens, hidden_size].
+        return_hidden_states: Return the hidden state of each token; for an MTP layer and for models
+            that have one.
+        second_part: For a cross-encoder: the position where the second text of a pair begins.
+        images: The images of the prompt, whose rows replace the embeddings of image tokens.
     """
 
     sequence: Sequence
@@ -73,9 +77,9 @@ StepImages = tuple[F32 | None, list[tuple[int, int, int]], I32 | None]
 class StepArguments:
     """The arguments of `Program.run` that the inputs of a step make.
 
-    spans: (start, count, wanted, pages) of each input. deciding, draws: of each. second_parts:
-    (index, position) of each input that is a pair of texts. previous_hidden_states: of all inputs
-    that have them.
+    spans: (start, count, wanted, pages) of each input. deciding, draws: one for each input.
+    second_parts: (index, position) of each input that is a pair of texts. previous_hidden_states:
+    those of all inputs that have any.
     """
 
     tokens: I32
@@ -148,10 +152,10 @@ def split_outputs(
     head_bytes: int,
     hidden: F32 | None,
 ) -> list[StepOutput]:
-    """Part a program's results by input.
+    """Split a program's results by input.
 
-    logits: of the inputs that do not draw; drawn: of those that do; rescored: of all rows wanted;
-    hidden: of all tokens.
+    logits: one row for each wanted token of the inputs that do not draw; drawn: one for each of the
+    others; rescored: one for each wanted token; hidden: a row for each token.
     """
     outputs, row, n_logits, n_tokens = [], 0, 0, 0
     for i in inputs:

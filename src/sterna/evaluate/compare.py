@@ -28,9 +28,9 @@ KL_LOGITS = 1 << 20  # logits whose divergence is computed at once, in float64
 class Difference:
     """Sums over the positions compared so far; logits are natural-log units, as are divergences.
 
-    n_different: logits whose bits differ; max_abs, sum_abs: of the differences; kl: KL(A || B) of
-    each position; n_agree: positions where both have the same likeliest token; a, b: the results of
-    `perplexity` for each model in the same windows.
+    n_different: logits whose bits differ; max_abs, sum_abs: largest and summed |difference|; kl:
+    KL(A || B) of each position; n_agree: positions where both have the same likeliest token; a, b:
+    the results of `perplexity` for each model in the same windows.
     """
 
     n_positions: int = 0
@@ -92,7 +92,7 @@ def divergence(a: F32, b: F32) -> npt.NDArray[np.float64]:
     """KL(A || B) = sum p_A (ln p_A - ln p_B) in nats for logits [n, vocab], computed in float64."""
     log_a, log_b = _log_softmax(a), _log_softmax(b)
     apart: npt.NDArray[np.float64] = (np.exp(log_a) * (log_a - log_b)).sum(axis=1)
-    return np.maximum(apart, 0.0)  # rounding alone may make it negative
+    return np.maximum(apart, 0.0)  # rounding may make it negative
 
 
 def _log_softmax(logits: F32) -> npt.NDArray[np.float64]:

@@ -47,7 +47,7 @@ GREEDY = {name: NEUTRAL[name] for name in SAMPLING}
 class SternaLM(TemplateLM):
     """A model for the harness: model and the options of `LLM`, as model_args.
 
-    max_gen_toks: tokens of an answer where a task names none. seed: of tasks that sample. The
+    max_gen_toks: tokens of an answer where a task names none. seed: seed of tasks that sample. The
     harness's batch_size and device change nothing. Raises what `LLM` does.
     """
 

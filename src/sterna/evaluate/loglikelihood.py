@@ -79,9 +79,9 @@ def score(
     """Score each request. Requests of a group should begin alike: that part is computed once.
 
     Grouping and batching change no bit. Requests that are too long for the context lose their
-    beginning. adapter: of all requests. Raises RequestError for a request that scores nothing, has
-    nothing before the scored tokens, or scores more than the context; NonFiniteError if the model
-    gives NaN.
+    beginning. adapter: used for all requests. Raises RequestError for a request that scores
+    nothing, has nothing before the scored tokens, or scores more than the context; NonFiniteError
+    if the model gives NaN.
     """
     checked = [[fitted(r, engine.context) for r in group] for group in groups]
     budget = step_tokens(engine.model.config.vocab_size)

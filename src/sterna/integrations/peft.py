@@ -52,8 +52,8 @@ class SternaLoraLinear(lora.Linear):
 def lora_config(model: nn.Module, **options: Any) -> LoraConfig:
     """Make PEFT's config for the packed layers of a model.
 
-    options: of LoraConfig. target_modules defaults to all SternaLinear layers, by the last parts of
-    their names. Raises RequestError if the model has none.
+    options: arguments of LoraConfig. target_modules defaults to all SternaLinear layers, by the
+    last parts of their names. Raises RequestError if the model has none.
     """
     if not isinstance(model, nn.Module):
         raise RequestError(f"model: must be a torch.nn.Module, but got {type(model).__name__}")

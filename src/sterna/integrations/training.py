@@ -46,8 +46,8 @@ METHODS: dict[str, Callable[[nn.Linear], QuantLinear]] = {
 def trainable(path: str | Path, method: str | None = None) -> Any:
     """Open a folder's model for training in float32: its low-bit layers and norms, not its tables.
 
-    method: of METHODS, for a float checkpoint alone. BitNet's masters are trained as they are. The
-    layers of a packed model, or of BitNet's packed trits, start from their levels. Raises
+    method: one of METHODS, only for a float checkpoint. BitNet's masters are trained as they are.
+    The layers of a packed model, or of BitNet's packed trits, start from their levels. Raises
     RequestError, and the errors of transformers.
     """
     if method is not None and method not in METHODS:

@@ -10,7 +10,7 @@ constraint_argument what `constraint=` and `response_format=` take
 prompt_encoder      prompts -> checked token ids
 chat_renderer       messages -> prompts; system_messages: in any position
 answer_format       how a model's family writes answers: their constraint and their parser
-output_parser       text -> reasoning, content and tool calls; messages_parser: of several messages
+output_parser       text -> reasoning, content and tool calls; messages_parser: for several messages
 tool_call_formats/  how families of models write tool calls
 tool_choice         which tools the model sees, and which it may or must call
 generation_config   sampling defaults of a model's files

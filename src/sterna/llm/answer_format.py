@@ -33,8 +33,8 @@ EFFORTS = {"minimal": 256, "low": 1024, "medium": 4096}
 class AnswerFormat:
     """How the answers to one prompt are written: reasoning, content and tool calls.
 
-    template: of the model or the request; None: plain text. tools: of the request. state: how an
-    answer begins.
+    template: chat template of the model or the request; None: plain text. tools: tools of the
+    request. state: where in its reasoning an answer begins.
     """
 
     template: ChatTemplate | None

@@ -583,7 +583,7 @@ class LLM:
             pairs: Of a query and a text.
             truncate: True cuts the end of a pair that is longer than the model takes, the longer
                 part first; a number cuts beyond that many tokens. Special tokens stay. The prompt
-                of a language model loses the end of the text alone.
+                of a language model loses only the end of the text.
             max_tokens_per_doc: Tokens of a text, of which the end is cut beyond them. Default: no
                 limit.
             adapter: As in `generate`.

@@ -257,8 +257,8 @@ class OutputParser:
 class _Draft:
     """A call within reasoning.
 
-    text: from the call on. deltas: of the call, and of what follows. called: whether it is one.
-    closed: where the reasoning was closed; 0: not yet.
+    text: the text from the call on. deltas: deltas of the call and of the text after it. called:
+    whether it is a call. closed: where the reasoning was closed; 0: not yet.
     """
 
     text: str

@@ -12,7 +12,7 @@ __all__ = ["NO_LIMITS", "PairLimits", "truncated", "within_limits"]
 
 
 class PairLimits(NamedTuple):
-    """The most tokens of a pair, special tokens included, and of its text alone; 0: no limit."""
+    """The most tokens of a pair, special tokens included, and of its text; 0: no limit."""
 
     pair: int = 0
     text: int = 0
@@ -74,6 +74,6 @@ def truncated(pair: PairIds, limits: PairLimits) -> PairIds:
 def _longest_first(first: int, second: int, room: int) -> list[int]:
     """Return how many tokens stay of two parts, by the rule "longest first" of tokenizers."""
     short = min(first, second)
-    if 2 * short <= room:  # the longer one alone is cut
+    if 2 * short <= room:  # only the longer one is cut
         return [first, room - first] if first <= second else [room - second, second]
     return [room // 2, room - room // 2] if first <= second else [room - room // 2, room // 2]

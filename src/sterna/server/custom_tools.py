@@ -106,7 +106,7 @@ def parser_of(done: Completion, tools: ToolChoice) -> AnswerParser:
 class CustomCallParser:
     """Parses an answer in which calls of some tools are custom.
 
-    parser: of the answer. names: of the custom tools.
+    parser: parser of the answer. names: names of the custom tools.
     """
 
     def __init__(self, parser: AnswerParser, names: Collection[str]) -> None:

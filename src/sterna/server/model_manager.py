@@ -122,7 +122,7 @@ class ModelManager:
     Attributes:
         loads_first: whether the first model is to be loaded at the start.
         is_ready: whether it has been, or need not be.
-        longest_context: of all models that were loaded once.
+        longest_context: the longest context of all models that were loaded once.
     """
 
     def __init__(

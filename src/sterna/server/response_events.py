@@ -57,7 +57,7 @@ def output_items(
 ) -> list[dict[str, Any]]:
     """Make output items of a chat message.
 
-    reason: why it ended; only the last item may be cut. logprobs: of the content.
+    reason: finish reason; only the last item may be cut. logprobs: those of the content.
     """
     items = []
     if message.get("reasoning_content"):

@@ -101,10 +101,10 @@ class Service:
     ) -> ActiveRequest:
         """Admit a request and load its model; the middleware calls `end`.
 
-        prefix: the prefix of the request's id. fields: of the request; those that choose a slot
-        and the scales of adapters are read here. A request of a batch has an `idle_event` in its
-        state (see `ActiveRequest`). ApiError 404 for an unknown model, 429 or 503 by
-        `RequestLimits`.
+        prefix: the prefix of the request's id. fields: sampling fields of the request; those that
+        choose a slot and the scales of adapters are read here. A request of a batch has an
+        `idle_event` in its state (see `ActiveRequest`). ApiError 404 for an unknown model, 429 or
+        503 by `RequestLimits`.
         """
         self.limits.require_open()
         key: str = request.state.key

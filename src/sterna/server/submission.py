@@ -27,8 +27,8 @@ async def submit_chat(
 ) -> None:
     """Render a conversation in the form of OpenAI's chat, and submit it to the engine.
 
-    asked, response_format: of the constraint of the content. image_hosts: the hosts from which
-    images may be fetched. scheduling: arguments of `ActiveRequest.request_args`. ApiError,
+    asked, response_format: fields for the constraint of the content. image_hosts: the hosts from
+    which images may be fetched. scheduling: arguments of `ActiveRequest.request_args`. ApiError,
     RequestError.
     """
     llm = active.model.llm
@@ -53,7 +53,7 @@ async def submit_prompts(
 ) -> None:
     """Submit prompts with n answers each. encode: returns their token ids; may take time.
 
-    options: of `LLM.generate`. scheduling: arguments of `ActiveRequest.request_args`.
+    options: those of `LLM.generate`. scheduling: arguments of `ActiveRequest.request_args`.
     """
     make, arguments = active.model.llm.requests.make_several, active.request_args(**scheduling)
     active.submit(

@@ -30,7 +30,7 @@ class UnsupportedField(NamedTuple):
         why: its purpose, or the field to use instead.
         protocols: where it may occur; () is everywhere.
         passes: the values that are ignored; None is any.
-        code: of the error that refuses others.
+        code: code of the error that refuses others.
     """
 
     name: str
@@ -76,7 +76,7 @@ _ROWS = (
     *_only("container", (), "no code is run"),
     UnsupportedField("thread", "conversations are not stored", (MESSAGES,), (), NO_THREADS),
     *_only("prompt", (), "prompts are not stored; use instructions", RESPONSES),
-    # What one protocol calls otherwise than another, or has alone
+    # Fields that another protocol names differently or lacks
     *_any(
         "dry_allowed_length dry_base dry_penalty_last_n dry_sequence_breakers xtc_threshold"
         " dynatemp_exponent mirostat_tau mirostat_eta repeat_last_n",

@@ -32,7 +32,7 @@ class AnswerParts:
     """Follows one answer.
 
     Attributes:
-        kind: of the latest text; "" before the first is known.
+        kind: kind of the latest text; "" before the first is known.
     """
 
     def __init__(self, marks: PartMarks) -> None:

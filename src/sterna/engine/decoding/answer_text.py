@@ -19,7 +19,7 @@ class AnswerText:
     """The text of one answer, as its tokens come.
 
     completion: where text, tokens and log-probabilities are added. visible: special tokens that are
-    part of the text. marks: of reasoning, in which stop strings mean nothing.
+    part of the text. marks: marks of reasoning, in which stop strings mean nothing.
     """
 
     def __init__(

@@ -88,7 +88,7 @@ class ForcedTokens:
 class PredictedOutput:
     """Drafts from a text that the answer will resemble, such as a file that is to be edited.
 
-    begin: where the answer begins in the history; tokens: of the text.
+    begin: where the answer begins in the history; tokens: token ids of the text.
     """
 
     cost: float = 0.0
@@ -123,9 +123,9 @@ class DraftModel:
     """Drafts with a smaller model of the same tokenizer, which draws with the request's own random
     numbers.
 
-    engine: of the smaller model; params, begin: of the request, and where its answer begins; cost:
-    time of a draft, in the model's steps of one token. It has a sequence of its own in its engine,
-    and drafts nothing if that has no room.
+    engine: engine of the smaller model; params: the request's; begin: where its answer begins;
+    cost: time of a draft, in the model's steps of one token. It has a sequence of its own in its
+    engine, and drafts nothing if that has no room.
     """
 
     prior: float = 0.6

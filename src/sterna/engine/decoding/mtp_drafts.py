@@ -28,7 +28,7 @@ class MtpDrafts:
     until they are needed, or are many. If a prefix cache had some tokens, their hidden states were
     never computed: the layer then starts after them and attends only to later tokens.
 
-    engine: that of the model; params, begin: of the request, and where its answer begins.
+    engine: the model's engine; params: the request's; begin: where its answer begins.
     """
 
     prior: float = 0.6

@@ -21,7 +21,7 @@ _SHARED = ("]<]minimax[>[",)
 class SpecialTokens:
     """Special tokens such as <|im_end|>, which a grammar can only match by their ids.
 
-    ids: of special tokens, by their text. ends: those that end an answer.
+    ids: ids of special tokens by their text. ends: ids that end an answer.
     """
 
     def __init__(self, ids: Mapping[str, int], ends: Collection[int] = ()) -> None:

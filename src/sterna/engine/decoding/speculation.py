@@ -137,8 +137,9 @@ class Speculation:
     drafts that were right lately, or not at all if drafting does not pay. The first one that
     proposes any is taken.
 
-    kv_cache: of the sequence. Recurrent layers cannot take a token back: after a wrong draft, the
-    drafts before it are computed again from the state that the step began with, which needs room.
+    kv_cache: KV cache of the sequence. Recurrent layers cannot take a token back: after a wrong
+    draft, the drafts before it are computed again from the state that the step began with, which
+    needs room.
     """
 
     def __init__(

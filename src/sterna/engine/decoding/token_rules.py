@@ -19,8 +19,8 @@ I32 = npt.NDArray[np.int32]
 class TokenRules:
     """The rules for the next tokens of one request.
 
-    allowed: from its parameters; matcher: of its constraint, or None; ends: ids that end the
-    answer; vocab: tokens of the model.
+    allowed: ids that its parameters allow; matcher: its constraint's, or None; ends: ids that end
+    the answer; vocab: tokens of the model.
     """
 
     def __init__(

@@ -58,7 +58,7 @@ _SUM = hashlib.sha256().digest_size
 class StoredPage:
     """The bytes of a page, and of the recurrent state at its end if it has one.
 
-    bare: without the part of sliding-window layers; nbytes: of the file.
+    bare: without the part of sliding-window layers; nbytes: size of the file.
     """
 
     page: U8

@@ -59,8 +59,8 @@ class PagePool:
         release: Callable[[int, int, bool], None] | None = None,
     ) -> None:
         """count: whole pages that there is room for; copy_page: copies one page to another;
-        state_bytes: of a recurrent state, or 0; state_pages: pages that a state counts as; shape:
-        of pages; ids: page ids, default `count`; release: as of `ResidentPages`."""
+        state_bytes: size of a recurrent state, or 0; state_pages: pages that it counts as; shape:
+        shape of pages; ids: page ids, default `count`; release: as of `ResidentPages`."""
         self.count = count
         self.state_bytes = state_bytes
         self.state_pages = state_pages

@@ -94,7 +94,7 @@ def restore_prefix(cache: PrefixCache, owner: str, name: str) -> StoredPrefix:
 
 
 def _path(cache: PrefixCache, owner: str, name: object) -> Path:
-    """Return where an owner's file is. RequestError for a name that is none of a file alone."""
+    """Return where an owner's file is. RequestError for a name with a folder."""
     sound = isinstance(name, str) and _NAME.fullmatch(name) and not name.startswith((".", " "))
     try:
         sound = sound and len(str(name).encode()) <= MOST_NAME_BYTES

@@ -39,7 +39,7 @@ class Sequence:
     pages: the page table, of all positions; before windows they are BARE, or GONE if all layers
     have windows. shared: how many of the first pages another sequence may have as well.
     rewind_points: lengths that it may come back to; pages in their windows are kept.
-    state: of recurrent layers, which each step changes; draft_state: its copy, which a step's
+    state: state of recurrent layers, which each step changes; draft_state: its copy, which a step's
     drafts change in its place; snapshots: earlier states, which nothing changes and several
     sequences may share. A state says of how many positions it is. One of more than `length` is
     stale: an interrupt may leave that.

@@ -90,8 +90,8 @@ class Scheduler:
         # All requests here: one assignment adds or drops one.
         self._entries: dict[int, Entry] = {}
         self._unfinished, self._learnt = False, 0.0
-        self._longer = 0  # steps longer than asked for, to give prompts their share
-        self._long_waits = False  # whether the latest step had time for short prompts alone
+        self._longer = 0  # steps longer than step_ms, to give prompts their share
+        self._long_waits = False  # whether the latest step had time only for short prompts
         self.preemptions: int = 0
 
     def add(self, request: Request) -> None:

@@ -11,12 +11,17 @@ __all__ = ["SchedulerLoad"]
 class SchedulerLoad:
     """How busy a scheduler is.
 
-    running: requests that have pages; waiting: requests that have none yet; places: how many more
-    requests may run; waiting_tokens: prompt tokens still to be computed, shared prefixes counted
-    once; predicted_s: seconds until these are computed. pages: of the pool; pages_used: by
-    sequences; cached_pages: kept by the prefix cache, which gives them up on demand.
-    disk_errors: pages that could not be written to the prefix cache on disk.
-    image_bytes: of features of images that are kept, and of the image that is being encoded.
+    Attributes:
+        running: Requests that have pages.
+        waiting: Requests that have none yet.
+        places: How many more requests may run.
+        waiting_tokens: Prompt tokens still to be computed, shared prefixes counted once.
+        predicted_s: Predicted seconds until these are computed.
+        pages_used: Pages of sequences.
+        pages: Pages of the pool.
+        cached_pages: Pages of the prefix cache, which are freed on demand.
+        image_bytes: Bytes of image features, those of an unfinished image included.
+        disk_errors: Pages that could not be written to the prefix cache on disk.
     """
 
     running: int

@@ -111,7 +111,7 @@ class StepCosts:
         if work.tokens == 0 or not 0 < ms < 1e9:
             return
         weights = _weights(work.tokens)
-        new = max(ms - self._seen(work), NOISE * ms)  # the time of its tokens alone
+        new = max(ms - self._seen(work), NOISE * ms)  # only the time of its tokens
         for knot in weights:
             self._add(knot, new, ms)
         features = np.array([weights.get(k, 0.0) for k in self._knots.tolist()])
@@ -135,11 +135,12 @@ class StepCosts:
     def _fit_around(self, tokens: int, shares: npt.NDArray[np.float64]) -> None:
         """Clip the knots to the bounds that the step just learnt sets.
 
-        tokens: of that step; shares: of the knots in it. More tokens take no less time, and n times
-        as many take at most n times as long, since they could come in n steps. So old knowledge, of
-        a busy machine for example, does not keep steps from sizes that would correct it. The bounds
-        are widened by the step's own uncertainty: otherwise each step that was fast by chance would
-        pull all others down, and attention would be blamed for the rest.
+        tokens: number of tokens of that step; shares: shares of the knots in it. More tokens take
+        no less time, and n times as many take at most n times as long, since they could come in n
+        steps. So old knowledge, of a busy machine for example, does not keep steps from sizes that
+        would correct it. The bounds are widened by the step's own uncertainty: otherwise each step
+        that was fast by chance would pull all others down, and attention would be blamed for the
+        rest.
         """
         ms, ratio = float(shares @ self._ms[:-2]), self._knots / tokens
         off = math.sqrt(max(0.0, float(shares @ self._covariance[:-2, :-2] @ shares)))

@@ -13,7 +13,7 @@ __all__ = ["DECODE_ONLY_EVERY", "SHORT_FIRST", "StepTime"]
 #: Prompts may lengthen a step by this share of its decoding, if decoding leaves less time; or by
 #: that of one decoding request, so that a new one is not the slower the slower the machine.
 PROMPTS_SHARE = 0.25
-#: One in this many steps that are longer than asked for has no prompt, to measure decoding alone.
+#: One in this many steps that are longer than step_ms has no prompt, to measure only decoding.
 DECODE_ONLY_EVERY = 8
 #: A waiting request weighs as much as this many decoding ones, which get a token in each step. More
 #: would gain a few percent of throughput, for gaps in streams that are twice as long.
@@ -73,7 +73,7 @@ class StepTime:
         return self._joining
 
     def fits(self, tokens: int) -> bool:
-        """Whether a prompt with so many tokens left is short: a step with it alone has room."""
+        """Whether a prompt with so many tokens left is short: a step with only it has room."""
         return tokens <= self._short
 
     def of(self, entry: Entry) -> float:

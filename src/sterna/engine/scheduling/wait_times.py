@@ -51,7 +51,7 @@ class WaitTimes:
     def computed_s(self, step: StepTime, tokens: int, decoding: int) -> float:
         """Predict the seconds until so many tokens of prompts are computed, next to decoding.
 
-        step: of the decoding requests alone.
+        step: a step of only the decoding requests.
         """
         if not tokens or not self._costs.known:
             return 0.0

@@ -134,7 +134,7 @@ def read_argument(
 ) -> str | None:
     """Return the text of an argument as JSON; None if it is empty where no text may be.
 
-    given: the argument's own schema, which may be of no use; schema: of all arguments. is_text:
+    given: the argument's own schema, possibly invalid; schema: that of all arguments. is_text:
     whether the call itself says that it is a text, which counts unless the schema rules it out. A
     text that may be several kinds of values is the first of them that it spells, before it is a
     text.

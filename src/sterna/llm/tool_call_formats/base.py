@@ -74,7 +74,7 @@ class ToolCallFormat(ABC):
     ) -> Head | None:
         """Match a call of an offered tool up to its arguments; None if there is none.
 
-        names: of the tools; None: any name is offered. first: whether no call came before.
+        names: the tools' names; None: any name is offered. first: whether no call came before.
         Unfinished if more text must come first.
         """
 
@@ -102,7 +102,7 @@ class ToolCallFormat(ABC):
     def parser(self, schemas: Mapping[str, Any] | None) -> ToolCallParser:
         """Make a parser for text that begins with one of `opens`.
 
-        schemas: of the arguments, by the names of the tools that are offered; None: any name is.
+        schemas: schemas of the arguments by name of the offered tools; None: any name is offered.
         """
 
 

@@ -136,9 +136,9 @@ def json_call_of(begin: str) -> tuple[str, JsonCall] | None:
 class Head(NamedTuple):
     """The beginning of a call in a text.
 
-    name: of the tool; None if the call must be read as a whole, by `json`. at: where its arguments
-    begin; of a whole call, where it begins. id: if the model writes one. json: the keys of a call
-    that is an object.
+    name: the tool's name; None if the call must be read as a whole, by `json`. at: where its
+    arguments begin; of a whole call, where it begins. id: if the model writes one. json: the keys
+    of a call that is an object.
     """
 
     name: str | None

@@ -143,7 +143,7 @@ class LayoutFormat(ToolCallFormat):
         found: dict[tuple[Any, ...], _Spelling] = {}
         for i, begin in enumerate(begins):
             before, call = json_call_of(begin) or (begin, None)
-            if call is not None:  # a list, or one alone
+            if call is not None:  # a list, or a single call
                 before = before.strip().removesuffix("[") or before.strip() or "{"
             pieces: list[Any] = pieces_of(_NAMESPACED.sub(NAME, before.lstrip()))
             if self._ends_with_name(begin):

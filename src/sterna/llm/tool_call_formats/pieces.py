@@ -153,8 +153,8 @@ def _stops(after: Pieces) -> tuple[str, ...]:
 def offered(name: str, names: Collection[str] | None) -> str | None:
     """Return the name of the offered tool that a call names; None if none has it.
 
-    names: of the tools; None: any name is offered. Models write a namespace before a name, and a
-    number behind it, also where their template does not.
+    names: the tools' names; None: any name is offered. Models write a namespace before a name, and
+    a number behind it, also where their template does not.
     """
     bare = plain = name.removeprefix("functions.")
     plain = plain.rpartition(":")[0] if plain.rpartition(":")[2].isdigit() else plain

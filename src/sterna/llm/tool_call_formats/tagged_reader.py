@@ -33,7 +33,7 @@ class TaggedReader:
     """Reads arguments between tags, one at a time.
 
     ends: the texts with which a call may end. again: those with which the next one may begin.
-    schema: of the arguments, which may be of no use.
+    schema: schema of the arguments, possibly invalid.
     """
 
     def __init__(

@@ -108,7 +108,7 @@ async def embedded(
 ) -> tuple[npt.NDArray[np.float32], int, str]:
     """Return vectors, float32 [texts, hidden_size], the tokens of all texts, and the model's name.
 
-    options: of `LLM.embed`. Truncated texts are counted in a warning. ApiError 400.
+    options: those of `LLM.embed`. Truncated texts are counted in a warning. ApiError 400.
     """
     service = service_of(request)
     service.limits.require_open()
