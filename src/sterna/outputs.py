@@ -78,17 +78,17 @@ class Piece:
 
     @property
     def content(self) -> str:
-        """What it adds to `Completion.content`; outside of chats all of its text."""
+        """The content in this piece (`Completion.content`); outside of chats all of its text."""
         return self.text if self.deltas is None else self._joined("content")
 
     @property
     def reasoning(self) -> str:
-        """What it adds to `Completion.reasoning`."""
+        """The reasoning in this piece (`Completion.reasoning`)."""
         return self._joined("reasoning_content")
 
     @property
     def tool_calls(self) -> list[dict[str, Any]]:
-        """What it adds to calls of tools, in OpenAI's form of chunks.
+        """The parts of tool calls in this piece, in OpenAI's form of chunks.
 
         The first chunk of a call has its index, id and name; all have text to append to its
         arguments.
@@ -149,7 +149,7 @@ class AnswerParser(Protocol):
 
     @property
     def unread(self) -> int:
-        """The characters that wait until more of the text shows what they are."""
+        """The number of characters that need more text before they can be parsed."""
 
     def feed(self, text: str) -> list[Delta]:
         """Add text; return all deltas that are certain by now."""
@@ -235,7 +235,7 @@ class Completion:
         return {**parsed, "content": self.content}
 
     def __getstate__(self) -> dict[str, Any]:
-        """A pickle has the parsed message instead of what parses it."""
+        """A pickle has the parsed message instead of its parser."""
         self._message()
         return {**self.__dict__, "parser": _PlainParser}
 

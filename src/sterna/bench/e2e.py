@@ -404,7 +404,7 @@ def _row(engine: Engine, test: _Test, bandwidth: float, peak: float) -> dict[str
 
 
 def _attention(engine: Engine, test: _Test, bandwidth: float, peak: float) -> dict[str, Any]:
-    """Return attention's share of a test's time, and its speed as a fraction of what binds it."""
+    """Return attention's share of a test's time, and its speed as a fraction of its limit."""
     took = max(test.median("attention_s"), 1e-9)
     tokens = test.n * test.batch
     gb_s = _attended_bytes(engine, test.context) * tokens / took / 1e9

@@ -225,8 +225,8 @@ _GRANITE_4_H_SMALL = _shape(
         "layer_types": ["attention" if i % 10 == 5 else "mamba" for i in range(40)],
     },
 )
-#: 27 layers of latent attention, 26 with 64 experts and two that all tokens use. What a position
-#: keeps has the bytes of a key and a value of 288.
+#: 27 layers of latent attention, 26 with 64 experts and two that all tokens use. The latent of a
+#: position has as many bytes as a key and a value of 288.
 _DEEPSEEK_V2_LITE = _shape(
     "DeepseekV2 2048 1408 27 16 16 102400 untied context=8192 experts=64 chosen=6 attending=27",
     Listed,

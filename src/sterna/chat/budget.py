@@ -73,7 +73,7 @@ def current() -> Budget:
 
 @contextlib.contextmanager
 def spending() -> Iterator[None]:
-    """Give what runs within a fresh budget; running out of stack raises OverBudget as well."""
+    """Give the code in the block a fresh budget; a stack overflow raises OverBudget as well."""
     reset = _current.set(Budget())
     try:
         yield

@@ -11,7 +11,7 @@ _OPENS = "{% if add_generation_prompt %}"
 
 
 def _turns(turn: str, opens: str, begin: str = "{{ bos_token }}") -> str:
-    """Return a template that writes one turn after the other, and then what opens the answer."""
+    """Return a template that writes one turn after the other, and then opens the answer."""
     return f"{begin}{{% for message in messages %}}{turn}{{% endfor %}}{_OPENS}{opens}{{% endif %}}"
 
 

@@ -24,9 +24,9 @@ OPEN, CLOSE = "<think>", "</think>"
 class ReasoningMarks:
     """The marks around reasoning.
 
-    opens, closes: around reasoning. dropped: marks around the content, which are no part of it.
-    closing: what to write to end reasoning early; by default what closes them. calls: what opens
-    calls, which end reasoning as well.
+    opens, closes: marks around reasoning. dropped: marks around the content, which are no part of
+    it. closing: text that ends reasoning early; default: `closes`. calls: marks that open calls,
+    which end reasoning as well.
     """
 
     opens: str = OPEN

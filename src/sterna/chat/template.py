@@ -157,7 +157,7 @@ class ChatTemplate:
 
         Args:
             messages: Mappings with a "role" and usually "content".
-            add_generation_prompt: Whether to end with what opens the answer.
+            add_generation_prompt: Whether to end with the text that opens the answer.
             tools, documents: JSON objects.
             variables: More variables of the template. If they disable reasoning
                 (`disables_reasoning`) but the template opens it, the prompt closes it again.

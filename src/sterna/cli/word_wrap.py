@@ -60,7 +60,7 @@ class WordWrap:
         return "".join(map(self._take, text))
 
     def end(self) -> str:
-        """Return what was held back; the next text begins a line."""
+        """Return the text that was held back; the next text begins a line."""
         rest = self._placed() + self._fitting_blanks()
         self._fence = ""
         self._begin_line()

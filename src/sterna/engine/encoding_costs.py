@@ -14,7 +14,7 @@ ROW_MULTIPLE = 16
 FEWEST_ROWS = 64
 #: Rows of a kind of part of which nothing is learnt.
 FIRST_ROWS = 32
-#: Share of a new time in what is known.
+#: Weight of a new time in the average.
 NEWEST = 0.5
 
 

@@ -108,12 +108,11 @@ class ChatPrompt:
     """The rendered prompt of a `ChatRequest`.
 
     Attributes:
-        tokens: Token ids, all those of images included.
-        images: The images, with the positions of their tokens.
-        answers: How answers to it are written.
-        boundary: The tokens before what opens the answer; 0 where layers need no snapshot there.
-        ends: Ids that end an answer, in addition to the tokenizer's.
-        rendered_at: The time in ISO 8601 that the template got, if it asked for it.
+        tokens: Token ids, all those of images included. images: The images, with the positions of
+        their tokens. answers: How answers to it are written. boundary: Number of tokens before the
+        text that opens the answer; 0 where layers need no snapshot there. ends: Ids that end an
+        answer, in addition to the tokenizer's. rendered_at: The time in ISO 8601 that the template
+        got, if it asked for it.
     """
 
     tokens: list[int]

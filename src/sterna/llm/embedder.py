@@ -40,7 +40,7 @@ class EmbeddingInputs:
 
 
 def truncation(cut: Sequence[int]) -> str:
-    """Return what was cut of texts, for a person; empty if nothing was."""
+    """Return a message about the texts that were cut; empty if none was."""
     texts = sum(count > 0 for count in cut)
     said = f"{texts} of {len(cut)} texts were truncated, by {sum(cut)} tokens in all"
     return said if texts else ""

@@ -75,7 +75,7 @@ class LLM:
         deterministic: True sums float layers in a fixed order (same bits on every unit), False
             uses AMX bf16 products (faster prompts). Default: products only for bf16 layers, where
             they are never slower. Integer formats have the same bits anyway.
-        activations: What integer layers round their inputs to: "int8", or "int8x2", two int8
+        activations: Type of the rounded inputs of integer layers: "int8", or "int8x2", two int8
             planes for models trained without such rounding, at twice the time in prompts. Default
             int8.
         i2s: Layout of the I2_S tensors of a GGUF file: "128", "64" or "rows". Default: STERNA_I2S,
@@ -227,7 +227,8 @@ class LLM:
 
     @property
     def name(self) -> str:
-        """The model as it was given; assign what messages should call it instead."""
+        """The name or path that the model was opened by, for messages; assign another to replace
+        it."""
         return self.model.name
 
     @name.setter
@@ -293,7 +294,7 @@ class LLM:
         return self.cross_encoder.scoring is not None
 
     def info(self) -> dict[str, Any]:
-        """Return what runs, by name.
+        """Return the model's properties and settings by name.
 
         model, architecture, isa, threads, format, head, kv_dtype, activations (None where all
         layers are floats), context, n_params, n_active_params (of one token's experts),

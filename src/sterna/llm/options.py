@@ -31,7 +31,7 @@ class GenerateOptions(SamplingOptions, total=False):
     Attributes:
         prediction: Predicted output, as text or token ids, such as a file to be edited. Affects
             speed, never the result.
-        constraint: What the answer must match: a JSON schema as a dict, a pydantic class, a
+        constraint: The form of the answer: a JSON schema as a dict, a pydantic class, a
             compiled pattern (`re.compile`) for the whole answer, or an object of `LLM.constraints`.
         adapter: The name of a loaded LoRA adapter, "__base__" for the model without one, or a scale
             for each of several: {"poet": 0.5, "brief": 1}. Default: the adapter given to `LLM`

@@ -72,7 +72,7 @@ class OutputParser:
 
     @property
     def unread(self) -> int:
-        """The characters that wait until more of the text shows what they are."""
+        """The number of characters that need more text before they can be parsed."""
         return len(self._draft.text if self._draft else self._held)
 
     def feed(self, text: str) -> list[Delta]:
@@ -139,7 +139,7 @@ class OutputParser:
         return True
 
     def _think(self, found: list[Delta], final: bool) -> bool:
-        """Read reasoning up to its end, or up to what opens a call."""
+        """Read reasoning up to its end, or to the marker that opens a call."""
         mark = self._until(found, "reasoning_content", (self._close, *self._formats), final)
         if mark == self._close:
             self._held = self._held[len(mark) :]
@@ -150,7 +150,7 @@ class OutputParser:
         return bool(mark)
 
     def _content(self, found: list[Delta], final: bool) -> bool:
-        """Read content up to what opens a call, or closes reasoning that has a draft."""
+        """Read content up to the marker that opens a call, or closes reasoning that has a draft."""
         if self._gap:
             text = self._held.lstrip()
             if not text and not final:

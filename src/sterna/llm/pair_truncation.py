@@ -39,7 +39,7 @@ def within_limits(
 ) -> tuple[list[int], int]:
     """Return the ids of a prompt about a text, whose end is cut, and how many tokens were cut.
 
-    encode: returns the prompt's ids. What is around the text stays, even if it exceeds the limit.
+    encode: returns the prompt's ids. Only the text is cut, even if the rest exceeds the limit.
     """
     whole = ids = encode(text)
     if limits.text:

@@ -11,7 +11,7 @@ A request passes through these modules:
     active_request      a request that is being answered
     responder           its whole answer or its stream, in a protocol's form; sse: events
 
-What chats share:
+Code that chats share:
 
     submission          prompts and conversations to the engine, by the library's own way
     chat_messages       messages of OpenAI's chat in the library's form

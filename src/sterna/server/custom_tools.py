@@ -119,7 +119,7 @@ class CustomCallParser:
 
     @property
     def unread(self) -> int:
-        """The characters that wait until more of the text shows what they are."""
+        """The number of characters that need more text before they can be parsed."""
         return self._parser.unread
 
     def feed(self, text: str) -> list[Delta]:
@@ -169,7 +169,7 @@ class _InputReader:
         self._held, self._within, self._done = "", False, False
 
     def read(self, arguments: str) -> str:
-        """Add arguments; return what they show of the text."""
+        """Add arguments; return the part of the text that they contain."""
         self._held += arguments
         if not self._within:
             begin = _BEGIN.match(self._held)

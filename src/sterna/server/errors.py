@@ -39,7 +39,7 @@ ANTHROPIC_TYPES = {413: "request_too_large", 500: "api_error", 503: "overloaded_
 TOO_LONG = "context_length_exceeded"
 #: Anthropic's SDKs then send the whole conversation instead.
 NO_THREADS = "thread_unsupported_request"
-#: What arguments of the library are called in requests.
+#: Names in requests of the library's arguments.
 FIELDS = {
     **{"template_options": "chat_template_kwargs", "texts": "input"},
     **{"embed": "model", "generate": "model"},

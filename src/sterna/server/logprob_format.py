@@ -88,7 +88,7 @@ class TextLogprobs:
         self.take()
 
     def take(self) -> dict[str, list[Any]]:
-        """Return and clear what was added since the last call."""
+        """Return and clear the entries since the last call."""
         fields = self._fields
         names = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
         self._fields = {name: [] for name in names}

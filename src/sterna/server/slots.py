@@ -1,4 +1,4 @@
-"""`Slots`: what llama.cpp calls slots, by which its clients save and restore prompts.
+"""`Slots`: llama.cpp's slots, by which its clients save and restore prompts.
 
 A slot here is a number for a request while it runs, and the text that the last one left there. It
 reserves nothing: any number of requests may share one, and none waits for one.
@@ -27,7 +27,7 @@ SETTLED_S = 5.0
 
 
 class _Held(NamedTuple):
-    """What a slot holds. request: the ended one of the engine, which may still have the pages."""
+    """The prefix of a slot. request: the ended request, which may still have the pages."""
 
     prefix: Prefix
     request: weakref.ref[Request] | None = None

@@ -43,7 +43,7 @@ class AnswerParts:
         self._trims = False  # line breaks after reasoning belong to it
 
     def split(self, text: str, final: bool = False) -> Iterator[tuple[str, str]]:
-        """Add text, and yield what is certain by now in pieces of one kind, with their kinds."""
+        """Add text, and yield (kind, text) of the parts that are certain by now."""
         if not self.kind:
             text = self._started(self._held + text, final)
         while text:

@@ -288,7 +288,7 @@ class Constraints:
     def _bodies(
         self, group: CallGroup, prefix: str, ignored: list[str]
     ) -> list[tuple[ToolCall, str, list[str]]]:
-        """Return the grammars of a group's calls; adds what they leave out to `ignored`."""
+        """Return the grammars of a group's calls; adds unenforced parts to `ignored`."""
         bodies = []
         for i, call in enumerate(group.calls):
             if call.text:

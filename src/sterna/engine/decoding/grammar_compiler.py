@@ -20,7 +20,7 @@ __all__ = ["GrammarCompiler", "refusal"]
 #: Seconds of CPU time that compiling may take: ten times as much as the largest grammars that
 #: llguidance's own limits let through. It is for those that its limits miss.
 MAX_CPU_S = 10.0
-#: In errors of llguidance: what is wrong with a regular expression, and with a line of a grammar.
+#: The reasons in llguidance's errors for a regular expression, and for a line of a grammar.
 _REGEX_ERROR = re.compile(r"\nerror: ([^\n]+)")
 _GRAMMAR_ERROR = re.compile(r"^at (\d+)\((\d+)\): ([^\n]+)")
 

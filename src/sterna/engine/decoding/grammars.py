@@ -90,7 +90,7 @@ class Messages:
 
 @dataclass(frozen=True)
 class CallGroup:
-    """A way to write calls: the calls, what opens each group of them, and the text around them."""
+    """A way to write calls: the calls, the trigger of each group, and the text around them."""
 
     calls: Sequence[ToolCall]
     trigger: str
@@ -231,11 +231,11 @@ def after_reasoning(
     within: str | None,
     ends: bool = False,
 ) -> str:
-    """Return the grammar of an answer after its reasoning, any text up to what closes it.
+    """Return the grammar of an answer after its reasoning, any text up to the mark that closes it.
 
     opened: whether the answer begins within reasoning; else it may open it, or have none. marks:
-    what opens and closes it. within: the grammar of calls that leave it open, if it may have calls.
-    ends: whether the answer may end within it, or go on behind such calls.
+    the marks that open and close it. within: the grammar of calls that leave it open, if it may
+    have calls. ends: whether the answer may end within it, or go on behind such calls.
     """
     opens, closes = marks
     inside = "thought | TEXT" if ends else "thought"

@@ -35,8 +35,8 @@ _DATE = (
     f"^(?:{_LEAP_YEAR}-02-29|[0-9]{{4}}-(?:02-(?:[01][0-9]|2[0-8])|(?:0[13-9]|1[0-2])-[0-3][0-9]))"
 )
 _TIME = "^[^:]*:[0-9]{2}:[0-5]"
-#: What llguidance's formats miss: 29 February exists in leap years only; seconds end at 59; host
-#: names have a greatest length, and no labels that encode others (xn--).
+#: Rules that llguidance's formats lack: 29 February exists in leap years only; seconds end at 59;
+#: host names have a greatest length, and no labels that encode others (xn--).
 _FORMATS: dict[str, list[dict[str, Any]]] = {
     "date": [{"pattern": _DATE}],
     "time": [{"pattern": _TIME}],

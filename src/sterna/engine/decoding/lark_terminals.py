@@ -29,7 +29,7 @@ _ALIAS = re.compile(r"->[ \t]*[\w-]+")
 _DEFINITION = re.compile(
     r"^[ \t]*[!?]*([\w-]+)[ \t]*(?:\.[ \t]*-?[0-9]+[ \t]*)?:(?!:)", re.MULTILINE
 )
-#: What terminals cannot have: parts of llguidance's own, and options of rules.
+#: Parts that terminals cannot have: those of llguidance's own, and options of rules.
 _NO_TERMINAL = re.compile(r"[%@<]|::|^[ \t]*[!?]*[\w-]+[ \t]*[\[{]", re.MULTILINE)
 
 
@@ -65,7 +65,7 @@ def _blank(found: re.Match[str]) -> str:
 
 
 def _hidden(found: re.Match[str]) -> str:
-    """Hide texts and imports; what terminals cannot have stays."""
+    """Hide texts and imports; parts that terminals cannot have stay."""
     return found[0] if found["refused"] or found["options"] else _blank(found)
 
 

@@ -51,7 +51,7 @@ def _is_type(value: Any) -> bool:
     return isinstance(value, str) and value in _TYPES
 
 
-#: What the value of a keyword must be.
+#: The check of each keyword's value.
 _RULES: Mapping[str, Callable[[Any], bool]] = {
     "type": _is_type,
     "enum": _is_list,
@@ -75,7 +75,7 @@ _RULES: Mapping[str, Callable[[Any], bool]] = {
 
 
 def without_malformed(schema: dict[str, Any] | bool) -> tuple[dict[str, Any] | bool, list[str]]:
-    """Return a schema without its malformed parts, and what was left out, with its place."""
+    """Return a schema without its malformed parts, and a list of these with their places."""
     if isinstance(schema, bool):
         return schema, []
     made: dict[str, Any] = json.loads(json.dumps(schema))
@@ -83,7 +83,7 @@ def without_malformed(schema: dict[str, Any] | bool) -> tuple[dict[str, Any] | b
 
 
 def _mended(part: dict[str, Any], root: dict[str, Any], place: str) -> Iterator[str]:
-    """Take the malformed parts out of a schema, and yield what they were."""
+    """Remove the malformed parts of a schema, and yield a description of each."""
     where = place or "/"
     if _lower(part.get("type")) != part.get("type"):
         part["type"] = _lower(part["type"])

@@ -39,9 +39,9 @@ class SpelledValues:
         key: before each member of an object within a value, with {} for its name.
         member_end: the text after each member of an object, with {} for its name.
         comma: between arguments, members and items.
-        object, array: what opens and closes these.
+        object, array: the texts that open and close these.
         item, item_end: around each item of an array.
-        text: what opens and closes a text, which has no escapes; None is Python's quoted text.
+        text: the marks that open and close a text, which has no escapes; None is Python's quoted text.
         value_end: the text after each value that is no text.
         words: true, false and null.
         ordered: whether arguments come in the order of the alphabet.

@@ -18,7 +18,7 @@ _lock = threading.Lock()
 
 
 def number_of(digest: bytes) -> int:
-    """Return the number of what has this digest, -1 or less; the same as long as the process
+    """Return the number of the image with this digest, -1 or less; the same as long as the process
     runs."""
     with _lock:
         if digest not in _numbers:

@@ -98,7 +98,7 @@ class KVCacheManager:
         )
 
     def _page_shape(self, step: int) -> PageShape:
-        """Return what pages take; windows that cover the whole context count as none."""
+        """Return the sizes of pages; windows that cover the whole context count as none."""
         graph, whole = self._graph, self.bytes_per_position * PAGE
         if not graph.kv_heads:
             return PageShape(-(-self.state_bytes // PAGES_OF_A_STATE))

@@ -1,4 +1,4 @@
-"""Which pages sequences need before they write, and what keeps pages for later sequences."""
+"""Which pages sequences need before they write, and which pages stay for later sequences."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ __all__ = ["Event", "without_frames"]
 
 @dataclass(frozen=True)
 class Event:
-    """What a step did for a request: it got `tokens`, or computed prompt tokens, or has ended."""
+    """A step's result for a request: it got `tokens`, or computed prompt tokens, or has ended."""
 
     request: Request
     tokens: int = 0

@@ -62,7 +62,7 @@ class FairQueue:
         is_short: Callable[[Entry], bool],
         short_first: Callable[[], bool],
     ) -> Iterator[Entry]:
-        """Yield the entries in order; `charge` calls in between change what follows.
+        """Yield the entries in order; `charge` calls in between change the rest.
 
         short_first: asked before each: whether a key's short prompts come before its other ones.
         """
@@ -82,7 +82,7 @@ class FairQueue:
                 del queues[key]
 
     def forget(self) -> None:
-        """Forget what keys were charged, as there is no prompt."""
+        """Forget the charges of all keys, as there is no prompt."""
         self._served = {}
 
     def charge(self, key: str, tokens: int) -> None:

@@ -187,7 +187,7 @@ class Scheduler:
             events += self._run(chosen, 0 if turn else self._drafts(chosen))
         self._unfinished = False
         self._retire_ended()
-        if not (chosen and self._entries):  # what comes next is no part of a step
+        if not (chosen and self._entries):  # the time until the next step counts for none
             self._wait_times.step_ended(self._clock())
         if self._images.encoder is not None:
             self._images.stop_unwanted(e.request for e in self._alive())

@@ -36,7 +36,7 @@ _READ, _ROWS = 1 << 12, 1 << 18
 
 @dataclass(slots=True)
 class StepWork:
-    """What a step computes.
+    """The work of a step.
 
     tokens: new tokens; read: positions whose keys and values are read; rows: pairs of a new token
     and a position that it sees.

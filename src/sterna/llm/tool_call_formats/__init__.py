@@ -1,6 +1,6 @@
 """How families of models write tool calls.
 
-What the chat template renders decides. A few families have a file with their FORMAT. It is the
+The output of the chat template decides. A few families have a file with their FORMAT. It is the
 format of a template that writes its calls or messages, or whose prompt tells the model to write
 these (KNOWN_BY). For all others the format is derived from what the template writes (`derive`). If
 a template has no place for tools, they are described in the system prompt (`chat.tools`), in the

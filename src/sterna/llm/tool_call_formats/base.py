@@ -107,7 +107,7 @@ class ToolCallFormat(ABC):
 
 
 class ToolCallParser(ABC):
-    """A state machine that parses calls; the text begins with what opens them.
+    """A state machine that parses calls; the text begins with one of `opens`.
 
     Each step consumes some of the held text and returns False if it needs more.
 

@@ -13,7 +13,7 @@ from sterna.llm.tool_call_formats.layout import NAME, LayoutFormat
 from sterna.llm.tool_call_formats.pieces import Unfinished, follows, offered, skipped
 
 _CHANNEL, _MESSAGE = "<|channel|>", "<|message|>"
-#: What ends a header: its own mark or, if the model forgets that one, the next message's begin.
+#: Ends of a header: its own mark or, if the model forgets that one, the next message's begin.
 _ENDS = re.compile(r"<\|message\|>|(?=<\|(?:start|end|call|return)\|>)")
 _NAME = re.compile(r"<\|channel\|>\s*([a-z]*)")
 _RECIPIENT = re.compile(r"to=([^\s<]+)")

@@ -20,7 +20,7 @@ HEAD_CHARS = 1024
 
 
 class Layout(Protocol):
-    """What a parser asks of a `LayoutFormat`."""
+    """The part of a `LayoutFormat` that a parser uses."""
 
     @property
     def opens(self) -> tuple[str, ...]:

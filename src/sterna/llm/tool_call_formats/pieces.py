@@ -45,7 +45,7 @@ class Unfinished(Exception):
 
 
 class Match(NamedTuple):
-    """The end of a match in the text, and what its holes contain."""
+    """The end of a match in the text, and the contents of its holes."""
 
     end: int
     name: str = ""

@@ -22,7 +22,7 @@ __all__ = ["TaggedReader"]
 
 
 class _Tag(NamedTuple):
-    """What opens an argument. texts: whether its values are texts as they stand."""
+    """The text that opens an argument. texts: whether its values are raw texts."""
 
     pieces: Pieces
     first: str
@@ -120,7 +120,7 @@ class TaggedReader:
         return None
 
     def _value_end(self, held: str, begin: int, name: str, final: bool) -> tuple[int, int]:
-        """Return where a value ends, and where what closes it ends.
+        """Return the ends of a value and of its closing tag.
 
         Values contain tags as well. So a tag closes a value only if something follows that may
         follow an argument. Without such a tag the value ends before the next argument of the

@@ -1,4 +1,4 @@
-"""llama.cpp's /slots: what runs now, and the saving, restoring and erasing of prompts."""
+"""llama.cpp's /slots: lists running requests; saves, restores and erases prompts."""
 
 from __future__ import annotations
 
