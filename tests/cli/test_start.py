@@ -27,7 +27,7 @@ READERS = (
 )  # fmt: skip
 #: Parts of other requests than a text's continuation, and of other models than those of text.
 OTHERS = (
-    "sterna.cli.texts", "sterna.engine.decoding.grammars", "sterna.engine.image_encoder",
+    "sterna.cli.texts", "sterna.engine.decoding.grammars", "sterna.engine.images.image_encoder",
     "sterna.formats.weighted", "sterna.gguf.file", "sterna.images", "sterna.llm.cross_encoder",
     "sterna.llm.decider", "sterna.llm.embedder", "sterna.models.vision",
     "sterna.weights.tower_weights",

@@ -23,7 +23,7 @@ from test_qwen3_5_gguf import write_gguf
 
 from sterna import LLM, loading
 from sterna.engine import Engine
-from sterna.engine.image_encoder import ImageEncoder
+from sterna.engine.images.image_encoder import ImageEncoder
 from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError
 from sterna.gguf.paths import find_mmproj
 from sterna.models.towers import AXES

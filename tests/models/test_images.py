@@ -22,8 +22,8 @@ from transformers.models.qwen3_vl import modeling_qwen3_vl as qwen3_vl_of_transf
 
 from sterna import LLM, loading
 from sterna.engine import Engine, Sequence, StepInput
-from sterna.engine.image_encoder import ImageEncoder
-from sterna.engine.prompt_images import PromptImages
+from sterna.engine.images.image_encoder import ImageEncoder
+from sterna.engine.images.prompt_images import PromptImages
 from sterna.errors import RequestError, UnsupportedModelError
 from sterna.models import qwen3_5, qwen3_vl
 from sterna.models.config_fields import Fields

@@ -3,11 +3,12 @@
 scheduling  which requests share a step: scheduler, fair queue, admission, costs
 kv_cache    sequences and their pages: page pool, sliding windows, prefix and disk cache
 decoding    the next tokens: sampling, masks, grammars, drafts, text
+images      images of prompts: encoded next to steps, and their positions
 """
 
 from __future__ import annotations
 
-from sterna.engine.adapters import Adapter
+from sterna.engine.adapter import Adapter
 from sterna.engine.decoding.sampling import DecidingLogits, Draw
 from sterna.engine.embedding import classify, embed
 from sterna.engine.engine import KV_DTYPES, PREFILL_CHUNK, Engine, StepInput, StepOutput

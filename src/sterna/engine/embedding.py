@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 import sterna._native as _native
 from sterna import ops
-from sterna.engine.adapters import Adapter
+from sterna.engine.adapter import Adapter
 from sterna.engine.engine import PREFILL_CHUNK, Engine
 from sterna.engine.kv_cache.sequence import Sequence, pages_of
 from sterna.engine.step_io import StepInput

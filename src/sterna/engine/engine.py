@@ -21,7 +21,7 @@ from sterna.calibration import LEAST_BYTES, direct_tokens, joint_tokens, prepare
 from sterna.calibration.unit_check import checked_isa
 from sterna.checks import checked_flag, checked_name, checked_whole
 from sterna.engine.activations import resolve_activations
-from sterna.engine.adapters import Adapter, by_adapter
+from sterna.engine.adapter import Adapter, by_adapter
 from sterna.engine.decoding.sampling import ALL_LOGITS, DecidingLogits
 from sterna.engine.decoding.token_masks import make_in_background
 from sterna.engine.kv_cache.manager import KVCacheManager
@@ -36,7 +36,7 @@ from sterna.ops import is_fast
 from sterna.runtime import Threads, resolve_threads
 
 if TYPE_CHECKING:
-    from sterna.engine.image_encoder import ImageEncoder
+    from sterna.engine.images.image_encoder import ImageEncoder
 
 __all__ = ["KV_DTYPES", "NUMERICS", "PREFILL_CHUNK", "Engine", "StepInput", "StepOutput"]
 
@@ -285,7 +285,7 @@ class Engine:
         tower = self.model.tower
         if tower is None:
             return None
-        from sterna.engine.image_encoder import ImageEncoder
+        from sterna.engine.images.image_encoder import ImageEncoder
 
         return ImageEncoder(tower, self.threads, self.isa, self._deterministic)
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 import sterna._native as _native
-from sterna.engine.adapters import Adapter, cache_salt
+from sterna.engine.adapter import Adapter, cache_salt
 from sterna.engine.decoding.allowed_tokens import AllowedTokens
 from sterna.engine.decoding.answer_parts import PartMarks
 from sterna.engine.decoding.answer_text import AnswerText
@@ -31,8 +31,8 @@ from sterna.sampling_params import SamplingParams
 from sterna.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from sterna.engine.image_encoding import ProcessedImage
-    from sterna.engine.prompt_images import PromptImages
+    from sterna.engine.images.image_encoding import ProcessedImage
+    from sterna.engine.images.prompt_images import PromptImages
 
 __all__ = ["Request"]
 

@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 import sterna._native as _native
-from sterna.engine.adapters import Adapter
+from sterna.engine.adapter import Adapter
 from sterna.engine.decoding.sampling import ALL_LOGITS, DecidingLogits, Draw
 from sterna.engine.decoding.token_masks import TokenMasks
 from sterna.engine.kv_cache.sequence import BARE, NO_PAGES, Sequence
 
 if TYPE_CHECKING:
-    from sterna.engine.prompt_images import PromptImages
+    from sterna.engine.images.prompt_images import PromptImages
 
 __all__ = ["StepArguments", "StepImages", "StepInput", "StepOutput", "split_outputs"]
 

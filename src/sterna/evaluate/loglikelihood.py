@@ -23,7 +23,7 @@ from sterna.engine import (
     step_tokens,
 )
 from sterna.engine import Sequence as EngineSequence
-from sterna.engine.adapters import cache_salt
+from sterna.engine.adapter import cache_salt
 from sterna.errors import RequestError
 
 __all__ = ["Score", "ScoringRequest", "encode_pair", "fitted", "score"]

@@ -36,7 +36,7 @@ from sterna.sampling_params import MAX_LOGPROBS, SamplingParams
 from sterna.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from sterna.engine.prompt_images import PromptImage, PromptImages
+    from sterna.engine.images.prompt_images import PromptImage, PromptImages
     from sterna.llm.chat_request import ChatPrompt, ChatRequest
 
 __all__ = ["SPECULATE", "RequestFactory"]
@@ -259,7 +259,7 @@ class RequestFactory:
     def _images(self, tokens: list[int], images: Sequence[PromptImage]) -> PromptImages | None:
         if not images:
             return None
-        from sterna.engine.prompt_images import PromptImages
+        from sterna.engine.images.prompt_images import PromptImages
 
         encoder = self._engine.image_encoder
         if encoder is None:

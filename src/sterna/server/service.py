@@ -9,10 +9,10 @@ from starlette.requests import Request
 from starlette.types import ASGIApp
 
 from sterna.server.active_request import ActiveRequest
+from sterna.server.adapter_scales import AdapterScales
 from sterna.server.api_keys import ApiKeys
 from sterna.server.batch.runner import BatchRunner
 from sterna.server.errors import ApiError
-from sterna.server.lora_scales import LoraScales
 from sterna.server.metrics import Metrics
 from sterna.server.model_manager import ModelManager
 from sterna.server.request_limits import RequestLimits
@@ -47,7 +47,7 @@ class Service:
         self.responses: ResponseStore = ResponseStore()
         self.conversations: ResponseStore = ResponseStore("conversation")
         self.limits: RequestLimits = RequestLimits(settings)
-        self.lora: LoraScales = LoraScales(models)
+        self.lora: AdapterScales = AdapterScales(models)
         self.slots: Slots = Slots(settings.max_running)
         self.batches: BatchRunner | None = None
         if settings.files is not None:

@@ -34,17 +34,14 @@ class SpelledValues:
     """A spelling of values. `rules` makes the grammar of a call's arguments.
 
     Attributes:
-        argument: before each argument of the call, with {} for its name.
-        after: the text after each argument, with {} for its name.
-        key: before each member of an object within a value, with {} for its name.
-        member_end: the text after each member of an object, with {} for its name.
-        comma: between arguments, members and items.
-        object, array: the texts that open and close these.
-        item, item_end: around each item of an array.
-        text: the marks that open and close a text, which has no escapes; None is Python's quoted text.
-        value_end: the text after each value that is no text.
-        words: true, false and null.
-        ordered: whether arguments come in the order of the alphabet.
+        argument: before each argument of the call, with {} for its name. after: the text after each
+        argument, with {} for its name. key: before each member of an object within a value, with {}
+        for its name. member_end: the text after each member of an object, with {} for its name.
+        comma: between arguments, members and items. object, array: the texts that open and close
+        these. item, item_end: around each item of an array. text: the marks that open and close a
+        text, which has no escapes; None is Python's quoted text. value_end: the text after each
+        value that is no text. words: true, false and null. ordered: whether arguments come in the
+        order of the alphabet.
     """
 
     argument: str

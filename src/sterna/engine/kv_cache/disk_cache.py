@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 import sterna._native as _native
-from sterna.engine.kv_cache.image_numbers import on_disk
+from sterna.engine.images.image_numbers import on_disk
 from sterna.engine.kv_cache.manager import KVCacheManager
 from sterna.engine.kv_cache.sequence import BARE, PAGE
 from sterna.errors import RequestError, shown

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from sterna.engine.decoding.speculation import MOST_DRAFTS, default_step_times
 from sterna.engine.engine import Engine, StepInput, StepOutput
+from sterna.engine.images.image_turns import ImageTurn, ImageTurns
 from sterna.engine.kv_cache.page_pool import PagesMissing
 from sterna.engine.kv_cache.prefix_cache import PrefixCache
 from sterna.engine.kv_cache.sequence import Sequence
@@ -23,7 +24,6 @@ from sterna.engine.request import Request
 from sterna.engine.scheduling.admission import Admission
 from sterna.engine.scheduling.events import Event, without_frames
 from sterna.engine.scheduling.fair_queue import Entry, FairQueue
-from sterna.engine.scheduling.image_turns import ImageTurn, ImageTurns
 from sterna.engine.scheduling.scheduler_load import SchedulerLoad
 from sterna.engine.scheduling.step_costs import CHUNK_MULTIPLE, StepCosts, StepWork
 from sterna.engine.scheduling.step_time import DECODE_ONLY_EVERY, StepTime

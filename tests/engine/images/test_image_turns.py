@@ -14,10 +14,10 @@ import seeing_models
 from seeing_models import SEEING, Image, place
 
 from sterna import LLM
-from sterna.engine import image_encoder as module
-from sterna.engine.encoding_costs import EncodingCosts
-from sterna.engine.image_encoder import ImageEncoder
-from sterna.engine.image_encoding import ImageEncoding
+from sterna.engine.images import image_encoder as module
+from sterna.engine.images.encoding_costs import EncodingCosts
+from sterna.engine.images.image_encoder import ImageEncoder
+from sterna.engine.images.image_encoding import ImageEncoding
 from sterna.engine.request import Request
 from sterna.errors import NonFiniteError
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from sterna.engine.request import Request
 
 if TYPE_CHECKING:
-    from sterna.engine.image_encoder import ImageEncoder
-    from sterna.engine.image_encoding import ProcessedImage
+    from sterna.engine.images.image_encoder import ImageEncoder
+    from sterna.engine.images.image_encoding import ProcessedImage
 
 __all__ = ["ImageTurn", "ImageTurns"]
 

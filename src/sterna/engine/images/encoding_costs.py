@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sterna.engine.image_encoding import Slice
+from sterna.engine.images.image_encoding import Slice
 
 __all__ = ["EncodingCosts"]
 

@@ -1,4 +1,4 @@
-"""`LoraScales`: the scales of adapters, as clients of llama.cpp's server set them."""
+"""`AdapterScales`: the scales of adapters, as clients of llama.cpp's server set them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from sterna.server.errors import invalid
 from sterna.server.model_manager import ModelManager
 from sterna.server.sampling_fields import LoraScale
 
-__all__ = ["LoraScales"]
+__all__ = ["AdapterScales"]
 
 
-class LoraScales:
+class AdapterScales:
     """The scales of each API key, which its requests have unless they name an adapter or scales.
 
     An adapter's id is its place among all adapters of the server. Without a scale it has 0.

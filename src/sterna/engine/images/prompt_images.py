@@ -9,9 +9,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from sterna.engine.image_encoder import ImageEncoder
-from sterna.engine.image_encoding import ProcessedImage
-from sterna.engine.kv_cache.image_numbers import number_of
+from sterna.engine.images.image_encoder import ImageEncoder
+from sterna.engine.images.image_encoding import ProcessedImage
+from sterna.engine.images.image_numbers import number_of
 from sterna.errors import RequestError
 
 __all__ = ["PromptImage", "PromptImages"]

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import formats
-from sterna.engine.encoding_costs import EncodingCosts
-from sterna.engine.image_encoding import ImageEncoding, ProcessedImage, TowerPrograms
+from sterna.engine.images.encoding_costs import EncodingCosts
+from sterna.engine.images.image_encoding import ImageEncoding, ProcessedImage, TowerPrograms
 from sterna.errors import NonFiniteError
 from sterna.graph import Graph, identity
 from sterna.models.vision.tower import Tower
