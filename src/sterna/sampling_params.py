@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +15,7 @@ import sterna._native as _native
 from sterna.checks import checked_flag, checked_items, checked_name, checked_real, checked_whole
 from sterna.errors import RequestError, shown
 
-__all__ = ["MAX_LOGPROBS", "SamplingOptions", "SamplingParams"]
+__all__ = ["MAX_LOGPROBS", "SamplingParams"]
 
 MAX_LOGPROBS = 100
 MAX_STOPS = 64
@@ -33,45 +33,6 @@ SAMPLERS = tuple("penalties dry top_n_sigma top_k typ_p top_p min_p xtc temperat
 CHANGES = SAMPLERS[:2]  #: these change logits, before the others
 #: llama.cpp's default breakers of DRY.
 BREAKERS = ("\n", ":", '"', "*")
-
-
-class SamplingOptions(TypedDict, total=False):
-    """Keyword options of `LLM.generate` that are fields of `SamplingParams`; None: its default."""
-
-    max_tokens: int | None
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    repetition_penalty: float | None
-    frequency_penalty: float | None
-    presence_penalty: float | None
-    repeat_last_n: int | None
-    dry_multiplier: float | None
-    dry_base: float | None
-    dry_allowed_length: int | None
-    dry_penalty_last_n: int | None
-    dry_sequence_breakers: Sequence[str | Sequence[int]] | None
-    top_n_sigma: float | None
-    typical_p: float | None
-    xtc_probability: float | None
-    xtc_threshold: float | None
-    dynatemp_range: float | None
-    dynatemp_exponent: float | None
-    mirostat: int | None
-    mirostat_tau: float | None
-    mirostat_eta: float | None
-    samplers: Sequence[str] | None
-    logit_bias: Mapping[int, float] | None
-    allowed_token_ids: Sequence[int] | None
-    bad_words: Sequence[str | Sequence[int]] | None
-    min_tokens: int | None
-    stop_token_ids: Sequence[int] | None
-    seed: int | None
-    stop: str | Sequence[str] | None
-    ignore_eos: bool | None
-    logprobs: int | None
-    choice: int | None
 
 
 @dataclass(frozen=True)

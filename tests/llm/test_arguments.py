@@ -14,8 +14,9 @@ import sterna.ops as ops
 from sterna import LLM, Conversation
 from sterna.errors import RequestError
 from sterna.gguf.i2_s import i2s_layout
+from sterna.llm.options import SamplingOptions
 from sterna.runtime import resolve_isa, resolve_threads
-from sterna.sampling_params import SamplingOptions, SamplingParams
+from sterna.sampling_params import SamplingParams
 
 ARRAYS = (np.array("all"), np.array(["all", "all"]), np.array(7), np.arange(3), np.zeros((2, 2)))
 

@@ -12,7 +12,6 @@ import numpy.typing as npt
 import sterna._native as _native
 from sterna.engine.decoding.allowed_tokens import mask_words
 from sterna.engine.decoding.sampling import Draw
-from sterna.engine.decoding.speculation import StepTimes, default_step_times
 from sterna.engine.engine import PREFILL_CHUNK, StepInput, StepOutput
 from sterna.engine.request import Request
 from sterna.errors import NonFiniteError
@@ -75,7 +74,7 @@ class PromptLogprobsRequest(Request):
 
     top: the number of likeliest tokens to report for each token. scored: the number of last tokens
     to score; earlier tokens may come from a cached prefix. By default it computes its whole
-    prompt, since a prefix cache keeps no logits. options: as of `Request`.
+    prompt, since a prefix cache keeps no logits. options: those of `Request`.
     """
 
     def __init__(
@@ -84,12 +83,10 @@ class PromptLogprobsRequest(Request):
         top: int,
         tokenizer: Tokenizer,
         *,
-        context: int,
-        vocab: int,
         scored: int | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(prompt, NO_ANSWER, tokenizer, context=context, vocab=vocab, **options)
+        super().__init__(prompt, NO_ANSWER, tokenizer, **options)
         #: Log-probability of each token of the prompt; None for the first, and for unscored ones.
         self.scores: list[TokenLogprob | None] = [None] * len(prompt)
         self.uses_prefix_cache: bool = scored is not None
@@ -116,13 +113,7 @@ class PromptLogprobsRequest(Request):
         """Whether all tokens are scored, or the request was ended."""
         return self.finished or self._reason is not None or None not in self.scores[self._first :]
 
-    def step_input(
-        self,
-        most: int = PREFILL_CHUNK,
-        budget: int = 0,
-        costs: StepTimes = default_step_times,
-        others: int = 0,
-    ) -> StepInput:
+    def step_input(self, most: int = PREFILL_CHUNK, *_drafting: object) -> StepInput:
         """Return `Request.step_input`'s input, with the next token's log-probability after each."""
         begin = self.sequence.length
         first = max(begin, self._first - 1)  # its row scores the token after it
@@ -149,7 +140,7 @@ class PromptLogprobsRequest(Request):
 class NextLogprobsRequest(Request):
     """A request for the log-probabilities of given tokens after a prompt, and for no answer.
 
-    token_ids: at least one; options: as of `Request`.
+    token_ids: at least one; options: those of `Request`.
     """
 
     def __init__(
@@ -157,12 +148,9 @@ class NextLogprobsRequest(Request):
         prompt: SequenceOf[int],
         token_ids: SequenceOf[int],
         tokenizer: Tokenizer,
-        *,
-        context: int,
-        vocab: int,
         **options: Any,
     ) -> None:
-        super().__init__(prompt, NO_ANSWER, tokenizer, context=context, vocab=vocab, **options)
+        super().__init__(prompt, NO_ANSWER, tokenizer, **options)
         #: Natural-log probability of each of the tokens, in their order; empty until computed.
         self.logprobs: list[float] = []
         self._token_ids = np.array(token_ids, np.int32)
@@ -177,13 +165,7 @@ class NextLogprobsRequest(Request):
         """Whether the log-probabilities are complete, or the request was ended."""
         return self.finished or self._reason is not None or bool(self.logprobs)
 
-    def step_input(
-        self,
-        most: int = PREFILL_CHUNK,
-        budget: int = 0,
-        costs: StepTimes = default_step_times,
-        others: int = 0,
-    ) -> StepInput:
+    def step_input(self, most: int = PREFILL_CHUNK, *_drafting: object) -> StepInput:
         """Return `Request.step_input`'s input, with the logits after the last token."""
         begin = self.sequence.length
         end = min(begin + most, self.n_prompt)

@@ -235,6 +235,7 @@ class Request:
         budget: int = 0,
         costs: StepTimes = default_step_times,
         others: int = 0,
+        /,
     ) -> StepInput:
         """Return the input of its next step: at most `most` tokens, and what to draw from them.
 

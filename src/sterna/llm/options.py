@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from sterna.errors import RequestError, shown
-from sterna.sampling_params import SamplingOptions, SamplingParams
+from sterna.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from sterna.chat import ChatTemplate
@@ -19,10 +19,50 @@ __all__ = [
     "DecideOptions",
     "GenerateOptions",
     "PromptOptions",
+    "SamplingOptions",
     "TemplateOptions",
     "checked_options",
     "split_chat_options",
 ]
+
+
+class SamplingOptions(TypedDict, total=False):
+    """Keyword options of `LLM.generate` that are fields of `SamplingParams`; None: its default."""
+
+    max_tokens: int | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition_penalty: float | None
+    frequency_penalty: float | None
+    presence_penalty: float | None
+    repeat_last_n: int | None
+    dry_multiplier: float | None
+    dry_base: float | None
+    dry_allowed_length: int | None
+    dry_penalty_last_n: int | None
+    dry_sequence_breakers: Sequence[str | Sequence[int]] | None
+    top_n_sigma: float | None
+    typical_p: float | None
+    xtc_probability: float | None
+    xtc_threshold: float | None
+    dynatemp_range: float | None
+    dynatemp_exponent: float | None
+    mirostat: int | None
+    mirostat_tau: float | None
+    mirostat_eta: float | None
+    samplers: Sequence[str] | None
+    logit_bias: Mapping[int, float] | None
+    allowed_token_ids: Sequence[int] | None
+    bad_words: Sequence[str | Sequence[int]] | None
+    min_tokens: int | None
+    stop_token_ids: Sequence[int] | None
+    seed: int | None
+    stop: str | Sequence[str] | None
+    ignore_eos: bool | None
+    logprobs: int | None
+    choice: int | None
 
 
 class GenerateOptions(SamplingOptions, total=False):

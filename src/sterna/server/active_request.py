@@ -182,6 +182,16 @@ class ActiveRequest:
         )
         return await self.run(work)
 
+    async def head(self, kind: str) -> dict[str, Any]:
+        """Return the fields with which OpenAI's protocols begin an object of a kind."""
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.name,
+            "system_fingerprint": await self.fingerprint(),
+        }
+
     async def fingerprint(self) -> str:
         """Return the fingerprint of the model, with the request's adapter."""
         return await self.run(self.model.fingerprint(self.adapter))

@@ -163,15 +163,6 @@ class ChatResponder:
     def _parsers(self) -> list[AnswerParser]:
         return [parser_of(done, self.chat.tools) for done in self.active.completions]
 
-    def _head(self, fingerprint: str, kind: str) -> dict[str, Any]:
-        return {
-            "id": self.active.id,
-            "object": kind,
-            "created": self.active.created,
-            "model": self.active.name,
-            "system_fingerprint": fingerprint,
-        }
-
     def error_event(self, error: ApiError) -> bytes:
         """Make the last event of a stream that fails."""
         return event(error.body())
@@ -193,7 +184,7 @@ class ChatResponder:
                 choice["token_ids"] = done.tokens
             choices.append(choice)
         return {
-            **self._head(await self.active.fingerprint(), "chat.completion"),
+            **await self.active.head("chat.completion"),
             "choices": choices,
             "usage": self.active.usage(),
             "receipt": self.active.receipt(),
@@ -211,7 +202,7 @@ class ChatResponder:
 
     async def stream(self) -> AsyncIterator[bytes]:
         """Yield the chunks: roles, pieces, finish reasons, and the usage if asked for."""
-        head = self._head(await self.active.fingerprint(), "chat.completion.chunk")
+        head = await self.active.head("chat.completion.chunk")
         asked = self.body.stream_options
         wants_usage = asked is not None and asked.include_usage
         if wants_usage:

@@ -104,15 +104,6 @@ class CompletionResponder:
     def _scored(self) -> bool:
         return self.body.echo and self.body.logprobs is not None
 
-    def _head(self, fingerprint: str) -> dict[str, Any]:
-        return {
-            "id": self.active.id,
-            "object": "text_completion",
-            "created": self.active.created,
-            "model": self.active.name,
-            "system_fingerprint": fingerprint,
-        }
-
     def _echo(self, choice: int) -> tuple[str, TextLogprobs | None]:
         """Return the prompt and its log-probabilities, as far as a choice repeats them."""
         prompt = self.prompts[choice // self.n]
@@ -145,7 +136,7 @@ class CompletionResponder:
             }
             choices.append({**choice, **self._ids(i, one.tokens)})
         return {
-            **self._head(await self.active.fingerprint()),
+            **await self.active.head("text_completion"),
             "choices": choices,
             "usage": self.active.usage(),
             "receipt": self.active.receipt(),
@@ -164,7 +155,7 @@ class CompletionResponder:
 
     async def stream(self) -> AsyncIterator[bytes]:
         """Yield the chunks: the pieces, the finish reasons, and the usage if asked for."""
-        head = self._head(await self.active.fingerprint())
+        head = await self.active.head("text_completion")
         asked = self.body.stream_options
         wants_usage = asked is not None and asked.include_usage
         if wants_usage:

@@ -58,11 +58,7 @@ async def decide(request: Request) -> Response:
         data.append({"index": i, **of_context, **_row(questions[i % len(questions)], one)})
     return as_json(
         {
-            "id": active.id,
-            "object": "decisions",
-            "created": active.created,
-            "model": active.name,
-            "system_fingerprint": await active.fingerprint(),
+            **await active.head("decisions"),
             "normalised": body.normalise,
             "data": data,
             "usage": usage(found),
