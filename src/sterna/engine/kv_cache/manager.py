@@ -71,7 +71,7 @@ class KVCacheManager:
         kv_bytes: int | None,
         step: int,
     ) -> None:
-        """context, kv_dtype, kv_bytes: as of `Engine`; step: most tokens of a sequence in a step.
+        """context, kv_dtype, kv_bytes: as in `Engine`; step: most tokens of a sequence in a step.
 
         Raises RequestError if `kv_bytes` is out of range, or the system refuses the address space.
         """

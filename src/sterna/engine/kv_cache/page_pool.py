@@ -60,7 +60,7 @@ class PagePool:
     ) -> None:
         """count: whole pages that there is room for; copy_page: copies one page to another;
         state_bytes: size of a recurrent state, or 0; state_pages: pages that it counts as; shape:
-        shape of pages; ids: page ids, default `count`; release: as of `ResidentPages`."""
+        shape of pages; ids: page ids, default `count`; release: as in `ResidentPages`."""
         self.count = count
         self.state_bytes = state_bytes
         self.state_pages = state_pages
