@@ -77,16 +77,16 @@ def _finite(weights: npt.NDArray[Any], format: str) -> F32:
 
 def _check_scale(scale: Any, M: int, K: int, f: Format) -> npt.NDArray[Any]:
     format = f.name
-    given = _as_array(scale, "scale")
-    if given.dtype.kind not in "iubf":
+    argument = _as_array(scale, "scale")
+    if argument.dtype.kind not in "iubf":
         raise RequestError(f"{format}: scale must be numeric, but got {shown(scale)}")
-    f.scales.check_given(given.shape, M, K, format)
-    s = _float32(given).reshape(given.shape)
+    f.scales.check_given(argument.shape, M, K, format)
+    s = _float32(argument).reshape(argument.shape)
     if not np.isfinite(s).all():
         at = first_index(~np.isfinite(s))
         where = f"element {at}" if at else "it"
         raise NonFiniteError(
-            f"{format}: scale must be finite as float32, but {where} is {given[at]}"
+            f"{format}: scale must be finite as float32, but {where} is {argument[at]}"
         )
     return codec.held_scale(f, s, M, K)
 
@@ -216,7 +216,7 @@ def linear(
     rows = _float32(a)  # after the checks of size: here a broadcast view takes memory
     isa, threads = resolve_isa(isa), resolve_threads(threads)
     deterministic = checked_flag("deterministic", deterministic)
-    return product(weight, packed.format, rows, isa, threads, deterministic, given=a)
+    return product(weight, packed.format, rows, isa, threads, deterministic, argument=a)
 
 
 def check_width(shape: Sequence[int], K: int) -> None:
@@ -240,11 +240,11 @@ def product(
     threads: int,
     deterministic: bool = True,
     *,
-    given: npt.NDArray[Any] | None = None,
+    argument: npt.NDArray[Any] | None = None,
 ) -> F32:
     """Compute `linear` with checked arguments; for Sterna itself.
 
-    x: float32 [..., K], row-major; given: x before its conversion, whose values errors show.
+    x: float32 [..., K], row-major; argument: x before its conversion, whose values errors show.
     """
     shape = x.shape
     rows = x if len(shape) == 2 else x.reshape(prod(shape[:-1]), shape[-1])
@@ -252,7 +252,7 @@ def product(
         y = _native.linear(weight, rows, isa, threads, deterministic)
     except FloatingPointError:
         at = first_index(~np.isfinite(x))  # [..., K]
-        value = (x if given is None else given)[at]
+        value = (x if argument is None else argument)[at]
         raise NonFiniteError(f"x: must be finite as float32, but element {at} is {value}") from None
     except OverflowError as e:
         place, value, M = e.args

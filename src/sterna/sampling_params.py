@@ -209,8 +209,8 @@ class SamplingParams:
     @property
     def sampling(self) -> dict[str, float]:
         """The fields that a model's files may set, with neutral values in place of None."""
-        given = {name: getattr(self, name) for name in NEUTRAL}
-        return {n: NEUTRAL[n] if value is None else value for n, value in given.items()}
+        argument = {name: getattr(self, name) for name in NEUTRAL}
+        return {n: NEUTRAL[n] if value is None else value for n, value in argument.items()}
 
     @property
     def chains(self) -> bool:
@@ -298,11 +298,11 @@ _RANGES = {
 }
 
 
-def _stops(given: str | Sequence[str] | None) -> tuple[str, ...]:
-    if given is None or isinstance(given, str):
-        stops: tuple[str, ...] = () if given is None else (given,)
+def _stops(argument: str | Sequence[str] | None) -> tuple[str, ...]:
+    if argument is None or isinstance(argument, str):
+        stops: tuple[str, ...] = () if argument is None else (argument,)
     else:
-        stops = tuple(checked_items("stop", given, "a string or several"))
+        stops = tuple(checked_items("stop", argument, "a string or several"))
     if len(stops) > MAX_STOPS or not all(isinstance(stop, str) and stop for stop in stops):
         raise RequestError(
             f"stop: must be at most {MAX_STOPS} non-empty strings, but got {shown(stops)}"
@@ -316,34 +316,34 @@ def _stops(given: str | Sequence[str] | None) -> tuple[str, ...]:
     return stops
 
 
-def _biases(given: object) -> dict[int, float]:
-    if not isinstance(given, Mapping):
+def _biases(argument: object) -> dict[int, float]:
+    if not isinstance(argument, Mapping):
         raise RequestError(
-            f"logit_bias: must be a mapping of token ids to numbers, but got {shown(given)}"
+            f"logit_bias: must be a mapping of token ids to numbers, but got {shown(argument)}"
         )
-    ids = _ids("logit_bias", list(given))
+    ids = _ids("logit_bias", list(argument))
     return {
         token: checked_real(f"logit_bias of {token}", bias, -100.0, 100.0)
-        for token, bias in zip(ids, given.values(), strict=True)
+        for token, bias in zip(ids, argument.values(), strict=True)
     }
 
 
-def _words(name: str, given: object) -> tuple[str | tuple[int, ...], ...]:
-    if isinstance(given, str):
-        raise RequestError(f"{name}: must be several, but got the text {shown(given)}")
+def _words(name: str, argument: object) -> tuple[str | tuple[int, ...], ...]:
+    if isinstance(argument, str):
+        raise RequestError(f"{name}: must be several, but got the text {shown(argument)}")
     what = "a sequence of texts or of sequences of token ids"
-    words = list(checked_items(name, given, what))
+    words = list(checked_items(name, argument, what))
     if "" in [w for w in words if isinstance(w, str)]:
         raise RequestError(f"{name}: must not be empty, but one is; leave it out")
     return tuple(w if isinstance(w, str) else _ids(name, w, 1) for w in words)
 
 
-def _samplers(given: object) -> tuple[str, ...]:
-    if isinstance(given, str):
-        raise RequestError(f"samplers: must be several names, but got the text {shown(given)}")
+def _samplers(argument: object) -> tuple[str, ...]:
+    if isinstance(argument, str):
+        raise RequestError(f"samplers: must be several names, but got the text {shown(argument)}")
     names = tuple(
         checked_name("samplers", name, SAMPLERS)
-        for name in checked_items("samplers", given, "a sequence of names")
+        for name in checked_items("samplers", argument, "a sequence of names")
     )
     if len(set(names)) < len(names):
         raise RequestError(f"samplers: must name each once, but got {shown(names)}")
@@ -355,9 +355,9 @@ def _samplers(given: object) -> tuple[str, ...]:
     return names
 
 
-def _ids(name: str, given: object, least: int = 0) -> tuple[int, ...]:
+def _ids(name: str, argument: object, least: int = 0) -> tuple[int, ...]:
     """Return token ids as a tuple. RequestError unless there are at least `least`."""
-    ids = list(checked_items(name, given, "a sequence of token ids"))
+    ids = list(checked_items(name, argument, "a sequence of token ids"))
     for id in ids:
         whole = isinstance(id, (int, np.integer)) and not isinstance(id, bool)
         if not whole or not 0 <= id < 1 << 31:

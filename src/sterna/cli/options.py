@@ -173,10 +173,12 @@ def open_model(options: Mapping[str, Any], *, chosen_by_name: bool = False) -> L
 
     chosen_by_name: requests may choose among named adapters. RequestError.
     """
-    given = {n: options[n] for n in (*MODEL, "speculate", "chat_template", *MEMORY) if n in options}
+    arguments = {
+        n: options[n] for n in (*MODEL, "speculate", "chat_template", *MEMORY) if n in options
+    }
     if options.get("draft"):
         team = {n: options[n] for n in ("threads", "cores", "mmap")}
-        given["draft"] = _open(options["draft"], options, team)
+        arguments["draft"] = _open(options["draft"], options, team)
     named = dict(map(adapter_named, options.get("adapters", ())))
     if len(named) < len(options.get("adapters", ())):
         raise RequestError("adapter: names must differ, but one comes twice")
@@ -185,25 +187,25 @@ def open_model(options: Mapping[str, Any], *, chosen_by_name: bool = False) -> L
             "adapter: must be DIR where nothing chooses by name, but got NAME=DIR; leave NAME out"
         )
     if "" in named:
-        given["adapter"] = named.pop("")
-    llm = _open(options["model"], options, given)
+        arguments["adapter"] = named.pop("")
+    llm = _open(options["model"], options, arguments)
     for name, folder in named.items():
         llm.load_adapter(name, folder)
     return llm
 
 
-def adapter_named(given: str) -> tuple[str, str]:
+def adapter_named(value: str) -> tuple[str, str]:
     """Split a value of --adapter into name, "" without one, and path."""
-    name, equals, folder = given.partition("=")
-    return (name, folder) if equals and "/" not in name else ("", given)
+    name, equals, folder = value.partition("=")
+    return (name, folder) if equals and "/" not in name else ("", value)
 
 
-def _open(model: str, options: Mapping[str, Any], given: Mapping[str, Any]) -> LLM:
+def _open(model: str, options: Mapping[str, Any], arguments: Mapping[str, Any]) -> LLM:
     from sterna.llm import LLM
 
     fetch_model(model, options.get("offline", False))
     with loading(model) as progress:
-        return LLM(model, progress=progress, **given)
+        return LLM(model, progress=progress, **arguments)
 
 
 def fetch_model(model: str, offline: bool = False) -> None:

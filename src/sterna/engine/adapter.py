@@ -159,16 +159,16 @@ def _check(
 
 
 def by_adapter(
-    given: SequenceOf[Adapter | None],
+    adapters: SequenceOf[Adapter | None],
 ) -> tuple[list[int], list[tuple[int, int, _native.Adapter]]]:
     """Return an order in which sequences of one adapter are adjacent, those without first; and
     (first, count, adapter) of each run in that order."""
-    places = {None: 0} | {id(a): i + 1 for i, a in enumerate(a for a in given if a is not None)}
-    keys = [places[None if a is None else id(a)] for a in given]
-    order = sorted(range(len(given)), key=keys.__getitem__)
+    places = {None: 0} | {id(a): i + 1 for i, a in enumerate(a for a in adapters if a is not None)}
+    keys = [places[None if a is None else id(a)] for a in adapters]
+    order = sorted(range(len(adapters)), key=keys.__getitem__)
     runs = list[tuple[int, int, _native.Adapter]]()
     for at, i in enumerate(order):
-        adapter = given[i]
+        adapter = adapters[i]
         if adapter is None:
             continue
         if runs and runs[-1][2] is adapter.native:

@@ -183,17 +183,17 @@ class AsyncLLM:
         self._check_open()
         scheduling = checked_scheduling(key, priority, None, salt)
         inquiries = self.llm.decider.inquiries(context, question, options, **scheduling)
-        found: list[asyncio.Future[Decision]] = []
+        decisions: list[asyncio.Future[Decision]] = []
         running: set[asyncio.Future[Decision]] = set()
         try:
             while (inquiry := await asyncio.to_thread(next, inquiries, None)) is not None:
                 if ready is not None:
                     await ready()
-                found.append(asyncio.ensure_future(self._decision(inquiry)))
-                running.add(found[-1])
+                decisions.append(asyncio.ensure_future(self._decision(inquiry)))
+                running.add(decisions[-1])
                 if len(running) >= 2 * self._engine_loop.scheduler.max_running:
                     _, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            return await asyncio.gather(*found)
+            return await asyncio.gather(*decisions)
         finally:
             for one in running:
                 one.cancel()

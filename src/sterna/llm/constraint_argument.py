@@ -15,56 +15,56 @@ __all__ = ["constraint_of", "constraint_of_format", "schema_of_format"]
 _FLAGS = {re.IGNORECASE: "i", re.MULTILINE: "m", re.DOTALL: "s", re.VERBOSE: "x"}
 
 
-def constraint_of(constraints: Constraints, given: object) -> Constraint | None:
+def constraint_of(constraints: Constraints, argument: object) -> Constraint | None:
     """Return the constraint that a caller gives; None for None.
 
-    given: an object of `LLM.constraints`, a JSON schema as a mapping, a pydantic class, or a
+    argument: an object of `LLM.constraints`, a JSON schema as a mapping, a pydantic class, or a
     compiled pattern for the whole answer. RequestError.
     """
-    if given is None or isinstance(given, Constraint):
-        return given
-    if isinstance(given, Mapping):
-        return constraints.json_schema(given)
-    if isinstance(given, re.Pattern):
-        return constraints.regex(_pattern(given))
-    schema = getattr(given, "model_json_schema", None)
-    if isinstance(given, type) and callable(schema):
+    if argument is None or isinstance(argument, Constraint):
+        return argument
+    if isinstance(argument, Mapping):
+        return constraints.json_schema(argument)
+    if isinstance(argument, re.Pattern):
+        return constraints.regex(_pattern(argument))
+    schema = getattr(argument, "model_json_schema", None)
+    if isinstance(argument, type) and callable(schema):
         return constraints.json_schema(schema())
     raise RequestError(
         "constraint: must be one of LLM.constraints, a JSON schema as a dict, a pydantic class or "
-        f"a compiled pattern, but got {shown(given)}"
+        f"a compiled pattern, but got {shown(argument)}"
     )
 
 
-def constraint_of_format(constraints: Constraints, given: object) -> Constraint | None:
+def constraint_of_format(constraints: Constraints, argument: object) -> Constraint | None:
     """Return the constraint of a `response_format`, as chat protocols have it; None for any text.
 
-    given: a mapping with a type, or a pydantic class, as in OpenAI's package. RequestError.
+    argument: a mapping with a type, or a pydantic class, as in OpenAI's package. RequestError.
     """
-    if isinstance(given, type):
-        return constraint_of(constraints, given)
-    found = None if given is None else schema_of_format(given)
+    if isinstance(argument, type):
+        return constraint_of(constraints, argument)
+    found = None if argument is None else schema_of_format(argument)
     return None if found is None else constraints.json_schema(found[0], strict=found[1])
 
 
-def schema_of_format(given: object) -> tuple[Mapping[str, Any] | bool, bool] | None:
+def schema_of_format(argument: object) -> tuple[Mapping[str, Any] | bool, bool] | None:
     """Return the schema of a `response_format` and whether it is strict; None for any text.
 
     The format of responses, and llama.cpp's json_object, have the schema next to the type.
     RequestError.
     """
-    if not isinstance(given, Mapping):
-        raise RequestError(f"response_format: must be an object, but got {shown(given)}")
-    kind = given.get("type")
+    if not isinstance(argument, Mapping):
+        raise RequestError(f"response_format: must be an object, but got {shown(argument)}")
+    kind = argument.get("type")
     if kind == "text":
         return None
-    if kind == "json_object" and not given.get("schema"):
+    if kind == "json_object" and not argument.get("schema"):
         return {"type": "object"}, True
     if kind not in ("json_schema", "json_object"):
         raise RequestError(
             f"response_format.type: must be text, json_object or json_schema, but got {shown(kind)}"
         )
-    inner = given.get("json_schema", given) if kind == "json_schema" else given
+    inner = argument.get("json_schema", argument) if kind == "json_schema" else argument
     schema = inner.get("schema") if isinstance(inner, Mapping) else None
     if not isinstance(schema, (Mapping, bool)):
         where = f"response_format.{kind}" if kind == "json_schema" else "response_format"
@@ -72,9 +72,9 @@ def schema_of_format(given: object) -> tuple[Mapping[str, Any] | bool, bool] | N
     return schema, inner.get("strict") is not False
 
 
-def _pattern(given: re.Pattern[Any]) -> str:
+def _pattern(argument: re.Pattern[Any]) -> str:
     """Return a compiled pattern in Rust's syntax, with its flags. RequestError."""
-    if not isinstance(given.pattern, str):
+    if not isinstance(argument.pattern, str):
         raise RequestError("constraint: a pattern must be of text, but got one of bytes")
-    flags = "".join(letter for flag, letter in _FLAGS.items() if given.flags & flag)
-    return f"(?{flags}:{given.pattern})" if flags else given.pattern
+    flags = "".join(letter for flag, letter in _FLAGS.items() if argument.flags & flag)
+    return f"(?{flags}:{argument.pattern})" if flags else argument.pattern

@@ -285,8 +285,8 @@ def _contexts(context: object) -> list[object]:
     return [context]
 
 
-def _questions(given: object) -> list[str]:
-    one = [given] if isinstance(given, str) else given
+def _questions(argument: object) -> list[str]:
+    one = [argument] if isinstance(argument, str) else argument
     questions = list(checked_items("question", one, "a text or several"))
     for question in questions:
         if not isinstance(question, str) or not question.strip():

@@ -100,14 +100,14 @@ class GenerationDefaults:
         return replace(params, bad_words=(*params.bad_words, *self.suppressed))
 
 
-def chat_sampling(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, float]:
+def chat_sampling(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, float]:
     """Return the sampling options of a chat that neither its user nor the model sets.
 
-    defaults: the model's own, `LLM.defaults`. given: the user's; None counts as absent.
+    defaults: the model's own, `LLM.defaults`. options: the user's; None counts as absent.
     """
-    if given.get("temperature") is not None or "temperature" in defaults:
+    if options.get("temperature") is not None or "temperature" in defaults:
         return {}
-    return {name: value for name, value in CHAT_SAMPLING.items() if given.get(name) is None}
+    return {name: value for name, value in CHAT_SAMPLING.items() if options.get(name) is None}
 
 
 def sampling_of(config: Mapping[str, Any], file: Path) -> dict[str, Any]:

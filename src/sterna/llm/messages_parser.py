@@ -34,18 +34,18 @@ class MessagesParser(OutputParser):
         self._kind = ""  # the kind of the message that is being read; "" before its header
         self._last = ""  # the kind of the message before it
 
-    def _step(self, found: list[Delta], final: bool) -> bool:
+    def _step(self, deltas: list[Delta], final: bool) -> bool:
         if self._calls:
-            return self._call(self._calls, found, final)
+            return self._call(self._calls, deltas, final)
         if not self._kind:
-            return self._header(found, final)
+            return self._header(deltas, final)
         marks = filter(None, (self._messages.ends, self._messages.starts))
-        mark = self._until(found, self._kind, tuple(marks), final)
+        mark = self._until(deltas, self._kind, tuple(marks), final)
         if mark:
             self._kind, self._last = "", self._kind
         return bool(mark)
 
-    def _header(self, found: list[Delta], final: bool) -> bool:
+    def _header(self, deltas: list[Delta], final: bool) -> bool:
         """Read the text between two messages, and the header of the next one."""
         rest = self._held
         for mark in (self._messages.ends, self._messages.starts):
@@ -66,7 +66,7 @@ class MessagesParser(OutputParser):
             return True
         if not self._messages.starts and self._last:  # a text that contains the mark of an end
             mark = self._held[: len(self._held) - len(rest)]
-            found.append(Delta(self._last, self._space + mark))
+            deltas.append(Delta(self._last, self._space + mark))
         self._kind, self._held = self._last or "content", rest
         return bool(rest)
 

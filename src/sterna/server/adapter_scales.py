@@ -33,9 +33,9 @@ class AdapterScales:
         """Return the scale of each adapter for a key."""
         return {name: self._set.get(key, {}).get(name, 0.0) for name in self.names}
 
-    def set(self, key: str, given: Sequence[LoraScale]) -> None:
+    def set(self, key: str, asked: Sequence[LoraScale]) -> None:
         """Set the scales of a key; adapters that are left out have 0. ApiError 400."""
-        self._set[key] = self._by_name(given)
+        self._set[key] = self._by_name(asked)
 
     def used_by(self, active: ActiveRequest) -> list[dict[str, float]]:
         """Return the adapters of a request in llama.cpp's form: id and scale of each."""
@@ -43,13 +43,13 @@ class AdapterScales:
         scales = choice if isinstance(choice, Mapping) else {choice: 1.0}
         return [{"id": i, "scale": scales[n]} for i, n in enumerate(self.names) if n in scales]
 
-    async def choose(self, active: ActiveRequest, given: Sequence[LoraScale] | None) -> None:
+    async def choose(self, active: ActiveRequest, asked: Sequence[LoraScale] | None) -> None:
         """Give a request the adapters of its own scales, or else of its key's. ApiError 400.
 
         An adapter that the request names in `model` stays, unless it has scales of its own.
         """
-        if given is not None:
-            scales = self._by_name(given)
+        if asked is not None:
+            scales = self._by_name(asked)
             where = {self._models.model_of(name) for name in scales}
             if where - {active.model.name}:
                 raise invalid("lora", "must be of adapters of the request's model", active.name)
@@ -58,7 +58,7 @@ class AdapterScales:
             scales = {n: s for n, s in all_scales.items() if self._models.model_of(n) == model}
         else:
             return
-        if given is None and not any(scales.values()):
+        if asked is None and not any(scales.values()):
             return
         active.adapter = scales
         active.names["adapter"] = "lora"
@@ -66,9 +66,9 @@ class AdapterScales:
         adapters = active.model.llm.adapters
         active.scaled = await asyncio.to_thread(adapters.chosen, scales)
 
-    def _by_name(self, given: Sequence[LoraScale]) -> dict[str, float]:
+    def _by_name(self, asked: Sequence[LoraScale]) -> dict[str, float]:
         names, found = self.names, dict[str, float]()
-        for one in given:
+        for one in asked:
             if not 0 <= one.id < len(names):
                 raise invalid("lora", f"ids must be below {len(names)}", one.id)
             if not abs(one.scale) <= MOST_SCALE:

@@ -15,23 +15,23 @@ _PART = re.compile(r"(\d{1,12}(?:\.\d{0,9})?|\.\d{1,9})(ns|us|µs|ms|s|m|h)")
 _NUMBER = re.compile(r"[+-]?\d{1,12}(?:\.\d{0,9})?")
 
 
-def unloads(given: Any) -> bool:
+def unloads(value: Any) -> bool:
     """Whether a request's `keep_alive` asks to unload the model after it. ApiError 400.
 
     It is a number of seconds or one of Go's durations, such as 5m or 1h30m; below 0 is forever.
     Only 0 is obeyed: other requests use the model as well, so the server's own option decides.
     """
-    return given is not None and _seconds(given) == 0
+    return value is not None and _seconds(value) == 0
 
 
-def _seconds(given: Any) -> float:
-    if isinstance(given, (int, float)) and not isinstance(given, bool):
-        return float(given)
-    text = given.strip() if isinstance(given, str) else ""
+def _seconds(value: Any) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    text = value.strip() if isinstance(value, str) else ""
     if _NUMBER.fullmatch(text):
         return float(text)
     parts = text.removeprefix("-").removeprefix("+")
     if not parts or _PART.sub("", parts):
-        raise invalid("keep_alive", "must be seconds, or a duration such as 5m or 1h30m", given)
+        raise invalid("keep_alive", "must be seconds, or a duration such as 5m or 1h30m", value)
     total = sum(float(count) * UNITS[unit] for count, unit in _PART.findall(parts))
     return -total if text.startswith("-") else total

@@ -21,7 +21,7 @@ def token_text(tokenizer: Tokenizer, id: int) -> str:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
 
-def chat_logprob(tokenizer: Tokenizer, found: TokenLogprob, count: int) -> dict[str, Any]:
+def chat_logprob(tokenizer: Tokenizer, logprobs: TokenLogprob, count: int) -> dict[str, Any]:
     """Make an entry of a chat's `logprobs.content`, with at most `count` alternatives."""
 
     def entry(id: int, logprob: float) -> dict[str, Any]:
@@ -29,8 +29,8 @@ def chat_logprob(tokenizer: Tokenizer, found: TokenLogprob, count: int) -> dict[
         text = data.decode("utf-8", "replace")
         return {"token": text, "logprob": logprob, "bytes": list(data)}
 
-    top = [entry(id, logprob) for id, logprob in found.top[:count]]
-    return {**entry(found.token, found.logprob), "top_logprobs": top}
+    top = [entry(id, logprob) for id, logprob in logprobs.top[:count]]
+    return {**entry(logprobs.token, logprobs.logprob), "top_logprobs": top}
 
 
 class ContentLogprobs:
@@ -63,19 +63,19 @@ class ContentLogprobs:
         content = "".join(delta.text for delta in deltas if delta.kind == "content")
         read = len(text) - unread
         begin = max(0, text.rfind(content, 0, read)) if content else len(text)
-        found, rest, end = [], [], 0
+        logprobs, rest, end = [], [], 0
         for piece in self._pieces:
             start, end = end, end + len(piece.text)
             logprob = piece.logprob
             inside = start < begin + len(content) and (start >= begin or end > begin)
             if inside and logprob is not None:
-                found.append(chat_logprob(self._tokenizer, logprob, self.count))
+                logprobs.append(chat_logprob(self._tokenizer, logprob, self.count))
                 logprob = None  # only once per token
             if end > read:
                 rest.append(replace(piece, text=text[max(start, read) : end], logprob=logprob))
         self._pieces = rest
-        self.entries += found
-        return found
+        self.entries += logprobs
+        return logprobs
 
 
 class TextLogprobs:
@@ -94,26 +94,26 @@ class TextLogprobs:
         self._fields = {name: [] for name in names}
         return fields
 
-    def add(self, token: int, found: TokenLogprob | None) -> None:
-        """Add a token; `found` is None for the first token of a prompt."""
+    def add(self, token: int, logprobs: TokenLogprob | None) -> None:
+        """Add a token; `logprobs` is None for the first token of a prompt."""
         text = token_text(self._tokenizer, token)
         self._fields["tokens"].append(text)
-        self._fields["token_logprobs"].append(None if found is None else found.logprob)
-        self._fields["top_logprobs"].append(None if found is None else self._top(text, found))
+        self._fields["token_logprobs"].append(None if logprobs is None else logprobs.logprob)
+        self._fields["top_logprobs"].append(None if logprobs is None else self._top(text, logprobs))
         self._fields["text_offset"].append(self._end)
         self._end += len(text)
 
-    def _top(self, text: str, found: TokenLogprob) -> dict[str, float] | None:
+    def _top(self, text: str, logprobs: TokenLogprob) -> dict[str, float] | None:
         if not self._count:
             return None
         top: dict[str, float] = {}
-        for id, logprob in found.top[: self._count]:
+        for id, logprob in logprobs.top[: self._count]:
             # Several ids may have the same text: keep the likeliest, which comes first.
             top.setdefault(token_text(self._tokenizer, id), logprob)
-        top.setdefault(text, found.logprob)
+        top.setdefault(text, logprobs.logprob)
         return top
 
-    def extend(self, tokens: Sequence[int], found: Sequence[TokenLogprob | None]) -> None:
+    def extend(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprob | None]) -> None:
         """Add the tokens of a prompt."""
-        for pair in zip(tokens, found, strict=True):
+        for pair in zip(tokens, logprobs, strict=True):
             self.add(*pair)

@@ -15,11 +15,11 @@ __all__ = ["LATEST", "abilities", "dimensions", "known_name", "name_digest", "ti
 LATEST = ":latest"
 
 
-def known_name(service: Service, given: str | None) -> str | None:
+def known_name(service: Service, value: str | None) -> str | None:
     """Return the name of a model; clients of ollama add the tag "latest" to it."""
-    if given is None or given in service.models.names:
-        return given
-    return given.removesuffix(LATEST)
+    if value is None or value in service.models.names:
+        return value
+    return value.removesuffix(LATEST)
 
 
 def name_digest(name: str) -> str:

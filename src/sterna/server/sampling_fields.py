@@ -191,15 +191,15 @@ def checked_priority(body: SamplingFields) -> int:
 
 
 def _biases(
-    given: dict[str, float | bool] | list[tuple[int | str, float | bool]], llm: LLM
+    values: dict[str, float | bool] | list[tuple[int | str, float | bool]], llm: LLM
 ) -> dict[int, float]:
     """Read OpenAI's mapping, or llama.cpp's pairs.
 
     In both, as in llama.cpp, false removes a token, and a text stands for all of its tokens.
     """
-    _bounded("logit_bias", given, MAX_BIASES)
+    _bounded("logit_bias", values, MAX_BIASES)
     found = {}
-    for key, value in given.items() if isinstance(given, dict) else given:
+    for key, value in values.items() if isinstance(values, dict) else values:
         if value is True:
             raise invalid("logit_bias", "must have numbers or false", True)
         bias = LEAST_BIAS if value is False else value

@@ -35,8 +35,8 @@ _KINDS = (
 class ArgumentsReader(Protocol):
     """Reads the arguments of one call as they come."""
 
-    def read(self, held: str, final: bool) -> tuple[str, int, bool]:
-        """Return (JSON that is certain by now, characters of `held` consumed, whether it ends)."""
+    def read(self, pending: str, final: bool) -> tuple[str, int, bool]:
+        """Return (JSON that is certain by now, characters consumed, whether the argument ends)."""
 
 
 class Nesting:
@@ -72,22 +72,22 @@ class JsonReader:
     def __init__(self) -> None:
         self._nesting, self._begun = Nesting(), False
 
-    def read(self, held: str, final: bool) -> tuple[str, int, bool]:
+    def read(self, pending: str, final: bool) -> tuple[str, int, bool]:
         """Read as `ArgumentsReader`."""
-        start = 0 if self._begun else len(held) - len(held.lstrip(_SPACE))
-        if not self._begun and start < len(held) and held[start] != "{":
-            return self._quoted(held, start, final)
-        self._begun = self._begun or start < len(held)
-        end = self._nesting.end(held[start:], 0)
+        start = 0 if self._begun else len(pending) - len(pending.lstrip(_SPACE))
+        if not self._begun and start < len(pending) and pending[start] != "{":
+            return self._quoted(pending, start, final)
+        self._begun = self._begun or start < len(pending)
+        end = self._nesting.end(pending[start:], 0)
         if end < 0:
-            return held[start:], len(held), False
-        return held[start : start + end], start + end, True
+            return pending[start:], len(pending), False
+        return pending[start : start + end], start + end, True
 
     @staticmethod
-    def _quoted(held: str, start: int, final: bool) -> tuple[str, int, bool]:
-        found = _TEXT.match(held, start)
+    def _quoted(pending: str, start: int, final: bool) -> tuple[str, int, bool]:
+        found = _TEXT.match(pending, start)
         if found is None:
-            waits = held[start] == '"' and not final
+            waits = pending[start] == '"' and not final
             return ("", 0, False) if waits else ("{}", 0, True)
         try:
             text = json.loads(found[0])

@@ -125,17 +125,17 @@ class ToolCallParser(ABC):
     def feed(self, text: str, final: bool) -> list[ToolCallPart]:
         """Add text; return all parts that are certain by now. final: no more text follows."""
         self._held += text
-        found: list[ToolCallPart] = []
-        while self.rest is None and self._step(found, final):
+        parts: list[ToolCallPart] = []
+        while self.rest is None and self._step(parts, final):
             pass
         if final and self.rest is None:
             self._leave("")
-        return found
+        return parts
 
     def _leave(self, rest: str) -> None:
         """End the calls before a text."""
         self._held, self.rest = "", rest
 
     @abstractmethod
-    def _next(self, found: list[ToolCallPart], final: bool) -> bool:
+    def _next(self, parts: list[ToolCallPart], final: bool) -> bool:
         """Find the next call, or the end of all."""

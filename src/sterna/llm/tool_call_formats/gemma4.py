@@ -20,14 +20,14 @@ class GemmaReader:
     def __init__(self, after: str, schema: Mapping[str, Any]) -> None:
         self._searched = 0
 
-    def read(self, held: str, final: bool) -> tuple[str, int, bool]:
+    def read(self, pending: str, final: bool) -> tuple[str, int, bool]:
         """Return (JSON, characters consumed, whether the call ends); nothing before the end."""
-        at = held.find(_END, self._searched)
+        at = pending.find(_END, self._searched)
         while at >= 0:
-            if held.count(_QUOTE, 0, at) % 2 == 0:
-                return _object(held[:at]), at, True
-            at = held.find(_END, at + 1)
-        self._searched = max(0, len(held) - len(_END))
+            if pending.count(_QUOTE, 0, at) % 2 == 0:
+                return _object(pending[:at]), at, True
+            at = pending.find(_END, at + 1)
+        self._searched = max(0, len(pending) - len(_END))
         return "", 0, False
 
 

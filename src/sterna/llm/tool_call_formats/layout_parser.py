@@ -52,7 +52,7 @@ class LayoutParser(ToolCallParser):
         self._at = self._scanned = 0  # of an object: where it begins, up to where it was read
         self._count = 0  # calls so far
 
-    def _next(self, found: list[ToolCallPart], final: bool) -> bool:
+    def _next(self, parts: list[ToolCallPart], final: bool) -> bool:
         """Find the next call, or the end of all."""
         self._ended = 0
         if self._count and not self._skip_ends(final):
@@ -65,12 +65,12 @@ class LayoutParser(ToolCallParser):
                 return False
             head = None
         if head is None:
-            self._end(found)
+            self._end(parts)
         elif head.name is None:
             self._nesting, self._at, self._scanned = Nesting(), head.at, head.at
             self._json, self._step = head.json, self._object
         else:
-            self._begin(found, head)
+            self._begin(parts, head)
         return True
 
     def _skip_ends(self, final: bool) -> bool:
@@ -86,7 +86,7 @@ class LayoutParser(ToolCallParser):
                 return final
             self._ended = at + len(mark)
 
-    def _end(self, found: list[ToolCallPart]) -> None:
+    def _end(self, parts: list[ToolCallPart]) -> None:
         """End the calls; a text that was none goes on behind its first mark."""
         if self._count:
             self._leave(self._held[self._ended :])
@@ -96,33 +96,33 @@ class LayoutParser(ToolCallParser):
         if _OBJECT.match(self._held):
             self._nesting, self._step = Nesting(), self._plain
             return
-        found.append(ToolCallPart("text", mark))
+        parts.append(ToolCallPart("text", mark))
         self._leave(self._held[len(mark) :])
 
-    def _plain(self, found: list[ToolCallPart], final: bool) -> bool:
+    def _plain(self, parts: list[ToolCallPart], final: bool) -> bool:
         """Pass on an object that is no call, whose members are none either."""
         end = self._nesting.end(self._held, 0)
         text = self._held if end < 0 else self._held[:end]
         if text:
-            found.append(ToolCallPart("text", text))
+            parts.append(ToolCallPart("text", text))
         self._held = self._held[len(text) :]
         if end >= 0:
             self._leave(self._held)
         return end >= 0
 
-    def _begin(self, found: list[ToolCallPart], head: Head) -> None:
+    def _begin(self, parts: list[ToolCallPart], head: Head) -> None:
         assert head.name is not None
-        found.append(ToolCallPart("name", head.name, head.id))
+        parts.append(ToolCallPart("name", head.name, head.id))
         self._held, self._json = self._held[head.at :], head.json
         self._count += 1
         schema = (self._schemas or {}).get(head.name)
         self._reader = self._layout.arguments_reader(schema if isinstance(schema, dict) else {})
         self._step = self._arguments
 
-    def _arguments(self, found: list[ToolCallPart], final: bool) -> bool:
+    def _arguments(self, parts: list[ToolCallPart], final: bool) -> bool:
         text, consumed, done = self._reader.read(self._held, final)
         if text:
-            found.append(ToolCallPart("arguments", text))
+            parts.append(ToolCallPart("arguments", text))
         self._held = self._held[consumed:]
         self.cut: bool = final and not done
         if done:
@@ -130,21 +130,21 @@ class LayoutParser(ToolCallParser):
             self._step = self._next if self._json is None else self._members
         return done
 
-    def _members(self, found: list[ToolCallPart], final: bool) -> bool:
+    def _members(self, parts: list[ToolCallPart], final: bool) -> bool:
         """Look whether the object of a call goes on; models forget its brace."""
         rest = self._held.lstrip()
         if rest or final:
             self._step = self._rest if rest.startswith((",", "}")) else self._next
         return bool(rest or final)
 
-    def _rest(self, found: list[ToolCallPart], final: bool) -> bool:
+    def _rest(self, parts: list[ToolCallPart], final: bool) -> bool:
         """Skip what an object has behind its arguments."""
         end = self._nesting.end(self._held, 0)
         self._held = "" if end < 0 else self._held[end:]
         self._step = self._rest if end < 0 else self._next
         return end >= 0
 
-    def _object(self, found: list[ToolCallPart], final: bool) -> bool:
+    def _object(self, parts: list[ToolCallPart], final: bool) -> bool:
         """Read a call whose name does not come before its arguments, once it is whole."""
         end = self._nesting.end(self._held[self._scanned :], 0)
         if end < 0 and not final:
@@ -154,9 +154,9 @@ class LayoutParser(ToolCallParser):
         assert self._json is not None
         call = self._json.whole(self._held[self._at : end], self._schemas) if end > 0 else None
         if call is None:
-            self._end(found)
+            self._end(parts)
             return True
-        found += [ToolCallPart("name", call[0]), ToolCallPart("arguments", call[1])]
+        parts += [ToolCallPart("name", call[0]), ToolCallPart("arguments", call[1])]
         self._held, self._json, self._step = self._held[end:], None, self._next
         self._count += 1
         return True

@@ -22,14 +22,14 @@ class NestedReader:
     def __init__(self, after: str, schema: Mapping[str, Any]) -> None:
         self._schema, self._searched = schema, 0
 
-    def read(self, held: str, final: bool) -> tuple[str, int, bool]:
+    def read(self, pending: str, final: bool) -> tuple[str, int, bool]:
         """Return (JSON, characters consumed, whether the call ends); nothing before the end."""
         end = _END.rstrip()
-        at = held.find(end, self._searched)
+        at = pending.find(end, self._searched)
         if at < 0:
-            self._searched = max(0, len(held) - len(end))
+            self._searched = max(0, len(pending) - len(end))
             return "", 0, False
-        parts = held[:at].split(_MARK)
+        parts = pending[:at].split(_MARK)
         try:
             value, _ = _inside(parts, 0, {"type": "object", **self._schema}, self._schema)
         except (IndexError, RecursionError):

@@ -24,12 +24,12 @@ class PythonReader:
         self._scanned, self._depth = 0, 1
         self._quote, self._escaped = "", False
 
-    def read(self, held: str, final: bool) -> tuple[str, int, bool]:
+    def read(self, pending: str, final: bool) -> tuple[str, int, bool]:
         """Return (JSON, characters consumed, whether the call ends); nothing before the end."""
-        for i in range(self._scanned, len(held)):
-            if self._closes(held[i]):
-                return _arguments(held[:i]), i, True
-        self._scanned = len(held)
+        for i in range(self._scanned, len(pending)):
+            if self._closes(pending[i]):
+                return _arguments(pending[:i]), i, True
+        self._scanned = len(pending)
         return "", 0, False
 
     def _closes(self, c: str) -> bool:

@@ -57,18 +57,18 @@ class TaggedReader:
         self._count, self._begun = 0, False
         self._searched = 0  # up to where a value that has no end yet was searched
 
-    def read(self, held: str, final: bool) -> tuple[str, int, bool]:
+    def read(self, pending: str, final: bool) -> tuple[str, int, bool]:
         """Read as `ArgumentsReader`."""
         found, at = "" if self._begun else "{", 0
         self._begun = True
         try:
             while True:
-                at = skipped(held, at)
-                text, end = self._argument(held, at, final)
-                if end < 0 and self._ended(held, at):
+                at = skipped(pending, at)
+                text, end = self._argument(pending, at, final)
+                if end < 0 and self._ended(pending, at):
                     return found + "}", at, True
                 if end < 0:  # text between arguments
-                    end = min(_found(held, self._marks, at, len(held)), default=-1)
+                    end = min(_found(pending, self._marks, at, len(pending)), default=-1)
                 if end < 0:
                     break
                 found, at, self._searched = found + text, end, 0
@@ -76,18 +76,18 @@ class TaggedReader:
             self._searched = max(0, self._searched - at)
         return found, at, False
 
-    def _ended(self, held: str, at: int) -> bool:
+    def _ended(self, pending: str, at: int) -> bool:
         """Whether a call ends here; Unfinished if it may still go on."""
-        return not self._ends or follows((*self._ends, *self._again), held, at)
+        return not self._ends or follows((*self._ends, *self._again), pending, at)
 
-    def _argument(self, held: str, at: int, final: bool) -> tuple[str, int]:
+    def _argument(self, pending: str, at: int, final: bool) -> tuple[str, int]:
         """Read one argument; returns its JSON and its end, which is -1 if there is none."""
-        opened = self._opened(held, at)
+        opened = self._opened(pending, at)
         if opened is None:
             return "", -1
         tag, name, begin = opened
-        end, after = self._value_end(held, begin, name, final)
-        text = held[begin:end]
+        end, after = self._value_end(pending, begin, name, final)
+        text = pending[begin:end]
         if self._lines:
             text = text.removeprefix("\n")
         if self._lines or (after == end and self._form.closes.endswith("\n")):
@@ -106,12 +106,12 @@ class TaggedReader:
             return read_json(text, as_text=bool(tag.texts))
         return read_argument(text, self._properties.get(name), self._schema, tag.texts)
 
-    def _opened(self, held: str, at: int) -> tuple[_Tag, str, int] | None:
+    def _opened(self, pending: str, at: int) -> tuple[_Tag, str, int] | None:
         """Return the tag at a position, its name, and where the value begins."""
-        unfinished = at == len(held)
+        unfinished = at == len(pending)
         for tag in self._tags:
             try:
-                if found := match(tag.pieces, held, at):
+                if found := match(tag.pieces, pending, at):
                     return tag, found.name, found.end
             except Unfinished:
                 unfinished = True
@@ -119,7 +119,7 @@ class TaggedReader:
             raise Unfinished
         return None
 
-    def _value_end(self, held: str, begin: int, name: str, final: bool) -> tuple[int, int]:
+    def _value_end(self, pending: str, begin: int, name: str, final: bool) -> tuple[int, int]:
         """Return the ends of a value and of its closing tag.
 
         Values contain tags as well. So a tag closes a value only if something follows that may
@@ -128,22 +128,22 @@ class TaggedReader:
         """
         close = ended = -1  # the first of what may be the end, if nothing is for sure
         size = len(self._closes)
-        for at in sorted(_found(held, self._events, max(begin, self._searched), len(held))):
-            if held.startswith(self._closes, at):
-                if self._goes_on(held, at + size, final):
+        for at in sorted(_found(pending, self._events, max(begin, self._searched), len(pending))):
+            if pending.startswith(self._closes, at):
+                if self._goes_on(pending, at + size, final):
                     return at, at + size
                 close = at if close < 0 else close
-            elif ended >= 0 and held.startswith(self._again, at):
+            elif ended >= 0 and pending.startswith(self._again, at):
                 return ended, ended
-            elif self._is_next(held, at, name):
+            elif self._is_next(pending, at, name):
                 return at, at
-            elif ended < 0 and self._is_on_its_line(held, at) and self._is_end(held, at):
-                if self._closes_call(held, at, final):
+            elif ended < 0 and self._is_on_its_line(pending, at) and self._is_end(pending, at):
+                if self._closes_call(pending, at, final):
                     return at, at
                 ended = at
         if not final:
             if close < 0 and ended < 0:
-                self._searched = max(begin, len(held) - self._longest)
+                self._searched = max(begin, len(pending) - self._longest)
             raise Unfinished
         if ended >= 0 and not 0 <= close < ended:
             return ended, ended
@@ -151,43 +151,43 @@ class TaggedReader:
             return close, close + size
         raise Unfinished
 
-    def _goes_on(self, held: str, at: int, final: bool) -> bool:
+    def _goes_on(self, pending: str, at: int, final: bool) -> bool:
         """Whether another argument or the end of the call follows."""
-        at = skipped(held, at)
-        if not self._ends or (final and at == len(held)):
+        at = skipped(pending, at)
+        if not self._ends or (final and at == len(pending)):
             return True
         try:
-            return follows(self._marks, held, at)
+            return follows(self._marks, pending, at)
         except Unfinished:
             if final:
                 return False
             raise
 
-    def _is_on_its_line(self, held: str, at: int) -> bool:
+    def _is_on_its_line(self, pending: str, at: int) -> bool:
         """Whether a tag stands where the family writes one: at the beginning of a line, if so."""
-        return not self._lines or held[:at].rstrip(" \t").endswith("\n")
+        return not self._lines or pending[:at].rstrip(" \t").endswith("\n")
 
-    def _is_next(self, held: str, at: int, name: str) -> bool:
+    def _is_next(self, pending: str, at: int, name: str) -> bool:
         """Whether an argument of the schema begins here that the call has not had yet."""
-        starts = any(held.startswith(tag.first, at) for tag in self._tags)
-        opened = self._opened(held, at) if starts and self._is_on_its_line(held, at) else None
-        if opened is None or (self._lines and held[opened[2] : opened[2] + 1] not in ("\n", "")):
+        starts = any(pending.startswith(tag.first, at) for tag in self._tags)
+        opened = self._opened(pending, at) if starts and self._is_on_its_line(pending, at) else None
+        if opened is None or (self._lines and pending[opened[2] : opened[2] + 1] not in ("\n", "")):
             return False
         return opened[1] in self._properties and opened[1] not in (name, *self._names)
 
-    def _is_end(self, held: str, at: int) -> bool:
-        return any(held.startswith(mark, at) for mark in self._ends[:1])
+    def _is_end(self, pending: str, at: int) -> bool:
+        return any(pending.startswith(mark, at) for mark in self._ends[:1])
 
-    def _closes_call(self, held: str, at: int, final: bool) -> bool:
+    def _closes_call(self, pending: str, at: int, final: bool) -> bool:
         """Whether the call ends here, and with it the answer or another call begins."""
         for mark in self._ends:
-            at = skipped(held, at)
-            if follows((mark,), held, at):
+            at = skipped(pending, at)
+            if follows((mark,), pending, at):
                 at += len(mark)
-        at = skipped(held, at)
-        if at == len(held) and not final:
+        at = skipped(pending, at)
+        if at == len(pending) and not final:
             raise Unfinished
-        return at == len(held) or follows(self._again, held, at)
+        return at == len(pending) or follows(self._again, pending, at)
 
 
 def _tags(form: TaggedArguments) -> list[_Tag]:
@@ -200,12 +200,12 @@ def _tags(form: TaggedArguments) -> list[_Tag]:
     return found
 
 
-def _found(held: str, marks: Sequence[str] | set[str], begin: int, end: int) -> list[int]:
+def _found(pending: str, marks: Sequence[str] | set[str], begin: int, end: int) -> list[int]:
     """Return all positions of marks."""
     places = []
     for mark in marks:
-        at = held.find(mark, begin, end)
+        at = pending.find(mark, begin, end)
         while at >= 0:
             places.append(at)
-            at = held.find(mark, at + 1, end)
+            at = pending.find(mark, at + 1, end)
     return places

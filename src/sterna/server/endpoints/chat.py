@@ -194,11 +194,11 @@ class ChatResponder:
     def _prompt_ids(self) -> dict[str, Any]:
         return {"prompt_token_ids": self.active.prompts[0]} if self.body.return_token_ids else {}
 
-    def _logprobs(self, found: Any) -> dict[str, Any] | None:
+    def _logprobs(self, entries: Any) -> dict[str, Any] | None:
         if not self.body.logprobs:
             return None
         most, tokenizer = self.body.top_logprobs or 0, self.llm.tokenizer
-        return {"content": [chat_logprob(tokenizer, one, most) for one in found], "refusal": None}
+        return {"content": [chat_logprob(tokenizer, one, most) for one in entries], "refusal": None}
 
     async def stream(self) -> AsyncIterator[bytes]:
         """Yield the chunks: roles, pieces, finish reasons, and the usage if asked for."""

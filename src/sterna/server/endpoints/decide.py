@@ -51,9 +51,9 @@ async def decide(request: Request) -> Response:
         neutral=body.neutral,
         normalise=body.normalise,
     )
-    found = await with_cancellation(request.receive, work, active.cancel)
+    decisions = await with_cancellation(request.receive, work, active.cancel)
     data = []
-    for i, one in enumerate(found):
+    for i, one in enumerate(decisions):
         of_context = {"context": i // len(questions)} if several else {}
         data.append({"index": i, **of_context, **_row(questions[i % len(questions)], one)})
     return as_json(
@@ -61,7 +61,7 @@ async def decide(request: Request) -> Response:
             **await active.head("decisions"),
             "normalised": body.normalise,
             "data": data,
-            "usage": usage(found),
+            "usage": usage(decisions),
         }
     )
 
@@ -88,10 +88,10 @@ def _row(question: str, decision: Decision) -> dict[str, Any]:
     }
 
 
-def usage(found: list[Decision]) -> dict[str, Any]:
+def usage(decisions: list[Decision]) -> dict[str, Any]:
     """Return the tokens of all prompts; those that were cached or shared count as cached."""
-    prompt = sum(one.stats.n_prompt for one in found)
-    cached = sum(one.stats.n_cached for one in found)
+    prompt = sum(one.stats.n_prompt for one in decisions)
+    cached = sum(one.stats.n_cached for one in decisions)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": 0,

@@ -201,11 +201,11 @@ class OllamaResponder:
             "eval_duration": round(stats.decode_s * NS),
         }
 
-    def _logprobs(self, found: Any) -> dict[str, Any]:
+    def _logprobs(self, entries: Any) -> dict[str, Any]:
         if not self.body.logprobs:
             return {}
         tokenizer, most = self.active.model.llm.tokenizer, self.body.top_logprobs or 0
-        return {"logprobs": [chat_logprob(tokenizer, one, most) for one in found]}
+        return {"logprobs": [chat_logprob(tokenizer, one, most) for one in entries]}
 
     def error_event(self, error: ApiError) -> bytes:
         """Make the last line of a stream that fails."""
@@ -250,18 +250,18 @@ class _Calls:
 
     def messages(self, deltas: list[Any], final: bool = False) -> list[dict[str, Any]]:
         """Return the messages that are certain by now."""
-        found = []
+        entries = []
         for delta in deltas:
             if delta.kind == "tool_calls":
                 if delta.id:
-                    found += self._whole()
+                    entries += self._whole()
                     self._name = delta.name
                 self._arguments += delta.text
             else:
-                found += self._whole()
+                entries += self._whole()
                 kind = "thinking" if delta.kind == "reasoning_content" else "content"
-                found.append({"content": "", kind: delta.text})
-        return found + (self._whole() if final else [])
+                entries.append({"content": "", kind: delta.text})
+        return entries + (self._whole() if final else [])
 
     def _whole(self) -> list[dict[str, Any]]:
         if not self._name:
@@ -281,29 +281,29 @@ def _call(name: str, arguments: str) -> dict[str, Any]:
 
 def _ollama_message(message: dict[str, Any]) -> dict[str, Any]:
     """Return a whole message in ollama's form."""
-    found: dict[str, Any] = {"content": message.get("content") or ""}
+    entries: dict[str, Any] = {"content": message.get("content") or ""}
     if message.get("reasoning_content"):
-        found["thinking"] = message["reasoning_content"]
+        entries["thinking"] = message["reasoning_content"]
     if message.get("tool_calls"):
         functions = [call["function"] for call in message["tool_calls"]]
-        found["tool_calls"] = [_call(f["name"], f["arguments"]) for f in functions]
-    return found
+        entries["tool_calls"] = [_call(f["name"], f["arguments"]) for f in functions]
+    return entries
 
 
 def _message(i: int, message: dict[str, Any]) -> dict[str, Any]:
     """Put a message into OpenAI's form, its images before its text. ApiError 400."""
-    found = {k: v for k, v in message.items() if k not in ("images", "thinking", "tool_name")}
+    entries = {k: v for k, v in message.items() if k not in ("images", "thinking", "tool_name")}
     if message.get("thinking"):
-        found["reasoning_content"] = message["thinking"]
+        entries["reasoning_content"] = message["thinking"]
     if message.get("tool_name"):
-        found["name"] = message["tool_name"]
-    found.setdefault("content", "")
+        entries["name"] = message["tool_name"]
+    entries.setdefault("content", "")
     if message.get("images"):
-        found["content"] = [
+        entries["content"] = [
             *_images(message["images"], f"messages[{i}].images"),
-            {"type": "text", "text": found["content"]},
+            {"type": "text", "text": entries["content"]},
         ]
-    return found
+    return entries
 
 
 def _images(given: Any, where: str) -> list[dict[str, Any]]:
