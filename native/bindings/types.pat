@@ -69,6 +69,18 @@ _native.pack$:
         threads: int,
     ) -> NDArray[numpy.uint8]: ...
 
+_native.pack_ggml:
+    def pack_ggml(
+        layout: str,
+        type: str,
+        parts: Sequence[NDArray[numpy.uint8]],
+        level_offset: int,
+        level_step: int,
+        order: NDArray[numpy.int64] | None,
+        scale_tile_bytes: int,
+        threads: int,
+    ) -> tuple[NDArray[numpy.uint8], NDArray[numpy.uint8], int]: ...
+
 _native.nearest_sums:
     def nearest_sums(
         x: NDArray[numpy.float32],
