@@ -88,7 +88,7 @@ def _check_scale(scale: Any, M: int, K: int, f: Format) -> npt.NDArray[Any]:
         raise NonFiniteError(
             f"{format}: scale must be finite as float32, but {where} is {argument[at]}"
         )
-    return codec.held_scale(f, s, M, K)
+    return codec.packed_scale(f, s, M, K)
 
 
 def pack(

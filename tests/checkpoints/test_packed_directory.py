@@ -24,7 +24,7 @@ from sterna.checkpoints.safetensors import SafetensorsFile, SafetensorsWriter, w
 from sterna.convert.verification import DAMAGED, VERIFIED, verify
 from sterna.errors import ModelFormatError, NonFiniteError, RequestError
 from sterna.formats import PackedWeight
-from sterna.formats.codec import held_scale
+from sterna.formats.codec import packed_scale
 
 EDGES = [0, 1, -1, 2**31, 2**63, 2**64 - 1]
 NORM = np.array([1.0, -0.0, 1e-34, 3.4e38], np.float32)  # a denormal is normal input
@@ -43,7 +43,7 @@ def weight(name: str, M: int, K: int, row: bool = False, seed: int = 0) -> Packe
         scale: Any = rng.integers(1, 16, layout.scales.shape(M, K))
         if layout.scales.single:
             scale = any_scales(number_of(layout), scale.shape, rng)
-        return PackedWeight(layout, M, K, codes, held_scale(layout, scale, M, K))
+        return PackedWeight(layout, M, K, codes, packed_scale(layout, scale, M, K))
     scale = rng.random(M if row else ()) if row else rng.random()
     return PackedWeight(layout, M, K, codes, np.asarray(scale, np.float32))
 

@@ -128,7 +128,7 @@ def test_numbers(number: ScaleNumber) -> None:
     """What a number holds it keeps, in the words that stand for it; what lies between two of these
     becomes one of both."""
     values = np.unique(finite_values(number))
-    held, can = number.held(values)
+    held, can = number.rounded(values)
     assert can.all()
     assert_same_bits(held, values)
     assert_same_bits(number.decoded(number.encoded(values)), values)

@@ -124,7 +124,7 @@ class Drawn:
     def _weight(self, f: Format, M: int, K: int) -> PackedWeight:
         values = self._values(f, M, K)
         scales = self._scales(f, M, K, _exponent(values.astype(np.float64) * f.value, K))
-        codes, held = codec.pack_codes(f, values), codec.held_scale(f, scales, M, K)
+        codes, held = codec.pack_codes(f, values), codec.packed_scale(f, scales, M, K)
         return PackedWeight(f, M, K, codes, held)
 
     def _values(self, f: Format, M: int, K: int) -> np.ndarray:

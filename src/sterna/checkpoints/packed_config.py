@@ -62,12 +62,12 @@ class ModuleSpec:
     def scale_shape(self) -> tuple[int, ...]:
         """Return () or (M,), or for groups (tiles, bytes of their lines)."""
         f = self.format
-        return f.scales.held_shape(self.scale, f.layout, self.M, self.K)
+        return f.scales.packed_shape(self.scale, f.layout, self.M, self.K)
 
     @property
     def scale_dtype(self) -> np.dtype[Any]:
         """float32, or uint8 of lines."""
-        return np.dtype(self.format.scales.held_type)
+        return np.dtype(self.format.scales.packed_dtype)
 
 
 def config_hash(config: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ import sterna._native as _native
 from sterna.formats.arithmetic import F32
 from sterna.formats.base import Format
 
-__all__ = ["by_rule", "codes_of", "held_scale", "pack_codes", "real_values"]
+__all__ = ["by_rule", "codes_of", "pack_codes", "packed_scale", "real_values"]
 
 Array = npt.NDArray[Any]
 
@@ -71,6 +71,6 @@ def _packed(
     return _native.pack(format.layout.name, source, words, *rule, order, threads)
 
 
-def held_scale(format: Format, scales: Array, M: int, K: int) -> Array:
+def packed_scale(format: Format, scales: Array, M: int, K: int) -> Array:
     """Convert scales of a matrix [M, K] to its PackedWeight's; raises as `Format.check_scales`."""
     return format.scales.pack(format.check_scales(scales, M, K), format.layout, M, K)

@@ -63,8 +63,8 @@ class KQuant(Format):
             whole_m = _Whole.of(
                 self._by_block(np.ldexp(m, of_group)), 0, self._layout.minimum_range
             )
-            held = np.ldexp(whole_m.values.reshape(-1), -of_group)
-            above = search.Weighted(x - held, e)
+            minima = np.ldexp(whole_m.values.reshape(-1), -of_group)
+            above = search.Weighted(x - minima, e)
             d = search.fitted(above, self.codebook, search.fitted(above, self.codebook, d))
         else:
             d = search.scales(weighted, self.codebook, nothing)

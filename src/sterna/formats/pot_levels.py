@@ -43,7 +43,7 @@ class Powers(Format):
         return replace(self, method=method)
 
     def check_scales(self, scales: npt.NDArray[Any], M: int, K: int) -> F32:
-        """Return the scales as held; RequestError for a scale that is not positive, naming it.
+        """Return the scales as they are packed; RequestError names a scale that is not positive.
 
         A group may have the scale 0: its weights are then 0, which the levels may lack. Other
         scales that f16 would round to 0 become its smallest number.

@@ -72,7 +72,7 @@ class ScaledFloats(FloatFormat):
     def nearest(self, x: npt.NDArray[np.float64]) -> U8:
         """Round numbers [...], at most the largest value in size, to codes, half to even."""
 
-    def held(self, scales: F32) -> bool:
+    def fits(self, scales: F32) -> bool:
         """Whether kernels can have these scales as they are."""
         with np.errstate(over="ignore"):
             stored = scales * np.float32(self.stored)
@@ -81,7 +81,7 @@ class ScaledFloats(FloatFormat):
     def joined(self, codes: U8, scales: F32) -> U16:
         """Combine codes [M, K] and their scales [M, K / group] in words [M, K].
 
-        The scales must be `held`.
+        The scales must fit (`fits`).
         """
         M, K = codes.shape
         words = codes.astype(np.uint16).reshape(M, K // self.group, self.group)

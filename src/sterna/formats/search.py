@@ -117,11 +117,11 @@ class _Best:
 
 
 def scales(
-    weighted: Weighted, codebook: Codebook, first: F32, held: Callable[[F32], F32] | None = None
+    weighted: Weighted, codebook: Codebook, first: F32, rounded: Callable[[F32], F32] | None = None
 ) -> F32:
     """Choose a scale for each group [G], so that a weight is level * scale.
 
-    first: a scale to try, too. held: which number a scale becomes, where numbers are few.
+    first: a scale to try, too. rounded: which number a scale becomes, where numbers are few.
     """
     nearest, best = Nearest(codebook), _Best(first)
     x = weighted.x
@@ -133,19 +133,19 @@ def scales(
         largest, ends = np.abs(largest), [codebook.high]
 
     def offer(tried: F32) -> None:
-        d = tried if held is None else held(tried)
+        d = tried if rounded is None else rounded(tried)
         xq, qq, _ = nearest.sums(weighted, d)
-        if held is None:
+        if rounded is None:
             d = _ratio(xq, qq)
         best.offer(d * (2 * xq - d * qq), d)
 
     offer(first)
     far = len(x) > LONG or len(codebook.levels) <= FEW
-    factors = STEPS_OF_TWO if held is not None else FAR if far else NEAR
+    factors = STEPS_OF_TWO if rounded is not None else FAR if far else NEAR
     for end in ends:
         for factor in factors:
             offer(largest / np.float32(end * factor))
-    for _ in range(REFITS if held is None else 0):
+    for _ in range(REFITS if rounded is None else 0):
         offer(best.parameters[0])
     return best.parameters[0]
 

@@ -151,17 +151,17 @@ def _normal(x: F32) -> tuple[F32, npt.NDArray[np.int32]]:
 
 
 def _few(format: Format, shift: npt.NDArray[np.int32]) -> Callable[[F32], F32] | None:
-    """Return the rounding of normal scales if few can be held; None: nearly any number can."""
+    """Return the rounding of normal scales if few numbers can be packed; None: nearly any can."""
     scales, value = format.scales, np.float32(format.value)
     if not isinstance(scales, GroupScales) or scales.any_number:
         return None
     number = scales.number
 
-    def held(d: F32) -> F32:
-        near, fits = number.held(number.nearest(np.ldexp(d / value, shift).astype(np.float32)))
+    def rounded(d: F32) -> F32:
+        near, fits = number.rounded(number.nearest(np.ldexp(d / value, shift).astype(np.float32)))
         return np.asarray(np.where(fits, np.ldexp(near, -shift) * value, 0), np.float32)
 
-    return held
+    return rounded
 
 
 def _held(format: Format, parameters: F32, old: F32) -> F32:
@@ -170,12 +170,12 @@ def _held(format: Format, parameters: F32, old: F32) -> F32:
     if not isinstance(scales, GroupScales):
         return np.where(np.isfinite(parameters), parameters, old)
     near = scales.number.nearest(np.where(np.isfinite(parameters), parameters, 0))
-    held, fits = scales.number.held(np.where(np.isfinite(near), near, 0).astype(np.float32))
-    return np.where((fits & np.isfinite(near)).all(axis=0), held, old).astype(np.float32)
+    near_fit, fits = scales.number.rounded(np.where(np.isfinite(near), near, 0).astype(np.float32))
+    return np.where((fits & np.isfinite(near)).all(axis=0), near_fit, old).astype(np.float32)
 
 
 def _nearest(format: Format, x: F32, shift: npt.NDArray[np.int32], parameters: F32) -> F32:
-    """Find the levels nearest to weights x 2^shift [n, G] for parameters as they are held."""
+    """Find the levels nearest to weights x 2^shift [n, G] for parameters as they are packed."""
     assert format.codebook is not None
     normal = np.ldexp(parameters, -shift).astype(np.float32)
     above = x - normal[1] if format.scales.minima else x

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from sterna.errors import NonFiniteError, RequestError, UnsupportedModelError, warn
 from sterna.formats import Format, PackedWeight, q6_k, q8_0
 from sterna.formats.arithmetic import F32, inverse_or_zero
-from sterna.formats.codec import by_rule, held_scale, pack_codes
+from sterna.formats.codec import by_rule, pack_codes, packed_scale
 from sterna.gguf.file import GgufModel
 from sterna.weights.packing import pack_floats
 from sterna.weights.storages import Floats
@@ -96,7 +96,7 @@ def from_indexed(
     scales = scales if order is None else scales[order]
     M, K = levels.shape
     codes = pack_codes(f, levels, threads, order)
-    return PackedWeight(f, M, K, codes, held_scale(f, scales, M, K))
+    return PackedWeight(f, M, K, codes, packed_scale(f, scales, M, K))
 
 
 def _chunks(name: str, raw: U8) -> Iterator[U8]:

@@ -17,7 +17,7 @@ import sterna._native as _native
 from sterna import formats
 from sterna.errors import RequestError, shown
 from sterna.formats import Format, PackedWeight
-from sterna.formats.codec import held_scale, pack_codes
+from sterna.formats.codec import pack_codes, packed_scale
 from sterna.formats.weighted import rounded
 from sterna.weights.storages import Floats, Levels
 
@@ -128,7 +128,7 @@ def _scale(parts: list[Levels], format: Format) -> npt.NDArray[Any]:
     unit = np.float32(1 / format.value)
     M, K = sum(part.M for part in parts), parts[0].K
     scales = format.scales.joined([(part.M, _of_groups(part, format)) for part in parts])
-    return held_scale(format, scales * unit, M, K)
+    return packed_scale(format, scales * unit, M, K)
 
 
 def _of_groups(part: Levels, format: Format) -> npt.NDArray[np.float32]:
@@ -167,4 +167,4 @@ def _round_floats(
         scales = np.concatenate([s if s.ndim else np.repeat(s, len(w)) for w, s in made])
     M, K = sum(len(part) for part in levels), levels[0].shape[1]
     codes = pack_codes(format, levels, threads)
-    return PackedWeight(format, M, K, codes, held_scale(format, scales, M, K))
+    return PackedWeight(format, M, K, codes, packed_scale(format, scales, M, K))

@@ -2,7 +2,7 @@
 
 It answers everything that depends on the place of scales, so that no other code distinguishes them.
 Scales have two forms. Rounding returns and users give values, float32 of `shape` (or () for one
-that all share). Kernels read and files have `held`, the array of a PackedWeight.
+that all share). Kernels read and files have packed scales, the array of a PackedWeight.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sterna.formats.layout import Layout
 
 __all__ = ["KernelGroups", "ScaleLayout"]
 
-Held = npt.NDArray[Any]
+Packed = npt.NDArray[Any]
 Levels = npt.NDArray[Any]
 #: The native core's arguments for scales in groups: lines uint8 [tiles, bytes], k of a scale, k of
 #: a scale of activations, the numbers' name, whether there are minima, and the value of a level.
@@ -33,13 +33,13 @@ class ScaleLayout(ABC):
     group: k of a scale; 0: a scale for each row or for all of the matrix.
     x_group: activations that share a scale in int8; 0: all of a token.
     default: where rounding puts scales: "none", "tensor", "row" or "group".
-    held_type: the dtype of `held`.
+    packed_dtype: the dtype of packed scales.
     """
 
     group: int
     x_group: int
     default: str
-    held_type: type[np.generic]
+    packed_dtype: type[np.generic]
 
     @property
     def scaled(self) -> bool:
@@ -84,9 +84,9 @@ class ScaleLayout(ABC):
 
     @abstractmethod
     def check(self, scales: npt.NDArray[Any], M: int, K: int, name: str) -> F32:
-        """Round scales of `shape` or () to values that can be held, as float32.
+        """Round scales of `shape` or () to values that can be packed, as float32.
 
-        RequestError for a wrong shape or a value that cannot be held, NonFiniteError; name: the
+        RequestError for a wrong shape or a value that cannot be packed, NonFiniteError; name: the
         format's, for the message.
         """
 
@@ -101,7 +101,7 @@ class ScaleLayout(ABC):
         value: the weight of a level of 1, before its scale.
         """
 
-    # ------------------------------------------------------------------------------------- held
+    # ------------------------------------------------------------------------------------ packed
 
     @abstractmethod
     def nbytes(self, layout: Layout, M: int, K: int) -> int:
@@ -113,36 +113,36 @@ class ScaleLayout(ABC):
         """Words of packed files for the place of scales: "tensor" or "row", or "group:N"."""
 
     @abstractmethod
-    def kind_of(self, held: Held) -> str:
-        """Return the one of `kinds` that `held` is of."""
+    def kind_of(self, packed: Packed) -> str:
+        """Return the one of `kinds` that packed scales are of."""
 
     @abstractmethod
-    def held_shape(self, kind: str, layout: Layout, M: int, K: int) -> tuple[int, ...]:
-        """Shape of `held` for one of `kinds`."""
+    def packed_shape(self, kind: str, layout: Layout, M: int, K: int) -> tuple[int, ...]:
+        """Shape of packed scales for one of `kinds`."""
 
     @abstractmethod
-    def pack(self, scales: F32, layout: Layout, M: int, K: int) -> Held:
-        """Pack scales as `check` returns them into a held array."""
+    def pack(self, scales: F32, layout: Layout, M: int, K: int) -> Packed:
+        """Pack scales as `check` returns them into a packed array."""
 
     @abstractmethod
-    def unpack(self, held: Held, layout: Layout, M: int, K: int) -> F32:
-        """Return the values of a held array, of `shape` or ()."""
+    def unpack(self, packed: Packed, layout: Layout, M: int, K: int) -> F32:
+        """Return the values of a packed array, of `shape` or ()."""
 
     @abstractmethod
-    def rows_of(self, held: Held, rows: slice, layout: Layout) -> Held:
-        """Return the held array for some rows, which begin with a tile."""
+    def rows_of(self, packed: Packed, rows: slice, layout: Layout) -> Packed:
+        """Return the packed array for some rows, which begin with a tile."""
 
     @abstractmethod
-    def stacked(self, parts: Sequence[Held], M: int, rows: int) -> Held:
-        """Join held arrays of matrices of M rows; each takes `rows`, which are whole tiles."""
+    def stacked(self, parts: Sequence[Packed], M: int, rows: int) -> Packed:
+        """Join packed arrays of matrices of M rows; each takes `rows`, which are whole tiles."""
 
     @abstractmethod
-    def valid(self, held: Held, layout: Layout, threads: int) -> bool:
+    def valid(self, packed: Packed, layout: Layout, threads: int) -> bool:
         """Whether scales from an untrusted file are finite and in range."""
 
     @abstractmethod
     def for_kernels(
-        self, held: Held, M: int, rows: int, unit: float, value: float
+        self, packed: Packed, M: int, rows: int, unit: float, value: float
     ) -> tuple[F32 | None, KernelGroups | None]:
         """Make the native core's arguments: a scale for each row of all tiles, or groups of scales.
 
@@ -161,7 +161,7 @@ class ScaleLayout(ABC):
     ) -> tuple[Levels, F32]:
         """Correct levels [B, block], scales [B, ...] of rounded blocks after rounding the scales.
 
-        If held scales have few bits, other levels may be nearer to the weights.
+        If packed scales have few bits, other levels may be nearer to the weights.
         """
         return levels, scales
 
@@ -169,8 +169,8 @@ class ScaleLayout(ABC):
         """Return one scale for all places: the median of some blocks' [B, ...], times a factor."""
         return np.asarray(np.median(np.abs(scales), axis=0) * factor, np.float32)
 
-    def repeated(self, scale: F32, layout: Layout, K: int) -> Held:
-        """Repeat one scale in a held array for the rows of a tile of K columns."""
+    def repeated(self, scale: F32, layout: Layout, K: int) -> Packed:
+        """Repeat one scale in a packed array for the rows of a tile of K columns."""
         rows = layout.tile_rows
         scales = np.ascontiguousarray(np.broadcast_to(scale, self.shape(rows, K)))
         return self.pack(scales, layout, rows, K)

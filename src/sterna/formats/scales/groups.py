@@ -12,7 +12,7 @@ from sterna.errors import NonFiniteError, RequestError
 from sterna.formats.arithmetic import F32, first_index
 from sterna.formats.codebook import Codebook
 from sterna.formats.layout import Layout
-from sterna.formats.scales.base import Held, Levels
+from sterna.formats.scales.base import Levels, Packed
 from sterna.formats.scales.numbers import F16, ScaleNumber
 from sterna.formats.scales.within_rows import BlockScales, lines_of
 
@@ -26,7 +26,7 @@ PAD_K = 64  # integer layouts pad K to it, and so do lines of scales
 class GroupScales(BlockScales):
     """Scales float32 [M, groups], or with minima [M, groups, 2], a scale and a minimum each.
 
-    Held: for each group a line of numbers, one for each row of the tile, followed by a line of
+    Packed: for each group a line of numbers, one for each row of the tile, followed by a line of
     minima, if any (native/scales/groups.h).
 
     group: k of a scale, a multiple of 32. number: the type of a scale or minimum. x_group: k of a
@@ -86,59 +86,59 @@ class GroupScales(BlockScales):
         """Round scales of `shape` or () to values that the number holds, as float32."""
         given = np.asarray(scales, np.float32)
         given = np.broadcast_to(given, self.check_shape(given, M, K, name))
-        held, fits = self.number.held(given)
+        rounded, fits = self.number.rounded(given)
         if not fits.all():
             at = first_index(~fits)
             if not np.isfinite(given[at]):
                 raise NonFiniteError(f"{name}: scale must be finite, but {at} is {given[at]}")
             raise RequestError(f"{name}: scale must be {self.number.rule}, but {at} is {given[at]}")
-        return held
+        return rounded
 
-    # ------------------------------------------------------------------------------------- held
+    # ------------------------------------------------------------------------------------ packed
 
     def nbytes(self, layout: Layout, M: int, K: int) -> int:
         """Count the bytes of the lines of all tiles."""
         return layout.n_tiles(M) * self._lines(K) * layout.tile_rows * self.number.dtype.itemsize
 
-    def pack(self, scales: F32, layout: Layout, M: int, K: int) -> Held:
+    def pack(self, scales: F32, layout: Layout, M: int, K: int) -> Packed:
         """Pack scales of `shape` into lines uint8 [tiles, bytes]."""
         typed = self.number.encoded(scales).reshape(M, self.n_groups(K) * self._per_group)
         return lines_of(typed, layout, self._lines(K))
 
-    def unpack(self, held: Held, layout: Layout, M: int, K: int) -> F32:
+    def unpack(self, packed: Packed, layout: Layout, M: int, K: int) -> F32:
         """Unpack lines uint8 [tiles, bytes] to scales of `shape`."""
-        tiles, count = held.shape[0], self._lines(K)
-        typed = held.view(self.number.dtype).reshape(tiles, count, layout.tile_rows)
+        tiles, count = packed.shape[0], self._lines(K)
+        typed = packed.view(self.number.dtype).reshape(tiles, count, layout.tile_rows)
         rows = typed.transpose(0, 2, 1).reshape(tiles * layout.tile_rows, count)
         values = self.number.decoded(rows[:M, : self.n_groups(K) * self._per_group])
         return np.ascontiguousarray(values, np.float32).reshape(self.shape(M, K))
 
-    def valid(self, held: Held, layout: Layout, threads: int) -> bool:
+    def valid(self, packed: Packed, layout: Layout, threads: int) -> bool:
         """Whether all numbers are finite."""
-        return self.number.valid(held, threads)
+        return self.number.valid(packed, threads)
 
     # --------------------------------------------------------------------------------- rounding
 
     def settled(
         self, blocks: F32, levels: Levels, scales: F32, codebook: Codebook
     ) -> tuple[Levels, F32]:
-        """Correct levels [B, group] and scales [B, ...] of rounding, for the held scales.
+        """Correct levels [B, group] and scales [B, ...] of rounding, for scales as they are packed.
 
         A coarse scale has few bits left. For such a block, the best of three is taken: the rounded
-        levels, the levels nearest to its weights for the held scale, and zeros.
+        levels, the levels nearest to its weights for the packed scale, and zeros.
         """
         d = np.abs(scales[:, 0] if self.minima else scales)
         coarse = np.flatnonzero(d < self.number.coarse)
         if not coarse.size:
             return levels, scales
         w, first, s = blocks[coarse].astype(np.float64), levels[coarse], scales[coarse]
-        held, lifted = self.number.nearest(s), self.number.lifted(s)
+        near, lifted = self.number.nearest(s), self.number.lifted(s)
         if self.minima:
-            lifted[:, 1] = held[:, 1]  # a minimum of 0 loses less than the smallest one
+            lifted[:, 1] = near[:, 1]  # a minimum of 0 loses less than the smallest one
         tried = [
-            (first, held),
+            (first, near),
             (self._nearest(w, lifted, codebook), lifted),
-            (first, np.zeros_like(held)),
+            (first, np.zeros_like(near)),
         ]
         values = [self._block_values(*one, codebook.value) for one in tried]
         errors = [np.square(made - w).sum(axis=1) for made in values]
@@ -166,7 +166,7 @@ class GroupScales(BlockScales):
         typical = np.median(scales if self.minima else np.abs(scales), axis=0)
         return np.asarray(typical * factor, np.float32)
 
-    def repeated(self, scale: F32, layout: Layout, K: int) -> Held:
+    def repeated(self, scale: F32, layout: Layout, K: int) -> Packed:
         """Repeat one scale, or scale and minimum, for all groups in the lines of a tile."""
         if not self.number.any_number:
             scale = self.number.nearest(scale)

@@ -1,4 +1,4 @@
-"""Numbers that a scale of a group may be held as."""
+"""The number types of groups' scales."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class ScaleNumber(ABC):
     max_weight: float
 
     @abstractmethod
-    def held(self, scales: F32) -> tuple[F32, npt.NDArray[np.bool_]]:
-        """Finite scales -> (the values held for them, whether they can be), both of their shape."""
+    def rounded(self, scales: F32) -> tuple[F32, npt.NDArray[np.bool_]]:
+        """Finite scales -> (the values packed for them, whether they fit), both of their shape."""
 
     @abstractmethod
     def nearest(self, scales: F32) -> F32:
@@ -48,7 +48,7 @@ class ScaleNumber(ABC):
 
     @abstractmethod
     def encoded(self, scales: F32) -> Array:
-        """Encode values that are held, of any shape, as `dtype`."""
+        """Encode packed values, of any shape, as `dtype`."""
 
     @abstractmethod
     def decoded(self, typed: Array) -> F32:
@@ -67,7 +67,7 @@ class _Half(ScaleNumber):
     rule, any_number, coarse = "at most 65504, as an f16", True, COARSE
     max_weight = MAX_F16_WEIGHT
 
-    def held(self, scales: F32) -> tuple[F32, npt.NDArray[np.bool_]]:
+    def rounded(self, scales: F32) -> tuple[F32, npt.NDArray[np.bool_]]:
         """Rounded to f16; up to 65504."""
         with np.errstate(over="ignore"):
             half = scales.astype(np.float16).astype(np.float32)
@@ -94,8 +94,8 @@ class _PowerOfTwo(ScaleNumber):
     rule, any_number, coarse = "2^-127 to 2^127", False, 0.0
     max_weight = np.inf
 
-    def held(self, scales: F32) -> tuple[F32, npt.NDArray[np.bool_]]:
-        """Return the scales, and which of them are held: powers of two from 2^-127."""
+    def rounded(self, scales: F32) -> tuple[F32, npt.NDArray[np.bool_]]:
+        """Return the scales, and which of them fit: powers of two from 2^-127."""
         mantissa, _ = np.frexp(scales)
         return scales, (mantissa == 0.5) & (scales >= np.float32(2.0**-127))
 

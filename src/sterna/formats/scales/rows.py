@@ -12,19 +12,19 @@ import numpy.typing as npt
 from sterna.errors import RequestError
 from sterna.formats.arithmetic import F32
 from sterna.formats.layout import Layout
-from sterna.formats.scales.base import Held, KernelGroups, Levels, ScaleLayout
+from sterna.formats.scales.base import KernelGroups, Levels, Packed, ScaleLayout
 
 __all__ = ["NoScales", "RowScales"]
 
 
 @dataclass(frozen=True)
 class RowScales(ScaleLayout):
-    """float32, () for all or (M,) for rows; values and held array are the same."""
+    """float32, () for all or (M,) for rows; values and packed array are the same."""
 
     default: str = "tensor"  # or "row"
     group = 0
     x_group = 0
-    held_type: type[np.generic] = np.float32
+    packed_dtype: type[np.generic] = np.float32
 
     @property
     def single(self) -> bool:
@@ -49,7 +49,7 @@ class RowScales(ScaleLayout):
             raise RequestError(f"{name}: scale must have shape () or ({M},), but got {shape}")
 
     def check(self, scales: npt.NDArray[Any], M: int, K: int, name: str) -> F32:
-        """Return scales as float32, all of which can be held."""
+        """Return scales as float32, all of which can be packed."""
         return np.asarray(scales, np.float32)
 
     def joined(self, parts: Sequence[tuple[int, F32]]) -> F32:
@@ -72,55 +72,55 @@ class RowScales(ScaleLayout):
     def kinds(self) -> tuple[str, ...]:
         return "tensor", "row"
 
-    def kind_of(self, held: Held) -> str:
+    def kind_of(self, packed: Packed) -> str:
         """Return the kind, by the shape."""
-        return "row" if held.ndim else "tensor"
+        return "row" if packed.ndim else "tensor"
 
-    def held_shape(self, kind: str, layout: Layout, M: int, K: int) -> tuple[int, ...]:
+    def packed_shape(self, kind: str, layout: Layout, M: int, K: int) -> tuple[int, ...]:
         return (M,) if kind == "row" else ()
 
-    def pack(self, scales: F32, layout: Layout, M: int, K: int) -> Held:
+    def pack(self, scales: F32, layout: Layout, M: int, K: int) -> Packed:
         """Copy the scales, () or (M,)."""
         return np.array(scales, np.float32)
 
-    def unpack(self, held: Held, layout: Layout, M: int, K: int) -> F32:
+    def unpack(self, packed: Packed, layout: Layout, M: int, K: int) -> F32:
         """Return the scales, () or (M,)."""
-        return np.asarray(held, np.float32)
+        return np.asarray(packed, np.float32)
 
-    def rows_of(self, held: Held, rows: slice, layout: Layout) -> Held:
+    def rows_of(self, packed: Packed, rows: slice, layout: Layout) -> Packed:
         """Return a part of them, which shares their memory, or the one of all."""
-        return held[rows] if held.ndim else held
+        return packed[rows] if packed.ndim else packed
 
-    def stacked(self, parts: Sequence[Held], M: int, rows: int) -> Held:
+    def stacked(self, parts: Sequence[Packed], M: int, rows: int) -> Packed:
         """Return (all rows,), with 0 for rows that fill tiles."""
         scale = np.zeros((len(parts), rows), np.float32)
         for i, part in enumerate(parts):
             scale[i, :M] = part
         return scale.reshape(-1)
 
-    def valid(self, held: Held, layout: Layout, threads: int) -> bool:
+    def valid(self, packed: Packed, layout: Layout, threads: int) -> bool:
         """Whether all are finite."""
-        return bool(np.isfinite(held).all())
+        return bool(np.isfinite(packed).all())
 
     def for_kernels(
-        self, held: Held, M: int, rows: int, unit: float, value: float
+        self, packed: Packed, M: int, rows: int, unit: float, value: float
     ) -> tuple[F32 | None, KernelGroups | None]:
         """unit * scale for the rows of all tiles, float32; 0 where there is no row."""
         scale = np.zeros(rows, np.float32)
-        scale[:M] = held * np.float32(unit)
+        scale[:M] = packed * np.float32(unit)
         return scale, None
 
     def check_weights(self, w: F32, name: str) -> None:
         """Any weights have a scale."""
 
-    def repeated(self, scale: F32, layout: Layout, K: int) -> Held:
+    def repeated(self, scale: F32, layout: Layout, K: int) -> Packed:
         """Return the one scale, ()."""
         return np.array(scale)
 
 
 @dataclass(frozen=True)
 class NoScales(RowScales):
-    """Values are the weights themselves; the held scale, 1 of shape (), is never read."""
+    """Values are the weights themselves; the packed scale, 1 of shape (), is never read."""
 
     default: str = "none"
 
@@ -135,7 +135,7 @@ class NoScales(RowScales):
     def joined(self, parts: Sequence[tuple[int, F32]]) -> F32:
         return np.ones((), np.float32)
 
-    def stacked(self, parts: Sequence[Held], M: int, rows: int) -> Held:
+    def stacked(self, parts: Sequence[Packed], M: int, rows: int) -> Packed:
         return np.ones((), np.float32)
 
     def weights(self, levels: Levels, scales: F32, value: float) -> F32:
@@ -146,6 +146,6 @@ class NoScales(RowScales):
         return 0
 
     def for_kernels(
-        self, held: Held, M: int, rows: int, unit: float, value: float
+        self, packed: Packed, M: int, rows: int, unit: float, value: float
     ) -> tuple[F32 | None, KernelGroups | None]:
         return None, None

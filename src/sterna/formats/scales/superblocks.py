@@ -17,7 +17,7 @@ import sterna._native as _native
 from sterna.errors import NonFiniteError, RequestError
 from sterna.formats.arithmetic import F32, first_index
 from sterna.formats.layout import Layout
-from sterna.formats.scales.base import Held
+from sterna.formats.scales.base import Packed
 from sterna.formats.scales.groups import GROUP_K
 from sterna.formats.scales.numbers import F16
 from sterna.formats.scales.within_rows import BlockScales
@@ -31,7 +31,7 @@ SUPER_K = 256  # k of a super-block
 class SuperBlockScales(BlockScales):
     """Scales float32 [M, K / 256, 1 + groups of a block], d first, then each s_g.
 
-    With minima they are [M, K / 256, 2, 1 + groups], those of the minima second. Held: for each
+    With minima they are [M, K / 256, 2, 1 + groups], those of the minima second. Packed: for each
     super-block a line of f16 d and one of d_m, then for each group a line of s_g and one of m_g
     (native/scales/superblocks.h).
 
@@ -114,7 +114,7 @@ class SuperBlockScales(BlockScales):
         s = np.asarray(scales, np.float32)
         given = np.broadcast_to(s, self.check_shape(s, M, K, name))
         s = np.array(given, np.float32)
-        s[..., 0], _ = F16.held(s[..., 0])
+        s[..., 0], _ = F16.rounded(s[..., 0])
         if not np.isfinite(s).all():
             at = first_index(~np.isfinite(s))
             if not np.isfinite(given[at]):
@@ -134,7 +134,7 @@ class SuperBlockScales(BlockScales):
             )
         return np.asarray(s, np.float32)
 
-    # ------------------------------------------------------------------------------------- held
+    # ------------------------------------------------------------------------------------ packed
 
     @property
     def _line_bytes(self) -> tuple[int, int]:
@@ -146,7 +146,7 @@ class SuperBlockScales(BlockScales):
         """Count the bytes of the lines of all tiles."""
         return layout.n_tiles(M) * (K // SUPER_K) * layout.tile_rows * sum(self._line_bytes)
 
-    def pack(self, scales: F32, layout: Layout, M: int, K: int) -> Held:
+    def pack(self, scales: F32, layout: Layout, M: int, K: int) -> Packed:
         """Pack scales of `shape` into lines uint8 [tiles, bytes]."""
         rows, tiles, blocks = layout.tile_rows, layout.n_tiles(M), K // SUPER_K
         padded = np.zeros((tiles * rows, *self.shape(M, K)[1:]), np.float32)
@@ -163,16 +163,16 @@ class SuperBlockScales(BlockScales):
             axis=2,
         ).reshape(tiles, blocks * (n + m) * rows)
 
-    def unpack(self, held: Held, layout: Layout, M: int, K: int) -> F32:
+    def unpack(self, packed: Packed, layout: Layout, M: int, K: int) -> F32:
         """Unpack lines uint8 [tiles, bytes] to scales of `shape`."""
-        floats, whole = self._apart(held, layout.tile_rows)
+        floats, whole = self._apart(packed, layout.tile_rows)
         by_line = np.concatenate([floats.astype(np.float32), whole.astype(np.float32)], axis=2)
         by_row = np.ascontiguousarray(by_line.transpose(0, 4, 1, 3, 2))
-        rows = by_row.reshape(held.shape[0] * layout.tile_rows, *self.shape(M, K)[1:])
+        rows = by_row.reshape(packed.shape[0] * layout.tile_rows, *self.shape(M, K)[1:])
         return np.ascontiguousarray(rows[:M])
 
     def _apart(
-        self, lines: Held, rows: int
+        self, lines: Packed, rows: int
     ) -> tuple[npt.NDArray[np.float16], npt.NDArray[np.int8]]:
         """Split lines: f16 [tiles, blocks, 1, parts, rows], integers [.., groups, parts, rows]."""
         tiles, parts = lines.shape[0], len(self.ranges)
@@ -188,11 +188,11 @@ class SuperBlockScales(BlockScales):
             np.ascontiguousarray(whole).view(np.int8),
         )
 
-    def valid(self, held: Held, layout: Layout, threads: int) -> bool:
+    def valid(self, packed: Packed, layout: Layout, threads: int) -> bool:
         """Whether all d are finite, and whole numbers in range."""
         ranges = [] if self.nibbles else self.ranges  # all nibbles are in range
         return _native.super_scales_valid(
-            held, layout.tile_rows, len(self.ranges), self._line_bytes[1], ranges, threads
+            packed, layout.tile_rows, len(self.ranges), self._line_bytes[1], ranges, threads
         )
 
     # --------------------------------------------------------------------------------- rounding

@@ -13,16 +13,16 @@ import sterna._native as _native
 from sterna.errors import RequestError
 from sterna.formats.arithmetic import F32, first_index
 from sterna.formats.layout import Layout
-from sterna.formats.scales.base import Held, KernelGroups, Levels, ScaleLayout
+from sterna.formats.scales.base import KernelGroups, Levels, Packed, ScaleLayout
 
 __all__ = ["BlockScales"]
 
 
 class BlockScales(ScaleLayout):
-    """Blocks of k have scales of their own, held as the kernels' lines, uint8 [tiles, bytes]."""
+    """Blocks of k have scales of their own, packed as the kernels' lines, uint8 [tiles, bytes]."""
 
     default = "group"
-    held_type: type[np.generic] = np.uint8
+    packed_dtype: type[np.generic] = np.uint8
 
     @property
     @abstractmethod
@@ -32,7 +32,7 @@ class BlockScales(ScaleLayout):
     @property
     @abstractmethod
     def max_weight(self) -> float:
-        """The largest weight for which a scale can be held."""
+        """The largest weight for which a scale can be packed."""
 
     @property
     @abstractmethod
@@ -83,20 +83,20 @@ class BlockScales(ScaleLayout):
     def kinds(self) -> tuple[str, ...]:
         return (f"group:{self.group}",)
 
-    def kind_of(self, held: Held) -> str:
+    def kind_of(self, packed: Packed) -> str:
         return self.kinds[0]
 
-    def held_shape(self, kind: str, layout: Layout, M: int, K: int) -> tuple[int, ...]:
+    def packed_shape(self, kind: str, layout: Layout, M: int, K: int) -> tuple[int, ...]:
         """Return (tiles, bytes of a tile's lines)."""
         tiles = layout.n_tiles(M)
         return tiles, self.nbytes(layout, M, K) // tiles
 
-    def rows_of(self, held: Held, rows: slice, layout: Layout) -> Held:
+    def rows_of(self, packed: Packed, rows: slice, layout: Layout) -> Packed:
         """Return the lines of their tiles, which share memory."""
         size = layout.tile_rows
-        return held[rows.start // size : -(-rows.stop // size)]
+        return packed[rows.start // size : -(-rows.stop // size)]
 
-    def stacked(self, parts: Sequence[Held], M: int, rows: int) -> Held:
+    def stacked(self, parts: Sequence[Packed], M: int, rows: int) -> Packed:
         """Join the lines of all tiles."""
         tiles, nbytes = parts[0].shape
         lines = _native.alloc(len(parts) * tiles * nbytes).reshape(len(parts), tiles, nbytes)
@@ -105,15 +105,15 @@ class BlockScales(ScaleLayout):
         return lines.reshape(-1, nbytes)
 
     def for_kernels(
-        self, held: Held, M: int, rows: int, unit: float, value: float
+        self, packed: Packed, M: int, rows: int, unit: float, value: float
     ) -> tuple[F32 | None, KernelGroups | None]:
         """Return the lines and their kinds; TypeError for an array of another dtype."""
-        if held.dtype != self.held_type:  # the native core would convert it
+        if packed.dtype != self.packed_dtype:  # the native core would convert it
             raise TypeError("scales of groups must be uint8")
-        return None, (held, self.group, self.x_group, self.kernel_name, self.minima, value)
+        return None, (packed, self.group, self.x_group, self.kernel_name, self.minima, value)
 
     def check_weights(self, w: F32, name: str) -> None:
-        """Raise RequestError for a weight whose scale is too large to be held.
+        """Raise RequestError for a weight whose scale is too large to be packed.
 
         Sums with such a weight overflow float32, too. `check` names smaller excesses.
         """
@@ -125,7 +125,7 @@ class BlockScales(ScaleLayout):
             )
 
 
-def lines_of(values: npt.NDArray[np.generic], layout: Layout, count: int) -> Held:
+def lines_of(values: npt.NDArray[np.generic], layout: Layout, count: int) -> Packed:
     """Arrange values [M, n], n <= count, of rows as lines of tiles, uint8 [tiles, bytes]."""
     M, n = values.shape
     tiles, rows = layout.n_tiles(M), layout.tile_rows

@@ -57,7 +57,7 @@ def scaled(name: str, layer: Layer, codes: U8, scale: F32, k: int) -> Floats:
             f"{layer.info('weight').file}: {layer.part.name}.weight: weights must be finite, but "
             "got NaN; the file is damaged or its training diverged"
         )
-    if K % format.group == 0 and k % format.group == 0 and format.held(scale):
+    if K % format.group == 0 and k % format.group == 0 and format.fits(scale):
         of_groups = np.repeat(scale, k // format.group, axis=1)[:, : K // format.group]
         return Floats(name, format.joined(codes, of_groups))
     of_weights = np.repeat(scale, k, axis=1)[:, :K]
