@@ -46,12 +46,8 @@ class Checkpoint:
             self._files[file.path] = file
             for name, info in file.tensors.items():
                 if name in self.tensors:
-                    raise ModelFormatError(
-                        file.path,
-                        name,
-                        "each tensor in one file",
-                        f"it also in {self.tensors[name].file.name}",
-                    )
+                    got = f"it also in {self.tensors[name].file.name}"
+                    raise ModelFormatError(file.path, name, "each tensor in one file", got)
                 self.tensors[name] = info
 
     @classmethod
@@ -79,12 +75,8 @@ class Checkpoint:
         for before, info in self.tensors.items():
             name, stored = name_of(before), self._stored.get(before, before)
             if name in other.tensors:
-                raise ModelFormatError(
-                    info.file,
-                    stored,
-                    "each tensor once",
-                    f"it also as {other._stored.get(name, name)}",
-                )
+                got = f"it also as {other._stored.get(name, name)}"
+                raise ModelFormatError(info.file, stored, "each tensor once", got)
             other.tensors[name] = info._replace(name=name)
             other._stored |= {name: stored} if name != stored else {}
         return other
@@ -165,12 +157,8 @@ class _MistralCheckpoint(Checkpoint):
         if mistral_layout.rotates(name) and array.ndim == 2:
             width = self.config["head_dim"]
             if type(width) is not int or width < 2 or width % 2 or len(array) % width:
-                raise ModelFormatError(
-                    self.path / mistral_layout.PARAMS,
-                    "head_dim",
-                    f"an even divisor of {len(array)}, the rows of {name}",
-                    width,
-                )
+                rule = f"an even divisor of {len(array)}, the rows of {name}"
+                raise ModelFormatError(self.path / mistral_layout.PARAMS, "head_dim", rule, width)
             pairs = array.reshape(-1, width // 2, 2, array.shape[1])
             array[...] = pairs.swapaxes(1, 2).reshape(array.shape)
         return array

@@ -227,12 +227,8 @@ def _layers(file: SafetensorsFile, settings: _Settings) -> dict[str, LoraLayer]:
         for half in "AB":
             if half not in names:
                 other = next(iter(names.values()))
-                raise ModelFormatError(
-                    file.path,
-                    f"{PREFIX}{module}.lora_{half}.weight",
-                    f"a tensor next to {other}",
-                    "none of this name",
-                )
+                rule, got = f"a tensor next to {other}", "none of this name"
+                raise ModelFormatError(file.path, f"{PREFIX}{module}.lora_{half}.weight", rule, got)
         rank = settings.rank(module)
         down, up = (_matrix(file, names[half]) for half in "AB")
         for name, found in ((names["A"], len(down)), (names["B"], up.shape[1])):

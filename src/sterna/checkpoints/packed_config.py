@@ -80,12 +80,9 @@ def check_config(path: Path, config: Mapping[str, Any], file: SafetensorsFile) -
     """Whether a hash of config.json is recorded; ModelFormatError if it differs."""
     expected = file.metadata.get(CONFIG_HASH)
     if expected not in (None, got := config_hash(config)):
-        raise ModelFormatError(
-            path / CONFIG,
-            expected=f"values of SHA-256 {expected}",
-            got=got,
-            remedy="it was changed after it was written: make or download the model again",
-        )
+        rule = f"values of SHA-256 {expected}"
+        remedy = "it was changed after it was written: make or download the model again"
+        raise ModelFormatError(path / CONFIG, expected=rule, got=got, remedy=remedy)
     return expected is not None
 
 

@@ -70,13 +70,9 @@ class TensorInfo(NamedTuple):
 def read_header(path: Path, descriptor: int, file_nbytes: int) -> bytearray:
     """Read the JSON bytes of an open file's header; ModelFormatError for an impossible length."""
     if file_nbytes < LENGTH_BYTES:
-        raise ModelFormatError(
-            path,
-            "size",
-            f"at least {LENGTH_BYTES} bytes",
-            file_nbytes,
-            remedy="the file is truncated: copy or download it again",
-        )
+        rule = f"at least {LENGTH_BYTES} bytes"
+        remedy = "the file is truncated: copy or download it again"
+        raise ModelFormatError(path, "size", rule, file_nbytes, remedy=remedy)
     prefix = bytearray(LENGTH_BYTES)
     read_span(path, descriptor, memoryview(prefix), Span(0, 0, LENGTH_BYTES))
     length = int.from_bytes(prefix, "little")

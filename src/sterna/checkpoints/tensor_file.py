@@ -77,12 +77,8 @@ class TensorFile:
 
     def _check_unchanged(self, state: FileState) -> None:
         if state != self._state:
-            raise ModelFormatError(
-                self.path,
-                expected="the file that was opened",
-                got="one changed since",
-                remedy="load the model again",
-            )
+            rule, got = "the file that was opened", "one changed since"
+            raise ModelFormatError(self.path, expected=rule, got=got, remedy="load the model again")
 
 
 @contextlib.contextmanager
@@ -136,11 +132,7 @@ def check_hash(
         if progress is not None:
             progress(len(chunk))
     if expected not in (None, digest.hexdigest()):
-        raise ModelFormatError(
-            file.path,
-            info.name,
-            f"SHA-256 {expected}",
-            digest.hexdigest(),
-            offset=info.offset,
-            remedy="the file is damaged: make or download it again",
-        )
+        rule = f"SHA-256 {expected}"
+        got = digest.hexdigest()
+        remedy = "the file is damaged: make or download it again"
+        raise ModelFormatError(file.path, info.name, rule, got, offset=info.offset, remedy=remedy)

@@ -60,12 +60,9 @@ def open_regular(path: Path) -> Iterator[tuple[int, FileState]]:
             start = bytearray(len(_LFS_POINTER))
             read_span(path, descriptor, memoryview(start), Span(0, 0, len(start)))
             if start == _LFS_POINTER:
-                raise ModelFormatError(
-                    path,
-                    expected="the file itself",
-                    got="a pointer of Git LFS to it",
-                    remedy="run git lfs pull in its folder, or download it with sterna pull",
-                )
+                got = "a pointer of Git LFS to it"
+                remedy = "run git lfs pull in its folder, or download it with sterna pull"
+                raise ModelFormatError(path, expected="the file itself", got=got, remedy=remedy)
         yield (
             descriptor,
             FileState(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns),

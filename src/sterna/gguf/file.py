@@ -94,13 +94,9 @@ class GgufModel:
             _check_part(file, number, len(files))
             for name, info in file.tensors.items():
                 if name in self.tensors:
-                    raise ModelFormatError(
-                        file.path,
-                        name,
-                        "each tensor in one file",
-                        f"it also in {self.tensors[name].file.name}",
-                        offset=info.offset,
-                    )
+                    rule = "each tensor in one file"
+                    got = f"it also in {self.tensors[name].file.name}"
+                    raise ModelFormatError(file.path, name, rule, got, offset=info.offset)
                 self.tensors[name] = info
         total = self.metadata.integer("split.tensors.count", len(self.tensors))
         if len(files) > 1 and total != len(self.tensors):
@@ -126,12 +122,9 @@ def _require_parts(paths: list[Path]) -> None:
     """Raise ModelFormatError for the first part of a split that is not there."""
     missing = [number for number, path in enumerate(paths, 1) if not path.exists()]
     if len(paths) > 1 and missing:
-        raise ModelFormatError(
-            paths[missing[0] - 1],
-            expected=f"part {missing[0]} of {len(paths)} of this model",
-            got=f"nothing at this path, and {len(paths) - len(missing)} other parts next to it",
-            remedy=SPLIT_REMEDY,
-        )
+        rule = f"part {missing[0]} of {len(paths)} of this model"
+        got = f"nothing at this path, and {len(paths) - len(missing)} other parts next to it"
+        raise ModelFormatError(paths[missing[0] - 1], expected=rule, got=got, remedy=SPLIT_REMEDY)
 
 
 def _check_part(file: GgufFile, number: int, count: int) -> None:

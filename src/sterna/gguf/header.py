@@ -84,14 +84,8 @@ class _Cursor:
         self._n_strings = 0
 
     def error(self, field: str, expected: object, got: object, at: int) -> ModelFormatError:
-        return ModelFormatError(
-            self.path,
-            field,
-            expected,
-            got,
-            offset=at,
-            remedy="the file is damaged or truncated: copy or download it again",
-        )
+        remedy = "the file is damaged or truncated: copy or download it again"
+        return ModelFormatError(self.path, field, expected, got, offset=at, remedy=remedy)
 
     def need(self, nbytes: int, field: str) -> int:
         """Make `nbytes` from here on readable; return how many bytes of the file now are."""

@@ -71,12 +71,8 @@ def open_lora(path: str | os.PathLike[str], base: BaseLayers) -> Lora:
         down, up = (_matrix(found, name + half) for half in HALVES)
         rank = up.shape[1]
         if len(down) != rank or not 1 <= rank <= MAX_RANK:
-            raise ModelFormatError(
-                file,
-                name + HALVES[0],
-                f"{rank} rows, as lora_b has columns, and at most {MAX_RANK}",
-                len(down),
-            )
+            rule = f"{rank} rows, as lora_b has columns, and at most {MAX_RANK}"
+            raise ModelFormatError(file, name + HALVES[0], rule, len(down))
         order = _order(architecture, module, len(up), base)
         up = up if order is None else np.ascontiguousarray(up[order])
         layers[module] = LoraLayer(down, up, alpha / rank if alpha else 1.0)
@@ -139,13 +135,9 @@ def _matrix(file: GgufFile, name: str) -> npt.NDArray[np.float32]:
     info = file.info(name)
     kind = info.dtype.lower()
     if len(info.shape) != 2 or (info.dtype not in FLOAT_TYPES and kind != "q8_0"):
-        raise ModelFormatError(
-            file.path,
-            name,
-            f"a matrix of {', '.join(FLOAT_TYPES)} or Q8_0",
-            f"{info.dtype} {list(info.shape)}",
-            offset=info.offset,
-        )
+        rule = f"a matrix of {', '.join(FLOAT_TYPES)} or Q8_0"
+        got = f"{info.dtype} {list(info.shape)}"
+        raise ModelFormatError(file.path, name, rule, got, offset=info.offset)
     raw = file.read(name)
     try:
         if kind in BLOCKS:

@@ -119,12 +119,8 @@ def add_tokenizer(gguf: Any, writer: Any, folder: Path, loaded: Tokenizer, vocab
         logging.getLogger("gguf").setLevel(logging.ERROR)  # it logs all that it finds
         special = gguf.SpecialVocab(folder, load_merges=byte_level, n_vocab=vocab_size)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise ModelFormatError(
-            file,
-            "model",
-            "a tokenizer of the tokenizers library",
-            f"{type(error).__name__}: {error}",
-        ) from None
+        rule = "a tokenizer of the tokenizers library"
+        raise ModelFormatError(file, "model", rule, f"{type(error).__name__}: {error}") from None
     # The tokenizer's behaviour decides what begins and ends a text, not the words of its files.
     around = loaded.encode("")
     special.add_special_token["bos"] = bool(around) and around[0] == loaded.bos_id

@@ -153,12 +153,8 @@ def _size(file: GgufModel, name: str, axis: int, axes: int) -> int:
     """Return a size of a tensor, which must have this number of axes."""
     info = file.tensors.get(name)
     if info is None or len(info.shape) != axes:
-        raise ModelFormatError(
-            file.path,
-            name,
-            f"{axes} axes",
-            "no such tensor" if info is None else f"shape {list(info.shape)}",
-        )
+        got = "no such tensor" if info is None else f"shape {list(info.shape)}"
+        raise ModelFormatError(file.path, name, f"{axes} axes", got)
     return info.shape[axis]
 
 

@@ -49,12 +49,8 @@ class ImageSettings:
         if isinstance(nested, dict) and nested:
             image, file = nested, folder / "processor_config.json"
         if not image:
-            raise ModelFormatError(
-                file,
-                expected="the settings of images",
-                got="no file of this name",
-                remedy="download it from the model's repository",
-            )
+            rule, remedy = "the settings of images", "download it from the model's repository"
+            raise ModelFormatError(file, expected=rule, got="no file of this name", remedy=remedy)
         return cls(file, image, processor, load_settings(folder / "config.json"))
 
     @property

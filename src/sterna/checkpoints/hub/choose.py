@@ -225,12 +225,9 @@ def _no_weights(name: HubName, sizes: Mapping[str, int]) -> ModelFormatError:
             "another repository with safetensors, or convert it to safetensors",
         )
     other = sorted(path for path in sizes if path.endswith(".safetensors"))
-    return ModelFormatError(
-        str(name),
-        expected=expected,
-        got=f"only {other[0]}" if other else "a repository without weights",
-        remedy="is it an adapter, or a model of another kind? choose a language model",
-    )
+    got = f"only {other[0]}" if other else "a repository without weights"
+    remedy = "is it an adapter, or a model of another kind? choose a language model"
+    return ModelFormatError(str(name), expected=expected, got=got, remedy=remedy)
 
 
 def human(nbytes: int) -> str:

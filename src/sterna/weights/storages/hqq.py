@@ -52,12 +52,8 @@ def read(layer: Layer) -> Levels | Floats:
     M, K = layer.shape
     for suffix in ("scale_q", "zero_q"):
         if layer.has(suffix):
-            layer.fail(
-                suffix,
-                "scales and zeros that are floats",
-                "quantised ones",
-                "quantise with quant_scale=False and quant_zero=False",
-            )
+            remedy = "quantise with quant_scale=False and quant_zero=False"
+            layer.fail(suffix, "scales and zeros that are floats", "quantised ones", remedy)
     axis = _number(layer, "axis")
     if axis not in (0, 1):
         layer.fail("axis", "0 or 1", axis)

@@ -58,12 +58,8 @@ def _bits(layer: Layer) -> int:
     if value == 1.58:
         return 0
     if type(value) is not int or not (0 <= value <= 4 or value in (16, 32)):
-        raise ModelFormatError(
-            layer.checkpoint.path / "config.json",
-            "w_bits",
-            f"0, 1, 2, 3, 4 or 16, as there is {layer.part.name}.{CLIP}",
-            value,
-        )
+        rule = f"0, 1, 2, 3, 4 or 16, as there is {layer.part.name}.{CLIP}"
+        raise ModelFormatError(layer.checkpoint.path / "config.json", "w_bits", rule, value)
     return min(value, 16)
 
 

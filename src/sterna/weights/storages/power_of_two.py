@@ -113,23 +113,15 @@ def _scale(layer: Layer, stored: PowerOfTwo) -> F32:
     if (wrong := scale <= 0).any():
         at = first_index(wrong)
         mixed = "of both signs: " if (scale > 0).any() else ""
-        layer.fail(
-            "weight_scale",
-            "positive scales",
-            f"{mixed}{scale[at]} at {list(at)}",
-            "a weight's sign is a bit of its own",
-        )
+        got = f"{mixed}{scale[at]} at {list(at)}"
+        layer.fail("weight_scale", "positive scales", got, "a weight's sign is a bit of its own")
     if group:
         with np.errstate(over="ignore", under="ignore"):
             exact = scale.astype(np.float16) == scale
         if not exact.all():
             at = first_index(~exact)
-            layer.fail(
-                "weight_scale",
-                "scales of groups that a float of 16 bits holds",
-                f"{scale[at]} at {list(at)}",
-                "store them as F16",
-            )
+            rule = "scales of groups that a float of 16 bits holds"
+            layer.fail("weight_scale", rule, f"{scale[at]} at {list(at)}", "store them as F16")
         return scale
     return scale.reshape(shapes[0])
 
@@ -183,12 +175,8 @@ def _check_size(layer: Layer, levels: npt.NDArray[Any], scale: F32) -> None:
     most = 31 if levels.dtype == np.float32 else 7
     largest = max(float(levels.max()), -float(levels.min()), 2.0**most)
     if float(scale.max(initial=0)) * largest >= 2.0**128:
-        layer.fail(
-            "weight_scale",
-            "weights below 2^128",
-            f"a scale of {scale.max()}",
-            "the file is damaged: weights of a model are small",
-        )
+        remedy = "the file is damaged: weights of a model are small"
+        layer.fail("weight_scale", "weights below 2^128", f"a scale of {scale.max()}", remedy)
 
 
 def _floats(levels: npt.NDArray[Any], scale: F32) -> Floats:

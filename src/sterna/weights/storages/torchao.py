@@ -63,12 +63,9 @@ def read(layer: Layer) -> Levels | Floats:
     info = layer.info(QDATA)
     halved = info.shape == (M, K // 2) and K % 2 == 0
     if info.dtype not in ("I8", "U8") or not (halved or (info.dtype, info.shape) == ("I8", (M, K))):
-        layer.fail(
-            QDATA,
-            f"I8 [{M}, {K}], or [{M}, {K // 2}] of two levels",
-            f"{info.dtype} {list(info.shape)}",
-            "other layouts are made for a GPU's kernels",
-        )
+        rule = f"I8 [{M}, {K}], or [{M}, {K // 2}] of two levels"
+        got = f"{info.dtype} {list(info.shape)}"
+        layer.fail(QDATA, rule, got, "other layouts are made for a GPU's kernels")
     stored = np.asarray(layer.checkpoint.read(info.name))
     if not halved:
         return _affine(layer, stored.astype(np.int16), _scale(layer, False), False)
