@@ -17,7 +17,7 @@ from rounded_tables import rounded_tables
 import sterna.ops as ops
 from sterna import LLM, _native, formats
 from sterna.errors import RequestError
-from sterna.evaluate import compare
+from sterna.evaluate.compare import compare
 from sterna.formats import PackedWeight
 from sterna_papers import lookup
 from sterna_papers.lookup import EXACT, FORMATS, ROUNDED

@@ -99,7 +99,7 @@ class LookupFormat:
         return -(-M // ROWS), nbytes
 
     def levels(self, codes: Bytes, M: int, K: int) -> npt.NDArray[np.int8]:
-        """Decode uint8 [tiles, bytes] to levels int8 [M, K]; the codebook may lack some of them."""
+        """Decode uint8 [tiles, bytes] to int8 [M, K]; not all need be levels of the codebook."""
         parts, start = [], 0
         for blocks, k in self._sections(K):
             end = start + k // blocks.k * blocks.nbytes

@@ -6,7 +6,6 @@ that has called `register` knows the formats by their names, in `sterna.ops` as 
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -83,9 +82,8 @@ FORMATS = (
 )
 
 
-@cache
 def register() -> None:
-    """Add the kernels and the formats to this process.
+    """Add the kernels and the formats to this process; a second call changes nothing.
 
     Raises RuntimeError if this package was compiled against other headers than Sterna.
     """
