@@ -15,6 +15,7 @@ import sterna.ops as ops
 from sterna import LLM, _native, formats, loading
 from sterna.errors import RequestError
 from sterna.graph import GraphBuilder, Heads
+from sterna.graph.ops import EmbedOp
 
 # A format of every layout, with odd and even zero_x2, minima and powers of two.
 TABLES = [*GROUPED, "i1:g32", "i2p:g32", "t5:g96", "i4:row", "i8", "bf16"]
@@ -24,7 +25,9 @@ def embedded(table: ops.PackedWeight, tokens: list[int], isa: str) -> np.ndarray
     """The rows float32 [tokens, K] that a program looks up, of a table [K, K]."""
     g = GraphBuilder(Heads(1, 1, 16))
     identity = ops.pack(np.eye(table.K, dtype=np.float32), format="f32")
-    g.linear(g.select(g.embed(table)), identity, "lm_head")  # all products but one are 0
+    g.linear(
+        g.select(g.add(EmbedOp(weight=table))), identity, "lm_head"
+    )  # all products but one are 0
     cache = _native.KvCache([(1, 16)], 1, "f32")
     n = len(tokens)
     span = [(0, n, n, np.zeros(1, np.int32))]

@@ -9,6 +9,7 @@ from row_words import TABLE, check, rows
 
 from sterna import ops
 from sterna.graph import GraphBuilder, Piece, Value
+from sterna.graph.ops import AltUpOp, CutoffOp, EmbedOp, RescaleOp, ScaleOp
 
 STREAMS, WIDTH = 3, 16
 X = TABLE.astype(np.float64)
@@ -27,7 +28,7 @@ def test_streams_are_mixed() -> None:
 
     def write(g: GraphBuilder, x: Value) -> Value:
         row, by = part(g, x, 0, STREAMS * WIDTH), part(g, x, 50, STREAMS**2)
-        return g.altup(row, by, STREAMS, 1, "altup")
+        return g.add(AltUpOp(name="altup", x=row, factors=by, streams=STREAMS, active=1))
 
     check(write, expected.reshape(len(X), -1), rtol=2e-5)
 
@@ -40,7 +41,16 @@ def test_what_a_layer_changed() -> None:
 
     def write(g: GraphBuilder, x: Value) -> Value:
         row, by = part(g, x, 0, STREAMS * WIDTH), part(g, x, 60, STREAMS)
-        return g.altup(row, by, STREAMS, 2, "altup", made=part(g, x, 48, WIDTH))
+        return g.add(
+            AltUpOp(
+                name="altup",
+                x=row,
+                factors=by,
+                streams=STREAMS,
+                active=2,
+                made=part(g, x, 48, WIDTH),
+            )
+        )
 
     check(write, expected.reshape(len(X), -1), rtol=2e-5)
 
@@ -55,7 +65,11 @@ def test_rescale(least: float, more: bool) -> None:
 
     def write(g: GraphBuilder, x: Value) -> Value:
         a = part(g, x, 0, WIDTH)
-        return g.rescale(x, a, "r", column=20, least=least, residual=a if more else None)
+        return g.add(
+            RescaleOp(
+                name="r", x=x, size_of=a, column=20, least=least, residual=a if more else None
+            )
+        )
 
     check(write, expected, rtol=2e-5)
 
@@ -67,7 +81,7 @@ def test_cutoff(deviations: float) -> None:
     gates = cut[:, :width]
     threshold = gates.mean(1, keepdims=True) + deviations * gates.std(1, keepdims=True)
     cut[:, :width] = np.maximum(0, gates - threshold)
-    check(lambda g, x: g.cutoff(x, width, deviations, "c"), cut)
+    check(lambda g, x: g.add(CutoffOp(name="c", x=x, width=width, deviations=deviations)), cut)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -77,8 +91,12 @@ def test_what_is_not_finite_is_named(name: str, isa: str) -> None:
     large = np.full(TABLE.shape[1], 3e38, np.float32)
 
     def write(g: GraphBuilder, x: Value) -> Value:
-        x = g.scale(g.scale(x, large, "s"), large, "s")
-        return g.cutoff(x, 20, 1.0, "c") if name == "cutoff" else g.rescale(x, x, "c")
+        x = g.add(ScaleOp(name="s", x=g.add(ScaleOp(name="s", x=x, factors=large)), factors=large))
+        return (
+            g.add(CutoffOp(name="c", x=x, width=20, deviations=1.0))
+            if name == "cutoff"
+            else g.add(RescaleOp(name="c", x=x, size_of=x))
+        )
 
     with pytest.raises(FloatingPointError, match="c"):
         rows(write, isa, 1)
@@ -86,12 +104,21 @@ def test_what_is_not_finite_is_named(name: str, isa: str) -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     for write, rule in (
-        (lambda g, x: g.altup(x, x, 3, 0, "a"), "streams: must divide"),
-        (lambda g, x: g.altup(x, x, 67, 67, "a"), "active: must be"),
-        (lambda g, x: g.altup(x, x, 67, 0, "a"), "factors: must be"),
-        (lambda g, x: g.cutoff(x, 68, 0.0, "c"), "width: must lie"),
-        (lambda g, x: g.rescale(x, x, "r", column=1), "column: must be"),
-        (lambda g, x: g.rescale(x, x, "r", least=0.0), "least: must be"),
+        (
+            lambda g, x: g.add(AltUpOp(name="a", x=x, factors=x, streams=3, active=0)),
+            "streams: must divide",
+        ),
+        (
+            lambda g, x: g.add(AltUpOp(name="a", x=x, factors=x, streams=67, active=67)),
+            "active: must be",
+        ),
+        (
+            lambda g, x: g.add(AltUpOp(name="a", x=x, factors=x, streams=67, active=0)),
+            "factors: must be",
+        ),
+        (lambda g, x: g.add(CutoffOp(name="c", x=x, width=68, deviations=0.0)), "width: must lie"),
+        (lambda g, x: g.add(RescaleOp(name="r", x=x, size_of=x, column=1)), "column: must be"),
+        (lambda g, x: g.add(RescaleOp(name="r", x=x, size_of=x, least=0.0)), "least: must be"),
     ):
         with pytest.raises(ValueError, match=rule):
             rows(write, ISAS[0], 1)
@@ -102,6 +129,6 @@ def test_a_shorter_table() -> None:
     table = TABLE[:100]
 
     def write(g: GraphBuilder, x: Value) -> Value:
-        return g.embed(ops.pack(table, format="f32"), first_for_rest=True)
+        return g.add(EmbedOp(weight=ops.pack(table, format="f32"), first_for_rest=True))
 
     check(write, np.concatenate([table, np.repeat(table[:1], 28, axis=0)]))

@@ -19,6 +19,7 @@ from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward
 
 from sterna import _native, ops
 from sterna.graph import Attention, GraphBuilder, Heads, Rotary
+from sterna.graph.ops import EmbedOp
 
 KV_HEADS, PER_KV, N = 2, 3, 420  # two chunks of positions, and pages of the second
 QUERIES = KV_HEADS * PER_KV
@@ -70,7 +71,7 @@ def table(head_dim: int) -> np.ndarray:
 def program(head_dim: int, how: Attention) -> _native.Program:
     """One layer of attention over rows of the table; the logits are what it gives, then zeros."""
     g = GraphBuilder(Heads(QUERIES, KV_HEADS, head_dim))
-    h = g.attention(g.embed(ops.pack(table(head_dim), format="f32")), 0, how)
+    h = g.attention(g.add(EmbedOp(weight=ops.pack(table(head_dim), format="f32"))), 0, how)
     identity = ops.pack(np.eye(N, QUERIES * head_dim, dtype=np.float32), format="f32")
     g.linear(g.select(h), identity, "lm_head")
     return g.graph.compile()
@@ -299,7 +300,7 @@ def test_refused_norms(sizes: tuple[int, int], options: dict[str, bool]) -> None
     g = GraphBuilder(Heads(QUERIES, KV_HEADS, 20))
     row = np.ones((N, (QUERIES * (2 if "gated" in options else 1) + 2 * KV_HEADS) * 20), np.float32)
     q, k = (np.ones(size, np.float32) for size in sizes)
-    x = g.embed(ops.pack(row, format="f32"))
+    x = g.add(EmbedOp(weight=ops.pack(row, format="f32")))
     h = g.attention(x, 0, HOWS["plain"], (q, k), 1e-5, **options)
     g.linear(g.select(h), ops.pack(np.eye(N, QUERIES * 20, dtype=np.float32), format="f32"), "head")
     with pytest.raises(ValueError, match=r"layers.0.self_attn \(rope\): q_norm: "):

@@ -17,6 +17,7 @@ from recurrent_steps import run_in_steps
 
 from sterna import _native, ops
 from sterna.graph import GraphBuilder, Heads, Piece, Value
+from sterna.graph.ops import ConvOp, EmbedOp, RgLruOp, SelectiveScanOp
 
 N = 40  # tokens
 CUTS = [(N,), range(1, N + 1), (1, 3, 20, 37, N), (16, 32, 33, N)]
@@ -59,12 +60,32 @@ def write(g: GraphBuilder, op: str, size: str, row: Value) -> Value:
 
     x = part(0, channels)
     if op == "conv":
-        return g.conv(x, of["taps"], "layer 7", of["skip"], linear=True)
+        return g.add(
+            ConvOp(
+                name="layer 7",
+                x=x,
+                taps=np.ascontiguousarray(of["taps"].T),
+                bias=of["skip"],
+                linear=True,
+            )
+        )
     gates = part(channels, row.width - channels)
     if op == "rg_lru":
-        return g.rg_lru(x, gates, of["decay"], "layer 7")
+        return g.add(RgLruOp(name="layer 7", x=x, gates=gates, decay=of["decay"]))
     k, q = part(2 * channels, states), (gates, channels + states)
-    return g.selective_scan(x, gates, (k, 0), q, of["rate"], of["skip"], "layer 7")
+    return g.add(
+        SelectiveScanOp(
+            name="layer 7",
+            x=x,
+            step=gates,
+            rate=np.ascontiguousarray(of["rate"].T),
+            skip=of["skip"],
+            k=k,
+            k_column=0,
+            q=q[0],
+            q_column=q[1],
+        )
+    )
 
 
 @lru_cache
@@ -72,7 +93,7 @@ def program(op: str, size: str) -> _native.Program:
     given, g = rows(op, size), GraphBuilder(Heads(1, 1, 16))
     table = np.zeros((max(N, given.shape[1]), given.shape[1]), np.float32)
     table[:N] = given
-    x = write(g, op, size, g.embed(ops.pack(table, format="f32")))
+    x = write(g, op, size, g.add(EmbedOp(weight=ops.pack(table, format="f32"))))
     eye = np.eye(len(table), x.width, dtype=np.float32)
     g.linear(g.select(x), ops.pack(eye, format="f32"), "lm_head")
     return g.graph.compile()
@@ -168,7 +189,7 @@ def test_what_is_not_finite_is_told(op: str, column: int, value: float, isa: str
     given = np.zeros((120, rows(op, "odd").shape[1]), np.float32)
     given[:, column] = value
     g = GraphBuilder(Heads(1, 1, 16))
-    x = write(g, op, "odd", g.embed(ops.pack(given, format="f32"), factor=4))
+    x = write(g, op, "odd", g.add(EmbedOp(weight=ops.pack(given, format="f32"), factor=4)))
     eye = ops.pack(np.eye(len(given), x.width, dtype=np.float32), format="f32")
     g.linear(g.select(x), eye, "lm_head")
     p = g.graph.compile()
@@ -193,7 +214,7 @@ def test_what_is_not_finite_is_told(op: str, column: int, value: float, isa: str
 )  # fmt: skip
 def test_wrong_fields_are_refused(op: str, change: dict[str, Any], rule: str) -> None:
     of, g = arrays("odd"), GraphBuilder(Heads(1, 1, 16))
-    row = g.embed(ops.pack(rows(op, "odd"), format="f32"))
+    row = g.add(EmbedOp(weight=ops.pack(rows(op, "odd"), format="f32")))
 
     def part(width: int) -> Value:
         return g.place(width, [(row, Piece(width))], "part")
@@ -201,12 +222,18 @@ def test_wrong_fields_are_refused(op: str, change: dict[str, Any], rule: str) ->
     x = part(37)
     if op == "rg_lru":
         gates = part(change.get("gates", 74))
-        out = g.rg_lru(x, gates, change.get("decay", of["decay"]), "layer 7")
+        out = g.add(
+            RgLruOp(name="layer 7", x=x, gates=gates, decay=change.get("decay", of["decay"]))
+        )
     else:
         k, q = ((part(80), change.get(n, (0, 0))[1]) for n in "kq")
         step = part(change.get("step", 37))
-        arguments = {n: change.get(n, of[n]) for n in ("rate", "skip")}
-        out = g.selective_scan(x, step, k, q, **arguments, name="layer 7")
+        rate, skip = (change.get(n, of[n]) for n in ("rate", "skip"))
+        rate = np.ascontiguousarray(rate.T)
+        columns = {"k": k[0], "k_column": k[1], "q": q[0], "q_column": q[1]}
+        out = g.add(
+            SelectiveScanOp(name="layer 7", x=x, step=step, rate=rate, skip=skip, **columns)
+        )
     g.linear(g.select(out), ops.pack(np.eye(64, out.width, dtype=np.float32), format="f32"), "head")
     with pytest.raises(ValueError, match=rf"layer 7 \({op}\).*{rule}"):
         g.graph.compile()

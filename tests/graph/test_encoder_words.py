@@ -9,6 +9,7 @@ from helpers import ISAS, assert_same_bits
 
 from sterna import _native, ops
 from sterna.graph import Attention, GraphBuilder, Heads
+from sterna.graph.ops import EmbedOp, PartsOp
 
 VOCAB, HEADS, KV_HEADS, DIM = 80, 4, 2, 16
 Q, KV = HEADS * DIM, KV_HEADS * DIM
@@ -22,7 +23,9 @@ SECOND = {0: 1, 2: 40}  # of two of them, where the second part begins
 def program(how: Attention) -> _native.Program:
     """Rows [q | k | v] of tokens and parts -> attention -> logits that are its result."""
     g = GraphBuilder(Heads(HEADS, KV_HEADS, DIM))
-    x = g.parts(g.embed(ops.pack(TABLE, format="f32")), PARTS, "parts")
+    x = g.add(
+        PartsOp(name="parts", x=g.add(EmbedOp(weight=ops.pack(TABLE, format="f32"))), table=PARTS)
+    )
     x = g.attention(x, 0, how)
     identity = ops.pack(np.eye(VOCAB, Q, dtype=np.float32), format="f32")
     g.linear(g.select(x), identity, "lm_head")
@@ -117,7 +120,7 @@ def test_means_of_texts() -> None:
 
     def rows(mean: bool, wanted: tuple[int, int], threads: int) -> np.ndarray:
         g = GraphBuilder(Heads(HEADS, KV_HEADS, DIM))
-        x = g.attention(g.embed(ops.pack(TABLE, format="f32")), 0, Attention(None))
+        x = g.attention(g.add(EmbedOp(weight=ops.pack(TABLE, format="f32"))), 0, Attention(None))
         g.linear(g.select(x, mean), ops.pack(np.eye(Q, dtype=np.float32), format="f32"), "lm_head")
         pages = np.arange(16, dtype=np.int32)
         spans = [(0, LENGTHS[i], wanted[i], pages[5 * i :]) for i in (0, 1)]
@@ -135,7 +138,9 @@ def test_a_layer_that_looks_back_is_told_apart() -> None:
     """Heads that both kinds of layers have would have two plans."""
     g = GraphBuilder(Heads(HEADS, KV_HEADS, DIM))
     qkv = ops.pack(np.zeros((Q + 2 * KV, Q), np.float32), format="f32")
-    x = g.attention(g.embed(ops.pack(TABLE, format="f32")), 0, Attention(None, bidirectional=True))
+    x = g.attention(
+        g.add(EmbedOp(weight=ops.pack(TABLE, format="f32"))), 0, Attention(None, bidirectional=True)
+    )
     x = g.attention(g.linear(x, qkv, "second"), 1, Attention(None))
     g.linear(g.select(x), ops.pack(np.eye(VOCAB, Q, dtype=np.float32), format="f32"), "lm_head")
     with pytest.raises(ValueError, match="bidirectional: must be the same in all layers"):

@@ -12,6 +12,7 @@ from helpers import ISAS, assert_same_bits
 from sterna import _native, ops
 from sterna.formats import Experts
 from sterna.graph import GraphBuilder, Heads
+from sterna.graph.ops import EmbedOp
 
 TOKENS, EXPERTS, CHOSEN = 170, 5, 3
 HIDDEN, WIDTH = 160, 96  # neither fills tiles
@@ -62,7 +63,7 @@ def run(
 
 def graph() -> tuple[GraphBuilder, Any]:
     g = GraphBuilder(Heads(1, 1, 16))
-    return g, g.embed(ops.pack(rows(), format="f32"))
+    return g, g.add(EmbedOp(weight=ops.pack(rows(), format="f32")))
 
 
 @lru_cache

@@ -12,6 +12,7 @@ from helpers import ISAS, assert_same_bits
 from sterna import _native, ops
 from sterna.formats import Shadow
 from sterna.graph import GraphBuilder, Heads, Value
+from sterna.graph.ops import EmbedOp
 
 WIDTH, N = 75, 128  # an odd width, and rows of the table
 EPSILON = 2.0**-24
@@ -29,7 +30,7 @@ def logits(
 ) -> np.ndarray:  # fmt: skip
     """The output of `write` for the table's rows, float32 [N, its width]."""
     g = GraphBuilder(Heads(1, 1, 16))
-    y = write(g, g.embed(ops.pack(table, format="f32"), factor))
+    y = write(g, g.add(EmbedOp(weight=ops.pack(table, format="f32"), factor=factor)))
     if not g.selected:
         # Products of values and an identity: all of a sum but one are 0.
         identity = ops.pack(np.eye(N, y.width, dtype=np.float32), format="f32")
@@ -180,5 +181,5 @@ def test_capped_logits_are_not_screened() -> None:
     packed = ops.pack(table, format="f32")
     shadow = Shadow.of(packed, 1)
     g = GraphBuilder(Heads(1, 1, 16))
-    g.head(g.select(g.embed(packed)), packed, shadow, "lm_head", cap=5.0)
+    g.head(g.select(g.add(EmbedOp(weight=packed))), packed, shadow, "lm_head", cap=5.0)
     assert g.graph.head.shadow is None

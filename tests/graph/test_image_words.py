@@ -11,6 +11,7 @@ from helpers import ISAS, assert_same_bits
 
 from sterna import _native, ops
 from sterna.graph import Attention, GraphBuilder, Heads, Rotary
+from sterna.graph.ops import EmbedOp, FeaturesOp
 
 VOCAB, HEADS, KV_HEADS, DIM = 80, 4, 2, 16
 Q, KV = HEADS * DIM, KV_HEADS * DIM
@@ -23,8 +24,8 @@ IMAGES = ((10, 40), (250, 290))
 def program(how: Attention, deep: bool = False, image_token: int = -1) -> _native.Program:
     """Rows [q | k | v] of tokens (and features of a layer) -> attention -> logits that are it."""
     g = GraphBuilder(Heads(HEADS, KV_HEADS, DIM))
-    x = g.embed(ops.pack(TABLE, format="f32"), image_token=image_token)
-    x = g.features(x, TABLE.shape[1], "features") if deep else x
+    x = g.add(EmbedOp(weight=ops.pack(TABLE, format="f32"), image_token=image_token))
+    x = g.add(FeaturesOp(name="features", x=x, column=TABLE.shape[1])) if deep else x
     x = g.attention(x, 0, how)
     identity = ops.pack(np.eye(VOCAB, Q, dtype=np.float32), format="f32")
     g.linear(g.select(x), identity, "lm_head")

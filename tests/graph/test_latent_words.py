@@ -16,6 +16,7 @@ from helpers import ISAS, assert_same_bits
 from sterna import _native, ops
 from sterna.formats import Experts
 from sterna.graph import Attention, GraphBuilder, Heads, LatentHeads, Piece, Rotary
+from sterna.graph.ops import EmbedOp
 
 N, QUERIES = 330, 5  # two chunks of positions, and pages of the second
 ROTARY = Rotary((1.0, 0.25, 0.01), interleaved=True)  # six values of a head
@@ -47,7 +48,7 @@ def program(size: Size, how: str, latent: bool) -> _native.Program:
     heads = Heads(QUERIES, kv_heads, head_dim)
     g = GraphBuilder(heads)
     own = LatentHeads(QUERIES, kv_heads, head_dim, value_dim) if latent else heads
-    x = g.attention(g.embed(ops.pack(table, format="f32")), 0, HOWS[how], heads=own)
+    x = g.attention(g.add(EmbedOp(weight=ops.pack(table, format="f32"))), 0, HOWS[how], heads=own)
     if not latent:
         last = Piece(value_dim, QUERIES, head_dim - value_dim, head_dim, 0, value_dim)
         x = g.place(QUERIES * value_dim, [(x, last)], "last")
@@ -124,7 +125,7 @@ def test_rows_of_heads(isa: str, format_: str) -> None:
         for _ in range(heads)
     ]
     g = GraphBuilder(Heads(1, 1, 16))
-    x = g.embed(ops.pack(table, format="f32"))
+    x = g.add(EmbedOp(weight=ops.pack(table, format="f32")))
     rows = g.head_rows(x, Piece(K, heads, 5, 30), "rows")
     y = g.linear(rows, Experts.of(heads, iter(weights), "of heads"), "of heads")
     y = g.place(2 + heads * 32, [(y, Piece(M - 1, heads, 1, 0, 2, 32)), (x, Piece(2))], "place")

@@ -11,6 +11,7 @@ from row_words import EPS, TABLE, WIDTH, N, check, rows
 
 from sterna import ops
 from sterna.graph import GraphBuilder, Heads, Value
+from sterna.graph.ops import EmbedOp, LayerNormOp, PositionsOp, RowwiseOp, SplitHeadsOp
 
 
 @pytest.mark.parametrize("biased", [False, True])
@@ -20,7 +21,12 @@ def test_layer_norm(biased: bool) -> None:
     x = TABLE.astype(np.float64)
     normed = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + EPS)
     expected = normed * weight + (bias if biased else 0)
-    check(lambda g, x: g.layer_norm(x, weight, bias if biased else None, EPS, "n"), expected)
+    check(
+        lambda g, x: g.add(
+            LayerNormOp(name="n", x=x, weight=weight, bias=bias if biased else None, eps=EPS)
+        ),
+        expected,
+    )
 
 
 def test_add() -> None:
@@ -29,8 +35,17 @@ def test_add() -> None:
     weight = np.ones(WIDTH, np.float32)
     x = TABLE.astype(np.float64)
     normed = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + EPS)
-    check(lambda g, x: g.add(g.layer_norm(x, weight, None, EPS, "n"), x, "add"), normed + x)
-    assert_same_bits(rows(lambda g, x: g.add(x, x, "add"), ISAS[0], 1), twice)
+    check(
+        lambda g, x: g.add(
+            RowwiseOp(
+                name="add", x=g.add(LayerNormOp(name="n", x=x, weight=weight, eps=EPS)), residual=x
+            )
+        ),
+        normed + x,
+    )
+    assert_same_bits(
+        rows(lambda g, x: g.add(RowwiseOp(name="add", x=x, residual=x)), ISAS[0], 1), twice
+    )
 
 
 ACTIVATIONS = {
@@ -85,12 +100,12 @@ def test_what_rounds_its_own_result(name: str) -> None:
 
     def made(g: GraphBuilder, x: Value) -> Value:
         if name == "layer_norm":
-            return g.layer_norm(x, weight, bias, EPS, "n")
+            return g.add(LayerNormOp(name="n", x=x, weight=weight, bias=bias, eps=EPS))
         return g.activation(x, name, "act")
 
     def kinds(copied: bool) -> list[str]:
         g = GraphBuilder(Heads(1, 1, 16))
-        of = made(g, g.embed(ops.pack(TABLE, format="f32")))
+        of = made(g, g.add(EmbedOp(weight=ops.pack(TABLE, format="f32"))))
         g.linear(g.concatenate([of]) if copied else of, layer, "l")
         return [op.kind for op in g.graph.ops]
 
@@ -108,16 +123,21 @@ def test_what_rounds_its_own_result(name: str) -> None:
 @pytest.mark.parametrize("first", [0, 2])
 def test_positions(first: int) -> None:
     table = np.random.default_rng(9).standard_normal((N + first, WIDTH)).astype(np.float32)
-    check(lambda g, x: g.positions(x, table, "wpe", first), TABLE + table[first:])
+    check(
+        lambda g, x: g.add(PositionsOp(name="wpe", x=x, table=table, first=first)),
+        TABLE + table[first:],
+    )
 
 
 def test_positions_end() -> None:
     """A sequence that is longer than the table is refused, and so is a table of another width."""
     table = np.zeros((N, WIDTH), np.float32)
     with pytest.raises(ValueError, match="positions that the model has"):
-        rows(lambda g, x: g.positions(x, table, "wpe", 1), ISAS[0], 1)
+        rows(lambda g, x: g.add(PositionsOp(name="wpe", x=x, table=table, first=1)), ISAS[0], 1)
     with pytest.raises(ValueError, match=r"wpe \(positions\): table: must have the width of x"):
-        rows(lambda g, x: g.positions(x, table[:, 1:].copy(), "wpe"), ISAS[0], 1)
+        rows(
+            lambda g, x: g.add(PositionsOp(name="wpe", x=x, table=table[:, 1:].copy())), ISAS[0], 1
+        )
 
 
 def test_unknown_activations_are_refused() -> None:
@@ -129,7 +149,12 @@ def test_split_heads() -> None:
     """[q | k | v] of each head."""
     parts = TABLE[:, :60].reshape(N, 5, 3, 4).swapaxes(1, 2).reshape(N, 60)
     eye = ops.pack(np.eye(60, WIDTH, dtype=np.float32), format="f32")
-    check(lambda g, x: g.split_heads(g.linear(x, eye, "first"), 5, 3, "split"), parts)
+    check(
+        lambda g, x: g.add(
+            SplitHeadsOp(name="split", x=g.linear(x, eye, "first"), n_heads=5, parts=3)
+        ),
+        parts,
+    )
 
 
 def test_split_groups() -> None:
@@ -138,7 +163,9 @@ def test_split_groups() -> None:
     q, kv = parts[:, :, :2].reshape(N, 30), parts[:, :, 2:].swapaxes(1, 2).reshape(N, 30)
     eye = ops.pack(np.eye(60, WIDTH, dtype=np.float32), format="f32")
     check(
-        lambda g, x: g.split_heads(g.linear(x, eye, "first"), 3, 3, "split", 2),
+        lambda g, x: g.add(
+            SplitHeadsOp(name="split", x=g.linear(x, eye, "first"), n_heads=3, parts=3, first=2)
+        ),
         np.concatenate([q, kv], 1),
     )
 
@@ -146,10 +173,10 @@ def test_split_groups() -> None:
 def test_what_is_not_finite_is_named() -> None:
     weight = np.ones(WIDTH, np.float32)
     huge = np.full(WIDTH, 3e38, np.float32)
+
+    def write(g: GraphBuilder, x: Value) -> Value:
+        x = g.add(LayerNormOp(name="first", x=x, weight=huge, eps=EPS))
+        return g.add(LayerNormOp(name="second", x=x, weight=weight, eps=EPS))
+
     with pytest.raises(FloatingPointError, match="second"):
-        rows(
-            lambda g, x: g.layer_norm(
-                g.layer_norm(x, huge, None, EPS, "first"), weight, None, EPS, "second"
-            ),
-            ISAS[0], 1,
-        )  # fmt: skip
+        rows(write, ISAS[0], 1)

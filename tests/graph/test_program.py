@@ -24,7 +24,7 @@ def program() -> _native.Program:
     weight = ops.pack(rng.standard_normal((WIDTH, WIDTH)).astype(np.float32), format="bf16")
     g = GraphBuilder(Heads(1, 1, 16))
     ones = np.ones(WIDTH, np.float32)
-    x = g.embed(packed)
+    x = g.add(EmbedOp(weight=packed))
     x = g.linear(g.linear(x, weight, "big"), weight, "bigger", residual=x)
     g.linear(g.norm(g.select(x), ones, 1e-5, "norm"), packed, "lm_head")
     return g.graph.compile()

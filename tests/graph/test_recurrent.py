@@ -17,6 +17,8 @@ from recurrent_steps import run_in_steps
 
 from sterna import _native, ops
 from sterna.graph import GraphBuilder, Heads, RecurrentHeads
+from sterna.graph.heads import gate_heads
+from sterna.graph.ops import ConvOp, EmbedOp, GatedOp, RecurrenceOp, ShortConvOp
 
 N = 70  # tokens: some blocks of 16 of a kernel, and a rest
 EPS = 1e-6
@@ -103,20 +105,57 @@ def program(name: str, part: str) -> _native.Program:
     case, of = CASES[name], layer(name)
     h, at = case.heads, case.columns
     g = GraphBuilder(Heads(1, 1, 16))
-    x = g.embed(ops.pack(of.rows, format="f32"))
+    x = g.add(EmbedOp(weight=ops.pack(of.rows, format="f32")))
     if part in SHORT:
         channels = gated_channels(case)
         bias = of.taps[:channels, 0] if part == "short conv, bias" else None
-        x = g.short_conv(x, of.taps[:channels], bias, "conv")
+        x = g.add(
+            ShortConvOp(
+                name="conv", x=x, taps=np.ascontiguousarray(of.taps[:channels].T), bias=bias
+            )
+        )
     else:
-        x = g.conv(x, of.taps, "conv1d")
+        x = g.add(ConvOp(name="conv1d", x=x, taps=np.ascontiguousarray(of.taps.T)))
     if part not in ("conv", *SHORT):
         row = x
-        x = g.recurrence(row, h, at["a"], at["b"], of.rate, of.bias, "linear_attn", case.strength)
+        x = g.add(
+            RecurrenceOp(
+                name="linear_attn",
+                x=row,
+                heads=h,
+                a=at["a"],
+                b=at["b"],
+                rate=of.rate,
+                bias=of.bias,
+                strength=case.strength,
+            )
+        )
     if part == "norm":
-        x = g.gated(x, row, at["z"], h.v_dim, h.v_heads, "silu", "norm", of.norm, EPS)
+        x = g.add(
+            GatedOp(
+                name="norm",
+                x=x,
+                gates=row,
+                column=at["z"],
+                stride=h.v_dim,
+                heads=gate_heads(x.width, h.v_heads),
+                activation="silu",
+                norm=of.norm,
+                eps=EPS,
+            )
+        )
     elif part == "sigmoid":
-        x = g.gated(x, row, at["z"], h.v_dim, h.v_heads, "sigmoid", "gate")
+        x = g.add(
+            GatedOp(
+                name="gate",
+                x=x,
+                gates=row,
+                column=at["z"],
+                stride=h.v_dim,
+                heads=gate_heads(x.width, h.v_heads),
+                activation="sigmoid",
+            )
+        )
     eye = np.eye(len(of.rows), x.width, dtype=np.float32)
     g.linear(g.select(x), ops.pack(eye, format="f32"), "lm_head")
     return g.graph.compile()
@@ -293,9 +332,31 @@ def test_what_is_not_finite_is_told(column: str, isa: str) -> None:
     h, at, rows = case.heads, case.columns, of.rows / 4
     rows[:, {"q": 0, "v": h.width - 1, "z": at["z"]}[column]] = 3e38
     g = GraphBuilder(Heads(1, 1, 16))
-    row = g.conv(g.embed(ops.pack(rows, format="f32"), factor=4), of.taps, "conv1d")
-    x = g.recurrence(row, h, at["a"], at["b"], of.rate, of.bias, "layer 7")
-    x = g.gated(x, row, at["z"], h.v_dim, h.v_heads, "silu", "layer 7", of.norm, EPS)
+    row = g.add(
+        ConvOp(
+            name="conv1d",
+            x=g.add(EmbedOp(weight=ops.pack(rows, format="f32"), factor=4)),
+            taps=np.ascontiguousarray(of.taps.T),
+        )
+    )
+    x = g.add(
+        RecurrenceOp(
+            name="layer 7", x=row, heads=h, a=at["a"], b=at["b"], rate=of.rate, bias=of.bias
+        )
+    )
+    x = g.add(
+        GatedOp(
+            name="layer 7",
+            x=x,
+            gates=row,
+            column=at["z"],
+            stride=h.v_dim,
+            heads=gate_heads(x.width, h.v_heads),
+            activation="silu",
+            norm=of.norm,
+            eps=EPS,
+        )
+    )
     x = g.norm(x, np.ones(x.width, np.float32), EPS, "layer 7")
     eye = ops.pack(np.eye(len(rows), x.width, dtype=np.float32), format="f32")
     g.linear(g.select(x), eye, "lm_head")
@@ -315,9 +376,25 @@ def gates_of(a: np.ndarray, b: np.ndarray, rate: np.ndarray, isa: str) -> np.nda
     table[0] = row
     g = GraphBuilder(Heads(1, 1, 16))
     taps = np.ones((2 + heads, 1), np.float32)
-    x = g.conv(g.embed(ops.pack(table, format="f32")), taps, "conv1d")
+    x = g.add(
+        ConvOp(
+            name="conv1d",
+            x=g.add(EmbedOp(weight=ops.pack(table, format="f32"))),
+            taps=np.ascontiguousarray(taps.T),
+        )
+    )
     zeros = np.zeros(heads, np.float32)
-    g.recurrence(x, RecurrentHeads(1, heads, 1, 1), 2 + heads, 2 + 2 * heads, rate, zeros, "gates")
+    g.add(
+        RecurrenceOp(
+            name="gates",
+            x=x,
+            heads=RecurrentHeads(1, heads, 1, 1),
+            a=2 + heads,
+            b=2 + 2 * heads,
+            rate=rate,
+            bias=zeros,
+        )
+    )
     # The gates take the place of a and b, which nobody reads but this test.
     g.linear(g.select(x), ops.pack(np.eye(width, dtype=np.float32), format="f32"), "lm_head")
     p, pages = g.graph.compile(), np.zeros(1, np.int32)
@@ -350,8 +427,19 @@ def test_gates_keep_their_bounds(isa: str) -> None:
 def test_other_decays_are_refused(count: int, strength: float, rule: str) -> None:
     """One of each head, or of each row of its state; beta is not always 0."""
     g, numbers = GraphBuilder(Heads(1, 1, 16)), np.ones(count, np.float32)
-    x = g.embed(ops.pack(np.ones((64, 64), np.float32), format="f32"))
-    x = g.recurrence(x, RecurrentHeads(1, 2, 2, 8), 40, 50, numbers, numbers, "layer", strength)
+    x = g.add(EmbedOp(weight=ops.pack(np.ones((64, 64), np.float32), format="f32")))
+    x = g.add(
+        RecurrenceOp(
+            name="layer",
+            x=x,
+            heads=RecurrentHeads(1, 2, 2, 8),
+            a=40,
+            b=50,
+            rate=numbers,
+            bias=numbers,
+            strength=strength,
+        )
+    )
     g.linear(g.select(x), ops.pack(np.ones((64, 16), np.float32), format="f32"), "lm_head")
     with pytest.raises(ValueError, match=rule):
         g.graph.compile()

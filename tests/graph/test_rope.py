@@ -9,6 +9,7 @@ from helpers import assert_same_bits
 from sterna import ops
 from sterna._native import KvCache, inverse_frequencies
 from sterna.graph import Attention, GraphBuilder, Heads, Rotary
+from sterna.graph.ops import EmbedOp
 
 WIDTH, HEADS, KV_HEADS, DIM, VOCAB = 64, 4, 2, 16, 64
 
@@ -23,7 +24,7 @@ def logits(
     frequencies = tuple(inverse_frequencies(100.0, DIM))
     how = Attention(Rotary(frequencies, interleaved), growth=growth)
     g = GraphBuilder(Heads(HEADS, KV_HEADS, DIM))
-    x = g.embed(table)
+    x = g.add(EmbedOp(weight=table))
     qkv = ops.pack(np.concatenate([q, k, v]), format="f32")
     h = g.attention(g.linear(x, qkv, "qkv"), 0, how)
     g.linear(g.select(h), table, "lm_head")

@@ -15,6 +15,7 @@ from sterna import _native, ops
 from sterna.formats import Experts
 from sterna.graph import GraphBuilder, Heads, Scoring, Value
 from sterna.graph import heads as graph_heads
+from sterna.graph.ops import EmbedOp
 
 TOKENS, EXPERTS, CHOSEN = 90, 16, 4
 F64 = np.ndarray[Any, np.dtype[np.float64]]
@@ -38,7 +39,7 @@ def bias() -> tuple[float, ...]:
 def run(add: Callable[[GraphBuilder, Value], Value], isa: str = "scalar", **how: int) -> np.ndarray:
     """The result of `add` for the rows of logits, float32 [TOKENS, EXPERTS]."""
     g = GraphBuilder(Heads(1, 1, 16))
-    x = add(g, g.embed(ops.pack(logits(), format="f32")))
+    x = add(g, g.add(EmbedOp(weight=ops.pack(logits(), format="f32"))))
     eye = np.eye(TOKENS, EXPERTS, dtype=np.float32)
     g.linear(g.select(x), ops.pack(eye, format="f32"), "head")
     program, cache = g.graph.compile(), _native.KvCache([(1, 16)], 4, "f32")

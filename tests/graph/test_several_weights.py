@@ -18,7 +18,7 @@ from sterna.engine import Engine
 from sterna.errors import ModelFormatError, UnsupportedModelError
 from sterna.formats import PackedWeight
 from sterna.graph import GraphBuilder, Heads, Value
-from sterna.graph.ops import LinearOp
+from sterna.graph.ops import EmbedOp, LinearOp
 from sterna.weights.checkpoint_weights import CheckpointWeights
 from sterna.weights.sources import Linear, PackedWeights, in_runs
 
@@ -54,7 +54,7 @@ def rows_of(
     """The output of one linear word for the table's first n rows, float32 [n, sum of rows]."""
     g = GraphBuilder(Heads(1, 1, 16))
     packed = ops.pack(table, format="f32")
-    y = g.linear(g.embed(packed), weights, "several", bias=bias)
+    y = g.linear(g.add(EmbedOp(weight=packed)), weights, "several", bias=bias)
     # Products of outputs and an identity: all of a sum but one are 0.
     identity = ops.pack(np.eye(VOCAB, y.width, dtype=np.float32), format="f32")
     g.linear(g.select(y), identity, "lm_head")
@@ -88,7 +88,7 @@ def test_a_bias_of_another_size() -> None:
     """Neither the graph nor the native program takes one that does not fit."""
     g = GraphBuilder(Heads(1, 1, 16))
     (w, *_) = weights_of(MIXTURES[0])
-    x = g.embed(ops.pack(np.zeros((VOCAB, WIDTH), np.float32), format="f32"))
+    x = g.add(EmbedOp(weight=ops.pack(np.zeros((VOCAB, WIDTH), np.float32), format="f32")))
     with pytest.raises(ValueError, match="bias: must have 100 values"):
         g.linear(x, w, "w", bias=np.zeros(99, np.float32))
     with pytest.raises(ValueError, match="a residual needs one weight"):

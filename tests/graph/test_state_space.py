@@ -18,6 +18,8 @@ from recurrent_steps import run_in_steps
 
 from sterna import _native, ops
 from sterna.graph import GraphBuilder, Heads, RecurrentHeads
+from sterna.graph.heads import gate_heads
+from sterna.graph.ops import ConvOp, EmbedOp, GatedOp, ScaleOp, StateSpaceOp
 
 N = 40  # tokens: two blocks of 16 of a kernel, and a rest
 EPS = 1e-5
@@ -81,18 +83,47 @@ def write(g: GraphBuilder, name: str, rows: np.ndarray, part: str = "norm") -> N
     """The row behind the convolution, what the state space makes of it, or that gated."""
     case, of = CASES[name], layer(name)
     h, z = case.heads, case.heads.v_width
-    x = g.embed(ops.pack(rows, format="f32"))
-    x = g.conv(x, of.taps, "conv1d", of.bias if case.bias else None, column=z)
+    x = g.add(EmbedOp(weight=ops.pack(rows, format="f32")))
+    x = g.add(
+        ConvOp(
+            name="conv1d",
+            x=x,
+            taps=np.ascontiguousarray(of.taps.T),
+            bias=of.bias if case.bias else None,
+            column=z,
+        )
+    )
     if part != "conv":
         row = x
-        x = g.state_space(
-            row, h, z, z + h.width, of.rate, of.step_bias, of.skip, "layer 7", case.limits
+        x = g.add(
+            StateSpaceOp(
+                name="layer 7",
+                x=row,
+                heads=h,
+                column=z,
+                step=z + h.width,
+                rate=of.rate,
+                bias=of.step_bias,
+                skip=of.skip,
+                least=case.limits[0],
+                most=case.limits[1],
+            )
         )
     if part == "norm":
-        x = g.gated(
-            x, row, 0, z // h.k_heads, h.k_heads, "silu", "norm", of.norm, EPS,
-            first=case.gate_first,
-        )  # fmt: skip
+        x = g.add(
+            GatedOp(
+                name="norm",
+                x=x,
+                gates=row,
+                column=0,
+                stride=z // h.k_heads,
+                heads=gate_heads(x.width, h.k_heads),
+                activation="silu",
+                norm=of.norm,
+                eps=EPS,
+                first=case.gate_first,
+            )
+        )
     eye = np.eye(len(rows), x.width, dtype=np.float32)
     g.linear(g.select(x), ops.pack(eye, format="f32"), "lm_head")
 
@@ -206,12 +237,38 @@ def test_what_is_not_finite_is_told(column: int, value: float, isa: str) -> None
     g = GraphBuilder(Heads(1, 1, 16))
     of, case = layer("grouped"), CASES["grouped"]
     z, h = case.heads.v_width, case.heads
-    x = g.embed(ops.pack(rows, format="f32"), factor=4)
-    row = g.conv(x, of.taps, "layer 7", of.bias, column=z)
-    x = g.state_space(
-        row, h, z, z + h.width, of.rate, of.step_bias, of.skip, "layer 7", case.limits
+    x = g.add(EmbedOp(weight=ops.pack(rows, format="f32"), factor=4))
+    row = g.add(
+        ConvOp(name="layer 7", x=x, taps=np.ascontiguousarray(of.taps.T), bias=of.bias, column=z)
     )
-    x = g.gated(x, row, 0, z // 2, 2, "silu", "layer 7", of.norm, EPS, first=True)
+    x = g.add(
+        StateSpaceOp(
+            name="layer 7",
+            x=row,
+            heads=h,
+            column=z,
+            step=z + h.width,
+            rate=of.rate,
+            bias=of.step_bias,
+            skip=of.skip,
+            least=case.limits[0],
+            most=case.limits[1],
+        )
+    )
+    x = g.add(
+        GatedOp(
+            name="layer 7",
+            x=x,
+            gates=row,
+            column=0,
+            stride=z // 2,
+            heads=gate_heads(x.width, 2),
+            activation="silu",
+            norm=of.norm,
+            eps=EPS,
+            first=True,
+        )
+    )
     eye = ops.pack(np.eye(len(rows), x.width, dtype=np.float32), format="f32")
     g.linear(g.select(x), eye, "lm_head")
     p = g.graph.compile()
@@ -227,7 +284,7 @@ def test_what_is_not_finite_is_told(column: int, value: float, isa: str) -> None
     [
         ({"step": 40}, "too narrow"), ({"step": 10**6}, "too narrow"),
         ({"column": -1}, "too narrow"),
-        ({"limits": (1.0, 0.5)}, "least"), ({"limits": (-1.0, 0.5)}, "least"),
+        ({"least": 1.0, "most": 0.5}, "least"), ({"least": -1.0, "most": 0.5}, "least"),
         ({"rate": np.ones(3, np.float32)}, "v_heads values"),
     ],
 )  # fmt: skip
@@ -238,7 +295,8 @@ def test_wrong_fields_are_refused(change: dict[str, object], rule: str) -> None:
         "skip": of.skip, "name": "layer 7", **change,
     }  # fmt: skip
     g = GraphBuilder(Heads(1, 1, 16))
-    x = g.state_space(g.embed(ops.pack(of.rows, format="f32")), h, **fields)
+    x = g.add(EmbedOp(weight=ops.pack(of.rows, format="f32")))
+    x = g.add(StateSpaceOp(x=x, heads=h, **fields))
     g.linear(g.select(x), ops.pack(np.eye(64, x.width, dtype=np.float32), format="f32"), "lm_head")
     with pytest.raises(ValueError, match=rf"layer 7 \(state_space\).*{rule}"):
         g.graph.compile()
@@ -250,7 +308,11 @@ def test_columns_have_factors(isa: str) -> None:
     rng = np.random.default_rng(0)
     rows, factors = (rng.standard_normal(s).astype(np.float32) for s in ((37, 37), 37))
     g = GraphBuilder(Heads(1, 1, 16))
-    x = g.scale(g.embed(ops.pack(rows, format="f32")), factors, "scale")
+    x = g.add(
+        ScaleOp(
+            name="scale", x=g.add(EmbedOp(weight=ops.pack(rows, format="f32"))), factors=factors
+        )
+    )
     g.linear(g.select(x), ops.pack(np.eye(37, dtype=np.float32), format="f32"), "lm_head")
     cache, pages = _native.KvCache([(1, 16)], 1, "f32"), np.zeros(1, np.int32)
     tokens = np.arange(37, dtype=np.int32)

@@ -16,6 +16,7 @@ from sterna import LLM, _native, loading, ops
 from sterna.convert import convert
 from sterna.errors import ModelFormatError, SternaError, UnsupportedModelError
 from sterna.graph import GraphBuilder, Heads, Rotation
+from sterna.graph.ops import EmbedOp, RowwiseOp
 
 gguf_factory: Any = pytest.importorskip("gguf_factory", reason="needs the gguf package")
 
@@ -47,7 +48,14 @@ def rotated_rows(table: np.ndarray, rotation: Rotation, inverse: bool, isa: str)
     width = table.shape[1]
     rows = np.resize(table, (width, width))
     g = GraphBuilder(Heads(1, 1, 16))
-    x = g.rotate(g.embed(ops.pack(rows, format="f32")), rotation, "rotate", inverse)
+    x = g.add(
+        RowwiseOp(
+            name="rotate",
+            x=g.add(EmbedOp(weight=ops.pack(rows, format="f32"))),
+            rotation=rotation,
+            inverse=inverse,
+        )
+    )
     identity = ops.pack(np.eye(width, dtype=np.float32), format="f32")
     g.linear(g.select(x), identity, "lm_head")
     cache = _native.KvCache([(1, 16)], 1, "f32")

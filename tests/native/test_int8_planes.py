@@ -19,6 +19,7 @@ from sterna.engine import Engine
 from sterna.errors import RequestError
 from sterna.formats import PackedWeight
 from sterna.graph import ACTIVATIONS, GraphBuilder, Heads
+from sterna.graph.ops import EmbedOp
 
 #: One for each kind of scales, of codes and of kernels.
 NAMES = ["i4", "i8", "pot4", "q4_0", "q4_1", "i4:g64", "mxfp4", "q8_0", "q4_k", "q6_k", "q3_k"]
@@ -38,7 +39,7 @@ def weight(name: str, seed: int = 0) -> PackedWeight:
 def program(packed: PackedWeight, activations: str, bias: np.ndarray | None) -> _native.Program:
     """A row of `TABLE` for each token -> linear (+ bias)."""
     g = GraphBuilder(Heads(1, 1, 16))
-    x = g.select(g.embed(ops.pack(TABLE, format="f32")))
+    x = g.select(g.add(EmbedOp(weight=ops.pack(TABLE, format="f32"))))
     g.linear(x, packed, "layer", bias=bias)
     return g.graph.compile(activations=activations)
 

@@ -9,6 +9,7 @@ from helpers import ISAS, assert_same_bits
 
 from sterna import _native, ops
 from sterna.graph import GraphBuilder, Heads, Value
+from sterna.graph.ops import EmbedOp
 
 N, WIDTH, EPS = 128, 67, 1e-5  # a width that eight does not divide
 TABLE = np.random.default_rng(7).standard_normal((N, WIDTH)).astype(np.float32) * 3 + 1
@@ -17,7 +18,7 @@ TABLE = np.random.default_rng(7).standard_normal((N, WIDTH)).astype(np.float32) 
 def rows(write: Callable[[GraphBuilder, Value], Value], isa: str, threads: int) -> np.ndarray:
     """The output for each row of the table."""
     g = GraphBuilder(Heads(1, 1, 16))
-    x = write(g, g.embed(ops.pack(TABLE, format="f32")))
+    x = write(g, g.add(EmbedOp(weight=ops.pack(TABLE, format="f32"))))
     identity = ops.pack(np.eye(N, x.width, dtype=np.float32), format="f32")
     g.linear(g.select(x), identity, "lm_head")
     cache = _native.KvCache([(1, 16)], 2, "f32")

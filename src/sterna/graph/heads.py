@@ -21,6 +21,7 @@ __all__ = [
     "Rotary",
     "Rotation",
     "Scoring",
+    "gate_heads",
 ]
 
 F32 = npt.NDArray[np.float32]
@@ -178,6 +179,15 @@ class RecurrentHeads:
     def width(self) -> int:
         """Features of a row [q | k | v]."""
         return 2 * self.k_heads * self.k_dim + self.v_width
+
+
+def gate_heads(width: int, heads: int, k_heads: int | None = None) -> RecurrentHeads:
+    """Return the heads of a row for `GatedOp`.
+
+    k_heads: if set, heads are tiled (`RecurrentHeads`) in both rows of the operation, and ordered
+    by their key heads in its output.
+    """
+    return RecurrentHeads(k_heads or heads, heads, 1, width // heads, tiled=True)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,6 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -44,6 +43,7 @@ from typing import Any
 
 from sterna.errors import ModelFormatError, UnsupportedModelError, brief
 from sterna.files.jsonfile import MAX_CONFIG_BYTES, load_json_object
+from sterna.models.module_names import LEFT_OUT, attribute
 
 __all__ = [
     "LEFT_OUT",
@@ -54,30 +54,6 @@ __all__ = [
     "require_architecture",
     "skipped",
 ]
-
-#: Names that a module may leave out -> what holds then.
-LEFT_OUT: Mapping[str, Any] = {
-    "ACTIVATION": "silu",
-    "ACTIVATIONS": (),
-    "TERNARY": False,
-    "ALIASES": {},
-    "ENCODER": False,
-    "KV_DTYPE": "i16",
-    "PREFIXES": {},
-    "TRANSPOSED": (),
-    "SKIPPED": {},
-    "TOWER": (),
-    "GGUF": {},
-    "GGUF_WITH_EXPERTS": {},
-    "complete": lambda fields: {},
-    "unread": lambda config: set(),
-    "predictor": lambda builder: None,
-}
-
-
-def attribute(module: ModuleType, name: str) -> Any:
-    """Return what an architecture's module has under a name of `LEFT_OUT`, or its default."""
-    return getattr(module, name, LEFT_OUT[name])
 
 
 def architectures() -> list[str]:

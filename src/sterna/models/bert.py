@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from sterna.graph import Value
+from sterna.graph.ops import PartsOp, PositionsOp
 from sterna.models import classifier
 from sterna.models.builder import ModelBuilder
 from sterna.models.config import TransformerConfig
@@ -104,8 +105,8 @@ def encode(m: ModelBuilder, first: int) -> Value:
         f"{e}.token_type_embeddings.weight", c.fields.count("type_vocab_size"), d
     )
     x = m.embedding()
-    x = m.graph.parts(x, parts, f"{e}.token_type_embeddings")
-    x = m.graph.positions(x, positions, f"{e}.position_embeddings", first)
+    x = m.add(PartsOp(name=f"{e}.token_type_embeddings", x=x, table=parts))
+    x = m.add(PositionsOp(name=f"{e}.position_embeddings", x=x, table=positions, first=first))
     x = m.layer_norm(x, f"{e}.LayerNorm")
     for i in range(c.n_layers):
         p = f"model.layers.{i}"

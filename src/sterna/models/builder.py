@@ -12,6 +12,16 @@ import numpy.typing as npt
 
 from sterna.formats import PackedWeight
 from sterna.graph import AdaptedLayer, GraphBuilder, Heads, Rotation, Value
+from sterna.graph.heads import gate_heads
+from sterna.graph.ops import (
+    EmbedOp,
+    GatedOp,
+    HiddenStatesOp,
+    LayerNormOp,
+    Op,
+    RowwiseOp,
+    SplitHeadsOp,
+)
 from sterna.models.config import TransformerConfig
 from sterna.models.options import LLAMA_ATTENTION, AttentionOptions
 from sterna.weights.sources import Linear, WeightSource
@@ -42,13 +52,19 @@ class ModelBuilder:
         """Return a builder for the same graph with other values of some fields of `config`."""
         return replace(self, config=replace(self.config, **fields))
 
+    def add(self, op: Op) -> Value:
+        """Add an operation to the graph; return its output."""
+        return self.graph.add(op)
+
     def embedding(self, factor: float = 1.0) -> Value:
         """Look up the tokens' rows of the embedding, times the factor: [tokens, hidden_size]."""
         name, c = "model.embed_tokens", self.config
         self.table = self.weights.table(name, c.vocab_size, c.hidden_size)
-        x = self.graph.embed(self.table, factor)
+        x = self.add(EmbedOp(weight=self.table, factor=factor))
         rotation = c.hadamard.of_rows(name, c.hidden_size) if c.hadamard else None
-        return self.graph.rotate(x, rotation, name, inverse=True) if rotation else x
+        if rotation is None:
+            return x
+        return self.add(RowwiseOp(name=name, x=x, rotation=rotation, inverse=True))
 
     def norm_weight(self, name: str, size: int, plus_one: bool = False) -> F32:
         """Read the multiplier of a norm: `name`.weight, or 1 + it, rounded once."""
@@ -56,8 +72,9 @@ class ModelBuilder:
         return np.float32(1) + weight if plus_one else weight
 
     def taps(self, name: str, channels: int, width: int) -> F32:
-        """Read the weight of a depthwise convolution: float32 [channels, width]."""
-        return self.weights.vector(f"{name}.weight", channels, 1, width).reshape(channels, width)
+        """Read the weight of a depthwise convolution: float32 [width, channels]."""
+        weight = self.weights.vector(f"{name}.weight", channels, 1, width)
+        return np.ascontiguousarray(weight.reshape(channels, width).T)
 
     def norm(
         self,
@@ -94,7 +111,8 @@ class ModelBuilder:
         )
         scale = scale * np.float32(factor)
         shift = self.weights.vector(f"{name}.bias", x.width) * np.float32(factor) if bias else None
-        return self.graph.layer_norm(x, scale, shift, self.config.rms_norm_eps, name)
+        eps = self.config.rms_norm_eps
+        return self.add(LayerNormOp(name=name, x=x, weight=scale, bias=shift, eps=eps))
 
     def linear(
         self,
@@ -156,7 +174,7 @@ class ModelBuilder:
         return out, columns
 
     def _rotated(self, x: Value, rotation: Rotation | None, name: str) -> Value:
-        return x if rotation is None else self.graph.rotate(x, rotation, name)
+        return x if rotation is None else self.add(RowwiseOp(name=name, x=x, rotation=rotation))
 
     def _own_norm(self, x: Value, layer: Linear) -> Value:
         name = f"{layer.name}.rms_norm"
@@ -199,8 +217,17 @@ class ModelBuilder:
         )
         if not o.gated:
             return out
-        column, stride = r.head_dim, 2 * r.head_dim
-        return self.graph.gated(out, qkv, column, stride, r.n_heads, "sigmoid", f"{name}.gate")
+        return self.add(
+            GatedOp(
+                name=f"{name}.gate",
+                x=out,
+                gates=qkv,
+                column=r.head_dim,
+                stride=2 * r.head_dim,
+                heads=gate_heads(out.width, r.n_heads),
+                activation="sigmoid",
+            )
+        )
 
     def _qkv(self, h: Value, name: str, r: Heads, o: AttentionOptions, shared: bool) -> Value:
         """Write the row [q | k | v]; of q only, if keys and values are another layer's."""
@@ -216,7 +243,10 @@ class ModelBuilder:
             qkv = self.graph.activation(qkv, "clip", f"{name}.clip_qkv", (-o.clip, o.clip))
         if o.by_head and r.n_kv_heads > 1:  # with one KV head, the queries come first already
             group = r.n_heads // r.n_kv_heads
-            qkv = self.graph.split_heads(qkv, r.n_kv_heads, 3, f"{name}.split_heads", group)
+            name = f"{name}.split_heads"
+            qkv = self.add(
+                SplitHeadsOp(name=name, x=qkv, n_heads=r.n_kv_heads, parts=3, first=group)
+            )
         return qkv
 
     def _qkv_norms(self, name: str, r: Heads, o: AttentionOptions, shared: bool) -> tuple[F32, ...]:
@@ -331,7 +361,7 @@ class ModelBuilder:
         if factor != 1:
             weight = weight * np.float32(factor)
         if hidden_states:
-            self.graph.hidden_states(x, weight, eps, name)
+            self.add(HiddenStatesOp(name=name, x=x, norm=weight, eps=eps))
         x = self.graph.norm(self.select(x), weight, eps, name)
         return self.logits(x, cap=cap, bias=bias)
 

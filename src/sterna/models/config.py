@@ -9,11 +9,11 @@ from typing import Any
 
 from sterna.errors import UnsupportedModelError, shown
 from sterna.graph import Attention, Heads
-from sterna.models import attribute
 from sterna.models.config_aliases import resolve_aliases
 from sterna.models.config_fields import MAX_SIZE, Fields
 from sterna.models.context_extension import NOT_EXTENDED, ContextExtension
 from sterna.models.hadamard import Hadamard
+from sterna.models.module_names import attribute
 from sterna.models.pooling import Pooling
 from sterna.models.rotations import extended_context, growth_of, rotary_of, scaling_kind
 

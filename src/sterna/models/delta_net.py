@@ -10,7 +10,8 @@ import numpy as np
 import sterna._native as _native
 from sterna.errors import ModelFormatError
 from sterna.graph import Piece, RecurrentHeads, Value
-from sterna.graph.heads import F32
+from sterna.graph.heads import F32, gate_heads
+from sterna.graph.ops import ConvOp, GatedOp, RecurrenceOp
 from sterna.models.builder import ModelBuilder
 from sterna.models.config import MAX_HEAD_DIM
 from sterna.models.config_fields import Fields
@@ -68,12 +69,11 @@ def split_taps(w: WeightSource, name: str, heads: RecurrentHeads, width: int) ->
 
 
 def _joined_taps(w: WeightSource, name: str, rows: tuple[int, int, int], width: int) -> F32:
-    return np.concatenate(
-        [
-            w.vector(f"{name}.{part}_conv1d.weight", n, 1, width).reshape(n, width)
-            for part, n in zip("qkv", rows, strict=True)
-        ]
-    )
+    taps = [
+        w.vector(f"{name}.{part}_conv1d.weight", n, 1, width).reshape(n, width)
+        for part, n in zip("qkv", rows, strict=True)
+    ]
+    return np.ascontiguousarray(np.concatenate(taps).T)
 
 
 def side_by_side(m: ModelBuilder, parts: list[tuple[Value, int, int]], name: str) -> Value:
@@ -109,18 +109,30 @@ def layer(
     activation: as `k_heads` and `activation` of `GraphBuilder.gated`.
     """
     x, z, b, a = row
-    x = m.graph.conv(x, taps, f"{name}.conv1d")
-    out = m.graph.recurrence(x, heads, a, b, decay.rate, decay.bias, name, strength)
+    x = m.add(ConvOp(name=f"{name}.conv1d", x=x, taps=taps))
+    out = m.add(
+        RecurrenceOp(
+            name=name,
+            x=x,
+            heads=heads,
+            a=a,
+            b=b,
+            rate=decay.rate,
+            bias=decay.bias,
+            strength=strength,
+        )
+    )
     weight = m.weights.vector(f"{name}.{norm}.weight", heads.v_dim)
-    return m.graph.gated(
-        out,
-        gates or x,
-        z,
-        heads.v_dim,
-        heads.v_heads,
-        activation,
-        f"{name}.{norm}",
-        weight,
-        eps,
-        tiling,
+    return m.add(
+        GatedOp(
+            name=f"{name}.{norm}",
+            x=out,
+            gates=gates or x,
+            column=z,
+            stride=heads.v_dim,
+            heads=gate_heads(out.width, heads.v_heads, tiling),
+            activation=activation,
+            norm=weight,
+            eps=eps,
+        )
     )

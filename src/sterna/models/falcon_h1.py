@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from sterna.graph import Value
+from sterna.graph.ops import ScaleOp
 from sterna.models import mamba2
 from sterna.models.builder import ModelBuilder
 from sterna.models.config import TransformerConfig
@@ -117,6 +118,6 @@ def _feed_forward(m: ModelBuilder, h: Value, x: Value, name: str) -> Value:
     if gate != 1:
         factors = np.ones(h.width, np.float32)
         factors[: m.config.intermediate_size] = gate
-        h = m.graph.scale(h, factors, f"{name}.multiplier")
+        h = m.add(ScaleOp(name=f"{name}.multiplier", x=h, factors=factors))
     h = m.glu(h, f"{name}.act")
     return m.output(h, x, f"{name}.down_proj", bias=m.config.mlp_bias, factor=down)

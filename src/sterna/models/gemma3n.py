@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from sterna.graph import Piece, Value
+from sterna.graph.ops import AltUpOp, CutoffOp, RescaleOp, ScaleOp
 from sterna.models import gemma4
 from sterna.models.builder import ModelBuilder
 from sterna.models.config import FULL, SLIDING, TransformerConfig
@@ -150,7 +151,7 @@ def _active(m: ModelBuilder, x: Value) -> Value:
     """Return the stream that layers work on."""
     c = m.config
     begin = int(c.fields.config["altup_active_idx"]) * c.hidden_size
-    return m.graph.place(c.hidden_size, [(x, Piece(c.hidden_size, begin=begin))], "altup.active")
+    return m.graph.columns(x, c.hidden_size, "altup.active", begin)
 
 
 def _each(m: ModelBuilder, x: Value, piece: Piece, name: str) -> Value:
@@ -168,7 +169,7 @@ def _streams(m: ModelBuilder, x: Value) -> Value:
     d, others = m.config.hidden_size, _count(m) - 1
     name = "model.altup_projections"
     made = _each(m, x, Piece(d, others), name)
-    rescaled = [m.graph.rescale(made, x, name, column=i * d) for i in range(others)]
+    rescaled = [m.add(RescaleOp(name=name, x=made, size_of=x, column=i * d)) for i in range(others)]
     return m.graph.concatenate([x, *rescaled])
 
 
@@ -180,9 +181,9 @@ def _joined(m: ModelBuilder, x: Value) -> Value:
     row = m.select(
         m.graph.place(n * d, [(x, Piece(d)), (made, Piece((n - 1) * d, column=d))], name)
     )
-    first = total = m.graph.place(d, [(row, Piece(d))], name)
+    first = total = m.graph.columns(row, d, name)
     for i in range(1, n):
-        total = m.graph.rescale(row, first, name, column=i * d, residual=total)
+        total = m.add(RescaleOp(name=name, x=row, size_of=first, column=i * d, residual=total))
     # The norm of a mean is that of the sum, with n^2 times its epsilon.
     summed = m.with_config(rms_norm_eps=m.config.rms_norm_eps * n * n)
     return summed.norm(total, "model.norm")
@@ -200,7 +201,16 @@ def _mixed(
     h = m.linear(h, f"{name}.modality_router", n, exact=True)
     h = m.graph.activation(h, "tanh", f"{name}.tanh")
     h = m.linear(h, f"{name}.{part}", n if made else n * n, exact=True)
-    return m.graph.altup(x, h, n, int(c.fields.config["altup_active_idx"]), name, made)
+    return m.add(
+        AltUpOp(
+            name=name,
+            x=x,
+            factors=h,
+            streams=n,
+            active=int(c.fields.config["altup_active_idx"]),
+            made=made,
+        )
+    )
 
 
 def _attended(m: ModelBuilder, x: Value, layer: int, keys_of: Value | None) -> tuple[Value, Value]:
@@ -226,7 +236,11 @@ def _feed_forward(m: ModelBuilder, y: Value, layer: int) -> Value:
     ffn = m.with_config(intermediate_size=f[WIDTHS][layer])
     h = ffn.gate_up(h, f"{p}.mlp")
     if f[DEVIATIONS][layer] is not None:
-        h = m.graph.cutoff(h, f[WIDTHS][layer], f[DEVIATIONS][layer], f"{p}.mlp.cutoff")
+        h = m.add(
+            CutoffOp(
+                name=f"{p}.mlp.cutoff", x=h, width=f[WIDTHS][layer], deviations=f[DEVIATIONS][layer]
+            )
+        )
     h = m.glu(h, f"{p}.mlp.act")
     h = m.output(h, None, f"{p}.mlp.down_proj")
     return m.norm(h, f"{p}.post_feedforward_layernorm", residual=y)
@@ -238,7 +252,7 @@ def _add_row(m: ModelBuilder, x: Value, rows: Value, layer: int) -> Value:
     h = _active(m, x)
     if m.config.fields.flag("altup_correct_scale"):
         scale = m.weights.vector(f"{p}.altup.correct_output_scale", d)
-        h = m.graph.scale(h, scale, f"{p}.altup.correct_output_scale")
+        h = m.add(ScaleOp(name=f"{p}.altup.correct_output_scale", x=h, factors=scale))
     h = gemma4.gated_row(m, h, rows, layer)
     name = f"{p}.post_per_layer_input_norm"
     repeated = m.graph.place(others * d, [(h, Piece(d, others, to_stride=d))], name)

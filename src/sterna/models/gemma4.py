@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from sterna.graph import Heads, Value
+from sterna.graph.ops import EmbedOp
 from sterna.models import gemma2, moe
 from sterna.models.builder import ModelBuilder
 from sterna.models.config import FULL, MAX_HEAD_DIM, SLIDING, TransformerConfig
@@ -252,7 +253,14 @@ def rows(m: ModelBuilder, x: Value) -> Value | None:
     vocab = c.fields.count("vocab_size_per_layer_input", c.vocab_size)
     table = m.weights.table("model.embed_tokens_per_layer", vocab, width)
     pad = c.fields.count("pad_token_id", 0, vocab - 1, least=0) if c.sees else -1
-    embedded = m.graph.embed(table, each**0.5 * half, vocab < c.vocab_size, image_token=pad)
+    embedded = m.add(
+        EmbedOp(
+            weight=table,
+            factor=each**0.5 * half,
+            first_for_rest=vocab < c.vocab_size,
+            image_token=pad,
+        )
+    )
     name = "model.per_layer_model_projection"
     projected = m.linear(x, name, width, factor=c.hidden_size**-0.5)
     name = "model.per_layer_projection_norm"

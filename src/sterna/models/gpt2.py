@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from sterna.graph import Value
+from sterna.graph.ops import PositionsOp
 from sterna.models.builder import ModelBuilder
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
@@ -92,10 +93,12 @@ def write(
 ) -> Value:
     """Write the layers, with attention of this kind; names: of it, and of its last projection."""
     x = m.embedding()
-    x = m.graph.positions(
-        x,
-        m.weights.vector("model.wpe.weight", m.config.max_position, m.config.hidden_size),
-        "model.wpe",
+    x = m.add(
+        PositionsOp(
+            name="model.wpe",
+            x=x,
+            table=m.weights.vector("model.wpe.weight", m.config.max_position, m.config.hidden_size),
+        )
     )
     for i in range(m.config.n_layers):
         p = f"model.layers.{i}"

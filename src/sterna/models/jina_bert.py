@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from sterna.graph import Piece, Value
+from sterna.graph.ops import PartsOp, RowwiseOp
 from sterna.models import alibi, bert, classifier
 from sterna.models.builder import ModelBuilder
 from sterna.models.config import TransformerConfig
@@ -97,7 +98,7 @@ def build(m: ModelBuilder) -> Value:
     types = m.weights.vector(
         f"{e}.token_type_embeddings.weight", c.fields.count("type_vocab_size"), c.hidden_size
     )
-    x = m.graph.parts(x, types, f"{e}.token_type_embeddings")
+    x = m.add(PartsOp(name=f"{e}.token_type_embeddings", x=x, table=types))
     x = m.layer_norm(x, f"{e}.LayerNorm")
     for i in range(c.n_layers):
         p = f"model.layers.{i}"
@@ -105,7 +106,7 @@ def build(m: ModelBuilder) -> Value:
         h = m.output(h, x, f"{p}.attention.output.dense", bias=True)
         h = m.layer_norm(h, f"{p}.attention.output.LayerNorm")
         if m.weights.has(f"{p}.layer_norm_1"):
-            h = m.graph.add(h, x, f"{p}.attention.residual")
+            h = m.add(RowwiseOp(name=f"{p}.attention.residual", x=h, residual=x))
             h = m.layer_norm(h, f"{p}.layer_norm_1")
         h, norm = _feed_forward(m, h, p)
         h = m.select(h) if i == c.n_layers - 1 else h

@@ -16,15 +16,8 @@ from typing import Any
 import numpy as np
 
 import sterna._native as _native
-from sterna.graph import Piece, RecurrentHeads, Value
-from sterna.models import (
-    delta_net,
-    glm4_moe_lite,
-    latent_attention,
-    llama,
-    mixtral,
-    moe,
-)
+from sterna.graph import RecurrentHeads, Value
+from sterna.models import delta_net, glm4_moe_lite, latent_attention, llama, mixtral, moe
 from sterna.models.builder import ModelBuilder
 from sterna.models.config import FULL, MAX_HEAD_DIM
 from sterna.models.config_defaults import without
@@ -143,7 +136,7 @@ def _delta_attention(m: ModelBuilder, h: Value, heads: RecurrentHeads, name: str
     row, (q, k, v, b, f_a, g_a) = m.merged_linear(h, f"{name}.qkvbfg_proj", parts)
 
     def second(first: int, part: str) -> Value:
-        x = m.graph.place(dim, [(row, Piece(dim, begin=first))], f"{name}.{part[0]}_a_proj")
+        x = m.graph.columns(row, dim, f"{name}.{part[0]}_a_proj", first)
         return m.linear(x, f"{name}.{part}_proj", n)
 
     pieces = [(row, at, n) for at in (q, k, v)]

@@ -18,8 +18,8 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from sterna.errors import SternaError
-from sterna.models import attribute
 from sterna.models.config_aliases import resolve_aliases
+from sterna.models.module_names import attribute
 
 __all__ = ["kin", "most_like"]
 

@@ -88,7 +88,7 @@ def attention(m: ModelBuilder, h: Value, layer: int, name: str) -> Value:
         m, rows, f"{name}.k_b_proj", s.rank, s.heads, replace(whole, transposed=True)
     )
     own = m.graph.norm(
-        m.graph.place(s.rank, [(a, Piece(s.rank, begin=latent))], f"{name}.kv_a"),
+        m.graph.columns(a, s.rank, f"{name}.kv_a", latent),
         m.weights.vector(f"{name}.kv_a_layernorm.weight", s.rank),
         NORM_EPS,
         f"{name}.kv_a_layernorm",
@@ -128,7 +128,7 @@ def _projections(m: ModelBuilder, h: Value, name: str, s: _Sizes) -> tuple[Value
         return row, 0, m.linear(h, kv_a.name, s.key, bias=bias), 0
     q_a = Linear(f"{name}.q_a_proj", s.q_rank, d, bias)
     a, (begin, latent) = m.merged_linear(h, f"{name}.q_kv_a", [q_a, kv_a])
-    q = m.graph.place(s.q_rank, [(a, Piece(s.q_rank, begin=begin))], f"{name}.q_a")
+    q = m.graph.columns(a, s.q_rank, f"{name}.q_a", begin)
     norm = m.weights.vector(f"{name}.q_a_layernorm.weight", s.q_rank)
     q = m.graph.norm(q, norm, NORM_EPS, f"{name}.q_a_layernorm")
     return m.linear(q, f"{name}.q_b_proj", width), 0, a, latent

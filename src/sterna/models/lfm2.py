@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from sterna.graph import Value
+from sterna.graph.ops import ShortConvOp
 from sterna.models.builder import FeedForward, ModelBuilder
 from sterna.models.config import FULL
 from sterna.models.config_defaults import COMMON, without
@@ -123,7 +124,7 @@ def short_conv(m: ModelBuilder, h: Value, x: Value, name: str) -> Value:
     width = m.config.fields.count("conv_L_cache", most=MAX_TAPS)
     taps = m.taps(f"{name}.conv", d, width)
     added = m.weights.vector(f"{name}.conv.bias", d) if bias else None
-    h = m.graph.short_conv(h, taps, added, f"{name}.conv")
+    h = m.add(ShortConvOp(name=f"{name}.conv", x=h, taps=taps, bias=added))
     return m.output(h, x, f"{name}.out_proj", bias=bias)
 
 

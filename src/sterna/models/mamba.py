@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 import sterna._native as _native
-from sterna.graph import Piece, Value
-from sterna.graph.heads import F32
+from sterna.graph import Value
+from sterna.graph.heads import F32, gate_heads
+from sterna.graph.ops import ConvOp, GatedOp, SelectiveScanOp
 from sterna.models.builder import ModelBuilder
 from sterna.models.config import MAX_HEAD_DIM
 from sterna.models.config_fields import Fields
@@ -124,22 +125,45 @@ class SelectiveScan:
 def layer(m: ModelBuilder, h: Value, x: Value, name: str, s: SelectiveScan) -> Value:
     """x + the result of a Mamba layer for h."""
     row = m.linear(h, f"{name}.in_proj", 2 * s.inner, bias=s.bias)
-    u = m.graph.place(s.inner, [(row, Piece(s.inner))], f"{name}.u")
+    u = m.graph.columns(row, s.inner, f"{name}.u")
     taps = m.taps(f"{name}.conv1d", s.inner, s.taps)
     bias = m.weights.vector(f"{name}.conv1d.bias", s.inner) if s.conv_bias else None
-    u = m.graph.conv(u, taps, f"{name}.conv1d", bias)
+    u = m.add(ConvOp(name=f"{name}.conv1d", x=u, taps=taps, bias=bias))
     d, k, q = _selected(m, u, name, s)
     # It keeps the checkpoint's type: decays depend on it, and few formats have blocks so narrow.
     step = m.linear(d, f"{name}.dt_proj", s.inner, bias=True, exact=True)
     skip = m.weights.vector(f"{name}.D", s.inner)
-    y = m.graph.selective_scan(u, step, k, q, _rates(m.weights, name, s), skip, name)
-    y = m.graph.gated(y, row, s.inner, s.inner, 1, "silu", f"{name}.gate")
+    y = m.add(
+        SelectiveScanOp(
+            name=name,
+            x=u,
+            step=step,
+            rate=_rates(m.weights, name, s),
+            skip=skip,
+            k=k[0],
+            k_column=k[1],
+            q=q[0],
+            q_column=q[1],
+        )
+    )
+    y = m.add(
+        GatedOp(
+            name=f"{name}.gate",
+            x=y,
+            gates=row,
+            column=s.inner,
+            stride=s.inner,
+            heads=gate_heads(y.width, 1),
+            activation="silu",
+        )
+    )
     return m.output(y, x, f"{name}.out_proj", bias=s.bias)
 
 
 def _rates(w: WeightSource, name: str, s: SelectiveScan) -> F32:
     a_log = w.vector(f"{name}.A_log", s.inner, s.states)
-    return -_native.exponentials(a_log.reshape(-1)).reshape(s.inner, s.states)
+    rates = -_native.exponentials(a_log.reshape(-1)).reshape(s.inner, s.states)
+    return np.ascontiguousarray(rates.T)
 
 
 def _selected(
@@ -149,12 +173,12 @@ def _selected(
     row = m.linear(u, f"{name}.x_proj", s.rank + 2 * s.states)
     k, q = s.rank, s.rank + s.states
     if not s.norm_eps:
-        return m.graph.place(s.rank, [(row, Piece(s.rank))], f"{name}.dt"), (row, k), (row, q)
+        return m.graph.columns(row, s.rank, f"{name}.dt"), (row, k), (row, q)
     normed = list[Value]()
     for n, (begin, width) in enumerate(((0, s.rank), (k, s.states), (q, s.states))):
         of = f"{name}.{s.norms[n]}" if s.norms else f"{name}.x_proj.norm"
         weight = m.weights.vector(f"{of}.weight", width) if s.norms else np.ones(width, np.float32)
-        piece = m.graph.place(width, [(row, Piece(width, begin=begin))], of)
+        piece = m.graph.columns(row, width, of, begin)
         normed.append(m.graph.norm(piece, weight, s.norm_eps, of))
     return normed[0], (normed[1], 0), (normed[2], 0)
 

@@ -17,7 +17,8 @@ import numpy as np
 
 import sterna._native as _native
 from sterna.graph import RecurrentHeads, Value
-from sterna.graph.heads import F32
+from sterna.graph.heads import F32, gate_heads
+from sterna.graph.ops import ConvOp, GatedOp, ScaleOp, StateSpaceOp
 from sterna.models.builder import ModelBuilder
 from sterna.models.config import FULL, MAX_HEAD_DIM
 from sterna.models.config_fields import Fields
@@ -129,27 +130,42 @@ def layer(
     z, states = r.v_width, r.k_heads * r.k_dim
     row = m.linear(h, f"{name}.in_proj", z + r.width + r.v_heads, bias=how.in_bias)
     if (factors := how.factors) is not None:
-        row = m.graph.scale(row, factors, f"{name}.in_proj.multipliers")
+        row = m.add(ScaleOp(name=f"{name}.in_proj.multipliers", x=row, factors=factors))
     taps = m.taps(f"{name}.conv1d", r.width, how.taps)
     bias = m.weights.vector(f"{name}.conv1d.bias", r.width) if how.conv_bias else None
-    row = m.graph.conv(row, taps, f"{name}.conv1d", bias, column=z)
+    row = m.add(ConvOp(name=f"{name}.conv1d", x=row, taps=taps, bias=bias, column=z))
     a_log, dt_bias, skip = (
         m.weights.vector(f"{name}.{n}", r.v_heads) for n in ("A_log", "dt_bias", "D")
     )
     rate = -_native.exponentials(a_log)
     step = 2 * z + 2 * states
-    y = m.graph.state_space(row, r, z, step, rate, dt_bias, skip, name, how.limits)
+    y = m.add(
+        StateSpaceOp(
+            name=name,
+            x=row,
+            heads=r,
+            column=z,
+            step=step,
+            rate=rate,
+            bias=dt_bias,
+            skip=skip,
+            least=how.limits[0],
+            most=how.limits[1],
+        )
+    )
     weight = m.weights.vector(f"{name}.norm.weight", z) if how.norm else None
-    y = m.graph.gated(
-        y,
-        row,
-        0,
-        z // r.k_heads,
-        r.k_heads,
-        "silu",
-        f"{name}.norm",
-        weight,
-        m.config.rms_norm_eps,
-        first=how.gate_first and how.norm,
+    y = m.add(
+        GatedOp(
+            name=f"{name}.norm",
+            x=y,
+            gates=row,
+            column=0,
+            stride=z // r.k_heads,
+            heads=gate_heads(y.width, r.k_heads),
+            activation="silu",
+            norm=weight,
+            eps=m.config.rms_norm_eps,
+            first=how.gate_first and how.norm,
+        )
     )
     return m.output(y, x, f"{name}.out_proj", bias=how.out_bias, factor=factor)

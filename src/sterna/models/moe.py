@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from sterna.graph import Route, Scoring, Value
+from sterna.graph.heads import gate_heads
+from sterna.graph.ops import GatedOp
 from sterna.models.builder import FeedForward, ModelBuilder
 from sterna.models.config_fields import Fields
 from sterna.weights.sources import STACKED, Linear, Stacking
@@ -226,7 +228,18 @@ def feed_forward(
     h = m.glu(shared.gate_up(h, module), f"{module}.act")
     # A factor of a row passes through a linear layer.
     gate = f"{module}.gate"
-    h = m.graph.gated(h, logits, columns[1], experts.shared, 1, "sigmoid", gate, single=True)
+    h = m.add(
+        GatedOp(
+            name=gate,
+            x=h,
+            gates=logits,
+            column=columns[1],
+            stride=experts.shared,
+            heads=gate_heads(h.width, 1),
+            activation="sigmoid",
+            single=True,
+        )
+    )
     return m.output(h, x, f"{module}.down_proj")
 
 

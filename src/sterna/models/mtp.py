@@ -15,7 +15,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from sterna.graph import Graph, GraphBuilder
+from sterna.graph import Graph, GraphBuilder, Value
+from sterna.graph.ops import CopyOp, EmbedOp, HiddenStatesOp
 from sterna.models.builder import FeedForward, ModelBuilder
 from sterna.models.config import TransformerConfig
 from sterna.models.options import AttentionOptions, QKNorm
@@ -43,8 +44,11 @@ def build(model: ModelBuilder, ffn: FeedForward) -> Graph:
     attention = (*c.attention, c.attention[-1])
     m = replace(model, graph=GraphBuilder(c.heads)).with_config(attention=attention)
     norm = partial(m.norm, plus_one=True)
-    e = norm(m.graph.embed(model.graph.graph.table), "mtp.pre_fc_norm_embedding")
-    h = norm(m.graph.previous_hidden_states(c.hidden_size), "mtp.pre_fc_norm_hidden")
+    e = norm(m.add(EmbedOp(weight=model.graph.graph.table)), "mtp.pre_fc_norm_embedding")
+    h = norm(
+        m.add(CopyOp(name="previous_hidden_states", output=Value(c.hidden_size), x=None)),
+        "mtp.pre_fc_norm_hidden",
+    )
     x = m.linear(m.graph.concatenate([e, h]), "mtp.fc", c.hidden_size)
     h = norm(x, f"{LAYER}.input_layernorm")
     options = AttentionOptions(c.attention_bias, QKNorm(plus_one=True), gated=True)
@@ -55,7 +59,7 @@ def build(model: ModelBuilder, ffn: FeedForward) -> Graph:
         h = norm(x, f"{LAYER}.post_attention_layernorm")
         x = ffn(m, h, x, c.n_layers, f"{LAYER}.mlp")
     last = m.norm_weight("mtp.norm", c.hidden_size, plus_one=True)
-    m.graph.hidden_states(x, last, c.rms_norm_eps, "mtp.norm")
+    m.add(HiddenStatesOp(name="mtp.norm", x=x, norm=last, eps=c.rms_norm_eps))
     x = m.graph.norm(m.select(x), last, c.rms_norm_eps, "mtp.norm")
     m.graph.head(x, head.weight, head.shadow, "lm_head")
     return m.graph.graph

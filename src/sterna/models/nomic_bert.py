@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sterna.graph import Value
+from sterna.graph.ops import PartsOp
 from sterna.models.builder import ModelBuilder
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import ENCODER_BIASES, TYPES, GgufArchitecture
@@ -125,7 +126,9 @@ def encode(
     x = m.embedding()
     if c.fields.config["type_vocab_size"]:
         name, kinds = f"{e}.token_type_embeddings", c.fields.count("type_vocab_size")
-        x = m.graph.parts(x, m.weights.vector(f"{name}.weight", kinds, c.hidden_size), name)
+        x = m.add(
+            PartsOp(name=name, x=x, table=m.weights.vector(f"{name}.weight", kinds, c.hidden_size))
+        )
     x = m.layer_norm(x, f"{e}.LayerNorm")
     for i in range(c.n_layers):
         p = f"model.layers.{i}"

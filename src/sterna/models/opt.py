@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from sterna.graph import Value
+from sterna.graph.ops import PositionsOp
 from sterna.models.builder import ModelBuilder
 from sterna.models.config_fields import Fields
 from sterna.models.options import AttentionOptions
@@ -57,7 +58,7 @@ def build(m: ModelBuilder) -> Value:
     positions = m.weights.vector(
         f"{name}.weight", FIRST + m.config.max_position, m.config.hidden_size
     )
-    x = m.graph.positions(x, positions, name, FIRST)
+    x = m.add(PositionsOp(name=name, x=x, table=positions, first=FIRST))
     for i in range(m.config.n_layers):
         p = f"model.layers.{i}"
         h = m.layer_norm(x, f"{p}.self_attn_layer_norm")

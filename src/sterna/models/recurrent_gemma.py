@@ -17,6 +17,7 @@ import numpy as np
 
 from sterna import formats
 from sterna.graph import Piece, Value
+from sterna.graph.ops import ConvOp, RgLruOp
 from sterna.models.builder import ModelBuilder
 from sterna.models.config import FULL, MAX_HEAD_DIM, SLIDING
 from sterna.models.config_fields import Fields
@@ -110,12 +111,18 @@ def _recurrent(m: ModelBuilder, h: Value, name: str) -> Value:
     width, taps = c.fields.count("lru_width"), c.fields.count("conv1d_width", most=MAX_TAPS)
     x, y = (m.linear(h, f"{name}.linear_{n}", width, bias=True) for n in "xy")
     conv = f"{name}.conv_1d"
-    x = m.graph.conv(
-        x, m.taps(conv, width, taps), conv, m.weights.vector(f"{conv}.bias", width), linear=True
+    x = m.add(
+        ConvOp(
+            name=conv,
+            x=x,
+            taps=m.taps(conv, width, taps),
+            bias=m.weights.vector(f"{conv}.bias", width),
+            linear=True,
+        )
     )
     lru = f"{name}.rg_lru"
     decay = m.weights.vector(f"{lru}.recurrent_param", width)
-    x = m.graph.rg_lru(x, _gates(m, x, lru), decay, lru)
+    x = m.add(RgLruOp(name=lru, x=x, gates=_gates(m, x, lru), decay=decay))
     return m.graph.glu(y, c.activation, f"{name}.act", up=(x, 0))
 
 

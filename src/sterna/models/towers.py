@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from sterna.graph import Value
+from sterna.graph.ops import FeaturesOp
 from sterna.models.builder import ModelBuilder
 from sterna.models.config_fields import Fields
 
@@ -113,4 +114,4 @@ def add_features(m: ModelBuilder, x: Value, layer: int) -> Value:
     if layer >= deep:
         return x
     column = (layer + 1) * m.config.hidden_size
-    return m.graph.features(x, column, f"model.layers.{layer}.features")
+    return m.add(FeaturesOp(name=f"model.layers.{layer}.features", x=x, column=column))

@@ -15,6 +15,7 @@ from typing import Any
 
 from sterna.formats import PackedWeight
 from sterna.graph import Piece, Value
+from sterna.graph.ops import RowwiseOp
 from sterna.models import mamba2
 from sterna.models.builder import ModelBuilder
 from sterna.models.config import MAX_HEAD_DIM
@@ -99,7 +100,7 @@ def build(m: ModelBuilder) -> Value:
     hybrids = [i for i, kind in enumerate(kinds) if kind == HYBRID]
     blocks = f.count("num_mem_blocks", most=len(hybrids))
     x = m.embedding()
-    embedded = m.graph.place(c.hidden_size, [(x, Piece(c.hidden_size))], "embed_tokens")
+    embedded = m.graph.columns(x, c.hidden_size, "embed_tokens")
     for i, kind in enumerate(kinds):
         p, h = f"model.layers.{i}", x
         if kind == HYBRID:
@@ -148,6 +149,6 @@ def _attention(m: ModelBuilder, h: Value, layer: int, use: int, name: str) -> Va
             row = _low_rank(m, h, f"{name}.linear_{part}_adapter_list.{use}", width)
             added.append((row, Piece(width, column=column)))
         name = f"{name}.adapters"
-        qkv = m.graph.add(qkv, m.graph.place(qkv.width, added, name), name)
+        qkv = m.add(RowwiseOp(name=name, x=qkv, residual=m.graph.place(qkv.width, added, name)))
     how = replace(m.config.attention[layer], scale=(r.head_dim / 2) ** -0.5)
     return m.graph.attention(qkv, layer, how)

@@ -12,15 +12,16 @@ __all__ = ["AltUpOp", "RescaleOp"]
 
 @dataclass(eq=False, kw_only=True)
 class AltUpOp(Op):
-    """A row of `streams`: each plus the sum of all times the factors [streams, streams].
+    """Mixes the streams of a row (AltUp): each plus the sum of all of them times its factors.
 
-    With `made`, which a layer made of the stream `active`: each plus (1 + factor) times what the
-    layer changed; factors [streams].
+    factors: [streams, streams], a stream's side by side. made: what a layer made of the stream
+    `active`; then a stream is itself plus (1 + its factor) times what the layer changed, and
+    factors are [streams].
     """
 
     kind: ClassVar[str] = "altup"
     x: Value
-    made: Value | None
+    made: Value | None = None
     factors: Value
     streams: int
     active: int
@@ -28,14 +29,17 @@ class AltUpOp(Op):
 
 @dataclass(eq=False, kw_only=True)
 class RescaleOp(Op):
-    """The columns of x from `column` on times rms(size_of) / rms(columns) (+ residual).
+    """x * rms(size_of) / rms(x) (+ residual), of as many columns as size_of has, from `column` on.
 
-    least: of the mean square that the columns are taken to have.
+    least: the mean square that x is at least taken to have.
     """
 
     kind: ClassVar[str] = "rescale"
     x: Value
     size_of: Value
-    column: int
-    least: float
-    residual: Value | None
+    column: int = 0
+    least: float = 1e-5
+    residual: Value | None = None
+
+    def own_output(self) -> Value:
+        return Value(self.size_of.width)

@@ -20,3 +20,6 @@ class AttentionOp(Op):
     layer: int
     heads: Heads
     attention: Attention
+
+    def own_output(self) -> Value:
+        return Value(self.heads.n_heads * self.heads.outputs)

@@ -35,14 +35,29 @@ class Value:
     route: Route | None = field(default=None, repr=False)
 
 
+_OWN = Value(0)  # stands for the output that an operation makes itself
+
+
 @dataclass(eq=False, kw_only=True)
 class Op:
-    """An operation. `kind` is the name that the core has for it."""
+    """An operation. `kind` is the name that the core has for it.
+
+    output: what it writes; by default the value that `own_output` returns.
+    """
 
     kind: ClassVar[str]
     name: str  # for errors
-    output: Value
+    output: Value = _OWN
     selected: bool = False  # runs only on the rows whose logits are needed
+
+    def __post_init__(self) -> None:
+        """Make the output, unless it is given."""
+        if self.output is _OWN:
+            self.output = self.own_output()
+
+    def own_output(self) -> Value:
+        """Return a new output; as wide as the first input, if a class says nothing else."""
+        return Value(self.inputs[0].width)
 
     @property
     def inputs(self) -> list[Value]:
@@ -77,6 +92,9 @@ class InPlaceOp(Op):
     """An operation that changes the rows of x: its output takes their buffer."""
 
     x: Value
+
+    def own_output(self) -> Value:
+        return Value(self.x.width, self.x.starts)
 
     @property
     def reused(self) -> Value | None:

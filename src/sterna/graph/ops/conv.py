@@ -13,10 +13,10 @@ __all__ = ["ConvOp", "ShortConvOp"]
 
 @dataclass(eq=False, kw_only=True)
 class ConvOp(InPlaceOp):
-    """A causal depthwise convolution of channels, then SiLU, in place.
+    """A causal depthwise convolution of channels of x, then SiLU, in place.
 
-    taps: float32 [width, channels]; bias: float32 [channels]; column: where the channels begin.
-    linear: no SiLU follows.
+    taps: float32 [width, channels], the last row for the token itself. bias: float32 [channels].
+    column: where the channels begin in x; other columns stay as they are. linear: no SiLU follows.
     """
 
     kind: ClassVar[str] = "conv"
@@ -28,12 +28,16 @@ class ConvOp(InPlaceOp):
 
 @dataclass(eq=False, kw_only=True)
 class ShortConvOp(Op):
-    """after * (conv(before * x) (+ bias)) of a row [before | after | x], depthwise.
+    """after * (conv(before * x) (+ bias)) of a row [before | after | x]; the convolution is causal
+    and depthwise.
 
-    taps: float32 [width, channels]; bias: float32 [channels].
+    taps: float32 [width, channels], the last row for the token itself. bias: float32 [channels].
     """
 
     kind: ClassVar[str] = "short_conv"
     x: Value
     taps: F32
     bias: F32 | None = None
+
+    def own_output(self) -> Value:
+        return Value(self.taps.shape[1])

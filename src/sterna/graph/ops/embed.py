@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from sterna.graph.ops.base import LATER, WeightOp
+from sterna.graph.ops.base import LATER, Value, WeightOp
 
 __all__ = ["EmbedOp"]
 
@@ -19,6 +19,10 @@ class EmbedOp(WeightOp):
     """
 
     kind: ClassVar[str] = "embed"
+    name: str = "embed_tokens"
     factor: float = 1.0
     first_for_rest: bool = field(default=False, metadata=LATER)
     image_token: int = field(default=-1, metadata=LATER)
+
+    def own_output(self) -> Value:
+        return Value(self.weight.K)

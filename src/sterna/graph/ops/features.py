@@ -12,7 +12,10 @@ __all__ = ["FeaturesOp"]
 
 @dataclass(eq=False, kw_only=True)
 class FeaturesOp(Op):
-    """x + the columns of a token's features from `column` on; x where a token has none."""
+    """x + the columns of a token's image features from `column` on; x where a token has none.
+
+    `EmbedOp` puts the first columns, as many as the table is wide, in the places of tokens.
+    """
 
     kind: ClassVar[str] = "features"
     x: Value

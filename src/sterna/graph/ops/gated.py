@@ -13,9 +13,12 @@ __all__ = ["GatedOp"]
 
 @dataclass(eq=False, kw_only=True)
 class GatedOp(Op):
-    """norm(x) act(gate) of each head, or norm(x act(gate)).
+    """norm(x) act(gate) of each head: RMSNorm with a weight [features of a head], or one for all
+    heads [width of x], or x itself.
 
-    The fields are as `GraphBuilder.gated` takes them.
+    heads: those of x, by `gate_heads`. column: where the gate of the first head begins in `gates`;
+    stride: from one head's gate to the next. activation: "silu" or "sigmoid". single: the features
+    of a head share one gate. first: the gate comes first, norm(x act(gate)).
     """
 
     kind: ClassVar[str] = "gated"

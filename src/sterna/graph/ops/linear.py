@@ -33,6 +33,9 @@ class LinearOp(WeightOp):
     open_rows: int = 0
     active_columns: bool = False
 
+    def own_output(self) -> Value:
+        return Value(self.weight.M)
+
     @property
     def float_inputs(self) -> list[Value]:
         if not self.weight.format.integer:

@@ -13,7 +13,8 @@ __all__ = ["PartsOp"]
 
 @dataclass(eq=False, kw_only=True)
 class PartsOp(Op):
-    """x + row 0 of the table [1 or more, width], or row 1 in the second part of a pair."""
+    """x + row 0 of the table [1 or more, width], or row 1 in the second part of a pair
+    (`StepInput.second_part`)."""
 
     kind: ClassVar[str] = "parts"
     x: Value

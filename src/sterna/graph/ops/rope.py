@@ -17,7 +17,7 @@ class RopeOp(Op):
 
     layer: of the cache. q_norm, k_norm, v_norm: weights of RMSNorms, of each head or of all of
     them; norms_last: after the rotation. gated: the gate of each head of q follows that head.
-    stores: False for a row of q alone. keys_are_values: the row is [q | k].
+    stores: False for a row of q. keys_are_values: the row is [q | k].
     """
 
     kind: ClassVar[str] = "rope"
@@ -33,6 +33,11 @@ class RopeOp(Op):
     gated: bool = False
     stores: bool = True
     keys_are_values: bool = False
+
+    def own_output(self) -> Value:
+        r = self.heads
+        stored = r.stored * r.n_kv_heads if self.stores else 0
+        return Value((r.n_heads + stored) * r.padded_head)
 
     @property
     def reused(self) -> Value | None:

@@ -25,3 +25,6 @@ class RouteOp(Op):
     of_all: bool = False
     factors: F32 | None = None
     scoring: Scoring = field(default=SOFTMAX, metadata=LATER)
+
+    def own_output(self) -> Value:
+        return Value(self.chosen)

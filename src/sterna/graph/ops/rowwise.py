@@ -16,7 +16,7 @@ class RowwiseOp(RoundingOp):
     """(norm(glu(x)), rotated, + residual) * factor, and the same rounded to int8; each part is
     optional.
 
-    glu: an activation as `Graph.glu` takes it. What it multiplies begins at `up_column` of `up`,
+    glu: an activation as in `GraphBuilder.glu`. What it multiplies begins at `up_column` of `up`,
     or if that is None of x; ungated: it multiplies nothing; limit: of a clamped one, or of silu.
     norm: weights of an RMSNorm; parts: the number of parts of a row, each normalised separately.
     inverse: of the rotation.

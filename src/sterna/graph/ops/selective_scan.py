@@ -13,15 +13,20 @@ __all__ = ["SelectiveScanOp"]
 
 @dataclass(eq=False, kw_only=True)
 class SelectiveScanOp(Op):
-    """Mamba's selective scan of the channels of x, with a step of each; rate: [values of a state,
-    channels]. The other fields are as `GraphBuilder.selective_scan` takes them."""
+    """Mamba's selective scan; the output is as wide as x.
+
+    Each channel of x has a state S of n values and a step of its own. All channels of a token
+    share k and q, n columns of a value from `k_column` or `q_column` on (in the paper's words B
+    and C). With h = softplus(step), S <- exp(rate h) S + k h x, and the output is S^T q + skip x.
+    rate: float32 [n, channels]; skip: float32 [channels].
+    """
 
     kind: ClassVar[str] = "selective_scan"
     x: Value
     step: Value
     k: Value
     q: Value
-    k_column: int
-    q_column: int
+    k_column: int = 0
+    q_column: int = 0
     rate: F32
     skip: F32

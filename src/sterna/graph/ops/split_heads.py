@@ -12,8 +12,9 @@ __all__ = ["SplitHeadsOp"]
 
 @dataclass(eq=False, kw_only=True)
 class SplitHeadsOp(Op):
-    """Columns that have all parts of a head together, such as [q | k | v], as a part of all heads
-    after another. first: how many of the other parts the first one is as wide as.
+    """Reorders columns [q | k | v] of each head in turn to [q of all | k of all | v of all].
+
+    parts: how many parts a head has. first: so many queries come in one head, before its k.
     """
 
     kind: ClassVar[str] = "split_heads"

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 import sterna._native as _native
-from sterna.graph import Piece, Rotary, Value
+from sterna.graph import Rotary, Value
 from sterna.models.builder import ModelBuilder
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
@@ -127,7 +127,7 @@ def _project(
     m: ModelBuilder, x: Value, name: str, width: int, begin: int, columns: int, norm: bool = False
 ) -> Value:
     """fc2(gelu(fc1(x))) of some of the columns, with a norm before it if there is one."""
-    h = m.graph.place(columns, [(x, Piece(columns, begin=begin))], name)
+    h = m.graph.columns(x, columns, name, begin)
     h = m.layer_norm(h, f"{name}.norm") if norm else h
     one, two = (f"{name}.linear_fc{i}" for i in (1, 2))
     h = m.linear(h, one, columns, bias=True)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.graph import Graph, GraphBuilder, Piece, Value
+from sterna.graph.ops import CopyOp
 from sterna.models.builder import ModelBuilder
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
@@ -100,7 +101,10 @@ def graph_of(
 ) -> Graph:
     """Return the graph that `write` adds after rows of `width` columns."""
     g = GraphBuilder(c.heads, one_layer=True)
-    write(ModelBuilder(g, c, w), g.previous_hidden_states(width))
+    write(
+        ModelBuilder(g, c, w),
+        g.add(CopyOp(name="previous_hidden_states", output=Value(width), x=None)),
+    )
     g.without_adapters("")
     last = g.graph.ops[-1].output
     if sum(op.output is last for op in g.graph.ops) > 1:  # a program ends with the last buffer made

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sterna.graph import Piece, Value
+from sterna.graph import Value
 from sterna.models.builder import ModelBuilder
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
@@ -118,8 +118,8 @@ def embed(m: ModelBuilder, x: Value, vit: Vit, kernel: tuple[int, ...]) -> Value
     """Multiply rows [pixels of a patch | its position] by the patches' matrix, and add the
     positions."""
     d, pixels, name = m.config.hidden_size, x.width - m.config.hidden_size, vit.patch_matrix
-    rows = m.graph.place(pixels, [(x, Piece(pixels))], name)
-    positions = m.graph.place(d, [(x, Piece(d, begin=pixels))], name)
+    rows = m.graph.columns(x, pixels, name)
+    positions = m.graph.columns(x, d, name, pixels)
     return m.linear(rows, name, d, bias=vit.patch_bias, residual=positions, kernel=kernel)
 
 
