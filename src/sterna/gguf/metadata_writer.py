@@ -17,7 +17,7 @@ from sterna.gguf.hf_config import GGUF_POOLINGS
 from sterna.gguf.pre_tokenizers import pre_of_splits
 from sterna.gguf.rope_scaling import LONGROPE, ROPE_FACTORS
 from sterna.models.config import TransformerConfig
-from sterna.models.rotations import Yarn, default_attention_factor, scaling_kind, yarn_of
+from sterna.models.rope import Yarn, default_attention_factor, scaling_kind, yarn_of
 from sterna.tokenizer import MAX_TOKENIZER_BYTES, Tokenizer
 
 __all__ = ["add_sampling", "add_sizes", "add_tokenizer", "rope_factors"]

@@ -234,11 +234,6 @@ class GraphBuilder:
             raise ValueError(f"{op.name}: must be linear layers of tokens, but got {op.kind}")
         self.add(AdaptOp(name=op.name, output=op.output, x=x, parts=tuple(parts), factor=factor))
 
-    def without_adapters(self, prefix: str) -> None:
-        """Remove the places for adapters of layers whose names begin with `prefix`."""
-        gone = [op for op in self.graph.places if op.parts[0].name.startswith(prefix)]
-        self.graph.ops = [op for op in self.graph.ops if op not in gone]
-
     def _rounded(self, x: Value, rounding: int | None, name: str) -> Value:
         """Return x, or a copy of it, with codes of this rounding; x itself if it is None."""
         if rounding is None:

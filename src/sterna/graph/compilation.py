@@ -48,9 +48,13 @@ UNIT_DECIDES = Crossings()
 
 
 def compiled(
-    ops: Sequence[Op], planes_for: Mapping[Value, PackedWeight], skip_with: int,
-    crossings: Crossings, context: int, activations: str,
-) -> _native.Program:  # fmt: skip
+    ops: Sequence[Op],
+    planes_for: Mapping[Value, PackedWeight],
+    skip_with: int,
+    crossings: Crossings,
+    context: int,
+    activations: str,
+) -> _native.Program:
     """Compile operations to a native program; the settings are those of `Graph.compile`.
 
     planes_for: for each value that layers read as planes of bf16, a weight of such a layer.
@@ -70,9 +74,13 @@ def compiled_in_parts(ops: Sequence[Op], planes_for: Mapping[Value, PackedWeight
 
 
 def _program(
-    ops: Sequence[Op], planes_for: Mapping[Value, PackedWeight], two: set[Value], skip_with: int,
-    crossings: Crossings, context: int,
-) -> _native.Program:  # fmt: skip
+    ops: Sequence[Op],
+    planes_for: Mapping[Value, PackedWeight],
+    two: set[Value],
+    skip_with: int,
+    crossings: Crossings,
+    context: int,
+) -> _native.Program:
     program = _native.Program()
     numbers = _Numbers(program, {})
     numbers.add_weights(ops, crossings)

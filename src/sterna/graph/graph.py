@@ -44,6 +44,11 @@ class Graph:
         """The places of adapters, in the program's order."""
         return [op for op in self.ops if isinstance(op, AdaptOp)]
 
+    def remove_places(self, prefix: str) -> None:
+        """Remove the places of adapters of layers whose names begin with `prefix`."""
+        gone = [op for op in self.places if op.parts[0].name.startswith(prefix)]
+        self.ops = [op for op in self.ops if op not in gone]
+
     @property
     def linears(self) -> list[LinearOp]:
         """The linear layers; the head is the last."""

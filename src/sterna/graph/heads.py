@@ -71,7 +71,7 @@ class Attention:
     after scale and cap (ALiBi, arXiv 2108.12409); at least 0; (): nothing.
     bidirectional: as in an encoder, a position attends to its whole sequence, which one step
     computes. causal: tokens of an image do not attend to later ones, although they do in other
-    layers. windowed: in an encoder, a position attends to its window alone (`Part.windowed`).
+    layers. windowed: in an encoder, a position attends only to its window (`Part.windowed`).
     """
 
     rotary: Rotary | None
@@ -126,7 +126,7 @@ class Heads:
 class LatentHeads(Heads):
     """Heads whose keys are also their values: the last `value_dim` features of a key.
 
-    The cache keeps the keys alone.
+    The cache keeps only the keys.
     """
 
     value_dim: int
@@ -197,11 +197,11 @@ class Scoring:
     function: "softmax", of all experts; "sigmoid"; or "sparsemixer" (Phi-MoE, arXiv 2409.12136): an
     expert's share is its part of a softmax over the experts ranked after it by logits,
     that lie within `within` of its own: (largest - logit) / max(|logit|, largest) <= within.
-    bias: of each expert; added to its score where experts are chosen, not in shares; (): none.
-    groups: experts are in so many, of which `chosen_groups` may be used, those with the largest sum
-    of their `best` (1 or 2) largest scores with their biases.
-    scale: of all shares. added, least: where shares are divided by the sum of the chosen scores,
-    they are by max(sum + added, least).
+    bias: a number for each expert, added to its score to choose experts, not in shares; (): none.
+    groups: the number of groups of experts, of which `chosen_groups` may be used, those with the
+    largest sum of their `best` (1 or 2) largest scores with their biases.
+    scale: a factor of all shares. added, least: where shares are divided by the sum of the chosen
+    scores, the divisor is max(sum + added, least).
     """
 
     function: str = "softmax"

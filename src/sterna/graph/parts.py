@@ -22,8 +22,8 @@ class Part:
     """Operations [begin, end) of a program, which compute any rows.
 
     attends: they read keys and values of all rows, and store none. macs: multiplications of a row
-    by weights; seen: by keys and values, for each row of them. windowed: they store or read those
-    of windows of rows, each as of a sequence of its own.
+    by weights; seen: multiplications of a row by one row of keys and values. windowed: they store
+    or read keys and values of windows of rows, each window as a sequence of its own.
     """
 
     begin: int
@@ -36,8 +36,11 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """A program in parts. width: columns of the rows that are kept between these, float32; the
-    first columns of them are what the first part reads. columns: of a row that the last returns."""
+    """A program in parts.
+
+    width: the columns of the rows that are kept between parts, float32; the first part reads their
+    first columns. columns: the columns of a row that the last part returns.
+    """
 
     program: _native.Program
     parts: tuple[Part, ...]
@@ -66,13 +69,15 @@ def in_parts(ops: Sequence[Op], rounded: set[Value]) -> tuple[list[Op], list[Par
         restored, saved = lives.at(begin), lives.at(end)
         made += [
             KeepOp(name="keep", output=x, x=None, column=columns[x], width=lives.width[x])
-            for x in used if x in restored
-        ]  # fmt: skip
+            for x in used
+            if x in restored
+        ]
         made += part
         made += [
             KeepOp(name="keep", output=x, x=x, column=columns[x], width=lives.width[x])
-            for x in written if x in saved
-        ]  # fmt: skip
+            for x in written
+            if x in saved
+        ]
         parts.append(Part(at, len(made), *_work(part)))
     return made, parts, width
 

@@ -15,7 +15,7 @@ from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.options import AttentionOptions
 from sterna.models.qwen3_5 import LINEAR, MIXERS
-from sterna.models.rotations import rotated_part
+from sterna.models.rope import rotated_part
 
 ARCHITECTURES = ("BambaForCausalLM",)
 DEFAULTS = (

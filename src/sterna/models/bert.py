@@ -1,4 +1,4 @@
-"""BERT, and cross-encoders of it: a LayerNorm after each half, and biases everywhere. arXiv
+"""BERT, and cross-encoders of it: a LayerNorm after each sublayer, and biases everywhere. arXiv
 1810.04805.
 
     x = norm(x + output.dense(attention(q, k, v)))
@@ -93,6 +93,13 @@ def build(m: ModelBuilder) -> Value:
     return classifier.pooled(m, encode(m, first=0))
 
 
+def token_types(m: ModelBuilder, x: Value) -> Value:
+    """x + the row of a token's part of a pair of texts."""
+    name, count = "model.embeddings.token_type_embeddings", m.config.fields.count("type_vocab_size")
+    table = m.weights.vector(f"{name}.weight", count, m.config.hidden_size)
+    return m.add(PartsOp(name=name, x=x, table=table))
+
+
 def encode(m: ModelBuilder, first: int) -> Value:
     """Add all layers but the head; return its input.
 
@@ -101,11 +108,7 @@ def encode(m: ModelBuilder, first: int) -> Value:
     c = m.config
     e, d = "model.embeddings", c.hidden_size
     positions = m.weights.vector(f"{e}.position_embeddings.weight", first + c.most_positions, d)
-    parts = m.weights.vector(
-        f"{e}.token_type_embeddings.weight", c.fields.count("type_vocab_size"), d
-    )
-    x = m.embedding()
-    x = m.add(PartsOp(name=f"{e}.token_type_embeddings", x=x, table=parts))
+    x = token_types(m, m.embedding())
     x = m.add(PositionsOp(name=f"{e}.position_embeddings", x=x, table=positions, first=first))
     x = m.layer_norm(x, f"{e}.LayerNorm")
     for i in range(c.n_layers):

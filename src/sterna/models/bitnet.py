@@ -2,7 +2,7 @@
 
     x = x + o(norm(attention(rope(q, k), v)));   x = x + down(norm(relu(gate)^2 * up))
 
-Each half reads RMSNorm(x). arXiv 2504.12285.
+Each sublayer reads RMSNorm(x). arXiv 2504.12285.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def build(m: ModelBuilder) -> Value:
 
 
 def write(m: ModelBuilder, attention_norm: str, ffn_norm: str) -> Value:
-    """Write the layers; the names are the checkpoint's, for the norms before o and down."""
+    """Add the layers; the names are the checkpoint's, for the norms before o and down."""
     c = m.config
     x = m.embedding()
     options = AttentionOptions(bias=c.attention_bias)

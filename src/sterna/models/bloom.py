@@ -3,8 +3,8 @@ arXiv 2211.05100.
 
     x = x + dense(attention(q, k, v));   x = x + dense_4h_to_h(gelu(dense_h_to_4h))
 
-x begins as the norm of a token's row, and each half reads LayerNorm(x). q, k and v are one matrix,
-head by head.
+x begins as the norm of a token's row, and each sublayer reads LayerNorm(x). q, k and v are one
+matrix, head by head.
 """
 
 from __future__ import annotations

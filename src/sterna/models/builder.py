@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sterna.formats import PackedWeight
-from sterna.graph import AdaptedLayer, GraphBuilder, Heads, Rotation, Value
+from sterna.graph import GraphBuilder, Heads, Value
 from sterna.graph.heads import gate_heads
 from sterna.graph.ops import (
     EmbedOp,
@@ -23,6 +22,7 @@ from sterna.graph.ops import (
     SplitHeadsOp,
 )
 from sterna.models.config import TransformerConfig
+from sterna.models.linear_layers import LinearLayers, rotated
 from sterna.models.options import LLAMA_ATTENTION, AttentionOptions
 from sterna.weights.sources import Linear, WeightSource
 
@@ -146,40 +146,10 @@ class ModelBuilder:
         """Run linear layers of x as one; return their outputs side by side in a row, and the
         column where each begins.
 
-        name: of the merged layer, for errors. Layers with norms or rotations of their own inputs
-        run one by one. Adapters may add to all that read x itself; a norm that is fused with the
-        glu before it leaves no x.
+        name: the name of the merged layer, for errors. residual, factor: as in `linear`.
         """
-        parts, hadamard = list(layers), self.config.hadamard
-        bias = None
-        rotations = [hadamard.of_input(p.name, p.K) for p in parts] if hadamard else [None]
-        if self.config.linear_norm_eps:
-            weights = [weight for p in parts for weight in self.weights.matrix(p.name, [p])]
-            inputs = [self._own_norm(x, p) for p in parts]
-        elif len(set(rotations)) > 1:
-            weights = [weight for p in parts for weight in self.weights.matrix(p.name, [p])]
-            rotated = {r: self._rotated(x, r, name) for r in rotations}
-            inputs = [rotated[r] for r in rotations]
-        else:
-            weights = self.weights.matrix(name, parts)
-            inputs = [self._rotated(x, rotations[0], name)] * len(weights)
-        if parts[0].bias:
-            bias = np.concatenate([self.weights.vector(f"{p.name}.bias", p.M) for p in parts])
-        out = self.graph.linear(inputs, weights, name, residual, bias, factor)
-        columns = _columns(parts, weights, out)
-        if not self.config.linear_norm_eps or all(row is not x for row in inputs):
-            named = zip(parts, columns, strict=True)
-            adapted = [AdaptedLayer(p.name, p.M, p.K, column) for p, column in named]
-            self.graph.adapted(x, adapted, factor)
-        return out, columns
-
-    def _rotated(self, x: Value, rotation: Rotation | None, name: str) -> Value:
-        return x if rotation is None else self.add(RowwiseOp(name=name, x=x, rotation=rotation))
-
-    def _own_norm(self, x: Value, layer: Linear) -> Value:
-        name = f"{layer.name}.rms_norm"
-        weight = self.weights.vector(f"{name}.weight", layer.K)
-        return self.graph.norm(x, weight, self.config.linear_norm_eps, name)
+        linear = LinearLayers(self.graph, self.config, self.weights)
+        return linear.merged(x, name, layers, residual, factor)
 
     def attention(
         self,
@@ -230,7 +200,7 @@ class ModelBuilder:
         )
 
     def _qkv(self, h: Value, name: str, r: Heads, o: AttentionOptions, shared: bool) -> Value:
-        """Write the row [q | k | v]; of q only, if keys and values are another layer's."""
+        """Add the row [q | k | v]; of q only, if keys and values are another layer's."""
         widths = [r.n_heads * r.head_dim * (1 + o.gated)]
         if not shared:
             widths += [r.n_kv_heads * r.head_dim] * (1 if o.keys_are_values else 2)
@@ -290,7 +260,7 @@ class ModelBuilder:
         return self.graph.norm(added, weight, self.config.rms_norm_eps, norm_name, x)
 
     def gate_up(self, h: Value, name: str, *, fused: bool = False) -> Value:
-        """Write the row [gate | up] of an FFN.
+        """Add the row [gate | up] of an FFN.
 
         fused: the checkpoint has gate and up as one matrix, gate_up_proj.
         """
@@ -354,7 +324,7 @@ class ModelBuilder:
 
         plus_one: the norm multiplies by 1 + weight. Its weight takes the factor, one rounding each;
         a bias of logits does not. hidden_states: steps may ask for the head's input of all tokens
-        (`GraphBuilder.hidden_states`). cap, bias: as in `logits`.
+        (`HiddenStatesOp`). cap, bias: as in `logits`.
         """
         name, eps = "model.norm", self.config.rms_norm_eps
         weight = self.norm_weight(name, self.config.hidden_size, plus_one)
@@ -376,7 +346,7 @@ class ModelBuilder:
         if c.labels:
             return self.graph.head(x, w.table("score", c.labels, c.hidden_size), None, "score")
         rotation = c.hadamard.of_input("lm_head", c.hidden_size) if c.hadamard else None
-        x = self._rotated(x, rotation, "lm_head")
+        x = rotated(self.graph, x, rotation, "lm_head")
         table = self.table if c.tied else w.table("lm_head", c.vocab_size, c.hidden_size)
         assert table is not None
         added = w.vector("lm_head.bias", c.vocab_size) if bias else None
@@ -389,14 +359,3 @@ class ModelBuilder:
 FeedForward = Callable[[ModelBuilder, Value, Value, int, str], Value]
 #: Attention up to the output projection: (builder, norm(x), the layer's number, its name) -> heads.
 Attend = Callable[[ModelBuilder, Value, int, str], Value]
-
-
-def _columns(parts: list[Linear], weights: list[PackedWeight], row: Value) -> list[int]:
-    """Return the column where each part's results begin; a weight may hold several parts."""
-    starts = dict(zip(accumulate((x.M for x in weights), initial=0), row.starts, strict=False))
-    columns, at, before = [], 0, 0  # `before`: the weight's rows begin there
-    for part in parts:
-        before = at if at in starts else before
-        columns.append(starts[before] + at - before)
-        at += part.M
-    return columns

@@ -3,7 +3,7 @@ experts, and one that all tokens use.
 
     x = x + o(attention(q, k, v)) + (experts(norm(x)) + shared(norm(x))) / 2
 
-Both halves read the same norm of x, an RMSNorm or a LayerNorm without a bias. The largest logits
+Both sublayers read the same norm of x, an RMSNorm or a LayerNorm without a bias. The largest logits
 choose experts; their shares are sigmoids, which may add up to 1, or a softmax of these.
 """
 
@@ -72,27 +72,27 @@ def complete(f: Fields) -> dict[str, Any]:
 def build(m: ModelBuilder) -> Value:
     """Add the model's layers; return the logits."""
     f = m.config.fields
-    how = moe.ExpertFields.of(f, WIDTH)
+    experts = moe.ExpertFields.of(f, WIDTH)
     chosen = f.config["expert_selection_fn"]
     if chosen not in ("softmax", "sigmoid"):
         f.supported("expert_selection_fn", chosen, "softmax or sigmoid")
     strategy = f.config["shared_expert_combination_strategy"]
     if strategy not in ("average", "sum"):
         f.supported("shared_expert_combination_strategy", strategy, "average or sum")
-    shared = moe.given(f, "num_shared_experts")
-    how = replace(
-        how,
+    shared = moe.optional_count(f, "num_shared_experts")
+    experts = replace(
+        experts,
         of_all=chosen == "sigmoid" and not f.flag("norm_topk_prob"),
-        shared=how.width * shared,
+        shared=experts.width * shared,
         scoring=Scoring(chosen),
-        dense=frozenset(range(moe.given(f, "first_k_dense_replace", m.config.n_layers))),
+        dense=frozenset(range(moe.optional_count(f, "first_k_dense_replace", m.config.n_layers))),
     )
     factor = 0.5 if shared and strategy == "average" else 1.0
-    experts = moe.ffn(replace(how, dense=frozenset()), names=NAMES, factor=factor)
+    expert_ffn = moe.ffn(replace(experts, dense=frozenset()), names=NAMES, factor=factor)
 
     def ffn(m: ModelBuilder, h: Value, x: Value, layer: int, name: str) -> Value:
-        if layer in how.dense:
+        if layer in experts.dense:
             return m.feed_forward(h, x, name)
-        return experts(m, h, x, layer, name)
+        return expert_ffn(m, h, x, layer, name)
 
     return cohere.build(m, ffn=ffn, rms=f.flag(RMS))

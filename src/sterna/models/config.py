@@ -15,7 +15,7 @@ from sterna.models.context_extension import NOT_EXTENDED, ContextExtension
 from sterna.models.hadamard import Hadamard
 from sterna.models.module_names import attribute
 from sterna.models.pooling import Pooling
-from sterna.models.rotations import extended_context, growth_of, rotary_of, scaling_kind
+from sterna.models.rope import extended_context, growth_of, rotary_of, scaling_kind
 
 __all__ = ["LINEAR_NORM", "TransformerConfig"]
 

@@ -32,8 +32,8 @@ _ROPE, _SCALING, _FULL = "rope_parameters", "rope_scaling", "full_attention"
 def resolve_aliases(config: dict[str, Any], file: Path, own: Mapping[str, str]) -> Fields:
     """Give the fields of a config.json one name each; errors name a field as the file does.
 
-    own: names of the family alone -> the usual ones. ModelFormatError if two names of one field
-    have different values.
+    own: names that only this family has -> the usual ones. ModelFormatError if two names of one
+    field have different values.
     """
     found, names = dict(config), dict[str, str]()
     for other, name in {**_SAME, **own}.items():

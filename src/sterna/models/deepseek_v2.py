@@ -3,7 +3,7 @@ arXiv 2405.04434.
 
     x = x + o(latent attention);   x = x + experts, or down(silu(gate) * up) in the first layers
 
-Each half reads RMSNorm(x). Neighbours are rotated together. A softmax over all experts chooses,
+Each sublayer reads RMSNorm(x). Neighbours are rotated together. A softmax over all experts chooses,
 within a few groups of them, and shares are its numbers as they are, times a factor. All tokens use
 some experts, which are one FFN.
 """
@@ -49,8 +49,8 @@ def build(m: ModelBuilder) -> Value:
 
 
 def _experts(f: Fields) -> moe.ExpertFields:
-    how = moe.ExpertFields.of_deepseek(f)
+    experts = moe.ExpertFields.of_deepseek(f)
     grouped = f.config["topk_method"] != "greedy"
-    groups, chosen = (how.scoring.groups, how.scoring.chosen_groups) if grouped else (1, 1)
-    scoring = Scoring("softmax", groups=groups, chosen_groups=chosen, scale=how.scoring.scale)
-    return replace(how, of_all=True, scoring=scoring)
+    groups, chosen = (experts.scoring.groups, experts.scoring.chosen_groups) if grouped else (1, 1)
+    scoring = Scoring("softmax", groups=groups, chosen_groups=chosen, scale=experts.scoring.scale)
+    return replace(experts, of_all=True, scoring=scoring)

@@ -25,7 +25,7 @@ Row = tuple[Value, int, int, int]
 
 @dataclass(frozen=True)
 class Decay:
-    """How states decay, `rate` and `bias` of `GraphBuilder.recurrence`."""
+    """How states decay, `rate` and `bias` of `RecurrenceOp`."""
 
     rate: F32
     bias: F32
@@ -77,7 +77,7 @@ def _joined_taps(w: WeightSource, name: str, rows: tuple[int, int, int], width: 
 
 
 def side_by_side(m: ModelBuilder, parts: list[tuple[Value, int, int]], name: str) -> Value:
-    """Return a row of these (row, column, width): the first row, if it begins with them."""
+    """Put columns (row, begin, width) side by side; if the first row begins so, return it."""
     *starts, width = accumulate((n for _, _, n in parts), initial=0)
     first = parts[0][0]
     placed = list(zip(parts, starts, strict=True))
@@ -102,11 +102,11 @@ def layer(
     gates: Value | None = None,
     activation: str = "silu",
 ) -> Value:
-    """Write a layer from its projections up to the projection back.
+    """Add a layer from its projections up to the output projection.
 
-    taps: of the convolution of q, k and v. norm: of what the recurrence makes, by its name. gates:
-    the row that has z, if it is another. strength: as in `GraphBuilder.recurrence`. tiling,
-    activation: as `k_heads` and `activation` of `GraphBuilder.gated`.
+    taps: the weights of the convolution of q, k and v, float32 [width, columns]. norm, eps: the
+    RMSNorm of the recurrence's output. gates: the row that has z, if it is another one.
+    strength: as in `RecurrenceOp`. tiling: `k_heads` of `gate_heads`. activation: as in `GatedOp`.
     """
     x, z, b, a = row
     x = m.add(ConvOp(name=f"{name}.conv1d", x=x, taps=taps))

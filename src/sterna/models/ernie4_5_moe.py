@@ -54,19 +54,19 @@ def complete(f: Fields) -> dict[str, Any]:
 def build(m: ModelBuilder) -> Value:
     """Add the model's layers; return the logits."""
     f = m.config.fields
-    how = moe.ExpertFields.of(f, "moe_intermediate_size")
-    how = replace(
-        how,
-        shared=how.width * moe.given(f, "moe_num_shared_experts"),
+    experts = moe.ExpertFields.of(f, "moe_intermediate_size")
+    experts = replace(
+        experts,
+        shared=experts.width * moe.optional_count(f, "moe_num_shared_experts"),
         scoring=Scoring(least=f.number("moe_norm_min")),
         dense=_dense_layers(f),
     )
-    return llama.build(m, ffn=moe.ffn(how, names=NAMES))
+    return llama.build(m, ffn=moe.ffn(experts, names=NAMES))
 
 
 def _dense_layers(f: Fields) -> frozenset[int]:
     """Return the layers without experts."""
     n, step, end = f.n_layers, f.count("moe_layer_interval"), "moe_layer_end_index"
-    first = moe.given(f, "moe_layer_start_index")
-    last = n - 1 if f.config.get(end) in (None, -1) else moe.given(f, end)
+    first = moe.optional_count(f, "moe_layer_start_index")
+    last = n - 1 if f.config.get(end) in (None, -1) else moe.optional_count(f, end)
     return frozenset(i for i in range(n) if (i + 1) % step or not first <= i <= last)

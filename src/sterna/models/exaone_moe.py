@@ -3,8 +3,8 @@ V3's experts.
 
     x = x + o(attention(rope(norm(q), norm(k)), v));   x = x + experts(norm(x)) + shared(norm(x))
 
-Each half reads RMSNorm(x). Layers without a window have no rotations. The first layers have dense
-FFNs; layers that predict several tokens are skipped.
+Each sublayer reads RMSNorm(x). Layers without a window have no rotations. The first layers have
+dense FFNs; layers that predict several tokens are skipped.
 """
 
 from __future__ import annotations
@@ -57,6 +57,6 @@ def complete(f: Fields) -> dict[str, Any]:
 
 def build(m: ModelBuilder) -> Value:
     """Add the model's layers; return the logits."""
-    how = moe.ExpertFields.of_deepseek(m.config.fields)
+    experts = moe.ExpertFields.of_deepseek(m.config.fields)
     attention = AttentionOptions(qk_norm=QKNorm())
-    return llama.build(m, attention=attention, ffn=moe.ffn(how, names=NAMES))
+    return llama.build(m, attention=attention, ffn=moe.ffn(experts, names=NAMES))

@@ -3,7 +3,7 @@ side by side. arXiv 2311.16867.
 
     x = x + dense(attention(rope(q, k), v)) + dense_4h_to_h(gelu(dense_h_to_4h))
 
-Both read LayerNorm(x), the same or each its own; without `parallel_attn` one half follows the
+Both read LayerNorm(x), the same or each its own; without `parallel_attn` one sublayer follows the
 other. q, k and v are one matrix: the queries of heads that share keys and values precede these.
 With `alibi` (RW) nothing is rotated: biases of distances are divided by sqrt(head_dim), as scores
 are.

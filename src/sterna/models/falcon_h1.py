@@ -80,19 +80,15 @@ def build(m: ModelBuilder) -> Value:
     inputs = f.factor("attention_in_multiplier")
     scale = c.head_dim**-0.5 * f.factor("key_multiplier") * inputs**2
     attention = AttentionOptions(bias=c.attention_bias, scale=scale)
+    out_factor = f.factor("attention_out_multiplier") * inputs
     x = m.embedding(f.factor("embedding_multiplier"))
     for i in range(c.n_layers):
         p = f"model.layers.{i}"
         h = m.norm(x, f"{p}.input_layernorm")
         x = mamba2.layer(m, h, x, f"{p}.mamba", space, f.factor("ssm_out_multiplier"))
         h = m.attention(h, i, f"{p}.self_attn", attention)
-        x = m.output(
-            h,
-            x,
-            f"{p}.self_attn.o_proj",
-            bias=c.attention_bias,
-            factor=f.factor("attention_out_multiplier") * inputs,
-        )
+        name = f"{p}.self_attn.o_proj"
+        x = m.output(h, x, name, bias=c.attention_bias, factor=out_factor)
         h = m.norm(x, f"{p}.pre_ff_layernorm")
         x = _feed_forward(m, h, x, f"{p}.feed_forward")
     return m.head(x, factor=f.factor("lm_head_multiplier"))

@@ -1,9 +1,9 @@
-"""Gemma 2: norms around each half, soft caps, every other layer within a window. arXiv 2408.00118.
+"""Gemma 2: norms around each sublayer, soft caps, windows in every other layer. arXiv 2408.00118.
 
     x = x + norm(o(attention(rope(q, k), v)));   x = x + norm(down(gelu(gate) * up))
 
-Each half reads RMSNorm(x). Norms multiply by 1 + their weight, the embedding is scaled by the root
-of its width, scores and logits are capped: c tanh(s / c).
+Each sublayer reads RMSNorm(x). Norms multiply by 1 + their weight, the embedding is scaled by the
+root of its width, scores and logits are capped: c tanh(s / c).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def build(m: ModelBuilder) -> Value:
 
 
 def write(m: ModelBuilder, qk_norm: QKNorm | None, norms: Norms = NORMS) -> Value:
-    """Write the layers; qk_norm: as in `layers.attention`."""
+    """Add the layers; qk_norm: as in `AttentionOptions`."""
     c = m.config
     attention = AttentionOptions(
         qk_norm=qk_norm,

@@ -18,7 +18,7 @@ from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import INPUT_NORMS, QK_NORMS, SOFT_CAPS, SWA_BASE
 from sterna.models.options import QKNorm
 from sterna.models.pooling import DENSE
-from sterna.models.rotations import rotations_of
+from sterna.models.rope import rotations_of
 from sterna.models.vision import siglip, vit
 from sterna.models.vision.patches import average_pool
 from sterna.models.vision.tower import Tower, graph_of, vision_config
@@ -87,7 +87,7 @@ def build(m: ModelBuilder) -> Value:
 
 
 def tower(c: TransformerConfig, w: WeightSource) -> Tower:
-    """Write the encoder of images and its projector."""
+    """Add the encoder of images and its projector."""
     v, f = vision_config(siglip, c.fields), c.fields
     side, tokens = vit.side_of(v), f.count("mm_tokens_per_image", 256)
     edge = side // int(tokens**0.5)

@@ -26,7 +26,7 @@ from sterna.models.config_defaults import without
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import GgufArchitecture
 from sterna.models.options import AttentionOptions, QKNorm
-from sterna.models.rotations import rotations_of
+from sterna.models.rope import rotations_of
 from sterna.weights.sources import Linear
 
 ARCHITECTURES = ("Gemma3nForCausalLM", "Gemma3nForConditionalGeneration")
@@ -68,7 +68,7 @@ _PATTERN, _ROOT_HALF = "activation_sparsity_pattern", 0.5**0.5
 
 
 def complete(f: Fields) -> dict[str, Any]:
-    """Return the text's fields alone, and the layers' kinds, widths and cutoffs."""
+    """Return the text's fields, and the layers' kinds, widths and cutoffs."""
     text = f.mapping("text_config")
     t = f.having({**f.config, **text})
     n = t.n_layers
@@ -158,9 +158,8 @@ def _each(m: ModelBuilder, x: Value, piece: Piece, name: str) -> Value:
     """Multiply the pieces of x by a matrix for each; return the results side by side."""
     d = m.config.hidden_size
     rows = m.graph.head_rows(x, piece, name)
-    made = m.graph.linear(
-        rows, m.weights.experts(name, [Linear(f"{name}.{{}}", d, d)], piece.count), name
-    )
+    weights = m.weights.experts(name, [Linear(f"{name}.{{}}", d, d)], piece.count)
+    made = m.graph.linear(rows, weights, name)
     return m.graph.place(piece.count * d, [(made, Piece(d, piece.count, to_stride=d))], name)
 
 
@@ -174,13 +173,12 @@ def _streams(m: ModelBuilder, x: Value) -> Value:
 
 
 def _joined(m: ModelBuilder, x: Value) -> Value:
-    """Write the norm of the mean of all streams, each made as large as the first."""
+    """Add the norm of the mean of all streams, each made as large as the first."""
     d, n = m.config.hidden_size, _count(m)
     name = "model.altup_unembed_projections"
     made = _each(m, x, Piece(d, n - 1, begin=d, stride=d), name)
-    row = m.select(
-        m.graph.place(n * d, [(x, Piece(d)), (made, Piece((n - 1) * d, column=d))], name)
-    )
+    row = m.graph.place(n * d, [(x, Piece(d)), (made, Piece((n - 1) * d, column=d))], name)
+    row = m.select(row)
     first = total = m.graph.columns(row, d, name)
     for i in range(1, n):
         total = m.add(RescaleOp(name=name, x=row, size_of=first, column=i * d, residual=total))
@@ -192,7 +190,7 @@ def _joined(m: ModelBuilder, x: Value) -> Value:
 def _mixed(
     m: ModelBuilder, x: Value, p: str, part: str, of: Value, made: Value | None = None
 ) -> Value:
-    """Mix streams by the factors that the row `of` has; made: as in `GraphBuilder.altup`."""
+    """Mix streams by the factors that the row `of` has; made: as in `AltUpOp`."""
     c = m.config
     n, name = _count(m), f"{p}.altup"
     weight = m.norm_weight(f"{name}.router_norm", c.hidden_size)
@@ -201,20 +199,12 @@ def _mixed(
     h = m.linear(h, f"{name}.modality_router", n, exact=True)
     h = m.graph.activation(h, "tanh", f"{name}.tanh")
     h = m.linear(h, f"{name}.{part}", n if made else n * n, exact=True)
-    return m.add(
-        AltUpOp(
-            name=name,
-            x=x,
-            factors=h,
-            streams=n,
-            active=int(c.fields.config["altup_active_idx"]),
-            made=made,
-        )
-    )
+    active = int(c.fields.config["altup_active_idx"])
+    return m.add(AltUpOp(name=name, x=x, factors=h, streams=n, active=active, made=made))
 
 
 def _attended(m: ModelBuilder, x: Value, layer: int, keys_of: Value | None) -> tuple[Value, Value]:
-    """Return attention's heads, and the first half of a layer."""
+    """Return attention's heads, and x + attention."""
     c = m.config
     p, d, rank = f"model.layers.{layer}", c.hidden_size, c.fields.count("laurel_rank")
     name = f"{p}.input_layernorm"
@@ -230,17 +220,14 @@ def _attended(m: ModelBuilder, x: Value, layer: int, keys_of: Value | None) -> t
 
 
 def _feed_forward(m: ModelBuilder, y: Value, layer: int) -> Value:
-    """Write the second half of a layer."""
+    """Add the FFN."""
     p, f = f"model.layers.{layer}", m.config.fields.config
     h = m.norm(y, f"{p}.pre_feedforward_layernorm")
-    ffn = m.with_config(intermediate_size=f[WIDTHS][layer])
-    h = ffn.gate_up(h, f"{p}.mlp")
-    if f[DEVIATIONS][layer] is not None:
-        h = m.add(
-            CutoffOp(
-                name=f"{p}.mlp.cutoff", x=h, width=f[WIDTHS][layer], deviations=f[DEVIATIONS][layer]
-            )
-        )
+    width, deviations = f[WIDTHS][layer], f[DEVIATIONS][layer]
+    h = m.with_config(intermediate_size=width).gate_up(h, f"{p}.mlp")
+    if deviations is not None:
+        name = f"{p}.mlp.cutoff"
+        h = m.add(CutoffOp(name=name, x=h, width=width, deviations=deviations))
     h = m.glu(h, f"{p}.mlp.act")
     h = m.output(h, None, f"{p}.mlp.down_proj")
     return m.norm(h, f"{p}.post_feedforward_layernorm", residual=y)
@@ -256,7 +243,7 @@ def _add_row(m: ModelBuilder, x: Value, rows: Value, layer: int) -> Value:
     h = gemma4.gated_row(m, h, rows, layer)
     name = f"{p}.post_per_layer_input_norm"
     repeated = m.graph.place(others * d, [(h, Piece(d, others, to_stride=d))], name)
-    behind = m.graph.place(others * d, [(x, Piece(others * d, begin=d))], name)
+    rest = m.graph.columns(x, others * d, name, d)
     weight = m.norm_weight(name, d)
-    behind = m.graph.norm(repeated, weight, m.config.rms_norm_eps, name, residual=behind)
-    return m.graph.place(x.width, [(x, Piece(d)), (behind, Piece(others * d, column=d))], name)
+    rest = m.graph.norm(repeated, weight, m.config.rms_norm_eps, name, residual=rest)
+    return m.graph.place(x.width, [(x, Piece(d)), (rest, Piece(others * d, column=d))], name)

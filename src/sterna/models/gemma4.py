@@ -5,7 +5,7 @@ several layers share, and rows of a second embedding for each layer.
     x = x + norm(down(gelu(gate) * up))
     x = (x + norm(projection(gelu(gate(x)) * rows))) * layer_scalar
 
-Each half reads RMSNorm(x), and norms multiply by their weight; scores are not scaled. The last
+Each sublayer reads RMSNorm(x), and norms multiply by their weight; scores are not scaled. The last
 num_kv_shared_layers layers have no keys and values of their own: they read the last layer of their
 kind that has some. For each token and layer, rows = (norm(projection(x_0)) + embedding) / sqrt(2).
 Models without rows (hidden_size_per_layer_input 0) skip the third line, but for its factor. Models
@@ -31,7 +31,7 @@ from sterna.models.config_defaults import COMMON, without
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import QK_NORMS, SOFT_CAPS, SWA_BASE, GgufArchitecture
 from sterna.models.options import AttentionOptions, QKNorm
-from sterna.models.rotations import rotations_of
+from sterna.models.rope import rotations_of
 from sterna.models.vision import gemma4 as vision
 from sterna.models.vision.tower import Tower
 from sterna.weights.sources import WeightSource
@@ -106,7 +106,7 @@ KV_HEADS, HEAD_DIM = "full_kv_heads", "full_head_dim"  # fields of ours, of laye
 
 
 def complete(f: Fields) -> dict[str, Any]:
-    """Return the text's fields alone, its layers' kinds, and the heads and rotations of each."""
+    """Return the text's fields, its layers' kinds, and the heads and rotations of each."""
     text = f.mapping("text_config")
     t = f.having({**f.config, **text})
     if t.config.get("use_bidirectional_attention") not in (None, "vision"):  # that of images
@@ -166,7 +166,7 @@ def _check(t: Fields, kinds: list[str], kv_heads: int) -> None:
     if not {*kinds[first_shared:]} <= {*kinds[:first_shared]}:
         rule = "fewer than all layers of a kind, as the last ones read the keys of others"
         t.fail("num_kv_shared_layers", rule, t.n_layers - first_shared)
-    if _given(t, ROW_WIDTH):
+    if _positive(t, ROW_WIDTH):
         if t.count(ROW_WIDTH) % 16:
             t.fail(ROW_WIDTH, "a multiple of 16", t.count(ROW_WIDTH))
         name = "vocab_size_per_layer_input"
@@ -187,9 +187,9 @@ def build(m: ModelBuilder) -> Value:
     kinds: list[str] = f.config["layer_types"]
     heads = {SLIDING: c.heads, FULL: Heads(c.n_heads, f.count(KV_HEADS), f.count(HEAD_DIM))}
     k_eq_v, first_shared = f.flag("attention_k_eq_v"), c.n_layers - shared_layers(f)
-    wide, how = f.flag("use_double_wide_mlp"), None
+    wide, experts = f.flag("use_double_wide_mlp"), None
     if f.flag("enable_moe_block"):
-        how = moe.ExpertFields.of(f, "moe_intermediate_size")
+        experts = moe.ExpertFields.of(f, "moe_intermediate_size")
     x = m.embedding(c.hidden_size**0.5)
     added = rows(m, x)
     keys: dict[str, Value] = {}  # for each kind, the keys of the last layer that stores some
@@ -210,8 +210,8 @@ def build(m: ModelBuilder) -> Value:
         scalar = float(m.weights.vector(f"{p}.layer_scalar", 1)[0])
         h = m.glu(ffn.gate_up(h, f"{p}.mlp"), f"{p}.mlp.act")
         h = m.linear(h, f"{p}.mlp.down_proj", c.hidden_size)
-        if how is not None:
-            h = _with_experts(m, x, h, p, how)
+        if experts is not None:
+            h = _with_experts(m, x, h, p, experts)
         name = f"{p}.post_feedforward_layernorm"
         x = m.norm(h, name, residual=x, factor=scalar if added is None else 1.0)
         if added is not None:
@@ -221,18 +221,16 @@ def build(m: ModelBuilder) -> Value:
 
 def shared_layers(f: Fields) -> int:
     """Count the last layers that have no keys and values of their own."""
-    return (
-        f.count("num_kv_shared_layers", most=f.n_layers) if _given(f, "num_kv_shared_layers") else 0
-    )
+    return moe.optional_count(f, "num_kv_shared_layers", f.n_layers)
 
 
-def _given(f: Fields, name: str) -> bool:
+def _positive(f: Fields, name: str) -> bool:
     """Whether a count is present and not 0."""
     return f.config.get(name) not in (None, 0)
 
 
 def tower(c: TransformerConfig, w: WeightSource) -> Tower:
-    """Write the encoder of images and its projector."""
+    """Add the encoder of images and its projector."""
     return vision.tower(c, w, c.fields.flag(TOGETHER))
 
 
@@ -244,11 +242,11 @@ def _causal(m: ModelBuilder) -> ModelBuilder:
 
 
 def rows(m: ModelBuilder, x: Value) -> Value | None:
-    """Write the rows that layers add for each token, of all layers side by side."""
+    """Add the rows that layers add for each token, of all layers side by side."""
     c = m.config
-    if not _given(c.fields, ROW_WIDTH):
+    if not _positive(c.fields, ROW_WIDTH):
         return None
-    each, half = c.fields.count(ROW_WIDTH), 0.5**0.5
+    each, root_half = c.fields.count(ROW_WIDTH), 0.5**0.5
     width = c.n_layers * each
     vocab = c.fields.count("vocab_size_per_layer_input", c.vocab_size)
     table = m.weights.table("model.embed_tokens_per_layer", vocab, width)
@@ -256,7 +254,7 @@ def rows(m: ModelBuilder, x: Value) -> Value | None:
     embedded = m.add(
         EmbedOp(
             weight=table,
-            factor=each**0.5 * half,
+            factor=each**0.5 * root_half,
             first_for_rest=vocab < c.vocab_size,
             image_token=pad,
         )
@@ -264,7 +262,7 @@ def rows(m: ModelBuilder, x: Value) -> Value | None:
     name = "model.per_layer_model_projection"
     projected = m.linear(x, name, width, factor=c.hidden_size**-0.5)
     name = "model.per_layer_projection_norm"
-    weight = m.norm_weight(name, each) * np.float32(half)
+    weight = m.norm_weight(name, each) * np.float32(root_half)
     return m.graph.norm(projected, weight, c.rms_norm_eps, name, residual=embedded)
 
 
@@ -285,17 +283,19 @@ def gated_row(m: ModelBuilder, x: Value, rows: Value, layer: int) -> Value:
     return m.linear(h, f"{p}.per_layer_projection", c.hidden_size)
 
 
-def _with_experts(m: ModelBuilder, x: Value, ffn: Value, p: str, how: moe.ExpertFields) -> Value:
+def _with_experts(
+    m: ModelBuilder, x: Value, ffn: Value, p: str, experts: moe.ExpertFields
+) -> Value:
     """norm(ffn) + norm(experts(norm(x))); the router has a norm of its own."""
     c = m.config
     root = np.float32(c.hidden_size**-0.5)
     scale = m.weights.vector(f"{p}.router.scale", c.hidden_size) * root
     h = m.graph.norm(x, scale, c.rms_norm_eps, f"{p}.router.norm")
     router = f"{p}.router.proj"
-    logits = m.linear(h, router, how.count, exact=True)
-    factors = m.weights.vector(f"{p}.router.per_expert_scale", how.count)
-    route = m.graph.route(logits, how.count, how.chosen, router, factors=factors)
+    logits = m.linear(h, router, experts.count, exact=True)
+    factors = m.weights.vector(f"{p}.router.per_expert_scale", experts.count)
+    route = m.graph.route(logits, experts.count, experts.chosen, router, factors=factors)
     h = m.norm(x, f"{p}.pre_feedforward_layernorm_2")
-    h = moe.combined(m, h, None, route, p, how)
+    h = moe.combined(m, h, None, route, p, experts)
     ffn = m.norm(ffn, f"{p}.post_feedforward_layernorm_1")
     return m.norm(h, f"{p}.post_feedforward_layernorm_2", residual=ffn)

@@ -7,7 +7,6 @@ the checkpoint -> in the file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,9 +27,9 @@ LINEARS = {**ATTENTION, **FFN}
 UNGATED = {"mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
 #: Gate and up as one matrix.
 GATE_UP = {"mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
-#: Norms of the inputs of a layer's halves.
+#: Norms of the inputs of a layer's sublayers.
 READS = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
-#: Norms of the outputs of the halves, in Gemma and OLMo 2.
+#: Norms of the outputs of the sublayers, in Gemma and OLMo 2.
 ADDS = {
     "post_attention_layernorm": "post_attention_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
@@ -148,20 +147,20 @@ class GgufArchitecture:
 
     architecture: str
     activation: str = "silu"
-    modules: Mapping[str, str] = field(default_factory=lambda: LINEARS | READS)
+    modules: dict[str, str] = field(default_factory=lambda: LINEARS | READS)
     permuted: bool = False
     hybrid: bool = False
     tiles: bool = True
     partial: bool = False
     rotates: bool = True
-    keys: Mapping[str, str] = field(default_factory=dict)
-    renamed: Mapping[str, str] = field(default_factory=dict)
+    keys: dict[str, str] = field(default_factory=dict)
+    renamed: dict[str, str] = field(default_factory=dict)
     reads: tuple[str, ...] = ()
     written: bool = False
     experts: str = ""
-    outer: Mapping[str, str] = field(default_factory=dict)
+    outer: dict[str, str] = field(default_factory=dict)
     varied: bool = False
-    arrays: Mapping[str, str] = field(default_factory=dict)
+    arrays: dict[str, str] = field(default_factory=dict)
     period: int = 0
     sums: bool = False
     layer_norm: bool | None = False
@@ -169,7 +168,7 @@ class GgufArchitecture:
     biases: tuple[str, ...] = ()
     latent: bool = False
     predicts: bool = False
-    unsaid: Mapping[str, Any] = field(default_factory=dict)
+    unsaid: dict[str, Any] = field(default_factory=dict)
     qkv_bias: str = ""
     encoder: bool = False
     attends: bool = True

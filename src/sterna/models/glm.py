@@ -13,7 +13,7 @@ from sterna.models.builder import ModelBuilder
 from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.options import LLAMA_NORMS, AttentionOptions, Norms
-from sterna.models.rotations import partly_rotated
+from sterna.models.rope import partly_rotated
 
 ARCHITECTURES = ("GlmForCausalLM",)
 DEFAULTS = (
@@ -41,7 +41,7 @@ def build(m: ModelBuilder) -> Value:
 
 
 def write(m: ModelBuilder, norms: Norms) -> Value:
-    """Write the layers, with norms of these names."""
+    """Add the layers, with norms of these names."""
     bias = m.config.fields.flag(QKV_BIAS)
     attention = AttentionOptions(bias=bias)
     return llama.build(m, norms=norms, attention=attention, fused_gate_up=True)

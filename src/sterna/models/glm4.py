@@ -1,8 +1,8 @@
-"""GLM-4-0414 and GLM-Z1: GLM-4's graph with norms around each half.
+"""GLM-4-0414 and GLM-Z1: GLM-4's graph with norms around each sublayer.
 
     x = x + norm(o(attention(rope(q, k), v)));   x = x + norm(down(silu(gate) * up))
 
-Each half reads RMSNorm(x).
+Each sublayer reads RMSNorm(x).
 """
 
 from __future__ import annotations

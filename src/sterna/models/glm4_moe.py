@@ -19,7 +19,7 @@ from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import DEEPSEEK_FFN, DEEPSEEK_KEYS, QK_NORMS, GgufArchitecture
 from sterna.models.moe import ALIASES as ALIASES
 from sterna.models.options import AttentionOptions, QKNorm
-from sterna.models.rotations import partly_rotated
+from sterna.models.rope import partly_rotated
 
 ARCHITECTURES = ("Glm4MoeForCausalLM",)
 DEFAULTS = (

@@ -2,7 +2,7 @@
 
     x = x + o(latent attention);   x = x + experts, or down(silu(gate) * up) in the first layers
 
-Each half reads RMSNorm(x). Layers that predict several tokens are skipped.
+Each sublayer reads RMSNorm(x). Layers that predict several tokens are skipped.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     x = x + c_proj(attention(q, k, v));   x = x + c_proj(gelu(c_fc))
 
-Each half reads LayerNorm(x). q, k and v are one matrix; checkpoints store matrices transposed.
+Each sublayer reads LayerNorm(x). q, k and v are one matrix; checkpoints store matrices transposed.
 """
 
 from __future__ import annotations
@@ -91,16 +91,11 @@ def build(m: ModelBuilder) -> Value:
 def write(
     m: ModelBuilder, attention: AttentionOptions, names: tuple[str, str] = ("attn", "c_proj")
 ) -> Value:
-    """Write the layers, with attention of this kind; names: of it, and of its last projection."""
-    x = m.embedding()
-    x = m.add(
-        PositionsOp(
-            name="model.wpe",
-            x=x,
-            table=m.weights.vector("model.wpe.weight", m.config.max_position, m.config.hidden_size),
-        )
-    )
-    for i in range(m.config.n_layers):
+    """Add the layers; names: the names of attention and of its output projection."""
+    c = m.config
+    table = m.weights.vector("model.wpe.weight", c.max_position, c.hidden_size)
+    x = m.add(PositionsOp(name="model.wpe", x=m.embedding(), table=table))
+    for i in range(c.n_layers):
         p = f"model.layers.{i}"
         h = m.layer_norm(x, f"{p}.ln_1")
         name = f"{p}.{names[0]}"

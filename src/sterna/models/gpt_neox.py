@@ -3,8 +3,8 @@ arXiv 2204.06745, 2304.01373.
 
     x = x + dense(attention(rope(q, k), v)) + dense_4h_to_h(gelu(dense_h_to_4h))
 
-Each half reads a LayerNorm of x. q, k and v are one matrix, head by head, and a part of each head
-is rotated.
+Each sublayer reads a LayerNorm of x. q, k and v are one matrix, head by head, and a part of each
+head is rotated.
 """
 
 from __future__ import annotations

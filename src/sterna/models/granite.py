@@ -1,8 +1,8 @@
-"""Granite: Llama's graph with multipliers of embedding, scores, logits and each half's result.
+"""Granite: Llama's graph with multipliers of embedding, scores, logits and each sublayer's output.
 
     x = x + r o(attention(rope(q, k), v));   x = x + r down(silu(gate) * up)
 
-Each half reads RMSNorm(x).
+Each sublayer reads RMSNorm(x).
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def build(m: ModelBuilder) -> Value:
 
 def ffn(f: Fields) -> FeedForward:
     """Return an FFN sublayer: experts, a shared one, or both."""
-    experts = granitemoe.experts(f) if moe.given(f, "num_experts") else None
+    experts = granitemoe.experts(f) if moe.optional_count(f, "num_experts") else None
     width, factor = f.count("shared_intermediate_size", least=0), f.factor("residual_multiplier")
 
     def add(m: ModelBuilder, h: Value, x: Value, layer: int, name: str) -> Value:

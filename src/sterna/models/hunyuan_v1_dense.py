@@ -20,7 +20,7 @@ from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import LINEARS, READS, GgufArchitecture
 from sterna.models.options import AttentionOptions, QKNorm
-from sterna.models.rotations import scaling_kind
+from sterna.models.rope import scaling_kind
 
 ARCHITECTURES = ("HunYuanDenseV1ForCausalLM",)
 DEFAULTS = COMMON | {"vocab_size": 290943, "rms_norm_eps": 1e-5, "attention_bias": False}

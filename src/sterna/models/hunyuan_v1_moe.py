@@ -60,7 +60,7 @@ def _of_all(f: Fields, name: str) -> int:
 
 def build(m: ModelBuilder) -> Value:
     """Add the model's layers; return the logits."""
-    how = moe.ExpertFields.of(m.config.fields, "intermediate_size")
-    how = replace(how, shared=how.width)
+    experts = moe.ExpertFields.of(m.config.fields, "intermediate_size")
+    experts = replace(experts, shared=experts.width)
     attention = AttentionOptions(qk_norm=hunyuan_v1_dense.QK_NORM)
-    return llama.build(m, attention=attention, ffn=moe.ffn(how, names=NAMES))
+    return llama.build(m, attention=attention, ffn=moe.ffn(experts, names=NAMES))

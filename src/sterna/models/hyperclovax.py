@@ -1,8 +1,8 @@
-"""HyperCLOVA X: Granite's graph with norms of each half's result, and logits times their factor.
+"""HyperCLOVA X: Granite's graph with norms of each sublayer's output, and a factor of logits.
 
     x = x + r norm(o(attention(rope(q, k), v)));   x = x + r norm(down(silu(gate) * up))
 
-Each half reads RMSNorm(x).
+Each sublayer reads RMSNorm(x).
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def complete(f: Fields) -> dict[str, Any]:
 
 
 def tower(c: TransformerConfig, w: WeightSource) -> Tower:
-    """Write the encoder of tiles and its projector."""
+    """Add the encoder of tiles and its projector."""
     v, edge = vision_config(siglip, c.fields), c.fields.count("scale_factor", 2)
     side = vit.side_of(v)
     # transformers finds a patch's position by its place as a fraction of the tile. In sizes that

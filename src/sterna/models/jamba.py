@@ -59,7 +59,7 @@ GGUF = {
 
 
 def complete(f: Fields) -> dict[str, Any]:
-    """Return the kind of each layer's halves; no layer rotates."""
+    """Return the kind of each layer's sublayers; no layer rotates."""
     ffns = f.items(FFNS, f.n_layers, (DENSE, SPARSE))
     if ffns is None:
         ffns = _periodic(f, "expert_layer", (DENSE, SPARSE))
@@ -98,11 +98,11 @@ def build(m: ModelBuilder) -> Value:
     inner = f.count("mamba_expand") * c.hidden_size
     scan = mamba.SelectiveScan.of(f, inner, c.rms_norm_eps, _NORMS)
     dense = frozenset(i for i, kind in enumerate(f.config[FFNS]) if kind == DENSE)
-    how = moe.ExpertFields(1, 1, c.intermediate_size)
+    experts = moe.ExpertFields(1, 1, c.intermediate_size)
     if len(dense) < c.n_layers:
-        how = moe.ExpertFields.of(f, "intermediate_size", of_all=True)
+        experts = moe.ExpertFields.of(f, "intermediate_size", of_all=True)
     names = replace(moe.NAMES, router="router")
-    ffn = moe.ffn(replace(how, dense=dense), names=names, module=_FFN)
+    ffn = moe.ffn(replace(experts, dense=dense), names=names, module=_FFN)
     x = m.embedding()
     for i, mixer in enumerate(f.config[MIXERS]):
         p = f"model.layers.{i}"

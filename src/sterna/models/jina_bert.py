@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from sterna.graph import Piece, Value
-from sterna.graph.ops import PartsOp, RowwiseOp
+from sterna.graph.ops import RowwiseOp
 from sterna.models import alibi, bert, classifier
 from sterna.models.builder import ModelBuilder
 from sterna.models.config import TransformerConfig
@@ -93,13 +93,9 @@ def unread(c: TransformerConfig) -> set[str]:
 def build(m: ModelBuilder) -> Value:
     """Add the model's layers; return the scores of a cross-encoder."""
     c = m.config
-    e, slopes = "model.embeddings", alibi.slopes(c.n_heads)
-    x = m.embedding()
-    types = m.weights.vector(
-        f"{e}.token_type_embeddings.weight", c.fields.count("type_vocab_size"), c.hidden_size
-    )
-    x = m.add(PartsOp(name=f"{e}.token_type_embeddings", x=x, table=types))
-    x = m.layer_norm(x, f"{e}.LayerNorm")
+    slopes = alibi.slopes(c.n_heads)
+    x = bert.token_types(m, m.embedding())
+    x = m.layer_norm(x, "model.embeddings.LayerNorm")
     for i in range(c.n_layers):
         p = f"model.layers.{i}"
         h = _attention(m, x, i, f"{p}.attention.self", slopes)
@@ -127,8 +123,8 @@ def _attention(
         row = m.linear(x, of, d, bias=True)
         row = m.layer_norm(row, f"{name}.{norm}") if norm else row
         rows.append((row, Piece(d, column=len(rows) * d)))
-    how = replace(m.config.attention[layer], slopes=slopes)
-    return m.graph.attention(m.graph.place(3 * d, rows, f"{name}.qkv"), layer, how)
+    attention = replace(m.config.attention[layer], slopes=slopes)
+    return m.graph.attention(m.graph.place(3 * d, rows, f"{name}.qkv"), layer, attention)
 
 
 def _feed_forward(m: ModelBuilder, x: Value, p: str) -> tuple[Value, str]:

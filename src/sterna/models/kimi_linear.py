@@ -4,8 +4,8 @@ others, and DeepSeek V3's experts. arXiv 2510.26692.
     x = x + o(norm(recurrence(silu(conv(q, k, v)), f_b(f_a), b)) sigmoid(g_b(g_a))),   or
     x = x + o(latent attention);   x = x + experts, or down(silu(gate) * up) in the first layers
 
-Each half reads RMSNorm(x). The recurrence is gated DeltaNet's, but each row of a state decays by
-itself.
+Each sublayer reads RMSNorm(x). The recurrence is gated DeltaNet's, but each row of a state decays
+by itself.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ def build(m: ModelBuilder) -> Value:
     f = m.config.fields
     count, dim = f.count("linear_num_heads"), f.count("linear_head_dim", most=MAX_HEAD_DIM)
     heads = RecurrentHeads(count, count, dim, dim)
-    how = moe.ExpertFields.of_deepseek(f)
-    experts = moe.ffn(replace(how, dense=frozenset()), names=NAMES, module=MODULE)
+    experts = moe.ExpertFields.of_deepseek(f)
+    expert_ffn = moe.ffn(replace(experts, dense=frozenset()), names=NAMES, module=MODULE)
 
     def attend(m: ModelBuilder, h: Value, layer: int, name: str) -> Value:
         if f.config[MIXERS][layer] == FULL:
@@ -119,8 +119,8 @@ def build(m: ModelBuilder) -> Value:
         return _delta_attention(m, h, heads, name)
 
     def ffn(m: ModelBuilder, h: Value, x: Value, layer: int, name: str) -> Value:
-        if layer not in how.dense:
-            return experts(m, h, x, layer, name)
+        if layer not in experts.dense:
+            return expert_ffn(m, h, x, layer, name)
         if not m.weights.has(f"{name}.down_proj"):  # transformers saves it by the experts' name
             name = f"model.layers.{layer}.{MODULE}"
         return m.feed_forward(h, x, name)
@@ -129,7 +129,7 @@ def build(m: ModelBuilder) -> Value:
 
 
 def _delta_attention(m: ModelBuilder, h: Value, heads: RecurrentHeads, name: str) -> Value:
-    """Write Kimi delta attention, up to the projection back."""
+    """Write Kimi delta attention, up to the output projection."""
     n, dim = heads.v_width, heads.v_dim
     widths = {"q": n, "k": n, "v": n, "b": heads.v_heads, "f_a": dim, "g_a": dim}
     parts = [Linear(f"{name}.{part}_proj", M, h.width) for part, M in widths.items()]

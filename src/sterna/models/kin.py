@@ -42,9 +42,11 @@ def kin(config: dict[str, Any], name: str, families: Sequence[ModuleType]) -> li
 
 
 def most_like(
-    given: Collection[str], name: str, fields: Mapping[Family, frozenset[str]],
+    given: Collection[str],
+    name: str,
+    fields: Mapping[Family, frozenset[str]],
     names: Mapping[Family, Sequence[str]],
-) -> list[Family]:  # fmt: skip
+) -> list[Family]:
     """Return the three families whose fields, and names, are most like those that are given."""
     counts = Counter(field for own in fields.values() for field in own)
     weight = {field: math.log((1 + len(fields)) / count) for field, count in counts.items()}

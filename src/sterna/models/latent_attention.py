@@ -3,7 +3,7 @@
 A position has one latent c = norm(kv_a) and one rotated key k, which all heads share; a head's keys
 are [K c | k] and its values V c, with the rows [K; V] of kv_b. Since q (K c) = (K^T q) c, each
 head's query becomes [rope(q) | K^T q], keys are [rope(k) | c], values are the c within them, and
-each head's result is multiplied by V. So the cache holds the keys [rope(k) | c] alone.
+each head's result is multiplied by V. So the cache holds the keys [rope(k) | c] only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sterna.graph import LatentHeads, Piece, Value
 from sterna.models.builder import ModelBuilder
 from sterna.models.config import MAX_HEAD_DIM, TransformerConfig
 from sterna.models.config_fields import Fields
-from sterna.models.rotations import scaling_kind
+from sterna.models.rope import scaling_kind
 from sterna.weights.sources import Linear, OfHeads
 
 __all__ = ["NORM_EPS", "attention", "latent_fields"]
@@ -78,7 +78,7 @@ class _Sizes:
 
 
 def attention(m: ModelBuilder, h: Value, layer: int, name: str) -> Value:
-    """Attention of layer `layer`, up to the projection back."""
+    """Attention of layer `layer`, up to the output projection."""
     s = _Sizes.of(m.config)
     q, begin, a, latent = _projections(m, h, name, s)
     whole = OfHeads(module=f"{name}.kv_b_proj", rows_of_head=s.plain + s.values)

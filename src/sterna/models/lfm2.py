@@ -5,7 +5,7 @@ arXiv 2511.23404.
     x = x + out_proj(attention(rope(norm(q), norm(k)), v));
     x = x + w2(silu(w1) * w3)
 
-Each half reads RMSNorm(x). The convolution reads the last conv_L_cache tokens of each channel.
+Each sublayer reads RMSNorm(x). The convolution reads the last conv_L_cache tokens of each channel.
 """
 
 from __future__ import annotations

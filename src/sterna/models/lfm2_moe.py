@@ -44,15 +44,15 @@ PREFIXES = lfm2.PREFIXES
 def build(m: ModelBuilder) -> Value:
     """Add the model's layers; return the logits."""
     f = m.config.fields
-    how = moe.ExpertFields.of(f, "moe_intermediate_size", of_all=not f.flag("norm_topk_prob"))
+    experts = moe.ExpertFields.of(f, "moe_intermediate_size", of_all=not f.flag("norm_topk_prob"))
     scale = f.factor("routed_scaling_factor")
-    how = replace(how, scoring=Scoring("sigmoid", scale=scale, added=1e-6))
+    experts = replace(experts, scoring=Scoring("sigmoid", scale=scale, added=1e-6))
     names = replace(mixtral.NAMES, bias="expert_bias" if f.flag("use_expert_bias") else "")
-    dense = moe.given(f, "num_dense_layers")
+    dense = moe.optional_count(f, "num_dense_layers")
 
     def ffn(m: ModelBuilder, h: Value, x: Value, layer: int, name: str) -> Value:
         if layer < dense:
             return lfm2.feed_forward(m, h, x, layer, name)
-        return moe.feed_forward(m, h, x, name, how, names=names)
+        return moe.feed_forward(m, h, x, name, experts, names=names)
 
     return lfm2.build(m, ffn)

@@ -2,7 +2,8 @@
 
     x = x + o(attention(rope(q, k), v));   x = x + down(silu(gate) * up)
 
-Each half reads RMSNorm(x). Packed ternary layers quantise their input to int8; float layers do not.
+Each sublayer reads RMSNorm(x). Packed ternary layers quantise their input to int8; float layers do
+not.
 """
 
 from __future__ import annotations

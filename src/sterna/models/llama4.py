@@ -65,7 +65,7 @@ WIDTH = "expert_width"  # a field of ours
 
 
 def complete(f: Fields) -> dict[str, Any]:
-    """Return the text's fields alone, which layers rotate, widths, and a context's end."""
+    """Return the text's fields, which layers rotate, widths, and a context's end."""
     text = f.mapping("text_config")
     t = f.having({**f.config, **text})
     step = t.count("no_rope_layer_interval")
@@ -114,10 +114,10 @@ def _experts(f: Fields) -> moe.ExpertFields:
         listed = list(range(step - 1, f.n_layers, step))
     if not isinstance(listed, list) or any(type(i) is not int or i < 0 for i in listed):
         f.fail("moe_layers", "a list of layers' numbers", listed)
-    how = moe.ExpertFields.of(f, WIDTH, of_all=True)
+    experts = moe.ExpertFields.of(f, WIDTH, of_all=True)
     return replace(
-        how,
-        shared=how.width,
+        experts,
+        shared=experts.width,
         scoring=Scoring("sigmoid"),
         scales_inputs=True,
         dense=frozenset(range(f.n_layers)) - {*listed},

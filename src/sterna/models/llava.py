@@ -54,7 +54,7 @@ def text_module(c: TransformerConfig) -> ModuleType:
 
 
 def tower(c: TransformerConfig, w: WeightSource) -> Tower:
-    """Write the encoder of images and its projector."""
+    """Add the encoder of images and its projector."""
     f = c.fields
     kind = f.mapping("vision_config").get("model_type", "clip_vision_model")
     if kind not in ENCODERS:

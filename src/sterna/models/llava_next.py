@@ -32,7 +32,7 @@ SKIPPED = towers.SKIPPED | {
 
 
 def tower(c: TransformerConfig, w: WeightSource) -> Tower:
-    """Write the encoder of tiles and its projector, and put rows of tiles in order."""
+    """Add the encoder of tiles and its projector, and put rows of tiles in order."""
     f = c.fields
     kind, chosen = "clip_vision_model", "default"
     got = f.mapping("vision_config").get("model_type", kind)

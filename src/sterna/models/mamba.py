@@ -87,9 +87,10 @@ GGUF = {
 class SelectiveScan:
     """The sizes of a layer, and how it differs from others.
 
-    inner: channels of u. states: values of a channel's state. rank: width of d. taps: the number of
-    positions that the convolution reads. conv_bias, bias: of the convolution; of in_proj and
-    out_proj. norm_eps: of RMSNorms of d, B and C; 0: there are none. norms: their names; (): they
+    inner: channels of u. states: values of a channel's state. rank: width of d.
+    taps: the number of positions that the convolution reads. conv_bias: the convolution has a
+    bias. bias: in_proj and out_proj have biases.
+    norm_eps: the epsilon of RMSNorms of d, B and C; 0: there are none. norms: their names; (): they
     have no weights.
     """
 
@@ -184,12 +185,18 @@ def _selected(
 
 
 def complete(f: Fields) -> dict[str, Any]:
-    """Return a context, and what configs of other models say: the width of a layer, and attention
-    heads, which no layer has."""
+    """Return what configs of models with attention say."""
+    width = f.count("mamba_expand") * f.count("hidden_size")
+    return without_attention(f, f.count("intermediate_size", width))
+
+
+def without_attention(f: Fields, width: int) -> dict[str, Any]:
+    """Return the fields of a model without attention: its context, and heads that no layer has.
+
+    width: the inner width of a layer.
+    """
     return {
-        "intermediate_size": f.count(
-            "intermediate_size", f.count("mamba_expand") * f.count("hidden_size")
-        ),
+        "intermediate_size": width,
         "num_attention_heads": 1,
         "num_key_value_heads": 1,
         "head_dim": 2,

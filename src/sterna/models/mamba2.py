@@ -51,10 +51,10 @@ _KINDS = {LINEAR: LINEAR, "mamba": LINEAR, FULL: FULL, "attention": FULL}
 class StateSpace:
     """The sizes of a layer, and how it differs from others.
 
-    taps: the number of positions that the convolution reads. limits: of d. conv_bias, in_bias,
-    out_bias: of the
-    convolution and the projections. norm: whether there is one; gate_first: it reads y silu(z),
-    instead of y alone. multipliers: of z, x, B, C and dt; (): none.
+    taps: the number of positions that the convolution reads. limits: the bounds of d. conv_bias,
+    in_bias, out_bias: whether the convolution and the projections have biases. norm: whether there
+    is an RMSNorm; gate_first: it reads y silu(z) instead of y. multipliers: factors of z, x, B, C
+    and dt; (): none.
     """
 
     heads: RecurrentHeads
@@ -123,16 +123,16 @@ def mixers(f: Fields, listed: str = "layer_types") -> list[str]:
 
 
 def layer(
-    m: ModelBuilder, h: Value, x: Value, name: str, how: StateSpace, factor: float = 1.0
+    m: ModelBuilder, h: Value, x: Value, name: str, s: StateSpace, factor: float = 1.0
 ) -> Value:
     """x + factor * the result of a Mamba-2 layer for h."""
-    r = how.heads
+    r = s.heads
     z, states = r.v_width, r.k_heads * r.k_dim
-    row = m.linear(h, f"{name}.in_proj", z + r.width + r.v_heads, bias=how.in_bias)
-    if (factors := how.factors) is not None:
+    row = m.linear(h, f"{name}.in_proj", z + r.width + r.v_heads, bias=s.in_bias)
+    if (factors := s.factors) is not None:
         row = m.add(ScaleOp(name=f"{name}.in_proj.multipliers", x=row, factors=factors))
-    taps = m.taps(f"{name}.conv1d", r.width, how.taps)
-    bias = m.weights.vector(f"{name}.conv1d.bias", r.width) if how.conv_bias else None
+    taps = m.taps(f"{name}.conv1d", r.width, s.taps)
+    bias = m.weights.vector(f"{name}.conv1d.bias", r.width) if s.conv_bias else None
     row = m.add(ConvOp(name=f"{name}.conv1d", x=row, taps=taps, bias=bias, column=z))
     a_log, dt_bias, skip = (
         m.weights.vector(f"{name}.{n}", r.v_heads) for n in ("A_log", "dt_bias", "D")
@@ -149,11 +149,11 @@ def layer(
             rate=rate,
             bias=dt_bias,
             skip=skip,
-            least=how.limits[0],
-            most=how.limits[1],
+            least=s.limits[0],
+            most=s.limits[1],
         )
     )
-    weight = m.weights.vector(f"{name}.norm.weight", z) if how.norm else None
+    weight = m.weights.vector(f"{name}.norm.weight", z) if s.norm else None
     y = m.add(
         GatedOp(
             name=f"{name}.norm",
@@ -165,7 +165,7 @@ def layer(
             activation="silu",
             norm=weight,
             eps=m.config.rms_norm_eps,
-            first=how.gate_first and how.norm,
+            first=s.gate_first and s.norm,
         )
     )
-    return m.output(y, x, f"{name}.out_proj", bias=how.out_bias, factor=factor)
+    return m.output(y, x, f"{name}.out_proj", bias=s.out_bias, factor=factor)

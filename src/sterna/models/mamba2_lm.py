@@ -1,4 +1,4 @@
-"""Mamba-2 alone, as Codestral Mamba has it: no layer attends, and states are all that is kept of a
+"""Mamba-2 only, as Codestral Mamba has it: no layer attends, and states are all that is kept of a
 text.
 
 x = x + mamba(norm(x))
@@ -9,14 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from sterna.graph import Value
-from sterna.models import mamba2
+from sterna.models import mamba, mamba2
 from sterna.models.builder import ModelBuilder
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import GgufArchitecture
 
 ARCHITECTURES = ("Mamba2ForCausalLM",)
-#: No text is too long for a state, but pages count its positions.
-CONTEXT = 1 << 18
 DEFAULTS = (
     mamba2.DEFAULTS
     | {"vocab_size": 32768, "hidden_size": 4096, "num_hidden_layers": 64, "hidden_act": "silu"}
@@ -35,11 +33,7 @@ ALIASES = {
     "use_conv_bias": "mamba_conv_bias",
     "layer_norm_epsilon": "rms_norm_eps",
 }
-PREFIXES = {
-    "backbone.embeddings.": "model.embed_tokens.",
-    "backbone.norm_f.": "model.norm.",
-    "backbone.": "model.",
-}
+PREFIXES = mamba.PREFIXES
 GGUF = {
     "mamba2": GgufArchitecture(
         ARCHITECTURES[0],
@@ -53,18 +47,8 @@ GGUF = {
 
 
 def complete(f: Fields) -> dict[str, Any]:
-    """Return a context, and what configs of other models say: the width of a layer, and attention
-    heads, which no layer has."""
-    return {
-        "intermediate_size": f.count("mamba_expand") * f.count("hidden_size"),
-        "num_attention_heads": 1,
-        "num_key_value_heads": 1,
-        "head_dim": 2,
-        "rope_theta": 10000.0,
-        "no_rope_layers": [0] * f.n_layers,
-        "layer_types": None,
-        "max_position_embeddings": f.count("max_position_embeddings", CONTEXT),
-    }
+    """Return what configs of models with attention say."""
+    return mamba.without_attention(f, f.count("mamba_expand") * f.count("hidden_size"))
 
 
 def build(m: ModelBuilder) -> Value:

@@ -25,7 +25,7 @@ from sterna.models.gguf_architecture import (
     GgufArchitecture,
 )
 from sterna.models.options import AttentionOptions, QKNorm
-from sterna.models.rotations import partly_rotated
+from sterna.models.rope import partly_rotated
 
 ARCHITECTURES = ("MapleForCausalLM",)
 DEFAULTS = (
@@ -57,7 +57,7 @@ def complete(f: Fields) -> dict[str, Any]:
     """Return windows with the token itself, which fields leave out, and the layers' rotations."""
     for name in ("attention_bias", "moe_router_enable_expert_bias"):
         f.supported(name, f.flag(name), False)
-    f.supported("num_shared_experts", moe.given(f, "num_shared_experts"), 0)
+    f.supported("num_shared_experts", moe.optional_count(f, "num_shared_experts"), 0)
     types = f.items("layer_types", f.n_layers, (FULL, SLIDING))
     types = types or [FULL if i % 4 == 3 else SLIDING for i in range(f.n_layers)]
     found = {"layer_types": types, "sliding_window": f.count("sliding_window") + 1}

@@ -1,9 +1,9 @@
 """MiniCPM, MiniCPM4 and BitCPM4, dense: Llama's graph with factors of embedding, logits and each
-half's result. arXiv 2404.06395.
+sublayer's output. arXiv 2404.06395.
 
     x = x + r o(attention(rope(q, k), v));   x = x + r down(silu(gate) * up)
 
-Each half reads RMSNorm(x); r = scale_depth / sqrt(layers).
+Each sublayer reads RMSNorm(x); r = scale_depth / sqrt(layers).
 """
 
 from __future__ import annotations

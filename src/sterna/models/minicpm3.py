@@ -2,7 +2,7 @@
 
     x = x + r o(latent attention);   x = x + r down(silu(gate) * up)
 
-Each half reads RMSNorm(x); r = scale_depth / sqrt(layers).
+Each sublayer reads RMSNorm(x); r = scale_depth / sqrt(layers).
 """
 
 from __future__ import annotations

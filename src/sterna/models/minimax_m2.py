@@ -18,7 +18,7 @@ from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import QK_NORMS, GgufArchitecture
 from sterna.models.options import AttentionOptions, QKNorm
-from sterna.models.rotations import partly_rotated
+from sterna.models.rope import partly_rotated
 
 ARCHITECTURES = ("MiniMaxM2ForCausalLM",)
 DEFAULTS = (
@@ -51,8 +51,8 @@ def complete(f: Fields) -> dict[str, Any]:
 
 def build(m: ModelBuilder) -> Value:
     """Add the model's layers; return the logits."""
-    how = moe.ExpertFields.of(m.config.fields, "intermediate_size")
-    how = replace(how, scoring=Scoring("sigmoid"))
+    experts = moe.ExpertFields.of(m.config.fields, "intermediate_size")
+    experts = replace(experts, scoring=Scoring("sigmoid"))
     attention = AttentionOptions(qk_norm=QKNorm(whole=True))
-    ffn = moe.ffn(how, names=NAMES, module=MODULE)
+    ffn = moe.ffn(experts, names=NAMES, module=MODULE)
     return llama.build(m, attention=attention, ffn=ffn)

@@ -50,7 +50,7 @@ def complete(f: Fields) -> dict[str, Any]:
 
 
 def tower(c: TransformerConfig, w: WeightSource) -> Tower:
-    """Write the encoder of images and its projector."""
+    """Add the encoder of images and its projector."""
     f = c.fields
     f.supported("projector_hidden_act", f.config.get("projector_hidden_act", "gelu"), "gelu")
     f.supported("vision_feature_layer", f.config.get("vision_feature_layer", -1), -1)

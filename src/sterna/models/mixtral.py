@@ -41,5 +41,5 @@ NAMES = moe.Names("gate", "experts.{}.w1", "experts.{}.w3", "experts.{}.w2")
 
 def build(m: ModelBuilder) -> Value:
     """Add the model's layers; return the logits."""
-    how = moe.ExpertFields.of(m.config.fields, "intermediate_size")
-    return llama.build(m, ffn=moe.ffn(how, names=NAMES, module=MODULE))
+    experts = moe.ExpertFields.of(m.config.fields, "intermediate_size")
+    return llama.build(m, ffn=moe.ffn(experts, names=NAMES, module=MODULE))

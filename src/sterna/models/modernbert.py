@@ -20,7 +20,7 @@ from sterna.models.config import FULL, SLIDING
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import ENCODER_BIASES, SCORES, SWA_BASE, GgufArchitecture
 from sterna.models.options import AttentionOptions
-from sterna.models.rotations import rotations_of
+from sterna.models.rope import rotations_of
 
 ARCHITECTURES = ("ModernBertModel", "ModernBertForSequenceClassification")
 ACTIVATION = "gelu"

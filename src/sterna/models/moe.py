@@ -29,7 +29,7 @@ __all__ = [
     "dense_first",
     "feed_forward",
     "ffn",
-    "given",
+    "optional_count",
     "routed",
 ]
 
@@ -71,30 +71,30 @@ class ExpertFields:
     @classmethod
     def of_deepseek(cls, f: Fields) -> ExpertFields:
         """Read DeepSeek V3's fields: sigmoids, of which a bias and groups choose."""
-        how = cls.of(f, "moe_intermediate_size")
-        groups = given(f, "n_group", how.count) or 1
-        if how.count % groups:
-            f.fail("n_group", f"a divisor of {f.name('num_experts')}={how.count}", groups)
-        each = how.count // groups
-        kept = given(f, "topk_group", groups) or 1
-        if how.chosen > kept * each:
-            rule = f"groups of {each} experts that have num_experts_per_tok={how.chosen}"
-            f.fail("topk_group", rule, kept)
+        experts = cls.of(f, "moe_intermediate_size")
+        groups = optional_count(f, "n_group", experts.count) or 1
+        if experts.count % groups:
+            f.fail("n_group", f"a divisor of {f.name('num_experts')}={experts.count}", groups)
+        each = experts.count // groups
+        groups_chosen = optional_count(f, "topk_group", groups) or 1
+        if experts.chosen > groups_chosen * each:
+            rule = f"groups of {each} experts that have num_experts_per_tok={experts.chosen}"
+            f.fail("topk_group", rule, groups_chosen)
         if groups > 1 and each < 2:
             f.fail("n_group", "groups of 2 experts or more", groups)
         return replace(
-            how,
+            experts,
             of_all=not f.flag("norm_topk_prob"),
-            shared=how.width * given(f, "n_shared_experts"),
+            shared=experts.width * optional_count(f, "n_shared_experts"),
             scoring=Scoring(
                 "sigmoid",
                 groups=groups,
-                chosen_groups=kept,
+                chosen_groups=groups_chosen,
                 best=min(groups, 2),
                 scale=f.factor("routed_scaling_factor"),
                 added=1e-20,
             ),
-            dense=frozenset(range(given(f, "first_k_dense_replace", f.n_layers))),
+            dense=frozenset(range(optional_count(f, "first_k_dense_replace", f.n_layers))),
         )
 
 
@@ -105,13 +105,13 @@ def dense_first(f: Fields, default: int) -> int:
     if kinds is None:
         dense = f.config.get("first_k_dense_replace", default)
         return 0 if dense in (None, 0) else f.having({"dense": dense}).count("dense")
-    found = kinds.count("dense")
-    if kinds[:found] != ["dense"] * found:
-        f.fail("mlp_layer_types", "dense layers first", ", ".join(kinds[:found]))
-    return found
+    dense_count = kinds.count("dense")
+    if kinds[:dense_count] != ["dense"] * dense_count:
+        f.fail("mlp_layer_types", "dense layers first", ", ".join(kinds[:dense_count]))
+    return dense_count
 
 
-def given(f: Fields, name: str, most: int = MAX_EXPERTS) -> int:
+def optional_count(f: Fields, name: str, most: int = MAX_EXPERTS) -> int:
     """Return a count that may be null or 0."""
     return 0 if f.config.get(name) in (None, 0) else f.count(name, most=most)
 
@@ -120,8 +120,9 @@ def given(f: Fields, name: str, most: int = MAX_EXPERTS) -> int:
 class Names:
     """Names of the parts of an MoE layer in a checkpoint; `{}` is replaced by an expert's number.
 
-    gate, bias (of scores), shared_gate: empty, if there is none. bias_is_row: it is [1, experts].
-    stacked: of the tensors of all experts, gate and up, and down.
+    An empty gate, bias (the correction bias of scores) or shared_gate: there is none.
+    bias_is_row: the bias is stored as [1, experts].
+    stacked: names of the tensors that have gate and up, and down, of all experts.
     """
 
     router: str = "gate"
@@ -136,7 +137,7 @@ class Names:
 
     @property
     def gate_up(self) -> tuple[str, ...]:
-        """The names of gate and up, which run as one matrix; of up alone, if there is no gate."""
+        """The names of gate and up, which run as one matrix; of up only, if there is no gate."""
         return (self.gate, self.up) if self.gate else (self.up,)
 
 

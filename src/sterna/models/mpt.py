@@ -2,7 +2,7 @@
 
     x = x + out_proj(attention(q, k, v));   x = x + down_proj(gelu(up_proj))
 
-Each half reads LayerNorm(x). q, k and v are one matrix, and some models limit their values.
+Each sublayer reads LayerNorm(x). q, k and v are one matrix, and some models limit their values.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import ATTENTION, READS, UNGATED, GgufArchitecture
 from sterna.models.options import Norms
-from sterna.models.rotations import partly_rotated
+from sterna.models.rope import partly_rotated
 
 ARCHITECTURES = ("NemotronForCausalLM",)
 ACTIVATION = "relu2"

@@ -146,13 +146,15 @@ def _ungated(m: ModelBuilder, h: Value, x: Value, name: str) -> Value:
 def _experts(m: ModelBuilder, h: Value, x: Value, name: str) -> Value:
     """x + the result of the experts of h, and of the one that all tokens use."""
     c = m.config
-    how = moe.ExpertFields.of_deepseek(c.fields)
-    route = moe.routed(m, h, name, how, _MOE_NAMES)[0]
+    experts = moe.ExpertFields.of_deepseek(c.fields)
+    route = moe.routed(m, h, name, experts, _MOE_NAMES)[0]
     width = c.fields.count("moe_shared_expert_intermediate_size")
     x = _ungated(m.with_config(intermediate_size=width), h, x, f"{name}.shared_experts")
     if c.fields.config["moe_latent_size"] is None:
-        return moe.combined(m, h, x, route, name, how, names=_MOE_NAMES)
+        return moe.combined(m, h, x, route, name, experts, names=_MOE_NAMES)
     width = c.fields.count("moe_latent_size")
     h = m.linear(h, f"{name}.fc1_latent_proj", width, bias=c.mlp_bias)
-    h = moe.combined(m.with_config(hidden_size=width), h, None, route, name, how, names=_MOE_NAMES)
+    h = moe.combined(
+        m.with_config(hidden_size=width), h, None, route, name, experts, names=_MOE_NAMES
+    )
     return m.output(h, x, f"{name}.fc2_latent_proj", bias=c.mlp_bias)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sterna.graph import Value
-from sterna.graph.ops import PartsOp
+from sterna.models import bert
 from sterna.models.builder import ModelBuilder
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import ENCODER_BIASES, TYPES, GgufArchitecture
@@ -105,7 +105,7 @@ def _ffn(m: ModelBuilder, x: Value, name: str) -> Value:
 @dataclass(frozen=True)
 class Names:
     """Names of a layer's attention, of its matrix of q, k and v and that of its output, and of the
-    norms after both halves; bias: whether those matrices have biases."""
+    norms after both sublayers; bias: whether those matrices have biases."""
 
     attention: str = "attn"
     qkv: str = "Wqkv"
@@ -122,14 +122,11 @@ def encode(
     ffn: (builder, x, the FFN's name) -> x + the FFN of x.
     """
     c = m.config
-    e, attention = "model.embeddings", AttentionOptions(stored=names.qkv, bias=names.bias)
+    attention = AttentionOptions(stored=names.qkv, bias=names.bias)
     x = m.embedding()
     if c.fields.config["type_vocab_size"]:
-        name, kinds = f"{e}.token_type_embeddings", c.fields.count("type_vocab_size")
-        x = m.add(
-            PartsOp(name=name, x=x, table=m.weights.vector(f"{name}.weight", kinds, c.hidden_size))
-        )
-    x = m.layer_norm(x, f"{e}.LayerNorm")
+        x = bert.token_types(m, x)
+    x = m.layer_norm(x, "model.embeddings.LayerNorm")
     for i in range(c.n_layers):
         p = f"model.layers.{i}"
         at = f"{p}.{names.attention}"

@@ -1,4 +1,4 @@
-"""OLMo 2: Llama's graph with norms after each half instead of before. arXiv 2501.00656.
+"""OLMo 2: Llama's graph with norms after each sublayer instead of before. arXiv 2501.00656.
 
     x = x + norm(o(attention(rope(norm(q), norm(k)), v)));   x = x + norm(down(silu(gate) * up))
 

@@ -11,7 +11,7 @@ from sterna.models import olmo2
 from sterna.models.config import FULL, SLIDING
 from sterna.models.config_fields import Fields
 from sterna.models.olmo2 import build as build
-from sterna.models.rotations import rotations_of
+from sterna.models.rope import rotations_of
 
 ARCHITECTURES = ("Olmo3ForCausalLM",)
 DEFAULTS = olmo2.DEFAULTS | {"rope_theta": 500000.0, "sliding_window": 4096}

@@ -5,8 +5,9 @@ others. arXiv 2412.06464 (the recurrence).
     or x = x + o(norm(recurrence(silu(conv(q, k, v)), a, b)) silu(m));
     x = x + down(silu(gate) * up)
 
-The halves of recurrent layers read RMSNorm(x). The norms of q and of k are over all of their heads.
-Models without a rope_theta rotate nothing; beta is twice a sigmoid (linear_allow_neg_eigval).
+The sublayers of recurrent layers read RMSNorm(x). The norms of q and of k are over all of their
+heads. Models without a rope_theta rotate nothing; beta is twice a sigmoid
+(linear_allow_neg_eigval).
 """
 
 from __future__ import annotations

@@ -45,6 +45,6 @@ def complete(f: Fields) -> dict[str, Any]:
 def build(m: ModelBuilder) -> Value:
     """Add the model's layers; return the logits."""
     of_all = not m.config.fields.flag("norm_topk_prob")
-    how = moe.ExpertFields.of(m.config.fields, "intermediate_size", of_all=of_all)
+    experts = moe.ExpertFields.of(m.config.fields, "intermediate_size", of_all=of_all)
     attention = AttentionOptions(qk_norm=QKNorm(whole=True))
-    return llama.build(m, attention=attention, ffn=moe.ffn(how))
+    return llama.build(m, attention=attention, ffn=moe.ffn(experts))

@@ -3,7 +3,7 @@ arXiv 2205.01068.
 
     x = x + out_proj(attention(q, k, v));   x = x + fc2(relu(fc1))
 
-Each half reads LayerNorm(x).
+Each sublayer reads LayerNorm(x).
 """
 
 from __future__ import annotations

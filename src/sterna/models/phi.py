@@ -16,7 +16,7 @@ from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import GgufArchitecture
 from sterna.models.options import AttentionOptions
-from sterna.models.rotations import partly_rotated
+from sterna.models.rope import partly_rotated
 
 ARCHITECTURES = ("PhiForCausalLM",)
 ACTIVATION = "gelu_new"  # the same as gelu_pytorch_tanh

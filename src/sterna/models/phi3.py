@@ -16,7 +16,7 @@ from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import GATE_UP, READS, GgufArchitecture
 from sterna.models.options import AttentionOptions
-from sterna.models.rotations import ORIGINAL, rotated_part, scaling_kind
+from sterna.models.rope import ORIGINAL, rotated_part, scaling_kind
 
 ARCHITECTURES = ("Phi3ForCausalLM",)
 DEFAULTS = (

@@ -17,7 +17,7 @@ from sterna.models.builder import ModelBuilder
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import GgufArchitecture
 from sterna.models.options import Norms
-from sterna.models.rotations import scaling_kind
+from sterna.models.rope import scaling_kind
 
 ARCHITECTURES = ("PhimoeForCausalLM", "PhiMoEForCausalLM")
 DEFAULTS = (
@@ -52,7 +52,7 @@ def build(m: ModelBuilder) -> Value:
     """Add the model's layers; return the logits."""
     within = 2 * m.config.fields.number("router_jitter_noise", 0.01)
     scoring = Scoring("sparsemixer", within=within)
-    how = replace(moe.ExpertFields.of(m.config.fields, "intermediate_size"), scoring=scoring)
-    ffn = moe.ffn(how, names=mixtral.NAMES, module=mixtral.MODULE)
+    experts = replace(moe.ExpertFields.of(m.config.fields, "intermediate_size"), scoring=scoring)
+    ffn = moe.ffn(experts, names=mixtral.NAMES, module=mixtral.MODULE)
     head_bias = m.config.fields.flag("lm_head_bias")
     return llama.build(m, norms=Norms(layer_norm=True), ffn=ffn, head_bias=head_bias)

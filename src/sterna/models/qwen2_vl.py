@@ -49,7 +49,7 @@ def build(m: ModelBuilder) -> Value:
 
 
 def tower(c: TransformerConfig, w: WeightSource) -> Tower:
-    """Write the encoder of images and its projector."""
+    """Add the encoder of images and its projector."""
     if c.architecture == ARCHITECTURES[0]:
         return qwen2_5_vl.tower(c, w)
     return qwen2_vl.tower(c, w)

@@ -5,9 +5,9 @@ arXiv 2412.06464 (the recurrence).
     x = x + o(attention(rope(norm(q), norm(k)), v) sigmoid(gate));
     x = x + down(silu(gate) * up)
 
-Each half reads RMSNorm(x). Norms multiply by 1 + their weight, except the recurrence's. A part of
-each head is rotated. Its sections tell an image's axes apart; in a text all have the same position.
-Checkpoints with a vision tower nest the text's config and tensors.
+Each sublayer reads RMSNorm(x). Norms multiply by 1 + their weight, except the recurrence's. A part
+of each head is rotated. Its sections tell an image's axes apart; in a text all have the same
+position. Checkpoints with a vision tower nest the text's config and tensors.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from sterna.models.gguf_architecture import (
     GgufArchitecture,
 )
 from sterna.models.options import AttentionOptions, QKNorm
-from sterna.models.rotations import rotated_part
+from sterna.models.rope import rotated_part
 from sterna.models.vision import qwen3_vl
 from sterna.models.vision.qwen3_vl import tower as tower
 from sterna.weights.sources import Linear
@@ -80,7 +80,7 @@ Projected = Callable[[ModelBuilder, Value, RecurrentHeads, str], Row]
 
 
 def complete(f: Fields) -> dict[str, Any]:
-    """Return the text's fields alone, its layers' kinds, and the rotated part of a head."""
+    """Return the text's fields, its layers' kinds, and the rotated part of a head."""
     t = towers.text_fields(f)
     t.supported("attn_output_gate", t.config.get("attn_output_gate", True), True)
     head_dim = t.count("head_dim", most=MAX_HEAD_DIM)
@@ -130,7 +130,7 @@ def build(
             row = (projected or _projected)(m, h, heads, name)
             x = m.output(_delta_net(m, row, heads, name), x, f"{name}.out_proj")
             if _is_tiled(f, name):  # adapters have the columns in another order
-                m.graph.without_adapters(f"{name}.out_proj")
+                m.graph.graph.remove_places(f"{name}.out_proj")
         h = m.norm(x, f"{p}.post_attention_layernorm", plus_one=True)
         x = ffn(m, h, x, i, f"{p}.mlp") if ffn else m.feed_forward(h, x, f"{p}.mlp")
     return m.head(x, plus_one=True, hidden_states=mtp.is_there(c, m.weights))
@@ -158,7 +158,7 @@ def _delta_net(m: ModelBuilder, row: Row, heads: RecurrentHeads, name: str) -> V
     """Add a gated DeltaNet layer, from its projections up to out_proj."""
     f = m.config.fields
     taps = m.taps(f"{name}.conv1d", heads.width, f.count("linear_conv_kernel_dim", most=MAX_TAPS))
-    # `GraphBuilder.gated` transposes [k_heads, n] of heads: 0 0 1 1 2 2 becomes 0 1 2 0 1 2.
+    # `GatedOp` transposes [k_heads, n] of heads: 0 0 1 1 2 2 becomes 0 1 2 0 1 2.
     tiling = heads.v_heads // heads.k_heads if _is_tiled(f, name) else None
     decay, eps = delta_net.Decay.of(m.weights, name, heads), m.config.rms_norm_eps
     return delta_net.layer(m, row, heads, name, taps, decay, eps=eps, tiling=tiling)

@@ -51,8 +51,8 @@ def build(m: ModelBuilder) -> Value:
 def experts(f: Fields, shared: int = 0) -> moe.ExpertFields:
     """Read the experts, and the layers that have none."""
     of_all = not f.flag("norm_topk_prob")
-    how = moe.ExpertFields.of(f, "moe_intermediate_size", of_all=of_all, shared=shared)
-    return replace(how, dense=_dense_layers(f))
+    experts = moe.ExpertFields.of(f, "moe_intermediate_size", of_all=of_all, shared=shared)
+    return replace(experts, dense=_dense_layers(f))
 
 
 def _dense_layers(f: Fields) -> frozenset[int]:

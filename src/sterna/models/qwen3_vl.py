@@ -43,7 +43,7 @@ def complete(f: Fields) -> dict[str, Any]:
 
 
 def tower(c: TransformerConfig, w: WeightSource) -> Tower:
-    """Write the encoder of images and its projectors."""
+    """Add the encoder of images and its projectors."""
     return qwen3_vl.tower(c, w, c.fields.config[towers.DEEP])
 
 

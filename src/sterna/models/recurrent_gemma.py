@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from sterna import formats
+from sterna.formats import Experts
 from sterna.graph import Piece, Value
 from sterna.graph.ops import ConvOp, RgLruOp
 from sterna.models.builder import ModelBuilder
@@ -24,7 +25,7 @@ from sterna.models.config_fields import Fields
 from sterna.models.mamba import CONTEXT
 from sterna.models.options import AttentionOptions
 from sterna.models.qwen3_5 import LINEAR, MAX_TAPS, MIXERS
-from sterna.models.rotations import rotated_part
+from sterna.models.rope import rotated_part
 from sterna.weights.sources import Linear, Stacking
 
 ARCHITECTURES = ("RecurrentGemmaForCausalLM",)
@@ -106,20 +107,13 @@ def _as_bf16(x: float) -> float:
 
 
 def _recurrent(m: ModelBuilder, h: Value, name: str) -> Value:
-    """Write a recurrent layer, up to the projection back."""
+    """Add a recurrent layer, up to the output projection."""
     c = m.config
     width, taps = c.fields.count("lru_width"), c.fields.count("conv1d_width", most=MAX_TAPS)
     x, y = (m.linear(h, f"{name}.linear_{n}", width, bias=True) for n in "xy")
     conv = f"{name}.conv_1d"
-    x = m.add(
-        ConvOp(
-            name=conv,
-            x=x,
-            taps=m.taps(conv, width, taps),
-            bias=m.weights.vector(f"{conv}.bias", width),
-            linear=True,
-        )
-    )
+    weight, bias = m.taps(conv, width, taps), m.weights.vector(f"{conv}.bias", width)
+    x = m.add(ConvOp(name=conv, x=x, taps=weight, bias=bias, linear=True))
     lru = f"{name}.rg_lru"
     decay = m.weights.vector(f"{lru}.recurrent_param", width)
     x = m.add(RgLruOp(name=lru, x=x, gates=_gates(m, x, lru), decay=decay))
@@ -127,24 +121,18 @@ def _recurrent(m: ModelBuilder, h: Value, name: str) -> Value:
 
 
 def _gates(m: ModelBuilder, x: Value, name: str) -> Value:
-    """Write the gates of inputs, then those of the recurrence, each block by its own matrices."""
+    """Add the gates of inputs, then those of the recurrence, each block by its own matrices."""
     blocks, width = m.config.n_heads, x.width // m.config.n_heads
     names = [f"{name}.{gate}_gate" for gate in ("input", "recurrent")]
-    weights = [
-        weight
-        for n in names
-        for weight in m.weights.experts(
-            f"{n}_weight", [Linear(f"{n}_weight.{{}}", width, width)], blocks, STACKING
-        )
-    ]
+    weights = list[Experts]()
+    for n in names:
+        part = Linear(f"{n}_weight.{{}}", width, width)
+        weights += m.weights.experts(f"{n}_weight", [part], blocks, STACKING)
     bias = np.concatenate([m.weights.vector(f"{n}_bias", blocks, width) for n in names], axis=1)
     rows = m.graph.head_rows(x, Piece(width, blocks, stride=width), f"{name}.blocks")
     rows = m.graph.linear(rows, weights, f"{name}.gates", bias=bias)
-    return m.graph.place(
-        2 * x.width,
-        [
-            (rows, Piece(width, blocks, begin=begin, column=i * x.width, to_stride=width))
-            for i, begin in enumerate(rows.starts)
-        ],
-        f"{name}.gates",
-    )
+    pieces = [
+        (rows, Piece(width, blocks, begin=begin, column=i * x.width, to_stride=width))
+        for i, begin in enumerate(rows.starts)
+    ]
+    return m.graph.place(2 * x.width, pieces, f"{name}.gates")

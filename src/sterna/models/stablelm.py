@@ -2,7 +2,7 @@
 
     x = x + o(attention(rope(q, k), v));   x = x + down(silu(gate) * up)
 
-Each half reads LayerNorm(x); with `use_parallel_residual` both read the same.
+Each sublayer reads LayerNorm(x); with `use_parallel_residual` both read the same.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sterna.models.config_defaults import COMMON
 from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import GgufArchitecture
 from sterna.models.options import AttentionOptions
-from sterna.models.rotations import partly_rotated
+from sterna.models.rope import partly_rotated
 
 ARCHITECTURES = ("StableLmForCausalLM",)
 DEFAULTS = (

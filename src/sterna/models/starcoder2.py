@@ -2,7 +2,7 @@
 
     x = x + o(attention(rope(q, k), v));   x = x + c_proj(gelu(c_fc))
 
-Each half reads LayerNorm(x).
+Each sublayer reads LayerNorm(x).
 """
 
 from __future__ import annotations

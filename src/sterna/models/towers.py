@@ -1,4 +1,4 @@
-"""Models of texts and images: their text alone.
+"""Models of texts and images: their text only.
 
 Checkpoints with a tower for images nest the text's config and tensors. Names vary by version of
 transformers and by family.
@@ -32,7 +32,7 @@ AXES = "mrope_axes"
 #: A field of ours: the encoder's layers whose features the text's first layers take.
 DEEP = "deep_features"
 
-#: Prefixes of the text's tensors -> in a checkpoint of text alone.
+#: Prefixes of the text's tensors -> in a text-only checkpoint.
 PREFIXES = {
     "model.language_model.": "model.",
     "language_model.model.": "model.",

@@ -1,4 +1,4 @@
-"""VaultGemma: Gemma 2's graph without the norms of the halves' outputs. arXiv 2510.15001."""
+"""VaultGemma: Gemma 2's graph without the norms of the sublayers' outputs. arXiv 2510.15001."""
 
 from __future__ import annotations
 

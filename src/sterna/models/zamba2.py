@@ -115,7 +115,7 @@ def build(m: ModelBuilder) -> Value:
 
 
 def _block(m: ModelBuilder, x: Value, layer: int, use: int, name: str) -> Value:
-    """Write a block of attention and an FFN without residuals; use: how many uses came before."""
+    """Add a block of attention and an FFN without residuals; use: how many uses came before."""
     wide = m.with_config(hidden_size=x.width)
     h = m.norm(x, f"{name}.input_layernorm")
     h = _attention(wide, h, layer, use, f"{name}.self_attn")
@@ -131,13 +131,13 @@ def _block(m: ModelBuilder, x: Value, layer: int, use: int, name: str) -> Value:
 def _low_rank(
     m: ModelBuilder, h: Value, name: str, width: int, residual: Value | None = None
 ) -> Value:
-    """Write a low-rank product of this width (+ residual)."""
+    """Add a low-rank product of this width (+ residual)."""
     rank = m.config.fields.count("adapter_rank")
     return m.linear(m.linear(h, f"{name}.0", rank), f"{name}.1", width, residual=residual)
 
 
 def _attention(m: ModelBuilder, h: Value, layer: int, use: int, name: str) -> Value:
-    """Write attention up to the projection back, which has scores over the root of half a head."""
+    """Attention up to the output projection, with scores over the root of half a head."""
     r = m.config.heads
     counts = {"q": r.n_heads, "k": r.n_kv_heads, "v": r.n_kv_heads}
     widths = {part: count * r.head_dim for part, count in counts.items()}
@@ -150,5 +150,5 @@ def _attention(m: ModelBuilder, h: Value, layer: int, use: int, name: str) -> Va
             added.append((row, Piece(width, column=column)))
         name = f"{name}.adapters"
         qkv = m.add(RowwiseOp(name=name, x=qkv, residual=m.graph.place(qkv.width, added, name)))
-    how = replace(m.config.attention[layer], scale=(r.head_dim / 2) ** -0.5)
-    return m.graph.attention(qkv, layer, how)
+    attention = replace(m.config.attention[layer], scale=(r.head_dim / 2) ** -0.5)
+    return m.graph.attention(qkv, layer, attention)

@@ -25,7 +25,8 @@ class Route:
 class Value:
     """Activations: float32 [tokens, width], and int8 codes too if an integer layer reads them.
 
-    starts: the columns where the results of several weights begin (`Graph.linear`), else (0,).
+    starts: the columns where the results of several weights begin (`GraphBuilder.linear`); else
+    (0,).
     route: if set, there is a row for each token and each of its experts.
     """
 

@@ -15,7 +15,8 @@ __all__ = ["ExpertLinearOp"]
 class ExpertLinearOp(LinearOp):
     """A linear layer of each expert, on the rows of its tokens.
 
-    weight: of all experts, one after the other, `expert_rows` of each; bias: the same.
+    weight: the rows of all experts, one expert after the other, `expert_rows` of each; bias: the
+    same.
     """
 
     kind: ClassVar[str] = "expert_linear"

@@ -17,7 +17,7 @@ __all__ = ["LinearOp"]
 class LinearOp(WeightOp):
     """x W^T (+ residual) (+ bias); if the factor is not 1, (x W^T (+ bias)) * factor (+ residual).
 
-    column: of the output, where the result begins. cap: the result becomes cap tanh(result / cap);
+    column: where the result begins in the output. cap: the result becomes cap tanh(result / cap);
     0: it stays.
     """
 

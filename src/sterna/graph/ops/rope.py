@@ -15,9 +15,9 @@ __all__ = ["RopeOp"]
 class RopeOp(Op):
     """Normalises and rotates q and k of a row [q | k | v], and stores k and v in the cache.
 
-    layer: of the cache. q_norm, k_norm, v_norm: weights of RMSNorms, of each head or of all of
-    them; norms_last: after the rotation. gated: the gate of each head of q follows that head.
-    stores: False for a row of q. keys_are_values: the row is [q | k].
+    layer: the layer of the cache. q_norm, k_norm, v_norm: weights of RMSNorms, of each head or of
+    all of them; norms_last: the norms follow the rotation. gated: the gate of each head of q
+    follows that head. stores: False for a row of q. keys_are_values: the row is [q | k].
     """
 
     kind: ClassVar[str] = "rope"

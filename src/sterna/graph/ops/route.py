@@ -15,7 +15,7 @@ __all__ = ["RouteOp"]
 class RouteOp(Op):
     """Chooses experts by their logits x; the output has their shares.
 
-    of_all: shares are scores, as they are. factors: of each expert's shares.
+    of_all: shares are the scores as they are. factors: a factor of each expert's shares.
     """
 
     kind: ClassVar[str] = "route"

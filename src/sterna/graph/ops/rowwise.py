@@ -17,10 +17,10 @@ class RowwiseOp(RoundingOp):
     optional.
 
     glu: an activation as in `GraphBuilder.glu`. What it multiplies begins at `up_column` of `up`,
-    or if that is None of x; ungated: it multiplies nothing; limit: of a clamped one, or of silu.
+    or of x if `up` is None; ungated: it multiplies nothing; limit: as in `GraphBuilder.glu`.
     norm: weights of an RMSNorm; parts: the number of parts of a row, each normalised separately.
-    inverse: of the rotation.
-    spread: a row of a token goes to each of its experts; shares: what multiplies it there.
+    inverse: the rotation is undone.
+    spread: a token's row is copied to each of its experts; shares: factors of the copies.
     """
 
     kind: ClassVar[str] = "rowwise"

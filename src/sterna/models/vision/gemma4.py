@@ -4,8 +4,9 @@ learned position of each.
     x = x + norm(o(attention(rope(norm(q)), rope(norm(k)), norm(v))))
     x = x + norm(down(gelu(gate) * up))
 
-Each half reads RMSNorm(x), and scores are not scaled. Squares of patches become a token: their mean
-times sqrt(width). Linear layers of the small models keep their inputs and outputs within limits.
+Each sublayer reads RMSNorm(x), and scores are not scaled. Squares of patches become a token: their
+mean times sqrt(width). Linear layers of the small models keep their inputs and outputs within
+limits.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def complete(f: Fields) -> dict[str, Any]:
 
 
 def tower(c: TransformerConfig, w: WeightSource, together: bool) -> Tower:
-    """Write the encoder and its projector. together: whether an image's tokens see each other."""
+    """Add the encoder and its projector. together: whether an image's tokens see each other."""
     v = vision_config(sys.modules[__name__], c.fields)
     f, d, t = v.fields, v.hidden_size, VIT.tower
     if v.head_dim % 4:
@@ -138,9 +139,9 @@ def _attention(m: ModelBuilder, h: Value, i: int, name: str) -> Value:
         m.weights.vector(f"{name}.{n}_norm.weight", d).reshape(4, quarter)[order].reshape(d)
         for n in "qk"
     ]
-    how = replace(c.attention[i], rotary=rotary, scale=1.0)
+    attention = replace(c.attention[i], rotary=rotary, scale=1.0)
     norms.append(np.ones(d, np.float32))
-    return m.graph.attention(qkv, i, how, tuple(norms), c.rms_norm_eps, heads=heads)
+    return m.graph.attention(qkv, i, attention, tuple(norms), c.rms_norm_eps, heads=heads)
 
 
 def _linear(m: ModelBuilder, x: Value, name: str, width: int) -> Value:

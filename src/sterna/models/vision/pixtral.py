@@ -39,7 +39,7 @@ def complete(f: Fields) -> dict[str, Any]:
 
 
 def encoder(c: TransformerConfig, w: WeightSource, n_layers: int, norm: Norm = None) -> Encoder:
-    """Write the first layers, and a norm of their result, (its name, its epsilon)."""
+    """Add the first layers, and a norm of their result, (its name, its epsilon)."""
     patch = c.fields.count("patch_size")
     kernel = (c.fields.count("num_channels"), patch, patch)
     d, pixels = c.hidden_size, kernel[0] * patch**2

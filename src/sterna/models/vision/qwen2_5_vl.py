@@ -37,7 +37,7 @@ def complete(f: Fields) -> dict[str, Any]:
 
 
 def tower(c: TransformerConfig, w: WeightSource) -> Tower:
-    """Write the encoder and its projector."""
+    """Add the encoder and its projector."""
     v = vision_config(sys.modules[__name__], c.fields)
     f, rotary, whole = v.fields, qwen2_vl.axial(v), _whole(v)
     edge = f.count("window_size") // f.count("spatial_merge_size") // f.count("patch_size")

@@ -72,7 +72,7 @@ def rotated(f: Fields) -> dict[str, Any]:
 
 
 def tower(c: TransformerConfig, w: WeightSource) -> Tower:
-    """Write the encoder and its projector."""
+    """Add the encoder and its projector."""
     v = vision_config(sys.modules[__name__], c.fields)
     turned = replace(v, attention=tuple(replace(a, rotary=axial(v)) for a in v.attention))
 
@@ -112,7 +112,7 @@ def tower_of(
     encode: Encode,
     windows: Callable[[Grid], Sequence[I64]] | None = None,
 ) -> Tower:
-    """Write an encoder and its projector. windows: the tokens of each window, whose patches the
+    """Add an encoder and its projector. windows: the tokens of each window, whose patches the
     encoder has next to each other."""
     edge, d, pixels = v.fields.count("spatial_merge_size"), v.hidden_size, _pixels(v)
     merged_width = d * edge**2

@@ -58,7 +58,7 @@ def complete(f: Fields) -> dict[str, Any]:
 
 
 def tower(c: TransformerConfig, w: WeightSource, deep: Sequence[int] = ()) -> Tower:
-    """Write the encoder and its projectors. deep: layers whose features the text takes, too."""
+    """Add the encoder and its projectors. deep: layers whose features the text takes, too."""
     v = vision_config(sys.modules[__name__], c.fields)
     f, d = v.fields, v.hidden_size
     if max(deep, default=0) >= v.n_layers:

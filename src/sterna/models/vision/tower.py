@@ -30,11 +30,12 @@ Grid = tuple[int, int, int] | None
 class Encoder:
     """The layers that make features of patches, all of which see each other.
 
-    rows: what `graph` reads of the pixels of a tile, or of an image, float32 [patches, columns].
-    shape: of the pixels of an image of so many tiles.
-    coordinates: of each patch, int32 [patches, 3], for rotations that have axes. tables: weights
-    that `rows` reads. n_rows: of a tile, where all have the same size. windows: how many rows each
-    window has, in turn, for attention that is `windowed`.
+    rows: (the pixels of a tile or an image, its grid) -> the input of `graph`, float32
+    [patches, columns].
+    shape: (the number of tiles, the grid) -> the shape of an image's pixels.
+    coordinates: the grid -> int32 [patches, 3], for rotations that have axes.
+    tables: the weights that `rows` reads. n_rows: the rows of a tile, if all have the same size.
+    windows: the grid -> the number of rows of each window in turn, for `windowed` attention.
     """
 
     graph: Graph
@@ -50,13 +51,16 @@ class Encoder:
 class Tower:
     """The encoder of a model's images, and the projector to the text's width.
 
-    merged: rows of tokens of the features of a tile's patches, for the projector. The first columns
-    of what this makes stand in the place of an embedding, `GraphBuilder.features` adds the others:
-    `width` in all. tokens: of an image of so many tiles. arranged: rows of an image's tokens of
-    those of all tiles, in turn; tables: weights that it reads. image_token: the id at whose
-    positions rows stand. together: tokens that follow each other see each other, behind and ahead.
-    places: where a text has coordinates, those of an image's tokens from its first one on,
-    int32 [tokens, 3]; what follows stands behind the largest.
+    merged: the features of a tile's patches -> the input of the projector, a row for each token.
+    width: the columns of the projector's output. The first ones stand in the place of an embedding,
+    and `FeaturesOp` adds the others.
+    tokens: (the number of tiles, the grid) -> the number of an image's tokens.
+    arranged: the projector's rows of all tiles in turn -> the rows of the image's tokens; tables:
+    the weights that it reads.
+    image_token: the id at whose positions the rows stand.
+    together: tokens of an image attend to each other in both directions.
+    places: the grid -> the coordinates of an image's tokens relative to the first, int32
+    [tokens, 3]; text that follows continues after the largest.
     """
 
     encoder: Encoder
@@ -105,7 +109,7 @@ def graph_of(
         ModelBuilder(g, c, w),
         g.add(CopyOp(name="previous_hidden_states", output=Value(width), x=None)),
     )
-    g.without_adapters("")
+    g.graph.remove_places("")
     last = g.graph.ops[-1].output
     if sum(op.output is last for op in g.graph.ops) > 1:  # a program ends with the last buffer made
         g.place(last.width, [(last, Piece(last.width))], "rows")

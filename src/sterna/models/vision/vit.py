@@ -2,7 +2,7 @@
 
     x = x + o(attention(q, k, v));   x = x + fc2(act(fc1(x)))
 
-Each half reads a norm of x, and all patches see each other.
+Each sublayer reads a norm of x, and all patches see each other.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ F32 = npt.NDArray[np.float32]
 class Vit:
     """The parts of an encoder around its layers, and the names of its modules below `tower`.
 
-    class_token: a row of its own stands before the patches. patch_bias: of the patches' matrix.
-    first_norm: of the rows that the first layer reads; last_norm: of the last layer's. stored: as
-    in `AttentionOptions`; parts: its names.
+    class_token: a learned row precedes the patches. patch_bias: the patches' matrix has a bias.
+    first_norm, last_norm: names of the norms before the first layer and after the last one; None:
+    no norm. stored, parts: `stored` and `names` of `AttentionOptions`.
     """
 
     class_token: bool = False
@@ -78,7 +78,7 @@ def side_of(c: TransformerConfig) -> int:
 def encoder(
     vit: Vit, c: TransformerConfig, w: WeightSource, n_layers: int | None = None
 ) -> Encoder:
-    """Write an encoder of square images, with a learned position for each patch.
+    """Add an encoder of square images, with a learned position for each patch.
 
     n_layers: how many of the first layers, without the last norm.
     """
@@ -130,7 +130,7 @@ def blocks(
     n_layers: int | None = None,
     seen: list[Value] | None = None,
 ) -> Value:
-    """Write the first layers, all if there is no number. seen: gets what each makes."""
+    """Add the first layers, all if there is no number. seen: gets what each makes."""
     attention = AttentionOptions(bias=True, stored=vit.stored, names=vit.parts)
     for i in range(m.config.n_layers if n_layers is None else n_layers):
         p = f"{vit.tower}.{vit.layers}.{i}"

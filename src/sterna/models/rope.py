@@ -1,4 +1,4 @@
-"""Rotary embeddings from config.json: the base frequency and the scaling for longer contexts.
+"""Rotary embeddings (RoPE) from config.json: their base and the scaling for longer contexts.
 
 Scalings are those of transformers (modeling_rope_utils), which is the reference of the tests.
 Logarithms are the core's own, since libm's may differ between machines.
