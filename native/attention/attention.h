@@ -259,6 +259,33 @@ void attention_chunk(const sterna::AttentionArgs& a, int64_t index) {
     });
 }
 
+// The scores of an indexer: of each token with the positions of a chunk, sum_h weight[h] * relu(q[h] k), with the scale
+// that rows have; one fused multiply-add for each head, in ascending order. The maximum keeps a NaN. Positions that a
+// token does not see get any score.
+template <class Kind>
+void index_chunk(const sterna::AttentionArgs& a, const sterna::IndexArgs& index, int64_t chunk) {
+    Kind::with_pages(a, [&](auto& pages) {
+        Rows& s = pages.rows;
+        Chunk().see(a, s, chunk * kChunk);
+        s.set_order(a, chunk * kChunk, a.after);
+        pages.scores(chunk * kChunk);
+        const F16x zero = l_set1(0.0f);
+        for (int r = 0; r < a.rows; r += index.heads) {
+            const float* weights = index.weights[r / index.heads];
+            float* scores = index.scores[r / index.heads];
+            if (!scores) continue;
+            float weight[sterna::kMaxAttentionRows];
+            for (int h = 0; h < index.heads; ++h) weight[h] = weights[h] * s.scale[r + h];
+            for (int j = 0; j < s.keys[r]; j += 16) {
+                F16x sum = zero;
+                for (int h = 0; h < index.heads; ++h)
+                    sum = l_fma(l_max(zero, l_load(s.scores[r + h] + j)), l_set1(weight[h]), sum);
+                l_store(scores + chunk * kChunk + j, sum);
+            }
+        }
+    });
+}
+
 inline void attention_merge(const sterna::AttentionArgs& a) {
     Rows rows(a.scratch, a.head_dim);
     Merged merged(a, rows);
@@ -274,7 +301,7 @@ inline void attention_merge(const sterna::AttentionArgs& a) {
 
 template <class Kind>
 constexpr sterna::AttentionKernels attention_kernels() {
-    return {attention<Kind>, attention_chunk<Kind>, Kind::scratch};
+    return {attention<Kind>, attention_chunk<Kind>, index_chunk<Kind>, Kind::scratch};
 }
 
 }  // namespace

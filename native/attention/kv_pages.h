@@ -212,4 +212,37 @@ inline bool kv_store(const sterna::KvStoreArgs& a) {
     return finite;
 }
 
+// Copies the key at `position` of a head's page to one of another page. Unit: what a key has in a line that sixteen
+// share, which is a pair of features or one.
+template <class Unit>
+inline void copy_key(const uint8_t* from, int position, uint8_t* to, int to_position,
+                     int64_t units) {
+    constexpr int64_t kBytes = sizeof(Unit);
+    from += (position / 16 * units * 16 + position % 16) * kBytes;
+    to += (to_position / 16 * units * 16 + to_position % 16) * kBytes;
+    for (int64_t i = 0; i < units; ++i)
+        __builtin_memcpy(to + i * 16 * kBytes, from + i * 16 * kBytes, kBytes);
+}
+
+inline void gather_keys(const sterna::KeyGatherArgs& a) {
+    const int64_t hd = a.head_dim, bytes = sterna::kv_head_bytes(a.type, hd);
+    const int64_t scales = kPage * hd * sterna::kv_value_bytes(a.type);  // scales_at, of integers
+    const bool pairs = sterna::kv_integers(a.type);
+    const bool wide = a.type == KvType::kI16 || a.type == KvType::kF32;
+    if (a.count % kPage)
+        __builtin_memset(a.to + a.count / kPage * bytes, 0, static_cast<size_t>(bytes));
+    for (int i = 0; i < a.count; ++i) {
+        const auto position = static_cast<int>(a.positions[i]);
+        const uint8_t* from = a.k_base + a.pages[position / kPage] * a.page_stride;
+        uint8_t* to = a.to + i / kPage * bytes;
+        const int at = position % kPage, to_at = i % kPage;
+        if (wide) {
+            copy_key<uint32_t>(from, at, to, to_at, pairs ? hd / 2 : hd);
+        } else {
+            copy_key<uint16_t>(from, at, to, to_at, pairs ? hd / 2 : hd);
+        }
+        if (pairs) __builtin_memcpy(to + scales + 4 * to_at, from + scales + 4 * at, 4);
+    }
+}
+
 }  // namespace

@@ -70,8 +70,9 @@ void AttentionPlan::add_blocks(const Batch& batch, const BatchRows& rows, int se
     // A head's keys and values stay in L2 for all of its tokens. The last tokens attend to the most keys: hand them out
     // first, so that no worker ends late.
     for (int h = 0; h < heads.n_kv_heads; ++h)
-        for (int end = count; end > 0; end -= tokens_per_block) {
-            const int begin = std::max(0, end - tokens_per_block);
+        for (int begin, end = count; end > 0; end = begin) {
+            const bool alone = chooses(batch, rows, first + end - 1);  // with keys of its own
+            begin = std::max(0, end - (alone ? 1 : tokens_per_block));
             blocks.push_back({sequence, h, first + begin, end - begin});
         }
 }
@@ -81,7 +82,9 @@ void AttentionPlan::join_prefixes(const Batch& batch, const BatchRows& rows, int
     const auto n = static_cast<int>(batch.sequences.size());
     const auto span = [&](int s) -> const auto& { return batch.sequences[static_cast<size_t>(s)]; };
     const auto may_join = [&](int s) {
-        return span(s).count <= tokens_per_block && !planned_[static_cast<size_t>(s)];
+        const int64_t last = rows.first_of[static_cast<size_t>(s)] + span(s).count - 1;
+        return span(s).count <= tokens_per_block && !planned_[static_cast<size_t>(s)] &&
+               !chooses(batch, rows, last);
     };
     for (int s = 0; s < n; ++s) {
         if (!may_join(s)) continue;

@@ -38,6 +38,8 @@ struct AttentionUnit {
     int chunk = -1;  // -1: all
 };
 
+constexpr int32_t kNoTopK = INT32_MAX;
+
 class AttentionPlan {
   public:
     explicit AttentionPlan(AttentionHeads heads) : heads(heads) {}
@@ -55,17 +57,20 @@ class AttentionPlan {
     // Whether tokens of images see the positions up to their own alone, although they see each other elsewhere. The same in
     // all layers of these heads.
     std::optional<bool> causal{};
+    // The most positions that a query attends to, which an indexer chooses where it sees more; kNoTopK: all. The same in all
+    // layers of these heads.
+    std::optional<int32_t> top_k{};
     bool chunks_only = false;  // no unit has more than one chunk, so that units take about as long
 
-    // The position after the last one that token n of the batch sees. window: of a layer; so many positions a bidirectional
-    // query sees from its own on.
+    // Whether token n of the batch attends to positions that an indexer chooses, not to all that it sees.
+    bool chooses(const Batch& batch, const BatchRows& rows, int64_t n) const {
+        return seen(batch, rows, n, kNoWindow) > top_k.value_or(kNoTopK);
+    }
+    // The position after the last one that token n attends to, where chosen ones are counted from 0. window: of a layer; so
+    // many positions a bidirectional query sees from its own on.
     int32_t limit(const Batch& batch, const BatchRows& rows, int64_t n,
                   int32_t window = kNoWindow) const {
-        const auto i = static_cast<size_t>(n);
-        if (causal.value_or(false)) return rows.position_of[i] + 1;
-        if (!bidirectional.value_or(false)) return rows.limit_of[i];
-        const int64_t end = batch.sequences[static_cast<size_t>(rows.sequence_of[i])].end();
-        return static_cast<int32_t>(std::min(end, int64_t{rows.position_of[i]} + window));
+        return std::min(seen(batch, rows, n, window), top_k.value_or(kNoTopK));
     }
 
   private:
@@ -73,6 +78,14 @@ class AttentionPlan {
     struct Joined {
         int sequence, chunks;
     };
+
+    int32_t seen(const Batch& batch, const BatchRows& rows, int64_t n, int32_t window) const {
+        const auto i = static_cast<size_t>(n);
+        if (causal.value_or(false)) return rows.position_of[i] + 1;
+        if (!bidirectional.value_or(false)) return rows.limit_of[i];
+        const int64_t end = batch.sequences[static_cast<size_t>(rows.sequence_of[i])].end();
+        return static_cast<int32_t>(std::min(end, int64_t{rows.position_of[i]} + window));
+    }
 
     void add_blocks(const Batch& batch, const BatchRows& rows, int sequence, int tokens_per_block);
     void join_prefixes(const Batch& batch, const BatchRows& rows, int tokens_per_block);

@@ -102,6 +102,7 @@ void Program::plan(const Batch& batch, int threads) {
         const auto bytes = static_cast<size_t>(plan.partial_bytes());
         if (work_.partials.size() < bytes) work_.partials = HugeBuffer(std::bit_ceil(bytes));
     }
+    work_.index.plan(work_.rows);
     work_.adapters.plan(batch, work_.rows);
 }
 

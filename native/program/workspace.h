@@ -1,6 +1,7 @@
 // State that the operations of a program share, and the plans of each step.
 #pragma once
 #include <atomic>
+#include <bit>
 #include <cstdint>
 #include <deque>
 #include <limits>
@@ -56,6 +57,36 @@ struct SquareSums {
     std::vector<double> columns{};
 };
 
+// An indexer's scores of all positions, for each token of a step that sees more than it may attend to. Layers use this
+// memory one after the other.
+class IndexScores {
+  public:
+    void plan(const BatchRows& rows) {
+        begin_.clear();
+        end_ = 0;
+        for (const int32_t limit : rows.limit_of) {
+            const bool chooses = top_k && limit > top_k;
+            begin_.push_back(chooses ? end_ : -1);
+            if (chooses) end_ += int64_t{attention_chunks(limit)} * kChunkPositions;
+        }
+        const auto bytes = static_cast<size_t>(end_) * sizeof(float);
+        if (memory_.size() < bytes) memory_ = HugeBuffer(std::bit_ceil(bytes));
+    }
+    bool any() const { return end_ > 0; }
+    // Those of a token, in whole chunks; null where it attends to all.
+    float* of(int64_t n) const {
+        const int64_t begin = begin_[static_cast<size_t>(n)];
+        return begin < 0 ? nullptr : reinterpret_cast<float*>(memory_.data()) + begin;
+    }
+
+    int32_t top_k = 0;  // 0: the program has no indexer
+
+  private:
+    std::vector<int64_t> begin_;  // of each token
+    int64_t end_ = 0;
+    HugeBuffer memory_;
+};
+
 struct Workspace {
     std::vector<Activations> buffers;
     WeightSet weights;
@@ -67,6 +98,7 @@ struct Workspace {
     std::unique_ptr<ExactHead> head;
     std::vector<SquareSums> squares;
     BatchRows rows;
+    IndexScores index;
     HugeBuffer partials;  // of attention, before chunks are merged
     HugeBuffer scratch_memory;
     int64_t scratch_stride = 0;  // bytes of one worker

@@ -103,6 +103,54 @@ std::vector<float> attended(Findings& found, KvType type, const std::vector<uint
     return out;
 }
 
+// The scores of an indexer, of tokens with five heads each.
+std::vector<float> indexed(Findings& found, KvType type, const std::vector<uint8_t>& pages,
+                           const std::vector<float>& queries, Random random) {
+    constexpr int kHeads = 5, kTokens = kMostRows / kHeads, kScores = 2 * kChunkPositions;
+    const AttentionKernels& kernels = found.unit.attention(type);
+    const auto weights = random.floats(kMostRows);
+    std::vector<float> out(kTokens * kScores);
+    const float *q[kMostRows], *weight[kTokens];
+    float* scores[kTokens];
+    int32_t limit[kMostRows], next[kMostRows];
+    for (int t = 0; t < kTokens; ++t) {
+        weight[t] = weights.data() + t * kHeads;
+        scores[t] = t == 1 ? nullptr : out.data() + t * kScores;
+    }
+    for (int r = 0; r < kMostRows; ++r) {
+        q[r] = queries.data() + r * kHeadDim;
+        limit[r] = next[r] = kPositions - kTokens + 1 + r / kHeads;
+    }
+    HugeBuffer scratch(static_cast<size_t>(kernels.scratch(kHeadDim)) + 64);
+    AttentionArgs a{};
+    a.q = q, a.limit = limit, a.next = next;
+    a.rows = kMostRows, a.head_dim = kHeadDim, a.scale = 0.2f;
+    a.pages = kPageTable, a.k_base = a.v_base = pages.data();
+    a.page_stride = kv_head_bytes(type, kHeadDim), a.type = type, a.scratch = scratch.data();
+    for (int chunk = 0; chunk < attention_chunks(kPositions); ++chunk) {
+        kernels.index(a, {kHeads, weight, scores}, chunk);
+        a.queries_ready = true;
+    }
+    for (int t = 0; t < kTokens; ++t)  // others may be any
+        std::fill(out.begin() + t * kScores + limit[t * kHeads], out.begin() + (t + 1) * kScores,
+                  0.0f);
+    return out;
+}
+
+// Every third key, in pages of their own.
+std::vector<uint8_t> gathered(Findings& found, KvType type, const std::vector<uint8_t>& pages) {
+    std::vector<float> positions;
+    for (int position = 1; position < kPositions; position += 3)
+        positions.push_back(static_cast<float>(position));
+    const auto count = static_cast<int>(positions.size());
+    const int64_t bytes = kv_head_bytes(type, kHeadDim);
+    std::vector<uint8_t> to(
+        static_cast<size_t>((count + kPagePositions - 1) / kPagePositions * bytes));
+    found.unit.gather_keys(
+        {pages.data(), kPageTable, bytes, positions.data(), count, kHeadDim, type, to.data()});
+    return to;
+}
+
 }  // namespace
 
 void check_attention(Findings& found) {
@@ -113,6 +161,8 @@ void check_attention(Findings& found) {
         const auto pages = written(found, type, true, random);
         found.add("kv_store", pages);
         found.add("kv_store, keys alone", written(found, type, false, random));
+        found.add("indexer", indexed(found, type, pages, queries, random));
+        found.add("gather_keys", gathered(found, type, pages));
         for (size_t i = 0; i < std::size(kCalls); ++i)
             for (const bool chunks : {false, true})
                 found.add("call " + std::to_string(i) + (chunks ? ", chunks" : ""),

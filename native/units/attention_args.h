@@ -41,6 +41,17 @@ struct KvStoreArgs {
     KvType type;
 };
 
+// Keys of chosen positions of one KV head, to be copied into pages that follow each other.
+struct KeyGatherArgs {
+    const uint8_t* k_base;  // as in AttentionArgs, with pages and page_stride
+    const int32_t* pages;
+    int64_t page_stride;
+    const float* positions;  // [count] whole numbers
+    int count, head_dim;
+    KvType type;
+    uint8_t* to;  // [pages][kv_head_bytes]; what no position fills in the last page becomes 0
+};
+
 // Positions that have their keys in the same lines.
 constexpr int kStoredTogether = 16;
 
@@ -90,6 +101,13 @@ struct AttentionArgs {
     int64_t partial_stride;
 };
 constexpr int kMaxAttentionRows = 256;
+
+// What an indexer makes of the scores of a call's rows, which are those of `heads` heads of each token.
+struct IndexArgs {
+    int heads;
+    const float* const* weights;  // [tokens] -> [heads]
+    float* const* scores;  // [tokens] -> [position], whole chunks; null: of a token that needs none
+};
 // The chunk of positions that the first row of a call, the one that sees the earliest positions, begins in.
 [[gnu::always_inline]] constexpr int64_t first_attention_chunk(const AttentionArgs& a) {
     const int64_t begin = int64_t{a.next[0]} - a.window;

@@ -90,10 +90,11 @@ struct AddedLayouts {
     int count;
 };
 
-// Attention over pages of a kind: of a whole context, or of a chunk of positions.
+// Attention over pages of a kind: of a whole context, or of a chunk of positions; and an indexer's scores of a chunk.
 struct AttentionKernels {
     void (*all)(const AttentionArgs&);
     void (*chunk)(const AttentionArgs&, int64_t chunk);
+    void (*index)(const AttentionArgs&, const IndexArgs&, int64_t chunk);
     int64_t (*scratch)(int64_t head_dim);
 };
 
@@ -112,6 +113,7 @@ struct UnitKernels {
     bool (*gated)(const GatedArgs&);
     void (*low_rank)(const LowRankArgs&);
     bool (*kv_store)(const KvStoreArgs&);
+    void (*gather_keys)(const KeyGatherArgs&);
     AttentionKernels float_attention, integer_attention;  // by what pages hold: attention()
     void (*attention_merge)(const AttentionArgs&);
     int (*x_block)(int n);  // the layout of n tokens' activations for integer formats

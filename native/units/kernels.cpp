@@ -45,6 +45,7 @@ constexpr sterna::KernelTable unit_table() {
         t.gated = gated;
         t.low_rank = low_rank;
         t.kv_store = kv_store;
+        t.gather_keys = gather_keys;
         t.float_attention = attention_kernels<FloatAttention>();
         t.attention_merge = attention_merge;
         t.x_block = x_block;

@@ -25,6 +25,10 @@ void chunk_extended(const sterna::AttentionArgs& a, int64_t chunk) {
     if (a.rows < kFewestTileRows) return vector_attention().chunk(a, chunk);
     attention_chunk<TileAttention>(a, chunk);
 }
+void index_extended(const sterna::AttentionArgs& a, const sterna::IndexArgs& index, int64_t chunk) {
+    if (a.rows < kFewestTileRows) return vector_attention().index(a, index, chunk);
+    index_chunk<TileAttention>(a, index, chunk);
+}
 int64_t attention_scratch_extended(int64_t head_dim) {
     const int64_t own = TileAttention::scratch(head_dim);
     const int64_t vectors = vector_attention().scratch(head_dim);
@@ -37,7 +41,8 @@ constexpr sterna::KernelTable matrix_table() {
     t.extends = STERNA_EXTENDS_NAME;
     t.needs = STERNA_ISA_NEEDS;
     t.rank = STERNA_ISA_RANK;
-    t.integer_attention = {attention_extended, chunk_extended, attention_scratch_extended};
+    t.integer_attention = {attention_extended, chunk_extended, index_extended,
+                           attention_scratch_extended};
     t.x_block = tiles_x_block;
     t.peak_int8 = peak_int8;
     t.peak_bf16 = peak_bf16;

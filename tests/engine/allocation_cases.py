@@ -78,6 +78,7 @@ def test_memory_is_counted() -> None:
         ("bitnet-untied", "int8"),
         ("llama-f32", None),
         ("qwen3_5", None),
+        ("deepseek-v3.2", None),
     ],
 )
 def test_no_allocation_after_warm_up(

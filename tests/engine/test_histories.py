@@ -13,7 +13,15 @@ from sterna import LLM
 
 @pytest.mark.parametrize(
     "name",
-    ["bitnet-multiply", "qwen3_5", "mamba2", "recurrent-gemma", "mistral-window", "qwen2-windows"],
+    [
+        "bitnet-multiply",
+        "qwen3_5",
+        "mamba2",
+        "recurrent-gemma",
+        "mistral-window",
+        "qwen2-windows",
+        "deepseek-v3.2",
+    ],
 )
 def test_histories(checkpoint: Callable[[str], Path], tmp_path: Path, name: str) -> None:
     llm = LLM(checkpoint(name), threads=1)

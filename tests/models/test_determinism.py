@@ -79,6 +79,7 @@ INTEGER = [
     ("glm4-moe-norms", "i8", "int8", "f16"),
     ("llama4", "i8", "int8", "i16"),
     ("deepseek-v3", "i8", "int8", "i8"),
+    ("deepseek-v3.2", "i8", "int8", "i16"),
     ("kimi-linear", "i8", "int8", "i16"),
     ("olmo-hybrid", "q4_1", "int8", "i16"),
     ("gemma3n", "i8", "int8", "i8"),

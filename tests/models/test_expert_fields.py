@@ -14,8 +14,8 @@ from model_configs import MODELS
 from safetensors.torch import load_file, save_file
 from test_saved_models import edit, logits
 
-from sterna import LLM, loading
-from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError
+from sterna import loading
+from sterna.errors import ModelFormatError, UnsupportedModelError
 from sterna.models import module_of
 from sterna.models.config import TransformerConfig
 from sterna.models.moe import ExpertFields
@@ -52,18 +52,6 @@ def test_null_is_none() -> None:
     nothing = dict.fromkeys(("n_group", "topk_group", "n_shared_experts", "first_k_dense_replace"))
     how = fields_of("glm4-moe-norms", **nothing)
     assert (how.shared, how.dense, how.scoring.groups) == (0, frozenset(), 1)
-
-
-def test_a_context_ends_where_the_indexer_would_choose(tmp_path: Path) -> None:
-    """DeepSeek V3.2's positions attend to all until there are more than index_topk."""
-    saved = MODELS["deepseek-v3.2"]
-    saved_models.write(tmp_path, saved)
-    with pytest.warns(RuntimeWarning, match="index_topk: a context ends after these 64 positions"):
-        llm = LLM(tmp_path, threads=1)
-    assert llm.info()["context"] == 64
-    failure(lambda: LLM(tmp_path, threads=1, context=65), RequestError, "context", "64")
-    edit(tmp_path, index_topk=0)
-    failure(lambda: LLM(tmp_path, threads=1), ModelFormatError, "index_topk")
 
 
 def test_layers_of_kexaone_that_predict_are_skipped(tmp_path: Path) -> None:

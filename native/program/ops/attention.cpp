@@ -1,6 +1,7 @@
 // Attention of the query rows of a step, in units of blocks or of chunks of positions (attention_plan.h).
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "program/program.h"
 
@@ -14,6 +15,7 @@ class AttentionOp final : public Op {
         : Op(f, work),
           qkv_(f.value("x")),
           output_(f.value("output")),
+          chosen_(f.value("chosen")),
           plan_(work.attention[static_cast<size_t>(f.required("heads"))]),
           layer_(static_cast<int>(f.whole("layer"))),
           cap_(f.cap("attention.cap")),
@@ -34,6 +36,7 @@ class AttentionOp final : public Op {
                   "must be the same in all layers of these heads");
         f.require(!causal || !bidirectional, "attention.causal", "must not be bidirectional");
         plan_.causal = causal;
+        set_chosen(f);
         const AttentionHeads& heads = plan_.heads;
         scale_ = f.maybe_number("attention.scale")
                      ? f.factor("attention.scale")
@@ -66,7 +69,7 @@ class AttentionOp final : public Op {
         if (heads.padded() == heads.outputs() && !heads.value_dim) return needed;
         // and outputs that a Call takes a part of, and keys as values
         return whole_lines(needed) + int64_t{kMaxAttentionRows} * heads.padded() * 4 +
-               turned_bytes(step);
+               turned_bytes(step) + gathered_bytes(step);
     }
     // Chunks go out in parts: a thread reads chunks that follow each other, of the same queries. Whole blocks go out one
     // by one, the longest first.
@@ -92,11 +95,19 @@ class AttentionOp final : public Op {
         const AttentionHeads& heads = plan_.heads;
         return heads.value_dim ? kPages * kv_head_bytes(step.cache.type, heads.padded()) : 0;
     }
+    // Of the keys that a token has chosen.
+    int64_t gathered_bytes(const Step& step) const {
+        return std::ssize(gathered_pages_) * kv_head_bytes(step.cache.type, plan_.heads.padded());
+    }
+    void set_chosen(const OpFields& f);
     void attend(const Step& step, const AttentionUnit& unit, const AttentionUnit* before,
                 const AttentionUnit* after, int worker);
     KeyPages first_keys(const Step& step, const AttentionUnit& unit) const;
 
     Operand qkv_, output_;
+    Operand
+        chosen_;  // positions that an indexer has chosen for each token that sees more than these
+    std::vector<int32_t> gathered_pages_{};  // the page table of as many keys: 0, 1, 2 ...
     AttentionPlan& plan_;
     int layer_;  // of the cache
     int32_t window_ = kNoWindow;
@@ -127,20 +138,38 @@ struct AttentionOp::Call {
         a.cap = op.cap_;
         a.sinks = op.sinks_.empty() ? nullptr : sinks;
         a.slopes = op.slopes_.empty() ? nullptr : slopes;
-        a.page_stride = step.cache.page_stride(layer);
         a.type = step.cache.type;
         a.next_page = step.readings.next_page;
         a.scratch = scratch;
         uint8_t* const own = scratch + whole_lines(kernels.scratch(a.head_dim));
         padded_out = reinterpret_cast<float*>(own);
         if (heads.value_dim) a.turned = own + int64_t{kMaxAttentionRows} * a.head_dim * 4;
+        if (op.chosen_) {
+            gathered = a.turned + op.turned_bytes(step);
+            gathered_pages = op.gathered_pages_.data();
+            chosen = &op.work.buffer(op.chosen_);
+        }
+    }
+
+    // Copies the keys that the block's token has chosen, of a chunk or of all, if it does not see all positions.
+    void gather(const QueryBlock& block, int chunk) {
+        if (!plan.chooses(step.batch, rows, block.first)) return;
+        const int all = plan.limit(step.batch, rows, block.first);
+        const int begin = std::max(chunk, 0) * kChunkPositions;
+        const int end = chunk < 0 ? all : std::min(all, begin + kChunkPositions);
+        step.kernels.gather_keys(
+            {keys(block), pages(block), step.cache.page_stride(layer),
+             chosen->row(block.first) + begin, end - begin, a.head_dim, a.type,
+             gathered + begin / kPagePositions * step.cache.head_bytes(layer)});
     }
 
     // Rows of a block: the pages are those of the first one in a call.
     void add(const QueryBlock& block, float* partials) {
         if (!a.rows) {
-            a.pages = step.batch.sequences[static_cast<size_t>(block.sequence)].pages;
-            a.k_base = step.cache.keys(layer) + block.kv_head * step.cache.head_bytes(layer);
+            const bool chooses = plan.chooses(step.batch, rows, block.first);
+            a.pages = chooses ? gathered_pages : pages(block);
+            a.k_base = chooses ? gathered : keys(block);
+            a.page_stride = chooses ? step.cache.head_bytes(layer) : step.cache.page_stride(layer);
             if (!a.turned)
                 a.v_base = step.cache.values(layer) + block.kv_head * step.cache.head_bytes(layer);
             a.partial = partials + block.partial;
@@ -159,7 +188,8 @@ struct AttentionOp::Call {
                 out[a.rows] =
                     a.head_dim == heads.outputs() ? to[a.rows] : padded_out + a.rows * a.head_dim;
                 limit[a.rows] = plan.limit(step.batch, rows, n, a.window);
-                next[a.rows] = rows.position_of[static_cast<size_t>(n)] + 1;
+                next[a.rows] =
+                    std::min(rows.position_of[static_cast<size_t>(n)] + 1, limit[a.rows]);
                 if (a.sinks) sinks[a.rows] = sinks_of_heads[static_cast<size_t>(head)];
                 if (a.slopes) slopes[a.rows] = slopes_of_heads[static_cast<size_t>(head)];
                 ++a.rows;
@@ -191,6 +221,12 @@ struct AttentionOp::Call {
   private:
     static constexpr int kMaxRows = kMaxAttentionRows;
 
+    const int32_t* pages(const QueryBlock& block) const {
+        return step.batch.sequences[static_cast<size_t>(block.sequence)].pages;
+    }
+    const uint8_t* keys(const QueryBlock& block) const {
+        return step.cache.keys(layer) + block.kv_head * step.cache.head_bytes(layer);
+    }
     void take_outputs() {
         for (int i = 0; i < a.rows; ++i)
             if (a.out[i] != to[i])
@@ -210,13 +246,31 @@ struct AttentionOp::Call {
     const float* q[kMaxRows];
     float *out[kMaxRows], *to[kMaxRows];  // where outputs go, with their padding and without
     float* padded_out;
+    uint8_t* gathered = nullptr;
+    const int32_t* gathered_pages = nullptr;
+    const Activations* chosen = nullptr;
     int32_t limit[kMaxRows], next[kMaxRows];
     float sinks[kMaxRows] = {}, slopes[kMaxRows];
 };
 
-// The keys that a unit begins with: of one chunk.
+void AttentionOp::set_chosen(const OpFields& f) {
+    const int32_t top_k = chosen_ ? static_cast<int32_t>(chosen_.width) : kNoTopK;
+    f.require(plan_.top_k.value_or(top_k) == top_k, "chosen",
+              "must be there in all layers of these heads");
+    plan_.top_k = top_k;
+    if (!chosen_) return;
+    f.require(work.index.top_k == top_k, "chosen", "must be what an indexer has chosen");
+    f.require(plan_.heads.value_dim && window_ == kNoWindow && slopes_.empty() &&
+                  !plan_.bidirectional.value_or(false),
+              "chosen", "needs keys that are values, without a window, slopes or later positions");
+    gathered_pages_.resize(static_cast<size_t>((top_k + kPagePositions - 1) / kPagePositions));
+    std::iota(gathered_pages_.begin(), gathered_pages_.end(), 0);
+}
+
+// The keys that a unit begins with: of one chunk. Of chosen ones none, as they are gathered first.
 KeyPages AttentionOp::first_keys(const Step& step, const AttentionUnit& unit) const {
     const QueryBlock& block = plan_.blocks[static_cast<size_t>(unit.block)];
+    if (plan_.chooses(step.batch, work.rows, block.first)) return {};
     const auto limit = [&](int n) {
         return int64_t{plan_.limit(step.batch, work.rows, block.first + n, window_)};
     };
@@ -238,6 +292,7 @@ void AttentionOp::attend(const Step& step, const AttentionUnit& unit, const Atte
     auto* const partials = reinterpret_cast<float*>(work.partials.data());
     Call call(*this, step, work.scratch(worker));
     if (after) call.reads_next(first_keys(step, *after));
+    call.gather(blocks.front(), unit.chunk);
     if (unit.chunk < 0) {
         call.add(blocks.front(), partials);
         call.all();

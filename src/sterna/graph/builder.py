@@ -12,7 +12,7 @@ import numpy as np
 from sterna.errors import UnsupportedModelError
 from sterna.formats import Experts, PackedWeight, Shadow
 from sterna.graph.graph import Graph
-from sterna.graph.heads import F32, ROW_BLOCK, SOFTMAX, Attention, Heads, Piece, Scoring
+from sterna.graph.heads import F32, ROW_BLOCK, SOFTMAX, Attention, Heads, Piece, Rotary, Scoring
 from sterna.graph.ops import (
     ActivationOp,
     AdaptedLayer,
@@ -22,6 +22,7 @@ from sterna.graph.ops import (
     CopyOp,
     ExactHeadOp,
     ExpertLinearOp,
+    IndexerOp,
     LinearOp,
     Op,
     RopeOp,
@@ -279,6 +280,7 @@ class GraphBuilder:
         heads: Heads | None = None,
         keys_are_values: bool = False,
         keys_of: Value | None = None,
+        chosen: Value | None = None,
     ) -> Value:
         """Rotate q and k of a row [q | k | v], store k and v, and attend to the positions so far.
 
@@ -291,6 +293,7 @@ class GraphBuilder:
         keys_are_values: the row is [q | k]; the keys, before norms and rotation, are the values.
         keys_of: what `attention` returned for an earlier layer, whose keys and values this one
         reads; the row is q, with at most one norm.
+        chosen: the positions that a token attends to, from `indexer`; None: all.
         """
         r = heads or self.heads
         stored = 0 if keys_of is not None else r.n_kv_heads * (1 if keys_are_values else r.stored)
@@ -320,9 +323,38 @@ class GraphBuilder:
             keys_are_values=keys_are_values,
         )
         rotated = self.add(rope)
-        return self.add(
-            AttentionOp(name="attention", x=rotated, layer=cached, heads=r, attention=how)
+        attended = AttentionOp(name="attention", x=rotated, layer=cached, heads=r, attention=how)
+        attended.chosen = chosen
+        return self.add(attended)
+
+    def indexer(
+        self,
+        x: Value,
+        weights: Value,
+        column: int,
+        rotary: Rotary,
+        heads: Heads,
+        top_k: int,
+        layer: int,
+    ) -> Value:
+        """Choose the `top_k` positions that a token of a layer attends to, for `attention`.
+
+        x: rows [q | k] of all heads and one key, which are rotated; k is stored in a layer of the
+        cache of its own. weights: a column for each head from `column` on; the score of a position
+        is sum_h weight[h] * relu(q[h] . k). layer: the model's number of the layer, for messages.
+        """
+        name, cached = f"model.layers.{layer}.self_attn.indexer", len(self.graph.kv_heads)
+        rope = RopeOp(name=name, x=x, layer=cached, heads=heads, attention=Attention(rotary))
+        indexer = IndexerOp(
+            name=name,
+            output=Value(top_k),
+            x=self.add(rope),
+            weights=weights,
+            column=column,
+            layer=cached,
+            heads=heads,
         )
+        return self.add(indexer)
 
     def route(
         self,

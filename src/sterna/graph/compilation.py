@@ -16,6 +16,7 @@ from sterna.graph.ops import (
     AttentionOp,
     EmbedOp,
     ExactHeadOp,
+    IndexerOp,
     LinearOp,
     Op,
     RopeOp,
@@ -144,9 +145,9 @@ class _Numbers:
         heads: dict[Heads, int] = {}
         rotaries: dict[Rotary, int] = {}
         for op in ops:
-            if not isinstance(op, RopeOp | AttentionOp):
+            if not isinstance(op, RopeOp | IndexerOp | AttentionOp):
                 continue
-            h, r = op.heads, op.attention.rotary
+            h, r = op.heads, None if isinstance(op, IndexerOp) else op.attention.rotary
             if h not in heads:
                 value_dim = h.value_dim if isinstance(h, LatentHeads) else 0
                 heads[h] = self.program.heads(h.n_heads, h.n_kv_heads, h.head_dim, value_dim)

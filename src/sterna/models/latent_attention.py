@@ -8,6 +8,7 @@ each head's result is multiplied by V. So the cache holds the keys [rope(k) | c]
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,9 +20,12 @@ from sterna.models.config_fields import Fields
 from sterna.models.rope import scaling_kind
 from sterna.weights.sources import Linear, OfHeads
 
-__all__ = ["NORM_EPS", "attention", "latent_fields"]
+__all__ = ["NORM_EPS", "Choose", "attention", "latent_fields"]
 
 NORM_EPS = 1e-6  # of the norms within attention, whatever config.json says of the others
+#: Chooses positions: (builder, norm(x), the normalised latent of q, the layer's number, attention's
+#: name) -> what `GraphBuilder.attention` takes as `chosen`.
+Choose = Callable[[ModelBuilder, Value, Value, int, str], Value]
 
 
 def latent_fields(f: Fields) -> dict[str, Any]:
@@ -77,10 +81,29 @@ class _Sizes:
         return self.rotated + self.rank
 
 
-def attention(m: ModelBuilder, h: Value, layer: int, name: str) -> Value:
-    """Attention of layer `layer`, up to the output projection."""
+@dataclass(frozen=True)
+class _Projections:
+    """The rows q and kv_a, with the columns where the heads and the latent begin; q_latent: the
+    normalised latent of q, None if it has none."""
+
+    q: Value
+    begin: int
+    kv_a: Value
+    latent: int
+    q_latent: Value | None = None
+
+
+def attention(
+    m: ModelBuilder, h: Value, layer: int, name: str, choose: Choose | None = None
+) -> Value:
+    """Attention of layer `layer`, up to the output projection.
+
+    choose: chooses the positions that a token attends to, where q has a latent; None: all.
+    """
     s = _Sizes.of(m.config)
-    q, begin, a, latent = _projections(m, h, name, s)
+    p = _projections(m, h, name, s)
+    q, begin, a, latent = p.q, p.begin, p.kv_a, p.latent
+    chosen = choose(m, h, p.q_latent, layer, name) if choose and p.q_latent else None
     whole = OfHeads(module=f"{name}.kv_b_proj", rows_of_head=s.plain + s.values)
     plain = Piece(s.plain, s.heads, begin=begin, stride=s.query)
     rows = m.graph.head_rows(q, plain, f"{name}.q_rows")
@@ -106,7 +129,7 @@ def attention(m: ModelBuilder, h: Value, layer: int, name: str) -> Value:
     )
     how = replace(m.config.attention[layer], scale=_scale(m.config, s))
     heads = LatentHeads(s.heads, 1, s.key, s.rank)
-    out = m.graph.attention(row, layer, how, heads=heads)
+    out = m.graph.attention(row, layer, how, heads=heads, chosen=chosen)
     rows = m.graph.head_rows(out, Piece(s.rank, s.heads, stride=s.rank), f"{name}.v_rows")
     values = _of_heads(
         m, rows, f"{name}.v_b_proj", s.values, s.heads, replace(whole, first=s.plain)
@@ -115,23 +138,22 @@ def attention(m: ModelBuilder, h: Value, layer: int, name: str) -> Value:
     return m.graph.place(s.heads * s.values, [(values, back)], f"{name}.heads")
 
 
-def _projections(m: ModelBuilder, h: Value, name: str, s: _Sizes) -> tuple[Value, int, Value, int]:
-    """Return q and where its heads begin, and the row of kv_a and where the latent begins."""
+def _projections(m: ModelBuilder, h: Value, name: str, s: _Sizes) -> _Projections:
     d, bias, width = m.config.hidden_size, m.config.attention_bias, s.heads * s.query
     kv_a = Linear(f"{name}.kv_a_proj_with_mqa", s.key, d, bias)
     if not s.q_rank:
         q_proj = Linear(f"{name}.q_proj", width, d)
         if not bias:
             row, (begin, latent) = m.merged_linear(h, f"{name}.q_kv_a", [q_proj, kv_a])
-            return row, begin, row, latent
+            return _Projections(row, begin, row, latent)
         row = m.linear(h, q_proj.name, width)
-        return row, 0, m.linear(h, kv_a.name, s.key, bias=bias), 0
+        return _Projections(row, 0, m.linear(h, kv_a.name, s.key, bias=bias), 0)
     q_a = Linear(f"{name}.q_a_proj", s.q_rank, d, bias)
     a, (begin, latent) = m.merged_linear(h, f"{name}.q_kv_a", [q_a, kv_a])
-    q = m.graph.columns(a, s.q_rank, f"{name}.q_a", begin)
+    own = m.graph.columns(a, s.q_rank, f"{name}.q_a", begin)
     norm = m.weights.vector(f"{name}.q_a_layernorm.weight", s.q_rank)
-    q = m.graph.norm(q, norm, NORM_EPS, f"{name}.q_a_layernorm")
-    return m.linear(q, f"{name}.q_b_proj", width), 0, a, latent
+    own = m.graph.norm(own, norm, NORM_EPS, f"{name}.q_a_layernorm")
+    return _Projections(m.linear(own, f"{name}.q_b_proj", width), 0, a, latent, own)
 
 
 def _of_heads(m: ModelBuilder, rows: Value, name: str, M: int, heads: int, place: OfHeads) -> Value:

@@ -61,7 +61,7 @@ RECURRENT = ("qwen3_5", "lfm2", "granite-hybrid", "mamba2")
 
 @pytest.mark.parametrize(
     "name",
-    ["bitnet-multiply", *RECURRENT, "minicpm3", "llama-bf16", "gemma3"],
+    ["bitnet-multiply", *RECURRENT, "minicpm3", "deepseek-v3.2", "llama-bf16", "gemma3"],
 )
 @pytest.mark.parametrize("kv_dtype", ["i16", "i8"])
 def test_after_a_restart(

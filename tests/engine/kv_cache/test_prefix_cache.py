@@ -180,6 +180,7 @@ def test_a_full_pool_that_the_cache_shares() -> None:
         "recurrent-gemma",
         "zamba2",
         "minicpm3",
+        "deepseek-v3.2",
         "gemma3",
         "mistral-window",
     ],

@@ -32,7 +32,7 @@ def begun(folder: Path, disk: Path) -> tuple[LLM, Prefix, list[int]]:
     return llm, Prefix(np.array([*PROMPT, *tokens], np.int32), ""), tokens
 
 
-@pytest.mark.parametrize("name", ["bitnet-multiply", "qwen3_5", "gemma3"])
+@pytest.mark.parametrize("name", ["bitnet-multiply", "qwen3_5", "gemma3", "deepseek-v3.2"])
 def test_another_process_has_them(
     checkpoint: Callable[[str], Path], tmp_path: Path, name: str
 ) -> None:

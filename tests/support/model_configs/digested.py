@@ -170,7 +170,9 @@ DIGESTED: dict[str, dict[str, Any]] = {
     "DeepseekV2ForCausalLM": {**_TWO_LATENT, **_TWO_ROUTED, "topk_method": "group_limited_greedy"},
     "DeepseekV3ForCausalLM": {**_TWO_LATENT, **_TWO_ROUTED},
     "Glm4MoeLiteForCausalLM": {**_TWO_LATENT, **_TWO_ROUTED},
-    "DeepseekV32ForCausalLM": {**_TWO_LATENT, **_TWO_ROUTED},
+    "DeepseekV32ForCausalLM": {
+        **_TWO_LATENT, **_TWO_ROUTED, "index_n_heads": 6, "index_head_dim": 40, "index_topk": 24,
+    },
     **dict.fromkeys(("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"), _TWO_EXAONE),
     "Cohere2MoeForCausalLM": {
         **_TWO_WINDOWS, "num_experts": 6, "num_experts_per_tok": 2, "num_shared_experts": 1,

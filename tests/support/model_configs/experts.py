@@ -17,7 +17,7 @@ from model_configs.common import (
 __all__ = ["MODELS"]
 
 _ROUTED = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
-_INDEXED = {"index_n_heads": 2, "index_head_dim": 16, "index_topk": 64}
+_INDEXED = {"index_n_heads": 8, "index_head_dim": 16, "index_topk": 20}
 _ERNIE = {"moe_num_experts": 6, "moe_k": 2}
 MODELS: dict[str, Saved] = {
     "mixtral": Saved("MixtralForCausalLM", {"num_local_experts": 6}),
@@ -132,12 +132,25 @@ MODELS: dict[str, Saved] = {
             **LATENT, **_ROUTED, **_INDEXED, "n_group": 4, "topk_group": 2,
             **yarn(mscale=1.0, mscale_all_dim=1.0),
         },
+        gguf=(
+            "deepseek32",
+            {
+                **LATENT_KEYS, "attention.q_lora_rank": 24, "expert_shared_count": 1,
+                "leading_dense_block_count": 3, "expert_weights_scale": 2.5,
+                "expert_weights_norm": True, "expert_group_count": 4, "expert_group_used_count": 2,
+                "expert_gating_func": 2, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
+                "rope.scaling.original_context_length": 32,
+                "rope.scaling.yarn_log_multiplier": 0.1, "attention.indexer.head_count": 8,
+                "attention.indexer.key_length": 16, "attention.indexer.top_k": 20,
+            },
+        ),
     ),
     "deepseek-v3.2-dense": Saved(
         "DeepseekV32ForCausalLM",
         {
             **LATENT, **_ROUTED, **_INDEXED, "n_group": 1, "topk_group": 1, "rms_norm_eps": 1e-2,
-            "mlp_layer_types": ["dense"] + ["sparse"] * 4, "attention_bias": True,
+            "index_head_dim": 24, "index_topk": 7, "attention_bias": True,
+            "mlp_layer_types": ["dense"] + ["sparse"] * 4,
         },
         converted=False,
     ),

@@ -19,6 +19,7 @@ from sterna.graph.ops.expert_linear import ExpertLinearOp
 from sterna.graph.ops.features import FeaturesOp
 from sterna.graph.ops.gated import GatedOp
 from sterna.graph.ops.hidden_states import HiddenStatesOp
+from sterna.graph.ops.indexer import IndexerOp
 from sterna.graph.ops.keep import KeepOp
 from sterna.graph.ops.layer_norm import LayerNormOp
 from sterna.graph.ops.linear import LinearOp
@@ -52,6 +53,7 @@ __all__ = [
     "FeaturesOp",
     "GatedOp",
     "HiddenStatesOp",
+    "IndexerOp",
     "KeepOp",
     "LayerNormOp",
     "LinearOp",
