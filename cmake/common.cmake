@@ -54,15 +54,39 @@ endfunction()
 # A packager may leave it out.
 option(STERNA_TESTING "for tests: the module that only they import, and CPUs that they emulate" ON)
 
+# The folders of native/runtime/system that define what the core asks of this system.
+if(WIN32)
+  set(STERNA_SYSTEM windows)
+elseif(APPLE)
+  set(STERNA_SYSTEM macos posix)
+elseif(CMAKE_SYSTEM_NAME STREQUAL "Linux")
+  set(STERNA_SYSTEM linux posix)
+else()
+  message(FATAL_ERROR "CMAKE_SYSTEM_NAME: must be Linux, Darwin or Windows, but got ${CMAKE_SYSTEM_NAME}; "
+                      "a folder of native/runtime/system for it would serve it")
+endif()
+
 # Threads, memory and the CPU: part of every module, each of which has its own threads.
 set(machine_sources "")
-foreach(name affinity cgroup cpu cpu_aarch64 cpu_other cpu_riscv64 cpu_x86_64 finite memory pool reading topology)
+foreach(name affinity cpu cpu_aarch64 cpu_other cpu_riscv64 cpu_x86_64 finite memory pool reading topology)
   list(APPEND machine_sources ${STERNA_ROOT}/native/runtime/${name}.cpp)
 endforeach()
+set(system_sources "")
+foreach(folder IN LISTS STERNA_SYSTEM)
+  file(GLOB sources CONFIGURE_DEPENDS ${STERNA_ROOT}/native/runtime/system/${folder}/*.cpp)
+  list(APPEND system_sources ${sources})
+endforeach()
+# Their systems' headers define macros of any name.
+set_source_files_properties(${system_sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+list(APPEND machine_sources ${system_sources})
 add_library(machine OBJECT ${machine_sources})
 target_compile_options(machine PRIVATE ${STERNA_FLAGS})
 target_compile_definitions(machine PRIVATE $<$<BOOL:${STERNA_TESTING}>:STERNA_TESTING=1>)
 target_include_directories(machine PRIVATE ${STERNA_ROOT}/native)
+set(STERNA_LIBRARIES Threads::Threads)
+if(WIN32)
+  list(APPEND STERNA_LIBRARIES synchronization)
+endif()
 
 # Compiles the small files of targets together: most of their time goes to the same headers.
 function(sterna_unity)

@@ -24,6 +24,10 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # modelled cycles a line with it and 15.6 without (tests/foreign/speed.json).
     list(APPEND STERNA_KERNEL_FLAGS -fno-schedule-insns)
   endif()
+  if(WIN32)
+    # On Windows it takes the stack to be aligned to 16 bytes and to vectors at once (GCC's bug 54412).
+    list(APPEND STERNA_KERNEL_FLAGS -Wa,-muse-unaligned-vector-move)
+  endif()
   # It is wrong about GCC 12's own AVX-512 intrinsics (_mm512_undefined).
   set(STERNA_KERNEL_WARNINGS -Wno-maybe-uninitialized)
 endif()

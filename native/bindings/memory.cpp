@@ -16,13 +16,13 @@ struct Scratch {
     Out<uint8_t, 1> alloc(size_t nbytes) const { return lend_array<uint8_t, 1>(spare, {nbytes}); }
 };
 
-// path: as the system has it, for errors.
-nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>> map_file(int descriptor, size_t nbytes,
+// handle: of an open file, as the system calls it. path: as the system has it, for errors.
+nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>> map_file(system::File handle, size_t nbytes,
                                                             const nb::bytes& path) {
     const std::string name(path.c_str(), path.size());
     std::unique_ptr<MappedFile> file;
     try {
-        file = std::make_unique<MappedFile>(descriptor, nbytes, name);
+        file = std::make_unique<MappedFile>(handle, nbytes, name);
     } catch (const std::system_error& e) {
         errno = e.code().value();
         PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, path.ptr());
@@ -52,7 +52,7 @@ void bind_memory(nb::module_& m) {
         .def("close", [](Scratch& s) { s.spare->close(); });
     m.def(
         "alloc", [](size_t nbytes) { return make_weight_array<uint8_t, 1>({nbytes}); }, "nbytes"_a);
-    m.def("map_file", &map_file, "descriptor"_a, "nbytes"_a, "path"_a);
+    m.def("map_file", &map_file, "handle"_a, "nbytes"_a, "path"_a);
     m.def(
         "require_whole",
         [](nb::ndarray<nb::ro, nb::device::cpu> a) {

@@ -2,9 +2,9 @@
 #include <chrono>
 
 #include "bindings/common.h"
-#include "runtime/cgroup.h"
 #include "runtime/cpu.h"
 #include "runtime/measure.h"
+#include "runtime/system/system.h"
 #include "runtime/topology.h"
 #include "selfcheck/selfcheck.h"
 
@@ -89,7 +89,14 @@ void bind_machine(nb::module_& m) {
                                               : "granted";
     });
     m.def("topology", &topology_dict, "root"_a = "", "allowed"_a = nb::none());
-    m.def("cgroup_memory_left", &cgroup_memory_left, "root"_a = "");
+    m.def("data_caches", &system::data_caches, "root"_a = "");
+    m.def(
+        "memory_state",
+        [](const std::string& root) {
+            const system::MemoryState state = system::memory_state(root);
+            return nb::make_tuple(state.total, state.available, state.resident);
+        },
+        "root"_a = "");
     m.def("isas", [] {
         std::vector<std::string> names;
         for (const auto* t : runnable_tables()) names.emplace_back(t->isa);

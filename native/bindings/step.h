@@ -1,7 +1,5 @@
 // A program with the Python objects that it borrows, and one step of it.
 #pragma once
-#include <unistd.h>
-
 #include <memory>
 #include <mutex>
 
@@ -9,6 +7,7 @@
 #include "bindings/draws.h"
 #include "program/program.h"
 #include "program/tensors.h"
+#include "runtime/system/system.h"
 
 namespace sterna::border {
 
@@ -20,15 +19,15 @@ struct PyProgram {
     Draws draws;
     int64_t hidden = 0;  // columns of a row where the last values are not the vocabulary's; else 0
     std::unique_ptr<std::mutex> mutex = std::make_unique<std::mutex>();
-    pid_t owner = getpid();
+    int64_t owner = system::process_id();
 
     // One run at a time: the buffers are shared. A child that was forked while another thread ran would find the lock
     // taken forever, so it makes a new one.
     std::mutex& lock() {
-        if (owner != getpid()) {
+        if (owner != system::process_id()) {
             (void)mutex.release();  // a locked mutex must not be destroyed
             mutex = std::make_unique<std::mutex>();
-            owner = getpid();
+            owner = system::process_id();
         }
         return *mutex;
     }

@@ -1,15 +1,16 @@
 // A file mapped read-only into memory; the process survives when the file is truncated or its disk fails.
 //
-// Reading a page that the file no longer has, or that the disk cannot read, raises SIGBUS, which would end the process.
-// While mappings exist, a handler replaces the whole mapping with zeros and marks it: all threads go on, with worthless
-// results. So callers ask after a computation whether the mapping is still whole. Signals for other addresses, and
+// Reading a page that the file no longer has, or that the disk cannot read, is a fault (SIGBUS on Linux), which would end
+// the process. While mappings exist, a handler replaces the whole mapping with zeros and marks it: all threads go on, with
+// worthless results. So callers ask after a computation whether the mapping is still whole. Faults at other addresses, and
 // signals that were sent, go to the previous handler.
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <ctime>
 #include <stdexcept>
 #include <string>
+
+#include "runtime/system/system.h"
 
 namespace sterna {
 
@@ -21,8 +22,8 @@ struct ChangedFile : std::runtime_error {
 // Mappings are made and ended by one thread at a time, used by any number.
 class MappedFile {
   public:
-    // Maps all of an open file. Throws ChangedFile unless it has this many bytes, std::system_error if mapping fails.
-    MappedFile(int descriptor, size_t bytes, const std::string& path);
+    // Maps all of an open file. Throws ChangedFile unless it has this many bytes, std::system_error, with a number of errno, if mapping fails.
+    MappedFile(system::File file, size_t bytes, const std::string& path);
     ~MappedFile();
     MappedFile(const MappedFile&) = delete;
     MappedFile& operator=(const MappedFile&) = delete;
@@ -35,13 +36,13 @@ class MappedFile {
     static const MappedFile* of(const void* address);
 
   private:
-    friend struct BusGuard;
     struct Slot;
+    struct Slots;
 
     const std::string path_;
     const size_t bytes_;
-    int descriptor_ = -1;  // its own
-    timespec time_{};  // time of the file's last change
+    system::File file_ = -1;  // its own
+    system::FileState state_;  // when it was mapped
     const uint8_t* data_ = nullptr;
     Slot* slot_ = nullptr;
 };

@@ -3,43 +3,24 @@
 #include <algorithm>
 #include <thread>
 
-#if defined(__linux__)
-#include <sched.h>
-#endif
+#include "runtime/system/system.h"
 
 namespace sterna {
 
 CpuSet::CpuSet(std::span<const int> cpus) {
     for (const int cpu : cpus) {
-        if (cpu >= 0 && cpu < kMaxCpus) words_[at(cpu)] |= 1ul << bit(cpu);
+        if (cpu >= 0 && cpu < kMaxCpus) words_[at(cpu)] |= uint64_t{1} << bit(cpu);
     }
 }
 
-#if defined(__linux__)
+bool CpuSet::read() { return system::read_affinity(words_); }
 
-bool CpuSet::read() {
-    return sched_getaffinity(0, sizeof(words_), reinterpret_cast<cpu_set_t*>(words_.data())) == 0;
-}
-
-bool CpuSet::apply() const {
-    const auto* set = reinterpret_cast<const cpu_set_t*>(words_.data());
-    return sched_setaffinity(0, sizeof(words_), set) == 0;
-}
+bool CpuSet::apply() const { return system::set_affinity(words_); }
 
 int current_cpu() {
-    const int cpu = sched_getcpu();
+    const int cpu = system::current_cpu();
     return cpu < kMaxCpus ? cpu : -1;
 }
-
-#else
-
-int current_cpu() { return -1; }
-
-bool CpuSet::read() { return false; }
-
-bool CpuSet::apply() const { return false; }
-
-#endif
 
 std::vector<int> allowed_cpus() {
     std::vector<int> cpus;

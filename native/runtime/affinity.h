@@ -1,8 +1,9 @@
-// Which logical CPUs a thread may run on. Linux only: elsewhere nothing is known, and nothing done.
+// Which logical CPUs a thread may run on. macOS says nothing, and does nothing.
 #pragma once
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -23,16 +24,16 @@ class CpuSet {
     bool apply() const;
 
     bool contains(int cpu) const { return words_[at(cpu)] >> bit(cpu) & 1; }
-    void remove(int cpu) { words_[at(cpu)] &= ~(1ul << bit(cpu)); }
+    void remove(int cpu) { words_[at(cpu)] &= ~(uint64_t{1} << bit(cpu)); }
     bool empty() const { return *this == CpuSet(); }
     friend bool operator==(const CpuSet&, const CpuSet&) = default;
 
   private:
-    static constexpr size_t kBits = 8 * sizeof(unsigned long);
+    static constexpr size_t kBits = 8 * sizeof(uint64_t);
     static size_t at(int cpu) { return static_cast<size_t>(cpu) / kBits; }
     static size_t bit(int cpu) { return static_cast<size_t>(cpu) % kBits; }
 
-    std::array<unsigned long, kMaxCpus / kBits> words_{};
+    std::array<uint64_t, kMaxCpus / kBits> words_{};
 };
 
 // The CPU that the calling thread runs on; -1 where the system does not say.

@@ -1,20 +1,20 @@
 #include "runtime/arena.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <iterator>
 #include <map>
 #include <mutex>
 #include <new>
 
+#include "runtime/system/system.h"
+
 namespace sterna {
 
 namespace {
 
-constexpr size_t kHuge = size_t{2} << 20;
+using system::kHuge;
+constexpr std::align_val_t kLine{64};
 constexpr size_t kPage = 4096;
 constexpr size_t kLeast = size_t{64} << 10;
 constexpr size_t kMapping = size_t{64} << 20;  // of address space; memory is taken as it is touched
@@ -55,7 +55,7 @@ class Arena {
             free_.erase(after);
         }
         if (first == mapping->first && last == end_of(*mapping)) {
-            munmap(pointer(first), mapping->second);
+            system::unmap_memory(pointer(first), mapping->second);
             mappings_.erase(mapping);
             return;
         }
@@ -72,22 +72,13 @@ class Arena {
     static void clear(uintptr_t begin, uintptr_t end, uintptr_t first, uintptr_t last) {
         uintptr_t from = std::max(up(first, kHuge), down(begin, kHuge));
         uintptr_t to = std::min(down(last, kHuge), up(end, kHuge));
-        if (from >= to || madvise(pointer(from), to - from, MADV_DONTNEED) != 0) from = to = end;
+        if (from >= to || !system::give_back(pointer(from), to - from)) from = to = end;
         if (begin < from) std::memset(pointer(begin), 0, from - begin);
         if (to < end) std::memset(pointer(to), 0, end - to);
     }
     Ranges::iterator map(size_t bytes) {
         const size_t size = std::max(kMapping, up(bytes, kHuge));
-        // Room to move the begin to a huge page's; the rest is unmapped again.
-        void* room =
-            mmap(nullptr, size + kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (room == MAP_FAILED) throw std::bad_alloc();
-        const auto address = reinterpret_cast<uintptr_t>(room), begin = up(address, kHuge);
-        if (begin > address) munmap(room, begin - address);
-        munmap(pointer(begin + size), address + kHuge - begin);
-#ifdef MADV_HUGEPAGE
-        madvise(pointer(begin), size, MADV_HUGEPAGE);  // a wish: failure is fine
-#endif
+        const auto begin = reinterpret_cast<uintptr_t>(system::map_memory(size, true));
         mappings_.emplace(begin, size);
         return free_.emplace(begin, size).first;
     }
@@ -106,8 +97,7 @@ Arena& arena() {
 ArenaBuffer::ArenaBuffer(size_t bytes) : bytes_(bytes) {
     if (bytes == 0) return;
     if (bytes < kLeast) {
-        data_ = static_cast<uint8_t*>(std::aligned_alloc(64, up(bytes, 64)));
-        if (!data_) throw std::bad_alloc();
+        data_ = static_cast<uint8_t*>(::operator new(bytes, kLine));
         std::memset(data_, 0, bytes);
         return;
     }
@@ -117,7 +107,7 @@ ArenaBuffer::ArenaBuffer(size_t bytes) : bytes_(bytes) {
 
 ArenaBuffer::~ArenaBuffer() {
     if (bytes_ < kLeast) {
-        std::free(data_);
+        ::operator delete(data_, kLine);
     } else {
         arena().give(reinterpret_cast<uintptr_t>(data_), up(bytes_, kPage));
     }

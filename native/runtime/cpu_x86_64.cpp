@@ -6,18 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#if defined(__linux__)
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
 
-#if STERNA_TESTING && defined(__linux__)
-// Of tests/emulator/emulator.cpp, where that is preloaded: adds the features that it carries out.
-extern "C" [[gnu::weak, gnu::visibility("default")]] void sterna_emulator_cpuid(uint32_t leaf,
-                                                                                uint32_t subleaf,
-                                                                                uint32_t* eax,
-                                                                                uint32_t* edx);
-#endif
+#include "runtime/system/system.h"
 
 namespace sterna {
 namespace {
@@ -97,27 +87,6 @@ uint64_t read_xcr0() {
     return (static_cast<uint64_t>(high) << 32) | low;
 }
 
-// arch_prctl codes and the tile-data state number: Linux, Documentation/arch/x86/xstate.rst.
-bool kernel_offers_tiles() {
-#if defined(__linux__)
-    constexpr int kGetSupported = 0x1021, kTileData = 18;
-    uint64_t supported = 0;
-    return syscall(SYS_arch_prctl, kGetSupported, &supported) == 0 && (supported >> kTileData & 1);
-#else
-    return false;
-#endif
-}
-
-bool kernel_grants_tiles() {
-#if defined(__linux__)
-    constexpr int kRequest = 0x1023, kTileData = 18;
-    static const bool granted = syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
-    return granted;
-#else
-    return false;
-#endif
-}
-
 // Vendor and brand strings are padded with blanks or zeros on either side.
 std::string trimmed(const char* text, size_t size) {
     std::string s(text, strnlen(text, size));
@@ -168,9 +137,7 @@ uint32_t without_unsupported(uint32_t mask) {
 // CPUID, and where an emulator is preloaded what that carries out.
 bool cpuid(uint32_t leaf, uint32_t subleaf, uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d) {
     if (!__get_cpuid_count(leaf, subleaf, &a, &b, &c, &d)) return false;
-#if STERNA_TESTING && defined(__linux__)
-    if (sterna_emulator_cpuid) sterna_emulator_cpuid(leaf, subleaf, &a, &d);
-#endif
+    system::add_emulated(leaf, subleaf, a, d);
     return true;
 }
 
@@ -206,7 +173,7 @@ CpuInfo detect_cpu() {
     const uint64_t xcr0 = avx ? read_xcr0() : 0;
     const bool ymm = avx && (xcr0 & 0x6) == 0x6;
     const bool zmm = ymm && (xcr0 & 0xE0) == 0xE0;
-    const bool tiles = ymm && kernel_offers_tiles();
+    const bool tiles = ymm && system::offers_tiles();
     uint32_t mask = 0;  // bit i: Feature i
     for (const FeatureRow& row : kFeatures) {
         const bool saved = row.state == State::kNone || (row.state == State::kYmm && ymm) ||
@@ -222,15 +189,15 @@ CpuInfo detect_cpu() {
 }
 
 bool may_use(std::string_view feature) {
-    return feature.substr(0, 4) != "amx_" || kernel_grants_tiles();
+    return feature.substr(0, 4) != "amx_" || system::grants_tiles();
 }
 
 TileState tile_state() {
     uint32_t a, b, c, d;
     const bool listed = cpuid(7, 0, a, b, c, d) && (d >> 24 & 1);
     if (!listed) return TileState::kAbsent;
-    return has_feature("amx_tile") && kernel_grants_tiles() ? TileState::kGranted
-                                                            : TileState::kRefused;
+    return has_feature("amx_tile") && system::grants_tiles() ? TileState::kGranted
+                                                             : TileState::kRefused;
 }
 
 }  // namespace sterna

@@ -27,8 +27,7 @@ class HugeBuffer {
   private:
     uint8_t* data_ = nullptr;
     size_t size_ = 0;
-    void* mapping_ = nullptr;
-    size_t mapped_ = 0;
+    size_t mapped_ = 0;  // bytes of its mapping; 0: it comes from malloc
 };
 
 // Buffers that are reused by the next request of about their size. The system clears fresh memory first, which takes

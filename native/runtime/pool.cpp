@@ -1,12 +1,7 @@
 #include "runtime/pool.h"
 
-#include <pthread.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
-#include <climits>
-#include <csignal>
 #include <cstdint>
 #include <mutex>
 #include <span>
@@ -16,17 +11,13 @@
 #include <utility>
 #include <vector>
 
-#if defined(__linux__)
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#endif
 #if defined(__x86_64__)
 #include <emmintrin.h>
 #endif
 
 #include "runtime/affinity.h"
-#include "runtime/cgroup.h"
 #include "runtime/fpenv.h"
+#include "runtime/system/system.h"
 
 namespace sterna {
 namespace {
@@ -50,30 +41,10 @@ void relax_cpu() {
 #endif
 }
 
-// The futex itself where there is one: std::atomic::wait yields four times before it sleeps.
-void sleep_while_equal(std::atomic<uint32_t>& value, uint32_t old) {
-#if defined(__linux__)
-    static_assert(sizeof(value) == sizeof(uint32_t));
-    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&value), FUTEX_WAIT_PRIVATE, old, nullptr,
-            nullptr, 0);
-#else
-    value.wait(old);
-#endif
-}
-
-void wake_all(std::atomic<uint32_t>& value) {
-#if defined(__linux__)
-    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&value), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr,
-            nullptr, 0);
-#else
-    value.notify_all();
-#endif
-}
-
 bool is_crowded(int threads, size_t cpus = SIZE_MAX) {
     // Once, as it reads files and a barrier may be made at every step.
     static const size_t allowed = allowed_cpus().size();
-    static const double quota = cgroup_cpu_quota("");
+    static const double quota = system::cpu_quota("");
     return static_cast<size_t>(threads) > std::min(cpus, allowed) ||
            (quota > 0.0 && threads > quota);
 }
@@ -103,7 +74,7 @@ thread_local bool inside_task = false;
 void WaitWord::advance() {
     // Both sequentially consistent: either the sleeper sees the new value or we see the sleeper.
     value_.fetch_add(1, std::memory_order_seq_cst);
-    if (sleepers_.load(std::memory_order_seq_cst) != 0) wake_all(value_);
+    if (sleepers_.load(std::memory_order_seq_cst) != 0) system::wake_all(value_);
 }
 
 bool WaitWord::wait_past(uint32_t old, int64_t spin_ns, ReadAhead* ahead) {
@@ -120,7 +91,7 @@ bool WaitWord::wait_past(uint32_t old, int64_t spin_ns, ReadAhead* ahead) {
         }
     } while (Clock::now() < deadline);
     sleepers_.fetch_add(1, std::memory_order_seq_cst);
-    while (value_.load(std::memory_order_seq_cst) == old) sleep_while_equal(value_, old);
+    while (value_.load(std::memory_order_seq_cst) == old) system::sleep_while_equal(value_, old);
     sleepers_.fetch_sub(1, std::memory_order_relaxed);
     return false;
 }
@@ -160,7 +131,7 @@ void Barrier::reset() {
 // held. The child leaves its copy where it is and makes a new one.
 struct Pool::State {
     State(int size, const Placement& placement)
-        : owner(getpid()),
+        : owner(system::process_id()),
           workers_wanted(size - 1),
           pinned(placement.pinned),
           places(places_of(size, placement)),
@@ -177,7 +148,7 @@ struct Pool::State {
     const CpuSet* place_of(int worker) const;
     void run(TaskFn fn, void* task);
 
-    const pid_t owner;
+    const int64_t owner;
     const int workers_wanted;
     const bool pinned;
     const std::vector<CpuSet> places;
@@ -240,6 +211,7 @@ const CpuSet* Pool::State::place_of(int worker) const {
 }
 
 void Pool::State::worker_main(int worker, uint32_t seen) {
+    system::begin_worker();
     if (const CpuSet* place = place_of(worker)) place->apply();
     const int64_t spin_ns = crowded ? kCrowdedSpinNs : kIdleSpinNs;
     while (true) {
@@ -252,15 +224,7 @@ void Pool::State::worker_main(int worker, uint32_t seen) {
 }
 
 void Pool::State::start_workers() {
-    // Signals are for the application's own threads: one taken here would not interrupt the system
-    // call that the main thread waits in. Faults stay open, so that a crash handler can report
-    // them.
-    sigset_t blocked, previous;
-    sigfillset(&blocked);
-    for (const int fault : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGTRAP, SIGPROF}) {
-        sigdelset(&blocked, fault);
-    }
-    pthread_sigmask(SIG_SETMASK, &blocked, &previous);
+    const system::SignalsBlocked blocked;  // they are for the application's own threads
     try {
         workers.reserve(static_cast<size_t>(workers_wanted));
         const uint32_t seen = start.load();
@@ -269,11 +233,9 @@ void Pool::State::start_workers() {
             workers.emplace_back([this, worker, seen] { worker_main(worker, seen); });
         }
     } catch (...) {
-        pthread_sigmask(SIG_SETMASK, &previous, nullptr);
         stop_workers();
         throw;
     }
-    pthread_sigmask(SIG_SETMASK, &previous, nullptr);
 }
 
 void Pool::State::stop_workers() {
@@ -332,12 +294,12 @@ Pool::Pool(int threads, Placement placement)
 Pool::~Pool() {
     State* state = state_.load(std::memory_order_acquire);
     // Another process's threads can be neither joined nor destroyed.
-    if (state && state->owner == getpid()) delete state;
+    if (state && state->owner == system::process_id()) delete state;
 }
 
 Pool::State& Pool::current_state() {
     State* state = state_.load(std::memory_order_acquire);
-    if (state && state->owner == getpid()) return *state;
+    if (state && state->owner == system::process_id()) return *state;
     State* fresh = new State(size_, placement_);  // owns no threads yet
     if (state_.compare_exchange_strong(state, fresh, std::memory_order_acq_rel)) return *fresh;
     delete fresh;

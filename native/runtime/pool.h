@@ -4,7 +4,7 @@
 //
 // Waiting is always spin, then sleep. With more threads than CPUs a spinning thread keeps the one
 // it waits for off the CPU, so a pool that is larger than the process's share hardly spins.
-// Sleeping is a futex and not sched_yield: after a yield a busy neighbour may keep the CPU for
+// Sleeping is a futex or its like and not a yield: after a yield a busy neighbour may keep the CPU for
 // milliseconds, whereas a woken thread preempts it.
 #pragma once
 
@@ -137,7 +137,7 @@ class Pool {
                  const_cast<void*>(static_cast<const void*>(std::addressof(f))));
     }
 
-    // Barrier of all size() threads, for use inside a run. Fetch it once: it costs a getpid().
+    // Barrier of all size() threads, for use inside a run. Fetch it once: it asks for the process's number.
     Barrier& barrier();
 
   private:

@@ -1,13 +1,23 @@
-// The processor as sysfs describes it: physical cores behind the logical CPUs, which of them are
-// fast, the memory they are near to, and the CPU time that cgroups grant. What to make of it is
+// The processor as the system describes it: physical cores behind the logical CPUs, which of them are
+// fast, the memory they are near to, and the CPU time that the process is granted. What to make of it is
 // decided in Python (runtime.py).
 #pragma once
 
+#include <cstdint>
+#include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace sterna {
+
+// What does not change while the process runs.
+struct Machine {
+    std::map<int, int> core_of;  // CPU -> the least of its SMT siblings
+    std::set<int> slow;  // CPUs of efficiency cores
+    std::map<int, std::vector<int>> nodes;
+};
 
 struct Core {
     std::vector<int> cpus;  // its logical CPUs (SMT siblings) that may be used, ascending
@@ -23,7 +33,7 @@ struct Topology {
     std::vector<int> cpus;  // logical CPUs that may be used, ascending
     std::vector<Core> cores;  // physical cores that have at least one of them, by first CPU
     std::vector<NumaNode> nodes;  // NUMA nodes that have at least one of them, by id
-    // CPUs' worth of time per period, the least of all cgroups; 0 = no limit
+    // CPUs' worth of time per period, the least of all limits; 0 = no limit
     double cpu_quota = 0.0;
 };
 
@@ -36,6 +46,10 @@ Topology topology();
 // one node, no quota.
 Topology topology(const std::string& root, const std::vector<int>& allowed);
 
+// Without blanks, tabs and ends of lines on either side.
+std::string_view trimmed(std::string_view text);
+// A whole number from 0; false for anything else.
+bool parse_number(std::string_view text, int64_t& value);
 // "0-3,8" -> {0, 1, 2, 3, 8}, ascending. Pieces that are damaged or beyond kMaxCpus are left out.
 std::vector<int> parse_cpu_list(std::string_view text);
 

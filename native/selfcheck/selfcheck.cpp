@@ -1,13 +1,6 @@
 #include "selfcheck/selfcheck.h"
 
-#if defined(__unix__) || defined(__APPLE__)
-#define STERNA_HAS_FORK 1
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cerrno>
-#endif
+#include "runtime/system/system.h"
 
 namespace sterna::selfcheck {
 
@@ -30,33 +23,14 @@ std::vector<GroupDigest> by_group(const std::vector<Finding>& findings) {
     return groups;
 }
 
-#if STERNA_HAS_FORK
-
 namespace {
 
-// The child's report: a digest and a line of text for each group.
-void report(int to, const std::vector<GroupDigest>& groups) {
+// A digest and a line of text for each group.
+std::string report(const void* unit) {
     std::string text;
-    for (const GroupDigest& g : groups) {
+    for (const GroupDigest& g : by_group(check(*static_cast<const KernelTable*>(unit)))) {
         text.append(reinterpret_cast<const char*>(&g.digest), sizeof g.digest);
         text += g.group + '\n';
-    }
-    for (size_t at = 0; at < text.size();) {
-        const ssize_t n = write(to, text.data() + at, text.size() - at);
-        if (n <= 0) _exit(1);
-        at += static_cast<size_t>(n);
-    }
-}
-
-std::string read_all(int from) {
-    std::string text;
-    char buffer[4096];
-    for (ssize_t n; (n = read(from, buffer, sizeof buffer)) != 0;) {
-        if (n > 0) {
-            text.append(buffer, static_cast<size_t>(n));
-        } else if (errno != EINTR) {
-            break;
-        }
     }
     return text;
 }
@@ -64,28 +38,10 @@ std::string read_all(int from) {
 }  // namespace
 
 Outcome check_apart(const KernelTable& unit) {
-    int ends[2];
-    if (pipe(ends)) return {by_group(check(unit))};
-    const pid_t child = fork();
-    if (child < 0) {
-        close(ends[0]), close(ends[1]);
-        return {by_group(check(unit))};
-    }
-    if (child == 0) {
-        const rlimit no_core = {0, 0};
-        setrlimit(RLIMIT_CORE, &no_core);
-        close(ends[0]);
-        report(ends[1], by_group(check(unit)));
-        _exit(0);
-    }
-    close(ends[1]);
-    const std::string text = read_all(ends[0]);
-    close(ends[0]);
-    int status = 0;
-    while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-    }
-    Outcome outcome;
-    if (WIFSIGNALED(status)) outcome.signal = WTERMSIG(status);
+    const auto apart = system::run_apart(&report, &unit);
+    if (!apart) return {by_group(check(unit))};
+    Outcome outcome{{}, apart->signal};
+    const std::string& text = apart->result;
     for (size_t at = 0; at + 8 < text.size();) {
         GroupDigest g;
         memcpy(&g.digest, text.data() + at, sizeof g.digest);
@@ -97,11 +53,5 @@ Outcome check_apart(const KernelTable& unit) {
     }
     return outcome;
 }
-
-#else
-
-Outcome check_apart(const KernelTable& unit) { return {by_group(check(unit))}; }
-
-#endif
 
 }  // namespace sterna::selfcheck

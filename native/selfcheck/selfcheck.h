@@ -15,7 +15,7 @@ struct GroupDigest {
 std::vector<GroupDigest> by_group(const std::vector<Finding>& findings);
 
 // by_group of a check in a child process, which may end by a signal: a unit may have instructions that do not work.
-// signal: its number, or 0. Without fork it is made in this process.
+// signal: its number, or 0. Where the system has no such children it is made in this process.
 struct Outcome {
     std::vector<GroupDigest> groups;
     int signal = 0;

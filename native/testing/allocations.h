@@ -13,4 +13,7 @@ bool counts_allocations();
 // and its relations, which operator new calls, and mappings.
 int64_t allocations();
 
+// For those functions: whether the block was taken while the core computes.
+void count_allocation(bool in_core);
+
 }  // namespace sterna

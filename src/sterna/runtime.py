@@ -9,13 +9,13 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import sterna._native as _native
 from sterna.checks import checked_name, checked_whole
 from sterna.errors import RequestError, UnsupportedCPUError, shown
+from sterna.files.system import SYSFS, allowed_cpus
 
 __all__ = [
     "NodeThreads",
@@ -35,10 +35,7 @@ MAX_THREADS = 1024
 #: Where weights lie on a machine of several NUMA nodes: each node has the part that its threads
 #: read, or all weights, or they stay where they were read to.
 NUMA = ("split", "replicas", "off")
-_MEMORY = "proc/meminfo"
-_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-_NODES = Path("/sys/devices/system/node/online")
-_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_NODES = SYSFS / "devices/system/node/online"
 #: If the system does not say: common sizes of a core's cache and of a machine's.
 _DEFAULT_CACHES = {2: 1 << 20, 3: 64 << 20}
 
@@ -83,50 +80,30 @@ def resolve_isa(isa: str | None = None) -> str:
     )
 
 
-def available_bytes(root: Path = Path("/")) -> int:
-    """Return bytes of memory that this process may still take, by the system and its cgroups.
+def available_bytes(root: str = "") -> int:
+    """Return bytes of memory that this process may still take, by the system and its limits.
 
-    root: in place of /, for tests with a made-up file tree.
+    root: before the paths of Linux's files, for tests with a made-up file tree.
     """
-    try:
-        found = re.search(r"^MemAvailable: *(\d+) kB$", (root / _MEMORY).read_text(), re.MULTILINE)
-    except OSError:
-        found = None
-    # Without the file, count free pages, which are fewer.
-    available = int(found[1]) << 10 if found else _pages("SC_AVPHYS_PAGES")
-    left = _native.cgroup_memory_left("" if root == Path("/") else str(root))
-    return available if left is None else min(available, int(left))
+    return _native.memory_state(root)[1]
 
 
 def memory_bytes() -> int:
     """Return bytes of the machine's memory."""
-    return _pages("SC_PHYS_PAGES")
+    return _native.memory_state()[0]
 
 
-def resident_bytes(process: int | None = None) -> int:
-    """Return resident bytes of a process, default this one; raises OSError if it is gone."""
-    pages = Path(f"/proc/{process or os.getpid()}/statm").read_text().split()[1]
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+def resident_bytes() -> int:
+    """Return resident bytes of this process."""
+    return _native.memory_state()[2]
 
 
-def _pages(name: str) -> int:
-    return os.sysconf(name) * os.sysconf("SC_PAGE_SIZE")
+def cache_bytes(root: str = "") -> dict[int, int]:
+    """Return bytes of CPU 0's data caches by level; usual sizes if the system does not say.
 
-
-def cache_bytes(folder: Path = _CACHES) -> dict[int, int]:
-    """Return bytes of CPU 0's data caches by level; usual sizes if the system does not say."""
-    sizes: dict[int, int] = {}
-    for index in folder.glob("index*"):
-        try:
-            kind = (index / "type").read_text().strip()
-            level = int((index / "level").read_text())
-            text = (index / "size").read_text().strip()
-            number, unit = (text[:-1], _UNITS[text[-1]]) if text[-1:] in _UNITS else (text, 1)
-            if kind != "Instruction":
-                sizes[level] = int(number) * unit
-        except (OSError, ValueError):  # a CPU taken offline meanwhile, or an empty field
-            continue
-    return sizes or dict(_DEFAULT_CACHES)
+    root: as that of `available_bytes`.
+    """
+    return _native.data_caches(root) or dict(_DEFAULT_CACHES)
 
 
 class NodeThreads(NamedTuple):
@@ -200,7 +177,7 @@ def resolve_threads(threads: int | None = None, cores: str | None = None) -> Thr
     team = _resolved(threads, cores)
     if numa == "off" or team < 2 or not _has_nodes():
         return team
-    return on_nodes(team, _topology(_allowed_cpus()), numa == "replicas")
+    return on_nodes(team, _topology(allowed_cpus()), numa == "replicas")
 
 
 def on_nodes(team: Threads, topology: Mapping[str, Any], replicas: bool = False) -> Threads:
@@ -251,7 +228,7 @@ def _resolved(threads: int | None, cores: str | None) -> Threads:
     value = cores if cores is not None else os.environ.get("STERNA_CORES") or None
     if value is None and count is not None:
         return Threads(count)
-    team = _team(name, value, _topology(_allowed_cpus()))
+    team = _team(name, value, _topology(allowed_cpus()))
     if count is None:
         return Threads(team.default, team.cpus, team.pinned)
     if value is not None and count > team.most:
@@ -260,10 +237,6 @@ def _resolved(threads: int | None, cores: str | None) -> Threads:
             f"but got {count}; lower it or widen {name}"
         )
     return Threads(count, team.cpus[:count] if team.pinned else team.cpus, team.pinned)
-
-
-def _allowed_cpus() -> frozenset[int]:
-    return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
 
 
 @lru_cache(maxsize=16)

@@ -148,30 +148,30 @@ def test_caches_as_the_system_tells(tmp_path: Path) -> None:
     for i, (kind, level, size) in enumerate(
         [("Data", "1", "48K"), ("Instruction", "1", "32K"), ("Unified", "2", "2M"), ("x", "y", "")]
     ):
-        index = tmp_path / f"index{i}"
-        index.mkdir()
+        index = tmp_path / f"sys/devices/system/cpu/cpu0/cache/index{i}"
+        index.mkdir(parents=True)
         for name, value in (("type", kind), ("level", level), ("size", size)):
             (index / name).write_text(value + "\n")
-    assert machine.cache_bytes(tmp_path) == {1: 48 << 10, 2: 2 << 20}
-    assert machine.cache_bytes(tmp_path / "none")[2] > 0
+    assert machine.cache_bytes(str(tmp_path)) == {1: 48 << 10, 2: 2 << 20}
+    assert machine.cache_bytes(str(tmp_path / "none"))[2] > 0
 
 
 def test_available_memory(tmp_path: Path) -> None:
     """The system's own number, or the smallest limit of the control groups."""
     tree = Tree(tmp_path)
-    assert machine.available_bytes(tmp_path) > 1000  # no meminfo: what is free
+    assert machine.available_bytes(str(tmp_path)) > 1000  # no meminfo: what is free
     tree.write("proc/meminfo", "MemTotal: 9 kB\nMemFree: 1 kB\nMemAvailable:       4 kB\n")
-    assert machine.available_bytes(tmp_path) == 4096
+    assert machine.available_bytes(str(tmp_path)) == 4096
     tree.write("proc/self/mountinfo", "9 1 0:1 / /cg rw - cgroup2 cgroup2 rw\n")
     tree.write("proc/self/cgroup", "0::/a/b\n")
     tree.write("cg/a/b/memory.max", "max\n").write("cg/a/b/memory.current", "400\n")
-    assert machine.available_bytes(tmp_path) == 4096
+    assert machine.available_bytes(str(tmp_path)) == 4096
     tree.write("cg/a/memory.max", "1000\n").write("cg/a/memory.current", "700\n")
-    assert machine.available_bytes(tmp_path) == 300
+    assert machine.available_bytes(str(tmp_path)) == 300
     tree.write("cg/a/memory.stat", "anon 500\ninactive_file 200\nactive_file 7\n")
-    assert machine.available_bytes(tmp_path) == 500  # idle files are given up first
+    assert machine.available_bytes(str(tmp_path)) == 500  # idle files are given up first
     tree.write("cg/memory.max", "600\n").write("cg/memory.current", "900\n")
-    assert machine.available_bytes(tmp_path) == 0
+    assert machine.available_bytes(str(tmp_path)) == 0
 
 
 def test_available_memory_of_a_group_of_the_first_kind(tmp_path: Path) -> None:
@@ -180,10 +180,10 @@ def test_available_memory_of_a_group_of_the_first_kind(tmp_path: Path) -> None:
     tree.write("proc/self/cgroup", "3:cpu:/x\n2:memory:/a\n")
     tree.write("cg/memory.limit_in_bytes", "9223372036854771712\n")
     tree.write("cg/memory.usage_in_bytes", "5000\n")
-    assert machine.available_bytes(tmp_path) == 4096
+    assert machine.available_bytes(str(tmp_path)) == 4096
     tree.write("cg/a/memory.limit_in_bytes", "2000\n").write("cg/a/memory.usage_in_bytes", "800\n")
     tree.write("cg/a/memory.stat", "inactive_file 1\ntotal_inactive_file 300\n")
-    assert machine.available_bytes(tmp_path) == 1500
+    assert machine.available_bytes(str(tmp_path)) == 1500
 
 
 def test_cycles_are_counted() -> None:

@@ -115,7 +115,7 @@ def test_large_tensors_are_read_whole_by_several_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "CHUNK_BYTES", 1000)
-    monkeypatch.setattr(reading.os, "sched_getaffinity", lambda _: range(3))
+    monkeypatch.setattr(reading, "allowed_cpus", lambda: frozenset(range(3)))
     array = np.random.default_rng(1).integers(0, 256, 123_457, np.uint8)
     write_safetensors(tmp_path / "x", {"x": array, "y": array[:5]})
     np.testing.assert_array_equal(load(tmp_path / "x")["x"], array)

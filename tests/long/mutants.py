@@ -4,7 +4,7 @@
 
 Each use of a field in a kernel's source is a mutant: there it takes the value that the field has
 where nobody asks for it (no bias, no window, the first row's scale). One driver has them all
-(tests/foreign/kernels.cpp, built from a copy of the tree), and an environment variable says which
+(native/testing/core, built from a copy of the tree), and an environment variable says which
 one is alive. It runs `avx512`, or `avx2` where the CPU lacks that, and `amx`, emulated if need be.
 A mutant whose digests are those of the table survived. Prints what killed each. Uses that
 change no bit are in NEUTRAL_USES, each with its reason. Exits with 1 if another one survived, or if
@@ -151,7 +151,7 @@ class Driver:
         wide = "avx512" if " avx512vbmi " in Path("/proc/cpuinfo").read_text() else "avx2"
         self.units = (wide, "amx")
         self.table = json.loads((ROOT / "src/sterna/calibration/kernel_digests.json").read_text())
-        self.program = tree / "build/kernels"
+        self.program = tree / "build/core_test"
         self.env = os.environ | {"LD_PRELOAD": str(work / "emulator.so")}
         isas = ";".join(dict.fromkeys(("scalar", "avx512", *self.units)))
         options = [

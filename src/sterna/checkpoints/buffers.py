@@ -10,10 +10,11 @@ import numpy.typing as npt
 import sterna._native as _native
 from sterna.checkpoints.safetensors_header import ALIGNMENT
 from sterna.errors import RequestError
+from sterna.files.system import PROCFS
 
 __all__ = ["buffer", "huge_page_share"]
 
-_MAPPINGS = Path("/proc/self/smaps")
+_MAPPINGS = PROCFS / "self/smaps"
 _SAMPLE_BYTES = 16 << 20
 
 

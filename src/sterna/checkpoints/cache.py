@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import re
 import secrets
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +24,7 @@ from sterna.checkpoints.directory import CONFIG, WEIGHTS
 from sterna.checkpoints.packed_config import LAYOUT_VERSION
 from sterna.errors import SternaError, reason, shown, warn
 from sterna.files.reading import unreadable
+from sterna.files.system import lock, lower_priority, opened
 from sterna.files.writing import sync_directory
 
 CACHE_VERSION = 6  # raise it when conversion gives other bytes for the same source
@@ -239,10 +238,7 @@ def _checked(key: str) -> str:
 
 
 def _yield_to_foreground() -> None:
-    # Linux gives each thread its own niceness; elsewhere this would slow the whole process down.
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _BACKGROUND_NICENESS)
+    lower_priority(_BACKGROUND_NICENESS)
 
 
 def _store(root: Path, key: str, writer: Callable[[Path], None], temporary: Path) -> None:
@@ -292,13 +288,10 @@ def _remove(root: Path, entry: Path) -> None:
 @contextlib.contextmanager
 def _claimed(folder: Path) -> Iterator[None]:
     """Lock a temporary folder if the file system can. The lock ends with its process."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
+    with opened(folder) as descriptor:
         with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            lock(descriptor)
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _sweep(root: Path) -> None:
@@ -315,16 +308,14 @@ def _is_left(folder: Path) -> bool:
         age = time.time() - folder.stat().st_mtime
         if age < _CLAIMED_S:
             return False
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            return False
-        except OSError:
-            return age > _STALE_S
-        finally:
-            os.close(descriptor)
+        with opened(folder) as descriptor:
+            try:
+                lock(descriptor, wait=False)
+                return True
+            except BlockingIOError:
+                return False
+            except OSError:
+                return age > _STALE_S
     return False
 
 

@@ -16,6 +16,7 @@ import sterna._native as _native
 from sterna.checkpoints.safetensors_header import TensorInfo
 from sterna.errors import ModelFormatError
 from sterna.files.reading import CHUNK_BYTES, FileState, Span, open_regular, read_span, read_spans
+from sterna.files.system import handle_of
 
 __all__ = ["TensorFile", "check_hash", "reading"]
 
@@ -56,7 +57,7 @@ class TensorFile:
         with open_regular(self.path) as (descriptor, state):
             self._check_unchanged(state)
             try:
-                return _native.map_file(descriptor, state.nbytes, os.fsencode(self.path))
+                return _native.map_file(handle_of(descriptor), state.nbytes, os.fsencode(self.path))
             except OSError:
                 return None
 

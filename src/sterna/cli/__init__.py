@@ -20,6 +20,7 @@ import click
 from sterna.cli import plugins
 from sterna.cli.decorators import flag
 from sterna.errors import SternaError, reason
+from sterna.files.system import LEAVING, prepare_console
 
 __all__ = ["finish", "main"]
 
@@ -102,6 +103,7 @@ class _Cli(click.Group):
 
 def _mend_streams() -> None:
     """Replace closed streams by the null device, and unencodable characters by question marks."""
+    prepare_console((sys.stdin, sys.stdout, sys.stderr))
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
@@ -120,7 +122,7 @@ def _leave_in_order() -> None:
         signal.signal(number, signal.SIG_DFL)
         sys.exit(128 + number)
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in LEAVING:
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores one of them
             with contextlib.suppress(ValueError):  # not in the main thread
                 signal.signal(number, leave)

@@ -68,7 +68,8 @@ def command(
         del asked["max_tokens"]  # the session has the same default, and shows it in /settings
     session = Session(conversation, asked, stats=stats, interactive=typed)
     if typed:
-        from sterna.cli.chat_input import MessageReader, without_echo
+        from sterna.cli.chat_input import MessageReader
+        from sterna.files.system import without_echo
 
         session.greet()
         with without_echo():

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
-import termios
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +17,9 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from sterna.cli.chat_commands import COMMANDS
 from sterna.errors import reason
+from sterna.files.system import make_private
 
-__all__ = ["Commands", "MessageReader", "history_path", "without_echo"]
+__all__ = ["Commands", "MessageReader", "history_path"]
 
 QUOTES = '"""'
 
@@ -61,7 +60,7 @@ def open_history(note: Callable[[str], None]) -> History:
             raise OSError(f"{path} is not a regular file")
         handle = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
         try:
-            os.fchmod(handle, 0o600)
+            make_private(handle)
         finally:
             os.close(handle)
         return _PrivateHistory(str(path))
@@ -103,27 +102,6 @@ def _keys() -> KeyBindings:
         event.current_buffer.insert_text("\n")
 
     return keys
-
-
-@contextlib.contextmanager
-def without_echo() -> Iterator[None]:
-    """Turn the terminal's echo off, so that keys do not appear within the printed answer.
-
-    The terminal holds them for the next prompt. Ctrl-C still interrupts.
-    """
-    try:
-        number = sys.stdin.fileno()
-        before = termios.tcgetattr(number)
-    except (OSError, ValueError, termios.error):  # not a terminal: it echoes nothing
-        yield
-        return
-    silent = termios.tcgetattr(number)
-    silent[3] &= ~(termios.ECHO | termios.ICANON)
-    termios.tcsetattr(number, termios.TCSANOW, silent)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(number, termios.TCSANOW, before)
 
 
 class MessageReader:

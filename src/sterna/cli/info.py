@@ -16,6 +16,7 @@ from sterna.cli.decorators import flag, option
 from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import fetch_model, json_option, threads_options
 from sterna.cli.terminal import console, print_json, status
+from sterna.files.system import SYSFS
 
 if TYPE_CHECKING:
     from sterna.calibration.readings import Readings
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 BANDWIDTH_BYTES = 1 << 30  # as in bench: median of five reads of 1 GiB
 LARGE = 1 << 40  # bytes of weights that no cache holds
-_CPUS = Path("/sys/devices/system/cpu")
+_CPUS = SYSFS / "devices/system/cpu"
 
 
 @grouped_command(short_help="Show this machine: CPU, kernels, threads, memory, cache; or a model.")

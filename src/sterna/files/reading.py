@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sterna.errors import ModelFormatError, RequestError, reason
+from sterna.files.system import OPEN_FLAGS, allowed_cpus, read_at
 
 CHUNK_BYTES = 4 << 20  # large enough that a read's fixed cost vanishes, small enough to balance
 MAX_READ_THREADS = 4  # copying from the page cache is bound by memory bandwidth beyond that
 
-# Not blocking: the open of a FIFO in place of a file would otherwise never return.
-_OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 # A clone without git-lfs has this instead of a large file: github.com/git-lfs, docs/spec.md.
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _MAX_POINTER_BYTES = 1024
@@ -47,7 +46,7 @@ def open_regular(path: Path) -> Iterator[tuple[int, FileState]]:
     one, RequestError if it may not be read.
     """
     try:
-        descriptor = os.open(path, _OPEN_FLAGS)
+        descriptor = os.open(path, OPEN_FLAGS)
     except (FileNotFoundError, NotADirectoryError):
         raise ModelFormatError(path, expected="a file", got="nothing at this path") from None
     except (OSError, ValueError) as error:
@@ -116,7 +115,7 @@ def read_span(path: Path, descriptor: int, buffer: memoryview, span: Span) -> No
     while done < span.nbytes:
         window = buffer[span.start + done : span.start + span.nbytes]
         try:
-            count = os.preadv(descriptor, [window], span.offset + done)
+            count = read_at(descriptor, window, span.offset + done)
         except OSError as error:
             raise unreadable(path, error) from error
         if count == 0:  # the file was cut while in use: an error, where mmap would be SIGBUS
@@ -147,7 +146,10 @@ def read_spans(
         for span in spans
         for at in range(0, span.nbytes, CHUNK_BYTES)
     ]
-    n_cpus, nbytes = len(os.sched_getaffinity(0)), sum(chunk.nbytes for chunk in chunks)
+    n_cpus, nbytes = (
+        len(allowed_cpus()) or os.cpu_count() or 1,
+        sum(chunk.nbytes for chunk in chunks),
+    )
     n_threads = min(MAX_READ_THREADS, n_cpus, nbytes // CHUNK_BYTES)
 
     def read(chunk: Span) -> None:

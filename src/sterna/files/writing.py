@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import re
 import secrets
@@ -15,6 +14,7 @@ from typing import BinaryIO
 
 from sterna.errors import RequestError, reason
 from sterna.files.reading import Span, open_regular, read_span, require_size
+from sterna.files.system import lock, opened, rename_folder
 
 _COPY_BYTES = 1 << 20
 _HEX = re.compile("[0-9a-f]{16}")
@@ -44,9 +44,9 @@ def replacing_path(path: Path, nbytes: int, mode: int = 0o666) -> Iterator[Path]
         require_space(path, nbytes)
         # Less the umask, as any other file; mkstemp's 0o600 would stay after the rename
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
-        with _claimed(path, os.open(temporary, flags, mode)) as descriptor:
+        with open(os.open(temporary, flags, mode), "rb") as file, _claimed(path, file.fileno()):
             yield temporary
-            os.fsync(descriptor)
+            os.fsync(file.fileno())
         os.replace(temporary, path)
         sync_directory(path.parent)
     except OSError as error:
@@ -102,7 +102,7 @@ def replacing_directory(path: Path, nbytes: int, force: bool = False) -> Iterato
         path.parent.mkdir(parents=True, exist_ok=True)
         require_space(path, nbytes)
         temporary.mkdir()
-        with _claimed(path, os.open(temporary, os.O_RDONLY)):
+        with opened(temporary) as descriptor, _claimed(path, descriptor):
             yield temporary
         sync_directory(temporary)
         _take_name(temporary, path, full)
@@ -115,7 +115,7 @@ def replacing_directory(path: Path, nbytes: int, force: bool = False) -> Iterato
 
 def _take_name(temporary: Path, path: Path, full: bool) -> None:
     if not full:
-        temporary.rename(path)  # an empty folder is replaced, one with files an error
+        rename_folder(temporary, path)  # an empty folder is replaced, one with files an error
         return
     old = _temporary(path)  # two renames: for a moment no folder has the name, never half of one
     path.rename(old)
@@ -148,18 +148,15 @@ def _temporary_prefix(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def _claimed(path: Path, descriptor: int) -> Iterator[int]:
+def _claimed(path: Path, descriptor: int | None) -> Iterator[None]:
     """Lock a temporary while it is written and remove those of `path` whose writers were killed.
 
     The system gives up a lock with its process, so one that can be had is free.
     """
-    try:
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            _sweep(path)
-        yield descriptor
-    finally:
-        os.close(descriptor)
+    with contextlib.suppress(OSError):  # a file system without locks
+        lock(descriptor)
+        _sweep(path)
+    yield
 
 
 def _sweep(path: Path) -> None:
@@ -169,15 +166,13 @@ def _sweep(path: Path) -> None:
         if not (entry.name == f"{prefix}{middle}.tmp" and _HEX.fullmatch(middle)):
             continue
         with contextlib.suppress(OSError):
-            descriptor = os.open(entry, os.O_RDONLY | os.O_NONBLOCK)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if entry.is_dir():
-                    shutil.rmtree(entry, ignore_errors=True)
-                else:
-                    entry.unlink()
-            finally:
-                os.close(descriptor)
+            with opened(entry) as descriptor:
+                lock(descriptor, wait=False)
+            # Not while it is open, which Windows refuses; nobody takes up another's temporary.
+            if entry.is_dir():
+                shutil.rmtree(entry, ignore_errors=True)
+            else:
+                entry.unlink()
 
 
 def require_space(path: Path, nbytes: int) -> None:
@@ -216,14 +211,13 @@ def unwritable(path: Path, error: OSError, nbytes: int | None = None) -> Request
 
 def sync_directory(path: Path) -> None:
     """Make the names in a directory durable, where the file system can."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems
-            raise
-    finally:
-        os.close(descriptor)
+    with opened(path) as descriptor:
+        try:
+            if descriptor is not None:
+                os.fsync(descriptor)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems
+                raise
 
 
 def _remove_quietly(path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import secrets
@@ -15,6 +14,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from sterna.errors import RequestError, shown
+from sterna.files.system import lock
 from sterna.files.writing import replacing, unwritable
 from sterna.server.errors import ApiError, field_error
 
@@ -62,11 +62,11 @@ class FileStore:
         self.pending_bytes = 0
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._claim = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, MODE)
+            self._claim = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, MODE)
         except OSError as error:
             raise unwritable(folder, error) from None
         try:
-            fcntl.flock(self._claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(self._claim, wait=False)
         except OSError:
             os.close(self._claim)
             raise RequestError(

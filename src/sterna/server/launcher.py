@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
 import sys
 from collections.abc import Generator, Mapping
 from types import FrameType
@@ -15,6 +14,7 @@ from typing import Any
 import uvicorn
 
 from sterna.errors import RequestError
+from sterna.files.system import handling_signals
 from sterna.server.app import create_app
 from sterna.server.connection import MAX_HEADER_BYTES, connection_class
 from sterna.server.logs import log_to_stderr
@@ -121,16 +121,8 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         """Handle SIGTERM and SIGINT until the server has ended."""
-        loop, numbers = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
-        before = {number: signal.getsignal(number) for number in numbers}
-        for number in numbers:
-            loop.add_signal_handler(number, self.handle_exit, number, None)
-        try:
+        with handling_signals(self.handle_exit):
             yield
-        finally:
-            for number in numbers:
-                loop.remove_signal_handler(number)
-                signal.signal(number, before[number])
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Drain at the first signal, end at the second."""

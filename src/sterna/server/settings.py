@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sterna.errors import RequestError
+from sterna.files.system import is_unix_socket
 
 __all__ = ["Settings"]
 
@@ -128,7 +129,7 @@ class Settings:
         if self.fd is None:
             return self.host
         with self.listener() as found:
-            return "localhost" if found.family == socket.AF_UNIX else found.getsockname()[0]
+            return "localhost" if is_unix_socket(found.family) else found.getsockname()[0]
 
     @property
     def is_local(self) -> bool:

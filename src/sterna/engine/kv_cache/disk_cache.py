@@ -30,6 +30,7 @@ from sterna.engine.images.image_numbers import on_disk
 from sterna.engine.kv_cache.manager import KVCacheManager
 from sterna.engine.kv_cache.sequence import BARE, PAGE
 from sterna.errors import RequestError, shown
+from sterna.files.system import OPEN_FLAGS
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -224,7 +225,7 @@ class PrefixDiskCache:
 
     def _read(self, path: Path) -> U8 | None:
         """Return the bytes of a regular file; None if its size is none of those possible."""
-        number = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | os.O_NONBLOCK)
+        number = os.open(path, OPEN_FLAGS | getattr(os, "O_NOFOLLOW", 0))
         with open(number, "rb", buffering=0) as file:
             size = os.fstat(number).st_size
             if size not in {

@@ -1,4 +1,4 @@
-#include "runtime/cgroup.h"
+#include "runtime/system/linux/cgroup.h"
 
 #include <algorithm>
 #include <cstddef>
