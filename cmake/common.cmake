@@ -18,8 +18,8 @@ if(NOT STERNA_DRIVER)
 endif()
 
 # Contraction would fuse a multiply and an add on some instruction sets only; errno and trapping
-# semantics of the mathematics functions keep sqrt from being one instruction.
-set(STERNA_FLAGS -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math -Wall -Wextra
+# semantics of the mathematics functions keep sqrt from being one instruction. -O3 is that of a release.
+set(STERNA_FLAGS -ffp-contract=off -fno-math-errno -fno-trapping-math -Wall -Wextra
                  -fvisibility=hidden)
 
 # Under a sanitizer the vector loops compile in minutes at -O3; bits do not depend on it.

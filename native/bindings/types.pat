@@ -40,6 +40,9 @@ _native.cpu_info:
 _native.topology:
     def topology(root: str = "", allowed: Sequence[int] | None = None) -> _Topology: ...
 
+_native.data_caches:
+    def data_caches(root: str = "") -> dict[int, int]: ...
+
 _native.fast_layouts:
     def fast_layouts(isa: str) -> dict[str, int]: ...
 
