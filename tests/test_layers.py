@@ -31,7 +31,7 @@ LAYERS = (
     ("engine",),
     ("llm",),
     ("bench", "convert", "evaluate", "server", "torch"),
-    ("train",),
+    ("bundle", "train"),
     ("integrations",),
     ("cli",),
     ("__init__", "__main__"),

@@ -23,6 +23,7 @@ from pathlib import Path
 from sterna.checkpoints.directory import CONFIG, WEIGHTS
 from sterna.checkpoints.packed_config import LAYOUT_VERSION
 from sterna.errors import SternaError, reason, shown, warn
+from sterna.files.bundle_file import cache_dir as cache_dir
 from sterna.files.reading import unreadable
 from sterna.files.system import lock, lower_priority, opened
 from sterna.files.writing import sync_directory
@@ -82,21 +83,6 @@ class BackgroundWrite:
 
 
 _pending: list[BackgroundWrite] = []
-
-
-def cache_dir() -> Path | None:
-    """STERNA_CACHE, else XDG_CACHE_HOME/sterna, else ~/.cache/sterna; None if it is `off`."""
-    chosen = os.environ.get("STERNA_CACHE", "")
-    if chosen.lower() == "off":
-        return None
-    try:
-        if chosen:
-            return Path(os.path.abspath(Path(chosen).expanduser()))
-        xdg = os.environ.get("XDG_CACHE_HOME", "")
-        # The XDG specification: a path that is not absolute is to be ignored
-        return (Path(xdg) if os.path.isabs(xdg) else Path.home() / ".cache") / "sterna"
-    except RuntimeError:  # no home directory
-        return None
 
 
 def cache_key(

@@ -7,11 +7,19 @@ import re
 from collections.abc import Callable, Collection, Iterable
 from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sterna.checkpoints import mistral_layout
 from sterna.checkpoints.safetensors import Array, SafetensorsFile, TensorInfo
 from sterna.errors import ModelFormatError, RequestError
+from sterna.files.bundle_file import (
+    MODEL,
+    Bundle,
+    BundleError,
+    read_bundle,
+    require_parts,
+    unpacked,
+)
 from sterna.files.jsonfile import MAX_CONFIG_BYTES, json_kind, load_json_object
 from sterna.files.reading import unreadable
 
@@ -25,6 +33,7 @@ ADAPTER = "adapter_config.json"  # as PEFT saves one
 MAX_SHARDS = 10_000
 _SHARD = re.compile(r".*-\d{5}-of-\d{5}\.safetensors")
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
+_T = TypeVar("_T")
 
 
 class Checkpoint:
@@ -54,9 +63,15 @@ class Checkpoint:
     def open(cls, path: str | os.PathLike[str]) -> Checkpoint:
         """Open a folder with config.json and safetensors weights; reads headers, no weights.
 
-        Raises RequestError if there is no such folder or it cannot be read, ModelFormatError if
-        its files break a rule or hold pickled weights only.
+        path: may be a bundle's, whose weights are read in place. Raises RequestError if there is no
+        such folder or it cannot be read, ModelFormatError if its files break a rule or hold pickled
+        weights only.
         """
+        bundle = bundle_at(path)
+        if bundle is not None:
+            folder = _of_bundle(unpacked, bundle, MODEL)
+            config = load_json_object(folder / CONFIG, MAX_CONFIG_BYTES)
+            return cls(folder, config, [SafetensorsFile(bundle.path, *bundle.weights)])
         folder = require_folder(path)
         if not (folder / CONFIG).exists():
             files = [SafetensorsFile(folder / OWN_WEIGHTS)]
@@ -146,6 +161,27 @@ class Checkpoint:
 
     def _where(self) -> Path:
         return next(iter(self._files)) if len(self._files) == 1 else self.path
+
+
+def bundle_at(path: str | os.PathLike[str]) -> Bundle | None:
+    """Read the header of a bundle, None for what is none; ModelFormatError for a damaged one."""
+    return _of_bundle(read_bundle, path) if os.path.isfile(path) else None
+
+
+def check_bundle(path: Path) -> None:
+    """Raise ModelFormatError if `path` is a bundle whose parts are not as its header says."""
+    bundle = bundle_at(path)
+    if bundle is not None:
+        _of_bundle(require_parts, bundle)
+
+
+def _of_bundle(read: Callable[..., _T], *arguments: Any) -> _T:
+    try:
+        return read(*arguments)
+    except BundleError as error:
+        raise ModelFormatError(
+            file=error.path, expected=error.expected, got=error.got, remedy=error.remedy
+        ) from error
 
 
 class _MistralCheckpoint(Checkpoint):

@@ -51,22 +51,29 @@ HASH_PREFIX = "sha256."  # metadata key of a tensor's hash, then its name
 class SafetensorsFile(TensorFile):
     """The validated header of one safetensors file, and reads of its tensors.
 
-    `tensors`: name -> TensorInfo, in file order; `metadata`: str -> str; `data_offset`,
-    `data_nbytes`: the data region. No descriptor stays open between reads; a file that has
-    changed since its header was checked is refused.
+    `tensors`: name -> TensorInfo, in file order; `metadata`: str -> str; `start`, `nbytes`: the
+    whole, in `path`; `data_offset`, `data_nbytes`: the data region. No descriptor stays open
+    between reads; a file that has changed since its header was checked is refused.
 
     Raises ModelFormatError if the file breaks any rule of the format, RequestError if it cannot
     be read. Format: https://github.com/huggingface/safetensors#format
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Read and check the header; no tensor is read or allocated."""
+    def __init__(
+        self, path: str | os.PathLike[str], start: int = 0, nbytes: int | None = None
+    ) -> None:
+        """Read and check the header; no tensor is read or allocated.
+
+        start, nbytes: where a safetensors file lies within another; default: all of `path`.
+        """
         self.path: Path = Path(path)
         with open_regular(self.path) as (descriptor, state):
             self._state = state
-            header = read_header(self.path, descriptor, state.nbytes)
-        self.data_offset: int = LENGTH_BYTES + len(header)
-        self.data_nbytes: int = state.nbytes - self.data_offset
+            self.start: int = start
+            self.nbytes: int = state.nbytes if nbytes is None else nbytes
+            header = read_header(self.path, descriptor, self.nbytes, start)
+        self.data_offset: int = start + LENGTH_BYTES + len(header)
+        self.data_nbytes: int = start + self.nbytes - self.data_offset
         self.tensors: dict[str, TensorInfo]
         self.metadata: dict[str, str]
         self.tensors, self.metadata = parse_header(

@@ -67,14 +67,17 @@ class TensorInfo(NamedTuple):
     nbytes: int
 
 
-def read_header(path: Path, descriptor: int, file_nbytes: int) -> bytearray:
-    """Read the JSON bytes of an open file's header; ModelFormatError for an impossible length."""
+def read_header(path: Path, descriptor: int, file_nbytes: int, start: int = 0) -> bytearray:
+    """Read the JSON bytes of an open file's header; ModelFormatError for an impossible length.
+
+    start: where the safetensors file begins in the open one; file_nbytes: its own bytes.
+    """
     if file_nbytes < LENGTH_BYTES:
         rule = f"at least {LENGTH_BYTES} bytes"
         remedy = "the file is truncated: copy or download it again"
         raise ModelFormatError(path, "size", rule, file_nbytes, remedy=remedy)
     prefix = bytearray(LENGTH_BYTES)
-    read_span(path, descriptor, memoryview(prefix), Span(0, 0, LENGTH_BYTES))
+    read_span(path, descriptor, memoryview(prefix), Span(start, 0, LENGTH_BYTES))
     length = int.from_bytes(prefix, "little")
     limit = min(MAX_HEADER_BYTES, file_nbytes - LENGTH_BYTES)
     if not 2 <= length <= limit:
@@ -87,7 +90,7 @@ def read_header(path: Path, descriptor: int, file_nbytes: int) -> bytearray:
             remedy="the file is truncated or is no safetensors file",
         )
     header = bytearray(length)
-    read_span(path, descriptor, memoryview(header), Span(LENGTH_BYTES, 0, length))
+    read_span(path, descriptor, memoryview(header), Span(start + LENGTH_BYTES, 0, length))
     return header
 
 

@@ -41,6 +41,7 @@ COMMANDS = (
     "rm",
     "convert",
     "quantize",
+    "bundle",
     "train",
     "verify",
     "verify-answer",

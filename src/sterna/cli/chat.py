@@ -27,6 +27,7 @@ QUOTES = '"""'
     short_help="Talk with a model.",
     context_settings={"default_map": {"max_tokens": CHAT_MAX_TOKENS}},
 )
+@click.argument("message", required=False)
 @model_options
 @chat_template_option
 @drafting_options
@@ -40,9 +41,13 @@ QUOTES = '"""'
 )
 @flag("--stats", "Show the speed after every answer, as /stats does.")
 def command(
-    system: str | None, template_options: tuple[str, ...], stats: bool, **options: Any
+    message: str | None,
+    system: str | None,
+    template_options: tuple[str, ...],
+    stats: bool,
+    **options: Any,
 ) -> None:
-    """Talk with a model; /help lists its commands.
+    """Talk with a model, or answer MESSAGE alone; /help lists the commands of a conversation.
 
     Enter sends, Alt-Enter starts a new line, Ctrl-C stops an answer, Ctrl-D leaves. A line of
     \"\"\" begins and ends a text of several lines. In a pipe, each line is a message, and stdout
@@ -52,7 +57,7 @@ def command(
     from sterna.llm.conversation import Conversation
 
     given = _template_options(template_options)
-    typed = sys.stdin.isatty() and sys.stdout.isatty()
+    typed = message is None and sys.stdin.isatty() and sys.stdout.isatty()
     conversation = Conversation(
         open_model(options), system=system, template_options=given, drop_oldest=True
     )
@@ -67,7 +72,9 @@ def command(
     ):
         del asked["max_tokens"]  # the session has the same default, and shows it in /settings
     session = Session(conversation, asked, stats=stats, interactive=typed)
-    if typed:
+    if message is not None:
+        session.take(message)
+    elif typed:
         from sterna.cli.chat_input import MessageReader
         from sterna.files.system import without_echo
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from sterna import formats
-from sterna.checkpoints.directory import CONFIG, Checkpoint
+from sterna.checkpoints.directory import CONFIG, Checkpoint, check_bundle
 from sterna.checkpoints.mistral_layout import PARAMS
 from sterna.checkpoints.packed_config import check_config
 from sterna.checkpoints.packed_directory import open_packed
@@ -98,6 +98,7 @@ def verify(model: str | Path, progress: Callable[[int, int], None] | None = None
 def _open(path: Path) -> _Stored:
     if is_gguf(path):
         return _open_gguf(GgufModel(path))
+    check_bundle(path)
     checkpoint = Checkpoint.open(path)
     files = checkpoint.files
     recorded = {n: recorded_hash(file, n) for file in files for n in file.tensors}

@@ -1,0 +1,10 @@
+"""The __main__.py of a bundle. Old versions of Python must be able to read it, to refuse."""
+
+import sys
+
+if sys.version_info < (3, 10):  # noqa: UP036
+    sys.exit(sys.argv[0] + ": needs Python 3.10 or later, but this is " + sys.version.split()[0])
+
+import bundle_file
+
+bundle_file.start(sys.argv)
