@@ -65,9 +65,9 @@ def test_one_module_of_python_knows_the_system() -> None:
             names = [name for name in modules(node) if name.split(".")[0] in MODULES]
             if isinstance(node, ast.Attribute) and NAMES.fullmatch(ast.unparse(node)):
                 names.append(ast.unparse(node))
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                if PATHS.match(node.value) and id(node) not in texts:
-                    names.append(node.value)
+            is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+            if is_text and PATHS.match(node.value) and id(node) not in texts:
+                names.append(node.value)
             found += [f"{path.relative_to(ROOT)}:{node.lineno}: {name}" for name in names]  # type: ignore[attr-defined]
     assert not found
 
@@ -99,7 +99,7 @@ def test_one_room_of_the_core_knows_the_system() -> None:
 
 
 def test_each_system_defines_what_the_header_declares() -> None:
-    """A function of system.h is defined once for each system: in its folder or, shared, in posix."""
+    """A function of system.h is defined once for each system: in its folder, or in posix."""
     room = NATIVE / "runtime/system"
     header = (room / "system.h").read_text(encoding="utf-8")
     names = set(re.findall(r"^\w[\w:&<>*, ]*[ *&](\w+)\([^;{]*\);", header, re.MULTILINE))

@@ -12,7 +12,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
-from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -51,12 +50,10 @@ def program_of(
     wheels from the package index and from `wheels`, a folder with Sterna's own, into `folder`.
     extras: of Sterna's extras, those that are needed. Raises RequestError.
     """
-    if target.is_this:
-        find = _installed
-    else:
+    find: Callable[[str], _Package | None] = _installed
+    if not target.is_this:
         _download(target, extras, wheels, folder)
-        here = _wheels(folder)
-        find = here.get
+        find = _wheels(folder).get
     files: dict[str, bytes] = {}
     for package in _closure(find, extras, target):
         files |= {path: data for path, data in package.files() if not _UNUSED.search(path)}
@@ -67,7 +64,7 @@ def _closure(
     find: Callable[[str], _Package | None], extras: set[str], target: Target
 ) -> list[_Package]:
     """List Sterna and all packages that it needs on a target; RequestError if one is missing."""
-    environment = {**default_environment(), **target.marker_environment()}
+    environment = target.marker_environment()
     done: dict[tuple[str, str], _Package] = {}
     todo = [("sterna", extra) for extra in ("", *sorted(extras))]
     while todo:
@@ -82,7 +79,7 @@ def _closure(
         done[name, extra] = package
         for line in package.requires:
             need = Requirement(line)
-            if need.marker is None or need.marker.evaluate({**environment, "extra": extra}):
+            if need.marker is None or need.marker.evaluate(environment | {"extra": extra}):
                 todo += [(canonicalize_name(need.name), e) for e in ("", *need.extras)]
     return list({name: package for (name, _), package in done.items()}.values())
 

@@ -65,7 +65,7 @@ class Blocks:
         if self.mirrored:
             signs = lines[:, :, 4, None] >> np.arange(CODES, dtype=np.uint8)[:, None] & 1
             indices = indices + 16 * signs
-        digits = self.digits[indices]  # [tiles, blocks, codes, 64, weights]
+        digits: Bytes = self.digits[indices]  # [tiles, blocks, codes, 64, weights]
         if self.planes == 2:
             digits = digits[:, :, ::2] + 2 * digits[:, :, 1::2]
         return digits.transpose(0, 3, 1, 2, 4).reshape(tiles, 64, -1)
