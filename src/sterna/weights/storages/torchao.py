@@ -39,7 +39,7 @@ SUFFIXES = tuple(
 )
 QDATA, SCALE, ZERO, TRITS = (PREFIX + name for name in ("qdata", "scale", "zero_point", "int_data"))
 #: Tensors that other layouts and schemes have in addition to codes.
-REFUSED = SUFFIXES[4:]
+_REFUSED = SUFFIXES[4:]
 
 
 def recognises(layer: Layer) -> bool:
@@ -49,10 +49,10 @@ def recognises(layer: Layer) -> bool:
 
 def read(layer: Layer) -> Levels | Floats:
     """Read the levels, and check them."""
-    for name in REFUSED:
-        if layer.has(PREFIX + name):
+    for name in _REFUSED:
+        if layer.has(name):
             layer.fail(
-                PREFIX + name,
+                name,
                 "weights of integers whose activations have no scale of their own",
                 "another layout",
                 "save it with Int8WeightOnlyConfig or IntxWeightOnlyConfig",
