@@ -62,11 +62,12 @@ def test_where_all_positions_are_chosen(tmp_path: Path) -> None:
 
 
 def test_keys_of_their_own(checkpoint: Callable[[str], Path]) -> None:
-    """The cache holds one more key of 16 features for each of five layers."""
-    without = json.loads((checkpoint(NAMES[0]) / "config.json").read_text())
+    """The cache holds one more key for each of five layers; and the context is the file's."""
+    fields = json.loads((checkpoint(NAMES[0]) / "config.json").read_text())
     engine = Engine(loading.load(checkpoint(NAMES[0])), threads=1, kv_dtype="f32")
-    assert engine.kv_cache.bytes_per_position == 5 * 4 * (48 + without["index_head_dim"])
-    assert LLM(checkpoint(NAMES[0]), threads=1).info()["context"] == 256
+    assert engine.kv_cache.bytes_per_position == 5 * 4 * (48 + fields["index_head_dim"])
+    context = LLM(checkpoint(NAMES[0]), threads=1).info()["context"]
+    assert context == fields["max_position_embeddings"]
 
 
 @pytest.mark.parametrize(
