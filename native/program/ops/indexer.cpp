@@ -1,4 +1,4 @@
-// An indexer (DeepSeek V3.2, arXiv 2512.02556): scores of earlier positions, and the choice of those that a token attends to.
+// An indexer (DeepSeek V3.2, arXiv 2512.02556): scores of earlier positions, and the choice of those attended to.
 #include <array>
 #include <bit>
 
