@@ -63,25 +63,20 @@ def build_editable(
 
 @cache
 def _by_zig() -> bool:
-    """Whether zig compiles: asked for, or no other compiler is found."""
+    """Whether zig compiles: asked for, or no other compiler is found. CXX is the user's choice."""
     if "STERNA_ZIG" in os.environ:
         return True
-    return not any(_compiles(shlex.split(name)) for name in _candidates())
+    return not os.environ.get("CXX") and not any(map(_compiles, ("c++", "g++", "clang++")))
 
 
-def _candidates() -> list[str]:
-    named = os.environ.get("CXX")
-    return [named] if named else ["c++", "g++", "clang++"]
-
-
-def _compiles(call: list[str]) -> bool:
+def _compiles(compiler: str) -> bool:
     """Whether a compiler makes a program of C++20."""
     if sys.platform == "win32":  # kernels are written for GCC and clang
         return False
     with tempfile.TemporaryDirectory() as folder:
         source, program = Path(folder, "probe.cpp"), Path(folder, "probe")
         source.write_text(PROBE)
-        call = [*call, "-std=c++20", str(source), "-o", str(program)]
+        call = [compiler, "-std=c++20", str(source), "-o", str(program)]
         try:
             return subprocess.run(call, capture_output=True).returncode == 0
         except OSError:

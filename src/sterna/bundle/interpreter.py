@@ -18,7 +18,7 @@ _UNUSED = re.compile(
     r"(^|/)(test|tests|__pycache__|idlelib|turtledemo|tkinter|lib2to3|ensurepip|site-packages"
     r"|pydoc_data|config-[^/]*)/|\.(a|pyc)$|/(turtle\.py|_tkinter[^/]*|_test[^/]*|xxlimited[^/]*)$"
 )
-_WANTED = re.compile(r"bin/python3$|lib/(python3\.\d+/.*|libpython3[^/]*\.(so|dylib)[^/]*)$")
+_WANTED = re.compile(r"bin/python3$|lib/(python3\.\d+/.*|libpython3\.\d+(\.so\.[\d.]+|\.dylib))$")
 
 
 class Interpreter(NamedTuple):
