@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -23,8 +24,11 @@ def sterna(isa: str, *arguments: str) -> str:
     """What the installed command prints with a unit; its PATH leads to no compiler and no shell."""
     scripts = sysconfig.get_path("scripts")
     environment = {name: value for name, value in os.environ.items() if "STERNA" not in name}
+    command = shutil.which("sterna", path=scripts)  # sterna.exe on Windows
+    if command is None:
+        sys.exit(f"no command sterna in {scripts}")
     done = subprocess.run(
-        [sys.executable, Path(scripts) / "sterna", *arguments],
+        [command, *arguments],
         env=environment | {"PATH": scripts, "STERNA_CACHE": "off", "STERNA_ISA": isa},
         stdout=subprocess.PIPE, encoding="utf-8", check=True,
     )  # fmt: skip
