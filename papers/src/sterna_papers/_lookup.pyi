@@ -1,1 +1,4 @@
-layouts: object
+from typing import Any
+
+#: A capsule, which sterna._native.add_layouts takes.
+layouts: Any
