@@ -1,4 +1,6 @@
 // The module: the machine, its kernel units, and measurements.
+#include <nanobind/stl/map.h>
+
 #include <chrono>
 
 #include "bindings/common.h"

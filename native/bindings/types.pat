@@ -43,6 +43,9 @@ _native.topology:
 _native.data_caches:
     def data_caches(root: str = "") -> dict[int, int]: ...
 
+_native.memory_state:
+    def memory_state(root: str = "") -> tuple[int, int, int]: ...
+
 _native.fast_layouts:
     def fast_layouts(isa: str) -> dict[str, int]: ...
 

@@ -25,11 +25,28 @@ struct Codebook {
 // By a matrix of 301 columns with a scale for each row: five for each code, and four for each scale of three tiles.
 constexpr unsigned kDrawnByRows = 5 * 133 * 301 + 4 * 3 * 64;
 constexpr Codebook kCodebooks[] = {
-    {"b1", 2, 1},     {"b2", 3, 2},    {"b2", 4, 3},      {"b2", 4, 0},      {"t5", 3, 2},
-    {"s5", 3, 2, 6 * kDrawnByRows}, {"b3", 8, 8, 2 * kDrawnByRows},
-    {"b4", 16, 16},   {"b4", 16, 0},   {"b5", 32, 0},     {"b5", 32, 32},    {"b6", 64, 64},
-    {"b8", 256, 256}, {"fp4", 16, 24}, {"iq4", 16, 256},  {"pot4", 16, 256}, {"pot4z", 16, 128},
-    {"f32", 0, 0},    {"bf16", 0, 0},  {"f16", 0, 0},     {"pot8", 0, 0},    {"fp8", 0, 0},
+    {"b1", 2, 1},
+    {"b2", 3, 2},
+    {"b2", 4, 3},
+    {"b2", 4, 0},
+    {"t5", 3, 2},
+    {"s5", 3, 2, 6 * kDrawnByRows},
+    {"b3", 8, 8, 2 * kDrawnByRows},
+    {"b4", 16, 16},
+    {"b4", 16, 0},
+    {"b5", 32, 0},
+    {"b5", 32, 32},
+    {"b6", 64, 64},
+    {"b8", 256, 256},
+    {"fp4", 16, 24},
+    {"iq4", 16, 256},
+    {"pot4", 16, 256},
+    {"pot4z", 16, 128},
+    {"f32", 0, 0},
+    {"bf16", 0, 0},
+    {"f16", 0, 0},
+    {"pot8", 0, 0},
+    {"fp8", 0, 0},
     {"nvfp4", 0, 0},
 };
 

@@ -120,7 +120,8 @@ void add_layouts(const AddedLayouts& added) {
             if (unit.formats.size() == unit.formats.capacity())
                 throw std::invalid_argument("layouts: must be fewer");
             const auto own = find(unit.table.isa);
-            unit.formats.push_back(own == of_units.end() ? FormatKernels{} : own->family.formats[i]);
+            unit.formats.push_back(own == of_units.end() ? FormatKernels{}
+                                                         : own->family.formats[i]);
         }
     }
     extend_all(units, before);

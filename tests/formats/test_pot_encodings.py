@@ -131,7 +131,7 @@ Use = Callable[[Encoding], Any]
 BAD: list[tuple[str, Use, tuple[str, ...]]] = [
     ("sign 0", lambda e: e.encode(row(1, 0, 1), GOOD[1]), ("(0, 1)", "is 0", "no zero", "pot4z")),
     ("sign 3", lambda e: e.encode(row(1, 1, 3), GOOD[1]), ("(0, 2)", "is 3", "exponent")),
-    ("float", lambda e: e.encode(GOOD[0] * 1.0, GOOD[1]), ("integers", "float64", "power_of_two")),
+    ("float", lambda e: e.encode(GOOD[0] * 1.0, GOOD[1]), ("integers", "float64", "pot_methods")),
     ("bool", lambda e: e.encode(GOOD[0], GOOD[1] > 0), ("integers", "bool")),
     ("negative", lambda e: e.encode(GOOD[0], row(0, 0, -1)), ("(0, 2)", "is -1", "scale")),
     ("large", lambda e: e.encode(GOOD[0], row(0, 256, 0)), ("(0, 1)", "is 256", "0 to")),

@@ -68,7 +68,8 @@ class Blocks:
         digits: Bytes = self.digits[indices]  # [tiles, blocks, codes, 64, weights]
         if self.planes == 2:
             digits = digits[:, :, ::2] + 2 * digits[:, :, 1::2]
-        return digits.transpose(0, 3, 1, 2, 4).reshape(tiles, 64, -1)
+        codes: Bytes = digits.transpose(0, 3, 1, 2, 4).reshape(tiles, 64, -1)
+        return codes
 
 
 @dataclass(frozen=True)

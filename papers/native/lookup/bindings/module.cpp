@@ -11,7 +11,8 @@ STERNA_LOOKUP_UNITS
 namespace nb = nanobind;
 
 NB_MODULE(_lookup, m) {
-    m.doc() = "Kernels of the lookup-table layouts. Private: sterna_papers.lookup is the interface.";
+    m.doc() =
+        "Kernels of the lookup-table layouts. Private: sterna_papers.lookup is the interface.";
     static const sterna::UnitLayouts units[] = {
 #define STERNA_UNIT(isa) {#isa, sterna_lookup_##isa()},
         STERNA_LOOKUP_UNITS
