@@ -12,6 +12,7 @@ from helpers import ISAS, assert_same_bits
 
 from sterna import _native, ops
 from sterna.graph import Attention, GraphBuilder, Heads, LatentHeads, Piece, Rotary
+from sterna.graph.ops import EmbedOp
 
 N, KEPT = 330, 70  # two chunks of positions, two pages of chosen keys
 HEADS, D = 3, 10  # of the indexer, whose heads are padded
@@ -38,7 +39,7 @@ def table() -> np.ndarray:
 def compiled(rows: np.ndarray, rotary: Rotary, kept: int | None = KEPT) -> _native.Program:
     """The logits are [positions that were chosen | results of attention]; kept None: no indexer."""
     g = GraphBuilder(Heads(QUERIES, 1, WIDTH))
-    x = g.embed(ops.pack(rows, format="f32"))
+    x = g.add(EmbedOp(weight=ops.pack(rows, format="f32")))
     chosen = None
     if kept is not None:
         own = g.place(BEGINS[2], [(x, Piece(int(BEGINS[2])))], "own")
@@ -199,7 +200,7 @@ def test_wrong_fields_are_named() -> None:
 
     def of(column: int, count: int, width: int = 8) -> None:
         g = GraphBuilder(Heads(1, 1, 16))
-        x = g.embed(ops.pack(table(), format="f32"))
+        x = g.add(EmbedOp(weight=ops.pack(table(), format="f32")))
         own = g.place(BEGINS[2], [(x, Piece(int(BEGINS[2])))], "own")
         for layer in range(count):
             chosen = g.indexer(own, x, column, STILL, heads, width + layer, layer)

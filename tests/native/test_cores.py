@@ -61,7 +61,7 @@ def test_the_machine_is_read_once_for_a_set_of_cpus(monkeypatch: pytest.MonkeyPa
     runtime._topology.cache_clear()
     monkeypatch.setattr(_native, "topology", lambda: reads.append(1) or real)
     for allowed in ({0}, {0}, {0, 1}, {0}):
-        monkeypatch.setattr(runtime, "_allowed_cpus", lambda allowed=allowed: frozenset(allowed))
+        monkeypatch.setattr(runtime, "allowed_cpus", lambda allowed=allowed: frozenset(allowed))
         assert resolved()[0] >= 1
     assert len(reads) == 2
     runtime._topology.cache_clear()

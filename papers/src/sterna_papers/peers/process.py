@@ -12,9 +12,9 @@ import sys
 import tempfile
 import threading
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from sterna.runtime import resident_bytes
 from sterna_papers.peers.case import Case, Options, Work, last_words
 
 __all__ = ["Lost", "Process", "Timing"]
@@ -81,7 +81,8 @@ class Process:
         for process in (int(name) for name in os.listdir("/proc") if name.isdecimal()):
             with contextlib.suppress(OSError):  # the process has ended
                 if os.getsid(process) == self._child.pid:  # the session that it was started in
-                    family += resident_bytes(process)
+                    pages = Path(f"/proc/{process}/statm").read_text().split()[1]
+                    family += int(pages) * os.sysconf("SC_PAGE_SIZE")
         return family or None
 
     def close(self) -> None:
