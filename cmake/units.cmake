@@ -28,8 +28,8 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # On Windows it takes the stack to be aligned to 16 bytes and to vectors at once (GCC's bug 54412).
     list(APPEND STERNA_KERNEL_FLAGS -Wa,-muse-unaligned-vector-move)
   endif()
-  # It is wrong about GCC 12's own AVX-512 intrinsics (_mm512_undefined).
-  set(STERNA_KERNEL_WARNINGS -Wno-maybe-uninitialized)
+  # It is wrong about GCC 12's own AVX-512 intrinsics (_mm512_undefined), and warns where a vector is a type's argument.
+  set(STERNA_KERNEL_WARNINGS -Wno-maybe-uninitialized -Wno-ignored-attributes)
 endif()
 set(STERNA_ISAS "" CACHE STRING "kernel units to build, as 'scalar;avx512'; empty: all that are not built by name")
 option(STERNA_EMULATE "for tests: AVX-512, AVX10 and AVX-VNNI units of AVX2 instructions" OFF)

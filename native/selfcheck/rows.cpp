@@ -113,7 +113,7 @@ void check_conv(Findings& found, Random& random) {
                              found.unit.conv({x, first, gated ? first + kTokens * kChannels : first,
                                               kChannels, kTokens, kChannels, weight.data(),
                                               biased ? bias.data() : nullptr, kChannels, 4,
-                                              before.data(), fresh, x, kChannels});
+                                              before.data(), fresh, x, kChannels, false});
                              for (size_t i = 0; i < before.size(); ++i)
                                  x[i % kChannels] += before[i];
                              return true;

@@ -141,7 +141,7 @@ struct t5 : t5_layout {
     // Four codes of a quad from the three rows' trit + 1, a byte each: v + 13 is below 27, so bytes stay apart.
     static uint32_t encode(uint32_t c0, uint32_t c1, uint32_t c2) {
         const uint32_t ones = 0x01010101, above = c0 + 3 * c1 + 9 * c2;
-        const uint32_t positive = (above + (128 - 13) * ones & 128 * ones) / 128 * 255;
+        const uint32_t positive = ((above + (128 - 13) * ones) & (128 * ones)) / 128 * 255;
         const uint32_t v = (above | 128 * ones) - 13 * ones, sixteen_minus_v = 29 * ones - above;
         return (positive & v & 31 * ones) | (~positive & sixteen_minus_v);
     }
