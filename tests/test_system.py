@@ -38,9 +38,13 @@ NAMES = re.compile(
 PATHS = re.compile(r"^/?(proc|sys)/")
 
 
+#: Lies in bundles next to the program that starts them, before Sterna can be imported.
+ALONE = PACKAGE / "files/bundle_file.py"
+
+
 def trees() -> Iterator[tuple[Path, ast.Module]]:
     for path in sorted(PACKAGE.rglob("*.py")):
-        if path != SEAM:
+        if path not in (SEAM, ALONE):
             yield path, ast.parse(path.read_text(encoding="utf-8"))
 
 

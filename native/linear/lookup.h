@@ -1,6 +1,6 @@
 // Sums by table lookup: for every g activations a table of the sums that a code may stand for, so that a code costs a
 // lookup and an addition instead of g products. s5.h has such codes; so have the formats of bitnet.cpp (arXiv 2502.11880)
-// and T-MAC (arXiv 2407.00088), in papers/native/lookup. docs/explanation/lookup-tables.md has the picture.
+// and T-MAC (arXiv 2407.00088), in papers/native/lookup. docs/measurements/lookup-tables.md has the picture.
 //
 // A byte of a line is a row, so one lookup serves as many rows as a vector has bytes. Sums are
 // exact integers: bytes for a run of lookups, then int16, then int32.

@@ -1,5 +1,5 @@
 // Layers of the lookup-table formats (bitnet.cpp, arXiv 2502.11880; T-MAC, arXiv 2407.00088), whose sums are those of
-// native/linear/lookup.h. docs/explanation/lookup-tables.md has the picture.
+// native/linear/lookup.h. docs/measurements/lookup-tables.md has the picture.
 #pragma once
 #include "layouts/packing.h"
 #include "linear/linear.h"

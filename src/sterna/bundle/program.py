@@ -15,7 +15,7 @@ from typing import NamedTuple
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-import sterna
+from sterna import __version__
 from sterna.bundle.targets import Target
 from sterna.errors import RequestError, brief
 
@@ -97,7 +97,7 @@ def _installed(name: str) -> _Package | None:
             if not text.startswith(("..", "sterna/")) and not _UNUSED.search(text):
                 yield text, Path(str(found.locate_file(path))).read_bytes()
         if name == "sterna":
-            root = Path(sterna.__file__).parent
+            root = Path(__file__).parents[1]
             for file in root.rglob("*"):
                 text = f"sterna/{file.relative_to(root).as_posix()}"
                 if file.is_file() and not _UNUSED.search(text):
@@ -128,7 +128,7 @@ def _wheel(path: Path) -> _Package:
 
 
 def _download(target: Target, extras: set[str], wheels: Path | None, folder: Path) -> None:
-    wanted = [f"sterna[{','.join(sorted(extras))}]=={sterna.__version__}"]
+    wanted = [f"sterna[{','.join(sorted(extras))}]=={__version__}"]
     if target.platform.startswith("windows"):
         wanted.append("colorama")  # click's need there, of which pip asks this system's markers
     call = [

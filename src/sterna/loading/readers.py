@@ -61,6 +61,7 @@ class Options:
     tower_format: str | None
 
     def wrapped(self, source: WeightSource) -> WeightSource:
+        """Return what `wrap` makes of the source, or the source itself."""
         return source if self.wrap is None else self.wrap(source)
 
     def tower(self, floats: bool, source: TowerSource = _of_text) -> TowerSource | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from sterna.graph import Value
+from sterna.graph.heads import F32
 from sterna.graph.ops import PartsOp, PositionsOp
 from sterna.models import classifier
 from sterna.models.builder import ModelBuilder
@@ -63,6 +64,7 @@ GGUF = {
         biases=ENCODER_BIASES,
     )
 }
+TOKEN_TYPES = "model.embeddings.token_type_embeddings"
 _QKV = AttentionOptions(bias=True, names=("query", "key", "value"))
 
 
@@ -93,11 +95,10 @@ def build(m: ModelBuilder) -> Value:
     return classifier.pooled(m, encode(m, first=0))
 
 
-def token_types(m: ModelBuilder, x: Value) -> Value:
-    """x + the row of a token's part of a pair of texts."""
-    name, count = "model.embeddings.token_type_embeddings", m.config.fields.count("type_vocab_size")
-    table = m.weights.vector(f"{name}.weight", count, m.config.hidden_size)
-    return m.add(PartsOp(name=name, x=x, table=table))
+def token_types(m: ModelBuilder) -> F32:
+    """Read a row for each part of a pair of texts: float32 [parts, hidden_size]."""
+    count = m.config.fields.count("type_vocab_size")
+    return m.weights.vector(f"{TOKEN_TYPES}.weight", count, m.config.hidden_size)
 
 
 def encode(m: ModelBuilder, first: int) -> Value:
@@ -108,7 +109,8 @@ def encode(m: ModelBuilder, first: int) -> Value:
     c = m.config
     e, d = "model.embeddings", c.hidden_size
     positions = m.weights.vector(f"{e}.position_embeddings.weight", first + c.most_positions, d)
-    x = token_types(m, m.embedding())
+    types = token_types(m)
+    x = m.add(PartsOp(name=TOKEN_TYPES, x=m.embedding(), table=types))
     x = m.add(PositionsOp(name=f"{e}.position_embeddings", x=x, table=positions, first=first))
     x = m.layer_norm(x, f"{e}.LayerNorm")
     for i in range(c.n_layers):

@@ -93,8 +93,9 @@ def write(
 ) -> Value:
     """Add the layers; names: the names of attention and of its output projection."""
     c = m.config
+    x = m.embedding()
     table = m.weights.vector("model.wpe.weight", c.max_position, c.hidden_size)
-    x = m.add(PositionsOp(name="model.wpe", x=m.embedding(), table=table))
+    x = m.add(PositionsOp(name="model.wpe", x=x, table=table))
     for i in range(c.n_layers):
         p = f"model.layers.{i}"
         h = m.layer_norm(x, f"{p}.ln_1")

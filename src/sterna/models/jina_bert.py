@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from sterna.graph import Piece, Value
-from sterna.graph.ops import RowwiseOp
+from sterna.graph.ops import PartsOp, RowwiseOp
 from sterna.models import alibi, bert, classifier
 from sterna.models.builder import ModelBuilder
 from sterna.models.config import TransformerConfig
@@ -94,7 +94,8 @@ def build(m: ModelBuilder) -> Value:
     """Add the model's layers; return the scores of a cross-encoder."""
     c = m.config
     slopes = alibi.slopes(c.n_heads)
-    x = bert.token_types(m, m.embedding())
+    x = m.embedding()
+    x = m.add(PartsOp(name=bert.TOKEN_TYPES, x=x, table=bert.token_types(m)))
     x = m.layer_norm(x, "model.embeddings.LayerNorm")
     for i in range(c.n_layers):
         p = f"model.layers.{i}"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sterna.graph import Value
+from sterna.graph.ops import PartsOp
 from sterna.models import bert
 from sterna.models.builder import ModelBuilder
 from sterna.models.config_fields import Fields
@@ -125,7 +126,7 @@ def encode(
     attention = AttentionOptions(stored=names.qkv, bias=names.bias)
     x = m.embedding()
     if c.fields.config["type_vocab_size"]:
-        x = bert.token_types(m, x)
+        x = m.add(PartsOp(name=bert.TOKEN_TYPES, x=x, table=bert.token_types(m)))
     x = m.layer_norm(x, "model.embeddings.LayerNorm")
     for i in range(c.n_layers):
         p = f"model.layers.{i}"

@@ -58,12 +58,12 @@ class Alone:
     ) -> None:  # fmt: skip
         self.tokens, self.masks, self.failed = list[int](), list[I32](), False
         while len(self.tokens) < most and not (self.tokens and self.tokens[-1] in ends):
-            matcher = make.new_matcher(grammar)
+            matcher = make._compiler.new_matcher(grammar)
             matcher.consume_tokens(self.tokens)
             assert not matcher.is_error(), matcher.get_error()
             if self.tokens and matcher.is_stopped():
                 break
-            mask = np.zeros(mask_words(make.vocab), np.int32)
+            mask = np.zeros(mask_words(make._compiler.vocab), np.int32)
             due = budget.after(self.tokens).due() if budget else None
             if due is not None and not matcher.validate_tokens([due]):
                 due = budget = None  # it has no reasoning
@@ -71,7 +71,7 @@ class Alone:
                 set_bits(mask, [due])
             else:
                 matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
-                clear_bits(mask, make.tokenizer.eos_ids)
+                clear_bits(mask, make._compiler.tokenizer.eos_ids)
                 set_bits(mask, ends if matcher.is_accepting() else [])
             self.failed = not mask.any()
             if self.failed:
@@ -107,7 +107,7 @@ class History:
     """One answer, in steps with drafts; some steps are lost."""
 
     def __init__(self, make: Constraints, made: Constraint, rng: random.Random) -> None:
-        tokenizer, seed, most = make.tokenizer, rng.randrange(1000), rng.randrange(1, 26)
+        tokenizer, seed, most = make._compiler.tokenizer, rng.randrange(1000), rng.randrange(1, 26)
         ends = rng.choice((list(tokenizer.eos_ids), [], [*tokenizer.eos_ids, 300]))
         matcher = made.matcher(rng.choice((0, most)))
         assert isinstance(matcher, GrammarMatcher)
@@ -119,8 +119,8 @@ class History:
         if rng.random() < 0.7:
             speculation = Speculation([Guesses(rng, alone.tokens, others)])
         self.request = Request(
-            PROMPT, SamplingParams(max_tokens=most), tokenizer, context=999, vocab=make.vocab,
-            ends=frozenset(ends), matcher=matcher, speculation=speculation,
+            PROMPT, SamplingParams(max_tokens=most), tokenizer, context=999,
+            vocab=make._compiler.vocab, ends=frozenset(ends), matcher=matcher, speculation=speculation,
         )  # fmt: skip
 
     def run(self) -> None:
@@ -175,14 +175,14 @@ def test_histories(make: Constraints, part: int) -> None:
 
 def test_an_end_token_is_no_text(make: Constraints) -> None:
     """Drafts copy it from after an earlier answer; the answer goes on as if they had not."""
-    end = make.tokenizer.added["<|im_end|>"]
+    end = make._compiler.tokenizer.added["<|im_end|>"]
     call = ToolCall("<tool_call>", {"type": "object"}, "</tool_call><|im_end|>")
     forced = make.tools([call], "<tool_call>", required=True)
     value = '{"name": "tern", "legs": 2}'
     for made, text in (
         (make.json_object(), value), (forced, f"<tool_call>{value}</tool_call>"),
     ):  # fmt: skip
-        ids = make.tokenizer.encode(text, add_special=False)
+        ids = make._compiler.tokenizer.encode(text, add_special=False)
         for begin in range(len(ids)):
             matcher = made.matcher()
             matcher.follow(np.array(ids[:begin], np.int32))
@@ -199,7 +199,7 @@ def test_what_looks_like_reasoning_is_not_closed(make: Constraints) -> None:
     """An answer that begins with a space or "<" is not cut by the budget of its reasoning."""
     for text in (" <b>", "<tool>"):
         made = make.regex(text).after_reasoning(False)
-        ids = make.tokenizer.encode(text, add_special=False)
+        ids = make._compiler.tokenizer.encode(text, add_special=False)
         matcher = made.matcher(2)  # a budget of one token
         for n, token in enumerate(ids):
             (mask,) = matcher.masks([], [0])
@@ -215,7 +215,7 @@ COMPLEX = r"(7\}(?:a?){30000}a{30000}|8[0-9]+)"
 def test_too_complex_is_an_answer_by_itself(make: Constraints) -> None:
     """Neither drafts nor other answers with the same constraint decide that."""
     constraint = make.regex(COMPLEX)
-    complex_, simple = [make.tokenizer.encode(t, add_special=False) for t in ("7}", "81")]
+    complex_, simple = [make._compiler.tokenizer.encode(t, add_special=False) for t in ("7}", "81")]
     failing, drafted, other = (constraint.matcher() for _ in range(3))
     (expected,) = other.masks([], [0])
     assert drafted.valid(complex_) == len(complex_)
@@ -239,7 +239,7 @@ def steps(request: Request, token: int) -> None:
 
 def test_no_token_is_an_error_with_drafts_as_without(make: Constraints) -> None:
     """Where constraint and parameters leave none, after a right draft."""
-    (letter,) = make.tokenizer.encode("a", add_special=False)
+    (letter,) = make._compiler.tokenizer.encode("a", add_special=False)
     errors = []
     for drafts in ([], [letter], [letter, 4097, letter]):
         matcher = make.regex("a{3,9}").matcher()
@@ -247,8 +247,8 @@ def test_no_token_is_an_error_with_drafts_as_without(make: Constraints) -> None:
         source.propose = lambda history, k, drafts=drafts: drafts[:k]  # type: ignore[method-assign]
         request = Request(
             PROMPT, SamplingParams(allowed_token_ids=(letter,), bad_words=((letter, letter),)),
-            make.tokenizer, context=999, vocab=make.vocab, ends=frozenset([0]), matcher=matcher,
-            speculation=Speculation([source]),
+            make._compiler.tokenizer, context=999, vocab=make._compiler.vocab, ends=frozenset([0]),
+            matcher=matcher, speculation=Speculation([source]),
         )  # fmt: skip
         message = failure(partial(steps, request, letter), RequestError)
         errors.append((message, request.n_drawn))
