@@ -43,7 +43,7 @@ INTEGER = [
     ("llama-256", "q4_k", "int8", "i16"),
     ("llama-256", "q6_k", "int8", "i16"),
     ("falcon-e", "t5", "int8", "i16"),
-    ("bitnet-untied", "i1", "int8", "i16"),
+    ("bitnet-untied", "i2", "int8", "i16"),
     ("qwen2", "i8", "int8", "i16"),
     ("qwen3-bias", "q4_1", "int8", "i16"),
     ("qwen3-heads-of-36", "i4", "int8", "i16"),

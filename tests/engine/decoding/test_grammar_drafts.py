@@ -120,7 +120,8 @@ class History:
             speculation = Speculation([Guesses(rng, alone.tokens, others)])
         self.request = Request(
             PROMPT, SamplingParams(max_tokens=most), tokenizer, context=999,
-            vocab=make._compiler.vocab, ends=frozenset(ends), matcher=matcher, speculation=speculation,
+            vocab=make._compiler.vocab, ends=frozenset(ends), matcher=matcher,
+            speculation=speculation,
         )  # fmt: skip
 
     def run(self) -> None:
