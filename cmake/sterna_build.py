@@ -25,12 +25,20 @@ from scikit_build_core.build import (
     build_sdist,
     get_requires_for_build_editable,
     get_requires_for_build_sdist,
+    prepare_metadata_for_build_editable,
+    prepare_metadata_for_build_wheel,
 )
 
 __all__ = [
-    "build_editable", "build_sdist", "build_wheel", "get_requires_for_build_editable",
-    "get_requires_for_build_sdist", "get_requires_for_build_wheel",
-]  # fmt: skip
+    "build_editable",
+    "build_sdist",
+    "build_wheel",
+    "get_requires_for_build_editable",
+    "get_requires_for_build_sdist",
+    "get_requires_for_build_wheel",
+    "prepare_metadata_for_build_editable",
+    "prepare_metadata_for_build_wheel",
+]
 
 ZIG = "ziglang>=0.16"
 PROBE = "#include <concepts>\n#include <span>\nint main() { return std::span<int>().size(); }\n"

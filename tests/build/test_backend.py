@@ -91,6 +91,11 @@ def test_a_chosen_compiler(
     assert asked(backend) == []
 
 
+def test_all_hooks(backend: ModuleType) -> None:
+    """Without one for metadata, pip builds the wheel twice."""
+    assert {*backend.base.__all__} <= {*backend.__all__}
+
+
 def test_missing_headers(
     backend: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
