@@ -53,7 +53,10 @@ class BundleError(Exception):
     def __init__(self, path: object, expected: str, got: str, remedy: str) -> None:
         """Arguments as of `ModelFormatError`."""
         super().__init__(f"{path}: expected {expected}, but got {got}; {remedy}")
-        self.path, self.expected, self.got, self.remedy = Path(str(path)), expected, got, remedy
+        self.path: Path = Path(str(path))
+        self.expected: str = expected
+        self.got: str = got
+        self.remedy: str = remedy
 
 
 class Bundle(NamedTuple):

@@ -53,7 +53,7 @@ OPEN_FLAGS = os.O_RDONLY
 for _name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):
     OPEN_FLAGS |= getattr(os, _name, 0)
 #: Signals that end a process in order: of `kill`, a closed terminal, a console's Ctrl-Break or end.
-LEAVING = tuple(
+LEAVING: tuple[signal.Signals, ...] = tuple(
     number
     for name in ("SIGTERM", "SIGHUP", "SIGBREAK")
     if (number := getattr(signal, name, None)) is not None

@@ -20,7 +20,7 @@ from sterna.models.options import AttentionOptions, Norms, QKNorm
 
 ARCHITECTURES = ("ApertusForCausalLM",)
 ACTIVATION = "xielu"
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     COMMON
     | {"vocab_size": 131072, "intermediate_size": 14336, "hidden_act": ACTIVATION}
     | {"max_position_embeddings": 65536, "rms_norm_eps": 1e-5, "rope_theta": 12e6}

@@ -5,6 +5,8 @@ x = x + o(attention(rope(q, k), v));   x = x + down(relu(up)^2)
 
 from __future__ import annotations
 
+from typing import Any
+
 from sterna.graph import Value
 from sterna.models import llama
 from sterna.models.builder import ModelBuilder
@@ -14,7 +16,7 @@ from sterna.models.options import LLAMA_NORMS, Norms
 
 ARCHITECTURES = ("ArceeForCausalLM",)
 ACTIVATION = "relu2"
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     COMMON
     | {"hidden_size": 2560, "intermediate_size": 18432, "hidden_act": ACTIVATION}
     | {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "attention_bias": False}

@@ -18,7 +18,7 @@ from sterna.models.qwen3_5 import LINEAR, MIXERS
 from sterna.models.rope import rotated_part
 
 ARCHITECTURES = ("BambaForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     COMMON
     | mamba2.DEFAULTS
     | {"vocab_size": 128000, "intermediate_size": 14336, "num_key_value_heads": 8}

@@ -7,6 +7,8 @@ Each sublayer reads RMSNorm(x). arXiv 2504.12285.
 
 from __future__ import annotations
 
+from typing import Any
+
 from sterna.graph import Value
 from sterna.models.builder import ModelBuilder
 from sterna.models.config_defaults import COMMON
@@ -16,7 +18,7 @@ from sterna.models.options import AttentionOptions
 ARCHITECTURES = ("BitNetForCausalLM",)
 ACTIVATION = "relu2"
 TERNARY = True  # float tensors of linear layers are masters, to be ternarised
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     COMMON
     | {"vocab_size": 128256, "hidden_size": 2560, "intermediate_size": 6912}
     | {"num_hidden_layers": 30, "num_attention_heads": 20, "num_key_value_heads": 5}

@@ -5,6 +5,8 @@ BitNet's layers with SiLU in place of relu^2, under other names. arXiv 2402.1776
 
 from __future__ import annotations
 
+from typing import Any
+
 from sterna.graph import Value
 from sterna.models import bitnet, llama
 from sterna.models.builder import ModelBuilder
@@ -12,7 +14,7 @@ from sterna.models.gguf_architecture import LINEARS, READS, GgufArchitecture
 
 ARCHITECTURES = ("BitnetForCausalLM",)
 TERNARY = True  # published as masters
-DEFAULTS = llama.DEFAULTS
+DEFAULTS: dict[str, Any] = llama.DEFAULTS
 GGUF = {
     "bitnet": GgufArchitecture(
         ARCHITECTURES[0],

@@ -20,7 +20,7 @@ from sterna.models.gguf_architecture import LINEARS, GgufArchitecture
 from sterna.models.options import AttentionOptions
 
 ARCHITECTURES = ("CohereForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     COMMON
     | {"vocab_size": 256000, "hidden_size": 8192, "intermediate_size": 22528, "logit_scale": 0.0625}
     | {"num_hidden_layers": 40, "num_attention_heads": 64, "max_position_embeddings": 8192}

@@ -14,7 +14,10 @@ from sterna.models.config_defaults import without
 from sterna.models.config_fields import Fields
 
 ARCHITECTURES = ("Cohere2ForCausalLM",)
-DEFAULTS = without(cohere.DEFAULTS, "use_qk_norm") | {"rope_theta": 10000.0, "sliding_window": 4096}
+DEFAULTS: dict[str, Any] = without(cohere.DEFAULTS, "use_qk_norm") | {
+    "rope_theta": 10000.0,
+    "sliding_window": 4096,
+}
 GGUF = {"cohere2": replace(cohere.GGUF["command-r"], architecture=ARCHITECTURES[0], period=4)}
 PATTERN = 4  # every fourth layer has no window, unless the file has a pattern
 

@@ -20,7 +20,7 @@ from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import DEEPSEEK_FFN, SWA_BASE, GgufArchitecture
 
 ARCHITECTURES = ("Cohere2MoeForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     cohere2.DEFAULTS
     | {"head_dim": 128, "num_experts_per_tok": 2, "num_experts": 8, "num_shared_experts": 0}
     | {"shared_expert_combination_strategy": "average", "expert_selection_fn": "softmax"}

@@ -12,7 +12,7 @@ from sterna.models.config_fields import Fields
 from sterna.models.llama import build as build
 
 ARCHITECTURES = ("CwmForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     COMMON
     | {"vocab_size": 128256, "hidden_size": 6144, "intermediate_size": 21504}
     | {"num_hidden_layers": 64, "num_attention_heads": 48, "num_key_value_heads": 8}

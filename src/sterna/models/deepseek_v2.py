@@ -19,7 +19,7 @@ from sterna.models.builder import ModelBuilder
 from sterna.models.config_fields import Fields
 
 ARCHITECTURES = ("DeepseekV2ForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     llama.DEFAULTS
     | {"vocab_size": 102400, "num_key_value_heads": 32, "kv_lora_rank": 512, "q_lora_rank": 1536}
     | {"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "head_dim": 64}

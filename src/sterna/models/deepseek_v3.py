@@ -25,7 +25,7 @@ from sterna.models.gguf_architecture import (
 )
 
 ARCHITECTURES = ("DeepseekV3ForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     without(llama.DEFAULTS, "mlp_bias")
     | {"vocab_size": 129280, "hidden_size": 7168, "intermediate_size": 18432}
     | {"num_hidden_layers": 61, "num_attention_heads": 128, "num_key_value_heads": 128}

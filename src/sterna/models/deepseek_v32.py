@@ -26,7 +26,7 @@ from sterna.models.config_fields import Fields
 from sterna.weights.sources import Linear
 
 ARCHITECTURES = ("DeepseekV32ForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     without(deepseek_v3.DEFAULTS, "rope_interleave")
     | {"max_position_embeddings": 163840, "mlp_bias": False, "index_topk": 2048}
     | {"index_head_dim": 128, "index_n_heads": 64}

@@ -26,7 +26,7 @@ from sterna.models.moe import ALIASES as ALIASES
 from sterna.models.options import AttentionOptions, QKNorm
 
 ARCHITECTURES = ("Dots1ForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     COMMON
     | {"vocab_size": 152064, "hidden_size": 4608, "intermediate_size": 10944}
     | {"num_hidden_layers": 62, "num_key_value_heads": 32, "rms_norm_eps": 1e-6}

@@ -10,7 +10,7 @@ from sterna.models.gguf_architecture import GgufArchitecture
 from sterna.models.llama import build as build
 
 ARCHITECTURES = ("Ernie4_5ForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     COMMON
     | {"vocab_size": 103424, "hidden_size": 1024, "intermediate_size": 3072}
     | {"num_hidden_layers": 18, "num_attention_heads": 16, "num_key_value_heads": 2}

@@ -19,7 +19,7 @@ from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import DEEPSEEK_FFN, READS, GgufArchitecture
 
 ARCHITECTURES = ("Ernie4_5_MoeForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     without(ernie4_5.DEFAULTS, "head_dim")
     | {"hidden_size": 2560, "intermediate_size": 12288, "num_hidden_layers": 28}
     | {"num_attention_heads": 20, "num_key_value_heads": 4, "moe_intermediate_size": 1536}

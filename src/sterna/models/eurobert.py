@@ -11,7 +11,7 @@ from sterna.models.llama import build as build
 
 ARCHITECTURES = ("EuroBertModel",)
 ENCODER = True
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     llama.DEFAULTS
     | {"vocab_size": 128256, "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12}
     | {"num_attention_heads": 12, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5}

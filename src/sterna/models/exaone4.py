@@ -16,7 +16,7 @@ from sterna.models.gguf_architecture import ADDS, LINEARS, QK_NORMS, GgufArchite
 from sterna.models.options import AttentionOptions, QKNorm
 
 ARCHITECTURES = ("Exaone4ForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     COMMON
     | {"vocab_size": 102400, "intermediate_size": 16384, "num_key_value_heads": 32}
     | {"rms_norm_eps": 1e-5, "sliding_window": 4096, "sliding_window_pattern": 4}

@@ -27,7 +27,7 @@ from sterna.models.gguf_architecture import (
 from sterna.models.options import AttentionOptions, QKNorm
 
 ARCHITECTURES = ("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM")
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     exaone4.DEFAULTS
     | {"first_k_dense_replace": 1, "moe_intermediate_size": 1024, "num_experts": 64}
     | {"num_experts_per_tok": 8, "n_shared_experts": 1, "norm_topk_prob": True}

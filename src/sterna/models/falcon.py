@@ -24,7 +24,7 @@ from sterna.models.options import AttentionOptions
 
 ARCHITECTURES = ("FalconForCausalLM",)
 ACTIVATION = "gelu"
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     COMMON
     | {"vocab_size": 65024, "hidden_size": 4544, "intermediate_size": 18176}
     | {"num_attention_heads": 71, "hidden_act": ACTIVATION, "rms_norm_eps": 1e-5}

@@ -35,7 +35,7 @@ _FACTORS = (
     "ssm_in_multiplier",
     "ssm_out_multiplier",
 )
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     COMMON
     | mamba2.DEFAULTS
     | dict.fromkeys(_FACTORS, 1.0)

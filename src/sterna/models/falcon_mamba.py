@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sterna.models import mamba
 from sterna.models.mamba import build as build
 from sterna.models.mamba import complete as complete
 
 ARCHITECTURES = ("FalconMambaForCausalLM",)
-DEFAULTS = mamba.DEFAULTS | {"mixer_rms_eps": 1e-6}
+DEFAULTS: dict[str, Any] = mamba.DEFAULTS | {"mixer_rms_eps": 1e-6}
 ALIASES = mamba.ALIASES
 PREFIXES = mamba.PREFIXES

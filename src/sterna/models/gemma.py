@@ -4,6 +4,8 @@ embedding that is scaled by the root of its width. arXiv 2403.08295.
 
 from __future__ import annotations
 
+from typing import Any
+
 from sterna.graph import Value
 from sterna.models import llama
 from sterna.models.builder import ModelBuilder
@@ -13,7 +15,7 @@ from sterna.models.options import Factors, Norms
 
 ARCHITECTURES = ("GemmaForCausalLM",)
 ACTIVATION = "gelu_pytorch_tanh"
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     COMMON
     | {"vocab_size": 256000, "hidden_size": 3072, "intermediate_size": 24576}
     | {"num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 16}

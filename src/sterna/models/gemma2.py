@@ -21,7 +21,7 @@ from sterna.models.options import AttentionOptions, Factors, Norms, QKNorm
 
 ARCHITECTURES = ("Gemma2ForCausalLM",)
 ACTIVATION = "gelu_pytorch_tanh"
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     COMMON
     | {"rms_norm_eps": 1e-6, "attention_bias": False, "vocab_size": 256000, "hidden_size": 2304}
     | {"intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 8}

@@ -27,7 +27,7 @@ from sterna.weights.sources import WeightSource
 ARCHITECTURES = ("Gemma3ForCausalLM", "Gemma3TextModel", "Gemma3ForConditionalGeneration")
 ACTIVATION = "gelu_pytorch_tanh"
 ENCODER = True
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     gemma2.DEFAULTS
     | {"vocab_size": 262208, "max_position_embeddings": 131072, "rope_theta": 1e6}
     | {"rope_local_base_freq": 10000.0, "sliding_window_pattern": 6, "attn_logit_softcapping": None}

@@ -38,7 +38,7 @@ from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration")
 ACTIVATION = "gelu_pytorch_tanh"
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     without(COMMON, "rope_theta")
     | {"rms_norm_eps": 1e-6, "attention_bias": False, "vocab_size": 262144, "hidden_size": 2304}
     | {"intermediate_size": 9216, "num_hidden_layers": 30, "num_attention_heads": 8}

@@ -16,7 +16,7 @@ from sterna.models.options import LLAMA_NORMS, AttentionOptions, Norms
 from sterna.models.rope import partly_rotated
 
 ARCHITECTURES = ("GlmForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     COMMON
     | {"vocab_size": 151552, "intermediate_size": 13696, "num_hidden_layers": 40}
     | {"num_key_value_heads": 2, "head_dim": 128, "max_position_embeddings": 131072}

@@ -7,6 +7,8 @@ Each sublayer reads RMSNorm(x).
 
 from __future__ import annotations
 
+from typing import Any
+
 from sterna.graph import Value
 from sterna.models import glm
 from sterna.models.builder import ModelBuilder
@@ -15,7 +17,7 @@ from sterna.models.glm import complete as complete
 from sterna.models.options import Norms
 
 ARCHITECTURES = ("Glm4ForCausalLM",)
-DEFAULTS = glm.DEFAULTS
+DEFAULTS: dict[str, Any] = glm.DEFAULTS
 GGUF = {
     "glm4": GgufArchitecture(
         ARCHITECTURES[0],

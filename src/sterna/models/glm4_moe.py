@@ -22,7 +22,7 @@ from sterna.models.options import AttentionOptions, QKNorm
 from sterna.models.rope import partly_rotated
 
 ARCHITECTURES = ("Glm4MoeForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     COMMON
     | {"vocab_size": 151552, "intermediate_size": 10944, "num_hidden_layers": 46}
     | {"num_attention_heads": 96, "num_key_value_heads": 8, "max_position_embeddings": 131072}

@@ -14,7 +14,7 @@ from sterna.models.config_fields import Fields
 from sterna.models.deepseek_v3 import build as build
 
 ARCHITECTURES = ("Glm4MoeLiteForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     deepseek_v3.DEFAULTS
     | {"vocab_size": 154880, "hidden_size": 2048, "intermediate_size": 10240}
     | {"num_hidden_layers": 47, "num_attention_heads": 20, "num_key_value_heads": 20}

@@ -17,7 +17,7 @@ from sterna.models.options import AttentionOptions
 
 ARCHITECTURES = ("GPTBigCodeForCausalLM",)
 ACTIVATION = "gelu_pytorch_tanh"
-DEFAULTS = without(gpt2.DEFAULTS, "scale_attn_by_inverse_layer_idx") | {
+DEFAULTS: dict[str, Any] = without(gpt2.DEFAULTS, "scale_attn_by_inverse_layer_idx") | {
     "hidden_act": ACTIVATION,
     "multi_query": True,
     "num_key_value_heads": 1,

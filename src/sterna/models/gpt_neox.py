@@ -22,7 +22,7 @@ from sterna.models.options import AttentionOptions
 
 ARCHITECTURES = ("GPTNeoXForCausalLM",)
 ACTIVATION = "gelu"
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     COMMON
     | {"vocab_size": 50432, "hidden_size": 6144, "intermediate_size": 24576}
     | {"num_hidden_layers": 44, "num_attention_heads": 64, "hidden_act": ACTIVATION}

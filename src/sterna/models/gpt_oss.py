@@ -21,7 +21,7 @@ from sterna.models.options import AttentionOptions
 from sterna.weights.sources import Stacking
 
 ARCHITECTURES = ("GptOssForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     COMMON
     | {"vocab_size": 201088, "hidden_size": 2880, "intermediate_size": 2880}
     | {"num_hidden_layers": 36, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64}

@@ -7,6 +7,8 @@ Each sublayer reads RMSNorm(x).
 
 from __future__ import annotations
 
+from typing import Any
+
 from sterna.graph import Value
 from sterna.models import llama
 from sterna.models.builder import FeedForward, ModelBuilder
@@ -14,7 +16,7 @@ from sterna.models.gguf_architecture import FACTORS, GgufArchitecture
 from sterna.models.options import AttentionOptions, Factors
 
 ARCHITECTURES = ("GraniteForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     llama.DEFAULTS
     | {"attention_multiplier": 1.0, "embedding_multiplier": 1.0, "logits_scaling": 1.0}
     | {"residual_multiplier": 1.0}

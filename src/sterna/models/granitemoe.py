@@ -7,6 +7,8 @@ The shares of a token's experts add up to 1. A checkpoint has one tensor for all
 
 from __future__ import annotations
 
+from typing import Any
+
 from sterna.graph import Value
 from sterna.models import granite, moe
 from sterna.models.builder import FeedForward, ModelBuilder
@@ -15,7 +17,10 @@ from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import ATTENTION, FACTORS, READS, GgufArchitecture
 
 ARCHITECTURES = ("GraniteMoeForCausalLM",)
-DEFAULTS = without(granite.DEFAULTS, "mlp_bias") | {"num_experts_per_tok": 2, "num_experts": 8}
+DEFAULTS: dict[str, Any] = without(granite.DEFAULTS, "mlp_bias") | {
+    "num_experts_per_tok": 2,
+    "num_experts": 8,
+}
 MODULE = "block_sparse_moe"
 #: Files of models with a shared expert have the same name.
 GGUF = {

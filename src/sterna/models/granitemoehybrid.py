@@ -22,7 +22,7 @@ from sterna.models.options import AttentionOptions
 from sterna.models.qwen3_5 import MIXERS
 
 ARCHITECTURES = ("GraniteMoeHybridForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     granitemoe.DEFAULTS
     | mamba2.DEFAULTS
     | {"shared_intermediate_size": 1024, "position_embedding_type": None}

@@ -5,6 +5,8 @@ x = x + r o(attention(rope(q, k), v));   x = x + r (experts(norm(x)) + shared(no
 
 from __future__ import annotations
 
+from typing import Any
+
 from sterna.graph import Value
 from sterna.models import granite, granitemoe, moe
 from sterna.models.builder import FeedForward, ModelBuilder
@@ -12,7 +14,7 @@ from sterna.models.config_fields import Fields
 from sterna.weights.sources import Linear
 
 ARCHITECTURES = ("GraniteMoeSharedForCausalLM",)
-DEFAULTS = granitemoe.DEFAULTS | {"shared_intermediate_size": 0}
+DEFAULTS: dict[str, Any] = granitemoe.DEFAULTS | {"shared_intermediate_size": 0}
 
 
 def build(m: ModelBuilder) -> Value:

@@ -9,6 +9,8 @@ A cross-encoder scores a pair by its first token: classifier(tanh(pooler(x))).
 
 from __future__ import annotations
 
+from typing import Any
+
 from sterna.graph import Piece, Value
 from sterna.models import classifier, jina_embeddings_v3, nomic_bert
 from sterna.models.builder import ModelBuilder
@@ -18,7 +20,7 @@ from sterna.models.jina_embeddings_v3 import complete as complete
 ARCHITECTURES = ("GteModel", "GteForSequenceClassification")
 ACTIVATION = "gelu"
 ENCODER = True
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     jina_embeddings_v3.DEFAULTS
     | {"vocab_size": 250048, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
     | {"intermediate_size": 3072, "max_position_embeddings": 8192, "layer_norm_eps": 1e-12}

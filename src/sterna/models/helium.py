@@ -9,7 +9,7 @@ from sterna.models.config_fields import Fields
 from sterna.models.seed_oss import build as build
 
 ARCHITECTURES = ("HeliumForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     llama.DEFAULTS
     | {"vocab_size": 48000, "hidden_size": 2560, "intermediate_size": 7040, "num_hidden_layers": 24}
     | {"num_attention_heads": 20, "num_key_value_heads": 20, "head_dim": 128}

@@ -23,7 +23,11 @@ from sterna.models.options import AttentionOptions, QKNorm
 from sterna.models.rope import scaling_kind
 
 ARCHITECTURES = ("HunYuanDenseV1ForCausalLM",)
-DEFAULTS = COMMON | {"vocab_size": 290943, "rms_norm_eps": 1e-5, "attention_bias": False}
+DEFAULTS: dict[str, Any] = COMMON | {
+    "vocab_size": 290943,
+    "rms_norm_eps": 1e-5,
+    "attention_bias": False,
+}
 GGUF = {
     "hunyuan-dense": GgufArchitecture(
         ARCHITECTURES[0],

@@ -19,7 +19,7 @@ from sterna.models.gguf_architecture import EXPERTS, READS, GgufArchitecture
 from sterna.models.options import AttentionOptions
 
 ARCHITECTURES = ("HunYuanMoEV1ForCausalLM",)
-DEFAULTS = hunyuan_v1_dense.DEFAULTS | {"num_experts": 1, "num_experts_per_tok": 1}
+DEFAULTS: dict[str, Any] = hunyuan_v1_dense.DEFAULTS | {"num_experts": 1, "num_experts_per_tok": 1}
 ALIASES = {"moe_topk": "num_experts_per_tok"}
 GGUF = {
     "hunyuan-moe": GgufArchitecture(

@@ -7,13 +7,18 @@ Each sublayer reads RMSNorm(x).
 
 from __future__ import annotations
 
+from typing import Any
+
 from sterna.graph import Value
 from sterna.models import granite, llama
 from sterna.models.builder import ModelBuilder
 from sterna.models.options import AttentionOptions, Factors, Norms
 
 ARCHITECTURES = ("HyperCLOVAXForCausalLM",)
-DEFAULTS = granite.DEFAULTS | {"attention_multiplier": 128**-0.5, "use_post_norm": True}
+DEFAULTS: dict[str, Any] = granite.DEFAULTS | {
+    "attention_multiplier": 128**-0.5,
+    "use_post_norm": True,
+}
 
 
 def build(m: ModelBuilder) -> Value:

@@ -19,7 +19,7 @@ from sterna.models.vision.tower import Tower, graph_of, vision_config
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration")
-DEFAULTS = llama.DEFAULTS | {"rms_norm_eps": 1e-5}
+DEFAULTS: dict[str, Any] = llama.DEFAULTS | {"rms_norm_eps": 1e-5}
 TOWER, PROJECTION = siglip.VIT.patch_matrix, "connector.modality_projection.proj"
 PREFIXES = {
     "model.text_model.": "model.",

@@ -5,6 +5,8 @@ x = x + o(attention(rope(q, k), v));   x = x + down(relu(up)^2)
 
 from __future__ import annotations
 
+from typing import Any
+
 from sterna.graph import Value
 from sterna.models import arcee
 from sterna.models.builder import ModelBuilder
@@ -14,7 +16,7 @@ from sterna.models.options import Norms
 
 ARCHITECTURES = ("Jais2ForCausalLM",)
 ACTIVATION = "relu2"
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     COMMON
     | {"vocab_size": 150272, "hidden_size": 3328, "intermediate_size": 26624}
     | {"num_attention_heads": 26, "hidden_act": ACTIVATION, "max_position_embeddings": 8192}

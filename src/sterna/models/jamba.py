@@ -22,7 +22,7 @@ from sterna.models.gguf_architecture import ATTENTION, GgufArchitecture
 from sterna.models.qwen3_5 import LINEAR, MIXERS
 
 ARCHITECTURES = ("JambaForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     without(COMMON, "rope_theta")
     | mamba.LAYER_DEFAULTS
     | {"vocab_size": 65536, "intermediate_size": 14336, "num_key_value_heads": 8}

@@ -28,7 +28,10 @@ from sterna.weights.sources import Linear
 ARCHITECTURES = ("JinaBertModel", "JinaBertForMaskedLM", "JinaBertForSequenceClassification")
 ACTIVATION = "gelu"
 ENCODER = True
-DEFAULTS = bert.DEFAULTS | {"position_embedding_type": "absolute", "feed_forward_type": "original"}
+DEFAULTS: dict[str, Any] = bert.DEFAULTS | {
+    "position_embedding_type": "absolute",
+    "feed_forward_type": "original",
+}
 PREFIXES = bert.PREFIXES
 GGUF = {
     "jina-bert-v2": GgufArchitecture(

@@ -34,7 +34,7 @@ from sterna.models.qwen3_5 import LINEAR, MAX_TAPS, MIXERS
 from sterna.weights.sources import Linear
 
 ARCHITECTURES = ("KimiLinearForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     without(glm4_moe_lite.DEFAULTS, "rope_interleave", "rope_theta")
     | {"vocab_size": 163840, "hidden_size": 2304, "intermediate_size": 9216}
     | {"num_hidden_layers": 27, "num_attention_heads": 32, "num_key_value_heads": 32}

@@ -24,7 +24,7 @@ from sterna.models.qwen3_5 import MAX_TAPS, MIXERS
 from sterna.weights.sources import Linear
 
 ARCHITECTURES = ("Lfm2ForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     without(COMMON, "hidden_act")
     | {"vocab_size": 65536, "hidden_size": 2560, "intermediate_size": 12288}
     | {"num_key_value_heads": 8, "max_position_embeddings": 128000, "rope_theta": 1e6}

@@ -7,6 +7,7 @@ Sigmoids are scores; those with a bias choose, and the shares of a token's exper
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from sterna.graph import Scoring, Value
 from sterna.models import lfm2, mixtral, moe
@@ -15,7 +16,7 @@ from sterna.models.config_defaults import COMMON, without
 from sterna.models.lfm2 import complete as complete
 
 ARCHITECTURES = ("Lfm2MoeForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     without(COMMON, "hidden_act")
     | {"vocab_size": 65536, "hidden_size": 2048, "intermediate_size": 7168}
     | {"moe_intermediate_size": 1792, "num_key_value_heads": 8, "max_position_embeddings": 128000}

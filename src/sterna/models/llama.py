@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from sterna.graph import Value
 from sterna.models.builder import Attend, FeedForward, ModelBuilder
@@ -26,7 +27,11 @@ from sterna.models.options import (
 )
 
 ARCHITECTURES = ("LlamaForCausalLM",)
-DEFAULTS = COMMON | {"rms_norm_eps": 1e-6, "attention_bias": False, "mlp_bias": False}
+DEFAULTS: dict[str, Any] = COMMON | {
+    "rms_norm_eps": 1e-6,
+    "attention_bias": False,
+    "mlp_bias": False,
+}
 GGUF = dict.fromkeys(
     ("llama", "falcon3"), GgufArchitecture(ARCHITECTURES[0], permuted=True, written=True)
 )

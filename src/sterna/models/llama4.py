@@ -24,7 +24,7 @@ from sterna.models.options import AttentionOptions, QKNorm
 from sterna.weights.sources import Stacking
 
 ARCHITECTURES = ("Llama4ForCausalLM", "Llama4ForConditionalGeneration")
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     COMMON
     | {"vocab_size": 202048, "hidden_size": 5120, "intermediate_size": 8192}
     | {"intermediate_size_mlp": 16384, "num_hidden_layers": 48, "num_attention_heads": 40}

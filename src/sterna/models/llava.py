@@ -21,7 +21,7 @@ from sterna.models.vision.tower import Grid, Tower, cells, graph_of, vision_conf
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("LlavaForConditionalGeneration",)
-DEFAULTS = llama.DEFAULTS
+DEFAULTS: dict[str, Any] = llama.DEFAULTS
 #: Models of texts by their model_type.
 TEXTS: dict[str, ModuleType] = {"llama": llama, "mistral": llama, "qwen2": qwen2}
 ENCODERS: dict[str, ModuleType] = {

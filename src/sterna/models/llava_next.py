@@ -7,6 +7,7 @@ without those of its padding; a line ends with a learned row.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,7 @@ from sterna.weights.sources import WeightSource
 
 F32 = npt.NDArray[np.float32]
 ARCHITECTURES = ("LlavaNextForConditionalGeneration",)
-DEFAULTS = llava.DEFAULTS
+DEFAULTS: dict[str, Any] = llava.DEFAULTS
 TOWER, LINE_END = clip.VIT.patch_matrix, "image_newline"
 PREFIXES = {**towers.PREFIXES, f"model.{LINE_END}": LINE_END}
 SKIPPED = towers.SKIPPED | {

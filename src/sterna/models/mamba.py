@@ -41,7 +41,7 @@ LAYER_DEFAULTS: dict[str, Any] = {
     "mamba_conv_bias": True,
     "mamba_proj_bias": False,
 }
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     LAYER_DEFAULTS
     | {"vocab_size": 50280, "hidden_size": 768, "num_hidden_layers": 32, "hidden_act": "silu"}
     | {"tie_word_embeddings": True, "rms_norm_eps": 1e-5}

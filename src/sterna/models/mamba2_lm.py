@@ -15,7 +15,7 @@ from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import GgufArchitecture
 
 ARCHITECTURES = ("Mamba2ForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     mamba2.DEFAULTS
     | {"vocab_size": 32768, "hidden_size": 4096, "num_hidden_layers": 64, "hidden_act": "silu"}
     | {"tie_word_embeddings": False, "rms_norm_eps": 1e-5, "mamba_n_groups": 8}

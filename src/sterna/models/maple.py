@@ -28,7 +28,7 @@ from sterna.models.options import AttentionOptions, QKNorm
 from sterna.models.rope import partly_rotated
 
 ARCHITECTURES = ("MapleForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     COMMON
     | {"vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 4096}
     | {"num_hidden_layers": 24, "num_attention_heads": 16, "num_key_value_heads": 4}

@@ -19,7 +19,7 @@ from sterna.models.gguf_architecture import FACTORS, GgufArchitecture
 from sterna.models.options import Factors
 
 ARCHITECTURES = ("MiniCPMForCausalLM",)
-DEFAULTS = llama.DEFAULTS | {
+DEFAULTS: dict[str, Any] = llama.DEFAULTS | {
     "tie_word_embeddings": True,
     "dim_model_base": 1,
     "scale_depth": 1.0,

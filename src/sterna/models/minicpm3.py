@@ -16,7 +16,7 @@ from sterna.models.config_fields import Fields
 from sterna.models.gguf_architecture import FFN, LATENT, READS, GgufArchitecture
 
 ARCHITECTURES = ("MiniCPM3ForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     llama.DEFAULTS
     | {"vocab_size": 73448, "hidden_size": 2560, "intermediate_size": 6400, "num_hidden_layers": 62}
     | {"num_attention_heads": 40, "num_key_value_heads": 40, "max_position_embeddings": 32768}

@@ -21,7 +21,7 @@ from sterna.models.options import AttentionOptions, QKNorm
 from sterna.models.rope import partly_rotated
 
 ARCHITECTURES = ("MiniMaxM2ForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     COMMON
     | {"vocab_size": 200064, "hidden_size": 3072, "intermediate_size": 1536}
     | {"num_hidden_layers": 62, "num_attention_heads": 48, "num_key_value_heads": 8}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sterna.models import mistral
 from sterna.models.mistral import build as build
 from sterna.models.mistral import complete as complete
 
 ARCHITECTURES = ("MinistralForCausalLM",)
-DEFAULTS = mistral.DEFAULTS
+DEFAULTS: dict[str, Any] = mistral.DEFAULTS

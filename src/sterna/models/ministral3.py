@@ -10,7 +10,7 @@ from sterna.models.config_fields import Fields
 from sterna.models.mistral import build as build
 
 ARCHITECTURES = ("Ministral3ForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     COMMON
     | {"vocab_size": 131072, "intermediate_size": 14336, "num_hidden_layers": 34}
     | {"num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 262144}

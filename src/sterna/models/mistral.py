@@ -13,7 +13,7 @@ from sterna.models.config_fields import Fields
 from sterna.models.llama import build as build
 
 ARCHITECTURES = ("MistralForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     COMMON
     | {"rms_norm_eps": 1e-6, "intermediate_size": 14336, "num_key_value_heads": 8}
     | {"max_position_embeddings": 131072, "sliding_window": 4096}

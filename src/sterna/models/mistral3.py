@@ -27,7 +27,7 @@ from sterna.models.vision.tower import Grid, Tower, cells, graph_of, vision_conf
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Mistral3ForConditionalGeneration",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     COMMON
     | {"vocab_size": 131072, "hidden_size": 5120, "intermediate_size": 32768}
     | {"num_hidden_layers": 40, "num_key_value_heads": 8, "head_dim": 128}

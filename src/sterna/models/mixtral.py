@@ -7,6 +7,8 @@ The shares of a token's two experts add up to 1.
 
 from __future__ import annotations
 
+from typing import Any
+
 from sterna.graph import Value
 from sterna.models import llama, mistral, moe
 from sterna.models.builder import ModelBuilder
@@ -14,7 +16,7 @@ from sterna.models.gguf_architecture import ATTENTION, READS, GgufArchitecture
 from sterna.models.mistral import complete as complete
 
 ARCHITECTURES = ("MixtralForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     mistral.DEFAULTS
     | {"rms_norm_eps": 1e-5, "rope_theta": 1e6, "sliding_window": None, "num_experts_per_tok": 2}
     | {"num_experts": 8}

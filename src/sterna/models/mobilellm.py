@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sterna.models import llama
 from sterna.models.llama import build as build
 
 ARCHITECTURES = ("MobileLLMForCausalLM",)
-DEFAULTS = llama.DEFAULTS
+DEFAULTS: dict[str, Any] = llama.DEFAULTS

@@ -21,7 +21,7 @@ from sterna.models.rope import partly_rotated
 
 ARCHITECTURES = ("NemotronForCausalLM",)
 ACTIVATION = "relu2"
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     COMMON
     | {"vocab_size": 256000, "hidden_size": 6144, "intermediate_size": 24576}
     | {"num_attention_heads": 48, "head_dim": 128, "hidden_act": ACTIVATION}

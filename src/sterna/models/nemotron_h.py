@@ -24,7 +24,7 @@ from sterna.models.qwen3_5 import LINEAR, MIXERS
 
 ARCHITECTURES = ("NemotronHForCausalLM",)
 ACTIVATION = "relu2"
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     without(COMMON, "rope_theta", "num_hidden_layers")
     | mamba2.DEFAULTS
     | {"vocab_size": 131072, "intermediate_size": 21504, "num_key_value_heads": 8, "head_dim": 128}

@@ -14,7 +14,7 @@ from sterna.models.gguf_architecture import LINEARS, GgufArchitecture
 from sterna.models.options import AttentionOptions, Norms
 
 ARCHITECTURES = ("OlmoForCausalLM",)
-DEFAULTS = COMMON | {"vocab_size": 50304, "attention_bias": False, "clip_qkv": None}
+DEFAULTS: dict[str, Any] = COMMON | {"vocab_size": 50304, "attention_bias": False, "clip_qkv": None}
 GGUF = {
     "olmo": GgufArchitecture(
         ARCHITECTURES[0],

@@ -7,6 +7,8 @@ The norms of q and of k are over all of their heads.
 
 from __future__ import annotations
 
+from typing import Any
+
 from sterna.graph import Value
 from sterna.models import llama
 from sterna.models.builder import ModelBuilder
@@ -15,7 +17,11 @@ from sterna.models.gguf_architecture import ADDS, LINEARS, QK_NORMS, SWA_BASE, G
 from sterna.models.options import AttentionOptions, Norms, QKNorm
 
 ARCHITECTURES = ("Olmo2ForCausalLM",)
-DEFAULTS = COMMON | {"vocab_size": 50304, "rms_norm_eps": 1e-5, "attention_bias": False}
+DEFAULTS: dict[str, Any] = COMMON | {
+    "vocab_size": 50304,
+    "rms_norm_eps": 1e-5,
+    "attention_bias": False,
+}
 #: Files of OLMo 3 have the same name, and a window.
 GGUF = {
     "olmo2": GgufArchitecture(

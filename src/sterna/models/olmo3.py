@@ -14,7 +14,7 @@ from sterna.models.olmo2 import build as build
 from sterna.models.rope import rotations_of
 
 ARCHITECTURES = ("Olmo3ForCausalLM",)
-DEFAULTS = olmo2.DEFAULTS | {"rope_theta": 500000.0, "sliding_window": 4096}
+DEFAULTS: dict[str, Any] = olmo2.DEFAULTS | {"rope_theta": 500000.0, "sliding_window": 4096}
 
 
 def complete(f: Fields) -> dict[str, Any]:

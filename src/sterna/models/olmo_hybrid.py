@@ -24,7 +24,7 @@ from sterna.models.qwen3_5 import LINEAR, MAX_TAPS, MIXERS
 from sterna.weights.sources import Linear
 
 ARCHITECTURES = ("OlmoHybridForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     olmo2.DEFAULTS
     | {"vocab_size": 100352, "hidden_size": 3840, "num_attention_heads": 30}
     | {"max_position_embeddings": 65536, "rms_norm_eps": 1e-6, "linear_num_key_heads": 30}

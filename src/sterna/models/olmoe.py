@@ -19,7 +19,7 @@ from sterna.models.gguf_architecture import EXPERTS, QK_NORMS, READS, GgufArchit
 from sterna.models.options import AttentionOptions, QKNorm
 
 ARCHITECTURES = ("OlmoeForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     COMMON
     | {"vocab_size": 50304, "hidden_size": 2048, "intermediate_size": 2048, "num_hidden_layers": 16}
     | {"num_attention_heads": 16, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5}

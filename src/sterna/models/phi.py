@@ -20,7 +20,7 @@ from sterna.models.rope import partly_rotated
 
 ARCHITECTURES = ("PhiForCausalLM",)
 ACTIVATION = "gelu_new"  # the same as gelu_pytorch_tanh
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     COMMON
     | {"vocab_size": 51200, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 24}
     | {"hidden_act": ACTIVATION, "layer_norm_eps": 1e-5, "partial_rotary_factor": 0.5}

@@ -19,7 +19,7 @@ from sterna.models.options import AttentionOptions
 from sterna.models.rope import ORIGINAL, rotated_part, scaling_kind
 
 ARCHITECTURES = ("Phi3ForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     COMMON
     | {"vocab_size": 32064, "hidden_size": 3072, "intermediate_size": 8192}
     | {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "partial_rotary_factor": 1.0}

@@ -20,7 +20,7 @@ from sterna.models.options import Norms
 from sterna.models.rope import scaling_kind
 
 ARCHITECTURES = ("PhimoeForCausalLM", "PhiMoEForCausalLM")
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     mixtral.DEFAULTS
     | {"vocab_size": 32064, "intermediate_size": 6400, "num_experts": 16, "attention_bias": False}
     | {"lm_head_bias": False}

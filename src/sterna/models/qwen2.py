@@ -17,7 +17,7 @@ from sterna.models.gguf_architecture import GgufArchitecture
 from sterna.models.options import AttentionOptions
 
 ARCHITECTURES = ("Qwen2ForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     COMMON
     | {"rms_norm_eps": 1e-6, "vocab_size": 151936, "intermediate_size": 22016}
     | {"num_key_value_heads": 32, "max_position_embeddings": 32768, "use_sliding_window": False}

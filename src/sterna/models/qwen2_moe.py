@@ -20,7 +20,7 @@ from sterna.models.gguf_architecture import EXPERTS, GATED_SHARED, READS, GgufAr
 from sterna.models.options import AttentionOptions
 
 ARCHITECTURES = ("Qwen2MoeForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     without(qwen3_moe.DEFAULTS, "attention_bias")
     | {"intermediate_size": 5632, "num_attention_heads": 16, "num_key_value_heads": 16}
     | {"max_window_layers": 28, "moe_intermediate_size": 1408}

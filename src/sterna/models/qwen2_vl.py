@@ -18,7 +18,7 @@ from sterna.models.vision.tower import Tower
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Qwen2_5_VLForConditionalGeneration", "Qwen2VLForConditionalGeneration")
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     without(qwen2.DEFAULTS, "tie_word_embeddings")
     | {"vocab_size": 152064, "hidden_size": 8192, "intermediate_size": 29568}
     | {"num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8}

@@ -17,7 +17,7 @@ from sterna.models.gguf_architecture import INPUT_NORMS, LINEARS, QK_NORMS, READ
 from sterna.models.options import AttentionOptions, QKNorm
 
 ARCHITECTURES = ("Qwen3ForCausalLM", "Qwen3Model", "Qwen3ForSequenceClassification")
-DEFAULTS = qwen2.DEFAULTS | {"head_dim": 128, "attention_bias": False}
+DEFAULTS: dict[str, Any] = qwen2.DEFAULTS | {"head_dim": 128, "attention_bias": False}
 GGUF = {
     "qwen3": GgufArchitecture(
         ARCHITECTURES[0],

@@ -37,7 +37,7 @@ from sterna.models.vision.qwen3_vl import tower as tower
 from sterna.weights.sources import Linear
 
 ARCHITECTURES = ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration")
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     COMMON
     | {"rms_norm_eps": 1e-6, "attention_bias": False, "vocab_size": 248320}
     | {"intermediate_size": 12288, "num_attention_heads": 16, "num_key_value_heads": 4}

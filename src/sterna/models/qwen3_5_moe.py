@@ -17,7 +17,7 @@ from sterna.models.gguf_architecture import EXPERTS, GATED_SHARED
 from sterna.models.vision.qwen3_vl import tower as tower
 
 ARCHITECTURES = ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration")
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     without(qwen3_5.DEFAULTS, "intermediate_size")
     | {"hidden_size": 2048, "num_hidden_layers": 40, "num_key_value_heads": 2}
     | {"moe_intermediate_size": 512, "shared_expert_intermediate_size": 512}

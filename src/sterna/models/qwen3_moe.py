@@ -20,7 +20,7 @@ from sterna.models.gguf_architecture import EXPERTS, QK_NORMS, READS, GgufArchit
 from sterna.models.options import AttentionOptions, QKNorm
 
 ARCHITECTURES = ("Qwen3MoeForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     COMMON
     | {"rms_norm_eps": 1e-6, "attention_bias": False, "vocab_size": 151936, "hidden_size": 2048}
     | {"intermediate_size": 6144, "num_hidden_layers": 24, "num_key_value_heads": 4}

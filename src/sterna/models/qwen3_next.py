@@ -19,7 +19,7 @@ from sterna.models.gguf_architecture import PREDICTING
 from sterna.weights.sources import Linear
 
 ARCHITECTURES = ("Qwen3NextForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     qwen3_5_moe.DEFAULTS
     | {"vocab_size": 151936, "intermediate_size": 5632, "num_hidden_layers": 48}
     | {"num_experts_per_tok": 10, "num_experts": 512, "norm_topk_prob": True}

@@ -16,7 +16,7 @@ from sterna.models.vision.tower import Tower
 from sterna.weights.sources import WeightSource
 
 ARCHITECTURES = ("Qwen3VLForConditionalGeneration",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     without(COMMON, "tie_word_embeddings")
     | {"vocab_size": 151936, "intermediate_size": 22016, "num_key_value_heads": 32, "head_dim": 128}
     | {"max_position_embeddings": 128000, "rms_norm_eps": 1e-6, "rope_theta": 500000.0}

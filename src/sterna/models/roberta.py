@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sterna.models import xlm_roberta
 from sterna.models.xlm_roberta import build as build
 from sterna.models.xlm_roberta import complete as complete
@@ -10,5 +12,5 @@ from sterna.models.xlm_roberta import unread as unread
 ARCHITECTURES = ("RobertaModel", "RobertaForSequenceClassification")
 ACTIVATION = "gelu"
 ENCODER = True
-DEFAULTS = xlm_roberta.DEFAULTS | {"vocab_size": 50265}
+DEFAULTS: dict[str, Any] = xlm_roberta.DEFAULTS | {"vocab_size": 50265}
 PREFIXES = xlm_roberta.PREFIXES

@@ -12,7 +12,7 @@ from sterna.models.gguf_architecture import LINEARS, GgufArchitecture
 from sterna.models.options import AttentionOptions
 
 ARCHITECTURES = ("SeedOssForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     llama.DEFAULTS
     | {"vocab_size": 155136, "intermediate_size": 27648, "num_hidden_layers": 64}
     | {"num_attention_heads": 80, "num_key_value_heads": 8, "head_dim": 128}

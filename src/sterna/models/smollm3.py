@@ -11,7 +11,7 @@ from sterna.models.gguf_architecture import GgufArchitecture
 from sterna.models.llama import build as build
 
 ARCHITECTURES = ("SmolLM3ForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     llama.DEFAULTS
     | {"vocab_size": 128256, "hidden_size": 2048, "num_hidden_layers": 36}
     | {"num_attention_heads": 16, "num_key_value_heads": 4, "max_position_embeddings": 32768}

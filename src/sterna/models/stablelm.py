@@ -18,7 +18,7 @@ from sterna.models.options import AttentionOptions
 from sterna.models.rope import partly_rotated
 
 ARCHITECTURES = ("StableLmForCausalLM",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     COMMON
     | {"vocab_size": 50304, "hidden_size": 2560, "intermediate_size": 6912}
     | {"num_key_value_heads": 32, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5}

@@ -19,7 +19,7 @@ from sterna.models.options import AttentionOptions
 
 ARCHITECTURES = ("Starcoder2ForCausalLM",)
 ACTIVATION = "gelu_pytorch_tanh"
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     COMMON
     | {"vocab_size": 49152, "hidden_size": 3072, "intermediate_size": 12288}
     | {"num_hidden_layers": 30, "num_attention_heads": 24, "num_key_value_heads": 2}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from sterna.graph import Value
 from sterna.models import gemma2
@@ -11,7 +12,7 @@ from sterna.models.gemma2 import complete as complete
 
 ARCHITECTURES = ("VaultGemmaForCausalLM",)
 ACTIVATION = "gelu_pytorch_tanh"
-DEFAULTS = gemma2.DEFAULTS
+DEFAULTS: dict[str, Any] = gemma2.DEFAULTS
 
 
 def build(m: ModelBuilder) -> Value:

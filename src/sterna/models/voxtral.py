@@ -9,7 +9,7 @@ from sterna.models.config_fields import Fields
 from sterna.models.llama import build as build
 
 ARCHITECTURES = ("VoxtralForConditionalGeneration",)
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     llama.DEFAULTS
     | {"vocab_size": 131072, "hidden_size": 3072, "intermediate_size": 8192}
     | {"num_hidden_layers": 30, "num_key_value_heads": 8, "head_dim": 128}

@@ -17,7 +17,7 @@ from sterna.models.config_fields import Fields
 ARCHITECTURES = ("XLMRobertaModel", "XLMRobertaForSequenceClassification")
 ACTIVATION = "gelu"
 ENCODER = True
-DEFAULTS = bert.DEFAULTS | {"pad_token_id": 1}
+DEFAULTS: dict[str, Any] = bert.DEFAULTS | {"pad_token_id": 1}
 PREFIXES = {name.replace("bert.", "roberta."): own for name, own in bert.PREFIXES.items()}
 
 

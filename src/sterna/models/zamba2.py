@@ -27,7 +27,7 @@ from sterna.weights.wrapped import WrappedWeights
 
 ARCHITECTURES = ("Zamba2ForCausalLM",)
 ACTIVATION = "gelu"
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     COMMON
     | without(mamba2.DEFAULTS, "time_step_limit")
     | {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 54}

@@ -23,7 +23,7 @@ from sterna.models.vision.tower import Grid, Tower, vision_config
 from sterna.weights.sources import WeightSource
 
 ENCODER = True
-DEFAULTS = (
+DEFAULTS: dict[str, Any] = (
     without(qwen2_vl.DEFAULTS, "embed_dim", "mlp_ratio")
     | {"hidden_size": 3584, "intermediate_size": 3420, "hidden_act": "silu", "window_size": 112}
     | {"fullatt_block_indexes": [7, 15, 23, 31]}
