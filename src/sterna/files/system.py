@@ -54,9 +54,7 @@ for _name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):
     OPEN_FLAGS |= getattr(os, _name, 0)
 #: Signals that end a process in order: of `kill`, a closed terminal, a console's Ctrl-Break or end.
 LEAVING: tuple[signal.Signals, ...] = tuple(
-    number
-    for name in ("SIGTERM", "SIGHUP", "SIGBREAK")
-    if (number := getattr(signal, name, None)) is not None
+    getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name)
 )
 #: The byte of a file that stands for all of it: Windows locks bytes, and nobody may read these.
 _LOCKED_BYTE = 1 << 40
