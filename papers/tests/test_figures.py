@@ -24,6 +24,7 @@ from sterna.bench.random_models import random_model
 from sterna.bench.shapes import SHAPES
 from sterna.engine import Engine, Sequence
 from sterna.errors import RequestError
+from sterna_papers import lookup
 from sterna_papers.energy import NOT_AVAILABLE, Rapl
 from sterna_papers.figures import decoding, e2e, litespark, prompt, ternary
 from sterna_papers.figures.decoding import Plan, plans, together
@@ -186,6 +187,7 @@ def test_ternary_rows() -> None:
 
 def test_table_7_names_every_kernel() -> None:
     """The paper's own figures are in the table."""
+    lookup.register()
     assert {"f16", "q4_0", "tmac2_0", "tl1_0", "tl2_0", "i2"} <= set(ternary.FORMATS)
     assert set(ternary.FORMATS) <= set(formats.names())
     assert list(ternary.MODELS) == [name for name in SHAPES if name in ternary.MODELS]
