@@ -86,6 +86,7 @@ target_include_directories(machine PRIVATE ${STERNA_ROOT}/native)
 set(STERNA_LIBRARIES Threads::Threads)
 if(WIN32)
   list(APPEND STERNA_LIBRARIES synchronization)
+  add_link_options(-static)  # no library but the system's
 endif()
 
 # Compiles the small files of targets together: most of their time goes to the same headers.

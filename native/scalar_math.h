@@ -1,4 +1,4 @@
-// exp, log, pow, sin and cos from IEEE + - * / only: the same bits on every
+// exp, log, pow, sin, cos and fused multiply-add from IEEE + - * / only: the same bits on every
 // machine, compiler and libm. Needs -ffp-contract=off and round-to-nearest (fpenv.h).
 //
 // Double arithmetic without FMA (a slow library call on old CPUs), for what runs once per token:
@@ -25,6 +25,24 @@ constexpr double kRoundD = 0x1.8p52;
 constexpr float kNanF = std::numeric_limits<float>::quiet_NaN();
 constexpr double kInfD = std::numeric_limits<double>::infinity();
 constexpr double kNanD = std::numeric_limits<double>::quiet_NaN();
+
+// a * b + c, rounded once. Where the CPU has no instruction for it, the C library's function may round twice (that of
+// mingw-w64 does). In double the product is exact, and a sum that is rounded to odd can be rounded again (Boldo and
+// Melquiond, "Emulation of a FMA and correctly rounded sums", 2008).
+static inline float fma_f(float a, float b, float c) {
+#ifdef __FP_FAST_FMAF
+    return __builtin_fmaf(a, b, c);
+#else
+    const double product = double{a} * double{b}, addend = c, sum = product + addend;
+    const double share =
+        sum - product;  // what the sum took of the addend; the error of it is exact
+    const double error = (product - (sum - share)) + (addend - share);
+    const auto bits = std::bit_cast<uint64_t>(sum);
+    const bool even = (bits & 1) == 0, below = error < 0.0, above = error > 0.0;
+    const uint64_t odd = (sum > 0.0) == above ? bits + 1 : bits - 1;  // towards the exact sum
+    return static_cast<float>(even && (below || above) ? std::bit_cast<double>(odd) : sum);
+#endif
+}
 
 // e^z for -708 <= z <= 709.7; below gives 0, above infinity. Written without branches, so that a
 // loop over it vectorises.

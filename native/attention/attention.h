@@ -9,6 +9,7 @@
 #include "attention/attention_integers.h"
 #include "attention/attention_rows.h"
 #include "lanes.h"
+#include "scalar_math.h"
 #include "units/kernel_table.h"
 
 namespace {
@@ -168,7 +169,7 @@ struct Merged {
             const float* co = s.chunk_out + r * a.head_dim;
             const F16x f = l_set1(factor[r]), cf = l_set1(chunk_factor[r]);
             max[r] = max[r] > chunk.max[r] ? max[r] : chunk.max[r];
-            sum[r] = __builtin_fmaf(sum[r], factor[r], chunk.sum[r] * chunk_factor[r]);
+            sum[r] = sterna::math::fma_f(sum[r], factor[r], chunk.sum[r] * chunk_factor[r]);
             for (int d = 0; d < a.head_dim; d += 16)
                 l_store(o + d, l_fma(l_load(o + d), f, l_mul(l_load(co + d), cf)));
         }
@@ -182,7 +183,7 @@ struct Merged {
             l_store(own + r, l_exp2_softmax(l_sub(sink, larger)));
         }
         for (int r = 0; r < a.rows; ++r) {
-            sum[r] = __builtin_fmaf(sum[r], factor[r], own[r]);
+            sum[r] = sterna::math::fma_f(sum[r], factor[r], own[r]);
             for (int d = 0; d < a.head_dim; ++d) s.out[r * a.head_dim + d] *= factor[r];
         }
     }

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "scalar_math.h"
+
 namespace {
 
 constexpr int kLanes = 16;
@@ -45,7 +47,7 @@ inline uint32_t float_to_bits(float f) {
 }
 
 // a * b + c, rounded once.
-inline VF f_fma(VF a, VF b, VF c) { STERNA_LANES(VF, __builtin_fmaf(a[i], b[i], c[i])); }
+inline VF f_fma(VF a, VF b, VF c) { STERNA_LANES(VF, sterna::math::fma_f(a[i], b[i], c[i])); }
 // Lane i of the result is lane i ^ n.
 template <int n>
 inline VF f_swap(VF a) {
