@@ -83,7 +83,9 @@ def test_weights_are_mapped_from_the_file(bundled: Path, cache: Path) -> None:
     assert not [file for file in kept if file.suffix in (".safetensors", ".tmp")]
     weights = Path(__file__).parents[2] / "src/sterna/data/nano/model.safetensors"
     if weights.exists():
-        offset, nbytes = read_bundle(bundled).weights  # type: ignore[union-attr]
+        header = read_bundle(bundled)
+        assert header is not None
+        offset, nbytes = header.weights
         assert (offset % 65536, nbytes) == (0, weights.stat().st_size)
         with bundled.open("rb") as file:
             file.seek(offset)

@@ -39,7 +39,8 @@ def test_against_float64(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kv_dtype", ["f32", "f16", "i16", "i8"])
 def test_prompts_in_chunks(checkpoint: Callable[[str], Path], kv_dtype: str) -> None:
-    """Around index_topk = 20, and token by token; beside others."""
+    """Chunks of any size give the bits of the whole prompt; index_topk is 20, and two other texts
+    share the steps."""
     model = loading.load(checkpoint(NAMES[0]))
     engines = [Engine(model, threads=n, kv_dtype=kv_dtype) for n in (1, 3)]
     wanted = engines[0].logits([TOKENS])[0]

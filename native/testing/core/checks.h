@@ -1,5 +1,5 @@
-// What is checked of the core beside its units. A check returns what it saw, for a person, and throws where something is
-// wrong.
+// The checks of the core that are not of a kernel unit. A check returns a line for a person to read, and throws an
+// exception if something is wrong.
 #pragma once
 #include <functional>
 #include <stdexcept>

@@ -19,11 +19,11 @@ from typing import Any
 try:
     import fcntl
 except ImportError:
-    fcntl = None  # type: ignore[assignment]
+    fcntl = None  # type: ignore[assignment]  # Windows lacks it
 try:
     import termios
 except ImportError:
-    termios = None  # type: ignore[assignment]
+    termios = None  # type: ignore[assignment]  # Windows lacks it
 
 __all__ = [
     "LEAVING",
