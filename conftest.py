@@ -26,7 +26,9 @@ from hub_server import Hub
 from hypothesis import HealthCheck, settings
 from sysfs_tree import Tree
 
-from sterna.bench import machine, random_codes
+from sterna.bench import random_codes
+from sterna.bench.machine import OtherLoad
+from sterna.calibration import bandwidth
 
 # No test fails because the machine is busy: examples are counted, not timed.
 settings.register_profile("counted", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -118,8 +120,9 @@ def tree(tmp_path: Path) -> Tree:
 def little_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
     """A megabyte in place of the gigabytes that bandwidth is measured on, and that no cache holds;
     and random codes of a format that are drawn once."""
-    monkeypatch.setattr(machine, "BANDWIDTH_BYTES", 1 << 20)
+    monkeypatch.setattr(bandwidth, "BYTES", 1 << 20)
     monkeypatch.setattr(random_codes, "out_of_cache_bytes", lambda: 1 << 20)
+    monkeypatch.setattr(OtherLoad, "share", lambda self: 0.0)  # other tests run at the same time
     monkeypatch.setattr(random_codes, "random_pool", _random_pool)
 
 

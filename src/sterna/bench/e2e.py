@@ -18,7 +18,7 @@ from sterna.bench.greedy import Greedy
 from sterna.bench.head import head_per_token
 from sterna.bench.machine import Progress, Yardsticks, peak_kind
 from sterna.bench.random_models import Zeros, random_model
-from sterna.bench.report import fractions, significant, spread
+from sterna.bench.report import Limits, fractions, significant, spread
 from sterna.checkpoints.resolve import resolve
 from sterna.engine import KV_DTYPES, PAGE, PREFILL_CHUNK, DecidingLogits, Engine
 from sterna.engine import Sequence as EngineSequence
@@ -132,7 +132,7 @@ def run(
     tests = _tests(pp, tg, batch, depth, ways)
     pages = max((-(-test.positions // PAGE) * test.batch for test in tests), default=0)
     team = resolve_threads(threads, cores)
-    context = max((test.positions for test in tests if test.depth), default=0)
+    context = max((test.positions for test in tests), default=0)
     opened = _open(model, format, head, pages * PAGE, kv_dtype or KV_DTYPES[0], context, zeros)
     make = partial(
         Engine,
@@ -188,10 +188,10 @@ def _measured(
             at = f" at depth {test.depth}" if test.depth else ""
             progress(f"{test.name}{at}, batch {test.batch}, run {i + 1} of {repeat}")
             test.run(engines[test.zeros], sources[test.zeros])
-    bandwidth = yardsticks.bandwidth_gb_s(engine.threads)
     peak = yardsticks.peak_gops(engine.isa, engine.threads, kind) / products
+    limits = yardsticks.limits(engine.threads, peak)
     head_work = head_per_token(engine)
-    return [{**_row(engine, test, bandwidth, peak), **head_work} for test in tests]
+    return [{**_row(engine, test, limits), **head_work} for test in tests]
 
 
 def _check_room(engine: Engine, tests: Sequence[_Test]) -> None:
@@ -367,7 +367,7 @@ def operations_per_token(engine: Engine, n: int, context: float) -> float:
     return layers + attention + head / n
 
 
-def _row(engine: Engine, test: _Test, bandwidth: float, peak: float) -> dict[str, Any]:
+def _row(engine: Engine, test: _Test, limits: Limits) -> dict[str, Any]:
     m = engine.model
     tokens = test.n * test.batch
     rate = tokens / test.median("seconds")
@@ -393,17 +393,17 @@ def _row(engine: Engine, test: _Test, bandwidth: float, peak: float) -> dict[str
         "tok_s": significant(rate),
         "tok_s_min": significant(tokens / max(test.seconds)),
         "tok_s_max": significant(tokens / min(test.seconds)),
-        **fractions(rate / tokens_per_step * step_bytes / 1e9, gops, bandwidth, peak),
+        **fractions(rate / tokens_per_step * step_bytes / 1e9, gops, limits),
         "bytes_per_token": round(step_bytes / (1 if test.prompt else test.batch)),
         **spread(test.seconds),
         "working_set_mb": round(m.weight_bytes_per_token / 1e6, 1),
         "rss_mb": round(resident_bytes() / 1e6, 1),
         "ttft_ms": round(test.median("first_s") * 1e3, 2),
-        **_attention(engine, test, bandwidth, peak),
+        **_attention(engine, test, limits),
     }
 
 
-def _attention(engine: Engine, test: _Test, bandwidth: float, peak: float) -> dict[str, Any]:
+def _attention(engine: Engine, test: _Test, limits: Limits) -> dict[str, Any]:
     """Return attention's share of a test's time, and its speed as a fraction of its limit."""
     took = max(test.median("attention_s"), 1e-9)
     tokens = test.n * test.batch
@@ -414,7 +414,7 @@ def _attention(engine: Engine, test: _Test, bandwidth: float, peak: float) -> di
         "attention_share": significant(took / median),
         "recurrent_share": significant(test.median("recurrent_s") / median),
         "attention_gb_s": None if test.prompt else significant(gb_s),
-        "attention_of_bandwidth": None if test.prompt else significant(gb_s / bandwidth),
+        "attention_of_bandwidth": None if test.prompt else significant(gb_s / limits.bandwidth),
         "attention_gops": significant(gops) if test.prompt else None,
-        "attention_of_peak": significant(gops / peak) if test.prompt else None,
+        "attention_of_peak": significant(gops / limits.peak) if test.prompt else None,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections import defaultdict
@@ -9,13 +10,17 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import sterna._native as _native
+from sterna.bench.report import Limits
 from sterna.calibration import prepare
+from sterna.calibration.bandwidth import best_bandwidth, measure_bandwidth
 from sterna.errors import RequestError
+from sterna.files.system import busy_seconds
 from sterna.formats import Format
 from sterna.runtime import Threads, available_bytes, cache_bytes, resolve_isa, resolve_threads
 
 __all__ = [
     "Known",
+    "OtherLoad",
     "Pace",
     "Progress",
     "Rows",
@@ -34,7 +39,6 @@ Rows = list[dict[str, Any]]
 #: Called before a run measures, with a function that returns the rows known so far, for the case
 #: that the run is ended early.
 Known = Callable[[Callable[[], Rows]], None]
-BANDWIDTH_BYTES = 1 << 30
 
 
 def teams(threads: Sequence[int] | None, cores: str | None = None) -> list[Threads]:
@@ -114,6 +118,27 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
+class OtherLoad:
+    """How much of this machine's CPU time goes to other programs while a benchmark runs."""
+
+    def __init__(self) -> None:
+        """Begin now."""
+        self._began = self._now()
+
+    def share(self) -> float | None:
+        """Return others' share of the time of all CPUs since the beginning; None if unknown."""
+        (wall, own, busy), (wall_now, own_now, busy_now) = self._began, self._now()
+        if busy is None or busy_now is None or wall_now <= wall:
+            return None
+        others = (busy_now - busy) - (own_now - own)
+        return max(0.0, min(1.0, others / (wall_now - wall) / (os.cpu_count() or 1)))
+
+    @staticmethod
+    def _now() -> tuple[float, float, float | None]:
+        """Seconds: of the clock, of the CPUs for this process and its children, and for all."""
+        return time.monotonic(), sum(os.times()[:4]), busy_seconds()
+
+
 class Yardsticks:
     """Bandwidth, peak and clock, measured in every round of a run; the results are medians.
 
@@ -123,16 +148,14 @@ class Yardsticks:
 
     def __init__(self) -> None:
         self._bandwidth: dict[int, list[float]] = defaultdict(list)
+        self._best: dict[int, float] = {}
         self._peak: dict[tuple[str, int, str], list[float]] = defaultdict(list)
         self._clock: dict[int, list[float]] = defaultdict(list)
 
-    def measure_bandwidth(self, threads: int) -> float:
-        """Measure five reads of 1 GiB, or of a quarter of the free memory if that is less.
-
-        Returns this round's value, in 10^9 bytes per second.
-        """
-        n = min(BANDWIDTH_BYTES, available_bytes() // 4)
-        self._bandwidth[threads].append(_native.bandwidth_gb_s(threads, n))
+    def measure_bandwidth(self, threads: Threads) -> float:
+        """Measure memory with `calibration.bandwidth`; returns this round's 10^9 bytes/second."""
+        self._bandwidth[threads].append(measure_bandwidth(threads))
+        self._best[threads] = best_bandwidth(threads)
         return self._bandwidth[threads][-1]
 
     def measure_peak(self, isa: str, threads: int, kind: str) -> float:
@@ -150,6 +173,10 @@ class Yardsticks:
     def bandwidth_gb_s(self, threads: int) -> float:
         """Return the median over the rounds, in 10^9 bytes per second."""
         return statistics.median(self._bandwidth[threads])
+
+    def limits(self, threads: int, peak_gops: float) -> Limits:
+        """Return what rows of these threads are compared with."""
+        return Limits(self.bandwidth_gb_s(threads), self._best.get(threads, 0.0), peak_gops)
 
     def peak_gops(self, isa: str, threads: int, kind: str) -> float:
         """Return the median over the rounds, in 10^9 operations per second."""

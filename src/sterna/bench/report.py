@@ -11,9 +11,18 @@ import io
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-__all__ = ["cell", "fractions", "significant", "spread", "to_csv", "to_markdown", "with_range"]
+__all__ = [
+    "Limits",
+    "cell",
+    "fractions",
+    "significant",
+    "spread",
+    "to_csv",
+    "to_markdown",
+    "with_range",
+]
 
 Row = dict[str, Any]
 
@@ -36,13 +45,27 @@ def spread(seconds: Sequence[float]) -> Row:
     }
 
 
-def fractions(gb_s: float, gops: float, bandwidth: float, peak: float) -> Row:
+class Limits(NamedTuple):
+    """What a machine allows, measured next to a benchmark.
+
+    bandwidth: 10^9 bytes/second. best: the greatest bandwidth ever measured here; 0: unknown. peak:
+    10^9 operations/second.
+    """
+
+    bandwidth: float
+    best: float
+    peak: float
+
+
+def fractions(gb_s: float, gops: float, limits: Limits) -> Row:
     """Return speeds, the machine's limits, and the speeds as fractions of them."""
+    bandwidth, best, peak = limits
     return {
         "gb_s": significant(gb_s),
         "gops": significant(gops),
         "peak_gops": significant(peak),
         "bandwidth_gb_s": significant(bandwidth),
+        "bandwidth_best_gb_s": significant(best) if best else None,
         "fraction_of_bandwidth": significant(gb_s / bandwidth) if bandwidth else None,
         "fraction_of_peak": significant(gops / peak) if peak else None,
     }

@@ -26,7 +26,7 @@ from sterna.bench.report import fractions, significant, spread
 from sterna.errors import RequestError
 from sterna.formats import Format
 from sterna.ops import is_fast
-from sterna.runtime import cache_bytes, resolve_threads
+from sterna.runtime import Threads, cache_bytes, resolve_threads
 
 __all__ = ["FIELDS", "SHAPE", "VECTOR_WEIGHTS", "run"]
 
@@ -80,7 +80,7 @@ class _Attained:
     """A kernel on some threads, with weights out of cache."""
 
     kernel: _Kernel
-    threads: int
+    threads: Threads
     weights: list[_native.Weight]
     seconds: list[float] = field(default_factory=list)  # of a call, one per round
 
@@ -151,7 +151,7 @@ def _kinds(isa: str) -> list[str]:
 
 
 def _measure_machine(
-    yardsticks: Yardsticks, counts: Sequence[int], names: Sequence[str], progress: Progress
+    yardsticks: Yardsticks, counts: Sequence[Threads], names: Sequence[str], progress: Progress
 ) -> None:
     progress("memory bandwidth, peaks and clock")
     for threads in counts:
@@ -188,7 +188,7 @@ def _measure_cycles(kernel: _Kernel, one: int) -> None:
 
 
 def _attained(
-    kernel: _Kernel, threads: int, arena: Arena, matrix: Matrix, yardsticks: Yardsticks
+    kernel: _Kernel, threads: Threads, arena: Arena, matrix: Matrix, yardsticks: Yardsticks
 ) -> _Attained:
     peak = _peak_gops(kernel, threads, yardsticks)
     copies = copies_of_a_round(peak, 2 * matrix.M * matrix.K)
@@ -242,8 +242,7 @@ def _decode_row(case: _Attained, matrix: Matrix, yardsticks: Yardsticks) -> dict
     reached = fractions(
         gb_s,
         2 * matrix.M * matrix.K / median / 1e9,
-        bandwidth,
-        _peak_gops(kernel, threads, yardsticks),
+        yardsticks.limits(threads, _peak_gops(kernel, threads, yardsticks)),
     )
     return {
         "row": "decode",

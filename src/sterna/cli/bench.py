@@ -37,7 +37,7 @@ from sterna.cli.report import (
     working_set_option,
     write,
 )
-from sterna.cli.terminal import console, status
+from sterna.cli.terminal import console
 
 E2E = {
     "test": "test",
@@ -123,10 +123,13 @@ def e2e(model: str, offline: bool, output: str, **options: Any) -> None:
     from sterna.bench.e2e import run
 
     fetch_model(model, offline)
-    with status(f"loading {model}") as progress:
-        rows = run(model, progress=progress, **options)
     about = {name: name for name in ("model", "format", "head", "threads", "isa")}
-    write(rows, output, {**about, **E2E, **MACHINE}, _draw_e2e, _with_megabytes)
+    columns = {**about, **E2E, **MACHINE}
+    measured(
+        f"loading {model}",
+        lambda progress, known: run(model, progress=progress, **options),
+        lambda rows: write(rows, output, columns, _draw_e2e, _with_megabytes),
+    )
 
 
 def _with_megabytes(row: Row) -> dict[str, Any]:

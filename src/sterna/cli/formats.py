@@ -14,12 +14,13 @@ from sterna.cli.report import (
     Row,
     count,
     isa_option,
+    measured,
     output_options,
     table,
     tell_left_out,
     write,
 )
-from sterna.cli.terminal import console, status
+from sterna.cli.terminal import console
 
 COLUMNS = {
     "format": "format",
@@ -54,10 +55,16 @@ def command(output: str, **options: Any) -> None:
     from sterna.bench import format_table
 
     names = options.pop("names")
-    with status("measuring") as progress:
-        rows = format_table.run(names, progress=progress, **options)
-    tell_left_out(names, [options["shape"]])
-    write(rows, output, COLUMNS, _draw, _in_words)
+
+    def show(rows: list[dict[str, Any]]) -> None:
+        tell_left_out(names, [options["shape"]])
+        write(rows, output, COLUMNS, _draw, _in_words)
+
+    measured(
+        "measuring",
+        lambda progress, known: format_table.run(names, progress=progress, **options),
+        show,
+    )
 
 
 def _in_words(row: Row) -> dict[str, Any]:

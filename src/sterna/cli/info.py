@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from sterna.runtime import Threads
     from sterna.tokenizer import Tokenizer
 
-BANDWIDTH_BYTES = 1 << 30  # as in bench: median of five reads of 1 GiB
 LARGE = 1 << 40  # bytes of weights that no cache holds
 _CPUS = SYSFS / "devices/system/cpu"
 
@@ -71,6 +70,7 @@ def _machine(threads: int | None, cores: str | None, bandwidth: bool) -> dict[st
     import sterna._native as _native
     from sterna import __version__
     from sterna.calibration import few_tokens, many_tokens
+    from sterna.calibration.bandwidth import measure_bandwidth
     from sterna.calibration.prefetch import prepare
     from sterna.calibration.readings import current
     from sterna.checkpoints.buffers import huge_page_share
@@ -83,8 +83,7 @@ def _machine(threads: int | None, cores: str | None, bandwidth: bool) -> dict[st
     with status(f"reading memory with {team} threads"):
         source = prepare(team, isa, LARGE if bandwidth else 0)
         if bandwidth:
-            n = min(BANDWIDTH_BYTES, available // 4)
-            speed = round(_native.bandwidth_gb_s(team, n), 2)
+            speed = round(measure_bandwidth(team), 2)
     return {
         "sterna": __version__,
         "python": platform.python_version(),

@@ -32,6 +32,11 @@ __all__ = [
 
 Row = Mapping[str, Any]
 OUTPUTS = ("table", "json", "csv", "markdown")
+#: A machine is busy if other programs take more of its CPU time, or memory gives less of its best.
+OTHERS, MEMORY = 0.1, 0.75
+#: How the names of fields end that compare a speed with a limit or with another runtime's.
+RATIOS = ("_of_bandwidth", "_of_peak", "_of_roof", "ratio", "speedup", "speedup_min", "speedup_max")
+_ANYWAY = "sterna.bench.anyway"
 
 
 if TYPE_CHECKING:
@@ -107,6 +112,7 @@ def _with_output(function: Command) -> Command:
 
     @functools.wraps(function)
     def command(*, output: str | None, **options: Any) -> Any:
+        click.get_current_context().meta[_ANYWAY] = options.pop("anyway")
         asked = {name for name in OUTPUTS[1:] if options.pop(f"as_{name}")} | {output} - {None}
         if len(asked) > 1:
             raise click.UsageError(f"output: must be one of {', '.join(OUTPUTS)}, not several")
@@ -115,12 +121,13 @@ def _with_output(function: Command) -> Command:
     return cast("Command", command)
 
 
-#: --output and its short forms; the command gets `output`, one of OUTPUTS.
+#: --output, its short forms, and --anyway; the command gets `output`, one of OUTPUTS.
 output_options: Option = combined(
     option("--output", "How rows are written; default: a table.", type=click.Choice(OUTPUTS)),
     flag("--json as_json", "Short for --output json: one array of rows, all fields."),
     flag("--csv as_csv", "Short for --output csv: all fields."),
     flag("--markdown as_markdown", "Short for --output markdown."),
+    flag("--anyway", "Show ratios to the machine's limits and to others even if it was busy."),
     _with_output,
 )
 
@@ -138,6 +145,41 @@ def tell_left_out(
         for block, left in by_block.items():
             why = f"left out {', '.join(left)}: K must be a multiple of {block}"
             click.echo(f"sterna: {matrix}: {why}", err=True)
+
+
+def trusted(rows: Sequence[Row]) -> Sequence[Row]:
+    """Return the rows without the ratios that a busy machine spoiled, unless --anyway is given.
+
+    Says on stderr what kept the machine busy.
+    """
+    reasons = [_busy(row) for row in rows]
+    spoiled = dict.fromkeys(reason for reason in reasons if reason)
+    if not spoiled:
+        return rows
+    anyway = click.get_current_context().meta.get(_ANYWAY)
+    then = "ratios mean little" if anyway else "no ratios are shown; --anyway shows them"
+    click.echo(f"sterna: the machine was busy: {'; '.join(spoiled)}: {then}", err=True)
+    if anyway:
+        return rows
+    return [
+        {name: None if reason and _is_ratio(name) else value for name, value in row.items()}
+        for row, reason in zip(rows, reasons, strict=True)
+    ]
+
+
+def _busy(row: Row) -> str | None:
+    """Say what the machine did besides the row's benchmark; None for nothing that counts."""
+    others, best = row.get("others_share") or 0.0, row.get("bandwidth_best_gb_s") or 0.0
+    speed = row.get("bandwidth_gb_s") or best
+    if others > OTHERS:
+        return f"other programs took {others:.0%} of the CPU time"
+    if speed < MEMORY * best:
+        return f"memory gave {speed:.1f} GB/s, after {best:.1f} at its best"
+    return None
+
+
+def _is_ratio(field: str) -> bool:
+    return "fraction_of_" in field or field.endswith(RATIOS)
 
 
 def print_raw(rows: Sequence[Row], output: str) -> bool:
@@ -177,11 +219,19 @@ def write(
 def measured(
     text: str, measure: Callable[..., list[dict[str, Any]]], show: Callable[[Any], None]
 ) -> None:
-    """Show the rows of `measure(progress=, known=)`.
+    """Show the rows of `measure(progress=, known=)`, without ratios if the machine was busy.
 
     If Ctrl-C or a signal ends the run, show the rows known by then.
     """
+    from sterna.bench.machine import OtherLoad
+
     known: list[Callable[[], list[dict[str, Any]]]] = []
+    load = OtherLoad()
+
+    def tell(rows: Sequence[Row]) -> None:
+        share = load.share()
+        show(trusted([{**row, "others_share": share} for row in rows]))
+
     try:
         with status(text) as progress:
             rows = measure(progress=progress, known=known.append)
@@ -189,9 +239,9 @@ def measured(
         rows = known[-1]() if known else []
         if rows:
             click.echo(f"sterna: ended early: {count(len(rows), 'row')} of more", err=True)
-            show(rows)
+            tell(rows)
         raise
-    show(rows)
+    tell(rows)
 
 
 def varying(

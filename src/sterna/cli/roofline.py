@@ -12,6 +12,7 @@ from sterna.cli.report import (
     NAMES,
     NUMBERS,
     count,
+    measured,
     output_options,
     plot_option,
     table,
@@ -20,7 +21,7 @@ from sterna.cli.report import (
     working_set_option,
     write,
 )
-from sterna.cli.terminal import console, status
+from sterna.cli.terminal import console
 
 DECODE = {
     "format": "format",
@@ -67,12 +68,18 @@ def command(output: str, plot: Path | None, **options: Any) -> None:
     if plot is not None:
         plots.require(plot)  # before a minute of measuring
     format_names = options.pop("formats")
-    with status("measuring") as progress:
-        rows = roofline.run(format_names, progress=progress, **options)
-    tell_left_out(format_names, [options["shape"]])
-    if plot is not None:
-        plots.save(plots.roofline(rows), plot)
-    write(rows, output, MARKDOWN, _draw)
+
+    def show(rows: list[dict[str, Any]]) -> None:
+        tell_left_out(format_names, [options["shape"]])
+        if plot is not None:
+            plots.save(plots.roofline(rows), plot)
+        write(rows, output, MARKDOWN, _draw)
+
+    measured(
+        "measuring",
+        lambda progress, known: roofline.run(format_names, progress=progress, **options),
+        show,
+    )
 
 
 def _draw(rows: list[dict[str, Any]]) -> None:

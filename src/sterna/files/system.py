@@ -31,6 +31,7 @@ __all__ = [
     "PROCFS",
     "SYSFS",
     "allowed_cpus",
+    "busy_seconds",
     "handle_of",
     "handling_signals",
     "is_unix_socket",
@@ -153,6 +154,25 @@ def make_private(descriptor: int) -> None:
 def allowed_cpus() -> frozenset[int]:
     """Return the logical CPUs that this process may use; empty if the system does not say."""
     return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
+
+
+def busy_seconds() -> float | None:
+    """Return the CPU seconds that all programs together took since the start; None if unknown.
+
+    On Linux they include what a hypervisor says it gave to other guests.
+    """
+    if sys.platform == "win32":
+        import ctypes
+
+        idle, kernel, user = (ctypes.c_uint64() for _ in range(3))  # 100 ns; kernel includes idle
+        ctypes.windll.kernel32.GetSystemTimes(*map(ctypes.byref, (idle, kernel, user)))
+        return (kernel.value + user.value - idle.value) * 1e-7
+    with contextlib.suppress(OSError, ValueError):
+        with (PROCFS / "stat").open(encoding="ascii") as file:
+            ticks = [int(part) for part in file.readline().split()[1:9]]
+        # user, nice, system, idle, waiting for disks, interrupts, soft interrupts, stolen
+        return sum(ticks[:3] + ticks[5:]) / os.sysconf("SC_CLK_TCK")
+    return None
 
 
 def lower_priority(niceness: int) -> None:

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sterna import _native, formats
-from sterna.bench import machine
 from sterna.bench.e2e import PROMPT_OF_TG, bytes_per_step, generate
 from sterna.bench.linear import formats_named
 from sterna.bench.machine import Pace, Progress, Yardsticks, available_bytes
 from sterna.bench.random_models import HEADROOM_BYTES, model_bytes, random_model
 from sterna.bench.report import significant
 from sterna.bench.shapes import shape_named
+from sterna.calibration import bandwidth
 from sterna.engine import PAGE, Engine
 from sterna.errors import RequestError
 from sterna.loading import Model
@@ -205,7 +205,7 @@ def room_bytes() -> int:
 
     A tenth of the free memory, and the buffer of the bandwidth measurement, stay free.
     """
-    return max(0, available_bytes() * 9 // 10 - machine.BANDWIDTH_BYTES - HEADROOM_BYTES)
+    return max(0, available_bytes() * 9 // 10 - bandwidth.BYTES - HEADROOM_BYTES)
 
 
 def decode(

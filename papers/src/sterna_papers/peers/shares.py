@@ -18,7 +18,7 @@ from sterna import _native, formats
 from sterna.bench.machine import Known, Progress, Yardsticks, peak_kind
 from sterna.bench.report import significant
 from sterna.errors import RequestError, shown
-from sterna.runtime import resolve_isa
+from sterna.runtime import Threads, resolve_isa, resolve_threads
 from sterna_papers.peers import PEERS, Result, results
 from sterna_papers.peers.case import Case, Options
 
@@ -59,7 +59,7 @@ class _Limits:
     """The machine's limit, measured around each run of a case: GB/s of memory, or int8 GOPS."""
 
     isa: str
-    threads: int
+    threads: Threads
     kind: str
     of_case: dict[Case, list[float]] = field(default_factory=dict)
     yardsticks: Yardsticks = field(default_factory=Yardsticks)
@@ -134,7 +134,7 @@ def _measure(
     """Measure a group's tests, and append their rows."""
     isa = resolve_isa(options.isa)
     kind, _ = peak_kind(formats.get(group.format), isa)
-    limits = _Limits(isa, options.threads, kind)
+    limits = _Limits(isa, resolve_threads(options.threads), kind)
     cases = results(
         peers,
         options,
