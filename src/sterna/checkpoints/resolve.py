@@ -11,6 +11,7 @@ from sterna.checkpoints.hub_names import PREFIX, HubName, looks_like_name
 from sterna.checkpoints.mistral_layout import PARAMS
 from sterna.checkpoints.short_names import short_name, short_names
 from sterna.errors import HubError, RequestError, shown
+from sterna.files.other_names import likely_names
 from sterna.files.reading import unreadable
 
 MAX_LISTED = 8  # files that a message lists
@@ -63,6 +64,16 @@ def resolve(
     return download.use()
 
 
+def is_model(text: str) -> bool:
+    """Whether a text names a model that is here, or has a short name; nothing is fetched."""
+    if text in BUILT_IN or short_name(text) is not None:
+        return True
+    path = Path(text)
+    return _exists(path) and (
+        path.suffix.lower() == ".gguf" or (path.is_dir() and _holds_model(path))
+    )
+
+
 def _may_mean_path(error: HubError | RequestError, path: Path) -> bool:
     """Whether a name that failed on the Hub may be a mistyped path."""
     if isinstance(error, HubError):
@@ -83,7 +94,8 @@ def _existing(path: Path, text: str) -> Path:
             )
         return path
     known = f"a short name ({', '.join([*BUILT_IN, *short_names()])}) or org/name on the Hub"
-    remedy = "check the spelling"
+    near = likely_names(text, [*BUILT_IN, *short_names()])
+    remedy = f"did you mean {' or '.join(near)}?" if near else "check the spelling"
     if text.lower().endswith(".gguf") and text.count("/") > 1:
         remedy += ", or write org/name:file.gguf for a file on the Hub"
     raise RequestError(

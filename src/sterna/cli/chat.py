@@ -12,7 +12,13 @@ from click.core import ParameterSource
 
 from sterna.cli.decorators import flag, option
 from sterna.cli.option_groups import grouped_command
-from sterna.cli.options import chat_template_option, drafting_options, model_options, open_model
+from sterna.cli.options import (
+    chat_template_option,
+    drafting_options,
+    model_options,
+    open_model,
+    refuse_model,
+)
 from sterna.cli.sampling_options import CHAT_MAX_TOKENS, sampling, sampling_options
 from sterna.errors import RequestError, SternaError, reason, shown
 
@@ -56,6 +62,7 @@ def command(
     from sterna.cli.chat_session import Session
     from sterna.llm.conversation import Conversation
 
+    refuse_model(message)
     given = _template_options(template_options)
     typed = message is None and sys.stdin.isatty() and sys.stdout.isatty()
     conversation = Conversation(

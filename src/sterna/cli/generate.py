@@ -18,6 +18,7 @@ from sterna.cli.options import (
     json_option,
     model_options,
     open_model,
+    refuse_model,
 )
 from sterna.cli.sampling_options import sampling, sampling_options
 from sterna.cli.terminal import VISIBLE, print_json
@@ -78,6 +79,7 @@ def command(
         return
     if output is not None:
         raise click.UsageError("--output: needs --file")
+    refuse_model(prompt)
     prompt = _read(prompt)
     llm = open_model(options)
     given = sampling(options) | constraint(llm, options)

@@ -144,17 +144,23 @@ def _tell_model(model: str, as_json: bool) -> None:
     from sterna import loading, models
     from sterna.checkpoints.resolve import resolve
     from sterna.llm.generation_config import sampling_of
+    from sterna.models.config import TransformerConfig
 
     fetch_model(model)
     assets = loading.load_assets(resolve(model, inspect=models.require_architecture))
     tokenizer = assets.tokenizer()
+    module = models.module_of(assets.config, assets.path)
+    config = TransformerConfig.of(module, assets.config, assets.path)
     row = {
         "model": model,
         "path": str(assets.path),
         "architecture": (assets.config.get("architectures") or [None])[0],
         "vocab_size": tokenizer.vocab_size,
-        "around": _spelt(tokenizer, tokenizer.encode("")),
-        "ends": _spelt(tokenizer, tokenizer.eos_ids),
+        "context_length": config.max_position,
+        "layers": config.n_layers,
+        "hidden_size": config.hidden_size,
+        "added_tokens": _spelt(tokenizer, tokenizer.encode("")),
+        "end_tokens": _spelt(tokenizer, tokenizer.eos_ids),
         "chat_template": assets.template() is not None,
         "sampling": sampling_of(assets.generation_config, assets.generation_file),
     }
@@ -166,11 +172,16 @@ def _tell_model(model: str, as_json: bool) -> None:
         [
             ("model", model if model == row["path"] else f"{model} ({row['path']})"),
             ("architecture", str(row["architecture"])),
-            ("tokens", f"{row['vocab_size']:,}"),
-            ("around a text", ", ".join(row["around"]) or "nothing"),
-            ("ends", ", ".join(row["ends"]) or "none"),
+            ("context length", f"{row['context_length']:,}"),
+            ("layers", f"{row['layers']:,}, hidden size {row['hidden_size']:,}"),
+            ("vocabulary size", f"{row['vocab_size']:,}"),
+            ("added special tokens", ", ".join(row["added_tokens"]) or "none"),
+            ("end tokens", ", ".join(row["end_tokens"]) or "none"),
             ("chat template", "yes" if row["chat_template"] else "none"),
-            ("sampling", sampling or "greedy: neither file nor template says more"),
+            (
+                "sampling",
+                sampling or "none: greedy, in chats temperature 0.8",
+            ),
         ]
     )
 
@@ -224,8 +235,9 @@ def _line(path: Path) -> str:
 def _table(lines: Sequence[tuple[str, str]]) -> None:
     from rich.table import Table
 
-    table = Table("", "", show_header=False, box=None, pad_edge=False)
-    table.add_column(style="dim")
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
     for name, value in lines:
         table.add_row(name, value)
     console().print(table)

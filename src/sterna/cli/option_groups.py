@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from sterna.cli.sampling_options import SETTINGS
+from sterna.files.other_names import likely_names
 
 __all__ = ["GroupedCommand", "grouped_command"]
 
@@ -27,6 +28,22 @@ GROUPS: dict[str, frozenset[str]] = {
 
 class GroupedCommand(click.Command):
     """A command whose help has a section for each group of shared options."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse as click does; an unknown option that other tools have names Sterna's."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            params = self.get_params(ctx)
+            has_argument = any(p.name in ("model", "models") for p in params)
+            if error.option_name in ("--model", "-m") and has_argument:
+                raise click.UsageError(
+                    f"{error.option_name}: the model is an argument: {ctx.command_path} MODEL", ctx
+                ) from None
+            options = (name for p in params for name in p.opts if name.startswith("--"))
+            near = " or ".join(likely_names(error.option_name, [*options]))
+            remedy = f"; did you mean {near}?" if near else ""
+            raise click.UsageError(f"No such option {error.option_name}{remedy}", ctx) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections: its own options with --help, then the groups."""

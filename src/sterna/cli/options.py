@@ -30,6 +30,7 @@ __all__ = [
     "model_options",
     "offline_option",
     "open_model",
+    "refuse_model",
     "run_options",
     "threads_options",
 ]
@@ -166,6 +167,18 @@ drafting_options: Option = combined(
     ),
     option("--draft", "A smaller model of the same tokenizer that drafts tokens.", metavar="MODEL"),
 )
+
+
+def refuse_model(text: str | None) -> None:
+    """Raise UsageError if the text to answer is a model's name: --model was left out."""
+    from sterna.checkpoints.resolve import is_model
+
+    ctx = click.get_current_context()
+    source = ctx.get_parameter_source("model")
+    if text and source is click.core.ParameterSource.DEFAULT and is_model(text):
+        raise click.UsageError(
+            f"{text} is a model, not a text: {ctx.command_path} --model {text}", ctx
+        )
 
 
 def open_model(options: Mapping[str, Any], *, chosen_by_name: bool = False) -> LLM:

@@ -13,7 +13,10 @@ __all__ = ["CHAT_MAX_TOKENS", "SETTINGS", "sampling", "sampling_options"]
 CHAT_MAX_TOKENS = 512
 #: Fields of `SamplingParams` that are numbers: type and help.
 _NUMBERS: dict[str, tuple[type[int] | type[float], str]] = {
-    "temperature": (float, "0 picks the likeliest token (greedy). Default: the model's, else 0."),
+    "temperature": (
+        float,
+        "0: greedy. Default: the model's, else 0 (chat: 0.8).",
+    ),
     "top_k": (int, "Sample among the k likeliest tokens; 0: all."),
     "top_p": (float, "Sample among the likeliest tokens whose probabilities reach p."),
     "min_p": (float, "Drop tokens below this share of the likeliest one's probability."),

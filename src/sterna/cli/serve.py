@@ -63,7 +63,7 @@ def repeated(names: str, help: str, **settings: Any) -> Option:
 @grouped_command(
     short_help="Serve models over HTTP.", context_settings={"auto_envvar_prefix": "STERNA"}
 )
-@click.argument("models", nargs=-1, envvar="STERNA_MODEL", metavar="MODEL...")
+@click.argument("models", nargs=-1, envvar="STERNA_MODEL", metavar="[MODEL]...")
 @option(
     "--models-dir",
     "Serve each GGUF file and each folder of a model in this folder; requests load them.",

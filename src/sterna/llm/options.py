@@ -140,6 +140,14 @@ class PromptOptions(TemplateOptions, total=False):
     template: ChatTemplate | None
 
 
+#: What other libraries have as options, and Sterna as methods of `LLM`.
+_OTHER_METHODS = {
+    "n": "LLM.choices returns several answers",
+    "stream": "LLM.stream and LLM.chat_stream yield pieces as they come",
+    "sampling_params": "pass SamplingParams as the second argument, or its fields by name",
+    "use_tqdm": "leave it out",
+    "model": "the model is an argument of LLM",
+}
 SAMPLING = frozenset(SamplingParams.__dataclass_fields__)
 REQUEST = frozenset(GenerateOptions.__annotations__) - SAMPLING
 CHAT = frozenset(ChatOptions.__annotations__) - frozenset(GenerateOptions.__annotations__)
@@ -159,11 +167,13 @@ def checked_options(
         raise RequestError(f"params: must be SamplingParams, but got {shown(params)}")
     unknown = sorted(set(options) - SAMPLING - REQUEST)
     if unknown:
-        from difflib import get_close_matches  # not every start needs it
+        from sterna.files.other_names import likely_names  # not every start needs it
 
-        near = get_close_matches(str(unknown[0]), SAMPLING | REQUEST)
+        name = str(unknown[0])
+        near = likely_names(name, SAMPLING | REQUEST)
         names = ", ".join(sorted(SAMPLING | REQUEST))
         remedy = f"did you mean {' or '.join(near)}?" if near else f"there are {names}"
+        remedy = _OTHER_METHODS.get(name, remedy)
         raise RequestError(f"options: unknown option {shown(unknown[0])}; {remedy}")
     fields = {n: value for n, value in options.items() if n in SAMPLING and value is not None}
     return (params or SamplingParams()).replaced(fields), {
