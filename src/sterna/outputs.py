@@ -192,6 +192,8 @@ class Completion:
         stop_string: The stop string that ended it, if one did.
         rendered_at: The time in ISO 8601 that the chat template got, if it asked for it: the prompt
             then depends on it.
+        dropped_turns: The oldest turns of the conversation that the prompt does not have, as the
+            context was full.
         parser: Makes a parser of the text, as the model's family writes it.
     """
 
@@ -202,6 +204,7 @@ class Completion:
     stats: Stats = field(default_factory=Stats)
     stop_string: str | None = None
     rendered_at: str | None = None
+    dropped_turns: int = 0
     parser: Callable[[], AnswerParser] = field(default=_PlainParser, repr=False, compare=False)
     _parsed: tuple[str, dict[str, Any]] | None = field(default=None, repr=False, compare=False)
 

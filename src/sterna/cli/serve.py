@@ -160,6 +160,13 @@ def repeated(names: str, help: str, **settings: Any) -> Option:
     type=click.IntRange(-1),
     default=-1,
 )
+@option(
+    "--context-overflow",
+    "What to do with a conversation that does not fit into the context, unless the request says "
+    "it (truncation): an error, or whole oldest turns are left out.",
+    type=click.Choice(("error", "truncate-oldest-turn")),
+    shown="error",
+)
 @option("--header-timeout", "Time for a request's headers to arrive.", type=duration, shown="10")
 @option(
     "--body-timeout", "Time for each MiB of a request's body to arrive.", type=duration, shown="30"

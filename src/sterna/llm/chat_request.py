@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from sterna.chat.messages import json_objects
 from sterna.chat.reasoning import with_switches
 from sterna.checks import checked_whole
-from sterna.errors import RequestError
+from sterna.errors import RequestError, shown
+from sterna.llm.context_overflow import CONTEXT_OVERFLOW
 from sterna.llm.options import ChatOptions, PromptOptions, split_chat_options
 from sterna.llm.tool_choice import ToolChoice
 from sterna.sampling_params import SamplingParams
@@ -44,6 +45,8 @@ class ChatRequest:
         reasoning_budget: Most tokens of reasoning. None: no limit; 0: the template turns it off.
         reasoning: Whether to reason, in the words of any family. None: as its template does.
         response_format: The form of the content, in place of a constraint.
+        context_overflow: What to do if it does not fit into the context: "error", or
+            "truncate-oldest-turn".
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -59,6 +62,7 @@ class ChatRequest:
     reasoning_budget: int | None = None
     reasoning: bool | None = None
     response_format: Mapping[str, Any] | type | None = None
+    context_overflow: str = "error"
 
     @classmethod
     def of_options(
@@ -72,6 +76,12 @@ class ChatRequest:
         budget = of_chat.pop("reasoning_budget", None)
         if budget is not None:
             checked_whole("reasoning_budget", budget, 0, MAX_BUDGET)
+        overflow = of_chat.get("context_overflow", "error")
+        if overflow not in CONTEXT_OVERFLOW:
+            raise RequestError(
+                f"context_overflow: must be one of {', '.join(CONTEXT_OVERFLOW)}, but got "
+                f"{shown(overflow)}"
+            )
         tools = ToolChoice.of_tools(
             json_objects(of_chat.pop("tools", None), "tools"),
             of_chat.pop("tool_choice", None),
@@ -95,6 +105,14 @@ class ChatRequest:
             "continue_final_message": self.continue_final_message,
             "template": self.template,
         }
+
+    def room(self, context: int) -> int:
+        """Return the most tokens of a prompt that leave room for the answer, or a quarter for it."""
+        wanted = self.options.get("max_tokens")
+        if wanted is None and self.params is not None:
+            wanted = self.params.max_tokens
+        quarter = context // 4
+        return context - (min(wanted, quarter) if isinstance(wanted, int) else quarter)
 
     @property
     def effort(self) -> object:

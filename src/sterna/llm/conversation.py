@@ -161,8 +161,11 @@ class Conversation:
             template: dict[str, Any] = {
                 name: getattr(self, name) for name in ("tools", "documents", "template_options")
             }
-            messages = self._fitting(messages, template, options)
             asked = ChatRequest.of_options(messages, {**template, **options}, params)
+            self.dropped = 0
+            if self.drop_oldest:  # for good: the next turn does not look at them again
+                fitting, self.dropped = self.llm.requests.fitting(asked)
+                asked.messages = messages = [dict(message) for message in fitting]
             (request,) = self.llm.requests.make_chat(asked)
             self.last = request.completion
             pieces = self._take(messages, self.llm.start(request, chat=chat))
@@ -197,25 +200,6 @@ class Conversation:
         if self._running is not None:
             self._running.close()
         self._running = None
-
-    def _fitting(
-        self, messages: list[dict[str, Any]], template: dict[str, Any], options: Mapping[str, Any]
-    ) -> list[dict[str, Any]]:
-        """Drop the oldest exchanges until there is room for an answer."""
-        self.dropped = 0
-        if not self.drop_oldest:
-            return messages
-        context = self.llm.context
-        wanted = options.get("max_tokens")
-        room = context - min(wanted if isinstance(wanted, int) else 0, context // 4)
-        while len(self.llm.chat_tokens(messages, **template)) > room:
-            opening = 1 if messages[0].get("role") == "system" else 0
-            later = [i for i in range(opening + 1, len(messages)) if messages[i]["role"] == "user"]
-            if not later:
-                break  # the latest message is too long by itself: an error, or a short answer
-            messages = [*messages[:opening], *messages[later[0] :]]
-            self.dropped += 1
-        return messages
 
 
 def _text(content: object) -> str:

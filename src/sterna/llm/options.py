@@ -110,12 +110,16 @@ class ChatOptions(GenerateOptions, TemplateOptions, total=False):
         parallel_tool_calls: Whether an answer may have several calls. Default True.
         response_format: The form of the content, as in chat protocols: {"type": "json_object"},
             {"type": "json_schema", "json_schema": {"schema": ...}}, or a pydantic class.
+        context_overflow: What to do with a conversation that does not fit into the context:
+            "error" (the default), or "truncate-oldest-turn", which leaves out whole oldest turns
+            and keeps the system prompt; `Completion.dropped_turns` counts them.
     """
 
     reasoning_budget: int | None
     tool_choice: str | Mapping[str, Any] | None
     parallel_tool_calls: bool | None
     response_format: Mapping[str, Any] | type | None
+    context_overflow: str
 
 
 class DecideOptions(TypedDict, total=False):

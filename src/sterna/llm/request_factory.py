@@ -28,6 +28,7 @@ from sterna.errors import RequestError
 from sterna.llm.adapters import AdapterChoice, Adapters
 from sterna.llm.chat_renderer import ChatRenderer, listed_messages
 from sterna.llm.constraint_argument import constraint_of, constraint_of_format
+from sterna.llm.context_overflow import without_oldest
 from sterna.llm.generation_config import GenerationDefaults
 from sterna.llm.options import checked_options
 from sterna.llm.output_parser import OutputParser
@@ -147,6 +148,9 @@ class RequestFactory:
 
         request_args: other arguments of `Request`, such as its key. RequestError as in `LLM.chat`.
         """
+        dropped = 0
+        if chat.context_overflow != "error":
+            chat.messages, dropped = self.fitting(chat)
         prompt = self.chat_prompt(chat)
         answers, content = prompt.answers, self._content(chat)
         with _of_tools():
@@ -164,7 +168,17 @@ class RequestFactory:
         for request in requests:
             request.completion.parser = answers.parser
             request.completion.rendered_at = prompt.rendered_at
+            request.completion.dropped_turns = dropped
         return requests
+
+    def fitting(self, chat: ChatRequest) -> tuple[Sequence[Mapping[str, Any]], int]:
+        """Return the messages of a conversation that fit, and the number of turns left out."""
+
+        def n_tokens(messages: Sequence[Mapping[str, Any]]) -> int:
+            return len(self._renderer.prepare(messages, **chat.prompt_options).tokens)
+
+        messages = listed_messages(chat.messages)
+        return without_oldest(messages, n_tokens, chat.room(self._engine.context))
 
     def _content(self, chat: ChatRequest) -> Constraint | None:
         """Return the constraint of the content of answers."""

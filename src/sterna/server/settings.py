@@ -36,6 +36,8 @@ class Settings:
         max_per_key: how many requests a key may have at a time.
         timeout: the limit for a whole answer.
         reasoning_budget: the most tokens of reasoning, unless a request sets its own budget.
+        context_overflow: what to do with conversations that do not fit, as in `LLM.chat`, unless a
+            request says it.
         keep_alive: how long an unused model stays in memory.
         max_loaded: how many models stay in memory.
         share_cache: keys share cached prefixes with each other.
@@ -64,6 +66,7 @@ class Settings:
     max_per_key: int | None = None
     timeout: float | None = None
     reasoning_budget: int | None = None
+    context_overflow: str = "error"
     header_timeout: float = 10.0
     body_timeout: float = 30.0
     write_timeout: float = 30.0

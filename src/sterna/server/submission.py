@@ -11,9 +11,11 @@ from sterna.llm.chat_request import ChatRequest
 from sterna.llm.generation_config import chat_sampling
 from sterna.server.active_request import ActiveRequest
 from sterna.server.chat_messages import fetched, library_messages
+from sterna.server.errors import invalid
+from sterna.server.settings import Settings
 from sterna.server.structured_outputs import ConstraintSpec, constraint_for
 
-__all__ = ["submit_chat", "submit_prompts"]
+__all__ = ["overflow_of", "submit_chat", "submit_prompts"]
 
 
 async def submit_chat(
@@ -41,7 +43,19 @@ async def submit_chat(
         chat.messages = fetched(library_messages(llm, chat), image_hosts)
         return llm.requests.make_chat(chat, **arguments)
 
-    active.submit([await asyncio.to_thread(made)])
+    requests = await asyncio.to_thread(made)
+    if dropped := requests[0].completion.dropped_turns:
+        active.warnings.append(f"the context is full: the oldest {dropped} turns were left out")
+    active.submit([requests])
+
+
+def overflow_of(truncation: str | None, settings: Settings) -> str:
+    """Return `context_overflow` of a request: its own wish in OpenAI's words, or the server's."""
+    if truncation not in (None, "auto", "disabled"):
+        raise invalid("truncation", 'must be "auto" or "disabled"', truncation)
+    if truncation is None:
+        return settings.context_overflow
+    return "truncate-oldest-turn" if truncation == "auto" else "error"
 
 
 async def submit_prompts(

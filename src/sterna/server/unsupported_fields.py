@@ -66,7 +66,7 @@ _ROWS = (
     *_any("user_profile_id workspace_id access_programs betas speed", "hosting"),
     *_any("moderation", "does not change texts"),
     *_any("verbosity", "no chat template reads it"),
-    *_any("truncation", "prompts are never truncated; one that is too long is an error"),
+    *_any("truncation", "prompts are not truncated here; one that is too long is an error"),
     *_any("context_management compaction", "conversations are never truncated; clients do that"),
     *_any("max_tool_calls", "limits built-in tools, and none are run"),
     *_any("include background_options", "asks for parts that responses do not have"),

@@ -33,7 +33,7 @@ from sterna.server.sampling_fields import (
 from sterna.server.settings import Settings
 from sterna.server.sse import DONE, event
 from sterna.server.structured_outputs import asked_of
-from sterna.server.submission import submit_chat
+from sterna.server.submission import overflow_of, submit_chat
 from sterna.server.tool_choice import parse_tools
 
 #: Names of the budget of reasoning, as llama.cpp's server, vLLM and Qwen have it.
@@ -71,6 +71,7 @@ class ChatCompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=
     thinking_token_budget: int | None = None
     thinking_budget: int | None = None
     documents: list[dict[str, Any]] | None = None
+    truncation: str | None = None
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool = True
@@ -130,6 +131,7 @@ class ChatResponder:
             reasoning_budget=checked_budget(
                 {name: getattr(body, name) for name in BUDGETS}, settings.reasoning_budget
             ),
+            context_overflow=overflow_of(body.truncation, settings),
         )
 
     async def submit(self) -> None:

@@ -126,6 +126,7 @@ class MessagesResponder:
             {"thinking.budget_tokens": (body.thinking or {}).get("budget_tokens")},
             settings.reasoning_budget,
         )
+        self.chat.context_overflow = settings.context_overflow
 
     async def submit(self) -> None:
         """Submit the conversation to the engine."""

@@ -28,10 +28,14 @@ from sterna.server.routing import Endpoint, as_json, service_of
 from sterna.server.sampling_fields import checked_timeout, sampling_options
 from sterna.server.service import Service
 from sterna.server.structured_outputs import constraint_for
-from sterna.server.submission import submit_chat, submit_prompts
+from sterna.server.submission import overflow_of, submit_chat, submit_prompts
 from sterna.server.tool_choice import parse_tools
 
 NS = 1e9
+
+
+#: `truncate` in OpenAI's words.
+_TRUNCATION = {None: None, True: "auto", False: "disabled"}
 
 
 class OllamaFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -45,7 +49,7 @@ class OllamaFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     keep_alive: Any = None
-    truncate: Any = None
+    truncate: bool | None = None
     shift: Any = None
 
 
@@ -147,6 +151,7 @@ class OllamaResponder:
             template_options=effort,
             reasoning=None if body.think is None else body.think is not False,
             reasoning_budget=service.settings.reasoning_budget,
+            context_overflow=overflow_of(_TRUNCATION[body.truncate], service.settings),
         )
 
     @property

@@ -38,7 +38,7 @@ from sterna.server.sampling_fields import (
     sampling_options,
 )
 from sterna.server.service import Service
-from sterna.server.submission import submit_chat
+from sterna.server.submission import overflow_of, submit_chat
 
 #: This protocol's names of chat fields, for errors.
 NAMES = {
@@ -75,6 +75,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     top_logprobs: int | None = None
     prompt_cache_key: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    truncation: str | None = None
 
 
 async def create(request: Request) -> Response:
@@ -168,6 +169,7 @@ class ResponsesResponder:
             sampling, active.model.llm, None, 0 if count is None else max(1, count)
         )
         self.chat.reasoning_budget = service.settings.reasoning_budget
+        self.chat.context_overflow = overflow_of(body.truncation, service.settings)
         self.logprobs: ContentLogprobs = ContentLogprobs(active.model.llm.tokenizer, count)
         self.status: str = "in_progress"
         self.error: dict[str, Any] | None = None
@@ -215,7 +217,7 @@ class ResponsesResponder:
             "tools": body.tools or [],
             "top_p": body.top_p,
             "top_logprobs": body.top_logprobs or 0,
-            "truncation": "disabled",
+            "truncation": "disabled" if self.chat.context_overflow == "error" else "auto",
             "usage": response_usage(self.active) if ended and self.active.completions else None,
             **(self._receipt() if ended and self.active.completions else {}),
         }

@@ -23,6 +23,7 @@ function requestBody() {
   // With a fixed seed, an answer that a reload cuts off can be reproduced.
   body.seed ??= crypto.getRandomValues(new Uint32Array(1))[0];
   if (isPlain()) return { max_tokens: LONGEST_PLAIN, ...facts[body.model].chat_sampling, ...body };
+  body.truncation = "auto";  // a long conversation goes on without its oldest turns
   if (set.system) body.system = set.system;
   if (set.reasoning_effort) body.reasoning_effort = set.reasoning_effort;
   if (set.schema.trim()) body.response_format = { type: "json_schema", json_schema: { name: "answer", strict: true, schema: readJson("schema") } };
@@ -147,7 +148,7 @@ async function run(one, message) {
   message.tab = message.beat = undefined;
   message.used = seen.usage?.total_tokens;
   const model = Object.keys(facts).length > 1 ? message.body.model : "";
-  message.facts = [model, `${seen.usage?.completion_tokens ?? seen.count} tokens`, speed(seen)].filter(Boolean).join(" · ");
+  message.facts = [model, `${seen.usage?.completion_tokens ?? seen.count} tokens`, speed(seen), seen.dropped && `without ${seen.dropped}: the context is full`].filter(Boolean).join(" · ");
   const last = runs.get(one.id) === mine;
   if (last) runs.delete(one.id);
   if (one === chat) {
@@ -173,6 +174,7 @@ async function read(one, message, own, seen, signal) {
     if (response.status === 401) $("settings").showModal();
     throw new Error(said?.error?.message ?? "the server answered with status " + response.status);
   }
+  seen.dropped = /the oldest \d+ turns/.exec(response.headers.get("x-sterna-warning"))?.[0];
   let drawn = 0;
   for await (const data of events(response)) {
     if (data === "[DONE]") return;
