@@ -107,7 +107,7 @@ class ChatRequest:
         }
 
     def room(self, context: int) -> int:
-        """Return the most tokens of a prompt that leave room for the answer, or a quarter for it."""
+        """Return the most tokens of a prompt that leave room for an answer."""
         wanted = self.options.get("max_tokens")
         if wanted is None and self.params is not None:
             wanted = self.params.max_tokens
