@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-import sterna._native as _native
-from sterna import formats, loading
+from sterna import _native, formats, loading
 from sterna.bench.greedy import Greedy
 from sterna.bench.head import head_per_token
 from sterna.bench.machine import Progress, Yardsticks, peak_kind

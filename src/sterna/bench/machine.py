@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import sterna._native as _native
+from sterna import _native
 from sterna.calibration import prepare
 from sterna.errors import RequestError
 from sterna.formats import Format

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import sterna._native as _native
-from sterna import formats
+from sterna import _native, formats
 from sterna.bench.random_codes import packed_bytes
 from sterna.errors import RequestError, shown
 from sterna.graph import RecurrentHeads

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import sterna._native as _native
+from sterna import _native
 from sterna.calibration.measured import GAIN, LEAST_BYTES
 from sterna.calibration.token_counts import TokenCount, samples_of, step_seconds
 from sterna.formats import PackedWeight

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-import sterna._native as _native
+from sterna import _native
 from sterna.calibration.measured import cpu, keep, kept
 from sterna.checkpoints.cache import cache_dir
 from sterna.errors import UnsupportedCPUError, warn

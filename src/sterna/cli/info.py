@@ -68,8 +68,7 @@ def command(
 
 def _machine(threads: int | None, cores: str | None, bandwidth: bool) -> dict[str, Any]:
     """Return what Sterna knows of this machine, and what it derives from it."""
-    import sterna._native as _native
-    from sterna import __version__
+    from sterna import __version__, _native
     from sterna.calibration import few_tokens, many_tokens
     from sterna.calibration.prefetch import prepare
     from sterna.calibration.readings import current
@@ -114,7 +113,7 @@ def _machine(threads: int | None, cores: str | None, bandwidth: bool) -> dict[st
 
 def _check_units(as_json: bool) -> bool:
     """Run every unit, say which are right, and return whether all are."""
-    import sterna._native as _native
+    from sterna import _native
     from sterna.calibration.unit_check import check
 
     rows: list[dict[str, Any]] = []

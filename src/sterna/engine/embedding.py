@@ -9,8 +9,7 @@ from collections.abc import Sequence as SequenceOf
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
-from sterna import ops
+from sterna import _native, ops
 from sterna.engine.adapter import Adapter
 from sterna.engine.engine import PREFILL_CHUNK, Engine
 from sterna.engine.kv_cache.sequence import Sequence, pages_of

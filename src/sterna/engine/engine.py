@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
-from sterna import formats
+from sterna import _native, formats
 from sterna.calibration import LEAST_BYTES, direct_tokens, joint_tokens, prepare
 from sterna.calibration.unit_check import checked_isa
 from sterna.checks import checked_flag, checked_name, checked_whole

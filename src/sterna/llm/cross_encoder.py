@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
+from sterna import _native
 from sterna.checks import checked_items
 from sterna.engine import Adapter, Engine, classify
 from sterna.errors import ContextError, RequestError, shown

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import sterna._native as _native
+from sterna import _native
 from sterna.graph import Value
 from sterna.models import llama
 from sterna.models.builder import ModelBuilder

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
+from sterna import _native
 from sterna.errors import UnsupportedModelError, shown
 from sterna.graph import Rotary
 from sterna.models.config_fields import MAX_SIZE, Fields

@@ -22,8 +22,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-import sterna._native as _native
-from sterna import formats, ops
+from sterna import _native, formats, ops
 from sterna.errors import RequestError, shown
 from sterna.formats import Format
 from sterna.runtime import Threads, resolve_isa

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
 
-import sterna._native as _native
+from sterna import _native
 from sterna.engine.decoding.answer_parts import CONTENT, REASONING, AnswerParts, PartMarks
 from sterna.engine.decoding.stop_strings import StopFilter
 from sterna.outputs import Completion, Piece, TokenLogprob

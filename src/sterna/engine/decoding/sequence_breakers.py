@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
+from sterna import _native
 from sterna.sampling_params import SamplingParams
 from sterna.tokenizer import Tokenizer
 

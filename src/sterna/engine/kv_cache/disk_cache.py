@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
+from sterna import _native
 from sterna.engine.images.image_numbers import on_disk
 from sterna.engine.kv_cache.manager import KVCacheManager
 from sterna.engine.kv_cache.sequence import BARE, PAGE

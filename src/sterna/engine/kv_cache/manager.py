@@ -8,7 +8,7 @@ from collections.abc import Sequence as SequenceOf
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
+from sterna import _native
 from sterna.checks import checked_whole
 from sterna.engine.kv_cache.page_pool import PagePool
 from sterna.engine.kv_cache.sequence import PAGE, Sequence, are_whole, pages_of

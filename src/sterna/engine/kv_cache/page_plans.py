@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
+from sterna import _native
 from sterna.engine.kv_cache.sequence import BARE, PAGE, Sequence, are_whole, pages_of
 from sterna.engine.kv_cache.sliding_windows import RefCounts
 

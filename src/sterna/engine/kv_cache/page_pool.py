@@ -11,7 +11,7 @@ from collections.abc import Sequence as SequenceOf
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
+from sterna import _native
 from sterna.engine.kv_cache.page_plans import PageCache, has_pages, plans
 from sterna.engine.kv_cache.sequence import BARE, NO_PAGES, PAGE, Sequence, pages_of, states_of
 from sterna.engine.kv_cache.sliding_windows import PageShape, RefCounts, ResidentPages

@@ -11,7 +11,7 @@ from itertools import takewhile
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
+from sterna import _native
 from sterna.engine.kv_cache.disk_cache import PrefixDiskCache
 from sterna.engine.kv_cache.page_pool import PagePool
 from sterna.engine.kv_cache.prefix_trie import (
