@@ -87,9 +87,9 @@ def config_of(folder: Path) -> dict[str, Any]:
             f"{file}: {shown(towers[0])} is left out: Sterna runs the text alone of this layout; "
             "the layout of Hugging Face has its tower"
         )
-    given = {to: params[name] for name, to in _NAMES.items() if params.get(name) is not None}
+    translated = {to: params[name] for name, to in _NAMES.items() if params.get(name) is not None}
     own = {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "hidden_act": "silu"}
-    return {**own, "sliding_window": None, **DEFAULTS, **given}
+    return {**own, "sliding_window": None, **DEFAULTS, **translated}
 
 
 def name_of(stored: str) -> str:

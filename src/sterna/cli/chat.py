@@ -56,14 +56,15 @@ def command(
     from sterna.cli.chat_session import Session
     from sterna.llm.conversation import Conversation
 
-    given = _template_options(template_options)
+    rendering = _template_options(template_options)
     typed = message is None and sys.stdin.isatty() and sys.stdout.isatty()
     conversation = Conversation(
-        open_model(options), system=system, template_options=given, drop_oldest=True
+        open_model(options), system=system, template_options=rendering, drop_oldest=True
     )
     # Fail now, before anything is typed, if there is no template or it refuses the system prompt.
     conversation.llm.chat_prompt(
-        [*conversation.messages, {"role": "user", "content": "Hello"}], template_options=given
+        [*conversation.messages, {"role": "user", "content": "Hello"}],
+        template_options=rendering,
     )
     asked = sampling(options)
     if (
@@ -137,10 +138,10 @@ def _lines(stdin: IO[bytes]) -> Iterator[str]:
         yield "\n".join(block)
 
 
-def _template_options(given: tuple[str, ...]) -> dict[str, Any] | None:
+def _template_options(items: tuple[str, ...]) -> dict[str, Any] | None:
     """Parse NAME=VALUE; a value is JSON, or else text."""
     options: dict[str, Any] = {}
-    for item in given:
+    for item in items:
         name, equals, value = item.partition("=")
         if not equals:
             raise RequestError(

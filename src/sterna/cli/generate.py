@@ -80,15 +80,15 @@ def command(
         raise click.UsageError("--output: needs --file")
     prompt = _read(prompt)
     llm = open_model(options)
-    given = sampling(options) | constraint(llm, options)
+    request_options = sampling(options) | constraint(llm, options)
     # Arguments are checked now, so an error comes before text.
     if images:
         from sterna.cli.chat_images import message_content
 
         message = {"role": "user", "content": message_content(prompt, images)}
-        pieces = llm.chat_stream([message], **given)
+        pieces = llm.chat_stream([message], **request_options)
     else:
-        pieces = llm.stream(prompt, **given)
+        pieces = llm.stream(prompt, **request_options)
     if as_json:
         for _ in pieces:
             pass

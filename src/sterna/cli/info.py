@@ -201,11 +201,11 @@ def _topology(native: Any) -> dict[str, Any]:
     }
 
 
-def _nodes(team: Threads, found: list[Any]) -> dict[str, Any]:
+def _nodes(team: Threads, machine_nodes: list[Any]) -> dict[str, Any]:
     """Return the memory nodes of the threads, and whether weights lie on the threads' own nodes."""
     from sterna.runtime import cpu_list
 
-    ids = {cpu: node["id"] for node in found for cpu in node["cpus"]}
+    ids = {cpu: node["id"] for node in machine_nodes for cpu in node["cpus"]}
     nodes = [
         {"id": ids.get(cpus[0], i), "cpus": cpu_list(cpus), "threads": threads}
         for i, (threads, cpus) in enumerate(team.nodes)

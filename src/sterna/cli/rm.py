@@ -79,9 +79,9 @@ def _downloads(name: hub.HubName, text: str) -> list[Target]:
         whole = [one] if one is not None else []
     if whole:
         return [(d.name, d.nbytes, partial(hub.remove, d)) for d in whole]
-    half = hub.partial_bytes(name.repo)
-    if half:
-        return [(f"{text}, half downloaded", half, partial(hub.remove_partial, name.repo))]
+    partial_size = hub.partial_bytes(name.repo)
+    if partial_size:
+        return [(f"{text}, half downloaded", partial_size, partial(hub.remove_partial, name.repo))]
     raise RequestError(f"{text}: is not downloaded; `sterna models` lists what is")
 
 

@@ -31,9 +31,9 @@ def command(request: Path, answer: Path, **options: Any) -> None:
 
     fetch_model(options["model"], options["offline"])
     bodies = [load_settings(file) for file in (request, answer)]
-    found = differences(partial(open_model, options), *bodies)
-    for line in found:
+    lines = differences(partial(open_model, options), *bodies)
+    for line in lines:
         click.echo(f"DIFFERS {line}")
-    if not found:
+    if not lines:
         click.echo("OK: the same prompt, seed and tokens, under the same fingerprint")
-    click.get_current_context().exit(1 if found else 0)
+    click.get_current_context().exit(1 if lines else 0)

@@ -127,8 +127,8 @@ def fine_tune(
     if threads:
         torch.set_num_threads(threads)
     assets = FolderAssets.of(source, Checkpoint.open(source).config)
-    found = examples(chats, assets.tokenizer(), assets.template())
-    rows = rows_of(found, length)
+    tokenised = examples(chats, assets.tokenizer(), assets.template())
+    rows = rows_of(tokenised, length)
     steps = -(-len(rows.tokens) * epochs // batch)
     settings = loop.TrainingOptions(
         steps,
@@ -148,4 +148,6 @@ def fine_tune(
     seconds = time.monotonic() - begin
     dtype = assets.config.get("dtype") or assets.config.get("torch_dtype")
     head = {"bfloat16": "bf16", "float16": "f16"}.get(str(dtype))  # tables are frozen
-    return FineTuned(len(found), rows.cut, losses, seconds, train.export(model, out, source, head))
+    return FineTuned(
+        len(tokenised), rows.cut, losses, seconds, train.export(model, out, source, head)
+    )

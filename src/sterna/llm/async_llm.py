@@ -112,8 +112,8 @@ class AsyncLLM:
         and values, and after `drain` or `close`.
         """
         self._check_open()
-        given = checked_scheduling(key, priority, deadline_s, salt)
-        return self.start(self.llm.requests.make_several(prompt, n, options, params, **given))
+        scheduling = checked_scheduling(key, priority, deadline_s, salt)
+        return self.start(self.llm.requests.make_several(prompt, n, options, params, **scheduling))
 
     def submit_chat(
         self,
@@ -134,9 +134,9 @@ class AsyncLLM:
         from sterna.llm.chat_request import ChatRequest
 
         self._check_open()
-        given = checked_scheduling(key, priority, deadline_s, salt)
+        scheduling = checked_scheduling(key, priority, deadline_s, salt)
         chat = ChatRequest.of_options(messages, options, params)
-        return self.start(self.llm.requests.make_chat(chat, **given), chat=True)
+        return self.start(self.llm.requests.make_chat(chat, **scheduling), chat=True)
 
     def start(self, requests: Sequence[Request], *, chat: bool = False) -> AsyncStream:
         """Queue requests that `LLM.requests` made, all of one prompt, as `submit` does.

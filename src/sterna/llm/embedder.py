@@ -100,8 +100,8 @@ class Embedder:
         )
         after = ids[before + len(plain) :]
         room = max(0, most - before - len(after))
-        kept = plain[len(plain) - room :] if at_start else plain[:room]
-        return [*ids[:before], *kept, *after][:most]
+        middle = plain[len(plain) - room :] if at_start else plain[:room]
+        return [*ids[:before], *middle, *after][:most]
 
     def _pooling(self, kind: str | None) -> Pooling:
         """Return the checkpoint's own pooling, or the given kind if the model has none."""

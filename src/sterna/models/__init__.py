@@ -119,8 +119,8 @@ def _namesake(architecture: str) -> ModuleType | None:
 
 @cache
 def _modules_by_architecture() -> dict[str, ModuleType]:
-    found = [_imported(name) for name in _module_names()]
-    return {name: module for module in found for name in getattr(module, "ARCHITECTURES", ())}
+    imported = [_imported(name) for name in _module_names()]
+    return {name: module for module in imported for name in getattr(module, "ARCHITECTURES", ())}
 
 
 @cache

@@ -68,10 +68,10 @@ class AnswerText:
         """Add text; returns what of it is certain. Only content may have a stop string."""
         if self._parts is None:
             return self._filter.push(text)
-        found = ""
+        text_out = ""
         for kind, piece in self._parts.split(text, final):
-            found += self._filter.push(piece) if kind == CONTENT else self._passed(piece)
-        return found
+            text_out += self._filter.push(piece) if kind == CONTENT else self._passed(piece)
+        return text_out
 
     def _passed(self, piece: str) -> str:
         return "" if self.stopped else self._filter.flush() + piece

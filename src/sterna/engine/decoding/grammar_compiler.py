@@ -146,10 +146,10 @@ def refusal(what: str, reason: str) -> str:
 
 def _said(what: str, error: str) -> str:
     """Return an error of llguidance as ours, without the copies of the grammar around it."""
-    if found := _REGEX_ERROR.search(error):
-        return f"{what}: {found[1]}"
-    if found := _GRAMMAR_ERROR.search(error):
-        return f"{what}: {found[3]} (line {found[1]}, column {found[2]})"
+    if match := _REGEX_ERROR.search(error):
+        return f"{what}: {match[1]}"
+    if match := _GRAMMAR_ERROR.search(error):
+        return f"{what}: {match[3]} (line {match[1]}, column {match[2]})"
     return refusal(what, f"llguidance says {_line(error)}")
 
 

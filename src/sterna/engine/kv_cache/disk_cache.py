@@ -140,11 +140,11 @@ class PrefixDiskCache:
         size = self.size(bare, state is not None)
         if self._pending + size > MOST_WAITING or size > self.most:
             return False
-        data, kept = self._kv_cache.read_page(page & ~BARE, whole=not bare), None
+        data, state_bytes = self._kv_cache.read_page(page & ~BARE, whole=not bare), None
         if state is not None:
-            kept = np.empty(state.nbytes, np.uint8)
-            state.read(kept)
-        stored = StoredPage(data, kept, bare, size)
+            state_bytes = np.empty(state.nbytes, np.uint8)
+            state.read(state_bytes)
+        stored = StoredPage(data, state_bytes, bare, size)
         self._known[name] = size
         with self._lock:
             self._pending += size
@@ -180,8 +180,8 @@ class PrefixDiskCache:
                     ahead.append((name, readers.submit(self._found, name, tokens)))
                 if not ahead:
                     return
-                name, found = ahead.popleft()
-                yield self._taken(name, *found.result())
+                name, pending = ahead.popleft()
+                yield self._taken(name, *pending.result())
 
     def _found(self, name: bytes, tokens: bytes) -> tuple[StoredPage | None, bool]:
         """Return a sound page, and whether there is a file of its name; changes nothing."""
@@ -363,10 +363,10 @@ def _fields(kv_cache: KVCacheManager, identity: tuple[object, ...]) -> Sequence[
 
 def _name(*fields: bytes) -> bytes:
     """Return the SHA-256 of fields, each preceded by its length."""
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for field in fields:
-        found.update(len(field).to_bytes(8, "little") + field)
-    return found.digest()
+        sha256.update(len(field).to_bytes(8, "little") + field)
+    return sha256.digest()
 
 
 def _write_whole(number: int, data: memoryview) -> None:

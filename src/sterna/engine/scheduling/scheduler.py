@@ -233,8 +233,8 @@ class Scheduler:
         entry.running = False
         request = entry.request
         if self.cache is not None and request.error is None:
-            kept = request.prefix_keys[: request.n_kept]
-            self.cache.insert(kept, request.sequence, request.salt, True, idle)
+            keys = request.prefix_keys[: request.n_kept]
+            self.cache.insert(keys, request.sequence, request.salt, True, idle)
         request.sequence = Sequence()
 
     # ---------------------------------------------------------------- requests of the next step
