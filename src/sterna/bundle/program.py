@@ -48,7 +48,7 @@ def program_of(
 
     For this system and Python, they are those that are installed. For others, `pip download` gets
     wheels from the package index and from `wheels`, a folder with Sterna's own, into `folder`.
-    extras: of Sterna's extras, those that are needed. Raises RequestError.
+    extras: the extras of Sterna that are needed. Raises RequestError.
     """
     find: Callable[[str], _Package | None] = _installed
     if not target.is_this:

@@ -47,11 +47,11 @@ def command(
     stats: bool,
     **options: Any,
 ) -> None:
-    """Talk with a model, or answer MESSAGE alone; /help lists the commands of a conversation.
+    """Talk with a model, or answer a single MESSAGE; /help lists the commands of a conversation.
 
     Enter sends, Alt-Enter starts a new line, Ctrl-C stops an answer, Ctrl-D leaves. A line of
     \"\"\" begins and ends a text of several lines. In a pipe, each line is a message, and stdout
-    gets the answers alone.
+    gets only the answers.
     """
     from sterna.cli.chat_session import Session
     from sterna.llm.conversation import Conversation

@@ -150,7 +150,7 @@ def repeated(names: str, help: str, **settings: Any) -> Option:
 @repeated(
     "--allow-image-urls image_hosts",
     "Fetch images that requests name by http or https from this host (also *.example.org, or "
-    "* for all public ones); default: data: URLs alone.",
+    "* for all public ones); default: only data: URLs.",
     metavar="HOST",
 )
 @option("--timeout", "Longest time of an answer; default: none.", type=duration)

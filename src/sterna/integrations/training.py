@@ -61,7 +61,7 @@ def trainable(path: str | Path, method: str | None = None) -> Any:
     if (packed or bool(online)) == (method is not None):
         has = "low-bit layers already" if method else "none but float layers"
         raise RequestError(
-            f"method: must be given for float checkpoints alone, but {path} has {has}; "
+            f"method: must be given only for float checkpoints, but {path} has {has}; "
             f"{'leave it out' if method else 'take one of ' + ', '.join(METHODS)}"
         )
     if packed:

@@ -165,7 +165,7 @@ class _Saving:
     def __call__(self, save_directory: str | Path, **kwargs: Any) -> None:
         """Write the folder; RequestError if it has files, or for options of other folders."""
         if other := [k for k, value in kwargs.items() if value not in (None, _SAVED.get(k))]:
-            raise RequestError(f"save_pretrained: takes a folder alone, but got {', '.join(other)}")
+            raise RequestError(f"save_pretrained: takes only a folder, but got {', '.join(other)}")
         train.export(self._model, save_directory)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Saving:

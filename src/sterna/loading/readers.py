@@ -243,7 +243,7 @@ def _with_tower(
     except UnsupportedModelError as error:
         if asked:
             raise
-        warn(f"the text runs alone, without images: {error}")
+        warn(f"only the text runs, without images: {error}")
         return config
 
 

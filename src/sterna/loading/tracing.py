@@ -120,7 +120,7 @@ def _tower(
     try:
         traced: Tower = module.tower(config, source)
     except UnsupportedModelError as error:
-        warn(f"the text runs alone, without images: {error}")
+        warn(f"only the text runs, without images: {error}")
         return None
     return traced
 

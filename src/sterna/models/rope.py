@@ -220,7 +220,8 @@ class Yarn:
     Slow pairs are divided by `factor`. A ramp over the pairs lies between.
 
     original: positions of that context. beta_fast, beta_slow: turns where the ramp begins and ends.
-    truncate: the ramp begins and ends at whole pairs. attention_factor: of cosines and sines.
+    truncate: the ramp begins and ends at whole pairs. attention_factor: multiplies cosines and
+    sines.
     """
 
     factor: float

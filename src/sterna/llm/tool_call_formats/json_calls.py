@@ -36,11 +36,11 @@ class JsonHead(NamedTuple):
 
 @dataclass(frozen=True)
 class JsonCall:
-    """The keys of a call's name and arguments; alone: whether nothing but the object marks it."""
+    """The keys of a call's name and arguments; unmarked: whether no text marks the object."""
 
     name: str
     arguments: str
-    alone: bool
+    unmarked: bool
 
     def head(self, text: str, at: int, names: Collection[str] | None) -> JsonHead | None:
         """Read a call up to its arguments; None if it is none, Unfinished if more must come."""
@@ -63,7 +63,7 @@ class JsonCall:
                 name = offered(value, names) if isinstance(value, str) else None
                 if name is None:
                     return None
-            elif self.alone and key not in (self.arguments, *_OTHERS):
+            elif self.unmarked and key not in (self.arguments, *_OTHERS):
                 return None
             at = skipped(text, at)
             if at == len(text):
@@ -114,7 +114,7 @@ class JsonCall:
             value = value["function"]
         name = value.get(self.name) if isinstance(value, dict) else None
         known = offered(name, names) if isinstance(name, str) else None
-        if known is None or (self.alone and not value.keys() <= {self.name, *_OTHERS}):
+        if known is None or (self.unmarked and not value.keys() <= {self.name, *_OTHERS}):
             return None
         keys = (key for key in (self.arguments, *_ARGUMENTS) if key in value)
         arguments = value.get(next(keys, ""), {})
@@ -132,7 +132,7 @@ def json_call_of(begin: str) -> tuple[str, JsonCall] | None:
     if match is None:
         return None
     before = begin[: match.start()]
-    return before, JsonCall(match[1], match[2], alone=not before.strip())
+    return before, JsonCall(match[1], match[2], unmarked=not before.strip())
 
 
 class Head(NamedTuple):

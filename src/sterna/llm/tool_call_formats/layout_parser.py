@@ -81,7 +81,7 @@ class LayoutParser(ToolCallParser):
             mark = next((m for m in self._layout.ends if _may_stand(m, text, at)), None)
             if mark is None:
                 return True
-            if len(text) - at < len(mark):  # cut within a mark, or white space alone
+            if len(text) - at < len(mark):  # cut within a mark, or only white space
                 self._ended = len(text) if final else self._ended
                 return final
             self._ended = at + len(mark)
