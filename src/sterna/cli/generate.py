@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 @option(
     "--file",
     'Continue the prompts of this file, one JSON object per line: {"prompt": ...} or '
-    '{"messages": ...}, and options that differ. Answers are lines of JSON in the same order.',
+    '{"messages": ...}, and options that differ. Answers are lines of JSON in the same order. With '
+    '--adapter NAME=PATH, which may be repeated, a line may choose one ("adapter": "NAME").',
     type=EXISTING_FILE,
 )
 @option(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sterna.cli.decorators import flag
+from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import json_option
 from sterna.cli.terminal import print_json
 from sterna.errors import RequestError
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from sterna.checkpoints import hub
 
 
-@click.command(short_help="Remove downloaded models.")
+@grouped_command(short_help="Remove downloaded models.")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @flag("--yes -y", "Do not ask.")
 @json_option

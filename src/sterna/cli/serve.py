@@ -214,8 +214,8 @@ def command(
 ) -> None:
     """Serve models to clients of OpenAI's and Anthropic's APIs, and a web page at /.
 
-    MODEL is as for --model of `sterna generate`; the default is `nano`, or the models of
-    --models-dir alone. Requests choose one of several models by "model"; each is loaded on its
+    MODEL is as for --model of `sterna generate`; the default is `nano`, or only the
+    models of --models-dir. Requests choose one of several models by "model"; each is loaded on its
     first request, and the first MODEL at the start. Adapters are additional models
     on top of the first MODEL. Every option is also an environment variable: --max-queue is
     STERNA_MAX_QUEUE.
