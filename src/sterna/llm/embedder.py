@@ -115,7 +115,7 @@ class Embedder:
         if own is None and kind is None:
             raise RequestError(
                 f"embed: {name} has no pooling configuration; use an embedding model, or pass "
-                f"pooling: {' or '.join(KINDS)}"
+                f"pooling: {', '.join(KINDS[:-1])} or {KINDS[-1]}"
             )
         return own or Pooling(str(kind), True, {}, None, None)
 
