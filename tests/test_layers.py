@@ -145,6 +145,27 @@ def _reached(graph: dict[str, set[str]], start: str) -> set[str]:
     return found
 
 
+def test_the_core_is_imported_in_one_form() -> None:
+    """`from sterna import _native`: a reader then knows what `_native.x` is in every file."""
+    wrong = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if (
+            isinstance(node, ast.Import)
+            and any(alias.name.startswith("sterna._native") for alias in node.names)
+        )
+        or (
+            isinstance(node, ast.ImportFrom)
+            and (
+                (node.module or "").startswith("sterna._native")
+                or any(alias.name == "_native" and alias.asname for alias in node.names)
+            )
+        )
+    ]
+    assert not wrong
+
+
 def test_no_import_circles() -> None:
     """No modules import each other, not even for annotations or within functions."""
     assert circles() == []

@@ -19,9 +19,9 @@ from sysfs_tree import Tree
 
 from sterna import formats
 from sterna.bench import machine
-from sterna.bench.e2e import PROMPT_OF_TG, generate
 from sterna.bench.random_models import random_model
 from sterna.bench.shapes import SHAPES
+from sterna.bench.timed_runs import PROMPT_OF_TG, generate
 from sterna.engine import Engine, Sequence
 from sterna.errors import RequestError
 from sterna_papers import lookup

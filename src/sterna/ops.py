@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
-from sterna import formats
+from sterna import _native, formats
 from sterna.checks import checked_flag
 from sterna.errors import NonFiniteError, RequestError, shown
 from sterna.formats import Format, PackedWeight, codec

@@ -12,7 +12,7 @@ from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-import sterna._native as _native
+from sterna import _native
 from sterna.checks import checked_name, checked_whole
 from sterna.errors import RequestError, UnsupportedCPUError, shown
 from sterna.files.system import SYSFS, allowed_cpus

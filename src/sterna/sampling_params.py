@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-import sterna._native as _native
+from sterna import _native
 from sterna.checks import checked_flag, checked_items, checked_name, checked_real, checked_whole
 from sterna.errors import RequestError, shown
 

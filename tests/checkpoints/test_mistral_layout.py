@@ -13,7 +13,7 @@ import torch
 from helpers import assert_same_bits, failure
 from model_configs import Saved
 from safetensors.torch import load_file, save_file
-from test_saved_models import logits
+from saved_answers import logits
 from test_tekken import SIZE, content, folder_of
 
 from sterna import LLM, loading

@@ -57,7 +57,7 @@ def test_a_model_of_text(image: Path) -> None:
     result = generate("nano", "--image", str(image), "What?")
     assert result.exit_code == 2
     assert result.stderr.count("\n") == 1
-    assert "reads text alone; use a model that sees" in result.stderr
+    assert "reads only text; use a model that sees" in result.stderr
 
 
 def test_a_file_that_is_no_image(folder: Path, tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_the_image_command(
     assert contents(talk) == [message_content("What?", [str(image)])]
     with pytest.raises(RequestError, match="must be a file"):
         talk.take("/image /nowhere.png")
-    with pytest.raises(RequestError, match="reads text alone"):
+    with pytest.raises(RequestError, match="reads only text"):
         session(LLM("nano", threads=1)).take(f"/image {image}")
 
 

@@ -31,7 +31,9 @@ KV_CACHE = (
     "manager page_plans page_pool prefix_cache prefix_trie sequence sliding_windows"
 ).split()
 POOL = ("engine/engine.py", *(f"engine/kv_cache/{name}.py" for name in KV_CACHE))
-SCHEDULING = ("engine/scheduling/scheduler.py", "engine/scheduling/engine_loop.py")
+SCHEDULING = tuple(
+    f"engine/scheduling/{name}.py" for name in ("scheduler", "step_planner", "engine_loop")
+)
 DECODING = ("engine/decoding/answer_text.py", "engine/decoding/token_rules.py")
 REQUESTS = ("engine/request.py", *SCHEDULING, *DECODING)
 LLM_PARTS = ("llm/llm.py", "llm/request_factory.py", "llm/chat_renderer.py", "outputs.py")

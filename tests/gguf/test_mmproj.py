@@ -350,7 +350,7 @@ def test_other_files(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModelError, match=r"clip\.projector_type"):
         encoder(tmp_path / "text.gguf", mmproj=tmp_path / "other.gguf")
     (tmp_path / "other.gguf").rename(tmp_path / "mmproj-other.gguf")
-    with pytest.warns(RuntimeWarning, match=r"text runs alone.*clip\.projector_type"):
+    with pytest.warns(RuntimeWarning, match=r"only the text runs.*clip\.projector_type"):
         assert encoder(tmp_path / "text.gguf") is None
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from helpers import assert_same_bits
 
-from sterna import ops
-from sterna._native import KvCache, inverse_frequencies
+from sterna import _native, ops
 from sterna.graph import Attention, GraphBuilder, Heads, Rotary
 from sterna.graph.ops import EmbedOp
 
@@ -21,7 +20,7 @@ def logits(
     rng = np.random.default_rng(1)
     table = ops.pack(rng.standard_normal((VOCAB, WIDTH)).astype(np.float32), format="f32")
     v = rng.standard_normal((KV_HEADS * DIM, WIDTH)).astype(np.float32)
-    frequencies = tuple(inverse_frequencies(100.0, DIM))
+    frequencies = tuple(_native.inverse_frequencies(100.0, DIM))
     how = Attention(Rotary(frequencies, interleaved), growth=growth)
     g = GraphBuilder(Heads(HEADS, KV_HEADS, DIM))
     x = g.add(EmbedOp(weight=table))
@@ -30,7 +29,7 @@ def logits(
     g.linear(g.select(h), table, "lm_head")
     program = g.graph.compile()
     tokens = np.arange(20, dtype=np.int32)
-    cache = KvCache([(KV_HEADS, DIM)], 1, "f32")
+    cache = _native.KvCache([(KV_HEADS, DIM)], 1, "f32")
     pages = np.zeros(1, np.int32)
     return program.run(cache, tokens, [(0, 20, 20, pages)], "scalar", 1)[0]
 

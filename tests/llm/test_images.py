@@ -178,7 +178,7 @@ def test_files_of_two_models(
 
 
 def test_a_model_of_text_names_one_that_sees() -> None:
-    with pytest.raises(RequestError, match=r"^image: nano reads text alone; use .* Gemma 3"):
+    with pytest.raises(RequestError, match=r"^image: nano reads only text; use .* Gemma 3"):
         LLM("nano", threads=1).chat(asking(png()), **OPTIONS)
 
 

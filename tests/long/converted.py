@@ -21,8 +21,8 @@ import saved_models
 from assets import llama_cpp
 from model_configs import MODELS
 from published_spellings import SPELLINGS
+from saved_answers import answers, error, expected_of
 from saved_models import config_of
-from test_saved_models import answers, error, expected_of
 
 from sterna import loading
 from sterna.errors import SternaError

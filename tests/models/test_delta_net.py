@@ -10,7 +10,7 @@ import pytest
 import saved_models
 from model_configs import MODELS, Saved
 from safetensors.torch import load_file, save_file
-from test_saved_models import TOKENS, error, logits
+from saved_answers import TOKENS, error, logits
 
 from sterna import loading
 

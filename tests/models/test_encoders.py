@@ -95,7 +95,7 @@ def test_pooling_that_no_file_says(tmp_path: Path) -> None:
     """Is the caller's; the first token's values need no more files."""
     write(tmp_path, "bert")
     llm = LLM(tmp_path, cache=False, threads=1)
-    failure(lambda: llm.embed("a cat"), RequestError, "pass pooling: last or mean or cls")
+    failure(lambda: llm.embed("a cat"), RequestError, "pass pooling: last, mean or cls")
     assert llm.embed("a cat", pooling="cls").shape == (1, SIZES["hidden_size"])
 
 

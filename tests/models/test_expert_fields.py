@@ -12,7 +12,7 @@ import saved_models
 from helpers import failure
 from model_configs import MODELS
 from safetensors.torch import load_file, save_file
-from test_saved_models import edit, logits
+from saved_answers import edit, logits
 
 from sterna import loading
 from sterna.errors import ModelFormatError, UnsupportedModelError

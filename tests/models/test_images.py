@@ -16,7 +16,8 @@ import seeing_models
 import torch
 from helpers import failure
 from safetensors.torch import load_file, save_file
-from seeing_models import SEEING, Image, Seeing, place
+from seeing_images import Image, place
+from seeing_models import SEEING, Seeing
 from transformers.models.qwen3_5 import modeling_qwen3_5 as qwen3_5_of_transformers
 from transformers.models.qwen3_vl import modeling_qwen3_vl as qwen3_vl_of_transformers
 

@@ -14,7 +14,7 @@ import saved_models
 from helpers import assert_same_bits, failure
 from model_configs import MODELS
 from safetensors.torch import load_file, save_file
-from test_saved_models import TOKENS, edit, error, logits
+from saved_answers import TOKENS, edit, error, logits
 
 from sterna import LLM, loading
 from sterna.engine import Engine

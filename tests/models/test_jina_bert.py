@@ -12,7 +12,7 @@ import pytest
 import test_encoders
 from helpers import ISAS, assert_same_bits, failure
 from jina_models import KINDS, fields
-from test_saved_models import TOKENS, error, logits
+from saved_answers import TOKENS, error, logits
 
 from sterna import LLM, loading
 from sterna.engine import Engine, embed

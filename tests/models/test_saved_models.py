@@ -5,11 +5,7 @@ The defaults of each model's module are those of the installed config classes, f
 
 from __future__ import annotations
 
-import json
-import warnings
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,17 +13,19 @@ import saved_models
 import torch
 import transformers
 from helpers import failure
-from model_configs import MODELS, POSITIONS
+from model_configs import MODELS
 from safetensors.torch import load_file, save_file
+from saved_answers import (
+    edit,
+    error_of,
+    logits,
+)
 
 from sterna import LLM, loading
-from sterna.engine import Engine, classify
-from sterna.errors import ModelFormatError, SternaError, UnsupportedModelError
+from sterna.errors import ModelFormatError, SternaError
 from sterna.models import architectures, module_of
 from sterna.models.config import TransformerConfig
 
-TOKENS = np.random.default_rng(1).integers(0, 256, POSITIONS).tolist()
-TEXTS = [TOKENS[n:] for n in range(10)]  # of a cross-encoder
 #: Classes that transformers has not: their authors' own code has.
 OTHERS = {
     "BitnetForCausalLM", "ExaoneMoEForCausalLM", "JinaBertForMaskedLM",
@@ -79,47 +77,6 @@ OLDER = {
     "rope_theta", "partial_rotary_factor", "rope_local_base_freq", "full_attention_interval",
     "global_head_dim", "global_rope_theta", "local_rope_theta", "global_attn_every_n_layers",
 }  # fmt: skip
-
-
-def logits(path: Path) -> np.ndarray:
-    """Sterna's, float32 [n, vocab], with float32 keys and the file's own weights."""
-    model = loading.load(path, cached=False)
-    return Engine(model, threads=1, kv_dtype="f32", deterministic=True).logits([TOKENS])[0]
-
-
-def scores(path: Path, texts: list[list[int]]) -> np.ndarray:
-    """Scores of Sterna's cross-encoder, float32 [texts]."""
-    model = loading.load(path, cached=False)
-    engine = Engine(model, threads=1, kv_dtype="f32", deterministic=True)
-    return classify(engine, [(tokens, len(tokens)) for tokens in texts])[:, 0]
-
-
-def error(got: np.ndarray, expected: np.ndarray) -> float:
-    """The largest difference, relative to the spread of logits."""
-    return float(np.abs(got - expected).max() / expected.std())
-
-
-def mean_error(got: np.ndarray, expected: np.ndarray) -> float:
-    """The root of the mean square, relative to the spread of logits."""
-    return float(((got - expected) ** 2).mean() ** 0.5 / expected.std())
-
-
-def answers(name: str, path: Path) -> np.ndarray:
-    """Sterna's logits of a row of `MODELS`, or its scores."""
-    return scores(path, TEXTS) if MODELS[name].scores else logits(path)
-
-
-def expected_of(name: str, model: Any) -> np.ndarray:
-    """Scores of transformers."""
-    if MODELS[name].scores:
-        return saved_models.scores_of(model, TEXTS)
-    return saved_models.logits_of(model, TOKENS)
-
-
-def error_of(name: str, folder: Path) -> float:
-    """That of a row of `MODELS`, which is saved to the folder and opened."""
-    model = saved_models.write(folder, MODELS[name])
-    return error(answers(name, folder), expected_of(name, model))
 
 
 @pytest.mark.filterwarnings("ignore:.*are skipped, a vision tower")
@@ -228,13 +185,6 @@ def test_a_config_may_say_nothing(name: str) -> None:
     assert config.fields.config.get("num_experts") == experts
 
 
-def edit(folder: Path, **fields: Any) -> None:
-    """Sets fields of config.json; "absent" removes one."""
-    path = folder / "config.json"
-    config = json.loads(path.read_text()) | fields
-    path.write_text(json.dumps({k: v for k, v in config.items() if v != "absent"}))
-
-
 @pytest.fixture
 def moe(tmp_path: Path) -> Path:
     """Qwen3 with experts."""
@@ -285,217 +235,6 @@ def test_scaling_that_was_added_by_hand(tmp_path: Path) -> None:
         loading.load(tmp_path, cached=False)
 
 
-# ------------------------------------------------------------- contradictions of config and tensors
-
-
-def change(folder: Path, **tensors: Any) -> None:
-    """Replaces tensors, whose names have _ for each dot; None removes one."""
-    path = folder / "model.safetensors"
-    stored = load_file(path)
-    names = {name.replace(".", "_"): name for name in stored}
-    for key, make in tensors.items():
-        name = names.get(key, key)
-        value = make(stored)
-        stored.pop(name, None)
-        if value is not None:
-            stored[name] = value.contiguous().clone()
-    save_file(stored, path, {"format": "pt"})
-
-
-@pytest.fixture
-def untied(tmp_path: Path) -> Path:
-    """A Llama with a head of its own."""
-    saved_models.write(tmp_path, MODELS["llama"])
-    return tmp_path
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_head_that_differs_is_used(dtype: str, untied: Path, tmp_path: Path) -> None:
-    """With a warning, as transformers does; a packed folder has it, too."""
-    import torch
-
-    change(untied, lm_head_weight=lambda t: t["lm_head.weight"].to(getattr(torch, dtype)))
-    expected = logits(untied)
-    edit(untied, tie_word_embeddings=True)
-    with pytest.warns(RuntimeWarning, match="tie_word_embeddings is true, but lm_head.weight"):
-        model = loading.load(untied, cached=False)
-    with pytest.warns(RuntimeWarning):
-        np.testing.assert_array_equal(logits(untied), expected)
-    loading.save(model, tmp_path / "packed")
-    np.testing.assert_array_equal(logits(tmp_path / "packed"), expected)
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(untied, dtype=torch.float32)
-    assert error(expected, saved_models.logits_of(theirs.eval(), TOKENS)) < 1e-3
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_head_that_is_the_embedding_is_tied(dtype: str, tmp_path: Path) -> None:
-    """Silently, and once in memory, also in another type that holds the same values."""
-    import torch
-
-    saved_models.write(tmp_path, MODELS["llama-tied"])
-
-    def embedding(t: dict[str, Any]) -> Any:
-        return t["model.embed_tokens.weight"].bfloat16()
-
-    change(tmp_path, model_embed_tokens_weight=lambda t: embedding(t).float())
-    expected = logits(tmp_path)
-    change(tmp_path, **{"lm_head.weight": lambda t: embedding(t).to(getattr(torch, dtype))})
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        model = loading.load(tmp_path, cached=False)
-    assert "lm_head" not in model.weights.modules
-    np.testing.assert_array_equal(logits(tmp_path), expected)
-
-
-CONTRADICTIONS: dict[str, tuple[str, dict[str, Any], str]] = {
-    "no head": ("llama-tied", {"tie_word_embeddings": False}, "lm_head.weight"),
-    "a bias that is said": ("llama", {"attention_bias": True}, "q_proj.bias"),
-    "a bias that is not": ("llama-bias", {"attention_bias": False}, "q_proj.bias"),
-    "a bias of the FFN": ("llama-bias", {"mlp_bias": False}, "_proj.bias"),
-    "wider heads": ("llama", {"head_dim": 32}, "q_proj.weight"),
-    "more KV heads": ("llama", {"num_key_value_heads": 4}, "k_proj.weight"),
-    "fewer KV heads": ("llama", {"num_key_value_heads": 1}, "k_proj.weight"),
-    "other heads": (
-        "qwen3", {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 48}, "q_norm",
-    ),
-    "a longer vocabulary": ("llama", {"vocab_size": 300}, "embed_tokens.weight"),
-    "a shorter vocabulary": ("llama", {"vocab_size": 259}, "embed_tokens.weight"),
-    "a wider FFN": ("llama", {"intermediate_size": 128}, "_proj.weight"),
-    "fewer layers": ("llama", {"num_hidden_layers": 4}, "model.layers.4."),
-    "more layers": ("llama", {"num_hidden_layers": 6}, "model.layers.5."),
-    "no norms of heads": ("llama", {"architectures": ["Qwen3ForCausalLM"]}, "_norm.weight"),
-    "norms of heads": ("qwen3", {"architectures": ["LlamaForCausalLM"]}, "_norm.weight"),
-    "fewer experts": ("qwen3-moe", {"num_local_experts": 5}, "mlp."),
-    "more experts": ("qwen3-moe", {"num_local_experts": 7}, "mlp."),
-    "wider experts": ("qwen3-moe", {"moe_intermediate_size": 48}, "experts"),
-    "wider values": ("minicpm3", {"v_head_dim": 13}, "kv_b_proj.weight"),
-    "an odd latent": ("minicpm3", {"kv_lora_rank": 41}, "kv_lora_rank"),
-    "no latent of q": ("minicpm3", {"q_lora_rank": None}, "q_proj.weight"),
-    "groups of other sizes": ("deepseek-v3", {"n_group": 3}, "n_group"),
-    "another choice of experts": ("deepseek-v2", {"topk_method": "best"}, "topk_method"),
-    "dense layers behind": (
-        "glm4-moe-lite", {"mlp_layer_types": ["sparse", "dense"] * 2 + ["dense"]},
-        "mlp_layer_types",
-    ),
-    "more taps": ("lfm2", {"conv_L_cache": 4}, "conv.conv.weight"),
-    "other groups": ("granite-hybrid", {"mamba_n_groups": 4}, "in_proj.weight"),
-    "no divisor": ("granite-hybrid", {"mamba_n_groups": 3}, "mamba_n_groups"),
-    "narrower heads": ("granite-hybrid", {"mamba_d_head": 8}, "mamba_d_head"),
-    "limits that cross": ("falcon-h1", {"time_step_limit": [2.0, 1.0]}, "time_step_limit"),
-    "a multiplier before a bias": ("falcon-h1", {"attention_bias": True}, "in_multiplier"),
-    "other letters": ("nemotron-h", {"hybrid_override_pattern": "M-*-X"}, "override_pattern"),
-    "fewer letters": ("nemotron-h", {"hybrid_override_pattern": "M-*-M-"}, "layers.5.norm"),
-    "no layer that attends": ("bamba", {"attn_layer_indices": []}, "attn_layer_indices"),
-    "a layer that is not": ("bamba", {"attn_layer_indices": [1, 5]}, "attn_layer_indices"),
-    "attention in no layer": (
-        "jamba", {"attn_layer_offset": 6, "attn_layer_period": 9}, "attn_layer_offset"
-    ),
-    "an offset behind the period": ("jamba", {"expert_layer_offset": 2}, "expert_layer_offset"),
-    "other layers with experts": ("jamba", {"expert_layer_offset": 0}, "feed_forward"),
-    "a wider step": ("mamba", {"time_step_rank": 5}, "x_proj.weight"),
-    "longer states": ("falcon-mamba", {"state_size": 13}, "x_proj.weight"),
-    "a step of no width": ("mamba", {"time_step_rank": 0}, "time_step_rank"),
-    "a wider lru": ("recurrent-gemma", {"lru_width": 128}, "linear_x.weight"),
-    "blocks of different widths": ("recurrent-gemma", {"lru_width": 66}, "lru_width"),
-    "an odd FFN": ("recurrent-gemma", {"intermediate_size": 97}, "intermediate_size"),
-    "recurrent blocks alone": ("recurrent-gemma", {"block_types": ["recurrent"]}, "block_types"),
-    "no block": ("zamba2", {"layers_block_type": ["linear_attention"] * 5}, "layers_block_type"),
-    "more blocks than uses": ("zamba2", {"num_mem_blocks": 4}, "num_mem_blocks"),
-    "fewer blocks": ("zamba2", {"num_mem_blocks": 1}, "shared_transformer"),
-    "a lower rank": ("zamba2", {"adapter_rank": 8}, "adapter_list"),
-    "no adapters of q": ("zamba2", {"use_shared_attention_adapter": False}, "_adapter_list"),
-    "a long context": ("zamba2", {"use_long_context": True}, "use_long_context"),
-    "no attention": ("lfm2", {"layer_types": ["conv"] * 5}, "layer_types"),
-    "fewer kinds of layers": ("olmo3", {"layer_types": ["full_attention"] * 4}, "layer_types"),
-    "more kinds of layers": ("olmo3", {"layer_types": ["full_attention"] * 6}, "layer_types"),
-    "rotations of fewer layers": ("smollm3", {"no_rope_layers": [1, 1]}, "no_rope_layers"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", CONTRADICTIONS)
-def test_a_contradiction_is_refused_by_name(case: str, tmp_path: Path) -> None:
-    """The message names the field or the tensor."""
-    name, fields, word = CONTRADICTIONS[case]
-    saved_models.write(tmp_path, MODELS[name])
-    edit(tmp_path, **fields)
-    failure(
-        lambda: loading.load(tmp_path, cached=False),
-        (ModelFormatError, UnsupportedModelError),
-        word,
-    )
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["model.norm.bias", "lm_head.bias", "lm_head.qweight", "model.layers.2.input_layernorm.bias"],
-)
-def test_a_tensor_that_nothing_reads_is_refused(name: str, untied: Path) -> None:
-    """Left out, it would change every answer."""
-    change(untied, **{name: lambda t: t["model.norm.weight"]})
-    failure(lambda: loading.load(untied), UnsupportedModelError, name)
-
-
 def test_texts_of_a_saved_model(moe: Path) -> None:
     """From the folder's own tokenizer to tokens."""
     assert len(LLM(moe, cache=False).generate("hi", max_tokens=4, ignore_eos=True).tokens) == 4
-
-
-# --------------------------------------------------------------------- a context beyond the model's
-
-
-LONG = np.random.default_rng(2).integers(0, 256, 150).tolist()
-
-
-def longer(folder: Path, **options: Any) -> LLM:
-    """With float32 keys."""
-    return LLM(folder, cache=False, threads=1, kv_dtype="f32", deterministic=True, **options)
-
-
-@pytest.mark.parametrize("name", ["llama", "mistral-window", "olmo3", "gemma3"])
-def test_more_positions_than_the_model_has(name: str, tmp_path: Path) -> None:
-    """With a warning, and transformers' logits, which knows no bound; windows hold there, too."""
-    saved = MODELS[name]
-    saved = replace(saved, config=saved.config | {"max_position_embeddings": 20})
-    model = saved_models.write(tmp_path, saved)
-    failure(lambda: longer(tmp_path).logits(LONG), SternaError, "context of 20")
-    with pytest.warns(RuntimeWarning, match="context: 160 positions are more than the 20"):
-        llm = longer(tmp_path, context=160)
-    assert error(llm.logits(LONG), saved_models.logits_of(model, LONG)) < 1e-3
-
-
-@pytest.mark.parametrize(
-    ("name", "scaling", "parameters"),
-    [
-        ("llama", "yarn:8", {"rope_type": "yarn", "factor": 8.0}),
-        ("llama", "linear:8", {"rope_type": "linear", "factor": 8.0}),
-        ("llama-llama3", "yarn:8", {"rope_type": "yarn", "factor": 8.0}),
-        ("olmo3-layer-types", "linear:8", {"rope_type": "linear", "factor": 8.0}),
-    ],
-)
-def test_a_scaling_that_is_asked_for(
-    name: str, scaling: str, parameters: dict[str, Any], tmp_path: Path
-) -> None:
-    """Gives the context and the logits of a config.json that says it, and another digest."""
-    saved = MODELS[name]
-    saved = replace(saved, config=saved.config | {"max_position_embeddings": 20})
-    saved_models.write(tmp_path, saved)
-    plain = longer(tmp_path).engine.model.digest
-    llm = longer(tmp_path, rope_scaling=scaling)
-    assert llm.context == (512 if name == "llama-llama3" else 160)  # whose first context is 64
-    assert llm.engine.model.digest != plain
-    got = llm.logits(LONG)
-
-    given = json.loads((tmp_path / "config.json").read_text())["rope_parameters"]
-    full = given.get("full_attention", given)
-    said = {"rope_theta": full["rope_theta"], **parameters}
-    if parameters["rope_type"] == "yarn":
-        said["original_max_position_embeddings"] = full.get("original_max_position_embeddings", 20)
-    said = {**given, "full_attention": said} if "full_attention" in given else said
-    edit(tmp_path, rope_parameters=said, max_position_embeddings=160)
-    np.testing.assert_array_equal(got, longer(tmp_path).logits(LONG))
-
-
-@pytest.mark.parametrize("scaling", ["yarn", "yarn:", "yarn:1", "ntk:4", "linear:x", 4, "yarn:nan"])
-def test_scalings_that_are_none(scaling: object, untied: Path) -> None:
-    """The message has the form."""
-    failure(lambda: longer(untied, rope_scaling=scaling), SternaError, "rope_scaling", "FACTOR")

@@ -292,7 +292,7 @@ def test_a_model_of_text(server: ServerProcess) -> None:
     }.items():  # fmt: skip
         answer = server.post(path, model="nano", **body)
         assert answer.status_code == 400
-        assert "nano reads text alone; use a model that sees" in json.dumps(answer.json())
+        assert "nano reads only text; use a model that sees" in json.dumps(answer.json())
 
 
 def fetched(url: str, *hosts: str) -> Any:

@@ -14,7 +14,16 @@ import numpy as np
 from helpers import cold
 
 from sterna import LLM
-from sterna.engine import PAGE, Engine, EngineLoop, PrefixCache, PrefixDiskCache, Request, Scheduler
+from sterna.engine import (
+    PAGE,
+    Engine,
+    EngineLoop,
+    PrefixCache,
+    PrefixDiskCache,
+    Request,
+    Scheduler,
+    StepLimits,
+)
 from sterna.engine.engine import StepOutput
 from sterna.engine.kv_cache.sequence import BARE, GONE, without_flag
 
@@ -89,11 +98,13 @@ class Histories:
                 engine = self.engine
                 store = PrefixDiskCache(self.disk, engine.kv_cache, engine.identity, 1 << 30)
             cache = PrefixCache(self.engine.kv_cache.pool, choose.choice((3, 1000)), store)
-        scheduler = Scheduler(
-            _Noisy(self.engine, choose), step_ms=choose.choice((1.0, 30.0, 1e4)),  # type: ignore[arg-type]
-            prompt_step_ms=choose.choice((1.0, 100.0, float("inf"))),
-            max_running=choose.choice((1, 3, 64)), prefix_cache=cache, clock=Clock(choose),
-        )  # fmt: skip
+        limits = StepLimits(
+            choose.choice((1.0, 30.0, 1e4)),
+            choose.choice((1.0, 100.0, float("inf"))),
+            choose.choice((1, 3, 64)),
+        )
+        noisy: Any = _Noisy(self.engine, choose)
+        scheduler = Scheduler(noisy, limits, prefix_cache=cache, clock=Clock(choose))
         here, done = list[Asked](), list[Asked]()
         left = choose.randrange(1, 10)
         while left or here:

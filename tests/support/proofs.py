@@ -24,7 +24,7 @@ from types import ModuleType
 
 import saved_models
 from model_configs import MODELS
-from test_saved_models import answers, error, expected_of, mean_error
+from saved_answers import answers, error, expected_of, mean_error
 
 from sterna.models import modules
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sterna import LLM, _native
-from sterna.engine import PagePool, Request, Scheduler, StepInput, StepOutput
+from sterna.engine import PagePool, Request, Scheduler, StepInput, StepLimits, StepOutput
 from sterna.engine.scheduling.events import Event
 from sterna.errors import NonFiniteError
 from sterna.sampling_params import SamplingParams
@@ -77,9 +77,8 @@ class Bench:
         self.llm, self.clock = llm, Clock()
         self.engine = FakeEngine(self.clock, pages)
         engine: Any = self.engine
-        self.scheduler = Scheduler(
-            engine, clock=self.clock, **{"step_ms": 130.0, "prompt_step_ms": 500.0, **options}
-        )
+        limits = StepLimits(**{"step_ms": 130.0, "prompt_step_ms": 500.0, **options})
+        self.scheduler = Scheduler(engine, limits, clock=self.clock)
         self.requests: list[Request] = []
         self.added = 0
 

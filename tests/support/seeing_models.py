@@ -2,47 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import saved_models
+import seeing_images
 import torch
 import transformers
 from model_configs import MODELS, SIZES
 from model_configs.common import GEMMA4
-from transformers.image_processing_utils import select_best_resolution
-from transformers.models.llava_next.modeling_llava_next import unpad_image
+from seeing_images import Image
 
-__all__ = ["SEEING", "Image", "PlacedImage", "Seeing", "place", "write"]
-
-F32 = np.ndarray[Any, np.dtype[np.float32]]
-
-
-@dataclass(frozen=True, eq=False)
-class Image:
-    """The output of an image's processor."""
-
-    pixels: F32
-    grid: tuple[int, int, int] | None
-    tokens: int
-    size: tuple[int, int] = (0, 0)  # height and width of its file, for LLaVA 1.6
-
-    @cached_property
-    def digest(self) -> bytes:
-        return hashlib.sha256(repr(self.grid).encode() + self.pixels.tobytes()).digest()
-
-
-@dataclass(frozen=True, eq=False)
-class PlacedImage:
-    """An image at positions of a prompt."""
-
-    image: Image
-    positions: Any
+__all__ = ["SEEING", "Seeing", "write"]
 
 
 @dataclass(frozen=True)
@@ -96,14 +70,6 @@ class Seeing:
         return made
 
 
-def place(prompt: list[int], images: list[Image], token: int) -> list[PlacedImage]:
-    """The images at the positions of the image token, in turn."""
-    at = np.flatnonzero(np.array(prompt) == token).astype(np.int32)
-    ends = np.cumsum([image.tokens for image in images])
-    pieces = np.split(at, ends[:-1])
-    return [PlacedImage(image, piece) for image, piece in zip(images, pieces, strict=True)]
-
-
 def config_of(seeing: Seeing) -> Any:
     """The config, with those of the text and of the tower within."""
     kind = getattr(transformers, seeing.name).config_class
@@ -130,89 +96,6 @@ def _fill(model: Any) -> None:
             tensor.normal_().add_(1)
 
 
-def _tile(edge: int, tokens: int) -> Callable[[np.random.Generator], Image]:
-    def make(rng: np.random.Generator) -> Image:
-        return Image(rng.standard_normal((1, 3, edge, edge)).astype(np.float32), None, tokens)
-
-    return make
-
-
-def _tiles(edge: int, tokens: int) -> Callable[[np.random.Generator], Image]:
-    """Two or three tiles, with their tokens."""
-
-    def make(rng: np.random.Generator) -> Image:
-        n = int(rng.integers(2, 4))
-        pixels = rng.standard_normal((n, 3, edge, edge)).astype(np.float32)
-        return Image(pixels, None, n * tokens)
-
-    return make
-
-
-def _sized(patch: int, merge: int) -> Callable[[np.random.Generator], Image]:
-    """Images of several sizes; no run of a line's tokens is longer than the line."""
-
-    def make(rng: np.random.Generator) -> Image:
-        height, width = (int(n) * merge for n in rng.integers(2, 5, 2))
-        pixels = rng.standard_normal((1, 3, height * patch, width * patch)).astype(np.float32)
-        return Image(pixels, (1, height, width), height * width // merge**2)
-
-    return make
-
-
-def _padded(images: list[Image]) -> dict[str, Any]:
-    """Images in the upper left of one size."""
-    sizes = [image.pixels.shape[2:] for image in images]
-    height, width = np.max(sizes, axis=0)
-    pixels = np.zeros((len(images), 3, height, width), np.float32)
-    for i, image in enumerate(images):
-        pixels[i, :, : sizes[i][0], : sizes[i][1]] = image.pixels[0]
-    return {"pixel_values": torch.tensor(pixels), "image_sizes": torch.tensor(sizes)}
-
-
-def _patches(merge: int, patch: int = 4) -> Callable[[np.random.Generator], Image]:
-    """Images of several sizes, in patches of two frames."""
-
-    def make(rng: np.random.Generator) -> Image:
-        height, width = (int(n) * merge for n in rng.integers(1, 5, 2))
-        pixels = rng.standard_normal((height * width, 3 * 2 * patch**2)).astype(np.float32)
-        return Image(pixels, (1, height, width), height * width // merge**2)
-
-    return make
-
-
-def _placed_patches(rng: np.random.Generator) -> Image:
-    """Images of several sizes, in patches of levels between 0 and 1."""
-    height, width = (int(n) * 2 for n in rng.integers(1, 6, 2))
-    pixels = rng.random((height * width, 3 * 4 * 4)).astype(np.float32)
-    return Image(pixels, (1, height, width), height * width // 4)
-
-
-def _with_places(images: list[Image]) -> dict[str, Any]:
-    """Patches with columns and lines, filled up with -1."""
-    most = max(len(image.pixels) for image in images) + 4
-    pixels = np.zeros((len(images), most, images[0].pixels.shape[1]), np.float32)
-    places = np.full((len(images), most, 2), -1)
-    for i, image in enumerate(images):
-        assert image.grid is not None
-        pixels[i, : len(image.pixels)] = image.pixels
-        lines, columns = np.divmod(np.arange(len(image.pixels)), image.grid[2])
-        places[i, : len(image.pixels)] = np.stack([columns, lines], axis=1)
-    return {"pixel_values": torch.tensor(pixels), "image_position_ids": torch.tensor(places)}
-
-
-def _grids(images: list[Image]) -> dict[str, Any]:
-    grids = torch.tensor([image.grid for image in images])
-    return {**_pixels(images), "image_grid_thw": grids}
-
-
-def _batch(images: list[Image]) -> dict[str, Any]:
-    return {name: pixels[None] for name, pixels in _pixels(images).items()}
-
-
-def _pixels(images: list[Image]) -> dict[str, Any]:
-    return {"pixel_values": torch.tensor(np.concatenate([image.pixels for image in images]))}
-
-
 _SMALL = {
     "hidden_size": 48,
     "intermediate_size": 80,
@@ -222,28 +105,6 @@ _SMALL = {
     "patch_size": 7,
     "model_type": "clip_vision_model",
 }
-_GRIDS = [[28, 56], [56, 28], [56, 56], [84, 28]]
-
-
-def _grid(rng: np.random.Generator) -> Image:
-    """Tiles of an image of any size; transformers says which patches are padding."""
-    height, width = (int(n) for n in rng.integers(20, 200, 2))
-    tall, wide = select_best_resolution((height, width), _GRIDS)
-    rows, columns = unpad_image(torch.zeros(1, tall // 7, wide // 7), (height, width)).shape[1:]
-    pixels = rng.standard_normal((1 + tall * wide // 28**2, 3, 28, 28)).astype(np.float32)
-    return Image(pixels, (tall // 28, rows, columns), 16 + rows * (columns + 1), (height, width))
-
-
-def _filled(images: list[Image]) -> dict[str, Any]:
-    """Images of one number of tiles, with zeros behind their own."""
-    most = max(len(image.pixels) for image in images)
-    pixels = np.zeros((len(images), most, *images[0].pixels.shape[1:]), np.float32)
-    for i, image in enumerate(images):
-        pixels[i, : len(image.pixels)] = image.pixels
-    sizes = torch.tensor([image.size for image in images])
-    return {"pixel_values": torch.tensor(pixels), "image_sizes": sizes}
-
-
 _VIT = {
     "hidden_size": 48,
     "intermediate_size": 80,
@@ -293,8 +154,8 @@ SEEING: dict[str, Seeing] = {
         {"head_dim": 32, "sliding_window": 20, "query_pre_attn_scalar": 32, "pad_token_id": 0},
         {**_VIT, "model_type": "siglip_vision_model", "layer_norm_eps": 1e-3},
         {"mm_tokens_per_image": 16, "image_token_index": 270},
-        _tile(56, 16),
-        _pixels,
+        seeing_images.tile(56, 16),
+        seeing_images.pixels_of,
         marks=((268,), (269,)),
         types=True,
     ),
@@ -308,32 +169,32 @@ SEEING: dict[str, Seeing] = {
             "hidden_act": "quick_gelu",
         },
         {"image_token_index": 270},
-        _tile(56, 64),
-        _pixels,
+        seeing_images.tile(56, 64),
+        seeing_images.pixels_of,
     ),
     "smolvlm": Seeing(
         "SmolVLMForConditionalGeneration",
         {"model_type": "llama"},
         {**_VIT, "image_size": 74, "layer_norm_eps": 1e-3},  # 10.6 patches, as 2.2B has 27.4
         {"image_token_id": 270, "scale_factor": 2},
-        _tiles(74, 25),
-        _batch,
+        seeing_images.tiles(74, 25),
+        seeing_images.batch_of_one,
     ),
     "idefics3": Seeing(
         "Idefics3ForConditionalGeneration",
         {"model_type": "llama"},
         _VIT,
         {"image_token_id": 270, "scale_factor": 4},
-        _tiles(56, 4),
-        _batch,
+        seeing_images.tiles(56, 4),
+        seeing_images.batch_of_one,
     ),
     "mistral3": Seeing(
         "Mistral3ForConditionalGeneration",
         {"model_type": "mistral", "sliding_window": None},
         {**_SIZED, "hidden_act": "gelu"},
         {"image_token_index": 270, "spatial_merge_size": 2},
-        _sized(7, 2),
-        _padded,
+        seeing_images.sized(7, 2),
+        seeing_images.padded,
     ),
     "mistral3-bias": Seeing(
         "Mistral3ForConditionalGeneration",
@@ -344,8 +205,8 @@ SEEING: dict[str, Seeing] = {
             "rope_parameters": {"rope_type": "axial", "rope_theta": 100.0},
         },
         {"image_token_index": 270, "spatial_merge_size": 3, "multimodal_projector_bias": True},
-        _sized(7, 3),
-        _padded,
+        seeing_images.sized(7, 3),
+        seeing_images.padded,
     ),
     "qwen2-vl": Seeing(
         "Qwen2VLForConditionalGeneration",
@@ -359,8 +220,8 @@ SEEING: dict[str, Seeing] = {
             "hidden_size": 64,
         },
         {"image_token_id": 270, "video_token_id": 269},
-        _patches(2),
-        _grids,
+        seeing_images.patches(2),
+        seeing_images.with_grids,
         modalities=True,
     ),
     "qwen2.5-vl": Seeing(
@@ -369,8 +230,8 @@ SEEING: dict[str, Seeing] = {
         # Windows of 112 pixels, two tokens.
         {**_QWEN_VIT, "depth": 4, "patch_size": 28, "fullatt_block_indexes": [1, 3]},
         {"image_token_id": 270, "video_token_id": 269},
-        _patches(2, 28),
-        _grids,
+        seeing_images.patches(2, 28),
+        seeing_images.with_grids,
         modalities=True,
     ),
     "qwen3-vl": Seeing(
@@ -378,8 +239,8 @@ SEEING: dict[str, Seeing] = {
         {"head_dim": 16, "rope_parameters": _QWEN3_VL},
         {**_QWEN_VIT, "deepstack_visual_indexes": [0, 2]},
         {"image_token_id": 270, "video_token_id": 269},
-        _patches(2),
-        _grids,
+        seeing_images.patches(2),
+        seeing_images.with_grids,
         modalities=True,
     ),
     "qwen3_5": Seeing(
@@ -387,25 +248,25 @@ SEEING: dict[str, Seeing] = {
         MODELS["qwen3.5-regular"].config,
         {**_QWEN_VIT, "spatial_merge_size": 3},
         {"image_token_id": 270, "video_token_id": 269},
-        _patches(3),
-        _grids,
+        seeing_images.patches(3),
+        seeing_images.with_grids,
         modalities=True,
     ),
     "llava-next": Seeing(
         "LlavaNextForConditionalGeneration",
         {"model_type": "mistral", "sliding_window": None, "max_position_embeddings": 512},
         _SMALL,
-        {"image_token_index": 270, "image_grid_pinpoints": _GRIDS},
-        _grid,
-        _filled,
+        {"image_token_index": 270, "image_grid_pinpoints": seeing_images.GRIDS},
+        seeing_images.tiled,
+        seeing_images.filled,
     ),
     "gemma4": Seeing(
         "Gemma4ForConditionalGeneration",
         {**GEMMA4, "pad_token_id": 3},
         {**_GEMMA4, "use_clipped_linears": True, "rms_norm_eps": 1e-2},
         {"image_token_id": 270, "audio_config": None},
-        _placed_patches,
-        _with_places,
+        seeing_images.placed_patches,
+        seeing_images.with_places,
         modalities=True,
     ),
     "gemma4-together": Seeing(
@@ -418,8 +279,8 @@ SEEING: dict[str, Seeing] = {
         },
         {**_GEMMA4, "num_key_value_heads": 1, "standardize": True},
         {"image_token_id": 270, "audio_config": None},
-        _placed_patches,
-        _with_places,
+        seeing_images.placed_patches,
+        seeing_images.with_places,
         modalities=True,
     ),
     "llava-siglip": Seeing(
@@ -427,8 +288,8 @@ SEEING: dict[str, Seeing] = {
         {"model_type": "llama"},
         {**_VIT, "model_type": "siglip_vision_model"},
         {"image_token_index": 270, "vision_feature_select_strategy": "full"},
-        _tile(56, 64),
-        _pixels,
+        seeing_images.tile(56, 64),
+        seeing_images.pixels_of,
     ),
     "llava-qwen2": Seeing(
         "LlavaForConditionalGeneration",
@@ -439,16 +300,16 @@ SEEING: dict[str, Seeing] = {
             "vision_feature_layer": -1,
             "vision_feature_select_strategy": "full",
         },
-        _tile(60, 64),
-        _pixels,
+        seeing_images.tile(60, 64),
+        seeing_images.pixels_of,
     ),
     "llava-next-qwen2": Seeing(
         "LlavaNextForConditionalGeneration",
         {"model_type": "qwen2", "max_position_embeddings": 512},
         _SMALL,
-        {"image_token_index": 270, "image_grid_pinpoints": _GRIDS},
-        _grid,
-        _filled,
+        {"image_token_index": 270, "image_grid_pinpoints": seeing_images.GRIDS},
+        seeing_images.tiled,
+        seeing_images.filled,
     ),
     "llava-pixtral": Seeing(
         "LlavaForConditionalGeneration",
@@ -459,8 +320,8 @@ SEEING: dict[str, Seeing] = {
             "vision_feature_layer": -1,
             "vision_feature_select_strategy": "full",
         },
-        _sized(7, 1),
-        _padded,
+        seeing_images.sized(7, 1),
+        seeing_images.padded,
     ),
     "llava-full": Seeing(
         "LlavaForConditionalGeneration",
@@ -472,7 +333,7 @@ SEEING: dict[str, Seeing] = {
             "vision_feature_select_strategy": "full",
             "multimodal_projector_bias": False,
         },
-        _tile(56, 65),
-        _pixels,
+        seeing_images.tile(56, 65),
+        seeing_images.pixels_of,
     ),
 }

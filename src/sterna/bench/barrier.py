@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import sterna._native as _native
+from sterna import _native
 from sterna.errors import RequestError, shown
 from sterna.runtime import resolve_threads
 

@@ -4,39 +4,32 @@ the machine's memory and dot-product units allow, measured in the same run.
 
 from __future__ import annotations
 
-import contextlib
 import statistics
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-import sterna._native as _native
 from sterna import formats, loading
-from sterna.bench.greedy import Greedy
 from sterna.bench.head import head_per_token
 from sterna.bench.machine import Progress, Yardsticks, peak_kind
 from sterna.bench.random_models import Zeros, random_model
 from sterna.bench.report import Limits, fractions, significant, spread
+from sterna.bench.step_work import (
+    attended_bytes,
+    attention_operations,
+    bytes_per_step,
+    operations_per_token,
+)
+from sterna.bench.timed_runs import PROMPT_OF_TG, Measured, generate, prompt, prompt_tokens
 from sterna.checkpoints.resolve import resolve
 from sterna.engine import KV_DTYPES, PAGE, PREFILL_CHUNK, DecidingLogits, Engine
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import RequestError
-from sterna.graph import Graph, Heads
 from sterna.runtime import resident_bytes, resolve_threads
 
-__all__ = [
-    "PROMPT_OF_TG",
-    "Measured",
-    "bytes_per_step",
-    "generate",
-    "operations_per_token",
-    "prompt",
-    "run",
-]
+__all__ = ["run"]
 
-PROMPT_OF_TG = 32  # tokens in the cache of each sequence before generation is timed
 _SOURCE = 512  # positions that are computed once, then repeated to fill the cache
 
 
@@ -179,7 +172,7 @@ def _measured(
     if any(test.depth for test in tests):
         progress("a context to measure at")
         for z, source in sources.items():
-            engines[z].prefill(source, _tokens(engine, _SOURCE), DecidingLogits(1))
+            engines[z].prefill(source, prompt_tokens(engine, _SOURCE), DecidingLogits(1))
     for i in range(repeat):  # interleaved, so that drift of the machine meets all tests alike
         progress("measuring memory bandwidth and peak")
         yardsticks.measure_bandwidth(engine.threads)
@@ -239,134 +232,6 @@ def _open(
     return loading.load(resolve(model), format=format, head=head, cached=False)
 
 
-class Measured(NamedTuple):
-    """Seconds of one run of a test: in all, until its first token, and by kind of operation.
-
-    layers_s: in linear layers but the head. recurrent_s: in recurrent layers, without their linear
-    layers and their gated norm. left_out: bytes of weights that a step did not read because they
-    meet zeros.
-    """
-
-    seconds: float
-    first_s: float
-    layers_s: float
-    attention_s: float
-    left_out: float = 0.0
-    recurrent_s: float = 0.0
-
-
-def _tokens(engine: Engine, n: int, first: int = 0) -> list[int]:
-    vocab = engine.model.config.vocab_size
-    return [((i + first) * 7919 + 1) % vocab for i in range(n)]
-
-
-@contextlib.contextmanager
-def _sequences(
-    engine: Engine, count: int, depth: int, source: EngineSequence | None
-) -> Iterator[list[EngineSequence]]:
-    """Make `count` sequences with `depth` positions copied from `source`; free their pages."""
-    sequences: list[EngineSequence] = []
-    try:
-        for _ in range(count):
-            at_depth = (
-                engine.kv_cache.repeated(source, depth) if depth and source else EngineSequence()
-            )
-            sequences.append(at_depth)
-        yield sequences
-    finally:
-        for sequence in sequences:
-            engine.kv_cache.release(sequence)
-
-
-def prompt(
-    engine: Engine, n: int, depth: int = 0, source: EngineSequence | None = None
-) -> Measured:
-    """Time a prompt of n tokens, after `depth` positions that repeat those of `source`."""
-    with _sequences(engine, 1, depth, source) as (sequence,):
-        before = engine.seconds
-        begin = time.perf_counter()
-        engine.prefill(sequence, _tokens(engine, n), DecidingLogits(1))
-        took = time.perf_counter() - begin
-        spent = _spent(engine, before)
-        recurrent = _recurrent(spent)
-        return Measured(took, took, spent["linear"], spent["attention"], recurrent_s=recurrent)
-
-
-def generate(
-    engine: Engine, n: int, batch: int, depth: int = 0, source: EngineSequence | None = None
-) -> Measured:
-    """Time n steps of `batch` sequences, after `depth` positions and PROMPT_OF_TG prompt tokens."""
-    with _sequences(engine, batch, depth, source) as sequences:
-        start = time.perf_counter()
-        running = [
-            Greedy(sequence, _tokens(engine, PROMPT_OF_TG, j), PROMPT_OF_TG + n)
-            for j, sequence in enumerate(sequences)
-        ]
-        for one in running:
-            Greedy.step(engine, [one])
-        before = engine.seconds
-        left_out = 0
-        begin = time.perf_counter()
-        for _ in range(n):
-            Greedy.step(engine, running)
-            left_out += engine.skipped_bytes
-        took = time.perf_counter() - begin
-        spent = _spent(engine, before)
-        first = (begin - start) / batch
-        recurrent = _recurrent(spent)
-        return Measured(took, first, spent["linear"], spent["attention"], left_out / n, recurrent)
-
-
-def _spent(engine: Engine, before: Mapping[str, float]) -> dict[str, float]:
-    """Return the seconds of each kind of operation since `before`."""
-    return {kind: now - before[kind] for kind, now in engine.seconds.items()}
-
-
-def _recurrent(spent: Mapping[str, float]) -> float:
-    """Add up the seconds of recurrent layers, without their linear layers."""
-    kinds = "conv short_conv gates recurrence state_space selective_scan rg_lru"
-    return sum(spent.get(kind, 0.0) for kind in kinds.split())
-
-
-def bytes_per_step(engine: Engine, context: float, batch: int = 1) -> float:
-    """Count the bytes that a step reads: all weights and scales once, each sequence's cache."""
-    kept = _attended_bytes(engine, context) + engine.kv_cache.state_bytes
-    return engine.model.weight_bytes_per_token + kept * batch
-
-
-def _attended(graph: Graph, context: float) -> list[tuple[Heads, float]]:
-    """List the heads of each attention layer, and the positions that a token attends to."""
-    return [
-        (op.heads, min(context, op.attention.window or context)) for op in graph.attention_layers
-    ]
-
-
-def _attended_bytes(engine: Engine, context: float) -> float:
-    """Count the bytes of keys and values that a token reads."""
-    return sum(
-        positions
-        * _native.kv_bytes(1, heads.n_kv_heads, heads.head_dim, engine.kv_dtype)
-        * heads.stored
-        / 2
-        for heads, positions in _attended(engine.model.graph, context)
-    )
-
-
-def _attention_operations(graph: Graph, context: float) -> float:
-    """Count the multiplications and additions of a token's scores and weighted values."""
-    layers = _attended(graph, context)
-    return sum(4.0 * heads.n_heads * heads.head_dim * positions for heads, positions in layers)
-
-
-def operations_per_token(engine: Engine, n: int, context: float) -> float:
-    """Count the multiplications and additions of a prompt token; n tokens share the head's."""
-    linears = engine.model.graph.linears
-    layers = 2.0 * sum(op.n_weights * op.active for op in linears[:-1])
-    head = 2.0 * linears[-1].n_weights
-    attention = _attention_operations(engine.model.graph, context)
-    return layers + attention + head / n
-
-
 def _row(engine: Engine, test: _Test, limits: Limits) -> dict[str, Any]:
     m = engine.model
     tokens = test.n * test.batch
@@ -407,8 +272,8 @@ def _attention(engine: Engine, test: _Test, limits: Limits) -> dict[str, Any]:
     """Return attention's share of a test's time, and its speed as a fraction of its limit."""
     took = max(test.median("attention_s"), 1e-9)
     tokens = test.n * test.batch
-    gb_s = _attended_bytes(engine, test.context) * tokens / took / 1e9
-    gops = _attention_operations(engine.model.graph, test.context) * tokens / took / 1e9
+    gb_s = attended_bytes(engine, test.context) * tokens / took / 1e9
+    gops = attention_operations(engine.model.graph, test.context) * tokens / took / 1e9
     median = max(test.median("seconds"), 1e-9)
     return {
         "attention_share": significant(took / median),

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import sterna._native as _native
-from sterna import formats
+from sterna import _native, formats
 from sterna.bench.machine import (
     Known,
     Pace,

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import sterna._native as _native
+from sterna import _native
 from sterna.bench.report import Limits
 from sterna.calibration import prepare
 from sterna.calibration.bandwidth import best_bandwidth, measure_bandwidth

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
-from sterna import formats
+from sterna import _native, formats
 from sterna.bench.machine import (
     Progress,
     available_bytes,

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
-from sterna import formats
+from sterna import _native, formats
 from sterna.bench.machine import require_bytes
 from sterna.bench.random_codes import BLOCK_K, codes_bytes, constant_scales, fill, random_pool
 from sterna.bench.shapes import shape_named

@@ -17,8 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import sterna._native as _native
-from sterna import formats
+from sterna import _native, formats
 from sterna.bench.linear import Matrix, copies_of_a_round, formats_for, matrices
 from sterna.bench.machine import Progress, Yardsticks, peak_kind, prepare_reading, teams, units
 from sterna.bench.random_codes import Arena, arenas, codes_bytes, packed_bytes

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import sterna._native as _native
-from sterna import formats
+from sterna import _native, formats
 from sterna.bench.random_codes import packed_bytes
 from sterna.errors import RequestError, shown
 from sterna.graph import RecurrentHeads
@@ -200,8 +199,8 @@ def _numbers(row: str) -> dict[str, int]:
 
 def _matrices(rows: str) -> tuple[tuple[int, int, int], ...]:
     """Read counts, M and K of matrices, as in "36*16768*4096 36*4096*8192"."""
-    found = (map(int, row.split("*")) for row in rows.split())
-    return tuple((count, M, K) for count, M, K in found)
+    matrices = (map(int, row.split("*")) for row in rows.split())
+    return tuple((count, M, K) for count, M, K in matrices)
 
 
 def _ffn(layers: int, experts: int, d: int, ff: int) -> tuple[tuple[int, int, int], ...]:

@@ -63,16 +63,16 @@ def _is_wanted(name: str) -> bool:
 
 
 def _of_folder(folder: Path) -> dict[str, bytes]:
-    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
-    return {name: p.read_bytes() for name, p in found.items() if _is_wanted(name) and p.is_file()}
+    paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
+    return {name: p.read_bytes() for name, p in paths.items() if _is_wanted(name) and p.is_file()}
 
 
 def _of_archive(path: Path) -> dict[str, bytes]:
     files = {}
     with tarfile.open(path) as archive:
         for entry in archive.getmembers():
-            _, found, rest = f"/{entry.name}".partition("/bin/python3")
-            name = f"bin/python3{rest}" if found else re.sub(r"^/?.*?(?=lib/)", "", entry.name)
+            _, separator, rest = f"/{entry.name}".partition("/bin/python3")
+            name = f"bin/python3{rest}" if separator else re.sub(r"^/?.*?(?=lib/)", "", entry.name)
             data = archive.extractfile(entry) if _is_wanted(name) and not entry.isdir() else None
             if data is not None:
                 files[name] = data.read()

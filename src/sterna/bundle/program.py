@@ -48,7 +48,7 @@ def program_of(
 
     For this system and Python, they are those that are installed. For others, `pip download` gets
     wheels from the package index and from `wheels`, a folder with Sterna's own, into `folder`.
-    extras: of Sterna's extras, those that are needed. Raises RequestError.
+    extras: the extras of Sterna that are needed. Raises RequestError.
     """
     find: Callable[[str], _Package | None] = _installed
     if not target.is_this:
@@ -86,16 +86,16 @@ def _closure(
 
 def _installed(name: str) -> _Package | None:
     try:
-        found = metadata.distribution(name)
+        distribution = metadata.distribution(name)
     except metadata.PackageNotFoundError:
         return None
 
     def files() -> Iterator[tuple[str, bytes]]:
-        for path in found.files or ():
+        for path in distribution.files or ():
             text = path.as_posix()
             # Sterna itself may be an editable install, whose list of files is another.
             if not text.startswith(("..", "sterna/")) and not _UNUSED.search(text):
-                yield text, Path(str(found.locate_file(path))).read_bytes()
+                yield text, Path(str(distribution.locate_file(path))).read_bytes()
         if name == "sterna":
             root = Path(__file__).parents[1]
             for file in root.rglob("*"):
@@ -103,7 +103,7 @@ def _installed(name: str) -> _Package | None:
                 if file.is_file() and not _UNUSED.search(text):
                     yield text, file.read_bytes()
 
-    return _Package(found.requires or [], files)
+    return _Package(distribution.requires or [], files)
 
 
 def _wheels(folder: Path) -> dict[str, _Package]:

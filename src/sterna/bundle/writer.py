@@ -82,7 +82,7 @@ def bundle(
     path = Path(dst)
     if path.exists() and not force:
         raise RequestError(f"{path}: must not exist, but it does; --force replaces it")
-    given = _split(args)
+    command_args = _split(args)
     interpreter = None if python is None else read_interpreter(Path(python))
     if interpreter is not None:
         if python_versions or len(platforms) > 1:
@@ -99,8 +99,8 @@ def bundle(
         for target in targets:
             folder = work / str(target)
             folder.mkdir()
-            found = None if wheels is None else Path(wheels)
-            parts[str(target)] = program_of(target, extras, found, folder)
+            wheel_folder = None if wheels is None else Path(wheels)
+            parts[str(target)] = program_of(target, extras, wheel_folder, folder)
             shutil.rmtree(folder)
         tail = [b"" if interpreter is None else interpreter.data, _archive(parts, compress)]
         made = Bundle(
@@ -109,7 +109,7 @@ def bundle(
             weights=(HEADER_BYTES, weights.nbytes),
             parts={name: digest_of(files) for name, files in parts.items()},
             command="generate" if assets.template() is None else "chat",
-            args=given,
+            args=command_args,
         )
         header = _header(made, targets, interpreter)
         with replacing(path, made.nbytes, 0o777) as file:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sterna._native as _native
+from sterna import _native
 from sterna.calibration.measured import keep, kept, place
 from sterna.runtime import Threads, available_bytes
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import sterna._native as _native
+from sterna import _native
 from sterna.calibration.measured import GAIN, LEAST_BYTES
 from sterna.calibration.token_counts import TokenCount, samples_of, step_seconds
 from sterna.formats import PackedWeight
@@ -56,7 +56,7 @@ def known(threads: Threads, isa: str) -> dict[str, int]:
 def most_direct(seconds: Mapping[tuple[int, int], float]) -> int:
     """Return the limit that costs least over all steps; 0 if the unit's guess is as good.
 
-    seconds: of steps of so many tokens (COUNTS), with so many direct at most: 0, the guess; 1, a
+    seconds: the time of a step by its number of tokens (COUNTS) and the limit: 0, the guess; 1, a
     panel; or 16, straight from the decoder. Each step weighs the same.
     """
 

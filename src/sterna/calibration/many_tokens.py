@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import sterna._native as _native
+from sterna import _native
 from sterna.calibration.measured import GAIN, LEAST_BYTES
 from sterna.calibration.token_counts import TokenCount, samples_of, step_seconds
 from sterna.formats import PackedWeight
@@ -51,8 +51,8 @@ def known(threads: Threads, isa: str) -> dict[str, int]:
 def fewest_joint(seconds: Mapping[tuple[int, int], float]) -> int:
     """Return the number that costs least over all steps; 0 unless that gains.
 
-    seconds: of steps of so many tokens (COUNTS), joint from so many on: 0, never; or 8, in all of
-    them. Each step weighs the same.
+    seconds: the time of a step by its number of tokens (COUNTS) and the number from which layers
+    are joint: 0, never; or 8, in all of them. Each step weighs the same.
     """
 
     def cost(fewest: int) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
-import sterna._native as _native
+from sterna import _native
 from sterna.checkpoints.cache import cache_dir
 from sterna.errors import SternaError
 from sterna.files.jsonfile import load_json_object

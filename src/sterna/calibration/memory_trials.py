@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
+from sterna import _native
 from sterna.calibration.measured import usual_seconds
 from sterna.calibration.readings import Reading, Readings, current
 from sterna.formats.layout import Layout

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
+from sterna import _native
 from sterna.calibration.measured import GAIN, LEAST_BYTES, keep, kept, place
 from sterna.calibration.memory_trials import CANDIDATES, Mood, measured
 from sterna.calibration.readings import Reading, Readings, current, pin

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import sterna._native as _native
+from sterna import _native
 from sterna.errors import RequestError, shown
 
 __all__ = ["Reading", "Readings", "current", "pin"]

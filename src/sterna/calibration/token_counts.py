@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import Literal
 
-import sterna._native as _native
+from sterna import _native
 from sterna.calibration.measured import LEAST_BYTES, keep, kept, place, usual_seconds
 from sterna.checkpoints.cache import cache_dir
 from sterna.errors import RequestError, shown

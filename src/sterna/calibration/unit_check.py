@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-import sterna._native as _native
+from sterna import _native
 from sterna.calibration.measured import cpu, keep, kept
 from sterna.checkpoints.cache import cache_dir
 from sterna.errors import UnsupportedCPUError, warn
@@ -104,9 +104,9 @@ def _wrong(isa: str) -> tuple[str, ...]:
     # check again.
     if isa == "scalar" or cache_dir() is None:
         return ()
-    found = kept(_what(isa), cpu())
-    if isinstance(found, dict) and found.get("installation") == _installation():
-        wrong = found.get("wrong")
+    record = kept(_what(isa), cpu())
+    if isinstance(record, dict) and record.get("installation") == _installation():
+        wrong = record.get("wrong")
         if isinstance(wrong, list) and all(isinstance(group, str) for group in wrong):
             return tuple(wrong)
     return tuple(check(isa))

@@ -18,12 +18,12 @@ def with_decoded_arguments(messages: Sequence[Mapping[str, Any]]) -> list[dict[s
 
     Arguments that are no JSON, such as those that max_tokens cut off, stay text.
     """
-    found = []
+    decoded = []
     for message in map(dict, messages):
         if isinstance(calls := message.get("tool_calls"), (list, tuple)):
             message["tool_calls"] = [_decoded(call) for call in calls]
-        found.append(message)
-    return found
+        decoded.append(message)
+    return decoded
 
 
 def _decoded(call: Any) -> Any:
@@ -105,8 +105,8 @@ def object_of(text: str) -> dict[str, Any]:
     cut = (text[:end] + left for end, left in ends[: -_TRIES - 1 : -1])
     for tried in (text + closing, text + '"' + closing, *cut):
         try:
-            found = json.loads(tried)
+            value = json.loads(tried)
         except (ValueError, RecursionError):
             continue
-        return found if isinstance(found, dict) else {}
+        return value if isinstance(value, dict) else {}
     return {}

@@ -28,7 +28,7 @@ def documents(file: Path) -> Iterator[Document]:
 
     Raises ModelFormatError that names the line, or the file if it has no document.
     """
-    found = False
+    any_document = False
     for number, line in enumerate(bytes(read_file(file, MAX_BYTES)).splitlines(), 1):
         if not line.strip():
             continue
@@ -40,7 +40,7 @@ def documents(file: Path) -> Iterator[Document]:
             ) from None
         text = item.get("text") if isinstance(item, dict) else None
         messages = item.get("messages") if isinstance(item, dict) else None
-        found = True
+        any_document = True
         if isinstance(text, str) and text:
             yield Document(number, text, [])
         elif isinstance(messages, list):
@@ -52,5 +52,5 @@ def documents(file: Path) -> Iterator[Document]:
                 expected='{"messages": [...]} or {"text": "..."}',
                 got="neither",
             )
-    if not found:
+    if not any_document:
         raise ModelFormatError(file=file, expected="an example a line", got="none")

@@ -60,20 +60,20 @@ def with_results(messages: Sequence[Any]) -> bool:
 def behind_results(messages: Sequence[Any]) -> list[Any]:
     """Move images of tools' results into the user's message behind these, in the same order, for
     templates that show only the texts of results."""
-    found, images = list[Any](), list[Any]()
+    moved, images = list[Any](), list[Any]()
     for message in messages:
         if message.get("role") != "tool" and images:
             if message.get("role") == "user":
                 message = {**message, "content": [*images, *_parts(message.get("content"))]}
             else:
-                found.append({"role": "user", "content": images})
+                moved.append({"role": "user", "content": images})
             images = []
         content = message.get("content")
         if message.get("role") == "tool" and isinstance(content, list):
             images += [part for part in content if _is_image(part)]
             message = {**message, "content": _joined([p for p in content if not _is_image(p)], "")}
-        found.append(message)
-    return [*found, {"role": "user", "content": images}] if images else found
+        moved.append(message)
+    return [*moved, {"role": "user", "content": images}] if images else moved
 
 
 def _parts(content: Any) -> list[Any]:
@@ -85,17 +85,17 @@ def _is_image(part: object) -> bool:
 
 
 def _image(part: Mapping[str, Any], where: str) -> Any:
-    found = next((part[name] for name in _FIELDS if part.get(name) is not None), None)
-    if isinstance(found, Mapping):
-        if found.get("type") == "base64":  # Anthropic's
-            return f"data:{found.get('media_type')};base64,{found.get('data')}"
-        found = found.get("url")
-    if found is None:
+    image = next((part[name] for name in _FIELDS if part.get(name) is not None), None)
+    if isinstance(image, Mapping):
+        if image.get("type") == "base64":  # Anthropic's
+            return f"data:{image.get('media_type')};base64,{image.get('data')}"
+        image = image.get("url")
+    if image is None:
         raise RequestError(
             f'{where}: must have an image, but got {shown(sorted(part))}; pass {{"type": "image", '
             '"image": "photo.jpg"}'
         )
-    return found
+    return image
 
 
 def _joined(parts: list[Any], image: str) -> str:

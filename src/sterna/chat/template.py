@@ -140,8 +140,8 @@ class ChatTemplate:
     @property
     def digest(self) -> str:
         """SHA-256, in hex, of the templates and the special tokens."""
-        found = repr((sorted(self._sources.items()), sorted(self._tokens.items())))
-        return hashlib.sha256(found.encode("utf-8", "surrogatepass")).hexdigest()
+        content = repr((sorted(self._sources.items()), sorted(self._tokens.items())))
+        return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
 
     def render(
         self,

@@ -35,23 +35,23 @@ def tools_in_messages(
 
     system: whether the template takes a system prompt; if not, the tools open the first message.
     """
-    found: list[dict[str, Any]] = []
+    rewritten: list[dict[str, Any]] = []
     for message in messages:
         role, text = message.get("role"), _text(message.get("content"))
         if role in ("tool", "function"):
-            _join(found, "user", f"<tool_response>\n{text}\n</tool_response>")
+            _join(rewritten, "user", f"<tool_response>\n{text}\n</tool_response>")
         elif message.get("tool_calls"):
             calls = [text] if text else []
             calls += [_call(call.get("function", call)) for call in message["tool_calls"]]
             others = {k: v for k, v in message.items() if k != "tool_calls"}
-            found.append({**others, "content": "\n".join(calls)})
-        elif role == "user" and found and found[-1].get("role") == "user":
-            _join(found, "user", text)
+            rewritten.append({**others, "content": "\n".join(calls)})
+        elif role == "user" and rewritten and rewritten[-1].get("role") == "user":
+            _join(rewritten, "user", text)
         else:
-            found.append(dict(message))
+            rewritten.append(dict(message))
     if tools:
-        _tell(found, _instructions(tools), system)
-    return found
+        _tell(rewritten, _instructions(tools), system)
+    return rewritten
 
 
 def _tell(messages: list[dict[str, Any]], text: str, system: bool) -> None:

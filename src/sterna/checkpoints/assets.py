@@ -109,9 +109,9 @@ class FolderAssets(Assets):
 
     def template(self) -> ChatTemplate | None:
         """Read the template of the folder's files; that of tekken.json's version without one."""
-        found = ChatTemplate.load(self.path, self.tokenizer_config)
-        if found is not None or not self._is_tekken or self._tekken.template is None:
-            return found
+        template = ChatTemplate.load(self.path, self.tokenizer_config)
+        if template is not None or not self._is_tekken or self._tekken.template is None:
+            return template
         return ChatTemplate.from_source(
             self._tekken.template, self.tokenizer_config, self.path / TEKKEN
         )

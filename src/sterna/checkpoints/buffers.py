@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
+from sterna import _native
 from sterna.checkpoints.safetensors_header import ALIGNMENT
 from sterna.errors import RequestError
 from sterna.files.system import PROCFS

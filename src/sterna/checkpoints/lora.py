@@ -90,12 +90,12 @@ class Lora:
     @cached_property
     def digest(self) -> str:
         """SHA-256, in hex, of its matrices and scales."""
-        found = hashlib.sha256()
+        sha256 = hashlib.sha256()
         for name, (down, up, scale) in sorted(self.layers.items()):
-            found.update(f"{name} {down.shape} {up.shape} {scale.hex()}\n".encode())
-            found.update(down.astype("<f4").tobytes())
-            found.update(up.astype("<f4").tobytes())
-        return found.hexdigest()
+            sha256.update(f"{name} {down.shape} {up.shape} {scale.hex()}\n".encode())
+            sha256.update(down.astype("<f4").tobytes())
+            sha256.update(up.astype("<f4").tobytes())
+        return sha256.hexdigest()
 
 
 def open_lora_folder(path: str | os.PathLike[str]) -> Lora:
@@ -185,13 +185,13 @@ class _Settings:
 
     def _pattern(self, name: str, whole: bool) -> dict[str, float]:
         """Read numbers by the ends of layers' names, though PEFT takes any regular expression."""
-        given = self._config.get(name)
-        if not isinstance(given, dict | None):
-            self._fail(name, "an object", given)
-        for key in given or ():
+        pattern = self._config.get(name)
+        if not isinstance(pattern, dict | None):
+            self._fail(name, "an object", pattern)
+        for key in pattern or ():
             if not re.fullmatch(r"\^?[\w.-]+", key):
                 self._refuse(name, "layers' names, not other regular expressions", key)
-        return {key: self._number(f"{name}.{key}", v, whole) for key, v in (given or {}).items()}
+        return {key: self._number(f"{name}.{key}", v, whole) for key, v in (pattern or {}).items()}
 
     def _number(self, name: str, value: object, whole: bool) -> float:
         if isinstance(value, int if whole else int | float) and not isinstance(value, bool):
@@ -231,9 +231,9 @@ def _layers(file: SafetensorsFile, settings: _Settings) -> dict[str, LoraLayer]:
                 raise ModelFormatError(file.path, f"{PREFIX}{module}.lora_{half}.weight", rule, got)
         rank = settings.rank(module)
         down, up = (_matrix(file, names[half]) for half in "AB")
-        for name, found in ((names["A"], len(down)), (names["B"], up.shape[1])):
-            if found != rank:
-                raise ModelFormatError(file.path, name, f"the rank {rank} of {CONFIG}", found)
+        for name, side in ((names["A"], len(down)), (names["B"], up.shape[1])):
+            if side != rank:
+                raise ModelFormatError(file.path, name, f"the rank {rank} of {CONFIG}", side)
         layers[module] = LoraLayer(down, up, settings.scale(module))
     return layers
 

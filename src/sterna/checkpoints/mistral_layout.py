@@ -84,12 +84,12 @@ def config_of(folder: Path) -> dict[str, Any]:
         raise ModelFormatError(file, "causal", "true, or none", "false")
     if towers := [name for name in _TOWERS if params.get(name)]:
         warn(
-            f"{file}: {shown(towers[0])} is left out: Sterna runs the text alone of this layout; "
+            f"{file}: {shown(towers[0])} is left out: Sterna runs only the text of this layout; "
             "the layout of Hugging Face has its tower"
         )
-    given = {to: params[name] for name, to in _NAMES.items() if params.get(name) is not None}
+    translated = {to: params[name] for name, to in _NAMES.items() if params.get(name) is not None}
     own = {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "hidden_act": "silu"}
-    return {**own, "sliding_window": None, **DEFAULTS, **given}
+    return {**own, "sliding_window": None, **DEFAULTS, **translated}
 
 
 def name_of(stored: str) -> str:

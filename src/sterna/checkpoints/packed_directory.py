@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-import sterna._native as _native
+from sterna import _native
 from sterna.checkpoints.buffers import buffer
 from sterna.checkpoints.directory import CONFIG, WEIGHTS, Checkpoint
 from sterna.checkpoints.packed_config import REMEDY, ModuleSpec, read_specs

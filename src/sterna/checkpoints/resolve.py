@@ -84,9 +84,9 @@ def _may_mean_path(error: HubError | RequestError, path: Path) -> bool:
 def _existing(path: Path, text: str) -> Path:
     if _exists(path):
         if path.is_dir() and not _holds_model(path):
-            found = _gguf_in(path)
-            if found is not None:
-                return found
+            gguf = _gguf_in(path)
+            if gguf is not None:
+                return gguf
         if looks_like_name(text) and not _holds_model(path):
             raise RequestError(
                 f"{text}: must be a model's folder, but the one of this name has no {CONFIG}; "

@@ -77,18 +77,18 @@ def scoring_of(folder: Path) -> dict[str, Any] | None:
     kinds = _modules(file) if file.exists() else []
     if [kind for kind, _ in kinds] not in _SCORERS:
         return None
-    found = {"activation": settings.get("activation_fn")}
+    scoring = {"activation": settings.get("activation_fn")}
     if len(kinds) > 1:
         config = load_settings(folder / kinds[1][1] / "config.json")
         options = load_settings(folder / SIZES).get("processing_kwargs") or {}
         prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
-        found |= {
+        scoring |= {
             "true": config.get("true_token_id"),
             "false": config.get("false_token_id"),
             "system": prompts.get(default) if default else None,
             "opens": bool((options.get("chat_template") or {}).get("add_generation_prompt")),
         }
-    return found
+    return scoring
 
 
 def lowers_case(folder: Path) -> bool:
@@ -100,12 +100,12 @@ def _dense(folder: Path, path: str) -> dict[str, Any]:
     """Read a Dense module's config.json as an entry of the field `dense`."""
     file = folder / path / "config.json"
     config = load_settings(file)
-    given = {
+    allowed = {
         "module_input_name": "sentence_embedding",
         "module_output_name": "sentence_embedding",
         "use_residual": False,
     }
-    for field, wanted in given.items():
+    for field, wanted in allowed.items():
         if config.get(field, wanted) not in (None, wanted):
             raise UnsupportedModelError(
                 f"{file}: {field} must be {shown(wanted)}, but got {shown(config[field])}; Sterna "
@@ -143,8 +143,8 @@ def _kind(file: Path) -> str:
     config = load_settings(file)
     mode = config.get("pooling_mode")
     if mode is None:
-        given = {k: v for k, v in config.items() if k.startswith("pooling_mode_")}
-        flags = {"pooling_mode_mean_tokens": True, **given}
+        modes = {k: v for k, v in config.items() if k.startswith("pooling_mode_")}
+        flags = {"pooling_mode_mean_tokens": True, **modes}
         mode = " and ".join(_FLAGS.get(key, key) for key, value in flags.items() if value)
     if mode not in _MODES:
         raise UnsupportedModelError(

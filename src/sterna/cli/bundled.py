@@ -33,17 +33,17 @@ def run(bundle: Bundle, argv: list[str]) -> NoReturn:
     sys.exit(0)
 
 
-def arguments(bundle: Bundle, given: list[str]) -> list[str]:
+def arguments(bundle: Bundle, args: list[str]) -> list[str]:
     """Return the arguments of `sterna` that a bundle's own mean.
 
     A command of Sterna's runs on the bundle's model. Other words are a prompt, and without any the
     chat begins.
     """
-    if given[:1] in (["--help"], ["-h"], ["--version"]):
-        return given
-    name, rest = bundle.command, given
-    if given and given[0] in COMMANDS:
-        name, *rest = given
+    if args[:1] in (["--help"], ["-h"], ["--version"]):
+        return args
+    name, rest = bundle.command, args
+    if args and args[0] in COMMANDS:
+        name, *rest = args
     command = _command(name)
     model = str(bundle.path)
     return [name, *_mapped(command), *_of(command, bundle.args), *_model(command, model), *rest]

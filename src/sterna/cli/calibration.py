@@ -66,13 +66,13 @@ class Calibration:
         with tempfile.TemporaryDirectory(prefix=f".{dst.stem}-", dir=dst.parent) as folder:
             plain = Path(folder) / f"plain{dst.suffix if dst.suffix == '.gguf' else ''}"
             convert(src, plain, format, **{**options, "force": False})
-            found = {"plain": self._compared(llm, plain, options)}
-        found["calibrated"] = self._compared(llm, dst, options)
+            comparisons = {"plain": self._compared(llm, plain, options)}
+        comparisons["calibrated"] = self._compared(llm, dst, options)
         return {
-            "held_out_tokens": found["plain"].a.n_tokens,
-            "perplexity_source": found["plain"].a.perplexity,
-            **{f"perplexity_{name}": apart.b.perplexity for name, apart in found.items()},
-            **{f"kl_{name}": apart.kl_figures()["mean"] for name, apart in found.items()},
+            "held_out_tokens": comparisons["plain"].a.n_tokens,
+            "perplexity_source": comparisons["plain"].a.perplexity,
+            **{f"perplexity_{name}": apart.b.perplexity for name, apart in comparisons.items()},
+            **{f"kl_{name}": apart.kl_figures()["mean"] for name, apart in comparisons.items()},
         }
 
     def _opened(self, model: str | Path, options: Mapping[str, Any]) -> LLM:

@@ -53,24 +53,25 @@ def command(
     stats: bool,
     **options: Any,
 ) -> None:
-    """Talk with a model, or answer MESSAGE alone; /help lists the commands of a conversation.
+    """Talk with a model, or answer a single MESSAGE; /help lists the commands of a conversation.
 
     Enter sends, Alt-Enter starts a new line, Ctrl-C stops an answer, Ctrl-D leaves. A line of
     \"\"\" begins and ends a text of several lines. In a pipe, each line is a message, and stdout
-    gets the answers alone.
+    gets only the answers.
     """
     from sterna.cli.chat_session import Session
     from sterna.llm.conversation import Conversation
 
     refuse_model(message)
-    given = _template_options(template_options)
+    rendering = _template_options(template_options)
     typed = message is None and sys.stdin.isatty() and sys.stdout.isatty()
     conversation = Conversation(
-        open_model(options), system=system, template_options=given, drop_oldest=True
+        open_model(options), system=system, template_options=rendering, drop_oldest=True
     )
     # Fail now, before anything is typed, if there is no template or it refuses the system prompt.
     conversation.llm.chat_prompt(
-        [*conversation.messages, {"role": "user", "content": "Hello"}], template_options=given
+        [*conversation.messages, {"role": "user", "content": "Hello"}],
+        template_options=rendering,
     )
     asked = sampling(options)
     if (
@@ -144,10 +145,10 @@ def _lines(stdin: IO[bytes]) -> Iterator[str]:
         yield "\n".join(block)
 
 
-def _template_options(given: tuple[str, ...]) -> dict[str, Any] | None:
+def _template_options(items: tuple[str, ...]) -> dict[str, Any] | None:
     """Parse NAME=VALUE; a value is JSON, or else text."""
     options: dict[str, Any] = {}
-    for item in given:
+    for item in items:
         name, equals, value = item.partition("=")
         if not equals:
             raise RequestError(

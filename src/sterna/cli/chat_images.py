@@ -23,12 +23,12 @@ def take_dropped(text: str) -> tuple[list[str], str]:
     A path counts if it begins with / or ~, ends like an image's name, and exists.
     """
     first, last = list[str](), list[str]()
-    while (found := _FIRST.match(text)) and (path := _image_path(found[1])):
+    while (match := _FIRST.match(text)) and (path := _image_path(match[1])):
         first.append(path)
-        text = text[found.end() :].lstrip()
-    while (found := _LAST.search(text)) and (path := _image_path(found[1])):
+        text = text[match.end() :].lstrip()
+    while (match := _LAST.search(text)) and (path := _image_path(match[1])):
         last.insert(0, path)
-        text = text[: found.start()].rstrip()
+        text = text[: match.start()].rstrip()
     return first + last, text
 
 

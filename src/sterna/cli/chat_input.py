@@ -26,9 +26,9 @@ QUOTES = '"""'
 
 def history_path() -> Path | None:
     """STERNA_HISTORY (a file, or off), else chat_history in the user's data folder."""
-    given = os.environ.get("STERNA_HISTORY", "")
-    if given:
-        return None if given == "off" else Path(given).expanduser()
+    setting = os.environ.get("STERNA_HISTORY", "")
+    if setting:
+        return None if setting == "off" else Path(setting).expanduser()
     data = os.environ.get("XDG_DATA_HOME", "")
     folder = Path(data) if os.path.isabs(data) else Path.home() / ".local" / "share"
     return folder / "sterna" / "chat_history"

@@ -98,13 +98,13 @@ class Session:
             (chat_sampling(model, self.options), "default of chat"),
             ({"max_tokens": CHAT_MAX_TOKENS}, "default of chat"),
         )
-        found = {}
+        rows = {}
         for name in SETTINGS:
             for values, origin in layers:
                 if values.get(name) is not None:
-                    found[name] = values[name], origin
+                    rows[name] = values[name], origin
                     break
-        return found
+        return rows
 
     # --------------------------------------------------------------------------------- answers
 
@@ -160,8 +160,8 @@ class Session:
         """Say why an answer was cut off and, with --stats, its speed."""
         done, llm = self.conversation.last, self.conversation.llm
         if stopped:
-            kept = "it stays as it is; /retry or /undo" if done.text else "nothing was said yet"
-            self.note(f"[stopped: {kept}]")
+            state = "it stays as it is; /retry or /undo" if done.text else "nothing was said yet"
+            self.note(f"[stopped: {state}]")
         elif done.finish_reason == "length" and self.interactive:
             full = done.prompt_tokens + len(done.tokens) >= llm.context
             reason = (

@@ -40,13 +40,13 @@ constraint_options: Option = combined(
 def constraint(llm: LLM, options: Mapping[str, Any]) -> dict[str, Any]:
     """Make the argument of `LLM.generate` from the options; empty without any."""
     names = ("json_schema", "regex", "choice", "grammar")
-    given = [name for name in names if options[name]]
-    if len(given) > 1:
-        listed = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+    chosen = [name for name in names if options[name]]
+    if len(chosen) > 1:
+        listed = " and ".join(f"--{name.replace('_', '-')}" for name in chosen)
         raise click.UsageError(f"constraint: must be only one, but got {listed}")
-    if not given:
+    if not chosen:
         return {}
-    (name,), make = given, llm.constraints
+    (name,), make = chosen, llm.constraints
     value = options[name]
     if name == "json_schema":
         return {"constraint": make.json_schema(_text(name, value, value.lstrip()[:1] == "{"))}

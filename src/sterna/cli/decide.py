@@ -67,9 +67,9 @@ def command(
     }
     names, contexts = _contexts(files)
     llm = open_model(options)
-    found = llm.decide(contexts, list(questions), **asked)
+    decisions = llm.decide(contexts, list(questions), **asked)
     pairs = [(name, question) for name in names for question in questions]
-    rows = [_row(*pair, decision) for pair, decision in zip(pairs, found, strict=True)]
+    rows = [_row(*pair, decision) for pair, decision in zip(pairs, decisions, strict=True)]
     if as_json:
         print_json(rows)
         return
@@ -91,13 +91,13 @@ def _contexts(files: tuple[Path, ...]) -> tuple[list[str | None], list[str]]:
     return [None], [piped_text()]
 
 
-def _range(given: str | None) -> tuple[int, int] | None:
+def _range(text: str | None) -> tuple[int, int] | None:
     """Parse --score; RequestError."""
-    if given is None:
+    if text is None:
         return None
-    low, dash, high = given.partition("-")
+    low, dash, high = text.partition("-")
     if not dash or not low.isdecimal() or not high.isdecimal():
-        raise RequestError(f"score: must be a range such as 1-5, but got {shown(given)}")
+        raise RequestError(f"score: must be a range such as 1-5, but got {shown(text)}")
     return int(low), int(high)
 
 

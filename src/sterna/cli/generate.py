@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 @option(
     "--file",
     'Continue the prompts of this file, one JSON object per line: {"prompt": ...} or '
-    '{"messages": ...}, and options that differ. Answers are lines of JSON in the same order.',
+    '{"messages": ...}, and options that differ. Answers are lines of JSON in the same order. With '
+    '--adapter NAME=PATH, which may be repeated, a line may choose one ("adapter": "NAME").',
     type=EXISTING_FILE,
 )
 @option(
@@ -82,15 +83,15 @@ def command(
     refuse_model(prompt)
     prompt = _read(prompt)
     llm = open_model(options)
-    given = sampling(options) | constraint(llm, options)
+    request_options = sampling(options) | constraint(llm, options)
     # Arguments are checked now, so an error comes before text.
     if images:
         from sterna.cli.chat_images import message_content
 
         message = {"role": "user", "content": message_content(prompt, images)}
-        pieces = llm.chat_stream([message], **given)
+        pieces = llm.chat_stream([message], **request_options)
     else:
-        pieces = llm.stream(prompt, **given)
+        pieces = llm.stream(prompt, **request_options)
     if as_json:
         for _ in pieces:
             pass

@@ -67,8 +67,7 @@ def command(
 
 def _machine(threads: int | None, cores: str | None, bandwidth: bool) -> dict[str, Any]:
     """Return what Sterna knows of this machine, and what it derives from it."""
-    import sterna._native as _native
-    from sterna import __version__
+    from sterna import __version__, _native
     from sterna.calibration import few_tokens, many_tokens
     from sterna.calibration.bandwidth import measure_bandwidth
     from sterna.calibration.prefetch import prepare
@@ -113,7 +112,7 @@ def _machine(threads: int | None, cores: str | None, bandwidth: bool) -> dict[st
 
 def _check_units(as_json: bool) -> bool:
     """Run every unit, say which are right, and return whether all are."""
-    import sterna._native as _native
+    from sterna import _native
     from sterna.calibration.unit_check import check
 
     rows: list[dict[str, Any]] = []
@@ -212,11 +211,11 @@ def _topology(native: Any) -> dict[str, Any]:
     }
 
 
-def _nodes(team: Threads, found: list[Any]) -> dict[str, Any]:
+def _nodes(team: Threads, machine_nodes: list[Any]) -> dict[str, Any]:
     """Return the memory nodes of the threads, and whether weights lie on the threads' own nodes."""
     from sterna.runtime import cpu_list
 
-    ids = {cpu: node["id"] for node in found for cpu in node["cpus"]}
+    ids = {cpu: node["id"] for node in machine_nodes for cpu in node["cpus"]}
     nodes = [
         {"id": ids.get(cpus[0], i), "cpus": cpu_list(cpus), "threads": threads}
         for i, (threads, cpus) in enumerate(team.nodes)

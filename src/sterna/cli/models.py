@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import json_option
 from sterna.cli.terminal import print_json
 from sterna.errors import SternaError
@@ -34,7 +35,7 @@ PACKED = {
 }
 
 
-@click.command(short_help="List the models on this machine.")
+@grouped_command(short_help="List the models on this machine.")
 @json_option
 def command(as_json: bool) -> None:
     """List the built-in models, the downloads, and the packed copies in the cache."""

@@ -25,22 +25,22 @@ def models_in(folder: Path) -> dict[str, str]:
         entries = sorted(folder.iterdir())
     except OSError as error:
         raise unreadable(folder, error) from error
-    found: dict[str, str] = {}
+    models: dict[str, str] = {}
     for path in entries:
         name = _name(path)
         if name is None:
             continue
-        if name in found:
+        if name in models:
             raise RequestError(
-                f"models-dir: must have different names, but {found[name]} and {path} are both "
+                f"models-dir: must have different names, but {models[name]} and {path} are both "
                 f"{name}; rename one"
             )
-        found[name] = os.fspath(path)
-    if not found:
+        models[name] = os.fspath(path)
+    if not models:
         raise RequestError(
             f"models-dir: must hold .gguf files or folders of models, but {folder} has none"
         )
-    return found
+    return models
 
 
 def _name(path: Path) -> str | None:

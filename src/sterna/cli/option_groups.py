@@ -22,7 +22,9 @@ GROUPS: dict[str, frozenset[str]] = {
     ),
     "Speed": frozenset({"threads", "cores", "mmap", "speculate", "draft"}),
     "Sampling": frozenset({*SETTINGS, "stop"}),
-    "Output": frozenset({"json_schema", "regex", "choice", "grammar", "output", "as_json"}),
+    "Output": frozenset(
+        "json_schema regex choice grammar output as_json as_csv as_markdown plot".split()
+    ),
 }
 
 

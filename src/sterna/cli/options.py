@@ -141,10 +141,9 @@ model_options: Option = combined(
     ),
     option(
         "--adapter adapters",
-        "A LoRA adapter: a folder as PEFT saves it, or a GGUF file. `generate --file` takes "
-        'several with NAMEs, from which each line chooses ("adapter").',
+        "A LoRA adapter: a folder as PEFT saves it, or a GGUF file.",
         multiple=True,
-        metavar="[NAME=]PATH",
+        metavar="PATH",
     ),
     offline_option,
     run_options,

@@ -45,12 +45,12 @@ def load(name: str, parent: str = "") -> click.Command | None:
 def _found(parent: str) -> dict[str, EntryPoint]:
     from importlib.metadata import entry_points  # slower to import than click
 
-    found = {}
+    by_command = {}
     for entry in entry_points(group=GROUP):
         head, _, last = entry.name.rpartition(".")
         if head == parent:
-            found[last] = entry
-    return found
+            by_command[last] = entry
+    return by_command
 
 
 def _warn(entry: EntryPoint, why: str) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import click
 
 from sterna.cli.decorators import flag
+from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import json_option, offline_option
 from sterna.cli.terminal import print_json, tell
 
 
-@click.command(short_help="Download models from the Hub.")
+@grouped_command(short_help="Download models from the Hub.")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @flag("--recheck", "Hash the downloaded files again.")
 @offline_option

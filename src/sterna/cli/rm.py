@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sterna.cli.decorators import flag
+from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import json_option
 from sterna.cli.terminal import print_json
 from sterna.errors import RequestError
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from sterna.checkpoints import hub
 
 
-@click.command(short_help="Remove downloaded models.")
+@grouped_command(short_help="Remove downloaded models.")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @flag("--yes -y", "Do not ask.")
 @json_option
@@ -79,9 +80,9 @@ def _downloads(name: hub.HubName, text: str) -> list[Target]:
         whole = [one] if one is not None else []
     if whole:
         return [(d.name, d.nbytes, partial(hub.remove, d)) for d in whole]
-    half = hub.partial_bytes(name.repo)
-    if half:
-        return [(f"{text}, half downloaded", half, partial(hub.remove_partial, name.repo))]
+    partial_size = hub.partial_bytes(name.repo)
+    if partial_size:
+        return [(f"{text}, half downloaded", partial_size, partial(hub.remove_partial, name.repo))]
     raise RequestError(f"{text}: is not downloaded; `sterna models` lists what is")
 
 

@@ -59,5 +59,5 @@ sampling_options: Option = combined(
 
 def sampling(options: Mapping[str, Any]) -> dict[str, Any]:
     """Collect options of `LLM.generate` from a command's options; missing ones keep the default."""
-    given = {name: options[name] for name in SETTINGS if options[name] is not None}
-    return {**given, "stop": list(options["stop"]) or None}
+    set_options = {name: options[name] for name in SETTINGS if options[name] is not None}
+    return {**set_options, "stop": list(options["stop"]) or None}

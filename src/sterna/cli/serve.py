@@ -38,20 +38,20 @@ TIMES = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 def size(value: str | int) -> int:
     """Parse bytes: 65536, 64K, 1M."""
-    found = re.fullmatch(r"(\d{1,15})([kmg]?)i?b?", str(value).strip().lower())
-    if not found:
+    match = re.fullmatch(r"(\d{1,15})([kmg]?)i?b?", str(value).strip().lower())
+    if not match:
         raise click.BadParameter(f"must be bytes such as 65536, 64K or 1M, but got {shown(value)}")
-    return int(found[1]) * SIZES[found[2]]
+    return int(match[1]) * SIZES[match[2]]
 
 
 def duration(value: str | float) -> float:
     """Parse seconds: 30, 10m, 1h."""
-    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)([smhd]?)", str(value).strip().lower())
-    if not found or float(found[1]) <= 0:
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)([smhd]?)", str(value).strip().lower())
+    if not match or float(match[1]) <= 0:
         raise click.BadParameter(
             f"must be a duration such as 30, 10m or 1h, but got {shown(value)}"
         )
-    return float(found[1]) * TIMES[found[2]]
+    return float(match[1]) * TIMES[match[2]]
 
 
 def repeated(names: str, help: str, **settings: Any) -> Option:
@@ -150,7 +150,7 @@ def repeated(names: str, help: str, **settings: Any) -> Option:
 @repeated(
     "--allow-image-urls image_hosts",
     "Fetch images that requests name by http or https from this host (also *.example.org, or "
-    "* for all public ones); default: data: URLs alone.",
+    "* for all public ones); default: only data: URLs.",
     metavar="HOST",
 )
 @option("--timeout", "Longest time of an answer; default: none.", type=duration)
@@ -221,8 +221,8 @@ def command(
 ) -> None:
     """Serve models to clients of OpenAI's and Anthropic's APIs, and a web page at /.
 
-    MODEL is as for --model of `sterna generate`; the default is `nano`, or the models of
-    --models-dir alone. Requests choose one of several models by "model"; each is loaded on its
+    MODEL is as for --model of `sterna generate`; the default is `nano`, or only the
+    models of --models-dir. Requests choose one of several models by "model"; each is loaded on its
     first request, and the first MODEL at the start. Adapters are additional models
     on top of the first MODEL. Every option is also an environment variable: --max-queue is
     STERNA_MAX_QUEUE.
@@ -245,8 +245,8 @@ def command(
         if model in models:
             fetch_model(model, offline)
         own = [f"{adapter}={folder}" for adapter, folder in adapted.items()]
-        given = {"model": model, "offline": offline, "adapters": own, **of_model}
-        opener = partial(open_model, given, chosen_by_name=True)
+        model_options = {"model": model, "offline": offline, "adapters": own, **of_model}
+        opener = partial(open_model, model_options, chosen_by_name=True)
         sources[name] = ModelSource(
             opener, _file_bytes(model), tuple(adapted), on_demand=not models
         )
@@ -272,12 +272,12 @@ def _settings(max_seqs: int, step_ms: float, options: dict[str, Any]) -> Setting
     return Settings(**options, engine={"max_running": max_seqs, "step_ms": step_ms})
 
 
-def _bounded_cache(given: int | None) -> dict[str, int]:
+def _bounded_cache(cache_ram: int | None) -> dict[str, int]:
     """Return the options that bound the memory of keys and values on large machines."""
     from sterna.engine.kv_cache.manager import SHARE
     from sterna.runtime import available_bytes
 
-    large = given is None and available_bytes() // SHARE > MOST_CACHE_RAM
+    large = cache_ram is None and available_bytes() // SHARE > MOST_CACHE_RAM
     return {"kv_bytes": MOST_CACHE_RAM} if large else {}
 
 
@@ -313,10 +313,10 @@ def _names(
     return names
 
 
-def _adapters(models: list[str], given: tuple[str, ...]) -> dict[str, str]:
+def _adapters(models: list[str], adapters: tuple[str, ...]) -> dict[str, str]:
     """Return the folders of adapters, by their names for clients."""
     named: dict[str, str] = {}
-    for name, folder in map(adapter_named, given):
+    for name, folder in map(adapter_named, adapters):
         path = Path(folder).resolve()
         served = name or (path.stem if path.suffix.lower() == ".gguf" else path.name)
         if served in named or served in models:

@@ -28,6 +28,7 @@ from sterna.engine.scheduling.engine_loop import EngineLoop
 from sterna.engine.scheduling.events import Event
 from sterna.engine.scheduling.scheduler import Scheduler
 from sterna.engine.scheduling.scheduler_load import SchedulerLoad
+from sterna.engine.scheduling.step_planner import StepLimits
 
 __all__ = [
     "KV_DTYPES",
@@ -49,6 +50,7 @@ __all__ = [
     "SchedulerLoad",
     "Sequence",
     "StepInput",
+    "StepLimits",
     "StepOutput",
     "classify",
     "common_prefix_length",

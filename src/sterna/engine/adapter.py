@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-import sterna._native as _native
+from sterna import _native
 from sterna.checkpoints.lora import MAX_RANK, Lora, LoraLayer, open_lora_folder
 from sterna.errors import RequestError, brief
 from sterna.gguf.paths import is_gguf

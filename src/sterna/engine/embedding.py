@@ -9,8 +9,7 @@ from collections.abc import Sequence as SequenceOf
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
-from sterna import ops
+from sterna import _native, ops
 from sterna.engine.adapter import Adapter
 from sterna.engine.engine import PREFILL_CHUNK, Engine
 from sterna.engine.kv_cache.sequence import Sequence, pages_of
@@ -87,7 +86,7 @@ def classify(
     """
     config = engine.model.config
     row = config.label_row if config.labels else "last"
-    found: list[F32 | None] = [None] * len(texts)
+    logits: list[F32 | None] = [None] * len(texts)
     sequences = [Sequence() for _ in texts]
     try:
         for step in _steps(engine, [len(tokens) for tokens, _ in texts]):
@@ -106,27 +105,27 @@ def classify(
                 )
             for (i, _, end), output in zip(step, engine.run(inputs), strict=True):
                 if end == len(texts[i][0]):
-                    found[i] = output.logits[0].copy()
+                    logits[i] = output.logits[0].copy()
                     engine.kv_cache.release(sequences[i])
     finally:
         for sequence in sequences:
             engine.kv_cache.release(sequence)
     width = config.labels or config.vocab_size
-    return np.array(found, np.float32).reshape(len(texts), width)
+    return np.array(logits, np.float32).reshape(len(texts), width)
 
 
 def _steps(engine: Engine, lengths: SequenceOf[int]) -> Iterator[list[tuple[int, int, int]]]:
     """Yield the parts of texts (index, begin, end) of each step: PREFILL_CHUNK tokens, or fewer if
     the pool has no pages for another text. An encoder's texts stay whole."""
     step: list[tuple[int, int, int]] = []
-    room, held, free = PREFILL_CHUNK, 0, engine.kv_cache.pool.free
+    room, pages_in_step, free = PREFILL_CHUNK, 0, engine.kv_cache.pool.free
     whole = engine.model.config.bidirectional
     for i, length in enumerate(lengths):
         pages = pages_of(length) + engine.kv_cache.pool.state_pages
-        if step and (held + pages > free or (whole and length > room)):
+        if step and (pages_in_step + pages > free or (whole and length > room)):
             yield step
-            step, room, held = [], PREFILL_CHUNK, 0
-        held += pages
+            step, room, pages_in_step = [], PREFILL_CHUNK, 0
+        pages_in_step += pages
         begin = 0
         while begin < length:
             end = length if whole else min(length, begin + room)
@@ -135,6 +134,6 @@ def _steps(engine: Engine, lengths: SequenceOf[int]) -> Iterator[list[tuple[int,
             begin = end
             if room <= 0:
                 yield step
-                step, room, held = [], PREFILL_CHUNK, pages if begin < length else 0
+                step, room, pages_in_step = [], PREFILL_CHUNK, pages if begin < length else 0
     if step:
         yield step

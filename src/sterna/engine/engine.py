@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
-from sterna import formats
+from sterna import _native, formats
 from sterna.calibration import LEAST_BYTES, direct_tokens, joint_tokens, prepare
 from sterna.calibration.unit_check import checked_isa
 from sterna.checks import checked_flag, checked_name, checked_whole
@@ -226,32 +225,32 @@ class Engine:
     ) -> list[StepOutput]:
         kv_cache = self.kv_cache
         kv_cache.reserve([(i.sequence, len(i.tokens)) for i in inputs])
-        given = StepArguments.of(inputs, self.model.config.vocab_size)
-        tokens, hidden = given.tokens, None
-        if given.returns_hidden_states:
+        arguments = StepArguments.of(inputs, self.model.config.vocab_size)
+        tokens, hidden = arguments.tokens, None
+        if arguments.returns_hidden_states:
             hidden = np.empty((len(tokens), self.model.config.hidden_size), np.float32)
         states, draft_states = list[_native.State](), list[tuple[int, int, _native.State]]()
         if kv_cache.state_bytes:
             states = [i.sequence.state for i in inputs if i.sequence.state]
             draft_states = self._draft_states(inputs)
-        masks = make_in_background(given.pending_masks, self.background_masks)
+        masks = make_in_background(arguments.pending_masks, self.background_masks)
         try:
             logits, drawn, rescored, head_bytes = program.run(
                 kv_cache.native,
                 tokens,
-                given.spans,
+                arguments.spans,
                 self.isa,
                 self.threads,
-                given.deciding,
-                given.draws,
+                arguments.deciding,
+                arguments.draws,
                 states,
                 masks,
                 draft_states,
                 adapters,
-                given.previous_hidden_states,
+                arguments.previous_hidden_states,
                 hidden,
-                given.second_parts,
-                given.images,
+                arguments.second_parts,
+                arguments.images,
             )
         except FloatingPointError as e:
             raise NonFiniteError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sterna._native as _native
+from sterna import _native
 from sterna.errors import RequestError
 from sterna.graph import Graph
 from sterna.runtime import Threads, available_bytes

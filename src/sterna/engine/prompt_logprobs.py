@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
+from sterna import _native
 from sterna.engine.decoding.allowed_tokens import mask_words
 from sterna.engine.decoding.sampling import Draw
 from sterna.engine.engine import PREFILL_CHUNK, StepInput, StepOutput

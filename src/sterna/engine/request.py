@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
+from sterna import _native
 from sterna.engine.adapter import Adapter, cache_salt
 from sterna.engine.decoding.allowed_tokens import AllowedTokens
 from sterna.engine.decoding.answer_parts import PartMarks

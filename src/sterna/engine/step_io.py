@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
+from sterna import _native
 from sterna.engine.adapter import Adapter
 from sterna.engine.decoding.sampling import ALL_LOGITS, DecidingLogits, Draw
 from sterna.engine.decoding.token_masks import TokenMasks
@@ -96,7 +96,7 @@ class StepArguments:
     def of(cls, inputs: SequenceOf[StepInput], vocab: int) -> StepArguments:
         """Collect the arguments, in one pass, since each step of a token takes it."""
         made = cls(NO_PAGES, [], [], [], [], [], None, False, None)
-        tokens, given, images = [NO_PAGES], list[F32](), False
+        tokens, hidden, images = [NO_PAGES], list[F32](), False
         for n, one in enumerate(inputs):
             sequence, draw, deciding = one.sequence, one.draw, one.deciding
             tokens.append(np.asarray(one.tokens, np.int32))
@@ -110,12 +110,12 @@ class StepArguments:
             if one.second_part is not None:
                 made.second_parts.append((n, one.second_part))
             if one.previous_hidden_states is not None:
-                given.append(one.previous_hidden_states)
+                hidden.append(one.previous_hidden_states)
             made.returns_hidden_states = made.returns_hidden_states or one.return_hidden_states
             images = images or one.images is not None
         made.tokens = np.concatenate(tokens)
-        if given:
-            made.previous_hidden_states = np.concatenate(given)
+        if hidden:
+            made.previous_hidden_states = np.concatenate(hidden)
         if images:
             made.images = _images_of(inputs, made.tokens)
         return made
@@ -124,7 +124,7 @@ class StepArguments:
 def _images_of(inputs: SequenceOf[StepInput], tokens: I32) -> StepImages:
     """Return the program's images; puts -1 - n into the tokens, of all inputs, that row n stands
     for."""
-    found, together, n_rows, first = list[F32](), list[tuple[int, int, int]](), 0, 0
+    features_of, together, n_rows, first = list[F32](), list[tuple[int, int, int]](), 0, 0
     coordinates, placed = np.empty((len(tokens), 3), np.int32), False
     for n, i in enumerate(inputs):
         begin, end = i.sequence.length, i.sequence.length + len(i.tokens)
@@ -136,11 +136,11 @@ def _images_of(inputs: SequenceOf[StepInput], tokens: I32) -> StepImages:
         if i.images is not None:
             at, rows = i.images.rows(begin, end)
             tokens[first + at - begin] = -1 - np.arange(n_rows, n_rows + len(rows))
-            found.append(rows)
+            features_of.append(rows)
             n_rows += len(rows)
             together += [(n, *run) for run in i.images.together(begin, end)]
         first += len(i.tokens)
-    features = np.concatenate(found) if n_rows else None
+    features = np.concatenate(features_of) if n_rows else None
     return features, together, coordinates if placed else None
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
+from sterna import _native
 from sterna.engine import step_tokens
 from sterna.errors import RequestError
 from sterna.evaluate.conventions import CONVENTIONS, Convention

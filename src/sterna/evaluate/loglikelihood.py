@@ -121,8 +121,8 @@ class _Group:
         cache = None if engine.kv_cache.needs_snapshots else engine.kv_cache.pool.cache
         self._cache = cache if isinstance(cache, PrefixCache) else None
         if self._cache is not None and len(self.shared):
-            found, _ = self._cache.match(np.append(self.shared, np.int32(0)), self._salt)
-            self.sequence = found or self.sequence
+            prefix, _ = self._cache.match(np.append(self.shared, np.int32(0)), self._salt)
+            self.sequence = prefix or self.sequence
 
     def keep(self) -> None:
         """Give the computed part of `shared` to the cache."""

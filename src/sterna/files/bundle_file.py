@@ -10,7 +10,7 @@ or the program for one platform and Python. It is unpacked once, into a folder o
 SHA-256 names. Offsets in the archive count from its own start, so that it stays a zip file without
 the 64-bit fields that zipimport lacks before Python 3.13, however large the weights are.
 
-This module imports the standard library alone, and no slow part of it before it is needed: its
+This module imports only the standard library, and no slow part of it before it is needed: its
 copy runs at each start of a bundle, before anything else of Sterna can be imported.
 """
 

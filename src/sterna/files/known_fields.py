@@ -59,7 +59,7 @@ class KnownFields:
         )
 
     def check(
-        self, given: Mapping[str, Any], file: Path, prefix: str = "", remedy: str = ""
+        self, settings: Mapping[str, Any], file: Path, prefix: str = "", remedy: str = ""
     ) -> None:
         """Raise UnsupportedModelError for a field that asks for something that Sterna lacks.
 
@@ -67,7 +67,7 @@ class KnownFields:
         one RuntimeWarning.
         """
         unknown = []
-        for name, value in given.items():
+        for name, value in settings.items():
             if name in self.read or name in self.without_effect or _is_unset(value):
                 continue
             if self.open and name not in self.refused:

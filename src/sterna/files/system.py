@@ -1,6 +1,6 @@
 """What differs between Linux, macOS and Windows: the one module that asks which system this is.
 
-A part of Python that one of them lacks is used here alone (`tests/test_system.py` holds it).
+A part of Python that one of them lacks is used only here (`tests/test_system.py` holds it).
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def opened(path: Path) -> Iterator[int | None]:
 
 
 def lock(descriptor: int | None, wait: bool = True) -> None:
-    """Lock an open file or folder for this process alone, until it is closed.
+    """Lock an open file or folder for only this process, until it is closed.
 
     Raises BlockingIOError where another process has it and `wait` is false, OSError where the
     system has no such lock.

@@ -56,14 +56,16 @@ def _of_module(name: str) -> Format | None:
     """Import the format that a module of this name defines; None if there is none."""
     if name not in _MODULES:
         return None
-    found = getattr(importlib.import_module(f"{__name__}.{name}"), "FORMAT", None)
-    return found if isinstance(found, Format) else None
+    constant = getattr(importlib.import_module(f"{__name__}.{name}"), "FORMAT", None)
+    return constant if isinstance(constant, Format) else None
 
 
 def names() -> list[str]:
     """List the names of all formats that are offered for rounding, sorted."""
     every = {*_MODULES, *_REGISTERED}
-    return sorted(n for n in every if (found := _format(n)) is not None and not found.of_files)
+    return sorted(
+        n for n in every if (format_of := _format(n)) is not None and not format_of.of_files
+    )
 
 
 def get(name: str | Format) -> Format:
@@ -76,9 +78,9 @@ def get(name: str | Format) -> Format:
         return name
     if isinstance(name, str):
         base, colon, scale = name.partition(":")
-        found = _format(base)
-        if found is not None:
-            return _with_scale(found, scale) if colon else found
+        base_format = _format(base)
+        if base_format is not None:
+            return _with_scale(base_format, scale) if colon else base_format
         if (lookup := lookup_format(name)) is not None:
             raise RequestError(
                 f"format: {base} is a lookup-table format of a paper, which only the figures of "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-import sterna._native as _native
+from sterna import _native
 from sterna.errors import RequestError
 from sterna.formats.base import Format
 from sterna.formats.packed_weight import PackedWeight

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
+from sterna import _native
 from sterna.errors import NonFiniteError
 from sterna.formats.arithmetic import F32, first_index
 from sterna.formats.base import Format

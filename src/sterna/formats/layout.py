@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
+from sterna import _native
 
 __all__ = ["Layout"]
 

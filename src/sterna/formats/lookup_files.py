@@ -129,5 +129,5 @@ _BY_NAME = {
 def lookup_format(name: str) -> LookupFormat | None:
     """Return the format of this name in files, with or without a suffix (`tl1_1:row`)."""
     base, colon, scale = name.partition(":")
-    found = _BY_NAME.get(base)
-    return replace(found, becomes=f"{found.becomes}{colon}{scale}") if found else None
+    known = _BY_NAME.get(base)
+    return replace(known, becomes=f"{known.becomes}{colon}{scale}") if known else None

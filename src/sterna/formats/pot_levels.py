@@ -48,12 +48,12 @@ class Powers(Format):
         A group may have the scale 0: its weights are then 0, which the levels may lack. Other
         scales that f16 would round to 0 become its smallest number.
         """
-        given = np.asarray(scales)
+        unchecked = np.asarray(scales)
         if not self.scales.group:
-            check_scale(given, M, K, self.name)
-            return super().check_scales(given, M, K)
-        check_scale(np.where(given == 0, 1, given), M, K, self.name)
-        return super().check_scales(half_or_smallest(np.asarray(given, np.float32)), M, K)
+            check_scale(unchecked, M, K, self.name)
+            return super().check_scales(unchecked, M, K)
+        check_scale(np.where(unchecked == 0, 1, unchecked), M, K, self.name)
+        return super().check_scales(half_or_smallest(np.asarray(unchecked, np.float32)), M, K)
 
     def powers(self, w: F32, scale: str | None) -> PotLevels:
         """Round w float32 [M, K]."""

@@ -74,9 +74,9 @@ class Quantizer:
         signs = np.where(blocks < 0, -1, 1).astype(np.int8)
         exponents = np.empty(blocks.shape, np.uint8)
         for rows, magnitudes in _chunks(blocks):
-            exponents[rows], kept = self._rounded(magnitudes, scales[rows])
-            if kept is not None:
-                signs[rows] *= kept
+            exponents[rows], nonzero = self._rounded(magnitudes, scales[rows])
+            if nonzero is not None:
+                signs[rows] *= nonzero
         zeros = int((weights == 0).sum()) if self.zero == "none" else 0
         if scale == "tensor":
             shaped = scales[:1].reshape(()) if M else np.ones((), np.float32)
@@ -141,9 +141,9 @@ class Quantizer:
         np.clip(e, 0, self.max_exponent, out=e)
         if self.zero == "none":
             return e, None
-        kept = magnitudes >= s / 2 if self.zero == "near" else magnitudes > 0
-        e *= kept
-        return e, kept
+        nonzero = magnitudes >= s / 2 if self.zero == "near" else magnitudes > 0
+        e *= nonzero
+        return e, nonzero
 
 
 def denseshift(T: int) -> Quantizer:

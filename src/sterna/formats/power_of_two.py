@@ -173,17 +173,17 @@ def check_scale(scale: Any, M: int, K: int, what: str) -> F32:
 
 def checked_weights(w: Any, what: str) -> F32:
     """Convert weights to float32 [M, K], and check that they are finite."""
-    given = np.asarray(w)
-    if given.ndim != 2 or given.dtype.kind not in "iuf":
+    weights = np.asarray(w)
+    if weights.ndim != 2 or weights.dtype.kind not in "iuf":
         raise RequestError(
-            f"{what}: weights must be numbers [M, K], but got {given.dtype} {given.shape}"
+            f"{what}: weights must be numbers [M, K], but got {weights.dtype} {weights.shape}"
         )
     with np.errstate(over="ignore", under="ignore"):
-        values = given.astype(np.float32)
+        values = weights.astype(np.float32)
     if (wrong := ~np.isfinite(values)).any():
         at = first_index(wrong)
         raise NonFiniteError(
-            f"{what}: weights must be finite float32, but element {at} is {given[at]}; the "
+            f"{what}: weights must be finite float32, but element {at} is {weights[at]}; the "
             "file is damaged or its training diverged"
         )
     return np.ascontiguousarray(values)

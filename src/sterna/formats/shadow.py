@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
+from sterna import _native
 from sterna.errors import RequestError
 from sterna.formats.base import MAX_INTEGER_K
 from sterna.formats.i8 import FORMAT as I8

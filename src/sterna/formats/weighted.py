@@ -101,7 +101,7 @@ def _of_least_error(format: Format, w: F32, scale: str | None, e: F32 | None) ->
 
 
 def _groups(format: Format, w: F32, e: F32 | None, levels: Array, scales: F32) -> Rounded:
-    """Choose the better of the given and the found rounding, for each group with one scale."""
+    """Choose the better of the given and the searched rounding, for each group with one scale."""
     assert format.codebook is not None
     n = format.scales.group or (w.shape[1] if np.ndim(scales) else w.size)
     columns = _columns(w, n)
@@ -113,21 +113,23 @@ def _groups(format: Format, w: F32, e: F32 | None, levels: Array, scales: F32) -
     first = np.ldexp(old, -shift).astype(np.float32)
     first[0] *= value
     if minima:
-        found = np.stack(search.scale_and_minimum(weighted, format.codebook, (first[0], first[1])))
+        searched = np.stack(
+            search.scale_and_minimum(weighted, format.codebook, (first[0], first[1]))
+        )
     else:
-        found = search.scales(weighted, format.codebook, first[0], _few(format, shift))[None]
-    found[0] /= value
-    new = _held(format, np.ldexp(found, shift).astype(np.float32), old)
+        searched = search.scales(weighted, format.codebook, first[0], _few(format, shift))[None]
+    searched[0] /= value
+    new = _held(format, np.ldexp(searched, shift).astype(np.float32), old)
     q, before = _nearest(format, x, shift, new), _columns(levels, n)
     errors = (
         search.total(np.square(_real(format, *made) - columns) * weight)
         for made in ((q, new), (before, old))
     )
     better = next(errors) < next(errors)
-    kept = np.where(better, q, before).astype(levels.dtype)
+    best = np.where(better, q, before).astype(levels.dtype)
     parameters = np.where(better, new, old).T
     return (
-        np.ascontiguousarray(kept.T).reshape(w.shape),
+        np.ascontiguousarray(best.T).reshape(w.shape),
         np.ascontiguousarray(parameters, np.float32).reshape(np.shape(scales)),
     )
 
@@ -190,7 +192,7 @@ def _real(format: Format, levels: Array, parameters: F32) -> npt.NDArray[np.floa
 
 
 def _super_blocks(format: Format, w: F32, e: F32 | None, levels: Array, scales: F32) -> Rounded:
-    """Choose the better of the given and the found rounding, for each super-block."""
+    """Choose the better of the given and the searched rounding, for each super-block."""
     assert isinstance(format, KQuant)
     M, K = w.shape
     blocks = w.reshape(-1, format.scales.block)
@@ -201,11 +203,11 @@ def _super_blocks(format: Format, w: F32, e: F32 | None, levels: Array, scales: 
     else:
         weight = np.ascontiguousarray(np.broadcast_to(e, w.shape)).reshape(blocks.shape)
     best, parts = levels.reshape(blocks.shape), scales.reshape(len(blocks), *scales.shape[2:])
-    found, new = format.searched_blocks(blocks, weight)
-    better = _block_errors(format, blocks, weight, found, new) < _block_errors(
+    searched, new = format.searched_blocks(blocks, weight)
+    better = _block_errors(format, blocks, weight, searched, new) < _block_errors(
         format, blocks, weight, best, parts
     )
-    best = np.where(better[:, None], found, best)
+    best = np.where(better[:, None], searched, best)
     parts = np.where(better.reshape(-1, *[1] * (parts.ndim - 1)), new, parts)
     return best.reshape(M, K), np.asarray(parts, np.float32).reshape(scales.shape)
 

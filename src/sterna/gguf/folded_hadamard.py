@@ -106,7 +106,7 @@ def _signs(m: Metadata) -> dict[str, str] | None:
         raise m.error(f"{PREFIX}sign_widths", "different whole numbers", widths)
     values = m.numbers(f"{PREFIX}sign_values", sum(widths))
     if not (np.abs(values.astype(np.float64)) == 1).all():
-        raise m.error(f"{PREFIX}sign_values", "1 and -1 alone", "another value")
+        raise m.error(f"{PREFIX}sign_values", "only 1 and -1", "another value")
     text = "".join("+" if value > 0 else "-" for value in values)
     ends = np.cumsum(widths)
     return {str(w): text[end - w : end] for w, end in zip(widths, ends, strict=True)}

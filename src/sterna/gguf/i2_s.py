@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
-from sterna import formats
+from sterna import _native, formats
 from sterna.checkpoints.safetensors_header import TensorInfo
 from sterna.checks import checked_name
 from sterna.errors import ModelFormatError, NonFiniteError, warn

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
+from sterna import _native
 from sterna.errors import ModelFormatError, UnsupportedModelError, shown, warn
 from sterna.files.jsonfile import load_json_object
 from sterna.gguf.hf_config import GGUF_POOLINGS

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
-from sterna import formats, ops
+from sterna import _native, formats, ops
 from sterna.checkpoints.safetensors_header import TensorInfo
 from sterna.errors import (
     NonFiniteError,

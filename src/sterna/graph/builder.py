@@ -156,8 +156,8 @@ class GraphBuilder:
     ) -> Value:
         """act(x): one of `GLUS`, "relu", "quick_gelu", "tanh", "clip" or "xielu".
 
-        parameters: of "clip" the least and the most; of "xielu" alpha_p, alpha_n, beta and eps.
-        Rows of experts have one of `GLUS`.
+        parameters: "clip" has the least and the most value, "xielu" alpha_p, alpha_n, beta and
+        eps. Rows of experts have one of `GLUS`.
         """
         if x.route is not None or (activation in GLUS and not parameters):
             return self.add(RowwiseOp(name=name, x=x, glu=activation, ungated=True))

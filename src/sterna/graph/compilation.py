@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
-import sterna._native as _native
+from sterna import _native
 from sterna.formats import PackedWeight
 from sterna.graph.activations import in_two_planes, rounded_values
 from sterna.graph.heads import Heads, LatentHeads, Rotary

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-import sterna._native as _native
+from sterna import _native
 from sterna.formats import PackedWeight
 from sterna.graph.activations import rounded_values
 from sterna.graph.compilation import (

@@ -83,10 +83,10 @@ class _Hasher:
         self._say("fields of", kind.__name__)
         unsaid = next((names for base, names in _UNSAID.items() if issubclass(kind, base)), ())
         for field in fields(kind):
-            held = getattr(value, field.name)
+            part = getattr(value, field.name)
             # An array is never a default.
-            by_default = not isinstance(held, np.ndarray) and held == field.default
+            by_default = not isinstance(part, np.ndarray) and part == field.default
             if field.name in unsaid or ("later" in field.metadata and by_default):
                 continue
             self._say(field.name)
-            self._add(held)
+            self._add(part)

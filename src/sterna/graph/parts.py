@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-import sterna._native as _native
+from sterna import _native
 from sterna.graph.ops import AttentionOp, CopyOp, KeepOp, LinearOp, Op, RopeOp, Value
 
 __all__ = ["Part", "Parts", "in_parts"]

@@ -21,8 +21,8 @@ def skips(ops: Sequence[Op]) -> dict[Op, int]:
         makers = [op for op in ops if op.output is product.x and isinstance(op, LinearOp)]
         readers = [op for op in ops if product.x in op.inputs]
         # The sign of a zero product may differ, which would change layers that read floats.
-        alone = len(makers) == len(readers) == 1 and product.output not in floats
-        if alone and makers[0].may_skip:
+        only_pair = len(makers) == len(readers) == 1 and product.output not in floats
+        if only_pair and makers[0].may_skip:
             weight = makers[0].weight
             whole = product.up_column % weight.format.tile_rows == 0
             if whole and 2 * product.up_column == weight.M:

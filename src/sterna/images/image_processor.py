@@ -44,9 +44,9 @@ class ProcessedImage:
     @cached_property
     def digest(self) -> bytes:
         """SHA-256 of the pixels, their shape and the grid; equal images have equal digests."""
-        found = hashlib.sha256(repr((self.pixels.shape, self.grid)).encode())
-        found.update(np.ascontiguousarray(self.pixels, "<f4").data)
-        return found.digest()
+        sha256 = hashlib.sha256(repr((self.pixels.shape, self.grid)).encode())
+        sha256.update(np.ascontiguousarray(self.pixels, "<f4").data)
+        return sha256.digest()
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,8 +180,8 @@ def _families() -> list[type[ImageProcessor]]:
     """List the classes of `families`, whose modules are discovered."""
     from sterna.images import families
 
-    found = []
+    processors = []
     for info in pkgutil.iter_modules(families.__path__):
         module = importlib.import_module(f"{families.__name__}.{info.name}")
-        found.append(module.PROCESSOR)
-    return found
+        processors.append(module.PROCESSOR)
+    return processors

@@ -96,8 +96,8 @@ class ImageSettings:
             value = {whole: value} if whole else {"height": value, "width": value}
         if not isinstance(value, dict):
             raise self.wrong(name, "a size", value)
-        found = {edge: length for edge, length in value.items() if length is not None}
-        return {edge: self._whole(f"{name}.{edge}", found[edge], _MAX_AREA) for edge in found}
+        lengths = {edge: length for edge, length in value.items() if length is not None}
+        return {edge: self._whole(f"{name}.{edge}", lengths[edge], _MAX_AREA) for edge in lengths}
 
     def grids(self, name: str, default: list[list[int]], tile: int) -> list[tuple[int, int]]:
         """Return heights and widths of canvases of whole tiles, whose edge is `tile`."""
@@ -105,15 +105,15 @@ class ImageSettings:
         values = default if value is None else value
         if not isinstance(values, list) or not values:
             raise self.wrong(name, "a list of sizes", values)
-        found = []
+        pairs = []
         for one in values:
             if not isinstance(one, (list, tuple)) or len(one) != 2:
                 raise self.wrong(name, "a height and a width each", one)
             height, width = (self._whole(name, edge, _MAX_EDGE) for edge in one)
             if height % tile or width % tile or height * width > MAX_PIXELS:
                 raise self.wrong(name, f"multiples of {tile} with at most {MAX_PIXELS} pixels", one)
-            found.append((height, width))
-        return found
+            pairs.append((height, width))
+        return pairs
 
     def whole(self, *names: str, default: int | None = None) -> int:
         """Return the first of these fields that is present, a positive whole number.

@@ -62,8 +62,8 @@ class Predictor:
             raise RequestError(
                 f"column: must be one of {', '.join(batch)}, but got {shown(self._column)}"
             )
-        given = list(batch[self._column])
-        requests = [self._request(one) for one in given]
+        rows = list(batch[self._column])
+        requests = [self._request(one) for one in rows]
         for request in self._llm.engine_loop.finished(requests):
             if request.error is not None:
                 raise request.error
@@ -75,11 +75,11 @@ class Predictor:
             f"{self._output}_tokens": [len(one.tokens) for one in done],
         }
 
-    def _request(self, given: Any) -> Request:
+    def _request(self, row: Any) -> Request:
         requests = self._llm.requests
         if self._chat:
-            return requests.make_chat(ChatRequest.of_options(list(given), self._options))[0]
-        return requests.make(str(given), self._options)
+            return requests.make_chat(ChatRequest.of_options(list(row), self._options))[0]
+        return requests.make(str(row), self._options)
 
 
 def build_app(

@@ -61,7 +61,7 @@ def trainable(path: str | Path, method: str | None = None) -> Any:
     if (packed or bool(online)) == (method is not None):
         has = "low-bit layers already" if method else "none but float layers"
         raise RequestError(
-            f"method: must be given for float checkpoints alone, but {path} has {has}; "
+            f"method: must be given only for float checkpoints, but {path} has {has}; "
             f"{'leave it out' if method else 'take one of ' + ', '.join(METHODS)}"
         )
     if packed:
@@ -127,8 +127,8 @@ def fine_tune(
     if threads:
         torch.set_num_threads(threads)
     assets = FolderAssets.of(source, Checkpoint.open(source).config)
-    found = examples(chats, assets.tokenizer(), assets.template())
-    rows = rows_of(found, length)
+    tokenised = examples(chats, assets.tokenizer(), assets.template())
+    rows = rows_of(tokenised, length)
     steps = -(-len(rows.tokens) * epochs // batch)
     settings = loop.TrainingOptions(
         steps,
@@ -148,4 +148,6 @@ def fine_tune(
     seconds = time.monotonic() - begin
     dtype = assets.config.get("dtype") or assets.config.get("torch_dtype")
     head = {"bfloat16": "bf16", "float16": "f16"}.get(str(dtype))  # tables are frozen
-    return FineTuned(len(found), rows.cut, losses, seconds, train.export(model, out, source, head))
+    return FineTuned(
+        len(tokenised), rows.cut, losses, seconds, train.export(model, out, source, head)
+    )

@@ -165,7 +165,7 @@ class _Saving:
     def __call__(self, save_directory: str | Path, **kwargs: Any) -> None:
         """Write the folder; RequestError if it has files, or for options of other folders."""
         if other := [k for k, value in kwargs.items() if value not in (None, _SAVED.get(k))]:
-            raise RequestError(f"save_pretrained: takes a folder alone, but got {', '.join(other)}")
+            raise RequestError(f"save_pretrained: takes only a folder, but got {', '.join(other)}")
         train.export(self._model, save_directory)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Saving:
@@ -184,15 +184,15 @@ def _put(model: nn.Module, name: str, module: nn.Module) -> None:
     setattr(model.get_submodule(parent), child, module)
 
 
-def _fill(model: Any, found: OpenedLayers) -> None:
-    for name, layer in found.layers.items():
+def _fill(model: Any, opened: OpenedLayers) -> None:
+    for name, layer in opened.layers.items():
         _put(model, name, layer.to(model.dtype))
     own = dict(model.named_parameters())
     tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
-    layers = tuple(f"{name}." for name in found.layers)
+    layers = tuple(f"{name}." for name in opened.layers)
     wanted = {name for name in own if not name.startswith(layers)} - tied
-    if wanted != found.tensors.keys():
-        odd = sorted(wanted ^ found.tensors.keys())[0]
+    if wanted != opened.tensors.keys():
+        odd = sorted(wanted ^ opened.tensors.keys())[0]
         raise ModelFormatError(
             file=model.config._name_or_path,
             field=odd,
@@ -201,7 +201,7 @@ def _fill(model: Any, found: OpenedLayers) -> None:
             remedy="run the folder with sterna.LLM",
         )
     with torch.no_grad():
-        for name, tensor in found.tensors.items():
+        for name, tensor in opened.tensors.items():
             own[name].copy_(tensor.reshape(own[name].shape))
 
 
@@ -235,7 +235,7 @@ def delegate(model: PreTrainedModel, llm: LLM) -> PreTrainedModel:
         if unused:
             raise RequestError(f"generate: Sterna's takes no {', '.join(unused)}")
         mask = torch.ones_like(rows) if attention_mask is None else attention_mask
-        prompts = [row[kept.bool()].tolist() for row, kept in zip(rows, mask, strict=True)]
+        prompts = [row[attended.bool()].tolist() for row, attended in zip(rows, mask, strict=True)]
         answers = llm.generate(prompts, **_options(config, rows.shape[1]))
         longest = max((len(answer.tokens) for answer in answers), default=0)
         ends = config.eos_token_id

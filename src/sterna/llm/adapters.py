@@ -118,8 +118,8 @@ class Adapters(Mapping[str, Adapter]):
             return shares[0][0]
         key = tuple((adapter.digest, scale) for adapter, scale in shares)
         with self._lock:
-            found = self._mixed.get(key)
-            if found is None:
+            mixed = self._mixed.get(key)
+            if mixed is None:
                 if len(self._mixed) >= MOST_MIXED:
                     self._kept.clear()
                 if len(self._mixed) >= MOST_MIXED:
@@ -127,18 +127,18 @@ class Adapters(Mapping[str, Adapter]):
                         f"adapter: must be of at most {MOST_MIXED} combinations of scales at a "
                         "time, but requests use as many others; try again when one has ended"
                     )
-                found = self._mixed[key] = Adapter.mixed(shares, self._model)
-            self._kept.append(found)
-        return found
+                mixed = self._mixed[key] = Adapter.mixed(shares, self._model)
+            self._kept.append(mixed)
+        return mixed
 
     def _require(self, name: object) -> Adapter:
-        found = self._adapters.get(name) if isinstance(name, str) else None
-        if found is None:
+        adapter = self._adapters.get(name) if isinstance(name, str) else None
+        if adapter is None:
             known = ", ".join([*self._adapters, BASE])
             raise RequestError(
                 f"adapter: must be one of {known}, but got {shown(name)}; load_adapter loads others"
             )
-        return found
+        return adapter
 
 
 def _checked_name(name: object) -> str:

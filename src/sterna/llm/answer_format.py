@@ -84,11 +84,11 @@ class AnswerFormat:
         content: the constraint of the content; None is any text. RequestError if the schema of a
         tool cannot be enforced.
         """
-        found, call_format = content, self._calls
+        combined, call_format = content, self._calls
         if call_format is not None:
             calls = list(self.tools.calls(call_format))
             if calls or (content and call_format.messages):
-                found = constraints.tools(
+                combined = constraints.tools(
                     calls,
                     "" if call_format.messages else call_format.trigger,
                     self.tools.required,
@@ -98,9 +98,9 @@ class AnswerFormat:
                     messages=call_format.messages,
                     others=self._groups[1:],
                 )
-        if found is None or self._has_messages or self.state is ReasoningState.CLOSED:
-            return found
-        return found.after_reasoning(self.state is ReasoningState.OPENED, self._marks)
+        if combined is None or self._has_messages or self.state is ReasoningState.CLOSED:
+            return combined
+        return combined.after_reasoning(self.state is ReasoningState.OPENED, self._marks)
 
     def budget(
         self, budget: int | None, effort: object, tokenizer: Tokenizer

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sterna.checks import checked_real, checked_whole
-from sterna.engine import EngineLoop, Event, Request, SchedulerLoad
+from sterna.engine import EngineLoop, Event, Request, SchedulerLoad, StepLimits
 from sterna.errors import RequestError, shown
 from sterna.llm import LLM
 from sterna.llm.adapters import AdapterChoice
@@ -66,9 +66,7 @@ class AsyncLLM:
         checked_real("prompt_step_ms", prompt_step_ms, 1.0, float("inf"))
         checked_whole("max_running", max_running, 1, 1 << 16)
         self._engine_loop: EngineLoop = llm.engine_loop
-        scheduler = self._engine_loop.scheduler
-        scheduler.step_ms, scheduler.prompt_step_ms = step_ms, prompt_step_ms
-        scheduler.max_running = max_running
+        self._engine_loop.scheduler.limits = StepLimits(step_ms, prompt_step_ms, max_running)
         self._streams: weakref.WeakValueDictionary[int, AsyncStream] = weakref.WeakValueDictionary()
         self._ready: deque[AsyncStream] = deque()
         self._scheduled = False  # whether a delivery is scheduled
@@ -112,8 +110,8 @@ class AsyncLLM:
         and values, and after `drain` or `close`.
         """
         self._check_open()
-        given = checked_scheduling(key, priority, deadline_s, salt)
-        return self.start(self.llm.requests.make_several(prompt, n, options, params, **given))
+        scheduling = checked_scheduling(key, priority, deadline_s, salt)
+        return self.start(self.llm.requests.make_several(prompt, n, options, params, **scheduling))
 
     def submit_chat(
         self,
@@ -134,9 +132,9 @@ class AsyncLLM:
         from sterna.llm.chat_request import ChatRequest
 
         self._check_open()
-        given = checked_scheduling(key, priority, deadline_s, salt)
+        scheduling = checked_scheduling(key, priority, deadline_s, salt)
         chat = ChatRequest.of_options(messages, options, params)
-        return self.start(self.llm.requests.make_chat(chat, **given), chat=True)
+        return self.start(self.llm.requests.make_chat(chat, **scheduling), chat=True)
 
     def start(self, requests: Sequence[Request], *, chat: bool = False) -> AsyncStream:
         """Queue requests that `LLM.requests` made, all of one prompt, as `submit` does.
@@ -191,7 +189,7 @@ class AsyncLLM:
                     await ready()
                 decisions.append(asyncio.ensure_future(self._decision(inquiry)))
                 running.add(decisions[-1])
-                if len(running) >= 2 * self._engine_loop.scheduler.max_running:
+                if len(running) >= 2 * self._engine_loop.scheduler.limits.max_running:
                     _, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             return await asyncio.gather(*decisions)
         finally:

@@ -43,8 +43,8 @@ def constraint_of_format(constraints: Constraints, argument: object) -> Constrai
     """
     if isinstance(argument, type):
         return constraint_of(constraints, argument)
-    found = None if argument is None else schema_of_format(argument)
-    return None if found is None else constraints.json_schema(found[0], strict=found[1])
+    schema = None if argument is None else schema_of_format(argument)
+    return None if schema is None else constraints.json_schema(schema[0], strict=schema[1])
 
 
 def schema_of_format(argument: object) -> tuple[Mapping[str, Any] | bool, bool] | None:

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
+from sterna import _native
 from sterna.checks import checked_items
 from sterna.engine import Adapter, Engine, classify
 from sterna.errors import ContextError, RequestError, shown
@@ -41,15 +41,17 @@ class CrossEncoder:
     def scoring(self) -> Scoring | None:
         """How the model scores pairs; None if it is no cross-encoder."""
         model = self._engine.model
-        found = Scoring.of(model.config.fields)
-        if model.config.labels or found.true is not None:
-            return found
+        scoring = Scoring.of(model.config.fields)
+        if model.config.labels or scoring.true is not None:
+            return scoring
         names = f"{model.path} {model.json.get('_name_or_path')}".lower()
         if model.config.architecture != "Qwen3ForCausalLM" or "qwen3-reranker" not in names:
             return None
         ids = (self._tokenizer.token_id(word) for word in ("yes", "no"))
         true, false = ids
-        return None if true is None else replace(found, true=true, false=false, format=QWEN3_FORMAT)
+        return (
+            None if true is None else replace(scoring, true=true, false=false, format=QWEN3_FORMAT)
+        )
 
     def score(
         self,

@@ -56,15 +56,15 @@ class _Scored:
 
     def logprobs(self) -> list[float]:
         """Return the log-probability of each option, once all requests have ended."""
-        found = [0.0] * len(self.lengths)
+        logprobs = [0.0] * len(self.lengths)
         for request, places in self.requests:
             if isinstance(request, NextLogprobsRequest):
                 for place, logprob in zip(places, request.logprobs, strict=True):
-                    found[place] = logprob
+                    logprobs[place] = logprob
             elif isinstance(request, PromptLogprobsRequest):
                 scores = [score.logprob for score in request.scores if score is not None]
-                found[places[0]] = math.fsum(scores)
-        return found
+                logprobs[places[0]] = math.fsum(scores)
+        return logprobs
 
 
 class Inquiry:
@@ -106,15 +106,15 @@ def decisions(
 
     run: computes requests, and yields each when it has ended (`EngineLoop.finished`).
     """
-    found: list[Decision | Inquiry] = []
+    results: list[Decision | Inquiry] = []
     places: dict[int, int] = {}
     left: list[int] = []
 
     def requests() -> Iterator[Request]:
         for inquiry in inquiries:
             left.append(len(inquiry.requests))
-            places.update({request.id: len(found) for request in inquiry.requests})
-            found.append(inquiry)
+            places.update({request.id: len(results) for request in inquiry.requests})
+            results.append(inquiry)
             yield from inquiry.requests
 
     for request in run(requests()):
@@ -122,10 +122,10 @@ def decisions(
             raise request.error
         place = places.pop(request.id)
         left[place] -= 1
-        inquiry = found[place]
+        inquiry = results[place]
         if left[place] == 0 and isinstance(inquiry, Inquiry):
-            found[place] = inquiry.decision()
-    return [one for one in found if isinstance(one, Decision)]
+            results[place] = inquiry.decision()
+    return [one for one in results if isinstance(one, Decision)]
 
 
 class Decider:
@@ -180,19 +180,19 @@ class Decider:
         request_args: Mapping[str, Any],
     ) -> _Scored:
         prompt, opening = self._prompt(context, asked)
-        found = self._encoded(prompt, [opening + text for text in choices.texts], heads)
-        common = min(_common([found.base, *found.tails]), min(map(len, found.tails)) - 1)
-        answers = [tail[common:] for tail in found.tails]
+        encoded = self._encoded(prompt, [opening + text for text in choices.texts], heads)
+        common = min(_common([encoded.base, *encoded.tails]), min(map(len, encoded.tails)) - 1)
+        answers = [tail[common:] for tail in encoded.tails]
         if any(_begins(one, other) for one in answers for other in answers if one is not other):
             answers = [[*answer, self._end()] for answer in answers]
-        start = [*found.head, *found.tails[0][:common]]
+        start = [*encoded.head, *encoded.tails[0][:common]]
         longest = len(start) + max(map(len, answers)) - 1
         if longest > self._engine.context:
             raise ContextError(
                 f"context: must fit {self._engine.context} tokens with the question and an option, "
                 f"but they have {longest}; shorten it"
             )
-        requests = list(self._requests(start, answers, found.n_kept, request_args))
+        requests = list(self._requests(start, answers, encoded.n_kept, request_args))
         return _Scored(list(map(len, answers)), requests)
 
     def _requests(
@@ -208,16 +208,16 @@ class Decider:
         if self._engine.kv_cache.needs_snapshots:
             common["boundary"] = n_kept
         short = [i for i, answer in enumerate(answers) if len(answer) == 1]
-        found = list[tuple[Request, list[int]]]()
+        requests = list[tuple[Request, list[int]]]()
         if short:
             ids = [answers[i][0] for i in short]
-            found.append((NextLogprobsRequest(start, ids, self._tokenizer, **common), short))
+            requests.append((NextLogprobsRequest(start, ids, self._tokenizer, **common), short))
         for i, answer in enumerate(answers):
             if len(answer) > 1:
                 tokens, scored = [*start, *answer], len(answer)
                 args = {"scored": scored, **common}
-                found.append((PromptLogprobsRequest(tokens, 0, self._tokenizer, **args), [i]))
-        for request, places in found:
+                requests.append((PromptLogprobsRequest(tokens, 0, self._tokenizer, **args), [i]))
+        for request, places in requests:
             request.n_kept = n_kept
             yield request, places
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-import sterna._native as _native
+from sterna import _native
 from sterna.outputs import Stats
 
 __all__ = ["Decision", "decided"]

@@ -100,8 +100,8 @@ class Embedder:
         )
         after = ids[before + len(plain) :]
         room = max(0, most - before - len(after))
-        kept = plain[len(plain) - room :] if at_start else plain[:room]
-        return [*ids[:before], *kept, *after][:most]
+        middle = plain[len(plain) - room :] if at_start else plain[:room]
+        return [*ids[:before], *middle, *after][:most]
 
     def _pooling(self, kind: str | None) -> Pooling:
         """Return the checkpoint's own pooling, or the given kind if the model has none."""
@@ -115,7 +115,7 @@ class Embedder:
         if own is None and kind is None:
             raise RequestError(
                 f"embed: {name} has no pooling configuration; use an embedding model, or pass "
-                f"pooling: {' or '.join(KINDS)}"
+                f"pooling: {', '.join(KINDS[:-1])} or {KINDS[-1]}"
             )
         return own or Pooling(str(kind), True, {}, None, None)
 

@@ -118,21 +118,23 @@ def sampling_of(config: Mapping[str, Any], file: Path) -> dict[str, Any]:
     of range, UnsupportedModelError a field that Sterna does not apply.
     """
     FIELDS.check(config, file, remedy="remove it from the file to do without it")
-    found = {n: config[n] for n in (*SAMPLING, "repetition_penalty") if config.get(n) is not None}
+    sampling = {
+        n: config[n] for n in (*SAMPLING, "repetition_penalty") if config.get(n) is not None
+    }
     sampled = config.get("do_sample")
-    if sampled is False or not (sampled or found.keys() & set(SAMPLING)):
-        found = {n: v for n, v in found.items() if n not in SAMPLING}
+    if sampled is False or not (sampled or sampling.keys() & set(SAMPLING)):
+        sampling = {n: v for n, v in sampling.items() if n not in SAMPLING}
     else:
-        found = {"temperature": 1.0, **found}
-    if found.get("top_k") == -1:  # off, in vLLM's words
-        found["top_k"] = 0
+        sampling = {"temperature": 1.0, **sampling}
+    if sampling.get("top_k") == -1:  # off, in vLLM's words
+        sampling["top_k"] = 0
     try:
-        SamplingParams(**found)
+        SamplingParams(**sampling)
     except RequestError as e:
         raise ModelFormatError(
             file=file, field="generation", expected="usable sampling values", got=e
         ) from None
-    return found
+    return sampling
 
 
 def _suppressed(config: Mapping[str, Any], vocab: int, file: Path) -> tuple[tuple[int, ...], ...]:

@@ -51,7 +51,7 @@ class ImageInput:
         config, path = self._model.json, self._model.path
         if not self.sees:
             tower = isinstance(config.get("vision_config"), dict)
-            why = "has a vision tower that Sterna does not run" if tower else "reads text alone"
+            why = "has a vision tower that Sterna does not run" if tower else "reads only text"
             raise RequestError(
                 f"image: {self._model.name} {why}; use a model that sees, such as Gemma 3 "
                 "(google/gemma-3-4b-it)"

@@ -525,8 +525,8 @@ class LLM:
 
         several = isinstance(question, list) or _are_texts(context)
         asked = self.decider.inquiries(context, question, options)
-        found = decisions(asked, self.engine_loop.finished)
-        return found if several else found[0]
+        answers = decisions(asked, self.engine_loop.finished)
+        return answers if several else answers[0]
 
     # ------------------------------------------------------------------ vectors, scores and logits
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
+from sterna import _native
 from sterna.checks import checked_whole
 from sterna.engine import Adapter, Engine, Sequence
 

@@ -103,29 +103,29 @@ class OutputParser:
         return message
 
     def _read(self, final: bool) -> list[Delta]:
-        found: list[Delta] = []
-        while (self._held or (final and self._calls)) and self._step(found, final):
+        deltas: list[Delta] = []
+        while (self._held or (final and self._calls)) and self._step(deltas, final):
             pass
         if final and self._draft:
-            found += self._settled(self._draft, called=True)
-        return found
+            deltas += self._settled(self._draft, called=True)
+        return deltas
 
-    def _step(self, found: list[Delta], final: bool) -> bool:
+    def _step(self, deltas: list[Delta], final: bool) -> bool:
         """Consume some of the held text; False if more is needed first."""
         draft = self._draft
         if draft and draft.closed:
-            return self._after_draft(draft, found)
+            return self._after_draft(draft, deltas)
         if self._trims:  # drop line breaks after a marker
             self._held = self._held.lstrip("\n")
             self._trims = not self._held
             return True
         if self._calls:
-            return self._call(self._calls, found, final)
+            return self._call(self._calls, deltas, final)
         if self._reasoning:
-            return self._think(found, final)
+            return self._think(deltas, final)
         if not self._begun:
             return self._begin(final)
-        return self._content(draft.deltas if draft else found, final)
+        return self._content(draft.deltas if draft else deltas, final)
 
     def _begin(self, final: bool) -> bool:
         """Read the beginning of an answer, which may open reasoning."""
@@ -138,9 +138,9 @@ class OutputParser:
             self._held = start[len(self._open) :]
         return True
 
-    def _think(self, found: list[Delta], final: bool) -> bool:
+    def _think(self, deltas: list[Delta], final: bool) -> bool:
         """Read reasoning up to its end, or to the marker that opens a call."""
-        mark = self._until(found, "reasoning_content", (self._close, *self._formats), final)
+        mark = self._until(deltas, "reasoning_content", (self._close, *self._formats), final)
         if mark == self._close:
             self._held = self._held[len(mark) :]
             self._reasoning, self._trims = False, True
@@ -149,7 +149,7 @@ class OutputParser:
             self._begin_calls(self._formats[mark])
         return bool(mark)
 
-    def _content(self, found: list[Delta], final: bool) -> bool:
+    def _content(self, deltas: list[Delta], final: bool) -> bool:
         """Read content up to the marker that opens a call, or closes reasoning that has a draft."""
         if self._gap:
             text = self._held.lstrip()
@@ -158,7 +158,7 @@ class OutputParser:
             self._held, self._gap = self._held if text and self._has_content else text, False
             return True
         closes = (self._close,) if self._draft else ()
-        mark = self._until(found, "content", (*self._formats, *self._dropped, *closes), final)
+        mark = self._until(deltas, "content", (*self._formats, *self._dropped, *closes), final)
         if mark and self._draft and mark == self._close:
             self._draft.closed = len(self._draft.text) - len(self._held)
         if mark in self._formats:
@@ -171,7 +171,7 @@ class OutputParser:
         self._calls, self._before = call_format.parser(self._schemas), self._count
 
     def _until(
-        self, found: list[Delta], kind: str, marks: tuple[str, ...], final: bool
+        self, deltas: list[Delta], kind: str, marks: tuple[str, ...], final: bool
     ) -> str | None:
         """Emit the text before the first marker and return the marker, if there is one."""
         places = [(at, -len(mark), mark) for mark in marks if (at := self._held.find(mark)) >= 0]
@@ -185,18 +185,18 @@ class OutputParser:
             whole, text = text, text.rstrip()
             self._space = whole[len(text) :]
         if text:
-            self._say(found, kind, text)
+            self._say(deltas, kind, text)
         return mark
 
-    def _say(self, found: list[Delta], kind: str, text: str) -> None:
-        found.append(Delta(kind, text))
+    def _say(self, deltas: list[Delta], kind: str, text: str) -> None:
+        deltas.append(Delta(kind, text))
         self._has_content = self._has_content or kind == "content"
 
-    def _call(self, calls: ToolCallParser, found: list[Delta], final: bool) -> bool:
+    def _call(self, calls: ToolCallParser, deltas: list[Delta], final: bool) -> bool:
         """Parse tool calls up to their end; a text that turns out to be no call is text."""
         draft = self._draft
         for part in calls.feed(self._held, final):
-            self._tell(found, part)
+            self._tell(deltas, part)
         self._held, self._cut = calls.rest or "", calls.cut
         if calls.rest is None:
             return False
@@ -213,31 +213,31 @@ class OutputParser:
         """Prepare for the text after calls."""
         self._gap = True
 
-    def _tell(self, found: list[Delta], part: ToolCallPart) -> None:
-        alone = not self._parallel and self._count > 0 and not self._draft
-        self._done = self._done or (alone and part.kind != "arguments")
+    def _tell(self, deltas: list[Delta], part: ToolCallPart) -> None:
+        only_one = not self._parallel and self._count > 0 and not self._draft
+        self._done = self._done or (only_one and part.kind != "arguments")
         if self._done:
             return
         if part.kind == "name" and self._draft:
             self._draft.called, self._reasoning = True, False
         if self._draft and self._draft.called:
-            found = self._draft.deltas
+            deltas = self._draft.deltas
         if part.kind == "text":
             kind = "reasoning_content" if self._reasoning else "content"
-            self._say(found, kind, self._space + part.text)
+            self._say(deltas, kind, self._space + part.text)
             self._space = ""
         elif part.kind == "arguments":
-            found.append(Delta("tool_calls", part.text, self._count - 1))
+            deltas.append(Delta("tool_calls", part.text, self._count - 1))
         else:
             id = part.id or f"call_{os.urandom(12).hex()}"
-            found.append(Delta("tool_calls", "", self._count, id, part.text))
+            deltas.append(Delta("tool_calls", "", self._count, id, part.text))
             self._count += 1
 
-    def _after_draft(self, draft: _Draft, found: list[Delta]) -> bool:
+    def _after_draft(self, draft: _Draft, deltas: list[Delta]) -> bool:
         """Read on behind reasoning that has a draft of a call, and was closed."""
         if not self._held.strip():
             return False
-        found += self._settled(draft, called=False)
+        deltas += self._settled(draft, called=False)
         self._trims = True
         return True
 

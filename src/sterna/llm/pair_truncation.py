@@ -56,15 +56,15 @@ def truncated(pair: PairIds, limits: PairLimits) -> PairIds:
     """Return a pair within limits: the ends of both parts are cut, the longer one's first, until
     they are of one length, and then both."""
     counts = [pair.parts.count(part) for part in (0, 1)]
-    kept = [counts[0], min(counts[1], limits.text) if limits.text else counts[1]]
+    lengths = [counts[0], min(counts[1], limits.text) if limits.text else counts[1]]
     room = limits.pair - (len(pair.ids) - sum(counts))
-    if limits.pair and sum(kept) > room:
-        kept = _longest_first(kept[0], kept[1], max(0, room))
+    if limits.pair and sum(lengths) > room:
+        lengths = _longest_first(lengths[0], lengths[1], max(0, room))
     seen, places = [0, 0], list[int]()
     for place, part in enumerate(pair.parts):
         if part is not None:
             seen[part] += 1
-            if seen[part] > kept[part]:
+            if seen[part] > lengths[part]:
                 continue
         places.append(place)
     ids, kinds, parts = pair

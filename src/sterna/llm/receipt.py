@@ -35,7 +35,7 @@ def fingerprint(llm: LLM, adapter: AdapterChoice = None) -> str:
 
 def digest(sequences: Iterable[Sequence[int]]) -> str:
     """SHA-256, in hex, of the length and the ids of each sequence, as little-endian uint32."""
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for tokens in sequences:
-        found.update(np.array([len(tokens), *tokens], "<u4").tobytes())
-    return found.hexdigest()
+        sha256.update(np.array([len(tokens), *tokens], "<u4").tobytes())
+    return sha256.hexdigest()

@@ -278,7 +278,7 @@ class RequestFactory:
         encoder = self._engine.image_encoder
         if encoder is None:
             raise RequestError(
-                f"images: {self._engine.model.name} reads text alone; use a model that sees, such "
+                f"images: {self._engine.model.name} reads only text; use a model that sees, such "
                 "as Gemma 3"
             )
         return PromptImages(tokens, images, encoder, PREFILL_CHUNK)

@@ -133,8 +133,8 @@ def read_checkpoint(checkpoint: Checkpoint, assets: Assets, options: Options) ->
 
 def _with_pooling(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Return config.json with the settings of pooling and scores from other files of its folder."""
-    found = {POOLING: pooling_of(folder), SCORING: scoring_of(folder)}
-    return {**config, **{field: said for field, said in found.items() if said}}
+    settings = {POOLING: pooling_of(folder), SCORING: scoring_of(folder)}
+    return {**config, **{field: said for field, said in settings.items() if said}}
 
 
 def _with_dense(checkpoint: Checkpoint, pooling: Any) -> Checkpoint:
@@ -181,12 +181,12 @@ def _warn_of_skipped(checkpoint: Checkpoint, model: Model) -> None:
     """Warn once for each kind of tensors that the architecture has and Sterna does not run."""
     module = module_of(checkpoint.config, checkpoint.path / "config.json")
     for prefix, what in skipped(module, checkpoint.config).items():
-        found = [info for name, info in checkpoint.tensors.items() if name.startswith(prefix)]
+        tensors = [info for name, info in checkpoint.tensors.items() if name.startswith(prefix)]
         read = model.mtp if prefix == MTP else model.tower
-        if found and (read is None or "audio" in prefix):
-            size = sum(info.nbytes for info in found) / 1e6
+        if tensors and (read is None or "audio" in prefix):
+            size = sum(info.nbytes for info in tensors) / 1e6
             warn(
-                f"{checkpoint.path}: {len(found)} tensors {prefix}* ({size:.0f} MB) are skipped, "
+                f"{checkpoint.path}: {len(tensors)} tensors {prefix}* ({size:.0f} MB) are skipped, "
                 f"{what}"
             )
 
@@ -243,7 +243,7 @@ def _with_tower(
     except UnsupportedModelError as error:
         if asked:
             raise
-        warn(f"the text runs alone, without images: {error}")
+        warn(f"only the text runs, without images: {error}")
         return config
 
 

@@ -118,11 +118,11 @@ def _tower(
     if not any(map(source.has, (names,) if isinstance(names, str) else names)):
         return None
     try:
-        found: Tower = module.tower(config, source)
+        traced: Tower = module.tower(config, source)
     except UnsupportedModelError as error:
-        warn(f"the text runs alone, without images: {error}")
+        warn(f"only the text runs, without images: {error}")
         return None
-    return found
+    return traced
 
 
 def _untied(json: dict[str, Any], file: Path) -> dict[str, Any]:

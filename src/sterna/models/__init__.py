@@ -18,7 +18,7 @@ TRANSPOSED     ends of names of linear layers that checkpoints store as [in, out
 SKIPPED        prefixes of tensors that are not read -> their descriptions; with {num_hidden_layers}
                for the number after the last layer's, where config.json has num_nextn_predict_layers
 GGUF           `general.architecture` of GGUF files -> a `GgufArchitecture` of `gguf_architecture`;
-               GGUF_WITH_EXPERTS: of files that share a name with models without experts
+               GGUF_WITH_EXPERTS is for files that share a name with models without experts
 complete       a function of the fields that returns further fields, derived from them
 unread         a function of the config that returns modules whose tensors have no effect
 text_module    a function of the config that returns the module whose `build` and KV_DTYPE count,
@@ -119,8 +119,8 @@ def _namesake(architecture: str) -> ModuleType | None:
 
 @cache
 def _modules_by_architecture() -> dict[str, ModuleType]:
-    found = [_imported(name) for name in _module_names()]
-    return {name: module for module in found for name in getattr(module, "ARCHITECTURES", ())}
+    imported = [_imported(name) for name in _module_names()]
+    return {name: module for module in imported for name in getattr(module, "ARCHITECTURES", ())}
 
 
 @cache

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-import sterna._native as _native
+from sterna import _native
 
 __all__ = ["MOST_BIAS", "slopes"]
 

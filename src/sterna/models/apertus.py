@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import sterna._native as _native
+from sterna import _native
 from sterna.graph import Value
 from sterna.models import llama
 from sterna.models.builder import ModelBuilder
@@ -69,10 +69,10 @@ def _ffn(m: ModelBuilder, h: Value, x: Value, layer: int, name: str) -> Value:
 
 def _parameters(m: ModelBuilder, layer: int, name: str) -> tuple[float, ...]:
     """Return alpha_p and alpha_n, which are stored as what softplus makes them of, beta and eps."""
-    given = m.config.fields.mapping(XIELU)
+    parameters = m.config.fields.mapping(XIELU)
     p, n, beta, eps = (
-        float(given[key][layer])
-        if given
+        float(parameters[key][layer])
+        if parameters
         else float(m.weights.vector(f"{name}.act_fn.{key}", *shape).reshape(()))
         for key, shape in PARAMETERS.items()
     )

@@ -73,9 +73,9 @@ class TransformerConfig:
 
         extension: a longer context than the file's own, if the user asked for one.
         """
-        given = resolve_aliases(config, file, attribute(module, "ALIASES"))
-        filled = {**module.DEFAULTS, **given.config}
-        fields = extension.over(given.having(filled))
+        resolved = resolve_aliases(config, file, attribute(module, "ALIASES"))
+        filled = {**module.DEFAULTS, **resolved.config}
+        fields = extension.over(resolved.having(filled))
         fields = fields.having(fields.config | attribute(module, "complete")(fields))
         encoder, activation = attribute(module, "ENCODER"), attribute(module, "ACTIVATION")
         if fields.config.get("hidden_act") in attribute(module, "ACTIVATIONS"):

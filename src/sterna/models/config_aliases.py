@@ -35,25 +35,26 @@ def resolve_aliases(config: dict[str, Any], file: Path, own: Mapping[str, str]) 
     own: names that only this family has -> the usual ones. ModelFormatError if two names of one
     field have different values.
     """
-    found, names = dict(config), dict[str, str]()
+    fields, names = dict(config), dict[str, str]()
     for other, name in {**_SAME, **own}.items():
-        value = found.pop(other, None)
+        value = fields.pop(other, None)
         if value is None:
             continue
-        if found.get(name) not in (None, value):
-            rule = f"{found[name]}, as {name} says, which is the same field"
+        if fields.get(name) not in (None, value):
+            rule = f"{fields[name]}, as {name} says, which is the same field"
             Fields(config, file).fail(other, rule, value)
-        found[name], names[name] = value, other
-    if found.get("hidden_activation") is not None:
-        found["hidden_act"], names["hidden_act"] = found["hidden_activation"], "hidden_activation"
-    found.pop("hidden_activation", None)
-    if found.pop("share_embedding", None):
-        found["tie_word_embeddings"] = True
-    if isinstance(found.get("text_config"), dict):
-        text = resolve_aliases(found["text_config"], file, own)
-        found["text_config"], names = text.config, {**text.names, **names}
-    names |= _spell_rotations(found, file)
-    return Fields(found, file, names)
+        fields[name], names[name] = value, other
+    if fields.get("hidden_activation") is not None:
+        fields["hidden_act"] = fields["hidden_activation"]
+        names["hidden_act"] = "hidden_activation"
+    fields.pop("hidden_activation", None)
+    if fields.pop("share_embedding", None):
+        fields["tie_word_embeddings"] = True
+    if isinstance(fields.get("text_config"), dict):
+        text = resolve_aliases(fields["text_config"], file, own)
+        fields["text_config"], names = text.config, {**text.names, **names}
+    names |= _spell_rotations(fields, file)
+    return Fields(fields, file, names)
 
 
 def _spell_rotations(config: dict[str, Any], file: Path) -> dict[str, str]:

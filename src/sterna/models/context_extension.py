@@ -60,15 +60,15 @@ class ContextExtension:
         return fields.having(self._over(fields.config))
 
     def _over(self, config: dict[str, Any]) -> dict[str, Any]:
-        given = config.get(_ROPE) or {}
-        each = any(isinstance(value, dict) for value in given.values())
-        old = given.get(_FULL, {}) if each else given
+        parameters = config.get(_ROPE) or {}
+        each = any(isinstance(value, dict) for value in parameters.values())
+        old = parameters.get(_FULL, {}) if each else parameters
         new = {key: old[key] for key in _KEPT if key in old}
         new |= {"rope_type": self.kind, "factor": self.factor}
         if self.kind == "yarn" and config.get(_CONTEXT) is not None:
             first = old.get("original_max_position_embeddings", config[_CONTEXT])
             new["original_max_position_embeddings"] = first
-        return {**config, _ROPE: {**given, _FULL: new} if each else new, "rope_factors": None}
+        return {**config, _ROPE: {**parameters, _FULL: new} if each else new, "rope_factors": None}
 
 
 NOT_EXTENDED = ContextExtension()

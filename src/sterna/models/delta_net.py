@@ -7,7 +7,7 @@ from itertools import accumulate
 
 import numpy as np
 
-import sterna._native as _native
+from sterna import _native
 from sterna.errors import ModelFormatError
 from sterna.graph import Piece, RecurrentHeads, Value
 from sterna.graph.heads import F32, gate_heads

@@ -63,7 +63,7 @@ def complete(f: Fields) -> dict[str, Any]:
     layers."""
     f = towers.text_fields(f)
     f.supported("attn_logit_softcapping", f.config.get("attn_logit_softcapping"), None)
-    found: dict[str, Any] = {
+    derived: dict[str, Any] = {
         **f.config,
         "rope_parameters": rotations_of(
             f,
@@ -74,11 +74,11 @@ def complete(f: Fields) -> dict[str, Any]:
         ),
     }
     if f.flag("use_bidirectional_attention"):  # a window of 2n is n positions on both sides
-        found["sliding_window"] = f.count("sliding_window") // 2 + 1
+        derived["sliding_window"] = f.count("sliding_window") // 2 + 1
     if f.config.get("layer_types") is None:
         n, pattern = f.n_layers, f.count("sliding_window_pattern")
-        found["layer_types"] = [SLIDING if (i + 1) % pattern else FULL for i in range(n)]
-    return found
+        derived["layer_types"] = [SLIDING if (i + 1) % pattern else FULL for i in range(n)]
+    return derived
 
 
 def build(m: ModelBuilder) -> Value:

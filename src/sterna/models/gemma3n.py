@@ -85,7 +85,7 @@ def complete(f: Fields) -> dict[str, Any]:
     if type(active) is not int or not 0 <= active < streams:
         t.fail("altup_active_idx", f"a whole number below altup_num_inputs={streams}", active)
     widths = _of_layers(t, "intermediate_size")
-    found = {
+    derived = {
         **text,
         "layer_types": kinds,
         "intermediate_size": widths[0],
@@ -96,11 +96,11 @@ def complete(f: Fields) -> dict[str, Any]:
         "tie_word_embeddings": f.flag("tie_word_embeddings") or t.flag("tie_word_embeddings"),
     }
     if DEVIATIONS in t.config:  # of a GGUF file
-        return found
+        return derived
     sparse = _of_layers(t, _PATTERN)
     if not all(isinstance(s, int | float) and 0 <= s < 1 for s in sparse):
         t.fail(_PATTERN, "numbers from 0 on and below 1", sparse)
-    return found | {DEVIATIONS: [NormalDist().inv_cdf(s) if s else None for s in sparse]}
+    return derived | {DEVIATIONS: [NormalDist().inv_cdf(s) if s else None for s in sparse]}
 
 
 def _of_layers(t: Fields, field: str) -> list[Any]:

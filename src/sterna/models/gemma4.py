@@ -91,10 +91,10 @@ PREFIXES = {
 TOWER = vision.TOWER
 #: Prefixes of tensors that are not the text model's -> their descriptions.
 SKIPPED = {
-    "model.vision_tower.": "a vision tower: Sterna runs the text alone",
-    "model.embed_vision.": "of a vision tower: Sterna runs the text alone",
-    "model.audio_tower.": "an audio tower: Sterna runs the text alone",
-    "model.embed_audio.": "of an audio tower: Sterna runs the text alone",
+    "model.vision_tower.": "a vision tower: Sterna runs only the text",
+    "model.embed_vision.": "of a vision tower: Sterna runs only the text",
+    "model.audio_tower.": "an audio tower: Sterna runs only the text",
+    "model.embed_audio.": "of an audio tower: Sterna runs only the text",
 }
 ROTATIONS: dict[str, dict[str, Any]] = {
     SLIDING: {"rope_type": "default", "rope_theta": 10000.0},

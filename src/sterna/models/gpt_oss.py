@@ -57,12 +57,12 @@ STACKING = Stacking(transposed=True, alternating=True)
 def complete(f: Fields) -> dict[str, Any]:
     """Return the layers' windows and the rotations, if the file lacks them."""
     f.supported("swiglu_alpha", f.number("swiglu_alpha"), 1.702)
-    found: dict[str, Any] = {}
+    derived: dict[str, Any] = {}
     if f.config.get("layer_types") is None:
-        found["layer_types"] = [FULL if i % 2 else SLIDING for i in range(f.n_layers)]
+        derived["layer_types"] = [FULL if i % 2 else SLIDING for i in range(f.n_layers)]
     if not f.mapping("rope_parameters"):
-        found["rope_parameters"] = YARN
-    return found
+        derived["rope_parameters"] = YARN
+    return derived
 
 
 def build(m: ModelBuilder) -> Value:

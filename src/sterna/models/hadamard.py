@@ -84,7 +84,7 @@ ROTATED = ("LlamaForCausalLM", "Qwen2ForCausalLM")
 def rotated_down_proj(file: Path, architecture: str, width: int, n_layers: int) -> dict[str, Any]:
     """Return FIELD for GPTQModel's `rotation`: all inputs of down_proj are rotated, as one block.
 
-    width: of these inputs. Its other rotations are folded into weights on both sides.
+    width: the number of these inputs. Its other rotations are folded into weights on both sides.
     UnsupportedModelError for widths that are no power of two: those need Hadamard matrices of other
     kinds.
     """

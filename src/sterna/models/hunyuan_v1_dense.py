@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import sterna._native as _native
+from sterna import _native
 from sterna.graph import Value
 from sterna.models import llama
 from sterna.models.builder import ModelBuilder

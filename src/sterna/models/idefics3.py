@@ -26,7 +26,7 @@ PREFIXES = {
     "model.vision_model.": "vision_tower.",
     "model.connector.": "connector.",
 }
-SKIPPED = dict.fromkeys([*PREFIXES][1:], "a vision tower: Sterna runs the text alone")
+SKIPPED = dict.fromkeys([*PREFIXES][1:], "a vision tower: Sterna runs only the text")
 
 
 def complete(f: Fields) -> dict[str, Any]:

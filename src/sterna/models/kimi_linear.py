@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-import sterna._native as _native
+from sterna import _native
 from sterna.graph import RecurrentHeads, Value
 from sterna.models import delta_net, glm4_moe_lite, latent_attention, llama, mixtral, moe
 from sterna.models.builder import ModelBuilder

@@ -73,11 +73,11 @@ def _fields_of(module: ModuleType) -> frozenset[str]:
 def _given(config: dict[str, Any]) -> set[str]:
     """Return the fields of a config.json that say something, those of a nested text, too."""
     try:
-        found = resolve_aliases(config, Path("config.json"), {}).config
+        resolved = resolve_aliases(config, Path("config.json"), {}).config
     except SternaError:  # it is refused anyway
-        found = config
-    text = found.get("text_config")
-    merged = {**found, **text} if isinstance(text, dict) else found
+        resolved = config
+    text = resolved.get("text_config")
+    merged = {**resolved, **text} if isinstance(text, dict) else resolved
     return {field for field, value in merged.items() if value is not None and value is not False}
 
 

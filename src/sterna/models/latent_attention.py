@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import sterna._native as _native
+from sterna import _native
 from sterna.graph import LatentHeads, Piece, Value
 from sterna.models.builder import ModelBuilder
 from sterna.models.config import MAX_HEAD_DIM, TransformerConfig

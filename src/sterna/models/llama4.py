@@ -56,8 +56,8 @@ GGUF = {
 }
 PREFIXES = {"language_model.model.": "model.", "language_model.lm_head.": "lm_head."}
 SKIPPED = {
-    "vision_model.": "a vision tower: Sterna runs the text alone",
-    "multi_modal_projector.": "of a vision tower: Sterna runs the text alone",
+    "vision_model.": "a vision tower: Sterna runs only the text",
+    "multi_modal_projector.": "of a vision tower: Sterna runs only the text",
 }
 NAMES = moe.Names(router="router", shared_gate="")
 STACKING = Stacking(transposed=True)

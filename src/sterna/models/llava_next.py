@@ -48,8 +48,8 @@ def tower(c: TransformerConfig, w: WeightSource) -> Tower:
         tall, kept_rows, kept_columns = grid
         lines = in_lines(rows[side**2 :], tall, side)
         top, left = (lines.shape[0] - kept_rows) // 2, (lines.shape[1] - kept_columns) // 2
-        kept = lines[top : top + kept_rows, left : left + kept_columns]
-        ended = np.concatenate([kept, np.broadcast_to(end, (kept_rows, 1, len(end)))], axis=1)
+        unpadded = lines[top : top + kept_rows, left : left + kept_columns]
+        ended = np.concatenate([unpadded, np.broadcast_to(end, (kept_rows, 1, len(end)))], axis=1)
         return np.concatenate([rows[: side**2], ended.reshape(-1, len(end))])
 
     def tokens(_: int, grid: Grid) -> int:

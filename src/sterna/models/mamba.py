@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-import sterna._native as _native
+from sterna import _native
 from sterna.graph import Value
 from sterna.graph.heads import F32, gate_heads
 from sterna.graph.ops import ConvOp, GatedOp, SelectiveScanOp

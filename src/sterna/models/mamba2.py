@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-import sterna._native as _native
+from sterna import _native
 from sterna.graph import RecurrentHeads, Value
 from sterna.graph.heads import F32, gate_heads
 from sterna.graph.ops import ConvOp, GatedOp, ScaleOp, StateSpaceOp
@@ -103,20 +103,20 @@ class StateSpace:
 
 def _limits(f: Fields) -> tuple[float, float]:
     """Read the bounds of steps; transformers saves infinity as {"__float__": "Infinity"}."""
-    given = f.config["time_step_limit"]
-    listed = given if isinstance(given, list | tuple) else [given]
-    listed = [0.0, math.inf] if given is None else listed
+    limits = f.config["time_step_limit"]
+    listed = limits if isinstance(limits, list | tuple) else [limits]
+    listed = [0.0, math.inf] if limits is None else listed
     pair = [math.inf if isinstance(v, dict) else v for v in listed]
     plain = all(isinstance(v, int | float) and not isinstance(v, bool) for v in pair)
     if len(pair) != 2 or not plain or not 0 <= pair[0] <= pair[1]:
-        f.fail("time_step_limit", "two numbers, the second of which is not smaller", given)
+        f.fail("time_step_limit", "two numbers, the second of which is not smaller", limits)
     return float(pair[0]), float(pair[1])
 
 
 def mixers(f: Fields, listed: str = "layer_types") -> list[str]:
     """Return the kind of each layer, FULL or LINEAR; at least one attends."""
-    given = f.items(listed, f.n_layers, tuple(_KINDS))
-    kinds = [_KINDS[kind] for kind in given or [LINEAR] * f.n_layers]
+    types = f.items(listed, f.n_layers, tuple(_KINDS))
+    kinds = [_KINDS[kind] for kind in types or [LINEAR] * f.n_layers]
     if FULL not in kinds:
         f.fail(listed, f"at least one {FULL}", LINEAR)
     return kinds

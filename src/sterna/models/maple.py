@@ -60,10 +60,10 @@ def complete(f: Fields) -> dict[str, Any]:
     f.supported("num_shared_experts", moe.optional_count(f, "num_shared_experts"), 0)
     types = f.items("layer_types", f.n_layers, (FULL, SLIDING))
     types = types or [FULL if i % 4 == 3 else SLIDING for i in range(f.n_layers)]
-    found = {"layer_types": types, "sliding_window": f.count("sliding_window") + 1}
+    derived = {"layer_types": types, "sliding_window": f.count("sliding_window") + 1}
     if f.flag("nope_on_global_attention"):
-        found["no_rope_layers"] = [int(kind == SLIDING) for kind in types]
-    return found | partly_rotated(f)
+        derived["no_rope_layers"] = [int(kind == SLIDING) for kind in types]
+    return derived | partly_rotated(f)
 
 
 def build(m: ModelBuilder) -> Value:

@@ -106,13 +106,13 @@ def _kinds(f: Fields) -> list[str]:
     """Return the kind of each layer, from a list or from older files' letters."""
     listed = "layer_types" if f.config.get("layer_types") else "layers_block_type"
     pattern = f.config.get("hybrid_override_pattern")
-    given = list(pattern) if isinstance(pattern, str) else f.config.get(listed)
-    given = [LINEAR, MOE, FULL, MLP] if given is None else given
+    types = list(pattern) if isinstance(pattern, str) else f.config.get(listed)
+    types = [LINEAR, MOE, FULL, MLP] if types is None else types
     known = _PATTERN if isinstance(pattern, str) else _KINDS
     field = "hybrid_override_pattern" if isinstance(pattern, str) else listed
     count = f.config.get("num_hidden_layers")
-    length = len(given) if count is None else f.n_layers
-    checked = f.having({field: given}).items(field, length, tuple(known))
+    length = len(types) if count is None else f.n_layers
+    checked = f.having({field: types}).items(field, length, tuple(known))
     kinds = [known[kind] for kind in checked or ()]
     if FULL not in kinds:
         f.fail(field, f"at least one {FULL}", LINEAR)

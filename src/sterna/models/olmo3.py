@@ -20,7 +20,7 @@ DEFAULTS: dict[str, Any] = olmo2.DEFAULTS | {"rope_theta": 500000.0, "sliding_wi
 def complete(f: Fields) -> dict[str, Any]:
     """Which layers have a window, and the rotations of both kinds."""
     theta = {"rope_theta": f.number("rope_theta")}
-    found: dict[str, Any] = {"rope_parameters": rotations_of(f, {SLIDING: theta, FULL: theta})}
+    derived: dict[str, Any] = {"rope_parameters": rotations_of(f, {SLIDING: theta, FULL: theta})}
     if f.config.get("layer_types") is None:
-        found["layer_types"] = [FULL if i % 4 == 3 else SLIDING for i in range(f.n_layers)]
-    return found
+        derived["layer_types"] = [FULL if i % 4 == 3 else SLIDING for i in range(f.n_layers)]
+    return derived

@@ -44,10 +44,10 @@ def complete(f: Fields) -> dict[str, Any]:
     heads = delta_net.heads_of(f)
     f.supported("linear_num_value_heads", heads.v_heads, heads.k_heads)
     rope = f.mapping("rope_parameters") or {"rope_theta": f.config["rope_theta"]}
-    found: dict[str, Any] = {"layer_types": None, MIXERS: kinds}
+    derived: dict[str, Any] = {"layer_types": None, MIXERS: kinds}
     if rope.get("rope_theta", 0) is None:
-        found |= {"rope_theta": 1e4, "rope_parameters": None, "no_rope_layers": [0] * f.n_layers}
-    return found
+        derived |= {"rope_theta": 1e4, "rope_parameters": None, "no_rope_layers": [0] * f.n_layers}
+    return derived
 
 
 def build(m: ModelBuilder) -> Value:

@@ -70,10 +70,10 @@ def complete(f: Fields) -> dict[str, Any]:
 
 def _kinds(f: Fields) -> list[str]:
     """Return the kind of each layer: the listed ones, over and over."""
-    given = f.config["block_types"]
-    if not isinstance(given, list) or not given:
-        f.fail("block_types", "a list of at least one kind", given)
-    repeated = {"block_types": [given[i % len(given)] for i in range(f.n_layers)]}
+    types = f.config["block_types"]
+    if not isinstance(types, list) or not types:
+        f.fail("block_types", "a list of at least one kind", types)
+    repeated = {"block_types": [types[i % len(types)] for i in range(f.n_layers)]}
     listed = f.having(repeated).items("block_types", f.n_layers, tuple(_KINDS)) or []
     if "attention" not in listed:
         f.fail("block_types", "at least one attention", "recurrent")

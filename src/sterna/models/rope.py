@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
+from sterna import _native
 from sterna.errors import UnsupportedModelError, shown
 from sterna.graph import Rotary
 from sterna.models.config_fields import MAX_SIZE, Fields
@@ -63,10 +63,10 @@ def rotations_of(fields: Fields, kinds: dict[str, dict[str, Any]]) -> dict[str, 
 
     Parameters without a kind are of the layers without a window.
     """
-    given = fields.mapping("rope_parameters")
-    if not any(kind in given for kind in kinds):
-        given = {"full_attention": given}
-    inner = fields.having(given)
+    parameters = fields.mapping("rope_parameters")
+    if not any(kind in parameters for kind in kinds):
+        parameters = {"full_attention": parameters}
+    inner = fields.having(parameters)
     return {kind: {**defaults, **inner.mapping(kind)} for kind, defaults in kinds.items()}
 
 
@@ -220,7 +220,8 @@ class Yarn:
     Slow pairs are divided by `factor`. A ramp over the pairs lies between.
 
     original: positions of that context. beta_fast, beta_slow: turns where the ramp begins and ends.
-    truncate: the ramp begins and ends at whole pairs. attention_factor: of cosines and sines.
+    truncate: the ramp begins and ends at whole pairs. attention_factor: multiplies cosines and
+    sines.
     """
 
     factor: float
@@ -263,9 +264,9 @@ def _yarn_attention_factor(rope: _Rope, factor: float) -> float:
 
     attention_factor_times, a field of ours: a multiple of the paper's factor, as in GGUF.
     """
-    given = rope.optional("attention_factor")
-    if given is not None:
-        return given
+    attention_factor = rope.optional("attention_factor")
+    if attention_factor is not None:
+        return attention_factor
     if all(rope.config.get(name) for name in ("mscale", "mscale_all_dim")):
         one, all_dim = (rope.factor(name) for name in ("mscale", "mscale_all_dim"))
         return default_attention_factor(factor, one) / default_attention_factor(factor, all_dim)
@@ -291,14 +292,14 @@ def _longrope(rope: _Rope) -> Rotary:
         if rope.config.get(name) is None:
             rope.fail(name, f"a list of {rope.dim // 2} positive numbers", None)
     short, long = (rope.numbers(name, rope.dim // 2) for name in ("short_factor", "long_factor"))
-    given = rope.optional("attention_factor")
-    if given is None:
+    attention_factor = rope.optional("attention_factor")
+    if attention_factor is None:
         if original < 2:
             rope.fail(ORIGINAL, "at least 2", original)
-        given = math.sqrt(1 + _native.log(factor) / _native.log(original))
+        attention_factor = math.sqrt(1 + _native.log(factor) / _native.log(original))
     return Rotary(
         _rounded(rope.base, short),
-        factor=given,
+        factor=attention_factor,
         long=_rounded(rope.base, long),
         short_context=original,
     )

@@ -45,7 +45,7 @@ PREFIXES = {
 }
 #: Prefixes of tensors that are not the text model's -> their descriptions.
 SKIPPED = {
-    prefix + name: f"{of}a vision tower: Sterna runs the text alone"
+    prefix + name: f"{of}a vision tower: Sterna runs only the text"
     for prefix in ("", "model.")
     for name, of in {"visual.": "", "vision_tower.": "", "multi_modal_projector.": "of "}.items()
 }

@@ -17,7 +17,7 @@ DEFAULTS: dict[str, Any] = (
 )
 PREFIXES = towers.PREFIXES
 SKIPPED = {
-    f"{prefix}{name}": "a tower for sound: Sterna runs the text alone"
+    f"{prefix}{name}": "a tower for sound: Sterna runs only the text"
     for prefix in ("", "model.")
     for name in ("audio_tower.", "multi_modal_projector.")
 }

@@ -72,8 +72,8 @@ def _kinds(f: Fields) -> list[str]:
     """Return the kind of each layer, LINEAR or HYBRID; some are hybrid."""
     field, many = "layers_block_type", [LINEAR] * 5
     default = [LINEAR, *[*many, HYBRID] * 7, *many[:4], HYBRID, *many[:3], HYBRID, *many[:2]]
-    given = default if f.config.get(field) is None else f.config[field]
-    listed = f.having({**f.config, field: given}).items(field, f.n_layers, tuple(_KINDS)) or []
+    types = default if f.config.get(field) is None else f.config[field]
+    listed = f.having({**f.config, field: types}).items(field, f.n_layers, tuple(_KINDS)) or []
     if HYBRID not in listed:
         f.fail(field, f"at least one {HYBRID}", LINEAR)
     return [_KINDS[kind] for kind in listed]

@@ -82,8 +82,8 @@ class ActiveRequest:
 
     def options(self, constraint: Constraint | None = None) -> dict[str, Any]:
         """Return options of `LLM.generate` that the request sets: constraint and adapter."""
-        given = {"constraint": constraint, "adapter": self.adapter}
-        return {name: value for name, value in given.items() if value is not None}
+        options = {"constraint": constraint, "adapter": self.adapter}
+        return {name: value for name, value in options.items() if value is not None}
 
     def request_args(
         self, *, salt: str = "", priority: int = 0, deadline_s: float | None = None
@@ -315,7 +315,9 @@ class ActiveRequest:
         first = self._streams[0].requests[0]
         moment = first.completion.rendered_at
         placed = [stream.requests[0].images for stream in self._streams]
-        images = [image.digest.hex() for found in placed if found for image in found.images]
+        images = [
+            image.digest.hex() for images_of in placed if images_of for image in images_of.images
+        ]
         return {
             **({} if moment is None else {"rendered_at": moment}),
             "seed": first.params.seed,

@@ -67,11 +67,11 @@ class AdapterScales:
         active.scaled = await asyncio.to_thread(adapters.chosen, scales)
 
     def _by_name(self, asked: Sequence[LoraScale]) -> dict[str, float]:
-        names, found = self.names, dict[str, float]()
+        names, scales = self.names, dict[str, float]()
         for one in asked:
             if not 0 <= one.id < len(names):
                 raise invalid("lora", f"ids must be below {len(names)}", one.id)
             if not abs(one.scale) <= MOST_SCALE:
                 raise invalid("lora", f"scales must lie within {MOST_SCALE:g}", one.scale)
-            found[names[one.id]] = one.scale
-        return found
+            scales[names[one.id]] = one.scale
+        return scales

@@ -40,11 +40,11 @@ class ApiKeys:
         Compares all keys in constant time, so that timing reveals nothing about them.
         """
         self._look()
-        digest, found = _digest(key), None
+        digest, owner = _digest(key), None
         for known, name in (*self._given, *self._read):
             if hmac.compare_digest(known, digest):
-                found = name
-        return found
+                owner = name
+        return owner
 
     def _look(self) -> None:
         now = time.monotonic()
@@ -59,8 +59,8 @@ class ApiKeys:
 
     def _stamp_now(self) -> tuple[int, int]:
         assert self._file is not None
-        found = os.stat(self._file)
-        return found.st_mtime_ns, found.st_size
+        stat = os.stat(self._file)
+        return stat.st_mtime_ns, stat.st_size
 
     def _reload(self) -> None:
         assert self._file is not None
@@ -71,7 +71,7 @@ class ApiKeys:
             raise RequestError(
                 f"api-key-file: must be UTF-8 text, but {self._file} is not"
             ) from None
-        found = []
+        keys = []
         for number, line in enumerate(text.splitlines(), 1):
             words = line.partition("#")[0].split()
             if len(words) > 2:
@@ -80,10 +80,10 @@ class ApiKeys:
                     f"of {self._file} has {len(words)} words"
                 )
             if words:
-                found.append((_digest(words[-1]), words[0] if words[1:] else f"line-{number}"))
-        if not found and not self._given:
+                keys.append((_digest(words[-1]), words[0] if words[1:] else f"line-{number}"))
+        if not keys and not self._given:
             raise RequestError(f"api-key-file: must have a key, but {self._file} has none")
-        self._read, self._stamp = found, stamp
+        self._read, self._stamp = keys, stamp
 
 
 def _digest(key: str) -> bytes:

@@ -48,8 +48,8 @@ async def _no_endpoint(request: Request, error: Exception) -> Response:
 def _methods(request: Request) -> set[str]:
     """Return the methods of all routes that have the request's path."""
     routes = (r for r in request.app.routes if isinstance(r, Route))
-    found = (r.methods for r in routes if r.matches(request.scope)[0] is not Match.NONE)
-    return {method for methods in found for method in methods or ()}
+    allowed = (r.methods for r in routes if r.matches(request.scope)[0] is not Match.NONE)
+    return {method for methods in allowed for method in methods or ()}
 
 
 def _tracing(settings: Settings) -> list[Middleware]:
@@ -67,12 +67,12 @@ def _tracing(settings: Settings) -> list[Middleware]:
 
 def create_app(service: Service) -> Starlette:
     """Make an app for any ASGI server. Its lifespan opens and closes the service."""
-    found, settings = endpoints(), service.settings
+    served, settings = endpoints(), service.settings
     if not settings.metrics:
-        found = [endpoint for endpoint in found if endpoint.path != "/metrics"]
+        served = [endpoint for endpoint in served if endpoint.path != "/metrics"]
     if not settings.page:
-        found = [endpoint for endpoint in found if endpoint not in webui.ENDPOINTS]
-    described = document(found)
+        served = [endpoint for endpoint in served if endpoint not in webui.ENDPOINTS]
+    described = document(served)
 
     async def openapi(request: Request) -> Response:
         return as_json(described)
@@ -83,9 +83,9 @@ def create_app(service: Service) -> Starlette:
         yield
         await service.close()
 
-    routes = [Route(e.path, e.handler, methods=[e.method]) for e in found]
+    routes = [Route(e.path, e.handler, methods=[e.method]) for e in served]
     routes.append(Route("/openapi.json", openapi, methods=["GET"]))
-    is_open = frozenset(endpoint.path for endpoint in found if endpoint.is_open)
+    is_open = frozenset(endpoint.path for endpoint in served if endpoint.is_open)
     guard = Middleware(RequestMiddleware, service=service, open_paths=is_open)
     app = Starlette(
         routes=routes,
@@ -95,5 +95,5 @@ def create_app(service: Service) -> Starlette:
     )
     app.router.redirect_slashes = False
     app.state.service = service
-    app.state.bodies = {(e.method, e.path): e.body for e in found if e.body is not None}
+    app.state.bodies = {(e.method, e.path): e.body for e in served if e.body is not None}
     return app

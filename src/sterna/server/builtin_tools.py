@@ -30,14 +30,14 @@ def client_tools(
 
     Tools without a type stay: the caller checks them.
     """
-    kept = {}
+    tools_by_place = {}
     for i, tool in enumerate(tools or ()):
         kind, where = tool.get("type"), f"tools[{i}]"
         if kind is None or not isinstance(kind, str) or kind in kinds:
-            kept[where] = tool
+            tools_by_place[where] = tool
         else:
             warn(f"{where}: ignored, because tools of the type {shown(kind)} are not run here")
-    return kept
+    return tools_by_place
 
 
 def skip_builtin_part(kind: Any, where: str, warn: Warn) -> bool:

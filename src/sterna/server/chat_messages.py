@@ -60,13 +60,13 @@ def library_messages(llm: LLM, chat: ChatRequest) -> list[dict[str, Any]]:
     ):
         if len(items) > most:
             raise field_error(name, f"must be at most {most}, but got {len(items)}")
-    found = [_message(i, dict(message)) for i, message in enumerate(chat.messages)]
-    images = split_images(found)[1]
+    messages = [_message(i, dict(message)) for i, message in enumerate(chat.messages)]
+    images = split_images(messages)[1]
     if len(images) > MAX_IMAGES:
         raise field_error("messages", f"must have at most {MAX_IMAGES} images")
     if images:
         _require_vision(llm, images[0])
-    return found
+    return messages
 
 
 def fetched(messages: list[dict[str, Any]], hosts: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -139,19 +139,19 @@ def content_of_parts(parts: list[Any], where: str) -> str | list[dict[str, Any]]
     Images become `RequestImage`. Parts that this function has made stay unchanged. ApiError 400 for
     files, audio, and images that are no URL.
     """
-    found: list[dict[str, Any]] = []
+    content: list[dict[str, Any]] = []
     for i, part in enumerate(parts):
         fields = part if isinstance(part, dict) else {}
         image = fields.get("image")  # JSON cannot contain one: it was made here
         if not isinstance(image, RequestImage):
             image = image_of_part(fields, f"{where}[{i}]")
         if image is None:
-            found.append({"type": "text", "text": join_text_parts([part], where, i)})
+            content.append({"type": "text", "text": join_text_parts([part], where, i)})
         else:
-            found.append({"type": "image", "image": image})
-    if any(part["type"] == "image" for part in found):
-        return found
-    return "\n".join(part["text"] for part in found)
+            content.append({"type": "image", "image": image})
+    if any(part["type"] == "image" for part in content):
+        return content
+    return "\n".join(part["text"] for part in content)
 
 
 def join_text_parts(parts: list[Any], where: str, first: int = 0) -> str:
@@ -172,7 +172,7 @@ def join_text_parts(parts: list[Any], where: str, first: int = 0) -> str:
 def _calls(where: str, calls: Any) -> list[dict[str, Any]]:
     if not isinstance(calls, list):
         raise invalid(where, "must be a list", calls)
-    found = []
+    checked = []
     for i, call in enumerate(calls):
         function = call.get("function") if isinstance(call, dict) else None
         custom = call.get("custom") if isinstance(call, dict) else None
@@ -182,5 +182,5 @@ def _calls(where: str, calls: Any) -> list[dict[str, Any]]:
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise invalid(f"{where}[{i}]", "must be a function call with a name", call)
         arguments = function.get("arguments") or "{}"
-        found.append({**call, "function": {**function, "arguments": arguments}})
-    return found
+        checked.append({**call, "function": {**function, "arguments": arguments}})
+    return checked

@@ -146,20 +146,20 @@ class CustomCallParser:
         return {"id": call["id"], "type": "custom", "custom": said}
 
     def _with_custom(self, deltas: list[Delta]) -> list[Delta]:
-        found = []
+        renamed = []
         for delta in deltas:
             if delta.kind != "tool_calls":
-                found.append(delta)
+                renamed.append(delta)
                 continue
             if delta.id:
                 self._text = _InputReader() if delta.name in self._names else None
             if self._text is None:
-                found.append(delta)
+                renamed.append(delta)
                 continue
             text = self._text.read(delta.text)
             if text or delta.id:
-                found.append(Delta(CUSTOM, text, delta.index, delta.id, delta.name))
-        return found
+                renamed.append(Delta(CUSTOM, text, delta.index, delta.id, delta.name))
+        return renamed
 
 
 class _InputReader:
@@ -176,15 +176,15 @@ class _InputReader:
             if begin is None:
                 return ""
             self._held, self._within = self._held[begin.end() :], True
-        found = ""
+        text = ""
         while not self._done and self._held:
             plain = re.match(r'[^"\\]*', self._held)
-            found += plain[0] if plain else ""
+            text += plain[0] if plain else ""
             self._held = self._held[plain.end() if plain else 0 :]
             self._done = self._held.startswith('"')
             escape = _ESCAPE.match(self._held)
             if escape is None or _HALF.fullmatch(self._held):
                 break
-            found += json.loads(f'"{escape[0]}"')
+            text += json.loads(f'"{escape[0]}"')
             self._held = self._held[escape.end() :]
-        return _SURROGATE.sub("\ufffd", found)
+        return _SURROGATE.sub("\ufffd", text)

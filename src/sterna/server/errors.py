@@ -123,9 +123,9 @@ def to_api_error(error: Exception) -> ApiError:
     if isinstance(error, ApiError):
         return error
     if isinstance(error, RequestError):
-        found = _SUBJECT.match(str(error))
+        subject = _SUBJECT.match(str(error))
         code = TOO_LONG if isinstance(error, ContextError) else None
-        said = ApiError(400, str(error), param=found[1] if found else None, code=code)
+        said = ApiError(400, str(error), param=subject[1] if subject else None, code=code)
         return rename_param(said, FIELDS)
     if isinstance(error, ModelFormatError):
         return ApiError(500, str(error).replace(error.file, Path(error.file).name))

@@ -72,9 +72,9 @@ class FileStore:
             raise RequestError(
                 f"files: must be a folder of its own, but another server uses {folder}"
             ) from None
-        found: list[FileObject] = read_records(folder, "file-*.json", FileObject)
+        files: list[FileObject] = read_records(folder, "file-*.json", FileObject)
         self._files = {
-            file_object.id: file_object for file_object in sorted(found, key=lambda f: f.created_at)
+            file_object.id: file_object for file_object in sorted(files, key=lambda f: f.created_at)
         }
         for path in folder.glob("file-*"):  # left by writers that were killed
             if path.suffix != ".json" and path.name not in self._files:
@@ -140,12 +140,12 @@ class FileStore:
     def get(self, id: str, key: str, param: str = "id") -> FileObject:
         """Return a file of this key. ApiError 404."""
         self._delete_expired()
-        found = self._files.get(id)
-        if found is None or found.key != key:
+        file_object = self._files.get(id)
+        if file_object is None or file_object.key != key:
             raise field_error(
                 param, f"you have no file {shown(id)}", status=404, code="file_not_found"
             )
-        return found
+        return file_object
 
     def owned_by(self, key: str) -> list[FileObject]:
         """List the files of a key, newest first."""
@@ -170,13 +170,13 @@ class FileStore:
 
 def read_records(folder: Path, pattern: str, kind: type[Any]) -> list[Any]:
     """Read the JSON files of a folder as structs; damaged ones are skipped with a warning."""
-    found = []
+    records = []
     for path in sorted(folder.glob(pattern)):
         try:
             value = msgspec.json.decode(path.read_bytes(), type=kind)
             if f"{value.id}.json" != path.name:
                 raise ValueError("the id is of another file")
-            found.append(value)
+            records.append(value)
         except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
             _log.warning("%s: is damaged, so it is ignored: %s", path, error)
-    return found
+    return records

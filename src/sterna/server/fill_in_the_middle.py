@@ -33,10 +33,10 @@ def fill_prompt(llm: LLM, before: Any, after: str, begun: str = "") -> list[int]
     """Make the prompt for the text between two others; begun: its beginning. ApiError 400."""
     if not isinstance(before, str):
         raise field_error("suffix", "needs a prompt that is a text")
-    found = fill_tokens(llm.tokenizer)
-    if found is None:
+    marks = fill_tokens(llm.tokenizer)
+    if marks is None:
         raise field_error("suffix", f"{llm.name} has no fill-in-the-middle tokens, so omit it")
-    opening, gap, middle = found
+    opening, gap, middle = marks
     encode = llm.tokenizer.encode
     inner = encode(begun, False) if begun else []
     return [opening, *encode(before, False), gap, *encode(after, False), middle, *inner]

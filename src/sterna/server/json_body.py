@@ -83,14 +83,14 @@ def decode(body: bytes, kind: type[T], unknown: list[str] | None = None) -> T:
     try:
         if protocol is None and unknown is None:
             return msgspec.json.decode(body, type=kind)
-        given = msgspec.json.decode(body)
-        if isinstance(given, dict):
+        body_fields = msgspec.json.decode(body)
+        if isinstance(body_fields, dict):
             read = frozenset(_fields(kind))
-            given = drop_ignored(given, protocol or "", read)
+            body_fields = drop_ignored(body_fields, protocol or "", read)
             if unknown is not None:
-                unknown += [name for name in given if name not in read]
-                given = {name: value for name, value in given.items() if name in read}
-        return _convert(given, kind, unknown)
+                unknown += [name for name in body_fields if name not in read]
+                body_fields = {name: value for name, value in body_fields.items() if name in read}
+        return _convert(body_fields, kind, unknown)
     except RecursionError:
         raise _too_deep() from None
     except msgspec.ValidationError as error:
@@ -101,35 +101,35 @@ def decode(body: bytes, kind: type[T], unknown: list[str] | None = None) -> T:
         ) from None
 
 
-def _convert(given: Any, kind: type[T], unknown: list[str] | None) -> T:
+def _convert(value: Any, kind: type[T], unknown: list[str] | None) -> T:
     """Make a struct. With a list, unknown fields of nested structs are ignored and added to it."""
     for _ in range(MAX_NESTED):
         try:
-            return msgspec.convert(given, kind)
+            return msgspec.convert(value, kind)
         except msgspec.ValidationError as error:
             place = _unknown_place(str(error))
             if unknown is None or place is None:
                 raise
             *path, name = place
-            inside = given
+            inside = value
             for part in path:
                 inside = inside[part]
             del inside[name]
             unknown.append(".".join(place))
-    return msgspec.convert(given, kind)
+    return msgspec.convert(value, kind)
 
 
 def _unknown_place(message: str) -> list[str] | None:
     """Return the path of an unknown field from msgspec's message; None for any other message."""
-    found, place = _UNKNOWN.match(message), _PATH.search(message)
-    if not found or not place or "[" in place[1]:
+    unknown, place = _UNKNOWN.match(message), _PATH.search(message)
+    if not unknown or not place or "[" in place[1]:
         return None
-    return [*place[1].split("."), found[1]]
+    return [*place[1].split("."), unknown[1]]
 
 
 def _fields(kind: Any) -> tuple[str, ...]:
-    found: tuple[str, ...] = kind.__struct_fields__
-    return found
+    fields: tuple[str, ...] = kind.__struct_fields__
+    return fields
 
 
 def _check_depth(body: bytes) -> None:
@@ -137,8 +137,8 @@ def _check_depth(body: bytes) -> None:
     if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
         return
     depth = 0
-    for found in _STRUCTURE.finditer(body):
-        first = body[found.start()]
+    for structural in _STRUCTURE.finditer(body):
+        first = body[structural.start()]
         if first in b"[{":
             depth += 1
             if depth > MAX_DEPTH:
@@ -153,9 +153,9 @@ def _too_deep() -> ApiError:
 
 def _field_error(message: str) -> ApiError:
     """Make the error for a message of msgspec, with the field that the message names."""
-    found = _PATH.search(message)
-    where = re.sub(r"\[\.\.\.\]", "", found[1]) if found else ""
-    reason = message[: found.start()] if found else message
+    path = _PATH.search(message)
+    where = re.sub(r"\[\.\.\.\]", "", path[1]) if path else ""
+    reason = message[: path.start()] if path else message
     for pattern, code in ((_UNKNOWN, "unknown_parameter"), (_MISSING, "missing_parameter")):
         if named := pattern.match(reason):
             param = f"{where}.{named[1]}" if where else named[1]

@@ -71,16 +71,16 @@ def generation_settings(
     options: those of `completion_options`. others: values of "stream" and "grammar".
     """
     params = SamplingParams().resolved(llm.defaults)
-    found = {n: options.get(o, getattr(params, o)) for n, o in SETTINGS.items()}
+    settings = {n: options.get(o, getattr(params, o)) for n, o in SETTINGS.items()}
     most = options.get("max_tokens")
     stop = options.get("stop", ())
     biases = options.get("logit_bias", {}).items()
     return {
         "n_ctx": llm.context,
-        **found,
+        **settings,
         "seed": options.get("seed", -1),
-        "dry_sequence_breakers": list(found["dry_sequence_breakers"]),
-        "samplers": list(found["samplers"] or SAMPLERS),
+        "dry_sequence_breakers": list(settings["dry_sequence_breakers"]),
+        "samplers": list(settings["samplers"] or SAMPLERS),
         "stop": [stop] if isinstance(stop, str) else list(stop),
         "max_tokens": -1 if most is None else most,
         "n_predict": -1 if most is None else most,

@@ -35,8 +35,8 @@ def messages_of_blocks(
             results.append(
                 {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": content}
             )
-        elif (found := _parts(block, place, warn)) is not None:
-            parts += found
+        elif (of_block := _parts(block, place, warn)) is not None:
+            parts += of_block
         elif not skip_builtin_part(kind, place, warn):
             raise field_error(
                 place,
@@ -86,14 +86,14 @@ def _of_blocks(content: Any, where: str, warn: Warn) -> Parts:
         raise invalid(where, "must be a text or blocks", content)
     made: Parts = []
     for i, block in enumerate(content):
-        found = _parts(block, f"{where}[{i}]", warn)
-        if found is None:
+        of_block = _parts(block, f"{where}[{i}]", warn)
+        if of_block is None:
             raise invalid(
                 f"{where}[{i}]",
                 "must be text, image, document or search_result",
                 block.get("type") if isinstance(block, dict) else block,
             )
-        made += found
+        made += of_block
     return made
 
 

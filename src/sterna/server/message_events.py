@@ -34,24 +34,24 @@ class BlockStream:
 
     def take(self, delta: Delta) -> list[bytes]:
         """Return the events for a delta of the answer."""
-        found = []
+        events = []
         block = {
             "content": {"type": "text", "text": ""},
             "reasoning_content": {"type": "thinking", "thinking": "", "signature": ""},
             "tool_calls": {"type": "tool_use", "id": delta.id, "name": delta.name, "input": {}},
         }[delta.kind]
         if delta.kind != self._open or delta.id:
-            found += self.close()
+            events += self.close()
             self._index, self._open = self._index + 1, delta.kind
-            found.append(self._event("content_block_start", content_block=block))
+            events.append(self._event("content_block_start", content_block=block))
         if delta.text:
             added = {
                 "content": {"type": "text_delta", "text": delta.text},
                 "reasoning_content": {"type": "thinking_delta", "thinking": delta.text},
                 "tool_calls": {"type": "input_json_delta", "partial_json": delta.text},
             }[delta.kind]
-            found.append(self._event("content_block_delta", delta=added))
-        return found
+            events.append(self._event("content_block_delta", delta=added))
+        return events
 
     def close(self) -> list[bytes]:
         """End the open block, if there is one."""

@@ -94,7 +94,7 @@ class RequestMiddleware:
         if origin is None or not (origin in allowed or "*" in allowed):
             return {}
         asked = headers.get("access-control-request-headers", "")
-        found = {
+        cors = {
             "access-control-allow-origin": origin,
             "access-control-allow-methods": CORS_METHODS,
             # Allow any header: clients add their own.
@@ -104,8 +104,8 @@ class RequestMiddleware:
             "vary": "Origin, Access-Control-Request-Headers",
         }
         if headers.get("access-control-request-private-network") == "true":
-            found["access-control-allow-private-network"] = "true"
-        return found
+            cors["access-control-allow-private-network"] = "true"
+        return cors
 
     def _check(self, scope: Scope, headers: Headers) -> None:
         """Raise ApiError 403 for a host or an origin that is not allowed, 401 for a wrong key."""
@@ -184,6 +184,6 @@ def _header(text: str) -> str:
 
 def _request_id(headers: Headers) -> str:
     """Return the client's id if it is well-formed, else a new one."""
-    given = headers.get("x-request-id", "")
-    good = 0 < len(given) <= MAX_ID and all(c.isalnum() or c in "-_.:" for c in given)
-    return given if good and given.isascii() else f"req-{secrets.token_hex(8)}"
+    header = headers.get("x-request-id", "")
+    good = 0 < len(header) <= MAX_ID and all(c.isalnum() or c in "-_.:" for c in header)
+    return header if good and header.isascii() else f"req-{secrets.token_hex(8)}"

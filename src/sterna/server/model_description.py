@@ -37,16 +37,16 @@ def abilities(llm: LLM) -> list[str]:
     config = llm.model.config
     if config.pooling is not None or config.bidirectional:
         return ["embedding"]
-    found, template = ["completion"], llm.template
+    capabilities, template = ["completion"], llm.template
     if template is not None:
-        found.append("tools")  # described in the system prompt if the template has no place
+        capabilities.append("tools")  # described in the system prompt if the template has no place
         if template.reasoning_marks is not None:
-            found.append("thinking")
+            capabilities.append("thinking")
     if fill_tokens(llm.tokenizer) is not None:
-        found.append("insert")
+        capabilities.append("insert")
     if llm.renderer.images.sees:
-        found.append("vision")
-    return found
+        capabilities.append("vision")
+    return capabilities
 
 
 def dimensions(llm: LLM) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import sterna._native as _native
+from sterna import _native
 from sterna.engine import PAGE
 from sterna.errors import SternaError, shown
 from sterna.llm import LLM, receipt

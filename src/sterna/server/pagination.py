@@ -26,18 +26,18 @@ def paginate(
         raise invalid("limit", f"must lie in 1..{max_limit}", limit)
     if order not in ("asc", "desc"):
         raise invalid("order", "must be asc or desc", order)
-    found = list(items) if order == "desc" else list(reversed(items))
+    ordered = list(items) if order == "desc" else list(reversed(items))
     after = query.get("after")
     if after is not None:
-        index = next((i for i, item in enumerate(found) if item.id == after), None)
+        index = next((i for i, item in enumerate(ordered) if item.id == after), None)
         if index is None:
             raise field_error("after", "must be an id of the list")
-        found = found[index + 1 :]
-    data = [item.body() for item in found[: int(limit)]]
+        ordered = ordered[index + 1 :]
+    data = [item.body() for item in ordered[: int(limit)]]
     return {
         "object": "list",
         "data": data,
         "first_id": data[0]["id"] if data else None,
         "last_id": data[-1]["id"] if data else None,
-        "has_more": len(found) > len(data),
+        "has_more": len(ordered) > len(data),
     }

@@ -53,15 +53,15 @@ def differences(opener: Callable[[], LLM], request: Any, answer: Any) -> list[st
         again = asyncio.run(_again(opener, PATHS[kind], {**body, "seed": receipt.get("seed")}))
     if "receipt" not in again:
         raise RequestError(f"request: was refused: {again['error']['message']}")
-    found = [
+    lines = [
         f"{name}: the answer has {shown(receipt.get(name))}, this machine {shown(made)}"
         for name in (*COMPARED, *([SAMPLING] if SAMPLING in receipt else []))
         if receipt.get(name) != (made := again["receipt"][name])
     ]
     there, here = answer.get("system_fingerprint"), again.get("system_fingerprint")
     if there != here:
-        found.insert(0, f"system_fingerprint: the answer has {shown(there)}, this machine {here}")
-    return found
+        lines.insert(0, f"system_fingerprint: the answer has {shown(there)}, this machine {here}")
+    return lines
 
 
 def _moment(receipt: dict[str, Any]) -> datetime | None:

@@ -73,8 +73,8 @@ def image_of_part(part: Mapping[str, Any], where: str) -> RequestImage | None:
     """
     kind = part.get("type")
     if kind in ("image_url", "input_image"):
-        found: Any = part.get("image_url")
-        url = found.get("url") if isinstance(found, dict) else found
+        image_url: Any = part.get("image_url")
+        url = image_url.get("url") if isinstance(image_url, dict) else image_url
     elif kind == "image":
         source: Any = part.get("source")
         source = source if isinstance(source, dict) else {}
@@ -104,10 +104,10 @@ def _fetch(url: str, hosts: tuple[str, ...]) -> bytes:
         _check_host(parts, hosts)
         same = (parts.hostname, parts.port) == (asked.hostname, asked.port)
         address = _address(parts, private=same and parts.hostname in hosts)
-        found = _get(parts, address, deadline)
-        if isinstance(found, bytes):
-            return found
-        url = urljoin(url, found)
+        response = _get(parts, address, deadline)
+        if isinstance(response, bytes):
+            return response
+        url = urljoin(url, response)
     raise _Refused(f"must be an image within {MOST_REDIRECTS} redirects, but got more")
 
 
@@ -134,12 +134,12 @@ def _address(parts: SplitResult, private: bool) -> tuple[str, int]:
     assert parts.hostname is not None
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
-        found = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
+        infos = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
         if error.errno == socket.EAI_AGAIN:
             raise _Late from None
         raise
-    addresses = [str(one[4][0]) for one in found]
+    addresses = [str(one[4][0]) for one in infos]
     if not private and not all(_is_public(address) for address in addresses):
         raise _Refused("must be at a public address, but got one of a private network")
     return addresses[0], port

@@ -159,11 +159,11 @@ class ResponseEventStream:
         return event({"type": kind, "sequence_number": self._number - 1, **fields}, kind)
 
     def _deltas(self, deltas: list[Delta], piece: Piece | None) -> list[bytes]:
-        found = []
+        events = []
         entries = self._logprobs.take(piece, deltas, self._parser.unread)
         for delta in deltas:
             if self._open is None or self._open.kind != delta.kind or delta.id:
-                found += self._close() + self._begin(delta)
+                events += self._close() + self._begin(delta)
             if delta.text:
                 self._text += delta.text
                 name = {
@@ -176,39 +176,39 @@ class ResponseEventStream:
                     place["logprobs"] = entries
                     self._entries += entries
                     entries = []  # they go with the first content of a piece
-                found.append(self._event(name, **place, delta=delta.text))
-        return found
+                events.append(self._event(name, **place, delta=delta.text))
+        return events
 
     def _begin(self, delta: Delta) -> list[bytes]:
         self._index, self._open, self._text = self._index + 1, delta, ""
         self._entries = []
         item = self._item("in_progress")
-        found = [self._event("response.output_item.added", output_index=self._index, item=item)]
+        events = [self._event("response.output_item.added", output_index=self._index, item=item)]
         if delta.kind == "content":
             place = self._location(delta.kind)
-            found.append(self._event("response.content_part.added", **place, part=_part("")))
-        return found
+            events.append(self._event("response.content_part.added", **place, part=_part("")))
+        return events
 
     def _close(self, status: str = "completed") -> list[bytes]:
         if self._open is None:
             return []
         kind, item, place = self._open.kind, self._item(status), self._location(self._open.kind)
-        found = []
+        events = []
         if kind == "content":
             (part,) = item["content"] or [_part("")]
             ended = {"text": self._text, "logprobs": part["logprobs"]}
-            found.append(self._event("response.output_text.done", **place, **ended))
-            found.append(self._event("response.content_part.done", **place, part=part))
+            events.append(self._event("response.output_text.done", **place, **ended))
+            events.append(self._event("response.content_part.done", **place, part=part))
             self._message["content"] += self._text
         elif kind == "reasoning_content":
-            found.append(self._event("response.reasoning_text.done", **place, text=self._text))
+            events.append(self._event("response.reasoning_text.done", **place, text=self._text))
             before = self._message.get("reasoning_content") or ""
             self._message["reasoning_content"] = before + self._text
         else:
-            found.append(self._close_call(self._open, place))
-        found.append(self._event("response.output_item.done", output_index=self._index, item=item))
+            events.append(self._close_call(self._open, place))
+        events.append(self._event("response.output_item.done", output_index=self._index, item=item))
         self._open = None
-        return found
+        return events
 
     def _close_call(self, call: Delta, place: dict[str, Any]) -> bytes:
         field, events = _CALLS[call.kind][2:]

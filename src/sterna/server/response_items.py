@@ -16,7 +16,7 @@ __all__ = ["messages_of"]
 
 def messages_of(items: list[dict[str, Any]], warn: Warn) -> list[dict[str, Any]]:
     """Convert items to chat messages. ApiError 400."""
-    found: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
     reasoning: list[str] = []  # before the next message or call, which has it
     for i, item in enumerate(items):
         where, kind = f"input[{i}]", item.get("type", "message")
@@ -25,21 +25,23 @@ def messages_of(items: list[dict[str, Any]], warn: Warn) -> list[dict[str, Any]]
             content = item.get("content")
             if isinstance(content, list):
                 content = content_of_parts(content, f"{where}.content")
-            found.append({"role": item.get("role"), "content": content, **_reasoning(reasoning)})
+            messages.append({"role": item.get("role"), "content": content, **_reasoning(reasoning)})
         elif kind in ("function_call", "custom_tool_call"):
             call = _call_of(item, where)
-            if found and "tool_calls" in found[-1]:
-                found[-1]["tool_calls"].append(call)
+            if messages and "tool_calls" in messages[-1]:
+                messages[-1]["tool_calls"].append(call)
             else:
                 said = {"role": "assistant", "content": "", "tool_calls": [call]}
-                found.append({**said, **_reasoning(reasoning)})
+                messages.append({**said, **_reasoning(reasoning)})
         elif kind in ("function_call_output", "custom_tool_call_output"):
             output = item.get("output")
             if isinstance(output, list):
                 output = content_of_parts(output, f"{where}.output")
             elif not isinstance(output, str):
                 raise invalid(f"{where}.output", "must be a text or parts", output)
-            found.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": output})
+            messages.append(
+                {"role": "tool", "tool_call_id": item.get("call_id"), "content": output}
+            )
         elif kind == "reasoning":
             content = item.get("content")
             parts = content if isinstance(content, list) else ()
@@ -51,7 +53,7 @@ def messages_of(items: list[dict[str, Any]], warn: Warn) -> list[dict[str, Any]]
                 "must be message, function_call, function_call_output or "
                 f"reasoning, but got {shown(kind)}",
             )
-    return found
+    return messages
 
 
 def _call_of(item: dict[str, Any], where: str) -> dict[str, Any]:

@@ -70,15 +70,15 @@ class ResponseStore:
 
     def get(self, id: str, key: str, param: str = "id") -> StoredResponse:
         """Return a response of this key. ApiError 404."""
-        found = self._stored.get(id)
-        if found is None or found.key != key:
+        stored = self._stored.get(id)
+        if stored is None or stored.key != key:
             raise field_error(
                 param,
                 f"you have no stored {self._kind} {shown(id)}",
                 status=404,
                 code=f"{self._kind}_not_found",
             )
-        return found
+        return stored
 
     def item(self, id: str, key: str, param: str) -> dict[str, Any]:
         """Return an item of this key by its id, which names the response that has it.
@@ -100,9 +100,9 @@ class ResponseStore:
 
     def extend(self, id: str, key: str, items: list[dict[str, Any]]) -> None:
         """Add items to those of an id; harmless if it was dropped."""
-        found = self._stored.get(id)
-        if found is not None and found.key == key:
-            self.put(id, key, [*found.items, *items], found.body)
+        stored = self._stored.get(id)
+        if stored is not None and stored.key == key:
+            self.put(id, key, [*stored.items, *items], stored.body)
 
     def drop(self, id: str) -> None:
         """Delete a response; harmless if there is none."""

@@ -198,20 +198,20 @@ def _biases(
     In both, as in llama.cpp, false removes a token, and a text stands for all of its tokens.
     """
     _bounded("logit_bias", values, MAX_BIASES)
-    found = {}
+    by_id = {}
     for key, value in values.items() if isinstance(values, dict) else values:
         if value is True:
             raise invalid("logit_bias", "must have numbers or false", True)
         bias = LEAST_BIAS if value is False else value
         if isinstance(key, int) or (key.isascii() and key.isdigit() and len(key) <= 9):
-            found[int(key)] = bias
+            by_id[int(key)] = bias
             continue
         ids = llm.tokenizer.encode(key, add_special=False)
         if not ids:
             raise invalid("logit_bias", "must be of token ids or texts", key)
-        found |= dict.fromkeys(ids, bias)
-    _bounded("logit_bias", found, MAX_BIASES)
-    return found
+        by_id |= dict.fromkeys(ids, bias)
+    _bounded("logit_bias", by_id, MAX_BIASES)
+    return by_id
 
 
 def _bounded(name: str, items: Any, most: int = MAX_IDS) -> Any:

@@ -118,21 +118,21 @@ class Settings:
         """Return a duplicate of the socket `fd`. RequestError if it is not a listening socket."""
         assert self.fd is not None
         try:
-            found = socket.socket(fileno=os.dup(self.fd))
+            listening = socket.socket(fileno=os.dup(self.fd))
         except OSError as error:
             raise RequestError(f"fd: must be a socket, but {self.fd} is not: {error}") from None
-        if not found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-            found.close()
+        if not listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            listening.close()
             raise RequestError(f"fd: must be a listening socket, but {self.fd} is not")
-        return found
+        return listening
 
     @property
     def address(self) -> str:
         """The address without the port."""
         if self.fd is None:
             return self.host
-        with self.listener() as found:
-            return "localhost" if is_unix_socket(found.family) else found.getsockname()[0]
+        with self.listener() as listening:
+            return "localhost" if is_unix_socket(listening.family) else listening.getsockname()[0]
 
     @property
     def is_local(self) -> bool:
@@ -151,10 +151,10 @@ class Settings:
         This stops DNS rebinding, where a web page's own name resolves to this machine: its
         requests have that name. Numeric addresses cannot be rebound, so all are allowed.
         """
-        found = _HOST.fullmatch(header.strip().lower())
-        if found is None:  # also user:password@host, whose host is another one
+        match = _HOST.fullmatch(header.strip().lower())
+        if match is None:  # also user:password@host, whose host is another one
             return False
-        name = found[1] or found[2]
+        name = match[1] or match[2]
         try:
             ipaddress.ip_address(name)
         except ValueError:

@@ -40,13 +40,13 @@ async def constraint_for(
     for one. A schema with `strict: false` is enforced as far as possible, and the log names the
     unenforced keywords.
     """
-    found = [*asked, *(_of_format(response_format) if response_format is not None else ())]
-    if len(found) > 1:
-        params = " and ".join(one.param for one in found)
-        raise ApiError(400, f"{params}: cannot be combined", param=found[0].param)
-    if not found:
+    specs = [*asked, *(_of_format(response_format) if response_format is not None else ())]
+    if len(specs) > 1:
+        params = " and ".join(one.param for one in specs)
+        raise ApiError(400, f"{params}: cannot be combined", param=specs[0].param)
+    if not specs:
         return None
-    param, method, argument, options = found[0]
+    param, method, argument, options = specs[0]
     active.names["constraint"] = param.partition(".")[0]
     make = getattr(active.model.llm.constraints, method)
     try:
@@ -63,7 +63,7 @@ async def constraint_for(
 
 def asked_of(body: SamplingFields) -> list[ConstraintSpec]:
     """Return what vLLM's and llama.cpp's fields of a request ask for."""
-    found = []
+    specs = []
     for name, method in (
         ("json", "json_schema"),
         ("regex", "regex"),
@@ -72,17 +72,17 @@ def asked_of(body: SamplingFields) -> list[ConstraintSpec]:
     ):
         value = getattr(body.structured_outputs, name, None)
         if value is not None:
-            found.append(ConstraintSpec(f"structured_outputs.{name}", method, (value,), {}))
+            specs.append(ConstraintSpec(f"structured_outputs.{name}", method, (value,), {}))
     for name in ("grammar", "json_schema"):
         if value := getattr(body, name):
-            found.append(ConstraintSpec(name, name, (value,), {}))
-    return found
+            specs.append(ConstraintSpec(name, name, (value,), {}))
+    return specs
 
 
-def _of_format(given: Any) -> list[ConstraintSpec]:
-    found = schema_of_format(given)
-    if found is None:
+def _of_format(response_format: Any) -> list[ConstraintSpec]:
+    schema_and_strict = schema_of_format(response_format)
+    if schema_and_strict is None:
         return []
-    schema, strict = found
+    schema, strict = schema_and_strict
     options = {} if strict else {"strict": False}
     return [ConstraintSpec("response_format", "json_schema", (schema,), options)]

@@ -36,10 +36,10 @@ def parse_tools(
         if kind not in ("function", "custom"):
             raise invalid(where, 'must have the type "function" or "custom"', kind)
         inside = where if flat else f"{where}.{kind}"
-        given = tool if flat else tool.get(kind)
-        if not isinstance(given, dict):
-            raise invalid(inside, "must be an object", given)
-        fields = {key: value for key, value in given.items() if key != "type" or not flat}
+        declared = tool if flat else tool.get(kind)
+        if not isinstance(declared, dict):
+            raise invalid(inside, "must be an object", declared)
+        fields = {key: value for key, value in declared.items() if key != "type" or not flat}
         function = _checked(inside, fields)
         if kind == "custom":
             texts[function["name"]] = text_argument(function, inside)
@@ -51,14 +51,14 @@ def parse_tools(
     return replace(made, texts=texts)
 
 
-def _checked(where: str, given: dict[str, Any]) -> dict[str, Any]:
+def _checked(where: str, declared: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a tool without nulls. ApiError 400."""
-    if not isinstance(given.get("name"), str) or not given["name"]:
-        raise invalid(f"{where}.name", "must be a name", given.get("name"))
-    given = {key: value for key, value in given.items() if value is not None}
-    if not isinstance(given.get("parameters", {}), dict):
-        raise invalid(f"{where}.parameters", "must be a JSON schema", given["parameters"])
-    return given
+    if not isinstance(declared.get("name"), str) or not declared["name"]:
+        raise invalid(f"{where}.name", "must be a name", declared.get("name"))
+    declared = {key: value for key, value in declared.items() if value is not None}
+    if not isinstance(declared.get("parameters", {}), dict):
+        raise invalid(f"{where}.parameters", "must be a JSON schema", declared["parameters"])
+    return declared
 
 
 def _of_functions(choice: Any) -> Any:

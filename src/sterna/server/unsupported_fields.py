@@ -222,14 +222,14 @@ def drop_ignored(body: dict[str, Any], protocol: str, read: frozenset[str]) -> d
 
     read: the fields that the endpoint reads.
     """
-    kept, rows = {}, unsupported_fields(protocol)
+    fields, rows = {}, unsupported_fields(protocol)
     for name, value in body.items():
         row = None if name in read else rows.get(name)
         if value is None:
             continue
         if row is None:
-            kept[name] = value
+            fields[name] = value
         elif row.passes is not None and value not in row.passes:
             rule = f"would change the answer, and is not supported: {row.why}"
             raise invalid(name, rule, value, row.code)
-    return kept
+    return fields

@@ -119,9 +119,9 @@ _kept: MutableMapping[Tensor, _TransposedWeight] = WeakTensorKeyDictionary()
 def _transposed(
     codes: Tensor, scale: Tensor, f: Format, M: int, K: int, threads: Threads
 ) -> list[tuple[slice, PackedWeight]]:
-    kept = _kept.get(codes)
-    if kept is not None and kept.version == codes._version:
-        return kept.parts
+    cached = _kept.get(codes)
+    if cached is not None and cached.version == codes._version:
+        return cached.parts
     levels = np.empty((K, M), np.int8)
     for rows, part in _parts(codes, scale, f, M, K, 4):  # codes become floats first
         levels[:, rows] = ops.unpack(part, threads=threads)[0].T

@@ -22,8 +22,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-import sterna._native as _native
-from sterna import formats, ops
+from sterna import _native, formats, ops
 from sterna.errors import RequestError, shown
 from sterna.formats import Format
 from sterna.runtime import Threads, resolve_isa
@@ -89,12 +88,12 @@ def _identity(t: Tensor) -> tuple[Any, ...]:
 def _kernels(codes: Tensor, scale: Tensor, format: str, M: int, K: int) -> _Kernels:
     """Return the kernels' view of a weight's tensors; RequestError unless they fit the format."""
     key = (*_identity(codes), *_identity(scale), format, M, K)
-    found = _seen.get(key)
-    if found is None:
+    kernels = _seen.get(key)
+    if kernels is None:
         if len(_seen) >= _MOST_SEEN:
             _seen.clear()
-        found = _seen[key] = _view(codes, scale, format, M, K)
-    return found
+        kernels = _seen[key] = _view(codes, scale, format, M, K)
+    return kernels
 
 
 def _view(codes: Tensor, scale: Tensor, format: str, M: int, K: int) -> _Kernels:

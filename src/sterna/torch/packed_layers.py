@@ -51,12 +51,12 @@ def open_layers(path: str | Path) -> OpenedLayers:
         raise RequestError(
             f"{path}: has out_proj with columns in llama.cpp's order, unlike transformers"
         )
-    found = asked[0]
-    tensors = {name: torch.from_numpy(np.array(a)) for name, a in found.vectors.items()}
-    for name, table in found.tables.items():
+    opened = asked[0]
+    tensors = {name: torch.from_numpy(np.array(a)) for name, a in opened.vectors.items()}
+    for name, table in opened.tables.items():
         tensors[f"{name}.weight"] = torch.from_numpy(ops.dequantize(table))
     layers = {}
-    for part, weight in found.layers.items():
+    for part, weight in opened.layers.items():
         bias = tensors.pop(f"{part}.bias", None)
         norm = tensors.pop(f"{part}.rms_norm.weight", None)
         layers[part] = SternaLinear(weight, bias, rms_norm=_norm(norm, model.json))

@@ -85,14 +85,14 @@ def _ended(example: Example, tokenizer: Tokenizer) -> Example:
     return Example([*example.tokens, end], [*example.trained, True])
 
 
-def rows_of(found: Sequence[Example], length: int) -> Rows:
+def rows_of(tokenised: Sequence[Example], length: int) -> Rows:
     """Put examples into rows, one after the other. Positions restart with each example, which
     attends only to itself. An example that does not fit begins a row; one that is longer than a row
     is cut.
     """
     rows: list[list[Example]] = [[]]
     used = 0
-    for example in found:
+    for example in tokenised:
         size = min(len(example.tokens), length)
         if used + size > length:
             rows.append([])
@@ -108,8 +108,8 @@ def rows_of(found: Sequence[Example], length: int) -> Rows:
             end = at + len(example.tokens)
             tokens[i, at:end] = torch.tensor(example.tokens)
             positions[i, at:end] = torch.arange(end - at)
-            kept = torch.tensor([False, *example.trained[1:]])  # nothing comes before the first
-            labels[i, at:end] = torch.where(kept, tokens[i, at:end], IGNORED)
+            trained = torch.tensor([False, *example.trained[1:]])  # nothing comes before the first
+            labels[i, at:end] = torch.where(trained, tokens[i, at:end], IGNORED)
             at = end
         positions[i, at:] = torch.arange(length - at)
-    return Rows(tokens, positions, labels, sum(len(e.tokens) > length for e in found))
+    return Rows(tokens, positions, labels, sum(len(e.tokens) > length for e in tokenised))

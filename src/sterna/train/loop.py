@@ -185,12 +185,12 @@ def _rows_of_step(count: int, settings: TrainingOptions, step: int) -> Tensor:
 
 
 def _digest(rows: Rows, settings: TrainingOptions, trained: dict[str, nn.Parameter]) -> str:
-    found = hashlib.sha256(json.dumps(asdict(settings), sort_keys=True).encode())
+    sha256 = hashlib.sha256(json.dumps(asdict(settings), sort_keys=True).encode())
     for tensor in (rows.tokens, rows.labels, rows.positions):
-        found.update(tensor.numpy().tobytes())
+        sha256.update(tensor.numpy().tobytes())
     for name, p in trained.items():
-        found.update(f"{name} {tuple(p.shape)}\n".encode())
-    return found.hexdigest()
+        sha256.update(f"{name} {tuple(p.shape)}\n".encode())
+    return sha256.hexdigest()
 
 
 def _save(

@@ -196,18 +196,18 @@ class _Weights(CheckpointWeights):
     levels: Mapping[str, Levels] = field(default_factory=dict)
 
     def rows(self, part: Linear) -> Levels | Floats:
-        found = self.levels.get(part.name)
-        if found is None:
+        levels = self.levels.get(part.name)
+        if levels is None:
             return super().rows(part)
         self._read.update(f"{part.name}.{kept}" for kept in _KEPT)
         if f"{part.name}.bias" in self.checkpoint.tensors and not part.bias:
             raise RequestError(f"{part.name}: must have no bias in this architecture, but has one")
-        if (found.M, found.K) != (part.M, part.K):
+        if (levels.M, levels.K) != (part.M, part.K):
             raise RequestError(
                 f"{part.name}: must be {part.M}x{part.K}, as config.json says, but is "
-                f"{found.M}x{found.K}"
+                f"{levels.M}x{levels.K}"
             )
-        return found
+        return levels
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,8 @@ class TorchModel:
 
     def logprobs(self, tokens: list[int], start: int = 1) -> npt.NDArray[np.float32]:
         """log p(tokens[i] | tokens[:i]) for i = start … n - 1, natural log, float32 [n - start]."""
-        found, _ = self._scored(tokens, start)
-        return found
+        logprobs, _ = self._scored(tokens, start)
+        return logprobs
 
     def scores(
         self,
@@ -69,8 +69,8 @@ class TorchModel:
         self.model.train(training)
         scores = logits[start - 1 :].double().log_softmax(-1)
         targets = torch.tensor(tokens[start:])[:, None]
-        found: npt.NDArray[np.float32] = scores.gather(1, targets)[:, 0].float().numpy()
-        return found, scores.argmax(-1)
+        logprobs: npt.NDArray[np.float32] = scores.gather(1, targets)[:, 0].float().numpy()
+        return logprobs, scores.argmax(-1)
 
 
 class Both(NamedTuple):

@@ -54,21 +54,21 @@ def format_fallbacks(
     for one in made:
         (tables if "embed_tokens" in one.name or one.name == "lm_head" else layers).append(one)
     return [
-        found
+        fallback
         for asked, some in ((format, layers), (head, tables))
         if asked is not None and formats.known(asked)  # heads have names that are no formats
-        for found in _of_one(formats.get(asked), some)
+        for fallback in _of_one(formats.get(asked), some)
     ]
 
 
 def _of_one(asked: Format, made: list[Made]) -> list[FormatFallback]:
-    found: dict[str, list[Made]] = {}
+    by_format: dict[str, list[Made]] = {}
     for one in made:
         other = formats.fitting(asked, one.K).name
         taken = other if other != asked.name else "f16"
         if one.K % asked.scales.block and one.format.lower() == taken:
-            found.setdefault(one.format, []).append(one)
-    return [FormatFallback(asked, taken, tuple(some)) for taken, some in found.items()]
+            by_format.setdefault(one.format, []).append(one)
+    return [FormatFallback(asked, taken, tuple(some)) for taken, some in by_format.items()]
 
 
 def warn_of_fallbacks(

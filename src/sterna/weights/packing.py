@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
-from sterna import formats
+from sterna import _native, formats
 from sterna.errors import RequestError, shown
 from sterna.formats import Format, PackedWeight
 from sterna.formats.codec import pack_codes, packed_scale

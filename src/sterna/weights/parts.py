@@ -68,8 +68,8 @@ STACKED = Stacking()
 class OfHeads(Stacking):
     """The place of a head's matrix in a linear layer of all heads, the rows of one after another's.
 
-    module: the layer's name. rows: of a head; first: of these, where the matrix begins.
-    transposed: it is stored as [K, M].
+    module: the layer's name. rows: how many rows a head has; first: the one of them where the
+    matrix begins. transposed: it is stored as [K, M].
     """
 
     module: str = ""

@@ -219,8 +219,8 @@ def converted(
             else:
                 bits = new.encode(values)
                 if loss is not None:
-                    held = formats.float_format(new.name).floats(bits)
-                    loss.add(values, held[:, : values.shape[1]])  # words may be of whole groups
+                    stored = formats.float_format(new.name).floats(bits)
+                    loss.add(values, stored[:, : values.shape[1]])  # words may be of whole groups
                 yield bits, np.ones((), np.float32)
 
 

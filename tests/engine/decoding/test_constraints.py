@@ -176,7 +176,8 @@ def test_other_refusals(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     """Patterns, grammars and choices that are none; too large, too slow; no library."""
     make = llm.constraints
     for call, *words in (
-        (lambda: make.regex("["), "regex", "unclosed"),
+        (lambda: make.regex("ä["), "regex: unclosed character class at 1"),
+        (lambda: make.regex("a\n["), "regex: unclosed character class"),
         (lambda: make.regex(""), "regex", "empty"),
         (lambda: make.regex("\ud800"), "regex", "Unicode"),
         (lambda: make.regex("a" * (1 << 19)), "regex", "bytes"),

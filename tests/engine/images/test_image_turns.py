@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import seeing_models
-from seeing_models import SEEING, Image, place
+from seeing_images import Image, place
+from seeing_models import SEEING
 
 from sterna import LLM
 from sterna.engine.images import image_encoder as module

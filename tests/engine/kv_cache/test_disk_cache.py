@@ -20,7 +20,7 @@ from waits import HANGS_S
 import sterna
 from sterna import LLM, Completion
 from sterna.engine import PAGE
-from sterna.engine.kv_cache import disk_cache
+from sterna.engine.kv_cache import disk_cache, page_file
 from sterna.engine.kv_cache.disk_cache import PrefixDiskCache
 from sterna.errors import RequestError
 
@@ -242,7 +242,7 @@ def test_a_full_disk_keeps_nothing(
         os.write(number, data[:100])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(disk_cache, "_write_whole", fail)
+    monkeypatch.setattr(page_file, "_write_whole", fail)
     folder = checkpoint("bitnet-multiply")
     assert facts(answer(folder, tmp_path)) == facts(answer(folder, None))
     assert files(tmp_path) == []

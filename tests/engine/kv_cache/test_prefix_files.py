@@ -64,7 +64,7 @@ def test_more_than_may_wait_for_the_disk(
     checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Saving writes in turns; on a disk that takes nothing it ends, and has nothing."""
-    from sterna.engine.kv_cache import disk_cache
+    from sterna.engine.kv_cache import disk_cache, page_file
 
     llm, prefix, _ = begun(checkpoint("bitnet-multiply"), tmp_path)
     cache = cache_of(llm)
@@ -80,7 +80,7 @@ def test_more_than_may_wait_for_the_disk(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cache.disk, "_write", full)
+    monkeypatch.setattr(page_file.PageFiles, "write", full)
     assert cache.save(*prefix)[0] == 0
 
 

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sterna import _native, formats
-from sterna.bench.e2e import PROMPT_OF_TG, bytes_per_step, generate
 from sterna.bench.linear import formats_named
 from sterna.bench.machine import Pace, Progress, Yardsticks, available_bytes
 from sterna.bench.random_models import HEADROOM_BYTES, model_bytes, random_model
 from sterna.bench.report import significant
 from sterna.bench.shapes import shape_named
+from sterna.bench.step_work import bytes_per_step
+from sterna.bench.timed_runs import PROMPT_OF_TG, generate
 from sterna.calibration import bandwidth
 from sterna.engine import PAGE, Engine
 from sterna.errors import RequestError

@@ -64,9 +64,9 @@ def run(
 ) -> Rows:
     """Return rows with FIELDS, one per model and format: medians of `repeat` runs in turn.
 
-    A format without a ggml type runs alone. Rows say what failed, and what did not fit into memory,
-    alone or together with the peer. table: the peers of each format; the second runs if the first
-    cannot. Raises RequestError for invalid arguments.
+    A format without a ggml type runs without the peer. Rows say what failed, and what did not fit
+    into memory, alone or together with the peer. table: the peers of each format; the second runs
+    if the first cannot. Raises RequestError for invalid arguments.
     """
     if pp < 1 or tg < 1:
         raise RequestError(f"figure prompt: pp and tg must be at least 1, but got {pp} and {tg}")

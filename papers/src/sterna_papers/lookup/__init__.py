@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
-from sterna import formats
+from sterna import _native, formats
 from sterna.formats import Format
 from sterna.formats.arithmetic import F32
 from sterna.formats.codebook import TERNARY, Codebook

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna import _native, formats, ops
-from sterna.bench.e2e import bytes_per_step, operations_per_token
 from sterna.bench.random_models import random_model
+from sterna.bench.step_work import bytes_per_step, operations_per_token
 from sterna.engine import Engine
 from sterna.engine import Sequence as EngineSequence
 from sterna.formats import PackedWeight

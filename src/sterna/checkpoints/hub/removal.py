@@ -25,12 +25,14 @@ def remove(download: Download) -> int:
         try:
             others = [d for d in downloads(download.repo) if d.record != download.record]
             download.record.unlink(missing_ok=True)
-            kept = {file.path for d in others if d.commit == download.commit for file in d.files}
+            still_used = {
+                file.path for d in others if d.commit == download.commit for file in d.files
+            }
             folder = repository.snapshot(download.commit)
             freed = sum(
                 _unlink(repository, folder / file.path, file.digest)
                 for file in download.files
-                if file.path not in kept
+                if file.path not in still_used
             )
             freed += _prune(repository)
         except OSError as error:

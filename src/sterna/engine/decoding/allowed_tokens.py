@@ -79,7 +79,7 @@ def _bad_words(params: SamplingParams, tokenizer: Tokenizer) -> list[tuple[int, 
 
 
 def _bits(ids: Sequence[int] | None, vocab: int) -> I32:
-    """Return a mask of these tokens; None: of all."""
+    """Return a mask of these tokens, or of all if `ids` is None."""
     mask = np.full(mask_words(vocab), -1 if ids is None else 0, np.int32)
     if ids is None:
         clear_bits(mask, range(vocab, 32 * len(mask)))

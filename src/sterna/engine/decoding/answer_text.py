@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
 
-import sterna._native as _native
+from sterna import _native
 from sterna.engine.decoding.answer_parts import CONTENT, REASONING, AnswerParts, PartMarks
 from sterna.engine.decoding.stop_strings import StopFilter
 from sterna.outputs import Completion, Piece, TokenLogprob
@@ -68,10 +68,10 @@ class AnswerText:
         """Add text; returns what of it is certain. Only content may have a stop string."""
         if self._parts is None:
             return self._filter.push(text)
-        found = ""
+        text_out = ""
         for kind, piece in self._parts.split(text, final):
-            found += self._filter.push(piece) if kind == CONTENT else self._passed(piece)
-        return found
+            text_out += self._filter.push(piece) if kind == CONTENT else self._passed(piece)
+        return text_out
 
     def _passed(self, piece: str) -> str:
         return "" if self.stopped else self._filter.flush() + piece

@@ -88,16 +88,16 @@ PYTHON_STRING = Escapes({"'": "\\'", "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t
 def escaped_lark(grammar: str, escapes: Escapes) -> str:
     """Return the grammar of the texts of `grammar` as a string writes them. RequestError."""
     parts, at = [], 0
-    while found := LARK_TOKEN.search(grammar, at):
-        parts.append(grammar[at : found.start()])
-        at = found.end()
-        if found["refused"]:
-            raise _refused(found["refused"])
-        if found["options"]:
+    while token := LARK_TOKEN.search(grammar, at):
+        parts.append(grammar[at : token.start()])
+        at = token.end()
+        if token["refused"]:
+            raise _refused(token["refused"])
+        if token["options"]:
             at = _end_of_json(grammar, at)
-            parts.append(grammar[found.start() : at])
-        elif found["comment"] is None:
-            parts.append(_rewritten(found, escapes))
+            parts.append(grammar[token.start() : at])
+        elif token["comment"] is None:
+            parts.append(_rewritten(token, escapes))
     return "".join([*parts, grammar[at:]])
 
 
@@ -108,24 +108,24 @@ def string_of(lark: str, escapes: Escapes, quote: str) -> str:
     return f"{quoted(quote)} {nested(escaped_lark(lark, escapes))} {quoted(quote)}"
 
 
-def _rewritten(found: re.Match[str], escapes: Escapes) -> str:
-    if found["imported"]:
-        regex = _COMMON.get(found["imported"])
+def _rewritten(token: re.Match[str], escapes: Escapes) -> str:
+    if token["imported"]:
+        regex = _COMMON.get(token["imported"])
         if regex is None:
-            return found[0]
-        return f"{found['alias'] or found['imported']}: /{_Regex(escapes, regex, '').written()}/"
-    if found["range"]:
-        first, last = (_value(one) for one in re.findall(r'"(?:\\.|[^"\\])*"', found["range"]))
+            return token[0]
+        return f"{token['alias'] or token['imported']}: /{_Regex(escapes, regex, '').written()}/"
+    if token["range"]:
+        first, last = (_value(one) for one in re.findall(r'"(?:\\.|[^"\\])*"', token["range"]))
         if len(first) != 1 or len(last) != 1 or first > last:
-            raise _refused(found["range"])
+            raise _refused(token["range"])
         group = f"{re.escape(first)}-{re.escape(last)}"
         return f"/{_sure(escapes.any_of(f'[{group}]', lambda c: first <= c <= last))}/"
-    if found["string"]:
-        text = _value(found["string"].removesuffix("i"))
-        if found["string"].endswith("i"):
+    if token["string"]:
+        text = _value(token["string"].removesuffix("i"))
+        if token["string"].endswith("i"):
             return f"/(?i:{_sure(''.join(map(escapes.literal, text)))})/"
         return quoted(escapes.text(text))
-    regex, _, flags = found["regex"][1:].rpartition("/")
+    regex, _, flags = token["regex"][1:].rpartition("/")
     return f"/{_Regex(escapes, regex, flags).written()}/"
 
 

@@ -40,20 +40,20 @@ def lark_of_gbnf(grammar: str) -> str:
 
     names: dict[str, str] = {"root": "root"}
 
-    def plain(found: re.Match[str]) -> str:
-        if found["comment"] is not None:
+    def plain(match: re.Match[str]) -> str:
+        if match["comment"] is not None:
             return ""
-        if found["text"] is not None:
-            return '"' + "".join(map(_in_text, _chars(found["text"][1:-1]))) + '"'
-        if found["chars"] is not None:
-            return _class(found["chars"][1:-1])
-        if found["token"] is not None:
+        if match["text"] is not None:
+            return '"' + "".join(map(_in_text, _chars(match["text"][1:-1]))) + '"'
+        if match["chars"] is not None:
+            return _class(match["chars"][1:-1])
+        if match["token"] is not None:
             raise _refused("tokens such as <[1]> are not read")
-        if found["any"] is not None:
+        if match["any"] is not None:
             return "[\\x00-\U0010ffff]"
-        if found["name"] is None:
-            return found[0]
-        return names.setdefault(found["name"], f"rule-{len(names)}")
+        if match["name"] is None:
+            return match[0]
+        return names.setdefault(match["name"], f"rule-{len(names)}")
 
     try:
         lark: str = gbnf_to_lark(_TOKEN.sub(plain, grammar))

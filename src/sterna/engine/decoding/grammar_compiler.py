@@ -21,7 +21,7 @@ __all__ = ["GrammarCompiler", "refusal"]
 #: llguidance's own limits let through. It is for those that its limits miss.
 MAX_CPU_S = 10.0
 #: The reasons in llguidance's errors for a regular expression, and for a line of a grammar.
-_REGEX_ERROR = re.compile(r"\nerror: ([^\n]+)")
+_REGEX_ERROR = re.compile(r"(?:\n {4}([^\n]*)\n {4}( *)\^+)?\nerror: ([^\n]+)")
 _GRAMMAR_ERROR = re.compile(r"^at (\d+)\((\d+)\): ([^\n]+)")
 
 
@@ -146,10 +146,13 @@ def refusal(what: str, reason: str) -> str:
 
 def _said(what: str, error: str) -> str:
     """Return an error of llguidance as ours, without the copies of the grammar around it."""
-    if found := _REGEX_ERROR.search(error):
-        return f"{what}: {found[1]}"
-    if found := _GRAMMAR_ERROR.search(error):
-        return f"{what}: {found[3]} (line {found[1]}, column {found[2]})"
+    if match := _REGEX_ERROR.search(error):
+        quoted, before, reason = match.groups()
+        # Other grammars quote a part of theirs, perhaps rewritten; line breaks are escaped.
+        is_whole = what == "regex" and quoted is not None and r"\n" not in quoted
+        return f"{what}: {reason} at {len(before)}" if is_whole else f"{what}: {reason}"
+    if match := _GRAMMAR_ERROR.search(error):
+        return f"{what}: {match[3]} (line {match[1]}, column {match[2]})"
     return refusal(what, f"llguidance says {_line(error)}")
 
 

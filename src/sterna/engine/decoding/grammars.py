@@ -137,11 +137,11 @@ def calls(rules: CallRules, special: SpecialTokens, answer: str | None) -> str:
         head = [f"call_head: {special.in_grammar(rules.trigger)}"]
         some = "group" + "+" * rules.several
         start = some if rules.required else f"{some} | @answer"
-        found = _answer(head, rules, special)
+        lines = _answer(head, rules, special)
     else:
-        group, found = _groups([rules, *rules.others], special)
+        group, lines = _groups([rules, *rules.others], special)
         start = f"{group}* TEXT" if rules.several else f"{group} | TEXT"
-    text = "\n".join(["%llguidance {}", f"start: {start}", *_SHARED, *found])
+    text = "\n".join(["%llguidance {}", f"start: {start}", *_SHARED, *lines])
     return _with(text, "answer", answer) if answer and not rules.required else text
 
 
@@ -150,21 +150,21 @@ def calls_within(rules: CallRules, special: SpecialTokens, only: bool) -> str:
 
     Any text may come before the first. only: no text may come between them.
     """
-    group, found = _groups([rules] if only else [rules, *rules.others], special)
+    group, lines = _groups([rules] if only else [rules, *rules.others], special)
     start = group + "+" * (rules.several and not only)
     if rules.several and only:
         start = f"{group} again*"
-        found.append(f"again: {special.in_grammar(rules.trigger)} calls")
-    return "\n".join(["%llguidance {}", f"start: {start}", *_SHARED, *found])
+        lines.append(f"again: {special.in_grammar(rules.trigger)} calls")
+    return "\n".join(["%llguidance {}", f"start: {start}", *_SHARED, *lines])
 
 
 def _groups(ways: Sequence[CallRules], special: SpecialTokens) -> tuple[str, list[str]]:
     """Return a text and then a group of calls, in one of several ways, and the grammar lines."""
-    found = []
+    lines = []
     for i, way in enumerate(ways):
         end = f"_{i}" if i else ""
-        found += _answer(special.up_to(f"call_head{end}", way.trigger), way, special, end)
-    return f"({' | '.join(f'group_{i}' if i else 'group' for i in range(len(ways)))})", found
+        lines += _answer(special.up_to(f"call_head{end}", way.trigger), way, special, end)
+    return f"({' | '.join(f'group_{i}' if i else 'group' for i in range(len(ways)))})", lines
 
 
 #: Rules that all calls use.
@@ -250,8 +250,8 @@ def after_reasoning(
         f"TEXT: {_TEXT}",
         f"BREAKS: {_BREAKS}",
     ]
-    found = _with("\n".join(rules), "behind", grammar)
-    return found if within is None else _with(found, "within", within)
+    combined = _with("\n".join(rules), "behind", grammar)
+    return combined if within is None else _with(combined, "within", within)
 
 
 def _with(outer: str, name: str, inner: str) -> str:

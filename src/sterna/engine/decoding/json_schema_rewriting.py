@@ -53,13 +53,13 @@ _NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentS
 _LISTED = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 
 
-def read_schema(given: object) -> dict[str, Any] | bool:
+def read_schema(value: object) -> dict[str, Any] | bool:
     """Read a schema from JSON or from a value of JSON's types; raises RequestError."""
-    if isinstance(given, str):
-        data = given.encode(errors="surrogatepass")
+    if isinstance(value, str):
+        data = value.encode(errors="surrogatepass")
     else:
         try:
-            data = json.dumps(given, allow_nan=False, default=_plain).encode()
+            data = json.dumps(value, allow_nan=False, default=_plain).encode()
         except (TypeError, ValueError, RecursionError) as e:
             raise RequestError(f"schema: must be a value of JSON's types, but got {e}") from None
     if len(data) > MAX_BYTES:
@@ -144,14 +144,14 @@ class _PatternCount:
         pointer = schema.get("$ref")
         if not isinstance(pointer, str) or not pointer.startswith("#"):
             return None
-        found: Any = self._root
+        target: Any = self._root
         for name in filter(None, unquote(pointer[1:]).split("/")):
             name = name.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
-                found = found[int(name)]
+            if isinstance(target, list) and name.isdecimal() and int(name) < len(target):
+                target = target[int(name)]
             else:
-                found = found.get(name) if isinstance(found, dict) else None
-        return found
+                target = target.get(name) if isinstance(target, dict) else None
+        return target
 
 
 def grammar_options(strict: bool) -> dict[str, Any]:

@@ -52,37 +52,37 @@ def as_terminal(lark: str) -> tuple[str, str] | None:
     while prefix in masked:
         prefix += "X"
     parts, at = [], 0
-    for found in _NAME.finditer(masked):
-        name = found[0].lstrip("!?")
-        parts += [lark[at : found.start()], prefix + name.upper() if name in uses else name]
-        at = found.end()
+    for match in _NAME.finditer(masked):
+        name = match[0].lstrip("!?")
+        parts += [lark[at : match.start()], prefix + name.upper() if name in uses else name]
+        at = match.end()
     lines = "".join([*parts, lark[at:]])
     return _without_aliases(lines), f"{prefix}START"
 
 
-def _blank(found: re.Match[str]) -> str:
-    return re.sub(r"[^\n]", " ", found[0])
+def _blank(match: re.Match[str]) -> str:
+    return re.sub(r"[^\n]", " ", match[0])
 
 
-def _hidden(found: re.Match[str]) -> str:
+def _hidden(match: re.Match[str]) -> str:
     """Hide texts and imports; parts that terminals cannot have stay."""
-    return found[0] if found["refused"] or found["options"] else _blank(found)
+    return match[0] if match["refused"] or match["options"] else _blank(match)
 
 
 def _without_aliases(lark: str) -> str:
     parts, at = [], 0
     masked = LARK_TOKEN.sub(_hidden, lark)
-    for found in _ALIAS.finditer(masked):
-        parts.append(lark[at : found.start()])
-        at = found.end()
+    for match in _ALIAS.finditer(masked):
+        parts.append(lark[at : match.start()])
+        at = match.end()
     return "".join([*parts, lark[at:]])
 
 
 def _uses(masked: str) -> dict[str, set[str]]:
     """Return the names that each definition uses."""
-    found = [*_DEFINITION.finditer(masked)]
-    ends = [one.start() for one in found[1:]] + [len(masked)]
-    bodies = {one[1]: masked[one.end() : end] for one, end in zip(found, ends, strict=True)}
+    definitions = [*_DEFINITION.finditer(masked)]
+    ends = [one.start() for one in definitions[1:]] + [len(masked)]
+    bodies = {one[1]: masked[one.end() : end] for one, end in zip(definitions, ends, strict=True)}
     return {name: set(re.findall(r"[\w-]+", body)) for name, body in bodies.items()}
 
 

@@ -135,16 +135,16 @@ def _is_reference(value: Any, root: dict[str, Any]) -> bool:
         return '"$id"' in json.dumps(root) or "json-schema.org/" in value
     if not value.startswith("#/"):
         return value == "#" or json.dumps(value[1:]) in json.dumps(root)
-    found: Any = root
+    target: Any = root
     for name in unquote(value[2:]).split("/"):
         name = name.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
-            found = found[int(name)]
-        elif isinstance(found, dict) and name in found:
-            found = found[name]
+        if isinstance(target, list) and name.isdecimal() and int(name) < len(target):
+            target = target[int(name)]
+        elif isinstance(target, dict) and name in target:
+            target = target[name]
         else:
             return False
-    return _is_schema(found)
+    return _is_schema(target)
 
 
 def _is_pattern(pattern: str) -> bool:

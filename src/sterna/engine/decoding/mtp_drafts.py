@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
+from sterna import _native
 from sterna.engine.decoding.sampling import Draw, checked_finite
 from sterna.engine.engine import PREFILL_CHUNK, Engine, StepInput
 from sterna.engine.kv_cache.sequence import Sequence

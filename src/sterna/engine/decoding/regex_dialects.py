@@ -43,9 +43,9 @@ def to_rust(pattern: str) -> str:
     """Return a pattern of Rust with the same matches."""
     inside = False
 
-    def sign(found: re.Match[str]) -> str:
+    def sign(match: re.Match[str]) -> str:
         nonlocal inside
-        text = found[0]
+        text = match[0]
         if text in (r"\s", r"\S"):
             return f"[{_SPACE}]" if text[1] == "s" else f"[^{_SPACE}]"
         if text == "." and not inside:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
+from sterna import _native
 from sterna.engine.decoding.token_masks import TokenMasks
 from sterna.errors import NonFiniteError, RequestError
 

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
+from sterna import _native
 from sterna.sampling_params import SamplingParams
 from sterna.tokenizer import Tokenizer
 
@@ -39,11 +39,11 @@ class _Spellings:
         of the rest."""
         if id not in self._found:
             data = tokenizer.token_bytes(id)
-            found: list[Ids] = [(id,)] if self._whole in data else []
-            for n, rest in enumerate(() if found else self._rests, 1):
+            spellings: list[Ids] = [(id,)] if self._whole in data else []
+            for n, rest in enumerate(() if spellings else self._rests, 1):
                 if rest and data.endswith(self._whole[:n]):
-                    found.append((id, *rest))
-            self._found[id] = tuple(found)
+                    spellings.append((id, *rest))
+            self._found[id] = tuple(spellings)
         return self._found[id]
 
 
@@ -66,12 +66,12 @@ _of_tokenizer: WeakKeyDictionary[Tokenizer, dict[str, _Spellings]] = WeakKeyDict
 
 
 def _spellings(text: str, tokenizer: Tokenizer) -> _Spellings:
-    kept = _of_tokenizer.setdefault(tokenizer, {})
-    if text not in kept:
-        if len(kept) >= MOST_KEPT:
-            kept.clear()
-        kept[text] = _Spellings(text, tokenizer)
-    return kept[text]
+    cached = _of_tokenizer.setdefault(tokenizer, {})
+    if text not in cached:
+        if len(cached) >= MOST_KEPT:
+            cached.clear()
+        cached[text] = _Spellings(text, tokenizer)
+    return cached[text]
 
 
 class SequenceBreakers:

@@ -108,8 +108,8 @@ class SpelledValues:
     def left_out(self, schema: dict[str, Any]) -> Iterator[str]:
         """Yield the parts of a schema that this form does not enforce."""
         yield from left_out_of_arguments(schema)
-        for name, given in (schema.get("properties") or {}).items():
-            yield from (f"{name}: {what}" for what in _left_out(given, schema, 0))
+        for name, subschema in (schema.get("properties") or {}).items():
+            yield from (f"{name}: {what}" for what in _left_out(subschema, schema, 0))
 
 
 #: Keywords that no grammar of spelled values enforces.
@@ -119,18 +119,18 @@ _UNREAD = """
 """.split()
 
 
-def _left_out(given: Any, schema: Mapping[str, Any], depth: int) -> Iterator[str]:
-    found = resolved(given, schema)
-    if constants(found):
+def _left_out(subschema: Any, schema: Mapping[str, Any], depth: int) -> Iterator[str]:
+    own = resolved(subschema, schema)
+    if constants(own):
         return
-    yield from (f"{key} is not enforced of a spelled value" for key in narrowing(found))
-    yield from (f"{key} is not enforced of a spelled value" for key in _UNREAD if key in found)
+    yield from (f"{key} is not enforced of a spelled value" for key in narrowing(own))
+    yield from (f"{key} is not enforced of a spelled value" for key in _UNREAD if key in own)
     if depth >= MAX_DEPTH:
         yield "values this deep are not enforced"
         return
-    inner = [*(found.get("properties") or {}).values(), *(found.get("anyOf") or ())]
-    if isinstance(found.get("items"), dict):
-        inner.append(found["items"])
+    inner = [*(own.get("properties") or {}).values(), *(own.get("anyOf") or ())]
+    if isinstance(own.get("items"), dict):
+        inner.append(own["items"])
     for one in inner:
         yield from _left_out(one, schema, depth + 1)
 
@@ -147,13 +147,16 @@ class _Rules:
         self._up_to = special.up_to
         self._any = ""
 
-    def members(self, given: Mapping[str, Any], key: str, end: str, depth: int) -> str:
+    def members(self, subschema: Mapping[str, Any], key: str, end: str, depth: int) -> str:
         """Return a rule of an object's members, in order; those not required may be missing."""
-        properties = given.get("properties")
+        properties = subschema.get("properties")
         if not isinstance(properties, dict) or not properties:
-            closed = given.get("additionalProperties") is False or given.get("maxProperties") == 0
+            closed = (
+                subschema.get("additionalProperties") is False
+                or subschema.get("maxProperties") == 0
+            )
             return '""' if closed else self._free(key, end)
-        required = set(given.get("required") or ())
+        required = set(subschema.get("required") or ())
         names = sorted(properties) if self._spelling.ordered else list(properties)
         first, more = '""', '""'
         for name in reversed(names):
@@ -182,43 +185,43 @@ class _Rules:
         comma = self._spelling.comma
         return f"{one} ({self._quote(comma)} {one})*" if comma else f"{one}+"
 
-    def value(self, given: Any, depth: int) -> str:
+    def value(self, subschema: Any, depth: int) -> str:
         """Return a rule of the values that a schema describes."""
-        found = resolved(given, self._schema)
+        own = resolved(subschema, self._schema)
         if depth >= MAX_DEPTH:
             return self.any()
-        if chosen := constants(found):
+        if chosen := constants(own):
             return self._new(
                 " | ".join(self._quote(self._spelling.spelled(value)) for value in chosen)
             )
-        several = found.get("anyOf") or found.get("oneOf")
+        several = own.get("anyOf") or own.get("oneOf")
         if isinstance(several, list) and several:
             return self._new(" | ".join(self.value(one, depth + 1) for one in several))
-        kinds = found.get("type")
+        kinds = own.get("type")
         kinds = kinds if isinstance(kinds, list) else [kinds]
         if kinds == [None]:
-            kinds = ["object"] if "properties" in found else ["array"] if "items" in found else []
+            kinds = ["object"] if "properties" in own else ["array"] if "items" in own else []
         if not kinds:
             return self.any()
-        return self._new(" | ".join(self._kind(str(kind), found, depth) for kind in kinds))
+        return self._new(" | ".join(self._kind(str(kind), own, depth) for kind in kinds))
 
-    def _kind(self, kind: str, found: dict[str, Any], depth: int) -> str:
+    def _kind(self, kind: str, own: dict[str, Any], depth: int) -> str:
         """Return a rule's body of values of one type."""
         if kind == "string":
             return self._text()
-        body, end = self._plain(kind, found, depth), self._quote(self._spelling.value_end)
+        body, end = self._plain(kind, own, depth), self._quote(self._spelling.value_end)
         return body if end == '""' else f"({body}) {end}"
 
-    def _plain(self, kind: str, found: dict[str, Any], depth: int) -> str:
+    def _plain(self, kind: str, own: dict[str, Any], depth: int) -> str:
         spelling = self._spelling
         if kind == "object":
             opens, closes = map(self._quote, spelling.object)
-            inner = self.members(found, spelling.key, spelling.member_end, depth + 1)
+            inner = self.members(own, spelling.key, spelling.member_end, depth + 1)
             made = " ".join(part for part in (opens, inner, closes) if part != '""') or '""'
             # templates in Python's form write some objects as JSON
-            return f"{made} | {self._json(found)}" if spelling.text is None else made
+            return f"{made} | {self._json(own)}" if spelling.text is None else made
         if kind == "array":
-            items = found.get("items")
+            items = own.get("items")
             item = self.value(items if isinstance(items, dict) else {}, depth + 1)
             return self._array(item)
         if kind == "boolean":
@@ -226,7 +229,7 @@ class _Rules:
         if kind == "null":
             return self._quote(spelling.words[2])
         if kind == "number" or kind == "integer":
-            return self._json({k: v for k, v in found.items() if k in _OF_NUMBERS} | {"type": kind})
+            return self._json({k: v for k, v in own.items() if k in _OF_NUMBERS} | {"type": kind})
         return self.any()
 
     def _json(self, schema: dict[str, Any]) -> str:

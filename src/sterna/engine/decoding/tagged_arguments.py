@@ -78,9 +78,9 @@ class TaggedArguments:
         body: list[str] = []
         lines: list[str] = []
         required = schema.get("required", [])
-        for i, (name, given) in enumerate(properties.items()):
+        for i, (name, subschema) in enumerate(properties.items()):
             rule = f"{call}_{i}"
-            lines.append(f"{rule}: {self._argument(rule, name, given, schema, lines, special)}")
+            lines.append(f"{rule}: {self._argument(rule, name, subschema, schema, lines, special)}")
             body.append(rule + "?" * (name not in required))
         return " ".join(body), lines
 
@@ -110,36 +110,36 @@ class TaggedArguments:
         self,
         rule: str,
         name: str,
-        given: Any,
+        subschema: Any,
         schema: dict[str, Any],
         lines: list[str],
         special: SpecialTokens,
     ) -> str:
         """Return a rule's body: an argument, with its tags."""
-        found, closes = resolved(given, schema), special.in_grammar(self.closes)
+        own, closes = resolved(subschema, schema), special.in_grammar(self.closes)
         options: dict[str, list[str]] = {}
-        if chosen := constants(found):
+        if chosen := constants(own):
             for value in chosen:
                 raw = isinstance(value, str) and not self.quotes
                 text = value if raw else json.dumps(value, ensure_ascii=False)
                 options.setdefault(self.tag(value), []).append(special.in_grammar(text))
             options = {tag: [f"({' | '.join(v)}) {closes}"] for tag, v in options.items()}
-        elif not self.quotes and _takes_text(found, schema):
+        elif not self.quotes and _takes_text(own, schema):
             lines += special.up_to(f"{rule}_text", self.closes)
             options[self.opens] = [f"{rule}_text"]
         else:
-            options = {tag: [f"{part} {closes}"] for tag, part in self._json(found, schema).items()}
+            options = {tag: [f"{part} {closes}"] for tag, part in self._json(own, schema).items()}
         return " | ".join(
             f"{special.in_grammar(tag.replace('{}', name))} {value}"
             for tag, values in options.items()
             for value in values
         )
 
-    def _json(self, found: dict[str, Any], schema: dict[str, Any]) -> dict[str, str]:
+    def _json(self, own: dict[str, Any], schema: dict[str, Any]) -> dict[str, str]:
         """Return values of JSON by the tag that opens them."""
-        whole = found | {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+        whole = own | {key: schema[key] for key in ("$defs", "definitions") if key in schema}
         options = {"x-guidance": grammar_options(strict=False)}
-        kinds = found.get("type")
+        kinds = own.get("type")
         kinds = kinds if isinstance(kinds, list) else [kinds]
         if not self.opens_other or kinds == [None]:
             tag = self.opens_other[0][1] if self.opens_other else self.opens
@@ -160,21 +160,21 @@ class TaggedArguments:
 
     def arguments(self, values: Mapping[str, Any]) -> str:
         """Return the arguments of a call."""
-        found = ""
+        text_of_all = ""
         for name, value in values.items():
             raw = isinstance(value, str) and not self.quotes
             text = value if raw else json.dumps(value, ensure_ascii=False)
-            found += f"{self.tag(value).replace('{}', name)}{text}{self.closes}"
-        return found
+            text_of_all += f"{self.tag(value).replace('{}', name)}{text}{self.closes}"
+        return text_of_all
 
     def left_out(self, schema: dict[str, Any]) -> Iterator[str]:
         """Yield the parts of a schema that this form does not enforce."""
         yield from left_out_of_arguments(schema)
-        for name, given in (schema.get("properties") or {}).items():
-            found = resolved(given, schema)
-            narrowed = narrowing(found)
-            raw = not self.quotes and _takes_text(found, schema)
-            if narrowed and raw and not constants(found):
+        for name, subschema in (schema.get("properties") or {}).items():
+            own = resolved(subschema, schema)
+            narrowed = narrowing(own)
+            raw = not self.quotes and _takes_text(own, schema)
+            if narrowed and raw and not constants(own):
                 yield f"{name}: {narrowed[0]} is not enforced of a text that stands as it is"
 
 
@@ -194,36 +194,36 @@ def left_out_of_arguments(schema: Mapping[str, Any]) -> Iterator[str]:
         yield f"{name} is not enforced of arguments that are written one by one"
 
 
-def narrowing(found: Mapping[str, Any]) -> list[str]:
+def narrowing(subschema: Mapping[str, Any]) -> list[str]:
     """Return the keywords of a schema that would restrict a raw text."""
-    return [key for key in _NARROWS if key in found]
+    return [key for key in _NARROWS if key in subschema]
 
 
-def resolved(given: Any, schema: Mapping[str, Any]) -> dict[str, Any]:
+def resolved(subschema: Any, schema: Mapping[str, Any]) -> dict[str, Any]:
     """Follow a schema's reference to a definition; {} if it is no schema."""
     for _ in range(8):
-        place = given.get("$ref") if isinstance(given, dict) else None
+        place = subschema.get("$ref") if isinstance(subschema, dict) else None
         if not isinstance(place, str):
             break
-        found: Any = schema
+        target: Any = schema
         for step in place.removeprefix("#").strip("/").split("/"):
-            found = found.get(step, {}) if isinstance(found, dict) else {}
-        given = found
-    return given if isinstance(given, dict) else {}
+            target = target.get(step, {}) if isinstance(target, dict) else {}
+        subschema = target
+    return subschema if isinstance(subschema, dict) else {}
 
 
-def constants(found: Mapping[str, Any]) -> list[Any]:
+def constants(subschema: Mapping[str, Any]) -> list[Any]:
     """Return the values of enum or const, if the schema has them."""
-    values = found.get("enum", [found["const"]] if "const" in found else [])
+    values = subschema.get("enum", [subschema["const"]] if "const" in subschema else [])
     return [value for value in values if value != ""]
 
 
-def _takes_text(found: dict[str, Any], schema: Mapping[str, Any]) -> bool:
+def _takes_text(subschema: dict[str, Any], schema: Mapping[str, Any]) -> bool:
     """Whether the value may be a text."""
-    kinds = found.get("type")
+    kinds = subschema.get("type")
     if kinds is not None:
         return "string" in (kinds if isinstance(kinds, list) else [kinds])
-    several = found.get("anyOf") or found.get("oneOf")
+    several = subschema.get("anyOf") or subschema.get("oneOf")
     if isinstance(several, list):
         return any(_takes_text(resolved(one, schema), schema) for one in several)
     return True

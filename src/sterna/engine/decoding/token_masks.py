@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
+from sterna import _native
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor

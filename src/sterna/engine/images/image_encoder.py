@@ -77,8 +77,8 @@ class ImageEncoder:
     def nbytes(self) -> int:
         """Bytes of the rows that are kept, and of the image that is being encoded."""
         now = self._now
-        kept = sum(rows.nbytes for rows in list(self._kept.values()))
-        return kept + (0 if now is None else now.nbytes)
+        cached = sum(rows.nbytes for rows in list(self._kept.values()))
+        return cached + (0 if now is None else now.nbytes)
 
     def has(self, image: ProcessedImage) -> bool:
         """Whether an image's rows are there."""
@@ -86,8 +86,10 @@ class ImageEncoder:
 
     def has_room(self, image: ProcessedImage, in_use: Collection[bytes]) -> bool:
         """Whether rows of another image may be kept next to those in use; if none is, any may."""
-        held = sum(rows.nbytes for digest, rows in list(self._kept.items()) if digest in in_use)
-        return not held or held + 4 * image.tokens * self.tower.width <= MOST_KEPT
+        in_use_bytes = sum(
+            rows.nbytes for digest, rows in list(self._kept.items()) if digest in in_use
+        )
+        return not in_use_bytes or in_use_bytes + 4 * image.tokens * self.tower.width <= MOST_KEPT
 
     def seconds(self, tokens: int) -> float:
         """Predict the seconds to encode images with `tokens` tokens; 0 for the first image."""
@@ -107,10 +109,10 @@ class ImageEncoder:
         """Return the rows of an image's tokens, float32 [image.tokens, tower.width]."""
         while True:
             with self._lock:
-                found = self._kept.get(image.digest)
-                if found is not None:
+                cached = self._kept.get(image.digest)
+                if cached is not None:
                     self._kept.move_to_end(image.digest)
-                    return found
+                    return cached
             self.encode(image)
 
     def encode(

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
+from sterna import _native
 from sterna.engine.kv_cache.sequence import pages_of
 from sterna.errors import NonFiniteError
 from sterna.graph import Heads, Part, Parts

@@ -90,10 +90,10 @@ class PromptImages:
             return np.asarray(keys)
         for begin in np.unique(self._begins):
             here = self._begins == begin
-            found = hashlib.sha256()
+            sha256 = hashlib.sha256()
             for i, row in zip(self._image_of[here], self._row_of[here], strict=True):
-                found.update(self.images[i].digest + int(row).to_bytes(8, "little"))
-            keys[self._at[here]] = number_of(found.digest())
+                sha256.update(self.images[i].digest + int(row).to_bytes(8, "little"))
+            keys[self._at[here]] = number_of(sha256.digest())
         return np.asarray(keys)
 
     def _placed(self, length: int) -> I32 | None:
@@ -161,9 +161,9 @@ class PromptImages:
         """Return the positions in [begin, end) that have rows of images, and these rows."""
         here = slice(*np.searchsorted(self._at, [begin, end]))
         images, rows = self._image_of[here], self._row_of[here]
-        found = [self.encoder.rows(self.images[i])[rows[images == i]] for i in np.unique(images)]
+        parts = [self.encoder.rows(self.images[i])[rows[images == i]] for i in np.unique(images)]
         width = self.encoder.tower.width
-        return self._at[here], np.concatenate([np.zeros((0, width), np.float32), *found])
+        return self._at[here], np.concatenate([np.zeros((0, width), np.float32), *parts])
 
     def together(self, begin: int, end: int) -> list[tuple[int, int]]:
         """Return the runs of positions in [begin, end) that attend to each other."""

@@ -11,31 +11,34 @@ import atexit
 import contextlib
 import hashlib
 import os
-import secrets
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
-import sterna._native as _native
+from sterna import _native
 from sterna.engine.images.image_numbers import on_disk
 from sterna.engine.kv_cache.manager import KVCacheManager
+from sterna.engine.kv_cache.page_file import (
+    NAME_BYTES,
+    SUFFIX,
+    UNFINISHED,
+    PageFiles,
+    StoredPage,
+)
 from sterna.engine.kv_cache.sequence import BARE, PAGE
 from sterna.errors import RequestError, shown
-from sterna.files.system import OPEN_FLAGS
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-__all__ = ["PrefixDiskCache", "StoredPage"]
+__all__ = ["PrefixDiskCache"]
 
 #: To be raised when the layout of pages or states in memory, or of files, changes.
 LAYOUT = 1
@@ -47,25 +50,6 @@ READERS = 3
 RECOUNT = 16
 #: Seconds after which an unfinished file is removed.
 ABANDONED_S = 3600.0
-
-U8 = npt.NDArray[np.uint8]
-_MAGIC = b"sterna prefix\0\0\1"
-_HAS_STATE, _IS_BARE = 1, 2  # flags in the byte after a name
-_SUFFIX, _UNFINISHED = ".page", ".part"
-_SUM = hashlib.sha256().digest_size
-
-
-@dataclass(frozen=True)
-class StoredPage:
-    """The bytes of a page, and of the recurrent state at its end if it has one.
-
-    bare: without the part of sliding-window layers; nbytes: size of the file.
-    """
-
-    page: U8
-    state: U8 | None
-    bare: bool
-    nbytes: int
 
 
 class PrefixDiskCache:
@@ -95,7 +79,7 @@ class PrefixDiskCache:
             ) from None
         if not writable:
             raise RequestError(f"cache_disk: must be writable, but {shown(str(folder))} is not")
-        self._kv_cache = kv_cache
+        self._kv_cache, self._files = kv_cache, PageFiles(kv_cache)
         self.state_bytes: int = kv_cache.state_bytes
         self.root: bytes = _name(*_fields(kv_cache, identity))
         self._waiting: deque[tuple[bytes, bytes, StoredPage]] = deque()
@@ -140,11 +124,11 @@ class PrefixDiskCache:
         size = self.size(bare, state is not None)
         if self._pending + size > MOST_WAITING or size > self.most:
             return False
-        data, kept = self._kv_cache.read_page(page & ~BARE, whole=not bare), None
+        data, state_bytes = self._kv_cache.read_page(page & ~BARE, whole=not bare), None
         if state is not None:
-            kept = np.empty(state.nbytes, np.uint8)
-            state.read(kept)
-        stored = StoredPage(data, kept, bare, size)
+            state_bytes = np.empty(state.nbytes, np.uint8)
+            state.read(state_bytes)
+        stored = StoredPage(data, state_bytes, bare, size)
         self._known[name] = size
         with self._lock:
             self._pending += size
@@ -180,18 +164,17 @@ class PrefixDiskCache:
                     ahead.append((name, readers.submit(self._found, name, tokens)))
                 if not ahead:
                     return
-                name, found = ahead.popleft()
-                yield self._taken(name, *found.result())
+                name, pending = ahead.popleft()
+                yield self._taken(name, *pending.result())
 
     def _found(self, name: bytes, tokens: bytes) -> tuple[StoredPage | None, bool]:
         """Return a sound page, and whether there is a file of its name; changes nothing."""
         try:
-            data = self._read(self._path(name))
+            return self._files.read(self._path(name), name, tokens), True
         except FileNotFoundError:
             return None, False
         except OSError:  # a link, or what cannot be read
-            data = None
-        return (None if data is None else self._checked(data, name, tokens)), True
+            return None, True
 
     def _taken(self, name: bytes, stored: StoredPage | None, there: bool) -> StoredPage | None:
         """Return the page, and mark its file as used; remove a file that is not sound."""
@@ -215,47 +198,11 @@ class PrefixDiskCache:
 
     def _path(self, name: bytes) -> Path:
         text = name.hex()
-        return self.folder / text[:2] / (text + _SUFFIX)
+        return self.folder / text[:2] / (text + SUFFIX)
 
     def size(self, bare: bool, with_state: bool) -> int:
-        """Return the bytes of a file; a file that holds more is larger."""
-        body = self._kv_cache.held_bytes(not bare)
-        body += self.state_bytes if with_state else 0
-        return len(_MAGIC) + len(self.root) + 1 + 4 * PAGE + body + _SUM
-
-    def _read(self, path: Path) -> U8 | None:
-        """Return the bytes of a regular file; None if its size is none of those possible."""
-        number = os.open(path, OPEN_FLAGS | getattr(os, "O_NOFOLLOW", 0))
-        with open(number, "rb", buffering=0) as file:
-            size = os.fstat(number).st_size
-            if size not in {
-                self.size(bare, state) for bare in (False, True) for state in (False, True)
-            }:
-                return None
-            data = np.empty(size, np.uint8)
-            at = 0
-            while at < size:
-                count = file.readinto(data[at:].data)
-                if not count:
-                    return None
-                at += count
-            return data
-
-    def _checked(self, data: U8, name: bytes, tokens: bytes) -> StoredPage | None:
-        kind = int(data[len(_MAGIC) + len(name)])
-        bare, with_state = bool(kind & _IS_BARE), bool(kind & _HAS_STATE)
-        head = self._head(name, tokens, bare, with_state)
-        if data[: len(head)].tobytes() != head or len(data) != self.size(bare, with_state):
-            return None
-        if hashlib.sha256(data[:-_SUM].data).digest() != data[-_SUM:].tobytes():
-            return None
-        body = data[len(head) : -_SUM]
-        count = self._kv_cache.held_bytes(not bare)
-        return StoredPage(body[:count], body[count:] if with_state else None, bare, len(data))
-
-    def _head(self, name: bytes, tokens: bytes, bare: bool, with_state: bool) -> bytes:
-        kind = bytes([with_state * _HAS_STATE + bare * _IS_BARE])
-        return _MAGIC + name + kind + on_disk(tokens)[0]
+        """Return the bytes of a page's file."""
+        return self._files.size(bare, with_state)
 
     # -------------------------------------------------------------------- the thread that writes
 
@@ -267,7 +214,7 @@ class PrefixDiskCache:
                     return
                 name, tokens, stored = self._waiting.popleft()
             try:
-                self._write(name, tokens, stored)
+                self._files.write(self._path(name), name, tokens, stored)
                 self._written += stored.nbytes
                 if self._written >= self.most // RECOUNT:
                     self._written = 0
@@ -291,30 +238,6 @@ class PrefixDiskCache:
             )
         self._failing = True
 
-    def _write(self, name: bytes, tokens: bytes, stored: StoredPage) -> None:
-        path = self._path(name)
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        part = path.with_name(f".{os.getpid()}-{secrets.token_hex(8)}{_UNFINISHED}")
-        number = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            total = hashlib.sha256()
-            with open(number, "wb", buffering=0) as file:
-                for piece in self._pieces(name, tokens, stored):
-                    total.update(piece)
-                    _write_whole(file.fileno(), piece)
-                _write_whole(file.fileno(), memoryview(total.digest()))
-            os.replace(part, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                part.unlink()
-            raise
-
-    def _pieces(self, name: bytes, tokens: bytes, stored: StoredPage) -> Iterator[memoryview]:
-        yield memoryview(self._head(name, tokens, stored.bare, stored.state is not None))
-        yield stored.page.data
-        if stored.state is not None:
-            yield stored.state.data
-
     def _remove_oldest(self) -> None:
         """Remove files beyond the budget, the longest unused first, and abandoned ones."""
         files, now = list[tuple[float, int, Path]](), time.time()
@@ -324,9 +247,9 @@ class PrefixDiskCache:
             for path in folder.iterdir():
                 with contextlib.suppress(OSError):
                     facts = path.stat(follow_symlinks=False)
-                    if path.suffix == _SUFFIX:
+                    if path.suffix == SUFFIX:
                         files.append((facts.st_mtime, facts.st_size, path))
-                    elif path.suffix == _UNFINISHED and now - facts.st_mtime > ABANDONED_S:
+                    elif path.suffix == UNFINISHED and now - facts.st_mtime > ABANDONED_S:
                         path.unlink()
         total = sum(size for _, size, _ in files)
         # Leave some room, so that not every write counts all files.
@@ -335,7 +258,9 @@ class PrefixDiskCache:
                 break
             with contextlib.suppress(OSError):
                 path.unlink()
-            self._known.pop(bytes.fromhex(path.stem) if len(path.stem) == 2 * _SUM else b"", None)
+            self._known.pop(
+                bytes.fromhex(path.stem) if len(path.stem) == 2 * NAME_BYTES else b"", None
+            )
             total -= size
 
 
@@ -363,13 +288,7 @@ def _fields(kv_cache: KVCacheManager, identity: tuple[object, ...]) -> Sequence[
 
 def _name(*fields: bytes) -> bytes:
     """Return the SHA-256 of fields, each preceded by its length."""
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for field in fields:
-        found.update(len(field).to_bytes(8, "little") + field)
-    return found.digest()
-
-
-def _write_whole(number: int, data: memoryview) -> None:
-    data = data.cast("B")
-    while data:
-        data = data[os.write(number, data) :]
+        sha256.update(len(field).to_bytes(8, "little") + field)
+    return sha256.digest()

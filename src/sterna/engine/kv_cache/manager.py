@@ -8,7 +8,7 @@ from collections.abc import Sequence as SequenceOf
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
+from sterna import _native
 from sterna.checks import checked_whole
 from sterna.engine.kv_cache.page_pool import PagePool
 from sterna.engine.kv_cache.sequence import PAGE, Sequence, are_whole, pages_of
@@ -113,12 +113,12 @@ class KVCacheManager:
         """Return the memory and how many whole pages it may take."""
         shape = self._shape
         windowed = [w is not None for w in self._graph.kv_windows] if shape.is_split else []
-        alone = [heads.stored == 1 for heads in self._graph.kv_heads]
+        keys_only = [heads.stored == 1 for heads in self._graph.kv_heads]
         for pages in page_counts(self.context, shape.page_bytes, kv_bytes, state_pages):
             for ids in (shape.ids(pages), pages):
                 with contextlib.suppress(MemoryError):
                     return (
-                        _native.KvCache(self.kv_heads, ids, self.kv_dtype, windowed, alone),
+                        _native.KvCache(self.kv_heads, ids, self.kv_dtype, windowed, keys_only),
                         pages,
                     )
         need = pages * shape.page_bytes / 1e9

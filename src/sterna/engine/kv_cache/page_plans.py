@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
+from sterna import _native
 from sterna.engine.kv_cache.sequence import BARE, PAGE, Sequence, are_whole, pages_of
 from sterna.engine.kv_cache.sliding_windows import RefCounts
 
@@ -32,8 +32,11 @@ class PageCache(Protocol):
         """Return the recurrent states that are kept."""
         ...
 
-    def evict(self, missing: int, held: RefCounts) -> None:
-        """Give up pages until `missing` more are free; held: how many sequences have each page."""
+    def evict(self, missing: int, counts: RefCounts) -> None:
+        """Give up pages until `missing` more are free.
+
+        counts: how many sequences have each page.
+        """
         ...
 
 
@@ -45,28 +48,28 @@ def has_pages(sequence: Sequence, count: int) -> bool:
     return first == end or bool(0 <= sequence.pages[first] < BARE)
 
 
-def _plan(sequence: Sequence, count: int, held: npt.NDArray[np.int64]) -> tuple[list[int], int]:
+def _plan(sequence: Sequence, count: int, counts: npt.NDArray[np.int64]) -> tuple[list[int], int]:
     """Return the indices of pages to replace before this many positions are written, and how many
     to add.
 
-    held: reference counts; replaced pages are subtracted.
+    counts: reference counts; replaced pages are subtracted.
     """
     first = sequence.length // PAGE
     # An interrupt may leave a sequence that was truncated to 0 with pages that are GONE.
     gone = ~are_whole(sequence.pages[first:])
     mine = sequence.pages[first : sequence.shared]
     shared = np.flatnonzero(are_whole(mine))
-    shared = shared[held[mine[shared]] > 1]
-    held[mine[shared]] -= 1
+    shared = shared[counts[mine[shared]] > 1]
+    counts[mine[shared]] -= 1
     gone[shared] = True
     added = pages_of(sequence.length + count) - len(sequence.pages)
     return (np.flatnonzero(gone) + first).tolist(), max(0, added)
 
 
 def plans(
-    wanted: SequenceOf[tuple[Sequence, int]], held: npt.NDArray[np.int64]
+    wanted: SequenceOf[tuple[Sequence, int]], counts: npt.NDArray[np.int64]
 ) -> tuple[list[tuple[list[int], int]], int]:
     """Return the plan of each sequence, in turn, and how many pages they need in all."""
-    held = held.copy()
-    made = [_plan(sequence, count, held) for sequence, count in wanted]
+    counts = counts.copy()
+    made = [_plan(sequence, count, counts) for sequence, count in wanted]
     return made, sum(len(replaced) + added for replaced, added in made)

@@ -11,7 +11,7 @@ from collections.abc import Sequence as SequenceOf
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
+from sterna import _native
 from sterna.engine.kv_cache.page_plans import PageCache, has_pages, plans
 from sterna.engine.kv_cache.sequence import BARE, NO_PAGES, PAGE, Sequence, pages_of, states_of
 from sterna.engine.kv_cache.sliding_windows import PageShape, RefCounts, ResidentPages
@@ -87,10 +87,10 @@ class PagePool:
         with self.lock:
             return self._counted().pages
 
-    def _free(self, held: RefCounts, states: int) -> int:
+    def _free(self, counts: RefCounts, states: int) -> int:
         """Return how many pages are free, given reference counts and the number of states."""
-        room = self._room(states) - self.shape.bytes_of(held)
-        return min(room // self.shape.page_bytes, self.ids - int(np.count_nonzero(held.pages)))
+        room = self._room(states) - self.shape.bytes_of(counts)
+        return min(room // self.shape.page_bytes, self.ids - int(np.count_nonzero(counts.pages)))
 
     def _room(self, states: int) -> int:
         """Return the bytes that states leave for pages."""
@@ -170,13 +170,13 @@ class PagePool:
         if not self.state_bytes:
             return True
         with self.lock:
-            kept = tuple(s for s in sequence.snapshots if s.position <= sequence.length)
-            if any(s.position == sequence.length for s in kept):
+            snapshots = tuple(s for s in sequence.snapshots if s.position <= sequence.length)
+            if any(s.position == sequence.length for s in snapshots):
                 return True
             state = sequence.state
             if keep < 1 or state is None or state.position != sequence.length:
                 return False
-            sequence.snapshots = kept[max(0, len(kept) + 1 - keep) :]
+            sequence.snapshots = snapshots[max(0, len(snapshots) + 1 - keep) :]
             if not self._has_room_for_state():
                 return False
             copy = _native.State(self.state_bytes)
@@ -202,11 +202,11 @@ class PagePool:
         """Between steps, drop the states for drafts; returns whether there were any."""
         with self.lock:
             living = [ref() for ref in self._sequences.values()]
-            found = [one for one in living if one is not None and one.draft_state is not None]
-            for sequence in found:
+            drafting = [one for one in living if one is not None and one.draft_state is not None]
+            for sequence in drafting:
                 sequence.roll_back(sequence.length)
                 sequence.draft_state = None
-            return bool(found)
+            return bool(drafting)
 
     def reachable(self, sequence: Sequence, length: int) -> int:
         """Return the longest length up to `length` that it can be truncated to."""
@@ -270,16 +270,16 @@ class PagePool:
 
         None if all are in use. Call it under the lock.
         """
-        alone = self._counted()
+        of_sequences = self._counted()
         for _ in range(2):
-            held, states = self._with_cache(alone), self._states(cached=True)
-            if self._free(held, states) > 0:
-                unused = np.flatnonzero(held.pages == 0)[:1].astype(np.int32)
-                self._resident.update(held, unused, self._room(states))
+            counts, states = self._with_cache(of_sequences), self._states(cached=True)
+            if self._free(counts, states) > 0:
+                unused = np.flatnonzero(counts.pages == 0)[:1].astype(np.int32)
+                self._resident.update(counts, unused, self._room(states))
                 return int(unused[0])
-            if self.cache is None or self._free(alone, self._states()) <= 0:
+            if self.cache is None or self._free(of_sequences, self._states()) <= 0:
                 return None
-            self.cache.evict(1, alone)
+            self.cache.evict(1, of_sequences)
         return None
 
     def _states(self, cached: bool = False) -> int:
@@ -296,29 +296,29 @@ class PagePool:
 
     def _has_room_for_state(self, more_pages: int = 0) -> bool:
         """Make room for a state and `more_pages`, or return False; evicts cached prefixes."""
-        held, need = self._counted(), self.state_pages + more_pages
-        if self._free(held, self._states()) < need:
+        counts, need = self._counted(), self.state_pages + more_pages
+        if self._free(counts, self._states()) < need:
             return False
 
         def missing() -> int:
-            return need - self._free(self._with_cache(held), self._states(cached=True))
+            return need - self._free(self._with_cache(counts), self._states(cached=True))
 
         if missing() > 0 and self.cache is not None:
-            self.cache.evict(missing(), held)
+            self.cache.evict(missing(), counts)
         return missing() <= 0
 
-    def _with_cache(self, held: RefCounts) -> RefCounts:
+    def _with_cache(self, of_sequences: RefCounts) -> RefCounts:
         """Return reference counts in which the prefix cache counts as one more sequence."""
         if self.cache is None:
-            return held
+            return of_sequences
         cached = self.shape.counted(self.cache.page_ids(), self.ids)
-        return RefCounts(cached.pages + held.pages, cached.parts + held.parts)
+        return RefCounts(cached.pages + of_sequences.pages, cached.parts + of_sequences.parts)
 
     def _counted(self) -> RefCounts:
         living = [(key, ref, ref()) for key, ref in self._sequences.items()]
         self._sequences = {key: ref for key, ref, sequence in living if sequence is not None}
-        held = [sequence.pages for _, _, sequence in living if sequence is not None]
-        return self.shape.counted(np.concatenate([NO_PAGES, *held]), self.ids)
+        tables = [sequence.pages for _, _, sequence in living if sequence is not None]
+        return self.shape.counted(np.concatenate([NO_PAGES, *tables]), self.ids)
 
     def _take(self, wanted: SequenceOf[tuple[Sequence, int]]) -> int:
         """Give sequences the pages and states that they lack, or return how many pages are missing.
@@ -333,21 +333,21 @@ class PagePool:
                 )
             sources = [self._state_of(sequence) for sequence, _ in wanted]
             states = self.state_pages * sum(sequence.state is None for sequence, _ in wanted)
-            alone = self._counted()
-            held, room, plans, need = self._planned(wanted, alone)
+            of_sequences = self._counted()
+            counts, room, plans, need = self._planned(wanted, of_sequences)
             if need + states > room and self.cache is not None:
-                self.cache.evict(need + states - room, alone)
+                self.cache.evict(need + states - room, of_sequences)
                 # Pages that the cache has evicted need no copy.
-                held, room, plans, need = self._planned(wanted, alone)
+                counts, room, plans, need = self._planned(wanted, of_sequences)
             if need + states > room and any(sequence.rewind_points for sequence, _ in wanted):
                 for sequence, _ in wanted:
                     sequence.rewind_points = ()
                     self._strip(sequence)
-                held, room, plans, need = self._planned(wanted, self._counted())
+                counts, room, plans, need = self._planned(wanted, self._counted())
             if need + states > room:
                 return need + states - room
-            unused: I32 = np.flatnonzero(held.pages == 0)[:need].astype(np.int32)
-            self._resident.update(held, unused, self._room(self._states(cached=True)))
+            unused: I32 = np.flatnonzero(counts.pages == 0)[:need].astype(np.int32)
+            self._resident.update(counts, unused, self._room(self._states(cached=True)))
             for (sequence, _), source, (replaced, added) in zip(
                 wanted, sources, plans, strict=True
             ):
@@ -359,11 +359,11 @@ class PagePool:
             return 0
 
     def _planned(
-        self, wanted: SequenceOf[tuple[Sequence, int]], alone: RefCounts
+        self, wanted: SequenceOf[tuple[Sequence, int]], of_sequences: RefCounts
     ) -> tuple[RefCounts, int, list[tuple[list[int], int]], int]:
         """Return reference counts, free pages, the plan of each sequence, and pages needed."""
-        held = self._with_cache(alone)
-        return held, self._free(held, self._states(cached=True)), *plans(wanted, held.pages)
+        counts = self._with_cache(of_sequences)
+        return counts, self._free(counts, self._states(cached=True)), *plans(wanted, counts.pages)
 
     def _give(self, sequence: Sequence, replaced: list[int], taken: I32) -> None:
         """Give a sequence pages: the first replace some of its own, the rest follow its last."""

@@ -11,7 +11,7 @@ from itertools import takewhile
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
+from sterna import _native
 from sterna.engine.kv_cache.disk_cache import PrefixDiskCache
 from sterna.engine.kv_cache.page_pool import PagePool
 from sterna.engine.kv_cache.prefix_trie import (
@@ -118,12 +118,12 @@ class PrefixCache:
             with self._pool.lock:
                 chain, same = self._trie.walk(tokens, salt)
                 self._save(disk, chain, salt)
-                kept = self._kept(disk, chain, salt)
-                length = self._reachable(kept, min(same, PAGE * len(kept)), PAGE)[0]
+                nodes = self._kept(disk, chain, salt)
+                length = self._reachable(nodes, min(same, PAGE * len(nodes)), PAGE)[0]
             disk.flush()
-            if len(kept) <= before:
-                return length, sum(node.stored for node in kept[: length // PAGE])
-            before = len(kept)
+            if len(nodes) <= before:
+                return length, sum(node.stored for node in nodes[: length // PAGE])
+            before = len(nodes)
 
     def load(self, tokens: I32, salt: str = "") -> tuple[int, int]:
         """Read a prefix's pages from disk, but for those in memory; returns how many of its tokens
@@ -189,10 +189,10 @@ class PrefixCache:
         """Return the recurrent states that are kept."""
         return (state for node in self._trie.nodes for state in node.states)
 
-    def evict(self, missing: int, held: RefCounts) -> None:
+    def evict(self, missing: int, counts: RefCounts) -> None:
         """Forget the longest unused pages until `missing` more are free.
 
-        held: how many sequences have each page; forgetting a page that one has frees nothing.
+        counts: how many sequences have each page; forgetting a page that one has frees nothing.
         """
         shape = self._pool.shape
         missing *= shape.page_bytes
@@ -202,8 +202,8 @@ class PrefixCache:
             frees = len(node.states) * self._pool.state_pages * shape.page_bytes
             if node.page != GONE:
                 page, bare = node.page & ~BARE, node.page >= BARE
-                frees += shape.rest_bytes * int(held.pages[page] == 0)
-                frees += shape.windowed_bytes * int(held.parts[page] == 0 and not bare)
+                frees += shape.rest_bytes * int(counts.pages[page] == 0)
+                frees += shape.windowed_bytes * int(counts.parts[page] == 0 and not bare)
             if not node.children and frees:
                 self._trie.drop(node)
                 missing -= frees

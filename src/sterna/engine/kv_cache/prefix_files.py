@@ -54,7 +54,7 @@ def save_prefix(cache: PrefixCache, owner: str, name: str, prefix: Prefix) -> St
     """
     path = _path(cache, owner, name)
     if len(prefix.tokens) and prefix.tokens.min() < 0:
-        raise RequestError("slot: must hold text alone to be saved, but got images; leave them out")
+        raise RequestError("slot: must hold only text to be saved, but got images; leave them out")
     count, nbytes = cache.save(prefix.tokens, prefix.salt)
     salt = prefix.salt.encode("utf-8", "surrogatepass")
     tokens = prefix.tokens[:count].astype("<i4").tobytes()
@@ -102,7 +102,7 @@ def _path(cache: PrefixCache, owner: str, name: object) -> Path:
         sound = False
     if not sound or str(name).endswith((".", " ")):
         raise RequestError(
-            f"filename: must be the name of a file alone, of at most {MOST_NAME_BYTES} bytes and "
+            f"filename: must be only the name of a file, of at most {MOST_NAME_BYTES} bytes and "
             f"without a folder, but got {shown(name)}"
         )
     folder = hashlib.sha256(owner.encode("utf-8", "surrogatepass")).hexdigest()[:16]

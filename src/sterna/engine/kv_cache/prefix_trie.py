@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
+from sterna import _native
 from sterna.engine.kv_cache.sequence import BARE, GONE, PAGE
 
 __all__ = ["TOKEN_BYTES", "PrefixTrie", "TrieNode", "common_prefix_length", "pages_of_chain"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
+from sterna import _native
 
 __all__ = [
     "BARE",

@@ -81,18 +81,18 @@ class PageShape:
         used = self.rest_bytes * pages + self.windowed_bytes * parts
         return -(-used // self.page_bytes)
 
-    def bytes_of(self, held: RefCounts) -> int:
+    def bytes_of(self, counts: RefCounts) -> int:
         """Return the bytes of pages that any sequence has."""
-        pages, parts = (int(np.count_nonzero(each)) for each in held)
+        pages, parts = (int(np.count_nonzero(each)) for each in counts)
         return pages * self.rest_bytes + parts * self.windowed_bytes
 
     def counted(self, pages: I32, ids: int) -> RefCounts:
         """Count how often each page is in `pages`, the tables of sequences."""
         there = pages[pages != GONE]
-        held = np.bincount(without_flag(there), minlength=ids)
+        whole_pages = np.bincount(without_flag(there), minlength=ids)
         if not self.is_split:
-            return RefCounts(held, held)
-        return RefCounts(held, np.bincount(there[there < BARE], minlength=ids))
+            return RefCounts(whole_pages, whole_pages)
+        return RefCounts(whole_pages, np.bincount(there[there < BARE], minlength=ids))
 
     def without_unseen(self, pages: I32, points: Iterable[int]) -> I32:
         """Return a page table without the parts that none of the lengths in `points` needs.
@@ -139,11 +139,11 @@ class ResidentPages:
             RefCounts(self._rest.astype(np.int64), self._parts.astype(np.int64))
         )
 
-    def update(self, held: RefCounts, taken: I32, most: int) -> None:
+    def update(self, counts: RefCounts, taken: I32, most: int) -> None:
         """Note that free pages are taken; free memory so that the total is at most `most` bytes."""
         if self._release is None or not self._shape.is_split:
             return
-        self._give(self._parts, (held.pages > 0) & (held.parts == 0), windowed=True)
+        self._give(self._parts, (counts.pages > 0) & (counts.parts == 0), windowed=True)
         new = np.zeros(len(self._rest), bool)
         new[taken] = True
         # An interrupt may come anywhere: pages are noted before they take memory, and freeing their
@@ -151,7 +151,7 @@ class ResidentPages:
         self._rest |= new
         self._parts |= new
         if self.nbytes > most:
-            unused = (held.pages == 0) & ~new
+            unused = (counts.pages == 0) & ~new
             self._give(self._parts, unused, windowed=True)
             self._give(self._rest, unused, windowed=False)
 

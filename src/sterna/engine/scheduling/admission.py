@@ -105,9 +105,9 @@ class Admission:
         self._share(request, running)
         if cache is None or request.left == 1:
             return
-        found, same = cache.match(request.prefix_keys, request.salt)
-        if found is not None and found.length > request.sequence.length:
-            request.resume_from(found)
+        prefix, same = cache.match(request.prefix_keys, request.salt)
+        if prefix is not None and prefix.length > request.sequence.length:
+            request.resume_from(prefix)
         if cache.on_disk:  # the disk has full pages only
             request.boundaries = {b // PAGE * PAGE for b in request.boundaries} - {0}
         if self._engine.kv_cache.needs_snapshots and not request.boundaries:

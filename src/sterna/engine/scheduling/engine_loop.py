@@ -83,7 +83,7 @@ class EngineLoop:
         source, live = iter(requests), dict[int, Request]()
         try:
             while True:
-                for request in islice(source, 2 * self.scheduler.max_running - len(live)):
+                for request in islice(source, 2 * self.scheduler.limits.max_running - len(live)):
                     live[request.id] = request
                     request.is_streamed = False
                     self.add(request)

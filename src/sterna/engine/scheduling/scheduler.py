@@ -1,4 +1,4 @@
-"""`Scheduler`: which requests share the next step, and how much of it each gets.
+"""`Scheduler`: runs requests a step at a time, and survives what goes wrong in one.
 
 No batch, split or cache changes a bit, so only time counts: every decoding request gets a token in
 every step, and the rest of the step's time goes to prompts.
@@ -7,8 +7,7 @@ every step, and the rest of the step's time goes to prompts.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -25,8 +24,9 @@ from sterna.engine.scheduling.admission import Admission
 from sterna.engine.scheduling.events import Event, without_frames
 from sterna.engine.scheduling.fair_queue import Entry, FairQueue
 from sterna.engine.scheduling.scheduler_load import SchedulerLoad
-from sterna.engine.scheduling.step_costs import CHUNK_MULTIPLE, StepCosts, StepWork
-from sterna.engine.scheduling.step_time import DECODE_ONLY_EVERY, StepTime
+from sterna.engine.scheduling.step_costs import StepCosts, StepWork
+from sterna.engine.scheduling.step_planner import Share, StepLimits, StepPlanner, drafts_each
+from sterna.engine.scheduling.step_time import StepTime
 from sterna.engine.scheduling.wait_times import WaitTimes, tokens_of
 from sterna.errors import ContextError
 
@@ -38,60 +38,42 @@ I32 = npt.NDArray[np.int32]
 LEARN_S = 0.003
 
 
-@dataclass(slots=True)
-class _Share:
-    """A request's share of a step: the most tokens that it may compute, drafts not counted."""
-
-    request: Request
-    most: int
-
-
 class Scheduler:
     """Requests that share an engine, a step at a time.
 
     It has no thread of its own. Any thread may call `add` and `cancel` at any time, and one thread
     at a time `step`.
 
-    step_ms: milliseconds that a step should take while a reader waits for tokens of a decoding
-    request; prompt_step_ms: the same while none does; infinity: chunks of 512 tokens. max_running:
-    requests that may have pages at the same time, paused ones not counted. clock: seconds, from
-    any origin.
+    limits: the limits of steps, which may be replaced between them. clock: seconds, from any
+    origin.
 
-    A step takes the next token of each decoding request, then prompts in a `FairQueue`'s order, as
-    many tokens as it has time for (`StepTime`, by `StepCosts`).
-
-    While another request computes a prefix of its prompt, a request waits, and its share of the
-    step goes to that request. It is admitted if there are pages for all tokens that it and the
-    others will have, or for its prompt with some to spare. If pages run out, paused requests and
-    then the youngest are preempted: their pages go to the cache, and they come back later.
+    A `StepPlanner` chooses the requests of a step. A request is admitted if there are pages for all
+    tokens that it and the others will have, or for its prompt with some to spare. If pages run out,
+    paused requests and then the youngest are preempted: their pages go to the cache, and they come
+    back later.
     """
 
     def __init__(
         self,
         engine: Engine,
+        limits: StepLimits | None = None,
         *,
-        step_ms: float = 100.0,
-        prompt_step_ms: float = float("inf"),
-        max_running: int = 64,
         prefix_cache: PrefixCache | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.engine = engine
         self.costs: StepCosts = StepCosts()
-        self.step_ms = step_ms
-        self.prompt_step_ms = prompt_step_ms
-        self.max_running = max_running
+        self.limits: StepLimits = limits or StepLimits()
         self.cache = prefix_cache
         self._admission = Admission(engine, self.costs)
         self._queue = FairQueue(self.costs)
         self._images = ImageTurns()
+        self._planner = StepPlanner(engine, self.costs, self._admission, self._queue, self._images)
         self._wait_times = WaitTimes(self.costs, self._queue)
         self._clock = clock
         # All requests here: one assignment adds or drops one.
         self._entries: dict[int, Entry] = {}
         self._unfinished, self._learnt = False, 0.0
-        self._longer = 0  # steps longer than step_ms, to give prompts their share
-        self._long_waits = False  # whether the latest step had time only for short prompts
         self.preemptions: int = 0
 
     def add(self, request: Request) -> None:
@@ -140,7 +122,7 @@ class Scheduler:
         return SchedulerLoad(
             running,
             len(entries) - running,
-            max(0, self.max_running - running),
+            max(0, self.limits.max_running - running),
             tokens,
             predicted_s + sum(e.request.encoding_s for e in entries),
             pool.count - pool.free,
@@ -165,7 +147,8 @@ class Scheduler:
         """Return the entries with a prompt to compute, and the time of steps next to the others."""
         prompts = [e for e in entries if not (e.running and e.request.is_decoding)]
         decoding = StepWork(len(entries) - len(prompts))
-        return prompts, StepTime(self.costs, self.step_ms, self.prompt_step_ms, decoding)
+        limits = self.limits
+        return prompts, StepTime(self.costs, limits.step_ms, limits.prompt_step_ms, decoding)
 
     # ---------------------------------------------------------------------------------- a step
 
@@ -180,11 +163,11 @@ class Scheduler:
         events = self._swept(now)
         here = list(self._entries.values())
         self._unfinished = True
-        chosen, turn = self._chosen(here, now)
+        chosen, turn = self._planner.choose(here, now, self.limits, self._admit)
         if turn is not None:
             events.append(self._encoded(turn))
         if chosen:
-            events += self._run(chosen, 0 if turn else self._drafts(chosen))
+            events += self._run(chosen, 0 if turn else drafts_each(chosen))
         self._unfinished = False
         self._retire_ended()
         if not (chosen and self._entries):  # the time until the next step counts for none
@@ -233,135 +216,18 @@ class Scheduler:
         entry.running = False
         request = entry.request
         if self.cache is not None and request.error is None:
-            kept = request.prefix_keys[: request.n_kept]
-            self.cache.insert(kept, request.sequence, request.salt, True, idle)
+            keys = request.prefix_keys[: request.n_kept]
+            self.cache.insert(keys, request.sequence, request.salt, True, idle)
         request.sequence = Sequence()
 
-    # ---------------------------------------------------------------- requests of the next step
-
-    def _chosen(self, entries: list[Entry], now: float) -> tuple[list[_Share], ImageTurn | None]:
-        """Choose the next step: all decoding requests, and prompts or an image as there is time."""
-        chosen, prompting = dict[Entry, _Share](), list[Entry]()
-        for entry in entries:
-            request = entry.request
-            if request.ended or request.paused:
-                continue
-            if entry.running and request.is_decoding:
-                chosen[entry] = _Share(request, request.left)
-            else:
-                prompting.append(entry)
-        if not prompting:
-            self._long_waits = False
-            self._queue.forget()
-            return list(chosen.values()), None
-        decoding = StepWork()
-        for share in chosen.values():
-            decoding = decoding.plus(share.most, share.request.sequence.length)
-        step = StepTime(
-            self.costs,
-            self.step_ms,
-            self.prompt_step_ms,
-            decoding,
-            any(entry.request.is_streamed for entry in chosen),
-            self.max_running - len(chosen),
-            prompting,
-        )
-        if chosen and step.stretched:
-            self._longer += 1
-        turn = None
-        if not (chosen and step.stretched and self._longer % DECODE_ONLY_EVERY == 0):
-            turn = self._choose_prompts(chosen, prompting, decoding, step, now)
-        return list(chosen.values()), turn
-
-    def _choose_prompts(
-        self,
-        chosen: dict[Entry, _Share],
-        prompting: list[Entry],
-        work: StepWork,
-        step: StepTime,
-        now: float,
-    ) -> ImageTurn | None:
-        """Add prompts that the step has time for, next to the chosen requests and their work.
-
-        Where a prompt needs an image first, the rest of the time is its image's. Short prompts come
-        first for a part of the time, unless long ones had none in the step before.
-        """
-        n_decoding, admitting, full = len(chosen), True, 0.0
-        long = {entry for entry in prompting if not step.is_short(entry)}
-        waited, self._long_waits = self._long_waits, bool(long)
-
-        def short_first() -> bool:
-            return not waited and self.costs.ms(work) < step.short_first_until
-
-        for entry in self._queue.ordered(prompting, now, lambda e: e not in long, short_first):
-            if full >= step.most:
-                break
-            target, taker, started = step.of(entry), entry, len(chosen) > n_decoding
-            if target <= full:
-                continue
-            least = min(CHUNK_MULTIPLE, entry.left)
-            if started and self._room(entry, work, target) < least:
-                full = target
-                continue
-            if not entry.running:
-                if not admitting:
-                    continue
-                source = self._source(entry, chosen)
-                admitting = source is not None or self._admit(entry, now)
-                if not admitting:
-                    continue
-                taker = source or entry
-            if taker in chosen:
-                continue
-            most, depth = self._room(taker, work, target), taker.request.sequence.length
-            turn = self._turn(taker, most, step.usual - self.costs.ms(work))
-            if turn is not None:
-                if turn.ms <= 0:
-                    continue
-                self._queue.charge(entry.request.key, round(turn.ms / self.costs.rate(256)))
-                self._long_waits = False
-                return turn
-            stops = (b - depth for b in taker.request.boundaries if b > depth)
-            most = max(1, min([most, *stops]))  # at least a token, whatever is predicted
-            self._long_waits = self._long_waits and taker not in long
-            chosen[taker] = _Share(taker.request, most)
-            work = work.plus(most, depth)
-            self._queue.charge(entry.request.key, most)
-        return None
-
-    def _turn(self, entry: Entry, most: int, ms: float) -> ImageTurn | None:
-        """Return the turn of an image that a prompt needs in its next step, for so long."""
-        running = [e.request for e in self._running() if not e.request.is_decoding]
-        return self._images.turn(entry.request, max(1, most), ms, running)
-
-    def _room(self, entry: Entry, work: StepWork, target: float) -> int:
-        """Return how many tokens of its prompt fit a step with other work."""
-        depth = max(entry.request.sequence.length, 0 if entry.running else entry.cached)
-        return self.costs.chunk(work, depth, entry.left, target)
-
-    def _source(self, entry: Entry, chosen: Mapping[Entry, _Share]) -> Entry | None:
-        """Choose as `Admission.source`; a source that needs a snapshot stops where this goes on."""
-        source = self._admission.source(entry, self._running())
-        share = chosen.get(source) if source is not None else None
-        if share is not None and self.engine.kv_cache.needs_snapshots:
-            share.most = min(share.most, entry.goal - share.request.sequence.length)
-        return source
-
-    def _drafts(self, chosen: list[_Share]) -> int:
-        """Return how many drafts each request may add, within the tokens that cost little."""
-        if len(chosen) > MOST_DRAFTS:
-            return 0
-        for share in chosen:
-            if not share.request.is_decoding:
-                return 0
-        return (MOST_DRAFTS + 1) // len(chosen) - 1
+    # ----------------------------------------------------------------------------------- admission
 
     def _running(self) -> list[Entry]:
         return [e for e in list(self._entries.values()) if e.running and not e.request.ended]
 
     def _admit(self, entry: Entry, now: float) -> bool:
         """Give a request pages if there are enough, preempting only paused requests."""
-        while not self._admission.fits(entry, self._running(), self.max_running):
+        while not self._admission.fits(entry, self._running(), self.limits.max_running):
             victim = self._admission.preemption_victim(self._running(), only_paused=True)
             if victim is None:
                 return False
@@ -387,9 +253,9 @@ class Scheduler:
             return self._failed(turn.request, without_frames(error))
         return Event(turn.request)
 
-    def _run(self, chosen: list[_Share], drafts: int = 0) -> list[Event]:
+    def _run(self, chosen: list[Share], drafts: int = 0) -> list[Event]:
         """Run a step, with at most `drafts` for each; if it fails, run a step for each request."""
-        events, fed = list[Event](), list[_Share]()
+        events, fed = list[Event](), list[Share]()
         inputs, others = list[StepInput](), len(chosen) - 1
         costs = partial(self._times_of_one, chosen)
         for share in chosen:
@@ -422,7 +288,7 @@ class Scheduler:
             self._learnt = ended
             self.costs.learn(work, (ended - began) * 1e3)
 
-    def _times_of_one(self, chosen: list[_Share]) -> list[float]:
+    def _times_of_one(self, chosen: list[Share]) -> list[float]:
         """Return the times of the step by how many tokens one decoding request has in it."""
         others = len(chosen) - 1
         if not (self.costs.knows(others + 1) and self.costs.knows(others + 1 + MOST_DRAFTS)):
@@ -430,7 +296,7 @@ class Scheduler:
         read = sum([share.request.sequence.length for share in chosen])
         return self.costs.times(StepWork(others, read), MOST_DRAFTS + 2)
 
-    def _after(self, failure: Exception, chosen: list[_Share], drafted: bool) -> list[Event]:
+    def _after(self, failure: Exception, chosen: list[Share], drafted: bool) -> list[Event]:
         """Handle a failed step: retry with fewer requests or drafts, or end the one that fails."""
         for share in chosen:
             self._rewind(share.request)

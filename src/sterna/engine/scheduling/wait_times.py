@@ -18,8 +18,9 @@ MEMORY = 0.9
 class WaitTimes:
     """Predicts seconds until prompts are computed.
 
-    costs: of steps; they are compared with the time from one step to the next, so that a
-    prediction is right by the load of the latest ten steps. queue: the order of prompts.
+    costs: the predicted times of steps. They are compared with the time from one step to the
+    next, so that a prediction is right by the load of the latest ten steps. queue: the order of
+    prompts.
     """
 
     def __init__(self, costs: StepCosts, queue: FairQueue) -> None:

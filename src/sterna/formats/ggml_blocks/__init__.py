@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
-from sterna import formats
+from sterna import _native, formats
 from sterna.errors import NonFiniteError, RequestError, shown
 from sterna.formats.arithmetic import first_index
 from sterna.formats.base import Format

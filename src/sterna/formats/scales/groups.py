@@ -84,14 +84,16 @@ class GroupScales(BlockScales):
 
     def check(self, scales: npt.NDArray[Any], M: int, K: int, name: str) -> F32:
         """Round scales of `shape` or () to values that the number holds, as float32."""
-        given = np.asarray(scales, np.float32)
-        given = np.broadcast_to(given, self.check_shape(given, M, K, name))
-        rounded, fits = self.number.rounded(given)
+        values = np.asarray(scales, np.float32)
+        values = np.broadcast_to(values, self.check_shape(values, M, K, name))
+        rounded, fits = self.number.rounded(values)
         if not fits.all():
             at = first_index(~fits)
-            if not np.isfinite(given[at]):
-                raise NonFiniteError(f"{name}: scale must be finite, but {at} is {given[at]}")
-            raise RequestError(f"{name}: scale must be {self.number.rule}, but {at} is {given[at]}")
+            if not np.isfinite(values[at]):
+                raise NonFiniteError(f"{name}: scale must be finite, but {at} is {values[at]}")
+            raise RequestError(
+                f"{name}: scale must be {self.number.rule}, but {at} is {values[at]}"
+            )
         return rounded
 
     # ------------------------------------------------------------------------------------ packed

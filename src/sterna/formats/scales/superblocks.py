@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
+from sterna import _native
 from sterna.errors import NonFiniteError, RequestError
 from sterna.formats.arithmetic import F32, first_index
 from sterna.formats.layout import Layout
@@ -112,14 +112,14 @@ class SuperBlockScales(BlockScales):
     def check(self, scales: npt.NDArray[Any], M: int, K: int, name: str) -> F32:
         """Round scales of `shape` or () to values that a super-block holds, as float32."""
         s = np.asarray(scales, np.float32)
-        given = np.broadcast_to(s, self.check_shape(s, M, K, name))
-        s = np.array(given, np.float32)
+        values = np.broadcast_to(s, self.check_shape(s, M, K, name))
+        s = np.array(values, np.float32)
         s[..., 0], _ = F16.rounded(s[..., 0])
         if not np.isfinite(s).all():
             at = first_index(~np.isfinite(s))
-            if not np.isfinite(given[at]):
-                raise NonFiniteError(f"{name}: scale must be finite, but {at} is {given[at]}")
-            raise RequestError(f"{name}: scale must be {F16.rule}, but {at} is {given[at]}")
+            if not np.isfinite(values[at]):
+                raise NonFiniteError(f"{name}: scale must be finite, but {at} is {values[at]}")
+            raise RequestError(f"{name}: scale must be {F16.rule}, but {at} is {values[at]}")
         low, high = (self.in_parts(np.zeros(s.shape, np.float32), M, K) for _ in range(2))
         for part, (least, most) in enumerate(self.ranges):
             low[:, :, part, 1:], high[:, :, part, 1:] = least, most

@@ -14,7 +14,7 @@ __all__ = ["ActivationOp"]
 class ActivationOp(Op):
     """act(x): "relu", "tanh", "quick_gelu", "clip" or "xielu".
 
-    parameters: of "clip" the least and the most; of "xielu" alpha_p, alpha_n, beta and eps.
+    parameters: "clip" has the least and the most value, "xielu" alpha_p, alpha_n, beta and eps.
     """
 
     kind: ClassVar[str] = "activation"

@@ -64,8 +64,8 @@ class Op:
     def inputs(self) -> list[Value]:
         """The values that it reads, in the order of its fields."""
         # vars, not dataclasses.fields: a model has hundreds of operations, each asked several times
-        held = (value for name, value in vars(self).items() if name != "output")
-        return [value for value in held if isinstance(value, Value)]
+        values = (value for name, value in vars(self).items() if name != "output")
+        return [value for value in values if isinstance(value, Value)]
 
     @property
     def float_inputs(self) -> list[Value]:

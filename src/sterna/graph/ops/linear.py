@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import sterna._native as _native
+from sterna import _native
 from sterna.formats import PackedWeight, Shadow
 from sterna.graph.heads import F32
 from sterna.graph.ops.base import Value, WeightOp

@@ -92,10 +92,10 @@ class LlavaNextImageProcessor(ImageProcessor):
         """Return the rows and columns of a grid's patches without those of the black pixels."""
         rows, columns = tall // self.tile * self.side, wide // self.tile * self.side
         if image.width / image.height > columns / rows:
-            kept = int(round(image.height * (columns / image.width), _DIGITS))
-            return rows - (rows - kept) // 2 * 2, columns
-        kept = int(round(image.width * (rows / image.height), _DIGITS))
-        return rows, columns - (columns - kept) // 2 * 2
+            unpadded = int(round(image.height * (columns / image.width), _DIGITS))
+            return rows - (rows - unpadded) // 2 * 2, columns
+        unpadded = int(round(image.width * (rows / image.height), _DIGITS))
+        return rows, columns - (columns - unpadded) // 2 * 2
 
     def expansion(self, image: ProcessedImage) -> str:
         return self.image_token * image.tokens

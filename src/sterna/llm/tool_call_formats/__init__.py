@@ -138,10 +138,10 @@ def _told_format(template: ChatTemplate) -> ToolCallFormat | None:
 
 
 def _rendered(
-    template: ChatTemplate, messages: list[dict[str, Any]], prompt: bool, **given: Any
+    template: ChatTemplate, messages: list[dict[str, Any]], prompt: bool, **options: Any
 ) -> str:
     try:
-        return template.render(messages, prompt, **given)
+        return template.render(messages, prompt, **options)
     except (RequestError, ModelFormatError):
         return ""
 

@@ -85,13 +85,13 @@ class JsonReader:
 
     @staticmethod
     def _quoted(pending: str, start: int, final: bool) -> tuple[str, int, bool]:
-        found = _TEXT.match(pending, start)
-        if found is None:
+        match = _TEXT.match(pending, start)
+        if match is None:
             waits = pending[start] == '"' and not final
             return ("", 0, False) if waits else ("{}", 0, True)
         try:
-            text = json.loads(found[0])
-            return (text, found.end(), True) if isinstance(loads(text), dict) else ("{}", 0, True)
+            text = json.loads(match[0])
+            return (text, match.end(), True) if isinstance(loads(text), dict) else ("{}", 0, True)
         except (ValueError, RecursionError):
             return "{}", 0, True
 
@@ -130,17 +130,17 @@ def read_json(text: str, as_text: bool) -> str:
 
 
 def read_argument(
-    text: str, given: Any, schema: Mapping[str, Any], is_text: bool | None = None
+    text: str, subschema: Any, schema: Mapping[str, Any], is_text: bool | None = None
 ) -> str | None:
     """Return the text of an argument as JSON; None if it is empty where no text may be.
 
-    given: the argument's own schema, possibly invalid; schema: that of all arguments. is_text:
+    subschema: the argument's own schema, possibly invalid; schema: that of all arguments. is_text:
     whether the call itself says that it is a text, which counts unless the schema rules it out. A
     text that may be several kinds of values is the first of them that it spells, before it is a
     text.
     """
     data = _DATA.sub(r"\1", text)
-    kinds = _kinds(resolved(given, schema), schema)
+    kinds = _kinds(resolved(subschema, schema), schema)
     if kinds and "string" not in kinds and not data.strip():
         return None
     as_text = bool(is_text) and (not kinds or "string" in kinds)
@@ -150,15 +150,15 @@ def read_argument(
     return value
 
 
-def _kinds(found: Mapping[str, Any], schema: Mapping[str, Any]) -> set[str]:
+def _kinds(subschema: Mapping[str, Any], schema: Mapping[str, Any]) -> set[str]:
     """Return the types of JSON that a schema allows; empty if it says none."""
-    kinds = found.get("type")
+    kinds = subschema.get("type")
     if kinds is not None:
         return {str(kind) for kind in (kinds if isinstance(kinds, list) else [kinds])}
-    values = found.get("enum", [found["const"]] if "const" in found else [])
+    values = subschema.get("enum", [subschema["const"]] if "const" in subschema else [])
     if isinstance(values, list) and values:
         return {_kind(value) for value in values}
-    several = found.get("anyOf") or found.get("oneOf")
+    several = subschema.get("anyOf") or subschema.get("oneOf")
     parts = several if isinstance(several, list) else []
     each = [_kinds(resolved(one, schema), schema) for one in parts]
     return set().union(*each) if all(each) else set()

@@ -47,8 +47,8 @@ def derived_format(template: ChatTemplate) -> LayoutFormat | None:
     if one is None or _FIRST not in one:
         return None
     for derive in (_with_json, _with_keywords, _with_tags):
-        if found := derive(probes, one, two):
-            return found
+        if derived := derive(probes, one, two):
+            return derived
     return None
 
 
@@ -73,13 +73,13 @@ class _Probes:
             return None
         begin = _common_start(called, plain)
         end = _common_end(called[begin:], plain[begin:])
-        found = called[begin : len(called) - end]
+        text = called[begin : len(called) - end]
         for id in _IDS:
-            found = found.replace(id, ID)
+            text = text.replace(id, ID)
         marks = self._template.reasoning_marks
         if marks:
-            found = marks.without(found)
-        return without_turn_end(found, self._template.after_answer().strip())
+            text = marks.without(text)
+        return without_turn_end(text, self._template.after_answer().strip())
 
     def _rendered(self, answer: dict[str, Any], calls: Calls) -> str | None:
         said = [{"role": "user", "content": "Q"}, {"role": "assistant", **answer}]
@@ -105,7 +105,7 @@ class _Parts:
     between: str
     after: str
 
-    def format(self, middle: str | None, **given: Any) -> LayoutFormat | None:
+    def format(self, middle: str | None, **options: Any) -> LayoutFormat | None:
         """Make the format. middle: the text between two calls; None if there cannot be two."""
         after, separator, before = self.after, "", self.before
         closes = opens = ""
@@ -125,15 +125,15 @@ class _Parts:
         if not trigger:
             return None
         frame = Frame(opens, separator, closes)
-        return LayoutFormat(trigger, begin, after, frame, **given)
+        return LayoutFormat(trigger, begin, after, frame, **options)
 
 
 def _with_json(probes: _Probes, one: str, two: str | None) -> LayoutFormat | None:
     """Derive calls whose arguments are a JSON object."""
-    found = _json_at(one, one.find(_FIRST))
-    if found is None:
+    place = _json_at(one, one.find(_FIRST))
+    if place is None:
         return None
-    start, end = found
+    start, end = place
     parts = _split(one, start, end)
     middle = None
     if two is not None and (first := _json_at(two, two.find(_FIRST))):
@@ -210,10 +210,10 @@ def _with_tags(probes: _Probes, one: str, two: str | None) -> LayoutFormat | Non
     numbered, others, prints = None, [], False
     for kind, value in _OTHERS.items():
         text = probes.calls([(_FIRST, {_KEYS[0]: _VALUES[0], _KEYS[1]: value})])
-        found = _value_tag(text, opens, closes) if text is not None else None
-        if found is None:
+        value_tag = _value_tag(text, opens, closes) if text is not None else None
+        if value_tag is None:
             continue
-        tag, spelled = found
+        tag, spelled = value_tag
         prints = prints or spelled != json.dumps(value)
         others.append((kind, tag))
     if not others:
@@ -239,9 +239,9 @@ def _tags(one: str) -> tuple[_Parts, str, str] | None:
     at = one.rfind(_FIRST, 0, max(0, one.find(_KEYS[0])))
     before, rest = one[: max(0, at)].replace(_FIRST, NAME), one[at + len(_FIRST) :]
     for mark in (_KEYS[0], _VALUES[0], _KEYS[1], _VALUES[1]):
-        piece, found, rest = rest.partition(mark)
+        piece, mark_there, rest = rest.partition(mark)
         pieces.append(piece)
-        if not found:
+        if not mark_there:
             return None
     start, opens, middle, _ = pieces
     closes = _whole_marks(_alike(rest, middle))
@@ -260,10 +260,10 @@ def _value_tag(text: str, opens: str, closes: str) -> tuple[str, str] | None:
     if at < 0 or end < 0:
         return None
     inner = text[at + len(first) + len(_KEYS[1]) : end]
-    found = re.search(r"(\[.*\]|\{.*\}|[\w.]+)\s*$", inner, re.DOTALL)
-    if found is None:
+    match = re.search(r"(\[.*\]|\{.*\}|[\w.]+)\s*$", inner, re.DOTALL)
+    if match is None:
         return None
-    return f"{first}{{}}{inner[: found.start()]}", found[1]
+    return f"{first}{{}}{inner[: match.start()]}", match[1]
 
 
 # ------------------------------------------------------------------------------------- texts
@@ -328,5 +328,5 @@ def without_turn_end(text: str, end: str = "") -> str:
 def _trigger(text: str) -> str:
     """Return the first mark of a text, or all of it up to its first hole."""
     start = re.split(f"[{ID}{INDEX}{NAME}]", text, maxsplit=1)[0]
-    found = re.match(r"<[^<>\s]+>|\[[A-Z_]+\]", start)
-    return found[0] if found else start.rstrip("\n") or start
+    match = re.match(r"<[^<>\s]+>|\[[A-Z_]+\]", start)
+    return match[0] if match else start.rstrip("\n") or start

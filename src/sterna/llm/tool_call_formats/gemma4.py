@@ -41,12 +41,12 @@ def _object(text: str) -> str:
 
 
 def _members(text: str, at: int) -> tuple[dict[str, Any], int]:
-    found: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     while text[at] != "}":
         colon = text.index(":", at)
-        found[text[at:colon].strip(' ",')], at = _value(text, colon + 1)
+        members[text[at:colon].strip(' ",')], at = _value(text, colon + 1)
         at += text[at] == ","
-    return found, at + 1
+    return members, at + 1
 
 
 def _value(text: str, at: int) -> tuple[Any, int]:

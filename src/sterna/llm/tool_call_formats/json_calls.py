@@ -36,11 +36,11 @@ class JsonHead(NamedTuple):
 
 @dataclass(frozen=True)
 class JsonCall:
-    """The keys of a call's name and arguments; alone: whether nothing but the object marks it."""
+    """The keys of a call's name and arguments; unmarked: whether no text marks the object."""
 
     name: str
     arguments: str
-    alone: bool
+    unmarked: bool
 
     def head(self, text: str, at: int, names: Collection[str] | None) -> JsonHead | None:
         """Read a call up to its arguments; None if it is none, Unfinished if more must come."""
@@ -63,7 +63,7 @@ class JsonCall:
                 name = offered(value, names) if isinstance(value, str) else None
                 if name is None:
                     return None
-            elif self.alone and key not in (self.arguments, *_OTHERS):
+            elif self.unmarked and key not in (self.arguments, *_OTHERS):
                 return None
             at = skipped(text, at)
             if at == len(text):
@@ -94,15 +94,15 @@ class JsonCall:
     @staticmethod
     def _scalar(text: str, at: int) -> tuple[Any, int]:
         """Read a value that is no list and no object; returns it, and its end."""
-        found = _TEXT.match(text, at) or _SCALAR.match(text, at)
+        match = _TEXT.match(text, at) or _SCALAR.match(text, at)
         if _SCALAR_START.match(text, at):  # a text without its end, or a number that may go on
             raise Unfinished
-        if found is None:
+        if match is None:
             return None, at
         try:
-            return json.loads(found[0]), found.end()
+            return json.loads(match[0]), match.end()
         except ValueError:
-            return None, found.end()
+            return None, match.end()
 
     def whole(self, text: str, names: Collection[str] | None) -> tuple[str, str] | None:
         """Return the name of a whole object, and its arguments as JSON; None if it is no call."""
@@ -114,11 +114,13 @@ class JsonCall:
             value = value["function"]
         name = value.get(self.name) if isinstance(value, dict) else None
         known = offered(name, names) if isinstance(name, str) else None
-        if known is None or (self.alone and not value.keys() <= {self.name, *_OTHERS}):
+        if known is None or (self.unmarked and not value.keys() <= {self.name, *_OTHERS}):
             return None
         keys = (key for key in (self.arguments, *_ARGUMENTS) if key in value)
-        given = value.get(next(keys, ""), {})
-        return known, given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+        arguments = value.get(next(keys, ""), {})
+        if isinstance(arguments, str):
+            return known, arguments
+        return known, json.dumps(arguments, ensure_ascii=False)
 
 
 def json_call_of(begin: str) -> tuple[str, JsonCall] | None:
@@ -126,11 +128,11 @@ def json_call_of(begin: str) -> tuple[str, JsonCall] | None:
 
     None if it does not begin with such an object.
     """
-    found = _CALL.search(begin)
-    if found is None:
+    match = _CALL.search(begin)
+    if match is None:
         return None
-    before = begin[: found.start()]
-    return before, JsonCall(found[1], found[2], alone=not before.strip())
+    before = begin[: match.start()]
+    return before, JsonCall(match[1], match[2], unmarked=not before.strip())
 
 
 class Head(NamedTuple):

@@ -103,8 +103,8 @@ class LayoutFormat(ToolCallFormat):
         return {**others, "content": f"{message.get('content') or ''}{text}"}
 
     def _call(self, index: int, function: Mapping[str, Any]) -> str:
-        given = function.get("arguments")
-        arguments = object_of(given) if isinstance(given, str) else given or {}
+        raw = function.get("arguments")
+        arguments = object_of(raw) if isinstance(raw, str) else raw or {}
         begin = self.begin.replace(NAME, function["name"]).replace(INDEX, str(index))
         return f"{begin}{spelled_arguments(self.form, arguments)}{self.end}"
 
@@ -130,8 +130,8 @@ class LayoutFormat(ToolCallFormat):
     @cached_property
     def _json(self) -> JsonCall | None:
         """The keys of a call that is a JSON object."""
-        found = json_call_of(self.begin)
-        return found[1] if found else None
+        call = json_call_of(self.begin)
+        return call[1] if call else None
 
     @cached_property
     def _spellings(self) -> list[_Spelling]:
@@ -140,7 +140,7 @@ class LayoutFormat(ToolCallFormat):
         begins = [opens + self.begin, *self.others, self.begin]
         if own:  # a call that lacks the mark around it
             begins.append(self.begin[own.start() :])
-        found: dict[tuple[Any, ...], _Spelling] = {}
+        spellings: dict[tuple[Any, ...], _Spelling] = {}
         for i, begin in enumerate(begins):
             before, call = json_call_of(begin) or (begin, None)
             if call is not None:  # a list, or a single call
@@ -150,10 +150,10 @@ class LayoutFormat(ToolCallFormat):
                 pieces = pieces[: pieces.index(NAME) + 1]
                 pieces += [SPACE, self._after_name]
             may_open = i <= len(self.others) or _MARK.match(str(pieces[0])) is not None
-            found.setdefault(tuple(pieces), _Spelling(pieces, call, may_open))
+            spellings.setdefault(tuple(pieces), _Spelling(pieces, call, may_open))
         if self._json:  # another call in the same marks
-            found.setdefault(("{",), _Spelling(["{"], self._json, False))
-        return list(found.values())
+            spellings.setdefault(("{",), _Spelling(["{"], self._json, False))
+        return list(spellings.values())
 
     def _ends_with_name(self, begin: str) -> bool:
         """Whether arguments follow a name at once, or behind white space that may be missing."""
@@ -175,8 +175,8 @@ class LayoutFormat(ToolCallFormat):
             if first and not spelling.first:
                 continue
             try:
-                if found := self._matched(spelling, text, at, names):
-                    return found
+                if head := self._matched(spelling, text, at, names):
+                    return head
             except Unfinished:
                 unfinished = True
         if unfinished:
@@ -186,13 +186,13 @@ class LayoutFormat(ToolCallFormat):
     def _matched(
         self, spelling: _Spelling, text: str, at: int, names: Collection[str] | None
     ) -> Head | None:
-        found = match(spelling.pieces, text, at)
-        if found is None:
+        matched = match(spelling.pieces, text, at)
+        if matched is None:
             return None
         if spelling.json is None:
-            name = offered(_unescaped(found.name, self.begin), names)
-            return None if name is None else Head(name, found.end, found.id)
-        begin = at if spelling.pieces == ["{"] else skipped(text, found.end)
+            name = offered(_unescaped(matched.name, self.begin), names)
+            return None if name is None else Head(name, matched.end, matched.id)
+        begin = at if spelling.pieces == ["{"] else skipped(text, matched.end)
         if text.startswith("[", begin):
             begin = skipped(text, begin + 1)
         head = spelling.json.head(text, begin, names)

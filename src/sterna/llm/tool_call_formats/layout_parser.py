@@ -75,14 +75,14 @@ class LayoutParser(ToolCallParser):
 
     def _skip_ends(self, final: bool) -> bool:
         """Find the position behind all that ends a call; False if more text must come first."""
-        held = self._held
+        text = self._held
         while True:
-            at = skipped(held, self._ended)
-            mark = next((m for m in self._layout.ends if _may_stand(m, held, at)), None)
+            at = skipped(text, self._ended)
+            mark = next((m for m in self._layout.ends if _may_stand(m, text, at)), None)
             if mark is None:
                 return True
-            if len(held) - at < len(mark):  # cut within a mark, or white space alone
-                self._ended = len(held) if final else self._ended
+            if len(text) - at < len(mark):  # cut within a mark, or only white space
+                self._ended = len(text) if final else self._ended
                 return final
             self._ended = at + len(mark)
 

@@ -37,9 +37,9 @@ class NestedReader:
         return json.dumps(value, ensure_ascii=False), at, True
 
 
-def _inside(parts: list[str], at: int, given: Any, whole: Mapping[str, Any]) -> tuple[Any, int]:
+def _inside(parts: list[str], at: int, subschema: Any, whole: Mapping[str, Any]) -> tuple[Any, int]:
     """Read a value whose parts begin after its opening tag; returns it, and its end."""
-    schema, members = resolved(given, whole), list[tuple[str, Any]]()
+    schema, members = resolved(subschema, whole), list[tuple[str, Any]]()
     at += 1
     properties = schema.get("properties")
     while at < len(parts) and not parts[at].startswith("</"):
@@ -58,12 +58,12 @@ def _inside(parts: list[str], at: int, given: Any, whole: Mapping[str, Any]) -> 
     return dict(members), at
 
 
-def _leaf(text: str, given: Any, whole: Mapping[str, Any]) -> str | None:
+def _leaf(text: str, subschema: Any, whole: Mapping[str, Any]) -> str | None:
     """Return a value without members as JSON; None if it is left out."""
-    kind = resolved(given, whole).get("type")
+    kind = resolved(subschema, whole).get("type")
     if not text and kind in ("array", "object"):
         return "[]" if kind == "array" else "{}"
-    return read_argument(text, given, whole)
+    return read_argument(text, subschema, whole)
 
 
 FORMAT = LayoutFormat(

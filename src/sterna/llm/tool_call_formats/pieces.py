@@ -54,19 +54,19 @@ class Match(NamedTuple):
 
 def pieces_of(text: str) -> list[str]:
     """Split a text with holes into pieces."""
-    found = []
+    pieces = []
     for part in _PARTS.split(text):
         if part is None:
-            found.append(SPACE)
+            pieces.append(SPACE)
         elif part:
-            found.append(SPACE if part.isspace() else part)
-    return found
+            pieces.append(SPACE if part.isspace() else part)
+    return pieces
 
 
 def skipped(text: str, at: int) -> int:
     """Return the position behind white space."""
-    found = _SPACES.match(text, at)
-    return found.end() if found else at
+    spaces = _SPACES.match(text, at)
+    return spaces.end() if spaces else at
 
 
 def _stands(text: str, at: int, mark: str) -> bool:
@@ -80,7 +80,7 @@ def _stands(text: str, at: int, mark: str) -> bool:
 
 def match(pieces: Pieces, text: str, at: int) -> Match | None:
     """Match all pieces from a position on; Unfinished if more text must come first."""
-    found: dict[str, str] = {}
+    holes: dict[str, str] = {}
     for i, piece in enumerate(pieces):
         if piece is SPACE:
             at = skipped(text, at)
@@ -90,14 +90,14 @@ def match(pieces: Pieces, text: str, at: int) -> Match | None:
         elif piece in _HOLES:
             quoted = _is_quoted(pieces, i)
             end = _hole_end(piece, pieces[i + 1 : i + 3], text, at, quoted)
-            if end is None or found.setdefault(piece, text[at:end]) != text[at:end]:
+            if end is None or holes.setdefault(piece, text[at:end]) != text[at:end]:
                 return None
             at = end
         elif _stands(text, at, piece):
             at += len(piece)
         else:
             return None
-    return Match(at, found.get(NAME, ""), found.get(ID, ""))
+    return Match(at, holes.get(NAME, ""), holes.get(ID, ""))
 
 
 def follows(marks: Iterable[str], text: str, at: int) -> bool:
@@ -123,8 +123,8 @@ def _is_quoted(pieces: Pieces, i: int) -> bool:
 def _hole_end(hole: str, after: Pieces, text: str, at: int, quoted: bool) -> int | None:
     """Return where the content of a hole ends; None if none is possible."""
     if hole != NAME:
-        found = (_ID if hole == ID else _DIGITS).match(text, at)
-        end = found.end() if found else at
+        filling = (_ID if hole == ID else _DIGITS).match(text, at)
+        end = filling.end() if filling else at
         if end == len(text):
             raise Unfinished
         return end if end > at else None

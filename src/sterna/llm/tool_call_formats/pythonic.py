@@ -53,8 +53,8 @@ def _arguments(text: str) -> str:
     """Return keyword arguments as a JSON object; {} if there are none."""
     try:
         call = ast.parse(f"f({text})", mode="eval").body
-        found = {word.arg: _value(word.value) for word in getattr(call, "keywords", ())}
-        return json.dumps(found, ensure_ascii=False)
+        arguments = {word.arg: _value(word.value) for word in getattr(call, "keywords", ())}
+        return json.dumps(arguments, ensure_ascii=False)
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return "{}"
 

@@ -59,22 +59,22 @@ class TaggedReader:
 
     def read(self, pending: str, final: bool) -> tuple[str, int, bool]:
         """Read as `ArgumentsReader`."""
-        found, at = "" if self._begun else "{", 0
+        json_text, at = "" if self._begun else "{", 0
         self._begun = True
         try:
             while True:
                 at = skipped(pending, at)
                 text, end = self._argument(pending, at, final)
                 if end < 0 and self._ended(pending, at):
-                    return found + "}", at, True
+                    return json_text + "}", at, True
                 if end < 0:  # text between arguments
                     end = min(_found(pending, self._marks, at, len(pending)), default=-1)
                 if end < 0:
                     break
-                found, at, self._searched = found + text, end, 0
+                json_text, at, self._searched = json_text + text, end, 0
         except Unfinished:
             self._searched = max(0, self._searched - at)
-        return found, at, False
+        return json_text, at, False
 
     def _ended(self, pending: str, at: int) -> bool:
         """Whether a call ends here; Unfinished if it may still go on."""
@@ -111,8 +111,8 @@ class TaggedReader:
         unfinished = at == len(pending)
         for tag in self._tags:
             try:
-                if found := match(tag.pieces, pending, at):
-                    return tag, found.name, found.end
+                if matched := match(tag.pieces, pending, at):
+                    return tag, matched.name, matched.end
             except Unfinished:
                 unfinished = True
         if unfinished:
@@ -192,12 +192,12 @@ class TaggedReader:
 
 def _tags(form: TaggedArguments) -> list[_Tag]:
     """Return a tag for each way in which an argument may open."""
-    found = []
+    tags = []
     for tag in dict.fromkeys((form.opens, *(tag for _, tag in form.opens_other))):
         pieces = pieces_of(tag.strip().replace("{}", NAME))
         texts = (tag == form.opens) if form.opens_other else None
-        found.append(_Tag(pieces, str(pieces[0]), texts))
-    return found
+        tags.append(_Tag(pieces, str(pieces[0]), texts))
+    return tags
 
 
 def _found(pending: str, marks: Sequence[str] | set[str], begin: int, end: int) -> list[int]:

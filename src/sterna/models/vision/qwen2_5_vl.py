@@ -73,7 +73,7 @@ def tower(c: TransformerConfig, w: WeightSource) -> Tower:
 
 def _whole(v: TransformerConfig) -> frozenset[int]:
     """Return the layers that see the whole image."""
-    given = v.fields.config["fullatt_block_indexes"]
-    if not isinstance(given, list) or not all(type(i) is int and i >= 0 for i in given):
-        v.fields.fail("fullatt_block_indexes", "a list of layers", given)
-    return frozenset(given)
+    indexes = v.fields.config["fullatt_block_indexes"]
+    if not isinstance(indexes, list) or not all(type(i) is int and i >= 0 for i in indexes):
+        v.fields.fail("fullatt_block_indexes", "a list of layers", indexes)
+    return frozenset(indexes)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
+from sterna import _native
 from sterna.graph import Rotary, Value
 from sterna.models.builder import ModelBuilder
 from sterna.models.config import TransformerConfig

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-import sterna._native as _native
+from sterna import _native
 from sterna.graph import Rotary, Value
 from sterna.models.builder import ModelBuilder
 from sterna.models.config import TransformerConfig
 from sterna.models.config_fields import Fields
 from sterna.models.vision import vit
 from sterna.models.vision.patches import in_squares, interpolated, lines_and_columns
+from sterna.models.vision.qwen2_vl import rotated
 from sterna.models.vision.tower import Encoder, Grid, Tower, cells, graph_of, vision_config
 from sterna.weights.sources import WeightSource
 
@@ -49,12 +50,7 @@ F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
 
 
-def complete(f: Fields) -> dict[str, Any]:
-    """Return the fields of the encoder, whose rotations `tower` makes."""
-    rope = f.mapping("rope_parameters")
-    theta = f.having({**f.config, **rope}).number("rope_theta")
-    fields = vit.complete(f.having({**f.config, "layer_norm_eps": 1e-6}))
-    return {**fields, "rope_theta": theta, "rope_parameters": {}}
+complete = rotated  # its rotations are made by `tower`
 
 
 def tower(c: TransformerConfig, w: WeightSource, deep: Sequence[int] = ()) -> Tower:

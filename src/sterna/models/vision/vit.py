@@ -99,10 +99,10 @@ def encoder(
             m.layer_norm(x, f"{vit.tower}.{vit.last_norm}")
 
     def rows(image: F32, grid: Grid) -> F32:
-        found = np.zeros((len(table), pixels + d), np.float32)
-        found[vit.class_token :, :pixels] = patch_rows(image, patch)
-        found[:, pixels:] = table
-        return found
+        row = np.zeros((len(table), pixels + d), np.float32)
+        row[vit.class_token :, :pixels] = patch_rows(image, patch)
+        row[:, pixels:] = table
+        return row
 
     edge = c.fields.count("image_size")
     return Encoder(

@@ -47,8 +47,8 @@ class BatchRunner:
     ) -> None:
         self.files: FileStore = FileStore(folder, max_bytes)
         self._limits, self._models = limits, models
-        found: list[Batch] = read_records(folder, "batch_*.json", Batch)
-        self._batches = {batch.id: batch for batch in sorted(found, key=lambda b: b.created_at)}
+        batches: list[Batch] = read_records(folder, "batch_*.json", Batch)
+        self._batches = {batch.id: batch for batch in sorted(batches, key=lambda b: b.created_at)}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(MAX_CONCURRENT)
         self._app: ASGIApp | None = None
@@ -84,10 +84,10 @@ class BatchRunner:
 
     def get(self, id: str, key: str) -> Batch:
         """Return a batch of this key. ApiError 404."""
-        found = self._batches.get(id)
-        if found is None or found.key != key:
+        batch = self._batches.get(id)
+        if batch is None or batch.key != key:
             raise field_error("id", f"you have no batch {shown(id)}", status=404)
-        return found
+        return batch
 
     def owned_by(self, key: str) -> list[Batch]:
         """List the batches of a key, newest first."""

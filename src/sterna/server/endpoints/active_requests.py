@@ -37,10 +37,10 @@ async def listed(request: Request) -> Response:
 async def cancel(request: Request) -> Response:
     """Cancel one of the caller's requests."""
     id = request.path_params["id"]
-    found = _own(request).get(id)
-    if found is None:
+    active = _own(request).get(id)
+    if active is None:
         raise field_error("id", f"you have no request {shown(id)} in progress", status=404)
-    found.cancel()
+    active.cancel()
     return as_json({"id": id, "cancelled": True})
 
 

@@ -81,16 +81,16 @@ async def create(request: Request) -> Response:
 
 def _window(text: str) -> int:
     """Parse a completion_window into seconds. ApiError 400."""
-    found = re.fullmatch(r"([0-9]{1,7})([smhd])", text)
-    seconds = int(found[1]) * UNITS[found[2]] if found else 0
+    match = re.fullmatch(r"([0-9]{1,7})([smhd])", text)
+    seconds = int(match[1]) * UNITS[match[2]] if match else 0
     if not 1 <= seconds <= MAX_WINDOW_S:
         raise invalid("completion_window", "must be a duration such as 24h, at most 30d", text)
     return seconds
 
 
-def _check_metadata(given: dict[str, str]) -> None:
-    long = [text for pair in given.items() for text in pair if len(text) > MAX_METADATA_CHARS]
-    if len(given) > MAX_METADATA or long:
+def _check_metadata(metadata: dict[str, str]) -> None:
+    long = [text for pair in metadata.items() for text in pair if len(text) > MAX_METADATA_CHARS]
+    if len(metadata) > MAX_METADATA or long:
         raise field_error(
             "metadata", f"must have at most {MAX_METADATA} texts of {MAX_METADATA_CHARS} characters"
         )
@@ -98,8 +98,8 @@ def _check_metadata(given: dict[str, str]) -> None:
 
 async def listed(request: Request) -> Response:
     """List the caller's batches."""
-    found = service_of(request).require_batches().owned_by(request.state.key)
-    return as_json(paginate(request, found, MAX_LIMIT, DEFAULT_LIMIT))
+    batches = service_of(request).require_batches().owned_by(request.state.key)
+    return as_json(paginate(request, batches, MAX_LIMIT, DEFAULT_LIMIT))
 
 
 async def retrieve(request: Request) -> Response:

@@ -126,8 +126,8 @@ class CompletionResponder:
         for i, one in enumerate(done):
             text, logprobs = self._echo(i)
             if logprobs is not None:
-                for found in one.logprobs:
-                    logprobs.add(found.token, found)
+                for entry in one.logprobs:
+                    logprobs.add(entry.token, entry)
             choice = {
                 "index": i,
                 "text": text + one.text,
@@ -170,19 +170,19 @@ class CompletionResponder:
         logprobs: list[TextLogprobs | None] = []
         begun: set[int] = set()  # choices whose prompt was sent
         for i in range(len(self.prompts) * self.n):
-            text, found = self._echo(i)
-            logprobs.append(found)
+            text, echoed = self._echo(i)
+            logprobs.append(echoed)
             if self.body.echo:
                 begun.add(i)
-                yield chunk(i, text, found.take() if found else None, None, self._ids(i, []))
+                yield chunk(i, text, echoed.take() if echoed else None, None, self._ids(i, []))
         async for i, piece in self.active.pieces():
-            found = logprobs[i]
-            if found is not None and piece.logprob is not None:
-                found.add(piece.logprob.token, piece.logprob)
-            if piece.text or found is not None or self.body.return_token_ids:
+            echoed = logprobs[i]
+            if echoed is not None and piece.logprob is not None:
+                echoed.add(piece.logprob.token, piece.logprob)
+            if piece.text or echoed is not None or self.body.return_token_ids:
                 ids = self._ids(i, [piece.token], i not in begun)
                 begun.add(i)
-                yield chunk(i, piece.text, found.take() if found else None, None, ids)
+                yield chunk(i, piece.text, echoed.take() if echoed else None, None, ids)
         *before, last = enumerate(self.active.completions)
         for i, done in before:
             yield chunk(i, "", None, self._finish(done), {})
@@ -204,17 +204,17 @@ def _check(body: CompletionRequest, n: int) -> None:
 
 def _prompts(llm: LLM, body: CompletionRequest) -> list[list[int]]:
     """Return the token ids of each prompt. The engine checks the ids."""
-    given: Any = body.prompt
-    if isinstance(given, str) or (given and all(isinstance(p, int) for p in given)):
-        given = [given]
-    if any(isinstance(p, int) for p in given):
+    prompts: Any = body.prompt
+    if isinstance(prompts, str) or (prompts and all(isinstance(p, int) for p in prompts)):
+        prompts = [prompts]
+    if any(isinstance(p, int) for p in prompts):
         raise field_error("prompt", "must be a text, token ids, or a list of either, but got both")
-    if not given or len(given) > MAX_PROMPTS:
-        raise field_error("prompt", f"must be 1 to {MAX_PROMPTS} prompts, but got {len(given)}")
+    if not prompts or len(prompts) > MAX_PROMPTS:
+        raise field_error("prompt", f"must be 1 to {MAX_PROMPTS} prompts, but got {len(prompts)}")
     encode = llm.tokenizer.encode
     if body.suffix is not None:
-        return [fill_prompt(llm, prompt, body.suffix) for prompt in given]
-    return [encode(p, body.add_special_tokens) if isinstance(p, str) else p for p in given]
+        return [fill_prompt(llm, prompt, body.suffix) for prompt in prompts]
+    return [encode(p, body.add_special_tokens) if isinstance(p, str) else p for p in prompts]
 
 
 ENDPOINTS = [

@@ -54,9 +54,9 @@ async def retrieve(request: Request) -> Response:
 
 async def update(request: Request) -> Response:
     """Replace the client's metadata of a conversation."""
-    body, found = await read(request, ConversationRequest), _stored(request)
-    made = {**found.body, "metadata": body.metadata or {}}
-    service_of(request).conversations.put(made["id"], found.key, found.items, made)
+    body, stored = await read(request, ConversationRequest), _stored(request)
+    made = {**stored.body, "metadata": body.metadata or {}}
+    service_of(request).conversations.put(made["id"], stored.key, stored.items, made)
     return as_json(made)
 
 
@@ -69,17 +69,17 @@ async def delete(request: Request) -> Response:
 
 async def items(request: Request) -> Response:
     """List the items of a conversation."""
-    found = _stored(request)
-    return as_json(item_page(request, found.items, found.body["id"]))
+    stored = _stored(request)
+    return as_json(item_page(request, stored.items, stored.body["id"]))
 
 
 async def add(request: Request) -> Response:
     """Add items to a conversation."""
-    body, found = await read(request, ItemsRequest), _stored(request)
-    conversations, id = service_of(request).conversations, found.body["id"]
-    conversations.extend(id, found.key, _checked(body.items))
-    every = identified([*found.items, *body.items], id)
-    data = [item.body() for item in every[len(found.items) :]]
+    body, stored = await read(request, ItemsRequest), _stored(request)
+    conversations, id = service_of(request).conversations, stored.body["id"]
+    conversations.extend(id, stored.key, _checked(body.items))
+    every = identified([*stored.items, *body.items], id)
+    data = [item.body() for item in every[len(stored.items) :]]
     ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {}
     return as_json({"object": "list", "data": data, "has_more": False, **ends})
 
@@ -91,12 +91,12 @@ async def item(request: Request) -> Response:
 
 async def remove(request: Request) -> Response:
     """Remove an item from a conversation, which is returned."""
-    found = _stored(request)
-    at, _ = _item(request, found)
-    left = [item.body() for item in identified(found.items, found.body["id"])]
+    stored = _stored(request)
+    at, _ = _item(request, stored)
+    left = [item.body() for item in identified(stored.items, stored.body["id"])]
     del left[at]
-    service_of(request).conversations.put(found.body["id"], found.key, left, found.body)
-    return as_json(found.body)
+    service_of(request).conversations.put(stored.body["id"], stored.key, left, stored.body)
+    return as_json(stored.body)
 
 
 def _stored(request: Request) -> StoredResponse:
@@ -104,9 +104,9 @@ def _stored(request: Request) -> StoredResponse:
     return service_of(request).conversations.get(id, key)
 
 
-def _item(request: Request, found: StoredResponse) -> tuple[int, Item]:
+def _item(request: Request, stored: StoredResponse) -> tuple[int, Item]:
     wanted = request.path_params["item"]
-    for i, item in enumerate(identified(found.items, found.body["id"])):
+    for i, item in enumerate(identified(stored.items, stored.body["id"])):
         if item.id == wanted:
             return i, item
     raise field_error("item", f"the conversation has no {shown(wanted)}", status=404)

@@ -83,14 +83,14 @@ def truncation_asked(truncate: bool | str | None, count: int | None) -> bool | i
     return bool(truncate)
 
 
-def _texts(given: Sequence[object]) -> list[str]:
+def _texts(inputs: Sequence[object]) -> list[str]:
     """Return the texts of a request; ApiError 400 for token ids.
 
     Clients make ids with a tokenizer of their own, as LangChain does with tiktoken's, so to this
     model they would be another text.
     """
-    texts = [text for text in given if isinstance(text, str)]
-    if len(texts) < len(given):
+    texts = [text for text in inputs if isinstance(text, str)]
+    if len(texts) < len(inputs):
         raise field_error(
             "input",
             "must be a text or a list of texts, but got token ids; send the texts "
@@ -102,7 +102,7 @@ def _texts(given: Sequence[object]) -> list[str]:
 async def embedded(
     request: Request,
     model: str | None,
-    given: str | Sequence[object],
+    value: str | Sequence[object],
     dimensions: int | None,
     **options: Any,
 ) -> tuple[npt.NDArray[np.float32], int, str]:
@@ -112,7 +112,7 @@ async def embedded(
     """
     service = service_of(request)
     service.limits.require_open()
-    texts = [given] if isinstance(given, str) else _texts(given)
+    texts = [value] if isinstance(value, str) else _texts(value)
     if not 1 <= len(texts) <= MAX_TEXTS:
         raise field_error("input", f"must be 1 to {MAX_TEXTS} texts, but got {len(texts)}")
     adapter = service.models.adapter_of(model)

@@ -60,9 +60,9 @@ def _expires(form: FormData) -> int | None:
 
 async def listed(request: Request) -> Response:
     """List the caller's files."""
-    found = service_of(request).require_batches().files.owned_by(request.state.key)
+    files = service_of(request).require_batches().files.owned_by(request.state.key)
     purpose = request.query_params.get("purpose")
-    wanted = [file_object for file_object in found if purpose in (None, file_object.purpose)]
+    wanted = [file_object for file_object in files if purpose in (None, file_object.purpose)]
     return as_json(paginate(request, wanted, MAX_LIMIT, MAX_LIMIT))
 
 

@@ -100,22 +100,22 @@ class LlamaResponder:
             extra = "".join(f"{one.get('text', '')}\n" for one in body.input_extra or ())
             return [*llm.tokenizer.encode(extra), *ids] if extra else ids
         parts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
-        found: list[int] = []
+        encoded: list[int] = []
         for i, part in enumerate(parts):
             if isinstance(part, str):
-                found += llm.tokenizer.encode(part, add_special=i == 0)
+                encoded += llm.tokenizer.encode(part, add_special=i == 0)
             else:
-                found.append(part)
-        return found
+                encoded.append(part)
+        return encoded
 
     def _token(self, piece: Piece) -> dict[str, Any]:
         if not self.body.n_probs or piece.logprob is None:
             return {}
         return {"completion_probabilities": [self._probabilities(piece.logprob)]}
 
-    def _probabilities(self, found: Any) -> dict[str, Any]:
+    def _probabilities(self, logprob: Any) -> dict[str, Any]:
         tokenizer = self.active.model.llm.tokenizer
-        return {"id": found.token, **chat_logprob(tokenizer, found, self.body.n_probs)}
+        return {"id": logprob.token, **chat_logprob(tokenizer, logprob, self.body.n_probs)}
 
     def _ended(self, done: Completion) -> dict[str, Any]:
         """Return the fields of the last chunk, or of the whole answer, except the text."""

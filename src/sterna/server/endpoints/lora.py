@@ -23,8 +23,8 @@ async def adapters(request: Request) -> Response:
 
 async def set_scales(request: Request) -> Response:
     """Set these scales; adapters that are left out have 0."""
-    given = decode(await read_bytes(request), list[LoraScale])
-    service_of(request).lora.set(request.state.key, given)
+    scales = decode(await read_bytes(request), list[LoraScale])
+    service_of(request).lora.set(request.state.key, scales)
     return as_json({"success": True})
 
 

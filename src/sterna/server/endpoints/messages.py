@@ -220,27 +220,27 @@ def _tools(body: CountTokensRequest, warn: Warn) -> ToolChoice:
         function = {"name": tool["name"], "parameters": tool["input_schema"]}
         function |= {key: tool[key] for key in ("description", "strict") if key in tool}
         tools[where] = {"type": "function", "function": function}
-    given = body.tool_choice or {"type": "auto"}
-    choice: Any = CHOICES.get(str(given.get("type")))
-    if given.get("type") == "tool":
-        choice = {"type": "function", "function": {"name": given.get("name")}}
+    tool_choice = body.tool_choice or {"type": "auto"}
+    choice: Any = CHOICES.get(str(tool_choice.get("type")))
+    if tool_choice.get("type") == "tool":
+        choice = {"type": "function", "function": {"name": tool_choice.get("name")}}
     if choice is None:
         raise field_error("tool_choice.type", "must be auto, any, tool or none")
-    return parse_tools(tools, choice, not given.get("disable_parallel_tool_use"))
+    return parse_tools(tools, choice, not tool_choice.get("disable_parallel_tool_use"))
 
 
 def _chat(body: CountTokensRequest, tools: ToolChoice, warn: Warn) -> ChatRequest:
     """Convert the conversation to OpenAI's form, which templates expect."""
-    found: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
     if body.system:
         system = body.system if isinstance(body.system, str) else joined(body.system, "system")
-        found.append({"role": "system", "content": system})
+        messages.append({"role": "system", "content": system})
     for i, message in enumerate(body.messages):
         content = message.get("content")
         if isinstance(content, str):
-            found.append({"role": message.get("role"), "content": content})
+            messages.append({"role": message.get("role"), "content": content})
         elif isinstance(content, list):
-            found += messages_of_blocks(
+            messages += messages_of_blocks(
                 message.get("role"), content, f"messages[{i}].content", warn
             )
         else:
@@ -248,9 +248,9 @@ def _chat(body: CountTokensRequest, tools: ToolChoice, warn: Warn) -> ChatReques
     options = dict(body.chat_template_kwargs or {})
     if body.output_config is not None and body.output_config.effort is not None:
         options.setdefault("reasoning_effort", body.output_config.effort)
-    last = found[-1] if found else {"role": None}
+    last = messages[-1] if messages else {"role": None}
     return ChatRequest(
-        found,
+        messages,
         tools=tools,
         template_options=options,
         reasoning=None if body.thinking is None else body.thinking.get("type") != "disabled",

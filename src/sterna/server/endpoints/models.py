@@ -71,12 +71,12 @@ def _anthropic_page(request: Request, service: Service) -> dict[str, Any]:
     if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit[:9]) <= MAX_PAGE:
         raise invalid("limit", f"must lie in 1..{MAX_PAGE}", limit)
     most = int(limit)
-    kept = names[-most:] if "before_id" in query else names[:most]
+    page = names[-most:] if "before_id" in query else names[:most]
     return {
-        "data": [_anthropic_row(service, name) for name in kept],
-        "has_more": len(kept) < len(names),
-        "first_id": kept[0] if kept else None,
-        "last_id": kept[-1] if kept else None,
+        "data": [_anthropic_row(service, name) for name in page],
+        "has_more": len(page) < len(names),
+        "first_id": page[0] if page else None,
+        "last_id": page[-1] if page else None,
     }
 
 

@@ -311,12 +311,12 @@ def _message(i: int, message: dict[str, Any]) -> dict[str, Any]:
     return entries
 
 
-def _images(given: Any, where: str) -> list[dict[str, Any]]:
-    if not isinstance(given, list) or not all(isinstance(one, str) and one for one in given):
-        raise invalid(where, "must be a list of images in base64", given)
+def _images(images: Any, where: str) -> list[dict[str, Any]]:
+    if not isinstance(images, list) or not all(isinstance(one, str) and one for one in images):
+        raise invalid(where, "must be a list of images in base64", images)
     return [
         {"type": "image", "image": RequestImage(_data_url(one), f"{where}[{i}]")}
-        for i, one in enumerate(given)
+        for i, one in enumerate(images)
     ]
 
 
@@ -325,15 +325,15 @@ def _data_url(image: str) -> str:
     return image if image[:5].lower() == "data:" else f"data:image/any;base64,{image}"
 
 
-def _format(given: str | dict[str, Any] | None) -> dict[str, Any] | None:
+def _format(value: str | dict[str, Any] | None) -> dict[str, Any] | None:
     """Return OpenAI's `response_format` for `format`. ApiError 400."""
-    if not given:
+    if not value:
         return None
-    if given == "json":
+    if value == "json":
         return {"type": "json_object"}
-    if isinstance(given, str):
-        raise invalid("format", "must be json or a JSON schema", given)
-    return {"type": "json_schema", "json_schema": {"schema": given, "strict": False}}
+    if isinstance(value, str):
+        raise invalid("format", "must be json or a JSON schema", value)
+    return {"type": "json_schema", "json_schema": {"schema": value, "strict": False}}
 
 
 ENDPOINTS = [

@@ -155,10 +155,10 @@ async def version(request: Request) -> Response:
 
 
 def _name(service: Service, body: Named) -> str:
-    given = body.model or body.name
-    name = known_name(service, given)
+    asked = body.model or body.name
+    name = known_name(service, asked)
     if name not in service.models.names:
-        raise ApiError(404, f"model: {shown(given)} is not served", code="model_not_found")
+        raise ApiError(404, f"model: {shown(asked)} is not served", code="model_not_found")
     return name
 
 

@@ -191,8 +191,8 @@ async def _likelihoods(
             tokenizer, text, room, lambda begin: tokenizer.encode(begin + BETWEEN)
         )
         cut.append(lost)
-        found = await score([*before, *after], key=active.key, adapter=active.adapter)
-        total: float = sum(entry.logprob for entry in found[len(before) :] if entry)
+        scored = await score([*before, *after], key=active.key, adapter=active.adapter)
+        total: float = sum(entry.logprob for entry in scored[len(before) :] if entry)
         return total / len(after)
 
     return await asyncio.gather(*(one(*pair) for pair in pairs)), cut

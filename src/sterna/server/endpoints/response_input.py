@@ -23,9 +23,9 @@ from sterna.server.routing import Endpoint, as_json, service_of
 
 async def input_items(request: Request) -> Response:
     """List the items that a stored response answers, those of earlier ones included."""
-    found = stored_response(request)
-    count = len(found.items) - len(found.body["output"])
-    return as_json(item_page(request, found.items[:count], found.body["id"]))
+    stored = stored_response(request)
+    count = len(stored.items) - len(stored.body["output"])
+    return as_json(item_page(request, stored.items[:count], stored.body["id"]))
 
 
 async def input_tokens(request: Request) -> Response:

@@ -282,15 +282,15 @@ class ResponsesResponder:
 
 def earlier_items(body: ResponsesRequest, service: Service, key: str) -> list[dict[str, Any]]:
     """Return the items of an earlier response or a conversation. ApiError 400 or 404."""
-    found: list[dict[str, Any]] = []
+    items: list[dict[str, Any]] = []
     if body.previous_response_id is not None and body.conversation is not None:
         raise field_error("conversation", "cannot be combined with previous_response_id")
     if body.previous_response_id is not None:
         name = "previous_response_id"
-        found += service.responses.get(body.previous_response_id, key, name).items
+        items += service.responses.get(body.previous_response_id, key, name).items
     if (id := conversation_id(body)) is not None:
-        found += service.conversations.get(id, key, "conversation").items
-    return found
+        items += service.conversations.get(id, key, "conversation").items
+    return items
 
 
 def new_items(body: ResponsesRequest, service: Service, key: str) -> list[dict[str, Any]]:
@@ -298,15 +298,15 @@ def new_items(body: ResponsesRequest, service: Service, key: str) -> list[dict[s
 
     References, which clients that rely on the store send, become the items they name. ApiError 404.
     """
-    given, found = body.input, []
-    if isinstance(given, str):
-        return [{"role": "user", "content": given}]
-    for i, item in enumerate(given):
+    input_field, items = body.input, []
+    if isinstance(input_field, str):
+        return [{"role": "user", "content": input_field}]
+    for i, item in enumerate(input_field):
         kind, id = item.get("type"), item.get("id")
         if kind == "item_reference" or (kind is None and "role" not in item and id is not None):
             item = service.responses.item(str(id), key, f"input[{i}].id")
-        found.append(item)
-    return found
+        items.append(item)
+    return items
 
 
 def logprobs_of(body: ResponsesRequest) -> int | None:
@@ -322,8 +322,8 @@ def logprobs_of(body: ResponsesRequest) -> int | None:
 
 def conversation_id(body: ResponsesRequest) -> str | None:
     """Return the id of the conversation that a request belongs to."""
-    given = body.conversation
-    return given if given is None or isinstance(given, str) else str(given.get("id"))
+    conversation = body.conversation
+    return str(conversation.get("id")) if isinstance(conversation, dict) else conversation
 
 
 def chat_of(

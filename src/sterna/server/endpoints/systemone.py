@@ -51,11 +51,11 @@ async def systemone(request: Request) -> Response:
     options = {name: _options(name, one) for name, one in body.questions.items()}
     active = await service_of(request).begin(request, body.model, "systemone")
     work = _decided(active, body, options)
-    found = await with_cancellation(request.receive, work, active.cancel)
-    prompt = sum(one.stats.n_prompt - one.stats.n_cached for one in found)
+    decisions = await with_cancellation(request.receive, work, active.cancel)
+    prompt = sum(one.stats.n_prompt - one.stats.n_cached for one in decisions)
     answers = {
         name: _answer(question, options[name], decision)
-        for (name, question), decision in zip(body.questions.items(), found, strict=True)
+        for (name, question), decision in zip(body.questions.items(), decisions, strict=True)
     }
     usage = {"input_tokens": prompt, "output_tokens": 0}
     return as_json({"model": active.name, "answers": answers, "usage": usage})
@@ -74,25 +74,25 @@ async def _decided(
         )
         for name, one in body.questions.items()
     ]
-    return [found[0] for found in await asyncio.gather(*works)]
+    return [results[0] for results in await asyncio.gather(*works)]
 
 
 def _options(name: str, question: Question) -> dict[str, str]:
     """Return the options with their descriptions; none for a plain yes or no. ApiError 400."""
-    where, given = f"questions.{name}.criteria", question.criteria
+    where, criteria = f"questions.{name}.criteria", question.criteria
     if question.type == "noul":
-        if not given:
+        if not criteria:
             return {}
-        if not isinstance(given, dict) or not {*given} <= {"true", "false"}:
-            raise invalid(where, "must be of true and false", given)
-        return {"Yes": _text(given.get("true")), "No": _text(given.get("false"))}
+        if not isinstance(criteria, dict) or not {*criteria} <= {"true", "false"}:
+            raise invalid(where, "must be of true and false", criteria)
+        return {"Yes": _text(criteria.get("true")), "No": _text(criteria.get("false"))}
     if question.type == "choice":
-        if not isinstance(given, dict) or not 2 <= len(given) <= MAX_OPTIONS:
-            raise invalid(where, f"must be an object of 2 to {MAX_OPTIONS} options", given)
-        return {option: _text(meaning) for option, meaning in given.items()}
-    if not isinstance(given, list) or not 2 <= len(given) <= MAX_LEVELS:
-        raise invalid(where, f"must be a list of 2 to {MAX_LEVELS} levels", given)
-    return {str(i): _text(level) for i, level in enumerate(given)}
+        if not isinstance(criteria, dict) or not 2 <= len(criteria) <= MAX_OPTIONS:
+            raise invalid(where, f"must be an object of 2 to {MAX_OPTIONS} options", criteria)
+        return {option: _text(meaning) for option, meaning in criteria.items()}
+    if not isinstance(criteria, list) or not 2 <= len(criteria) <= MAX_LEVELS:
+        raise invalid(where, f"must be a list of 2 to {MAX_LEVELS} levels", criteria)
+    return {str(i): _text(level) for i, level in enumerate(criteria)}
 
 
 def _text(value: Any) -> str:

@@ -61,10 +61,10 @@ class ApplyTemplateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=T
 async def tokenize(request: Request) -> Response:
     """Return the token ids of a text, or of the prompt of messages."""
     body = await read(request, TokenizeRequest)
-    given = [x for x in (body.prompt, body.content, body.messages) if x is not None]
-    if len(given) != 1:
+    texts = [x for x in (body.prompt, body.content, body.messages) if x is not None]
+    if len(texts) != 1:
         raise field_error(
-            "prompt", f"must be given, or content, or messages, but got {len(given)} of them"
+            "prompt", f"must be given, or content, or messages, but got {len(texts)} of them"
         )
     async with service_of(request).models.use(body.model) as loaded:
         llm, special = loaded.llm, body.add_special_tokens
@@ -74,7 +74,7 @@ async def tokenize(request: Request) -> Response:
             hosts = service_of(request).settings.image_hosts
             ids = await asyncio.to_thread(prompt_tokens, llm, _chat(request, llm, body), hosts)
         else:
-            text = str(given[0])
+            text = str(texts[0])
             ids = await asyncio.to_thread(llm.tokenizer.encode, text, special is not False)
         answer: dict[str, Any] = {"tokens": ids, "count": len(ids), "max_model_len": llm.context}
         if body.return_token_strs:

@@ -2,7 +2,7 @@
 MXFP4, MXFP8 and NVFP4, with a scale of eight bits.
 
     weight  uint32 [M, K bits / 32]   codes of neighbours of k, the first in the lowest bits
-    scales  float [M, groups]; uint8: of E8M0 for 32 k (mxfp4, mxfp8), of E4M3 for 16 k (nvfp4)
+    scales  float [M, groups]; or uint8, E8M0 for 32 k (mxfp4, mxfp8) or E4M3 for 16 k (nvfp4)
     biases  float [M, groups]; absent with scales of eight bits
 
 The matrices of experts, of `switch_mlp`, are stacks of these: [experts, ...].

@@ -176,9 +176,9 @@ def _check_schemes(settings: dict[str, Any], file: Path) -> None:
         SCHEME.check(scheme, file, f"{FIELD}.{name}.")
         _one_of(scheme, "format", LAYOUTS, file, f"{name}.")
         weights, inputs = (scheme.get(part) or {} for part in ("weights", "input_activations"))
-        for part, given in (("weights", weights), ("input_activations", inputs)):
-            if isinstance(given, dict):
-                ARGUMENTS.check(given, file, f"{FIELD}.{name}.{part}.")
+        for part, part_scheme in (("weights", weights), ("input_activations", inputs)):
+            if isinstance(part_scheme, dict):
+                ARGUMENTS.check(part_scheme, file, f"{FIELD}.{name}.{part}.")
         if isinstance(weights, dict) and weights.get("type") == "float":
             continue  # layers take float activations, whatever others round them to
         if isinstance(inputs, dict) and inputs and not _is_dynamic_int8(inputs):
@@ -197,12 +197,15 @@ def _is_dynamic_int8(inputs: dict[str, Any]) -> bool:
 def _check_mlx(settings: dict[str, Any], file: Path) -> None:
     """Check a model's settings, and those of single modules in the same object."""
     own = {k: v for k, v in settings.items() if not _is_module(k, v)}
-    for name, given in {"": own, **{f"{k}.": settings[k] for k in settings.keys() - own}}.items():
-        if isinstance(given, dict):
-            MLX.check(given, file, f"{FIELD}.{name}")
-            _one_of(given, "mode", MLX_MODES, file, name)
-        elif not isinstance(given, bool):
-            _fail(file, name.rstrip("."), "an object or a boolean", given)
+    for name, quantization in {
+        "": own,
+        **{f"{k}.": settings[k] for k in settings.keys() - own},
+    }.items():
+        if isinstance(quantization, dict):
+            MLX.check(quantization, file, f"{FIELD}.{name}")
+            _one_of(quantization, "mode", MLX_MODES, file, name)
+        elif not isinstance(quantization, bool):
+            _fail(file, name.rstrip("."), "an object or a boolean", quantization)
 
 
 def _is_module(name: str, value: object) -> bool:
