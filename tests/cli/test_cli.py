@@ -36,11 +36,15 @@ class FakeLLM:
     mmap: bool = False
     mmproj: str | None = None
     tower_format: str | None = None
+    prefix: tuple[str, ...] = ()
     speculate: str = "auto"
     draft: Any = None
     progress: Any = None
     calls: list[tuple[Any, dict[str, Any]]] = field(default_factory=list)
     made: Any = None
+
+    def prefix_text(self, kind: str) -> None:
+        """None: no pack."""
 
     def __post_init__(self) -> None:
         type(self).made = self

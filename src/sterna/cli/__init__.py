@@ -42,6 +42,7 @@ COMMANDS = (
     "convert",
     "quantize",
     "bundle",
+    "prefix",
     "train",
     "verify",
     "verify-answer",

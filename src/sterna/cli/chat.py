@@ -65,9 +65,10 @@ def command(
     refuse_model(message)
     rendering = _template_options(template_options)
     typed = message is None and sys.stdin.isatty() and sys.stdout.isatty()
-    conversation = Conversation(
-        open_model(options), system=system, template_options=rendering, drop_oldest=True
-    )
+    llm = open_model(options)
+    if system is None:
+        system = llm.prefix_text("system")
+    conversation = Conversation(llm, system=system, template_options=rendering, drop_oldest=True)
     # Fail now, before anything is typed, if there is no template or it refuses the system prompt.
     conversation.llm.chat_prompt(
         [*conversation.messages, {"role": "user", "content": "Hello"}],

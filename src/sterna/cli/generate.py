@@ -83,6 +83,7 @@ def command(
     refuse_model(prompt)
     prompt = _read(prompt)
     llm = open_model(options)
+    prompt = (llm.prefix_text("text") or "") + prompt
     request_options = sampling(options) | constraint(llm, options)
     # Arguments are checked now, so an error comes before text.
     if images:

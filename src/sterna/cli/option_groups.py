@@ -17,7 +17,7 @@ GROUPS: dict[str, frozenset[str]] = {
     "Model": frozenset(
         """
         model adapters offline format head context rope_scaling kv_dtype deterministic activations
-        i2s mmproj tower_format chat_template
+        i2s mmproj tower_format chat_template prefix
         """.split()
     ),
     "Speed": frozenset({"threads", "cores", "mmap", "speculate", "draft"}),

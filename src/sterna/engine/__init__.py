@@ -15,6 +15,7 @@ from sterna.engine.engine import KV_DTYPES, PREFILL_CHUNK, Engine, StepInput, St
 from sterna.engine.kv_cache.disk_cache import PrefixDiskCache
 from sterna.engine.kv_cache.page_pool import PagePool
 from sterna.engine.kv_cache.prefix_cache import PrefixCache, common_prefix_length
+from sterna.engine.kv_cache.prefix_pack import PackText, PrefixPack, chain_names, write_pack
 from sterna.engine.kv_cache.sequence import PAGE, Sequence
 from sterna.engine.prompt_logprobs import (
     NextLogprobsRequest,
@@ -41,9 +42,11 @@ __all__ = [
     "EngineLoop",
     "Event",
     "NextLogprobsRequest",
+    "PackText",
     "PagePool",
     "PrefixCache",
     "PrefixDiskCache",
+    "PrefixPack",
     "PromptLogprobsRequest",
     "Request",
     "Scheduler",
@@ -52,10 +55,12 @@ __all__ = [
     "StepInput",
     "StepLimits",
     "StepOutput",
+    "chain_names",
     "classify",
     "common_prefix_length",
     "embed",
     "log_probabilities",
     "logprobs_draw",
     "step_tokens",
+    "write_pack",
 ]

@@ -23,7 +23,7 @@ from sterna.gguf.paths import is_gguf
 from sterna.graph import AdaptedLayer
 from sterna.loading import Model, layer_names
 
-__all__ = ["Adapter", "by_adapter", "cache_salt"]
+__all__ = ["Adapter", "by_adapter", "cache_salt", "is_of_adapter"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,3 +183,8 @@ def cache_salt(salt: str, adapter: Adapter | None) -> str:
     if adapter is not None:
         return f"adapter:{adapter.digest}:{salt}"
     return f"::{salt}" if salt.startswith(("adapter:", "::")) else salt
+
+
+def is_of_adapter(salt: str) -> bool:
+    """Whether a salt of `cache_salt` is of an adapter."""
+    return salt.startswith("adapter:")

@@ -72,6 +72,7 @@ class LLM:
         cache_disk: Folder that keeps cached keys and values across starts and processes. Its files
             reveal prompts to their readers. Default: none.
         cache_disk_max: Most bytes that this folder takes. Default 10 GiB.
+        prefix: File of `sterna prefix`, or several, whose texts need not be computed again.
         deterministic: True sums float layers in a fixed order (same bits on every unit), False
             uses AMX bf16 products (faster prompts). Default: products only for bf16 layers, where
             they are never slower. Integer formats have the same bits anyway.
@@ -130,6 +131,7 @@ class LLM:
         prefix_cache: bool = True,
         cache_disk: str | Path | None = None,
         cache_disk_max: int = CACHE_DISK_BYTES,
+        prefix: str | Path | Sequence[str | Path] | None = None,
         deterministic: bool | None = None,
         activations: str | None = None,
         i2s: str | None = None,
@@ -143,7 +145,7 @@ class LLM:
         chat_template: str | Path | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        caching = PrefixCaching(prefix_cache, cache_disk, cache_disk_max)
+        caching = PrefixCaching(prefix_cache, cache_disk, cache_disk_max, prefix)
         checked_flag("cache", cache)
         checked_flag("mmap", mmap)
         self._speculate = checked_name("speculate", speculate, SPECULATE)
@@ -264,6 +266,11 @@ class LLM:
     def prefix_cache(self) -> PrefixCache | None:
         """The keys and values of earlier requests; None if none are kept."""
         return self.engine_loop.scheduler.cache
+
+    def prefix_text(self, kind: str) -> str | None:
+        """The text of the first `prefix` of a kind: "system", or "text"; None if there is none."""
+        packs = self.prefix_cache.packs if self.prefix_cache else ()
+        return next((pack.about.text for pack in packs if pack.about.kind == kind), None)
 
     # The modules of these parts are imported at their first use: most starts only generate.
 

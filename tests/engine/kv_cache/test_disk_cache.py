@@ -150,7 +150,7 @@ def test_other_models_and_settings_find_nothing(
     for options in ({"kv_dtype": "i8"}, {"context": 400}, {"format": "i8"}):
         assert answer(folder, tmp_path, **options).stats.n_cached == 0
     assert answer(checkpoint("llama-bf16"), tmp_path).stats.n_cached == 0
-    for place in ("sterna.engine.engine.NUMERICS", "sterna.engine.kv_cache.disk_cache.LAYOUT"):
+    for place in ("sterna.engine.engine.NUMERICS", "sterna.engine.kv_cache.page_file.LAYOUT"):
         with monkeypatch.context() as patch:
             patch.setattr(place, 77)
             assert answer(folder, tmp_path).stats.n_cached == 0

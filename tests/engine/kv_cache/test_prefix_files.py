@@ -71,7 +71,7 @@ def test_more_than_may_wait_for_the_disk(
     cache.disk.flush()
     for path in tmp_path.glob("??/*.page"):
         path.unlink()
-    size = cache.disk.size(bare=False, with_state=False)
+    size = cache.disk.files.size(bare=False, with_state=False)
     monkeypatch.setattr(disk_cache, "MOST_WAITING", size + 1)
     assert save_prefix(cache, "me", "a", prefix).n_tokens == 4 * PAGE
     for path in tmp_path.glob("??/*.page"):

@@ -9,21 +9,17 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import hashlib
 import os
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from sterna import _native
-from sterna.engine.images.image_numbers import on_disk
 from sterna.engine.kv_cache.manager import KVCacheManager
 from sterna.engine.kv_cache.page_file import (
     NAME_BYTES,
@@ -32,7 +28,7 @@ from sterna.engine.kv_cache.page_file import (
     PageFiles,
     StoredPage,
 )
-from sterna.engine.kv_cache.sequence import BARE, PAGE
+from sterna.engine.kv_cache.sequence import BARE
 from sterna.errors import RequestError, shown
 
 if TYPE_CHECKING:
@@ -40,8 +36,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PrefixDiskCache"]
 
-#: To be raised when the layout of pages or states in memory, or of files, changes.
-LAYOUT = 1
 #: Bytes that may wait to be written; beyond, further pages are not kept on disk.
 MOST_WAITING = 1 << 28
 #: Files read and checked at the same time: disk and SHA-256 are faster with several threads.
@@ -79,9 +73,7 @@ class PrefixDiskCache:
             ) from None
         if not writable:
             raise RequestError(f"cache_disk: must be writable, but {shown(str(folder))} is not")
-        self._kv_cache, self._files = kv_cache, PageFiles(kv_cache)
-        self.state_bytes: int = kv_cache.state_bytes
-        self.root: bytes = _name(*_fields(kv_cache, identity))
+        self.files: PageFiles = PageFiles(kv_cache, identity)
         self._waiting: deque[tuple[bytes, bytes, StoredPage]] = deque()
         self._pending, self._lock = 0, threading.Lock()
         self._known: dict[bytes, int] = {}  # bytes of files, existing or pending, by name
@@ -90,18 +82,6 @@ class PrefixDiskCache:
         #: Pages that could not be written.
         self.errors: int = 0
         self._failing = False
-
-    def root_of(self, salt: str) -> bytes:
-        """Return the name of the parent of a salt's first pages."""
-        return _name(self.root, salt.encode("utf-8", "surrogatepass"))
-
-    def name(self, parent: bytes, tokens: bytes) -> bytes:
-        """Return the name of a page of these tokens, int32, after another page.
-
-        Tokens may include numbers of images (`image_numbers`), here and in `put` and `get`.
-        """
-        tokens, images = on_disk(tokens)
-        return _name(parent, tokens, images) if images else _name(parent, tokens)
 
     def has(self, name: bytes) -> int:
         """Return the bytes of a page's file that exists or is about to be written, else 0."""
@@ -121,14 +101,10 @@ class PrefixDiskCache:
         page: as in a sequence's table, BARE or whole.
         """
         bare = page >= BARE
-        size = self.size(bare, state is not None)
+        size = self.files.size(bare, state is not None)
         if self._pending + size > MOST_WAITING or size > self.most:
             return False
-        data, state_bytes = self._kv_cache.read_page(page & ~BARE, whole=not bare), None
-        if state is not None:
-            state_bytes = np.empty(state.nbytes, np.uint8)
-            state.read(state_bytes)
-        stored = StoredPage(data, state_bytes, bare, size)
+        stored = self.files.stored(page, state)
         self._known[name] = size
         with self._lock:
             self._pending += size
@@ -139,18 +115,13 @@ class PrefixDiskCache:
         _alive.add(self)
         return True
 
-    def restore(self, stored: StoredPage, page: int, position: int) -> _native.State | None:
-        """Write a stored page to a page of the engine; returns its state, of `position`, if any."""
-        self._kv_cache.write_page(page, stored.page)
-        if stored.state is None:
-            return None
-        state = _native.State(self.state_bytes)
-        state.write(stored.state, position)
-        return state
-
     def get(self, name: bytes, tokens: bytes) -> StoredPage | None:
         """Return the page of these tokens; None if there is none that is sound."""
         return self._taken(name, *self._found(name, tokens))
+
+    def bytes_of(self, name: bytes) -> bytes:
+        """Return the bytes of a page's file. Raises OSError if it is not there."""
+        return self._path(name).read_bytes()
 
     def get_all(self, pages: Iterable[tuple[bytes, bytes]]) -> Iterator[StoredPage | None]:
         """Yield `get` of each (name, tokens) in turn, reading the next few ahead."""
@@ -170,7 +141,7 @@ class PrefixDiskCache:
     def _found(self, name: bytes, tokens: bytes) -> tuple[StoredPage | None, bool]:
         """Return a sound page, and whether there is a file of its name; changes nothing."""
         try:
-            return self._files.read(self._path(name), name, tokens), True
+            return self.files.read(self._path(name), name, tokens), True
         except FileNotFoundError:
             return None, False
         except OSError:  # a link, or what cannot be read
@@ -200,10 +171,6 @@ class PrefixDiskCache:
         text = name.hex()
         return self.folder / text[:2] / (text + SUFFIX)
 
-    def size(self, bare: bool, with_state: bool) -> int:
-        """Return the bytes of a page's file."""
-        return self._files.size(bare, with_state)
-
     # -------------------------------------------------------------------- the thread that writes
 
     def _write_all(self) -> None:
@@ -214,7 +181,7 @@ class PrefixDiskCache:
                     return
                 name, tokens, stored = self._waiting.popleft()
             try:
-                self._files.write(self._path(name), name, tokens, stored)
+                self.files.write(self._path(name), name, tokens, stored)
                 self._written += stored.nbytes
                 if self._written >= self.most // RECOUNT:
                     self._written = 0
@@ -272,23 +239,3 @@ def _flush_all() -> None:
     """Write waiting pages before the process ends."""
     for store in list(_alive):
         store.flush(10.0)
-
-
-def _fields(kv_cache: KVCacheManager, identity: tuple[object, ...]) -> Sequence[bytes]:
-    """Return all that the bits of a page depend on, except its tokens."""
-    fields = {
-        "layout": LAYOUT,
-        "page": PAGE,
-        "bits": identity,
-        "shape": kv_cache.kv_heads,
-        "state": kv_cache.state_bytes,
-    }
-    return [repr(field).encode() for pair in fields.items() for field in pair]
-
-
-def _name(*fields: bytes) -> bytes:
-    """Return the SHA-256 of fields, each preceded by its length."""
-    sha256 = hashlib.sha256()
-    for field in fields:
-        sha256.update(len(field).to_bytes(8, "little") + field)
-    return sha256.digest()

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from sterna import _native
 from sterna.engine.kv_cache.disk_cache import PrefixDiskCache
 from sterna.engine.kv_cache.page_pool import PagePool
+from sterna.engine.kv_cache.prefix_pack import PrefixPack, chain_names
 from sterna.engine.kv_cache.prefix_trie import (
     TOKEN_BYTES,
     PrefixTrie,
@@ -47,6 +48,8 @@ class PrefixCache:
         self._pool = pool
         self.most: int = min(most, pool.count)
         self._disk = disk
+        #: Searched after the disk.
+        self.packs: tuple[PrefixPack, ...] = ()
         self._trie = PrefixTrie()
         pool.cache = self
 
@@ -60,8 +63,9 @@ class PrefixCache:
         have no snapshot there, or pages before windows were freed.
         """
         tokens = tokens[:-1]
-        if self._disk is not None:
-            self._load(self._disk, tokens, salt)
+        for store in (self._disk, *self.packs):
+            if store is not None:
+                self._load(store, tokens, salt)
         with self._pool.lock:
             chain, same = self._trie.walk(tokens, salt)
             self._trie.touch(chain)
@@ -269,7 +273,7 @@ class PrefixCache:
         """Return a node's name on disk."""
         if node.name is None:
             above = self._name(disk, node.parent, salt) if node.parent else None
-            node.name = disk.name(above, node.key) if above else disk.root_of(salt)
+            node.name = disk.files.name(above, node.key) if above else disk.files.root_of(salt)
         return node.name
 
     def _save(self, disk: PrefixDiskCache, chain: list[TrieNode], salt: str) -> None:
@@ -279,7 +283,7 @@ class PrefixCache:
                 break
             name = self._name(disk, node, salt)
             state = next((s for s in node.states if s.position == (i + 1) * PAGE), None)
-            size = disk.size(bare=node.page >= BARE, with_state=state is not None)
+            size = disk.files.size(bare=node.page >= BARE, with_state=state is not None)
             new = node.stored < size and disk.has(name) < size
             if new and not disk.put(name, node.key, node.page, state):
                 break  # pages after a missing one would not be found
@@ -290,8 +294,8 @@ class PrefixCache:
         names = (self._name(disk, node, salt) for node in chain)
         return [node for node, _ in zip(chain, takewhile(disk.has, names), strict=False)]
 
-    def _load(self, disk: PrefixDiskCache, tokens: I32, salt: str) -> None:
-        """Load the full pages after the known ones from disk.
+    def _load(self, store: PrefixDiskCache | PrefixPack, tokens: I32, salt: str) -> None:
+        """Load the full pages after the known ones from disk, or from a pack.
 
         Files are read without the pool's lock, or others would wait for the disk.
         """
@@ -300,22 +304,25 @@ class PrefixCache:
             self._trie.touch(chain)
             full = same // PAGE
             node = chain[full - 1] if full else self._trie.root(salt)
-        above, names = self._name(disk, node, salt), list[tuple[bytes, bytes]]()
-        for i in range(full * PAGE, len(tokens) - PAGE + 1, PAGE):
-            key = tokens[i : i + PAGE].tobytes()
-            above = disk.name(above, key)
-            names.append((above, key))
-        for i, (stored, (name, key)) in enumerate(zip(disk.get_all(names), names, strict=False)):
+        if isinstance(store, PrefixPack):
+            if full * PAGE >= len(store.tokens):
+                return
+            names = chain_names(store.files, store.root_of(salt), tokens)[full:]
+        else:
+            above = self._name(store, node, salt)
+            names = chain_names(store.files, above, tokens[full * PAGE :])
+        for i, (stored, (name, key)) in enumerate(zip(store.get_all(names), names, strict=False)):
             if stored is None:
                 return
             with self._pool.lock:
                 page = self._pool.spare_page() if node in self._trie else None
                 if page is None:
                     return
-                state = disk.restore(stored, page, (full + i + 1) * PAGE)
+                state = store.files.restore(stored, page, (full + i + 1) * PAGE)
                 node = self._trie.child(node, key, page | BARE if stored.bare else page)
                 self._trie.touch([node])
-                node.name, node.stored = name, stored.nbytes
+                if store is self._disk:
+                    node.name, node.stored = name, stored.nbytes
                 if state is not None:
                     node.add_state(state)
                 self._shrink()

@@ -58,7 +58,7 @@ def save_prefix(cache: PrefixCache, owner: str, name: str, prefix: Prefix) -> St
     count, nbytes = cache.save(prefix.tokens, prefix.salt)
     salt = prefix.salt.encode("utf-8", "surrogatepass")
     tokens = prefix.tokens[:count].astype("<i4").tobytes()
-    body = b"".join((_MAGIC, cache.disk.root, len(salt).to_bytes(4, "little"), salt, tokens))
+    body = b"".join((_MAGIC, cache.disk.files.root, len(salt).to_bytes(4, "little"), salt, tokens))
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     data = body + hashlib.sha256(body).digest()
     with replacing(path, len(data), mode=0o600) as file:
@@ -73,7 +73,7 @@ def restore_prefix(cache: PrefixCache, owner: str, name: str) -> StoredPrefix:
     if not path.is_file():
         raise RequestError(f"filename: must be one that was saved, but got {shown(name)}")
     data = bytes(read_file(path, MOST_BYTES))
-    body, head = data[:-_SUM], _MAGIC + cache.disk.root
+    body, head = data[:-_SUM], _MAGIC + cache.disk.files.root
     sound = hashlib.sha256(body).digest() == data[-_SUM:]
     if not sound or not body.startswith(_MAGIC):
         raise RequestError(f"filename: must be a whole slot file, but {shown(name)} is damaged")
