@@ -73,7 +73,7 @@ GEMM = {**LAYER, "gops": "GOPS", "fraction_of_peak": "of peak", **TIME}
 class _Bench(click.Group):
     """`bench`, with the commands that other packages add to it."""
 
-    command_class = GroupedCommand
+    command_class: type[click.Command] | None = GroupedCommand
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """List names in the order of the help page."""

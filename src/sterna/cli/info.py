@@ -6,22 +6,21 @@ import os
 import platform
 import re
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from sterna.cli.decorators import flag, option
+from sterna.cli.model_info import tell_model
 from sterna.cli.option_groups import grouped_command
-from sterna.cli.options import fetch_model, json_option, threads_options
-from sterna.cli.terminal import console, print_json, status
+from sterna.cli.options import json_option, threads_options
+from sterna.cli.terminal import print_json, print_pairs, status
 from sterna.files.system import SYSFS
 
 if TYPE_CHECKING:
     from sterna.calibration.readings import Readings
     from sterna.runtime import Threads
-    from sterna.tokenizer import Tokenizer
 
 LARGE = 1 << 40  # bytes of weights that no cache holds
 _CPUS = SYSFS / "devices/system/cpu"
@@ -56,13 +55,13 @@ def command(
             ctx.exit(1)
         return
     if model is not None:
-        _tell_model(model, as_json)
+        tell_model(model, as_json)
         return
     row = _machine(threads, cores, bandwidth)
     if as_json:
         print_json([row])
     else:
-        _table(_lines(row))
+        print_pairs(_lines(row))
 
 
 def _machine(threads: int | None, cores: str | None, bandwidth: bool) -> dict[str, Any]:
@@ -125,7 +124,7 @@ def _check_units(as_json: bool) -> bool:
     if as_json:
         print_json(rows)
     else:
-        _table(
+        print_pairs(
             [
                 (
                     row["isa"],
@@ -137,56 +136,6 @@ def _check_units(as_json: bool) -> bool:
             ]
         )
     return all(row["right"] for row in rows)
-
-
-def _tell_model(model: str, as_json: bool) -> None:
-    from sterna import loading, models
-    from sterna.checkpoints.resolve import resolve
-    from sterna.llm.generation_config import sampling_of
-    from sterna.models.config import TransformerConfig
-
-    fetch_model(model)
-    assets = loading.load_assets(resolve(model, inspect=models.require_architecture))
-    tokenizer = assets.tokenizer()
-    module = models.module_of(assets.config, assets.path)
-    config = TransformerConfig.of(module, assets.config, assets.path)
-    row = {
-        "model": model,
-        "path": str(assets.path),
-        "architecture": (assets.config.get("architectures") or [None])[0],
-        "vocab_size": tokenizer.vocab_size,
-        "context_length": config.max_position,
-        "layers": config.n_layers,
-        "hidden_size": config.hidden_size,
-        "added_tokens": _spelt(tokenizer, tokenizer.encode("")),
-        "end_tokens": _spelt(tokenizer, tokenizer.eos_ids),
-        "chat_template": assets.template() is not None,
-        "sampling": sampling_of(assets.generation_config, assets.generation_file),
-    }
-    if as_json:
-        print_json([row])
-        return
-    sampling = ", ".join(f"{name} {value:g}" for name, value in row["sampling"].items())
-    _table(
-        [
-            ("model", model if model == row["path"] else f"{model} ({row['path']})"),
-            ("architecture", str(row["architecture"])),
-            ("context length", f"{row['context_length']:,}"),
-            ("layers", f"{row['layers']:,}, hidden size {row['hidden_size']:,}"),
-            ("vocabulary size", f"{row['vocab_size']:,}"),
-            ("added special tokens", ", ".join(row["added_tokens"]) or "none"),
-            ("end tokens", ", ".join(row["end_tokens"]) or "none"),
-            ("chat template", "yes" if row["chat_template"] else "none"),
-            (
-                "sampling",
-                sampling or "none: greedy, in chats temperature 0.8",
-            ),
-        ]
-    )
-
-
-def _spelt(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    return [tokenizer.token_bytes(id).decode(errors="replace") for id in ids]
 
 
 def _topology(native: Any) -> dict[str, Any]:
@@ -229,17 +178,6 @@ def _line(path: Path) -> str:
         return path.read_text().strip()
     except OSError:  # a CPU taken offline meanwhile
         return ""
-
-
-def _table(lines: Sequence[tuple[str, str]]) -> None:
-    from rich.table import Table
-
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in lines:
-        table.add_row(name, value)
-    console().print(table)
 
 
 def _count(n: int | None, noun: str) -> str:

@@ -16,7 +16,7 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["VISIBLE", "console", "print_json", "status", "tell", "with_error"]
+__all__ = ["VISIBLE", "console", "print_json", "print_pairs", "status", "tell", "with_error"]
 
 #: Seconds between two progress lines if stderr is not a terminal.
 PROGRESS_S = 10.0
@@ -100,3 +100,15 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def print_pairs(lines: Sequence[tuple[str, str]]) -> None:
+    """Print names, dimmed, each with its text, as a table."""
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in lines:
+        table.add_row(name, value)
+    console().print(table)
