@@ -91,7 +91,8 @@ def repeated(names: str, help: str, **settings: Any) -> Option:
 @repeated("--allowed-host hosts", "A further name of this server, such as that of a proxy.")
 @repeated(
     "--served-name served_names",
-    "The name of a model for clients, one for each model; default: the last part of MODEL.",
+    "The name of a model for clients, one for each model; default: the name on the "
+    "Hub, or the last part of the path.",
 )
 @option("--max-seqs", "Requests that run at a time.", type=click.IntRange(1, 65536), shown=64)
 @option(
