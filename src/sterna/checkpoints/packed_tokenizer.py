@@ -6,15 +6,16 @@ pre-tokenisation, and what surrounds a text. It gets no vocabulary. A pre-tokeni
 hands each piece to `_native.Tokens`, which splits it by the tables of the file.
 
 tokenizer.sterna is a safetensors file. "library" is the library's JSON without its model; the other
-tensors are the arguments of `_native.Tokens` and of its models. The metadata say which files it
-was made from. A tokenizer that has anything unknown here gets no such file, and then, as where it
-does not belong to the files next to it, the library reads tokenizer.json whole.
+tensors are the arguments of `_native.Tokens` and of its models. The metadata say which
+tokenizer.json and settings it was made from. A tokenizer that has anything unknown here gets no
+such file; then, and where the file belongs to others, the library reads tokenizer.json whole.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import starmap
@@ -30,8 +31,8 @@ import sterna._native as _native
 from sterna.checkpoints.safetensors import SafetensorsFile, write_safetensors
 from sterna.checkpoints.safetensors_header import DTYPES
 from sterna.errors import SternaError
-from sterna.files.reading import read_file
-from sterna.tokenizer import MAX_TOKENIZER_BYTES
+from sterna.files.reading import Span, open_regular, read_file, read_span
+from sterna.tokenizer import MAX_TOKENIZER_BYTES, checked_backend
 
 __all__ = ["PACKED", "PackedBackend", "pack_tokenizer", "read_packed_tokenizer"]
 
@@ -43,6 +44,7 @@ FACTS = "sterna.tokenizer"
 _WORD_CHARS = 32
 _WORDS = 4096
 _GAP = b"\xff"
+_CHUNK_BYTES = 1 << 20
 #: The fields of the library's models that are read here, and the values that others must have.
 _FIELDS: dict[str, dict[str, tuple[object, ...]]] = {
     "BPE": {
@@ -171,18 +173,19 @@ def read_packed_tokenizer(
     try:
         file = SafetensorsFile(path)
         facts = json.loads(file.metadata[FACTS])
-        if facts["made_from"] != _made_from(settings, lower) or not _is_of(folder, facts["file"]):
+        if facts["made_from"] != _made_from(folder, settings, lower):
             return None
         mapped = file.map()
         if mapped is None:
             mapped = np.frombuffer(read_file(path, MAX_TOKENIZER_BYTES), np.uint8)
         arrays = _arrays(file, mapped)
-        library = tokenizers.Tokenizer.from_buffer(arrays.pop("library").tobytes())
+        json_text = arrays["library"].tobytes()
+        library = checked_backend(path, lambda: tokenizers.Tokenizer.from_buffer(json_text))
         tokens = _tokens(arrays, facts["model"])
-        without, added = facts["sizes"]
+        without, added = map(int, facts["sizes"])
     except (SternaError, ValueError, LookupError, TypeError):  # damaged, or of another version
         return None
-    return PackedBackend(library, tokens, mapped, (int(without), int(added)), whole)
+    return PackedBackend(library, tokens, mapped, (without, added), whole)
 
 
 def pack_tokenizer(
@@ -202,37 +205,27 @@ def pack_tokenizer(
     whole["model"] = {"type": "BPE", "vocab": ids, "merges": []}
     arrays, facts = model
     arrays["library"] = np.frombuffer(json.dumps(whole).encode(), np.uint8)
-    file = folder / "tokenizer.json"
-    data, state = read_file(file, MAX_TOKENIZER_BYTES), file.stat()
     said = {
-        "made_from": _made_from(settings, lower),
-        "file": [len(data), state.st_mtime_ns, hashlib.sha256(data).hexdigest()],
+        "made_from": _made_from(folder, settings, lower),
         "sizes": [backend.get_vocab_size(with_added_tokens=many) for many in (False, True)],
         "model": facts,
     }
     write_safetensors(folder / PACKED, arrays, {FACTS: json.dumps(said)})
 
 
-def _made_from(settings: Mapping[str, Any], lower: bool) -> list[object]:
-    """Return what else decides ids than tokenizer.json: a chat template does not."""
+def _made_from(folder: Path, settings: Mapping[str, Any], lower: bool) -> list[object]:
+    """Return what decides ids: of tokenizer.json a checksum, as a cryptographic hash takes longer
+    and this only tells a file that was edited. A chat template decides none."""
     said = {name: value for name, value in settings.items() if name != "chat_template"}
     text = json.dumps(said, sort_keys=True)
-    return [VERSION, hashlib.sha256(text.encode()).hexdigest(), lower]
-
-
-def _is_of(folder: Path, stated: Sequence[Any]) -> bool:
-    """Whether tokenizer.json is the one that was packed. A copy has another time."""
-    nbytes, mtime_ns, digest = stated
-    file = folder / "tokenizer.json"
-    try:
-        state = file.stat()
-    except OSError:
-        return False
-    if (state.st_size, state.st_mtime_ns) == (nbytes, mtime_ns):
-        return True
-    if state.st_size != nbytes:
-        return False
-    return hashlib.sha256(read_file(file, MAX_TOKENIZER_BYTES)).hexdigest() == digest
+    checksum, nbytes = 0, 0
+    with open_regular(folder / "tokenizer.json") as (descriptor, state):
+        nbytes, buffer = state.nbytes, memoryview(bytearray(min(state.nbytes, _CHUNK_BYTES)))
+        for at in range(0, nbytes, _CHUNK_BYTES):
+            span = Span(at, 0, min(_CHUNK_BYTES, nbytes - at))
+            read_span(folder, descriptor, buffer, span)
+            checksum = zlib.crc32(buffer[: span.nbytes], checksum)
+    return [VERSION, nbytes, checksum, hashlib.sha256(text.encode()).hexdigest(), lower]
 
 
 def _arrays(file: SafetensorsFile, mapped: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
@@ -250,7 +243,9 @@ def _tokens(arrays: dict[str, NDArray[Any]], model: dict[str, Any]) -> _native.T
     """Make the native vocabulary and its model."""
     tokens = _native.Tokens(arrays["starts"], arrays["text"], arrays["slots"])
     if model["type"] == "BPE":
-        unknown, fuse, bytes, whole = (model[name] for name in ("unknown", "fuse", "bytes", "whole"))
+        unknown, fuse, bytes, whole = (
+            model[name] for name in ("unknown", "fuse", "bytes", "whole")
+        )
         tokens.set_bpe(arrays["merges"], unknown, fuse, bytes, whole)
     elif model["type"] == "Unigram":
         tokens.set_unigram(arrays["scores"], model["unknown"], True, model["bytes"])

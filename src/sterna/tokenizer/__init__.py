@@ -5,6 +5,7 @@ from __future__ import annotations
 from sterna.tokenizer.backend import (
     MAX_TOKENIZER_BYTES,
     MAX_VOCAB,
+    Backend,
     checked_backend,
     lower_case,
     read_backend,
@@ -14,6 +15,7 @@ from sterna.tokenizer.tokenizer import Detokenizer, PairIds, Tokenizer
 __all__ = [
     "MAX_TOKENIZER_BYTES",
     "MAX_VOCAB",
+    "Backend",
     "Detokenizer",
     "PairIds",
     "Tokenizer",

@@ -12,12 +12,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import tokenizers
-
 from sterna.errors import ModelFormatError, RequestError, shown
 from sterna.files.jsonfile import load_settings
 from sterna.token_bytes import token_bytes_of
-from sterna.tokenizer.backend import library_errors, read_backend
+from sterna.tokenizer.backend import Backend, library_errors, read_backend
 
 __all__ = ["Detokenizer", "PairIds", "Tokenizer"]
 
@@ -57,14 +55,15 @@ class Tokenizer:
     def from_parts(
         cls,
         file: Path,
-        backend: tokenizers.Tokenizer,
+        backend: Backend,
         settings: dict[str, Any],
         configs: Sequence[dict[str, Any]],
     ) -> Tokenizer:
         """Make a tokenizer from parts that were read already.
 
-        file: named in errors; backend: from `read_backend` or `checked_backend`; settings: as
-        tokenizer_config.json; configs: as generation_config.json and config.json.
+        file: named in errors; backend: of the library, from `read_backend` or `checked_backend`, or
+        what stands for one; settings: as tokenizer_config.json; configs: as generation_config.json
+        and config.json.
         """
         self = cls.__new__(cls)
         self._set(file, backend, settings, configs)
@@ -73,12 +72,13 @@ class Tokenizer:
     def _set(
         self,
         file: Path,
-        backend: tokenizers.Tokenizer,
+        backend: Backend,
         settings: dict[str, Any],
         configs: Sequence[dict[str, Any]],
     ) -> None:
         self.path = file
-        self._backend, self._settings = backend, settings
+        self._backend: Backend = backend
+        self._settings = settings
         added = self._backend.get_added_tokens_decoder()
         self._special = frozenset(id for id, token in added.items() if token.special)
         self._decoder = token_bytes_of(self._backend)
