@@ -142,8 +142,10 @@ class _Splitter:
     """The library's last step before its model: pieces become tokens here, so that it gets none."""
 
     def __init__(self, tokens: _native.Tokens) -> None:
-        self._tokens = tokens
-        self._word = lru_cache(_WORDS)(self._split)
+        def split(piece: str) -> list[tokenizers.Token]:
+            return list(starmap(tokenizers.Token, tokens.split(piece)))
+
+        self._split, self._word = split, lru_cache(_WORDS)(split)
 
     def pre_tokenize(self, text: tokenizers.PreTokenizedString) -> None:
         """Called by the library."""
@@ -151,9 +153,6 @@ class _Splitter:
 
     def _tokens_of(self, piece: str) -> list[tokenizers.Token]:
         return self._word(piece) if len(piece) <= _WORD_CHARS else self._split(piece)
-
-    def _split(self, piece: str) -> list[tokenizers.Token]:
-        return list(starmap(tokenizers.Token, self._tokens.split(piece)))
 
 
 def read_packed_tokenizer(
@@ -196,9 +195,12 @@ def pack_tokenizer(
     backend: what the files of the folder make; settings, lower: as in `read_packed_tokenizer`.
     """
     whole = json.loads(backend.to_str())
-    model = _known(whole.pop("model"))
+    stated = whole.pop("model")
     added = backend.get_added_tokens_decoder()
     ids = {token.content: id for id, token in added.items()}
+    sizes = [backend.get_vocab_size(with_added_tokens=many) for many in (False, True)]
+    # The JSON has one token of each id, and added tokens may have had other ids elsewhere.
+    model = _known(stated) if len(stated.get("vocab", ())) == sizes[0] else None
     if model is None or any(backend.token_to_id(text) != id for text, id in ids.items()):
         return
     # The library gives added tokens the ids that its vocabulary has for them.
@@ -207,7 +209,7 @@ def pack_tokenizer(
     arrays["library"] = np.frombuffer(json.dumps(whole).encode(), np.uint8)
     said = {
         "made_from": _made_from(folder, settings, lower),
-        "sizes": [backend.get_vocab_size(with_added_tokens=many) for many in (False, True)],
+        "sizes": sizes,
         "model": facts,
     }
     write_safetensors(folder / PACKED, arrays, {FACTS: json.dumps(said)})
