@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-import sterna._native as _native
+from sterna import _native
 from sterna.checkpoints.assets import FolderAssets
 from sterna.checkpoints.packed_tokenizer import (
     PACKED,
@@ -26,7 +26,7 @@ from sterna.checkpoints.packed_tokenizer import (
     read_packed_tokenizer,
 )
 from sterna.errors import ModelFormatError, RequestError
-from sterna.tokenizer import Tokenizer
+from sterna.tokenizer import Tokenizer, special_ids
 
 TEXTS = [
     "The quick brown fox jumps over the lazy dog, and the dog sleeps on.",
@@ -201,6 +201,7 @@ def test_tokens_and_ids(kind: str) -> None:
         assert packed.id_to_token(id) == backend.id_to_token(id)
     for token in (*vocab, "", "no such token", "日"):
         assert packed.token_to_id(token) == backend.token_to_id(token)
+    assert packed.special == special_ids(backend)
     assert packed.to_str() == backend.to_str()
 
 
@@ -233,7 +234,7 @@ def unknown_kinds() -> dict[str, tokenizers.Tokenizer]:
         "an id of two tokens": tokenizers.Tokenizer(models.BPE({"a": 0, "b": 0}, [])),
         "no vocabulary": tokenizers.Tokenizer(models.BPE({}, [])),
         "an unknown that is none": tokenizers.Tokenizer(models.WordPiece(ab, unk_token="no")),
-        "ids far apart": tokenizers.Tokenizer(models.BPE({"a": 0, "b": 4_000_000_000}, [])),
+        "ids far apart": tokenizers.Tokenizer(models.BPE({"a": 0, "b": 9_000_000}, [])),
     }
 
 

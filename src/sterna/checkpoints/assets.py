@@ -24,7 +24,6 @@ from sterna.checkpoints.packed_tokenizer import (
 from sterna.checkpoints.sentence_transformers import lowers_case
 from sterna.checkpoints.tekken import BOS, EOS, TEKKEN, Tekken
 from sterna.checkpoints.tokenizer_config import apply_tokenizer_config, check_fields
-from sterna.errors import SternaError
 from sterna.files.jsonfile import MAX_CONFIG_BYTES, load_settings
 from sterna.tokenizer import Tokenizer, lower_case, read_backend
 
@@ -108,20 +107,16 @@ class FolderAssets(Assets):
         file = self.path / (TEKKEN if self._is_tekken else TOKENIZER)
         configs = [self.generation_config, self.config]
         check_fields(self.tokenizer_config, self.path / TOKENIZER_CONFIG)
-        backend = self._packed() or self._library()
-        return Tokenizer.from_parts(file, backend, self.tokenizer_config, configs)
+        packed = self._packed()
+        backend, special = (packed, packed.special) if packed else (self._library(), None)
+        return Tokenizer.from_parts(file, backend, self.tokenizer_config, configs, special)
 
     def pack_tokenizer(self) -> None:
-        """Write the packed form of tokenizer.json next to it, unless it is there.
-
-        What cannot be packed is left as it is: reading the model says what is wrong.
-        """
-        if not os.path.lexists(self.path / TOKENIZER):
-            return
-        with contextlib.suppress(SternaError):
-            if self._packed() is None:
-                lower = lowers_case(self.path)
-                pack_tokenizer(self.path, self._library(), self.tokenizer_config, lower)
+        """Write the packed form of tokenizer.json next to it, unless it is there; raises as
+        `tokenizer`."""
+        if os.path.lexists(self.path / TOKENIZER) and self._packed() is None:
+            lower = lowers_case(self.path)
+            pack_tokenizer(self.path, self._library(), self.tokenizer_config, lower)
 
     def _packed(self) -> PackedBackend | None:
         lower = lowers_case(self.path)

@@ -27,12 +27,12 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import pre_tokenizers
 
-import sterna._native as _native
+from sterna import _native
 from sterna.checkpoints.safetensors import SafetensorsFile, write_safetensors
 from sterna.checkpoints.safetensors_header import DTYPES
 from sterna.errors import SternaError
 from sterna.files.reading import Span, open_regular, read_file, read_span
-from sterna.tokenizer import MAX_TOKENIZER_BYTES, checked_backend
+from sterna.tokenizer import MAX_TOKENIZER_BYTES, checked_backend, special_ids
 
 __all__ = ["PACKED", "PackedBackend", "pack_tokenizer", "read_packed_tokenizer"]
 
@@ -77,12 +77,15 @@ class PackedBackend:
         tokens: _native.Tokens,
         mapped: NDArray[np.uint8],
         sizes: tuple[int, int],
+        special: frozenset[int],
         whole: Callable[[], tokenizers.Tokenizer],
     ) -> None:
         """library: without a vocabulary; mapped: the memory of `tokens`; sizes: numbers of tokens
-        without and with added ones; whole: reads the library's own form of the same."""
+        without and with added ones; special: the ids of special tokens, which the library takes
+        long to list; whole: reads the library's own form of the same."""
         self._library, self._tokens, self._mapped = library, tokens, mapped
         self._sizes, self._whole = sizes, whole
+        self.special: frozenset[int] = special
         ours = pre_tokenizers.PreTokenizer.custom(_Splitter(tokens))
         own = library.pre_tokenizer
         library.pre_tokenizer = ours if own is None else pre_tokenizers.Sequence([own, ours])
@@ -182,9 +185,10 @@ def read_packed_tokenizer(
         library = checked_backend(path, lambda: tokenizers.Tokenizer.from_buffer(json_text))
         tokens = _tokens(arrays, facts["model"])
         without, added = map(int, facts["sizes"])
+        special = frozenset(map(int, facts["special"]))
     except (SternaError, ValueError, LookupError, TypeError):  # damaged, or of another version
         return None
-    return PackedBackend(library, tokens, mapped, (without, added), whole)
+    return PackedBackend(library, tokens, mapped, (without, added), special, whole)
 
 
 def pack_tokenizer(
@@ -210,6 +214,7 @@ def pack_tokenizer(
     said = {
         "made_from": _made_from(folder, settings, lower),
         "sizes": sizes,
+        "special": sorted(special_ids(backend)),
         "model": facts,
     }
     write_safetensors(folder / PACKED, arrays, {FACTS: json.dumps(said)})

@@ -9,6 +9,7 @@ from sterna.tokenizer.backend import (
     checked_backend,
     lower_case,
     read_backend,
+    special_ids,
 )
 from sterna.tokenizer.tokenizer import Detokenizer, PairIds, Tokenizer
 
@@ -22,4 +23,5 @@ __all__ = [
     "checked_backend",
     "lower_case",
     "read_backend",
+    "special_ids",
 ]

@@ -21,6 +21,7 @@ __all__ = [
     "library_errors",
     "lower_case",
     "read_backend",
+    "special_ids",
 ]
 
 
@@ -43,6 +44,12 @@ class Backend(Protocol):
 
 MAX_TOKENIZER_BYTES = 256 << 20  # the largest public ones hold 256k tokens in 34 MB
 MAX_VOCAB = 2_000_000  # far above any published vocabulary
+
+
+def special_ids(backend: Backend) -> frozenset[int]:
+    """Return the ids of special tokens."""
+    added = backend.get_added_tokens_decoder()
+    return frozenset(id for id, token in added.items() if token.special)
 
 
 def lower_case(backend: tokenizers.Tokenizer) -> None:
