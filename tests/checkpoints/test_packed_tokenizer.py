@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ TEXTS = [
     "Züge fahren über Flüsse; naïve façades. 日本語の文字列と漢字。 Поезд едет. 🙂🙂",
 ]
 MARK = "<|end|>"
+FOLDERS = TemporaryDirectory()  # of packed forms that many tests ask
 
 
 def with_marks(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
@@ -134,7 +135,7 @@ SETTINGS: dict[str, Any] = {"eos_token": MARK, "chat_template": "x"}
 
 
 def saved(backend: tokenizers.Tokenizer) -> Path:
-    folder = Path(mkdtemp())
+    folder = Path(mkdtemp(dir=FOLDERS.name))
     backend.save(str(folder / "tokenizer.json"))
     return folder
 

@@ -14,7 +14,7 @@ import warnings
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 import assets
@@ -50,6 +50,7 @@ READ = {
 }  # fmt: skip
 # Published without texts.
 SILENT = ("aquila", "baichuan", "gpt-neox", "nomic-bert-moe")
+FOLDERS = TemporaryDirectory()  # of packed forms that many tests ask
 COMPOSED = ("qwen2", "qwen35")  # their makers' tokenizers bring text into NFC first
 SEPARATOR = b"\n__ggml_vocab_test__\n"
 
@@ -215,7 +216,7 @@ def test_packed_ids(name: str, tmp_path: Path) -> None:
 
 @lru_cache(maxsize=6)
 def packed_once(name: str) -> PackedBackend:
-    return packed(vocabulary(name).backend, Path(mkdtemp()))
+    return packed(vocabulary(name).backend, Path(mkdtemp(dir=FOLDERS.name)))
 
 
 @pytest.mark.parametrize("name", ["llama-bpe", "llama-spm", "gemma-4", "bert-bge"])
