@@ -122,7 +122,8 @@ void bind_tokens(nb::module_& m) {
             },
             "scores"_a, "unknown"_a, "fuse"_a, "bytes"_a)
         .def("set_word_pieces", &PyTokens::set_word_pieces, "prefix"_a, "unknown"_a, "max_chars"_a)
-        .def("split", &PyTokens::split, "piece"_a)
+        .def("split", &PyTokens::split, "piece"_a,
+             nb::sig("def split(self, piece: str) -> list[tuple[int, str, tuple[int, int]]]"))
         .def("token", &PyTokens::token, "id"_a, nb::sig("def token(self, id: int) -> str | None"))
         .def(
             "id",
