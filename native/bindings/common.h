@@ -90,6 +90,7 @@ void bind_weights(nb::module_& m);
 void bind_head(nb::module_& m);
 void bind_program(nb::module_& m);
 void bind_sampling(nb::module_& m);
+void bind_tokens(nb::module_& m);
 void bind_kv_cache(nb::module_& m);
 
 }  // namespace sterna::border

@@ -233,6 +233,7 @@ NB_MODULE(_native, m) {
     bind_weights(m);
     bind_kv_cache(m);
     bind_sampling(m);
+    bind_tokens(m);
     bind_program(m);
     bind_head(m);
 }

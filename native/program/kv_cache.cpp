@@ -18,30 +18,23 @@ constexpr int64_t whole_system_pages(int64_t bytes) {
 KvCache::KvCache(const std::vector<Heads>& layers, const std::vector<bool>& windowed, int pages,
                  KvType type)
     : pages(pages), type(type) {
+    int64_t shared = 0;  // bytes of a page so far, of layers without windows
     for (size_t i = 0; i < layers.size(); ++i) {
         Heads padded = layers[i];
         padded.head_dim = padded_head(padded.head_dim);
         const int64_t page_bytes = padded.kv_heads * kv_head_bytes(type, padded.head_dim);
         const bool apart = !windowed.empty() && windowed[i];
-        Layer& layer = layers_.emplace_back(padded, apart, page_bytes, 0, 0);
-        layer.stride = layer.nbytes();
-        page_nbytes_ += layer.nbytes();
-        if (apart) windowed_nbytes_ += layer.nbytes();
+        int64_t& end = apart ? windowed_nbytes_ : shared;
+        const Layer& layer = layers_.emplace_back(padded, apart, page_bytes, end);
+        end += layer.nbytes();
     }
+    shared_stride_ = shared;
+    page_nbytes_ = shared + windowed_nbytes_;
     windowed_stride_ = whole_system_pages(windowed_nbytes_);
-    int64_t end = 0, part = 0;
-    for (Layer& layer : layers_) {
-        if (layer.windowed) continue;
-        layer.offset = end;
-        end += layer.stride * pages;
-    }
-    windowed_offset_ = windowed_nbytes_ ? whole_system_pages(end) : end;
-    for (Layer& layer : layers_) {
-        if (!layer.windowed) continue;
-        layer.offset = windowed_offset_ + part;
-        part += layer.stride;
-        layer.stride = windowed_stride_;
-    }
+    windowed_offset_ = shared_stride_ * pages;
+    if (windowed_nbytes_) windowed_offset_ = whole_system_pages(windowed_offset_);
+    for (Layer& layer : layers_)
+        if (layer.windowed) layer.offset += windowed_offset_;
     base_ = HugeBuffer(static_cast<size_t>(windowed_offset_ + windowed_stride_ * pages));
 }
 
@@ -50,14 +43,14 @@ template <class F>
 void KvCache::each_part(int page, bool whole, F f) const {
     for (const Layer& layer : layers_)
         if (whole || !layer.windowed)
-            f(base_.data() + layer.offset + page * layer.stride,
+            f(base_.data() + layer.offset + page * stride(layer),
               static_cast<size_t>(layer.nbytes()));
 }
 
 void KvCache::copy_page(int from, int to) {
     for (const Layer& layer : layers_) {
         uint8_t* pages_of = base_.data() + layer.offset;
-        std::memcpy(pages_of + to * layer.stride, pages_of + from * layer.stride,
+        std::memcpy(pages_of + to * stride(layer), pages_of + from * stride(layer),
                     static_cast<size_t>(layer.nbytes()));
     }
 }
@@ -78,13 +71,10 @@ void KvCache::write_page(int page, const uint8_t* from, bool whole) {
 
 void KvCache::release(int first, int last, bool windowed) {
     const int64_t count = last - first + 1;
-    if (windowed) {
+    if (windowed)
         base_.release(windowed_offset_ + first * windowed_stride_, count * windowed_stride_);
-        return;
-    }
-    for (const Layer& layer : layers_)
-        if (!layer.windowed)
-            base_.release(layer.offset + first * layer.stride, count * layer.stride);
+    else
+        base_.release(first * shared_stride_, count * shared_stride_);
 }
 
 }  // namespace sterna

@@ -15,9 +15,10 @@ constexpr int padded_head(int head_dim) {
     return (head_dim + kRowBlock - 1) / kRowBlock * kRowBlock;
 }
 
-// Pages of keys and values. A page id is valid in every layer; heads may differ by layer, and head_dim is padded. In a
-// model that mixes layers with windows and layers without, those with windows share a region where their parts of a
-// page adjoin, so that `release` can give only these back to the system.
+// Pages of keys and values. A page id is valid in every layer; heads may differ by layer, and head_dim is padded. The
+// parts of a page that layers have adjoin, so that few pages take few huge pages: were each layer's pages together, the
+// first one would take as many huge pages as there are layers. In a model that mixes layers with windows and layers
+// without, those with windows have a region of their own, so that `release` can give only these back to the system.
 class KvCache {
   public:
     struct Heads {
@@ -36,7 +37,7 @@ class KvCache {
         return heads(layer).keys_alone ? nullptr : keys(layer) + at(layer).page_bytes;
     }
     // From a page to the next; its keys and values are nbytes() of that.
-    int64_t page_stride(int layer) const { return at(layer).stride; }
+    int64_t page_stride(int layer) const { return stride(at(layer)); }
     int64_t head_bytes(int layer) const { return kv_head_bytes(type, heads(layer).head_dim); }
     // Copies the keys and values of a page, of all layers, to another; both lie in [0, pages).
     void copy_page(int from, int to);
@@ -57,17 +58,20 @@ class KvCache {
     struct Layer {
         Heads heads;
         bool windowed;
-        int64_t page_bytes, offset,
-            stride;  // of its keys (or values) in one page; where its pages begin
+        int64_t page_bytes, offset;  // of its keys (or values) in one page; where page 0 begins
         int64_t nbytes() const { return (heads.keys_alone ? 1 : 2) * page_bytes; }
     };
+    int64_t stride(const Layer& layer) const {
+        return layer.windowed ? windowed_stride_ : shared_stride_;
+    }
     const Layer& at(int layer) const { return layers_[static_cast<size_t>(layer)]; }
     template <class F>
     void each_part(int page, bool whole, F f) const;
 
     std::vector<Layer> layers_;
     int64_t page_nbytes_ = 0, windowed_nbytes_ = 0;
-    int64_t windowed_offset_ = 0, windowed_stride_ = 0;  // of their region
+    int64_t shared_stride_ = 0;
+    int64_t windowed_offset_ = 0, windowed_stride_ = 0;  // of the region of layers with windows
     HugeBuffer base_;
 };
 

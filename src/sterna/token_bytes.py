@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-
-import tokenizers
+from typing import Any, Protocol
 
 __all__ = ["TokenBytes", "spelled", "token_bytes_of"]
 
@@ -63,7 +62,14 @@ class TokenBytes:
         return token.encode()
 
 
-def token_bytes_of(backend: tokenizers.Tokenizer) -> TokenBytes | None:
+class HasDecoder(Protocol):
+    """A tokenizer of the tokenizers library, or what stands for one."""
+
+    @property
+    def decoder(self) -> Any: ...
+
+
+def token_bytes_of(backend: HasDecoder) -> TokenBytes | None:
     """Return the rules of a tokenizer's decoder, or None if it is of another kind."""
     if backend.decoder is None:
         return None

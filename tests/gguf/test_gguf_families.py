@@ -27,8 +27,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from sterna import LLM, loading
 from sterna.errors import ModelFormatError, UnsupportedModelError
+from sterna.gguf.architectures import ARCHITECTURES_OF, WITH_EXPERTS
 from sterna.gguf.file import GgufModel
 from sterna.gguf.vocabulary import Vocabulary
+from sterna.models import attribute, modules
 from sterna.models.config import TransformerConfig
 
 gguf = pytest.importorskip("gguf", reason="needs the gguf package")
@@ -433,3 +435,12 @@ def test_llama_cpp_gives_the_same_logits(name: str, tmp_path: Path) -> None:
     theirs, ours = np.load(out), logits(path)
     # It sums in another order, and takes its exponentials from tables of f16 where it may.
     assert np.abs(ours - theirs).max() < 0.01 * ours.std()
+
+
+def test_architectures_are_found_by_their_names() -> None:
+    """Looked for in modules of like names, or in all: the same, and each in one module."""
+    for found, constant in ((ARCHITECTURES_OF, "GGUF"), (WITH_EXPERTS, "GGUF_WITH_EXPERTS")):
+        listed = [item for module in modules() for item in attribute(module, constant).items()]
+        assert len(found) == len(dict(listed)) == len(listed)
+        assert all(found[name] is kind for name, kind in listed)
+        assert [found.get(name) for name in ("", "llama2", "no-such")] == [None] * 3

@@ -8,19 +8,29 @@ from __future__ import annotations
 
 import base64
 import json
+import random
 import unicodedata
 import warnings
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 import assets
 import numpy as np
 import pytest
+import texts as written
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 from tokenizers import Tokenizer, normalizers
 
+from sterna.checkpoints.packed_tokenizer import (
+    PackedBackend,
+    pack_tokenizer,
+    read_packed_tokenizer,
+)
 from sterna.checkpoints.tekken import Tekken
 from sterna.gguf.file import GgufFile
 from sterna.gguf.metadata import Metadata
@@ -40,6 +50,7 @@ READ = {
 }  # fmt: skip
 # Published without texts.
 SILENT = ("aquila", "baichuan", "gpt-neox", "nomic-bert-moe")
+FOLDERS = TemporaryDirectory()  # of packed forms that many tests ask
 COMPOSED = ("qwen2", "qwen35")  # their makers' tokenizers bring text into NFC first
 SEPARATOR = b"\n__ggml_vocab_test__\n"
 
@@ -151,6 +162,68 @@ def test_marks_of_gemma_4s_images() -> None:
     assert backend.token_to_id(processor.placeholder) == 258880
     rows = [258880] * image.tokens
     assert ids_of(backend, processor.expansion(image)) == [255999, *rows, 258882]
+
+
+# ------------------------------------------------------------------------------------ packed forms
+
+
+def packed(backend: Tokenizer, folder: Path) -> PackedBackend:
+    backend.save(str(folder / "tokenizer.json"))
+    pack_tokenizer(folder, backend, {}, False)
+    made = read_packed_tokenizer(folder, {}, False, lambda: backend)
+    assert made is not None
+    return made
+
+
+def random_strings(backend: Tokenizer, count: int) -> list[str]:
+    """Texts of texts.py, cuts of them, runs of a character, any characters, and added tokens."""
+    rng = random.Random(3000)
+    long = "\n".join(written.TEXTS.values())
+    added = [token.content for token in backend.get_added_tokens_decoder().values()] or ["x"]
+    ranges = ((32, 127), (128, 0x800), (0x800, 0xD800), (0xE000, 0x110000))
+
+    def one() -> str:
+        start = rng.randrange(len(long))
+        return rng.choice(
+            (
+                long[start : start + rng.randint(1, 200)],
+                rng.choice(("", " ", "\n")).join(rng.choices(written.PIECES, k=rng.randint(2, 9))),
+                rng.choice("a -=\n.0é日▁") * rng.randint(1, 200),
+                "".join(chr(rng.randrange(*rng.choice(ranges))) for _ in range(rng.randint(1, 20))),
+                long[start : start + 9] + rng.choice(added) + long[start : start + 5],
+            )
+        )
+
+    return [*written.strings(), *(one() for _ in range(count - 300))]
+
+
+@pytest.mark.parametrize("name", [*READ, "tekken"])
+def test_packed_ids(name: str, tmp_path: Path) -> None:
+    """A packed tokenizer has the library's ids, offsets and kinds, of texts and pairs."""
+    made = name == "tekken"
+    backend = Tekken.read(assets.tekken()).backend if made else vocabulary(name).backend
+    found = packed(backend, tmp_path)
+    strings = random_strings(backend, 3000)
+    for text in strings:
+        theirs, ours = backend.encode(text), found.encode(text)
+        assert ours.ids == theirs.ids, repr(text)
+        assert (ours.offsets, ours.type_ids) == (theirs.offsets, theirs.type_ids), repr(text)
+    for text, second in zip(strings[:300], strings[300:600], strict=True):
+        assert found.encode(text, second).ids == backend.encode(text, second).ids
+    tokens = range(backend.get_vocab_size() + 1)
+    assert [found.id_to_token(id) for id in tokens] == [backend.id_to_token(id) for id in tokens]
+
+
+@lru_cache(maxsize=6)
+def packed_once(name: str) -> PackedBackend:
+    return packed(vocabulary(name).backend, Path(mkdtemp(dir=FOLDERS.name)))
+
+
+@pytest.mark.parametrize("name", ["llama-bpe", "llama-spm", "gemma-4", "bert-bge"])
+@given(text=st.text())
+def test_packed_ids_of_any_text(name: str, text: str) -> None:
+    theirs, ours = vocabulary(name).backend.encode(text), packed_once(name).encode(text)
+    assert (ours.ids, ours.offsets) == (theirs.ids, theirs.offsets)
 
 
 # ------------------------------------------------------ what files do not say, or say wrongly

@@ -16,9 +16,14 @@ import tokenizers
 
 from sterna.chat import ChatTemplate
 from sterna.checkpoints.directory import GENERATION_CONFIG
+from sterna.checkpoints.packed_tokenizer import (
+    PackedBackend,
+    pack_tokenizer,
+    read_packed_tokenizer,
+)
 from sterna.checkpoints.sentence_transformers import lowers_case
 from sterna.checkpoints.tekken import BOS, EOS, TEKKEN, Tekken
-from sterna.checkpoints.tokenizer_config import apply_tokenizer_config
+from sterna.checkpoints.tokenizer_config import apply_tokenizer_config, check_fields
 from sterna.files.jsonfile import MAX_CONFIG_BYTES, load_settings
 from sterna.tokenizer import Tokenizer, lower_case, read_backend
 
@@ -101,11 +106,28 @@ class FolderAssets(Assets):
         """Read the tokenizer of tokenizer.json, or else of tekken.json."""
         file = self.path / (TEKKEN if self._is_tekken else TOKENIZER)
         configs = [self.generation_config, self.config]
-        backend = self._tekken.backend if self._is_tekken else read_backend(file)
+        check_fields(self.tokenizer_config, self.path / TOKENIZER_CONFIG)
+        packed = self._packed()
+        backend, special = (packed, packed.special) if packed else (self._library(), None)
+        return Tokenizer.from_parts(file, backend, self.tokenizer_config, configs, special)
+
+    def pack_tokenizer(self) -> None:
+        """Write the packed form of tokenizer.json next to it, unless it is there; raises as
+        `tokenizer`."""
+        if os.path.lexists(self.path / TOKENIZER) and self._packed() is None:
+            lower = lowers_case(self.path)
+            pack_tokenizer(self.path, self._library(), self.tokenizer_config, lower)
+
+    def _packed(self) -> PackedBackend | None:
+        lower = lowers_case(self.path)
+        return read_packed_tokenizer(self.path, self.tokenizer_config, lower, self._library)
+
+    def _library(self) -> tokenizers.Tokenizer:
+        backend = self._tekken.backend if self._is_tekken else read_backend(self.path / TOKENIZER)
         if lowers_case(self.path):
             lower_case(backend)
         apply_tokenizer_config(backend, self.tokenizer_config, self.path / TOKENIZER_CONFIG)
-        return Tokenizer.from_parts(file, backend, self.tokenizer_config, configs)
+        return backend
 
     def template(self) -> ChatTemplate | None:
         """Read the template of the folder's files; that of tekken.json's version without one."""
@@ -154,6 +176,7 @@ class FileAssets(Assets):
     def tokenizer(self) -> Tokenizer:
         """Make the tokenizer of the file's vocabulary."""
         configs = [self.generation_config, self.config]
+        check_fields(self.tokenizer_config, self.path)
         apply_tokenizer_config(self.backend, self.tokenizer_config, self.path)
         return Tokenizer.from_parts(self.path, self.backend, self.tokenizer_config, configs)
 

@@ -28,7 +28,7 @@ from sterna.files.reading import unreadable
 from sterna.files.system import lock, lower_priority, opened
 from sterna.files.writing import sync_directory
 
-CACHE_VERSION = 6  # raise it when conversion gives other bytes for the same source
+CACHE_VERSION = 7  # raise it when conversion gives other bytes for the same source
 EXIT_WAIT_S = 60.0  # a short run must be able to finish its first entry; a signal ends the wait
 _SILENT_S = 1.0  # of this wait
 _STALE_S = 3600.0  # a temporary folder this old belongs to a process that was killed

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sterna.checkpoints.assets import FolderAssets
 from sterna.checkpoints.directory import CONFIG, WEIGHTS
 from sterna.checkpoints.packed_config import (
     CONFIG_HASH,
@@ -23,9 +24,10 @@ from sterna.checkpoints.packed_config import (
     config_hash,
 )
 from sterna.checkpoints.packed_directory import CODES, SCALE
+from sterna.checkpoints.packed_tokenizer import PACKED
 from sterna.checkpoints.safetensors import SafetensorsWriter, header_room
 from sterna.checkpoints.sentence_transformers import SIZES
-from sterna.errors import RequestError, brief
+from sterna.errors import RequestError, SternaError, brief
 from sterna.files.jsonfile import MAX_CONFIG_BYTES
 from sterna.files.reading import require_size, unreadable
 from sterna.files.writing import copy_file, replacing_directory, synced
@@ -40,6 +42,7 @@ MAX_LICENSE_BYTES = 1 << 20
 ASSET_FILES = {
     "generation_config.json": MAX_CONFIG_BYTES,
     "tokenizer.json": MAX_TOKENIZER_BYTES,
+    PACKED: MAX_TOKENIZER_BYTES,
     "tokenizer_config.json": MAX_CONFIG_BYTES,
     SIZES: MAX_CONFIG_BYTES,
     "special_tokens_map.json": MAX_CONFIG_BYTES,
@@ -116,6 +119,8 @@ def packing(
             file.write(text)
         for file_of, most in assets:
             copy_file(file_of, folder / file_of.name, most)
+        with contextlib.suppress(SternaError):  # whoever reads these files is told
+            FolderAssets.of(folder, json.loads(text)).pack_tokenizer()
 
 
 def _asset_files(source: str | os.PathLike[str] | None) -> list[tuple[Path, int]]:

@@ -17,7 +17,7 @@ import tokenizers
 from sterna.errors import ModelFormatError, UnsupportedModelError, shown
 from sterna.files.known_fields import KnownFields
 
-__all__ = ["FIELDS", "apply_tokenizer_config"]
+__all__ = ["FIELDS", "apply_tokenizer_config", "check_fields"]
 
 #: The tokens of every tokenizer of transformers; others have names that end in _token, too.
 NAMED = "bos_token eos_token unk_token sep_token pad_token cls_token mask_token"
@@ -70,23 +70,31 @@ _OF_BERT = {
 }
 
 
+_REMEDY = "remove it to read texts as tokenizer.json does"
+
+
+def check_fields(settings: Mapping[str, Any], file: Path) -> None:
+    """Warn of unknown settings; UnsupportedModelError for one that would change ids."""
+    others = {k: v for k, v in settings.items() if not (k.endswith("_token") and _is_token(v))}
+    FIELDS.check(others, file, remedy=_REMEDY)
+
+
 def apply_tokenizer_config(
     backend: tokenizers.Tokenizer, settings: Mapping[str, Any], file: Path
 ) -> None:
-    """Add the tokens that settings name, and check the rest; errors name `file`.
+    """Add the tokens that settings name, and compare settings with tokenizer.json's.
+
+    Errors name `file`. `check_fields` has the rest.
 
     Raises UnsupportedModelError for a setting that would change ids, ModelFormatError for tokens
     that are malformed or that get other ids than stated.
     """
-    others = {k: v for k, v in settings.items() if not (k.endswith("_token") and _is_token(v))}
-    remedy = "remove it to read texts as tokenizer.json does"
-    FIELDS.check(others, file, remedy=remedy)
     for name, own in _stated_elsewhere(backend):
         said = settings.get(name)
         if said is not None and own is not None and said != own:
             raise UnsupportedModelError(
                 f"{file}: {name}: must be {shown(own)}, as in tokenizer.json, but got "
-                f"{shown(said)}; {remedy}"
+                f"{shown(said)}; {_REMEDY}"
             )
     _add_tokens(backend, settings, file)
 

@@ -60,7 +60,7 @@ _HEAD, _EMBEDDINGS = "q6_k", {"TQ2_0": "q4_k"}
 _FILE_TYPE = {"F32": "ALL_F32", **{kind: f"MOSTLY_{kind}_S" for kind in ("Q3_K", "Q4_K", "Q5_K")}}
 #: config.json's architectures -> GGUF's. BitNet's is left out: llama.cpp computes another function.
 _ARCHITECTURES = {
-    kind.architecture: name for name, kind in reversed(ARCHITECTURES_OF.items()) if kind.written
+    kind.architecture: name for name, kind in reversed([*ARCHITECTURES_OF.items()]) if kind.written
 } | {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama"}
 
 

@@ -153,7 +153,8 @@ def _nearest(model: GgufModel, name: str) -> list[str]:
     m, causal = model.metadata, f"{name}.attention.causal"
     encoder = causal in m and not m.boolean(causal)
     tensors = {match[2] if (match := _BLOCK.fullmatch(t)) else t for t in model.tensors}
-    kinds = ARCHITECTURES_OF | (WITH_EXPERTS if any("_exps" in t for t in tensors) else {})
+    experts = WITH_EXPERTS if any("_exps" in t for t in tensors) else {}
+    kinds = {**ARCHITECTURES_OF, **experts}
     known = {n: _tensors_of(kind) for n, kind in kinds.items() if kind.encoder == encoder}
     return most_like(tensors, name, known, {n: (n,) for n in known})
 

@@ -18,7 +18,8 @@ TRANSPOSED     ends of names of linear layers that checkpoints store as [in, out
 SKIPPED        prefixes of tensors that are not read -> their descriptions; with {num_hidden_layers}
                for the number after the last layer's, where config.json has num_nextn_predict_layers
 GGUF           `general.architecture` of GGUF files -> a `GgufArchitecture` of `gguf_architecture`;
-               GGUF_WITH_EXPERTS is for files that share a name with models without experts
+               GGUF_WITH_EXPERTS is for files that share a name with models without experts, and
+               EXPERTS_IN the module that has them, if it is not the one of this name
 complete       a function of the fields that returns further fields, derived from them
 unread         a function of the config that returns modules whose tensors have no effect
 text_module    a function of the config that returns the module whose `build` and KV_DTYPE count,
@@ -36,6 +37,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -51,6 +53,7 @@ __all__ = [
     "attribute",
     "module_of",
     "modules",
+    "namesakes",
     "require_architecture",
     "skipped",
 ]
@@ -107,13 +110,22 @@ def skipped(module: ModuleType, config: dict[str, Any]) -> dict[str, str]:
     return {prefix.format(num_hidden_layers=n): what for prefix, what in prefixes.items()}
 
 
+def namesakes(name: str) -> Iterator[ModuleType]:
+    """Import the modules that a name begins with, the longest first: most starts import no other.
+
+    Letters alone count, as "jina-bert-v2" is in jina_bert and "LlamaForCausalLM" in llama.
+    """
+    letters = name.lower().replace("-", "").replace("_", "")
+    for module in sorted(_module_names(), key=len, reverse=True):
+        if letters.startswith(module.replace("_", "")):
+            yield _imported(module)
+
+
 def _namesake(architecture: str) -> ModuleType | None:
-    """Return the architecture's module if it has the same name: most starts import no other."""
-    for name in _module_names():
-        if architecture.lower().startswith(name.replace("_", "")):
-            module = _imported(name)
-            if architecture in getattr(module, "ARCHITECTURES", ()):
-                return module
+    """Return the architecture's module if it has the same name."""
+    for module in namesakes(architecture):
+        if architecture in getattr(module, "ARCHITECTURES", ()):
+            return module
     return None
 
 

@@ -36,6 +36,8 @@ GGUF = dict.fromkeys(
     ("llama", "falcon3"), GgufArchitecture(ARCHITECTURES[0], permuted=True, written=True)
 )
 
+EXPERTS_IN = "mixtral"
+
 
 def build(
     m: ModelBuilder,

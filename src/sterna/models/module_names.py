@@ -22,6 +22,7 @@ LEFT_OUT: Mapping[str, Any] = {
     "TOWER": (),
     "GGUF": {},
     "GGUF_WITH_EXPERTS": {},
+    "EXPERTS_IN": "",
     "complete": lambda fields: {},
     "unread": lambda config: set(),
     "predictor": lambda builder: None,

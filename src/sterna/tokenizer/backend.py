@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, Protocol
 
 import tokenizers
 
@@ -15,14 +16,40 @@ from sterna.files.reading import read_file
 __all__ = [
     "MAX_TOKENIZER_BYTES",
     "MAX_VOCAB",
+    "Backend",
     "checked_backend",
     "library_errors",
     "lower_case",
     "read_backend",
+    "special_ids",
 ]
+
+
+class Backend(Protocol):
+    """What is used of the library's tokenizer; each of its methods is as the library's."""
+
+    @property
+    def decoder(self) -> Any: ...
+    def encode(
+        self, sequence: str, pair: str | None = None, *, add_special_tokens: bool = True
+    ) -> tokenizers.Encoding: ...
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str: ...
+    def token_to_id(self, token: str) -> int | None: ...
+    def id_to_token(self, id: int) -> str | None: ...
+    def get_vocab_size(self, with_added_tokens: bool) -> int: ...
+    def get_vocab(self, with_added_tokens: bool) -> dict[str, int]: ...
+    def get_added_tokens_decoder(self) -> dict[int, tokenizers.AddedToken]: ...
+    def to_str(self) -> str: ...
+
 
 MAX_TOKENIZER_BYTES = 256 << 20  # the largest public ones hold 256k tokens in 34 MB
 MAX_VOCAB = 2_000_000  # far above any published vocabulary
+
+
+def special_ids(backend: Backend) -> frozenset[int]:
+    """Return the ids of special tokens."""
+    added = backend.get_added_tokens_decoder()
+    return frozenset(id for id, token in added.items() if token.special)
 
 
 def lower_case(backend: tokenizers.Tokenizer) -> None:

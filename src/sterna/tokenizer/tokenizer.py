@@ -12,12 +12,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import tokenizers
-
 from sterna.errors import ModelFormatError, RequestError, shown
 from sterna.files.jsonfile import load_settings
 from sterna.token_bytes import token_bytes_of
-from sterna.tokenizer.backend import library_errors, read_backend
+from sterna.tokenizer.backend import Backend, library_errors, read_backend, special_ids
 
 __all__ = ["Detokenizer", "PairIds", "Tokenizer"]
 
@@ -57,30 +55,33 @@ class Tokenizer:
     def from_parts(
         cls,
         file: Path,
-        backend: tokenizers.Tokenizer,
+        backend: Backend,
         settings: dict[str, Any],
         configs: Sequence[dict[str, Any]],
+        special: frozenset[int] | None = None,
     ) -> Tokenizer:
         """Make a tokenizer from parts that were read already.
 
-        file: named in errors; backend: from `read_backend` or `checked_backend`; settings: as
-        tokenizer_config.json; configs: as generation_config.json and config.json.
+        file: named in errors; backend: of the library, from `read_backend` or `checked_backend`, or
+        what stands for one; settings: as tokenizer_config.json; configs: as generation_config.json
+        and config.json; special: the ids of special tokens, if they are known already.
         """
         self = cls.__new__(cls)
-        self._set(file, backend, settings, configs)
+        self._set(file, backend, settings, configs, special)
         return self
 
     def _set(
         self,
         file: Path,
-        backend: tokenizers.Tokenizer,
+        backend: Backend,
         settings: dict[str, Any],
         configs: Sequence[dict[str, Any]],
+        special: frozenset[int] | None = None,
     ) -> None:
         self.path = file
-        self._backend, self._settings = backend, settings
-        added = self._backend.get_added_tokens_decoder()
-        self._special = frozenset(id for id, token in added.items() if token.special)
+        self._backend: Backend = backend
+        self._settings = settings
+        self._special = special_ids(backend) if special is None else special
         self._decoder = token_bytes_of(self._backend)
         self._limit = 1 << 32
         self.bos_id: int | None = next(iter(self._ids("bos", configs[::-1])), None)

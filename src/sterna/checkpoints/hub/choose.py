@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from sterna.checkpoints.directory import CONFIG, GENERATION_CONFIG, INDEX, PICKLED, WEIGHTS
 from sterna.checkpoints.hub_names import HubName
+from sterna.checkpoints.packed_tokenizer import PACKED
 from sterna.checkpoints.sentence_transformers import MODULES, POOLING_FOLDER, PROMPTS, SIZES
 from sterna.checkpoints.tekken import TEKKEN
 from sterna.errors import ModelFormatError, RequestError, shown
@@ -19,6 +20,7 @@ SMALL = (
     CONFIG,
     GENERATION_CONFIG,
     TOKENIZER,
+    PACKED,
     "tokenizer_config.json",
     "tokenizer.model",
     "special_tokens_map.json",
