@@ -1,6 +1,7 @@
 // Bindings of packing: rows of levels, words, or GGUF's blocks become a format's tiles.
 #include "bindings/common.h"
 #include "files/ggml_blocks.h"
+#include "files/grids.h"
 
 namespace sterna::border {
 
@@ -128,6 +129,23 @@ std::tuple<Out<uint8_t, 2>, Out<uint8_t, 2>, int64_t> pack_ggml(
     return {codes, scales, bad};
 }
 
+// The entries of a table of IQ1, IQ2 or IQ3, as codes (grids.h).
+template <int kWidth, int kCount>
+Out<uint8_t, 2> entries(const Grid<kWidth, kCount>& grid) {
+    auto out = make_array<uint8_t, 2>({size_t{kCount}, size_t{kWidth}});
+    std::memcpy(out.data(), grid.codes, sizeof grid.codes);
+    return out;
+}
+Out<uint8_t, 2> grid_codes(const std::string& type) {
+    if (type == "iq1_s" || type == "iq1_m") return entries(kIq1Grid);
+    if (type == "iq2_xxs") return entries(kIq2XxsGrid);
+    if (type == "iq2_xs") return entries(kIq2XsGrid);
+    if (type == "iq2_s") return entries(kIq2SGrid);
+    if (type == "iq3_xxs") return entries(kIq3XxsGrid);
+    require(type == "iq3_s", "type: must be one of IQ1, IQ2 or IQ3");
+    return entries(kIq3SGrid);
+}
+
 using LevelsOut = nb::ndarray<int8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 void levels_of_i2s(In<uint8_t, 1> bytes, int64_t span, LevelsOut out, const nb::int_& threads) {
@@ -170,6 +188,7 @@ void bind_packing(nb::module_& m) {
           "order"_a.none(), "threads"_a);
     m.def("pack_ggml", &pack_ggml, "layout"_a, "type"_a, "parts"_a, "level_offset"_a,
           "level_step"_a, "order"_a.none(), "scale_tile_bytes"_a, "threads"_a);
+    m.def("grid_codes", &grid_codes, "type"_a);
     m.def("i2s_levels", &levels_of_i2s, "bytes"_a, "span"_a, "out"_a.noconvert(), "threads"_a);
     m.def("ggml_types", [] {
         nb::dict types;

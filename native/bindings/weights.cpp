@@ -35,6 +35,9 @@ GroupScales group_scales(const PyGroups& groups, const Weight& w, const FormatKe
     if (s.super()) {
         require(f.super_group > 0 && group == f.super_group && x_group == kGroupK,
                 "group: this layout has super-blocks of others, or none");
+        require(s.odd() == f.odd_scales && !(minima && s.odd()) &&
+                    (s.type != ScaleType::kOdd3 || group == 16),
+                "scales: must be those that the layout's kernels read");
         require(w.K % kSuperK == 0, "K: must be a multiple of 256 for super-blocks");
         require(w.zero_x2 == 2 * f.super_offset,
                 "zero_x2: must be that of the layout's super-blocks");

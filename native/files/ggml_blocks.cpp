@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstring>
 #include <vector>
+
+#include "files/grids.h"
 
 namespace sterna {
 
@@ -340,6 +343,139 @@ struct pq2_0 {
     }
 };
 
+// ------------------------------------------------------------------------------- indices of tables (IQ1, IQ2, IQ3)
+
+uint32_t word16(In at) { return at[0] | uint32_t{at[1]} << 8; }
+uint32_t word32(In at) { return word16(at) | word16(at + 2) << 16; }
+
+// The levels of an entry, of which the signs' bits say which are negative; zero: that of the grid's codes.
+template <int kWidth, int kCount>
+void entry(const Grid<kWidth, kCount>& grid, uint32_t index, uint32_t signs, int zero, Levels to) {
+    for (int j = 0; j < kWidth; ++j) {
+        const int level = grid.codes[index][j] - zero;
+        to[j] = static_cast<int8_t>(signs >> j & 1 ? -level : level);
+    }
+}
+// Seven signs, and an eighth that makes their number even.
+uint32_t with_eighth(uint32_t seven) {
+    return seven | static_cast<uint32_t>(std::popcount(seven) & 1) << 7;
+}
+
+// d; for each 32 weights four indices, then a word of four times seven signs and a scale.
+struct iq2_xxs {
+    static constexpr int k = 256, bytes = 66, halves = 1, singles = 4;
+    static bool decode(In block, Levels levels, Out scales) {
+        half(block, scales);
+        std::memset(scales + 2, 0, 4);
+        for (int g = 0; g < 8; ++g) {
+            In at = block + 2 + 8 * g;
+            const uint32_t signs = word32(at + 4);
+            scales[2 + g / 2] |= static_cast<uint8_t>(signs >> 28 << 4 * (g % 2));
+            for (int i = 0; i < 4; ++i)
+                entry(kIq2XxsGrid, at[i], with_eighth(signs >> 7 * i & 127), 43,
+                      levels + 32 * g + 8 * i);
+        }
+        return true;
+    }
+};
+
+// d, 32 words of an index and seven signs, 8 bytes of scales.
+struct iq2_xs {
+    static constexpr int k = 256, bytes = 74, halves = 1, singles = 8;
+    static bool decode(In block, Levels levels, Out scales) {
+        half(block, scales);
+        std::memcpy(scales + 2, block + 66, 8);
+        for (int i = 0; i < 32; ++i) {
+            const uint32_t word = word16(block + 2 + 2 * i);
+            entry(kIq2XsGrid, word & 511, with_eighth(word >> 9), 43, levels + 8 * i);
+        }
+        return true;
+    }
+};
+
+// d, 32 bytes of indices, 32 of signs, 8 of the indices' upper bits, 8 of scales.
+struct iq2_s {
+    static constexpr int k = 256, bytes = 82, halves = 1, singles = 8;
+    static bool decode(In block, Levels levels, Out scales) {
+        half(block, scales);
+        std::memcpy(scales + 2, block + 74, 8);
+        for (int i = 0; i < 32; ++i) {
+            const uint32_t upper = block[66 + i / 4] >> 2 * (i % 4) & 3;
+            entry(kIq2SGrid, block[2 + i] | upper << 8, block[34 + i], 43, levels + 8 * i);
+        }
+        return true;
+    }
+};
+
+// d, 64 bytes of indices, for each 32 weights a word of four times seven signs and a scale.
+struct iq3_xxs {
+    static constexpr int k = 256, bytes = 98, halves = 1, singles = 4;
+    static bool decode(In block, Levels levels, Out scales) {
+        half(block, scales);
+        std::memset(scales + 2, 0, 4);
+        for (int g = 0; g < 8; ++g) {
+            const uint32_t signs = word32(block + 66 + 4 * g);
+            scales[2 + g / 2] |= static_cast<uint8_t>(signs >> 28 << 4 * (g % 2));
+            for (int i = 0; i < 8; ++i)
+                entry(kIq3XxsGrid, block[2 + 8 * g + i],
+                      with_eighth(signs >> 7 * (i / 2) & 127) >> 4 * (i % 2), 31,
+                      levels + 32 * g + 4 * i);
+        }
+        return true;
+    }
+};
+
+// d, 64 bytes of indices, 8 of their upper bits, 32 of signs, 4 of scales.
+struct iq3_s {
+    static constexpr int k = 256, bytes = 110, halves = 1, singles = 4;
+    static bool decode(In block, Levels levels, Out scales) {
+        half(block, scales);
+        std::memcpy(scales + 2, block + 106, 4);
+        for (int i = 0; i < 64; ++i) {
+            const uint32_t upper = block[66 + i / 8] >> i % 8 & 1;
+            entry(kIq3SGrid, block[2 + i] | upper << 8,
+                  static_cast<uint32_t>(block[74 + i / 2]) >> 4 * (i % 2), 15, levels + 4 * i);
+        }
+        return true;
+    }
+};
+
+// Eight ternary levels in eighths, with the shift by one.
+void ternary_entry(uint32_t index, bool down, Levels to) {
+    entry(kIq1Grid, index, 0, down ? 9 : 7, to);
+}
+
+// d, 32 bytes of indices, for each 32 weights a word of their upper bits, a scale and the shift.
+struct iq1_s {
+    static constexpr int k = 256, bytes = 50, halves = 1, singles = 4;
+    static bool decode(In block, Levels levels, Out scales) {
+        half(block, scales);
+        std::memset(scales + 2, 0, 4);
+        for (int g = 0; g < 8; ++g) {
+            const uint32_t word = word16(block + 34 + 2 * g);
+            scales[2 + g / 2] |= static_cast<uint8_t>((word >> 12 & 7) << 4 * (g % 2));
+            for (int i = 0; i < 4; ++i)
+                ternary_entry(block[2 + 4 * g + i] | (word >> 3 * i & 7) << 8, word >> 15,
+                              levels + 32 * g + 8 * i);
+        }
+        return true;
+    }
+};
+
+// 32 bytes of indices, 16 of three upper bits and a shift for each of them, four words of scales and of d.
+struct iq1_m {
+    static constexpr int k = 256, bytes = 56, halves = 0, singles = 8;
+    static bool decode(In block, Levels levels, Out scales) {
+        std::memcpy(scales, block + 48, 8);
+        for (int i = 0; i < 32; ++i) {
+            const uint32_t upper = block[32 + i / 2] >> 4 * (i % 2) & 15;
+            ternary_entry(block[i] | (upper & 7) << 8, upper >> 3, levels + 8 * i);
+        }
+        // Bits 15..12 and 11..8 of d are in the last two words.
+        return (block[55] & 0x70) != 0x70 || (block[53] & 0xC0) != 0xC0;
+    }
+};
+
 bool finite(uint8_t upper) { return (upper & 0x7c) != 0x7c; }  // an f16, by its upper byte
 
 // BlockType::decode of a type of blocks.
@@ -386,6 +522,13 @@ constexpr BlockType kTypes[] = {
     type<pq2_0<128, false>>("pq2_0"),
     type<pq2_0<128, true>>("pq2_0_ternary"),
     type<ptq1_0>("ptq1_0"),
+    type<iq1_s>("iq1_s"),
+    type<iq1_m>("iq1_m"),
+    type<iq2_xxs>("iq2_xxs"),
+    type<iq2_xs>("iq2_xs"),
+    type<iq2_s>("iq2_s"),
+    type<iq3_xxs>("iq3_xxs"),
+    type<iq3_s>("iq3_s"),
 };
 // Decoded values before packing: 64 KiB for a tile of 64 rows, which stay in L2.
 constexpr int64_t kChunkK = 1024;

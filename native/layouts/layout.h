@@ -49,6 +49,12 @@ struct IntegerDot {
     static constexpr bool kInteger = true, kRowScales = true, kGroupScales = true, kRuns = true;
     // Whether tables of sums are looked up (lookup.h). Then decode_tile() makes a panel, for there are no steps to decode.
     static constexpr bool kLookup = false;
+    // Whether a super-block is decoded to bytes before it is multiplied (indexed.h). Then decode_tile() makes a panel,
+    // and decode_steps() the bytes that Direct reads.
+    static constexpr bool kByBlocks = false;
+    static constexpr bool kInCache =
+        false;  // whether steps are in L1, so that nothing is prefetched
+    static constexpr bool kOddScales = false;  // whether super-blocks have scales of kOdd4 or kOdd3
     static constexpr bool kPairs = false;  // PairSums
     static constexpr bool kWords = false;  // PanelWords
     static constexpr int kSourceBytes = 1;  // bytes of a level to be packed
@@ -96,7 +102,7 @@ constexpr int kFloatRowBlocks = 4;
 template <class F>
 struct FloatDot {
     static constexpr bool kInteger = false, kRowScales = true, kGroupScales = false, kRuns = false;
-    static constexpr bool kLookup = false;
+    static constexpr bool kLookup = false, kByBlocks = false, kInCache = false;
     static constexpr bool kPairs = false, kSigns = false;
     static constexpr int kSums = kAccumulators, kRunBytes = 512;
     static constexpr int kSourceBytes = 2;  // bytes of a weight to be packed

@@ -73,9 +73,11 @@ void linear_long_groups(const sterna::LinearArgs& a) {
 
 template <class F>
 void linear_superblocks(const sterna::LinearArgs& a) {
-    using Few = SuperSums<F>;
+    using Few = SuperSums<Direct<F>>;
     using FewGroups = SuperGroups<Few, F::kSuperGroup, kSuperCodes<F>, F::kSuperOffset == 0>;
-    using FewBlocks = SuperBlocks<F, GroupedBlocks<Few, FewGroups>, FewGroups>;
+    using Blocks = std::conditional_t<F::kByBlocks, DecodedBlocks<F, Few, FewGroups>,
+                                      GroupedBlocks<Few, FewGroups>>;
+    using FewBlocks = SuperBlocks<F, Blocks, FewGroups>;
     if constexpr (kScaled<F>) {
         linear_vectors<F, FewBlocks, ScaledBlocks<F>>(a);
     } else {

@@ -178,7 +178,8 @@ inline void tile_turn(const sterna::LinearArgs& a, const uint8_t* step, int64_t 
         STERNA_UNROLL(8)
         for (int u = 0; u < U; ++u, step += F::kStepBytes) {
             // The other parts read the same lines.
-            if (part0 == 0 && into_l2) {
+            if constexpr (F::kInCache) {
+            } else if (part0 == 0 && into_l2) {
                 STERNA_UNROLL(8)
                 for (int line = 0; line < F::kStepBytes; line += kLine)
                     prefetch_l2(step + ahead + line);

@@ -91,7 +91,7 @@ inline int64_t bytes_before(int64_t k) {
 }
 template <class F, int G0, int GN, bool kPrefetch = false>
 inline void decode_tile(const uint8_t* tile, int64_t k0, int64_t kc, uint8_t* out) {
-    if constexpr (F::kLookup) {
+    if constexpr (F::kLookup || F::kByBlocks) {
         static_assert(G0 == 0 && GN == F::kRowBlocks);
         F::decode_tile(tile, k0, kc, out);
     } else {

@@ -114,9 +114,11 @@ inline void decode_levels(const sterna::LinearArgs& a, const uint8_t* step, int6
     const int64_t stride = kc / kGroupK * kPlanes * kTileBytes;
     const Levels<F> levels(a.zero_x2);
     for (int64_t k = 0; k < kc; k += F::kStepK, step += F::kStepBytes) {
-        STERNA_UNROLL(8)
-        for (int line = 0; line < F::kStepBytes; line += kLine)
-            prefetch(step + kPanelPrefetchBytes + line);
+        if constexpr (!F::kInCache) {
+            STERNA_UNROLL(8)
+            for (int line = 0; line < F::kStepBytes; line += kLine)
+                prefetch(step + kPanelPrefetchBytes + line);
+        }
         STERNA_UNROLL(8)
         for (int j = 0; j < F::kStepK; j += 4) {
             VI w[F::kRowBlocks];

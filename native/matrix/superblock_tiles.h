@@ -21,7 +21,7 @@ struct SuperTile {
     static constexpr int kRows = F::kRowBlocks * sterna::kRowBlock;
     static_assert(kGroupedBlockK == kSuperK);
     const sterna::LinearArgs& a;
-    SuperScales<kSpan> scales;
+    SuperScales<kSpan, 0, kOddScalesOf<F>> scales;
     int64_t k0;
 
     SuperTile(const sterna::LinearArgs& args, int64_t tile, int64_t k)
@@ -35,9 +35,16 @@ struct SuperTile {
                 if (a.groups.minima)
                     f_store(minimum + k / kSpan * kRows + row, scales.minimum(k0 + k, row));
             }
-        decode_levels<F, kPlanes>(a, codes, kc, panel, [&](int64_t k, int g) {
+        const auto factor = [&](int64_t k, int g) {
             return kProducts ? f_load(scale + k / kSpan * kRows + g * 16) : f_set1(1.0f);
-        });
+        };
+        if constexpr (F::kByBlocks) {
+            alignas(64) uint8_t block[kSuperK * kRows];
+            F::decode_steps(codes, kc, Direct<F>::place(block));
+            decode_levels<Direct<F>, kPlanes>(a, block, kc, panel, factor);
+        } else {
+            decode_levels<F, kPlanes>(a, codes, kc, panel, factor);
+        }
     }
     [[gnu::always_inline]] void begin(const GroupedRun& run, VF (&p)[16]) const {
         STERNA_UNROLL(16)

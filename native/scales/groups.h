@@ -67,10 +67,12 @@ struct Stream {
 };
 
 // Adds tokens [n0, n0 + N) of `count` tiles over k in [k0, k1) to their blocks of outputs: straight from the decoder,
-// `turn` k of each tile in turn. A turn may be a single group, so that what all turns have in common is made once.
+// `turn` k of each tile in turn. A turn may be a single group, so that what all turns have in common is made once. Codes
+// begin at codes_k.
 template <class F, class Groups, int N>
 [[gnu::noinline]] void grouped_turns(const Groups& of_tile, Stream<Groups, F::kRowBlocks>* streams,
-                                     int count, int64_t k0, int64_t k1, int64_t turn, int n0) {
+                                     int count, int64_t k0, int64_t k1, int64_t turn, int n0,
+                                     int64_t codes_k = 0) {
     constexpr int G = F::kRowBlocks, kSpan = kGroupK / Groups::kSpans;
     // With several spans, the next one hides the latency of a run, so that one run is enough.
     constexpr bool kOne = Groups::kSpans == 1;
@@ -108,8 +110,8 @@ template <class F, class Groups, int N>
                         }
                         int64_t span_end = at + kSpan;
                         if (!kUnrollsGroups) STERNA_HIDDEN(span_end);
-                        tile_turn<F, N, P, C>(a, codes + at / F::kStepK * F::kStepBytes, at,
-                                              span_end, n0, part, sums);
+                        tile_turn<F, N, P, C>(a, codes + (at - codes_k) / F::kStepK * F::kStepBytes,
+                                              at, span_end, n0, part, sums);
                         STERNA_UNROLL(8)
                         for (int p = 0; p < P; ++p) {
                             STERNA_UNROLL(8)
@@ -157,6 +159,33 @@ inline void direct_groups(const sterna::LinearArgs& a, int64_t tile, int64_t til
             grouped_turns<F, Groups, decltype(tokens)::value>(groups, streams, count, k, end, turn,
                                                               n0);
         });
+    }
+    outputs.store(a, tile, tile_stride, count);
+}
+
+// Runs `count` tiles of a format F that is decoded by super-blocks, in the form Few.
+template <class F, class Few, class Groups>
+inline void direct_blocks(const sterna::LinearArgs& a, int64_t tile, int64_t tile_stride,
+                          int count) {
+    constexpr int kMost = kGroupTokens<Few>;
+    DirectOutputs<Few, Groups, kMost> outputs(a, count);
+    const Groups groups(a, tile, F::kRowBlocks);
+    alignas(64) uint8_t block[sterna::kSuperK * kTileRows<F>];
+    for (int s = 0; s < count; ++s) {
+        const int64_t index = tile + s * tile_stride;
+        Stream<Groups, F::kRowBlocks> stream{};
+        stream.codes = block;
+        stream.scales = Groups(a, index, F::kRowBlocks).scales.tile;
+        stream.y = outputs.block(s, 0);
+        for (int64_t k = 0; k < a.K; k += sterna::kSuperK) {
+            F::decode_steps(a.codes + index * a.tile_bytes + bytes_before<F>(k), sterna::kSuperK,
+                            Few::place(block));
+            const int64_t end = k + sterna::kSuperK;
+            token_blocks<kMost>(a.n, [&](auto tokens, int n0) {
+                grouped_turns<Few, Groups, decltype(tokens)::value>(groups, &stream, 1, k, end,
+                                                                    end - k, n0, k);
+            });
+        }
     }
     outputs.store(a, tile, tile_stride, count);
 }
@@ -224,6 +253,15 @@ struct GroupedBlocks {
         } else {
             direct_long_groups<F, Groups>(a, tile, tile_stride, count);
         }
+    }
+};
+
+// The same, of a format F that is decoded by super-blocks.
+template <class F, class Few, class Groups>
+struct DecodedBlocks {
+    static void begin(const sterna::LinearArgs& a) { Groups::begin(a); }
+    static void direct(const sterna::LinearArgs& a, int64_t tile, int64_t tile_stride, int count) {
+        direct_blocks<F, Few, Groups>(a, tile, tile_stride, count);
     }
 };
 

@@ -10,15 +10,18 @@ constexpr int kGroupK = 32, kLongGroupK = 256;
 constexpr int kSumK = 16;  // and of one sum of them, so that weights may have groups of as few
 constexpr int kSuperK = 256;  // k of a super-block
 
-// How a scale is stored. The last two are whole numbers, of which a super-block has one for each group,
-// times its f16: a signed byte, or the low nibble of a byte whose high one is the minimum.
-enum class ScaleType : int { kF16, kE8M0, kSuper8, kSuper4 };
+// How a scale is stored. All but the first two are whole numbers, of which a super-block has one for each group, times
+// its f16: a signed byte, or the low nibble of a byte whose high one is the minimum; or odd numbers 2 c + 1, of a nibble c,
+// the low one that of the even group, or of three bits c. Those of kOdd3, for groups of 16, are two bytes for four groups,
+// the first group lowest, and the four bits above them are of d, the lowest ones in the first word.
+enum class ScaleType : int { kF16, kE8M0, kSuper8, kSuper4, kOdd4, kOdd3 };
 // Their names in Python (formats/scales), in this order.
-constexpr const char* kScaleNames[] = {"f16", "e8m0", "super8", "super4"};
+constexpr const char* kScaleNames[] = {"f16", "e8m0", "super8", "super4", "odd4", "odd3"};
 
 // Scales of a weight for groups of k: [tile][K / group_k][tile_rows], and where there are minima,
 // after each such line a line of them. Of super-blocks: [tile][K / kSuperK], each a line of f16, where
-// there are minima a line of f16 for them, and then such lines of whole numbers.
+// there are minima a line of f16 for them, and then such lines of whole numbers; of odd ones a line has two groups. kOdd3
+// has eight lines of bytes alone, the low bytes of a word, then its high ones.
 struct GroupScales {
     const uint8_t* data = nullptr;
     // k: a multiple of x_group_k, of super-blocks 16 or 32; 0: a weight has one scale for each row
@@ -26,7 +29,7 @@ struct GroupScales {
     int64_t x_group_k = kGroupK;  // k of a scale of activations: kGroupK or kLongGroupK
     ScaleType type = ScaleType::kF16;
     bool minima = false;
-    float unit = 1.0f;  // of a code
+    float unit = 1.0f;  // of a code; of super-blocks only odd scales heed it
     int64_t inverse = 0;  // inverse_of(group_k): a kernel's loop has no time for a division
 
     [[gnu::always_inline]] constexpr bool super() const { return type >= ScaleType::kSuper8; }
@@ -46,10 +49,12 @@ struct GroupScales {
     }
     // Of super-blocks: the lines of f16 before those of the groups.
     [[gnu::always_inline]] constexpr int64_t head_bytes(int tile_rows) const {
-        return int64_t{tile_rows} * 2 * (minima ? 2 : 1);
+        return type == ScaleType::kOdd3 ? 0 : int64_t{tile_rows} * 2 * (minima ? 2 : 1);
     }
+    [[gnu::always_inline]] constexpr bool odd() const { return type >= ScaleType::kOdd4; }
     [[gnu::always_inline]] constexpr int64_t super_bytes(int tile_rows) const {
-        return head_bytes(tile_rows) + kSuperK / group_k * line_bytes(tile_rows);
+        const int64_t lines = kSuperK / group_k / (odd() ? 2 : 1);
+        return head_bytes(tile_rows) + lines * line_bytes(tile_rows);
     }
     [[gnu::always_inline]] constexpr int64_t tile_bytes(int64_t K, int tile_rows) const {
         return super() ? K / kSuperK * super_bytes(tile_rows)

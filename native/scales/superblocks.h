@@ -23,38 +23,52 @@ namespace {
 
 using sterna::kSuperK;
 
+// Whether scales are odd numbers: a panel's bytes do not say.
+enum class OddScales { kNo, kYes, kAsked };
+template <class F>
+constexpr OddScales kOddScalesOf = F::kRowBlocks == 0 ? OddScales::kAsked
+                                   : F::kOddScales    ? OddScales::kYes
+                                                      : OddScales::kNo;
+
 // One tile's scales and minima, of groups of kSpan k, as its super-blocks pass by; `row` counts from the tile's first.
-template <int kSpan, int kRows = 0>
+template <int kSpan, int kRows = 0, OddScales kOdd = OddScales::kNo>
 struct SuperScales {
-    bool nibbles;
+    ScaleType type;
+    float unit;
     int given_rows;
     int64_t head_bytes, line_bytes,
         bytes;  // bytes of a super-block; a division by `group_k` would be slow
     const uint8_t* tile;
 
     SuperScales(const sterna::GroupScales& s, int64_t K, int64_t index, int row_blocks)
-        : nibbles(s.type == ScaleType::kSuper4),
+        : type(s.type),
+          unit(s.unit),
           given_rows(row_blocks * sterna::kRowBlock),
           head_bytes(s.head_bytes(rows())),
           line_bytes(s.line_bytes(rows())),
-          bytes(head_bytes + kSuperK / kSpan * line_bytes),
+          bytes(s.super_bytes(rows())),
           tile(s.data + index * (K / kSuperK) * bytes) {}
     SuperScales(const sterna::LinearArgs& a, int64_t index, int row_blocks)
         : SuperScales(a.groups, a.K, index, row_blocks) {}
 
     int rows() const { return kRows ? kRows : given_rows; }
+    bool odd() const {
+        return kOdd == OddScales::kYes || (kOdd == OddScales::kAsked && type >= ScaleType::kOdd4);
+    }
     const uint8_t* head(int64_t k) const { return tile + k / kSuperK * bytes; }
     const uint8_t* line(int64_t k) const {
         return head(k) + head_bytes + k % kSuperK / kSpan * line_bytes;
     }
     // The floats of a super-block, and the whole numbers of a group.
     VF d(int64_t k, int row) const {
+        if (odd()) return odd_d(k, row);
         return f_load_f16(reinterpret_cast<const uint16_t*>(head(k)) + row);
     }
     VF d_minimum(int64_t k, int row) const { return d(k, rows() + row); }
     VI whole(int64_t k, int row) const {
+        if (odd()) return odd_whole(k, row);
         const uint8_t* at = line(k) + row;
-        return nibbles ? i_and(i_load_u8(at), i_set1(15)) : i_load_i8(at);
+        return type == ScaleType::kSuper4 ? i_and(i_load_u8(at), i_set1(15)) : i_load_i8(at);
     }
     VF scale(int64_t k, int row) const { return f_from_i(whole(k, row)); }
     // The scale twice, for each of a lane's two sums.
@@ -64,7 +78,47 @@ struct SuperScales {
     }
     VF minimum(int64_t k, int row) const {
         const uint8_t* at = line(k) + row;
-        return f_from_i(nibbles ? i_shr<4>(i_load_u8(at)) : i_load_i8(at + rows()));
+        return f_from_i(type == ScaleType::kSuper4 ? i_shr<4>(i_load_u8(at))
+                                                   : i_load_i8(at + rows()));
+    }
+
+  private:
+    // The word of four groups of kOdd3 that holds k.
+    VI word(int64_t k, int row) const {
+        const uint8_t* at = head(k) + k % kSuperK / 64 * 2 * line_bytes + row;
+        return i_or(i_load_u8(at), i_shl<8>(i_load_u8(at + line_bytes)));
+    }
+    VI odd_whole(int64_t k, int row) const {
+        const int group = static_cast<int>(k % kSuperK / kSpan);
+        VI code;
+        if (type == ScaleType::kOdd4) {
+            const VI two = i_load_u8(head(k) + head_bytes + group / 2 * line_bytes + row);
+            code = group % 2 ? i_shr<4>(two) : i_and(two, i_set1(15));
+        } else {
+            const VI four = word(k, row);
+            const VI low = group % 4 == 0   ? four
+                           : group % 4 == 1 ? i_shr<3>(four)
+                           : group % 4 == 2 ? i_shr<6>(four)
+                                            : i_shr<9>(four);
+            code = i_and(low, i_set1(7));
+        }
+        return i_add(i_add(code, code), i_set1(1));
+    }
+    VF odd_d(int64_t k, int row) const {
+        if (type == ScaleType::kOdd4)
+            return f_mul(f_load_f16(reinterpret_cast<const uint16_t*>(head(k)) + row),
+                         f_set1(unit));
+        const int64_t k0 = k / kSuperK * kSuperK;
+        const VI upper = i_set1(0xF000);
+        VI bits = i_shr<12>(word(k0, row));
+        bits = i_or(bits, i_shr<8>(i_and(word(k0 + 64, row), upper)));
+        bits = i_or(bits, i_shr<4>(i_and(word(k0 + 128, row), upper)));
+        bits = i_or(bits, i_and(word(k0 + 192, row), upper));
+        int32_t words[kLanes];
+        i_store(words, bits);
+        uint16_t halves[kLanes];
+        for (int i = 0; i < kLanes; ++i) halves[i] = static_cast<uint16_t>(words[i]);
+        return f_mul(f_load_f16(halves), f_set1(unit));
     }
 };
 
@@ -74,7 +128,8 @@ void super_values(const sterna::RowArgs& a, const sterna::GroupScales& s) {
     F::row(a);
     constexpr int kRows = F::kRowBlocks * sterna::kRowBlock;
     const int in_tile = static_cast<int>(a.row % kRows), lane = in_tile % kLanes;
-    const SuperScales<F::kSuperGroup> scales(s, a.K, a.row / kRows, F::kRowBlocks);
+    const SuperScales<F::kSuperGroup, 0, kOddScalesOf<F>> scales(s, a.K, a.row / kRows,
+                                                                 F::kRowBlocks);
     float scale[kLanes], minimum[kLanes] = {};
     for (int64_t k = 0; k < a.K; ++k) {
         if (k % F::kSuperGroup == 0) {
@@ -159,10 +214,10 @@ template <int GN, int N, class Body>
 }
 // Scales that the end of a super-block needs: the minimum of its group i, its d, and its d_m, of a row block. They are
 // as stored, for the super-block at k and row blocks from row0 on.
-template <int kSpan, int kRows>
+template <int kSpan, int kRows, OddScales kOdd>
 struct StoredEnd {
     static constexpr int kGroups = kSuperK / kSpan;
-    const SuperScales<kSpan, kRows>& scales;
+    const SuperScales<kSpan, kRows, kOdd>& scales;
     int64_t k;
     int row0;
 
@@ -182,10 +237,10 @@ struct PreparedEnd {
     VF d(int g) const { return minimum(kGroups, g); }
     VF d_minimum(int g) const { return minimum(kGroups + 1, g); }
     // Prepares those of one row block.
-    template <bool kNegated, int kRows>
-    static void prepare(const SuperScales<kSpan, kRows>& scales, bool minima, int64_t k, int row,
-                        float* out) {
-        const StoredEnd<kSpan, kRows> stored{scales, k, row};
+    template <bool kNegated, int kRows, OddScales kOdd>
+    static void prepare(const SuperScales<kSpan, kRows, kOdd>& scales, bool minima, int64_t k,
+                        int row, float* out) {
+        const StoredEnd<kSpan, kRows, kOdd> stored{scales, k, row};
         const VF d = stored.d(0);
         f_store(out + kGroups * kLanes, kNegated ? f_sub(f_set1(0.0f), d) : d);
         if (!minima) return;
@@ -261,7 +316,7 @@ struct SuperGroups {
     static_assert(!kStarts || F::kEvenOffset);
     using Terms = TokenTerms<kGroupK / kSpans, kSpan, kGroupK>;
     const sterna::LinearArgs& a;
-    SuperScales<kSpan, kTileRowsOf<F>> scales;
+    SuperScales<kSpan, kTileRowsOf<F>, kOddScalesOf<F>> scales;
     Terms terms;
 
     SuperGroups(const sterna::LinearArgs& args, int64_t tile, int row_blocks)
@@ -372,7 +427,7 @@ struct SuperGroups {
             }
         }
         const int64_t in_super = k % kSuperK;
-        const StoredEnd<kSpan, kTileRowsOf<F>> end{scales, k - in_super, row0};
+        const StoredEnd<kSpan, kTileRowsOf<F>, kOddScalesOf<F>> end{scales, k - in_super, row0};
         const int64_t stride = terms.factor.width;
         if (spreads<N>() && a.groups.minima) {
             float* const u = p + N * GN * kLanes;

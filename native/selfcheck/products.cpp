@@ -48,6 +48,13 @@ constexpr Codebook kCodebooks[] = {
     {"pot8", 0, 0},
     {"fp8", 0, 0},
     {"nvfp4", 0, 0},
+    {"iq1_s", 19, 18},
+    {"iq1_m", 19, 18},
+    {"iq2_xxs", 87, 86},
+    {"iq2_xs", 87, 86},
+    {"iq2_s", 87, 86},
+    {"iq3_xxs", 63, 62},
+    {"iq3_s", 31, 30},
 };
 
 struct Scales {
@@ -72,10 +79,13 @@ std::vector<Scales> scales_of(const FormatKernels& f, const Codebook& book) {
     if (f.long_groups && f.minima)
         all.push_back({.name = "g256 minima", .group_k = 256, .x_group_k = 256, .minima = true});
     if (f.super_group && book.zero_x2 == 2 * f.super_offset) {
-        const bool nibbles = std::string(f.name) == "b2";
+        const std::string layout = f.name;
         all.push_back({.name = "super-blocks",
                        .group_k = f.super_group,
-                       .type = nibbles ? ScaleType::kSuper4 : ScaleType::kSuper8,
+                       .type = layout == "iq1_m" ? ScaleType::kOdd3
+                               : f.odd_scales    ? ScaleType::kOdd4
+                               : layout == "b2"  ? ScaleType::kSuper4
+                                                 : ScaleType::kSuper8,
                        .minima = f.minima});
     }
     return all;
@@ -160,6 +170,8 @@ Matrix make_matrix(Findings& found, int index, const Codebook& book, const Scale
                 static_cast<uint8_t>(half ? (i % 2 ? 0x20 + random.below(0x18) : random.below(256))
                                      : scales.type == ScaleType::kE8M0   ? 120 + random.below(10)
                                      : scales.type == ScaleType::kSuper4 ? random.below(256)
+                                     : scales.type == ScaleType::kOdd4   ? random.below(256)
+                                     : scales.type == ScaleType::kOdd3   ? random.below(64)
                                      : scales.minima                     ? random.below(64)
                                                                          : random.below(64) - 32);
         }

@@ -66,6 +66,7 @@ struct LayoutFacts {
     bool even_offset;  // whether groups need an even zero_x2: whole numbers as levels
     int super_group;  // k of a group of super-blocks: 16 or 32, or 0 where there are none
     int super_offset;  // the code of level 0 in super-blocks
+    bool odd_scales;  // whether super-blocks have scales of kOdd4 or kOdd3, and no others
     int step_k;  // K is padded to a multiple of this (integer formats: to 64)
 };
 struct FormatKernels : LayoutFacts, LayoutKernels {

@@ -34,7 +34,10 @@ constexpr void add_facts(sterna::FormatKernels& k) {
         k.even_offset = F::kEvenOffset;
     }
     k.super_group = F::kSuperGroup;
-    if constexpr (F::kSuperGroup != 0) k.super_offset = F::kSuperOffset;
+    if constexpr (F::kSuperGroup != 0) {
+        k.super_offset = F::kSuperOffset;
+        k.odd_scales = F::kOddScales;
+    }
     k.step_k = F::kStepK;
 }
 

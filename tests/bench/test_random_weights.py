@@ -62,7 +62,7 @@ def test_random_weights_look_like_a_models(name: str) -> None:
         np.testing.assert_array_equal(first.codes[2], pack_codes(f, full[:-5])[0])
 
 
-@pytest.mark.parametrize("name", [*GROUPED, "stq1_0"])
+@pytest.mark.parametrize("name", [*GROUPED, "stq1_0", "iq1_m", "iq2_xxs", "iq3_s"])
 def test_random_weights_of_groups(name: str) -> None:
     """Valid codes with a scale for every group, also where levels depend on their neighbours."""
     f = formats.get(name)

@@ -38,7 +38,7 @@ inline auto halves(F f, Vectors... v) {
     }
 // STERNA_HALVES for an instruction with a number that is part of it.
 #define STERNA_HALVES_BY(f, v, number) \
-    emulated::halves([](auto half) { return f(half, number); }, v)
+    emulated::halves([&](auto half) { return f(half, number); }, v)
 
 // Memory.
 
@@ -162,7 +162,21 @@ inline Integers gather_words(Integers index, Integers table) {  // by the low fi
     return load(static_cast<const void*>(chosen));
 }
 
-// Masks: bit i of 64 for byte i.
+inline Integers shifted_bytes(Integers places,
+                              Integers from) {  // eight bits of each 64, from a place on
+    uint64_t words[8];
+    uint8_t bytes[64];
+    store(words, from);
+    store(bytes, places);
+    for (int i = 0; i < 64; ++i) {
+        const uint64_t word = words[i / 8];
+        const int n = bytes[i] & 63;
+        bytes[i] = static_cast<uint8_t>(word >> n | (n ? word << (64 - n) : 0));
+    }
+    return load(static_cast<const void*>(bytes));
+}
+
+// Masks: bit i of 64 for byte i, or of 16 for double word i.
 
 inline uint64_t any_bits(Integers a, Integers b) {
     uint64_t none = 0;
@@ -186,6 +200,26 @@ inline Integers difference_where(Integers otherwise, uint64_t mask, Integers a, 
         return _mm256_blendv_epi8(o, _mm256_sub_epi8(x, y), m);
     };
     return halves(select, otherwise, chosen, a, b);
+}
+inline Integers chosen_where(Integers otherwise, uint64_t mask, Integers a) {
+    const Integers none = {{_mm256_setzero_si256(), _mm256_setzero_si256()}};
+    return difference_where(otherwise, mask, a, none);
+}
+inline uint16_t no_bits(Integers a, Integers b) {
+    uint32_t x[16], y[16], none = 0;
+    store(x, a);
+    store(y, b);
+    for (int i = 0; i < 16; ++i) none |= static_cast<uint32_t>((x[i] & y[i]) == 0) << i;
+    return static_cast<uint16_t>(none);
+}
+inline Integers sum_where(Integers otherwise, uint16_t mask, Integers a, Integers b) {
+    uint32_t to[16], x[16], y[16];
+    store(to, otherwise);
+    store(x, a);
+    store(y, b);
+    for (int i = 0; i < 16; ++i)
+        if (mask >> i & 1) to[i] = x[i] + y[i];
+    return load(static_cast<const void*>(to));
 }
 template <int function>
 inline Integers ternary(Integers a, Integers b, Integers c) {
@@ -213,6 +247,13 @@ inline Integers ternary(Integers a, Integers b, Integers c) {
 #define _mm512_set1_epi8(a) emulated::join(_mm256_set1_epi8(a), _mm256_set1_epi8(a))
 #define _mm512_set1_epi16(a) emulated::join(_mm256_set1_epi16(a), _mm256_set1_epi16(a))
 #define _mm512_set1_epi32(a) emulated::join(_mm256_set1_epi32(a), _mm256_set1_epi32(a))
+#define _mm512_set1_epi64(a) emulated::join(_mm256_set1_epi64x(a), _mm256_set1_epi64x(a))
+#define _mm512_set_epi64(h, g, f, e, d, c, b, a) \
+    emulated::join(_mm256_set_epi64x(d, c, b, a), _mm256_set_epi64x(h, g, f, e))
+#define _mm512_castsi512_si256(a) (a).half[0]
+#define _mm512_castsi256_si512(a) emulated::join(a, a)
+#define _mm512_extracti64x4_epi64(a, n) (a).half[n]
+#define _mm512_inserti64x4(a, b, n) emulated::join((a).half[0], b)  // n is 1
 #define _mm512_broadcast_i64x4(a) emulated::join(a, a)
 #define _mm512_broadcast_i32x4(a) \
     emulated::join(_mm256_broadcastsi128_si256(a), _mm256_broadcastsi128_si256(a))
@@ -285,3 +326,7 @@ inline Integers ternary(Integers a, Integers b, Integers c) {
 #define _mm512_permutex2var_epi8(low, index, high) emulated::gather(low, index, high)
 #define _mm512_test_epi8_mask(a, b) emulated::any_bits(a, b)
 #define _mm512_mask_sub_epi8(o, mask, a, b) emulated::difference_where(o, mask, a, b)
+#define _mm512_multishift_epi64_epi8(places, a) emulated::shifted_bytes(places, a)
+#define _mm512_mask_mov_epi8(o, mask, a) emulated::chosen_where(o, mask, a)
+#define _mm512_testn_epi32_mask(a, b) emulated::no_bits(a, b)
+#define _mm512_mask_add_epi32(o, mask, a, b) emulated::sum_where(o, mask, a, b)

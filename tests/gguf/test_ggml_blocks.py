@@ -21,7 +21,8 @@ HALVES = {
     "q4_k": (1, 3), "q5_k": (1, 3), "q6_k": (209,), "tq1_0": (53,), "tq2_0": (65,),
     "iq4_nl": (1,), "iq4_xs": (1,), "q5_0": (1,), "q5_1": (1, 3), "q1_0": (1,), "q2_0": (1,),
     "q2_0_ternary": (1,), "pq2_0": (1,), "pq2_0_ternary": (1,), "ptq1_0": (27,),
-    "stq1_0": (41,),
+    "stq1_0": (41,), "iq1_s": (1,), "iq1_m": (), "iq2_xxs": (1,), "iq2_xs": (1,), "iq2_s": (1,),
+    "iq3_xxs": (1,), "iq3_s": (1,),
 }  # fmt: skip
 
 
@@ -33,6 +34,8 @@ def random_blocks(name: str, M: int, count: int, seed: int) -> np.ndarray:
         raw[:, :, codes[name]] &= ~(raw[:, :, codes[name]] << 1 & 0xAA)
     for at in HALVES[name]:
         raw[:, :, at] = np.where(raw[:, :, at] & 0x7C == 0x7C, 0x3C, raw[:, :, at])
+    if name == "iq1_m":  # four bits of d are in each of four words, the highest in the last
+        raw[:, :, 55] &= 0xBF
     if name == "mxfp4":
         raw[:, :, 0] = np.minimum(raw[:, :, 0], 200)
     return raw.reshape(M, count * BLOCKS[name].nbytes)
@@ -133,7 +136,11 @@ def test_scales_that_are_not_finite(name: str, half: int) -> None:
     """Each is named with its block and row."""
     for at in HALVES[name] or (0,):
         raw = random_blocks(name, 3, 2, seed=1)
-        raw[2, BLOCKS[name].nbytes + at] = half if HALVES[name] else 255
+        block = raw[2, BLOCKS[name].nbytes :]
+        if name == "iq1_m":
+            block[53], block[55] = half << 4 & 0xF0, half & 0xF0
+        else:
+            block[at] = half if HALVES[name] else 255
         failure(lambda raw=raw: from_ggml(name, raw), NonFiniteError, name, "block 1 of row 2")
 
 

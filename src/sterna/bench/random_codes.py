@@ -76,7 +76,7 @@ def random_pool(format: str, deviation: float = 1.0) -> tuple[Codes, F32]:
             mean = of_codes[0] * levels.mean() * _mean(of_codes[1:])
             of_minima[0] = -mean / _mean(of_minima[1:])
         else:
-            levels[1::2] = np.clip(-levels[1::2], *f.codebook.ends)
+            levels[1::2] = f.negated(levels[1::2])
         levels = levels.reshape(values.shape)
     else:
         levels, scale = f.quantize(values if f.scaled else values * np.float32(deviation), "tensor")

@@ -23,7 +23,6 @@ from sterna.gguf.paths import parts_of
 from sterna.gguf.tensor_types import (
     BLOCK_TYPES,
     FLOAT_TYPES,
-    INDEXED_TYPES,
     PRISM_IDS,
     SCALED_TYPES,
     TILED,
@@ -36,7 +35,7 @@ from sterna.gguf.tensor_types import (
 __all__ = ["GgufFile", "GgufModel"]
 
 SPLIT_REMEDY = "keep the names that the parts were published under, all in one folder"
-READABLE = (*FLOAT_TYPES, *BLOCK_TYPES, *INDEXED_TYPES, *SCALED_TYPES, "I2_S")
+READABLE = (*FLOAT_TYPES, *BLOCK_TYPES, *SCALED_TYPES, "I2_S")
 _OTHER = "use another quantisation of this model"
 
 

@@ -17,7 +17,6 @@ from sterna.errors import ModelFormatError, NonFiniteError, UnsupportedModelErro
 from sterna.formats.ggml_blocks import BLOCKS, from_ggml
 from sterna.gguf.file import GgufModel
 from sterna.gguf.i2_s import i2s_levels
-from sterna.gguf.indexed_blocks import INDEXED, decoded
 from sterna.gguf.row_order import row_order
 from sterna.gguf.scaled_floats import nvfp4
 from sterna.gguf.tensor_names import gguf_name, is_array
@@ -98,8 +97,6 @@ class TensorReader:
         if info.dtype == "I2_S":
             return "i2"
         name = info.dtype.lower()
-        if name in INDEXED:
-            return INDEXED[name].format.name
         if info.dtype in SCALED_TYPES:
             return name
         return name if info.dtype in FLOAT_TYPES else BLOCKS[name].format.name
@@ -201,8 +198,6 @@ class TensorReader:
             return self.floats(info, raw).values()
         if info.dtype in SCALED_TYPES:
             return nvfp4(raw, None).values()
-        if info.dtype.lower() in INDEXED:
-            return decoded(info.dtype.lower(), raw, self.threads)
         return ops.dequantize(
             from_ggml(info.dtype.lower(), raw, threads=self.threads), threads=self.threads
         )

@@ -13,7 +13,6 @@ from sterna.files.words import words
 __all__ = [
     "BLOCK_TYPES",
     "FLOAT_TYPES",
-    "INDEXED_TYPES",
     "SCALED_TYPES",
     "Layout",
     "candidates",
@@ -37,12 +36,10 @@ FLOAT_TYPES = ("F32", "F16", "BF16")
 #: Types whose blocks `blocks` reads.
 BLOCK_TYPES = words("""
     Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K TQ1_0 TQ2_0 MXFP4 IQ4_NL IQ4_XS Q1_0 Q2_0
-    PQ2_0 PTQ1_0 STQ1_0
+    PQ2_0 PTQ1_0 STQ1_0 IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S
 """)
 #: Small floats with a scale for each 16, as NVFP4's safetensors have them.
 SCALED_TYPES = ("NVFP4",)
-#: Types whose blocks `indexed_blocks` converts.
-INDEXED_TYPES = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
 
 _LAYOUTS: dict[int, tuple[Layout, ...]] = {
     0: (Layout("F32", 1, 4),),

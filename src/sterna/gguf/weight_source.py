@@ -22,7 +22,7 @@ from sterna.errors import (
 )
 from sterna.formats import Experts, PackedWeight, Shadow
 from sterna.formats.ggml_blocks import BLOCKS, from_ggml
-from sterna.gguf.indexed_blocks import INDEXED, from_indexed
+from sterna.formats.indexed import Indexed
 from sterna.gguf.scaled_floats import nvfp4
 from sterna.gguf.tensor_names import has_module, norm_is_sum
 from sterna.gguf.tensor_reader import TensorReader
@@ -260,20 +260,15 @@ class GgufWeights:
         if asked is not None:
             asked = formats.fitting(formats.get(asked), info.shape[-1]).name
         try:
-            if name in INDEXED:
-                weight = from_indexed(name, raw, asked, self.reader.threads, order)
-            else:
-                narrow = narrows and asked != BLOCKS[name].format.name
-                weight = from_ggml(
-                    name, raw, threads=self.reader.threads, order=order, narrow=narrow
-                )
+            narrow = narrows and asked != BLOCKS[name].format.name
+            weight = from_ggml(name, raw, threads=self.reader.threads, order=order, narrow=narrow)
         except NonFiniteError as error:
             raise NonFiniteError(f"{info.file}: {info.name}: {error}") from None
         except RequestError as error:
             raise self.reader.error(info, "sound blocks", error) from None
         if asked in (None, weight.format):
             return weight
-        if formats.get(asked or "").integer:
+        if formats.get(asked or "").integer and not isinstance(weight.format, Indexed):
             try:
                 return repacked(weight, asked, self.reader.threads, info.name)
             except RequestError:

@@ -197,13 +197,11 @@ def read_gguf(path: Path, layout: str | None, tower: Path | None, options: Optio
     from sterna.gguf.assets import assets_of
     from sterna.gguf.file import GgufModel
     from sterna.gguf.hf_config import config_of
-    from sterna.gguf.indexed_blocks import warn_of_indexed
     from sterna.gguf.tensor_reader import TensorReader
     from sterna.gguf.weight_source import GgufWeights
 
     file = GgufModel(path)
     warn_of_i2s(file, layout)
-    warn_of_indexed(file)
     config = text = config_of(file)
     reader = TensorReader(file, config, options.threads, layout or "128")
     source = GgufWeights(reader, options.format, options.head)

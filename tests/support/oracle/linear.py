@@ -89,7 +89,7 @@ def _super_blocks(x: F32, packed: PackedWeight, scales: SuperBlockScales, low: b
             for g in range(k // group, (k + GROUP_K) // group):
                 total += whole[:, g] * (q[:, g] @ levels[:, g].T)
             p = fma_f32(total.astype(np.float32), s_x[:, k // GROUP_K, None], p)
-        y = fma_f32(p, parts[None, :, block, 0, 0], y)
+        y = fma_f32(p, parts[None, :, block, 0, 0] * np.float32(packed.format.value), y)
         if not scales.minima:
             continue
         u = np.zeros((N, M), np.float32)

@@ -131,6 +131,13 @@ BLOCKS = {
     "pq2_0": _block(128, 34, parsers.pq2_0),
     "pq2_0_ternary": _block(128, 34, parsers.pq2_0, "i2:g128"),
     "ptq1_0": _block(128, 28, parsers.ptq1_0, "t5:g128"),
+    "iq1_s": _block(256, 50, parsers.iq1_s),
+    "iq1_m": _block(256, 56, parsers.iq1_m),
+    "iq2_xxs": _block(256, 66, parsers.iq2_xxs),
+    "iq2_xs": _block(256, 74, parsers.iq2_xs),
+    "iq2_s": _block(256, 82, parsers.iq2_s),
+    "iq3_xxs": _block(256, 98, parsers.iq3_xxs),
+    "iq3_s": _block(256, 110, parsers.iq3_s),
 }
 #: Types of two bits -> their formats in files that use only three levels, as many do.
 _TERNARY = {"q2_0": "q2_0_ternary", "pq2_0": "pq2_0_ternary"}

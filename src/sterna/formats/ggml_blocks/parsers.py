@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sterna import formats
 from sterna.formats.arithmetic import F32
+from sterna.formats.indexed import Indexed
 from sterna.formats.iq4_nl import LEVELS
 
 U8 = npt.NDArray[np.uint8]
@@ -215,3 +217,103 @@ def _sherry() -> npt.NDArray[np.int8]:
 
 
 _SHERRY = _sherry()
+
+
+# ------------------------------------------------------------------- indices of tables: IQ1 to IQ3
+
+
+def _words(raw: U8, dtype: str) -> npt.NDArray[Any]:
+    """Bytes [B, n] as little-endian words, int64."""
+    return np.ascontiguousarray(raw).view(dtype).astype(np.int64)
+
+
+def _odd(codes: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return 2 * codes.astype(np.int16) + 1
+
+
+def _nibbles(raw: U8) -> U8:
+    """Bytes [B, n] -> [B, 2 n], the low nibble of each first."""
+    return np.stack([raw & 15, raw >> 4], axis=2).reshape(len(raw), -1)
+
+
+def _signs(seven: npt.NDArray[Any]) -> U8:
+    """Seven signs each [B, n] -> bits [B, 8 n]: the eighth makes the number of those set even."""
+    bits = _bits((seven & 127).astype(np.uint8)).reshape(*seven.shape, 8)
+    bits[:, :, 7] = bits.sum(axis=2) & 1
+    return bits.reshape(len(seven), -1)
+
+
+def _entries(name: str, index: npt.NDArray[Any], signs: U8) -> npt.NDArray[np.int8]:
+    """Look up entries of a format's table, and negate the weights whose sign is set."""
+    levels = _indexed(name).entries[index].reshape(len(index), -1)
+    return np.asarray(np.where(signs == 1, -levels, levels), np.int8)
+
+
+def _shifted(name: str, index: npt.NDArray[Any], down: npt.NDArray[Any]) -> npt.NDArray[np.int8]:
+    """Look up entries [B, 32], each of eight ternary levels in eighths, and shift them by one."""
+    levels = _indexed(name).entries[index] + np.where(down == 1, -1, 1)[:, :, None]
+    return np.asarray(levels.reshape(len(index), -1), np.int8)
+
+
+def _indexed(name: str) -> Indexed:
+    found = formats.get(name)
+    assert isinstance(found, Indexed)
+    return found
+
+
+def iq2_xxs(raw: U8) -> Parsed:
+    """d; for each 32 weights four indices, then a word of four times seven signs and a scale."""
+    groups = raw[:, 2:].reshape(len(raw), 8, 8)
+    words = _words(groups[:, :, 4:].reshape(len(raw), 32), "<u4")
+    signs = _signs((words[:, :, None] >> np.arange(0, 28, 7)).reshape(len(raw), 32))
+    levels = _entries("iq2_xxs", groups[:, :, :4].reshape(len(raw), 32), signs)
+    return levels, _joined(_f16(raw[:, :2])[:, 0], _odd(words >> 28))
+
+
+def iq2_xs(raw: U8) -> Parsed:
+    """d, 32 words of an index and seven signs, 8 bytes of scales."""
+    words = _words(raw[:, 2:66], "<u2")
+    levels = _entries("iq2_xs", words & 511, _signs(words >> 9))
+    return levels, _joined(_f16(raw[:, :2])[:, 0], _odd(_nibbles(raw[:, 66:])))
+
+
+def iq2_s(raw: U8) -> Parsed:
+    """d, 32 bytes of indices, 32 of signs, 8 of the indices' upper bits, 8 of scales."""
+    upper = raw[:, 66:74, None] >> np.arange(0, 8, 2, dtype=np.uint8) & 3
+    index = raw[:, 2:34] | upper.reshape(len(raw), 32).astype(np.int64) << 8
+    levels = _entries("iq2_s", index, _bits(raw[:, 34:66]))
+    return levels, _joined(_f16(raw[:, :2])[:, 0], _odd(_nibbles(raw[:, 74:])))
+
+
+def iq3_xxs(raw: U8) -> Parsed:
+    """d, 64 bytes of indices, for each 32 weights a word of four times seven signs and a scale."""
+    words = _words(raw[:, 66:], "<u4")
+    signs = _signs((words[:, :, None] >> np.arange(0, 28, 7)).reshape(len(raw), 32))
+    levels = _entries("iq3_xxs", raw[:, 2:66], signs)
+    return levels, _joined(_f16(raw[:, :2])[:, 0], _odd(words >> 28))
+
+
+def iq3_s(raw: U8) -> Parsed:
+    """d, 64 bytes of indices, 8 of their upper bits, 32 of signs, 4 of scales."""
+    index = raw[:, 2:66] | _bits(raw[:, 66:74]).astype(np.int64) << 8
+    levels = _entries("iq3_s", index, _bits(raw[:, 74:106]))
+    return levels, _joined(_f16(raw[:, :2])[:, 0], _odd(_nibbles(raw[:, 106:])))
+
+
+def iq1_s(raw: U8) -> Parsed:
+    """d, 32 bytes of indices, for each 32 weights a word: upper bits, a scale and the shift."""
+    words = _words(raw[:, 34:], "<u2")
+    upper = (words[:, :, None] >> np.arange(0, 12, 3) & 7).reshape(len(raw), 32)
+    down = np.repeat(words >> 15, 4, axis=1)
+    levels = _shifted("iq1_s", raw[:, 2:34] | upper << 8, down)
+    return levels, _joined(_f16(raw[:, :2])[:, 0], _odd(words >> 12 & 7))
+
+
+def iq1_m(raw: U8) -> Parsed:
+    """32 bytes of indices, 16 of their upper bits and shifts, four words of scales and of d."""
+    upper = _nibbles(raw[:, 32:48])
+    levels = _shifted("iq1_m", raw[:, :32] | (upper & 7).astype(np.int64) << 8, upper >> 3)
+    words = _words(raw[:, 48:], "<u2")
+    bits = (words >> 12 << np.arange(0, 16, 4)).sum(axis=1).astype("<u2")
+    scales = (words[:, :, None] >> np.arange(0, 12, 3) & 7).reshape(len(raw), 16)
+    return levels, _joined(bits.view("<f2").astype(np.float32), _odd(scales))
