@@ -28,6 +28,7 @@ from huggingface_hub import constants
 from sterna import LLM
 from sterna.checkpoints import hub
 from sterna.checkpoints.hub import HubName, pulling, store, transfer
+from sterna.checkpoints.hub import listing as listings
 from sterna.checkpoints.hub.choose import choose
 from sterna.checkpoints.hub.failures import hub_errors
 from sterna.checkpoints.hub_names import is_plain_path
@@ -124,8 +125,8 @@ def test_mutated_listings_are_refused_or_read(server: Hub, monkeypatch: pytest.M
     values = list(re.finditer(rb'(?<=: )("[^"]*"|\d+|\{[^{}]*\})', whole))
     body = whole
 
-    monkeypatch.setattr(pulling, "answer", lambda *_: contextlib.nullcontext())
-    monkeypatch.setattr(pulling, "body", lambda _: body)
+    monkeypatch.setattr(listings, "answer", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(listings, "body", lambda _: body)
     for _ in range(count):
         start = end = rng.randrange(len(whole))
         if rng.random() < 0.5:
@@ -135,7 +136,7 @@ def test_mutated_listings_are_refused_or_read(server: Hub, monkeypatch: pytest.M
         body = whole[:start] + rng.choice(words) + whole[end:]
         try:
             with hub_errors(HubName(REPO)):
-                damaged = pulling.listing_of(HubName(REPO))
+                damaged = listings.listing_of(HubName(REPO))
             sizes = {path: file.size for path, file in damaged.files.items()}
             assert all(is_plain_path(path) and size >= 0 for path, size in sizes.items())
             choose(HubName(REPO), sizes)

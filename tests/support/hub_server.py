@@ -151,9 +151,10 @@ class _Handler(BaseHTTPRequestHandler):
             data += b"more"
         asked, headers, status = self.headers.get("Range"), {}, 200
         if asked and hub.ranges:
-            begin = int(asked.removeprefix("bytes=").removesuffix("-"))
-            headers = {"Content-Range": f"bytes {begin}-{len(data) - 1}/{len(data)}"}
-            data, status = data[begin:], 206
+            first, _, last = asked.removeprefix("bytes=").partition("-")
+            begin, end = int(first), min(int(last or len(data)) + 1, len(data))
+            headers = {"Content-Range": f"bytes {begin}-{end - 1}/{len(data)}"}
+            data, status = data[begin:end], 206
         cut = hub.cuts[path].pop(0) if hub.cuts[path] else None
         if path in hub.stalled:
             self.send_response(status)

@@ -24,6 +24,7 @@ def resolve(
     offline: bool = False,
     announce: Callable[[str], None] = lambda text: None,
     inspect: Callable[[Path], None] = lambda config: None,
+    context: int | None = None,
 ) -> Path:
     """Find the folder or GGUF file that `model` means, and fetch it from the Hub if need be.
 
@@ -33,7 +34,8 @@ def resolve(
     Texts that look like paths are never fetched. A model of the Hub stays at the fetched commit
     until `sterna pull` asks for a newer one.
 
-    offline, announce, inspect: as in `hub.pull`. Raises RequestError, ModelFormatError or HubError.
+    offline, announce, inspect, context: as in `hub.pull`. Raises RequestError, ModelFormatError or
+    HubError.
     """
     if not isinstance(model, (str, os.PathLike)) or not str(model):
         raise RequestError(
@@ -56,7 +58,9 @@ def resolve(
     download = hub.find(name)
     if download is None:
         try:
-            download = hub.pull(name, offline_only=offline, announce=announce, inspect=inspect)
+            download = hub.pull(
+                name, offline_only=offline, announce=announce, inspect=inspect, context=context
+            )
         except (HubError, RequestError) as error:
             if not text.startswith(PREFIX) and _may_mean_path(error, path):
                 error.args = (f"{error}; nor is there a folder or file {text} here",)

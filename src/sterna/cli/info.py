@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sterna.cli.decorators import flag, option
-from sterna.cli.model_info import tell_model
+from sterna.cli.hub_files import missing_name, tell_files
+from sterna.cli.model_info import speed_of_memory, tell_model
 from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import json_option, threads_options
 from sterna.cli.terminal import print_json, print_pairs, status
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from sterna.calibration.readings import Readings
     from sterna.runtime import Threads
 
+MAX_CONTEXT = 1 << 31
 LARGE = 1 << 40  # bytes of weights that no cache holds
 _CPUS = SYSFS / "devices/system/cpu"
 
@@ -30,6 +32,8 @@ _CPUS = SYSFS / "devices/system/cpu"
 @click.argument("model", required=False)
 @threads_options
 @option("--bandwidth/--no-bandwidth", "Measure the memory; takes a moment.", default=True)
+@option("--context", "Of MODEL: tokens that its memory is reckoned for. Default: 8192.", type=int)
+@flag("--files", "Of a name on the Hub: list its files, even if one of them is here.")
 @flag("--check", "Run each kernel unit of this CPU, and say whether its results are right.")
 @json_option
 @click.pass_context
@@ -39,13 +43,17 @@ def command(
     threads: int | None,
     cores: str | None,
     bandwidth: bool,
+    context: int | None,
+    files: bool,
     check: bool,
     as_json: bool,
 ) -> None:
     """Show the CPU, the chosen kernels and threads, the memory's speed and the cache.
 
     With MODEL, show the settings in that model's files: architecture, tokenizer, chat template, end
-    tokens, and sampling defaults. With --check, check the kernels instead; the exit code is 1 if
+    tokens, and sampling defaults; and the memory and speed to expect here. Of a name on the Hub
+    that is not here, show the files, and which is the best that fits into this machine's free
+    memory; nothing is downloaded. With --check, check the kernels instead; the exit code is 1 if
     results of one are wrong.
     """
     if check:
@@ -55,7 +63,16 @@ def command(
             ctx.exit(1)
         return
     if model is not None:
-        tell_model(model, as_json)
+        from sterna.checks import checked_whole
+        from sterna.runtime import resolve_threads
+
+        team = resolve_threads(threads, cores)
+        if context is not None:
+            checked_whole("context", context, 1, MAX_CONTEXT)
+        if (name := missing_name(model, files)) is not None:
+            tell_files(name, context, speed_of_memory(team, bandwidth), as_json)
+        else:
+            tell_model(model, context, speed_of_memory(team, bandwidth), as_json)
         return
     row = _machine(threads, cores, bandwidth)
     if as_json:

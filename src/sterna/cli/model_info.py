@@ -3,26 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from sterna.cli.options import fetch_model
-from sterna.cli.terminal import print_json, print_pairs
+from sterna.cli.terminal import print_json, print_pairs, status
 
 if TYPE_CHECKING:
+    from sterna.checkpoints.model_shape import Shape
+    from sterna.runtime import Threads
     from sterna.tokenizer import Tokenizer
 
-__all__ = ["tell_model"]
+__all__ = ["speed_of_memory", "tell_model", "tokens_per_s"]
 
 
-def tell_model(model: str, as_json: bool) -> None:
-    """Print the settings of a model, which is downloaded if it is missing."""
+def speed_of_memory(threads: Threads, measure: bool) -> float:
+    """Return the best bandwidth that these threads got, measured if need be; 0: unknown."""
+    from sterna.calibration.bandwidth import best_bandwidth, measure_bandwidth
+
+    known = best_bandwidth(threads)
+    if known or not measure:
+        return known
+    with status(f"reading memory with {threads} threads"):
+        return measure_bandwidth(threads)
+
+
+def tell_model(model: str, context: int | None, bandwidth: float, as_json: bool) -> None:
+    """Print the settings of a model, and what to expect of it here; it is downloaded if missing.
+
+    context: tokens that memory is reckoned for; None: as `Shape.tokens`. bandwidth: 10^9 bytes a
+    second; 0: unknown.
+    """
     from sterna import loading, models
     from sterna.checkpoints.resolve import resolve
     from sterna.llm.generation_config import sampling_of
     from sterna.models.config import TransformerConfig
 
-    fetch_model(model)
-    assets = loading.load_assets(resolve(model, inspect=models.require_architecture))
+    fetch_model(model, context=context)
+    path = resolve(model, inspect=models.require_architecture)
+    assets = loading.load_assets(path)
     tokenizer = assets.tokenizer()
     module = models.module_of(assets.config, assets.path)
     config = TransformerConfig.of(module, assets.config, assets.path)
@@ -38,10 +58,13 @@ def tell_model(model: str, as_json: bool) -> None:
         "end_tokens": _spelt(tokenizer, tokenizer.eos_ids),
         "chat_template": assets.template() is not None,
         "sampling": sampling_of(assets.generation_config, assets.generation_file),
+        **_expected(path, context, bandwidth),
     }
     if as_json:
         print_json([row])
         return
+    from sterna.checkpoints.hub import human
+
     sampling = ", ".join(f"{name} {value:g}" for name, value in row["sampling"].items())
     print_pairs(
         [
@@ -53,8 +76,83 @@ def tell_model(model: str, as_json: bool) -> None:
             ("added special tokens", ", ".join(row["added_tokens"]) or "none"),
             ("end tokens", ", ".join(row["end_tokens"]) or "none"),
             ("chat template", "yes" if row["chat_template"] else "none"),
+            ("size", human(row["size_bytes"])),
+            ("memory", _memory(row)),
+            ("speed", _speed(row)),
             ("sampling", sampling or "none: greedy, in chats temperature 0.8"),
         ]
+    )
+
+
+def _expected(path: Path, context: int | None, bandwidth: float) -> dict[str, Any]:
+    """Return bytes on the disk and in memory, and the tokens a second to expect."""
+    from sterna.checkpoints.model_shape import memory_of
+    from sterna.runtime import available_bytes
+
+    nbytes, held, params, shape = _of_gguf(path) if path.is_file() else _of_folder(path)
+    memory, free = memory_of(held, shape, context), available_bytes()
+    return {
+        "size_bytes": nbytes,
+        "memory_bytes": memory,
+        "memory_context": shape.tokens(context),
+        "free_bytes": free,
+        "fits": memory <= free,
+        "tokens_per_s": tokens_per_s(held * shape.active_share(params), bandwidth),
+        "bandwidth_gb_s": round(bandwidth, 2) or None,
+    }
+
+
+def _of_gguf(path: Path) -> tuple[int, int, int, Shape]:
+    """Return the bytes of a file, of its weights in memory, how many there are, and its shape."""
+    from sterna.checkpoints.hub import shape_of_file
+    from sterna.checkpoints.hub.file_types import held_bytes
+    from sterna.gguf.file import GgufModel
+
+    file = GgufModel(path)
+    held = params = 0
+    for info in file.tensors.values():
+        count = prod(info.shape)
+        held += held_bytes(info.dtype, info.nbytes, count)
+        params += count
+    return sum(p.stat().st_size for p in file.files), held, params, shape_of_file(file.path)
+
+
+def _of_folder(path: Path) -> tuple[int, int, int, Shape]:
+    """Return the same of a folder, whose weights are as large in memory as in their files."""
+    from sterna.checkpoints.directory import CONFIG
+    from sterna.checkpoints.model_shape import shape_of_config
+    from sterna.files.jsonfile import load_settings
+
+    sizes = {p: p.stat().st_size for p in path.iterdir() if p.is_file()}
+    weights = sum(size for p, size in sizes.items() if p.suffix == ".safetensors")
+    shape = shape_of_config(load_settings(path / CONFIG))
+    return sum(sizes.values()), weights, 0, shape
+
+
+def tokens_per_s(read_bytes: float, bandwidth: float) -> float | None:
+    """Return the tokens a second of a memory that gives `bandwidth` 10^9 bytes a second."""
+    if not bandwidth or not read_bytes:
+        return None
+    speed = bandwidth * 1e9 / read_bytes
+    return round(speed, 1) if speed < 100 else round(speed)
+
+
+def _memory(row: dict[str, Any]) -> str:
+    from sterna.checkpoints.hub import human
+
+    fits = "" if row["fits"] else ", too little"
+    return (
+        f"about {human(row['memory_bytes'])} with {row['memory_context']:,} tokens of context; "
+        f"{human(row['free_bytes'])} free{fits}"
+    )
+
+
+def _speed(row: dict[str, Any]) -> str:
+    if row["tokens_per_s"] is None:
+        return "unknown: the bandwidth of memory has not been measured"
+    return (
+        f"at most {row['tokens_per_s']:g} tokens/s, an estimate: memory gives "
+        f"{row['bandwidth_gb_s']:.1f} GB/s"
     )
 
 

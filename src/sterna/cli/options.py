@@ -222,13 +222,16 @@ def adapter_named(value: str) -> tuple[str, str]:
 def _open(model: str, options: Mapping[str, Any], arguments: Mapping[str, Any]) -> LLM:
     from sterna.llm import LLM
 
-    fetch_model(model, options.get("offline", False))
+    fetch_model(model, options.get("offline", False), options.get("context"))
     with loading(model) as progress:
         return LLM(model, progress=progress, **arguments)
 
 
-def fetch_model(model: str, offline: bool = False) -> None:
-    """Download a model of the Hub if it is missing, before another progress bar is shown."""
+def fetch_model(model: str, offline: bool = False, context: int | None = None) -> None:
+    """Download a model of the Hub if it is missing, before another progress bar is shown.
+
+    context: tokens that must fit into memory with the weights.
+    """
     from sterna.checkpoints.hub_names import looks_like_name
     from sterna.checkpoints.short_names import short_name
 
@@ -236,4 +239,10 @@ def fetch_model(model: str, offline: bool = False) -> None:
         from sterna import models
         from sterna.checkpoints.resolve import resolve
 
-        resolve(model, offline=offline, announce=tell, inspect=models.require_architecture)
+        resolve(
+            model,
+            offline=offline,
+            announce=tell,
+            inspect=models.require_architecture,
+            context=context,
+        )

@@ -244,7 +244,7 @@ def command(
     adapted = _adapters(names, adapters)
     for name, model in zip(names, (*models, *here.values()), strict=True):
         if model in models:
-            fetch_model(model, offline)
+            fetch_model(model, offline, of_model.get("context"))
         own = [f"{adapter}={folder}" for adapter, folder in adapted.items()]
         model_options = {"model": model, "offline": offline, "adapters": own, **of_model}
         opener = partial(open_model, model_options, chosen_by_name=True)

@@ -149,7 +149,7 @@ class LLM:
         checked_flag("cache", cache)
         checked_flag("mmap", mmap)
         self._speculate = checked_name("speculate", speculate, SPECULATE)
-        path = resolve(model, inspect=models.require_architecture)
+        path = resolve(model, inspect=models.require_architecture, context=context)
         team = resolve_threads(threads, cores)
         self.model: loading.Model = loading.load(
             path,

@@ -12,26 +12,34 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from sterna.checkpoints.hub.adopt import adopt
-from sterna.checkpoints.hub.choose import human
+from sterna.checkpoints.hub.choose import human, offer_of
 from sterna.checkpoints.hub.failures import check_endpoint, hub_errors, offline
-from sterna.checkpoints.hub.pulling import Pull, listing_of
+from sterna.checkpoints.hub.fitting import SAFETENSORS, Candidate, Offer
+from sterna.checkpoints.hub.listing import listing_of
+from sterna.checkpoints.hub.pulling import Pull
 from sterna.checkpoints.hub.removal import partial_bytes, remove, remove_partial
+from sterna.checkpoints.hub.room import room_of, shape_of_file
 from sterna.checkpoints.hub.store import Download, Repository, downloads, find
 from sterna.checkpoints.hub_names import PREFIX, HubName, looks_like_name
 
 __all__ = [
     "PREFIX",
+    "SAFETENSORS",
+    "Candidate",
     "Download",
     "HubName",
+    "Offer",
     "adopt",
     "downloads",
     "find",
     "human",
     "looks_like_name",
+    "offered",
     "partial_bytes",
     "pull",
     "remove",
     "remove_partial",
+    "shape_of_file",
 ]
 
 
@@ -42,6 +50,7 @@ def pull(
     recheck: bool = False,
     announce: Callable[[str], None] = lambda text: None,
     inspect: Callable[[Path], None] = lambda config: None,
+    context: int | None = None,
 ) -> Download:
     """Fetch the model that `name` means now, unless this commit is here already.
 
@@ -56,7 +65,7 @@ def pull(
     from huggingface_hub import constants
 
     if offline_only or constants.HF_HUB_OFFLINE:
-        download = find(name) or adopt(name)
+        download = find(name) or adopt(name, context)
         if download is None:
             raise offline(name, _present_revisions(name))
         return download
@@ -65,7 +74,18 @@ def pull(
         listing = listing_of(name)
         repository = Repository(name.repo)
         with repository.lock(announce):
-            return Pull(name, listing, repository, recheck, announce, inspect).run()
+            return Pull(name, listing, repository, recheck, announce, inspect, context).run()
+
+
+def offered(name: HubName, context: int | None = None) -> Offer:
+    """Ask the Hub which models a repository has, and weigh them for this machine; fetch none.
+
+    Raises as `pull`.
+    """
+    check_endpoint()
+    with _quiet(), hub_errors(name):
+        listing = listing_of(name)
+        return offer_of(name, listing.sizes, room_of(name, listing, context))
 
 
 def _present_revisions(name: HubName) -> str:

@@ -9,24 +9,27 @@ from pathlib import Path
 
 from sterna.checkpoints.directory import CONFIG, INDEX, weight_map
 from sterna.checkpoints.hub.choose import RemoteFile, choose
+from sterna.checkpoints.hub.room import room_of_folder
 from sterna.checkpoints.hub.store import Download, Repository, checked_commit, checked_digest
 from sterna.checkpoints.hub.transfer import check
 from sterna.checkpoints.hub_names import HubName
 from sterna.errors import RequestError
 
 
-def adopt(name: HubName) -> Download | None:
+def adopt(name: HubName, context: int | None = None) -> Download | None:
     """Find the model of `name` in the cache; None unless it has all files.
 
-    Each file is checked by its hash, which is its name in the cache, and the model is recorded.
-    Raises RequestError if the name fits several GGUF files, ModelFormatError if the files are
-    damaged or no model that Sterna reads.
+    context: as of `sterna.checkpoints.hub.pull`. Each file is checked by its hash, which is its
+    name in the cache, and the model is recorded. Raises RequestError if the name fits several GGUF
+    files that are not one model, ModelFormatError if the files are damaged or no model that Sterna
+    reads.
     """
     folder = _snapshot(name)
     files = _files(folder) if folder is not None else {}
     if folder is None or not any(p == CONFIG or p.lower().endswith(".gguf") for p in files):
         return None
-    choice = choose(name, {path: file.size for path, file in files.items()})
+    sizes = {path: file.size for path, file in files.items()}
+    choice = choose(name, sizes, room_of_folder(folder, frozenset(files), context))
     paths = list(choice.files)
     if choice.index:
         paths += sorted(set(weight_map(folder / INDEX).values()))

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from sterna.checkpoints.directory import CONFIG, GENERATION_CONFIG, INDEX, PICKLED, WEIGHTS
+from sterna.checkpoints.hub.file_types import SPLIT, stem_of
+from sterna.checkpoints.hub.fitting import SAFETENSORS, Offer, Room, best_of
 from sterna.checkpoints.hub_names import HubName
 from sterna.checkpoints.packed_tokenizer import PACKED
 from sterna.checkpoints.sentence_transformers import MODULES, POOLING_FOLDER, PROMPTS, SIZES
 from sterna.checkpoints.tekken import TEKKEN
 from sterna.errors import ModelFormatError, RequestError, shown
-from sterna.files.words import words
 
 # Small files that are fetched with the weights if the repository has them.
 TOKENIZER = "tokenizer.json"
@@ -38,24 +39,11 @@ WITHOUT_TOKENIZER = (TEKKEN, "vocab.json", "merges.txt")  # tokenizer.json holds
 MAX_SMALL_BYTES = 256 << 20  # of each: the largest tokenizer.json has some 30 MB
 MAX_LISTED = 30
 
-#: Types to choose among several GGUF files, in this order, and why.
-USUAL: dict[str, tuple[str, ...]] = {
-    "which has about 4 bits a weight, the usual balance of size and quality": words("""
-        Q4_K_M Q4_K_S Q4_0 MXFP4 IQ4_XS IQ4_NL
-    """),
-    "whose levels are those that the model was trained with": words("""
-        PTQ1_0 PQ2_0 STQ1_0 Q2_0 Q1_0 I2_S TQ1_0 TQ2_0
-    """),
-    "as none has about 4 bits a weight": words("""
-        Q5_K_M Q5_K_S Q6_K Q8_0 Q3_K_M Q3_K_S Q2_K BF16 F16 F32
-    """),
-}
-
 #: Files of sentence-transformers for linear layers after the pooling, and for tokens that score.
 _MODULE = re.compile(
     rf"\d+_(Dense/({re.escape(CONFIG)}|{re.escape(WEIGHTS)})|LogitScore/{re.escape(CONFIG)})"
 )
-_SPLIT = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.gguf)", re.IGNORECASE)
+_SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
 _NOT_A_MODEL = re.compile(r"(?:^|[-_.])(?:mmproj|imatrix)(?:[-_.]|$)", re.IGNORECASE)
 
 
@@ -84,46 +72,73 @@ class Choice:
     why: str = ""
 
 
-def choose(name: HubName, sizes: Mapping[str, int]) -> Choice:
+def choose(name: HubName, sizes: Mapping[str, int], room: Room | None = None) -> Choice:
     """Choose the files of the model that `name` means in a repository (path -> bytes).
 
-    The name without a file means the GGUF file whose type comes first in USUAL. Raises RequestError
-    if the name fits no GGUF or several unusual ones, ModelFormatError if the repository holds no
-    weights that Sterna reads.
+    The name without a file means the best GGUF file that fits into `room` (see `best_of`); None: no
+    limit. Raises RequestError if the name fits no GGUF file or several that are not one model, or
+    if none fits into memory; ModelFormatError if the repository holds no weights that Sterna reads.
     """
     models = gguf_models(sizes)
     has_safetensors = WEIGHTS in sizes or INDEX in sizes
     if name.file is None and has_safetensors:
         return _safetensors(name, sizes)
-    usual, why = _usual(name, models, sizes) if models and not has_safetensors else (None, "")
+    room = room or Room()
     if name.file is not None:
         gguf = _matching(name, models, sizes)
-    elif usual is not None:
-        gguf = usual
-    elif models:
-        raise _several(name, "has several GGUF files", models, models, sizes)
-    else:
+        return Choice(models[gguf], gguf, not has_safetensors and _is_default(gguf, models, room))
+    if not models:
         raise _no_weights(name, sizes)
-    return Choice(models[gguf], gguf, gguf == usual, why="" if name.file else why)
-
-
-def _usual(
-    name: HubName, models: Mapping[str, tuple[str, ...]], sizes: Mapping[str, int]
-) -> tuple[str | None, str]:
-    """Choose the file that a name without a word means, and why; None if that is ambiguous."""
     if len(models) == 1:
-        return next(iter(models)), ""
-    for why, types in USUAL.items():
-        for kind in types:
-            fitting = [m for m in models if kind.lower() in _words(m)]
-            if len(fitting) == 1:
-                size = human(sum(sizes[p] for p in models[fitting[0]]))
-                other = HubName(name.repo, name.revision, "WORD")
-                text = (
-                    f"{kind} ({size}) of {len(models)} GGUF files, {why}; {other} chooses another"
-                )
-                return fitting[0], text
-    return None, ""
+        ((gguf, parts),) = models.items()
+        return Choice(parts, gguf, default=True)
+    offer = best_of(models, sizes, room)
+    if offer.best is not None:
+        gguf = offer.best.path
+        return Choice(models[gguf], gguf, default=True, why=_reason(name, offer))
+    if offer.one_model:
+        raise _too_large(name, offer)
+    raise _several(name, "has several GGUF files", models, models, sizes)
+
+
+def offer_of(name: HubName, sizes: Mapping[str, int], room: Room) -> Offer:
+    """Weigh all models of a repository, the safetensors as one; ModelFormatError if it has none.
+
+    best: what the name without a file means.
+    """
+    gguf = gguf_models(sizes)
+    shards = tuple(p for p in sizes if p == WEIGHTS or _SHARD.fullmatch(p))
+    models = {SAFETENSORS: shards, **gguf} if shards and CONFIG in sizes else gguf
+    if not models:
+        raise _no_weights(name, sizes)
+    return best_of(models, sizes, room)
+
+
+def _is_default(gguf: str, models: Mapping[str, tuple[str, ...]], room: Room) -> bool:
+    """Whether the repository's name alone means this file, which was asked for by its own."""
+    return len(models) == 1 or gguf == room.default
+
+
+def _reason(name: HubName, offer: Offer) -> str:
+    """Say which of several files is taken, and why, in one line."""
+    best = offer.best
+    assert best is not None
+    what = f"{best.kind or best.path} ({human(best.nbytes)}) of {len(offer.candidates)} GGUF files"
+    memory = f"{human(best.memory)} of memory with {offer.tokens:,} tokens"
+    free = "" if offer.free is None else f" of some {human(offer.free)} free"
+    other = HubName(name.repo, name.revision, "WORD")
+    return f"{what}, {offer.why} ({memory}{free}); {other} chooses another"
+
+
+def _too_large(name: HubName, offer: Offer) -> RequestError:
+    least = offer.smallest
+    other = HubName(name.repo, name.revision, least.kind or least.path)
+    return RequestError(
+        f"{name}: one of {len(offer.candidates)} GGUF files must fit into the free memory of some "
+        f"{human(offer.free or 0)}, but the smallest, {least.path} ({human(least.nbytes)}), needs "
+        f"{human(least.memory)} with {offer.tokens:,} tokens; free memory, lower the context, "
+        f"choose a smaller model, or write {other} to take it anyway"
+    )
 
 
 def _safetensors(name: HubName, sizes: Mapping[str, int]) -> Choice:
@@ -152,7 +167,7 @@ def gguf_models(paths: Iterable[str]) -> dict[str, tuple[str, ...]]:
     models: dict[str, list[str]] = {}
     for path in sorted(paths):
         if path.lower().endswith(".gguf"):
-            split = _SPLIT.fullmatch(path)
+            split = SPLIT.fullmatch(path)
             first = f"{split[1]}-00001-of-{split[3]}{split[4]}" if split else path
             models.setdefault(first, []).append(path)
     named = {first: tuple(parts) for first, parts in models.items() if first in parts}
@@ -184,9 +199,7 @@ def _matching(
 
 def _words(path: str) -> set[str]:
     """List the endings of a file's name after '-' or '.', and its folders: "q4_k_m"."""
-    *folders, last = path.lower().split("/")
-    split = _SPLIT.fullmatch(last)
-    stem = split[1] if split else last.removesuffix(".gguf")
+    folders, stem = path.lower().split("/")[:-1], stem_of(path)
     starts = (m.end() for m in re.finditer(r"[-.]", stem))
     return {*folders, stem, *(stem[at:] for at in starts)}
 

@@ -3,76 +3,32 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from sterna.checkpoints.directory import CONFIG, INDEX, WEIGHTS, weight_map
-from sterna.checkpoints.hub.bounded_http import answer, body, headers
+from sterna.checkpoints.hub.bounded_http import headers
 from sterna.checkpoints.hub.choose import Choice, RemoteFile, choose, human
-from sterna.checkpoints.hub.failures import host, no_space
+from sterna.checkpoints.hub.failures import no_space
+from sterna.checkpoints.hub.listing import Listing, url_of
+from sterna.checkpoints.hub.room import room_of
 from sterna.checkpoints.hub.store import (
     Download,
     Repository,
     cache_root,
-    checked_commit,
-    checked_digest,
-    checked_size,
     downloads,
 )
 from sterna.checkpoints.hub.transfer import Progress, check, fetch
-from sterna.checkpoints.hub_names import HubName, is_plain_path
-from sterna.errors import HubError, ModelFormatError, RequestError
+from sterna.checkpoints.hub_names import HubName
+from sterna.errors import ModelFormatError, RequestError
 
 MAX_CONNECTIONS = 4
 SPARE_BYTES = 64 << 20  # of the disk, beyond the files: records, links, and others at work
-
-
-@dataclass(frozen=True)
-class Listing:
-    """A commit of a repository, and its files by path."""
-
-    commit: str
-    files: dict[str, RemoteFile]
-
-
-def listing_of(name: HubName) -> Listing:
-    """Ask for the revision's commit and the repository's files, and check the answer.
-
-    Raises HubError for an answer that is too long or not a Hub's, and the errors of
-    huggingface_hub.
-    """
-    from huggingface_hub import constants
-
-    revision = quote(name.revision, safe="")
-    url = f"{constants.ENDPOINT}/api/models/{name.repo}/revision/{revision}?blobs=true"
-    try:
-        with answer(url, headers()) as response:
-            info = json.loads(body(response))
-        files = {}
-        for sibling in info.get("siblings") or ():
-            # Files without a hash, and names that could leave the cache, are not offered
-            lfs, path = sibling.get("lfs"), sibling["rfilename"]
-            digest = lfs["sha256"] if lfs else sibling.get("blobId")
-            size = lfs["size"] if lfs else sibling.get("size")
-            if digest and size is not None and is_plain_path(path):
-                files[path] = RemoteFile(path, checked_size(size), checked_digest(digest))
-        return Listing(checked_commit(info.get("sha")), files)
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        if isinstance(error, OSError):  # an HTTP status 400 is also a ValueError
-            raise
-        raise HubError(
-            f"{host()}: does not answer as a Hub does; check HF_ENDPOINT, the network's login page "
-            "and the proxy",
-            "server",
-        ) from None
 
 
 class Pull:
@@ -86,6 +42,7 @@ class Pull:
         recheck: bool,
         announce: Callable[[str], None],
         inspect: Callable[[Path], None],
+        context: int | None = None,
     ) -> None:
         """Arguments as of `sterna.checkpoints.hub.pull`."""
         self.name = name
@@ -94,13 +51,14 @@ class Pull:
         self.recheck = recheck
         self.announce = announce
         self.inspect = inspect
+        self.context = context
         # Files that an earlier pull has checked need no second hash
         self.checked: set[str] = {file.digest for d in downloads(name.repo) for file in d.files}
 
     def run(self) -> Download:
         """Fetch missing files, small ones first, and record the model."""
-        sizes = {path: file.size for path, file in self.listing.files.items()}
-        choice = choose(self.name, sizes)
+        room = room_of(self.name, self.listing, self.context)
+        choice = choose(self.name, self.listing.sizes, room)
         if choice.why:
             self.announce(f"{self.name}: {choice.why}")
         files = [self.listing.files[path] for path in choice.files]
@@ -167,11 +125,7 @@ class Pull:
                 raise
 
     def _fetch_one(self, file: RemoteFile, progress: Progress) -> None:
-        from huggingface_hub import constants, hf_hub_url
-
-        url = hf_hub_url(
-            self.name.repo, file.path, revision=self.listing.commit, endpoint=constants.ENDPOINT
-        )
+        url = url_of(self.name, self.listing.commit, file.path)
         partial = self.repository.partial(file.digest)
         fetch(url, headers(), file, partial, progress)
         partial.replace(self.repository.blob(file.digest))
