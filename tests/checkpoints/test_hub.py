@@ -27,6 +27,7 @@ from huggingface_hub import constants
 from sterna import LLM
 from sterna.checkpoints import hub
 from sterna.checkpoints.hub import store
+from sterna.checkpoints.hub.file_types import nominal_bits
 from sterna.checkpoints.resolve import resolve
 from sterna.errors import (
     HubError,
@@ -185,16 +186,17 @@ def test_one_of_several_ggufs(server: Hub, word: str, path: str) -> None:
 @pytest.mark.parametrize(
     ("kinds", "chosen", "why"),
     [
-        (("Q8_0", "Q4_K_M", "Q4_0", "BF16"), "Q4_K_M", "about 4 bits a weight, the usual"),
+        (("Q8_0", "Q4_K_M", "Q4_0", "BF16"), "Q8_0", "the most bits a weight, up to Q8_0"),
         (("F16", "Q2_0", "PQ2_0"), "PQ2_0", "trained with"),
-        (("F16", "q8_0", "Q2_K"), "q8_0", "none has about 4 bits"),
+        (("F16", "q6_k", "Q2_K"), "q6_k", "up to Q8_0"),
     ],
 )
-def test_the_usual_one_of_several(
+def test_the_best_one_of_several(
     server: Hub, kinds: tuple[str, ...], chosen: str, why: str
 ) -> None:
-    """A name without a word means the usual type, says why, and means it later too."""
-    server.add("terns/usual", {f"a-{kind}.gguf": kind.encode() for kind in kinds})
+    """A name without a word means the best that fits, says why, and means it later too."""
+    bits = {kind: int(nominal_bits(kind.upper()) * 100) for kind in kinds}
+    server.add("terns/usual", {f"a-{kind}.gguf": b"x" * n for kind, n in bits.items()})
     said: list[str] = []
     path = resolve("terns/usual", announce=said.append)
     assert path.name == f"a-{chosen}.gguf"
@@ -205,8 +207,8 @@ def test_the_usual_one_of_several(
     assert resolve("terns/usual") == path
     assert not server.requests
     assert resolve(f"terns/usual:{chosen}") == path
-    resolve(f"terns/usual:{kinds[0]}")
-    others = {f"terns/usual:a-{kinds[0]}.gguf"} - {f"terns/usual:a-{chosen}.gguf"}
+    resolve(f"terns/usual:{kinds[-1]}")
+    others = {f"terns/usual:a-{kinds[-1]}.gguf"} - {f"terns/usual:a-{chosen}.gguf"}
     assert {d.name for d in hub.downloads()} == {"terns/usual"} | others
 
 

@@ -45,7 +45,8 @@ class Hub:
     `cuts`: path -> bytes after which the connection is dropped, one for each request; `damaged`:
     paths whose contents are not those of the metadata; `longer`: with bytes to spare; `stalled`:
     whose second half never comes; `status`: path (or "api") -> HTTP status, with its X-Error-Code;
-    `redirect`: another server's address that serves the files.
+    `redirect`: another server's address that serves the files. `about`: repository -> what its
+    listing says besides its files.
     """
 
     repos: dict[str, dict[str, dict[str, bytes]]] = field(default_factory=dict)
@@ -59,6 +60,7 @@ class Hub:
     redirect: str = ""
     api_body: bytes | None = None
     extra: list[dict[str, object]] = field(default_factory=list)
+    about: dict[str, dict[str, object]] = field(default_factory=dict)
     requests: list[Request] = field(default_factory=list)
     url: str = ""
 
@@ -126,7 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
         commit = self._commit(repo, revision)
         if commit is None:
             return self._fail(404, "RevisionNotFound")
-        body = listing(repo, commit, hub.repos[repo][commit], hub.extra)
+        body = listing(repo, commit, hub.repos[repo][commit], hub.extra, hub.about.get(repo, {}))
         self._send(200, body, {"Content-Type": "application/json"})
 
     def _commit(self, repo: str, revision: str) -> str | None:
@@ -182,11 +184,15 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def listing(
-    repo: str, commit: str, files: Mapping[str, bytes], extra: Sequence[Mapping[str, object]] = ()
+    repo: str,
+    commit: str,
+    files: Mapping[str, bytes],
+    extra: Sequence[Mapping[str, object]] = (),
+    about: Mapping[str, object] = {},
 ) -> bytes:
     """The Hub's answer about a commit."""
     siblings = [*(_sibling(path, data) for path, data in files.items()), *extra]
-    info = {"id": repo, "modelId": repo, "sha": commit, "siblings": siblings}
+    info = {"id": repo, "modelId": repo, "sha": commit, "siblings": siblings, **about}
     return json.dumps(info).encode()
 
 

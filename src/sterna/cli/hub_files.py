@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from sterna.cli.model_info import tokens_per_s
-from sterna.cli.terminal import print_json, tell
+from sterna.cli.terminal import print_json, print_pairs
 from sterna.errors import RequestError
 
 if TYPE_CHECKING:
@@ -64,16 +66,32 @@ def tell_files(name: HubName, context: int | None, bandwidth: float, as_json: bo
         print_json(rows)
         return
     table([_shown(row) for row in rows], COLUMNS)
-    free = "" if offer.free is None else f"; some {hub.human(offer.free)} are free"
-    tell(f"memory: weights and {offer.tokens:,} tokens of context, at most{free}")
-    if bandwidth:
-        tell(f"tokens/s: an estimate, at most; memory gives {bandwidth:.1f} GB/s")
+    click.echo()
+    print_pairs([*_lines(offer, bandwidth), ("best", _best(name, offer))])
+
+
+def _lines(offer: Offer, bandwidth: float) -> list[tuple[str, str]]:
+    """Say what the numbers of the table count."""
+    from sterna.checkpoints.hub import human
+
+    free = "" if offer.free is None else f"; some {human(offer.free)} free"
+    return [
+        ("memory", f"weights, {offer.tokens:,} tokens of context and a margin{free}"),
+        (
+            "tokens/s",
+            f"at most, an estimate: memory gives {bandwidth:.1f} GB/s"
+            if bandwidth
+            else "unknown: the bandwidth of memory has not been measured",
+        ),
+    ]
+
+
+def _best(name: HubName, offer: Offer) -> str:
     if offer.best is not None:
-        tell(f"best: {_name(name, offer.best)}, {offer.why}")
-    elif any(row["fits"] for row in rows):
-        tell("best: unknown, as the names do not say which files are one model")
-    else:
-        tell("best: none, as no file fits into the free memory")
+        return f"{_name(name, offer.best)}, {offer.why}"
+    if any(offer.free is None or c.memory <= offer.free for c in offer.candidates):
+        return "unknown, as the names do not say which files are one model"
+    return "none, as no file fits into the free memory"
 
 
 def _name(name: HubName, candidate: Candidate) -> str:
