@@ -22,6 +22,7 @@ def command(names: tuple[str, ...], recheck: bool, offline: bool, as_json: bool)
     package.
 
     The file chooses one of several GGUF files, by its name or a part of it: org/name:Q4_K_M.
+    Without it, the best that fits into free memory is taken; `sterna info org/name` lists them.
     Resumes an interrupted download. Prints the model's path.
     """
     from sterna import models

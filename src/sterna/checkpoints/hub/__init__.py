@@ -56,11 +56,13 @@ def pull(
 
     offline_only: use a local copy, or fail; HF_HUB_OFFLINE does the same. recheck: hash local files
     once more. announce: called with the size before a download. inspect: called with config.json
-    before the weights are fetched, and may raise. If stderr is a terminal, it shows a progress bar.
+    before the weights are fetched, and may raise. context: tokens that must fit into memory with
+    the weights, if Sterna chooses among GGUF files; None: as in `Shape.tokens`. If stderr is a
+    terminal, it shows a progress bar.
 
-    Raises RequestError (no such model, revision or file; several GGUF files to choose from),
-    ModelFormatError (no weights that Sterna reads, or damaged files) or HubError (network, access,
-    disk).
+    Raises RequestError (no such model, revision or file; several GGUF files that are not one model,
+    or none that fits into memory), ModelFormatError (no weights that Sterna reads, or damaged
+    files) or HubError (network, access, disk).
     """
     from huggingface_hub import constants
 

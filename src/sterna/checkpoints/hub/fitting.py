@@ -170,5 +170,8 @@ def _ranked(fitting: Sequence[Candidate]) -> tuple[Candidate | None, str]:
         limit = f"{MOST_READ_BYTES // 10**9} GB"
         if best.read <= MOST_READ_BYTES:
             return best, f"the most bits a weight of which a token reads at most {limit}"
-        return best, f"about four bits a weight, as a token would read more than {limit} of others"
+        return (
+            best,
+            f"of about four bits a weight, as a token would read over {limit} of larger ones",
+        )
     return min(fitting, key=lambda c: (c.nbytes, c.path)), "the smallest"
