@@ -148,8 +148,12 @@ def test_names_say_which_files_are_one_model() -> None:
         {"x/a-Q8_0.gguf": 1, "y/a-Q8_0.gguf": 2},
         {"a.gguf": 1, "b.gguf": 1},
     ):
-        assert best(two, Room()).best is None
+        for here in ((), two):
+            assert best(two, Room(here=frozenset(here))).best is None
         failure(lambda two=two: choose(HubName("a/b"), two), RequestError, "has several")
+        chosen = best(two, Room(here=frozenset([*two][:1]))).best
+        assert chosen is not None
+        assert chosen.path == next(iter(two))
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def test_a_gguf_file_says_the_same(tmp_path: Path, checkpoint: Callable[[str], P
     assert row["sampling"] == llms[0].defaults
     assert row["architecture"] == "LlamaForCausalLM"
     tokenizer = llms[0].tokenizer
-    assert row["ends"] == [tokenizer.token_bytes(id).decode() for id in tokenizer.eos_ids]
+    assert row["end_tokens"] == [tokenizer.token_bytes(id).decode() for id in tokenizer.eos_ids]
     assert "temperature 0.7, top_k 7" in command("info", str(folder)).stdout
     file.write_text(json.dumps({**ends, "do_sample": False, "temperature": 0.7}))
     convert(folder, tmp_path / "greedy.gguf", "gguf:F32")

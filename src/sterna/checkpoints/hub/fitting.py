@@ -109,8 +109,8 @@ def best_of(models: Mapping[str, Sequence[str]], sizes: Mapping[str, int], room:
         best = next((c for c in every if c.path == room.default), None)
         why = _HERE
     if best is None:
-        here = [c for c in fitting if c.path in room.here]
-        best, why = _ranked(here or [c for c in fitting if c.path in same])
+        here = _one_model({c.path: models[c.path] for c in fitting if c.path in room.here})
+        best, why = _ranked([c for c in fitting if c.path in (here or same)])
         why = _HERE if here else why
     return Offer(every, shape.tokens(room.context), free, best, why, same)
 
@@ -170,8 +170,5 @@ def _ranked(fitting: Sequence[Candidate]) -> tuple[Candidate | None, str]:
         limit = f"{MOST_READ_BYTES // 10**9} GB"
         if best.read <= MOST_READ_BYTES:
             return best, f"the most bits a weight of which a token reads at most {limit}"
-        return (
-            best,
-            f"of about four bits a weight, as a token would read over {limit} of larger ones",
-        )
+        return best, f"of about four bits a weight, as a token would read over {limit} of others"
     return min(fitting, key=lambda c: (c.nbytes, c.path)), "the smallest"
