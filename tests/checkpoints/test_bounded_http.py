@@ -18,7 +18,8 @@ from huggingface_hub import constants
 from waits import wait_until
 
 from sterna.checkpoints import hub
-from sterna.checkpoints.hub import HubName, bounded_http, pulling, transfer
+from sterna.checkpoints.hub import HubName, bounded_http, transfer
+from sterna.checkpoints.hub import listing as listings
 from sterna.errors import HubError
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
@@ -201,7 +202,7 @@ def test_a_trickle_is_cut(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
             now += 61
             return now
 
-    listing = pulling.listing_of(HubName(REPO))
+    listing = listings.listing_of(HubName(REPO))
     monkeypatch.setattr(hub, "listing_of", lambda _: listing)
     monkeypatch.setattr(bounded_http, "time", Clock)
     monkeypatch.setattr(bounded_http, "SLOW_BYTES", 1 << 40)
