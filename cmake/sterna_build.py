@@ -17,6 +17,7 @@ import sysconfig
 import tempfile
 from collections.abc import Iterator
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,9 @@ __all__ = [
 
 ZIG = "ziglang>=0.16"
 PROBE = "#include <concepts>\n#include <span>\nint main() { return std::span<int>().size(); }\n"
+
+if sys.platform == "win32":  # CMake takes Visual Studio, which calls no other compiler
+    os.environ.setdefault("CMAKE_GENERATOR", "Ninja")
 
 Settings = dict[str, Any] | None
 
@@ -124,8 +128,11 @@ def _compiler() -> Iterator[None]:
         "CMAKE_AR": _tool(tools, "ar", f'"{zig}" ar'),
         "CMAKE_RANLIB": _tool(tools, "ranlib", f'"{zig}" ranlib'),
     }
+    if sys.platform == "win32":  # CMake's rules for clang on Windows ask for one
+        made["CMAKE_RC_COMPILER"] = _tool(tools, "rc", f'"{zig}" rc')
     before = os.environ.get("CMAKE_ARGS")
     given = [f"-D{name}={path.as_posix()}" for name, path in made.items()]
+    given.append(f"-DSTERNA_ZIG={version('ziglang')}")  # named in the wheel's list of contents
     os.environ["CMAKE_ARGS"] = shlex.join([*shlex.split(before or ""), *given])
     print(f"sterna: compiled by zig for {target}", flush=True)
     try:
@@ -145,10 +152,10 @@ def _target(glibc: str) -> str:
         return f"{machine}-windows-gnu"
     if sys.platform == "darwin":
         return f"{machine}-macos.13.0"
-    kind, version = platform.libc_ver()
+    kind, installed = platform.libc_ver()
     if kind != "glibc":
         return f"{machine}-linux-musl"
-    return f"{machine}-linux-gnu.{glibc or version}"
+    return f"{machine}-linux-gnu.{glibc or installed}"
 
 
 def _tool(folder: Path, name: str, call: str) -> Path:
