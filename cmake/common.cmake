@@ -98,6 +98,11 @@ function(sterna_unity)
   endforeach()
 endfunction()
 
+if(APPLE AND STERNA_ZIG)
+  # That of zig 0.17 ends with a fault when it makes a bundle. Python loads a library as well.
+  set(CMAKE_SHARED_MODULE_CREATE_CXX_FLAGS -shared)
+endif()
+
 # zig's linker for macOS reads no list of Python's names, which nanobind gives it: it leaves all that are unknown to the
 # process that loads the module.
 function(sterna_by_zig target)
