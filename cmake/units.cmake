@@ -43,6 +43,8 @@ if(unknown OR (STERNA_ISAS AND NOT scalar IN_LIST STERNA_ISAS))
   message(FATAL_ERROR "STERNA_ISAS: must be names of native/isa/*.h, scalar one of them, but got '${STERNA_ISAS}'")
 endif()
 set(STERNA_UNITS "")
+# Whether a compiler knows a unit's flags is seen without linking: zig would compile its C++ library for each of them.
+set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)
 foreach(header IN LISTS isa_headers)
   get_filename_component(name ${header} NAME_WE)
   if(STERNA_ISAS AND NOT name IN_LIST STERNA_ISAS)
@@ -91,6 +93,7 @@ foreach(header IN LISTS isa_headers)
   endforeach()
   list(APPEND STERNA_UNITS ${name})
 endforeach()
+unset(CMAKE_TRY_COMPILE_TARGET_TYPE)
 
 # Makes a target, of objects of one unit's code, ready to be compiled; `light` for layouts.
 function(sterna_unit_target target name)
