@@ -132,6 +132,9 @@ def _compiler() -> Iterator[None]:
         made["CMAKE_RC_COMPILER"] = _tool(tools, "rc", f'"{zig}" rc')
     before = os.environ.get("CMAKE_ARGS")
     given = [f"-D{name}={path.as_posix()}" for name, path in made.items()]
+    # The first program of each kind takes minutes, as zig compiles its C++ library for it: CMake's
+    # questions are answered without linking.
+    given.append("-DCMAKE_TRY_COMPILE_TARGET_TYPE=STATIC_LIBRARY")
     given.append(f"-DSTERNA_ZIG={version('ziglang')}")  # named in the wheel's list of contents
     os.environ["CMAKE_ARGS"] = shlex.join([*shlex.split(before or ""), *given])
     print(f"sterna: compiled by zig for {target}", flush=True)

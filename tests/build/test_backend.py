@@ -77,7 +77,8 @@ def test_zig_is_used(backend: ModuleType, tmp_path: Path, monkeypatch: pytest.Mo
         given = os.environ["CMAKE_ARGS"].split()
         assert given[0] == "-DX=1"
         assert [arg.partition("=")[0] for arg in given[1:]] == [
-            "-DCMAKE_CXX_COMPILER", "-DCMAKE_AR", "-DCMAKE_RANLIB", "-DSTERNA_ZIG"
+            "-DCMAKE_CXX_COMPILER", "-DCMAKE_AR", "-DCMAKE_RANLIB",
+            "-DCMAKE_TRY_COMPILE_TARGET_TYPE", "-DSTERNA_ZIG"
         ]  # fmt: skip
         script = Path(given[1].partition("=")[2]).read_text()
         assert "c++ -target" in script
