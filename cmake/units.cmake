@@ -30,6 +30,9 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   endif()
   # It is wrong about GCC 12's own AVX-512 intrinsics (_mm512_undefined), and warns where a vector is a type's argument.
   set(STERNA_KERNEL_WARNINGS -Wno-maybe-uninitialized -Wno-ignored-attributes)
+elseif(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  # A unit that extends another has no use for the kernels that it takes from there.
+  set(STERNA_KERNEL_WARNINGS -Wno-unneeded-internal-declaration)
 endif()
 set(STERNA_ISAS "" CACHE STRING "kernel units to build, as 'scalar;avx512'; empty: all that are not built by name")
 option(STERNA_EMULATE "for tests: AVX-512, AVX10 and AVX-VNNI units of AVX2 instructions" OFF)
