@@ -124,7 +124,7 @@ def _compiler() -> Iterator[None]:
     tools = Path("build", "zig").absolute()
     tools.mkdir(parents=True, exist_ok=True)
     made = {
-        "CMAKE_CXX_COMPILER": _tool(tools, "c++", f'"{zig}" c++ -target {target}'),
+        "CMAKE_CXX_COMPILER": _tool(tools, "c++", f'"{zig}" c++ -target {target}{_more_headers()}'),
         "CMAKE_AR": _tool(tools, "ar", f'"{zig}" ar'),
         "CMAKE_RANLIB": _tool(tools, "ranlib", f'"{zig}" ranlib'),
     }
@@ -159,6 +159,13 @@ def _target(glibc: str) -> str:
     if kind != "glibc":
         return f"{machine}-linux-musl"
     return f"{machine}-linux-gnu.{glibc or installed}"
+
+
+def _more_headers() -> str:
+    """Return zig's option for the half of Python's headers that Debian has beside their folder."""
+    root = Path(sysconfig.get_path("include")).parent
+    beside = root / str(sysconfig.get_config_var("MULTIARCH"))
+    return f' -idirafter "{root}"' if beside.is_dir() else ""
 
 
 def _tool(folder: Path, name: str, call: str) -> Path:
