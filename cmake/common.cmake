@@ -97,3 +97,18 @@ function(sterna_unity)
     endif()
   endforeach()
 endfunction()
+
+if(APPLE AND STERNA_ZIG)
+  # That of zig 0.17 ends with a fault when it makes a bundle. Python loads a library as well.
+  set(CMAKE_SHARED_MODULE_CREATE_CXX_FLAGS -shared)
+endif()
+
+# zig's linker for macOS reads no list of Python's names, which nanobind gives it: it leaves all that are unknown to the
+# process that loads the module.
+function(sterna_by_zig target)
+  if(APPLE AND STERNA_ZIG)
+    get_target_property(options ${target} LINK_OPTIONS)
+    list(TRANSFORM options REPLACE "^-Wl,@.*" "-Wl,-undefined,dynamic_lookup")
+    set_target_properties(${target} PROPERTIES LINK_OPTIONS "${options}")
+  endif()
+endfunction()

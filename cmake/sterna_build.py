@@ -17,6 +17,7 @@ import sysconfig
 import tempfile
 from collections.abc import Iterator
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,9 @@ __all__ = [
 
 ZIG = "ziglang>=0.16"
 PROBE = "#include <concepts>\n#include <span>\nint main() { return std::span<int>().size(); }\n"
+
+if sys.platform == "win32":  # CMake takes Visual Studio, which calls no other compiler
+    os.environ.setdefault("CMAKE_GENERATOR", "Ninja")
 
 Settings = dict[str, Any] | None
 
@@ -120,12 +124,18 @@ def _compiler() -> Iterator[None]:
     tools = Path("build", "zig").absolute()
     tools.mkdir(parents=True, exist_ok=True)
     made = {
-        "CMAKE_CXX_COMPILER": _tool(tools, "c++", f'"{zig}" c++ -target {target}'),
+        "CMAKE_CXX_COMPILER": _tool(tools, "c++", f'"{zig}" c++ -target {target}{_more_headers()}'),
         "CMAKE_AR": _tool(tools, "ar", f'"{zig}" ar'),
         "CMAKE_RANLIB": _tool(tools, "ranlib", f'"{zig}" ranlib'),
     }
+    if sys.platform == "win32":  # CMake's rules for clang on Windows ask for one
+        made["CMAKE_RC_COMPILER"] = _tool(tools, "rc", f'"{zig}" rc')
     before = os.environ.get("CMAKE_ARGS")
     given = [f"-D{name}={path.as_posix()}" for name, path in made.items()]
+    # The first program of each kind takes minutes, as zig compiles its C++ library for it: CMake's
+    # questions are answered without linking.
+    given.append("-DCMAKE_TRY_COMPILE_TARGET_TYPE=STATIC_LIBRARY")
+    given.append(f"-DSTERNA_ZIG={version('ziglang')}")  # named in the wheel's list of contents
     os.environ["CMAKE_ARGS"] = shlex.join([*shlex.split(before or ""), *given])
     print(f"sterna: compiled by zig for {target}", flush=True)
     try:
@@ -145,10 +155,17 @@ def _target(glibc: str) -> str:
         return f"{machine}-windows-gnu"
     if sys.platform == "darwin":
         return f"{machine}-macos.13.0"
-    kind, version = platform.libc_ver()
+    kind, installed = platform.libc_ver()
     if kind != "glibc":
         return f"{machine}-linux-musl"
-    return f"{machine}-linux-gnu.{glibc or version}"
+    return f"{machine}-linux-gnu.{glibc or installed}"
+
+
+def _more_headers() -> str:
+    """Return zig's option for the half of Python's headers that Debian has beside their folder."""
+    root = Path(sysconfig.get_path("include")).parent
+    beside = root / str(sysconfig.get_config_var("MULTIARCH"))
+    return f' -idirafter "{root}"' if beside.is_dir() else ""
 
 
 def _tool(folder: Path, name: str, call: str) -> Path:

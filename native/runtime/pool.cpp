@@ -263,7 +263,7 @@ void Pool::State::run(TaskFn new_fn, void* new_task) {
     failed.store(false, std::memory_order_relaxed);
     barrier.reset();
     std::exception_ptr first;
-    first.swap(error);
+    std::swap(first, error);
     std::rethrow_exception(std::move(first));
 }
 

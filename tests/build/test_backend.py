@@ -67,6 +67,8 @@ def test_zig_is_used(backend: ModuleType, tmp_path: Path, monkeypatch: pytest.Mo
     """CMake gets a compiler and an archiver; what the caller gave CMake stays."""
     (tmp_path / "ziglang").mkdir()
     (tmp_path / "ziglang" / "__init__.py").touch()
+    (tmp_path / "ziglang-0.17.dist-info").mkdir()
+    (tmp_path / "ziglang-0.17.dist-info" / "METADATA").write_text("Name: ziglang\nVersion: 0.17\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("STERNA_ZIG", "2.28")
@@ -75,11 +77,13 @@ def test_zig_is_used(backend: ModuleType, tmp_path: Path, monkeypatch: pytest.Mo
         given = os.environ["CMAKE_ARGS"].split()
         assert given[0] == "-DX=1"
         assert [arg.partition("=")[0] for arg in given[1:]] == [
-            "-DCMAKE_CXX_COMPILER", "-DCMAKE_AR", "-DCMAKE_RANLIB"
+            "-DCMAKE_CXX_COMPILER", "-DCMAKE_AR", "-DCMAKE_RANLIB",
+            "-DCMAKE_TRY_COMPILE_TARGET_TYPE", "-DSTERNA_ZIG"
         ]  # fmt: skip
         script = Path(given[1].partition("=")[2]).read_text()
         assert "c++ -target" in script
         assert str(tmp_path / "ziglang" / "zig") in script
+        assert given[-1].endswith("=0.17")
     assert os.environ["CMAKE_ARGS"] == "-DX=1"
 
 
