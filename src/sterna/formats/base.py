@@ -176,7 +176,8 @@ class Format:
 
     def decode(self, raw: F32) -> npt.NDArray[Any]:
         """Decoded codes, float32 [M, K] -> levels int8 or int16 [M, K], or float32 values."""
-        return self.codebook.decoded(raw) if self.codebook else raw
+        levels: npt.NDArray[Any] = self.codebook.decoded(raw) if self.codebook else raw
+        return levels
 
     def negated(self, levels: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return levels of random weights with the opposite sign, the lowest as the highest."""
