@@ -176,13 +176,13 @@ class Format:
 
     def decode(self, raw: F32) -> npt.NDArray[Any]:
         """Decoded codes, float32 [M, K] -> levels int8 or int16 [M, K], or float32 values."""
-        levels: npt.NDArray[Any] = self.codebook.decoded(raw) if self.codebook else raw
-        return levels
+        return self.codebook.decoded(raw) if self.codebook else raw
 
     def negated(self, levels: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return levels of random weights with the opposite sign, the lowest as the highest."""
         assert self.codebook is not None
-        return np.clip(-levels, *self.codebook.ends)
+        opposite: npt.NDArray[Any] = np.clip(-levels, *self.codebook.ends)
+        return opposite
 
     def codes_valid(self, codes: npt.NDArray[np.uint8], threads: int) -> bool:
         """Whether all codes of an untrusted file, in any order, are in the codebook.
