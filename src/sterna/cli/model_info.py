@@ -105,16 +105,15 @@ def _expected(path: Path, context: int | None, bandwidth: float) -> dict[str, An
 def _of_gguf(path: Path) -> tuple[int, int, int, Shape]:
     """Return the bytes of a file, of its weights in memory, how many there are, and its shape."""
     from sterna.checkpoints.hub import shape_of_file
-    from sterna.checkpoints.hub.file_types import held_bytes
     from sterna.gguf.file import GgufModel
 
     file = GgufModel(path)
-    held = params = 0
-    for info in file.tensors.values():
-        count = prod(info.shape)
-        held += held_bytes(info.dtype, info.nbytes, count)
-        params += count
-    return sum(p.stat().st_size for p in file.files), held, params, shape_of_file(file.path)
+    return (
+        sum(part.stat().st_size for part in file.files),
+        sum(info.nbytes for info in file.tensors.values()),
+        sum(prod(info.shape) for info in file.tensors.values()),
+        shape_of_file(file.path),
+    )
 
 
 def _of_folder(path: Path) -> tuple[int, int, int, Shape]:

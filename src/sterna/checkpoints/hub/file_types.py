@@ -1,10 +1,9 @@
-"""The types of GGUF files, as their names say them: bits a weight, and the memory they take."""
+"""The types of GGUF files, as their names say them, and their bits a weight."""
 
 from __future__ import annotations
 
 import re
 
-from sterna import formats
 from sterna.files.words import words
 
 __all__ = [
@@ -12,7 +11,6 @@ __all__ = [
     "MOST_BITS",
     "SPLIT",
     "TRAINED",
-    "held_bytes",
     "kind_of",
     "name_without_kind",
     "nominal_bits",
@@ -42,13 +40,6 @@ BITS = _table("""
 TRAINED = words("PTQ1_0 PQ2_0 STQ1_0 Q2_0 Q1_0 I2_S TQ1_0 TQ2_0")
 MOST_BITS = BITS["Q8_0"]  # more bits do not change what a model says
 FOUR_BITS = BITS["Q4_K_XL"]  # the most that counts as about four
-#: Bits a weight in memory of types that may have no format of their own; then they are converted.
-_CONVERTED = _table("""
-    IQ1_S 6.56  IQ1_M 6.56  IQ2_XXS 8.5  IQ2_XS 8.5  IQ2_S 8.5  IQ3_XXS 6.56  IQ3_S 6.56
-""")
-#: Mixtures -> the type of most of their matrices.
-_MOSTLY = {"IQ2_M": "IQ2_S", "IQ3_XS": "IQ3_S", "IQ3_M": "IQ3_S"}
-
 SPLIT = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.gguf)", re.IGNORECASE)
 _KIND = re.compile(
     rf"(?:(?<=[-._])|^)(?:UD-)?({'|'.join(sorted(BITS, key=len, reverse=True))})(?=[-.]|$)",
@@ -77,12 +68,3 @@ def name_without_kind(stem: str) -> str:
 def nominal_bits(kind: str) -> float:
     """Return about how many bits a weight files of this type have."""
     return BITS[kind]
-
-
-def held_bytes(kind: str | None, nbytes: int, params: int | None) -> int:
-    """Return about how many bytes the weights of a file of `nbytes` take in memory."""
-    of_most = _MOSTLY.get(kind or "", kind or "")
-    if kind is None or of_most not in _CONVERTED or formats.known(of_most.lower()):
-        return nbytes
-    count = params or round(nbytes * 8 / BITS[kind])
-    return max(nbytes, round(count * _CONVERTED[of_most] / 8))

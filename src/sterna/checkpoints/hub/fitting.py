@@ -13,7 +13,6 @@ from sterna.checkpoints.hub.file_types import (
     FOUR_BITS,
     MOST_BITS,
     TRAINED,
-    held_bytes,
     kind_of,
     name_without_kind,
     nominal_bits,
@@ -50,15 +49,16 @@ class Room:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A GGUF file (all parts of a split one). path: of the first part; kind: the type in its name;
-    bits: a weight; held: bytes of its weights in memory; read: those that a token reads; memory:
-    with keys, values and a margin."""
+    """A GGUF file (all parts of a split one), whose weights take the same bytes in memory.
+
+    path: of the first part; kind: the type in its name; bits: a weight; read: bytes that a token
+    reads; memory: bytes of weights, keys, values and a margin.
+    """
 
     path: str
     kind: str | None
     nbytes: int
     bits: float | None
-    held: int
     read: int
     memory: int
 
@@ -119,15 +119,13 @@ def _candidate(path: str, nbytes: int, shape: Shape, room: Room) -> Candidate:
     kind = kind_of(stem_of(path))
     bits = nominal_bits(kind) if kind else None
     params = room.params or (round(nbytes * 8 / bits) if bits else 0)
-    held = held_bytes(kind, nbytes, room.params)
     return Candidate(
         path,
         kind,
         nbytes,
         round(nbytes * 8 / room.params, 2) if room.params else bits,
-        held,
-        round(held * shape.active_share(params)),
-        memory_of(held, shape, room.context),
+        round(nbytes * shape.active_share(params)),
+        memory_of(nbytes, shape, room.context),
     )
 
 
