@@ -97,14 +97,7 @@ def test_keys_and_values_count() -> None:
 
 
 def test_nothing_fits() -> None:
-    listed = (
-        "8 GGUF files",
-        "3.0 GB",
-        "m-Q2_K.gguf (3.2 GB)",
-        "needs 3.6 GB",
-        "8,192",
-        "a/b:Q2_K",
-    )
+    listed = ("10 GGUF files", "1.9 GB", "m-IQ1_S.gguf (2.0 GB)", "needs 2.4 GB", "a/b:IQ1_S")
     sizes = sizes_of(8e9)
     failure(lambda: choose(HubName("a/b"), sizes, Room(2 * GB)), RequestError, *listed)
     assert choose(HubName("a/b", file="Q8_0"), sizes, Room(2 * GB)).gguf == "m-Q8_0.gguf"
