@@ -116,13 +116,18 @@ def tree(tmp_path: Path) -> Tree:
     return Tree(tmp_path)
 
 
+@pytest.fixture(autouse=True)
+def _no_other_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Benchmarks show their ratios although other tests run at the same time."""
+    monkeypatch.setattr(OtherLoad, "share", lambda self: 0.0)
+
+
 @pytest.fixture
 def little_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
     """A megabyte in place of the gigabytes that bandwidth is measured on, and that no cache holds;
     and random codes of a format that are drawn once."""
     monkeypatch.setattr(bandwidth, "BYTES", 1 << 20)
     monkeypatch.setattr(random_codes, "out_of_cache_bytes", lambda: 1 << 20)
-    monkeypatch.setattr(OtherLoad, "share", lambda self: 0.0)  # other tests run at the same time
     monkeypatch.setattr(random_codes, "random_pool", _random_pool)
 
 

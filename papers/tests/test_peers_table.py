@@ -162,7 +162,7 @@ def test_check(
     assert result.exit_code == code, result.output
     assert says.format(page=page) in result.stdout
     result = measured(monkeypatch, rows, "--check", str(page), "--json")
-    assert json.loads(result.stdout) == rows
+    assert json.loads(result.stdout) == [{**row, "others_share": 0.0} for row in rows]
     assert says.format(page=page) in result.stderr
 
 
@@ -217,7 +217,7 @@ def test_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shares, "GROUPS", (shares.Group("tiny", "t5", (0, 64)),))
     monkeypatch.setattr(shares, "PP", (8,))
     monkeypatch.setattr(shares, "TG", (3,))
-    monkeypatch.setattr("sterna.bench.machine.BANDWIDTH_BYTES", 1 << 22)
+    monkeypatch.setattr("sterna.calibration.bandwidth.BYTES", 1 << 22)
     given = Options(variant="", scratch="", threads=1, shape="", pp=(), tg=(), n=())
     rows = shares.run(given, repeat=3)
     assert [r["test"] for r in rows] == ["pp8", "tg3", "tg3@64"]

@@ -66,7 +66,8 @@ class HasDecoder(Protocol):
     """A tokenizer of the tokenizers library, or what stands for one."""
 
     @property
-    def decoder(self) -> Any: ...
+    def decoder(self) -> Any:
+        """Its decoder, or None."""
 
 
 def token_bytes_of(backend: HasDecoder) -> TokenBytes | None:

@@ -29,7 +29,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_convert_says_what_it_wrote_and_lost(llama: Path, tmp_path: Path) -> None:
     result = run("convert", "nano", tmp_path / "t5", "--format", "t5")
     assert result.exit_code == 0, result.output
-    assert f"{tmp_path / 't5'}: 3.6 MB in " in result.output
+    assert f"{tmp_path / 't5'}: 3.8 MB in " in result.output
     assert "lossless: all 25 matrices have the weights they had" in result.output
     result = run("convert", llama, tmp_path / "m.gguf", "--format", "gguf:Q8_0")
     assert result.exit_code == 0, result.output

@@ -34,7 +34,7 @@ def test_refused_texts(tmp_path: Path, checkpoint: Callable[[str], Path]) -> Non
         failure(lambda w=wrong: llm.embed("a", truncate=w), RequestError, "truncate")
     failure(lambda: llm.generate("a"), RequestError, "generate", "embed")
     other = LLM(checkpoint("llama-f32"))
-    failure(lambda: other.embed("a"), RequestError, "pooling", "last or mean")
+    failure(lambda: other.embed("a"), RequestError, "pooling", "last, mean or cls")
     assert np.isclose(np.linalg.norm(other.embed("a", pooling="last")), 1)
 
 

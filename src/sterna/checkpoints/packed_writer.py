@@ -27,7 +27,7 @@ from sterna.checkpoints.packed_directory import CODES, SCALE
 from sterna.checkpoints.packed_tokenizer import PACKED
 from sterna.checkpoints.safetensors import SafetensorsWriter, header_room
 from sterna.checkpoints.sentence_transformers import SIZES
-from sterna.errors import RequestError, SternaError, brief
+from sterna.errors import ModelFormatError, RequestError, UnsupportedModelError, brief
 from sterna.files.jsonfile import MAX_CONFIG_BYTES
 from sterna.files.reading import require_size, unreadable
 from sterna.files.writing import copy_file, replacing_directory, synced
@@ -119,7 +119,8 @@ def packing(
             file.write(text)
         for file_of, most in assets:
             copy_file(file_of, folder / file_of.name, most)
-        with contextlib.suppress(SternaError):  # whoever reads these files is told
+        # Whoever reads files that are wrong is told.
+        with contextlib.suppress(ModelFormatError, UnsupportedModelError):
             FolderAssets.of(folder, json.loads(text)).pack_tokenizer()
 
 
