@@ -34,8 +34,8 @@ class PyTokens {
         model_ = make_unigram(table_, span(scores_), checked(unknown, false));
     }
     void set_word_pieces(std::string prefix, uint32_t unknown, uint32_t max_chars) {
-        model_ =
-            make_word_pieces(table_, std::move(prefix), checked({unknown}, false).id, max_chars);
+        model_ = make_word_pieces(table_, std::move(prefix),
+                                  checked({unknown, false, false}, false).id, max_chars);
     }
 
     const TokenTable& table() const { return table_; }
