@@ -162,10 +162,10 @@ def _target(glibc: str) -> str:
 
 
 def _more_headers() -> str:
-    """Return zig's option for the half of Python's headers that Debian has beside their folder."""
+    """Return zig's option for pyconfig.h, which Debian keeps in a folder of its own."""
     root = Path(sysconfig.get_path("include")).parent
-    beside = root / str(sysconfig.get_config_var("MULTIARCH"))
-    return f' -idirafter "{root}"' if beside.is_dir() else ""
+    own = root / str(sysconfig.get_config_var("MULTIARCH"))
+    return f' -idirafter "{root}"' if own.is_dir() else ""
 
 
 def _tool(folder: Path, name: str, call: str) -> Path:

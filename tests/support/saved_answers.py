@@ -1,6 +1,4 @@
-"""Sterna's answers to models that transformers has saved, beside transformers' own; and edits of
-such folders.
-"""
+"""Compares Sterna's answers for saved models with transformers' own, and edits such folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The DRY penalty, beside its definition in Python; and its breakers."""
+"""Compares the DRY penalty with its definition in Python, and tests its breakers."""
 
 from __future__ import annotations
 
