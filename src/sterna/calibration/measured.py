@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import time
 from collections.abc import Callable, Iterable
@@ -42,18 +43,19 @@ def usual_seconds(
     Disturbances only add to a time: while other programs ran, the lower quartile still found the
     same way in 50 trials of 50, the median in 47. The result is kept for all later starts.
     Rounds of all of them follow each other while the clock leaves room for another; the first is
-    for warming up. Budgets have room for many; on a busy machine they end after `LEAST_ROUNDS` or
-    less, and then a moment's disturbance would decide.
+    for warming up. Budgets have room for many. Where one has no room for `LEAST_ROUNDS`, as on a
+    busy machine, a moment's disturbance would decide: trying ends as soon as that shows.
     """
     times: dict[Way, list[float]] = {way: [] for way in dict.fromkeys(ways)}
     start = clock()
-    rounds = 0
-    while rounds == 0 or (clock() - start) * (rounds + 1) / rounds <= budget_s:
+    for rounds in itertools.count(1):
         for way, seconds in times.items():
             seconds.append(seconds_of(way))
-        rounds += 1
-    if rounds < LEAST_ROUNDS:
-        return None
+        round_s = (clock() - start) / rounds
+        if rounds < LEAST_ROUNDS and round_s * LEAST_ROUNDS > budget_s:
+            return None
+        if round_s * (rounds + 1) > budget_s:
+            break
     warm = {way: sorted(seconds[1:] or seconds) for way, seconds in times.items()}
     return {way: seconds[(len(seconds) - 1) // 4] for way, seconds in warm.items()}
 

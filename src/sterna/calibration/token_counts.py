@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Literal
@@ -18,6 +18,8 @@ from sterna.runtime import Threads
 __all__ = ["Measure", "TokenCount", "samples_of", "step_seconds"]
 
 _LEAST_WEIGHT_BYTES = 1 << 20
+# Rows that are timed at once: those of a layer. A vocabulary's head would use up a budget in a round.
+_PIECE_BYTES = 4 << 20
 Samples = Mapping[str, Sequence[PackedWeight]]
 #: (weights of one shape, threads, unit, seconds) -> the number; None if it could not be measured.
 Measure = Callable[[Sequence[PackedWeight], Threads, str, float], int | None]
@@ -111,9 +113,9 @@ def step_seconds(
 ) -> dict[tuple[int, int], float] | None:
     """Time steps of so many tokens under so high a limit; None if the machine is too busy.
 
-    packed: weights of one shape, which take turns, so that each comes from memory.
+    packed: weights of one shape, whose rows take turns, so that all come from memory.
     """
-    weights = cycle([weight.native() for weight in packed])
+    weights = cycle([rows.native() for weight in packed for rows in _pieces(weight)])
 
     def seconds_of(step: tuple[int, int]) -> float:
         weight = next(weights)
@@ -122,3 +124,12 @@ def step_seconds(
         return _native.time_linear([weight], n, isa, threads, 1)[0]
 
     return usual_seconds(ways, seconds_of, budget_s)
+
+
+def _pieces(weight: PackedWeight) -> Iterator[PackedWeight]:
+    """Cut a weight into pieces of whole tiles and about `_PIECE_BYTES`; rows that are left over
+    are not timed."""
+    size = weight.format.tile_rows
+    tile_bytes = -(-weight.nbytes // len(weight.codes))
+    rows = min(weight.M, max(_PIECE_BYTES // tile_bytes, 1) * size)
+    return (weight.rows(first, rows) for first in range(0, weight.M - rows + 1, rows))

@@ -71,11 +71,7 @@ class Experts:
         """Return the weight of expert i, which shares memory."""
         if not 0 <= i < self.count:
             raise IndexError(i)
-        f, tiles = self.weight.format, len(self.weight.codes) // self.count
-        first = i * tiles * f.tile_rows
-        scale = f.scales.rows_of(self.weight.scale, slice(first, first + self.M), f.layout)
-        codes = self.weight.codes[i * tiles : (i + 1) * tiles]
-        return PackedWeight(f, self.M, self.K, codes, scale)
+        return self.weight.rows(i * (self.weight.M // self.count), self.M)
 
     def __iter__(self) -> Iterator[PackedWeight]:
         """Yield the weights of all experts."""

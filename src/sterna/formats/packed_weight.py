@@ -60,6 +60,13 @@ class PackedWeight:
         except (AttributeError, IndexError, TypeError, ValueError):
             raise self.refused() from None
 
+    def rows(self, first: int, M: int) -> PackedWeight:
+        """Return M rows from `first` on, which is the first of a tile; they share memory."""
+        f = self.format
+        codes = self.codes[first // f.tile_rows :][: f.n_tiles(M)]
+        scale = f.scales.rows_of(self.scale, slice(first, first + M), f.layout)
+        return PackedWeight(f, M, self.K, codes, scale)
+
     def unpacked(self, isa: str = "scalar", threads: int = 1) -> npt.NDArray[Any]:
         """Unpack tiles to levels int8 or int16 [M, K], or to float32 values of a float format."""
         return self.format.decode(_native.unpack(self.native(), isa, threads))
