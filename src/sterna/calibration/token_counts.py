@@ -18,7 +18,7 @@ from sterna.runtime import Threads
 __all__ = ["Measure", "TokenCount", "samples_of", "step_seconds"]
 
 _LEAST_WEIGHT_BYTES = 1 << 20
-# Rows that are timed at once: those of a layer. A vocabulary's head would use up a budget in a round.
+# Rows that are timed at once, as in a layer: a round of a vocabulary's head would take all seconds.
 _PIECE_BYTES = 4 << 20
 Samples = Mapping[str, Sequence[PackedWeight]]
 #: (weights of one shape, threads, unit, seconds) -> the number; None if it could not be measured.

@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,12 @@ from waits import HANGS_S
 import sterna
 from sterna import LLM, Completion
 from sterna.engine import PAGE
-from sterna.engine.kv_cache import disk_cache, page_file
+from sterna.engine.kv_cache import page_file
 from sterna.engine.kv_cache.disk_cache import PrefixDiskCache
 from sterna.errors import RequestError
 
 OPTIONS: dict[str, Any] = {"max_tokens": 20, "temperature": 1.0, "seed": 5, "logprobs": 2}
-PROMPT = [random.Random(3).randrange(200) for _ in range(4 * PAGE + 9)]
+PROMPT = random.Random(3).choices(range(200), k=4 * PAGE + 9)
 
 
 def disk_of(llm: LLM) -> PrefixDiskCache:
@@ -43,7 +44,7 @@ def answer(
     done = llm.generate(prompt, **OPTIONS)
     if disk:
         disk_of(llm).flush()
-        assert disk_of(llm)._pending == 0
+        assert not disk_of(llm)._waiting
     return done
 
 
@@ -247,11 +248,71 @@ def test_a_full_disk_keeps_nothing(
     assert facts(answer(folder, tmp_path)) == facts(answer(folder, None))
     assert files(tmp_path) == []
     monkeypatch.undo()
-    llm = LLM(folder, threads=1, cache_disk=tmp_path)
-    monkeypatch.setattr(disk_cache, "MOST_WAITING", 10)
+    llm = LLM(folder, threads=1, cache_disk=tmp_path, cache_disk_max=10)  # less than a page
     llm.generate(PROMPT, **OPTIONS)
-    assert disk_of(llm)._pending == 0
+    assert not disk_of(llm)._waiting
     page = llm.engine.kv_cache.read_page(0)
     llm.engine.kv_cache.write_page(3, page)
     assert (llm.engine.kv_cache.read_page(3) == page).all()
     assert page.dtype == np.uint8
+
+
+def test_conversations_share_a_memory_that_holds_few(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """A hundred take turns where ten fit: each goes on from its pages on disk, as if alone."""
+    folder, count, turns = checkpoint("bitnet-multiply"), 100, 3
+    begin, more, answered = 3 * PAGE + 5, PAGE, 8
+    longest = begin + (turns - 1) * (more + answered) + answered
+    page_bytes = LLM(folder, threads=1).engine.kv_cache.page_bytes
+    pages = 10 * -(-longest // PAGE)
+    alone = LLM(folder, threads=1, prefix_cache=False)
+    shared = LLM(folder, threads=1, cache_disk=tmp_path, kv_bytes=pages * page_bytes)
+    rng, options = random.Random(9), {**OPTIONS, "max_tokens": answered, "ignore_eos": True}
+    talks = [[rng.randrange(200) for _ in range(begin)] for _ in range(count)]
+    for turn in range(turns):
+        for talk in talks:
+            done = shared.generate(talk, **options)
+            # Its full pages are there: what follows the last of them is computed again.
+            expected = (len(talk) - more) // PAGE * PAGE if turn else 0
+            assert done.stats.n_cached >= expected
+            if talk is talks[turn]:  # computing all of them anew would take long
+                assert facts(done) == facts(alone.generate(talk, **options))
+            talk += [*done.tokens, *(rng.randrange(200) for _ in range(more))]
+        disk_of(shared).flush()
+    cache = shared.engine_loop.scheduler.cache
+    assert cache is not None
+    assert cache.pages <= pages
+
+
+def test_pages_that_wait_for_the_disk_are_evicted_last(
+    checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others can be read again. One that had to go all the same is left out of the disk."""
+    writes, held = PrefixDiskCache._write_all, threading.Event()
+
+    def held_back(disk: PrefixDiskCache) -> None:
+        held.wait(HANGS_S)
+        writes(disk)
+
+    folder = checkpoint("bitnet-multiply")
+    llm = LLM(folder, threads=1, cache_disk=tmp_path)
+    cache = llm.engine_loop.scheduler.cache
+    assert cache is not None
+    llm.generate(PROMPT, **OPTIONS)
+    disk_of(llm).flush()
+    monkeypatch.setattr(PrefixDiskCache, "_write_all", held_back)
+    new = PROMPT[::-1]
+    llm.generate(new, **OPTIONS)  # used last, but written by nobody yet
+    pool = llm.engine.kv_cache.pool
+    with pool.lock:
+        cache.evict(2, pool._counted())
+        kept = cache.known(np.array(new, np.int32))
+        assert kept >= 4 * PAGE
+        assert cache.known(np.array(PROMPT, np.int32)) < 4 * PAGE
+        cache.evict(cache.pages, pool._counted())
+        assert cache.known(np.array(new, np.int32)) == 0
+    before = len(files(tmp_path))
+    held.set()
+    disk_of(llm).flush()
+    assert len(files(tmp_path)) == before

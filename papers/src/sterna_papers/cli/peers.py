@@ -55,8 +55,9 @@ THOROUGH: dict[str, Any] = {
 @click.option(
     "--peers",
     type=NAMES,
-    help="Other runtimes: llama.cpp, ik_llama.cpp, torch, litespark, numpy; the report names those "
-    "that are missing; default: llama.cpp,ik_llama.cpp.",
+    help="Other runtimes: llama.cpp, ik_llama.cpp, bitnet.cpp (matrix products of the checkout in "
+    "$STERNA_BITNET_CPP), torch, litespark, numpy; the report names those that are missing; "
+    "default: llama.cpp,ik_llama.cpp.",
 )
 @click.option(
     "--shape",

@@ -48,6 +48,9 @@ PEERS: dict[str, tuple[Entry, ...]] = {
     "torch": tuple(Entry("torch", f"{HERE}.torch_linear", v) for v in ("int8", "bf16")),
     "numpy": (Entry("numpy", f"{HERE}.numpy_linear", "f32"),),
     "litespark": (Entry("litespark", f"{HERE}.litespark", "ternary"),),
+    "bitnet.cpp": tuple(
+        Entry("bitnet.cpp", f"{HERE}.bitnet_cpp", v) for v in ("I2_S", "I2_S rows of 4")
+    ),
     "ik_llama.cpp": tuple(
         Entry("ik_llama.cpp", f"{HERE}.ik_llama", v) for v in ("IQ2_BN", "IQ2_BN -rtr 1")
     ),

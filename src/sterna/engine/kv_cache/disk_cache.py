@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import math
 import os
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sterna import _native
 from sterna.engine.kv_cache.manager import KVCacheManager
 from sterna.engine.kv_cache.page_file import (
     NAME_BYTES,
@@ -28,16 +28,16 @@ from sterna.engine.kv_cache.page_file import (
     PageFiles,
     StoredPage,
 )
-from sterna.engine.kv_cache.sequence import BARE
 from sterna.errors import RequestError, shown
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-__all__ = ["PrefixDiskCache"]
+__all__ = ["CopiesPage", "PrefixDiskCache"]
 
-#: Bytes that may wait to be written; beyond, further pages are not kept on disk.
-MOST_WAITING = 1 << 28
+#: Copies a page for its file; None if it is gone.
+CopiesPage = Callable[[], "StoredPage | None"]
+
 #: Files read and checked at the same time: disk and SHA-256 are faster with several threads.
 READERS = 3
 #: After writing this fraction of the budget (1 / n), count all processes' files again.
@@ -74,8 +74,9 @@ class PrefixDiskCache:
         if not writable:
             raise RequestError(f"cache_disk: must be writable, but {shown(str(folder))} is not")
         self.files: PageFiles = PageFiles(kv_cache, identity)
-        self._waiting: deque[tuple[bytes, bytes, StoredPage]] = deque()
-        self._pending, self._lock = 0, threading.Lock()
+        # By name, in order: tokens, and what copies the page. The first may be under way.
+        self._waiting: dict[bytes, tuple[bytes, CopiesPage]] = {}
+        self._lock = threading.Lock()
         self._known: dict[bytes, int] = {}  # bytes of files, existing or pending, by name
         self._written = most  # since files were counted; the first write counts them
         self._thread: threading.Thread | None = None
@@ -92,23 +93,24 @@ class PrefixDiskCache:
 
     def look_again(self, name: bytes) -> None:
         """Look at the folder when this page is next asked for: others may have removed its file."""
-        if not self._pending:
+        if name not in self._waiting:
             self._known.pop(name, None)
 
-    def put(self, name: bytes, tokens: bytes, page: int, state: _native.State | None) -> bool:
-        """Write a page soon; returns False if too many wait to be written.
+    def is_waiting(self, name: bytes) -> bool:
+        """Whether a page is about to be written."""
+        return name in self._waiting
 
-        page: as in a sequence's table, BARE or whole.
+    def put(self, name: bytes, tokens: bytes, size: int, copies_page: CopiesPage) -> bool:
+        """Write a page of `size` bytes soon; returns False if it is larger than the budget.
+
+        The page is copied when its turn comes, on another thread, so however many wait, they take
+        no memory; one that is gone by then is left out.
         """
-        bare = page >= BARE
-        size = self.files.size(bare, state is not None)
-        if self._pending + size > MOST_WAITING or size > self.most:
+        if size > self.most:
             return False
-        stored = self.files.stored(page, state)
         self._known[name] = size
         with self._lock:
-            self._pending += size
-            self._waiting.append((name, tokens, stored))
+            self._waiting[name] = tokens, copies_page
             if self._thread is None:
                 self._thread = threading.Thread(target=self._write_all, daemon=True)
                 self._thread.start()
@@ -159,11 +161,15 @@ class PrefixDiskCache:
                     os.utime(self._path(name))
         return stored
 
-    def flush(self, timeout_s: float = 60.0) -> None:
-        """Return once all waiting pages are written."""
-        end = time.monotonic() + timeout_s
-        while self._pending and time.monotonic() < end:
+    def flush(self, patience_s: float = 60.0, timeout_s: float = math.inf) -> None:
+        """Return once all waiting pages are written, or none was for `patience_s`."""
+        begin = moved = time.monotonic()
+        left = len(self._waiting)
+        while self._waiting and time.monotonic() < min(moved + patience_s, begin + timeout_s):
             time.sleep(0.005)
+            if len(self._waiting) < left:
+                moved = time.monotonic()
+            left = len(self._waiting)
 
     # ------------------------------------------------------------------------------------- files
 
@@ -179,8 +185,13 @@ class PrefixDiskCache:
                 if not self._waiting:
                     self._thread = None  # it would keep the engine alive
                     return
-                name, tokens, stored = self._waiting.popleft()
+                name, waiting = next(iter(self._waiting.items()))
+            tokens, copies_page = waiting
             try:
+                stored = copies_page()
+                if stored is None:
+                    self._known.pop(name, None)
+                    continue
                 self.files.write(self._path(name), name, tokens, stored)
                 self._written += stored.nbytes
                 if self._written >= self.most // RECOUNT:
@@ -192,7 +203,8 @@ class PrefixDiskCache:
                 self._tell(error)
             finally:
                 with self._lock:
-                    self._pending -= stored.nbytes
+                    if self._waiting[name] is waiting:  # a larger file may be wanted by now
+                        del self._waiting[name]
 
     def _tell(self, error: OSError) -> None:
         """Count a page that could not be written, and log the first one after others could."""
@@ -238,4 +250,4 @@ _alive: weakref.WeakSet[PrefixDiskCache] = weakref.WeakSet()
 def _flush_all() -> None:
     """Write waiting pages before the process ends."""
     for store in list(_alive):
-        store.flush(10.0)
+        store.flush(timeout_s=10.0)

@@ -6,6 +6,8 @@ No split of a prompt changes a bit, so pages that are found have the bits that c
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import chain as in_turn
 from itertools import takewhile
 
 import numpy as np
@@ -13,6 +15,7 @@ import numpy.typing as npt
 
 from sterna import _native
 from sterna.engine.kv_cache.disk_cache import PrefixDiskCache
+from sterna.engine.kv_cache.page_file import StoredPage
 from sterna.engine.kv_cache.page_pool import PagePool
 from sterna.engine.kv_cache.prefix_pack import PrefixPack, chain_names
 from sterna.engine.kv_cache.prefix_trie import (
@@ -112,22 +115,18 @@ class PrefixCache:
     def save(self, tokens: I32, salt: str = "") -> tuple[int, int]:
         """Write a prefix's pages to disk now; returns how many of its tokens the disk then has, and
         the bytes of their files. Others may wait meanwhile for the disk, but not for all pages."""
-        disk, before = self.disk, -1
+        disk = self.disk
         with self._pool.lock:
-            chain, _ = self._trie.walk(tokens, salt)
+            chain, same = self._trie.walk(tokens, salt)
             for node in chain:  # what was known of files may be out of date
                 node.stored = 0
                 disk.look_again(self._name(disk, node, salt))
-        while True:
-            with self._pool.lock:
-                chain, same = self._trie.walk(tokens, salt)
-                self._save(disk, chain, salt)
-                nodes = self._kept(disk, chain, salt)
-                length = self._reachable(nodes, min(same, PAGE * len(nodes)), PAGE)[0]
-            disk.flush()
-            if len(nodes) <= before:
-                return length, sum(node.stored for node in nodes[: length // PAGE])
-            before = len(nodes)
+            self._save(disk, chain, salt)
+        disk.flush()
+        with self._pool.lock:
+            nodes = self._kept(disk, chain, salt)
+            length = self._reachable(nodes, min(same, PAGE * len(nodes)), PAGE)[0]
+            return length, sum(node.stored for node in nodes[: length // PAGE])
 
     def load(self, tokens: I32, salt: str = "") -> tuple[int, int]:
         """Read a prefix's pages from disk, but for those in memory; returns how many of its tokens
@@ -196,13 +195,18 @@ class PrefixCache:
     def evict(self, missing: int, counts: RefCounts) -> None:
         """Forget the longest unused pages until `missing` more are free.
 
-        counts: how many sequences have each page; forgetting a page that one has frees nothing.
+        Pages that wait to be written to disk go last: others can be read again. counts: how many
+        sequences have each page; forgetting a page that one has frees nothing.
         """
         shape = self._pool.shape
         missing *= shape.page_bytes
-        for node in self._trie.nodes:
+        nodes = self._trie.nodes
+        written = [node for node in nodes if not self._is_waiting(node)]
+        for node in in_turn(written, nodes if len(written) < len(nodes) else ()):
             if missing <= 0:
                 break
+            if node not in self._trie:  # dropped as a written one
+                continue
             frees = len(node.states) * self._pool.state_pages * shape.page_bytes
             if node.page != GONE:
                 page, bare = node.page & ~BARE, node.page >= BARE
@@ -284,10 +288,24 @@ class PrefixCache:
             name = self._name(disk, node, salt)
             state = next((s for s in node.states if s.position == (i + 1) * PAGE), None)
             size = disk.files.size(bare=node.page >= BARE, with_state=state is not None)
-            new = node.stored < size and disk.has(name) < size
-            if new and not disk.put(name, node.key, node.page, state):
-                break  # pages after a missing one would not be found
+            if node.stored < size and disk.has(name) < size:
+                copies_page = partial(self._copied, disk, node, name, state)
+                if not disk.put(name, node.key, size, copies_page):
+                    break  # pages after a missing one would not be found
             node.stored = max(node.stored, size)
+
+    def _copied(
+        self, disk: PrefixDiskCache, node: TrieNode, name: bytes, state: _native.State | None
+    ) -> StoredPage | None:
+        """Copy a page that was to be written; None if it was forgotten since."""
+        with self._pool.lock:
+            if node not in self._trie or node.name != name:
+                return None
+            return disk.files.stored(node.page, state)
+
+    def _is_waiting(self, node: TrieNode) -> bool:
+        """Whether a page is about to be written to disk."""
+        return self._disk is not None and node.name is not None and self._disk.is_waiting(node.name)
 
     def _kept(self, disk: PrefixDiskCache, chain: list[TrieNode], salt: str) -> list[TrieNode]:
         """Return the first nodes that are on disk."""
