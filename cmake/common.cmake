@@ -15,6 +15,8 @@ if(NOT STERNA_DRIVER)
   execute_process(COMMAND "${Python_EXECUTABLE}" -m nanobind --cmake_dir
                   OUTPUT_STRIP_TRAILING_WHITESPACE OUTPUT_VARIABLE nanobind_ROOT)
   find_package(nanobind CONFIG REQUIRED)
+  # Their headers are those of a system: Python's define again what those of zig's C library have.
+  set(STERNA_MODULE NB_STATIC STABLE_ABI NB_SUPPRESS_WARNINGS)
 endif()
 
 # Contraction would fuse a multiply and an add on some instruction sets only; errno and trapping
@@ -103,9 +105,15 @@ if(APPLE AND STERNA_ZIG)
   set(CMAKE_SHARED_MODULE_CREATE_CXX_FLAGS -shared)
 endif()
 
-# zig's linker for macOS reads no list of Python's names, which nanobind gives it: it leaves all that are unknown to the
-# process that loads the module.
-function(sterna_by_zig target)
+# Readies a module that nanobind added. nanobind takes stderr from <cstdio>, which it leaves to others to include: with the
+# stable ABI, Python's headers do not, nor do those of clang's C++ library. zig's linker for macOS reads no list of Python's
+# names, which nanobind gives it: it leaves all that are unknown to the process that loads the module.
+function(sterna_module target)
+  foreach(each ${target} nanobind-static nanobind-static-abi3)
+    if(TARGET ${each})
+      target_compile_options(${each} PRIVATE -include cstdio)
+    endif()
+  endforeach()
   if(APPLE AND STERNA_ZIG)
     get_target_property(options ${target} LINK_OPTIONS)
     list(TRANSFORM options REPLACE "^-Wl,@.*" "-Wl,-undefined,dynamic_lookup")
