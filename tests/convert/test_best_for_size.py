@@ -21,7 +21,10 @@ from sterna.formats import codec, weighted
 from sterna.formats.feedback import Feedback, can_feed
 
 EVERY = sorted({name for names in TARGETS.values() for name in names})
-TEXTS = ["".join(f"line {i} of a text about {i * i} things\n" for i in range(k, k + 40)) for k in range(20)]
+TEXTS = [
+    "".join(f"line {i} of a text about {i * i} things\n" for i in range(k, k + 40))
+    for k in range(20)
+]
 
 
 def _inputs(K: int, seed: int = 3) -> np.ndarray:
@@ -130,7 +133,9 @@ def test_size_of_files(checkpoint: Callable[[str], Path], tmp_path: Path) -> Non
     size = sum(path.stat().st_size for path in small.iterdir()) + 20000
     for target, name in (("sterna", "again"), ("gguf", "again.gguf")):
         out = tmp_path / name
-        best_for_size(src, out, Goal(nbytes=size + 200_000), TEXTS, target=target, tokens=256, threads=1)
+        best_for_size(
+            src, out, Goal(nbytes=size + 200_000), TEXTS, target=target, tokens=256, threads=1
+        )
         files = [out] if out.is_file() else list(out.iterdir())
         assert size / 2 < sum(path.stat().st_size for path in files) <= size + 200_000
         assert LLM(out, threads=1, cache=False).generate("a", max_tokens=2)
@@ -143,9 +148,13 @@ def test_memory_with_a_context(checkpoint: Callable[[str], Path]) -> None:
     assert memory_of(weights, shape, 512) <= 1 << 30 < memory_of(weights + 40, shape, 512)
 
 
-def test_what_cannot_be_met_is_refused_first(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+def test_what_cannot_be_met_is_refused_first(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
     src, out = checkpoint("llama"), tmp_path / "o"
-    with pytest.raises(RequestError, match=r"bpw: must be at least [\d.]+ bits a weight, .* got 0.5"):
+    with pytest.raises(
+        RequestError, match=r"bpw: must be at least [\d.]+ bits a weight, .* got 0.5"
+    ):
         best_for_size(src, out, Goal(bits=0.5), TEXTS)
     with pytest.raises(RequestError, match=r"size: must be at least [\d,]+ bytes, .* got 5 bytes"):
         best_for_size(src, out, Goal(nbytes=5), TEXTS)

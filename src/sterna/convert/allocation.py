@@ -96,9 +96,7 @@ def _gain(small: Choice, large: Choice) -> float:
     return (small.loss - large.loss) / (large.nbytes - small.nbytes)
 
 
-def _filled(
-    chosen: list[Choice], choices: Sequence[Sequence[Choice]], nbytes: int
-) -> list[Choice]:
+def _filled(chosen: list[Choice], choices: Sequence[Sequence[Choice]], nbytes: int) -> list[Choice]:
     """Take better choices for bytes that are left, those of the most gain for a byte first."""
     left = nbytes - _total(chosen)
     while True:

@@ -29,7 +29,7 @@ from sterna.convert.moments import Moments
 from sterna.convert.packed_export import directory_overhead, to_directory
 from sterna.convert.plan import Plan, plan
 from sterna.convert.running import Running
-from sterna.convert.sensitivity import Probe, format_errors, sampled
+from sterna.convert.sensitivity import Probe, format_errors, kinds_of, measured_of, sampled
 from sterna.convert.targets import check_places
 from sterna.errors import RequestError
 from sterna.runtime import memory_bytes, resolve_threads
@@ -39,8 +39,9 @@ __all__ = ["Fitted", "Goal", "best_for_size"]
 
 #: Called with the name of a stage, the work done and the work in all.
 Stage = Callable[[str, int, int], None]
-PROBED = 32  # tokens of the text for one that the model reads for each matrix
-LEAST_PROBED = 256
+PROBED = 64  # tokens of the text for one that the model reads for each matrix
+LEAST_PROBED = 128
+TINY = 1e-30  # in place of 0
 
 
 @dataclass(frozen=True)
@@ -219,30 +220,59 @@ def _measured(
 
     moments = Moments(running, windows, memory_bytes() // 4, squares, read)
     probe = Probe.of(running, windows, max(LEAST_PROBED, tokens // PROBED))
-    choices, sensitivities, done = list[list[Choice]](), list[float](), 0
-    total = sum(unit.M * unit.K for unit in units)
-    # The order in which moments are read is that of the layers.
+    kinds = kinds_of(units)
+    probed = {kind[at].name for kind in kinds for at in measured_of(len(kind))}
+    total, done = sum(unit.M * unit.K for unit in units), 0
+    found = dict[str, _Found]()
+    # Moments are read in the order of the layers.
     order = {name: i for i, name in enumerate(moments)}
-    found = dict[str, tuple[float, list[Choice]]]()
     for unit in sorted(units, key=lambda u: order.get(u.item, len(order))):
         inputs = moments.get(unit.item)
         if inputs is None:  # an embedding that is no head: only its rows matter
             inputs = np.ones(unit.K, np.float32)
-        g = probe.sensitivity(unit, inputs)
         rows, _ = probe.of_unit(unit)
         some = np.ascontiguousarray(rows[sampled(unit.M)])
-        scale = g * unit.M / len(some)
-        sizes = _sizes(target, unit)
-        candidate_formats = [formats.get(one.format) for one in sizes]
-        errors = format_errors(some, candidate_formats, inputs, threads)
-        found[unit.name] = g, [
-            one._replace(loss=scale * float(error.sum()))
-            for one, error in zip(sizes, errors, strict=True)
-        ]
+        possible = [formats.get(one.format) for one in _sizes(target, unit)]
+        one = _Found(format_errors(some, possible, inputs, threads, fed=False))
+        if unit.name in probed:
+            one.g = probe.sensitivity(unit, inputs)
+            one.fed = format_errors(some, possible, inputs, threads)
+        one.of_all = unit.M / len(some)
+        found[unit.name] = one
         done += unit.M * unit.K
         progress("measuring", done, total)
-    for unit in units:
-        g, of_unit = found[unit.name]
-        sensitivities.append(g)
-        choices.append(of_unit)
-    return _Measured(choices, sensitivities, moments)
+    for kind in kinds:
+        _between([found[unit.name] for unit in kind])
+    choices = [found[unit.name].choices(_sizes(target, unit)) for unit in units]
+    return _Measured(choices, [found[unit.name].g or 0.0 for unit in units], moments)
+
+
+@dataclass
+class _Found:
+    """What is known of a unit: errors of its sampled rows in each format, without feedback and, if
+    it is measured, with it; g; rows for each sampled one."""
+
+    plain: list[float]
+    fed: list[float] | None = None
+    g: float | None = None
+    of_all: float = 1.0
+
+    def choices(self, sizes: Sequence[Choice]) -> list[Choice]:
+        """Return the choices with their losses."""
+        assert self.fed is not None
+        assert self.g is not None
+        scale = self.g * self.of_all
+        pairs = zip(sizes, self.fed, strict=True)
+        return [one._replace(loss=scale * error) for one, error in pairs]
+
+
+def _between(kind: Sequence[_Found]) -> None:
+    """Fill in what was not measured, from the measured units of the kind."""
+    known = [i for i, one in enumerate(kind) if one.g is not None]
+    logs = np.log([max(kind[i].g or 0.0, TINY) for i in known])
+    ratios = [np.divide(kind[i].fed or [], np.maximum(kind[i].plain, TINY)) for i in known]
+    ratio = np.mean(ratios, axis=0)
+    for i, one in enumerate(kind):
+        if one.g is None:
+            one.g = float(np.exp(np.interp(i, known, logs)))
+            one.fed = [float(error) for error in np.multiply(one.plain, ratio)]

@@ -16,8 +16,8 @@ from sterna.formats.feedback import Feedback
 __all__ = ["Job", "Progress", "Squares"]
 
 Progress = Callable[[int, int], None]  # (weights done, weights in all)
-#: Mean squares of layers' inputs, float32 [K], or more, by the name under which a model requests the
-#: weight.
+#: Mean squares of layers' inputs, float32 [K], or more, by the name under which a model requests
+#: the weight.
 Squares = Mapping[str, "npt.NDArray[np.float32] | Feedback"]
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from sterna import _native, loading, models
+from sterna import loading, models
 from sterna.checkpoints.resolve import resolve
 from sterna.convert.plan import assets_of
 from sterna.engine import Engine
@@ -34,9 +34,7 @@ class Running:
     names: dict[PackedWeight, str]
 
     @classmethod
-    def of(
-        cls, source: str | Path, threads: int | None = None, i2s: str | None = None
-    ) -> Running:
+    def of(cls, source: str | Path, threads: int | None = None, i2s: str | None = None) -> Running:
         """Load the model as it is stored; raises as `loading.load`."""
         names: dict[PackedWeight, str] = {}
 

@@ -27,7 +27,7 @@ from sterna.formats.scales.within_rows import BlockScales
 __all__ = ["DAMPING", "Feedback", "can_feed", "rounded"]
 
 Levels = npt.NDArray[np.int8]
-#: Of columns [M, n] and weights of their errors [n]: levels [M, n], scales as their layout has them.
+#: Of columns [M, n] and weights of their errors [n]: levels [M, n] and scales of their layout.
 BlockRounding = Callable[[F32, F32], tuple[Levels, F32]]
 
 #: A part of the mean variance that every column gets, as in GPTQ: channels that the text did not
@@ -49,9 +49,23 @@ class Feedback:
     squares: F32
 
     @classmethod
-    def of(cls, moments: npt.NDArray[np.float64] | F32, damping: float = DAMPING) -> Feedback:
-        """Make it of second moments E[x x^T], [K, K]; damping: a part of their mean diagonal."""
+    def of(
+        cls,
+        moments: npt.NDArray[np.float64] | F32,
+        damping: float = DAMPING,
+        rows: int | None = None,
+    ) -> Feedback:
+        """Make it of second moments E[x x^T], [K, K].
+
+        damping: a part of their mean diagonal, which is added to the diagonal. rows: of how many x
+        the moments are the mean, None: enough. What few rows say of two columns together holds for
+        other texts in part only, so products of different columns shrink to N / (N + K).
+        """
         h = np.array(moments, np.float64)
+        if rows is not None:
+            diagonal = np.diagonal(h).copy()
+            h *= rows / (rows + len(h))
+            h[np.diag_indices_from(h)] = diagonal
         mean = float(np.mean(np.diagonal(h)))
         h[np.diag_indices_from(h)] += damping * mean if mean > 0 else 1.0
         upper = np.linalg.cholesky(h[::-1, ::-1])[::-1, ::-1]  # backwards, lower becomes upper
@@ -73,9 +87,7 @@ def can_feed(format: Format) -> bool:
     return book is not None and isinstance(scales, BlockScales) and not format.of_files
 
 
-def rounded(
-    format: Format, w: F32, feedback: Feedback, block: BlockRounding
-) -> tuple[Levels, F32]:
+def rounded(format: Format, w: F32, feedback: Feedback, block: BlockRounding) -> tuple[Levels, F32]:
     """Round rows float32 [M, K] -> (levels int8 [M, K], scales as their layout has them).
 
     block: finds levels and scales of columns [M, n], with weights of their errors float32 [n].
