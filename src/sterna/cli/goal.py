@@ -83,7 +83,7 @@ class Goal:
         for name in ("format", "scales", "method", "head"):
             if others.get(name) is not None:
                 raise click.UsageError(
-                    f"--{name}: must be left out with --bpw, --size and --fits, which choose formats"
+                    f"--{name}: must be left out with --bpw, --size and --fits, which choose it"
                 )
 
     def write(

@@ -3,12 +3,14 @@
 Each matrix has choices of (bytes, loss), and losses add up. For a price λ of a byte, each takes the
 choice of least loss + λ bytes; a bisection finds the price whose bytes just fit. What is left of
 the bytes buys the better choices with the most gain for a byte that still fit. So the sum of losses
-exceeds the least one by at most what the last bytes would have bought (Everett's multipliers, 1963).
+is above the least one by at most what the last bytes would have bought (H. Everett, "Generalized
+Lagrange multiplier method", Operations Research 1963).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 __all__ = ["Choice", "allocate", "curve", "least_bytes"]
@@ -55,7 +57,7 @@ def curve(choices: Sequence[Sequence[Choice]]) -> Iterator[tuple[int, float]]:
     prices = set[float]()
     for of_matrix in choices:
         hull = _hull(of_matrix)
-        for small, large in zip(hull, hull[1:], strict=False):
+        for small, large in pairwise(hull):
             prices.add((small.loss - large.loss) / (large.nbytes - small.nbytes))
     ordered = sorted(prices, reverse=True)
     step = max(1, len(ordered) // 200)

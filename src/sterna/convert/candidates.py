@@ -1,4 +1,4 @@
-"""The matrices of a model whose formats may be chosen, the formats that a runtime has, and bytes."""
+"""The matrices whose formats may be chosen, the formats that a runtime has, and their bytes."""
 
 from __future__ import annotations
 
