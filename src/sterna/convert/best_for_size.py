@@ -10,6 +10,7 @@ all formats of the runtime then decide (`allocation`), and the weights are writt
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -154,7 +155,7 @@ def best_for_size(
     final = Job(
         path, Path(dst), str(src), None, force, threads, i2s, measured.moments, written, made
     )
-    losses = to_gguf(final, "Q4_K") if to_file else to_directory(final, None, None)
+    losses = to_gguf(final, _commonest(chosen)) if to_file else to_directory(final, None, None)
     rows = [
         {
             "matrix": unit.name,
@@ -171,6 +172,14 @@ def best_for_size(
     nbytes = fixed + sum(one.nbytes for one in chosen)
     points = [(fixed + size, loss) for size, loss in curve(measured.choices)]
     return Fitted(rows, nbytes, planned.n_weights, points, losses)
+
+
+def _commonest(chosen: Sequence[Choice]) -> str:
+    """Return the GGUF type of most bytes, which names the file's type."""
+    nbytes = Counter[str]()
+    for one in chosen:
+        nbytes[one.format.upper()] += one.nbytes
+    return nbytes.most_common(1)[0][0]
 
 
 class _Once:

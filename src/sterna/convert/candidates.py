@@ -11,7 +11,7 @@ from sterna import formats
 from sterna.convert.plan import Item, Plan
 from sterna.errors import RequestError, shown
 from sterna.files.words import words
-from sterna.formats import Format
+from sterna.formats import Experts, Format
 from sterna.formats.ggml_blocks import BLOCKS
 from sterna.weights.sources import PackedWeights
 
@@ -86,5 +86,6 @@ def _fixed(planned: Plan, item: Item) -> int:
     if item.kind in ("vector", "bias"):
         return 4 * item.M
     if item.exact:
-        return sum(int(piece.nbytes) for _, piece in planned.read(item))  # type: ignore[union-attr]
+        pieces = (piece for _, piece in planned.read(item))
+        return sum(p.weight.nbytes if isinstance(p, Experts) else p.nbytes for p in pieces)
     return 0

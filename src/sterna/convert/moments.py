@@ -73,8 +73,11 @@ class Moments(Mapping[str, Feedback | F32]):
                 self._moments.update(self._sums(self._following(name)))
             head = self.running.model.graph.head
             tied = x is head.x and head.weight is self.running.model.graph.table
-            self._last = x, Feedback.of(
-                self._moments[x], TIED if tied else DAMPING, sum(map(len, self.windows))
+            self._last = (
+                x,
+                Feedback.of(
+                    self._moments[x], TIED if tied else DAMPING, sum(map(len, self.windows))
+                ),
             )
         return self._last[1]
 
