@@ -11,7 +11,8 @@ import click
 
 from sterna.cli.calibration import Calibration, show_gain
 from sterna.cli.convert import finished, places, report
-from sterna.cli.decorators import FILE, option
+from sterna.cli.decorators import FILE, WRITABLE_FILE, flag, option
+from sterna.cli.goal import Goal
 from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import fetch_model
 from sterna.cli.progress import progress_bar
@@ -19,6 +20,7 @@ from sterna.cli.report import table
 from sterna.cli.terminal import print_json
 
 FIGURES = ("relative error", "max error", "SNR dB")
+DEFAULT_FORMAT = "iq4_nl"
 COLUMNS = {name: name for name in ("tensor", "MxK", "from", "to", *FIGURES)}
 
 
@@ -28,8 +30,22 @@ COLUMNS = {name: name for name in ("tensor", "MxK", "from", "to", *FIGURES)}
     "Weight format of the layers. For float models, bits a weight, the best first: "
     "q8_0 (8.5), q6_k (6.6), q5_k (5.6), iq4_nl (4.5), q4_0 and i4:g32 (4.5), mxfp4 (4.25); "
     "i4 (4, a scale a row) is far worse. For models trained for few levels: i2, t5 (ternary), i2p, "
-    "i1, pot4. gguf:Q8_0 … write a GGUF file; `sterna formats` lists all.",
-    shown="iq4_nl",
+    "i1, pot4. gguf:Q8_0 … write a GGUF file; `sterna formats` lists all. Default: iq4_nl.",
+)
+@option("--bpw", "The best model of so many bits a weight: a format for each matrix.", type=float)
+@option("--size", "The best model of so many bytes: 6GB, 900MB; GiB and MiB are of 1024.")
+@flag("--fits", "The best model for this machine's free memory.")
+@option("--context", "Tokens that --fits leaves memory for.", type=click.IntRange(min=1))
+@option(
+    "--for runtime",
+    "Whose formats --bpw, --size and --fits choose from; gguf: llama.cpp's, in a GGUF file.",
+    type=click.Choice(["sterna", "gguf"]),
+    shown="sterna",
+)
+@option(
+    "--plot",
+    "Draw the KL divergence to expect at other sizes than that of --bpw, --size or --fits.",
+    type=WRITABLE_FILE,
 )
 @option(
     "--scales",
@@ -59,18 +75,28 @@ COLUMNS = {name: name for name in ("tensor", "MxK", "from", "to", *FIGURES)}
 def command(
     src: str,
     dst: Path,
-    format: str,
+    format: str | None,
     scales: str | None,
     calibrate: Path | None,
     calibrate_tokens: int,
     offline: bool,
     as_json: bool,
+    bpw: float | None,
+    size: str | None,
+    fits: bool,
+    context: int | None,
+    runtime: str,
+    plot: Path | None,
     **options: Any,
 ) -> None:
     """Round the weights of SRC (as for --model of `sterna generate`) and write them at DST.
 
     The default format loses least at its size and fits rows of any width. A scale for each row (i4)
     loses far more than scales in groups (i4:g32, iq4_nl) at nearly the same size.
+
+    With --bpw, --size or --fits, each matrix has a format of its own, chosen by what its rounding
+    costs on a text (--calibrate, or the documentation that comes with Python), and weights are
+    rounded with error feedback (GPTQ). Sizes are never exceeded.
 
     This is lossy. The table has a line for each matrix: the root mean square of the error divided
     by that of the weights, the largest error, and the signal-to-noise ratio in decibels (6 dB are
@@ -79,6 +105,13 @@ def command(
     from sterna.convert import convert, with_scales
 
     started = time.perf_counter()
+    goal = Goal.of(bpw, size, fits, context, runtime, plot)
+    if goal is not None:
+        goal.refuse(format=format, scales=scales, **options)
+        fetch_model(src, offline)
+        goal.write(src, dst, calibrate, calibrate_tokens, options, as_json)
+        return
+    format = format or DEFAULT_FORMAT
     name = with_scales(format, scales)
     fetch_model(src, offline)
     text = None

@@ -12,6 +12,7 @@ import hashlib
 import os
 import secrets
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -42,7 +43,7 @@ from sterna.weights.loss import Loss
 from sterna.weights.rounding import converted
 from sterna.weights.sources import head_format
 
-__all__ = ["TYPES", "to_gguf"]
+__all__ = ["TYPES", "gguf_overhead", "to_gguf"]
 
 #: GGUF type -> Sterna's format of the same values.
 TYPES = {
@@ -52,6 +53,7 @@ TYPES = {
     """)
 }
 _NAMES = {format: name for name, format in TYPES.items()}
+PADDING = 32  # bytes to which each tensor is aligned
 _FOR_TABLES = ("F32", "F16", "BF16", "Q8_0")  # fine enough for all tables
 #: Types of tables of floats for other types of layers, as in llama.cpp's quantiser: of a table that
 #: makes logits, and of an embedding without a head's rows, if that differs from the layers.
@@ -107,10 +109,30 @@ def to_gguf(job: Job, type: str) -> list[Loss]:
     if type not in TYPES:
         raise RequestError(f"gguf: must be one of {', '.join(TYPES)}, but got {shown(type)}")
     check_places(job.src, job.dst, job.force, file=True)
+    writing, writer, factors = _begun(gguf, job, type)
+    if not job.formats:
+        warn_if_too_lossy(writing.planned, formats.get(TYPES[type]), job.name)
+    with replacing(job.dst, writing.nbytes()) as file:
+        writing.write(gguf, writer, file, factors)
+    return writing.losses
+
+
+def gguf_overhead(job: Job) -> int:
+    """Return the bytes of a GGUF file besides its tensors, at most; raises as `to_gguf`."""
+    gguf = _package()
+    writing, writer, factors = _begun(gguf, job, "F16")
+    file = BytesIO()
+    count = len(writing.write_header(gguf, writer, file, factors)[0])
+    return file.tell() + PADDING * (count + 1) + sum(4 * len(v) for v in factors.values())
+
+
+def _begun(
+    gguf: Any, job: Job, type: str
+) -> tuple[_Writing, Any, dict[str, npt.NDArray[np.float32]]]:
+    """Return what writes the tensors, gguf's writer with the metadata, and factors of rotations."""
     model, planned = plan(job.src, job.threads, job.i2s)
     check_assets(model, required=False)
     writing = _Writing(planned, _architecture_of(model, job.model), model, type, job)
-    warn_if_too_lossy(planned, formats.get(TYPES[type]), job.name)
     writer = gguf.GGUFWriter(None, writing.architecture)
     kind = getattr(gguf.LlamaFileType, _FILE_TYPE.get(type, f"MOSTLY_{type}"))
     add_sizes(writer, model.config, job.name, int(kind))
@@ -121,9 +143,7 @@ def to_gguf(job: Job, type: str) -> list[Loss]:
     generation = assets.generation_config
     sampling = sampling_of(generation, Path(GENERATION_CONFIG))
     add_sampling(writer, sampling, generation.get("suppress_tokens") or [])
-    with replacing(job.dst, writing.nbytes()) as file:
-        writing.write(gguf, writer, file, factors)
-    return writing.losses
+    return writing, writer, factors
 
 
 def _architecture_of(model: loading.Model, name: str) -> str:
@@ -169,7 +189,7 @@ class _Writing:
     def __init__(
         self, planned: Plan, architecture: str, model: loading.Model, type: str, job: Job
     ) -> None:
-        self._plan, self._model, self._type, self._job = planned, model, type, job
+        self.planned, self._model, self._type, self._job = planned, model, type, job
         self._threads = resolve_threads(job.threads)
         self.architecture, self.losses = architecture, list[Loss]()
         self._head = TYPES[type] if job.head is None and type in _FOR_TABLES else job.head
@@ -193,7 +213,7 @@ class _Writing:
                 gguf_name(self.architecture, f"{part.name}.weight"),
                 part.M,
                 part.K,
-                self._format(item),
+                self._format(item, part.name),
                 item.kind == "matrix" and self._permutes(part.name),
             )
             for part in item.parts
@@ -202,9 +222,12 @@ class _Writing:
     def _permutes(self, module: str) -> bool:
         return permutes(self.architecture, module)
 
-    def _format(self, item: Item) -> Format:
-        """Choose an item's format: the requested one, a fallback if its rows are no whole blocks,
-        at last F16."""
+    def _format(self, item: Item, part: str) -> Format:
+        """Choose a part's format: its own or the requested one, a fallback if its rows are no whole
+        blocks, at last F16."""
+        own = self._job.formats.get(part) or self._job.formats.get(item.name)
+        if own is not None:
+            return own
         name = self._table_format(item) if item.kind == "table" else TYPES[self._type]
         f = formats.fitting(formats.get(name), item.K)
         return formats.get("f16") if item.K % f.scales.block else f
@@ -218,7 +241,7 @@ class _Writing:
                 f"head: must be one of {', '.join(_NAMES)} in a GGUF file, "
                 f"but got {shown(self._head)}"
             )
-        stored = self._plan.stored_format(item)
+        stored = self.planned.stored_format(item)
         if self._head is None and not formats.get(stored).scaled:
             if item.name == "lm_head" or self._model.config.tied:
                 return _HEAD
@@ -229,6 +252,20 @@ class _Writing:
         self, gguf: Any, writer: Any, file: BinaryIO, factors: dict[str, npt.NDArray[np.float32]]
     ) -> None:
         """Write the header, then the tensors in turn, then their hashes into the header."""
+        marks, mark, ends = self.write_header(gguf, writer, file, factors)
+        hashes = list(self._write_all(writer, file))
+        self.planned.check_all_read(self._model)
+        for t, values in zip(ends, factors.values(), strict=True):
+            rows = iter([values.view(np.uint8)])
+            hashes.append(_write_rows(writer, file, rows, t.heading))
+        writer.write_padding(file, file.tell())
+        _replace(file, marks, hashes)
+        _replace(file, [mark], [_metadata_hash_of(self._job.dst, file)])
+
+    def write_header(
+        self, gguf: Any, writer: Any, file: BinaryIO, factors: dict[str, npt.NDArray[np.float32]]
+    ) -> tuple[list[str], str, list[_Tensor]]:
+        """Write the header; return the marks in place of hashes to come, and the last tensors."""
         tensors = [t for some in self._tensors.values() for t in some]
         ends = [_Tensor(n, 1, len(v), formats.get("f32"), False) for n, v in factors.items()]
         tensors += ends
@@ -243,35 +280,28 @@ class _Writing:
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
-        hashes = list(self._write_all(writer, file))
-        self._plan.check_all_read(self._model)
-        for t, values in zip(ends, factors.values(), strict=True):
-            rows = iter([values.view(np.uint8)])
-            hashes.append(_write_rows(writer, file, rows, t.heading))
-        writer.write_padding(file, file.tell())
-        _replace(file, marks, hashes)
-        _replace(file, [mark], [_metadata_hash_of(self._job.dst, file)])
+        return marks, mark, ends
 
     def _write_all(self, writer: Any, file: BinaryIO) -> Iterator[str]:
         done, progress = 0, self._job.progress
-        for item in self._plan.items.values():
+        for item in self.planned.items.values():
             rows = self._rows(item)
             for t in self._tensors[item.name]:
                 yield _write_rows(writer, file, self._rows_of_tensor(rows, t), t.heading)
             done += item.M * item.K
             if progress is not None:
-                progress(done, self._plan.n_weights)
+                progress(done, self.planned.n_weights)
 
     def _rows(self, item: Item) -> _Rows:
         return _Rows(self._encoded(item))
 
     def _encoded(self, item: Item) -> Iterator[npt.NDArray[np.uint8]]:
         """Yield some rows of an item at a time in the file's bytes, uint8 [rows, bytes]."""
-        for name, piece in self._plan.read(item):
+        for name, piece in self.planned.read(item):
             if not isinstance(piece, PackedWeight):
                 yield np.ascontiguousarray(piece, "<f4").reshape(1, -1).view(np.uint8)
                 continue
-            f = self._tensors[item.name][0].format
+            f = self._format(item, name)
             nbytes = piece.M * row_bytes(f.name, piece.K)
             loss = Loss(name, piece.M, piece.K, piece.format.name, _NAMES[f.name], nbytes)
             self.losses.append(loss)

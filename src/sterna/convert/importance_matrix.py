@@ -11,32 +11,26 @@ experts of a layer share one sum, over all rows that any of them reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from sterna import formats, loading, models
+from sterna import formats
 from sterna.chat import ChatTemplate
 from sterna.chat.documents import Document, documents
 from sterna.checkpoints.resolve import resolve
 from sterna.convert.plan import assets_of, plan
-from sterna.engine import Engine
-from sterna.engine import Sequence as EngineSequence
+from sterna.convert.running import Running, spread
 from sterna.errors import RequestError
 from sterna.files.reading import read_file
-from sterna.formats import Experts, PackedWeight
 from sterna.formats.weighted import check_weighted
-from sterna.weights.sources import STACKED, Linear, Stacking, WeightSource
-from sterna.weights.wrapped import WrappedWeights
 
 __all__ = ["CalibrationTexts", "calibrate", "parts_of", "require_calibrated", "spread"]
 
 F32 = npt.NDArray[np.float32]
-WINDOW = 512  # tokens read together
 EVERY = 5  # every fifth piece is held out
 PIECE = 2000  # characters of a piece of a plain text, about a window of tokens
 MAX_BYTES = 1 << 30
@@ -122,26 +116,16 @@ def calibrate(
     in windows of 512. progress: called with the number of tokens done. Raises as `loading.load`,
     RequestError if the texts have no token, NonFiniteError if the model gives NaN.
     """
-    loaded, names = _load(source, threads, i2s)
-    model = replace(loaded, graph=loaded.graph.observed())
-    engine = Engine(model, threads=threads, deterministic=True, skip_zeros=False)
-    assets = assets_of(loaded)
-    tokenizer = assets.tokenizer()
-    done = 0
-    for window in _windows((tokenizer.encode(text) for text in spread(texts)), engine.context):
-        sequence = EngineSequence()
-        try:
-            engine.step([(sequence, window[: tokens - done], 0)])
-        finally:
-            engine.kv_cache.release(sequence)
-        done += len(window[: tokens - done])
+    running = Running.of(source, threads, i2s)
+    graph, done = running.model.graph.observed(), 0
+    program = running.engine.compiled(graph)
+    for window in running.windows(texts, tokens):
+        running.engine.run_variant(program, window, 0)
+        done += len(window)
         progress(done, tokens)
-        if done == tokens:
-            break
-    if not done:
-        raise RequestError("calibrate: must have a text with tokens, but got none")
+    names = running.names
     sums: dict[str, list[tuple[int, npt.NDArray[np.float64]]]] = {}
-    for one, readers in zip(engine.square_sums, model.graph.observed_by(), strict=True):
+    for one, readers in zip(program.square_sums, graph.observed_by(), strict=True):
         for name in {names[weight] for weight in readers if weight in names}:
             sums.setdefault(name, []).append(one)
     return {name: _mean(several) for name, several in sums.items()}
@@ -151,50 +135,3 @@ def _mean(several: list[tuple[int, npt.NDArray[np.float64]]]) -> F32:
     """Average over all rows that a weight has read, in one place of the model or several."""
     rows = sum(count for count, _ in several)
     return np.asarray(sum(columns for _, columns in several) / max(rows, 1), np.float32)
-
-
-def spread(texts: Sequence[str]) -> Iterator[str]:
-    """Yield texts from all over the list: every 16th, then every 16th from the next start on."""
-    for first in range(16):
-        yield from texts[first::16]
-
-
-def _windows(texts: Iterable[Sequence[int]], context: int) -> Iterator[Sequence[int]]:
-    size = min(WINDOW, context)
-    for tokens in texts:
-        for begin in range(0, len(tokens), size):
-            yield tokens[begin : begin + size]
-
-
-@dataclass(frozen=True)
-class _Named(WrappedWeights):
-    """A source of weights that notes the name under which each was requested."""
-
-    names: dict[PackedWeight, str] = field(default_factory=dict)
-
-    def matrix(self, name: str, parts: list[Linear]) -> list[PackedWeight]:
-        """Return the source's weights, and keep their name."""
-        made = super().matrix(name, parts)
-        self.names.update((weight, name) for weight in made)
-        return made
-
-    def experts(
-        self, name: str, parts: list[Linear], count: int, stacking: Stacking = STACKED
-    ) -> list[Experts]:
-        """Return the source's weights, and keep their name."""
-        made = super().experts(name, parts, count, stacking)
-        self.names.update((experts.weight, name) for experts in made)
-        return made
-
-
-def _load(
-    source: str | Path, threads: int | None, i2s: str | None
-) -> tuple[loading.Model, dict[PackedWeight, str]]:
-    """Load a model; returns it, and the names under which it requested its weights."""
-    names: dict[PackedWeight, str] = {}
-
-    def wrap(weights: WeightSource) -> WeightSource:
-        return _Named(weights, names)
-
-    path = resolve(source, inspect=models.require_architecture)
-    return loading.load(path, cached=False, threads=threads, i2s=i2s, wrap=wrap), names

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from sterna.formats import Format
+from sterna.formats.feedback import Feedback
+
 __all__ = ["Job", "Progress", "Squares"]
 
 Progress = Callable[[int, int], None]  # (weights done, weights in all)
-#: Mean squares of layers' inputs, float32 [K], by the name under which a model requests the weight.
-Squares = Mapping[str, npt.NDArray[np.float32]]
+#: Mean squares of layers' inputs, float32 [K], or more, by the name under which a model requests
+#: the weight.
+Squares = Mapping[str, "npt.NDArray[np.float32] | Feedback"]
 
 
 @dataclass(frozen=True)
 class Job:
     """The arguments of `convert` that packed directories and GGUF files have in common.
 
-    src: the model's files; model: what the caller calls it, a path or a name. The others are those
-    of `convert`.
+    src: the model's files; model: what the caller calls it, a path or a name. The others, up to
+    `progress`, are those of `convert`.
     """
 
     src: Path
@@ -34,6 +38,8 @@ class Job:
     i2s: str | None
     squares: Squares
     progress: Progress | None
+    #: Formats of single matrices and tables, by the names of what `Plan.read` yields.
+    formats: Mapping[str, Format] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

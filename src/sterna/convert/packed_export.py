@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from sterna import formats
+from sterna import formats, loading
 from sterna.checkpoints.packed_directory import CODES
-from sterna.checkpoints.packed_writer import packing
+from sterna.checkpoints.packed_writer import PackedWriter, packing
 from sterna.convert.job import Job
 from sterna.convert.plan import Item, Plan, assets_of, check_assets, plan
 from sterna.convert.quantization_check import warn_if_too_lossy
@@ -22,7 +25,9 @@ from sterna.weights.packing import layer_scale
 from sterna.weights.rounding import Rows
 from sterna.weights.sources import head_format
 
-__all__ = ["to_directory"]
+__all__ = ["directory_overhead", "to_directory"]
+
+SPEC_BYTES = 512  # of a weight in config.json and in the alignment of its tensors, at most
 
 F32 = npt.NDArray[np.float32]
 
@@ -40,24 +45,11 @@ def to_directory(job: Job, format: str | None, method: str | None) -> list[Loss]
         layers = formats.with_method(layers, method)
     model, planned = plan(job.src, job.threads, job.i2s)
     check_assets(model, required=False)  # otherwise broken ones would be copied
-    warn_if_too_lossy(planned, layers, job.name)
+    if not job.formats:
+        warn_if_too_lossy(planned, layers, job.name)
     writing = _Writing(planned, layers, job)
-    longest = max(len(name.encode("utf-8", "replace")) for name in planned.items)
-    longest = max(longest, *(len(p.name) for i in planned.items.values() for p in i.parts))
     done = 0
-    with (
-        assets_of(model).as_folder() as source,
-        packing(
-            job.dst,
-            model.json,
-            nbytes=writing.nbytes(),
-            name_bytes=longest + len(CODES) + 4,
-            n_tensors=2 * sum(len(item.parts) for item in planned.items.values()),
-            source=source,
-            default_format=format,
-            force=job.force,
-        ) as writer,
-    ):
+    with _writer(job, job.dst, model, planned, writing.nbytes(), format) as writer:
         for item in planned.items.values():
             for name, made in writing.made(item):
                 writer.add(name, made)
@@ -68,12 +60,47 @@ def to_directory(job: Job, format: str | None, method: str | None) -> list[Loss]
     return writing.losses
 
 
+def directory_overhead(job: Job) -> int:
+    """Return the bytes of a packed directory besides the weights, at most."""
+    model, planned = plan(job.src, job.threads, job.i2s)
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "empty"
+        with _writer(job, place, model, planned, 0, None):
+            pass
+        written = sum(path.stat().st_size for path in place.iterdir())
+    parts = [part.name for item in planned.items.values() for part in item.parts]
+    return written + sum(SPEC_BYTES + len(name.encode("utf-8", "replace")) for name in parts)
+
+
+@contextlib.contextmanager
+def _writer(
+    job: Job, dst: Path, model: loading.Model, planned: Plan, nbytes: int, format: str | None
+) -> Iterator[PackedWriter]:
+    longest = max(len(name.encode("utf-8", "replace")) for name in planned.items)
+    longest = max(longest, *(len(p.name) for i in planned.items.values() for p in i.parts))
+    with (
+        assets_of(model).as_folder() as source,
+        packing(
+            dst,
+            model.json,
+            nbytes=nbytes,
+            name_bytes=longest + len(CODES) + 4,
+            n_tensors=2 * sum(len(item.parts) for item in planned.items.values()),
+            source=source,
+            default_format=format,
+            force=job.force,
+        ) as writer,
+    ):
+        yield writer
+
+
 class _Writing:
     """Makes the output of each item of a plan."""
 
     def __init__(self, planned: Plan, format: Format | None, job: Job) -> None:
         self._plan, self._format, self._head = planned, format, job.head
         self._threads, self._squares = resolve_threads(job.threads), job.squares
+        self._formats = job.formats
         self.losses: list[Loss] = []
 
     def nbytes(self) -> int:
@@ -83,7 +110,7 @@ class _Writing:
             if item.kind in ("vector", "bias"):
                 total += 4 * item.M
             else:  # kept formats have at least a bit for each weight
-                f = self._target(item, formats.get("i1"))
+                f = self._target(item, "", formats.get("i1"))
                 total += f.n_tiles(item.M) * f.tile_bytes(item.K)
         return total
 
@@ -136,7 +163,7 @@ class _Writing:
 
     def _checked_target(self, item: Item, name: str, stored: Format) -> Format:
         """Choose as `_target`; RequestError if that would change a layer's arithmetic."""
-        target = self._target(item, stored)
+        target = self._target(item, name, stored)
         if stored.integer and not target.integer:
             raise RequestError(
                 f"{name}: must keep an integer format, since its layer ({stored}) also rounds "
@@ -144,8 +171,10 @@ class _Writing:
             )
         return target
 
-    def _target(self, item: Item, stored: Format) -> Format:
-        """Choose the format of an item with pieces stored in `stored`."""
+    def _target(self, item: Item, name: str, stored: Format) -> Format:
+        """Choose the format of a piece of an item that is stored in `stored`."""
+        if name in self._formats:
+            return self._formats[name]
         if item.kind in ("matrix", "experts"):
             asked = None if item.exact else self._format
         else:

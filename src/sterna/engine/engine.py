@@ -29,7 +29,7 @@ from sterna.engine.kv_cache.sequence import PAGE, Sequence
 from sterna.engine.numa import place_weights
 from sterna.engine.step_io import StepArguments, StepInput, StepOutput, split_outputs
 from sterna.errors import NonFiniteError, RequestError
-from sterna.graph import ACTIVATIONS, Crossings
+from sterna.graph import ACTIVATIONS, Crossings, Graph
 from sterna.loading import Model
 from sterna.ops import is_fast
 from sterna.runtime import Threads, resolve_threads
@@ -202,7 +202,35 @@ class Engine:
             self.fast, 0, self._crossings, self.context, self.activations or ACTIVATIONS[0]
         )
 
-    def _run(self, program: _native.Program, inputs: SequenceOf[StepInput]) -> list[StepOutput]:
+    def compiled(self, graph: Graph) -> _native.Program:
+        """Compile a variant of the model's graph, for `run_variant`; layers sum without `fast`."""
+        activations = self.activations or ACTIVATIONS[0]
+        return graph.compile(False, 0, self._crossings, self.context, activations)
+
+    def run_variant(
+        self,
+        program: _native.Program,
+        tokens: SequenceOf[int],
+        wanted: int,
+        kept: F32 | None = None,
+    ) -> F32:
+        """Run a text of its own through a program of `compiled`; return its last `wanted` rows.
+
+        kept: float32 [tokens, columns], where the graph's `KeepOp`s save rows.
+        """
+        sequence = Sequence()
+        try:
+            (output,) = self._run(program, [StepInput(sequence, tokens, wanted)], kept)
+        finally:
+            self.kv_cache.release(sequence)
+        return output.logits
+
+    def _run(
+        self,
+        program: _native.Program,
+        inputs: SequenceOf[StepInput],
+        kept: F32 | None = None,
+    ) -> list[StepOutput]:
         sequences, adapted = set[int](), False
         for one in inputs:
             sequences.add(id(one.sequence))
@@ -212,7 +240,7 @@ class Engine:
         if self.model.config.bidirectional and any(i.sequence.length for i in inputs):
             raise RequestError(f"{self.model.name}: an encoder computes a text whole, in one step")
         if not adapted:
-            return self._run_in_order(program, inputs, [])
+            return self._run_in_order(program, inputs, [], kept)
         order, adapters = by_adapter([step_input.adapter for step_input in inputs])
         outputs = self._run_in_order(program, [inputs[i] for i in order], adapters)
         return [outputs[place] for place in np.argsort(order)]
@@ -222,6 +250,7 @@ class Engine:
         program: _native.Program,
         inputs: SequenceOf[StepInput],
         adapters: SequenceOf[tuple[int, int, _native.Adapter]],
+        kept: F32 | None = None,
     ) -> list[StepOutput]:
         kv_cache = self.kv_cache
         kv_cache.reserve([(i.sequence, len(i.tokens)) for i in inputs])
@@ -251,6 +280,7 @@ class Engine:
                 hidden,
                 arguments.second_parts,
                 arguments.images,
+                kept,
             )
         except FloatingPointError as e:
             raise NonFiniteError(

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from sterna import _native
 from sterna.engine import step_tokens
+from sterna.engine.divergence import divergence
 from sterna.errors import RequestError
 from sterna.evaluate.conventions import CONVENTIONS, Convention
 from sterna.evaluate.perplexity import Perplexity
@@ -86,20 +87,6 @@ class Difference:
         rows = max(1, KL_LOGITS // a.shape[1])
         for i in range(0, a.shape[0], rows):
             self.kl.extend(divergence(a[i : i + rows], b[i : i + rows]).tolist())
-
-
-def divergence(a: F32, b: F32) -> npt.NDArray[np.float64]:
-    """KL(A || B) = sum p_A (ln p_A - ln p_B) in nats for logits [n, vocab], computed in float64."""
-    log_a, log_b = _log_softmax(a), _log_softmax(b)
-    apart: npt.NDArray[np.float64] = (np.exp(log_a) * (log_a - log_b)).sum(axis=1)
-    return np.maximum(apart, 0.0)  # rounding may make it negative
-
-
-def _log_softmax(logits: F32) -> npt.NDArray[np.float64]:
-    x = logits.astype(np.float64)
-    x -= x.max(axis=1, keepdims=True)
-    x -= np.log(np.exp(x).sum(axis=1, keepdims=True))
-    return x
 
 
 def compare(

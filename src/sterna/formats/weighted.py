@@ -24,9 +24,10 @@ import numpy as np
 import numpy.typing as npt
 
 from sterna.errors import RequestError
-from sterna.formats import codec, search
+from sterna.formats import codec, feedback, search
 from sterna.formats.arithmetic import F32, inverse_or_zero
 from sterna.formats.base import Format
+from sterna.formats.feedback import Feedback
 from sterna.formats.kquants import KQuant
 from sterna.formats.pot_levels import Powers
 from sterna.formats.scales import GroupScales
@@ -38,6 +39,7 @@ Rounded = tuple[Array, F32]
 #: A part of the mean that every e_k gets: channels that the text did not use still matter.
 DAMPING = 0.01
 CHUNK_WEIGHTS, CHUNK_ROWS = 1 << 16, 64  # searched at a time: a dozen arrays in the cache
+FED_ROWS = 1024  # with feedback: a span of columns lies in the cache
 
 
 def check_weighted(format: Format) -> None:
@@ -54,17 +56,27 @@ def check_weighted(format: Format) -> None:
 
 
 def rounded(
-    format: Format, w: F32, scale: str | None = None, squares: F32 | None = None, threads: int = 1
+    format: Format,
+    w: F32,
+    scale: str | None = None,
+    squares: F32 | Feedback | None = None,
+    threads: int = 1,
 ) -> Rounded:
     """Round real weights float32 [M, K] -> (levels int8 [M, K], scales as their layout has them).
 
     scale: "tensor" or "row", for formats with scales of that kind; None: the format's own. squares:
     E[x_k²] of the layer's inputs, float32 [K], as weights of errors; no group of scales then has a
-    larger weighted error than without. The bits depend on neither machine nor threads. Raises
-    RequestError for a shape or a weight that the format cannot hold, and as `check_weighted`.
+    larger weighted error than without. The bits depend on neither machine nor threads. With
+    `Feedback` the errors of columns move later ones, in formats that `can_feed`; bits then depend
+    on the machine's matrix products. Raises RequestError for a shape or a weight that the format
+    cannot hold, and as `check_weighted`.
     """
     if squares is not None:
         check_weighted(format)
+    if isinstance(squares, Feedback):
+        if feedback.can_feed(format):
+            return _with_feedback(format, w, squares, threads)
+        squares = squares.squares
     e = None if squares is None else _damped(squares)
     if not format.searched and e is None:
         return codec.by_rule(format, w, scale)
@@ -72,8 +84,28 @@ def rounded(
     format.check_shape(M, K)
     format.scales.check_weights(w, format.name)
     one = partial(_of_least_error, format, scale=scale, e=e)
-    step = max(CHUNK_ROWS, CHUNK_WEIGHTS // max(K, 1))
-    if step >= M or (not format.scales.group and (scale or format.scales.default) == "tensor"):
+    if not format.scales.group and (scale or format.scales.default) == "tensor":
+        return one(w)
+    return _in_chunks(one, w, max(CHUNK_ROWS, CHUNK_WEIGHTS // max(K, 1)), threads)
+
+
+def _with_feedback(format: Format, w: F32, inputs: Feedback, threads: int) -> Rounded:
+    format.check_shape(*w.shape)
+    format.scales.check_weights(w, format.name)
+
+    def block(columns: F32, variances: F32) -> Rounded:
+        return _of_least_error(format, columns, None, _damped(variances))
+
+    def one(rows: F32) -> Rounded:
+        return feedback.rounded(format, rows, inputs, block)
+
+    return _in_chunks(one, w, FED_ROWS, threads)
+
+
+def _in_chunks(one: Callable[[F32], Rounded], w: F32, step: int, threads: int) -> Rounded:
+    """Round some rows at a time, several times at once."""
+    M = len(w)
+    if step >= M:
         return one(w)
     from concurrent.futures import ThreadPoolExecutor
 

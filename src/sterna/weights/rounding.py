@@ -17,6 +17,7 @@ import numpy.typing as npt
 from sterna import formats, ops
 from sterna.errors import RequestError
 from sterna.formats import Format, PackedWeight, codec, weighted
+from sterna.formats.feedback import Feedback
 from sterna.weights.loss import Loss
 from sterna.weights.packing import has_levels, layer_scale
 
@@ -109,7 +110,7 @@ class Rows:
     """A weight in the making: `add` takes its rows from weights in any format, in order.
 
     M: most rows. scale: as in `weighted.rounded`. measures: whether `losses` are computed. squares:
-    mean squares of the layer's input (`formats.weighted`), float32 [K].
+    mean squares of the layer's input (`formats.weighted`), float32 [K], or more.
     """
 
     format: Format
@@ -118,7 +119,7 @@ class Rows:
     scale: str | None
     threads: int
     measures: bool = True
-    squares: F32 | None = None
+    squares: F32 | Feedback | None = None
     losses: list[Loss] = field(default_factory=list)
     _codes: npt.NDArray[np.uint8] = field(init=False)
     _scales: list[tuple[int, npt.NDArray[Any]]] = field(default_factory=list)  # (rows, scales)
@@ -193,7 +194,7 @@ def converted(
     scale: str | None,
     loss: Loss | None,
     threads: int,
-    squares: F32 | None = None,
+    squares: F32 | Feedback | None = None,
 ) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
     """Yield the rows of a weight in another format: (levels, scales) as `ops.unpack`, or a float
     format's bits and 1.
@@ -260,7 +261,7 @@ def _merged(new: Format, old: Format, levels: npt.NDArray[Any], scale: F32, whol
 
 
 def _rounded(
-    format: Format, values: F32, scale: str | None, squares: F32 | None, threads: int
+    format: Format, values: F32, scale: str | None, squares: F32 | Feedback | None, threads: int
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Real weights -> (levels, scales); the format can hold these scales."""
     levels, scales = weighted.rounded(format, values, scale, squares, threads)

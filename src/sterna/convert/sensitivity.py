@@ -1,0 +1,175 @@
+"""How much a model's answers change if a matrix is rounded: the KL divergence that it costs.
+
+For small changes d of a matrix, the KL divergence of the model's next token is a quadratic form of
+d. It is taken to be g · Σ_rows d H d^T, where H = E[x x^T] are the second moments of the layer's
+inputs (K-FAC's form, arXiv 1503.05671, with one number g for the effect of its outputs). g is
+measured: the matrix is rounded to eight levels, the whole model runs with this one matrix changed,
+and g is the KL divergence over Σ d H d^T. The loss of a format is then g times the Σ d H d^T of
+some rows rounded to it, with error feedback as they will be.
+
+Layers of one kind are alike. Of each kind, some from the first to the last are measured; g of the
+others lies between theirs, and their errors with feedback are those without it, times what these
+are apart in the measured layers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from sterna import ops
+from sterna.convert.candidates import Unit
+from sterna.convert.running import Running
+from sterna.engine.divergence import divergence
+from sterna.formats import Format, PackedWeight, codec, weighted
+from sterna.formats.feedback import Feedback
+from sterna.graph.ops import ExactHeadOp, LinearOp, Op, WeightOp
+
+__all__ = ["PER_KIND", "Probe", "format_errors", "kinds_of", "measured_of", "sampled"]
+
+F32 = npt.NDArray[np.float32]
+PER_KIND = 6  # layers of a kind that are measured
+ROWS = 64  # of a matrix that are rounded to each format
+LEVELS, GROUP = 8, 32  # of the change that is tried
+MOST_LOGITS = 1 << 24  # that are kept of the unchanged model
+TOKENS = 128  # of a window
+
+
+def format_errors(
+    rows: F32, formats: Sequence[Format], inputs: Feedback | F32, threads: int, fed: bool = True
+) -> list[float]:
+    """Return Σ d H d^T of rows rounded to each format.
+
+    fed: round as the model will be; else without feedback, on rows that did not move, and with
+    Feedback's variances for H: this takes a tenth of the time, and is in proportion.
+    """
+    made = inputs if fed or not isinstance(inputs, Feedback) else inputs.variances
+    apart = (
+        codec.real_values(format, *weighted.rounded(format, rows, None, made, threads)) - rows
+        for format in formats
+    )
+    return [float(error_of(one, made).sum()) for one in apart]
+
+
+def error_of(apart: F32, inputs: Feedback | F32) -> npt.NDArray[np.float64]:
+    """Return d H d^T of each row [M, K] -> [M]; of mean squares, H is their diagonal matrix."""
+    if isinstance(inputs, Feedback):
+        return inputs.error(apart)
+    return np.asarray(np.square(apart) @ inputs, np.float64)
+
+
+def kinds_of(units: Sequence[Unit]) -> list[list[Unit]]:
+    """Group units that differ in the number of their layer only, in the model's order."""
+    kinds: dict[tuple[str, int], list[Unit]] = {}
+    for unit in units:
+        kinds.setdefault((re.sub(r"\.\d+\.", ".N.", unit.name), unit.K), []).append(unit)
+    return list(kinds.values())
+
+
+def measured_of(count: int) -> list[int]:
+    """Return which of a kind's layers are measured, the first and the last among them."""
+    return sorted({round(at) for at in np.linspace(0, count - 1, min(count, PER_KIND))})
+
+
+def sampled(M: int) -> npt.NDArray[np.intp]:
+    """Return numbers of at most ROWS rows from all over a matrix."""
+    return np.unique(np.linspace(0, M - 1, min(M, ROWS)).astype(np.intp))
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Measures the KL divergence from the unchanged model.
+
+    windows: tokens, of each of which the last positions count.
+    """
+
+    running: Running
+    windows: Sequence[Sequence[int]]
+
+    @classmethod
+    def of(cls, running: Running, windows: Iterable[Sequence[int]], tokens: int) -> Probe:
+        """Take windows of 128 tokens, of `tokens` in all."""
+        short = [w[at : at + TOKENS] for w in windows for at in range(0, len(w), TOKENS)]
+        whole = [w for w in short if len(w) == TOKENS] or short[:1]
+        count = max(1, min(len(whole), tokens // TOKENS))
+        return cls(running, [whole[i * len(whole) // count] for i in range(count)])
+
+    @cached_property
+    def _wanted(self) -> int:
+        vocab = self.running.model.config.vocab_size
+        return max(1, min(TOKENS // 2, MOST_LOGITS // (vocab * len(self.windows))))
+
+    @cached_property
+    def _unchanged(self) -> list[F32]:
+        return list(self._logits({}))
+
+    def sensitivity(self, unit: Unit, inputs: Feedback | F32) -> float:
+        """Return g of a unit; 0 where a change has no effect."""
+        changed, size = self._changed(unit, inputs)
+        return self.kl(changed) / size if size > 0 else 0.0
+
+    def kl(self, changed: Mapping[PackedWeight, PackedWeight]) -> float:
+        """Return the mean KL divergence of the model with other weights in place of some."""
+        both = zip(self._unchanged, self._logits(changed), strict=True)
+        return float(np.mean(np.concatenate([divergence(a, b) for a, b in both])))
+
+    def of_unit(self, unit: Unit) -> tuple[F32, list[tuple[PackedWeight, slice, slice]]]:
+        """Return the unit's rows, and where they are: (weight, its rows, the unit's rows)."""
+        places, rows, at = list[tuple[PackedWeight, slice, slice]](), list[F32](), 0
+        for weight, name in self.running.names.items():
+            if name != unit.item:
+                continue
+            begin, end = max(unit.begin, at), min(unit.begin + unit.M, at + weight.M)
+            if begin < end:
+                here = slice(begin - at, end - at)
+                places.append((weight, here, slice(begin - unit.begin, end - unit.begin)))
+                rows.append(ops.dequantize(weight, threads=self.running.engine.threads)[here])
+            at += weight.M
+        return np.concatenate(rows), places
+
+    def replaced(self, unit: Unit, rows: F32) -> dict[PackedWeight, PackedWeight]:
+        """Return float weights with other rows of a unit, in place of the model's."""
+        made = dict[PackedWeight, PackedWeight]()
+        for weight, here, of_unit in self.of_unit(unit)[1]:
+            values = ops.dequantize(weight, threads=self.running.engine.threads)
+            values[here] = rows[of_unit]
+            made[weight] = ops.pack(values, format="f32")
+        return made
+
+    def _changed(
+        self, unit: Unit, inputs: Feedback | F32
+    ) -> tuple[dict[PackedWeight, PackedWeight], float]:
+        rows, _ = self.of_unit(unit)
+        rounded = _eight_levels(rows)
+        return self.replaced(unit, rounded), float(error_of(rounded - rows, inputs).sum())
+
+    def _logits(self, changed: Mapping[PackedWeight, PackedWeight]) -> Iterator[F32]:
+        engine, graph = self.running.engine, self.running.model.graph
+        program = engine.compiled(replace(graph, ops=[_with(op, changed) for op in graph.ops]))
+        for window in self.windows:
+            yield engine.run_variant(program, window, min(self._wanted, len(window)))
+
+
+def _with(op: Op, changed: Mapping[PackedWeight, PackedWeight]) -> Op:
+    if not isinstance(op, WeightOp):
+        return op
+    new = changed.get(op.weight, op.weight)
+    if isinstance(op, ExactHeadOp):  # its screen is of the old weight
+        return LinearOp(name=op.name, output=op.output, x=op.x, weight=new, selected=op.selected)
+    return op if new is op.weight else replace(op, weight=new)
+
+
+def _eight_levels(rows: F32) -> F32:
+    """Round [M, K] to eight levels for each 32 columns, or for each row."""
+    M, K = rows.shape
+    groups = rows.reshape(M, -1, GROUP if K % GROUP == 0 else K)
+    step = np.abs(groups).max(axis=2, keepdims=True) / np.float32(LEVELS / 2 - 0.5)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        level = np.nan_to_num(np.floor(groups / step)) + np.float32(0.5)
+    most = LEVELS / 2 - 0.5
+    return np.asarray(np.clip(level, -most, most) * step, np.float32).reshape(M, K)
