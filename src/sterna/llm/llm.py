@@ -85,6 +85,10 @@ class LLM:
         mmap: Map the weights of a packed folder, in memory that processes share, instead of
             reading them. A checkpoint is mapped from its cached copy, from the second start on. If
             a file changes in use, the next computation raises ModelFormatError. Default False.
+        weights_ram: Bytes of memory that weights may take. If all weights take more, those of
+            experts stay on disk: they are read when tokens choose them, and some are kept. Answers
+            have the same bits. Only for models of experts, packed by `sterna convert` or in the
+            cache. Default: what is available, less a share for keys and values.
         mmproj: File of the tower of a GGUF file's model, for images. Default: the one next to it
             with mmproj in its name. "off": none, also of a folder.
         tower_format: Weight format of the tower that encodes images, such as i8, q8_0 or bf16.
@@ -101,7 +105,7 @@ class LLM:
             time, not always the caller's.
 
     Raises ModelFormatError, UnsupportedModelError, RequestError, HubError, NonFiniteError or
-    UnsupportedCPUError.
+    UnsupportedCPUError; methods that compute also DiskError, if experts stay on disk.
 
     Attributes:
         model: The loaded model: configuration, graph and weights.
@@ -137,6 +141,7 @@ class LLM:
         i2s: str | None = None,
         cache: bool = True,
         mmap: bool = False,
+        weights_ram: int | None = None,
         mmproj: str | Path | None = None,
         tower_format: str | None = None,
         speculate: str = "auto",
@@ -161,6 +166,7 @@ class LLM:
             progress=progress,
             extension=ContextExtension.of(context, rope_scaling),
             mmap=mmap or bool(team.nodes),  # each node of threads gets a copy of its own
+            weights_ram=weights_ram,
             mmproj=mmproj,
             tower_format=tower_format,
         )
