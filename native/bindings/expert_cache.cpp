@@ -1,7 +1,13 @@
 // The cache of experts that are read from disk.
 #include "bindings/expert_cache.h"
 
-#include <cerrno>
+#include <atomic>
+#include <chrono>
+#include <system_error>
+#include <thread>
+
+#include "runtime/memory.h"
+#include "runtime/system/system.h"
 
 namespace sterna::border {
 
@@ -37,6 +43,39 @@ nb::dict counts(const ExpertCache& cache) {
     return all;
 }
 
+// Bytes a second of reads of `bytes` each, at places all over an open file, by four threads.
+double disk_speed(system::File handle, size_t file_bytes, size_t bytes, int count) {
+    constexpr int kThreads = 4;
+    require(bytes >= 1 && bytes <= size_t{1} << 30 && count >= 1,
+            "disk_speed: needs reads of 1..2^30 bytes");
+    const nb::gil_scoped_release release;
+    const size_t blocks = (bytes + system::kDirectBytes - 1) / system::kDirectBytes;
+    const size_t size = blocks * system::kDirectBytes, places = file_bytes / size;
+    if (places == 0) return 0;
+    const system::File direct = system::open_direct(handle);
+    const system::File file = direct < 0 ? system::duplicate(handle) : direct;
+    std::atomic<int> next{0};
+    std::atomic<bool> failed{false};
+    const auto began = std::chrono::steady_clock::now();
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t)
+        threads.emplace_back([&] {
+            const HugeBuffer to(size + (size_t{2} << 20));  // mapped, so it begins at a page
+            for (int i; (i = next++) < count;) {
+                const size_t place = static_cast<size_t>(i) * 2654435761U % places;
+                try {
+                    system::read_at(file, to.data(), size, place * size);
+                } catch (const std::system_error&) {
+                    failed = true;
+                }
+            }
+        });
+    for (auto& thread : threads) thread.join();
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+    system::close(file);
+    return failed ? 0 : static_cast<double>(size) * count / took.count();
+}
+
 }  // namespace
 
 void raise_failed_read(const FailedRead& e) {
@@ -51,6 +90,7 @@ void bind_expert_cache(nb::module_& m) {
         "expert_bytes",
         [](const PyMatrices& weights) { return ExpertCache::bounds(matrices_of(weights)); },
         "weights"_a);
+    m.def("disk_speed", &disk_speed, "handle"_a, "file_bytes"_a, "nbytes"_a, "count"_a);
     nb::class_<PyExpertCache>(m, "ExpertCache")
         .def(
             "__init__",

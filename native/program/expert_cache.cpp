@@ -157,14 +157,18 @@ void ExpertCache::route(std::span<const int> matrices, std::span<const int32_t> 
     begin_plan();
     for (const int matrix : matrices.subspan(1))
         for (const int32_t e : plan_.order) read_ahead({matrix, e}, route_);
-    sync_->work.notify_all();
+    wake_readers();
 }
 
 void ExpertCache::guess(std::span<const int> matrices, std::span<const int32_t> experts) {
     const std::lock_guard guard(sync_->mutex);
     for (const int32_t e : experts)
         for (const int matrix : matrices) read_ahead({matrix, e}, route_ + 1);
-    sync_->work.notify_all();
+    wake_readers();
+}
+
+void ExpertCache::wake_readers() {
+    if (!demand_.empty() || !ahead_.empty()) sync_->work.notify_all();
 }
 
 void ExpertCache::read_ahead(Key k, int64_t route) {
@@ -189,7 +193,8 @@ void ExpertCache::begin_plan() {
         Unit& u = unit({matrix, e});
         u.locked = true;
         u.done = 0;
-        if (when(e) < 2) continue;
+        u.demanded = when(e) == 2;
+        if (!u.demanded) continue;
         u.state = State::kQueued;
         demand_.push_back({matrix, e});
     }
@@ -219,7 +224,7 @@ void ExpertCache::release(int64_t i, int pieces) {
         ++plan_.at;
         begin_plan();
     }
-    sync_->work.notify_all();
+    wake_readers();
 }
 
 uint8_t* ExpertCache::slot_of(Key k) {
@@ -315,7 +320,12 @@ void ExpertCache::read_forever() {
                 .slots[static_cast<size_t>(u.slot)] = {};
             u.slot = -1;
             u.state = State::kAbsent;
-            if (u.locked) {
+            if (u.locked && !u.demanded) {
+                // It began before anyone needed it: once more, and first, as the plan has it before what is queued.
+                u.demanded = true;
+                u.state = State::kQueued;
+                demand_.push_front(k);
+            } else if (u.locked) {
                 u.failed = true;
                 failure_ = failure;
             }
@@ -325,7 +335,7 @@ void ExpertCache::read_forever() {
             counts_.bytes += m.code_bytes + m.group_bytes;
         }
         sync_->here.notify_all();
-        sync_->work.notify_all();
+        wake_readers();
     }
 }
 

@@ -92,7 +92,7 @@ class ExpertCache {
     struct Unit {
         State state = State::kAbsent;
         bool locked = false;  // of the plan, and not computed yet
-        bool demanded = false;  // the plan waits for it
+        bool demanded = false;  // its read began for the plan
         bool failed = false;
         int32_t slot = -1;
         int64_t soon = -1;  // the route that needs it
@@ -124,6 +124,7 @@ class ExpertCache {
         return units_[static_cast<size_t>(k.matrix)][static_cast<size_t>(k.expert)];
     }
     void begin_plan();
+    void wake_readers();
     void read_ahead(Key k, int64_t route);
     void end_route();
     bool take_next(Key& k);

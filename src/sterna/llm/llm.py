@@ -311,8 +311,10 @@ class LLM:
 
         model, architecture, isa, threads, format, head, kv_dtype, activations (None where all
         layers are floats), context, n_params, n_active_params (of one token's experts),
-        bytes_per_token (weights and scales that a decode step reads), mmap, pooling (None unless
-        it is an embedding model), sampling (`defaults`), adapters (base model by adapter).
+        bytes_per_token (weights and scales that a decode step reads), mmap, experts (None unless
+        they stay on disk: hits and misses of matrices, bytes read, seconds that threads waited
+        since the start; units, slots: matrices in all, and those that memory holds), pooling (None
+        unless it is an embedding model), sampling (`defaults`), adapters (base model by adapter).
         """
         model = self.model
         return {
@@ -329,6 +331,7 @@ class LLM:
             "n_active_params": model.n_active_params,
             "bytes_per_token": model.weight_bytes_per_token,
             "mmap": model.mapped,
+            "experts": None if model.experts is None else dict(model.experts.counts),
             "pooling": model.config.pooling.kind if model.config.pooling else None,
             "sampling": self.defaults,
             "adapters": {name: adapter.base for name, adapter in self.adapters.items()},
