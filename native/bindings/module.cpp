@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "bindings/common.h"
+#include "bindings/expert_cache.h"
 #include "runtime/cpu.h"
 #include "runtime/measure.h"
 #include "runtime/system/system.h"
@@ -216,6 +217,8 @@ NB_MODULE(_native, m) {
             PyErr_SetString(PyExc_FloatingPointError, e.what());
         } catch (const ChangedFile& e) {
             raise_changed(e);
+        } catch (const FailedRead& e) {
+            raise_failed_read(e);
         }
     });
 
@@ -234,6 +237,7 @@ NB_MODULE(_native, m) {
     bind_kv_cache(m);
     bind_sampling(m);
     bind_tokens(m);
+    bind_expert_cache(m);
     bind_program(m);
     bind_head(m);
 }

@@ -31,6 +31,14 @@ _native.__prefix__:
         step_k: int
         group_scales: bool
 
+    class _ExpertCounts(TypedDict):
+        hits: int
+        misses: int
+        bytes: int
+        units: int
+        slots: int
+        waited_s: float
+
 _native.two_bit_layouts:
     two_bit_layouts: tuple[str, ...]
 
@@ -110,3 +118,10 @@ _native.Program.add:
 _native.Program.seconds:
     @property
     def seconds(self) -> dict[str, float]: ...
+
+_native.Program.stream:
+    def stream(self, experts: ExpertCache) -> None: ...
+
+_native.ExpertCache.counts:
+    @property
+    def counts(self) -> _ExpertCounts: ...

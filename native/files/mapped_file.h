@@ -32,6 +32,11 @@ class MappedFile {
     // Throws ChangedFile if anything read so far may not be what the file had when it was mapped: a page was not there,
     // or the file's length or time are others. The end of a page that is cut in two reads as zeros without a signal.
     void require_whole() const;
+    size_t bytes() const { return bytes_; }
+    const std::string& path() const { return path_; }
+    system::File file() const { return file_; }
+    // When it was mapped.
+    const system::FileState& state() const { return state_; }
     // The mapping that an address lies in, or null.
     static const MappedFile* of(const void* address);
 

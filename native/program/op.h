@@ -44,6 +44,12 @@ class Op {
 
     // The weight that it reads whole or in parts, where those are known before the step.
     virtual std::vector<TilesRead> tiles_read() const { return {}; }
+    // Experts that are read from disk: the matrix of the cache that it computes with, or -1; and the matrices for which
+    // it chooses experts.
+    virtual int stream_from(const ExpertCache&) { return -1; }
+    virtual bool chooses_experts() const { return false; }
+    virtual void choose_for(const std::vector<int>& /*matrices*/) {}
+
     // Whether it is a linear layer in this step; and the memory that a worker reads first, known only in steps of few
     // tokens.
     virtual bool is_linear(const Step&) const { return false; }

@@ -56,6 +56,22 @@ void Program::place(Pool& pool, bool replicas, const KernelTable& kernels) {
     work_.weights.place(read, work_.head ? &work_.head->screen : nullptr, pool, replicas, kernels);
 }
 
+void Program::stream(ExpertCache& experts) {
+    work_.experts = &experts;
+    Op* router = nullptr;
+    std::vector<int> matrices;
+    for (const auto& op : ops_) {
+        if (op->chooses_experts()) {
+            router = op.get();
+            matrices.clear();
+        }
+        const int matrix = op->stream_from(experts);
+        if (matrix < 0 || !router) continue;
+        matrices.push_back(matrix);
+        router->choose_for(matrices);
+    }
+}
+
 std::map<std::string, double> Program::seconds() const {
     std::map<std::string, double> all;
     for (const auto& op : ops_) all[op->kind()] += seconds_[op->index];
@@ -122,6 +138,7 @@ void Program::reserve_scratch(const Step& step) {
 
 float* Program::run(const Batch& batch, const KvCache& cache, const KernelTable& kernels,
                     Pool& pool, const OpRange& part) {
+    const auto turn = work_.experts ? work_.experts->begin_step() : std::unique_lock<std::mutex>();
     reserve(static_cast<int64_t>(batch.tokens.size()));
     plan(batch, pool.size());
     for (auto& hand_out : hand_outs_) {

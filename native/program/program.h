@@ -42,6 +42,9 @@ class Program {
     // Copies weights near the pool's threads (WeightSet::place), after all operations were added.
     void place(Pool& pool, bool replicas, const KernelTable& kernels);
 
+    // Reads the experts that a cache has through it, after all operations were added. The cache outlives the program.
+    void stream(ExpertCache& experts);
+
     // Logits of the selected rows, [rows][logits_ld()], valid until the next run. Throws
     // std::domain_error with the operation's name if an activation is not finite. part: the operations to run; values
     // are lost between two runs, unless Keep saves and restores them.

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from sterna import ops
     from sterna.errors import (
+        DiskError,
         HubError,
         ModelFormatError,
         NonFiniteError,
@@ -36,6 +37,7 @@ __all__ = [
     "Completion",
     "Conversation",
     "Decision",
+    "DiskError",
     "HubError",
     "ModelFormatError",
     "NonFiniteError",

@@ -6,6 +6,7 @@
     ├── RequestError           an argument, a path or a setting given by the caller
     │   └── ContextError       a text that is longer than the context has room for
     ├── HubError               a model could not be fetched: network, rights, disk space
+    ├── DiskError              an open file could not be read: the disk fails, a server is gone
     ├── UnsupportedCPUError    no kernel for this processor, or a forced one that it cannot run
     └── NonFiniteError         NaN or infinity in weights, scales or activations
 
@@ -22,6 +23,7 @@ from typing import Any
 
 __all__ = [
     "ContextError",
+    "DiskError",
     "HubError",
     "ModelFormatError",
     "NonFiniteError",
@@ -179,6 +181,28 @@ class HubError(SternaError):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle both arguments: the default would keep only the message."""
         return type(self), (self.args[0], self.reason)
+
+
+class DiskError(SternaError):
+    """The system could not give bytes of a file that was opened and has not changed.
+
+    `file`: the path; `offset`: the place in bytes from the start of the file; `errno`: the system's
+    number of the error. What did not need these bytes goes on, and a later try may succeed.
+    """
+
+    def __init__(self, file: str | os.PathLike[str], offset: int, errno: int) -> None:
+        """`errno`: a number of the standard module of this name."""
+        self.file: str = os.fspath(file)
+        self.offset = offset
+        self.errno = errno
+        super().__init__(
+            f"{_printable(self.file)}: byte {offset} must be readable, but got "
+            f"{os.strerror(errno)}; check the disk, and try again"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the arguments: the default would keep only the message."""
+        return type(self), (self.file, self.offset, self.errno)
 
 
 class UnsupportedCPUError(SternaError):

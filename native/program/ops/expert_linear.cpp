@@ -31,14 +31,22 @@ class ExpertLinearOp final : public Op {
     int64_t scratch_bytes(const Step& step) const override {
         return product_.scratch_bytes(step, step.tokens);
     }
-    std::vector<TilesRead> tiles_read() const override { return {{product_.weight, experts_}}; }
+    std::vector<TilesRead> tiles_read() const override {
+        if (streamed_) return {};
+        return {{product_.weight, experts_}};
+    }
     bool is_linear(const Step&) const override { return true; }
+    int stream_from(const ExpertCache& experts) override {
+        streamed_ = experts.matrix_of(work.weights[product_.weight].codes) >= 0;
+        return experts.matrix_of(work.weights[product_.weight].codes);
+    }
 
     // Tiles of the active experts, one expert after the other; where a node has a part of each, those of a node after
     // one another.
     Division units(const Step& step) const override {
         const Routing& routing = work.routing;
         const int64_t active = std::ssize(routing.active);
+        if (streamed_) return {.total = active * pieces(step)};
         Division all = divide_tiles(active * tiles(), routing.most * product_.planes, step.threads,
                                     step.reading_of(work.weights[product_.weight]));
         if (step.team && work.weights.near(product_.weight).in_parts()) {
@@ -51,14 +59,32 @@ class ExpertLinearOp final : public Op {
 
   private:
     int64_t tiles() const { return work.weights[product_.weight].tiles / experts_; }
-    void multiply(Step& step, Turn& turn, int expert, int64_t tile, int64_t& count) const;
+    // Of experts that are read from disk all threads compute with one at a time, so that its memory is free for another
+    // one as soon as may be: a piece is some of its tiles.
+    int64_t piece_tiles(const Step& step) const {
+        const int64_t batch = step.reading_of(work.weights[product_.weight]).streams;
+        const int64_t few = tiles() / (kPieces * step.threads);
+        return std::max(batch, few / batch * batch);
+    }
+    int64_t pieces(const Step& step) const {
+        return (tiles() + piece_tiles(step) - 1) / piece_tiles(step);
+    }
+    void run_streamed(Step& step, Turn& turn) const;
+    void multiply(Step& step, Turn& turn, const Weight& own, int expert, int64_t tile,
+                  int64_t count) const;
+
+    static constexpr int64_t kPieces = 4;  // of an expert for each thread
 
     int64_t expert_rows_;
     int experts_;
     LinearProduct product_;
+    bool streamed_ = false;  // from disk
 };
 
 void ExpertLinearOp::run(Step& step, Turn& turn) {
+    if (streamed_) return run_streamed(step, turn);
+    const auto& w = work.weights[product_.weight];
+    const int tile_rows = step.kernels.formats[w.format].tile_rows;
     const Division all = units(step);
     int node = 0;
     for (int64_t begin = turn.begin, count; begin < turn.end; begin += count) {
@@ -73,21 +99,36 @@ void ExpertLinearOp::run(Step& step, Turn& turn) {
         const int64_t of_expert = high - low, i = (begin - base) / of_expert;
         count = std::min(turn.end, base + (i + 1) * of_expert) - begin;
         const int expert = work.routing.active[static_cast<size_t>(i)];
-        multiply(step, turn, expert, low + (begin - base) % of_expert, count);
+        // Fewer tiles, where a part of the weight ends.
+        const int64_t first_tile = expert * tiles(), tile = low + (begin - base) % of_expert;
+        int64_t until = first_tile + tile + count;
+        const Weight own = product_.near_part(step, turn.worker, first_tile + tile, until)
+                               .part(first_tile, tiles(), expert_rows_, tile_rows);
+        count = until - first_tile - tile;
+        multiply(step, turn, own, expert, tile, count);
     }
 }
 
-// `count` tiles of an expert from `tile` on; fewer, where a part of its weight ends.
-void ExpertLinearOp::multiply(Step& step, Turn& turn, int expert, int64_t tile,
-                              int64_t& count) const {
+void ExpertLinearOp::run_streamed(Step& step, Turn& turn) const {
     const auto& w = work.weights[product_.weight];
-    const auto& format = step.kernels.formats[w.format];
+    const int tile_rows = step.kernels.formats[w.format].tile_rows;
+    const int64_t of_expert = pieces(step), size = piece_tiles(step);
+    for (int64_t item = turn.begin; item < turn.end; ++item) {
+        const int64_t i = item / of_expert, tile = item % of_expert * size;
+        const int expert = work.experts->planned(i);
+        const ExpertCache::Place place = work.experts->acquire(i);
+        Weight own = w.part(expert * tiles(), tiles(), expert_rows_, tile_rows);
+        own.codes = place.codes;
+        own.groups.data = place.groups;
+        multiply(step, turn, own, expert, tile, std::min(size, tiles() - tile));
+        work.experts->release(i, static_cast<int>(of_expert));
+    }
+}
+
+void ExpertLinearOp::multiply(Step& step, Turn& turn, const Weight& own, int expert, int64_t tile,
+                              int64_t count) const {
+    const auto& format = step.kernels.formats[own.format];
     const auto e = static_cast<size_t>(expert);
-    const int64_t first_tile = expert * tiles();
-    int64_t until = first_tile + tile + count;
-    const Weight own = product_.near_part(step, turn.worker, first_tile + tile, until)
-                           .part(first_tile, tiles(), expert_rows_, format.tile_rows);
-    count = until - first_tile - tile;
     const int64_t first = work.routing.first[e];
     LinearArgs a = product_.args(step, own, first, work.routing.count[e]);
     if (product_.fast(format)) a.xh += first * work.buffer(product_.x).ld * format.fast.x_planes;

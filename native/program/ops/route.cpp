@@ -38,8 +38,12 @@ class RouteOp final : public Op {
         const int64_t tokens = rows(step);
         if ((work.routing.routed += turn.end - turn.begin) < tokens) return;
         group_by_expert(tokens);
+        if (!matrices_.empty()) work.experts->route(matrices_, work.routing.active);
         work.routing.routed = 0;
     }
+
+    bool chooses_experts() const override { return true; }
+    void choose_for(const std::vector<int>& matrices) override { matrices_ = matrices; }
 
   private:
     void group_by_expert(int64_t tokens);
@@ -47,6 +51,7 @@ class RouteOp final : public Op {
     Operand logits_, shares_;
     int experts_, chosen_;
     ExpertChoice choice_;
+    std::vector<int> matrices_;  // of the cache of experts, that read what is chosen
 };
 
 void RouteOp::group_by_expert(int64_t tokens) {

@@ -109,6 +109,16 @@ FileState state_of(File file);
 const uint8_t* map_file(File file, size_t bytes);
 void unmap_file(const uint8_t* data, size_t bytes);
 
+// The same file, opened anew for reads that leave nothing in the system's cache; -1 where the system has no such reads of
+// it. Places, lengths and memory of such reads are multiples of kDirectBytes.
+constexpr size_t kDirectBytes = 4096;
+File open_direct(File file);
+// Reads at a place of the file, whatever its position; fewer bytes where the file ends. Place and length are multiples of
+// kDirectBytes.
+size_t read_at(File file, uint8_t* to, size_t bytes, uint64_t offset);
+// What was read need not stay in the system's cache.
+void forget_read(File file, uint64_t offset, size_t bytes);
+
 // Reads of a mapped page that its file no longer has, or cannot give, call a handler while it is set; it returns whether
 // they can be tried again. Else, and at other addresses, what was set before is called.
 using FaultHandler = bool (*)(uintptr_t address);

@@ -8,7 +8,8 @@ other tensor is f32. config.json describes them (`packed_config`).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -22,7 +23,7 @@ from sterna.checkpoints.packed_config import REMEDY, ModuleSpec, read_specs
 from sterna.checkpoints.safetensors import Array, SafetensorsFile
 from sterna.checkpoints.safetensors_header import ALIGNMENT, DTYPES, TensorInfo
 from sterna.checkpoints.tensor_file import reading
-from sterna.errors import ModelFormatError, NonFiniteError
+from sterna.errors import ModelFormatError, NonFiniteError, RequestError
 from sterna.files.reading import Span
 from sterna.formats import PackedWeight
 from sterna.formats.codec import pack_codes
@@ -30,6 +31,8 @@ from sterna.runtime import resolve_threads
 
 CODES, SCALE = ".codes", ".scale"
 _T = TypeVar("_T")
+#: Names of modules that have a matrix of all experts of a layer.
+_EXPERTS = re.compile(r"\.experts\.|\.block_sparse_moe\.(?:in|out)put_linear$")
 _SCALE_TYPES = {np.dtype(np.float32): "F32", np.dtype(np.uint8): "U8"}
 
 
@@ -39,13 +42,30 @@ class PackedModel:
 
     All arrays are views of one 64-byte-aligned buffer, which lives as long as any of them. After
     `open_packed`, they are read anew on each access. mapped: the file, if codes and scales of
-    groups are views of it.
+    groups are views of it. on_disk: modules that have not been read.
     """
 
     config: dict[str, Any]
     modules: Mapping[str, PackedWeight]
     tensors: Mapping[str, NDArray[np.float32]]
     mapped: NDArray[np.uint8] | None = None
+    on_disk: frozenset[str] = frozenset()
+
+
+def expert_modules(specs: Mapping[str, ModuleSpec]) -> frozenset[str]:
+    """Name the modules of experts, which can stay on disk until tokens choose them."""
+    stored = (name for name, spec in specs.items() if spec.stored is None)
+    return frozenset(name for name in stored if _EXPERTS.search(name))
+
+
+def packed_bytes(folder: Checkpoint) -> tuple[int, int]:
+    """Count bytes from the header alone: of what every token may read, and of what can stay on
+    disk; raises as `read_packed`."""
+    _, specs, file = _opened(folder)
+    names = {name + part for name in expert_modules(specs) for part in (CODES, SCALE)}
+    sizes = {name: info.nbytes for name, info in file.tensors.items()}
+    on_disk = sum(sizes[name] for name in names if file.info(name).dtype == "U8")
+    return sum(sizes.values()) - on_disk, on_disk
 
 
 def read_packed(
@@ -53,24 +73,38 @@ def read_packed(
     threads: int | None = None,
     progress: Callable[[int, int], None] | None = None,
     mmap: bool = False,
+    experts_on_disk: bool = False,
 ) -> PackedModel:
     """Read a packed directory into one buffer; check its structure, and that floats are finite.
 
     source: its path, or the opened folder. `convert.verification` checks hashes. progress: as in
     `tensor_file.reading`. mmap: map codes and scales of groups (`TensorFile.map`) if the system
-    can; only the checked parts are read at once. Raises ModelFormatError, RequestError (no such
+    can; only the checked parts are read at once. experts_on_disk: experts are mapped and not even
+    checked, everything else is read. Raises ModelFormatError, RequestError (no such
     folder, not enough memory), NonFiniteError (NaN or infinity in a scale or an f32 tensor).
     """
     config, specs, file = _opened(source)
     team = resolve_threads(threads)
     with reading([file], progress):
-        mapped = file.map() if mmap else None
-        arrays = _read_all(file, mapped)
-        modules = {n: _module(file, n, spec, arrays.pop, team) for n, spec in specs.items()}
+        mapped = file.map() if mmap or experts_on_disk else None
+        if mapped is None and experts_on_disk:
+            raise RequestError(f"{file.path}: experts on disk need a file that can be mapped")
+        on_disk = expert_modules(specs) if experts_on_disk else frozenset[str]()
+        views = [name + part for name in on_disk for part in (CODES, SCALE)]
+        arrays = _read_all(file, mapped, views if experts_on_disk else file.tensors)
+        on_disk = frozenset(n for n in on_disk if _is_view(arrays[n + CODES], mapped))
+        modules = {
+            n: _module(file, n, spec, arrays.pop, team, n not in on_disk)
+            for n, spec in specs.items()
+        }
         if mapped is not None:
             _native.require_whole(mapped)
     tensors = {n: _finite(file, n, a) for n, a in arrays.items()}
-    return PackedModel(config, modules, tensors, mapped)
+    return PackedModel(config, modules, tensors, mapped, on_disk)
+
+
+def _is_view(array: Array, mapped: NDArray[np.uint8] | None) -> bool:
+    return mapped is not None and np.may_share_memory(array, mapped)
 
 
 def open_packed(
@@ -124,9 +158,16 @@ def _opened(
 
 
 def _module(
-    file: SafetensorsFile, name: str, spec: ModuleSpec, take: Callable[[str], Array], threads: int
+    file: SafetensorsFile,
+    name: str,
+    spec: ModuleSpec,
+    take: Callable[[str], Array],
+    threads: int,
+    checked: bool = True,
 ) -> PackedWeight:
     codes, f = take(name + CODES), spec.format
+    if not checked:
+        return PackedWeight(f, spec.M, spec.K, codes, take(name + SCALE))
     scale = _checked_scale(file, spec, name + SCALE, take(name + SCALE), threads)
     if spec.stored is not None:
         levels = spec.stored.levels(codes, spec.M, spec.K)
@@ -154,8 +195,10 @@ def _check_tensors(file: SafetensorsFile, specs: Mapping[str, ModuleSpec]) -> No
             raise ModelFormatError(file.path, name, rule, got, offset=info.offset, remedy=REMEDY)
 
 
-def _read_all(file: SafetensorsFile, mapped: NDArray[np.uint8] | None) -> dict[str, Array]:
-    """Read all tensors, as views of one buffer read in a few large pieces, and of `mapped`.
+def _read_all(
+    file: SafetensorsFile, mapped: NDArray[np.uint8] | None, views: Collection[str]
+) -> dict[str, Array]:
+    """Read all tensors, as views of one buffer read in a few large pieces, and `views` of `mapped`.
 
     Bytes are mapped unless another program has rewritten the file to places that kernels cannot
     read from. Floats, which are few, are read, since they are looked at from Python as well.
@@ -165,6 +208,7 @@ def _read_all(file: SafetensorsFile, mapped: NDArray[np.uint8] | None) -> dict[s
         for name, info in file.tensors.items()
         if mapped is not None and info.dtype == "U8" and info.offset % ALIGNMENT == 0
     }
+    there = {name: there[name] for name in views if name in there}
     spans, starts, nbytes = _place([i for n, i in file.tensors.items() if n not in there])
     whole = buffer(nbytes, file.path, "the weights")
     file.read_into(whole.data, spans)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import click
+
+from sterna.errors import shown
 
 __all__ = [
     "EXISTING_FILE",
@@ -19,7 +22,10 @@ __all__ = [
     "combined",
     "flag",
     "option",
+    "size",
 ]
+
+SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -62,3 +68,11 @@ def combined(*options: Option) -> Option:
         return command
 
     return decorate
+
+
+def size(value: str | int) -> int:
+    """Parse bytes: 65536, 64K, 1M."""
+    match = re.fullmatch(r"(\d{1,15})([kmg]?)i?b?", str(value).strip().lower())
+    if not match:
+        raise click.BadParameter(f"must be bytes such as 65536, 64K or 1M, but got {shown(value)}")
+    return int(match[1]) * SIZES[match[2]]

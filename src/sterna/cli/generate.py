@@ -11,6 +11,7 @@ import click
 
 from sterna.cli.constraint import constraint, constraint_options
 from sterna.cli.decorators import EXISTING_FILE, FILE, option
+from sterna.cli.expert_use import expert_use
 from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import (
     chat_template_option,
@@ -138,7 +139,7 @@ def _show(llm: LLM, prompt: str, pieces: Stream) -> None:
         stats = pieces.completion.stats
         click.echo(
             f"{stats.n_generated} tokens, first after {stats.ttft_s * 1e3:.0f} ms, "
-            f"then {stats.decode_tok_s:.1f} tok/s{_head(stats)}",
+            f"then {stats.decode_tok_s:.1f} tok/s{_head(stats)}{expert_use(llm)}",
             err=True,
         )
 

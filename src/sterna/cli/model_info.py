@@ -7,6 +7,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sterna.cli.expert_fit import disk_words, of_disk, read_bytes
 from sterna.cli.options import fetch_model
 from sterna.cli.terminal import print_json, print_pairs, status
 
@@ -78,7 +79,9 @@ def tell_model(model: str, context: int | None, bandwidth: float, as_json: bool)
             ("chat template", "yes" if row["chat_template"] else "none"),
             ("size", human(row["size_bytes"])),
             ("memory", _memory(row)),
+            ("a token", _token(row)),
             ("speed", _speed(row)),
+            *([("disk", disk_words(row["on_disk"], row["shared_bytes"]))] if row["on_disk"] else []),
             ("sampling", sampling or "none: greedy, in chats temperature 0.8"),
         ]
     )
@@ -91,14 +94,21 @@ def _expected(path: Path, context: int | None, bandwidth: float) -> dict[str, An
 
     nbytes, held, params, shape = _of_gguf(path) if path.is_file() else _of_folder(path)
     memory, free = memory_of(held, shape, context), available_bytes()
+    read, experts = held * shape.active_share(params), read_bytes(path, shape.expert_share)
+    if experts is not None:
+        read = experts[0] + experts[2]
     return {
         "size_bytes": nbytes,
         "memory_bytes": memory,
         "memory_context": shape.tokens(context),
         "free_bytes": free,
         "fits": memory <= free,
-        "tokens_per_s": tokens_per_s(held * shape.active_share(params), bandwidth),
+        "tokens_per_s": tokens_per_s(read, bandwidth),
         "bandwidth_gb_s": round(bandwidth, 2) or None,
+        "bytes_per_token": round(read),
+        "kv_bytes_per_1000": shape.kv_bytes * 1000,
+        "on_disk": None if experts is None else of_disk(path, experts, bandwidth),
+        "shared_bytes": None if experts is None else experts[0],
     }
 
 
@@ -143,6 +153,15 @@ def _memory(row: dict[str, Any]) -> str:
     return (
         f"about {human(row['memory_bytes'])} with {row['memory_context']:,} tokens of context; "
         f"{human(row['free_bytes'])} free{fits}"
+    )
+
+
+def _token(row: dict[str, Any]) -> str:
+    from sterna.checkpoints.hub import human
+
+    return (
+        f"reads about {human(row['bytes_per_token'])} of weights; keys and values of 1,000 take "
+        f"{human(row['kv_bytes_per_1000'])}"
     )
 
 

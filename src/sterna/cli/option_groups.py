@@ -20,7 +20,7 @@ GROUPS: dict[str, frozenset[str]] = {
         i2s mmproj tower_format chat_template prefix
         """.split()
     ),
-    "Speed": frozenset({"threads", "cores", "mmap", "speculate", "draft"}),
+    "Speed": frozenset({"threads", "cores", "mmap", "weights_ram", "speculate", "draft"}),
     "Sampling": frozenset({*SETTINGS, "stop"}),
     "Output": frozenset(
         "json_schema regex choice grammar output as_json as_csv as_markdown plot".split()

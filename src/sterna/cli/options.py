@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sterna.cli.decorators import EXISTING_FILE, Option, combined, flag, option
+from sterna.cli.decorators import EXISTING_FILE, Option, combined, flag, option, size
 from sterna.cli.progress import loading
 from sterna.cli.terminal import tell
 from sterna.errors import RequestError
@@ -39,7 +39,7 @@ __all__ = [
 MODEL = tuple(
     """
     threads cores format head context rope_scaling kv_dtype deterministic activations i2s mmap
-    mmproj tower_format prefix
+    weights_ram mmproj tower_format prefix
     """.split()
 )
 
@@ -117,6 +117,13 @@ run_options: Option = combined(
         "Map the weights of a packed folder instead of reading them: starts faster, and "
         "processes share the memory. A checkpoint is mapped from the cache, from the second start "
         "on.",
+    ),
+    option(
+        "--weights-ram",
+        "Memory for weights, such as 8G. If a model of experts has more, they stay on disk and are "
+        "read when tokens choose them. Default: what is free, less a share for the KV cache.",
+        type=size,
+        metavar="BYTES",
     ),
     option(
         "--prefix",

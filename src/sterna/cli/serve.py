@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sterna.cli.decorators import EXISTING_FILE, EXISTING_FOLDER, FILE, FOLDER, Option, flag, option
+from sterna.cli.decorators import (
+    EXISTING_FILE,
+    EXISTING_FOLDER,
+    FILE,
+    FOLDER,
+    Option,
+    flag,
+    option,
+    size,
+)
 from sterna.cli.models_folder import models_in
 from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import (
@@ -32,16 +41,7 @@ if TYPE_CHECKING:
 NEEDED = ("starlette", "uvicorn", "msgspec", "prometheus_client", "python_multipart")
 #: The largest default of --cache-ram, which is the default of llama.cpp's server.
 MOST_CACHE_RAM = 8 << 30
-SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 TIMES = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
-
-def size(value: str | int) -> int:
-    """Parse bytes: 65536, 64K, 1M."""
-    match = re.fullmatch(r"(\d{1,15})([kmg]?)i?b?", str(value).strip().lower())
-    if not match:
-        raise click.BadParameter(f"must be bytes such as 65536, 64K or 1M, but got {shown(value)}")
-    return int(match[1]) * SIZES[match[2]]
 
 
 def duration(value: str | float) -> float:

@@ -111,7 +111,8 @@ class Engine:
             # Skipping needs copies, which, unlike weights, are not placed near threads.
             skip_zeros = read >= LEAST_BYTES and not self.threads.nodes
         weights = model.graph.linear_weights()
-        prepare(self.threads, self.isa, read, (weight.codes for weight in weights))
+        in_memory = weights if model.experts is None else model.graph.shared_weights()
+        prepare(self.threads, self.isa, read, (weight.codes for weight in in_memory))
         integer = () if self.fast else weights
         self._crossings = Crossings(
             direct_tokens(integer, self.threads, self.isa, read),
@@ -124,6 +125,8 @@ class Engine:
             context,
             self.activations or ACTIVATIONS[0],
         )
+        if model.experts is not None:
+            self._program.stream(model.experts)
         place_weights(self._program, model.graph, self.threads)
         #: Pages and recurrent states of all sequences.
         self.kv_cache: KVCacheManager = KVCacheManager(
@@ -198,9 +201,12 @@ class Engine:
 
     @cached_property
     def _without_head(self) -> _native.Program:
-        return self.model.graph.without_head().compile(
+        program = self.model.graph.without_head().compile(
             self.fast, 0, self._crossings, self.context, self.activations or ACTIVATIONS[0]
         )
+        if self.model.experts is not None:
+            program.stream(self.model.experts)
+        return program
 
     def compiled(self, graph: Graph) -> _native.Program:
         """Compile a variant of the model's graph, for `run_variant`; layers sum without `fast`."""

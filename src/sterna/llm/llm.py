@@ -85,6 +85,10 @@ class LLM:
         mmap: Map the weights of a packed folder, in memory that processes share, instead of
             reading them. A checkpoint is mapped from its cached copy, from the second start on. If
             a file changes in use, the next computation raises ModelFormatError. Default False.
+        weights_ram: Bytes of memory that weights may take. If all weights take more, those of
+            experts stay on disk: they are read when tokens choose them, and some are kept. Answers
+            have the same bits. Only for models of experts, packed by `sterna convert` or in the
+            cache. Default: what is available, less a share for keys and values.
         mmproj: File of the tower of a GGUF file's model, for images. Default: the one next to it
             with mmproj in its name. "off": none, also of a folder.
         tower_format: Weight format of the tower that encodes images, such as i8, q8_0 or bf16.
@@ -101,7 +105,7 @@ class LLM:
             time, not always the caller's.
 
     Raises ModelFormatError, UnsupportedModelError, RequestError, HubError, NonFiniteError or
-    UnsupportedCPUError.
+    UnsupportedCPUError; methods that compute also DiskError, if experts stay on disk.
 
     Attributes:
         model: The loaded model: configuration, graph and weights.
@@ -137,6 +141,7 @@ class LLM:
         i2s: str | None = None,
         cache: bool = True,
         mmap: bool = False,
+        weights_ram: int | None = None,
         mmproj: str | Path | None = None,
         tower_format: str | None = None,
         speculate: str = "auto",
@@ -161,6 +166,7 @@ class LLM:
             progress=progress,
             extension=ContextExtension.of(context, rope_scaling),
             mmap=mmap or bool(team.nodes),  # each node of threads gets a copy of its own
+            weights_ram=weights_ram,
             mmproj=mmproj,
             tower_format=tower_format,
         )
@@ -305,8 +311,10 @@ class LLM:
 
         model, architecture, isa, threads, format, head, kv_dtype, activations (None where all
         layers are floats), context, n_params, n_active_params (of one token's experts),
-        bytes_per_token (weights and scales that a decode step reads), mmap, pooling (None unless
-        it is an embedding model), sampling (`defaults`), adapters (base model by adapter).
+        bytes_per_token (weights and scales that a decode step reads), mmap, experts (None unless
+        they stay on disk: hits and misses of matrices, bytes read, seconds that threads waited
+        since the start; units, slots: matrices in all, and those that memory holds), pooling (None
+        unless it is an embedding model), sampling (`defaults`), adapters (base model by adapter).
         """
         model = self.model
         return {
@@ -323,6 +331,7 @@ class LLM:
             "n_active_params": model.n_active_params,
             "bytes_per_token": model.weight_bytes_per_token,
             "mmap": model.mapped,
+            "experts": None if model.experts is None else dict(model.experts.counts),
             "pooling": model.config.pooling.kind if model.config.pooling else None,
             "sampling": self.defaults,
             "adapters": {name: adapter.base for name, adapter in self.adapters.items()},

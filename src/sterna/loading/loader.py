@@ -46,6 +46,7 @@ def load(
     wrap: Wrap | None = None,
     progress: Progress | None = None,
     mmap: bool = False,
+    weights_ram: int | None = None,
     extension: ContextExtension = NOT_EXTENDED,
     mmproj: str | Path | None = None,
     tower_format: str | None = None,
@@ -58,7 +59,7 @@ def load(
 
     Args:
         path: The folder or file.
-        format, head, i2s, progress, mmap: As in `LLM`.
+        format, head, i2s, progress, mmap, weights_ram: As in `LLM`.
         cached: Read a packed form from the cache, and note where `Model.keep` writes one.
         threads: Threads that pack. Default: as in `LLM`.
         wrap: Wraps the source of weights before the architecture reads it. Disables the cache;
@@ -78,6 +79,7 @@ def load(
         wrap,
         progress,
         mmap,
+        weights_ram,
         extension,
         None if mmproj is None else str(mmproj),
         tower_format,

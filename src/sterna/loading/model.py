@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from sterna import _native
 from sterna.checkpoints import cache
 from sterna.checkpoints.assets import Assets
 from sterna.checkpoints.packed_writer import write_packed
@@ -55,6 +56,7 @@ class Model:
         store: The cache entry that is being written.
         cache_key: The key under which `keep` writes it.
         mapped: Whether weights lie in a mapped file.
+        experts: The cache of experts that stay on disk; None: all weights are in memory.
         name: The model's name in messages.
         dense: The linear layers after the pooling.
     """
@@ -73,6 +75,7 @@ class Model:
     store: cache.BackgroundWrite | None = field(default=None, repr=False)
     cache_key: str | None = field(default=None, repr=False)
     mapped: bool = False
+    experts: _native.ExpertCache | None = field(default=None, repr=False)
     name: str = "model"
     dense: tuple[DenseLayer, ...] = ()
 

@@ -21,6 +21,7 @@ from sterna.errors import UnsupportedModelError, warn
 from sterna.gguf.i2_s import warn_of_i2s
 from sterna.gguf.paths import find_mmproj
 from sterna.loading.model import Model
+from sterna.loading.experts_on_disk import bytes_for_experts, keep_on_disk
 from sterna.loading.tracing import STORED_NORM, TowerSource, from_weights, model_name_of
 from sterna.models import attribute, module_of, skipped
 from sterna.models.classifier import SCORING
@@ -56,6 +57,7 @@ class Options:
     wrap: Wrap | None
     progress: Progress | None
     mmap: bool
+    weights_ram: int | None
     extension: ContextExtension
     mmproj: str | None
     tower_format: str | None
@@ -247,10 +249,13 @@ def _with_tower(
 
 def read_packed_model(folder: Checkpoint, assets: Assets, options: Options) -> Model:
     """Read or map a packed directory."""
+    for_experts = None
     if options.wrap:
         packed = open_packed(folder, options.threads)
     else:
-        packed = read_packed(folder, options.threads, options.progress, options.mmap)
+        for_experts = bytes_for_experts(folder, options)
+        on_disk = for_experts is not None
+        packed = read_packed(folder, options.threads, options.progress, options.mmap, on_disk)
     weights = PackedWeights(
         packed.modules,
         packed.tensors,
@@ -268,4 +273,6 @@ def read_packed_model(folder: Checkpoint, assets: Assets, options: Options) -> M
     )
     model.path, model.assets = assets.path, assets
     model.mapped = packed.mapped is not None
+    if for_experts is not None:
+        keep_on_disk(model, packed, folder, for_experts)
     return model

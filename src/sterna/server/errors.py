@@ -8,7 +8,14 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sterna.errors import ContextError, ModelFormatError, RequestError, SternaError, shown
+from sterna.errors import (
+    ContextError,
+    DiskError,
+    ModelFormatError,
+    RequestError,
+    SternaError,
+    shown,
+)
 
 __all__ = [
     "NO_THREADS",
@@ -127,7 +134,7 @@ def to_api_error(error: Exception) -> ApiError:
         code = TOO_LONG if isinstance(error, ContextError) else None
         said = ApiError(400, str(error), param=subject[1] if subject else None, code=code)
         return rename_param(said, FIELDS)
-    if isinstance(error, ModelFormatError):
+    if isinstance(error, ModelFormatError | DiskError):
         return ApiError(500, str(error).replace(error.file, Path(error.file).name))
     if isinstance(error, SternaError):
         return ApiError(500, str(error))

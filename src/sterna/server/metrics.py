@@ -89,6 +89,15 @@ BYTES: tuple[tuple[str, str, Callable[[LoadedModel, SchedulerLoad], float]], ...
 )
 
 
+#: Counters of experts that stay on disk: name, description, and field of the cache's counts.
+EXPERTS = (
+    ("expert_cache_hits", "Matrices of experts that were in memory when chosen.", "hits"),
+    ("expert_cache_misses", "Matrices of experts that had to be read from disk.", "misses"),
+    ("expert_read_bytes", "Bytes of experts read from disk.", "bytes"),
+    ("expert_wait_seconds", "Seconds that threads waited for these reads.", "waited_s"),
+)
+
+
 class Metrics:
     """The metrics of one server, in their own registry."""
 
@@ -180,6 +189,16 @@ class _Loads(Collector):
         for model, load in loads:
             errors.add_metric([model], load.disk_errors)
         yield errors
+        counts = [
+            (name, loaded.llm.model.experts.counts)
+            for name, loaded in every
+            if loaded.llm.model.experts is not None
+        ]
+        for name, text, key in EXPERTS:
+            counter = CounterMetricFamily(f"sterna_{name}", text, labels=["model_name"])
+            for model, of_model in counts:
+                counter.add_metric([model], dict(of_model)[key])
+            yield counter
         for name, text, nbytes in BYTES:
             family = GaugeMetricFamily(f"sterna_{name}", text, labels=["model_name"])
             for (model, loaded), (_, load) in zip(every, loads, strict=True):

@@ -75,6 +75,19 @@ void system::unmap_file(const uint8_t* data, size_t bytes) {
     munmap(const_cast<uint8_t*>(data), bytes);
 }
 
+size_t system::read_at(File file, uint8_t* to, size_t bytes, uint64_t offset) {
+    size_t done = 0;
+    while (done < bytes) {
+        const ssize_t count = pread(static_cast<int>(file), to + done, bytes - done,
+                                    static_cast<off_t>(offset + done));
+        if (count < 0 && errno == EINTR) continue;
+        if (count < 0) fail("pread");
+        done += static_cast<size_t>(count);
+        if (count == 0 || done % kDirectBytes) break;  // the file ends
+    }
+    return done;
+}
+
 // A handler that was put on top of this one passes on what is not its own, as this one does: to come on top of it again
 // would make a circle. So this one stays below, and does nothing while nothing is watched.
 void system::watch_faults(FaultHandler handler) {

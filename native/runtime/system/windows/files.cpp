@@ -72,6 +72,33 @@ void system::unmap_file(const uint8_t* data, size_t) {
     if (!UnmapViewOfFile(view)) VirtualFree(view, 0, MEM_RELEASE);
 }
 
+system::File system::open_direct(File file) {
+    const HANDLE direct = ReOpenFile(handle_of(file), GENERIC_READ, FILE_SHARE_READ,
+                                     FILE_FLAG_NO_BUFFERING | FILE_FLAG_RANDOM_ACCESS);
+    return direct == INVALID_HANDLE_VALUE ? -1 : reinterpret_cast<File>(direct);
+}
+
+size_t system::read_at(File file, uint8_t* to, size_t bytes, uint64_t offset) {
+    constexpr size_t kMost = size_t{1} << 30;  // of one call
+    size_t done = 0;
+    while (done < bytes) {
+        OVERLAPPED place{};
+        place.Offset = static_cast<DWORD>(offset + done);
+        place.OffsetHigh = static_cast<DWORD>((offset + done) >> 32);
+        DWORD count = 0;
+        const auto wanted = static_cast<DWORD>(bytes - done < kMost ? bytes - done : kMost);
+        if (!ReadFile(handle_of(file), to + done, wanted, &count, &place)) {
+            if (GetLastError() == ERROR_HANDLE_EOF) break;
+            fail("ReadFile");
+        }
+        done += count;
+        if (count == 0 || done % kDirectBytes) break;  // the file ends
+    }
+    return done;
+}
+
+void system::forget_read(File, uint64_t, size_t) {}
+
 void system::watch_faults(FaultHandler handler) {
     fault_handler.store(handler, std::memory_order_release);
     if (!installed) installed = AddVectoredExceptionHandler(1, &on_exception);

@@ -23,22 +23,23 @@ class ExpertLinearOp(LinearOp):
     expert_rows: int
 
     @property
-    def _experts(self) -> int:
+    def n_experts(self) -> int:
+        """The experts of the layer."""
         assert self.output.route is not None
         return self.output.route.experts
 
     @property
     def one_weight(self) -> PackedWeight:
-        return Experts(self.weight, self._experts, self.expert_rows)[0]
+        return Experts(self.weight, self.n_experts, self.expert_rows)[0]
 
     @property
     def n_weights(self) -> int:
-        return self.expert_rows * self._experts * self.weight.K
+        return self.expert_rows * self.n_experts * self.weight.K
 
     @property
     def active(self) -> float:
         assert self.output.route is not None
-        return self.output.route.chosen / self._experts
+        return self.output.route.chosen / self.n_experts
 
     @property
     def may_skip(self) -> bool:

@@ -1,0 +1,91 @@
+"""Experts that stay on disk, where the memory for weights does not hold all of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sterna import _native
+from sterna.checkpoints.directory import Checkpoint
+from sterna.checkpoints.packed_directory import PackedModel, packed_bytes
+from sterna.checks import checked_whole
+from sterna.errors import RequestError
+from sterna.graph.ops import ExpertLinearOp
+from sterna.loading.model import Model
+from sterna.runtime import available_bytes
+
+if TYPE_CHECKING:
+    from sterna.loading.readers import Options
+
+__all__ = ["HEADROOM_BYTES", "bytes_for_experts", "default_weights_ram", "keep_on_disk"]
+
+#: Without a budget, left free for activations, Python and the system.
+HEADROOM_BYTES = 512 << 20
+#: And this fraction (1 / n) of the available memory, which keys and values may take.
+KV_SHARE = 4
+_MOST = 1 << 60
+
+
+def default_weights_ram() -> int:
+    """Return the memory that weights may take: what is available, less that of other uses."""
+    available = available_bytes()
+    return max(0, available - available // KV_SHARE - HEADROOM_BYTES)
+
+
+def bytes_for_experts(folder: Checkpoint, options: Options) -> int | None:
+    """Return the memory for experts that stay on disk, in bytes; None: all weights are read.
+
+    Without a budget (`weights_ram`), experts stay on disk only if the weights are more than the
+    available memory. Raises RequestError if the budget does not hold what every token reads.
+    """
+    resident, experts = packed_bytes(folder)
+    if options.weights_ram is None:
+        if options.mmap or resident + experts <= available_bytes() - HEADROOM_BYTES:
+            return None
+        left = default_weights_ram() - resident
+        return left if experts and left > 0 and options.format is None else None
+    budget = checked_whole("weights_ram", options.weights_ram, 1, _MOST)
+    if resident + experts <= budget:
+        return None
+    if not experts or options.format is not None:
+        why = "its layers are no experts" if not experts else "another format needs all weights"
+        raise _too_little(folder, budget, resident + experts, f" in memory, since {why}")
+    return max(0, budget - resident)
+
+
+def keep_on_disk(model: Model, packed: PackedModel, folder: Checkpoint, nbytes: int) -> None:
+    """Set the model's cache of experts, of so many bytes; it may have an MTP layer.
+
+    Raises RequestError if these do not hold an expert of each size, or are not there.
+    """
+    here = {id(packed.modules[name]) for name in packed.on_disk}
+    graphs = [one.graph for one in (model, model.mtp) if one is not None]
+    matrices = {
+        id(op.weight): (op.weight.native(), op.n_experts)
+        for graph in graphs
+        for op in graph.linears
+        if isinstance(op, ExpertLinearOp) and id(op.weight) in here
+    }
+    if not matrices:
+        return
+    weights = list(matrices.values())
+    least, _ = _native.expert_bytes(weights)
+    resident, _ = packed_bytes(folder)
+    if nbytes < least:
+        raise _too_little(folder, resident + nbytes, resident + least)
+    try:
+        model.experts = _native.ExpertCache(weights, nbytes)
+    except MemoryError:
+        raise RequestError(
+            f"weights_ram: must be memory that the system has, but {nbytes} bytes for experts are "
+            "refused; give it less"
+        ) from None
+    if model.mtp is not None:
+        model.mtp.experts = model.experts
+
+
+def _too_little(folder: Checkpoint, budget: int, least: int, why: str = "") -> RequestError:
+    """Make the error of a budget that does not hold `least` bytes."""
+    return RequestError(
+        f"weights_ram: must hold the weights that every token reads{why}, {least} bytes for "
+        f"{folder.path}, but got {budget}; give it {-(-least // (1 << 20))}M or more"
+    )

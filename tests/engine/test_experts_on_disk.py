@@ -1,0 +1,222 @@
+"""Experts that stay on disk: the bits of the model in memory, whatever the budget; what fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoint_factory import RECIPES, write
+from helpers import assert_same_bits, failure
+
+from sterna import LLM, loading
+from sterna.checkpoints.directory import Checkpoint
+from sterna.checkpoints.packed_directory import packed_bytes
+from sterna.engine import Engine
+from sterna.engine.scheduling.scheduler import Scheduler
+from sterna.errors import DiskError, ModelFormatError, RequestError
+from sterna.loading import experts_on_disk
+
+NAMES = [name for name, recipe in RECIPES.items() if recipe.experts]
+PROMPTS = [[int(t) for t in np.random.default_rng(seed).integers(0, 256, 60)] for seed in range(3)]
+
+
+def packed(folder: Path, name: str = "qwen3_moe", format: str | None = "q4_0") -> Path:
+    """Make the packed folder of a small model with experts."""
+    source = write(folder / "source", RECIPES[name])
+    loading.save(loading.load(source, format=format, cached=False), folder / "packed")
+    return folder / "packed"
+
+
+def sizes(folder: Path) -> tuple[int, int]:
+    """Bytes of what every token reads and an expert of each size, and of all weights."""
+    resident, experts = packed_bytes(Checkpoint.open(folder))
+    error = failure(lambda: loading.load(folder, weights_ram=resident), RequestError, "every token")
+    least = int(error.partition(" bytes for")[0].rpartition(" ")[2])
+    assert resident < least < resident + experts
+    return least, resident + experts
+
+
+def logits(model: loading.Model, threads: int = 2, **options: Any) -> list[np.ndarray]:
+    """Logits of a prompt, of prompts in one batch, and of tokens one by one."""
+    engine = Engine(model, threads=threads, **options)
+    return [
+        *engine.logits(PROMPTS[:1]),
+        *engine.logits(PROMPTS, chunk=17),
+        *engine.logits([PROMPTS[0][:20]], chunk=1),
+    ]
+
+
+@pytest.mark.parametrize("format", ["q4_0", "t5", "bf16"])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_bits_of_the_model_in_memory(name: str, format: str, tmp_path: Path) -> None:
+    """With room for one expert of each size, every use of another one reads it again."""
+    folder = packed(tmp_path, name, format)
+    least, most = sizes(folder)
+    expected = logits(loading.load(folder))
+    for budget, threads in ((least, 3), (least + (most - least) // 3, 2), (most - 1, 1)):
+        model = loading.load(folder, weights_ram=budget)
+        assert model.experts is not None
+        for got, wanted in zip(logits(model, threads), expected, strict=True):
+            assert_same_bits(got, wanted)
+        assert model.experts.counts["misses"] > 0
+    assert loading.load(folder, weights_ram=most).experts is None
+
+
+def test_a_prompt_reads_each_expert_once(tmp_path: Path) -> None:
+    """Whatever the memory, since all of its tokens are computed while an expert is there."""
+    folder = packed(tmp_path)
+    least, most = sizes(folder)
+    for budget in (least, (least + most) // 2):
+        model = loading.load(folder, weights_ram=budget)
+        Engine(model, threads=2).logits(PROMPTS[:1])
+        assert model.experts is not None
+        counts = model.experts.counts
+        assert counts["hits"] + counts["misses"] == counts["units"]  # each was chosen
+        read = sum(weights_of(model))
+        assert read // 2 < counts["bytes"] <= read
+
+
+def weights_of(model: loading.Model) -> Iterator[int]:
+    """Yield the bytes of each matrix of experts."""
+    for op in model.graph.linears:
+        if op.kind == "expert_linear":
+            yield op.weight.codes.nbytes + op.weight.scale.nbytes
+
+
+# ------------------------------------------------------------------------------- what goes wrong
+
+
+@contextmanager
+def unreadable(file: Path) -> Iterator[None]:
+    """Put a file whose first bytes cannot be read in the place of all descriptors of `file`."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # the descriptor of this folder has gone
+            if os.path.samefile(f"/proc/self/fd/{name}", file):
+                found.append(int(name))
+    kept = {descriptor: os.dup(descriptor) for descriptor in found}
+    bad = os.open("/proc/self/mem", os.O_RDONLY)
+    assert kept
+    try:
+        for descriptor in kept:
+            os.dup2(bad, descriptor)
+        yield
+    finally:
+        for descriptor, original in kept.items():
+            os.dup2(original, descriptor)
+            os.close(original)
+        os.close(bad)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="puts other files into descriptors by /proc")
+def test_a_disk_that_fails(tmp_path: Path) -> None:
+    """The step that needs it fails with a typed error; once the disk reads again, the next runs."""
+    folder = packed(tmp_path)
+    least, _ = sizes(folder)
+    expected = Engine(loading.load(folder), threads=2).logits(PROMPTS[:1])[0]
+    engine = Engine(loading.load(folder, weights_ram=least), threads=2)
+    with unreadable(folder / "model.safetensors"):
+        for _ in range(3):
+            error = failure(lambda: engine.logits(PROMPTS[:1]), DiskError, "must be readable")
+            assert "model.safetensors" in error
+    assert_same_bits(engine.logits(PROMPTS[:1])[0], expected)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="puts other files into descriptors by /proc")
+def test_others_go_on_when_a_disk_fails(tmp_path: Path) -> None:
+    """Of two requests in a batch, one that finds its experts in memory is not ended."""
+    folder = packed(tmp_path)
+    _, most = sizes(folder)
+    llm = LLM(folder, weights_ram=most - 1, threads=2, context=256, prefix_cache=False)
+    options = {"max_tokens": 1, "temperature": 0}
+    first = llm.generate([PROMPTS[0][:1]], **options)[0]
+    good = llm.requests.make(PROMPTS[0][:1], options)
+    bad = llm.requests.make(PROMPTS[1], options)
+    scheduler = Scheduler(llm.engine)
+    scheduler.add(good)
+    scheduler.add(bad)
+    with unreadable(folder / "model.safetensors"):
+        while scheduler.busy:
+            scheduler.step()
+    assert isinstance(bad.error, DiskError)
+    assert good.error is None
+    assert list(good.tokens[1:]) == first.tokens
+
+
+def test_a_file_that_is_cut(tmp_path: Path) -> None:
+    folder = packed(tmp_path)
+    least, _ = sizes(folder)
+    engine = Engine(loading.load(folder, weights_ram=least), threads=2)
+    engine.logits(PROMPTS[:1])
+    file = folder / "model.safetensors"
+    os.truncate(file, file.stat().st_size // 2)
+    failure(lambda: engine.logits(PROMPTS[:1]), ModelFormatError, "truncated, changed")
+    failure(lambda: engine.logits(PROMPTS[1:2]), ModelFormatError, "truncated, changed")
+
+
+KILLED = """
+import sys, threading, time
+from sterna import loading
+from sterna.engine import Engine
+engine = Engine(loading.load(sys.argv[1], weights_ram=int(sys.argv[2])), threads=2)
+print("reading", flush=True)
+while True:
+    engine.logits([[1, 2, 3, 4, 5, 6, 7, 8]])
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="Windows has no SIGKILL")
+def test_a_process_that_is_killed_while_it_reads(tmp_path: Path) -> None:
+    """Nothing is written, so the next process finds the model as it was."""
+    folder = packed(tmp_path)
+    least, _ = sizes(folder)
+    expected = Engine(loading.load(folder), threads=2).logits(PROMPTS[:1])[0]
+    before = {file: file.read_bytes() for file in folder.iterdir()}
+    command = [sys.executable, "-c", KILLED, str(folder), str(least)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        first = child.stdout.readline()
+        child.kill()
+        assert child.wait() == -signal.SIGKILL
+    assert first == b"reading\n"
+    assert {file: file.read_bytes() for file in folder.iterdir()} == before
+    engine = Engine(loading.load(folder, weights_ram=least), threads=2)
+    assert_same_bits(engine.logits(PROMPTS[:1])[0], expected)
+
+
+# ------------------------------------------------------------------------------------ the budget
+
+
+def test_without_a_budget_what_fits_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Experts stay on disk only where the weights are more than the memory that is free."""
+    folder = packed(tmp_path)
+    _, most = sizes(folder)
+    monkeypatch.setattr(experts_on_disk, "HEADROOM_BYTES", 1000)
+    monkeypatch.setattr(experts_on_disk, "available_bytes", lambda: most + 1000)
+    assert loading.load(folder).experts is None
+    monkeypatch.setattr(experts_on_disk, "available_bytes", lambda: most + 999)
+    model = loading.load(folder)
+    assert model.experts is not None
+    counts = model.experts.counts
+    assert 0 < counts["slots"] < counts["units"]
+    assert loading.load(folder, mmap=True).experts is None  # the user chose
+
+
+def test_what_has_no_experts_or_another_format_needs_all(tmp_path: Path) -> None:
+    folder = packed(tmp_path)
+    least, most = sizes(folder)
+    for wrong in (0, "8G", 1.5):
+        failure(lambda w=wrong: loading.load(folder, weights_ram=w), RequestError, "weights_ram")
+    load = partial(loading.load, folder, weights_ram=least, format="i8")
+    failure(load, RequestError, "another format needs all weights", str(most))
