@@ -78,6 +78,24 @@ class Study:
         self.rule = rule
         return measuring.quality(lambda ids: references.logits_of(self.model, ids), self.reference)
 
+    def blocks(self, part: int) -> dict[str, Tensor]:
+        """Return 1 / part of each layer's blocks of 32 columns: of most error in the first text."""
+        errors: dict[str, Tensor] = {}
+
+        def collect(layer: str, x: Tensor) -> Tensor:
+            scales = x.double().reshape(-1, x.shape[-1] // 32, 32).abs().amax(-1)
+            errors[layer] = errors.get(layer, 0) + (scales**2).sum(0)
+            return x
+
+        self.rule = collect
+        references.logits_of(self.model, next(iter(self.reference.ids.values())))
+        chosen = {}
+        for layer, error in errors.items():
+            weight = self.layers[layer].weight.detach()
+            error *= (weight.double() ** 2).sum(0).reshape(-1, 32).sum(-1)
+            chosen[layer] = error.argsort(descending=True)[: -(-len(error) // part)]
+        return chosen
+
     def outliers(self, part: int) -> dict[str, Tensor]:
         """Return 1 / part of each layer's columns: of the largest inputs in the first text."""
         sums: dict[str, Tensor] = {}
@@ -104,8 +122,14 @@ def rules(study: Study) -> Iterator[tuple[str, float, Rule]]:
     n_layers = study.model.config.num_hidden_layers
     ends = one_of(("lm_head", *(f"layers.{i}." for i in (0, 1, n_layers - 2, n_layers - 1))))
     yield "two planes: two first and last layers, the head", 1 + study.share(ends), two_planes(ends)
-    columns = study.outliers(32)
-    yield "two planes: 1/32 of the columns", 1 + 1 / 32, of_columns(columns)
+    for part in (64, 32, 16):
+        columns = study.outliers(part)
+        yield f"two planes: 1/{part} of the columns", 1 + 1 / part, of_columns(columns)
+    for part in (32, 16, 8, 4):
+        blocks = study.blocks(part)
+        share = sum(len(some) * 32 * study.layers[n].out_features for n, some in blocks.items())
+        total = sum(module.weight.numel() for module in study.layers.values())
+        yield f"two planes: 1/{part} of the blocks", 1 + share / total, of_blocks(blocks)
 
 
 def plain(bits: int, group: int) -> Rule:
@@ -129,6 +153,18 @@ def of_columns(columns: dict[str, Tensor]) -> Rule:
         whole = rounded(others, 8, 32)
         whole[..., columns[layer]] = rounded(x[..., columns[layer]], TWO_PLANES, 0)
         return whole
+
+    return rule
+
+
+def of_blocks(blocks: dict[str, Tensor]) -> Rule:
+    """Round some blocks of 32 columns in two planes, and the others in one."""
+
+    def rule(layer: str, x: Tensor) -> Tensor:
+        whole = rounded(x, 8, 32).reshape(*x.shape[:-1], -1, 32)
+        finer = rounded(x, TWO_PLANES, 32).reshape(whole.shape)
+        whole[..., blocks[layer], :] = finer[..., blocks[layer], :]
+        return whole.reshape(x.shape)
 
     return rule
 
