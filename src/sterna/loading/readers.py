@@ -253,7 +253,7 @@ def read_packed_model(folder: Checkpoint, assets: Assets, options: Options) -> M
     if options.wrap:
         packed = open_packed(folder, options.threads)
     else:
-        for_experts = bytes_for_experts(folder, options)
+        for_experts = bytes_for_experts(folder, options.weights_ram, options.format, options.mmap)
         on_disk = for_experts is not None
         packed = read_packed(folder, options.threads, options.progress, options.mmap, on_disk)
     weights = PackedWeights(
