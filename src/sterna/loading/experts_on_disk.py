@@ -32,7 +32,8 @@ def bytes_for_experts(
     """Return the memory for experts that stay on disk, in bytes; None: all weights are read.
 
     Without a budget (`weights_ram`), experts stay on disk only if the weights are more than the
-    available memory, and neither `format` nor `mmap` is asked for. Raises RequestError if the budget does not hold what every token reads.
+    available memory, and neither `format` nor `mmap` is asked for. Raises RequestError if the
+    budget does not hold what every token reads.
     """
     resident, experts = packed_bytes(folder)
     if weights_ram is None:
