@@ -112,8 +112,8 @@ void bind_expert_cache(nb::module_& m) {
                         "nbytes: must hold an expert of each size");
                 std::vector<nb::object> keep;
                 for (const auto& [weight, experts] : weights) keep.push_back(nb::cast(weight));
-                new (self) PyExpertCache(*file, std::move(matrices), nbytes, readers,
-                                         std::move(keep));
+                new (self)
+                    PyExpertCache(*file, std::move(matrices), nbytes, readers, std::move(keep));
             },
             "weights"_a, "nbytes"_a, "readers"_a = 4)
         .def_prop_ro("counts", [](const PyExpertCache& c) { return counts(c.cache); });

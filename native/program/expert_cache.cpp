@@ -101,7 +101,8 @@ int ExpertCache::matrix_of(const uint8_t* codes) const {
 }
 
 std::unique_lock<std::mutex> ExpertCache::begin_step() {
-    if (owner_ != system::process_id()) {  // a forked child has the memory, but no thread that reads
+    if (owner_ !=
+        system::process_id()) {  // a forked child has the memory, but no thread that reads
         (void)threads_.release();
         (void)sync_.release();
         sync_ = std::make_unique<Sync>();
@@ -357,15 +358,13 @@ void ExpertCache::read_span(const uint8_t* at, int64_t bytes, uint8_t* to) const
     const int64_t offset = at - file_.data(), begin = offset / kBlock * kBlock,
                   end = whole_blocks_of(offset + bytes);
     const auto from = static_cast<uint64_t>(begin);
-    const auto count = static_cast<size_t>(end - begin), needed =
-                                                             static_cast<size_t>(offset + bytes -
-                                                                                 begin);
+    const auto count = static_cast<size_t>(end - begin),
+               needed = static_cast<size_t>(offset + bytes - begin);
     if (direct_ >= 0) {
         try {
             if (system::read_at(direct_, to, count, from) >= needed) return;
         } catch (const std::system_error& e) {
-            if (e.code().value() != EINVAL)
-                throw FailedRead(file_.path(), from, e.code().value());
+            if (e.code().value() != EINVAL) throw FailedRead(file_.path(), from, e.code().value());
         }  // EINVAL: a file system or a disk that wants larger blocks
     }
     try {

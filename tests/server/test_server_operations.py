@@ -7,12 +7,16 @@ import shutil
 from pathlib import Path
 
 import pytest
+from checkpoint_factory import QWEN3_MOE, write
 from helpers import command
 from server_process import serving
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 from waits import wait_until
 
+from sterna import loading
+from sterna.checkpoints.directory import Checkpoint
+from sterna.checkpoints.packed_directory import packed_bytes
 from sterna.cli import serve
 from sterna.server import app
 from sterna.server.settings import Settings
@@ -36,6 +40,18 @@ def test_logs_and_memory(tmp_path: Path) -> None:
     assert 0 < float(values['sterna_kv_cache_cached_bytes{model_name="nano"}']) <= most
     assert float(values['sterna_kv_cache_running_bytes{model_name="nano"}']) == 0
     assert float(values["process_resident_memory_bytes"]) > most / 64
+
+
+def test_experts_on_disk_are_counted(tmp_path: Path) -> None:
+    source = write(tmp_path / "source", QWEN3_MOE)
+    loading.save(loading.load(source, format="q4_0", cached=False), tmp_path / "moe")
+    budget = sum(packed_bytes(Checkpoint.open(tmp_path / "moe"))) - 1
+    with serving(tmp_path, str(tmp_path / "moe"), "--weights-ram", str(budget)) as server:
+        assert server.post("/v1/completions", prompt="a", max_tokens=1).status_code == 200
+        metrics = server.http.get("/metrics").text
+    values = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if line[0] != "#")
+    for name in ("cache_misses", "read_bytes", "wait_seconds"):
+        assert float(values[f'sterna_expert_{name}_total{{model_name="moe"}}']) > 0
 
 
 def test_a_full_disk_is_told(tmp_path: Path) -> None:

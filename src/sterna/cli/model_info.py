@@ -81,7 +81,11 @@ def tell_model(model: str, context: int | None, bandwidth: float, as_json: bool)
             ("memory", _memory(row)),
             ("a token", _token(row)),
             ("speed", _speed(row)),
-            *([("disk", disk_words(row["on_disk"], row["shared_bytes"]))] if row["on_disk"] else []),
+            *(
+                [("disk", disk_words(row["on_disk"], row["shared_bytes"]))]
+                if row["on_disk"]
+                else []
+            ),
             ("sampling", sampling or "none: greedy, in chats temperature 0.8"),
         ]
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from sterna import _native
 from sterna.checkpoints.directory import Checkpoint
 from sterna.checkpoints.packed_directory import PackedModel, packed_bytes
@@ -12,9 +10,6 @@ from sterna.errors import RequestError
 from sterna.graph.ops import ExpertLinearOp
 from sterna.loading.model import Model
 from sterna.runtime import available_bytes
-
-if TYPE_CHECKING:
-    from sterna.loading.readers import Options
 
 __all__ = ["HEADROOM_BYTES", "bytes_for_experts", "default_weights_ram", "keep_on_disk"]
 
@@ -31,22 +26,25 @@ def default_weights_ram() -> int:
     return max(0, available - available // KV_SHARE - HEADROOM_BYTES)
 
 
-def bytes_for_experts(folder: Checkpoint, options: Options) -> int | None:
+def bytes_for_experts(
+    folder: Checkpoint, weights_ram: int | None, format: str | None, mmap: bool
+) -> int | None:
     """Return the memory for experts that stay on disk, in bytes; None: all weights are read.
 
     Without a budget (`weights_ram`), experts stay on disk only if the weights are more than the
-    available memory. Raises RequestError if the budget does not hold what every token reads.
+    available memory, and neither `format` nor `mmap` is asked for. Raises RequestError if the
+    budget does not hold what every token reads.
     """
     resident, experts = packed_bytes(folder)
-    if options.weights_ram is None:
-        if options.mmap or resident + experts <= available_bytes() - HEADROOM_BYTES:
+    if weights_ram is None:
+        if mmap or resident + experts <= available_bytes() - HEADROOM_BYTES:
             return None
         left = default_weights_ram() - resident
-        return left if experts and left > 0 and options.format is None else None
-    budget = checked_whole("weights_ram", options.weights_ram, 1, _MOST)
+        return left if experts and left > 0 and format is None else None
+    budget = checked_whole("weights_ram", weights_ram, 1, _MOST)
     if resident + experts <= budget:
         return None
-    if not experts or options.format is not None:
+    if not experts or format is not None:
         why = "its layers are no experts" if not experts else "another format needs all weights"
         raise _too_little(folder, budget, resident + experts, f" in memory, since {why}")
     return max(0, budget - resident)
