@@ -161,13 +161,6 @@ void ExpertCache::route(std::span<const int> matrices, std::span<const int32_t> 
     wake_readers();
 }
 
-void ExpertCache::guess(std::span<const int> matrices, std::span<const int32_t> experts) {
-    const std::lock_guard guard(sync_->mutex);
-    for (const int32_t e : experts)
-        for (const int matrix : matrices) read_ahead({matrix, e}, route_ + 1);
-    wake_readers();
-}
-
 void ExpertCache::wake_readers() {
     if (!demand_.empty() || !ahead_.empty()) sync_->work.notify_all();
 }

@@ -74,8 +74,6 @@ class ExpertCache {
     // These matrices compute with these experts, one matrix after the other. By one thread, while no worker is inside
     // `acquire`.
     void route(std::span<const int> matrices, std::span<const int32_t> active);
-    // Experts that a later route may choose: read while nothing else is.
-    void guess(std::span<const int> matrices, std::span<const int32_t> experts);
 
     // The i-th expert of the plan, which is one of this matrix.
     int32_t planned(int64_t i) const { return plan_.order[static_cast<size_t>(i)]; }

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from checkpoint_factory import RECIPES, write
 from helpers import assert_same_bits, failure
+from waits import wait_until
 
 from sterna import LLM, loading
 from sterna.checkpoints.directory import Checkpoint
@@ -220,3 +221,19 @@ def test_what_has_no_experts_or_another_format_needs_all(tmp_path: Path) -> None
         failure(lambda w=wrong: loading.load(folder, weights_ram=w), RequestError, "weights_ram")
     load = partial(loading.load, folder, weights_ram=least, format="i8")
     failure(load, RequestError, "another format needs all weights", str(most))
+
+
+def test_what_is_not_packed_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A budget that its files exceed is refused with what to do; a packed copy is kept."""
+    source, cache = write(tmp_path / "source", RECIPES["qwen3_moe"]), tmp_path / "cache"
+    monkeypatch.setenv("STERNA_CACHE", str(cache))
+    nbytes = sum(file.stat().st_size for file in source.glob("*.safetensors"))
+    load = partial(loading.load, source, format="q4_0", cached=True)
+    words = ("weights_ram", str(nbytes), "sterna convert")
+    failure(lambda: load(weights_ram=nbytes - 1), RequestError, *words)
+    model = load(weights_ram=nbytes)
+    model.keep()
+    wait_until(lambda: any(cache.glob("*/model.safetensors")))
+    assert load().experts is None
+    failure(lambda: load(weights_ram=1), RequestError, "every token reads")
+    assert any(cache.glob("*/model.safetensors"))  # nothing is wrong with it

@@ -6,7 +6,7 @@ cache.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from sterna.checkpoints.directory import Checkpoint
 from sterna.errors import RequestError, SternaError, shown
 from sterna.gguf.i2_s import i2s_layout
 from sterna.gguf.paths import is_gguf, parts_of
+from sterna.loading.experts_on_disk import WeightsRamError, require_packed
 from sterna.loading.model import Model
 from sterna.loading.readers import (
     Options,
@@ -106,7 +107,7 @@ def load_assets(path: str | Path) -> Assets:
 
 def _open(source: Path, options: Options, i2s: str | None, cached: bool) -> Model:
     """Read a model from the cache if it has a copy, else from its files."""
-    parts, stored = list[Path](), options.format
+    parts, files, stored = list[Path](), list[Path](), options.format
     assets: Assets | None = None  # for a single file, they come from the packed form
     read: Callable[[], Model]
     if is_gguf(source):
@@ -129,11 +130,22 @@ def _open(source: Path, options: Options, i2s: str | None, cached: bool) -> Mode
         if "vision_config" in checkpoint.config and options.mmproj != "off":
             stored = f"{stored}{options.with_tower}"
         read = partial(read_checkpoint, checkpoint, assets, options)
+        files = list(source.glob("*.safetensors"))
+    if options.weights_ram is not None:
+        read = partial(_read_all, read, source, files or parts, options.weights_ram)
     if not cached or options.wrap is not None or cache.cache_dir() is None:
         return read()
     # An exact head is stored as the checkpoint's own, and so is the default.
     key = cache.cache_key(source, stored, None if options.head == "exact" else options.head, parts)
     return _from_cache(key, assets, options) or _to_cache(key, read())
+
+
+def _read_all(
+    read: Callable[[], Model], source: Path, files: Sequence[Path], weights_ram: int
+) -> Model:
+    """Read a model whose files the budget for weights holds."""
+    require_packed(source, files, weights_ram)
+    return read()
 
 
 def _from_cache(key: str, assets: Assets | None, options: Options) -> Model | None:
@@ -148,6 +160,8 @@ def _from_cache(key: str, assets: Assets | None, options: Options) -> Model | No
         packed = Checkpoint.open(folder)
         assets = assets or FolderAssets.of(folder, packed.config)
         return read_packed_model(packed, assets, replace(options, format=None, tower_format=None))
+    except WeightsRamError:  # nothing is wrong with the folder
+        raise
     except SternaError:  # damaged, of another version, gone or unreadable: make it again
         cache.discard(key)
         return None
