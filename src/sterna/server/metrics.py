@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Literal
 
 from prometheus_client import (
     CollectorRegistry,
@@ -90,7 +91,7 @@ BYTES: tuple[tuple[str, str, Callable[[LoadedModel, SchedulerLoad], float]], ...
 
 
 #: Counters of experts that stay on disk: name, description, and field of the cache's counts.
-EXPERTS = (
+EXPERTS: tuple[tuple[str, str, Literal["hits", "misses", "bytes", "waited_s"]], ...] = (
     ("expert_cache_hits", "Matrices of experts that were in memory when chosen.", "hits"),
     ("expert_cache_misses", "Matrices of experts that had to be read from disk.", "misses"),
     ("expert_read_bytes", "Bytes of experts read from disk.", "bytes"),
@@ -197,7 +198,7 @@ class _Loads(Collector):
         for name, text, key in EXPERTS:
             counter = CounterMetricFamily(f"sterna_{name}", text, labels=["model_name"])
             for model, of_model in counts:
-                counter.add_metric([model], dict(of_model)[key])
+                counter.add_metric([model], of_model[key])
             yield counter
         for name, text, nbytes in BYTES:
             family = GaugeMetricFamily(f"sterna_{name}", text, labels=["model_name"])
