@@ -76,6 +76,19 @@ def test_the_table() -> None:
     assert short_name("smollm2.gguf") is None
 
 
+def test_a_folder_of_the_name(
+    named: ShortName, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes first if there is a model in it; one of notes hides nothing."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tern").mkdir()
+    (tmp_path / "tern/notes.txt").write_text("birds")
+    assert resolve("tern").read_bytes() == DATA
+    own = tmp_path / "tern/own.gguf"
+    own.write_bytes(b"GGUF")
+    assert resolve("tern").resolve() == own
+
+
 def test_from_the_hub(named: ShortName, hub: Hub) -> None:
     path = resolve("tern")
     assert path.read_bytes() == DATA

@@ -28,9 +28,9 @@ def resolve(
 ) -> Path:
     """Find the folder or GGUF file that `model` means, and fetch it from the Hub if need be.
 
-    An existing path comes first, then a built-in name, a short one (`short_names`), and
-    org/name[@revision][:file] on the Hub
-    (hf:// in front means the Hub). A folder without config.json means the one GGUF model in it.
+    A folder with a model in it, or a file, comes first, then a built-in name, a short one
+    (`short_names`), any other existing path, and org/name[@revision][:file] on the Hub (hf:// in
+    front means the Hub). A folder without config.json means the one GGUF model in it.
     Texts that look like paths are never fetched. A model of the Hub stays at the fetched commit
     until `sterna pull` asks for a newer one.
 
@@ -45,11 +45,11 @@ def resolve(
     path = Path(os.path.expanduser(text))  # unchanged if there is no such user
     if text in BUILT_IN and not _holds_model(path):
         return BUILT_IN[text]
+    short = short_name(text) if isinstance(model, str) else None
+    if short is not None and not _is_model(path):
+        return short.fetch(offline=offline, announce=announce).use()
     if not isinstance(model, str) or _exists(path):
         return _existing(path, text)
-    short = short_name(text)
-    if short is not None:
-        return short.fetch(offline=offline, announce=announce).use()
     if not looks_like_name(text):
         return _existing(path, text)
     from sterna.checkpoints import hub  # a model that is here already needs none of it
@@ -76,6 +76,16 @@ def is_model(text: str) -> bool:
     return _exists(path) and (
         path.suffix.lower() == ".gguf" or (path.is_dir() and _holds_model(path))
     )
+
+
+def _is_model(path: Path) -> bool:
+    """Whether a path is a file, or a folder with a model in it."""
+    if not path.is_dir() or _holds_model(path):
+        return _exists(path)
+    try:
+        return any(name.lower().endswith(".gguf") for name in os.listdir(path))
+    except OSError:
+        return True  # an error will say what is wrong with it
 
 
 def _may_mean_path(error: HubError | RequestError, path: Path) -> bool:
