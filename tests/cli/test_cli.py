@@ -21,7 +21,7 @@ from sterna.errors import ModelFormatError, NonFiniteError, RequestError
 class FakeLLM:
     """Says "é, b, c" whatever the prompt, and keeps what it was given."""
 
-    model: str
+    model: Any
     threads: int | None = None
     cores: str | None = None
     format: str | None = None
@@ -34,6 +34,7 @@ class FakeLLM:
     deterministic: bool | None = None
     i2s: str | None = None
     mmap: bool = False
+    weights_ram: int | None = None
     mmproj: str | None = None
     tower_format: str | None = None
     prefix: tuple[str, ...] = ()
@@ -50,6 +51,7 @@ class FakeLLM:
         type(self).made = self
         if self.model == "broken":
             raise ModelFormatError(file="broken/model.safetensors", expected="a", got="b\nc")
+        self.name, self.model = self.model, SimpleNamespace(experts=None)
         self.asked_context, self.context = self.context, self.context or 16
         stats = SimpleNamespace(
             n_prompt=2,
@@ -91,7 +93,7 @@ class FakeLLM:
 
     def info(self) -> dict[str, Any]:
         return {
-            "model": self.model,
+            "model": self.name,
             "isa": "scalar",
             "threads": self.threads or 1,
             "format": self.format or "i2",
@@ -148,9 +150,9 @@ def test_every_flag_arrives() -> None:
     result = run("generate", "p", *flags.split())
     assert result.exit_code == 0, result.output
     made = FakeLLM.made
-    assert (made.model, made.threads, made.format, made.head) == ("m", 2, "i8", "int8")
+    assert (made.name, made.threads, made.format, made.head) == ("m", 2, "i8", "int8")
     assert (made.asked_context, made.kv_dtype, made.cores) == (9, "f32", "0-1")
-    assert (made.speculate, made.draft.model, made.draft.threads) == ("lookup", "small", 2)
+    assert (made.speculate, made.draft.name, made.draft.threads) == ("lookup", "small", 2)
     assert (made.mmap, made.progress is not None) == (True, True)
     expected = {"max_tokens": 3, "temperature": 0.5, "top_k": 4, "top_p": 0.9, "min_p": 0.1}
     expected |= {"repetition_penalty": 1.1, "seed": 7, "stop": ["A", "B"]}
