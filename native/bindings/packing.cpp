@@ -181,6 +181,8 @@ void bind_packing(nb::module_& m) {
             facts["tile_rows"] = f.tile_rows;
             facts["step_k"] = f.step_k;
             facts["group_scales"] = f.groups;
+            facts["levels"] = f.levels;
+            facts["level_offset"] = f.level_offset;
             return facts;
         },
         "layout"_a);

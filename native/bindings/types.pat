@@ -30,6 +30,8 @@ _native.__prefix__:
         tile_rows: int
         step_k: int
         group_scales: bool
+        levels: int
+        level_offset: int
 
     class _ExpertCounts(TypedDict):
         hits: int

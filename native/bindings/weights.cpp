@@ -58,9 +58,19 @@ GroupScales group_scales(const PyGroups& groups, const Weight& w, const FormatKe
     return s;
 }
 
+void set_levels(Weight& w, const std::vector<int>& levels, const FormatKernels& f) {
+    require(static_cast<int>(levels.size()) == f.levels,
+            "levels: there must be as many as the layout looks up");
+    require(
+        std::ranges::all_of(
+            levels, [&](int level) { return level >= -f.level_offset && level < f.level_offset; }),
+        "levels: must be ones that the layout decodes");
+    std::ranges::copy(levels, w.levels.of);
+}
+
 PyWeight make_weight(const std::string& layout, int64_t M, int64_t K, In<uint8_t, 2> codes,
-                     std::optional<In<float, 1>> scale, int zero_x2,
-                     std::optional<PyGroups> groups) {
+                     std::optional<In<float, 1>> scale, int zero_x2, std::optional<PyGroups> groups,
+                     const std::vector<int>& levels) {
     PyWeight w{{}, codes, scale};
     w.weight.format = layout_index(layout);
     const auto& f = all_tables().front()->formats[w.weight.format];
@@ -91,6 +101,7 @@ PyWeight make_weight(const std::string& layout, int64_t M, int64_t K, In<uint8_t
                 "scale: needs one value per row of every tile");
         w.weight.scale = scale->data();
     }
+    set_levels(w.weight, levels, f);
     w.mappings.add(w.weight.codes);
     w.mappings.add(w.weight.groups.data);
     w.mappings.require_whole();  // scales of rows were read from there before
@@ -108,7 +119,7 @@ Out<float, 2> unpack(const PyWeight& w, const std::string& isa, const nb::int_& 
     parallel(p, weight.M, 16, [&](int64_t begin, int64_t end) {
         for (int64_t m = begin; m < end; ++m)
             kernels.formats[weight.format].row(
-                {weight.codes, weight.tile_bytes, m, weight.K, data + m * weight.K});
+                {weight.codes, weight.tile_bytes, m, weight.K, data + m * weight.K, weight.levels});
     });
     w.mappings.require_whole();
     return out;
@@ -170,6 +181,7 @@ class LinearRun {
     void work(int worker, HandOut& hand_out, const Weight& weight) const {
         LinearArgs args = args_;
         args.codes = weight.codes;
+        args.levels = weight.levels;
         args.scale = weight.scale;
         args.groups = weight.groups;
         work(worker, hand_out, args);
@@ -444,12 +456,12 @@ void bind_weights(nb::module_& m) {
             "__init__",
             [](PyWeight* self, const std::string& layout, int64_t M, int64_t K,
                In<uint8_t, 2> codes, std::optional<In<float, 1>> scale, int zero_x2,
-               std::optional<PyGroups> groups) {
+               std::optional<PyGroups> groups, const std::vector<int>& levels) {
                 new (self) PyWeight(make_weight(layout, M, K, std::move(codes), std::move(scale),
-                                                zero_x2, std::move(groups)));
+                                                zero_x2, std::move(groups), levels));
             },
             "layout"_a, "M"_a, "K"_a, "codes"_a, "scale"_a.none(), "zero_x2"_a,
-            "groups"_a.none() = nb::none())
+            "groups"_a.none() = nb::none(), "levels"_a = std::vector<int>{})
         .def_prop_rw(
             "direct_tokens", [](const PyWeight& w) { return w.weight.direct_tokens; },
             [](PyWeight& w, int most) {

@@ -123,13 +123,11 @@ struct mxfp4 {
     }
 };
 
-constexpr int8_t kIq4Levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                   1,    13,   25,  38,  53,  69,  89,  113};
 // 16 bytes of nibbles, all low ones first.
-void iq4_levels(In from, Levels to) {
+void iq4_codes(In from, Levels to) {
     for (int i = 0; i < 16; ++i) {
-        to[i] = kIq4Levels[from[i] & 15];
-        to[16 + i] = kIq4Levels[from[i] >> 4];
+        to[i] = from[i] & 15;
+        to[16 + i] = from[i] >> 4;
     }
 }
 
@@ -137,7 +135,7 @@ struct iq4_nl {
     static constexpr int k = 32, bytes = 18, halves = 1, singles = 0;
     static bool decode(In block, Levels levels, Out scales) {
         half(block, scales);
-        iq4_levels(block + 2, levels);
+        iq4_codes(block + 2, levels);
         return true;
     }
 };
@@ -151,7 +149,7 @@ struct iq4_xs {
         for (int g = 0; g < 8; ++g) {
             const int low = block[4 + g / 2] >> 4 * (g % 2) & 15;
             scales[2 + g] = static_cast<uint8_t>((low | (high >> 2 * g & 3) << 4) - 32);
-            iq4_levels(block + 8 + 16 * g, levels + 32 * g);
+            iq4_codes(block + 8 + 16 * g, levels + 32 * g);
         }
         return true;
     }

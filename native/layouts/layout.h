@@ -37,11 +37,20 @@ inline VI dot_signed(VI acc, VI w, VX x) {
 // 132 and 108; but `q8_0`, whose products are too great for a run, 168 and 183 for 16.
 constexpr int kFewestOfPanel = kPairSums16 && kLanes < 16 ? 9 : kFewTokens + 1;
 
+// What the decoders of most layouts take of a weight's levels.
+struct NoLevels {
+    explicit NoLevels(const sterna::LevelTable&) {}
+};
+
 // Defaults of integer layouts. A layout's kMaxByte is the greatest byte that it decodes. A run of products ends
 // with its turn; where pair sums are int16 it must fit int16, or kRuns is false and runs are int32.
 struct IntegerDot {
     using Direct = void;  // the form that few tokens are multiplied with; void: the layout itself
     using Panel = void;  // the kind of a panel's bytes; void: codes up to the greatest
+    // The levels of a weight as the decoder wants them, how many there are (0: decode() and codes() take none), and what is
+    // added to one where it is decoded, so that none is below -kLevelOffset, or above kLevelOffset - 1.
+    using Levels = NoLevels;
+    static constexpr int kLevels = 0, kLevelOffset = 0;
     // The greatest code, where fields stay in place and kMaxByte is a field's; 0: kMaxByte.
     static constexpr int kMaxCode = 0;
     static constexpr bool kHasCodes = false;  // whether panels are decoded by codes(), not decode()
@@ -101,6 +110,8 @@ struct AboveTwoBits {
 constexpr int kFloatRowBlocks = 4;
 template <class F>
 struct FloatDot {
+    using Levels = NoLevels;
+    static constexpr int kLevels = 0, kLevelOffset = 0;
     static constexpr bool kInteger = false, kRowScales = true, kGroupScales = false, kRuns = false;
     static constexpr bool kLookup = false, kByBlocks = false, kInCache = false;
     static constexpr bool kPairs = false, kSigns = false;
@@ -126,13 +137,24 @@ struct FloatDot {
     }
 };
 
-// Decodes as F::decode does, but leaves no field in its place: each byte is a code.
+// Decodes a part of a step, with the weight's levels where the layout looks them up.
 template <class F>
-inline void decode_codes(const uint8_t* step, int part, int j, VI* w) {
+inline void decode_step(const typename F::Levels& levels, const uint8_t* step, int part, int j,
+                        typename F::Acc* w) {
+    if constexpr (F::kLevels > 0) {
+        F::decode(levels, step, part, j, w);
+    } else {
+        F::decode(step, part, j, w);
+    }
+}
+// The same, but leaves no field in its place: each byte is a code.
+template <class F>
+inline void decode_codes(const typename F::Levels& levels, const uint8_t* step, int part, int j,
+                         VI* w) {
     if constexpr (F::kHasCodes) {
         F::codes(step, part, j, w);
     } else {
-        F::decode(step, part, j, w);
+        decode_step<F>(levels, step, part, j, w);
     }
 }
 

@@ -63,6 +63,14 @@ struct Nibbles : IntegerDot {
     }
 };
 
+// A nibble is a code.
+struct FourBits {
+    static VI decode(VI low) { return i_and(low, i_set1(0x0F0F0F0F)); }
+    static VI decode_high(VI v) { return b_shr<4>(v); }
+    static uint32_t encode(uint32_t codes) { return codes & 0x0f0f0f0fu; }
+    static int value(int nibble) { return nibble; }
+};
+
 // A table of 16 codes, each less an offset, modulo 256.
 struct NibbleTable {
     uint8_t byte[16];

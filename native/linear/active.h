@@ -185,8 +185,8 @@ void linear_columns(const sterna::LinearArgs& args, const sterna::ActiveColumns&
                 VI* sum = sums + ((line - begin) * kTiles + tile) * kSums;
                 for (int i = 0; i < kSteps; i += kColumnSteps)
                     for (int part = 0; part < kParts; part += P)
-                        tile_turn<b2, 1, P, C>(a, steps[tile] + i * kLine, 4 * i,
-                                               4 * (i + kColumnSteps), 0, part,
+                        tile_turn<b2, 1, P, C>(a, b2::Levels(a.levels), steps[tile] + i * kLine,
+                                               4 * i, 4 * (i + kColumnSteps), 0, part,
                                                sum + part * b2::kRowBlocks);
             }
         }

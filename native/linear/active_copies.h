@@ -24,7 +24,7 @@ inline void tile_codes(const sterna::ActiveCopyArgs& a, int64_t tile, int64_t k0
         for (int j = 0; j < F::kStepK; j += 4)
             for (int part = 0; part < kParts; ++part) {
                 VI w[F::kRowBlocks];
-                decode_codes<F>(step, part, j, w);
+                decode_codes<F>(typename F::Levels({}), step, part, j, w);
                 for (int g = 0; g < F::kRowBlocks; ++g) {
                     uint32_t codes[kLanes];
                     i_store(codes, w[g]);

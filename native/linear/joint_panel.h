@@ -242,7 +242,7 @@ struct JointPart {
         const int64_t groups = (kc + kJointGroup - 1) / kJointGroup;
         for (int i = 0; i < here; ++i)
             decode_panel<F, 0, F::kRowBlocks, false, kJointBlock>(
-                a.codes + (from + i) * a.tile_bytes + bytes_before<F>(k), kc,
+                a.levels, a.codes + (from + i) * a.tile_bytes + bytes_before<F>(k), kc,
                 panel + i * F::kRowBlocks * kPanelStride);
         const int blocks = here * F::kRowBlocks, all = (blocks + kFour - 1) / kFour * kFour;
         for (int g = 0; g < all; ++g) {

@@ -153,8 +153,9 @@ constexpr int64_t kTokensAhead = 16384;  // bytes
 // Consecutive dot products go to C runs, which hides their latency; floats must stay in order, so
 // there C is 1.
 template <class F, int N, int P, int C>
-inline void tile_turn(const sterna::LinearArgs& a, const uint8_t* step, int64_t k0, int64_t k1,
-                      int n0, int part0, typename F::Acc* sums) {
+inline void tile_turn(const sterna::LinearArgs& a, const typename F::Levels& levels,
+                      const uint8_t* step, int64_t k0, int64_t k1, int n0, int part0,
+                      typename F::Acc* sums) {
     constexpr int G = F::kRowBlocks, U = kRoundSteps<F, C>;
     static_assert(U <= 2 && 64 % (U * F::kStepK) == 0);  // K and turns are whole rounds
     typename F::Acc run[C][N][P][G];
@@ -195,7 +196,7 @@ inline void tile_turn(const sterna::LinearArgs& a, const uint8_t* step, int64_t 
                 STERNA_UNROLL(8)
                 for (int p = 0; p < P; ++p) {
                     typename F::Acc w[G + F::kSigns];
-                    F::decode(step, part0 + p, j, w);
+                    decode_step<F>(levels, step, part0 + p, j, w);
                     STERNA_UNROLL(8)
                     for (int n = 0; n < N; ++n) {
                         const auto x = step_x<F>(a, n0 + n, k + u * F::kStepK + j);
@@ -296,11 +297,12 @@ struct DirectSums {
         constexpr int64_t kRunK = rounds_k<F>(F::kRunBytes);
         static_assert(run_fits<F>(kRunK));
         const int64_t run = kRunIsSum<F> ? k1 - k0 : kRunK;
+        const typename F::Levels levels(a.levels);
         for (int64_t k = k0; k < k1; k += run, step += run / F::kStepK * F::kStepBytes) {
             STERNA_UNROLL(2)
             for (int part = 0; part < kParts; part += P)
-                tile_turn<F, N, P, Block<F, N>::C>(a, step, k, k + run < k1 ? k + run : k1, n0,
-                                                   part, sums + part * N * G);
+                tile_turn<F, N, P, Block<F, N>::C>(a, levels, step, k, k + run < k1 ? k + run : k1,
+                                                   n0, part, sums + part * N * G);
         }
     }
 };

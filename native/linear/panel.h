@@ -61,7 +61,9 @@ constexpr int64_t kPanelPrefetchBytes = 4096, kPanelNearBytes = 1024;
 // Groups [G0, G0 + GN) of the steps that hold k in [0, kc), as a panel of their own, of kc k or of kPanelK. A format's
 // kinds of scales share it.
 template <class F, int G0, int GN, bool kPrefetch = false, int64_t kPanelK = 0>
-[[gnu::noinline]] void decode_panel(const uint8_t* step, int64_t kc, uint8_t* out) {
+[[gnu::noinline]] void decode_panel(const sterna::LevelTable& table, const uint8_t* step,
+                                    int64_t kc, uint8_t* out) {
+    const typename F::Levels levels(table);
     for (int64_t k = 0; k < kc; k += F::kStepK, step += F::kStepBytes) {
         if constexpr (kPrefetch) {
             STERNA_UNROLL(8)
@@ -74,7 +76,7 @@ template <class F, int G0, int GN, bool kPrefetch = false, int64_t kPanelK = 0>
         for (int j = 0; j < F::kStepK; j += 4) {
             VI w[F::kRowBlocks];
             for (int part = 0; part < kParts; ++part) {
-                decode_codes<F>(step, part, j, w);
+                decode_codes<F>(levels, step, part, j, w);
                 STERNA_UNROLL(8)
                 for (int g = 0; g < GN; ++g)
                     i_store(out + panel_at(kPanelK ? kPanelK : kc, g, part, k + j), w[G0 + g]);
@@ -90,12 +92,13 @@ inline int64_t bytes_before(int64_t k) {
     return k / F::kStepK * F::kStepBytes;
 }
 template <class F, int G0, int GN, bool kPrefetch = false>
-inline void decode_tile(const uint8_t* tile, int64_t k0, int64_t kc, uint8_t* out) {
+inline void decode_tile(const sterna::LevelTable& levels, const uint8_t* tile, int64_t k0,
+                        int64_t kc, uint8_t* out) {
     if constexpr (F::kLookup || F::kByBlocks) {
         static_assert(G0 == 0 && GN == F::kRowBlocks);
         F::decode_tile(tile, k0, kc, out);
     } else {
-        decode_panel<F, G0, GN, kPrefetch>(tile + bytes_before<F>(k0), kc, out);
+        decode_panel<F, G0, GN, kPrefetch>(levels, tile + bytes_before<F>(k0), kc, out);
     }
 }
 
@@ -315,7 +318,7 @@ void linear_panel(const sterna::LinearArgs& a) {
         NextTile next(codes + a.tile_bytes, index + 1 < a.tile_end ? a.tile_bytes : 0, turns);
         PanelTile tile{scratch + word_bytes<Bytes>(a.K), index, F::kRowBlocks, next,
                        reinterpret_cast<int16_t*>(scratch)};
-        decode_tile<F, 0, F::kRowBlocks, true>(codes, 0, a.K, tile.bytes);
+        decode_tile<F, 0, F::kRowBlocks, true>(a.levels, codes, 0, a.K, tile.bytes);
         Blocks::prepare(a, tile);
         if constexpr (kRowPairs<Bytes>)
             pair_rows(tile.bytes, panel_bytes(a.K, F::kRowBlocks), Bytes::zero());

@@ -113,6 +113,7 @@ inline void decode_levels(const sterna::LinearArgs& a, const uint8_t* step, int6
                           uint8_t* panel, Scale scale) {
     const int64_t stride = kc / kGroupK * kPlanes * kTileBytes;
     const Levels<F> levels(a.zero_x2);
+    const typename F::Levels table(a.levels);
     for (int64_t k = 0; k < kc; k += F::kStepK, step += F::kStepBytes) {
         if constexpr (!F::kInCache) {
             STERNA_UNROLL(8)
@@ -122,7 +123,7 @@ inline void decode_levels(const sterna::LinearArgs& a, const uint8_t* step, int6
         STERNA_UNROLL(8)
         for (int j = 0; j < F::kStepK; j += 4) {
             VI w[F::kRowBlocks];
-            F::decode(step, 0, j, w);
+            decode_step<F>(table, step, 0, j, w);
             uint8_t* to =
                 panel + (k + j) / kGroupK * kPlanes * kTileBytes + (k + j) % kGroupK / 2 * kLine;
             STERNA_UNROLL(8)

@@ -266,7 +266,7 @@ inline void row_blocks_k(const sterna::LinearArgs& a, int64_t first, int64_t las
         const uint8_t* codes = a.codes + tile * a.tile_bytes;
         const uint8_t* next = codes + before + (tile + 1 < a.tile_end ? a.tile_bytes : 0);
         Ahead weights_ahead = Ahead::over(next, bytes, steps), tokens_ahead;
-        decode_tile<F, G0, G>(codes, k0, kc, s.panel);
+        decode_tile<F, G0, G>(a.levels, codes, k0, kc, s.panel);
         int panels = 1;
         if constexpr (F::kHasLevel128) panels += level_128_panel(s.panel, G * kc * 16);
         auto* sums = reinterpret_cast<typename Join::Sum*>(s.sums) +
@@ -328,10 +328,10 @@ inline void few_tokens(const sterna::LinearArgs& a, int64_t tile) {
     // Four buffers are used in turn. Tiles are loaded a step after they were decoded, because a load waits for stores
     // that have not reached L1.
     const auto buffer = [&](int64_t k) { return a.scratch + k / 64 % 4 * 4 * kTileBytes; };
-    decode_panel<F, G0, G, true>(step, 64, buffer(0));
+    decode_panel<F, G0, G, true>(a.levels, step, 64, buffer(0));
     for (int64_t k = 0; k < a.K; k += 64) {
         step += 64 / F::kStepK * F::kStepBytes;
-        if (k + 64 < a.K) decode_panel<F, G0, G, true>(step, 64, buffer(k + 64));
+        if (k + 64 < a.K) decode_panel<F, G0, G, true>(a.levels, step, 64, buffer(k + 64));
         const uint8_t* w = buffer(k);
         tile_load(4, a.xq + k, a.ldx);
         tile_load(6, w, 64);

@@ -12,6 +12,7 @@ struct Weight {
     int format = 0;  // index into KernelTable::formats
     int64_t M = 0, K = 0, padded_k = 0, tiles = 0, tile_bytes = 0;
     int zero_x2 = 0;
+    LevelTable levels;
     const uint8_t* codes = nullptr;
     const float* scale = nullptr;  // [tiles * tile_rows]; null for groups and unscaled floats
     GroupScales groups;
@@ -115,6 +116,7 @@ inline LinearArgs linear_args(const Weight& w, const Activations& x, int n, int 
     a.M = w.M;
     a.K = w.padded_k;
     a.zero_x2 = w.zero_x2;
+    a.levels = w.levels;
     a.xq = x.codes(first_codes, 1);
     a.x_scale = x.scales() + first_codes * x.groups(w.x_group_k());
     a.x_sum = x.sums() + first_codes * x.groups(w.x_group_k() ? kSumK : 0);

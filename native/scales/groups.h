@@ -80,6 +80,7 @@ template <class F, class Groups, int N>
     constexpr int kOfPart = Groups::kFloats * N * G * kLanes;
     static_assert(kSpan % (kRoundSteps<F, C> * F::kStepK) == 0 && run_fits<F>(kSpan));
     const sterna::LinearArgs a = of_tile.a;  // stores to y cannot change copies
+    const typename F::Levels levels(a.levels);
     Groups groups = of_tile;
     for (int64_t from = k0; from < k1; from += turn)
         for (int s = 0; s < count; ++s) {
@@ -110,7 +111,8 @@ template <class F, class Groups, int N>
                         }
                         int64_t span_end = at + kSpan;
                         if (!kUnrollsGroups) STERNA_HIDDEN(span_end);
-                        tile_turn<F, N, P, C>(a, codes + (at - codes_k) / F::kStepK * F::kStepBytes,
+                        tile_turn<F, N, P, C>(a, levels,
+                                              codes + (at - codes_k) / F::kStepK * F::kStepBytes,
                                               at, span_end, n0, part, sums);
                         STERNA_UNROLL(8)
                         for (int p = 0; p < P; ++p) {

@@ -24,6 +24,9 @@ struct Codebook {
 };
 // By a matrix of 301 columns with a scale for each row: five for each code, and four for each scale of three tiles.
 constexpr unsigned kDrawnByRows = 5 * 133 * 301 + 4 * 3 * 64;
+// By four matrices of nibbles, with groups of 32, of 128 and of E8M0, and with super-blocks.
+constexpr unsigned kDrawnBySixteen =
+    5 * 133 * (301 + 256 + 301 + 512) + 3 * (1280 + 256 + 640 + 1280);
 constexpr Codebook kCodebooks[] = {
     {"b1", 2, 1},
     {"b2", 3, 2},
@@ -39,8 +42,7 @@ constexpr Codebook kCodebooks[] = {
     {"b6", 64, 64},
     {"b8", 256, 256},
     {"fp4", 16, 24},
-    {"iq4", 16, 256},
-    {"pot4", 16, 256},
+    {"pot4", 16, 256, kDrawnBySixteen},
     {"pot4z", 16, 128},
     {"f32", 0, 0},
     {"bf16", 0, 0},
@@ -55,7 +57,14 @@ constexpr Codebook kCodebooks[] = {
     {"iq2_s", 87, 86},
     {"iq3_xxs", 63, 62},
     {"iq3_s", 31, 30},
+    {"lut4", 16, 256},
+    {"lut2", 4, 16},
 };
+
+// Of layouts that look them up: any, with both ends, neither in order nor all different.
+constexpr LevelTable kFourLevels = {{3, 7, -8, -1}};
+constexpr LevelTable kSixteenLevels = {
+    {-104, 127, -83, 0, -65, -49, -35, -128, -22, -10, 1, 13, 25, 113, 1, 69}};
 
 struct Scales {
     std::string name;
@@ -143,6 +152,7 @@ Matrix make_matrix(Findings& found, int index, const Codebook& book, const Scale
     w.format = index, w.M = M, w.K = K, w.padded_k = (K + step - 1) / step * step;
     w.tiles = (M + f.tile_rows - 1) / f.tile_rows, w.tile_bytes = f.tile_bytes(w.padded_k);
     w.zero_x2 = book.zero_x2;
+    if (f.levels) w.levels = f.levels == 4 ? kFourLevels : kSixteenLevels;
     m.source = source_of(f, book, M, K, random);
     for (int64_t r = 0; r < M; ++r) m.rows.push_back({m.source.data() + r * K * f.source_bytes, 0});
     m.codes.resize(static_cast<size_t>(w.tiles * w.tile_bytes));
@@ -337,7 +347,7 @@ void check_bound(Findings& found, const Weight& w, const Inputs& in, bool fast) 
     const double steps =
         fast ? static_cast<double>((w.K + 31) / 32) * planes + 33 : static_cast<double>(w.K) + 1;
     for (int64_t m = 0; m < w.M; ++m) {
-        f.row({w.codes, w.tile_bytes, m, w.K, row.data()});
+        f.row({w.codes, w.tile_bytes, m, w.K, row.data(), w.levels});
         const double scale = w.scale ? w.scale[m] : 1.0;
         for (int64_t n = 0; n < kN; ++n) {
             double sum = 0, size = 0, lost = 0;
@@ -359,7 +369,7 @@ void check_reading(Findings& found, const Weight& w) {
     const FormatKernels& f = found.unit.formats[w.format];
     std::vector<float> values(static_cast<size_t>(w.K));
     for (const int64_t row : {int64_t{0}, w.M / 2, w.M - 1}) {
-        const RowArgs a{w.codes, w.tile_bytes, row, w.K, values.data()};
+        const RowArgs a{w.codes, w.tile_bytes, row, w.K, values.data(), w.levels};
         f.row(a);
         found.add("row", values);
         if (!w.groups.group_k) continue;

@@ -67,6 +67,8 @@ struct LayoutFacts {
     int super_group;  // k of a group of super-blocks: 16 or 32, or 0 where there are none
     int super_offset;  // the code of level 0 in super-blocks
     bool odd_scales;  // whether super-blocks have scales of kOdd4 or kOdd3, and no others
+    // Levels of the weight, in LevelTable, that its decoder looks up, 0 for none; and their bound, as kLevelOffset.
+    int levels, level_offset;
     int step_k;  // K is padded to a multiple of this (integer formats: to 64)
 };
 struct FormatKernels : LayoutFacts, LayoutKernels {

@@ -38,6 +38,8 @@ constexpr void add_facts(sterna::FormatKernels& k) {
         k.super_offset = F::kSuperOffset;
         k.odd_scales = F::kOddScales;
     }
+    k.levels = F::kLevels;
+    k.level_offset = F::kLevelOffset;
     k.step_k = F::kStepK;
 }
 

@@ -50,6 +50,12 @@ struct LinearOutputs {
     const float* bias = nullptr;  // [M], readable in whole row blocks, or null
 };
 
+// The levels of codes, of a weight whose layout looks them up (layouts/level_bytes.h): those of others are zeros.
+constexpr int kMostLevels = 16;
+struct LevelTable {
+    alignas(16) int8_t of[kMostLevels] = {};
+};
+
 // y[n][m] = sum_k W[m][k] x[n][k] (+ residual[n][m]) (+ bias[m]), for tiles [tile_begin, tile_end).
 struct LinearArgs {
     const uint8_t* codes;  // [tiles][tile_bytes]
@@ -61,6 +67,7 @@ struct LinearArgs {
     int64_t M;  // rows; outputs are written in whole row blocks, so outputs.ld covers M rounded up
     int64_t K;  // padded to the format's step
     int zero_x2;  // t = 2 * sum(code * x) - zero_x2 * sum(x)
+    LevelTable levels;
     const int8_t*
         xq;  // integer formats: in [-127, 127], zero beyond K, laid out as x_offset() says
     const float* x_scale;  // [n]
@@ -112,6 +119,7 @@ struct RowArgs {
     int64_t tile_bytes;
     int64_t row, K;
     float* out;
+    LevelTable levels = {};
 };
 
 constexpr int kRescoreJobs = 4;  // row blocks that one rescoring call computes

@@ -147,7 +147,7 @@ def test_codes_of_files() -> None:
     """The meaning of codes in packed files: another offset or step needs another LAYOUT_VERSION."""
     rules = {
         (1, 1): "i2 t5 tq1_0 tq2_0 pq2_0",
-        (0, 1): "q2_0 q4_1 q5_1 q2_k q4_k q5_k pot4 pot4z",
+        (0, 1): "q2_0 q4_1 q5_1 q2_k q4_k q5_k pot4 pot4z iq4_nl iq4_xs nf4 fp4 nf2",
         (1, 2): "i1 q1_0",
         (3, 2): "i2p",
         (4, 1): "q3_k",
@@ -155,7 +155,7 @@ def test_codes_of_files() -> None:
         (12, 1): "mxfp4",
         (16, 1): "q5_0",
         (32, 1): "q6_k",
-        (128, 1): "i8 q8_0 iq4_nl iq4_xs",
+        (128, 1): "i8 q8_0",
     }
     for rule, names in rules.items():
         for name in names.split():

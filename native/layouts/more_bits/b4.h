@@ -6,13 +6,6 @@
 
 namespace {
 
-struct FourBits {
-    static VI decode(VI low) { return i_and(low, i_set1(0x0F0F0F0F)); }
-    static VI decode_high(VI v) { return b_shr<4>(v); }
-    static uint32_t encode(uint32_t codes) { return codes & 0x0f0f0f0fu; }
-    static int value(int nibble) { return nibble; }
-};
-
 constexpr bool kNibbleInPlace = kMaxFactor >= 240;
 struct b4 : Nibbles<FourBits, kNibbleInPlace> {
     static constexpr const char* kName = "b4";

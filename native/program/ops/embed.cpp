@@ -42,7 +42,7 @@ class EmbedOp final : public RowOp {
         const int64_t token = features ? image_token_ : step.batch.tokens[static_cast<size_t>(n)];
         const int64_t row = first_for_rest_ && token >= w.M ? 0 : token;
         const auto& format = step.kernels.formats[w.format];
-        const RowArgs args{w.codes, w.tile_bytes, row, w.K, x};
+        const RowArgs args{w.codes, w.tile_bytes, row, w.K, x, w.levels};
         if (w.groups.group_k) {
             format.values(args, w.groups, w.zero_x2);
         } else {

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache, lru_cache
 from math import gcd
 
@@ -16,6 +15,7 @@ from sterna.errors import RequestError, shown
 from sterna.formats.base import Format
 from sterna.formats.expert_weights import Experts
 from sterna.formats.floats import FloatFormat
+from sterna.formats.level_tables import named
 from sterna.formats.lookup_files import lookup_format
 from sterna.formats.packed_weight import PackedWeight
 from sterna.formats.scales import GroupScales, RowScales
@@ -48,7 +48,7 @@ def register(format: Format) -> None:
 
 def _format(name: str) -> Format | None:
     """Return the format of this name, None if there is none."""
-    return _REGISTERED.get(name) or _of_module(name)
+    return _REGISTERED.get(name) or _of_module(name) or named(name)
 
 
 @cache
@@ -105,7 +105,7 @@ def fitting(format: Format, K: int) -> Format:
         other = get(format.instead)
     elif ":g" in format.name and (group := gcd(K, format.scales.group)) % GROUP_K == 0:
         name = f"{format.name.partition(':')[0]}:g{group}"
-        other = replace(format, name=name, scales=GroupScales(group))
+        other = format.with_scales(name, GroupScales(group))
     return format if K % other.scales.block else other
 
 
@@ -147,10 +147,10 @@ def known(name: str) -> bool:
 @lru_cache(maxsize=64)
 def _with_scale(format: Format, scale: str) -> Format:
     name = f"{format.name}:{scale}"
-    if not format.scaled or format.scales.group:
+    if not format.scaled or (format.scales.group and not format.takes_groups):
         raise RequestError(f"format: {format.name} has fixed scales, but got {shown(name)}")
     if scale in ("tensor", "row"):
-        return replace(format, name=name, scales=RowScales(scale))
+        return format.with_scales(name, RowScales(scale))
     if not format.takes_groups:
         raise RequestError(
             f"format: {format.name} has a scale for all weights or for each row, "
@@ -169,4 +169,4 @@ def _with_scale(format: Format, scale: str) -> Format:
             f"format: a group must be a multiple of {GROUP_K}, but got {shown(name)}"
         )
     name = f"{format.name}:g{group}"  # g032 is g32
-    return replace(format, name=name, scales=GroupScales(group))
+    return format.with_scales(name, GroupScales(group))

@@ -7,7 +7,7 @@ in a format is a `PackedWeight`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -114,6 +114,11 @@ class Format:
         return self.codebook.zero_x2 if self.codebook else 0
 
     @property
+    def table(self) -> tuple[int, ...]:
+        """The levels of codes 0, 1, … that kernels look up; none if codes are levels."""
+        return self.codebook.by_code if self.codebook and self.layout.levels else ()
+
+    @property
     def tile_rows(self) -> int:
         """Rows of a tile."""
         return self.layout.tile_rows
@@ -147,6 +152,10 @@ class Format:
             raise RequestError(f"{self.name}: M and K must lie below 2^31, but {name} is {M}x{K}")
 
     # ----------------------------------------------------------------- what subclasses override
+
+    def with_scales(self, name: str, scales: ScaleLayout) -> Format:
+        """Return this format with other scales, by the name that says so."""
+        return replace(self, name=name, scales=scales)
 
     def quantize(self, w: F32, scale: str | None = None) -> tuple[npt.NDArray[Any], F32]:
         """Round real weights float32 [M, K] -> (levels int8 [M, K], scale float32 () or (M,)).

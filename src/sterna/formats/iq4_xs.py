@@ -9,7 +9,7 @@ from sterna.formats.scales import SuperBlockScales
 
 FORMAT = KQuant(
     name="iq4_xs",
-    layout=Layout("iq4"),
+    layout=Layout("lut4"),
     bits=4.3125,
     summary="sixteen uneven levels, super-blocks (GGUF IQ4_XS)",
     codebook=CODEBOOK,

@@ -42,6 +42,17 @@ class Layout:
         """Whether there are kernels for scales in groups of k."""
         return self._facts["group_scales"]
 
+    @property
+    def levels(self) -> int:
+        """Levels that a weight brings for its kernels to look up; 0: codes are levels."""
+        return self._facts["levels"]
+
+    @property
+    def level_offset(self) -> int:
+        """What kernels add to a level that they look up, at most 255: it is from -offset to
+        offset - 1."""
+        return self._facts["level_offset"]
+
     def tile_bytes(self, K: int) -> int:
         """Count the bytes of a tile of `tile_rows` rows and K columns, padding included."""
         return _native.tile_bytes(self.name, K)

@@ -81,7 +81,8 @@ class PackedWeight:
             raise TypeError("codes must be uint8")
         rows = len(self.codes) * f.tile_rows
         scale, groups = f.scales.for_kernels(self.scale, self.M, rows, f.unit, f.value)
-        return _native.Weight(f.layout.name, self.M, self.K, self.codes, scale, f.zero_x2, groups)
+        of_layout = f.layout.name, self.M, self.K, self.codes
+        return _native.Weight(*of_layout, scale, f.zero_x2, groups, f.table)
 
     def refused(self) -> RequestError:
         """Make the error for fields that come neither from `ops.pack` nor from a model's file."""

@@ -106,7 +106,7 @@ def _view(codes: Tensor, scale: Tensor, format: str, M: int, K: int) -> _Kernels
     elif f.scaled:
         rows = _memory("scale", scale, torch.float32, 1)
     try:
-        weight = _native.Weight(f.layout.name, M, K, tiles, rows, f.zero_x2, groups)
+        weight = _native.Weight(f.layout.name, M, K, tiles, rows, f.zero_x2, groups, f.table)
     except (TypeError, ValueError) as e:
         raise RequestError(
             f"codes, scale: must be those of {f}, M, K = {shown(M)}, {shown(K)}, but got shapes "

@@ -64,7 +64,8 @@ def _narrowest(part: Levels) -> str:
     """Return the format of the fewest bits that has a part's levels and groups of its scales."""
     if part.stored_format:
         own = formats.get(part.stored_format)
-        return f"{own}:g{part.group}" if own.takes_groups and part.group else own.name
+        other = own.takes_groups and part.group not in (0, own.scales.group)
+        return f"{own}:g{part.group}" if other else own.name
     name = next(n for n in NARROWEST if has_levels(formats.get(n), part.kinds))
     if name == WIDEST and can_keep(formats.get(FIVE_BITS), part, part.group):
         return FIVE_BITS
@@ -74,7 +75,8 @@ def _narrowest(part: Levels) -> str:
 def can_keep(format: Format, part: Levels, group: int) -> bool:
     """Whether a format has these levels, and scales for groups of this size (0: none)."""
     if part.stored_format:
-        return format.name.partition(":")[0] == part.stored_format
+        whole = not (group and format.scales.group) or group % format.scales.group == 0
+        return whole and format.name.partition(":")[0] == part.stored_format
     same = format.scales.group == group
     if format.name == FIVE_BITS and group:
         same = group % format.scales.group == 0  # the scale of a longer group is repeated

@@ -11,8 +11,10 @@
     weight.nested_absmax      float32, a scale for each nested_blocksize of these
     weight.quant_state.bitsandbytes__nf4 (or fp4)   uint8: JSON with the sizes of blocks
 
-Blocks are of neighbours of k, and of the next row where they are longer than a row's rest. No
-format holds such tables, so the weights become float32, as the library computes them.
+Blocks are of neighbours of k, and of the next row where they are longer than a row's rest. Where
+they divide rows, codes stay codes: the table in int8 and the scales in f16 are near the stored ones
+(docs/reference/formats.md says how near). Elsewhere, and asked for in floats, weights are float32
+as the library computes them.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from typing import Any
 
 import numpy as np
 
+from sterna.errors import NonFiniteError, RequestError
 from sterna.files.jsonfile import parse_json
+from sterna.formats import GROUP_K, fp4, level_tables, nf4
 from sterna.weights.storages.base import F32, Floats, Layer, Levels
 from sterna.weights.storages.integers import integers
 
@@ -49,11 +53,42 @@ def read(layer: Layer) -> Levels | Floats:
     if state.get("shape") != [M, K] or M * K % 2:
         layer.fail("weight", f"shape {[M, K]} in its quant_state", state.get("shape"))
     stored = layer.checkpoint.require(f"{layer.part.name}.weight", (M * K // 2, 1), "U8")
+    table, absmax = layer.floats(TABLE, (16,)), _absmax(layer, state, -(-M * K // block))
     pairs = np.asarray(layer.checkpoint.read(stored.name)).reshape(-1)
-    values = layer.floats(TABLE, (16,))[np.stack([pairs >> 4, pairs & 15], axis=-1).reshape(-1)]
-    scale = _absmax(layer, state, -(-M * K // block))
-    weights = values * np.repeat(scale, block)[: M * K]
-    return Floats("f32", np.ascontiguousarray(weights, np.float32).reshape(M, K))
+    codes = np.stack([pairs >> 4, pairs & 15], axis=-1).reshape(M, K)
+
+    def floats() -> Floats:
+        weights = table[codes].reshape(-1) * np.repeat(absmax, block)[: M * K]
+        return Floats("f32", np.ascontiguousarray(weights, np.float32).reshape(M, K))
+
+    levels, unit = _levels(layer, table)
+    scale = absmax * np.float32(unit)
+    if K % block or block % GROUP_K or not _fit(scale, absmax, max(levels)):
+        return floats()
+    own = np.array(levels, np.int8)[codes]
+    kinds = tuple(sorted(set(levels)))
+    return Levels(kinds, own, scale.reshape(M, K // block), floats, stored_format=_name(levels))
+
+
+def _levels(layer: Layer, table: F32) -> tuple[tuple[int, ...], float]:
+    """Return the table in whole numbers, and the value of 1."""
+    try:
+        return level_tables.nearest_levels(table)
+    except RequestError:
+        layer.fail(TABLE, "levels that are not all 0", "zeros")
+
+
+def _name(levels: tuple[int, ...]) -> str:
+    """Return the name of the format of these levels."""
+    of_library = (f.FORMAT for f in (nf4, fp4))
+    return next((f.name for f in of_library if f.table == levels), level_tables.name_of(levels))
+
+
+def _fit(scale: F32, absmax: F32, most: int) -> bool:
+    """Whether scales in f16 move no weight by more than 2^-11 of the largest."""
+    with np.errstate(over="ignore"):
+        apart = np.abs(scale.astype(np.float16).astype(np.float32) - scale).max(initial=0.0)
+    return bool(apart * most <= np.abs(absmax).max(initial=0.0) * 2.0**-11)
 
 
 def _rows(layer: Layer) -> Levels | Floats:
@@ -97,6 +132,11 @@ def _absmax(layer: Layer, state: dict[str, Any], blocks: int) -> F32:
         layer.fail("weight", "a nested_offset in its quant_state", offset)
     codes = np.asarray(layer.checkpoint.read(info.name))
     scale = np.repeat(layer.floats(NESTED, (-(-blocks // size),)), size)[:blocks]
-    return np.asarray(
-        layer.floats(NESTED_TABLE, (256,))[codes] * scale + np.float32(offset), np.float32
-    )
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = layer.floats(NESTED_TABLE, (256,))[codes] * scale + np.float32(offset)
+    if not np.isfinite(values).all():
+        raise NonFiniteError(
+            f"{info.file}: {info.name}: scales must be finite, but block "
+            f"{int((~np.isfinite(values)).argmax())} has none"
+        )
+    return np.asarray(values, np.float32)
