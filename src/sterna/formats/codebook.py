@@ -52,6 +52,11 @@ class Codebook:
         """Whether levels are evenly spaced."""
         return isinstance(self.levels, range)
 
+    @cached_property
+    def is_mirrored(self) -> bool:
+        """Whether the negative of each level is one as well."""
+        return self.has_all(-level for level in self.levels)
+
     @property
     def step(self) -> int:
         """The step from a level to the next, 1 or 2; 1 if levels are not evenly spaced."""

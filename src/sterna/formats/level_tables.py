@@ -46,17 +46,19 @@ class Table(Format):
         bits = table_bits(len(self.table), scales.group)
         return replace(self, name=name, scales=scales, bits=bits)
 
-    def _end(self) -> np.float32:
+    def _scales(self, rows: F32) -> F32:
+        """Return the scale of each row [B, k], float32 [B]."""
         assert self.codebook is not None
-        return np.float32(max(self.codebook.ends, key=abs))
+        at = np.abs(rows).argmax(axis=1)[:, None]
+        end = np.float32(max(self.codebook.ends, key=abs))
+        return np.asarray(np.take_along_axis(rows, at, 1)[:, 0] / end, np.float32)
 
     def quantize_blocks(self, blocks: F32) -> tuple[npt.NDArray[Any], F32]:
         """Round to the nearest levels for the scale (w of max |w|) / the farthest level.
 
         blocks float32 [B, k] -> (levels int8 [B, k], scales float32 [B]).
         """
-        at = np.abs(blocks).argmax(axis=1)[:, None]
-        d = half_if_finite(np.take_along_axis(blocks, at, 1)[:, 0] / self._end())
+        d = half_if_finite(self._scales(blocks))
         return self._nearest(blocks, d[:, None]), d
 
     def quantize(self, w: F32, scale: str | None = None) -> tuple[npt.NDArray[Any], F32]:
@@ -67,8 +69,7 @@ class Table(Format):
         rows = w if self.axis(scale) else w.reshape(1, -1)
         if not w.size:
             return w.astype(np.int8), np.ones(len(w) if self.axis(scale) else (), np.float32)
-        at = np.abs(rows).argmax(axis=1)[:, None]
-        d = np.asarray(np.take_along_axis(rows, at, 1)[:, 0] / self._end(), np.float32)
+        d = self._scales(rows)
         d = np.where(d == 0, np.float32(1), d).astype(np.float32)
         levels = self._nearest(rows, d[:, None]).reshape(w.shape)
         return levels, d if self.axis(scale) else d.reshape(())
@@ -110,8 +111,8 @@ def nearest_levels(values: npt.ArrayLike, name: str = "table") -> tuple[tuple[in
 
     values: the levels of codes 0, 1, …, 4 or 16 of them, in any order; name: for messages. Returns
     (levels, scale) so that level * scale is near the value: of all that put the largest value at 64
-    to 127 (of four levels, 4 to 7) those of least squares. NonFiniteError and RequestError, with `name`, for a
-    table that no format can have.
+    to 127 (of four levels, 4 to 7) those of least squares. NonFiniteError and RequestError, with
+    `name`, for a table that no format can have.
     """
     real = np.asarray(values, np.float64)
     if real.shape not in [(count,) for count in LAYOUTS]:

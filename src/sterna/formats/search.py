@@ -129,7 +129,7 @@ def scales(
     # The largest weight goes to the last level that is farthest from zero, with either sign; in a
     # list of levels that has no mirror, to the other last one as well.
     ends = sorted({codebook.low, codebook.high}, key=abs)[codebook.is_even :]
-    if -codebook.low == codebook.high:
+    if codebook.is_mirrored:
         largest, ends = np.abs(largest), [codebook.high]
 
     def offer(tried: F32) -> None:

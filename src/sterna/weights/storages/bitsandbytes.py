@@ -57,6 +57,14 @@ def read(layer: Layer) -> Levels | Floats:
     pairs = np.asarray(layer.checkpoint.read(stored.name)).reshape(-1)
     codes = np.stack([pairs >> 4, pairs & 15], axis=-1).reshape(M, K)
 
+    with np.errstate(over="ignore"):
+        largest = absmax * np.abs(table).max()
+    if not np.isfinite(largest).all():
+        raise NonFiniteError(
+            f"{stored.file}: {layer.part.name}.{ABSMAX}: levels times scales must be finite, but "
+            f"block {int((~np.isfinite(largest)).argmax())} has {largest.max()}"
+        )
+
     def floats() -> Floats:
         weights = table[codes].reshape(-1) * np.repeat(absmax, block)[: M * K]
         return Floats("f32", np.ascontiguousarray(weights, np.float32).reshape(M, K))
