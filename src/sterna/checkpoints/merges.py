@@ -27,7 +27,6 @@ def scored_merges(ids: Mapping[str, int], scores: NDArray[np.float64]) -> list[t
     arrays = token_arrays(ids)
     tokens = _native.Tokens(**arrays)
     pairs = _native.scored_merges(tokens, scores[: len(tokens)], MAX_PIECE_CHARS)
-    names = [""] * len(tokens)
-    for token, id in ids.items():
-        names[id] = token
-    return [(names[left], names[right]) for left, right in pairs.tolist()]
+    names = {id: token for token, id in ids.items()}
+    left, right = (map(names.__getitem__, side.tolist()) for side in pairs.T)
+    return list(zip(left, right, strict=True))
