@@ -152,6 +152,18 @@ void bind_tokens(nb::module_& m) {
             return array;
         },
         "merges"_a);
+    m.def(
+        "scored_merges",
+        [](const PyTokens& t, const In<double, 1>& scores, uint32_t max_chars) {
+            require(scores.shape(0) == t.table().size(), "scores: must be one for each token");
+            const auto merges =
+                scored_merges(t.table(), {scores.data(), scores.shape(0)}, max_chars);
+            auto array = make_array<uint32_t, 2>({merges.size(), 2});
+            if (!merges.empty())
+                std::copy_n(merges.front().data(), 2 * merges.size(), array.data());
+            return array;
+        },
+        "tokens"_a, "scores"_a, "max_chars"_a);
 }
 
 }  // namespace sterna::border

@@ -1,6 +1,7 @@
 #include "tokens/token_table.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <stdexcept>
 
@@ -368,6 +369,38 @@ class WordPieces : public TokenModel {
 };
 
 }  // namespace
+
+std::vector<std::array<uint32_t, 2>> scored_merges(const TokenTable& table,
+                                                   std::span<const double> scores,
+                                                   uint32_t max_chars) {
+    struct Cut {
+        double score;
+        std::array<uint32_t, 2> pair;
+    };
+    std::vector<Cut> cuts;
+    std::vector<size_t> places;  // where a character ends, in a token
+    for (uint32_t id = 0; id < table.size(); ++id) {
+        const auto token = table.token(id);
+        if (!token || std::isnan(scores[id])) continue;
+        places.clear();
+        for (size_t at = 0; at < token->size() && places.size() <= max_chars;)
+            places.push_back(at += char_bytes(*token, at));
+        if (places.empty() || places.size() > max_chars) continue;
+        places.pop_back();
+        for (const size_t at : places) {
+            const uint32_t left = table.id(token->substr(0, at));
+            if (left == kNoToken) continue;
+            const uint32_t right = table.id(token->substr(at));
+            if (right != kNoToken) cuts.push_back({scores[id], {left, right}});
+        }
+    }
+    std::ranges::sort(cuts, [](const Cut& a, const Cut& b) {
+        return a.score != b.score ? a.score > b.score : a.pair < b.pair;
+    });
+    std::vector<std::array<uint32_t, 2>> merges(cuts.size());
+    std::ranges::transform(cuts, merges.begin(), &Cut::pair);
+    return merges;
+}
 
 std::unique_ptr<TokenModel> make_bpe(const TokenTable& table, std::span<const Merge> slots,
                                      Unknown unknown, bool whole) {

@@ -51,6 +51,13 @@ class TokenTable {
 std::vector<uint32_t> token_slots(std::span<const uint32_t> starts, std::span<const uint8_t> text);
 std::vector<Merge> merge_slots(std::span<const Merge> merges);
 
+// The merges of a vocabulary whose tokens have scores, in their order: two tokens whose joined text is a token may merge,
+// the highest score of the joined token first, then the lowest ids. scores: one for each token, by id; one of NaN, or of
+// more than `max_chars`, comes of no merge.
+std::vector<std::array<uint32_t, 2>> scored_merges(const TokenTable& table,
+                                                   std::span<const double> scores,
+                                                   uint32_t max_chars);
+
 // A way to split a piece of text. Any number of threads may share it.
 class TokenModel {
   public:

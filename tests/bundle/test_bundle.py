@@ -186,15 +186,15 @@ def test_unknown_baked_options(args: str) -> None:
 
 def test_targets() -> None:
     assert [str(target) for target in targets_of(None, None)] == [this_target()]
-    both = targets_of(["linux-x86_64", "macos-arm64"], ["3.10", "3.12"])
+    both = targets_of(["linux-x86_64", "macos-arm64"], ["3.11", "3.12"])
     assert [str(target) for target in both] == [
-        "linux-x86_64-cp310", "linux-x86_64-cp312", "macos-arm64-cp310", "macos-arm64-cp312"
+        "linux-x86_64-cp311", "linux-x86_64-cp312", "macos-arm64-cp311", "macos-arm64-cp312"
     ]  # fmt: skip
     assert "macosx_11_0_arm64" in Target("macos-arm64", "3.12").wheel_platforms()
     with pytest.raises(RequestError, match="platform"):
         targets_of(["amiga"], None)
     with pytest.raises(RequestError, match="python-version"):
-        targets_of(None, ["3.9"])
+        targets_of(None, ["3.10"])
 
 
 def test_an_interpreter_inside(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def random_pool(format: str, deviation: float = 1.0) -> tuple[Codes, F32]:
         levels = levels.reshape(values.shape)
     else:
         levels, scale = f.quantize(values if f.scaled else values * np.float32(deviation), "tensor")
-        scale = scale * np.float32(deviation) if f.scaled else np.float32(1)
+        scale = np.asarray(scale * np.float32(deviation) if f.scaled else 1, np.float32)
     pool: Codes = codec.codes_of(f, levels).reshape(-1)
     pool.flags.writeable = False
     return pool, np.asarray(scale, np.float32)

@@ -2,8 +2,8 @@
 
 import sys
 
-if sys.version_info < (3, 10):  # noqa: UP036
-    sys.exit(sys.argv[0] + ": needs Python 3.10 or later, but this is " + sys.version.split()[0])
+if sys.version_info < (3, 11):  # noqa: UP036
+    sys.exit(sys.argv[0] + ": needs Python 3.11 or later, but this is " + sys.version.split()[0])
 
 import bundle_file  # type: ignore[import-not-found]  # it lies next to this in the archive
 

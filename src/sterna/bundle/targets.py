@@ -83,9 +83,9 @@ def targets_of(platforms: list[str] | None, pythons: list[str] | None) -> list[T
                 f"platform: must be one of {', '.join(PLATFORMS)}, but got {shown(target.platform)}"
             )
         major, _, minor = target.python.partition(".")
-        if major != "3" or not minor.isdecimal() or int(minor) < 10:
+        if major != "3" or not minor.isdecimal() or int(minor) < 11:
             raise RequestError(
-                f"python-version: must be 3.10 or later, such as 3.12, but got "
+                f"python-version: must be 3.11 or later, such as 3.12, but got "
                 f"{shown(target.python)}"
             )
     return list(dict.fromkeys(chosen))

@@ -30,6 +30,7 @@ from tokenizers import pre_tokenizers
 from sterna import _native
 from sterna.checkpoints.safetensors import SafetensorsFile, write_safetensors
 from sterna.checkpoints.safetensors_header import DTYPES
+from sterna.checkpoints.token_arrays import token_arrays
 from sterna.errors import SternaError
 from sterna.files.reading import Span, open_regular, read_file, read_span
 from sterna.tokenizer import MAX_TOKENIZER_BYTES, checked_backend, special_ids
@@ -43,7 +44,6 @@ FACTS = "sterna.tokenizer"
 #: Texts of pieces up to this length repeat, as words do.
 _WORD_CHARS = 32
 _WORDS = 4096
-_GAP = b"\xff"
 _CHUNK_BYTES = 1 << 20
 #: The fields of the library's models that are read here, and the values that others must have.
 _FIELDS: dict[str, dict[str, tuple[object, ...]]] = {
@@ -278,7 +278,7 @@ def _known(model: dict[str, Any]) -> tuple[dict[str, NDArray[Any]], dict[str, An
     named = kind != "BPE" or model.get("unk_token") is not None
     if (named and unknown is None) or max(ids) >= 2 * len(vocab) + 65536:
         return None
-    arrays = _vocabulary(vocab)
+    arrays = token_arrays(vocab)
     if kind == "BPE":
         arrays["merges"] = _merges(model["merges"], vocab)
         return arrays, {
@@ -301,16 +301,6 @@ def _known(model: dict[str, Any]) -> tuple[dict[str, NDArray[Any]], dict[str, An
         "prefix": model["continuing_subword_prefix"],
         "max_chars": model["max_input_chars_per_word"],
     }
-
-
-def _vocabulary(vocab: Mapping[str, int]) -> dict[str, NDArray[Any]]:
-    tokens = [_GAP] * (max(vocab.values()) + 1)
-    for token, id in vocab.items():
-        tokens[id] = token.encode()
-    starts = np.zeros(len(tokens) + 1, np.uint32)
-    np.cumsum([len(token) for token in tokens], out=starts[1:])
-    text = np.frombuffer(b"".join(tokens), np.uint8)
-    return {"starts": starts, "text": text, "slots": _native.token_slots(starts, text)}
 
 
 def _merges(merges: Sequence[Any], vocab: Mapping[str, int]) -> NDArray[np.uint32]:

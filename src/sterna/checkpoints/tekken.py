@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 
@@ -72,8 +73,10 @@ class _Reader:
         if len(ids) < len(tokens):
             twice = next(t for id, t in enumerate(tokens) if ids[t] != id)
             raise self._error("vocab", "each token once", shown(twice))
-        ranks = [float(-rank) for rank in range(len(self._plain))]
-        merges = scored_merges(self._plain, ids, ranks)
+        scores = np.concatenate(
+            [np.full(len(self._special), np.nan), -np.arange(len(self._plain), dtype=np.float64)]
+        )
+        merges = scored_merges(ids, scores) if ids else []
         made = tokenizers.Tokenizer(models.BPE(vocab=ids, merges=merges, ignore_merges=True))
         made.pre_tokenizer = pre_tokenizers.Sequence(
             [

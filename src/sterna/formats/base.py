@@ -162,7 +162,7 @@ class Format:
 
         scale: "tensor" or "row", None: the format's own. Floats are kept: (values [M, K], 1).
         """
-        return np.asarray(w, dtype=np.float32), np.float32(1.0)
+        return np.asarray(w, dtype=np.float32), np.ones((), np.float32)
 
     def quantize_blocks(self, blocks: F32) -> tuple[npt.NDArray[Any], F32]:
         """Round blocks float32 [B, block] -> (levels int8 [B, block], scales float32 [B, ...]).

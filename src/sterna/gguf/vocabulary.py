@@ -112,7 +112,7 @@ class Vocabulary:
             scores = self._metadata.numbers(f"{PREFIX}scores", len(self.tokens)).astype(np.float64)
             if np.isnan(scores).any():
                 raise self._metadata.error(f"{PREFIX}scores", "numbers", "NaN")
-            return scored_merges(self.tokens, self._ids, scores.tolist())
+            return scored_merges(self._ids, scores) if self._ids else []
         merges: list[tuple[str, str]] = []
         if self._kind in ("bert", "t5"):
             return merges

@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from sterna.checks import checked_real, checked_whole
 from sterna.engine import EngineLoop, Event, Request, SchedulerLoad, StepLimits
@@ -19,8 +19,6 @@ from sterna.outputs import TokenLogprob
 from sterna.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from sterna.llm.decider import Inquiry
     from sterna.llm.decisions import Decision
     from sterna.llm.options import ChatOptions, DecideOptions, GenerateOptions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from sterna.chat import check_messages
 from sterna.checks import checked_flag
@@ -15,8 +15,6 @@ from sterna.outputs import Completion, Piece, Stream
 from sterna.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from sterna.llm.options import ChatOptions
 
 __all__ = ["Content", "Conversation"]

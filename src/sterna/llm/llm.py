@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -30,8 +30,6 @@ from sterna.sampling_params import SamplingParams
 from sterna.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from sterna.engine import Request
     from sterna.llm.cross_encoder import CrossEncoder
     from sterna.llm.decider import Decider

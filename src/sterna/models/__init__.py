@@ -115,10 +115,14 @@ def namesakes(name: str) -> Iterator[ModuleType]:
 
     Letters alone count, as "jina-bert-v2" is in jina_bert and "LlamaForCausalLM" in llama.
     """
+    return map(_imported, _begins_with(name))
+
+
+@cache
+def _begins_with(name: str) -> list[str]:
     letters = name.lower().replace("-", "").replace("_", "")
-    for module in sorted(_module_names(), key=len, reverse=True):
-        if letters.startswith(module.replace("_", "")):
-            yield _imported(module)
+    names = sorted(_module_names(), key=len, reverse=True)
+    return [module for module in names if letters.startswith(module.replace("_", ""))]
 
 
 def _namesake(architecture: str) -> ModuleType | None:

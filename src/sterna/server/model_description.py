@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from sterna.llm import LLM
@@ -29,7 +29,7 @@ def name_digest(name: str) -> str:
 
 def timestamp(seconds: float) -> str:
     """Return a time, in seconds since 1970, as RFC 3339."""
-    return datetime.fromtimestamp(seconds, timezone.utc).isoformat().replace("+00:00", "Z")
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
 def abilities(llm: LLM) -> list[str]:

@@ -35,7 +35,7 @@ def packed_weight(codes: Tensor, scale: Tensor, format: str, M: int, K: int) -> 
     f = formats.get(format)
     lines = scale.numpy()
     if not f.scales.group:  # units are powers of two
-        lines = lines[:M] / np.float32(f.unit) if f.scaled else np.float32(1)
+        lines = lines[:M] / np.float32(f.unit) if f.scaled else np.ones((), np.float32)
     return PackedWeight(f, M, K, codes.numpy(), np.asarray(lines))
 
 

@@ -154,7 +154,7 @@ def pack_floats(
         return _round_floats(parts, format, threads, scale)
     stored_so = all(part.format == format.name for part in parts)
     values = [part.bits if stored_so else part.values() for part in parts]
-    return PackedWeight(format, M, K, pack_codes(format, values, threads), np.float32(1))
+    return PackedWeight(format, M, K, pack_codes(format, values, threads), np.ones((), np.float32))
 
 
 def _round_floats(

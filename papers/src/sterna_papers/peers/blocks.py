@@ -81,7 +81,7 @@ def _digits(codes: U8, m: int) -> U8:
     """Pack four or five base-3 digits a byte: element m*n + i is digit n of byte i."""
     f = codes.reshape(*codes.shape[:-1], -1, m).astype(np.uint16)
     v = sum(f[..., n, :] * np.uint16(3 ** (4 - n)) for n in range(f.shape[-2]))
-    packed: U8 = ((v * np.uint32(256) + 242) // 243).astype(np.uint8)
+    packed: U8 = np.asarray((v * np.uint32(256) + 242) // 243, np.uint8)
     return packed
 
 

@@ -50,7 +50,7 @@ class OddScales(SuperBlockScales):
         """Round d to f16; RequestError for a scale of a group that is no odd number in range."""
         s = np.asarray(scales, np.float32)
         given = np.broadcast_to(s, self.check_shape(s, M, K, name))
-        whole = given[..., 1:] if s.ndim else np.float32(1)
+        whole = given[..., 1:] if s.ndim else np.ones((), np.float32)
         checked = super().check(given if s.ndim else self._ones(s, M, K), M, K, name)
         if s.ndim and (even := np.mod(whole, 2) != 1).any():
             at = first_index(even)

@@ -156,7 +156,7 @@ class SuperBlockScales(BlockScales):
         floats = np.ascontiguousarray(F16.encoded(lines[:, :, 0])).view(np.uint8)
         whole = lines[:, :, 1:].astype(np.int8).view(np.uint8)
         if self.nibbles:
-            whole = whole[..., :1, :] | whole[..., 1:, :] << 4
+            whole = whole[..., :1, :] | whole[..., 1:, :] << np.uint8(4)
         n, m = self._line_bytes
         return np.concatenate(
             [floats.reshape(tiles, blocks, n * rows), whole.reshape(tiles, blocks, m * rows)],
