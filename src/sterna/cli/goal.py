@@ -80,7 +80,7 @@ class Goal:
 
     def refuse(self, **others: Any) -> None:
         """Raise UsageError for options that choose formats."""
-        for name in ("format", "scales", "method", "head"):
+        for name in ("format", "scales", "codebook", "method", "head"):
             if others.get(name) is not None:
                 raise click.UsageError(
                     f"--{name}: must be left out with --bpw, --size and --fits, which choose it"

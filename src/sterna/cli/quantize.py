@@ -20,7 +20,7 @@ from sterna.cli.report import table
 from sterna.cli.terminal import print_json
 
 FIGURES = ("relative error", "max error", "SNR dB")
-DEFAULT_FORMAT = "iq4_nl"
+DEFAULT_FORMAT, TABLE_FORMAT = "iq4_nl", "nf4"
 COLUMNS = {name: name for name in ("tensor", "MxK", "from", "to", *FIGURES)}
 
 
@@ -53,6 +53,12 @@ COLUMNS = {name: name for name in ("tensor", "MxK", "from", "to", *FIGURES)}
     "default: row, or as the format has them.",
 )
 @option(
+    "--codebook",
+    "learn: a table of levels for each layer, by its weights (and --calibrate), in place of the "
+    "format's: nf4 (the default here), nf2, fp4 or iq4_nl.",
+    type=click.Choice(["learn"]),
+)
+@option(
     "--method",
     "How to round to powers of two (pot4, pot4z, pot8, pot16): nearest (default), "
     "denseshift2, denseshift3, denseshift4, deepshift-q; s3, s3-4 (pot4z); deepshift-q5 (pot8, "
@@ -79,6 +85,7 @@ def command(
     scales: str | None,
     calibrate: Path | None,
     calibrate_tokens: int,
+    codebook: str | None,
     offline: bool,
     as_json: bool,
     bpw: float | None,
@@ -107,11 +114,11 @@ def command(
     started = time.perf_counter()
     goal = Goal.of(bpw, size, fits, context, runtime, plot)
     if goal is not None:
-        goal.refuse(format=format, scales=scales, **options)
+        goal.refuse(format=format, scales=scales, codebook=codebook, **options)
         fetch_model(src, offline)
         goal.write(src, dst, calibrate, calibrate_tokens, options, as_json)
         return
-    format = format or DEFAULT_FORMAT
+    format = format or (DEFAULT_FORMAT if codebook is None else TABLE_FORMAT)
     name = with_scales(format, scales)
     fetch_model(src, offline)
     text = None
@@ -119,8 +126,11 @@ def command(
         text = Calibration.of(src, name, calibrate, calibrate_tokens, options)
     squares = None if text is None else text.squares(src, options)
     with progress_bar(f"quantising {src}", "million weights") as progress:
-        losses = convert(src, dst, name, squares=squares, progress=progress, **options)
+        losses = convert(
+            src, dst, name, squares=squares, codebook=codebook, progress=progress, **options
+        )
     rounded = any(not loss.exact for loss in losses)
+    options["codebook"] = codebook
     gain = text.gain(src, dst, name, options) if text is not None and rounded else None
     if as_json:
         print_json([*(loss.row() for loss in losses), *([] if gain is None else [gain])])
@@ -136,7 +146,9 @@ def command(
 def _row(loss: Any) -> dict[str, Any]:
     figures = (f"{loss.relative_rms:.3g}", f"{loss.max_error:.3g}", _decibels(loss.snr_db))
     shown = ("exact", None, None) if loss.exact else figures
-    cells = (loss.name, f"{loss.M}x{loss.K}", loss.stored, loss.format, *shown)
+    base, dash, table = loss.format.partition("-")  # a table of its own is long
+    format = f"{base}{table[table.find(':') :] if ':' in table else ''}" if dash else loss.format
+    cells = (loss.name, f"{loss.M}x{loss.K}", loss.stored, format, *shown)
     return dict(zip(COLUMNS, cells, strict=True))
 
 

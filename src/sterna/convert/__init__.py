@@ -9,9 +9,10 @@ whole. `sterna convert` and `sterna quantize` call these functions.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from sterna import models
+from sterna import formats, models
 from sterna.checkpoints.resolve import resolve
 from sterna.convert.gguf_export import TYPES, to_gguf
 from sterna.convert.importance_matrix import (
@@ -25,6 +26,7 @@ from sterna.convert.job import Job, Progress, Squares
 from sterna.convert.packed_export import to_directory
 from sterna.convert.targets import with_scales
 from sterna.errors import RequestError, shown
+from sterna.formats.level_tables import Table
 from sterna.weights.loss import Loss
 
 __all__ = [
@@ -61,6 +63,7 @@ def convert(
     threads: int | None = None,
     i2s: str | None = None,
     squares: Squares | None = None,
+    codebook: str | None = None,
     progress: Progress | None = None,
 ) -> list[Loss]:
     """Write the model `src` at `dst`: a packed directory, or with `gguf:TYPE` a GGUF file.
@@ -68,9 +71,10 @@ def convert(
     format: the linear layers' format; head: that of the embedding and the output head; None for
     either: as they are. method: how layers are rounded to powers of two. force: replace a model at
     `dst`. i2s: as in `LLM`. squares: mean squares of layers' inputs, from `calibrate`, as weights
-    of rounding errors. progress: called with the number of weights done and in all. Returns the
-    error of each matrix. Raises ModelFormatError, UnsupportedModelError, NonFiniteError, or
-    RequestError (a format, a place, a full disk).
+    of rounding errors. codebook: "learn" for a table of levels of each layer's own, where the
+    format has a table (nf4, nf2). progress: called with the number of weights done and in all.
+    Returns the error of each matrix. Raises ModelFormatError, UnsupportedModelError,
+    NonFiniteError, or RequestError (a format, a place, a full disk).
     """
     if format is not None and not isinstance(format, str):
         raise RequestError(f"format: must be text, but got {shown(format)}")
@@ -86,10 +90,25 @@ def convert(
             f"but got {shown(method)}; methods "
             "are for the formats pot4, pot4z, pot8 and pot16"
         )
+    if codebook is not None:
+        _check_codebook(codebook, format)
     if squares is not None:
         require_calibrated(weight_format(format), method)
     path = resolve(src, inspect=models.require_architecture)
     job = Job(path, Path(dst), str(src), head, force, threads, i2s, squares or {}, progress)
+    job = replace(job, learns=codebook is not None)
     if format is not None and to_file:
         return to_gguf(job, format[len(GGUF) :].upper())
     return to_directory(job, format, method)
+
+
+def _check_codebook(codebook: str, format: str | None) -> None:
+    """Raise RequestError for a codebook that is not learned, or a format without a table."""
+    if codebook != "learn":
+        raise RequestError(f"codebook: must be learn, but got {shown(codebook)}")
+    to_file = format is not None and format.lower().startswith(GGUF)
+    if format is None or to_file or not isinstance(formats.get(format), Table):
+        raise RequestError(
+            "codebook: learn needs a format whose levels are a table, such as nf4 or nf2, "
+            f"but got {format}"
+        )

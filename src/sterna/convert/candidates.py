@@ -22,6 +22,7 @@ __all__ = ["TARGETS", "Unit", "candidates", "fixed_bytes", "nbytes_of", "units_o
 TARGETS = {
     "sterna": (
         *(f"{base}:g{group}" for base in ("i1", "t5", "i2p", "i4") for group in (32, 64, 128, 192)),
+        *(f"nf4:g{group}" for group in (64, 128, 192)),
         *words("q2_0 q2_k q3_k iq4_xs iq4_nl q4_k q4_1 q5_0 q5_1 q5_k q6_k q8_0"),
     ),
     "gguf": tuple(words("q2_k q3_k iq4_xs iq4_nl q4_0 q4_k q4_1 q5_0 q5_1 q5_k q6_k q8_0")),

@@ -40,6 +40,8 @@ class Job:
     progress: Progress | None
     #: Formats of single matrices and tables, by the names of what `Plan.read` yields.
     formats: Mapping[str, Format] = field(default_factory=dict)
+    #: Whether layers get tables of levels of their own, where their format has a table.
+    learns: bool = False
 
     @property
     def name(self) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from sterna import formats, loading
+from sterna import formats, loading, ops
 from sterna.checkpoints.packed_directory import CODES
 from sterna.checkpoints.packed_writer import PackedWriter, packing
 from sterna.convert.job import Job
@@ -19,6 +19,9 @@ from sterna.convert.quantization_check import warn_if_too_lossy
 from sterna.convert.targets import check_places
 from sterna.errors import RequestError
 from sterna.formats import Experts, Format, PackedWeight
+from sterna.formats.feedback import Feedback
+from sterna.formats.learned_tables import SAMPLE, learned
+from sterna.formats.level_tables import Table
 from sterna.runtime import resolve_threads
 from sterna.weights.loss import Loss
 from sterna.weights.packing import layer_scale
@@ -101,6 +104,7 @@ class _Writing:
         self._plan, self._format, self._head = planned, format, job.head
         self._threads, self._squares = resolve_threads(job.threads), job.squares
         self._formats = job.formats
+        self._learns, self._learned = job.learns, dict[tuple[str, str], Format]()
         self.losses: list[Loss] = []
 
     def nbytes(self) -> int:
@@ -125,7 +129,7 @@ class _Writing:
             if not isinstance(piece, PackedWeight):
                 yield name, piece
                 return
-            target = self._checked_target(item, name, piece.format)
+            target = self._with_table(item, self._checked_target(item, name, piece.format))
             if rows_left == piece.M and not runs and target == piece.format:
                 runs.append(piece)  # as it is, without a copy
                 self.losses.append(_kept(name, piece))
@@ -144,7 +148,7 @@ class _Writing:
     def _experts(self, item: Item, name: str, experts: Experts) -> PackedWeight:
         """Return the output for all experts; each is rounded separately."""
         stored = experts.format
-        target = self._checked_target(item, name, stored)
+        target = self._with_table(item, self._checked_target(item, name, stored))
         loss = Loss(name, experts.count * experts.M, item.K, stored.name, target.name)
         self.losses.append(loss)
         made = experts
@@ -180,6 +184,35 @@ class _Writing:
         else:
             asked = formats.get(head_format(self._head, stored.name)) if self._head else None
         return stored if asked is None else formats.fitting(asked, item.K)
+
+    def _with_table(self, item: Item, target: Format) -> Format:
+        """Return a format with the table that all of an item's floats learn, or `target`."""
+        if not (self._learns and isinstance(target, Table)):
+            return target
+        key = item.name, target.name
+        if key not in self._learned:
+            rows = self._sample(item)
+            squares = self._squares.get(item.name)
+            if isinstance(squares, Feedback):
+                squares = squares.squares
+            made = learned(target, rows, squares, self._threads) if len(rows) else target
+            self._learned[key] = made
+        return self._learned[key]
+
+    def _sample(self, item: Item) -> F32:
+        """Return rows of all float pieces of an item, about SAMPLE weights, float32 [M, K]."""
+        rows, most = list[F32](), max(1, SAMPLE // item.K)
+        for _, piece in self._plan.read(item):
+            whole = piece.weight if isinstance(piece, Experts) else piece
+            if not isinstance(whole, PackedWeight) or whole.format.scaled:
+                continue
+            tile, share = whole.format.tile_rows, max(1, most * whole.M // item.M)
+            count = -(-share // tile)
+            firsts = np.unique(np.linspace(0, (whole.M - 1) // tile, count).astype(int)) * tile
+            for first in firsts.tolist():
+                tiles = whole.rows(first, min(tile, whole.M - first))
+                rows.append(ops.dequantize(tiles, threads=self._threads)[: -(-share // count)])
+        return np.concatenate(rows) if rows else np.empty((0, item.K), np.float32)
 
     def _rows(self, item: Item, target: Format, M: int) -> Rows:
         target.check_shape(M, item.K, item.name)
