@@ -1,0 +1,73 @@
+"""`codebook="learn"`: layers get tables of their own, which run, repeat and lose less."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import assert_same_bits, command, failed, failure
+
+from sterna import loading
+from sterna.convert import convert
+from sterna.engine import Engine
+from sterna.errors import RequestError
+
+TOKENS = np.arange(12)[None]
+
+
+def logits(folder: Path) -> np.ndarray:
+    return Engine(loading.load(folder, cached=False), threads=1).logits(TOKENS)[0]
+
+
+@pytest.mark.parametrize("format", ["nf4", "nf4:g32", "nf2:g32"])
+@pytest.mark.parametrize("model", ["llama-256", "qwen3-moe"])
+def test_layers_of_a_model(
+    checkpoint: Callable[[str], Path], tmp_path: Path, model: str, format: str
+) -> None:
+    source = checkpoint(model)
+    with pytest.warns(RuntimeWarning) if format == "nf2:g32" else warnings.catch_warnings():
+        plain = convert(source, tmp_path / "plain", format)
+        made = convert(source, tmp_path / "made", format, codebook="learn")
+        convert(source, tmp_path / "again", format, codebook="learn", threads=2)
+    assert sum(
+        loss.relative_rms < before.relative_rms for loss, before in zip(made, plain, strict=True)
+    ) > (0.6 * len(made))
+    names = {loss.format for loss in made if not loss.exact}
+    assert any(name.startswith(("lut4-", "lut2-")) for name in names)
+    assert len(names) > 1 or format == "nf2:g32"  # its tables are few
+    assert_same_bits(logits(tmp_path / "made"), logits(tmp_path / "again"))
+    assert np.isfinite(logits(tmp_path / "made")).all()
+
+
+@pytest.mark.parametrize("head", ["nf4", "fp4", "lut4-8199adc0cfdeebf6010d192635465a71"])
+def test_heads(checkpoint: Callable[[str], Path], tmp_path: Path, head: str) -> None:
+    """Embeddings and heads are in tables, too."""
+    convert(checkpoint("llama-256"), tmp_path / "made", "nf4", head)
+    weights = loading.load(tmp_path / "made", cached=False).weights.modules
+    assert weights["model.embed_tokens"].format == head
+    assert np.isfinite(logits(tmp_path / "made")).all()
+
+
+def test_the_command(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    source, out = str(checkpoint("llama-256")), str(tmp_path / "out")
+    shown = command("quantize", source, out, "--codebook", "learn").stdout
+    assert "lut4:g64" in shown
+    weights = loading.load(out, cached=False).weights.modules.values()
+    assert any(weight.format.name.startswith("lut4-") for weight in weights)
+
+
+def test_what_has_no_table(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    source = checkpoint("llama-256")
+    for format in (None, "i4", "gguf:Q4_0"):
+        place = tmp_path / ("out.gguf" if format and ":" in format else "out")
+        failure(
+            lambda f=format, p=place: convert(source, p, f, codebook="learn"),  # type: ignore[misc]
+            RequestError,
+            "codebook: learn needs a format",
+        )
+    failure(lambda: convert(source, tmp_path / "o", "nf4", codebook="x"), RequestError, "codebook")
+    wrong = ("--bpw", "4", "--codebook", "learn")
+    failed(command("quantize", str(source), str(tmp_path / "o"), *wrong), "--codebook", "--bpw")
