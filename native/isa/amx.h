@@ -22,6 +22,9 @@ inline void tile_begin(int x_rows) {
     }
     asm volatile("ldtilecfg %0" ::"m"(c));
 }
+// What a load may read, from its first byte on: rows of an unknown stride. GCC takes an array without a size there, and
+// clang does not.
+using TileBytes = const char[1 << 24];
 inline void tile_end() { asm volatile("tilerelease"); }
 // These are macros, as a tile's number is part of the instruction. They are not the compiler's intrinsics, which
 // do not say that they read and write memory, so that stores may move across them.
@@ -29,11 +32,11 @@ inline void tile_end() { asm volatile("tilerelease"); }
 // Loads 16 rows of 64 bytes, `stride` bytes apart.
 #define tile_load(t, p, stride)                                                              \
     asm volatile("tileloadd (%0,%1,1), %%tmm" #t::"r"(p), "r"(static_cast<int64_t>(stride)), \
-                 "m"(*reinterpret_cast<const char (*)[]>(p)))
+                 "m"(*reinterpret_cast<TileBytes*>(p)))
 // Loads a tile whose lines need not stay in L1.
 #define tile_load_once(t, p, stride)                                                           \
     asm volatile("tileloaddt1 (%0,%1,1), %%tmm" #t::"r"(p), "r"(static_cast<int64_t>(stride)), \
-                 "m"(*reinterpret_cast<const char (*)[]>(p)))
+                 "m"(*reinterpret_cast<TileBytes*>(p)))
 #define tile_store(t, p)                                      \
     asm volatile("tilestored %%tmm" #t ", (%1,%2,1)"          \
                  : "=m"(*reinterpret_cast<char (*)[1024]>(p)) \
