@@ -88,11 +88,12 @@ struct Chunk {
 
     template <class Pages>
     void compute(const sterna::AttentionArgs& a, Pages& pages, int64_t first,
-                 const sterna::KeyPages& after) {
+                 const sterna::KeyPages& after, bool cold) {
         Rows& s = pages.rows;
         see(a, s, first);
-        s.set_order(a, first, after);
+        s.set_order(a, first, after, cold);
         pages.scores(first);
+        for (int i = s.pages(a) + 1; s.cold && i < 2 * s.pages(a); ++i) s.ask_for(a, i);
         if (a.turned) turn_keys<Pages>(a, s, first);
         float largest[kRows] = {};
         bool logs = a.cap > 0.0f;  // whether scores are logarithms already
@@ -244,7 +245,7 @@ void attention(const sterna::AttentionArgs& a) {
         const int64_t begin = sterna::first_attention_chunk(a) * kChunk;
         for (int64_t first = begin; first < a.limit[a.rows - 1]; first += kChunk) {
             Chunk chunk;
-            chunk.compute(a, pages, first, keys_after(a, first));
+            chunk.compute(a, pages, first, keys_after(a, first), a.cold && first == begin);
             merged.add(chunk);
         }
         merged.outputs();
@@ -255,7 +256,7 @@ template <class Kind>
 void attention_chunk(const sterna::AttentionArgs& a, int64_t index) {
     Kind::with_pages(a, [&](auto& pages) {
         Chunk chunk;
-        chunk.compute(a, pages, index * kChunk, a.after);
+        chunk.compute(a, pages, index * kChunk, a.after, a.cold);
         chunk.store(a, pages.rows, a.partial + index * a.partial_stride);
     });
 }
@@ -268,7 +269,7 @@ void index_chunk(const sterna::AttentionArgs& a, const sterna::IndexArgs& index,
     Kind::with_pages(a, [&](auto& pages) {
         Rows& s = pages.rows;
         Chunk().see(a, s, chunk * kChunk);
-        s.set_order(a, chunk * kChunk, a.after);
+        s.set_order(a, chunk * kChunk, a.after, false);
         pages.scores(chunk * kChunk);
         const F16x zero = l_set1(0.0f);
         for (int r = 0; r < a.rows; r += index.heads) {

@@ -20,7 +20,7 @@ inline F16x load_kv(const uint8_t* base, int64_t element) {
 
 template <bool kF16>
 inline void prefetch_kv(const uint8_t* base, int64_t element) {
-    prefetch_l2(base + element * (kF16 ? 2 : 4));
+    ask_ahead<kF16 ? 2 : 3>(base + element * (kF16 ? 2 : 4));  // sixteen f16 are half a line
 }
 
 // Computes the scores of the rows with the keys of one page, 16 keys at a time. Scores of positions that a row does
@@ -29,7 +29,7 @@ template <bool kF16>
 struct FloatKeys {
     const sterna::AttentionArgs& a;
     Rows& s;
-    const uint8_t *page, *next;  // next: the page to be read after it
+    const uint8_t *page, *next;  // next: the page to prefetch meanwhile
     int j0;  // the page's first position in the chunk
 
     template <int R>
@@ -150,28 +150,33 @@ struct FloatPages {
     const float* value_scales(int64_t) const { return nullptr; }
     void scores(int64_t first) {
         const auto keys = [this](int64_t position) { return page_at(a, a.k_base, position); };
-        all_pages<FloatKeys>(first, keys, page_after_keys);
+        const auto ahead = [this](int j) { return page_ahead_of_keys(a, rows, j); };
+        all_pages<FloatKeys>(first, keys, ahead);
     }
     void values(int64_t first) {
         for (int64_t i = 0; i < a.rows * a.head_dim; ++i) rows.chunk_out[i] = 0.0f;
         const auto values = [this](int64_t position) { return value_page(a, position); };
-        all_pages<FloatValues>(first, values, page_after_values);
+        const auto ahead = [this](int j) { return page_ahead_of_values(a, rows, j); };
+        all_pages<FloatValues>(first, values, ahead);
     }
 
     // Works a page at a time, so that all rows read it from L1. If several blocks of rows read it, f16 is widened once
     // for all of them.
-    template <template <bool> class Blocks, class PageOf, class After>
-    void all_pages(int64_t first, PageOf page_of, After after) {
+    template <template <bool> class Blocks, class PageOf, class Ahead>
+    void all_pages(int64_t first, PageOf page_of, Ahead ahead) {
         for (int j = rows.first_page; j < rows.keys[a.rows - 1]; j += kPage) {
             const uint8_t* page = page_of(first + j);
             if (kF16 && a.rows > kAttentionRows) {
-                for (int64_t i = 0; i < int64_t{kPage} * a.head_dim; i += 16)
+                const uint8_t* next = ahead(j);
+                for (int64_t i = 0; i < int64_t{kPage} * a.head_dim; i += 16) {
                     l_store(wide + i, load_kv<true>(page, i));
+                    if (next != page) prefetch_kv<true>(next, i);
+                }
                 const auto* widened = reinterpret_cast<const uint8_t*>(wide);
                 Blocks<false> blocks{a, rows, widened, widened, j};
                 row_blocks(a.rows, blocks);
             } else {
-                Blocks<kF16> blocks{a, rows, page, after(a, rows, j), j};
+                Blocks<kF16> blocks{a, rows, page, ahead(j), j};
                 row_blocks(a.rows, blocks);
             }
         }

@@ -50,7 +50,7 @@ template <class Element>
 struct IntegerKeys {
     const Integers& s;
     const uint8_t* page;
-    const uint8_t* next;  // the page to be read after it
+    const uint8_t* next;  // the page to prefetch meanwhile
     int j0;  // the page's first position in the chunk
 
     template <int R>
@@ -77,7 +77,7 @@ struct IntegerKeys {
                 const auto* of = keys + kLanes * v / 16 * hd * 16 + d * 16 + kLanes * v % 16 * 2;
                 k[v] = load_pairs(of);
                 if (ahead && begins_line<Element>(d * 16 + kLanes * v % 16 * 2))
-                    prefetch_l2(reinterpret_cast<const uint8_t*>(of) + ahead);
+                    ask_ahead(reinterpret_cast<const uint8_t*>(of) + ahead);
             }
             STERNA_UNROLL(8)
             for (int r = 0; r < R; ++r) {
@@ -89,7 +89,11 @@ struct IntegerKeys {
         const auto* scales = reinterpret_cast<const float*>(page + scales_at<Element>(hd)) + j;
         VF scale[N];
         STERNA_UNROLL(4)
-        for (int v = 0; v < N; ++v) scale[v] = f_load(scales + kLanes * v);
+        for (int v = 0; v < N; ++v) {
+            scale[v] = f_load(scales + kLanes * v);
+            if (ahead && kLanes * v % 16 == 0)
+                ask_ahead(reinterpret_cast<const uint8_t*>(scales + kLanes * v) + ahead);
+        }
         float* out = s.rows.scores[row0] + j0 + j;
         STERNA_UNROLL(8)
         for (int r = 0; r < R; ++r, out += kChunk) STERNA_UNROLL(4)
@@ -143,11 +147,15 @@ struct IntegerValues {
 
     template <int R, int N>
     void values_of(const Pairs& pairs, int row0, int64_t d, const Parts& parts) {
-        if constexpr (R == kAttentionRows)
-            if (parts.begin->whole) {
-                whole_values<R, N>(pairs, row0, d, parts);
-                return;
+        if (parts.begin->whole) {
+            // Later blocks of rows find in L2 what the first have read.
+            if (R == kAttentionRows && row0 > 0) {
+                whole_values<R, N, false>(pairs, row0, d, parts);
+            } else {
+                whole_values<R, N, true>(pairs, row0, d, parts);
             }
+            return;
+        }
         const Part& part = *parts.begin;
         const int64_t hd = s.a.head_dim;
         int32_t* sums = s.sums + d;
@@ -157,14 +165,7 @@ struct IntegerValues {
         for (int i = part.from;; ++run) {
             for (const int end = clamp(pairs.end[run], part.to); i < end; ++i) {
                 const Element* values = pairs.values[i] + 2 * d;
-                if (row0 == 0) {
-                    const auto* next = reinterpret_cast<const uint8_t*>(values) +
-                                       pairs.ahead[pairs.first[i] / kPage];
-                    STERNA_UNROLL(4)
-                    for (int v = 0; v < N; ++v)
-                        if (begins_line<Element>(2 * (d + kLanes * v)))
-                            prefetch_l2(next + kLanes * v * 2 * int64_t{sizeof(Element)});
-                }
+                if (row0 == 0) prefetch_next<N>(values, pairs.ahead[pairs.first[i] / kPage], d);
                 add_pair(acc, values, s.w[row0] + pairs.first[i]);
             }
             if (run == pairs.runs - 1 || pairs.end[run] > part.to) break;
@@ -173,8 +174,8 @@ struct IntegerValues {
         store_sums(acc, sums);
     }
 
-    // A function of its own, which has all registers.
-    template <int R, int N>
+    // A function of its own, which has all registers. kAhead: whether it asks for the page that is read after each.
+    template <int R, int N, bool kAhead>
     [[gnu::noinline]] void whole_values(const Pairs& pairs, int row0, int64_t d,
                                         const Parts& parts) {
         const int64_t hd = s.a.head_dim;
@@ -184,9 +185,12 @@ struct IntegerValues {
         int run = parts.run;
         for (const Part* part = parts.begin; part < parts.end; ++part) {
             const Element* values = pairs.values[part->from] + 2 * d;
-            const int16_t* w = s.w[row0] + pairs.first[part->from];
+            const int first = pairs.first[part->from];
+            const int16_t* w = s.w[row0] + first;
+            const int64_t ahead = pairs.ahead[first / kPage];
             for (int i = part->from;; ++run) {
                 for (const int end = clamp(pairs.end[run], part->to); i < end; ++i) {
+                    if constexpr (kAhead) prefetch_next<N>(values, ahead, d);
                     add_pair(acc, values, w);
                     values += 2 * hd, w += 2;
                 }
@@ -195,6 +199,17 @@ struct IntegerValues {
             }
         }
         store_sums(acc, sums);
+    }
+
+    // The lines `ahead` bytes behind N vectors of values.
+    template <int N>
+    [[gnu::always_inline]] static void prefetch_next(const Element* values, int64_t ahead,
+                                                     int64_t d) {
+        const auto* next = reinterpret_cast<const uint8_t*>(values) + ahead;
+        STERNA_UNROLL(4)
+        for (int v = 0; v < N; ++v)
+            if (begins_line<Element>(2 * (d + kLanes * v)))
+                ask_ahead(next + kLanes * v * 2 * int64_t{sizeof(Element)});
     }
 
     template <int R, int N>
@@ -331,7 +346,7 @@ struct IntegerPages {
                 tiles.scores(page, j);
             } else {
                 if (!a.turned) prefetch_scales(first + j);
-                IntegerKeys<Element> blocks{s, page, page_after_keys(a, rows, j), j};
+                IntegerKeys<Element> blocks{s, page, page_ahead_of_keys(a, rows, j), j};
                 row_blocks(a.rows, blocks);
             }
         }

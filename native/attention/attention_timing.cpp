@@ -74,6 +74,7 @@ double AttentionTimer::seconds(const KernelTable& unit, Pool& pool, int queries_
                 a.v_base = a.k_base + (cache_.values(0) - cache_.keys(0));
                 a.after = {keys(item + 1), pages_.data() + first,
                            item + 1 < end ? std::min(kPages, cache_.pages - first) : 0};
+                a.cold = item == begin;
                 a.queries_ready = item > begin && chunk > 0;
                 kernels.chunk(a, chunk);
             }

@@ -14,8 +14,6 @@ namespace {
 template <class Element>
 struct CountedPairs {
     static constexpr int kPairs = kChunk / 2;
-    // A page's pairs are taken from its quarters in turn: memory gives more to four streams than to one.
-    static constexpr int kStreams = 4;
     // The limit for the sum of a row's weights in one run, which begins with the remainder of the previous run.
     static constexpr int32_t kMostWeight = (INT32_MAX - kLow) / sterna::kv_levels(sizeof(Element));
     // So many pairs fit a run with any weights.
@@ -38,7 +36,7 @@ struct CountedPairs {
     const Element* values[kPairs];
     int32_t first[kPairs];  // first position, counted from the chunk's start
     int end[kRuns], runs = 0;
-    int64_t ahead[kChunk / kPage];  // bytes from a page to the one to be read after it
+    int64_t ahead[kChunk / kPage];  // bytes from a page to the one to prefetch meanwhile
 
     template <int R>
     void find(const sterna::AttentionArgs& a, const Rows& rows, const int16_t (*w)[kChunk],
@@ -48,14 +46,9 @@ struct CountedPairs {
         for (int page = begin; page < pairs; page += kPage / 2) {
             const uint8_t* bytes = value_page(a, chunk + 2 * page);
             of_page[2 * page / kPage] = reinterpret_cast<const Element*>(bytes);
-            ahead[2 * page / kPage] = page_after_values(a, rows, 2 * page) - bytes;
+            ahead[2 * page / kPage] = page_ahead_of_values(a, rows, 2 * page) - bytes;
         }
-        // The rows of one block wait for memory. Those of many find in L2 what the first have read.
-        if (a.rows <= kAttentionRows) {
-            in_streams<R>(w + row0, begin, pairs, 2 * a.head_dim);
-        } else {
-            in_order<R>(w + row0, begin, pairs, 2 * a.head_dim, R == kAttentionRows && row0 > 0);
-        }
+        in_order<R>(w + row0, begin, pairs, 2 * a.head_dim);
         if (!parts) end_page(0);
     }
 
@@ -64,30 +57,6 @@ struct CountedPairs {
     static VI weights(const int16_t* w, int i) {
         constexpr int16_t kOnes[2] = {1, 1};
         return pair_dot(i_set1(0), i_pairs(i_load(w + 2 * i)), x_load(kOnes));
-    }
-
-    template <int R>
-    void in_streams(const int16_t (*w)[kChunk], int begin, int pairs, int64_t stride) {
-        int32_t most[kPairs];  // the largest of the rows' weights of a pair
-        for (int i = begin; i < pairs; i += kLanes) {
-            VI m = i_set1(0);
-            STERNA_UNROLL(8)
-            for (int r = 0; r < R; ++r) m = i_max(m, weights(w[r], i));
-            i_store(most + i, m);
-        }
-        int n = 0;
-        int32_t weight = 0;
-        for (int page = begin; page < pairs; page += kPage / 2)
-            for (int k = 0; k < kPage / 2; ++k) {
-                const int i = page + k % kStreams * (kPage / 2 / kStreams) + k / kStreams;
-                weight += most[i];
-                if (weight > kMostWeight) end[runs++] = n, weight = most[i];
-                values[n] = of_page[2 * page / kPage] + (i - page) * stride;
-                first[n] = 2 * i;
-                n += most[i] > 0;
-                if (k == kPage / 2 - 1) end_page(n);
-            }
-        end[runs++] = n;
     }
 
     // After the list of a page's pairs, of which n are counted so far.
@@ -176,11 +145,11 @@ struct CountedPairs {
     }
 
     template <int R>
-    void in_order(const int16_t (*w)[kChunk], int begin, int pairs, int64_t stride, bool whole) {
+    void in_order(const int16_t (*w)[kChunk], int begin, int pairs, int64_t stride) {
         int n = 0;
         Run<R> run;
         for (int page = begin; page < pairs; page += kPage / 2) {
-            if (whole && take_whole(run, w, page, n)) {
+            if (take_whole(run, w, page, n)) {
                 n += kPage / 2;
                 continue;
             }

@@ -92,6 +92,7 @@ struct AttentionArgs {
     KvType type;
     bool next_page;  // Reading
     KeyPages after;  // the keys that this thread reads after this call, if that is known
+    bool cold = false;  // no call before has asked for this one's first chunk
     bool
         queries_ready;  // the scratch still holds the queries: this thread's last call had the same
     uint8_t* scratch;  // AttentionKernels::scratch(head_dim) bytes, aligned to 64

@@ -205,7 +205,7 @@ struct AttentionOp::Call {
         step.kernels.attention_merge(a);
         take_outputs();
     }
-    void reads_next(const KeyPages& keys) { a.after = keys; }
+    void reads_next(const KeyPages& keys, bool cold) { a.after = keys, a.cold = cold; }
     // Results over a chunk of positions, all of which rows of several blocks see. queries_ready: this worker's last call
     // was one for another chunk of the same rows.
     void chunk(int index, bool of_several, bool queries_ready) {
@@ -291,7 +291,7 @@ void AttentionOp::attend(const Step& step, const AttentionUnit& unit, const Atte
     const std::span blocks(plan_.blocks.data() + unit.block, static_cast<size_t>(unit.count));
     auto* const partials = reinterpret_cast<float*>(work.partials.data());
     Call call(*this, step, work.scratch(worker));
-    if (after) call.reads_next(first_keys(step, *after));
+    call.reads_next(after ? first_keys(step, *after) : KeyPages{}, !before);
     call.gather(blocks.front(), unit.chunk);
     if (unit.chunk < 0) {
         call.add(blocks.front(), partials);
