@@ -74,7 +74,8 @@ def _closure(
         package = find(name)
         if package is None:
             raise RequestError(
-                f"{target}: needs the package {name}, which is not there; install it"
+                f"{target}: needs the package {name}, which is not there; install it, or all that "
+                f"a bundle needs: pip install 'sterna[{','.join(sorted(extras))}]'"
             )
         done[name, extra] = package
         for line in package.requires:
