@@ -5,19 +5,14 @@
 # flags the compiler lacks: a wheel for others must have all. Units that are built by name need to be in STERNA_ISAS.
 # Sets STERNA_UNITS, and for each of them unit_NAME_rank, _needs, _extends, _by and _flags.
 file(GLOB isa_headers CONFIGURE_DEPENDS ${STERNA_ROOT}/native/isa/*.h)
-# Kernels throw nothing, so they need no tables by which an exception would pass them: 3 % of a wheel's kernels. Windows
-# finds its way over every function by these.
 set(STERNA_KERNEL_FLAGS "")
-if(NOT WIN32)
-  set(STERNA_KERNEL_FLAGS -fno-exceptions -fno-asynchronous-unwind-tables -fno-unwind-tables)
-endif()
 set(STERNA_LIGHT_FLAGS "")
 set(STERNA_KERNEL_WARNINGS "")
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # Partial redundancy elimination copies the accumulators of an unrolled loop to the stack: 54 moves next to the 24 dot
   # products of the GEMM's inner loop, and none without it. The others look for vectors in straight code, and make variants
   # for constants, where kernels have written out both.
-  list(APPEND STERNA_KERNEL_FLAGS -fno-tree-pre -fno-tree-slp-vectorize -fno-ipa-cp-clone)
+  set(STERNA_KERNEL_FLAGS -fno-tree-pre -fno-tree-slp-vectorize -fno-ipa-cp-clone)
   # -O2 unrolls only what asks for it, and inlines here as -O3 does: a sixth to a quarter less to compile. On vectors of
   # 512 bits loops of few tokens are faster with it (tests/foreign/speed.json), on avx2 they are as fast (median of 51
   # loops 1.00, i8 up to 1.4 times faster). On avxvnni groups of few tokens lose 10 to 18 %, so it keeps -O3. So do all

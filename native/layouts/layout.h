@@ -139,7 +139,7 @@ struct FloatDot {
 
 // Decodes a part of a step, with the weight's levels where the layout looks them up.
 template <class F>
-inline void decode_step(const typename F::Levels& levels, const uint8_t* step, int part, int j,
+inline void decode_step(typename F::Levels levels, const uint8_t* step, int part, int j,
                         typename F::Acc* w) {
     if constexpr (F::kLevels > 0) {
         F::decode(levels, step, part, j, w);
@@ -149,8 +149,7 @@ inline void decode_step(const typename F::Levels& levels, const uint8_t* step, i
 }
 // The same, but leaves no field in its place: each byte is a code.
 template <class F>
-inline void decode_codes(const typename F::Levels& levels, const uint8_t* step, int part, int j,
-                         VI* w) {
+inline void decode_codes(typename F::Levels levels, const uint8_t* step, int part, int j, VI* w) {
     if constexpr (F::kHasCodes) {
         F::codes(step, part, j, w);
     } else {

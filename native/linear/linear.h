@@ -153,9 +153,8 @@ constexpr int64_t kTokensAhead = 16384;  // bytes
 // Consecutive dot products go to C runs, which hides their latency; floats must stay in order, so
 // there C is 1.
 template <class F, int N, int P, int C>
-inline void tile_turn(const sterna::LinearArgs& a, const typename F::Levels& levels,
-                      const uint8_t* step, int64_t k0, int64_t k1, int n0, int part0,
-                      typename F::Acc* sums) {
+inline void tile_turn(const sterna::LinearArgs& a, typename F::Levels levels, const uint8_t* step,
+                      int64_t k0, int64_t k1, int n0, int part0, typename F::Acc* sums) {
     constexpr int G = F::kRowBlocks, U = kRoundSteps<F, C>;
     static_assert(U <= 2 && 64 % (U * F::kStepK) == 0);  // K and turns are whole rounds
     typename F::Acc run[C][N][P][G];
