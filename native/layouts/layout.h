@@ -137,7 +137,7 @@ struct FloatDot {
     }
 };
 
-// Decodes a part of a step, with the weight's levels where the layout looks them up.
+// Decodes a part of a step, with the weight's levels where the layout looks them up. By value, no levels take no register.
 template <class F>
 inline void decode_step(typename F::Levels levels, const uint8_t* step, int part, int j,
                         typename F::Acc* w) {
