@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -63,11 +64,8 @@ def test_what_has_no_table(checkpoint: Callable[[str], Path], tmp_path: Path) ->
     source = checkpoint("llama-256")
     for format in (None, "i4", "gguf:Q4_0"):
         place = tmp_path / ("out.gguf" if format and ":" in format else "out")
-        failure(
-            lambda f=format, p=place: convert(source, p, f, codebook="learn"),  # type: ignore[misc]
-            RequestError,
-            "codebook: learn needs a format",
-        )
+        learn = partial(convert, source, place, format, codebook="learn")
+        failure(learn, RequestError, "codebook: learn needs a format")
     failure(lambda: convert(source, tmp_path / "o", "nf4", codebook="x"), RequestError, "codebook")
     wrong = ("--bpw", "4", "--codebook", "learn")
     failed(command("quantize", str(source), str(tmp_path / "o"), *wrong), "--codebook", "--bpw")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import pytest
@@ -79,8 +80,8 @@ def test_names_that_are_wrong(name: str, word: str) -> None:
         ([1.0, np.inf, 0.0, 0.0], NonFiniteError, "element (1,)"),
     ],
 )  # fmt: skip
-def test_tables_that_are_wrong(values: object, kind: type, word: str) -> None:
-    failure(lambda: level_tables.nearest_levels(values, "a.table"), kind, "a.table", word)  # type: ignore[arg-type]
+def test_tables_that_are_wrong(values: Any, kind: type[Exception], word: str) -> None:
+    failure(lambda: level_tables.nearest_levels(values, "a.table"), kind, "a.table", word)
 
 
 def test_nearest_levels() -> None:
