@@ -111,7 +111,7 @@ struct Chunk {
     }
     template <class Pages>
     static void turn_keys(const sterna::AttentionArgs& a, const Rows& s, int64_t first) {
-        const int64_t bytes = sterna::kv_head_bytes(a.type, a.head_dim);
+        const int64_t bytes = sterna::kv_head_bytes(a.type.values, a.head_dim);
         for (int j = s.first_page; j < s.keys[a.rows - 1]; j += kPage)
             Pages::turn(page_at(a, a.k_base, first + j), a.head_dim, a.turned + j / kPage * bytes);
     }
@@ -192,7 +192,7 @@ struct Merged {
         if (a.sinks) add_sinks();
         for (int r = 0; r < a.rows; ++r) {
             for (int d = 0; d < a.head_dim; ++d) a.out[r][d] = s.out[r * a.head_dim + d] / sum[r];
-            if (a.type == KvType::kI8) rotate(a.out[r], a.head_dim);
+            if (sterna::kv_rotated(a.type.values)) rotate(a.out[r], a.head_dim);
         }
     }
 };
@@ -205,24 +205,26 @@ inline void with(const sterna::AttentionArgs& a, F f) {
 }
 
 // The two kinds of attention. with_pages: f(pages) for pages of the call's type.
-template <template <class> class Tiles>  // NoTiles, or the tiles of a matrix unit
+template <template <KvType, KvType> class Tiles>  // NoTiles, or the tiles of a matrix unit
 struct IntegerAttention {
     template <class F>
     static void with_pages(const sterna::AttentionArgs& a, F f) {
-        if (a.type == KvType::kI16) {
-            with<IntegerPages<int16_t, Tiles>>(a, f);
+        if (a.type.keys == KvType::kI16) {
+            with<IntegerPages<KvType::kI16, KvType::kI16, Tiles>>(a, f);
+        } else if (a.type.values == KvType::kI8) {
+            with<IntegerPages<KvType::kI8, KvType::kI8, Tiles>>(a, f);
         } else {
-            with<IntegerPages<int8_t, Tiles>>(a, f);
+            with<IntegerPages<KvType::kI8, KvType::kI4, Tiles>>(a, f);
         }
     }
     static int64_t scratch(int64_t head_dim) {
-        return IntegerPages<int16_t, Tiles>::scratch_bytes(head_dim);
+        return IntegerPages<KvType::kI16, KvType::kI16, Tiles>::scratch_bytes(head_dim);
     }
 };
 struct FloatAttention {
     template <class F>
     static void with_pages(const sterna::AttentionArgs& a, F f) {
-        if (a.type == KvType::kF16) {
+        if (a.type.keys == KvType::kF16) {
             with<FloatPages<true>>(a, f);
         } else {
             with<FloatPages<false>>(a, f);
@@ -235,7 +237,7 @@ struct FloatAttention {
 inline sterna::KeyPages keys_after(const sterna::AttentionArgs& a, int64_t first) {
     const int64_t next = first + kChunk, keys = a.limit[a.rows - 1] - next;
     if (keys <= 0) return a.after;
-    return {a.k_base, a.pages + next / kPage, whole_pages(clamp(keys, kChunk)) / kPage};
+    return {a.k_base, a.v_base, a.pages + next / kPage, whole_pages(clamp(keys, kChunk)) / kPage};
 }
 
 template <class Kind>

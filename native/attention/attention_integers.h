@@ -2,7 +2,7 @@
 // and outputs are exact sums of integers. A unit may add these in any order: pair by pair or, split into
 // bytes, in the tiles of a matrix unit.
 //
-// Keys and values have 13 bits (int16) or 8 (int8), and weights 16, so that at least 16 products of them stay in
+// Keys and values have 13 bits (int16) or 8 (int8, and levels), and weights 16, so that at least 16 products of them stay in
 // int32. Queries have 14 bits; with int16 pages and a head_dim of 128 or more, they have one bit less for each
 // doubling.
 //
@@ -34,19 +34,20 @@ struct Integers {
     int16_t (*w)[kChunk] = nullptr;  // [rows]
     float* w_scale = nullptr;  // [rows]
     int32_t* sums = nullptr;  // of a block's outputs: [low, high][kAttentionRows][head_dim]
+    int16_t* wide = nullptr;  // a chunk's levels as a page of kI16 has integers
     int64_t used = a.head_dim;  // from here on all queries are 0, as padding is
 
     int64_t padded() const { return padded_head_dim(a.head_dim); }
 };
 
-// Whether an element that many elements from a line's begin is the first of a line.
-template <class Element>
-constexpr bool begins_line(int64_t element) {
-    return element * int64_t{sizeof(Element)} % 64 == 0;
+// Whether a pair that many pairs from a line's begin is the first of a line.
+template <KvType type>
+constexpr bool begins_line(int64_t pair) {
+    return pair * int64_t{sizeof(Pair<type>)} % 64 == 0;
 }
 
 // Computes the scores of the rows with one page.
-template <class Element>
+template <KvType type>
 struct IntegerKeys {
     const Integers& s;
     const uint8_t* page;
@@ -68,16 +69,17 @@ struct IntegerKeys {
         for (int v = 0; v < N; ++v) acc[r][v] = i_set1(0);
         const int64_t hd = s.a.head_dim;
         const int16_t* q = s.q + row0 * s.padded();
-        const auto* keys = reinterpret_cast<const Element*>(page) + j * hd;
+        const auto* keys = reinterpret_cast<const Pair<type>*>(page) + j * hd / 2;
         const int64_t ahead = row0 == 0 ? next - page : 0, used = s.used;
         for (int64_t d = 0; d < used; d += 2, q += 2 * R) {
             VP k[N];
             STERNA_UNROLL(4)
             for (int v = 0; v < N; ++v) {
-                const auto* of = keys + kLanes * v / 16 * hd * 16 + d * 16 + kLanes * v % 16 * 2;
-                k[v] = load_pairs(of);
-                if (ahead && begins_line<Element>(d * 16 + kLanes * v % 16 * 2))
-                    ask_ahead(reinterpret_cast<const uint8_t*>(of) + ahead);
+                const int lane = kLanes * v % 16;
+                const auto* of = keys + kLanes * v / 16 * hd * 8 + d * 8;
+                k[v] = load_pairs(of, lane);
+                if (ahead && begins_line<type>(d * 8 + lane))
+                    ask_ahead(reinterpret_cast<const uint8_t*>(of + lane) + ahead);
             }
             STERNA_UNROLL(8)
             for (int r = 0; r < R; ++r) {
@@ -86,7 +88,7 @@ struct IntegerKeys {
                 for (int v = 0; v < N; ++v) acc[r][v] = pair_dot(acc[r][v], k[v], pair);
             }
         }
-        const auto* scales = reinterpret_cast<const float*>(page + scales_at<Element>(hd)) + j;
+        const float* scales = scales_of(page, type, hd) + j;
         VF scale[N];
         STERNA_UNROLL(4)
         for (int v = 0; v < N; ++v) {
@@ -102,9 +104,10 @@ struct IntegerKeys {
 };
 
 // Sets chunk_out[row] to the weighted sum of a chunk's values. Weights of positions that a row does not see are 0.
-template <class Element>
+// type: how they are stored, as integers up to `levels`. Where `wide` is true they are those of Integers::wide.
+template <KvType type, int levels = sterna::kv_levels(type), bool wide = false>
 struct IntegerValues {
-    using Pairs = CountedPairs<Element>;
+    using Pairs = CountedPairs<type, levels>;
     using Part = typename Pairs::Part;
     // Parts that are added together: one, or whole ones that follow each other.
     struct Parts {
@@ -118,7 +121,8 @@ struct IntegerValues {
     template <int R>
     void block(int row0) {
         Pairs pairs;
-        pairs.template find<R>(s.a, s.rows, s.w, chunk, row0);
+        pairs.template find<R>(s.rows, s.w, s.a.head_dim, row0,
+                               [&](int position) { return page_of(position); });
         int run = 0;
         for (const Part *part = pairs.part, *all = part + pairs.parts; part < all;) {
             const Part* end = part + 1;
@@ -128,6 +132,19 @@ struct IntegerValues {
             while (run < pairs.runs - 1 && pairs.end[run] <= end[-1].to) ++run;
         }
         finish<R>(row0, pairs.runs > 1);
+    }
+
+    struct PageAndNext {
+        const uint8_t *page, *next;
+    };
+    PageAndNext page_of(int position) const {
+        if constexpr (wide) {
+            const auto* page = reinterpret_cast<const uint8_t*>(s.wide + position * s.a.head_dim);
+            return {page, page};
+        } else {
+            return {value_page(s.a, chunk + position),
+                    page_ahead_of_values(s.a, s.rows, position)};
+        }
     }
 
     template <int R>
@@ -149,7 +166,7 @@ struct IntegerValues {
     void values_of(const Pairs& pairs, int row0, int64_t d, const Parts& parts) {
         if (parts.begin->whole) {
             // Later blocks of rows find in L2 what the first have read.
-            if (R == kAttentionRows && row0 > 0) {
+            if (wide || (R == kAttentionRows && row0 > 0)) {
                 whole_values<R, N, false>(pairs, row0, d, parts);
             } else {
                 whole_values<R, N, true>(pairs, row0, d, parts);
@@ -164,8 +181,8 @@ struct IntegerValues {
         int run = parts.run;
         for (int i = part.from;; ++run) {
             for (const int end = clamp(pairs.end[run], part.to); i < end; ++i) {
-                const Element* values = pairs.values[i] + 2 * d;
-                if (row0 == 0) prefetch_next<N>(values, pairs.ahead[pairs.first[i] / kPage], d);
+                const Pair<type>* values = pairs.values[i] + d;
+                if (row0 == 0 && !wide) prefetch_next<N>(values, pairs.ahead[pairs.first[i] / kPage], d);
                 add_pair(acc, values, s.w[row0] + pairs.first[i]);
             }
             if (run == pairs.runs - 1 || pairs.end[run] > part.to) break;
@@ -184,7 +201,7 @@ struct IntegerValues {
         begin_sums(acc, sums, *parts.begin);
         int run = parts.run;
         for (const Part* part = parts.begin; part < parts.end; ++part) {
-            const Element* values = pairs.values[part->from] + 2 * d;
+            const Pair<type>* values = pairs.values[part->from] + d;
             const int first = pairs.first[part->from];
             const int16_t* w = s.w[row0] + first;
             const int64_t ahead = pairs.ahead[first / kPage];
@@ -192,7 +209,7 @@ struct IntegerValues {
                 for (const int end = clamp(pairs.end[run], part->to); i < end; ++i) {
                     if constexpr (kAhead) prefetch_next<N>(values, ahead, d);
                     add_pair(acc, values, w);
-                    values += 2 * hd, w += 2;
+                    values += hd, w += 2;
                 }
                 if (run == pairs.runs - 1 || pairs.end[run] > part->to) break;
                 end_run(acc, sums + kAttentionRows * hd, run == 0);
@@ -203,13 +220,13 @@ struct IntegerValues {
 
     // The lines `ahead` bytes behind N vectors of values.
     template <int N>
-    [[gnu::always_inline]] static void prefetch_next(const Element* values, int64_t ahead,
+    [[gnu::always_inline]] static void prefetch_next(const Pair<type>* values, int64_t ahead,
                                                      int64_t d) {
         const auto* next = reinterpret_cast<const uint8_t*>(values) + ahead;
         STERNA_UNROLL(4)
         for (int v = 0; v < N; ++v)
-            if (begins_line<Element>(2 * (d + kLanes * v)))
-                ask_ahead(next + kLanes * v * 2 * int64_t{sizeof(Element)});
+            if (begins_line<type>(d + kLanes * v))
+                ask_ahead(next + kLanes * v * int64_t{sizeof(Pair<type>)});
     }
 
     template <int R, int N>
@@ -220,11 +237,12 @@ struct IntegerValues {
             acc[r][v] = part.from == 0 ? i_set1(0) : i_load(sums + r * s.a.head_dim + kLanes * v);
     }
     template <int R, int N>
-    [[gnu::always_inline]] static void add_pair(VI (&acc)[R][N], const Element* values,
+    [[gnu::always_inline]] static void add_pair(VI (&acc)[R][N], const Pair<type>* values,
                                                 const int16_t* w) {
         VP x[N];
         STERNA_UNROLL(4)
-        for (int v = 0; v < N; ++v) x[v] = load_pairs(values + 2 * kLanes * v);
+        for (int v = 0; v < N; ++v)
+            x[v] = load_pairs(values + kLanes * v / 16 * 16, kLanes * v % 16);
         STERNA_UNROLL(8)
         for (int r = 0; r < R; ++r) {
             const VX pair = x_load(w + r * kChunk);
@@ -267,31 +285,31 @@ struct IntegerValues {
 };
 
 // A vector unit's placeholder for a matrix unit's tiles (matrix/attention_tiles.h).
-template <class Element>
+template <KvType keys, KvType values>
 struct NoTiles {
     static constexpr bool kUsed = false;
     NoTiles(const sterna::AttentionArgs&, Rows&, uint8_t*) {}
     static constexpr int64_t bytes(int64_t) { return 0; }
 };
 
-// Element: int16_t or int8_t. With int8_t keys, values and queries are rotated (kv_pages.h).
-template <class Element, template <class> class Tiles>
+template <KvType keys_type, KvType values_type, template <KvType, KvType> class Tiles>
 struct IntegerPages {
-    static constexpr bool kScaled = true, kTiles = Tiles<Element>::kUsed;
-    static constexpr auto turn = turn_integers<Element>;
+    static constexpr bool kScaled = true, kTiles = Tiles<keys_type, values_type>::kUsed;
+    static constexpr auto turn = turn_integers<keys_type>;
 
     const sterna::AttentionArgs& a;
     Rows rows;
     Integers s;
-    Tiles<Element> tiles;
+    Tiles<keys_type, values_type> tiles;
 
     static constexpr int kRows = sterna::kMaxAttentionRows;
     static constexpr int64_t scratch_bytes(int64_t head_dim) {
-        return own_bytes(head_dim) + Tiles<Element>::bytes(head_dim);
+        return own_bytes(head_dim) + Tiles<keys_type, values_type>::bytes(head_dim);
     }
     static constexpr int64_t own_bytes(int64_t head_dim) {
         return Rows::bytes(head_dim) + kRows * (2 * padded_head_dim(head_dim) + 2 * kChunk + 4) +
-               2 * kAttentionRows * head_dim * int64_t{sizeof(int32_t)};
+               2 * kAttentionRows * head_dim * int64_t{sizeof(int32_t)} +
+               kChunk * head_dim * int64_t{sizeof(int16_t)};
     }
 
     explicit IntegerPages(const sterna::AttentionArgs& a)
@@ -303,6 +321,7 @@ struct IntegerPages {
         s.q = reinterpret_cast<int16_t*>(s.sums + 2 * kAttentionRows * a.head_dim);
         s.w = reinterpret_cast<int16_t (*)[kChunk]>(s.q + kRows * s.padded());
         s.w_scale = reinterpret_cast<float*>(s.w[kRows]);
+        s.wide = reinterpret_cast<int16_t*>(s.w_scale + kRows);
         if (!a.queries_ready) put_queries();
         if constexpr (kTiles) tiles.begin(s.q);
     }
@@ -310,11 +329,11 @@ struct IntegerPages {
         if constexpr (kTiles) tiles.end();
     }
     void put_queries() {
-        const int levels = sterna::query_levels(sizeof(Element), a.head_dim);
+        const int levels = sterna::query_levels(keys_type, a.head_dim);
         s.used = 0;
         for (int r = 0; r < a.rows; ++r) {
             const float* x = a.q[r];
-            if constexpr (kRotated<Element>) {
+            if constexpr (sterna::kv_rotated(keys_type)) {
                 __builtin_memcpy(rows.chunk_out, x, static_cast<size_t>(a.head_dim) * sizeof *x);
                 rotate(rows.chunk_out, a.head_dim);
                 x = rows.chunk_out;
@@ -346,7 +365,7 @@ struct IntegerPages {
                 tiles.scores(page, j);
             } else {
                 if (!a.turned) prefetch_scales(first + j);
-                IntegerKeys<Element> blocks{s, page, page_ahead_of_keys(a, rows, j), j};
+                IntegerKeys<keys_type> blocks{s, page, page_ahead_of_keys(a, rows, j), j};
                 row_blocks(a.rows, blocks);
             }
         }
@@ -358,8 +377,7 @@ struct IntegerPages {
         for (int i = 0; i < kPage * 4; i += 64) prefetch_l2_surely(scales + i);
     }
     const float* value_scales(int64_t position) const {
-        return reinterpret_cast<const float*>(value_page(a, position) +
-                                              scales_at<Element>(a.head_dim));
+        return scales_of(value_page(a, position), values_type, a.head_dim);
     }
     // Rounds a row's weights to integers; the largest of them is `most`. They are zeros where the row sees no keys. A
     // NaN is lost here, but not in the softmax's sum, which divides the output.
@@ -380,9 +398,29 @@ struct IntegerPages {
     void values(int64_t first) {
         if constexpr (kTiles) {
             tiles.values(first, s.w, s.w_scale);
-        } else {
-            IntegerValues<Element> blocks{s, first};
-            row_blocks(a.rows, blocks);
+            return;
+        }
+        if constexpr (values_type == KvType::kI4)
+            if (a.rows > kAttentionRows) {  // decoding once costs less than for each block of rows
+                widen(first);
+                IntegerValues<KvType::kI16, sterna::kv_levels(values_type), true> blocks{s, first};
+                row_blocks(a.rows, blocks);
+                return;
+            }
+        IntegerValues<values_type> blocks{s, first};
+        row_blocks(a.rows, blocks);
+    }
+    void widen(int64_t first) {
+        for (int j = rows.first_page; j < rows.keys[a.rows - 1]; j += kPage) {
+            const uint8_t* page = value_page(a, first + j);
+            const int64_t ahead = page_ahead_of_values(a, rows, j) - page;
+            const auto* from = reinterpret_cast<const Pair<values_type>*>(page);
+            auto* to = reinterpret_cast<Pair<KvType::kI16>*>(s.wide + j * a.head_dim);
+            for (int64_t i = 0; i < kPage / 2 * a.head_dim; i += 16) {
+                if (ahead) ask_ahead<1>(page + ahead + i);
+                for (int lane = 0; lane < 16; lane += kLanes)
+                    i_store(to + i + lane, w_load_levels(kValueLevels, &from[i].byte, lane));
+            }
         }
     }
 };

@@ -43,8 +43,14 @@ inline const uint8_t* page_at(const sterna::AttentionArgs& a, const uint8_t* bas
 // Returns the page of a position's values; of keys that are values, where its chunk has put it.
 inline const uint8_t* value_page(const sterna::AttentionArgs& a, int64_t position) {
     if (a.turned)
-        return a.turned + position % kChunk / kPage * sterna::kv_head_bytes(a.type, a.head_dim);
+        return a.turned + position % kChunk / kPage * sterna::kv_head_bytes(a.type.values, a.head_dim);
     return page_at(a, a.v_base, position);
+}
+
+// Bytes of the keys and values that a page has of this KV head.
+inline int64_t page_bytes(const sterna::AttentionArgs& a) {
+    return sterna::kv_head_bytes(a.type.keys, a.head_dim) +
+           sterna::kv_head_bytes(a.type.values, a.head_dim);
 }
 
 // Asks for a line of a page that is read later. Zen 4 drops prefetches into L2 while it waits for memory: a row of i16
@@ -82,25 +88,26 @@ struct Rows {
         *to = after.count ? after.base + after.pages[0] * a.page_stride : to[-1];
         const int n = pages(a);
         const bool far = a.next_page && after.count > 0 && !a.turned &&
-                         2 * n * sterna::kv_head_bytes(a.type, a.head_dim) <= kMostAhead;
+                         n * page_bytes(a) <= kMostAhead;
         cold = far && unasked;
         for (int i = 0; i < 2 * n; ++i) {
             ahead[i] = order[a.next_page ? i + 1 : i];
             if (!far) continue;
             const int page = i % n;
-            const int64_t values = i < n ? 0 : a.v_base - a.k_base;
-            ahead[i] = page < after.count ? after.base + values + after.pages[page] * a.page_stride
-                                          : order[i];
+            const uint8_t* base = i < n ? after.base : after.values;
+            ahead[i] =
+                page < after.count ? base + after.pages[page] * a.page_stride : order[i];
         }
     }
     // Asks for the lines of a page that hold positions, the i-th of the order.
     void ask_for(const sterna::AttentionArgs& a, int i) const {
-        const int64_t position = a.head_dim * sterna::kv_value_bytes(a.type);
+        const KvType type = i < pages(a) ? a.type.keys : a.type.values;
+        const int64_t all = sterna::kv_elements_bytes(type, a.head_dim);
         const int last = keys[a.rows - 1] - first_page - i % pages(a) * kPage;
         const int count = (clamp(last, kPage) + 15) / 16 * 16;
-        for (int64_t at = 0; at < count * position; at += 64) ask_ahead(order[i] + at);
-        if (!sterna::kv_integers(a.type)) return;
-        for (int at = 0; at < count * 4; at += 64) ask_ahead(order[i] + kPage * position + at);
+        for (int64_t at = 0; at < all * count / kPage; at += 64) ask_ahead(order[i] + at);
+        if (!sterna::kv_integers(type)) return;
+        for (int at = 0; at < count * 4; at += 64) ask_ahead(order[i] + all + at);
     }
     // The number of pages that hold the chunk's keys, or its values.
     int pages(const sterna::AttentionArgs& a) const {

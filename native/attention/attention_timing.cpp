@@ -11,7 +11,7 @@
 
 namespace sterna {
 
-AttentionTimer::AttentionTimer(int kv_heads, int head_dim, int positions, KvType type)
+AttentionTimer::AttentionTimer(int kv_heads, int head_dim, int positions, KvTypes type)
     : cache_({{kv_heads, head_dim}}, {}, positions / kPagePositions, type),
       pages_(static_cast<size_t>(cache_.pages)) {
     std::iota(pages_.begin(), pages_.end(), 0);
@@ -46,9 +46,7 @@ double AttentionTimer::seconds(const KernelTable& unit, Pool& pool, int queries_
     const HugeBuffer memory(stride * static_cast<size_t>(pool.size()));
     constexpr int kPages = kChunkPositions / kPagePositions;
     const bool next_page = pool.readings().next_page;
-    const auto keys = [&](int64_t item) {
-        return cache_.keys(0) + item / chunks * cache_.head_bytes(0);
-    };
+    const auto head = [&](int64_t item) { return static_cast<int>(item / chunks); };
     const Division division{int64_t{cache_.heads(0).kv_heads} * chunks, pool.size()};
     HandOut hand_out(pool.size());
     const auto begin = std::chrono::steady_clock::now();
@@ -70,10 +68,13 @@ double AttentionTimer::seconds(const KernelTable& unit, Pool& pool, int queries_
             for (const int64_t begin = item; item < end; ++item) {
                 const int chunk = static_cast<int>(item % chunks);
                 const int first = static_cast<int>((item + 1) % chunks) * kPages;
-                a.k_base = keys(item);
-                a.v_base = a.k_base + (cache_.values(0) - cache_.keys(0));
-                a.after = {keys(item + 1), pages_.data() + first,
-                           item + 1 < end ? std::min(kPages, cache_.pages - first) : 0};
+                a.k_base = cache_.keys(0, head(item));
+                a.v_base = cache_.values(0, head(item));
+                if (item + 1 < end)
+                    a.after = {cache_.keys(0, head(item + 1)), cache_.values(0, head(item + 1)),
+                               pages_.data() + first, std::min(kPages, cache_.pages - first)};
+                else
+                    a.after = {};
                 a.cold = item == begin;
                 a.queries_ready = item > begin && chunk > 0;
                 kernels.chunk(a, chunk);

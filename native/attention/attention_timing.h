@@ -12,7 +12,7 @@ namespace sterna {
 // Holds the keys and values of one layer for `positions`, a multiple of kPagePositions.
 class AttentionTimer {
   public:
-    AttentionTimer(int kv_heads, int head_dim, int positions, KvType type);
+    AttentionTimer(int kv_heads, int head_dim, int positions, KvTypes type);
 
     // Returns the seconds that the pool takes to attend to all positions, with this Reading and this many query heads
     // for each KV head.

@@ -11,11 +11,12 @@ namespace {
 
 // The pairs of positions of a chunk that have a nonzero weight in a block of rows. They are split into runs, so that
 // the sums of a run stay in int32.
-template <class Element>
+// Levels: the largest integer of a value.
+template <KvType type, int levels>
 struct CountedPairs {
     static constexpr int kPairs = kChunk / 2;
     // The limit for the sum of a row's weights in one run, which begins with the remainder of the previous run.
-    static constexpr int32_t kMostWeight = (INT32_MAX - kLow) / sterna::kv_levels(sizeof(Element));
+    static constexpr int32_t kMostWeight = (INT32_MAX - kLow) / levels;
     // So many pairs fit a run with any weights.
     static constexpr int kSurePairs = kMostWeight / (2 * sterna::kWeightLevels);
     static constexpr int kRuns = kPairs / kSurePairs + 1;
@@ -32,23 +33,24 @@ struct CountedPairs {
 
     Part part[kChunk / kPage];
     int parts = 0;
-    const Element* of_page[kChunk / kPage];
-    const Element* values[kPairs];
+    const Pair<type>* of_page[kChunk / kPage];
+    const Pair<type>* values[kPairs];
     int32_t first[kPairs];  // first position, counted from the chunk's start
     int end[kRuns], runs = 0;
     int64_t ahead[kChunk / kPage];  // bytes from a page to the one to prefetch meanwhile
 
-    template <int R>
-    void find(const sterna::AttentionArgs& a, const Rows& rows, const int16_t (*w)[kChunk],
-              int64_t chunk, int row0) {
+    // page_of(position): the page of a position of the chunk, and the one to prefetch meanwhile.
+    template <int R, class PageOf>
+    void find(const Rows& rows, const int16_t (*w)[kChunk], int64_t head_dim, int row0,
+              PageOf page_of) {
         const int begin = rows.first_page / 2;
         const int pairs = whole_pages(rows.keys[row0 + R - 1]) / 2;
         for (int page = begin; page < pairs; page += kPage / 2) {
-            const uint8_t* bytes = value_page(a, chunk + 2 * page);
-            of_page[2 * page / kPage] = reinterpret_cast<const Element*>(bytes);
-            ahead[2 * page / kPage] = page_ahead_of_values(a, rows, 2 * page) - bytes;
+            const auto [bytes, next] = page_of(2 * page);
+            of_page[2 * page / kPage] = reinterpret_cast<const Pair<type>*>(bytes);
+            ahead[2 * page / kPage] = next - bytes;
         }
-        in_order<R>(w + row0, begin, pairs, 2 * a.head_dim);
+        in_order<R>(w + row0, begin, pairs, head_dim);
         if (!parts) end_page(0);
     }
 
@@ -153,7 +155,7 @@ struct CountedPairs {
                 n += kPage / 2;
                 continue;
             }
-            const Element* of = of_page[2 * page / kPage];
+            const Pair<type>* of = of_page[2 * page / kPage];
             for (int i = page; i < page + kPage / 2; i += kLanes) {
                 bool ends_within;
                 int32_t most[kLanes];

@@ -6,12 +6,14 @@ namespace sterna::border {
 
 namespace {
 
-KvType kv_type(const std::string& name) {
-    if (name == "i16") return KvType::kI16;
-    if (name == "i8") return KvType::kI8;
-    if (name == "f16") return KvType::kF16;
-    require(name == "f32", "dtype: must be i16, i8, f16 or f32");
-    return KvType::kF32;
+KvTypes kv_types(const std::string& name) {
+    using enum KvType;
+    if (name == "i16") return {kI16, kI16};
+    if (name == "i8") return {kI8, kI8};
+    if (name == "k8v4") return {kI8, kI4};
+    if (name == "f16") return {kF16, kF16};
+    require(name == "f32", "dtype: must be i16, i8, k8v4, f16 or f32");
+    return {kF32, kF32};
 }
 
 }  // namespace
@@ -19,13 +21,16 @@ KvType kv_type(const std::string& name) {
 void bind_kv_cache(nb::module_& m) {
     m.def(
         "kv_bytes",
-        [](int layers, int kv_heads, int head_dim, const std::string& dtype) {
+        [](int layers, int kv_heads, int head_dim, const std::string& dtype, bool keys_alone) {
             require(layers >= 0 && kv_heads >= 0 && head_dim >= 0 && head_dim <= kMaxHeadDim,
                     "kv_bytes: must not be negative, nor head_dim above 65,536");
-            return int64_t{2} * layers * kv_heads *
-                   kv_head_bytes(kv_type(dtype), padded_head(head_dim)) / kPagePositions;
+            const KvTypes types = kv_types(dtype);
+            const int padded = padded_head(head_dim);
+            const int64_t values = keys_alone ? 0 : kv_head_bytes(types.values, padded);
+            return int64_t{layers} * kv_heads * (kv_head_bytes(types.keys, padded) + values) /
+                   kPagePositions;
         },
-        "layers"_a, "kv_heads"_a, "head_dim"_a, "dtype"_a);
+        "layers"_a, "kv_heads"_a, "head_dim"_a, "dtype"_a, "keys_alone"_a = false);
     nb::class_<KvCache>(m, "KvCache")
         .def(
             "__init__",
@@ -43,7 +48,7 @@ void bind_kv_cache(nb::module_& m) {
                     const bool alone = !keys_alone.empty() && keys_alone[heads.size()];
                     heads.push_back({kv_heads, head_dim, alone});
                 }
-                new (self) KvCache(heads, windowed, pages, kv_type(dtype));
+                new (self) KvCache(heads, windowed, pages, kv_types(dtype));
             },
             "layers"_a, "pages"_a, "dtype"_a, "windowed"_a = std::vector<bool>(),
             "keys_alone"_a = std::vector<bool>())
@@ -98,7 +103,7 @@ void bind_kv_cache(nb::module_& m) {
                             positions >= kPagePositions && positions % kPagePositions == 0,
                         "timer: needs kv_heads >= 1, head_dim in 1..65,536 and positions of whole "
                         "pages");
-                new (self) AttentionTimer(kv_heads, head_dim, positions, kv_type(dtype));
+                new (self) AttentionTimer(kv_heads, head_dim, positions, kv_types(dtype));
             },
             "kv_heads"_a, "head_dim"_a, "positions"_a, "dtype"_a)
         .def(

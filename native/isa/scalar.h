@@ -98,6 +98,16 @@ inline VI w_load_i8(const int8_t* p) {
     for (int i = 0; i < 2 * kLanes; ++i) w[i] = p[i];
     return i_load(w);
 }
+// Bytes of a table of sixteen as 2 * kLanes int16, from the 2 i-th on. Their indices, 32, are the low and then the high
+// halves of sixteen bytes.
+inline VI w_load_levels(const int8_t* t, const uint8_t* p, int i) {
+    int16_t w[2 * kLanes];
+    for (int n = 0; n < 2 * kLanes; ++n) {
+        const int at = 2 * i + n;
+        w[n] = t[p[at % 16] >> at / 16 * 4 & 15];
+    }
+    return i_load(w);
+}
 inline void i_store_i8(int8_t* p, VI a) {
     for (int i = 0; i < kLanes; ++i) p[i] = static_cast<int8_t>(a[i]);
 }

@@ -11,21 +11,21 @@
 namespace {
 
 // Blocks of 16 columns that products take at a time.
-template <class Element>
-constexpr int kColumns = 2 / static_cast<int>(sizeof(Element));
+template <KvType type>
+constexpr int kColumns = type == KvType::kI16 ? 1 : 2;
 
 // Products with the first tile of y, whose bytes are signed if they are whole elements.
-template <class Element>
+template <KvType type>
 inline void low_times_first() {
-    if constexpr (sizeof(Element) == 1) {
+    if constexpr (kColumns<type> == 2) {
         tile_dot_us(0, 4, 6);
     } else {
         tile_dot_uu(0, 4, 6);
     }
 }
-template <class Element>
+template <KvType type>
 inline void high_times_first() {
-    if constexpr (sizeof(Element) == 1) {
+    if constexpr (kColumns<type> == 2) {
         tile_dot_ss(2, 5, 6);
     } else {
         tile_dot(2, 5, 6);
@@ -37,22 +37,22 @@ inline void high_times_first() {
 // x second. Loading a register waits for the products that read it, so steps alternate in the tile of y that they start
 // with. `first`: the accumulators still hold the previous block. If there was one, each is stored to `sums` just before
 // it is cleared.
-template <class Element, bool kOdd>
+template <KvType type, bool kOdd>
 inline void byte_products(const uint8_t* x, const uint8_t* y, bool first, int32_t* sums) {
     tile_load(4, x, 64);
     if constexpr (kOdd) {
         tile_load(7, y + kTileBytes, 64);
         tile_dot_us(1, 4, 7);
         tile_load(6, y, 64);
-        low_times_first<Element>();
+        low_times_first<type>();
         tile_load(5, x + kTileBytes, 64);
-        high_times_first<Element>();
+        high_times_first<type>();
         tile_dot_ss(3, 5, 7);
     } else {
         tile_load(6, y, 64);
         if (sums) tile_store(0, sums);
         if (first) tile_zero(0);
-        low_times_first<Element>();
+        low_times_first<type>();
         tile_load(7, y + kTileBytes, 64);
         if (sums) tile_store(1, sums + 256);
         if (first) tile_zero(1);
@@ -63,7 +63,7 @@ inline void byte_products(const uint8_t* x, const uint8_t* y, bool first, int32_
         tile_dot_ss(3, 5, 7);
         if (sums) tile_store(2, sums + 512);
         if (first) tile_zero(2);
-        high_times_first<Element>();
+        high_times_first<type>();
     }
 }
 
@@ -81,22 +81,22 @@ inline VI whole_sums(const int32_t* sums) {
 }
 
 // Sums of a row's products, which fit int32.
-template <class Element>
+template <KvType type>
 inline VI score_sums(const int32_t* sums) {
-    if constexpr (sizeof(Element) == 1) return whole_sums(sums);
+    if constexpr (kColumns<type> == 2) return whole_sums(sums);
     const RowSums row(sums);
     return i_add(i_add(i_shl<16>(row.high), i_shl<8>(row.middle)), row.low);
 }
 // Those of weights and values, times a scale.
-template <class Element>
+template <KvType type>
 inline VF output_sums(const int32_t* sums, float scale) {
-    if constexpr (sizeof(Element) == 1) return scaled_parts(i_set1(0), whole_sums(sums), scale);
+    if constexpr (kColumns<type> == 2) return scaled_parts(i_set1(0), whole_sums(sums), scale);
     const RowSums row(sums);
     return scaled_parts(i_shl<4>(row.high), i_add(i_shl<8>(row.middle), row.low), scale);
 }
 
 // Computes blocks of sums one after the other. Each is finished while the unit works on the next.
-template <class Element, class Finish>
+template <KvType type, class Finish>
 struct TilePipeline {
     int32_t* sums;  // [4][16][16]
     Finish finish;  // (sums, i, j); sums of column block c of the products begin at 256 c
@@ -104,10 +104,10 @@ struct TilePipeline {
 
     void block(int i, int j, const uint8_t* x, const uint8_t* y, int64_t steps) {
         for (int64_t step = 0; step < steps; step += 2, x += 4 * kTileBytes, y += 4 * kTileBytes) {
-            byte_products<Element, false>(x, y, step == 0,
+            byte_products<type, false>(x, y, step == 0,
                                           step == 0 && last_i >= 0 ? sums : nullptr);
             if (step + 1 < steps)
-                byte_products<Element, true>(x + 2 * kTileBytes, y + 2 * kTileBytes, false,
+                byte_products<type, true>(x + 2 * kTileBytes, y + 2 * kTileBytes, false,
                                              nullptr);
         }
         if (last_i >= 0) finish(sums, last_i, last_j);
@@ -124,7 +124,7 @@ struct TilePipeline {
 
 constexpr int kFewestTileRows = 8;  // query rows: with fewer, most of a tile would be empty
 
-template <class Element>
+template <KvType keys_type, KvType values_type>
 struct AttentionTiles {
     static constexpr bool kUsed = true;
     static constexpr int kBlocks = sterna::kMaxAttentionRows / 16;  // blocks of 16 rows
@@ -167,27 +167,26 @@ struct AttentionTiles {
     }
     void end() { tile_end(); }
 
-    static constexpr int kWide = kColumns<Element>;
-
     void scores(const uint8_t* page, int j0) {
         const int keys = clamp(rows.keys[a.rows - 1] - j0, kPage), key_blocks = (keys + 15) / 16;
         const int64_t hd = a.head_dim, bytes = steps * 2 * kTileBytes;
+        constexpr int kWide = kColumns<keys_type>;
         for (int b = 0; b < key_blocks; ++b)
-            split_key_block(reinterpret_cast<const Element*>(page) + b * hd * 16, hd,
+            split_key_block(reinterpret_cast<const Pair<keys_type>*>(page) + b * hd * 8, hd,
                             kv + b / kWide * bytes + b % kWide * kTileBytes);
-        const auto* scales = reinterpret_cast<const float*>(page + scales_at<Element>(hd));
+        const float* scales = scales_of(page, keys_type, hd);
         const auto finish = [scores = rows.scores, scales, j0](const int32_t* sums, int i, int b) {
             for (int c = 0; c < kWide; ++c) {
                 const int j = 16 * (kWide * b + c);
                 const VF scale = f_load(scales + j);
                 STERNA_UNROLL(4)
                 for (int r = 0; r < 16; ++r) {
-                    const VI sum = score_sums<Element>(sums + 256 * c + 16 * r);
+                    const VI sum = score_sums<keys_type>(sums + 256 * c + 16 * r);
                     f_store(scores[16 * i + r] + j0 + j, f_mul(f_from_i(sum), scale));
                 }
             }
         };
-        TilePipeline<Element, decltype(finish)> pipeline{sums, finish};
+        TilePipeline<keys_type, decltype(finish)> pipeline{sums, finish};
         for (int i = 0; i < blocks(); ++i)
             for (int b = 0; b * kWide < key_blocks; ++b)
                 pipeline.block(i, b, q + i * bytes, kv + b * bytes, steps);
@@ -195,22 +194,23 @@ struct AttentionTiles {
     }
 
     // Two lines of 16 columns x 2 elements as one line of tiles.
-    static void put_columns(const Element* first, const Element* second, uint8_t* to) {
-        if constexpr (kWide == 2) {
-            join_columns(load_pairs(first), load_pairs(second), to);
+    template <KvType type>
+    static void put_columns(const Pair<type>* first, const Pair<type>* second, uint8_t* to) {
+        if constexpr (kColumns<type> == 2) {
+            join_columns(load_pairs(first, 0), load_pairs(second, 0), to);
         } else {
-            split_columns(load_pairs(first), load_pairs(second), to, to + kTileBytes);
+            split_columns(load_pairs(first, 0), load_pairs(second, 0), to, to + kTileBytes);
         }
     }
-    static void split_key_block(const Element* keys, int64_t head_dim, uint8_t* to) {
-        for (int64_t d = 0; d < head_dim; d += 4, keys += 64)
-            put_columns(keys, keys + 32, to + d / 64 * 2 * kTileBytes + d % 64 * 16);
+    static void split_key_block(const Pair<keys_type>* keys, int64_t head_dim, uint8_t* to) {
+        for (int64_t d = 0; d < head_dim; d += 4, keys += 32)
+            put_columns(keys, keys + 16, to + d / 64 * 2 * kTileBytes + d % 64 * 16);
     }
-    // `stride` elements between two positions.
-    static void split_value_block(const Element* values, int64_t stride, uint8_t* to) {
+    // `stride` pairs between two pairs of positions.
+    static void split_value_block(const Pair<values_type>* values, int64_t stride, uint8_t* to) {
         STERNA_UNROLL(4)
-        for (int j = 0; j < kPage / 4; ++j, values += 4 * stride, to += 64)
-            put_columns(values, values + 2 * stride, to);
+        for (int j = 0; j < kPage / 4; ++j, values += 2 * stride, to += 64)
+            put_columns(values, values + stride, to);
     }
 
     void values(int64_t first, const int16_t (*weights)[kChunk], const float* w_scale) {
@@ -223,22 +223,23 @@ struct AttentionTiles {
                 split_row(weights[r] + (begin + p) * kPage, low, low + kTileBytes);
         }
         const int64_t hd = a.head_dim;
+        constexpr int kWide = kColumns<values_type>;
         const auto finish = [out = rows.chunk_out, w_scale, hd](const int32_t* sums, int i, int b) {
             for (int c = 0; c < kWide && 16 * (kWide * b + c) < hd; ++c) {
                 STERNA_UNROLL(4)
                 for (int r = 0; r < 16; ++r)
                     f_store(out + (16 * i + r) * hd + 16 * (kWide * b + c),
-                            output_sums<Element>(sums + 256 * c + 16 * r, w_scale[16 * i + r]));
+                            output_sums<values_type>(sums + 256 * c + 16 * r, w_scale[16 * i + r]));
             }
         };
-        TilePipeline<Element, decltype(finish)> pipeline{sums, finish};
+        TilePipeline<values_type, decltype(finish)> pipeline{sums, finish};
         for (int b = 0; 16 * kWide * b < hd; ++b) {
             const auto blocks_left = static_cast<int>(hd / 16) - kWide * b;
             for (int p = 0; p < pages; ++p) {
                 const auto* page =
-                    reinterpret_cast<const Element*>(value_page(a, first + p * kPage));
+                    reinterpret_cast<const Pair<values_type>*>(value_page(a, first + p * kPage));
                 for (int c = 0; c < kWide && c < blocks_left; ++c)
-                    split_value_block(page + 32 * (kWide * b + c), hd,
+                    split_value_block(page + 16 * (kWide * b + c), hd,
                                       kv + (2 * p + c) * kTileBytes);
             }
             for (int i = 0; i < blocks(); ++i)

@@ -16,16 +16,18 @@ constexpr int64_t whole_system_pages(int64_t bytes) {
 }  // namespace
 
 KvCache::KvCache(const std::vector<Heads>& layers, const std::vector<bool>& windowed, int pages,
-                 KvType type)
+                 KvTypes type)
     : pages(pages), type(type) {
     int64_t shared = 0;  // bytes of a page so far, of layers without windows
     for (size_t i = 0; i < layers.size(); ++i) {
         Heads padded = layers[i];
         padded.head_dim = padded_head(padded.head_dim);
-        const int64_t page_bytes = padded.kv_heads * kv_head_bytes(type, padded.head_dim);
+        const int64_t keys = padded.kv_heads * kv_head_bytes(type.keys, padded.head_dim);
+        const int64_t values =
+            padded.keys_alone ? 0 : padded.kv_heads * kv_head_bytes(type.values, padded.head_dim);
         const bool apart = !windowed.empty() && windowed[i];
         int64_t& end = apart ? windowed_nbytes_ : shared;
-        const Layer& layer = layers_.emplace_back(padded, apart, page_bytes, end);
+        const Layer& layer = layers_.emplace_back(padded, apart, keys, values, end);
         end += layer.nbytes();
     }
     shared_stride_ = shared;

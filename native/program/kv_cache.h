@@ -28,17 +28,29 @@ class KvCache {
     };
     // windowed: for each layer, whether it lies in that region; empty: none does.
     KvCache(const std::vector<Heads>& layers, const std::vector<bool>& windowed, int pages,
-            KvType type);
+            KvTypes type);
     int layers() const { return static_cast<int>(layers_.size()); }
     const Heads& heads(int layer) const { return at(layer).heads; }
-    uint8_t* keys(int layer) const { return base_.data() + at(layer).offset; }
+    // Of a KV head, in page 0.
+    uint8_t* keys(int layer, int head = 0) const {
+        return base_.data() + at(layer).offset + head * key_head_bytes(layer);
+    }
     // Null where there are keys alone.
-    uint8_t* values(int layer) const {
-        return heads(layer).keys_alone ? nullptr : keys(layer) + at(layer).page_bytes;
+    uint8_t* values(int layer, int head = 0) const {
+        if (heads(layer).keys_alone) return nullptr;
+        return keys(layer) + at(layer).key_bytes +
+               head * kv_head_bytes(type.values, heads(layer).head_dim);
     }
     // From a page to the next; its keys and values are nbytes() of that.
     int64_t page_stride(int layer) const { return stride(at(layer)); }
-    int64_t head_bytes(int layer) const { return kv_head_bytes(type, heads(layer).head_dim); }
+    // How a layer's pages are read: keys alone are its values.
+    KvTypes types(int layer) const {
+        return {type.keys, heads(layer).keys_alone ? type.keys : type.values};
+    }
+    // Of the keys of one KV head in a page.
+    int64_t key_head_bytes(int layer) const {
+        return kv_head_bytes(type.keys, heads(layer).head_dim);
+    }
     // Copies the keys and values of a page, of all layers, to another; both lie in [0, pages).
     void copy_page(int from, int to);
     // A page as bytes outside of the cache, layer by layer; whole: with the layers that have windows.
@@ -52,14 +64,15 @@ class KvCache {
     void release(int first, int last, bool windowed);
 
     const int pages;
-    const KvType type;
+    const KvTypes type;
 
   private:
     struct Layer {
         Heads heads;
         bool windowed;
-        int64_t page_bytes, offset;  // of its keys (or values) in one page; where page 0 begins
-        int64_t nbytes() const { return (heads.keys_alone ? 1 : 2) * page_bytes; }
+        int64_t key_bytes, value_bytes;  // of one page
+        int64_t offset;  // where page 0 begins
+        int64_t nbytes() const { return key_bytes + value_bytes; }
     };
     int64_t stride(const Layer& layer) const {
         return layer.windowed ? windowed_stride_ : shared_stride_;

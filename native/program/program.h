@@ -78,7 +78,7 @@ class Program {
     struct ScratchShape {
         int64_t tokens = -1, selected = -1, threads = 0, adapter_rank = 0;
         const KernelTable* kernels = nullptr;
-        KvType cache = {};
+        KvTypes cache = {};
         bool operator==(const ScratchShape&) const = default;
     };
 

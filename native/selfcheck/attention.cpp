@@ -10,11 +10,22 @@ namespace {
 
 constexpr int kHeadDim = 32, kPages = 6, kPositions = kPages * kPagePositions - 11, kMostRows = 20;
 constexpr int32_t kPageTable[kPages] = {3, 0, 5, 1, 4, 2};
-constexpr const char* kNames[] = {"f32", "f16", "i16", "i8"};  // of KvType
+struct Named {
+    const char* name;
+    KvTypes type;
+};
+constexpr Named kTypes[] = {{"f32", {KvType::kF32, KvType::kF32}},
+                            {"f16", {KvType::kF16, KvType::kF16}},
+                            {"i16", {KvType::kI16, KvType::kI16}},
+                            {"i8", {KvType::kI8, KvType::kI8}},
+                            {"k8v4", {KvType::kI8, KvType::kI4}}};
+
+// From a page to the next, of keys and of values.
+int64_t stride_of(KvTypes type) { return kv_head_bytes(type.keys, kHeadDim); }
 
 // The pages of one KV head, its keys and then its values. Where `values` is false only keys are written.
-std::vector<uint8_t> written(Findings& found, KvType type, bool values, Random random) {
-    const int64_t bytes = kv_head_bytes(type, kHeadDim);
+std::vector<uint8_t> written(Findings& found, KvTypes type, bool values, Random random) {
+    const int64_t bytes = stride_of(type);
     std::vector<uint8_t> pages(static_cast<size_t>(2 * kPages * bytes));
     // One to seven positions together, within a run of those that may be.
     for (int position = 0, count; position < kPositions; position += count) {
@@ -60,7 +71,7 @@ constexpr AttentionCall kCalls[] = {{5, kNoWindow, 0, false, false},
                                     {5, kNoWindow, 0, false, true, 3},
                                     {5, kNoWindow, 0, false, false, kPastChunk}};
 
-std::vector<float> attended(Findings& found, KvType type, const std::vector<uint8_t>& pages,
+std::vector<float> attended(Findings& found, KvTypes type, const std::vector<uint8_t>& pages,
                             const AttentionCall& call, const std::vector<float>& queries,
                             bool chunks) {
     const AttentionKernels& kernels = found.unit.attention(type);
@@ -79,7 +90,7 @@ std::vector<float> attended(Findings& found, KvType type, const std::vector<uint
     const int64_t stride = attention_partial(call.rows, kHeadDim);
     std::vector<float> partial(static_cast<size_t>(attention_chunks(kPositions) * stride));
     HugeBuffer scratch(static_cast<size_t>(kernels.scratch(kHeadDim)) + 64);
-    const int64_t bytes = kv_head_bytes(type, kHeadDim);
+    const int64_t bytes = stride_of(type);
     HugeBuffer turned(static_cast<size_t>(kChunkPositions / kPagePositions * bytes) + 64);
     AttentionArgs a{};
     a.q = q, a.out = to, a.limit = limit, a.next = next, a.window = call.window;
@@ -89,7 +100,8 @@ std::vector<float> attended(Findings& found, KvType type, const std::vector<uint
     a.pages = kPageTable, a.k_base = pages.data();
     a.v_base = call.latent ? nullptr : pages.data() + kPages * bytes;
     a.turned = call.latent ? turned.data() : nullptr;
-    a.page_stride = bytes, a.type = type, a.scratch = scratch.data();
+    a.page_stride = bytes, a.scratch = scratch.data();
+    a.type = {type.keys, call.latent ? type.keys : type.values};
     a.partial = partial.data(), a.partial_stride = stride;
     if (!chunks) {
         kernels.all(a);
@@ -104,7 +116,7 @@ std::vector<float> attended(Findings& found, KvType type, const std::vector<uint
 }
 
 // The scores of an indexer, of tokens with five heads each.
-std::vector<float> indexed(Findings& found, KvType type, const std::vector<uint8_t>& pages,
+std::vector<float> indexed(Findings& found, KvTypes type, const std::vector<uint8_t>& pages,
                            const std::vector<float>& queries, Random random) {
     constexpr int kHeads = 5, kTokens = kMostRows / kHeads, kScores = 2 * kChunkPositions;
     const AttentionKernels& kernels = found.unit.attention(type);
@@ -126,7 +138,7 @@ std::vector<float> indexed(Findings& found, KvType type, const std::vector<uint8
     a.q = q, a.limit = limit, a.next = next;
     a.rows = kMostRows, a.head_dim = kHeadDim, a.scale = 0.2f;
     a.pages = kPageTable, a.k_base = a.v_base = pages.data();
-    a.page_stride = kv_head_bytes(type, kHeadDim), a.type = type, a.scratch = scratch.data();
+    a.page_stride = stride_of(type), a.type = {type.keys, type.keys}, a.scratch = scratch.data();
     for (int chunk = 0; chunk < attention_chunks(kPositions); ++chunk) {
         kernels.index(a, {kHeads, weight, scores}, chunk);
         a.queries_ready = true;
@@ -138,16 +150,16 @@ std::vector<float> indexed(Findings& found, KvType type, const std::vector<uint8
 }
 
 // Every third key, in pages of their own.
-std::vector<uint8_t> gathered(Findings& found, KvType type, const std::vector<uint8_t>& pages) {
+std::vector<uint8_t> gathered(Findings& found, KvTypes type, const std::vector<uint8_t>& pages) {
     std::vector<float> positions;
     for (int position = 1; position < kPositions; position += 3)
         positions.push_back(static_cast<float>(position));
     const auto count = static_cast<int>(positions.size());
-    const int64_t bytes = kv_head_bytes(type, kHeadDim);
+    const int64_t bytes = stride_of(type);
     std::vector<uint8_t> to(
         static_cast<size_t>((count + kPagePositions - 1) / kPagePositions * bytes));
     found.unit.gather_keys(
-        {pages.data(), kPageTable, bytes, positions.data(), count, kHeadDim, type, to.data()});
+        {pages.data(), kPageTable, bytes, positions.data(), count, kHeadDim, type.keys, to.data()});
     return to;
 }
 
@@ -156,8 +168,8 @@ std::vector<uint8_t> gathered(Findings& found, KvType type, const std::vector<ui
 void check_attention(Findings& found) {
     Random random;
     const auto queries = random.floats(kMostRows * kHeadDim);
-    for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kI16, KvType::kI8}) {
-        found.begin(std::string("attention ") + kNames[static_cast<int>(type)]);
+    for (const auto& [name, type] : kTypes) {
+        found.begin(std::string("attention ") + name);
         const auto pages = written(found, type, true, random);
         found.add("kv_store", pages);
         found.add("kv_store, keys alone", written(found, type, false, random));

@@ -7,38 +7,58 @@ namespace sterna {
 constexpr int kPagePositions = 64;  // positions of one KV page
 constexpr int kChunkPositions = 256;  // attention is summed over absolute chunks of this many
 
-// How a KV page holds a position: as floats, or as integers times a float of this position and head.
-enum class KvType : int { kF32, kF16, kI16, kI8 };
-// Keys and values of so many bytes are rounded to [-kv_levels, kv_levels], queries to what keeps int32 sums
-// exact over head_dim. The weights of a softmax have as many levels as int16 holds, for one large weight
-// should not make many small ones zero.
+// How a page holds a key or a value: as floats, or as integers times a float of this position and head. kI4, of values
+// alone: sixteen of the integers of kI8, each as an index of four bits.
+enum class KvType : int { kF32, kF16, kI16, kI8, kI4 };
+struct KvTypes {
+    KvType keys, values;
+    bool operator==(const KvTypes&) const = default;
+};
+
+[[gnu::always_inline]] constexpr int kv_bits(KvType type) {
+    switch (type) {
+        case KvType::kF32: return 32;
+        case KvType::kI8: return 8;
+        case KvType::kI4: return 4;
+        default: return 16;
+    }
+}
+[[gnu::always_inline]] constexpr bool kv_integers(KvType type) {
+    return type != KvType::kF32 && type != KvType::kF16;
+}
+// Integers of so few bits are those of a Hadamard transform.
+[[gnu::always_inline]] constexpr bool kv_rotated(KvType type) {
+    return kv_integers(type) && kv_bits(type) <= 8;
+}
+// Keys and values are rounded to [-kv_levels, kv_levels], queries to what keeps int32 sums exact over head_dim. The
+// weights of a softmax have as many levels as int16 holds, for one large weight should not make many small ones zero.
 constexpr int kMaxQueryLevels = 8191, kWeightLevels = 32767;
-[[gnu::always_inline]] constexpr int kv_levels(int bytes) { return bytes == 1 ? 127 : 4095; }
-[[gnu::always_inline]] constexpr int query_levels(int bytes, int64_t head_dim) {
-    const int64_t most = ((int64_t{1} << 31) - 1) / (kv_levels(bytes) * head_dim);
+[[gnu::always_inline]] constexpr int kv_levels(KvType type) {
+    return kv_rotated(type) ? 127 : 4095;
+}
+[[gnu::always_inline]] constexpr int query_levels(KvType keys, int64_t head_dim) {
+    const int64_t most = ((int64_t{1} << 31) - 1) / (kv_levels(keys) * head_dim);
     return static_cast<int>(most < kMaxQueryLevels ? most : kMaxQueryLevels);
 }
 
-[[gnu::always_inline]] constexpr int64_t kv_value_bytes(KvType type) {
-    return type == KvType::kF32 ? 4 : type == KvType::kI8 ? 1 : 2;
-}
-[[gnu::always_inline]] constexpr bool kv_integers(KvType type) {
-    return type == KvType::kI16 || type == KvType::kI8;
+// Bytes of a head's keys, or values, in a page, without the floats that multiply integers.
+[[gnu::always_inline]] constexpr int64_t kv_elements_bytes(KvType type, int64_t head_dim) {
+    return kPagePositions * head_dim * kv_bits(type) / 8;
 }
 // Bytes of one KV head's keys (or values) in a page. The layouts: kv_pages.h.
 [[gnu::always_inline]] constexpr int64_t kv_head_bytes(KvType type, int64_t head_dim) {
-    return kPagePositions * (head_dim * kv_value_bytes(type) + (kv_integers(type) ? 4 : 0));
+    return kv_elements_bytes(type, head_dim) + (kv_integers(type) ? kPagePositions * 4 : 0);
 }
 
 // The keys and values of positions that follow each other into their page.
 struct KvStoreArgs {
-    float *k, *v;  // [count][n_kv_heads][head_dim]; kI8 rotates them in place
+    float *k, *v;  // [count][n_kv_heads][head_dim]; kI8 and kI4 rotate them in place
     int64_t stride;  // floats from one position's to the next one's
     uint8_t *k_page, *v_page;  // [n_kv_heads][kv_head_bytes]; v_page null: keys alone
     int position_in_page,
         count;  // of the first; all are in one of the page's runs of kStoredTogether
     int n_kv_heads, head_dim;
-    KvType type;
+    KvTypes type;
 };
 
 // Keys of chosen positions of one KV head, to be copied into pages that follow each other.
@@ -48,7 +68,7 @@ struct KeyGatherArgs {
     int64_t page_stride;
     const float* positions;  // [count] whole numbers
     int count, head_dim;
-    KvType type;
+    KvType type;  // of keys
     uint8_t* to;  // [pages][kv_head_bytes]; what no position fills in the last page becomes 0
 };
 
@@ -57,9 +77,9 @@ constexpr int kStoredTogether = 16;
 
 constexpr int32_t kNoWindow = INT32_MAX;
 
-// Pages of keys: where those of a KV head lie, and their numbers.
+// Pages of keys: where those of a KV head lie, and their numbers; and where its values lie.
 struct KeyPages {
-    const uint8_t* base;
+    const uint8_t *base, *values;
     const int32_t* pages;
     int count;
 };
@@ -89,7 +109,7 @@ struct AttentionArgs {
     // values. Else null.
     uint8_t* turned;
     int64_t page_stride;  // bytes
-    KvType type;
+    KvTypes type;  // of keys that are values, the same twice
     bool next_page;  // Reading
     KeyPages after;  // the keys that this thread reads after this call, if that is known
     bool cold = false;  // no call before has asked for this one's first chunk

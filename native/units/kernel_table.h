@@ -131,8 +131,8 @@ struct UnitKernels {
     int64_t (*linear_open_rows)(const LinearArgs&, const ActiveRows&, int64_t begin, int64_t end);
     void (*linear_columns)(const LinearArgs&, const ActiveColumns&, int64_t begin, int64_t end);
 
-    [[gnu::always_inline]] const AttentionKernels& attention(KvType type) const {
-        return kv_integers(type) ? integer_attention : float_attention;
+    [[gnu::always_inline]] const AttentionKernels& attention(KvTypes type) const {
+        return kv_integers(type.keys) ? integer_attention : float_attention;
     }
 };
 

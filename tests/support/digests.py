@@ -40,7 +40,7 @@ from sterna.weights.sources import HEADS, STACKED, Linear, Stacking, head_format
 FILE = Path(__file__).parent / "digests.json"
 #: The attention's arithmetic of integers, and the one of floats; a format meets both.
 FEW_KV = ("i16", "f16")
-ALL_KV = ("i16", "i8", "f16", "f32")
+ALL_KV = ("i16", "i8", "k8v4", "f16", "f32")
 #: Layers of the models that are there for their architecture or head.
 LAYERS_FORMAT = "i2"
 

@@ -93,11 +93,12 @@ class AttentionOp final : public Op {
     int64_t turned_bytes(const Step& step) const {
         constexpr int64_t kPages = kChunkPositions / kPagePositions;
         const AttentionHeads& heads = plan_.heads;
-        return heads.value_dim ? kPages * kv_head_bytes(step.cache.type, heads.padded()) : 0;
+        return heads.value_dim ? kPages * kv_head_bytes(step.cache.type.keys, heads.padded()) : 0;
     }
     // Of the keys that a token has chosen.
     int64_t gathered_bytes(const Step& step) const {
-        return std::ssize(gathered_pages_) * kv_head_bytes(step.cache.type, plan_.heads.padded());
+        return std::ssize(gathered_pages_) *
+               kv_head_bytes(step.cache.type.keys, plan_.heads.padded());
     }
     void set_chosen(const OpFields& f);
     void attend(const Step& step, const AttentionUnit& unit, const AttentionUnit* before,
@@ -138,7 +139,7 @@ struct AttentionOp::Call {
         a.cap = op.cap_;
         a.sinks = op.sinks_.empty() ? nullptr : sinks;
         a.slopes = op.slopes_.empty() ? nullptr : slopes;
-        a.type = step.cache.type;
+        a.type = step.cache.types(layer);
         a.next_page = step.readings.next_page;
         a.scratch = scratch;
         uint8_t* const own = scratch + whole_lines(kernels.scratch(a.head_dim));
@@ -159,8 +160,8 @@ struct AttentionOp::Call {
         const int end = chunk < 0 ? all : std::min(all, begin + kChunkPositions);
         step.kernels.gather_keys(
             {keys(block), pages(block), step.cache.page_stride(layer),
-             chosen->row(block.first) + begin, end - begin, a.head_dim, a.type,
-             gathered + begin / kPagePositions * step.cache.head_bytes(layer)});
+             chosen->row(block.first) + begin, end - begin, a.head_dim, a.type.keys,
+             gathered + begin / kPagePositions * step.cache.key_head_bytes(layer)});
     }
 
     // Rows of a block: the pages are those of the first one in a call.
@@ -169,9 +170,9 @@ struct AttentionOp::Call {
             const bool chooses = plan.chooses(step.batch, rows, block.first);
             a.pages = chooses ? gathered_pages : pages(block);
             a.k_base = chooses ? gathered : keys(block);
-            a.page_stride = chooses ? step.cache.head_bytes(layer) : step.cache.page_stride(layer);
-            if (!a.turned)
-                a.v_base = step.cache.values(layer) + block.kv_head * step.cache.head_bytes(layer);
+            a.page_stride =
+                chooses ? step.cache.key_head_bytes(layer) : step.cache.page_stride(layer);
+            a.v_base = step.cache.values(layer, block.kv_head);
             a.partial = partials + block.partial;
             a.partial_stride = block.stride;
         }
@@ -225,7 +226,7 @@ struct AttentionOp::Call {
         return step.batch.sequences[static_cast<size_t>(block.sequence)].pages;
     }
     const uint8_t* keys(const QueryBlock& block) const {
-        return step.cache.keys(layer) + block.kv_head * step.cache.head_bytes(layer);
+        return step.cache.keys(layer, block.kv_head);
     }
     void take_outputs() {
         for (int i = 0; i < a.rows; ++i)
@@ -281,7 +282,7 @@ KeyPages AttentionOp::first_keys(const Step& step, const AttentionUnit& unit) co
     const int64_t to = std::min<int64_t>(limit(block.count - 1), chunk_end);
     const int64_t page = from / kPagePositions;
     const int64_t pages = (to + kPagePositions - 1) / kPagePositions - page;
-    return {step.cache.keys(layer_) + block.kv_head * step.cache.head_bytes(layer_),
+    return {step.cache.keys(layer_, block.kv_head), step.cache.values(layer_, block.kv_head),
             step.batch.sequences[static_cast<size_t>(block.sequence)].pages + page,
             static_cast<int>(std::max<int64_t>(0, pages))};
 }

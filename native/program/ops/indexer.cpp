@@ -90,7 +90,7 @@ void IndexScoresOp::score(const Step& step, const AttentionUnit& unit, bool quer
     a.pages = step.batch.sequences[static_cast<size_t>(blocks.front().sequence)].pages;
     a.k_base = a.v_base = step.cache.keys(layer_);
     a.page_stride = step.cache.page_stride(layer_);
-    a.type = step.cache.type, a.next_page = step.readings.next_page;
+    a.type = step.cache.types(layer_), a.next_page = step.readings.next_page;
     a.scratch = work.scratch(worker);
     a.queries_ready = queries_ready;
     const IndexArgs index{H, weights, scores};

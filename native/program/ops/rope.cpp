@@ -200,7 +200,7 @@ bool RopeOp::store(const Step& step, int64_t n, int count) const {
     uint8_t* const v_page = keys_alone ? nullptr : cache.values(layer_) + at;
     return step.kernels.kv_store({keys, values, output_.ld(), cache.keys(layer_) + at, v_page,
                                   position % kPagePositions, count, kv_heads, head_dim,
-                                  cache.type});
+                                  cache.types(layer_)});
 }
 
 const OpKind rope("rope", [](const OpFields& f, Program& p) { p.add<RopeOp>(f); });

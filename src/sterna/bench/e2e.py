@@ -23,7 +23,14 @@ from sterna.bench.step_work import (
 )
 from sterna.bench.timed_runs import PROMPT_OF_TG, Measured, generate, prompt, prompt_tokens
 from sterna.checkpoints.resolve import resolve
-from sterna.engine import KV_DTYPES, PAGE, PREFILL_CHUNK, DecidingLogits, Engine
+from sterna.engine import (
+    KV_DTYPES,
+    PAGE,
+    PREFILL_CHUNK,
+    DecidingLogits,
+    Engine,
+    checked_kv_dtype,
+)
 from sterna.engine import Sequence as EngineSequence
 from sterna.errors import RequestError
 from sterna.runtime import resident_bytes, resolve_threads
@@ -126,7 +133,8 @@ def run(
     pages = max((-(-test.positions // PAGE) * test.batch for test in tests), default=0)
     team = resolve_threads(threads, cores)
     context = max((test.positions for test in tests), default=0)
-    opened = _open(model, format, head, pages * PAGE, kv_dtype or KV_DTYPES[0], context, zeros)
+    dtype = checked_kv_dtype(kv_dtype or KV_DTYPES[0])
+    opened = _open(model, format, head, pages * PAGE, dtype, context, zeros)
     make = partial(
         Engine,
         opened,

@@ -8,7 +8,14 @@ import click
 
 from sterna.cli.decorators import option
 from sterna.cli.option_groups import grouped_command
-from sterna.cli.options import MODEL, fetch_model, json_option, offline_option, run_options
+from sterna.cli.options import (
+    KV_DTYPE_NAMES,
+    MODEL,
+    fetch_model,
+    json_option,
+    offline_option,
+    run_options,
+)
 from sterna.cli.progress import loading, progress_bar
 from sterna.cli.terminal import console, print_json, with_error
 from sterna.cli.texts import Texts, text_options
@@ -32,7 +39,7 @@ SIDE = ("model", "format", "head", "kv_dtype", "activations", "isa")
 @option(
     "--kv-dtype-b",
     "Type of B's KV cache; default: as A.",
-    type=click.Choice(["i16", "i8", "f16", "f32"]),
+    type=click.Choice(KV_DTYPE_NAMES),
 )
 @option(
     "--activations-b",

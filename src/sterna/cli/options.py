@@ -26,6 +26,7 @@ __all__ = [
     "head_option",
     "i2s_option",
     "json_option",
+    "KV_DTYPE_NAMES",
     "kv_dtype_option",
     "model_options",
     "offline_option",
@@ -54,11 +55,15 @@ head_option: Option = option(
     "exact, or as the model is packed.",
 )
 
+#: KV_DTYPES and SMALL of the engine, once more, so as not to load it for --help.
+KV_DTYPE_NAMES = ("i16", "i8", "k8v4", "f16", "f32", "small")
+
 kv_dtype_option: Option = option(
     "--kv-dtype",
     "Type of the KV cache: i16 (13 bits and a scale per vector), i8 (half the memory, faster "
-    "in long contexts), f16 or f32. Default: i16; f16 for Qwen2, whose keys vary too much.",
-    type=click.Choice(["i16", "i8", "f16", "f32"]),
+    "in long contexts), k8v4 (keys of 8 and values of 4 bits), small (the best of at most 6.5 "
+    "bits: k8v4), f16 or f32. Default: i16; f16 for Qwen2, whose keys vary too much.",
+    type=click.Choice(KV_DTYPE_NAMES),
 )
 
 

@@ -11,7 +11,14 @@ from __future__ import annotations
 from sterna.engine.adapter import Adapter
 from sterna.engine.decoding.sampling import DecidingLogits, Draw
 from sterna.engine.embedding import classify, embed
-from sterna.engine.engine import KV_DTYPES, PREFILL_CHUNK, Engine, StepInput, StepOutput
+from sterna.engine.engine import (
+    KV_DTYPES,
+    PREFILL_CHUNK,
+    Engine,
+    StepInput,
+    StepOutput,
+    checked_kv_dtype,
+)
 from sterna.engine.kv_cache.disk_cache import PrefixDiskCache
 from sterna.engine.kv_cache.page_pool import PagePool
 from sterna.engine.kv_cache.prefix_cache import PrefixCache, common_prefix_length
@@ -56,6 +63,7 @@ __all__ = [
     "StepLimits",
     "StepOutput",
     "chain_names",
+    "checked_kv_dtype",
     "classify",
     "common_prefix_length",
     "embed",

@@ -37,25 +37,43 @@ from sterna.runtime import Threads, resolve_threads
 if TYPE_CHECKING:
     from sterna.engine.images.image_encoder import ImageEncoder
 
-__all__ = ["KV_DTYPES", "NUMERICS", "PREFILL_CHUNK", "Engine", "StepInput", "StepOutput"]
+__all__ = [
+    "KV_DTYPES",
+    "NUMERICS",
+    "PREFILL_CHUNK",
+    "SMALL",
+    "Engine",
+    "StepInput",
+    "StepOutput",
+    "checked_kv_dtype",
+]
 
 F32 = npt.NDArray[np.float32]
 
 #: Raised when a version changes answers (tests/support/digests.json).
 NUMERICS = 1
 #: Types of stored keys and values, the default first: integers of 13 bits (in 16) or 8 bits with a
-#: float for each vector, or floats.
-KV_DTYPES = ("i16", "i8", "f16", "f32")
+#: float for each vector, keys of 8 and values of 4 bits, or floats.
+KV_DTYPES = ("i16", "i8", "k8v4", "f16", "f32")
+#: The name of the most exact one of at most 6.5 bits (docs/measurements/quality.md has the curve).
+SMALL = {"small": "k8v4"}
 #: Most prompt tokens of a step: enough to fill the matrix units, few enough that Ctrl-C and other
 #: sequences do not wait long.
 PREFILL_CHUNK = 512
 
 
+def checked_kv_dtype(name: object) -> str:
+    """Return one of KV_DTYPES, by its own name or by one of SMALL. Raises RequestError."""
+    known = checked_name("kv_dtype", name, (*KV_DTYPES, *SMALL))
+    return SMALL.get(known, known)
+
+
 class Engine:
     """A model with its KV cache, its threads and its kernel unit.
 
-    threads, cores, isa, deterministic, activations: as in `LLM`. kv_dtype: one of KV_DTYPES,
-    default the model's. context: most positions of a sequence, default the model's; more warns.
+    threads, cores, isa, deterministic, activations: as in `LLM`. kv_dtype: a name that
+    `checked_kv_dtype` knows, default the model's. context: most positions of a sequence, default
+    the model's; more warns.
     skip_zeros: whether a step of one token skips weights that meet a zero (`Graph.skips`), which
     takes copies of two bits a weight; default: if weights come from memory and not from a cache.
     kv_bytes: memory for keys and values of all sequences, in pages of 64 positions that take memory
@@ -85,7 +103,7 @@ class Engine:
         self.isa: str = checked_isa(isa)
         limit, most = model.config.max_position, model.config.most_positions
         chosen = model.kv_dtype if kv_dtype is None else kv_dtype
-        kv_dtype = checked_name("kv_dtype", chosen, KV_DTYPES)
+        kv_dtype = checked_kv_dtype(chosen)
         if context is None:
             context = limit
         else:

@@ -100,7 +100,7 @@ class Graph:
     def kv_bytes(self, dtype: str, windowed: bool = False) -> int:
         """Count the bytes of keys and values of one position, in all or in windowed layers."""
         return sum(
-            _native.kv_bytes(1, heads.n_kv_heads, heads.head_dim, dtype) * heads.stored // 2
+            _native.kv_bytes(1, heads.n_kv_heads, heads.head_dim, dtype, heads.stored == 1)
             for heads, window in zip(self.kv_heads, self.kv_windows, strict=True)
             if window is not None or not windowed
         )

@@ -61,7 +61,8 @@ class LLM:
         rope_scaling: "yarn:4" or "linear:4" for a context four times as long, in place of the
             file's own scaling. Changes the bits.
         kv_dtype: Type of keys and values: i16 (13 bits and a scale per vector), i8 (rotated, half
-            the memory), f16 or f32. Default: i16, f16 for Qwen2.
+            the memory), k8v4 (as i8, with values of 4 bits), small (the best of at most 6.5 bits:
+            k8v4), f16 or f32. Default: i16, f16 for Qwen2.
         kv_bytes: Bytes that keys and values of all sequences may take. Default: a share of the
             available memory (`Engine`).
         prefix_cache: Keep keys and values of prompts and answers for requests that begin with the

@@ -64,7 +64,7 @@ RECURRENT = ("qwen3_5", "lfm2", "granite-hybrid", "mamba2")
     "name",
     ["bitnet-multiply", *RECURRENT, "minicpm3", "deepseek-v3.2", "llama-bf16", "gemma3"],
 )
-@pytest.mark.parametrize("kv_dtype", ["i16", "i8"])
+@pytest.mark.parametrize("kv_dtype", ["i16", "i8", "k8v4"])
 def test_after_a_restart(
     checkpoint: Callable[[str], Path], tmp_path: Path, name: str, kv_dtype: str
 ) -> None:

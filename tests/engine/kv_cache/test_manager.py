@@ -17,14 +17,16 @@ from sterna import _native, loading
 from sterna.bench.shapes import Shape
 from sterna.cli.generate import command
 from sterna.engine import KV_DTYPES, Engine
+from sterna.engine.engine import SMALL
 
 LLAMA = replace(RECIPES["llama-f32"], heads=5, kv_heads=1, max_positions=1024)
-# Bytes of a vector of head_dim values.
-VECTOR = {
-    "i16": lambda d: 2 * d + 4,
-    "i8": lambda d: d + 4,
-    "f16": lambda d: 2 * d,
-    "f32": lambda d: 4 * d,
+# Bytes of a key and a value of head_dim features.
+BOTH = {
+    "i16": lambda d: 2 * (2 * d + 4),
+    "i8": lambda d: 2 * (d + 4),
+    "k8v4": lambda d: d + 4 + d // 2 + 4,
+    "f16": lambda d: 2 * 2 * d,
+    "f32": lambda d: 2 * 4 * d,
 }
 
 
@@ -43,12 +45,12 @@ def test_rounding(head_dim: int, tmp_path: Path) -> None:
     """Rounded pages move the logits of a float model by less than a thousandth of their spread.
 
     600 positions are three chunks of attention; with f16, and with 13-bit integers. Eight bits
-    have 32 times fewer levels than those.
+    have 32 times fewer levels than those, and values of four bits eight times fewer again.
     """
     model = loading.load(write(tmp_path / "model", replace(LLAMA, head_dim=head_dim)))
     tokens = np.random.default_rng(3).integers(0, 256, 600).tolist()
     exact = logits(Engine(model, threads=2, kv_dtype="f32"), tokens)
-    for dtype, most in (("f16", 1e-3), ("i16", 1e-3), ("i8", 2e-2)):
+    for dtype, most in (("f16", 1e-3), ("i16", 1e-3), ("i8", 2e-2), ("k8v4", 0.2)):
         rounded = logits(Engine(model, threads=2, kv_dtype=dtype), tokens)
         assert 0 < spread(rounded, exact) < most, dtype
 
@@ -90,7 +92,10 @@ def test_a_sharp_softmax(tmp_path: Path) -> None:
 
 
 #: Of integer pages, (dtype, head_dim); 100: heads are padded.
-PAGES = [*(("i16", d) for d in (16, 80, 100, 128, 256)), ("i8", 80), ("i8", 128)]
+PAGES = [
+    *(("i16", d) for d in (16, 80, 100, 128, 256)),
+    *((dtype, d) for dtype in ("i8", "k8v4") for d in (80, 128)),
+]
 #: Query heads of one KV head: two tokens of 128 are one whole call of 256 rows, of 130 a token is a
 #: call, and 260 are more than one call takes.
 MANY_HEADS = (128, 130, 260)
@@ -100,7 +105,7 @@ MANY_HEADS = (128, 130, 260)
     ("heads", "dtype", "head_dim"),
     [
         *((heads, *page) for heads in ((2, 2), (5, 1), (40, 1)) for page in PAGES),
-        *(((n, 1), *page) for n in MANY_HEADS for page in (("i16", 16), ("i16", 100), ("i8", 80))),
+        *(((n, 1), *page) for n in MANY_HEADS for page in (*PAGES[:3:2], ("i8", 80), ("k8v4", 80))),
     ],
 )
 def test_one_arithmetic(heads: tuple[int, int], dtype: str, head_dim: int, tmp_path: Path) -> None:
@@ -141,7 +146,7 @@ def test_pages_forget(dtype: str, tmp_path: Path) -> None:
 def test_bytes(dtype: str) -> None:
     """The engine, the shapes of the benchmarks and the core count the same bytes."""
     shape = Shape("LlamaForCausalLM", 256, 256, 3, 4, 2, 64, True)
-    expected = 2 * 3 * 2 * VECTOR[dtype](64)
+    expected = 3 * 2 * BOTH[dtype](64)
     assert _native.kv_bytes(3, 2, 64, dtype) == shape.kv_bytes(dtype) == expected
 
 
@@ -149,12 +154,12 @@ def test_command_line() -> None:
     """It names the types once more, so as not to load the engine for --help."""
     option = next(p for p in command.params if p.name == "kv_dtype")
     assert isinstance(option.type, click.Choice)
-    assert tuple(option.type.choices) == KV_DTYPES
+    assert tuple(option.type.choices) == (*KV_DTYPES, *SMALL)
 
 
 def test_unknown_dtype() -> None:
     """The core refuses what it does not know."""
-    with pytest.raises(ValueError, match="i16, i8, f16 or f32"):
+    with pytest.raises(ValueError, match="i16, i8, k8v4, f16 or f32"):
         _native.KvCache([(1, 16)], 1, "f8")
 
 
