@@ -142,8 +142,7 @@ struct IntegerValues {
             const auto* page = reinterpret_cast<const uint8_t*>(s.wide + position * s.a.head_dim);
             return {page, page};
         } else {
-            return {value_page(s.a, chunk + position),
-                    page_ahead_of_values(s.a, s.rows, position)};
+            return {value_page(s.a, chunk + position), page_ahead_of_values(s.a, s.rows, position)};
         }
     }
 
@@ -182,7 +181,8 @@ struct IntegerValues {
         for (int i = part.from;; ++run) {
             for (const int end = clamp(pairs.end[run], part.to); i < end; ++i) {
                 const Pair<type>* values = pairs.values[i] + d;
-                if (row0 == 0 && !wide) prefetch_next<N>(values, pairs.ahead[pairs.first[i] / kPage], d);
+                if (row0 == 0 && !wide)
+                    prefetch_next<N>(values, pairs.ahead[pairs.first[i] / kPage], d);
                 add_pair(acc, values, s.w[row0] + pairs.first[i]);
             }
             if (run == pairs.runs - 1 || pairs.end[run] > part.to) break;

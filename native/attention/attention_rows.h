@@ -43,7 +43,8 @@ inline const uint8_t* page_at(const sterna::AttentionArgs& a, const uint8_t* bas
 // Returns the page of a position's values; of keys that are values, where its chunk has put it.
 inline const uint8_t* value_page(const sterna::AttentionArgs& a, int64_t position) {
     if (a.turned)
-        return a.turned + position % kChunk / kPage * sterna::kv_head_bytes(a.type.values, a.head_dim);
+        return a.turned +
+               position % kChunk / kPage * sterna::kv_head_bytes(a.type.values, a.head_dim);
     return page_at(a, a.v_base, position);
 }
 
@@ -87,16 +88,15 @@ struct Rows {
         for (int j = first_page; j < keys[a.rows - 1]; j += kPage) *to++ = value_page(a, first + j);
         *to = after.count ? after.base + after.pages[0] * a.page_stride : to[-1];
         const int n = pages(a);
-        const bool far = a.next_page && after.count > 0 && !a.turned &&
-                         n * page_bytes(a) <= kMostAhead;
+        const bool far =
+            a.next_page && after.count > 0 && !a.turned && n * page_bytes(a) <= kMostAhead;
         cold = far && unasked;
         for (int i = 0; i < 2 * n; ++i) {
             ahead[i] = order[a.next_page ? i + 1 : i];
             if (!far) continue;
             const int page = i % n;
             const uint8_t* base = i < n ? after.base : after.values;
-            ahead[i] =
-                page < after.count ? base + after.pages[page] * a.page_stride : order[i];
+            ahead[i] = page < after.count ? base + after.pages[page] * a.page_stride : order[i];
         }
     }
     // Asks for the lines of a page that hold positions, the i-th of the order.

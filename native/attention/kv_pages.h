@@ -250,10 +250,14 @@ inline void store_floats(const sterna::KvStoreArgs& a, int64_t head) {
 using StoreHead = void (*)(const sterna::KvStoreArgs&, int64_t head);
 inline StoreHead store_of(sterna::KvTypes type) {
     switch (type.keys) {
-        case KvType::kF32: return store_floats<false>;
-        case KvType::kF16: return store_floats<true>;
-        case KvType::kI16: return store_integers<KvType::kI16, KvType::kI16>;
-        default: break;
+        case KvType::kF32:
+            return store_floats<false>;
+        case KvType::kF16:
+            return store_floats<true>;
+        case KvType::kI16:
+            return store_integers<KvType::kI16, KvType::kI16>;
+        default:
+            break;
     }
     if (type.values == KvType::kI4) return store_integers<KvType::kI8, KvType::kI4>;
     return store_integers<KvType::kI8, KvType::kI8>;
@@ -288,7 +292,8 @@ inline void copy_key(const uint8_t* from, int position, uint8_t* to, int to_posi
 inline void gather_keys(const sterna::KeyGatherArgs& a) {
     const int64_t hd = a.head_dim, bytes = sterna::kv_head_bytes(a.type, hd);
     const bool pairs = sterna::kv_integers(a.type);
-    const bool wide = a.type == KvType::kI16 || a.type == KvType::kF32;  // a line's unit has 4 bytes
+    const bool wide =
+        a.type == KvType::kI16 || a.type == KvType::kF32;  // a line's unit has 4 bytes
     if (a.count % kPage)
         __builtin_memset(a.to + a.count / kPage * bytes, 0, static_cast<size_t>(bytes));
     for (int i = 0; i < a.count; ++i) {

@@ -32,10 +32,9 @@ void add_rows(const PyProgram& p, StepBatch& batch, const DecidingLogits& decidi
     const SequenceSpan& span = batch.spans.back();
     const int end = span.start + span.count;
     if (draw)
-
         require(p.program.needs().previous_width ||
-                    std::get<1>(*draw).shape(0) == static_cast<size_t>(end),
-                "draws: history must be the sequence's tokens");
+                    std::get<1>(*draw).shape(0) >= static_cast<size_t>(end),
+                "draws: history must have the sequence's tokens");
     auto draws = draw ? row_draws(draw, span.logits) : std::vector<Draw>();
     for (int i = 0; i < span.logits; ++i) {
         (draw ? batch.drawn_rows : batch.kept_rows).push_back(batch.deciding.size());

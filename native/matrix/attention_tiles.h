@@ -104,11 +104,9 @@ struct TilePipeline {
 
     void block(int i, int j, const uint8_t* x, const uint8_t* y, int64_t steps) {
         for (int64_t step = 0; step < steps; step += 2, x += 4 * kTileBytes, y += 4 * kTileBytes) {
-            byte_products<type, false>(x, y, step == 0,
-                                          step == 0 && last_i >= 0 ? sums : nullptr);
+            byte_products<type, false>(x, y, step == 0, step == 0 && last_i >= 0 ? sums : nullptr);
             if (step + 1 < steps)
-                byte_products<type, true>(x + 2 * kTileBytes, y + 2 * kTileBytes, false,
-                                             nullptr);
+                byte_products<type, true>(x + 2 * kTileBytes, y + 2 * kTileBytes, false, nullptr);
         }
         if (last_i >= 0) finish(sums, last_i, last_j);
         last_i = i, last_j = j;

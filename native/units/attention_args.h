@@ -17,10 +17,14 @@ struct KvTypes {
 
 [[gnu::always_inline]] constexpr int kv_bits(KvType type) {
     switch (type) {
-        case KvType::kF32: return 32;
-        case KvType::kI8: return 8;
-        case KvType::kI4: return 4;
-        default: return 16;
+        case KvType::kF32:
+            return 32;
+        case KvType::kI8:
+            return 8;
+        case KvType::kI4:
+            return 4;
+        default:
+            return 16;
     }
 }
 [[gnu::always_inline]] constexpr bool kv_integers(KvType type) {

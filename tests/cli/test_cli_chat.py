@@ -137,7 +137,7 @@ def test_template_options_arrive(folder: Path) -> None:
 
 def session(llm: LLM, **options: Any) -> Session:
     return Session(
-        Conversation(llm, drop_oldest=True),
+        Conversation(llm, context_overflow="truncate-oldest-turn"),
         {"max_tokens": 8, "temperature": 0, **options},
         interactive=True,
     )

@@ -36,7 +36,7 @@ def test_words(llm: LLM, folder: Path, value: Any) -> None:
         "format": lambda: LLM(folder, threads=1, format=value),
         "head": lambda: LLM(folder, threads=1, head=value),
         "i2s": lambda: i2s_layout(value),
-        "drop_oldest": lambda: Conversation(llm, drop_oldest=value),
+        "context_overflow": lambda: Conversation(llm, context_overflow=value),
         "scale": lambda: ops.quantize(one, "i8", value),
         "method": lambda: ops.quantize(one, "pot8", method=value),
     }.items():
@@ -53,13 +53,8 @@ def test_an_array_without_dimensions_is_no_list(llm: LLM, value: Any) -> None:
     failure(lambda: llm.tokenizer.decode(value), RequestError, "ids")
 
 
-@pytest.mark.parametrize("value", ["no", "", 1, 0, None])
-def test_a_flag_is_true_or_false(llm: LLM, value: Any) -> None:
-    failure(lambda: Conversation(llm, drop_oldest=value), RequestError, "drop_oldest")
-
-
 def test_an_array_as_max_tokens_of_a_conversation(llm: LLM) -> None:
-    talk = Conversation(llm, drop_oldest=True)
+    talk = Conversation(llm)
     value: Any = np.arange(3)
     failure(lambda: talk.ask("hello", max_tokens=value), RequestError, "max_tokens")
 
@@ -82,7 +77,6 @@ def test_what_fits_still_does(llm: LLM) -> None:
     np.testing.assert_array_equal(bits(llm.logits(np.array(ids))), bits(expected))
     assert llm.tokenizer.decode(np.array(ids)) == llm.tokenizer.decode(ids)
     assert SamplingParams(stop=np.array(["a", "b"])).stop == ("a", "b")
-    assert Conversation(llm, drop_oldest=np.True_).drop_oldest is True  # type: ignore[arg-type]
 
 
 def test_typed_options_are_the_parameters() -> None:

@@ -138,7 +138,7 @@ def test_errors_leave_the_messages_alone(llm: LLM) -> None:
 
 def test_the_oldest_exchanges_give_way(checkpoint: Callable[[str], Path]) -> None:
     llm = LLM(checkpoint("bitnet-multiply"), threads=1, context=128)
-    with Conversation(llm, system="S", drop_oldest=True) as chat:
+    with Conversation(llm, system="S", context_overflow="truncate-oldest-turn") as chat:
         dropped = []
         for i in range(6):
             done = chat.ask(f"message {i} with some more words", **PLAIN)

@@ -11,6 +11,7 @@ from helpers import failure
 from server_process import ServerProcess, serving
 
 from sterna import LLM, RequestError
+from sterna.llm.chat_request import ChatRequest
 from sterna.llm.context_overflow import without_oldest
 
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -66,7 +67,7 @@ def test_the_library(llm: LLM) -> None:
     alone = llm.chat(left, **OPTIONS)
     assert (alone.tokens, alone.dropped_turns) == (done.tokens, 0)
     assert alone.prompt_tokens == done.prompt_tokens <= 256 - 8
-    failure(lambda: llm.chat(messages, context_overflow="shift"), RequestError, "context_overflow")
+    failure(lambda: llm.chat(messages, context_overflow="roll"), RequestError, "context_overflow")
 
 
 @pytest.fixture(scope="module")
@@ -110,3 +111,49 @@ def test_a_server_that_truncates(tmp_path: Path) -> None:
         assert server.post("/v1/messages", **asked).status_code == 200
         refused = server.post(CHAT, messages=turns(12), truncation="disabled", **OPTIONS)
         assert refused.status_code == 400
+
+
+def tokens_of(llm: LLM, chat: list[dict[str, str]]) -> list[int]:
+    return llm.requests.chat_prompt(ChatRequest.of_options(chat, {})).tokens
+
+
+def test_a_shifted_context(llm: LLM) -> None:
+    """Where the context ends the answer goes on, as after a prompt of the tokens that are left."""
+    chat = [SYSTEM, {"role": "user", "content": "Count, and never stop. " * 4}]
+    options = OPTIONS | {"max_tokens": 400, "ignore_eos": True}
+    done = llm.chat(chat, context_overflow="shift", **options)
+    assert (len(done.tokens), done.finish_reason) == (400, "length")
+    prompt = tokens_of(llm, chat)
+    alone = llm.chat(chat, **options)
+    assert len(prompt) + len(alone.tokens) == llm.context
+    assert done.tokens[: len(alone.tokens)] == alone.tokens
+
+    other = tokens_of(llm, [SYSTEM, {"role": "user", "content": "Else"}])
+    keep = next(i for i, (a, b) in enumerate(zip(prompt, other, strict=False)) if a != b)
+    assert keep > 4
+    window, expected = [*prompt, *alone.tokens], list(alone.tokens)
+    while len(expected) < 400:
+        window = [*window[:keep], *window[keep + (llm.context - keep) // 2 :]]
+        more = min(llm.context - len(window), 400 - len(expected))
+        one = llm.generate(window, **options | {"max_tokens": more})
+        window, expected = window + one.tokens, expected + one.tokens
+    assert done.tokens == expected
+
+
+def test_shifted_contexts_beside_others(llm: LLM) -> None:
+    """Few pages, other requests, and a cancelled one change no token."""
+    chats = [[SYSTEM, {"role": "user", "content": f"Count from {i}."}] for i in range(5)]
+    options = OPTIONS | {"max_tokens": 300, "ignore_eos": True, "context_overflow": "shift"}
+    alone = [llm.chat(chat, **options).tokens for chat in chats]
+    small = LLM("nano", context=256, kv_bytes=12 * llm.engine.kv_cache.page_bytes)
+    together = [done.tokens for done in small.chat(chats, **options)]
+    assert together == alone
+    sampled = options | {"temperature": 0.8, "repetition_penalty": 1.1, "mirostat": 2}
+    assert small.chat(chats[0], **sampled).tokens == llm.chat(chats[0], **sampled).tokens
+
+
+def test_a_long_system_prompt_leaves_no_room_to_shift(llm: LLM) -> None:
+    chat = [{"role": "system", "content": "word " * 140}, {"role": "user", "content": "Hi"}]
+    options = OPTIONS | {"max_tokens": 400, "ignore_eos": True}
+    done = llm.chat(chat, context_overflow="shift", **options)
+    assert len(tokens_of(llm, chat)) + len(done.tokens) == llm.context

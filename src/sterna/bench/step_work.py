@@ -26,9 +26,7 @@ def attended_bytes(engine: Engine, context: float) -> float:
     """Count the bytes of keys and values that a token reads."""
     return sum(
         positions
-        * _native.kv_bytes(
-            1, heads.n_kv_heads, heads.head_dim, engine.kv_dtype, heads.stored == 1
-        )
+        * _native.kv_bytes(1, heads.n_kv_heads, heads.head_dim, engine.kv_dtype, heads.stored == 1)
         for heads, positions in _attended(engine.model.graph, context)
     )
 

@@ -14,6 +14,7 @@ from sterna.cli.decorators import flag, option
 from sterna.cli.option_groups import grouped_command
 from sterna.cli.options import (
     chat_template_option,
+    context_overflow_option,
     drafting_options,
     model_options,
     open_model,
@@ -45,11 +46,13 @@ QUOTES = '"""'
     multiple=True,
     metavar="NAME=VALUE",
 )
+@context_overflow_option("truncate-oldest-turn")
 @flag("--stats", "Show the speed after every answer, as /stats does.")
 def command(
     message: str | None,
     system: str | None,
     template_options: tuple[str, ...],
+    context_overflow: str,
     stats: bool,
     **options: Any,
 ) -> None:
@@ -68,7 +71,9 @@ def command(
     llm = open_model(options)
     if system is None:
         system = llm.prefix_text("system")
-    conversation = Conversation(llm, system=system, template_options=rendering, drop_oldest=True)
+    conversation = Conversation(
+        llm, system=system, template_options=rendering, context_overflow=context_overflow
+    )
     # Fail now, before anything is typed, if there is no template or it refuses the system prompt.
     conversation.llm.chat_prompt(
         [*conversation.messages, {"role": "user", "content": "Hello"}],

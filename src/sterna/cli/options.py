@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from sterna.llm import LLM
 
 __all__ = [
+    "KV_DTYPE_NAMES",
     "activations_option",
     "adapter_named",
     "chat_template_option",
+    "context_overflow_option",
     "cores_option",
     "deterministic_option",
     "drafting_options",
@@ -26,7 +28,6 @@ __all__ = [
     "head_option",
     "i2s_option",
     "json_option",
-    "KV_DTYPE_NAMES",
     "kv_dtype_option",
     "model_options",
     "offline_option",
@@ -65,6 +66,18 @@ kv_dtype_option: Option = option(
     "bits: k8v4), f16 or f32. Default: i16; f16 for Qwen2, whose keys vary too much.",
     type=click.Choice(KV_DTYPE_NAMES),
 )
+
+
+def context_overflow_option(default: str, condition: str = "") -> Option:
+    """Return the option of what becomes of conversations that do not fit into the context."""
+    return option(
+        "--context-overflow",
+        f"{condition}what to do with a conversation that does not fit into the context: an error, "
+        "or whole oldest turns are left out; with shift, an answer also goes on where the context "
+        "ends, without the older half of the tokens behind the system prompt.",
+        type=click.Choice(("error", "truncate-oldest-turn", "shift")),
+        default=default,
+    )
 
 
 deterministic_option: Option = option(

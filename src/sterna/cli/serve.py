@@ -27,6 +27,7 @@ from sterna.cli.options import (
     MODEL,
     adapter_named,
     chat_template_option,
+    context_overflow_option,
     drafting_options,
     fetch_model,
     offline_option,
@@ -161,13 +162,7 @@ def repeated(names: str, help: str, **settings: Any) -> Option:
     type=click.IntRange(-1),
     default=-1,
 )
-@option(
-    "--context-overflow",
-    "What to do with a conversation that does not fit into the context, unless the request says "
-    "it (truncation): an error, or whole oldest turns are left out.",
-    type=click.Choice(("error", "truncate-oldest-turn")),
-    shown="error",
-)
+@context_overflow_option("error", "Unless a request says it (truncation): ")
 @option("--header-timeout", "Time for a request's headers to arrive.", type=duration, shown="10")
 @option(
     "--body-timeout", "Time for each MiB of a request's body to arrive.", type=duration, shown="30"

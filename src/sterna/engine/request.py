@@ -54,11 +54,16 @@ class Request:
     Its progress is the length of its sequence and nothing else: if keys and values are lost, it
     computes them again, and given a sequence that begins with the same tokens it resumes there.
 
+    Where the context ends, so does the answer; with `shift_keep` it goes on. Then the older half of
+    the tokens behind the first `shift_keep` leaves the sequence, and what is left is computed
+    again, so the next token is that of a prompt of these tokens.
+
     Its clock starts when it is made.
 
     Args:
         prompt: Token ids, 1 to `context`.
         context: The most positions of a sequence, as in the engine.
+        shift_keep: See above; at most half of the context. None: the answer ends there.
         ends: Ids that end the answer and are no part of it, in addition to the parameters' own.
         vocab: Vocabulary size of the model. Default: the tokenizer's.
         completion: The object that receives the answer.
@@ -89,6 +94,7 @@ class Request:
         tokenizer: Tokenizer,
         *,
         context: int,
+        shift_keep: int | None = None,
         ends: frozenset[int] = frozenset(),
         vocab: int | None = None,
         completion: Completion | None = None,
@@ -132,6 +138,8 @@ class Request:
         #: The error that ended the request, if any; `pieces` raises it.
         self.error: Exception | None = None
         self.n_prompt: int = len(prompt)
+        self._shift_keep = shift_keep
+        self._left_out = 0  # tokens of the history that the sequence is computed without
         self._history = np.zeros(min(len(prompt) + params.max_tokens, context + 1), np.int32)
         self._history[: len(prompt)] = prompt
         # Mirostat's state before each token of the answer, NaN at its begin. It follows from the
@@ -158,8 +166,43 @@ class Request:
         """`tokens`, with numbers of images in the places of their tokens: what is compared where
         prefixes are shared."""
         if self.images is None:
-            return self.tokens
+            return self._span(0, self.n_positions)
         return np.concatenate([self.images.keys, self._history[self.n_prompt : self._known]])
+
+    @property
+    def n_positions(self) -> int:
+        """How many of `tokens` its sequence has or will have: all that were not left out."""
+        return self.n_prompt + len(self._drawn) - self._left_out
+
+    @property
+    def _shifts(self) -> bool:
+        return self._shift_keep is not None
+
+    def _span(self, begin: int, end: int) -> I32:
+        """Return the tokens at these positions of its sequence."""
+        out = self._left_out
+        if not out:
+            return self._history[begin:end]
+        keep = self._shift_keep or 0
+        kept, newer = self._history[min(begin, keep) : min(end, keep)], max(begin, keep) + out
+        return np.concatenate([kept, self._history[newer : max(newer, end + out)]])
+
+    @property
+    def to_shift(self) -> int | None:
+        """Where its sequence must be cut, as the context is full, before `shift`; else None."""
+        full = self._shifts and self.n_positions >= self.context and not self.ended
+        return self._shift_keep if full else None
+
+    def shift(self) -> None:
+        """Leave the older half of the tokens out. Its sequence has no more than it keeps."""
+        assert self._shift_keep is not None
+        assert self.sequence.length <= self._shift_keep
+        more = (self.context - self._shift_keep) // 2
+        self._history = np.concatenate([self._history, np.zeros(more, np.int32)])
+        if self._mu is not None:
+            self._mu = np.concatenate([self._mu, np.full(more, np.nan)])
+        self._speculation, self._again = None, 0  # its sources count positions of the history
+        self._left_out += more
 
     @property
     def max_length(self) -> int:
@@ -174,7 +217,7 @@ class Request:
     @property
     def left(self) -> int:
         """Known tokens that are not computed yet; 1 while it decodes, or a few more."""
-        return self.n_prompt + len(self._drawn) - self.sequence.length
+        return self.n_positions - self.sequence.length
 
     def missing_image(self, most: int | None = None) -> ProcessedImage | None:
         """Return the image that must be encoded before its next step of at most `most` tokens,
@@ -197,8 +240,7 @@ class Request:
     def is_decoding(self) -> bool:
         """Whether its next step draws a token: only its latest token is left to compute, and those
         that recurrent layers must compute again."""
-        left = self.n_prompt + len(self._drawn) - self.sequence.length
-        return left <= 1 + self._again
+        return self.left <= 1 + self._again
 
     @property
     def ended(self) -> bool:
@@ -210,7 +252,11 @@ class Request:
             return False
         known = self.n_prompt + drawn
         if drawn >= self.params.max_tokens or (
-            drawn > 0 and (known >= self.context or int(self._history[known - 1]) in self.ends)
+            drawn > 0
+            and (
+                (known >= self.context and not self._shifts)
+                or int(self._history[known - 1]) in self.ends
+            )
         ):
             return True
         if self._matcher is not None:
@@ -247,11 +293,11 @@ class Request:
             self._masks.cancel()
         self._drop_drafts()
         sequence = self.sequence  # read once: a cancel, on another thread, replaces it
-        begin, known = sequence.length, self._known
+        begin, known = sequence.length, self.n_positions
         end = min(begin + most, known)
         if self.images is not None:
             end = self.images.end_of_step(begin, end)
-        part, self._fed_from = self._history[begin:end], begin
+        part, self._fed_from = self._span(begin, end), begin
         hidden = self._speculation is not None and self._speculation.wants_hidden_states
         if end < known:
             return StepInput(
@@ -266,9 +312,9 @@ class Request:
             self._add_drafts(known, budget - again, costs, others, again)
         return StepInput(
             sequence,
-            self._history[begin : end + self._n_drafts],
+            self._span(begin, end + self._n_drafts),
             1 + self._n_drafts,
-            draw=self._draw(known),
+            draw=self._draw(self._known),
             drafts=self._n_drafts,
             adapter=self.adapter,
             return_hidden_states=hidden,
@@ -280,7 +326,7 @@ class Request:
     ) -> None:
         """Put drafts after the known tokens, leaving room for a token to draw."""
         speculation = self._speculation
-        most = min(budget, len(self._history) - known - 1)
+        most = min(budget, min(len(self._history), self.context + 1) - known - 1)
         if speculation is None or most <= 0:
             return
         if not speculation.may_draft(self.sequence):  # asked before drafts cost anything
@@ -297,7 +343,7 @@ class Request:
 
     def _drop_drafts(self) -> None:
         """Roll back wrong drafts, and the latest token if a lost step has computed it."""
-        known = self._known
+        known = self.n_positions
         if self.sequence.length >= known or self._n_drafts:
             self.sequence.roll_back(known - 1)
         self._n_drafts = 0
@@ -437,6 +483,7 @@ class Request:
         """
         read = self._n_read
         at_end = at_end or self._answer.stopped or (self._is_complete and self.unread == 0)
-        if not (at_end or read == self.params.max_tokens or self.n_prompt + read >= self.context):
+        full = self.n_prompt + read >= self.context and not self._shifts
+        if not (at_end or read == self.params.max_tokens or full):
             return None
         return next(self._answer.finish("stop" if at_end else "length"), None)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from sterna.chat.messages import json_objects
 from sterna.chat.reasoning import with_switches
-from sterna.checks import checked_whole
-from sterna.errors import RequestError, shown
+from sterna.checks import checked_name, checked_whole
+from sterna.errors import RequestError
 from sterna.llm.context_overflow import CONTEXT_OVERFLOW
 from sterna.llm.options import ChatOptions, PromptOptions, split_chat_options
 from sterna.llm.tool_choice import ToolChoice
@@ -45,8 +45,8 @@ class ChatRequest:
         reasoning_budget: Most tokens of reasoning. None: no limit; 0: the template turns it off.
         reasoning: Whether to reason, in the words of any family. None: as its template does.
         response_format: The form of the content, in place of a constraint.
-        context_overflow: What to do if it does not fit into the context: "error", or
-            "truncate-oldest-turn".
+        context_overflow: What to do if it does not fit into the context: one of
+            CONTEXT_OVERFLOW.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -77,11 +77,7 @@ class ChatRequest:
         if budget is not None:
             checked_whole("reasoning_budget", budget, 0, MAX_BUDGET)
         overflow = of_chat.get("context_overflow", "error")
-        if overflow not in CONTEXT_OVERFLOW:
-            raise RequestError(
-                f"context_overflow: must be one of {', '.join(CONTEXT_OVERFLOW)}, but got "
-                f"{shown(overflow)}"
-            )
+        checked_name("context_overflow", overflow, CONTEXT_OVERFLOW)
         tools = ToolChoice.of_tools(
             json_objects(of_chat.pop("tools", None), "tools"),
             of_chat.pop("tool_choice", None),

@@ -1,4 +1,4 @@
-"""Conversations that are longer than the context: whole oldest turns are left out."""
+"""Conversations that are longer than the context: what is left out."""
 
 from __future__ import annotations
 
@@ -6,11 +6,25 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["CONTEXT_OVERFLOW", "without_oldest"]
+__all__ = ["CONTEXT_OVERFLOW", "SINKS", "opening_of", "without_oldest"]
 
 Messages = Sequence[Mapping[str, Any]]
-#: What becomes of a conversation that does not fit: an error, or it loses its oldest turns.
-CONTEXT_OVERFLOW = ("error", "truncate-oldest-turn")
+#: What becomes of a conversation that does not fit: an error, or it loses its oldest turns; with
+#: "shift", the answer also goes on where the context ends, without the older half of the tokens.
+CONTEXT_OVERFLOW = ("error", "truncate-oldest-turn", "shift")
+#: Tokens that stay in any case when a context is shifted: much attention goes to the first four
+#: (StreamingLLM, arXiv 2309.17453, section 3.1).
+SINKS = 4
+
+
+def _roles(messages: Messages) -> list[Any]:
+    return [m.get("role") if isinstance(m, Mapping) else None for m in messages]
+
+
+def opening_of(messages: Messages) -> Messages:
+    """Return the system messages that open a conversation."""
+    others = (i for i, role in enumerate(_roles(messages)) if role not in ("system", "developer"))
+    return messages[: next(others, len(messages))]
 
 
 def without_oldest(
@@ -22,8 +36,7 @@ def without_oldest(
     conversation stay, and so does the last turn, even if it alone is too long. n_tokens: of the
     rendered messages; each turn that goes makes them fewer. room: the most tokens.
     """
-    roles = [m.get("role") if isinstance(m, Mapping) else None for m in messages]
-    opening = next((i for i, r in enumerate(roles) if r not in ("system", "developer")), len(roles))
+    roles, opening = _roles(messages), len(opening_of(messages))
     turns = [i for i in range(opening, len(roles)) if roles[i] == "user"]
     # Without the first k turns the conversation goes on at the k-th; what precedes the first user's
     # message goes with its turn.

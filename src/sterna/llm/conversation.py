@@ -7,8 +7,9 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from sterna.chat import check_messages
-from sterna.checks import checked_flag
+from sterna.checks import checked_name
 from sterna.errors import RequestError, shown
+from sterna.llm.context_overflow import CONTEXT_OVERFLOW
 from sterna.llm.llm import LLM
 from sterna.one_at_a_time import OneAtATime
 from sterna.outputs import Completion, Piece, Stream
@@ -34,8 +35,7 @@ class Conversation:
         llm: The model.
         system: System prompt. Default: none.
         tools, documents, template_options: As in `LLM.chat`.
-        drop_oldest: Forget the oldest exchanges when the context is full, instead of raising.
-            Default False.
+        context_overflow: As in `LLM.chat`; what is left out of the messages is forgotten.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Conversation:
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
         template_options: Mapping[str, Any] | None = None,
-        drop_oldest: bool = False,
+        context_overflow: str = "error",
     ) -> None:
         if not isinstance(llm, LLM):
             raise RequestError(f"llm: must be an LLM, but got {shown(llm)}; pass sterna.LLM(model)")
@@ -54,7 +54,9 @@ class Conversation:
         self.tools = tools
         self.documents = documents
         self.template_options = template_options
-        self.drop_oldest: bool = checked_flag("drop_oldest", drop_oldest)
+        self.context_overflow: str = checked_name(
+            "context_overflow", context_overflow, CONTEXT_OVERFLOW
+        )
         #: Number of exchanges that the latest turn dropped, since the context was full.
         self.dropped: int = 0
         self.last: Completion = Completion()
@@ -157,11 +159,13 @@ class Conversation:
             self._end_running()
             messages = [*self._messages, {"role": "user", "content": content}]
             template: dict[str, Any] = {
-                name: getattr(self, name) for name in ("tools", "documents", "template_options")
+                name: getattr(self, name)
+                for name in ("tools", "documents", "template_options", "context_overflow")
             }
             asked = ChatRequest.of_options(messages, {**template, **options}, params)
             self.dropped = 0
-            if self.drop_oldest:  # for good: the next turn does not look at them again
+            # For good: the next turn does not look at what goes now.
+            if asked.context_overflow != "error":
                 fitting, self.dropped = self.llm.requests.fitting(asked)
                 asked.messages = messages = [dict(message) for message in fitting]
             (request,) = self.llm.requests.make_chat(asked)

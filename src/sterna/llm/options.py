@@ -112,7 +112,9 @@ class ChatOptions(GenerateOptions, TemplateOptions, total=False):
             {"type": "json_schema", "json_schema": {"schema": ...}}, or a pydantic class.
         context_overflow: What to do with a conversation that does not fit into the context:
             "error" (the default), or "truncate-oldest-turn", which leaves out whole oldest turns
-            and keeps the system prompt; `Completion.dropped_turns` counts them.
+            and keeps the system prompt; `Completion.dropped_turns` counts them. With "shift", an
+            answer that reaches the context's end goes on as well: the older half of the tokens
+            behind the system prompt is left out, and the rest is computed again.
     """
 
     reasoning_budget: int | None

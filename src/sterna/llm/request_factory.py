@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from sterna.chat.clock import clock
 from sterna.checks import checked_whole
 from sterna.engine import PREFILL_CHUNK, Engine, PromptLogprobsRequest, Request
@@ -24,11 +26,12 @@ from sterna.engine.decoding.mtp_drafts import MtpDrafts
 from sterna.engine.decoding.reasoning_budget import ReasoningBudget, ReasoningMatcher
 from sterna.engine.decoding.sequence_breakers import with_breaker_ids
 from sterna.engine.decoding.speculation import DraftSource, Speculation
+from sterna.engine.kv_cache.prefix_trie import common_prefix_length
 from sterna.errors import RequestError
 from sterna.llm.adapters import AdapterChoice, Adapters
 from sterna.llm.chat_renderer import ChatRenderer, listed_messages
 from sterna.llm.constraint_argument import constraint_of, constraint_of_format
-from sterna.llm.context_overflow import without_oldest
+from sterna.llm.context_overflow import SINKS, opening_of, without_oldest
 from sterna.llm.generation_config import GenerationDefaults
 from sterna.llm.options import checked_options
 from sterna.llm.output_parser import OutputParser
@@ -152,6 +155,8 @@ class RequestFactory:
         if chat.context_overflow != "error":
             chat.messages, dropped = self.fitting(chat)
         prompt = self.chat_prompt(chat)
+        if chat.context_overflow == "shift":
+            request_args["shift_keep"] = self._kept_by_shifts(chat, prompt)
         answers, content = prompt.answers, self._content(chat)
         with _of_tools():
             constraint = answers.constraint(self._constraints, content)
@@ -179,6 +184,22 @@ class RequestFactory:
 
         messages = listed_messages(chat.messages)
         return without_oldest(messages, n_tokens, chat.room(self._engine.context))
+
+    def _kept_by_shifts(self, chat: ChatRequest, prompt: ChatPrompt) -> int | None:
+        """Count the first tokens of a prompt that stay: those of its system messages, or a few.
+
+        They are what a conversation shares that has only these and another user's message. None,
+        so that the answer ends with the context: they take more than half of it, or there are
+        images, of which no part can be left out.
+        """
+        if prompt.images:
+            return None
+        opening = opening_of(listed_messages(chat.messages))
+        other = replace(chat, messages=[*opening, {"role": "user", "content": "?"}])
+        tokens = self._renderer.prepare(other.messages, **other.prompt_options).tokens
+        same = common_prefix_length(np.array(prompt.tokens), np.array(tokens))
+        keep = max(SINKS, same)
+        return keep if keep <= self._engine.context // 2 else None
 
     def _content(self, chat: ChatRequest) -> Constraint | None:
         """Return the constraint of the content of answers."""
@@ -251,7 +272,9 @@ class RequestFactory:
         if model.config.pooling is not None:
             raise RequestError(f"generate: {model.name} makes vectors, not text; use embed")
         ends = frozenset() if params.ignore_eos else ends.union(self._tokenizer.eos_ids)
-        most = min(params.max_tokens, max(1, context - len(tokens)))
+        most = params.max_tokens
+        if request_args.get("shift_keep") is None:
+            most = min(most, max(1, context - len(tokens)))
         matcher = self._constraints.matcher(options.get("constraint"), most, reasoning)
         prediction = self.encoder.encode_prediction(options.get("prediction"))
         images = self._images(tokens, request_args.get("images") or ())

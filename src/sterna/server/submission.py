@@ -55,7 +55,10 @@ def overflow_of(truncation: str | None, settings: Settings) -> str:
         raise invalid("truncation", 'must be "auto" or "disabled"', truncation)
     if truncation is None:
         return settings.context_overflow
-    return "truncate-oldest-turn" if truncation == "auto" else "error"
+    if truncation == "disabled":
+        return "error"
+    own = settings.context_overflow
+    return own if own != "error" else "truncate-oldest-turn"
 
 
 async def submit_prompts(

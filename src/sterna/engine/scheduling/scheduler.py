@@ -187,8 +187,11 @@ class Scheduler:
 
     def _rewind(self, request: Request) -> None:
         """Rewind to the last consistent position, leaving at least one token to feed."""
-        sequence = request.sequence
-        self.engine.kv_cache.rewind(sequence, min(sequence.length, len(request.tokens) - 1))
+        sequence, most = request.sequence, request.to_shift
+        most = request.n_positions - 1 if most is None else most
+        self.engine.kv_cache.rewind(sequence, min(sequence.length, most))
+        if request.to_shift is not None:
+            request.shift()
 
     def _alive(self) -> list[Entry]:
         return [entry for entry in list(self._entries.values()) if not entry.request.ended]
@@ -324,6 +327,8 @@ class Scheduler:
         if self.cache is not None and request.n_drawn == len(output.drawn) > 0:
             # Its prompt, for now.
             self.cache.insert(request.prefix_keys, request.sequence, request.salt)
+        if request.to_shift is not None:
+            self._rewind(request)
         return Event(request, len(output.drawn))
 
     def _failed(self, request: Request, error: Exception) -> Event:
