@@ -133,7 +133,7 @@ def _compiler() -> Iterator[None]:
     before = os.environ.get("CMAKE_ARGS")
     given = [f"-D{name}={path.as_posix()}" for name, path in made.items()]
     # The first program of each kind takes minutes, as zig compiles its C++ library for it: CMake's
-    # questions are answered without linking.
+    # questions are answered without linking, and so is that for the compiler's name (_tool).
     given.append("-DCMAKE_TRY_COMPILE_TARGET_TYPE=STATIC_LIBRARY")
     given.append(f"-DSTERNA_ZIG={version('ziglang')}")  # named in the wheel's list of contents
     os.environ["CMAKE_ARGS"] = shlex.join([*shlex.split(before or ""), *given])
@@ -169,11 +169,15 @@ def _more_headers() -> str:
 
 
 def _tool(folder: Path, name: str, call: str) -> Path:
-    """Write a script that makes one program of a subcommand of zig."""
+    """Write a script that makes one program of a subcommand of zig.
+
+    CMake compiles and links a file to learn the compiler's name; an object tells it as well.
+    """
     if os.name == "nt":
         path, text = folder / f"{name}.cmd", f"@{call} %*\r\n"
     else:
-        path, text = folder / name, f'#!/bin/sh\nexec {call} "$@"\n'
+        naming = '[ "$*" = CMakeCXXCompilerId.cpp ] && set -- -c "$@"\n' if name == "c++" else ""
+        path, text = folder / name, f'#!/bin/sh\n{naming}exec {call} "$@"\n'
     path.write_text(text)
     path.chmod(0o755)
     return path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
 import sysconfig
 from pathlib import Path
 from types import ModuleType
@@ -85,6 +86,24 @@ def test_zig_is_used(backend: ModuleType, tmp_path: Path, monkeypatch: pytest.Mo
         assert str(tmp_path / "ziglang" / "zig") in script
         assert given[-1].endswith("=0.17")
     assert os.environ["CMAKE_ARGS"] == "-DX=1"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell script")
+@pytest.mark.parametrize(
+    ("arguments", "called"),
+    [
+        (["CMakeCXXCompilerId.cpp"], "-c CMakeCXXCompilerId.cpp"),
+        (["-c", "kernels.cpp"], "-c kernels.cpp"),
+        (["core.o", "-o", "a module"], "core.o -o a module"),
+    ],
+)
+def test_the_compilers_name_is_asked_without_linking(
+    backend: ModuleType, tmp_path: Path, arguments: list[str], called: str
+) -> None:
+    """For a linked program zig compiles its C++ library, once for each kind."""
+    script = backend._tool(tmp_path, "c++", "echo")
+    done = subprocess.run([script, *arguments], stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout.rstrip() == called
 
 
 def test_a_chosen_compiler(
