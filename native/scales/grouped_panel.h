@@ -19,7 +19,7 @@ using LongGroupPanel = Even<std::conditional_t<F::kEvenOffset, Panel<F>, CodesUp
 // The same where groups are short: codes are of one kind, or of two where pair sums are int16.
 template <class F>
 using ShortGroupPanel = std::conditional_t<
-    pairs_fit<LongGroupPanel<F>>(LongGroupPanel<F>::kMaxByte, kGroupK),
+    pairs_fit<LongGroupPanel<F>>(kMostLevel<F, LongGroupPanel<F>>, kGroupK),
     PairSums<Even<AnyCodes>, kGroupK>,
     Even<std::conditional_t<
         std::is_same_v<LongGroupPanel<F>, Even<CodesUpTo<LongGroupPanel<F>::kMaxByte>>>, AnyCodes,
@@ -207,7 +207,8 @@ struct GroupedPanel {
             groups.template end_groups<GN, N>(k, n0, ends, ends_at(a.K, 1, 0), y);
             ends += Groups::kEnds * kLanes;
         }
-        store_outputs(a, tile.row(g0, part), GN, n0, N, y, done);
+        store_outputs(a, tile.row(g0, part), tile.row_blocks * sterna::kRowBlock, GN, n0, N, y,
+                      done);
     }
 };
 
