@@ -92,6 +92,7 @@ template <class F, class Groups, int N>
             float* y = stream.y + n0 * kParts * Groups::kFloats * G * kLanes;
             const int64_t end = from + turn < k1 ? from + turn : k1;
             for (int64_t k = from; k < end; k += kGroupK) {
+                if (k < 0) __builtin_unreachable();  // else divisions of k take four instructions
                 STERNA_FENCE();  // else outputs are carried along in the registers that sums need
                 groups.ask_ahead(k);
                 STERNA_UNROLL(2)
